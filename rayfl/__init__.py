@@ -1,0 +1,35 @@
+"""rayfl: personalised federated learning, simulated at scale on Ray."""
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from rayfl.configuration import resumed
+    from rayfl.engine import Inline, Ray
+    from rayfl.errors import UserError
+    from rayfl.federation import Federation
+    from rayfl.methods import Method
+    from rayfl.record import Result
+    from rayfl.training import Training
+
+__version__ = "0.1.0"
+
+__all__ = ["Federation", "Inline", "Method", "Ray", "Result", "Training", "UserError", "resumed"]
+
+_HOME = {
+    "Federation": "rayfl.federation",
+    "Inline": "rayfl.engine",
+    "Method": "rayfl.methods",
+    "Ray": "rayfl.engine",
+    "Result": "rayfl.record",
+    "Training": "rayfl.training",
+    "UserError": "rayfl.errors",
+    "resumed": "rayfl.configuration",
+}
+
+
+def __getattr__(name: str) -> Any:
+    """Import on first use: every client actor imports the package, and few of its parts."""
+    if name not in _HOME:
+        raise AttributeError(f"module 'rayfl' has no attribute {name!r}")
+    return getattr(import_module(_HOME[name]), name)

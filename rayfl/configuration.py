@@ -1,0 +1,133 @@
+"""Configurations: from objects to YAML and back, by one command-line parser."""
+
+from __future__ import annotations
+
+import inspect
+import sys
+from dataclasses import asdict, is_dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import yaml
+from jsonargparse import ArgumentParser, Namespace
+
+from rayfl.errors import UserError
+
+if TYPE_CHECKING:
+    from rayfl.federation import Federation
+
+RESUMABLE = ("rounds", "engine", "checkpoint_every", "quiet", "tensorboard")
+"""What may change when a run is resumed; anything else would make it another run."""
+
+
+def dump(federation: Federation) -> str:
+    """Return a federation's complete configuration as YAML, which ``rayfl.run --config`` takes."""
+    arguments = [a for a in inspect.signature(type(federation)).parameters if a != "output"]
+    return yaml.safe_dump({a: _plain(getattr(federation, a)) for a in arguments}, sort_keys=False)
+
+
+def _plain(value: Any) -> Any:
+    if value is None or isinstance(value, str | bool | int | float):
+        return value
+    if isinstance(value, list | tuple):
+        return [_plain(v) for v in value]
+    if isinstance(value, dict):
+        return {k: _plain(v) for k, v in value.items()}
+    if is_dataclass(value) and not isinstance(value, type):
+        return asdict(value)
+    cls = type(value)
+    arguments = {}
+    for name in inspect.signature(cls).parameters:
+        if not hasattr(value, name):
+            raise UserError(
+                f"{cls.__name__} does not keep its argument {name!r}: write self.{name} = {name} in its "
+                "__init__, so that the run's configuration can be recorded"
+            )
+        arguments[name] = _plain(getattr(value, name))
+    described: dict[str, Any] = {"class_path": f"{cls.__module__}.{cls.__qualname__}"}
+    return described | ({"init_args": arguments} if arguments else {})
+
+
+def parser() -> ArgumentParser:
+    """Return the parser of ``rayfl.run``: the arguments of ``Federation``, ``--config`` and ``--resume``."""
+    from rayfl.federation import Federation
+
+    made = ArgumentParser(
+        prog="python -m rayfl.run",
+        description="Run a personalised federation: a method on data split over clients.",
+        epilog="Examples: `python -m rayfl.run` runs the default; `--method FedCO2 --method.mu 0.5` chooses "
+        "a method and an option of it; `--method.help FedCO2` lists its options.",
+    )
+    made.add_argument("--config", action="config", help="YAML file with any of the options below.")
+    made.add_argument(
+        "--resume",
+        type=str | None,
+        default=None,
+        metavar="RUN_FOLDER",
+        help="Go on with a run that was stopped; of the other options only "
+        f"{', '.join(RESUMABLE)} may be given.",
+    )
+    made.add_class_arguments(Federation)
+    made.set_defaults(
+        {
+            "method": {"class_path": "rayfl.methods.FedAvg"},
+            "data": {"class_path": "rayfl.data.EmbeddedDigits"},
+            "engine": {"class_path": "rayfl.engine.Ray"},
+        }
+    )
+    return made
+
+
+def federation_from(arguments: list[str]) -> Federation:
+    """Build the federation that a command line asks for.
+
+    Raises:
+        UserError: a value is impossible, or the folder to resume is not a run.
+    """
+    made = parser()
+    config = made.parse_args(arguments)
+    if config.resume is None:
+        return _build(made, config)
+    given = made.parse_args(arguments, defaults=False)
+    given.pop("resume")
+    odd = sorted({key.split(".")[0] for key, value in given.items() if value is not None} - {*RESUMABLE})
+    if odd:
+        raise UserError(
+            f"--resume takes everything but {', '.join(RESUMABLE)} from the run folder; remove "
+            f"{', '.join('--' + key for key in odd)}"
+        )
+    return resumed(config.resume, arguments)
+
+
+def resumed(folder: str | Path, arguments: list[str] | None = None) -> Federation:
+    """Build the federation of a run folder, to go on where its last checkpoint is.
+
+    Args:
+        folder: the run folder.
+        arguments: command-line options among ``RESUMABLE`` that take the place of the recorded ones.
+
+    Raises:
+        UserError: there is no such run, or its configuration cannot be read.
+    """
+    path = Path(folder) / "config.yaml"
+    if not path.is_file():
+        raise UserError(f"{folder} cannot be resumed: it is not a run folder (it has no config.yaml)")
+    made = parser()
+    made.exit_on_error = False
+    try:
+        config = made.parse_args(["--config", str(path), *(arguments or [])])
+    except Exception as error:
+        raise UserError(f"{path} is not a valid configuration: {error}") from error
+    federation = _build(made, config)
+    federation.output = str(folder)
+    federation._resumes = True
+    return federation
+
+
+def _build(made: ArgumentParser, config: Namespace) -> Federation:
+    from rayfl.federation import Federation
+
+    sys.path[:0] = [] if "" in sys.path else [""]  # a user's own method, by import path from where he stands
+    built = made.instantiate_classes(config)
+    arguments = inspect.signature(Federation).parameters
+    return Federation(**{a: getattr(built, a) for a in arguments})

@@ -1,0 +1,132 @@
+"""`Data`: what all data sets have in common, from loading to one checked shard per client."""
+
+from abc import ABC, abstractmethod
+from typing import Any
+
+import numpy as np
+
+from rayfl.data.federated import FederatedData
+from rayfl.data.partition import IID, Partition, settings_of
+from rayfl.data.pool import TEST, TRAIN, Pool, Shard
+from rayfl.errors import UserError
+from rayfl.randomness import numpy_generator
+
+
+class Data(ABC):
+    """A data set and how it is divided among clients."""
+
+    def __init__(
+        self,
+        root: str | None = None,
+        partition: Partition | None = None,
+        val_fraction: float = 0.0,
+        seed: int | None = None,
+        verify: bool = True,
+    ) -> None:
+        """Keep and check the settings.
+
+        Args:
+            root: folder that holds the data set's files.
+            partition: how samples are divided among clients; each data set has its own default, mostly IID.
+            val_fraction: fraction of every client's training samples that becomes its validation part, in
+                addition to the validation samples that a data set may bring; at least 0, below 1.
+            seed: seed of the partition and the validation part; the run's seed if not given.
+            verify: whether files must have the published checksums.
+
+        Raises:
+            UserError: if a value is out of its range.
+        """
+        if not 0 <= val_fraction < 1:
+            raise UserError(
+                f"{type(self).__name__}: val_fraction must be at least 0 and below 1, not {val_fraction}"
+            )
+        self.root = root
+        self.partition = self.default_partition() if partition is None else partition
+        self.val_fraction = val_fraction
+        self.seed = seed
+        self.verify = verify
+
+    def default_partition(self) -> Partition:
+        """Return the partition that is used if none is given."""
+        return IID()
+
+    @abstractmethod
+    def load(self) -> Pool:
+        """Read or make the data set.
+
+        Raises:
+            UserError: if files are missing, damaged or differ from the published ones.
+        """
+
+    def settings(self) -> dict[str, Any]:
+        """Return the class name and the constructor's arguments, but for those that say where files lie."""
+        arguments = settings_of(self, leave_out=("root", "verify", "download", "partition"))
+        return arguments | {"partition": self.partition.settings()}
+
+    def federate(self, clients: int, seed: int) -> FederatedData:
+        """Load the data set and divide it.
+
+        Args:
+            clients: number of clients, at least 1.
+            seed: the run's seed; the data set's own wins where it was given.
+
+        Raises:
+            UserError: if the data set cannot be read or cannot be divided so that every client has a training
+                and a test sample.
+        """
+        if clients < 1:
+            raise UserError(f"clients must be at least 1, not {clients}")
+        pool = self.load()
+        seed = seed if self.seed is None else self.seed
+        for origin, what in ((TRAIN, "training"), (TEST, "test")):
+            size = len(pool.indices(origin))
+            if clients > size:
+                raise UserError(
+                    f"{type(self).__name__} has {size} {what} samples, too few for {clients} clients: every "
+                    f"client needs at least one. Use at most {size} clients"
+                )
+        shards = self.partition.assign(pool, clients, numpy_generator(seed, "partition"))
+        if self.val_fraction:
+            shards = [
+                _carve(pool, shard, self.val_fraction, numpy_generator(seed, "validation", client))
+                for client, shard in enumerate(shards)
+            ]
+        for client, shard in enumerate(shards):
+            self._check(client, clients, shard)
+        return FederatedData(pool, tuple(shards), {"data": self.settings(), "clients": clients, "seed": seed})
+
+    def _check(self, client: int, clients: int, shard: Shard) -> None:
+        for part in ("train", "test"):
+            if not len(shard.part(part)):
+                option = ", ".join(f"{k}={v}" for k, v in self.partition.settings().items() if k != "name")
+                raise UserError(
+                    f"client {client} of {clients} has no {part} samples (it has {len(shard.train)} train, "
+                    f"{len(shard.val)} val and {len(shard.test)} test) with the partition "
+                    f"{type(self.partition).__name__}({option}) of {type(self).__name__}: use fewer clients "
+                    "or a partition that is less uneven"
+                )
+
+
+def _carve(pool: Pool, shard: Shard, fraction: float, rng: np.random.Generator) -> Shard:
+    """Move a fraction of the training samples to the validation part, each class by the same fraction if
+    possible.
+
+    The number moved is the nearest whole number, but at least one and never all; classes get it by largest
+    remainders.
+    """
+    n = len(shard.train)
+    size = min(max(round(fraction * n), 1), n - 1)
+    if size < 1:
+        return shard
+    train = rng.permutation(shard.train)
+    labels = pool.labels[train]
+    counts = np.bincount(labels, minlength=pool.classes)
+    quota = counts * size / n
+    take = np.floor(quota).astype(np.int64)
+    take[np.argsort(take - quota, kind="stable")[: size - take.sum()]] += 1
+    order = np.argsort(labels, kind="stable")
+    rank = np.empty(n, dtype=np.int64)
+    rank[order] = np.arange(n) - np.repeat(np.cumsum(counts) - counts, counts)
+    chosen = rank < take[labels]
+    val = np.sort(np.concatenate([shard.val, train[chosen]]))
+    return Shard(np.sort(train[~chosen]), val, shard.test, shard.domain)

@@ -1,0 +1,88 @@
+"""Draw samples of a data set, domain by domain and class by class, to look at them.
+
+``python -m rayfl.data.contact_sheet digits.png --data EmbeddedDigits``
+"""
+
+import sys
+from pathlib import Path
+
+import numpy as np
+from jsonargparse import auto_cli
+
+from rayfl.data import EmbeddedDigits
+from rayfl.data.base import Data
+from rayfl.data.pool import PARTS, Pool
+from rayfl.errors import UserError
+
+_COLUMNS = 20
+
+
+def contact_sheet(output: str, data: Data | None = None, part: str = "train", rows: int = 4) -> None:
+    """Write a picture with a block of samples per domain; the columns are the classes.
+
+    Args:
+        output: PNG file to write.
+        data: the data set; EmbeddedDigits by default.
+        part: "train", "val" or "test" of the published division.
+        rows: rows of samples per domain.
+
+    Raises:
+        UserError: if the part is unknown or empty, or there are no rows.
+    """
+    import matplotlib.figure
+
+    if part not in PARTS:
+        raise UserError(f'part must be "train", "val" or "test", not "{part}"')
+    if rows < 1:
+        raise UserError(f"rows must be at least 1, not {rows}")
+    pool = (data or EmbeddedDigits()).load()
+    if not len(pool.indices(PARTS.index(part))):
+        raise UserError(f"the data set has no {part} samples")
+    shown = min(pool.classes, _COLUMNS)
+    each = _COLUMNS // shown
+    blocks = [
+        _block(pool, domain, PARTS.index(part), shown, each, rows) for domain in range(len(pool.domain_names))
+    ]
+    figure = matplotlib.figure.Figure(figsize=(8, len(blocks) * (8 * rows / (shown * each) + 0.35)))
+    axes = figure.subplots(len(blocks), squeeze=False)[:, 0]
+    step = each * pool.shape[2]
+    for axis, block, name in zip(axes, blocks, pool.domain_names):
+        axis.imshow(block, interpolation="nearest")
+        axis.set_title(name, loc="left", fontsize=8, pad=2)
+        axis.set_yticks([])
+        names = [n.replace("_", " ") for n in pool.class_names[:shown]]
+        turn = 90 if max(map(len, names)) > 10 else 0
+        axis.set_xticks([step * (c + 0.5) - 0.5 for c in range(shown)], names, fontsize=6, rotation=turn)
+        axis.tick_params(length=0, pad=1)
+    figure.tight_layout(pad=0.3, h_pad=0.3)
+    Path(output).parent.mkdir(parents=True, exist_ok=True)
+    figure.savefig(output, dpi=120)
+
+
+def _block(pool: Pool, domain: int, origin: int, shown: int, each: int, rows: int) -> np.ndarray:
+    """Return [rows * H, shown * each * W, 3], 0 to 1: evenly spaced samples of each class, else blank."""
+    channels, height, width = pool.shape
+    low, high = (0.0, 255.0) if pool.images.dtype == np.uint8 else np.percentile(pool.images[:500], (1, 99))
+    tiles = np.ones((rows, shown, each, channels, height, width))
+    for c in range(shown):
+        mine = np.flatnonzero((pool.domains == domain) & (pool.origin == origin) & (pool.labels == c))
+        if len(mine):
+            some = np.unique(np.linspace(0, len(mine) - 1, rows * each).round().astype(int))
+            for k, image in enumerate((pool.images[mine[some]] - low) / (high - low)):
+                tiles[k // each, c, k % each] = image.clip(0, 1)
+    sheet = tiles.transpose(0, 4, 1, 2, 5, 3).reshape(rows * height, shown * each * width, channels)
+    return sheet[..., :3] if channels >= 3 else np.repeat(sheet[..., :1], 3, axis=2)
+
+
+def main() -> int:
+    """Run from the command line; return the exit code."""
+    try:
+        auto_cli(contact_sheet)
+    except UserError as error:
+        print(error, file=sys.stderr)
+        return 2
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,144 @@
+"""A data set divided among clients, with the figures that describe the division."""
+
+import hashlib
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from rayfl.data.pool import PARTS, Pool, Shard
+
+_ROWS, _COLUMNS = 24, 20  # of the printed label matrix
+
+
+@dataclass(frozen=True)
+class FederatedData:
+    """A pool and one shard per client.
+
+    Attributes:
+        pool: the data set.
+        shards: the clients' data, in the order of client numbers.
+        settings: how they were made: data set, partition, seed; plain JSON values.
+    """
+
+    pool: Pool
+    shards: tuple[Shard, ...]
+    settings: Mapping[str, Any] = field(default_factory=dict)
+
+    def __len__(self) -> int:
+        return len(self.shards)
+
+    def label_matrix(self, part: str = "train") -> np.ndarray:
+        """Return how many samples of each class each client has: int64 [clients, classes]."""
+        labels, classes = self.pool.labels, self.pool.classes
+        return np.array(
+            [np.bincount(labels[s.part(part)], minlength=classes) for s in self.shards], dtype=np.int64
+        )
+
+    def counts(self, part: str) -> np.ndarray:
+        """Return each client's number of samples in ``"train"``, ``"val"`` or ``"test"``: int64 [clients]."""
+        return np.array([len(s.part(part)) for s in self.shards], dtype=np.int64)
+
+    def skew(self) -> dict[str, float]:
+        """Return figures of how uneven the training parts are.
+
+        Returns:
+            ``label_distance``: mean over clients of the total variation distance (0 to 1) between the
+            client's label distribution and that of all clients' samples together; ``label_entropy``: mean
+            entropy of the clients' label distributions in bits, with ``pooled_label_entropy`` as its upper
+            reference; ``classes_min``, ``classes_mean``, ``classes_max``: classes per client;
+            ``samples_min``, ``samples_median``, ``samples_max``: training samples per client.
+        """
+        matrix = self.label_matrix("train")
+        shares = matrix / np.maximum(matrix.sum(axis=1, keepdims=True), 1)
+        pooled = matrix.sum(axis=0) / max(matrix.sum(), 1)
+        classes, samples = (matrix > 0).sum(axis=1), matrix.sum(axis=1)
+        return {
+            "label_distance": float(0.5 * np.abs(shares - pooled).sum(axis=1).mean()),
+            "label_entropy": float(_entropy(shares).mean()),
+            "pooled_label_entropy": float(_entropy(pooled)),
+            "classes_min": int(classes.min()),
+            "classes_mean": float(classes.mean()),
+            "classes_max": int(classes.max()),
+            "samples_min": int(samples.min()),
+            "samples_median": float(np.median(samples)),
+            "samples_max": int(samples.max()),
+        }
+
+    def describe(self) -> dict[str, Any]:
+        """Return everything that is recorded about the division, as plain JSON values.
+
+        Each client's ``sha256`` is that of its train, val and test indices, one after the other, as
+        little-endian 64-bit integers.
+        """
+        matrices = {part: self.label_matrix(part) for part in PARTS}
+        clients = [
+            {
+                "domain": s.domain,
+                **{part: len(s.part(part)) for part in PARTS},
+                "labels": {part: matrices[part][i].tolist() for part in PARTS},
+                "sha256": hashlib.sha256(
+                    b"".join(s.part(p).astype("<i8").tobytes() for p in PARTS)
+                ).hexdigest(),
+            }
+            for i, s in enumerate(self.shards)
+        ]
+        return {
+            "settings": dict(self.settings),
+            "shape": list(self.pool.shape),
+            "class_names": list(self.pool.class_names),
+            "domain_names": list(self.pool.domain_names),
+            "skew": self.skew(),
+            "clients": clients,
+        }
+
+    def table(self) -> str:
+        """Return the label matrix of the training parts and the skew figures as text, cut to a sensible size.
+
+        Of many clients the first and the last are shown; of many classes each client's three largest.
+        """
+        n = len(self.shards)
+        shown = list(range(n)) if n <= _ROWS else [*range(_ROWS - 4), *range(n - 4, n)]
+        columns = [["client", *map(str, shown)]]
+        if len(self.pool.domain_names) > 1:
+            domains = [self.shards[i].domain for i in shown]
+            columns.append(["domain", *("-" if d is None else self.pool.domain_names[d] for d in domains)])
+        for part in PARTS:
+            columns.append([part, *map(str, self.counts(part)[shown])])
+        columns += self._label_columns(shown)
+        lines = ["  ".join(cells).rstrip() for cells in zip(*map(_aligned, columns))]
+        if n > _ROWS:
+            lines.insert(_ROWS - 3, f"... {n - _ROWS} more clients ...")
+        skew = self.skew()
+        lines.append(
+            f"label skew: distance from the pooled labels {skew['label_distance']:.3f} (0 none, 1 all), "
+            f"entropy {skew['label_entropy']:.2f} of {skew['pooled_label_entropy']:.2f} bits"
+        )
+        lines.append(
+            f"per client: {skew['classes_min']} to {skew['classes_max']} classes, {skew['samples_min']} to "
+            f"{skew['samples_max']} training samples (median {skew['samples_median']:g})"
+        )
+        return "\n".join(lines)
+
+    def _label_columns(self, shown: list[int]) -> list[list[str]]:
+        """Return a column per class, or one that names each client's largest classes where there are many."""
+        matrix, names = self.label_matrix("train")[shown], self.pool.class_names
+        held = ["classes", *map(str, (matrix > 0).sum(axis=1))]
+        if len(names) <= _COLUMNS:
+            return [held, *([name[:6], *(str(k or ".") for k in row)] for name, row in zip(names, matrix.T))]
+        order = np.argsort(-matrix, axis=1, kind="stable")[:, :3]
+        words = [", ".join(f"{names[c]} {row[c]}" for c in top if row[c]) for row, top in zip(matrix, order)]
+        return [held, ["largest classes", *words]]
+
+
+def _entropy(shares: np.ndarray) -> np.ndarray:
+    """Return the entropy in bits over the last axis."""
+    return -(shares * np.log2(np.where(shares > 0, shares, 1.0))).sum(axis=-1)
+
+
+def _aligned(column: list[str]) -> list[str]:
+    """Return the cells with equal width: numbers to the right, words to the left."""
+    width = max(map(len, column))
+    numbers = all(cell.isdigit() or cell == "." for cell in column[1:])
+    return [cell.rjust(width) if numbers else cell.ljust(width) for cell in column]

@@ -1,0 +1,163 @@
+"""Finding, checking and unpickling the files of published data sets."""
+
+import hashlib
+import io
+import pickle
+from abc import abstractmethod
+from pathlib import Path
+from typing import Any, ClassVar
+
+import numpy as np
+
+from rayfl.data.base import Data
+from rayfl.data.partition import Partition
+from rayfl.errors import UserError
+
+REPLACE = "replace it by a fresh copy (delete it and use download=True, or copy it again)"
+
+
+def _latin1(text: str, encoding: str) -> bytes:
+    """Stand in for ``codecs.encode``, which pickles of Python 3 name where they hold bytes."""
+    if encoding != "latin1":
+        raise pickle.UnpicklingError(f"it holds bytes in the encoding {encoding}")
+    return text.encode("latin1")
+
+
+_reconstruct = np.empty(0).__reduce__()[0]  # the function that pickled arrays name; its module has moved
+
+# What a pickled array needs. Plain containers, numbers and strings need no name at all.
+_ADMITTED: dict[tuple[str, str], Any] = {
+    ("numpy.core.multiarray", "_reconstruct"): _reconstruct,
+    ("numpy._core.multiarray", "_reconstruct"): _reconstruct,
+    ("numpy", "ndarray"): np.ndarray,
+    ("numpy", "dtype"): np.dtype,
+    ("_codecs", "encode"): _latin1,
+}
+
+
+class _Unpickler(pickle.Unpickler):
+    """Rebuilds NumPy arrays and builtin containers, and refuses every other name."""
+
+    def find_class(self, module: str, name: str) -> Any:
+        if (module, name) not in _ADMITTED:
+            raise pickle.UnpicklingError(f"it asks for {module}.{name}, which a data file never needs")
+        return _ADMITTED[module, name]
+
+
+def unpickle(path: Path) -> dict[str, Any]:
+    """Read a pickled dictionary of NumPy arrays, lists, numbers and strings.
+
+    Raises:
+        UserError: if the file is damaged, or names anything else.
+    """
+    try:
+        content = _Unpickler(io.BytesIO(path.read_bytes()), encoding="latin1").load()
+    except Exception as error:  # a damaged pickle can raise nearly anything
+        raise UserError(
+            f"{path} cannot be read as a pickled dictionary of arrays ({error}): {REPLACE}"
+        ) from None
+    if not isinstance(content, dict):
+        raise UserError(f"{path} holds a {type(content).__name__} where a dictionary is needed: {REPLACE}")
+    return content
+
+
+def images_and_labels(path: Path, images: np.ndarray, labels: np.ndarray, classes: int) -> None:
+    """Check that there is one label in range per image.
+
+    Raises:
+        UserError: if not.
+    """
+    if len(images) != len(labels):
+        raise UserError(f"{path} has {len(images)} images but {len(labels)} labels: {REPLACE}")
+    if len(labels) and not (labels.min() >= 0 and labels.max() < classes):
+        raise UserError(
+            f"{path} has labels from {labels.min()} to {labels.max()}, not 0 to {classes - 1}: {REPLACE}"
+        )
+
+
+class Published(Data):
+    """A published data set, read from its files in the layout that torchvision uses."""
+
+    source: ClassVar[str]  # where one gets the files
+
+    def __init__(
+        self,
+        root: str | None = None,
+        partition: Partition | None = None,
+        val_fraction: float = 0.0,
+        seed: int | None = None,
+        verify: bool = True,
+        download: bool = False,
+    ) -> None:
+        """Keep and check the settings.
+
+        Args:
+            root: folder that holds the data set's files or folder.
+            partition: how samples are divided among clients; IID by default.
+            val_fraction: fraction of every client's training samples that becomes its validation part.
+            seed: seed of the partition and the validation part; the run's seed if not given.
+            verify: whether files must have the published checksums.
+            download: whether missing files are fetched into root (by torchvision).
+
+        Raises:
+            UserError: if a value is out of its range.
+        """
+        super().__init__(root, partition, val_fraction, seed, verify)
+        self.download = download
+
+    @abstractmethod
+    def files(self) -> list[str]:
+        """Return the names of the files that are needed, relative to root."""
+
+    def fetch(self, root: Path) -> None:
+        """Download the files into root with torchvision's class of the same name."""
+        import torchvision
+
+        getattr(torchvision.datasets, type(self).__name__)(root, download=True)
+
+    def folder(self) -> Path:
+        """Return root, after fetching what is missing if that was asked for.
+
+        Raises:
+            UserError: if no root was given, or the download fails.
+        """
+        name = type(self).__name__
+        if self.root is None:
+            raise UserError(
+                f"{name} needs the folder that holds its files: give root (--data.root FOLDER); with "
+                "download=True (--data.download true) they are fetched into it"
+            )
+        root = Path(self.root).expanduser()
+        if self.download and not all((root / file).is_file() for file in self.files()):
+            try:
+                root.mkdir(parents=True, exist_ok=True)
+                self.fetch(root)
+            except Exception as error:  # network, disk, checksum: torchvision passes on whatever went wrong
+                raise UserError(
+                    f"downloading {name} failed ({error}): check the network, or copy the files by hand and "
+                    "leave download off"
+                ) from None
+        return root
+
+    def check(self, path: Path, md5: str) -> None:
+        """Check that a file is there and, with `verify`, that it is the published one.
+
+        Raises:
+            UserError: if it is missing (the message names the file, where it was looked for, and how to get
+                it), or if its checksum differs.
+        """
+        if not path.is_file():
+            raise UserError(
+                f"{type(self).__name__}: the file {path.name} is missing; it was looked for at {path}. Set "
+                "root to the right folder, use download=True to fetch it, or get it from "
+                f"{self.source}"
+            )
+        if not self.verify:
+            return
+        with path.open("rb") as file:
+            found = hashlib.file_digest(file, lambda: hashlib.md5(usedforsecurity=False)).hexdigest()
+        if found != md5:
+            raise UserError(
+                f"{path} is not the published file: its MD5 is {found}, not {md5}. It may be damaged or "
+                f"incomplete: {REPLACE}; or read it as it is with verify=False (--data.verify false)"
+            )

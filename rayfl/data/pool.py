@@ -1,0 +1,92 @@
+"""A data set as arrays (`Pool`), and one client's share of it (`Shard`)."""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+TRAIN, VAL, TEST = 0, 1, 2
+PARTS = ("train", "val", "test")
+
+
+@dataclass(frozen=True)
+class Pool:
+    """Everything a data set has, in one place; NumPy arrays, so that processes can share them without copies.
+
+    Attributes:
+        images: ``[N, C, H, W]``, uint8 (scaled to [0, 1] and normalised when batches are made) or float32,
+            which is used as it is.
+        labels: int64 ``[N]``, class of each image.
+        domains: int64 ``[N]``, index into ``domain_names``.
+        origin: uint8 ``[N]``, the published division: `TRAIN`, `VAL` or `TEST`.
+        class_names: name of each class.
+        domain_names: name of each domain.
+        mean: per channel, of uint8 images scaled to [0, 1].
+        std: per channel, of uint8 images scaled to [0, 1].
+    """
+
+    images: np.ndarray
+    labels: np.ndarray
+    domains: np.ndarray
+    origin: np.ndarray
+    class_names: tuple[str, ...]
+    domain_names: tuple[str, ...]
+    mean: tuple[float, ...]
+    std: tuple[float, ...]
+
+    def __post_init__(self) -> None:
+        n = len(self.images)
+        if self.images.ndim != 4 or self.images.dtype not in (np.uint8, np.float32):
+            raise ValueError(
+                f"images must be uint8 or float32 [N, C, H, W], not {self.images.dtype} {self.images.shape}"
+            )
+        for name, kind in (("labels", np.int64), ("domains", np.int64), ("origin", np.uint8)):
+            array = getattr(self, name)
+            if array.shape != (n,) or array.dtype != kind:
+                raise ValueError(
+                    f"{name} must be {np.dtype(kind)} [{n}], not {array.dtype} {list(array.shape)}"
+                )
+        if n and not (self.labels.min() >= 0 and self.labels.max() < self.classes):
+            raise ValueError(f"labels must lie in 0..{self.classes - 1}")
+        if n and not (self.domains.min() >= 0 and self.domains.max() < len(self.domain_names)):
+            raise ValueError(f"domains must lie in 0..{len(self.domain_names) - 1}")
+        if len(self.mean) != self.images.shape[1] or len(self.std) != self.images.shape[1]:
+            raise ValueError("mean and std must have one value per channel")
+
+    def __len__(self) -> int:
+        return len(self.images)
+
+    @property
+    def classes(self) -> int:
+        """Number of classes."""
+        return len(self.class_names)
+
+    @property
+    def shape(self) -> tuple[int, int, int]:
+        """Shape ``(C, H, W)`` of one image."""
+        _, channels, height, width = self.images.shape
+        return channels, height, width
+
+    def indices(self, origin: int) -> np.ndarray:
+        """Return the int64 indices of one part of the published division, ascending."""
+        return np.flatnonzero(self.origin == origin)
+
+
+@dataclass(frozen=True)
+class Shard:
+    """One client's data: int64 index arrays into the pool, disjoint between parts and between clients.
+
+    Attributes:
+        train: indices of the training samples.
+        val: indices of the validation samples, possibly none.
+        test: indices of the test samples.
+        domain: the client's domain where all its data has the same one, else None.
+    """
+
+    train: np.ndarray
+    val: np.ndarray
+    test: np.ndarray
+    domain: int | None = None
+
+    def part(self, name: str) -> np.ndarray:
+        """Return the indices of ``"train"``, ``"val"`` or ``"test"``."""
+        return {"train": self.train, "val": self.val, "test": self.test}[name]

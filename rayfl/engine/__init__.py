@@ -1,0 +1,7 @@
+"""Where clients run: in this process, or on Ray actors."""
+
+from rayfl.engine.base import BadUpdate, Engine
+from rayfl.engine.inline import Inline
+from rayfl.engine.ray_engine import Ray
+
+__all__ = ["BadUpdate", "Engine", "Inline", "Ray"]

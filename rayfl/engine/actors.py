@@ -1,0 +1,134 @@
+"""The actors: a host of clients, and the server, as Ray sees them.
+
+They only translate between Ray's object store and the plain classes that do the work.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import ray
+import torch
+
+from rayfl.data import FederatedData
+from rayfl.engine.host import Block, Host, Plan, Report, Scores
+from rayfl.engine.server import Server
+from rayfl.methods import Cohort
+from rayfl.record.checkpoint import Checkpoints
+from rayfl.training.reduce import Folded
+from rayfl.training.state import Packed, State, pack, unpack
+
+Download = tuple[Packed, dict[int, Packed]]
+"""What all clients receive, and what single clients receive besides."""
+
+
+class ClientActor:
+    """Hosts clients on a share of a CPU or GPU, and keeps their personal state in memory between rounds.
+
+    Args:
+        plan: the federation.
+        data: the data, shared by all actors of a node.
+        gpu_share: the share of a GPU that this actor may fill; 0 sets no limit.
+    """
+
+    def __init__(self, plan: Plan, data: FederatedData, gpu_share: float) -> None:
+        if plan.device == "cuda" and 0 < gpu_share < 1:
+            torch.cuda.set_per_process_memory_fraction(gpu_share)
+        self.host = Host(plan, data)
+
+    def ready(self) -> dict[str, Any]:
+        """Return where this actor runs."""
+        context = ray.get_runtime_context()
+        return {"node": context.get_node_id(), "pid": os.getpid(), "gpus": ray.get_gpu_ids()}
+
+    def train(
+        self,
+        round: int,
+        download: Download,
+        blocks: Sequence[Block],
+        score_parts: Sequence[str],
+        *arrivals: Packed,
+    ) -> tuple[dict[str, Folded], tuple[Report, bool, int, int]]:
+        """Take in the clients that moved here, then train the blocks.
+
+        Returns:
+            The folded uploads, for the server; and for the driver: the report, whether clients keep any
+            state, and the bytes of the download and of the folded uploads.
+        """
+        for rows in arrivals:
+            self.host.put(unpack(rows))
+        down, each = _unpacked(download)
+        folded, report = self.host.train(round, down, each, blocks, score_parts)
+        keeps = any(i in self.host.states for i in report.ids)
+        return folded, (report, keeps, download[0].nbytes, sum(f.nbytes for f in folded.values()))
+
+    def evaluate(
+        self, round: int, download: Download, ids: Sequence[int], parts: Sequence[str]
+    ) -> dict[int, Scores]:
+        """Score clients that are hosted here or have no state yet."""
+        down, each = _unpacked(download)
+        return self.host.evaluate(round, down, each, ids, parts)
+
+    def take(self, ids: Sequence[int]) -> Packed:
+        """Hand over clients that move to another actor."""
+        return pack(self.host.take(ids))
+
+    def rows(self, ids: Sequence[int]) -> Packed:
+        """Return a copy of the state of clients, for the actor that writes their file."""
+        return pack(self.host.rows(ids))
+
+    def save(self, folder: str, number: int, ids: Sequence[int], *others: Packed) -> str | None:
+        """Write a client file: the state of ``ids``, which are hosted here, and what other actors sent."""
+        rows: dict[int, State] = self.host.rows(ids)
+        for packed in others:
+            rows |= unpack(packed)
+        return Checkpoints(Path(folder)).write_clients(number, rows)
+
+    def restore(self, folder: str, names: Sequence[str]) -> list[int]:
+        """Host all clients of some client files; return their numbers."""
+        checkpoints = Checkpoints(Path(folder))
+        restored: dict[int, State] = {}
+        for name in names:
+            restored |= checkpoints.read(name)
+        self.host.put(restored)
+        return list(restored)
+
+
+class ServerActor:
+    """Holds the server state, pulls folded uploads from the object store and aggregates them.
+
+    Args:
+        plan: the federation.
+        data: for the shape of the net.
+    """
+
+    def __init__(self, plan: Plan, data: FederatedData) -> None:
+        self.server = Server(plan, data)
+
+    def ready(self) -> None:
+        """Return when the actor is up."""
+
+    def download(self, ids: Sequence[int]) -> Download:
+        """Return what clients receive; Ray keeps it in the object store once for all actors of a node."""
+        down, each = self.server.download(ids)
+        return pack(down), {i: pack(extra) for i, extra in each.items()}
+
+    def aggregate(self, cohort: Cohort, *parts: dict[str, Folded]) -> None:
+        """Take the server step with the folded uploads of all actors."""
+        self.server.aggregate(cohort, list(parts))
+
+    def save(self, folder: str) -> str:
+        """Write the server's file; return its name."""
+        return Checkpoints(Path(folder)).write_server(self.server.state)
+
+    def restore(self, folder: str, name: str) -> None:
+        """Take up the server state in a file."""
+        self.server.state = Checkpoints(Path(folder)).read(name)
+
+
+def _unpacked(download: Download) -> tuple[State, dict[int, State]]:
+    down, each = download
+    return unpack(down), {i: unpack(extra) for i, extra in each.items()}

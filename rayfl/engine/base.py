@@ -1,0 +1,225 @@
+"""What all engines have in common: the settings of execution, and the steps of a round."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal
+
+import torch
+
+from rayfl.data import FederatedData
+from rayfl.engine.host import Block, Plan, Report, Scores
+from rayfl.errors import UserError
+from rayfl.methods import Cohort
+from rayfl.record.checkpoint import CLIENTS_PER_FILE, Checkpoints, Manifest
+
+LOOP_BLOCKS = 64
+"""A cohort in loop execution is cut into about so many blocks at most: enough to balance 64 processes."""
+
+
+class BadUpdate(UserError):
+    """A client's update cannot be used, and the run's policy is to stop."""
+
+
+class Engine(ABC):
+    """Base of the engines.
+
+    Args:
+        execution: ``loop`` trains client after client, ``stacked`` many in one call; ``auto`` is stacked on a
+            GPU and loop on a CPU, where a stack is slower.
+        device: ``cpu``, ``cuda``, or ``auto``: CUDA where torch sees it.
+        threads: torch threads of every process, at least 1. Results depend on it in the last bits.
+        memory_format: layout of images and convolution weights in training: ``channels_last``,
+            ``contiguous``, or ``auto``: channels_last in a loop on the CPU, where it is faster.
+        stack: clients per stacked call, at least 1.
+        deterministic: whether to allow deterministic GPU kernels only.
+    """
+
+    def __init__(
+        self,
+        execution: Literal["auto", "loop", "stacked"] = "auto",
+        device: Literal["auto", "cpu", "cuda"] = "auto",
+        threads: int = 1,
+        memory_format: Literal["auto", "contiguous", "channels_last"] = "auto",
+        stack: int = 32,
+        deterministic: bool = False,
+    ) -> None:
+        if threads < 1:
+            raise UserError(f"engine.threads is {threads}: it must be at least 1")
+        if stack < 1:
+            raise UserError(f"engine.stack is {stack}: it must be at least 1")
+        self.execution = execution
+        self.device = device
+        self.threads = threads
+        self.memory_format = memory_format
+        self.stack = stack
+        self.deterministic = deterministic
+
+    def resolve(self) -> None:
+        """Replace every ``auto`` by what it means here, so that the configuration that is kept says it.
+
+        Raises:
+            UserError: ``device`` is ``cuda`` and torch sees none.
+        """
+        if self.device == "cuda" and not torch.cuda.is_available():
+            raise UserError("engine.device is cuda, but torch sees no CUDA device: use auto or cpu")
+        if self.device == "auto":
+            self.device = "cuda" if torch.cuda.is_available() else "cpu"
+        if self.execution == "auto":
+            self.execution = "stacked" if self.device == "cuda" else "loop"
+        if self.memory_format == "auto":
+            plain_loop = self.device == "cpu" and self.execution == "loop"
+            self.memory_format = "channels_last" if plain_loop else "contiguous"
+
+    def blocks(self, cohort: Sequence[int]) -> list[Block]:
+        """Cut a cohort into the blocks that are trained and folded together; they never depend on placement.
+
+        Args:
+            cohort: client numbers, ascending.
+        """
+        size = self.stack if self.execution == "stacked" else -(-len(cohort) // LOOP_BLOCKS)
+        return [tuple(cohort[k : k + size]) for k in range(0, len(cohort), size)]
+
+    def describe(self) -> str:
+        """Return the engine in a few words, for people."""
+        return f"{type(self).__name__} ({self.execution} on {self.device}, {self.threads} thread(s))"
+
+    @abstractmethod
+    def open(self, plan: Plan, data: FederatedData) -> Session:
+        """Start what runs the clients.
+
+        Raises:
+            UserError: the resources asked for are not there.
+        """
+
+
+@dataclass
+class Facts:
+    """What a round cost, for ``engine.jsonl``: it may differ from run to run.
+
+    Attributes:
+        actors: clients trained per actor.
+        moved: clients whose state moved to another actor.
+        bytes_down: bytes of the one download object.
+        bytes_up: bytes of all folded uploads.
+        busy: seconds of training per actor.
+    """
+
+    actors: list[int] = field(default_factory=list)
+    moved: int = 0
+    bytes_down: int = 0
+    bytes_up: int = 0
+    busy: list[float] = field(default_factory=list)
+
+
+class Session(ABC):
+    """A federation's running processes. Use it as a context manager."""
+
+    def __init__(self, plan: Plan, data: FederatedData) -> None:
+        self.plan = plan
+        self.data = data
+        self.facts = Facts()
+        self._changed: set[int] = set()  # clients trained since the last checkpoint
+        self._files: dict[int, str] = {}  # number of the client file -> its name in the last checkpoint
+
+    def __enter__(self) -> Session:
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self.close()
+
+    def train(
+        self,
+        round: int,
+        blocks: Sequence[Block],
+        on_bad_update: Literal["stop", "drop"] = "stop",
+        score_parts: Sequence[str] = (),
+    ) -> Report:
+        """Run one round: download, local training, folding, aggregation.
+
+        Args:
+            round: from 0.
+            blocks: the cohort, as ``Engine.blocks`` has cut it.
+            on_bad_update: whether a bad update stops the run or leaves its client out of this round.
+            score_parts: parts of the data on which each client is scored right after its training.
+
+        Raises:
+            BadUpdate: an update is not finite or has diverged, and the policy is to stop.
+        """
+        parts, report = self._train(round, blocks, score_parts)
+        report.sort()
+        if report.bad and on_bad_update == "stop":
+            raise BadUpdate(_bad_update_text(round, report.bad))
+        self._changed.update(i for i in report.ids if i not in report.bad)
+        good = tuple(
+            i
+            for i, steps in zip(report.ids, report.steps, strict=True)
+            if i not in report.bad and len(self.data.shards[i].train)
+        )
+        samples = tuple(len(self.data.shards[i].train) for i in good)
+        self._aggregate(Cohort(good, samples, len(self.data.shards), round), parts)
+        return report
+
+    @abstractmethod
+    def _train(
+        self, round: int, blocks: Sequence[Block], score_parts: Sequence[str]
+    ) -> tuple[list[Any], Report]:
+        """Return what the processes have folded, and what they report."""
+
+    @abstractmethod
+    def _aggregate(self, cohort: Cohort, parts: list[Any]) -> None:
+        """Let the server take its step."""
+
+    @abstractmethod
+    def evaluate(self, round: int, ids: Sequence[int], parts: Sequence[str]) -> dict[int, Scores]:
+        """Score clients with the newest server state and their own."""
+
+    def save(self, folder: Path, round: int, progress: dict[str, Any]) -> None:
+        """Write a checkpoint of everything that rounds before ``round`` have left behind.
+
+        Args:
+            folder: the run's checkpoints.
+            round: the next round.
+            progress: what the driver keeps, as plain JSON.
+        """
+        checkpoints = Checkpoints(folder)
+        stale = sorted({i // CLIENTS_PER_FILE for i in self._changed})
+        server, names = self._save(folder, stale)
+        self._files.update({number: name for number, name in names.items() if name})
+        files = {number: self._files[number] for number in sorted(self._files)}
+        checkpoints.commit(Manifest(round, server, files, progress))
+        self._changed = set()
+
+    @abstractmethod
+    def _save(self, folder: Path, numbers: Sequence[int]) -> tuple[str, dict[int, str]]:
+        """Write the server's state and the client files of these numbers; return the files' names."""
+
+    def restore(self, folder: Path, manifest: Manifest) -> None:
+        """Take up the state of a checkpoint."""
+        self._files = dict(manifest.clients)
+        self._restore(folder, manifest)
+
+    @abstractmethod
+    def _restore(self, folder: Path, manifest: Manifest) -> None:
+        """Load the server's and the clients' state."""
+
+    @abstractmethod
+    def close(self) -> None:
+        """Stop the processes."""
+
+
+def clients_of(number: int) -> range:
+    """Return the client numbers whose state is kept in a client file."""
+    return range(number * CLIENTS_PER_FILE, (number + 1) * CLIENTS_PER_FILE)
+
+
+def _bad_update_text(round: int, bad: dict[int, str]) -> str:
+    first, *others = sorted(bad)
+    more = f" ({len(others)} more clients have bad updates: {others[:10]})" if others else ""
+    return (
+        f"round {round}: client {first}: {bad[first]}{more}. The run stops with its last checkpoint intact. "
+        "Try a smaller training.lr or training.clip, or on_bad_update=drop to leave such updates out"
+    )

@@ -1,0 +1,269 @@
+"""A host: the process-side half of a federation, which keeps clients' personal state and does their work."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any, Literal
+
+import torch
+from torch import Tensor
+from torch.utils import _pytree as pytree
+
+from rayfl.data import FederatedData
+from rayfl.errors import UserError
+from rayfl.methods import Method
+from rayfl.nets import build
+from rayfl.training.client import Client, Fitted
+from rayfl.training.evaluate import Score, score
+from rayfl.training.examples import Images
+from rayfl.training.local import run_loop, run_stacked
+from rayfl.training.net import Net
+from rayfl.training.reduce import Fold, Folded
+from rayfl.training.settings import Training
+from rayfl.training.state import State, as_tensor
+
+Block = tuple[int, ...]
+"""Client numbers, ascending, that are always trained by one process and folded in this order."""
+Scores = dict[str, dict[str, Score]]
+"""Part of the data (val, test) -> view -> score."""
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What every process of a federation has to know; with the data it determines every result.
+
+    Attributes:
+        method: the method, not yet bound to a net.
+        net: name or import path of the net.
+        training: the settings of local training.
+        seed: the run's seed.
+        execution: ``loop`` or ``stacked``.
+        device: ``cpu`` or ``cuda``.
+        threads: torch threads of every process.
+        channels_last: whether training uses the channels-last memory layout.
+        deterministic: whether GPUs may use deterministic kernels only.
+    """
+
+    method: Method
+    net: str
+    training: Training
+    seed: int
+    execution: Literal["loop", "stacked"] = "loop"
+    device: str = "cpu"
+    threads: int = 1
+    channels_last: bool = False
+    deterministic: bool = False
+
+
+@dataclass
+class Report:
+    """What a round tells about the clients that were trained; small, and the only thing the driver sees.
+
+    All lists are parallel to ``ids``.
+    """
+
+    ids: list[int] = field(default_factory=list)
+    loss: list[float] = field(default_factory=list)
+    steps: list[int] = field(default_factory=list)
+    up: list[dict[str, int]] = field(default_factory=list)
+    down: list[dict[str, int]] = field(default_factory=list)
+    bad: dict[int, str] = field(default_factory=dict)
+    scores: dict[int, Scores] = field(default_factory=dict)
+    seconds: dict[Block, float] = field(default_factory=dict)
+
+    def merge(self, other: Report) -> None:
+        """Add another process's part."""
+        for name in ("ids", "loss", "steps", "up", "down"):
+            getattr(self, name).extend(getattr(other, name))
+        for name in ("bad", "scores", "seconds"):
+            getattr(self, name).update(getattr(other, name))
+
+    def sort(self) -> None:
+        """Put the clients in the order of their numbers."""
+        order = sorted(range(len(self.ids)), key=self.ids.__getitem__)
+        for name in ("ids", "loss", "steps", "up", "down"):
+            values = getattr(self, name)
+            setattr(self, name, [values[k] for k in order])
+
+
+class Host:
+    """Hosts clients: one working net, and a row of personal state for each client that has trained here.
+
+    Args:
+        plan: the federation.
+        data: the pool and all clients' shards.
+    """
+
+    def __init__(self, plan: Plan, data: FederatedData) -> None:
+        torch.set_num_threads(plan.threads)
+        if plan.device == "cuda":
+            _prepare_gpu(plan.deterministic)
+        self.plan = plan
+        self.method = plan.method
+        self.device = torch.device(plan.device)
+        self.net = make_net(plan, data)
+        self.method.bind(self.net)
+        self.initial = self.net.initial(plan.seed).to(self.device)
+        self.net.to(self.device)
+        self.images = Images(data.pool, self.device, plan.training.dtype, plan.channels_last)
+        self.data = data
+        self.states: dict[int, State] = {}
+        self._class_counts = as_tensor(data.label_matrix("train"))
+        self._run = run_stacked if plan.execution == "stacked" else run_loop
+
+    def client(self, id: int, round: int) -> Client:
+        """Return the client as methods see it in a round."""
+        return Client(
+            id,
+            self.net,
+            self.initial,
+            self.images,
+            as_tensor(self.data.shards[id].train),
+            self._class_counts[id],
+            self.plan.training,
+            self.plan.seed,
+            round,
+        )
+
+    def state(self, id: int, client: Client) -> State:
+        """Return a client's personal state; before its first participation, the initial one."""
+        row = self.states.get(id)
+        return self.method.init_client(client) if row is None else _on(row, self.device)
+
+    def train(
+        self,
+        round: int,
+        down: State,
+        each: dict[int, State],
+        blocks: Sequence[Block],
+        score_parts: Sequence[str] = (),
+    ) -> tuple[dict[str, Folded], Report]:
+        """Train the clients of some blocks, keep their new state, and fold their uploads.
+
+        Args:
+            round: from 0.
+            down: what all clients receive.
+            each: what single clients receive besides.
+            blocks: whose turn it is.
+            score_parts: parts of the data on which to score each client right after its training.
+        """
+        down = _on(down, self.device)
+        fold, report = Fold(self.method.uploads), Report()
+        for block in blocks:
+            began = time.perf_counter()
+            ids = [i for i in block if len(self.data.shards[i].train)]
+            for group in [ids] if self.plan.execution == "stacked" else [[i] for i in ids]:
+                self._train_group(round, down, each, group, score_parts, fold, report)
+            fold.end_block()
+            report.seconds[block] = time.perf_counter() - began
+        return fold.parts, report
+
+    def _train_group(
+        self,
+        round: int,
+        down: State,
+        each: dict[int, State],
+        ids: list[int],
+        score_parts: Sequence[str],
+        fold: Fold,
+        report: Report,
+    ) -> None:
+        clients = [self.client(i, round) for i in ids]
+        states = [self.state(i, c) for i, c in zip(ids, clients, strict=True)]
+        downs = [{**down, **_on(each[i], self.device)} if i in each else down for i in ids]
+        fits: list[list[Fitted]] = [[] for _ in ids]
+        updates = [self.method.local_update(c, s, d) for c, s, d in zip(clients, states, downs, strict=True)]
+        results = self._run(updates, lambda k, fitted: fits[k].append(fitted))
+        for k, (i, (up, state)) in enumerate(zip(ids, results, strict=True)):
+            samples = clients[k].samples
+            loss, steps = (fits[k][-1].loss if fits[k] else 0.0), sum(f.steps for f in fits[k])
+            problem, prepared = fold.prepare(up, samples)
+            if problem is None and not abs(loss) < float("inf"):
+                problem = f"the training loss is {loss}"
+            report.ids.append(i)
+            report.loss.append(loss)
+            report.steps.append(steps)
+            sent_down, sent_up = self.method.traffic(clients[k], downs[k], up)
+            report.down.append(sent_down)
+            report.up.append(sent_up)
+            if problem is not None:
+                report.bad[i] = problem
+                continue
+            if steps or not fits[k]:
+                fold.add(i, prepared, samples)
+            if state:
+                self.states[i] = _on(state, torch.device("cpu"))
+            if score_parts:
+                model = self.method.trained(downs[k], up)
+                report.scores[i] = self._score(clients[k], state, model, score_parts)
+
+    def evaluate(
+        self,
+        round: int,
+        down: State,
+        each: dict[int, State],
+        ids: Iterable[int],
+        parts: Sequence[str],
+    ) -> dict[int, Scores]:
+        """Score clients with what the server would send them now and their own state.
+
+        Args:
+            round: the round that has just ended.
+            down: what all clients would receive.
+            each: what single clients would receive besides.
+            ids: whom to score.
+            parts: parts of the data.
+        """
+        down = _on(down, self.device)
+        scores = {}
+        for i in ids:
+            client = self.client(i, round)
+            own = {**down, **_on(each[i], self.device)} if i in each else down
+            scores[i] = self._score(client, self.state(i, client), own, parts)
+        return scores
+
+    def _score(self, client: Client, state: State, down: State, parts: Sequence[str]) -> Scores:
+        predict: Callable[[Tensor], dict[str, Tensor]] = partial(self.method.predict, client, state, down)
+        shard = self.data.shards[client.id]
+        return {
+            part: score(predict, self.images, as_tensor(shard.part(part)), self.method.views_without_loss)
+            for part in parts
+            if len(shard.part(part))
+        }
+
+    # ---- state that moves or is saved
+
+    def rows(self, ids: Iterable[int]) -> dict[int, State]:
+        """Return the state of those of the clients that have one here."""
+        return {i: self.states[i] for i in ids if i in self.states}
+
+    def take(self, ids: Iterable[int]) -> dict[int, State]:
+        """Return the state of clients and forget it: they move to another host."""
+        return {i: self.states.pop(i) for i in ids if i in self.states}
+
+    def put(self, rows: dict[int, State]) -> None:
+        """Host clients with the given state."""
+        self.states.update(rows)
+
+
+def make_net(plan: Plan, data: FederatedData) -> Net:
+    """Return the plan's net for the data's image shape and classes."""
+    make = partial(build, plan.net, data.pool.shape, data.pool.classes)
+    return Net(make, dtype=plan.training.dtype)
+
+
+def _prepare_gpu(deterministic: bool) -> None:
+    if not torch.cuda.is_available():
+        raise UserError("engine.device is cuda, but torch sees no CUDA device here: use device=auto or cpu")
+    if deterministic:
+        os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
+        torch.use_deterministic_algorithms(True)
+
+
+def _on(tree: Any, device: torch.device) -> Any:
+    """Return a state with its tensors on a device."""
+    return pytree.tree_map(lambda t: t.to(device) if isinstance(t, Tensor) else t, tree)

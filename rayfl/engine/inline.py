@@ -1,0 +1,75 @@
+"""The engine without Ray: everything in this process."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from copy import deepcopy
+from dataclasses import replace
+from pathlib import Path
+
+import torch
+
+from rayfl.data import FederatedData
+from rayfl.engine.base import Engine, Facts, Session, clients_of
+from rayfl.engine.host import Block, Host, Plan, Report, Scores
+from rayfl.engine.server import Server
+from rayfl.methods import Cohort
+from rayfl.record.checkpoint import Checkpoints, Manifest
+from rayfl.training.reduce import Folded
+
+
+class Inline(Engine):
+    """Run all clients in this process: for debugging, small runs, and machines without Ray.
+
+    The code is the same as on actors, and so are the results, to the bit.
+    """
+
+    def open(self, plan: Plan, data: FederatedData) -> Session:
+        """Build the server and one host for all clients."""
+        return InlineSession(plan, data)
+
+
+class InlineSession(Session):
+    """A server and one host in this process."""
+
+    def __init__(self, plan: Plan, data: FederatedData) -> None:
+        super().__init__(plan, data)
+        self._threads_before = torch.get_num_threads()
+        self._server = Server(_own(plan), data)
+        self._host = Host(_own(plan), data)
+
+    def _train(
+        self, round: int, blocks: Sequence[Block], score_parts: Sequence[str]
+    ) -> tuple[list[dict[str, Folded]], Report]:
+        down, each = self._server.download([i for block in blocks for i in block])
+        folded, report = self._host.train(round, down, each, blocks, score_parts)
+        self.facts = Facts(actors=[len(report.ids)], busy=[sum(report.seconds.values())])
+        return [folded], report
+
+    def _aggregate(self, cohort: Cohort, parts: list[dict[str, Folded]]) -> None:
+        self._server.aggregate(cohort, parts)
+
+    def evaluate(self, round: int, ids: Sequence[int], parts: Sequence[str]) -> dict[int, Scores]:
+        """Score clients with the newest server state and their own."""
+        down, each = self._server.download(ids)
+        return self._host.evaluate(round, down, each, ids, parts)
+
+    def _save(self, folder: Path, numbers: Sequence[int]) -> tuple[str, dict[int, str]]:
+        checkpoints = Checkpoints(folder)
+        names = {n: checkpoints.write_clients(n, self._host.rows(clients_of(n))) for n in numbers}
+        return checkpoints.write_server(self._server.state), names
+
+    def _restore(self, folder: Path, manifest: Manifest) -> None:
+        checkpoints = Checkpoints(folder)
+        self._server.state = checkpoints.read(manifest.server)
+        for name in manifest.clients.values():
+            self._host.put(checkpoints.read(name))
+
+    def close(self) -> None:
+        """Give the process its torch threads back."""
+        torch.set_num_threads(self._threads_before)
+
+
+def _own(plan: Plan) -> Plan:
+    """Return a plan with a method of its own: binding it to a net must not touch the user's object."""
+    return replace(plan, method=deepcopy(plan.method))

@@ -1,0 +1,138 @@
+"""Who runs where: how many actors fit on a cluster, and which blocks an actor trains in a round.
+
+Placement decides how long a round takes, and nothing else.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+from rayfl.engine.host import Block
+from rayfl.errors import UserError
+
+ACTOR_MEMORY = 320e6
+"""Bytes of an actor before it holds any client: Python, torch and its libraries."""
+
+
+@dataclass(frozen=True)
+class Request:
+    """What is asked of the cluster: so many actors, each with so many CPUs and GPUs."""
+
+    actors: int
+    cpus: float
+    gpus: float
+
+
+def request(
+    nodes: Sequence[Mapping[str, float]],
+    clients: int,
+    actors: int | None,
+    clients_per_actor: int | None,
+    cpus_per_actor: float | None,
+    gpus_per_actor: float,
+) -> Request:
+    """Work out how many actors there are, and see that they fit.
+
+    Args:
+        nodes: the resources of every node: ``CPU``, ``GPU``, ``memory`` (bytes).
+        clients: the population.
+        actors: as asked for; None for one per CPU, or per share of a GPU.
+        clients_per_actor: as asked for; None for as many as it takes.
+        cpus_per_actor: as asked for; None for one, or less where there are more actors than CPUs.
+        gpus_per_actor: as asked for.
+
+    Raises:
+        UserError: they do not fit; the message has the arithmetic.
+    """
+    cpus = sum(node.get("CPU", 0.0) for node in nodes)
+    if clients_per_actor is not None:
+        count = math.ceil(clients / clients_per_actor)
+    elif actors is not None:
+        count = actors
+    elif gpus_per_actor:
+        share = cpus_per_actor or 0.0
+        count = max(1, sum(_fitting(node, share, gpus_per_actor) for node in nodes))
+    else:
+        count = max(1, sum(int(node.get("CPU", 0.0) / (cpus_per_actor or 1.0)) for node in nodes))
+    count = min(count, clients) if actors is None else count
+    if cpus_per_actor is None:
+        # A hair less than the exact share, so that rounding on the cluster's side cannot leave one out.
+        share = 1.0 if cpus >= count else math.floor(cpus / count * 1000) / 1000
+        wanted = Request(count, share, gpus_per_actor)
+    else:
+        wanted = Request(count, cpus_per_actor, gpus_per_actor)
+    _refuse_too_large(wanted, nodes)
+    _refuse_without_memory(wanted, nodes, clients_per_actor)
+    return wanted
+
+
+def _fitting(node: Mapping[str, float], cpus: float, gpus: float) -> int:
+    by_cpu = math.floor(node.get("CPU", 0.0) / cpus + 1e-9) if cpus else math.inf
+    if not gpus:
+        return 0 if by_cpu == math.inf else int(by_cpu)
+    # Ray gives a share below 1 from one GPU, so shares do not add up across GPUs.
+    whole = node.get("GPU", 0.0)
+    by_gpu = math.floor(1 / gpus + 1e-9) * math.floor(whole) if gpus < 1 else math.floor(whole / gpus + 1e-9)
+    return int(min(by_cpu, by_gpu))
+
+
+def _refuse_too_large(wanted: Request, nodes: Sequence[Mapping[str, float]]) -> None:
+    fitting = [_fitting(node, wanted.cpus, wanted.gpus) for node in nodes]
+    if sum(fitting) >= wanted.actors:
+        return
+    found = "; ".join(
+        f"node {k + 1}: {node.get('CPU', 0):g} CPUs and {node.get('GPU', 0):g} GPUs, room for {room}"
+        for k, (node, room) in enumerate(zip(nodes, fitting, strict=True))
+    )
+    raise UserError(
+        f"{wanted.actors} actors with {wanted.cpus:g} CPUs and {wanted.gpus:g} GPUs each need "
+        f"{wanted.actors * wanted.cpus:g} CPUs and {wanted.actors * wanted.gpus:g} GPUs, and there is room "
+        f"for {sum(fitting)} of them ({found}). Lower engine.actors, engine.cpus_per_actor or "
+        "engine.gpus_per_actor, raise engine.clients_per_actor, or use a larger cluster"
+    )
+
+
+def _refuse_without_memory(
+    wanted: Request, nodes: Sequence[Mapping[str, float]], clients_per_actor: int | None
+) -> None:
+    memory = sum(node.get("memory", 0.0) for node in nodes)
+    if clients_per_actor is not None and memory and wanted.actors * ACTOR_MEMORY > memory:
+        raise UserError(
+            f"engine.clients_per_actor={clients_per_actor} makes {wanted.actors} actors, which take about "
+            f"{ACTOR_MEMORY / 1e9:.2f} GB each, {wanted.actors * ACTOR_MEMORY / 1e9:.1f} GB in all; the "
+            f"cluster has {memory / 1e9:.1f} GB. Leave it at auto: an actor hosts any number of clients"
+        )
+
+
+def place(
+    blocks: Sequence[Block],
+    cost: Callable[[Block], float],
+    home: Callable[[Block], int | None],
+    actors: int,
+) -> list[list[Block]]:
+    """Divide a round's blocks among actors: even work first, then as few moves as that allows.
+
+    Longest blocks first; each stays at home unless that would take the actor beyond its fair share while
+    another is free.
+
+    Args:
+        blocks: the cohort.
+        cost: seconds, or any measure of work, per block.
+        home: the actor that holds a block's state, if any does.
+        actors: how many there are.
+    """
+    costs = {block: max(cost(block), 1e-9) for block in blocks}
+    fair = sum(costs.values()) / actors
+    loads = [0.0] * actors
+    placed: list[list[Block]] = [[] for _ in range(actors)]
+    for block in sorted(blocks, key=lambda b: (-costs[b], b)):
+        freest = min(range(actors), key=loads.__getitem__)
+        at_home = home(block)
+        limit = max(fair, loads[freest] + costs[block]) * (1 + 1e-6)
+        stays = at_home is not None and loads[at_home] + costs[block] <= limit
+        actor = at_home if stays and at_home is not None else freest
+        placed[actor].append(block)
+        loads[actor] += costs[block]
+    return [sorted(mine) for mine in placed]

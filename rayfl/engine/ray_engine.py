@@ -1,0 +1,90 @@
+"""The Ray engine's settings. Ray itself is imported when a run opens it."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from rayfl.data import FederatedData
+from rayfl.engine.base import Engine, Session
+from rayfl.engine.host import Plan
+from rayfl.errors import UserError
+
+
+class Ray(Engine):
+    """Run clients on Ray actors that keep their personal state in memory, and the server on another actor.
+
+    Args:
+        actors: number of client actors; ``auto`` is one per CPU, or one per ``gpus_per_actor`` of a GPU.
+        clients_per_actor: clients that an actor hosts; ``auto`` spreads them over the actors, 1 gives one
+            actor per client (about 0.3 GB each). Not together with ``actors``.
+        cpus_per_actor: CPUs that an actor reserves; ``auto`` is 1, or less where there are more actors.
+        gpus_per_actor: share of a GPU, or number of GPUs, that an actor reserves; its memory is capped to it.
+        address: an existing cluster (``auto``, or an address as ``ray.init`` takes it); by default a new
+            local one.
+        dashboard: whether a new local cluster serves Ray's dashboard, on localhost.
+        execution: as for ``Inline``.
+        device: as for ``Inline``.
+        threads: as for ``Inline``.
+        memory_format: as for ``Inline``.
+        stack: as for ``Inline``.
+        deterministic: as for ``Inline``.
+    """
+
+    def __init__(
+        self,
+        actors: int | Literal["auto"] = "auto",
+        clients_per_actor: int | Literal["auto"] = "auto",
+        cpus_per_actor: float | Literal["auto"] = "auto",
+        gpus_per_actor: float = 0.0,
+        address: str | None = None,
+        dashboard: bool = False,
+        execution: Literal["auto", "loop", "stacked"] = "auto",
+        device: Literal["auto", "cpu", "cuda"] = "auto",
+        threads: int = 1,
+        memory_format: Literal["auto", "contiguous", "channels_last"] = "auto",
+        stack: int = 32,
+        deterministic: bool = False,
+    ) -> None:
+        super().__init__(execution, device, threads, memory_format, stack, deterministic)
+        for name, value, fine, allowed in [
+            ("actors", actors, actors == "auto" or actors >= 1, "auto or at least 1"),
+            (
+                "clients_per_actor",
+                clients_per_actor,
+                clients_per_actor == "auto" or clients_per_actor >= 1,
+                "auto or at least 1",
+            ),
+            (
+                "cpus_per_actor",
+                cpus_per_actor,
+                cpus_per_actor == "auto" or 0 <= cpus_per_actor < float("inf"),
+                "auto or at least 0",
+            ),
+            (
+                "gpus_per_actor",
+                gpus_per_actor,
+                0 <= gpus_per_actor <= 1 or (gpus_per_actor > 1 and float(gpus_per_actor).is_integer()),
+                "between 0 and 1, or a whole number",
+            ),
+        ]:
+            if not fine:
+                raise UserError(f"engine.{name} is {value!r}: it must be {allowed}")
+        if actors != "auto" and clients_per_actor != "auto":
+            raise UserError("engine.actors and engine.clients_per_actor exclude each other: give one of them")
+        self.actors = actors
+        self.clients_per_actor = clients_per_actor
+        self.cpus_per_actor = cpus_per_actor
+        self.gpus_per_actor = gpus_per_actor
+        self.address = address
+        self.dashboard = dashboard
+
+    def open(self, plan: Plan, data: FederatedData) -> Session:
+        """Start or join a cluster, and start the actors."""
+        try:
+            from rayfl.engine.ray_session import RaySession
+        except ImportError as error:
+            raise UserError(
+                f"the Ray engine needs Ray, which cannot be imported ({error}): install it with "
+                "`pip install 'ray[default,tune]'`, or use --engine Inline"
+            ) from error
+        return RaySession(self, plan, data)

@@ -1,0 +1,258 @@
+"""A federation on Ray: the driver's side, which sees references and small numbers but no tensors."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import ray
+from ray.exceptions import GetTimeoutError, RayActorError, RayTaskError
+from ray.util.placement_group import placement_group, remove_placement_group
+from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
+
+from rayfl.data import FederatedData
+from rayfl.engine.actors import ClientActor, ServerActor
+from rayfl.engine.base import Facts, Session, clients_of
+from rayfl.engine.host import Block, Plan, Report, Scores
+from rayfl.engine.placement import Request, place, request
+from rayfl.engine.ray_engine import Ray
+from rayfl.errors import UserError
+from rayfl.methods import Cohort
+from rayfl.record.checkpoint import Manifest
+
+WAIT = 15.0
+"""Seconds after which resources that the cluster has, but does not hand out, count as taken."""
+
+
+class RaySession(Session):
+    """The actors of one federation.
+
+    Args:
+        engine: the settings.
+        plan: the federation.
+        data: the data; put into the object store once.
+
+    Raises:
+        UserError: the cluster cannot be reached, or what is asked for does not fit.
+    """
+
+    def __init__(self, engine: Ray, plan: Plan, data: FederatedData) -> None:
+        super().__init__(plan, data)
+        self._started_ray = _connect(engine)
+        self._group: Any = None
+        self._actors: list[Any] = []
+        self._server: Any = None
+        try:
+            wanted = request(
+                [node["Resources"] for node in ray.nodes() if node["Alive"]],
+                len(data.shards),
+                None if engine.actors == "auto" else engine.actors,
+                None if engine.clients_per_actor == "auto" else engine.clients_per_actor,
+                None if engine.cpus_per_actor == "auto" else engine.cpus_per_actor,
+                engine.gpus_per_actor,
+            )
+            self._start(wanted, plan, data)
+        except BaseException:
+            self.close()
+            raise
+        self._home: dict[int, int] = {}  # client -> the actor that holds its state
+        self._rate = 1.0  # seconds per training sample, over all clients
+        self._speed: dict[int, float] = {}  # client -> seconds per training sample, measured
+        self._downloads: dict[Any, Any] = {}  # of the newest server state
+
+    def _start(self, wanted: Request, plan: Plan, data: FederatedData) -> None:
+        bundle = {"CPU": wanted.cpus} | ({"GPU": wanted.gpus} if wanted.gpus else {})
+        bundle = {name: share for name, share in bundle.items() if share} or {"CPU": 0.001}
+        self._group = placement_group([bundle] * wanted.actors, strategy="PACK")
+        try:
+            ray.get(self._group.ready(), timeout=WAIT)
+        except GetTimeoutError:
+            free = ray.available_resources()
+            raise UserError(
+                f"{wanted.actors} actors with {wanted.cpus:g} CPUs and {wanted.gpus:g} GPUs each fit the "
+                f"cluster, but others use it: {free.get('CPU', 0):g} CPUs and {free.get('GPU', 0):g} GPUs "
+                "are free. Wait until they are done, or ask for less"
+            ) from None
+        shared = ray.put(data)
+        server = ray.remote(ServerActor)
+        self._server = server.options(num_cpus=0).remote(plan, shared)
+        actor = ray.remote(ClientActor)
+        for k in range(wanted.actors):
+            place_here = PlacementGroupSchedulingStrategy(self._group, placement_group_bundle_index=k)
+            options = actor.options(
+                num_cpus=bundle.get("CPU", 0), num_gpus=wanted.gpus, scheduling_strategy=place_here
+            )
+            self._actors.append(options.remote(plan, shared, wanted.gpus))
+        self.where = self._get([a.ready.remote() for a in self._actors])
+        self._get([self._server.ready.remote()])
+
+    # ---- a round
+
+    def _train(
+        self, round: int, blocks: Sequence[Block], score_parts: Sequence[str]
+    ) -> tuple[list[Any], Report]:
+        download = self._download([i for block in blocks for i in block])
+        placed = place(blocks, self._cost, self._home_of, len(self._actors))
+        arrivals, moved = self._move(placed)
+        calls = [
+            self._actors[a].train.options(num_returns=2).remote(round, download, mine, score_parts, *rows)
+            for a, (mine, rows) in enumerate(zip(placed, arrivals, strict=True))
+            if mine
+        ]
+        replies = self._get([reply for _, reply in calls])
+        report, facts = Report(), Facts(moved=moved)
+        for part, _, down, up in replies:
+            report.merge(part)
+            facts.actors.append(len(part.ids))
+            facts.busy.append(sum(part.seconds.values()))
+            facts.bytes_down, facts.bytes_up = down, facts.bytes_up + up
+            self._measure(part)
+        if any(keeps for _, keeps, _, _ in replies):
+            self._home.update({i: a for a, mine in enumerate(placed) for b in mine for i in b})
+        self.facts = facts
+        return [folded for folded, _ in calls], report
+
+    def _download(self, ids: Sequence[int]) -> Any:
+        """Return the reference of what these clients receive of the newest server state."""
+        from rayfl.methods import Method
+
+        one_for_all = type(self.plan.method).download_for is Method.download_for
+        key = None if one_for_all else tuple(ids)
+        if key not in self._downloads:
+            self._downloads[key] = self._server.download.remote([] if one_for_all else list(ids))
+        return self._downloads[key]
+
+    def _move(self, placed: Sequence[Sequence[Block]]) -> tuple[list[list[Any]], int]:
+        """Let clients that train elsewhere than they live hand over their state, actor to actor."""
+        arrivals: list[list[Any]] = []
+        moved = 0
+        for a, mine in enumerate(placed):
+            leaving: dict[int, list[int]] = {}
+            for i in (i for block in mine for i in block):
+                if self._home.get(i, a) != a:
+                    leaving.setdefault(self._home[i], []).append(i)
+            arrivals.append([self._actors[b].take.remote(ids) for b, ids in leaving.items()])
+            moved += sum(map(len, leaving.values()))
+        return arrivals, moved
+
+    def _home_of(self, block: Block) -> int | None:
+        homes = [self._home[i] for i in block if i in self._home]
+        return max(set(homes), key=homes.count) if homes else None
+
+    def _cost(self, block: Block) -> float:
+        return sum(self._speed.get(i, self._rate) * len(self.data.shards[i].train) for i in block)
+
+    def _measure(self, report: Report) -> None:
+        """Learn how long clients take; the newest measurement counts half."""
+        for block, seconds in report.seconds.items():
+            speed = seconds / max(1, sum(len(self.data.shards[i].train) for i in block))
+            for i in block:
+                self._speed[i] = (self._speed.get(i, speed) + speed) / 2
+        if self._speed:
+            self._rate = sum(self._speed.values()) / len(self._speed)
+
+    def _aggregate(self, cohort: Cohort, parts: list[Any]) -> None:
+        self._downloads = {}
+        self._aggregated = self._server.aggregate.remote(cohort, *parts)
+        self._get([self._aggregated])
+
+    def evaluate(self, round: int, ids: Sequence[int], parts: Sequence[str]) -> dict[int, Scores]:
+        """Score clients where their state is; those without state wherever there is least to do."""
+        download = self._download(ids)
+        placed: list[list[int]] = [[] for _ in self._actors]
+        load = [0] * len(self._actors)
+        for i in sorted(ids, key=lambda i: i not in self._home):
+            a = self._home.get(i, min(range(len(load)), key=load.__getitem__))
+            placed[a].append(i)
+            load[a] += sum(len(self.data.shards[i].part(part)) for part in parts)
+        calls = [
+            self._actors[a].evaluate.remote(round, download, mine, parts)
+            for a, mine in enumerate(placed)
+            if mine
+        ]
+        scores: dict[int, Scores] = {}
+        for part in self._get(calls):
+            scores.update(part)
+        return scores
+
+    # ---- checkpoints
+
+    def _save(self, folder: Path, numbers: Sequence[int]) -> tuple[str, dict[int, str]]:
+        server = self._server.save.remote(str(folder))
+        calls = {}
+        for number in numbers:
+            hosted: dict[int, list[int]] = {}
+            for i in clients_of(number):
+                if i in self._home:
+                    hosted.setdefault(self._home[i], []).append(i)
+            if not hosted:  # the method keeps no state
+                continue
+            writer = max(hosted, key=lambda a: len(hosted[a]))
+            others = [self._actors[a].rows.remote(ids) for a, ids in hosted.items() if a != writer]
+            calls[number] = self._actors[writer].save.remote(str(folder), number, hosted[writer], *others)
+        names = self._get(list(calls.values()))
+        return self._get([server])[0], {n: name for n, name in zip(calls, names, strict=True) if name}
+
+    def _restore(self, folder: Path, manifest: Manifest) -> None:
+        restoring = self._server.restore.remote(str(folder), manifest.server)
+        names: list[list[str]] = [[] for _ in self._actors]
+        for k, name in enumerate(manifest.clients.values()):
+            names[k % len(names)].append(name)
+        found = self._get([a.restore.remote(str(folder), n) for a, n in zip(self._actors, names)])
+        for a, ids in enumerate(found):
+            self._home.update(dict.fromkeys(ids, a))
+        self._get([restoring])
+
+    # ---- the cluster
+
+    def _get(self, references: Sequence[Any]) -> list[Any]:
+        try:
+            found: list[Any] = ray.get(list(references))
+            return found
+        except RayTaskError as error:
+            if isinstance(error.cause, UserError):
+                raise UserError(str(error.cause)) from None
+            raise
+        except RayActorError as error:
+            raise UserError(
+                f"an actor died ({error}). The run stops with its last checkpoint intact: free memory or "
+                "use fewer actors, and go on with --resume"
+            ) from error
+
+    def close(self) -> None:
+        """Stop the actors, and the cluster if this session has started it."""
+        for actor in [*self._actors, self._server]:
+            if actor is not None:
+                with suppress(Exception):
+                    ray.kill(actor)
+        self._actors, self._server = [], None
+        if self._group is not None:
+            with suppress(Exception):
+                remove_placement_group(self._group)
+        if self._started_ray:
+            ray.shutdown()
+
+
+def _connect(engine: Ray) -> bool:
+    """Start a local cluster or join one; return whether this call has started it."""
+    if ray.is_initialized():
+        return False
+    if engine.address is not None:
+        try:
+            ray.init(address=engine.address, logging_level=logging.WARNING)
+        except (ConnectionError, RuntimeError, ValueError) as error:
+            raise UserError(
+                f"no Ray cluster can be reached at engine.address={engine.address!r} ({error}): start one "
+                "with `ray start --head` or `ray up`, or leave the address out for a local one"
+            ) from error
+        return True
+    ray.init(
+        address="local",
+        include_dashboard=engine.dashboard,
+        dashboard_host="127.0.0.1",
+        logging_level=logging.WARNING,
+    )
+    return True

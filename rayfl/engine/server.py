@@ -1,0 +1,42 @@
+"""The server's half of a federation: its state, what it sends, and how it aggregates."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+
+from rayfl.data import FederatedData
+from rayfl.engine.host import Plan, make_net
+from rayfl.methods import Cohort, Method
+from rayfl.training.reduce import Folded, finish
+from rayfl.training.state import State
+
+
+class Server:
+    """Holds the server state of a method; always on the CPU.
+
+    Args:
+        plan: the federation.
+        data: for the shape of the net only.
+    """
+
+    def __init__(self, plan: Plan, data: FederatedData) -> None:
+        torch.set_num_threads(plan.threads)
+        self.method = plan.method
+        net = make_net(plan, data)
+        self.method.bind(net)
+        self.state: State = self.method.init_server(net.initial(plan.seed))
+
+    def download(self, ids: Sequence[int]) -> tuple[State, dict[int, State]]:
+        """Return what all clients receive, and what each of ``ids`` receives besides."""
+        each: dict[int, State] = {}
+        if type(self.method).download_for is not Method.download_for:
+            each = {i: self.method.download_for(self.state, i) for i in ids}
+        return self.method.download(self.state), each
+
+    def aggregate(self, cohort: Cohort, parts: list[dict[str, Folded]]) -> None:
+        """Finish the fold and take the method's server step; nothing changes where nobody took part."""
+        if cohort.ids:
+            uploads = finish(self.method.uploads, parts)
+            self.state = self.method.aggregate(self.state, uploads, cohort)

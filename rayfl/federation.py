@@ -1,0 +1,404 @@
+"""A federation: a method, data split over clients, a number of rounds; and the loop that runs it."""
+
+from __future__ import annotations
+
+import math
+import signal
+import threading
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from copy import copy
+from dataclasses import asdict
+from datetime import datetime
+from pathlib import Path
+from types import FrameType
+from typing import Any, Literal
+
+import torch
+
+from rayfl.configuration import dump
+from rayfl.data import Data, EmbeddedDigits, FederatedData
+from rayfl.engine.base import Engine, Session
+from rayfl.engine.host import Plan, Report, Scores, make_net
+from rayfl.engine.ray_engine import Ray
+from rayfl.errors import UserError
+from rayfl.methods import FedAvg, Method
+from rayfl.randomness import generator
+from rayfl.record import (
+    Progress,
+    Result,
+    RunFolder,
+    check_unused,
+    final_table,
+    print_start,
+    round_figures,
+)
+from rayfl.record.checkpoint import Checkpoints, Manifest
+from rayfl.record.history import Population
+from rayfl.record.protocol import protocol as find_protocol
+from rayfl.training import Training
+
+
+class Federation:
+    """One experiment, ready to run.
+
+    Args:
+        method: what clients compute, what travels, how the server combines it; FedAvg if not given.
+        data: the data set and how it is divided; EmbeddedDigits if not given.
+        net: name of the net, or ``module.function`` of one's own.
+        clients: number of clients, at least 1.
+        participation: share of the clients sampled in a round, in (0, 1].
+        rounds: number of rounds, at least 1.
+        training: how clients train.
+        engine: where clients run; Ray if not given.
+        averaging: weights of means over clients, ``samples`` or ``uniform``; the method's own if not given.
+        eval_every: rounds between two evaluations of all clients; 0 evaluates never.
+        protocol: what is scored when, and which figure is the headline: ``default`` or a paper's preset.
+        checkpoint_every: rounds between two checkpoints; one is also written at the end. 0 writes none.
+        on_bad_update: what an update with NaN or infinity does: ``stop`` the run, or ``drop`` the client's
+            update of this round.
+        seed: of everything random.
+        output: the run folder; by default a fresh ``runs/<time>-<method>``.
+        tensorboard: whether to write TensorBoard events.
+        quiet: print nothing.
+    """
+
+    def __init__(
+        self,
+        method: Method | None = None,
+        data: Data | None = None,
+        net: str = "lenet",
+        clients: int = 5,
+        participation: float = 1.0,
+        rounds: int = 20,
+        training: Training | None = None,
+        engine: Engine | None = None,
+        averaging: Literal["samples", "uniform"] | None = None,
+        eval_every: int = 1,
+        protocol: str = "default",
+        checkpoint_every: int = 10,
+        on_bad_update: Literal["stop", "drop"] = "stop",
+        seed: int = 0,
+        output: str | None = None,
+        tensorboard: bool = True,
+        quiet: bool = False,
+    ) -> None:
+        for name, value, fine, allowed in [
+            ("clients", clients, clients >= 1, "at least 1"),
+            ("participation", participation, 0 < participation <= 1, "above 0 and at most 1"),
+            ("rounds", rounds, rounds >= 1, "at least 1"),
+            ("eval_every", eval_every, eval_every >= 0, "at least 0 (0: never)"),
+            ("checkpoint_every", checkpoint_every, checkpoint_every >= 0, "at least 0 (0: none)"),
+            ("averaging", averaging, averaging in (None, "samples", "uniform"), "samples or uniform"),
+            ("on_bad_update", on_bad_update, on_bad_update in ("stop", "drop"), "stop or drop"),
+        ]:
+            if not fine:
+                raise UserError(f"{name} is {value!r}: it must be {allowed}")
+        self.method = FedAvg() if method is None else method
+        self.data = EmbeddedDigits() if data is None else data
+        self.net = net
+        self.clients = clients
+        self.participation = participation
+        self.rounds = rounds
+        self.training = Training() if training is None else training
+        self.engine = Ray() if engine is None else engine
+        self.averaging = averaging
+        self.eval_every = eval_every
+        self.protocol = protocol
+        self.checkpoint_every = checkpoint_every
+        self.on_bad_update = on_bad_update
+        self.seed = seed
+        self.output = output
+        self.tensorboard = tensorboard
+        self.quiet = quiet
+        self._protocol = find_protocol(protocol)
+        self._resumes = False
+
+    # ---- running
+
+    def run(self) -> Result:
+        """Run all rounds, or those that are left of a resumed run; return the records.
+
+        A SIGINT or SIGTERM ends the run after the round in progress, with a checkpoint; the result then has
+        ``complete`` false.
+
+        Raises:
+            UserError: the settings are impossible, data are missing, or the run folder is in use; raised
+                before anything is started. Or: an update is bad and the policy is to stop.
+        """
+        folder_path = self._folder()
+        if not self._resumes:
+            check_unused(folder_path)
+        self.engine = copy(self.engine)
+        self.engine.resolve()
+        data = self.data.federate(self.clients, self.seed)
+        plan = self._plan()
+        self._check(plan, data)
+        manifest = self._manifest(folder_path) if self._resumes else None
+        start = manifest.round if manifest else 0
+        folder = self._open(folder_path, start, data)
+        if not self.quiet:
+            self._print_start(folder_path, start, data)
+        with self.engine.open(plan, data) as session, Progress(self.rounds, start, self.quiet) as progress:
+            scores = Standing(data, manifest.progress if manifest else {})
+            if manifest:
+                session.restore(folder_path / "checkpoints", manifest)
+            stopped = self._rounds(start, session, folder, scores, progress, data)
+        if stopped is None:
+            result = folder.finish()
+            if not self.quiet:
+                final_table(result.summary)
+            return result
+        folder.close()
+        if not self.quiet:
+            print(f"Stopped before round {stopped + 1} of {self.rounds}; go on with --resume {folder_path}")
+        return Result.load(folder_path)
+
+    def _rounds(
+        self,
+        start: int,
+        session: Session,
+        folder: RunFolder,
+        scores: Standing,
+        progress: Progress,
+        data: FederatedData,
+    ) -> int | None:
+        """Run the rounds; return None, or the round before which a signal has stopped the run."""
+        checkpoints = folder.path / "checkpoints"
+        population = Population.from_partition(data.describe())
+        with _asked_to_stop() as asked:
+            for round in range(start, self.rounds):
+                began = time.perf_counter()
+                evaluates = self._protocol.evaluates(round, self.rounds, self.eval_every)
+                scores.before_first_round(round, session, self._scores_untrained)
+                report = session.train(
+                    round,
+                    self.engine.blocks(self.cohort(round)),
+                    self.on_bad_update,
+                    scores.parts if self._scores_training(evaluates) else (),
+                )
+                trained = time.perf_counter()
+                scores.after_training(report)
+                record = _record(round, report, data)
+                if evaluates:
+                    current = session.evaluate(round, range(self.clients), scores.parts)
+                    record["evaluation"] = scores.evaluation(current, self._protocol.point)
+                folder.append_metrics(record)
+                now = time.perf_counter()
+                times = {"seconds": now - began, "train_seconds": trained - began}
+                folder.append_engine({"round": round, **times, **asdict(session.facts)})
+                progress.update(round_figures(record, population, self._protocol))
+                last = round == self.rounds - 1
+                due = self.checkpoint_every and ((round + 1) % self.checkpoint_every == 0 or last)
+                if due or (asked.is_set() and not last):
+                    session.save(checkpoints, round + 1, scores.progress())
+                if asked.is_set() and not last:
+                    return round + 1
+        return None
+
+    def cohort(self, round: int) -> list[int]:
+        """Return the clients sampled in a round, ascending: uniform, without replacement, at least one."""
+        size = max(1, math.floor(self.participation * self.clients + 1e-9))
+        order = torch.randperm(self.clients, generator=generator(self.seed, "cohort", round))
+        return sorted(order[:size].tolist())
+
+    # ---- before the run
+
+    def _plan(self) -> Plan:
+        method = copy(self.method)
+        if self.averaging is not None:
+            method.averaging = self.averaging
+        engine = self.engine
+        return Plan(
+            method=method,
+            net=self.net,
+            training=self.training,
+            seed=self.seed,
+            execution="stacked" if engine.execution == "stacked" else "loop",
+            device=engine.device,
+            threads=engine.threads,
+            channels_last=engine.memory_format == "channels_last",
+            deterministic=engine.deterministic,
+        )
+
+    def _check(self, plan: Plan, data: FederatedData) -> None:
+        """Refuse what cannot work before any process is started."""
+        net = make_net(plan, data)
+        if net.has_batch_norm:
+            if self.training.batch_size == 1:
+                raise UserError(
+                    f"training.batch_size is 1, but {self.net} has BatchNorm, which needs at least 2 samples "
+                    "to a batch: use a larger batch_size or a net without BatchNorm"
+                )
+            single = [i for i, s in enumerate(data.shards) if len(s.train) == 1]
+            if single and self.training.bn_single == "refuse":
+                raise UserError(
+                    f"client {single[0]} has one training sample ({len(single)} such clients), on which a "
+                    f"net with BatchNorm ({self.net}) cannot train: use fewer clients or another partition, "
+                    "or --training.bn_single eval to train them with running statistics"
+                )
+        if self._protocol.needs_validation and not any(len(s.val) for s in data.shards):
+            raise UserError(
+                f"protocol {self.protocol} chooses the round by validation accuracy, and the data have no "
+                "validation part: set data.val_fraction, for example to 0.1, or choose another protocol"
+            )
+
+    def _folder(self) -> Path:
+        if self.output is None:
+            name = f"{datetime.now():%Y%m%d-%H%M%S}-{type(self.method).__name__}"
+            path, number = Path("runs", name), 1
+            while path.exists():
+                number += 1
+                path = Path("runs", f"{name}-{number}")
+            self.output = str(path)
+        return Path(self.output)
+
+    def _open(self, path: Path, start: int, data: FederatedData) -> RunFolder:
+        config = dump(self)
+        if self._resumes:
+            folder = RunFolder.resume(path, start, config, self.tensorboard)
+        else:
+            folder = RunFolder.create(path, config, self.tensorboard)
+        folder.write_partition(data.describe())
+        return folder
+
+    def _manifest(self, path: Path) -> Manifest | None:
+        manifest, damage = Checkpoints(path / "checkpoints").newest()
+        for text in damage:
+            print(f"warning: {text}; going back to the checkpoint before it")
+        if manifest and manifest.round > self.rounds:
+            raise UserError(
+                f"{path} has completed {manifest.round} rounds, more than rounds={self.rounds}: give a "
+                "larger --rounds"
+            )
+        return manifest
+
+    def _print_start(self, path: Path, start: int, data: FederatedData) -> None:
+        sampled = len(self.cohort(0))
+        facts = {
+            "method": type(self.method).__name__,
+            "data": f"{type(self.data).__name__}, {type(self.data.partition).__name__}",
+            "net": self.net,
+            "clients": f"{self.clients}, {sampled} in a round",
+            "rounds": str(self.rounds) + (f", from {start + 1} on" if start else ""),
+            "engine": self.engine.describe(),
+            "protocol": self.protocol,
+            "run folder": str(path),
+        }
+        print_start(facts)
+        print(data.table())
+
+    # ---- what is scored when
+
+    @property
+    def _scores_untrained(self) -> bool:
+        partial = self.participation < 1
+        after_training = self._protocol.point == "after_training" and not self._protocol.trained_only
+        return partial and after_training and self.eval_every > 0
+
+    def _scores_training(self, evaluates: bool) -> bool:
+        """Say whether clients are scored right after training: their models are not kept to do it later."""
+        wanted = self._protocol.point == "after_training" and self.eval_every > 0
+        return wanted and (evaluates or self.participation < 1)
+
+
+class Standing:
+    """The scores of all clients as they stand: after aggregation now, after training from when they trained.
+
+    Args:
+        data: says which clients have which parts.
+        progress: what a checkpoint has kept of an earlier process.
+    """
+
+    def __init__(self, data: FederatedData, progress: Mapping[str, Any]) -> None:
+        self._clients = len(data.shards)
+        has_val = any(len(s.val) for s in data.shards)
+        self.parts: tuple[str, ...] = ("val", "test") if has_val else ("test",)
+        self._trained: dict[str, Any] = progress.get("after_training", {})
+
+    def before_first_round(self, round: int, session: Session, wanted: bool) -> None:
+        """Score the initial model of every client, where unsampled clients will count by it."""
+        if wanted and round == 0:
+            self._keep(session.evaluate(round, range(self._clients), self.parts))
+
+    def after_training(self, report: Report) -> None:
+        """Keep the scores of the clients that were just trained."""
+        self._keep(report.scores)
+
+    def evaluation(self, current: dict[int, Scores], point: str) -> dict[str, Any]:
+        """Return the ``evaluation`` of a metrics line."""
+        columns: dict[str, Any] = {}
+        self._fill(columns, current)
+        found = {"after_aggregation": columns}
+        if point == "after_training":
+            found["after_training"] = {
+                view: {part: {k: list(v) for k, v in column.items()} for part, column in parts.items()}
+                for view, parts in self._trained.items()
+            }
+        return found
+
+    def progress(self) -> dict[str, Any]:
+        """Return what a checkpoint has to keep."""
+        return {"after_training": self._trained} if self._trained else {}
+
+    def _keep(self, scores: dict[int, Scores]) -> None:
+        personal = {
+            i: {part: {v: s for v, s in views.items() if v != "global"} for part, views in parts.items()}
+            for i, parts in scores.items()
+        }  # one client's trained copy is not the global model
+        self._fill(self._trained, personal)
+
+    def _fill(self, columns: dict[str, Any], scores: dict[int, Scores]) -> None:
+        for client, parts in scores.items():
+            for part, views in parts.items():
+                for view, one in views.items():
+                    empty = {"correct": [None] * self._clients, "loss": [None] * self._clients}
+                    column = columns.setdefault(view, {}).setdefault(part, empty)
+                    column["correct"][client] = one.correct
+                    column["loss"][client] = one.loss
+
+
+def _record(round: int, report: Report, data: FederatedData) -> dict[str, Any]:
+    """Return the metrics line of a round, without its evaluation."""
+
+    def by_key(payloads: list[dict[str, int]]) -> dict[str, list[int]]:
+        keys = sorted({key for payload in payloads for key in payload})
+        return {key: [payload.get(key, 0) for payload in payloads] for key in keys}
+
+    return {
+        "round": round,
+        "cohort": report.ids,
+        "samples": [len(data.shards[i].train) for i in report.ids],
+        "loss": report.loss,
+        "steps": report.steps,
+        "dropped": sorted(report.bad),
+        "up": by_key(report.up),
+        "down": by_key(report.down),
+    }
+
+
+@contextmanager
+def _asked_to_stop() -> Iterator[threading.Event]:
+    """Turn the first SIGINT or SIGTERM into an event; a second one acts as usual."""
+    asked = threading.Event()
+    if threading.current_thread() is not threading.main_thread():
+        yield asked  # signal handlers belong to the main thread
+        return
+    before = {s: signal.getsignal(s) for s in (signal.SIGINT, signal.SIGTERM)}
+
+    def restore() -> None:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+    def stop(number: int, frame: FrameType | None) -> None:
+        print("Stopping after this round, with a checkpoint; once more to stop at once.", flush=True)
+        asked.set()
+        restore()
+
+    for number in before:
+        signal.signal(number, stop)
+    try:
+        yield asked
+    finally:
+        restore()

@@ -1,0 +1,93 @@
+"""The one shape that every net of the project has: convolutions, hidden layers, head."""
+
+from typing import Any
+
+from torch import Tensor, nn
+
+from rayfl.errors import UserError
+
+Shape = tuple[int, int, int]
+"""Channels, height and width of an image."""
+
+CUTS: dict[str, tuple[str, ...]] = {"last_layer": ("head",), "fc_stack": ("fc", "head")}
+"""Where a net may be cut into extractor and classifier: the parts that form the classifier of each cut."""
+
+
+class SplitNet(nn.Module):
+    """A classifier in three parts, ``head(fc(conv(x)))``.
+
+    Entries are named after the parts (``conv.0.weight``, ``fc.3.bias``, ``head.weight``), so their names do
+    not depend on where a method cuts the net into extractor and classifier (``CUTS``).
+
+    BatchNorm layers lose their count of batches (``num_batches_tracked``), the only integers among the
+    entries; the running statistics do not need it.
+
+    Args:
+        conv: maps images [B, C, H, W] to flat features [B, F].
+        fc: the hidden fully connected layers, [B, F] to [B, D]; an empty ``nn.Sequential`` where there are
+            none.
+        head: the last linear layer, [B, D] to [B, classes].
+
+    Raises:
+        UserError: a normalisation layer has ``momentum=None``, which needs the count of batches.
+    """
+
+    def __init__(self, conv: nn.Module, fc: nn.Module, head: nn.Linear) -> None:
+        super().__init__()
+        self.conv = conv
+        self.fc = fc
+        self.head = head
+        drop_batch_counts(self)
+
+    def features(self, x: Tensor) -> Tensor:
+        """Return the input of the head, [B, D], for images [B, C, H, W]."""
+        features: Tensor = self.fc(self.conv(x))
+        return features
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Return the scores, [B, classes], of images [B, C, H, W]."""
+        scores: Tensor = self.head(self.features(x))
+        return scores
+
+
+def drop_batch_counts(net: nn.Module) -> None:
+    """Set ``num_batches_tracked = None`` in every normalisation layer of ``net``.
+
+    Raises:
+        UserError: a layer has ``momentum=None`` and would silently stop to update its running statistics.
+    """
+    for name, module in net.named_modules():
+        layer: Any = module
+        if getattr(layer, "num_batches_tracked", None) is None:
+            continue
+        if layer.momentum is None:
+            raise UserError(
+                f"layer {name!r} ({type(layer).__name__}) has momentum=None, a plain average over "
+                "all batches, which federated nets do not support; give it a momentum such as 0.1"
+            )
+        layer.num_batches_tracked = None
+
+
+def smallest_side(conv: nn.Sequential) -> int:
+    """Return the smallest height or width in pixels of which ``conv`` leaves at least one."""
+    side = 1
+    while output_side(conv, side) < 1:
+        side += 1
+    return side
+
+
+def output_side(conv: nn.Sequential, side: int) -> int:
+    """Return what the convolutions and poolings of ``conv`` leave of a height or width; 0 if nothing."""
+    for layer in conv:
+        if not isinstance(layer, nn.Conv2d | nn.MaxPool2d):
+            continue
+        kernel, stride, padding = (_single(v) for v in (layer.kernel_size, layer.stride, layer.padding))
+        side = (side + 2 * padding - kernel) // stride + 1
+        if side < 1:
+            return 0
+    return side
+
+
+def _single(value: Any) -> int:
+    """Return the number behind a square layer's ``5`` or ``(5, 5)``."""
+    return int(value if isinstance(value, int) else value[0])

@@ -1,0 +1,211 @@
+"""Checkpoints: state in safetensors files named by their content, and a manifest renamed into place last.
+
+``checkpoints/`` of a run folder holds
+
+* ``server-<hash>.safetensors``: the server's state,
+* ``clients-<number>-<hash>.safetensors``: the personal state of a fixed block of client numbers; a block
+  none of whose clients has trained has no file,
+* ``manifest-<round>.json``: the files that make up the state before a round.
+
+Nothing in them depends on processes, hosts or times, so equal runs have equal checkpoints. A file whose
+content is in an older checkpoint already is not written again.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import safetensors
+import safetensors.torch
+
+from rayfl.errors import UserError
+from rayfl.training.state import State, put_together, take_apart
+
+CLIENTS_PER_FILE = 16
+"""Clients whose state shares a file."""
+KEEP = 2
+"""Checkpoints that are kept: the newest and the one before, should the newest be damaged."""
+_FORMAT = 1
+
+
+@dataclass(frozen=True)
+class Manifest:
+    """A checkpoint.
+
+    Attributes:
+        round: the next round to run.
+        server: name of the server's file.
+        clients: number of the client file -> its name.
+        progress: what the driver keeps, as plain JSON.
+    """
+
+    round: int
+    server: str
+    clients: dict[int, str]
+    progress: dict[str, Any]
+
+
+class Checkpoints:
+    """The checkpoints of a run.
+
+    Args:
+        folder: where they are; made when the first one is written.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+
+    def write_server(self, state: State) -> str:
+        """Write the server's state; return the file's name."""
+        return self._write("server", state)
+
+    def write_clients(self, number: int, rows: dict[int, State]) -> str | None:
+        """Write the state of the clients of one file; return its name, or None if none has any.
+
+        Args:
+            number: the number of the client file.
+            rows: client -> state, of those that have one.
+        """
+        return self._write(f"clients-{number:05d}", dict(sorted(rows.items()))) if rows else None
+
+    def commit(self, manifest: Manifest) -> None:
+        """Make a checkpoint the newest, and remove those that are no longer kept.
+
+        Raises:
+            UserError: a file of the checkpoint is not there, as happens when hosts do not share the folder.
+        """
+        for name in (manifest.server, *manifest.clients.values()):
+            if not (self.folder / name).exists():
+                raise UserError(
+                    f"checkpoint file {name} is not in {self.folder}: on several hosts the run folder must "
+                    "be on storage that all of them share"
+                )
+        body = {
+            "format": _FORMAT,
+            "round": manifest.round,
+            "server": manifest.server,
+            "clients": {str(number): name for number, name in manifest.clients.items()},
+            "progress": manifest.progress,
+        }
+        text = json.dumps(body, separators=(",", ":"), sort_keys=True)
+        text = json.dumps({"sha256": _hash(text.encode()), "manifest": body}, sort_keys=True, indent=1)
+        self._replace(f"manifest-{manifest.round:06d}.json", text.encode())
+        self._prune(manifest.round)
+
+    def newest(self) -> tuple[Manifest | None, list[str]]:
+        """Return the newest intact checkpoint, and what is wrong with newer ones.
+
+        Returns:
+            None where no checkpoint has been written.
+
+        Raises:
+            UserError: there are checkpoints, and all of them are damaged.
+        """
+        damage = []
+        for path in sorted(self.folder.glob("manifest-*.json"), reverse=True):
+            try:
+                manifest = _read_manifest(path)
+                for name in (manifest.server, *manifest.clients.values()):
+                    self._content(name)
+                return manifest, damage
+            except UserError as error:
+                damage.append(str(error))
+        if damage:
+            raise UserError(
+                f"no checkpoint in {self.folder} is intact: {'; '.join(damage)}. Restore the files from a "
+                "copy, or start the run anew with another --output"
+            )
+        return None, []
+
+    def read(self, name: str) -> State:
+        """Return the state in a file.
+
+        Raises:
+            UserError: the file is missing or damaged.
+        """
+        content = self._content(name)
+        tensors = safetensors.torch.load(content)
+        size = int.from_bytes(content[:8], "little")
+        structure = json.loads(json.loads(content[8 : 8 + size])["__metadata__"]["structure"])
+        state: State = put_together(structure, tensors)
+        return state
+
+    def _content(self, name: str) -> bytes:
+        path = self.folder / name
+        try:
+            content = path.read_bytes()
+        except OSError as error:
+            raise UserError(f"checkpoint file {path} cannot be read ({error.strerror})") from error
+        if _hash(content) != path.stem.rsplit("-", 1)[-1]:
+            raise UserError(f"checkpoint file {path} is damaged: its content does not match its name")
+        return content
+
+    def _write(self, stem: str, state: State) -> str:
+        structure, tensors = take_apart(state)
+        content = safetensors.torch.save(
+            {path: t.detach().cpu().contiguous().clone() for path, t in tensors.items()},
+            {"structure": json.dumps(structure, separators=(",", ":"))},
+        )
+        name = f"{stem}-{_hash(content)}.safetensors"
+        path = self.folder / name
+        if not (path.exists() and path.read_bytes() == content):  # a damaged file of this name is replaced
+            self._replace(name, content)
+        return name
+
+    def _replace(self, name: str, content: bytes) -> None:
+        path = self.folder / name
+        temporary = path.with_name(f"{name}.{os.getpid()}.tmp")
+        try:
+            self.folder.mkdir(parents=True, exist_ok=True)
+            with temporary.open("wb") as file:
+                file.write(content)
+                file.flush()
+                os.fsync(file.fileno())
+            os.replace(temporary, path)
+        except OSError as error:
+            temporary.unlink(missing_ok=True)
+            raise UserError(
+                f"cannot write checkpoint file {path} ({error.strerror}); earlier checkpoints are intact"
+            ) from error
+
+    def _prune(self, newest: int) -> None:
+        """Remove what neither of the newest checkpoints needs, and what an interrupted one has left."""
+        manifests = sorted(self.folder.glob("manifest-*.json"), reverse=True)
+        later = [p for p in manifests if _round_of(p) > newest]  # of a run that was rolled back
+        kept = [p for p in manifests if p not in later][:KEEP]
+        needed = {p.name for p in kept}
+        for path in kept:
+            try:
+                manifest = _read_manifest(path)
+            except UserError:
+                continue
+            needed.update([manifest.server, *manifest.clients.values()])
+        for path in self.folder.iterdir():
+            if path.name not in needed:
+                path.unlink(missing_ok=True)
+
+
+def _round_of(path: Path) -> int:
+    return int(path.stem.rsplit("-", 1)[-1])
+
+
+def _read_manifest(path: Path) -> Manifest:
+    try:
+        content = json.loads(path.read_text())
+        body = content["manifest"]
+        text = json.dumps(body, separators=(",", ":"), sort_keys=True)
+        if _hash(text.encode()) != content["sha256"] or body["format"] != _FORMAT:
+            raise ValueError
+        clients = {int(number): name for number, name in body["clients"].items()}
+        return Manifest(body["round"], body["server"], clients, body["progress"])
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise UserError(f"checkpoint manifest {path} is damaged") from error
+
+
+def _hash(content: bytes) -> str:
+    return hashlib.sha256(content).hexdigest()[:24]

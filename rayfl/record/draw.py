@@ -1,0 +1,138 @@
+"""Curves of several groups of runs as PNG files."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator
+
+from rayfl.errors import UserError
+from rayfl.record.compare import Group, common_labels, counted_view, labels, short_labels
+from rayfl.record.metrics import curve
+from rayfl.record.progress import AVERAGE_NAMES, spoken
+from rayfl.record.result import Result
+
+# Okabe and Ito's colours, which people with any colour vision tell apart.
+COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
+DASHES = ("-", "--", ":", "-.")
+
+
+def draw(
+    groups: Sequence[Group], folder: Path, view: str | None = None, by: Sequence[str] = ()
+) -> list[Path]:
+    """Write ``accuracy.png``, ``loss.png`` and ``clients.png`` and return their paths.
+
+    Args:
+        groups: one curve each; a band shows one standard deviation over its runs.
+        folder: where the files go; it is made if need be.
+        view: the view to draw, by default that of each run's headline.
+        by: the keys by which runs were grouped, if not by all.
+
+    Raises:
+        UserError: a file cannot be written.
+    """
+    names = short_labels(groups, by)
+    figures = {"accuracy.png": Figure(), "loss.png": Figure(), "clients.png": Figure()}
+    axes = {name: figure.subplots() for name, figure in figures.items()}
+    for place, (group, name) in enumerate(zip(groups, names)):
+        style: dict[str, Any] = {
+            "color": COLOURS[place % len(COLOURS)],
+            "linestyle": DASHES[place // len(COLOURS) % len(DASHES)],
+        }
+        _draw_band(axes["accuracy.png"], [accuracy_curve(run, view) for run in group.runs], name, style)
+        _draw_band(axes["loss.png"], [loss_curve(run) for run in group.runs], name, style)
+        clients = np.concatenate([client_accuracies(run, view) for run in group.runs])
+        if len(clients):
+            axes["clients.png"].ecdf(100 * clients, label=name, **style)
+    for name in ("accuracy.png", "loss.png"):
+        axes[name].xaxis.set_major_locator(MaxNLocator(integer=True))
+    axes["accuracy.png"].set(xlabel="completed rounds", ylabel="test accuracy in %")
+    axes["loss.png"].set(xlabel="completed rounds", ylabel="mean training loss")
+    axes["clients.png"].set(
+        xlabel="test accuracy of a client in %, last evaluation",
+        ylabel="share of clients at or below",
+        ylim=(0, 1.02),
+    )
+    what, scored = plot_title(groups, view)
+    written = []
+    for name, figure in figures.items():
+        _finish(figure, axes[name], what if name == "loss.png" else f"{what}\n{scored}")
+        path = folder / name
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+            figure.savefig(path, dpi=150)
+        except OSError as error:
+            raise UserError(
+                f"{path} cannot be written: {error.strerror}; choose another --plot-dir"
+            ) from error
+        written.append(path)
+    return written
+
+
+def accuracy_curve(run: Result, view: str | None) -> tuple[np.ndarray, np.ndarray]:
+    """Return completed rounds and test accuracy in per cent at every evaluation of a run."""
+    scores = counted_view(run, view)
+    if scores is None:
+        return np.zeros(0), np.zeros(0)
+    return scores.rounds + 1, 100 * curve(scores, run.history.population, "test", run.protocol.average)
+
+
+def loss_curve(run: Result) -> tuple[np.ndarray, np.ndarray]:
+    """Return completed rounds and mean training loss of a run."""
+    table = run.rounds.dropna(subset=["loss"])
+    return table["round"].to_numpy() + 1, table["loss"].to_numpy()
+
+
+def client_accuracies(run: Result, view: str | None) -> np.ndarray:
+    """Return the accuracy of every client that counts, at the last evaluation of a run."""
+    scores = counted_view(run, view)
+    if scores is None:
+        return np.zeros(0)
+    last = scores.accuracy[-1]
+    return last[~np.isnan(last)]
+
+
+def plot_title(groups: Sequence[Group], view: str | None) -> tuple[str, str]:
+    """Return what all groups have in common: data and partition; view, point and average."""
+    _, cells = labels(groups)
+    protocols = {run.protocol for group in groups for run in group.runs}
+    scored = {f"{view or p.view}, {spoken(p.point)}, {AVERAGE_NAMES[p.average]}" for p in protocols}
+    return ", ".join(cells[0][i] for i in common_labels(cells)), scored.pop() if len(scored) == 1 else ""
+
+
+def _draw_band(
+    ax: Axes, curves: Sequence[tuple[np.ndarray, np.ndarray]], name: str, style: dict[str, Any]
+) -> None:
+    """Draw the mean of several curves over the rounds that all of them have."""
+    rounds = curves[0][0]
+    for x, _ in curves[1:]:
+        rounds = np.intersect1d(rounds, x)
+    if not len(rounds):
+        return
+    values = np.array([y[np.isin(x, rounds)] for x, y in curves])
+    mean = values.mean(axis=0)
+    marker = "o" if len(rounds) == 1 else None
+    ax.plot(rounds, mean, label=name, marker=marker, linewidth=1.8, **style)
+    if len(curves) > 1:
+        std = values.std(axis=0, ddof=1)
+        ax.fill_between(rounds, mean - std, mean + std, color=style["color"], alpha=0.18, linewidth=0)
+
+
+def _finish(figure: Figure, ax: Axes, title: str) -> None:
+    ax.set_title(title.strip(), loc="left", fontsize=10)
+    ax.grid(alpha=0.3)
+    ax.spines[["top", "right"]].set_visible(False)
+    handles, _ = ax.get_legend_handles_labels()
+    if not handles:
+        ax.text(0.5, 0.5, "nothing recorded", ha="center", va="center", transform=ax.transAxes)
+    below = len(handles) > 5
+    rows = len(handles) if below else 0
+    figure.set_size_inches(7, 4.3 + 0.2 * rows)
+    figure.set_layout_engine("constrained")
+    if below:
+        figure.legend(handles=handles, loc="outside lower left", frameon=False, fontsize=9)
+    elif handles:
+        ax.legend(frameon=False, fontsize=9)

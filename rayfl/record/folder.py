@@ -1,0 +1,340 @@
+"""The run folder: what a run leaves behind, written while it runs."""
+
+import contextlib
+import importlib.metadata
+import json
+import math
+import os
+import platform
+import shlex
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from rayfl.errors import UserError
+from rayfl.record.history import (
+    CLIENTS,
+    CONFIG,
+    ENGINE,
+    ENVIRONMENT,
+    METRICS,
+    PARTITION,
+    SUMMARY,
+    Population,
+    complete_lines,
+    evaluations,
+    read_population,
+    round_totals,
+)
+from rayfl.record.metrics import figures
+from rayfl.record.result import Result
+
+if TYPE_CHECKING:
+    from torch.utils.tensorboard import SummaryWriter
+
+PACKAGES = ("rayfl", "torch", "torchvision", "numpy", "ray")
+
+
+def check_unused(path: str | Path) -> None:
+    """Refuse a path at which a run folder cannot be made.
+
+    Raises:
+        UserError: it is a file, or a folder that holds something.
+    """
+    path = Path(path)
+    try:
+        used = path.exists() and (not path.is_dir() or any(path.iterdir()))
+    except OSError as error:
+        raise UserError(f"{path} cannot be used as a run folder: {error.strerror}") from error
+    if used:
+        what = "holds files" if path.is_dir() else "is a file"
+        raise UserError(
+            f"{path} already exists and {what}; choose another --output, "
+            f"or continue the run that is there with --resume {path}"
+        )
+
+
+class RunFolder:
+    """Writes the records of one run; make it with :meth:`create` or :meth:`resume`.
+
+    Each record is on disk, as far as this process is concerned, when the call that writes it returns: a run
+    that is killed keeps all rounds up to its last one.
+    """
+
+    def __init__(self, path: Path, tensorboard: bool) -> None:
+        self.path = path
+        self._tensorboard = tensorboard
+        self._events: SummaryWriter | None = None
+        self._population: Population | None = None
+        self._purge: int | None = None
+
+    @classmethod
+    def create(cls, path: str | Path, config: str, tensorboard: bool = True) -> "RunFolder":
+        """Make a new run folder with its ``config.yaml`` and ``environment.json``.
+
+        Args:
+            path: where; must not exist or be empty.
+            config: the complete configuration as YAML.
+            tensorboard: whether TensorBoard events are written (their library takes a second to import).
+
+        Raises:
+            UserError: the path is in use, or cannot be written.
+        """
+        check_unused(path)
+        folder = cls(Path(path), tensorboard)
+        with _explained(folder.path):
+            folder.path.mkdir(parents=True, exist_ok=True)
+        folder._write(ENVIRONMENT, _json(environment(), indent=2))
+        for name in (METRICS, ENGINE):
+            folder._write(name, "")
+        # Last, because a folder with a configuration is one that can be resumed.
+        folder._write(CONFIG, config)
+        return folder
+
+    @classmethod
+    def resume(
+        cls, path: str | Path, round: int, config: str | None = None, tensorboard: bool = True
+    ) -> "RunFolder":
+        """Open an existing run folder, to go on with the given round.
+
+        Args:
+            path: the folder.
+            round: first round to be run; the records of it and of later ones are removed.
+            config: the configuration with which the run goes on, where it differs from the earlier one.
+            tensorboard: as for :meth:`create`.
+
+        Raises:
+            UserError: the folder is no run folder, or its records do not reach up to the round.
+        """
+        folder = cls(Path(path), tensorboard)
+        if not (folder.path / CONFIG).is_file():
+            raise UserError(f"{folder.path} is not a run folder: it has no {CONFIG}")
+        folder.truncate(round)
+        first = {}
+        with contextlib.suppress(OSError, ValueError):
+            first = json.loads((folder.path / ENVIRONMENT).read_text())
+        resumed = [*first.get("resumed", []), {"round": round, **environment()}]
+        folder._write(ENVIRONMENT, _json({**first, "resumed": resumed}, indent=2))
+        if config is not None:
+            folder._write(CONFIG, config)
+        return folder
+
+    def write_partition(self, partition: Mapping[str, Any]) -> None:
+        """Write ``partition.json``.
+
+        Args:
+            partition: at least ``domain_names`` and ``clients``, a list of dictionaries with the numbers of
+                samples ``train``, ``val`` and ``test`` and ``domain`` (index into the names, or None);
+                anything else that JSON can hold is kept with it.
+        """
+        self._population = Population.from_partition(partition)
+        self._write(PARTITION, _json(partition))
+
+    def append_metrics(self, record: Mapping[str, Any]) -> None:
+        """Append the record of one round to ``metrics.jsonl`` and to the TensorBoard events.
+
+        JSON has no NaN and no infinity: such a value is written as null, and the line gets a list
+        ``not_finite`` that names it and says what it was. The keys are sorted, so equal records are equal
+        bytes.
+        """
+        self._append(METRICS, record)
+        if self._tensorboard:
+            with _explained(self.path / "tensorboard"):
+                self._write_events(record)
+
+    def append_engine(self, record: Mapping[str, Any]) -> None:
+        """Append one line to ``engine.jsonl``: times, placement, memory, whatever depends on the machines."""
+        self._append(ENGINE, record)
+
+    def truncate(self, round: int) -> None:
+        """Remove the records of this round and of all later ones, and a line that was torn by a crash.
+
+        Raises:
+            UserError: ``metrics.jsonl`` does not hold every earlier round.
+        """
+        self._close_events()
+        self._purge = round
+        kept = {
+            name: [
+                (line, content.get("round", -1))
+                for line, content in complete_lines(self.path / name)
+                if content.get("round", -1) < round
+            ]
+            for name in (METRICS, ENGINE)
+        }
+        have = [number for _, number in kept[METRICS]]
+        if have != list(range(round)):
+            missing = next((r for r in range(round) if r not in set(have)), None)
+            what = f"has no line for round {missing}" if missing is not None else "has rounds twice"
+            raise UserError(
+                f"{self.path / METRICS} {what}, so the run cannot go on with round {round}: "
+                "restore the file from a copy, or start anew with another --output"
+            )
+        for name, lines in kept.items():
+            self._write(name, b"".join(line for line, _ in lines))
+        for name in (CLIENTS, SUMMARY):
+            (self.path / name).unlink(missing_ok=True)
+
+    def finish(self) -> Result:
+        """Write ``clients.parquet`` and ``summary.json`` from the records, and close the events.
+
+        Returns:
+            The records as ``Result.load`` gives them, under the protocol and the rounds of ``config.yaml``.
+        """
+        self._close_events()
+        result = Result.load(self.path)
+        temporary = self.path / (CLIENTS + ".tmp")
+        with _explained(self.path / CLIENTS):
+            result.clients.to_parquet(temporary, index=False)
+            os.replace(temporary, self.path / CLIENTS)
+        self._write(SUMMARY, _json(result.summary, indent=2))
+        return result
+
+    def close(self) -> None:
+        """Close the TensorBoard events of a run that stops early; the other files need no closing."""
+        self._close_events()
+
+    def _append(self, name: str, record: Mapping[str, Any]) -> None:
+        path = self.path / name
+        line = (_line(record) + "\n").encode()
+        with _explained(path, "; the earlier lines are intact"), path.open("ab", buffering=0) as file:
+            end = file.tell()
+            try:
+                written = 0
+                while written < len(line):
+                    written += file.write(line[written:])
+            except OSError:
+                with contextlib.suppress(OSError):
+                    file.truncate(end)
+                raise
+
+    def _write(self, name: str, content: str | bytes) -> None:
+        """Write a whole file so that a crash leaves the old one or the new one, never a part."""
+        path = self.path / name
+        temporary = path.with_name(name + ".tmp")
+        with _explained(path):
+            temporary.write_bytes(content.encode() if isinstance(content, str) else content)
+            os.replace(temporary, path)
+
+    def _write_events(self, record: Mapping[str, Any]) -> None:
+        if self._events is None:
+            from torch.utils.tensorboard import SummaryWriter
+
+            where = str(self.path / "tensorboard")
+            self._events = SummaryWriter(where, purge_step=self._purge, flush_secs=10)
+        if self._population is None:
+            self._population = read_population(self.path)
+        for tag, value in event_values(record, self._population).items():
+            self._events.add_scalar(tag, value, record["round"])
+
+    def _close_events(self) -> None:
+        if self._events is not None:
+            with _explained(self.path / "tensorboard"):
+                self._events.close()
+            self._events = None
+
+
+def event_values(record: Mapping[str, Any], population: Population) -> dict[str, float]:
+    """Return tag -> value of the TensorBoard scalars of one round."""
+    totals = round_totals(record)
+    values = {"bytes/up": totals["up"], "bytes/down": totals["down"]}
+    if totals["loss"] is not None:
+        values["train/loss"] = totals["loss"]
+    for (point, view, part), score in evaluations(record):
+        found = figures(np.array(score["correct"], dtype=np.float64), population, part)
+        for name in ("mean", "pooled"):
+            if not math.isnan(found[name]):
+                values[f"accuracy/{part}/{point}/{view}/{name}"] = found[name]
+    return values
+
+
+def environment() -> dict[str, Any]:
+    """Return what a reader must know of machine, libraries and code; no environment variables."""
+    commit = _git("rev-parse", "HEAD")
+    return {
+        "python": platform.python_version(),
+        "packages": {name: _version(name) for name in PACKAGES},
+        "platform": platform.platform(),
+        "cpu": _cpu(),
+        "cpus": os.cpu_count(),
+        "git_commit": commit,
+        "git_changed": commit and bool(_git("status", "--porcelain", "--untracked-files=no")),
+        "command": shlex.join(sys.orig_argv),
+    }
+
+
+def _version(package: str) -> str | None:
+    try:
+        return importlib.metadata.version(package)
+    except importlib.metadata.PackageNotFoundError:
+        return None
+
+
+def _cpu() -> str:
+    with contextlib.suppress(OSError):
+        for line in Path("/proc/cpuinfo").read_text().splitlines():
+            if line.startswith("model name"):
+                return line.partition(":")[2].strip()
+    return platform.processor() or platform.machine()
+
+
+def _git(*arguments: str) -> str | None:
+    """Return what git says of the working directory; None without git or outside a repository."""
+    try:
+        done = subprocess.run(["git", *arguments], capture_output=True, text=True, timeout=10, check=True)
+    except (OSError, subprocess.SubprocessError):
+        return None
+    return done.stdout.strip() or None
+
+
+def _line(record: Mapping[str, Any]) -> str:
+    """Return the record as one JSON line without its line end."""
+    try:
+        return _json(record)
+    except ValueError:
+        found: list[str] = []
+        cleaned = _finite(record, "", found)
+        return _json({**cleaned, "not_finite": sorted(found)})
+
+
+def _finite(value: Any, path: str, found: list[str]) -> Any:
+    """Return the value with NaN and infinities replaced by None, and note in ``found`` where they were."""
+    if isinstance(value, Mapping):
+        return {key: _finite(x, f"{path}.{key}" if path else str(key), found) for key, x in value.items()}
+    if isinstance(value, np.ndarray):
+        value = value.tolist()
+    if isinstance(value, list | tuple):
+        return [_finite(x, f"{path}.{i}", found) for i, x in enumerate(value)]
+    if isinstance(value, float | np.floating) and not math.isfinite(value):
+        found.append(f"{path}={float(value)}")
+        return None
+    return value
+
+
+def _json(value: Any, indent: int | None = None) -> str:
+    separators = (",", ":") if indent is None else None
+    return json.dumps(
+        value, sort_keys=True, allow_nan=False, separators=separators, indent=indent, default=_plain
+    )
+
+
+def _plain(value: Any) -> Any:
+    """Turn NumPy numbers and arrays into Python's for JSON."""
+    if isinstance(value, np.ndarray | np.generic):
+        return value.tolist()
+    raise TypeError(f"a record cannot hold a {type(value).__name__}")
+
+
+@contextlib.contextmanager
+def _explained(path: Path, remark: str = "") -> Iterator[None]:
+    """Turn an OSError into a message that names the file."""
+    try:
+        yield
+    except OSError as error:
+        raise UserError(
+            f"{path} cannot be written: {error.strerror or error}{remark}; make room or choose another place"
+        ) from error

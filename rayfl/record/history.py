@@ -1,0 +1,235 @@
+"""What a run folder says, read back: samples per client, and every score as an array.
+
+The records of a run count rounds from 0.
+"""
+
+import itertools
+import json
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from rayfl.errors import UserError
+
+CONFIG = "config.yaml"
+ENVIRONMENT = "environment.json"
+PARTITION = "partition.json"
+METRICS = "metrics.jsonl"
+ENGINE = "engine.jsonl"
+CLIENTS = "clients.parquet"
+SUMMARY = "summary.json"
+
+PARTS = ("train", "val", "test")
+
+
+@dataclass(frozen=True)
+class Population:
+    """The clients of a run: what is constant about them.
+
+    Attributes:
+        samples: per part (``train``, ``val``, ``test``) int64 [clients].
+        domains: per client the name of its domain, None where it has several.
+    """
+
+    samples: Mapping[str, np.ndarray]
+    domains: tuple[str | None, ...]
+
+    @classmethod
+    def from_partition(cls, partition: Mapping[str, Any]) -> "Population":
+        """Read the sample counts and the domain of each client from the content of ``partition.json``."""
+        clients, names = partition["clients"], partition["domain_names"]
+        samples = {part: np.array([c[part] for c in clients], dtype=np.int64) for part in PARTS}
+        domains = tuple(None if c["domain"] is None else str(names[c["domain"]]) for c in clients)
+        return cls(samples, domains)
+
+    @classmethod
+    def empty(cls) -> "Population":
+        """Return no clients: what is known of a run that stopped before its data were split."""
+        return cls.from_partition({"clients": [], "domain_names": []})
+
+    def __len__(self) -> int:
+        return len(self.domains)
+
+
+@dataclass(frozen=True)
+class Scores:
+    """The scores of one view, at one evaluation point, on one part of the data.
+
+    Attributes:
+        rounds: int64 [evaluations], the rounds of the evaluations, ascending.
+        correct: float64 [evaluations, clients]: samples classified correctly; NaN where there is no score.
+        loss: float64 [evaluations, clients]: mean loss in nats; NaN where there is none.
+        samples: int64 [clients].
+    """
+
+    rounds: np.ndarray
+    correct: np.ndarray
+    loss: np.ndarray
+    samples: np.ndarray
+
+    @property
+    def accuracy(self) -> np.ndarray:
+        """float64 [evaluations, clients] in [0, 1]; NaN for clients without data or without a score."""
+        samples = np.where(self.samples > 0, self.samples, np.nan)
+        return self.correct / samples
+
+    def last_known(self) -> "Scores":
+        """Return the same scores with every gap filled by the client's latest earlier score."""
+        return Scores(self.rounds, _fill_forward(self.correct), _fill_forward(self.loss), self.samples)
+
+
+def _fill_forward(values: np.ndarray) -> np.ndarray:
+    """Replace NaN by the latest earlier value of the same column."""
+    row = np.where(np.isnan(values), 0, np.arange(len(values))[:, None])
+    return np.take_along_axis(values, np.maximum.accumulate(row, axis=0), axis=0)
+
+
+@dataclass
+class History:
+    """All that ``metrics.jsonl`` and ``partition.json`` hold.
+
+    Attributes:
+        population: the clients.
+        rounds: one dictionary per round: ``round``, ``cohort`` (its size), ``dropped`` (how many), ``loss``
+            (mean training loss), ``up`` and ``down`` (bytes of all its clients).
+        trained: bool [rounds, clients]: clients whose update of the round was used.
+        scores: (point, view, part) -> scores.
+        not_finite: values that were NaN or infinite and stand as null in the record.
+    """
+
+    population: Population
+    rounds: list[dict[str, Any]] = field(default_factory=list)
+    trained: np.ndarray = field(default_factory=lambda: np.zeros((0, 0), dtype=bool))
+    scores: dict[tuple[str, str, str], Scores] = field(default_factory=dict)
+    not_finite: int = 0
+
+    @classmethod
+    def build(cls, population: Population, records: Iterable[Mapping[str, Any]]) -> "History":
+        """Collect the records of a run, in the order of their rounds."""
+        history = cls(population)
+        trained: list[np.ndarray] = []
+        gathered: dict[tuple[str, str, str], tuple[list[int], list[np.ndarray], list[np.ndarray]]] = {}
+        for record in records:
+            history.rounds.append(round_totals(record))
+            history.not_finite += len(record.get("not_finite", ()))
+            used = np.zeros(len(population), dtype=bool)
+            used[record["cohort"]] = True
+            used[record["dropped"]] = False
+            trained.append(used)
+            for key, score in evaluations(record):
+                rounds, correct, loss = gathered.setdefault(key, ([], [], []))
+                rounds.append(record["round"])
+                correct.append(np.array(score["correct"], dtype=np.float64))
+                loss.append(np.array(score["loss"], dtype=np.float64))
+        history.trained = np.array(trained, dtype=bool).reshape(len(trained), len(population))
+        for key, (rounds, correct, loss) in gathered.items():
+            samples = population.samples[key[2]]
+            history.scores[key] = Scores(np.array(rounds), np.array(correct), np.array(loss), samples)
+        return history
+
+    def score(self, point: str, view: str, part: str) -> Scores | None:
+        """Return the scores to be averaged, or None where there are none.
+
+        After training only the clients of the cohort have new scores, so the others keep their last known
+        one.
+        """
+        scores = self.scores.get((point, view, part))
+        if scores is not None and point == "after_training":
+            return scores.last_known()
+        return scores
+
+    def views(self) -> list[tuple[str, str]]:
+        """Return all (point, view) that have been scored on test data, in a fixed order."""
+        order = {"personal": "0", "global": "1"}
+        found = {(point, view) for point, view, part in self.scores if part == "test"}
+        return sorted(found, key=lambda pv: (pv[0], order.get(pv[1], "2" + pv[1])))
+
+
+def evaluations(record: Mapping[str, Any]) -> Iterator[tuple[tuple[str, str, str], Mapping[str, Any]]]:
+    """Yield ((point, view, part), scores) of one record."""
+    for point, views in record.get("evaluation", {}).items():
+        for view, parts in views.items():
+            for part, score in parts.items():
+                yield (point, view, part), score
+
+
+def round_totals(record: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what one record says of its round as a whole (see :class:`History`)."""
+    pairs = [(n, x) for n, x in zip(record["samples"], record["loss"]) if x is not None and n > 0]
+    weight = sum(n for n, _ in pairs)
+    return {
+        "round": record["round"],
+        "cohort": len(record["cohort"]),
+        "dropped": len(record["dropped"]),
+        "loss": sum(n * x for n, x in pairs) / weight if weight else None,
+        "up": sum(sum(payload) for payload in record["up"].values()),
+        "down": sum(sum(payload) for payload in record["down"].values()),
+    }
+
+
+def read_lines(path: Path) -> Iterator[dict[str, Any]]:
+    """Yield the lines of a JSON-lines file; a last line that was torn by a crash is passed over.
+
+    Raises:
+        UserError: the file cannot be read, or a line before the last is damaged.
+    """
+    for _, line in complete_lines(path):
+        yield line
+
+
+def complete_lines(path: Path) -> Iterator[tuple[bytes, dict[str, Any]]]:
+    """Yield each complete line of a JSON-lines file as its bytes (with the line end) and its content."""
+    try:
+        file = path.open("rb")
+    except OSError as error:
+        raise UserError(f"{path} cannot be read: {error.strerror}") from error
+    damaged = None
+    with file:
+        for number, line in enumerate(file, start=1):
+            if damaged is not None:
+                raise UserError(
+                    f"{path} is damaged: line {damaged} is not a JSON object; restore it from a copy"
+                )
+            try:
+                content = json.loads(line) if line.endswith(b"\n") else None
+            except ValueError:
+                content = None
+            if isinstance(content, dict):
+                yield line, content
+            else:
+                damaged = number
+
+
+def read_population(folder: Path) -> Population:
+    """Read the clients from the ``partition.json`` of a run folder.
+
+    Raises:
+        UserError: the file is missing or damaged.
+    """
+    path = folder / PARTITION
+    try:
+        return Population.from_partition(json.loads(path.read_text()))
+    except OSError as error:
+        raise UserError(f"{path} cannot be read: {error.strerror}") from error
+    except (ValueError, LookupError, TypeError) as error:
+        raise UserError(f"{path} is damaged; restore it from a copy") from error
+
+
+def read_history(folder: Path) -> History:
+    """Read the records of a run folder; a run that stopped before its first round may lack
+    ``partition.json``.
+
+    Raises:
+        UserError: a file is missing or damaged.
+    """
+    records = read_lines(folder / METRICS)
+    first = next(records, None)
+    if first is None:
+        return History(Population.empty())
+    try:
+        return History.build(read_population(folder), itertools.chain([first], records))
+    except (LookupError, TypeError, ValueError) as error:
+        raise UserError(f"{folder / METRICS} does not fit {PARTITION} beside it; restore both") from error

@@ -1,0 +1,278 @@
+"""Figures derived from the scores of single clients.
+
+All accuracies lie in [0, 1]. Clients without data (n = 0) or without a score are left out of every figure,
+and counted. A round is chosen by its number or by validation data, never by the test data on which it is
+reported.
+"""
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from rayfl.record.history import History, Population, Scores, evaluations, round_totals
+from rayfl.record.protocol import Average, Protocol
+
+CHOICES = ("last", "best_val", "last_k")
+"""The ways of choosing rounds that every summary reports, whatever the protocol."""
+
+
+def figures(correct: np.ndarray, population: Population, part: str = "test") -> dict[str, float]:
+    """Return the figures of one evaluation over its clients.
+
+    Args:
+        correct: float64 [clients], samples classified correctly; NaN for clients without a score.
+        population: the clients.
+        part: the part of their data that was scored.
+
+    Returns:
+        ``mean``, ``median`` and ``std`` (population) of the clients' accuracies; ``worst_decile``, the mean
+        of the lowest tenth (of ceil(clients / 10)); ``pooled``, correct over samples; ``weighted``,
+        accuracies weighted by training samples; ``clients``, how many count, and ``left_out``, how many do
+        not. All accuracies are NaN where no client counts.
+    """
+    samples = population.samples[part]
+    counted = (samples > 0) & ~np.isnan(correct)
+    n = int(counted.sum())
+    counts = {"clients": n, "left_out": len(population) - n}
+    if n == 0:
+        accuracies = ("mean", "median", "std", "worst_decile", "pooled", "weighted")
+        return dict.fromkeys(accuracies, math.nan) | counts
+    correct, samples = correct[counted], samples[counted]
+    accuracy = np.sort(correct / samples)
+    train = population.samples["train"][counted]
+    weighted = float(train @ (correct / samples)) / train.sum() if train.sum() > 0 else math.nan
+    return {
+        "mean": float(accuracy.mean()),
+        "median": float(np.median(accuracy)),
+        "std": float(accuracy.std()),
+        "worst_decile": float(accuracy[: math.ceil(n / 10)].mean()),
+        "pooled": float(correct.sum() / samples.sum()),
+        "weighted": float(weighted),
+        **counts,
+    }
+
+
+def average(found: Mapping[str, float], how: Average) -> float:
+    """Return the figure that a protocol's ``average`` means."""
+    return found["mean" if how == "mean_clients" else how]
+
+
+@dataclass(frozen=True)
+class RoundFigures:
+    """What people are shown of one round.
+
+    Attributes:
+        round: its number, from 0.
+        cohort: clients that took part.
+        dropped: clients whose update was not used.
+        loss: mean training loss over their samples, None without one.
+        accuracy: test accuracy of the protocol's view and average, None in a round without evaluation.
+        up: bytes sent by all clients of the cohort.
+        down: bytes received by them.
+    """
+
+    round: int
+    cohort: int
+    dropped: int
+    loss: float | None
+    accuracy: float | None
+    up: int
+    down: int
+
+
+def round_figures(record: Mapping[str, Any], population: Population, protocol: Protocol) -> RoundFigures:
+    """Return the figures of one round from its record as it goes to ``metrics.jsonl``."""
+    tests = {
+        view: score["correct"]
+        for (point, view, part), score in evaluations(record)
+        if point == protocol.point and part == "test"
+    }
+    view = protocol.headline_view(tests)
+    accuracy = None
+    if view is not None:
+        found = figures(np.array(tests[view], dtype=np.float64), population)
+        accuracy = none_if_nan(average(found, protocol.average))
+    return RoundFigures(accuracy=accuracy, **round_totals(record))
+
+
+def none_if_nan(value: float) -> float | None:
+    """Return None for NaN, which JSON and people do not read."""
+    return None if math.isnan(value) else value
+
+
+def counted_scores(history: History, protocol: Protocol, point: str, view: str, part: str) -> Scores | None:
+    """Return the scores that the protocol counts: all, or those of clients that have been trained by then.
+
+    None where the part of the data has not been scored.
+    """
+    scores = history.score(point, view, part)
+    if scores is None or not protocol.trained_only:
+        return scores
+    recorded = np.array([entry["round"] for entry in history.rounds])
+    ever = np.logical_or.accumulate(history.trained, axis=0)[np.searchsorted(recorded, scores.rounds)]
+    correct, loss = np.where(ever, scores.correct, np.nan), np.where(ever, scores.loss, np.nan)
+    return Scores(scores.rounds, correct, loss, scores.samples)
+
+
+def curve(scores: Scores, population: Population, part: str, how: Average) -> np.ndarray:
+    """Return the accuracy averaged over clients at every evaluation, float64 [evaluations]."""
+    return np.array([average(figures(row, population, part), how) for row in scores.correct])
+
+
+def summarise_view(
+    history: History, protocol: Protocol, rounds: int, point: str, view: str
+) -> dict[str, Any]:
+    """Return the figures of one view under every choice of rounds.
+
+    Args:
+        history: the run.
+        protocol: its ``k``, ``choose_by`` and ``trained_only`` are used, and its window if it has one.
+        rounds: rounds that the run was asked for.
+        point: evaluation point of the scores.
+        view: their view.
+
+    Returns:
+        ``point``, ``view``, ``evaluations`` (how many) and, under ``last``, ``best_val``, ``last_k`` and, for
+        a protocol with one, ``window``: the mean figures (see :func:`figures`) over the chosen evaluations,
+        their ``rounds``, the deviation ``over_rounds`` of mean, pooled and weighted accuracy over them
+        (population), and ``domains``: name -> ``clients``, ``mean``, ``pooled``. None where nothing can be
+        chosen.
+    """
+    choices = CHOICES + (("window",) if protocol.choose == "window" else ())
+    summary: dict[str, Any] = {"point": point, "view": view, "evaluations": 0, **dict.fromkeys(choices)}
+    population = history.population
+    tests = counted_scores(history, protocol, point, view, "test")
+    if tests is None:
+        return summary
+    summary["evaluations"] = len(tests.rounds)
+    validation = counted_scores(history, protocol, point, view, "val")
+    for choice in choices:
+        chosen = _choose(choice, tests, validation, population, protocol, rounds)
+        if chosen:
+            summary[choice] = _chosen_figures(tests, chosen, population)
+    return summary
+
+
+def _choose(
+    choice: str,
+    tests: Scores,
+    validation: Scores | None,
+    population: Population,
+    protocol: Protocol,
+    rounds: int,
+) -> list[int]:
+    """Return the positions of the chosen evaluations in ``tests``."""
+    everything = list(range(len(tests.rounds)))
+    if choice == "last":
+        return everything[-1:]
+    if choice == "last_k":
+        return everything[-protocol.k :]
+    if choice == "window":
+        return [i for i in everything if protocol.counts(int(tests.rounds[i]), rounds)]
+    return _best(tests, validation, population, protocol.choose_by)
+
+
+def _best(tests: Scores, validation: Scores | None, population: Population, by: Average) -> list[int]:
+    """Return the position of the evaluation with the highest validation accuracy, the earliest of equals."""
+    if validation is None:
+        return []
+    places = {int(r): i for i, r in enumerate(tests.rounds)}
+    values = {
+        places[int(r)]: average(figures(row, population, "val"), by)
+        for r, row in zip(validation.rounds, validation.correct)
+        if int(r) in places
+    }
+    values = {i: value for i, value in values.items() if not math.isnan(value)}
+    return [max(values, key=lambda i: (values[i], -i))] if values else []
+
+
+def _chosen_figures(tests: Scores, chosen: list[int], population: Population) -> dict[str, Any]:
+    """Return the mean figures over the chosen evaluations."""
+    each = [figures(tests.correct[i], population) for i in chosen]
+    mean: dict[str, Any] = {name: _mean([found[name] for found in each]) for name in each[0]}
+    mean["clients"], mean["left_out"] = each[-1]["clients"], each[-1]["left_out"]
+    mean["rounds"] = [int(tests.rounds[i]) for i in chosen]
+    mean["over_rounds"] = {
+        name: none_if_nan(float(np.std([found[name] for found in each])))
+        for name in ("mean", "pooled", "weighted")
+    }
+    mean["domains"] = _by_domain(tests.correct[chosen], population)
+    return mean
+
+
+def _mean(values: list[float]) -> float | None:
+    return none_if_nan(float(np.mean(values)))
+
+
+def _by_domain(correct: np.ndarray, population: Population) -> dict[str, dict[str, Any]]:
+    """Return the figures of each domain, averaged over the rows of ``correct`` [evaluations, clients]."""
+    names = np.array([name or "" for name in population.domains])
+    domains = {}
+    for name in dict.fromkeys(n for n in population.domains if n):
+        each = [figures(np.where(names == name, row, np.nan), population) for row in correct]
+        domains[name] = {
+            "clients": each[-1]["clients"],
+            "mean": _mean([found["mean"] for found in each]),
+            "pooled": _mean([found["pooled"] for found in each]),
+        }
+    return domains
+
+
+def summarise(history: History, protocol: Protocol, rounds: int) -> dict[str, Any]:
+    """Return the content of ``summary.json``.
+
+    Args:
+        history: the run.
+        protocol: says which figure is the headline.
+        rounds: rounds that the run was asked for; it may have stopped before.
+
+    Returns:
+        ``protocol``, ``rounds``, ``completed`` (rounds), ``clients``, ``loss`` (training loss of the last
+        round), ``up`` and ``down`` (bytes, all rounds), ``dropped`` (updates not used), ``not_finite``
+        (values that were NaN or infinite), ``k``, ``views`` (see :func:`summarise_view`) and ``headline``.
+    """
+    views = [summarise_view(history, protocol, rounds, point, view) for point, view in history.views()]
+    return {
+        "protocol": protocol.name,
+        "rounds": rounds,
+        "completed": len(history.rounds),
+        "clients": len(history.population),
+        "loss": history.rounds[-1]["loss"] if history.rounds else None,
+        "up": sum(entry["up"] for entry in history.rounds),
+        "down": sum(entry["down"] for entry in history.rounds),
+        "dropped": sum(entry["dropped"] for entry in history.rounds),
+        "not_finite": history.not_finite,
+        "k": protocol.k,
+        "views": views,
+        "headline": headline(views, protocol),
+    }
+
+
+def headline(views: list[dict[str, Any]], protocol: Protocol) -> dict[str, Any] | None:
+    """Return the headline figure among the summaries of all views.
+
+    Returns:
+        ``accuracy``; ``std`` over the averaged evaluations, None for a single one; ``point``, ``view``,
+        ``average``, ``choose``; ``rounds``, ``clients`` and ``left_out`` as in :func:`summarise_view`. None
+        where the run has no score that the protocol counts.
+    """
+    candidates = {entry["view"]: entry for entry in views if entry["point"] == protocol.point}
+    view = protocol.headline_view(candidates)
+    chosen = candidates[view][protocol.choose] if view is not None else None
+    if view is None or chosen is None:
+        return None
+    name = "mean" if protocol.average == "mean_clients" else protocol.average
+    return {
+        "accuracy": chosen[name],
+        "std": chosen["over_rounds"][name] if len(chosen["rounds"]) > 1 else None,
+        "point": protocol.point,
+        "view": view,
+        "average": protocol.average,
+        "choose": protocol.choose,
+        "rounds": chosen["rounds"],
+        "clients": chosen["clients"],
+        "left_out": chosen["left_out"],
+    }

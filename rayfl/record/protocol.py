@@ -1,0 +1,120 @@
+"""Evaluation protocols: which scores of a run make its headline accuracy.
+
+A protocol belongs to an experiment, not to a method: the same method is several points better or worse when
+it is scored right after local training instead of after aggregation, or at its best instead of its last
+round.
+"""
+
+from collections.abc import Collection
+from dataclasses import dataclass
+from typing import Literal
+
+from rayfl.errors import UserError
+
+Point = Literal["after_aggregation", "after_training"]
+Average = Literal["mean_clients", "pooled", "weighted"]
+Choice = Literal["last", "best_val", "last_k", "window"]
+
+
+@dataclass(frozen=True)
+class Protocol:
+    """How the headline accuracy of a run is made from its per-client scores.
+
+    Attributes:
+        name: the name under which a configuration asks for it.
+        point: when models are scored: ``after_aggregation`` (after the server's step, with personal parts put
+            back) or ``after_training`` (right after the client's own latest training).
+        view: the view that makes the headline, see :meth:`headline_view`.
+        average: over clients: ``mean_clients`` (mean of accuracies), ``pooled`` (correct over samples) or
+            ``weighted`` (accuracies weighted by training samples).
+        choose: the rounds that count: the ``last`` one, the one that is best on validation data
+            (``best_val``), the last ``k`` evaluations (``last_k``), or every ``step``-th round of the last
+            ``length`` ones (``window``). The test data never choose.
+        k: number of evaluations that ``last_k`` averages, and that the reports call "last k".
+        length: rounds in the window.
+        step: rounds between two evaluations of the window, which ends with the last round.
+        choose_by: how validation accuracies are averaged over clients where they choose the round.
+        trained_only: leave out clients that have not been trained up to the scored round.
+    """
+
+    name: str
+    point: Point = "after_aggregation"
+    view: str = "personal"
+    average: Average = "mean_clients"
+    choose: Choice = "last"
+    k: int = 5
+    length: int = 0
+    step: int = 1
+    choose_by: Average = "mean_clients"
+    trained_only: bool = False
+
+    @property
+    def needs_validation(self) -> bool:
+        """Whether the protocol is impossible without validation data."""
+        return self.choose == "best_val"
+
+    def evaluates(self, round: int, rounds: int, eval_every: int) -> bool:
+        """Return whether clients are evaluated in this round.
+
+        Every ``eval_every``-th round and the last one are evaluation rounds, and so are the rounds that the
+        protocol itself averages. ``eval_every=0`` switches evaluation off altogether.
+
+        Args:
+            round: number of the round, from 0.
+            rounds: rounds of the whole run.
+            eval_every: rounds between two evaluations; 0 for none at all.
+        """
+        if eval_every == 0:
+            return False
+        return (round + 1) % eval_every == 0 or round == rounds - 1 or self.counts(round, rounds)
+
+    def counts(self, round: int, rounds: int) -> bool:
+        """Return whether the round is one of those that ``last_k`` or ``window`` average."""
+        left = rounds - 1 - round
+        if self.choose == "last_k":
+            return left < self.k
+        if self.choose == "window":
+            return left < self.length and left % self.step == 0
+        return False
+
+    def headline_view(self, views: Collection[str]) -> str | None:
+        """Return the view that makes the headline of a method with these views.
+
+        A method without a personal model is scored by the global one or, where that is missing too, by its
+        first view. A protocol about the global model has no headline for a method without one: None.
+        """
+        if self.view in views:
+            return self.view
+        if self.view == "global" or not views:
+            return None
+        return "global" if "global" in views else sorted(views)[0]
+
+
+# Fed-CO2: Cai et al., NeurIPS 2023. FediOS: Gao et al., arXiv 2311.18559. DC-PFL: Tang et al., IJCAI 2024
+# (prints no protocol; this is the one of FedGH, Yi et al., MM 2023, on which it builds). FDSE: Wang et al.,
+# CVPR 2025; its baselines that keep no model on the client are scored by the global one, hence `fdse_global`.
+PROTOCOLS: dict[str, Protocol] = {
+    p.name: p
+    for p in (
+        Protocol("default"),
+        Protocol("fedco2_feature", choose="best_val"),
+        Protocol("fedco2_last"),
+        Protocol("fedco2_cifar", average="pooled", choose="window", length=200, step=5),
+        Protocol("fedios", point="after_training", choose="last_k"),
+        Protocol("fedios_global", view="global", average="pooled", choose="last_k"),
+        Protocol("dcpfl", point="after_training", trained_only=True),
+        Protocol("fdse", point="after_training", average="pooled", choose="best_val", choose_by="weighted"),
+        Protocol("fdse_global", view="global", average="pooled", choose="best_val", choose_by="weighted"),
+    )
+}
+
+
+def protocol(name: str) -> Protocol:
+    """Return the protocol of that name.
+
+    Raises:
+        UserError: no protocol has it.
+    """
+    if name not in PROTOCOLS:
+        raise UserError(f"protocol {name!r} is unknown; choose one of {', '.join(PROTOCOLS)}")
+    return PROTOCOLS[name]

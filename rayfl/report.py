@@ -1,0 +1,87 @@
+"""``python -m rayfl.report RUN...``: compare runs in a table, and draw their curves."""
+
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+import jsonargparse
+from rich.console import Console
+from rich.text import Text
+
+from rayfl.errors import UserError
+from rayfl.record.compare import comparison, group_runs
+from rayfl.record.draw import draw
+from rayfl.record.result import Result
+
+
+def parser() -> jsonargparse.ArgumentParser:
+    """Return the parser of the command line."""
+    made = jsonargparse.ArgumentParser(
+        prog="python -m rayfl.report",
+        description="Compare runs: accuracies (mean ± std over seeds) and traffic in a table, curves as PNG.",
+    )
+    made.add_argument("runs", nargs="+", metavar="RUN", type=str, help="run folders")
+    made.add_argument("--plot-dir", type=str | None, default=None, metavar="DIR", help="where the curves go")
+    made.add_argument(
+        "--view",
+        type=str | None,
+        default=None,
+        help="view to show, such as personal; default: that of the headline",
+    )
+    made.add_argument(
+        "--by",
+        type=str,
+        default="",
+        metavar="KEYS",
+        help="group runs by these keys of the configuration alone, such as method,method.mu,clients; "
+        "default: by all but the seeds, the output folder and the engine",
+    )
+    return made
+
+
+def report(runs: Sequence[str], plot_dir: str | None = None, view: str | None = None, by: str = "") -> None:
+    """Print the comparison of run folders and draw their curves.
+
+    Args:
+        runs: the folders.
+        plot_dir: where the PNG files go; None draws nothing.
+        view: the view to show, by default that of each run's headline.
+        by: keys of the configuration, separated by commas, by which runs are grouped; by default all that
+            count.
+
+    Raises:
+        UserError: a folder is no run folder or damaged, or an option fits no run.
+    """
+    keys = [key.strip() for key in by.split(",") if key.strip()]
+    folders = list(dict.fromkeys(Path(run) for run in runs))
+    loaded = [Result.load(folder) for folder in folders]
+    views = {name for run in loaded for _, name in run.history.views()}
+    if view is not None and view not in views:
+        raise UserError(
+            f"--view {view}: no run has this view; there are {', '.join(sorted(views)) or 'none'}"
+        )
+    groups = group_runs(loaded, keys)
+    table = comparison(groups, view, keys)
+    console = Console(highlight=False)
+    # Lines too long for the terminal still show every figure; a table squeezed into it would not.
+    needed = console.measure(table, options=console.options.update(max_width=1000)).maximum
+    console.width = max(console.width, needed)
+    console.print(table)
+    if plot_dir is not None:
+        for path in draw(groups, Path(plot_dir), view, keys):
+            console.print(Text(str(path)), soft_wrap=True)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the command line and return its exit code: 2 for an error of the user's, told in one line."""
+    options = parser().parse_args(arguments)
+    try:
+        report(options.runs, options.plot_dir, options.view, options.by)
+    except UserError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 2
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,27 @@
+"""Command line: ``python -m rayfl.run`` runs a federation; ``--help`` lists the options."""
+
+from __future__ import annotations
+
+import signal
+import sys
+
+from rayfl.configuration import federation_from
+from rayfl.errors import UserError
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Run what the command line asks for.
+
+    Returns:
+        0 after a complete run, 2 after an error of the user's, 130 for a run that a signal has stopped.
+    """
+    try:
+        result = federation_from(sys.argv[1:] if arguments is None else arguments).run()
+    except UserError as error:
+        print(f"rayfl: error: {error}", file=sys.stderr)
+        return 2
+    return 0 if result.complete else 128 + signal.SIGINT
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,261 @@
+"""What a method sees of a client: its facts, its net, and ``fit``, the one training loop."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Generator, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any, NamedTuple, TypeVar
+
+import torch
+from torch import Tensor
+
+from rayfl.randomness import generator, seed_of
+from rayfl.training.examples import Images
+from rayfl.training.net import Batch, Net
+from rayfl.training.params import Params
+from rayfl.training.settings import Training
+
+Weights = Params | dict[str, Params]
+"""One net, or several by name that are trained together."""
+
+
+Loss = Callable[[Any, Batch, Any], Tensor]
+"""``loss(weights, batch, extra)``: a scalar, or one value per sample of which the mean is taken."""
+GradientRule = Callable[[Any, Any, Any], Any]
+"""``rule(gradients, weights, extra) -> gradients``, on trainable entries only."""
+
+
+class Fitted(NamedTuple):
+    """What a fit returns.
+
+    Attributes:
+        weights: the trained weights, in the structure of ``start``.
+        steps: the number of SGD steps taken.
+        loss: the mean training loss over the steps; 0 where there were none.
+        effective_steps: the sum of the weights with which the gradients have entered the result: ``steps``
+            without momentum m, else the sum over j = 1..steps of (1 - m^j) / (1 - m).
+    """
+
+    weights: Any
+    steps: int
+    loss: float
+    effective_steps: float
+
+
+@dataclass(frozen=True)
+class Optimiser:
+    """The numbers of one fit's SGD."""
+
+    lr: float
+    momentum: float
+    weight_decay: float
+    clip: float
+
+    def effective_steps(self, steps: int) -> float:
+        """Return K_m of ``Fitted.effective_steps`` after so many steps."""
+        m = self.momentum
+        return float(steps) if m == 0 else sum((1 - m**j) / (1 - m) for j in range(1, steps + 1))
+
+
+@dataclass(frozen=True, eq=False)
+class Request:
+    """A fit (or a total) that a method waits for; an execution carries it out."""
+
+    client: Client
+    start: Weights
+    loss: Callable[..., Any]
+    extra: Any
+    regularise: GradientRule | None
+    correct: GradientRule | None
+    optimiser: Optimiser
+    batches: list[Tensor]  # indices into the images
+    epoch_length: int  # batches per epoch
+    key: int
+    total: bool = False
+
+
+@dataclass(frozen=True)
+class Pending(Awaitable[Any]):
+    """An awaitable that hands its request to whoever drives the coroutine, and is sent the result."""
+
+    request: Request
+
+    def __await__(self) -> Generator[Request, Any, Any]:
+        result = yield self.request
+        return result
+
+
+class Client:
+    """A client, as ``Method.local_update`` and ``Method.predict`` see it.
+
+    ``net`` and ``cross_entropy`` may be used inside a loss. Everything else differs between clients and must
+    be read outside and handed to ``fit`` as ``extra``: under stacked execution one loss serves many clients,
+    so reading it inside a loss raises.
+
+    Args:
+        id: the client's number.
+        net: the net as a function of its weights.
+        initial: the initial weights, the same for all clients.
+        images: the pool's images and labels.
+        indices: int64 [n], the client's training samples in the pool.
+        class_counts: int64 [classes], training samples per class.
+        training: the shared settings.
+        seed: the run's seed.
+        round: the round, counted from 0.
+    """
+
+    def __init__(
+        self,
+        id: int,
+        net: Net,
+        initial: Params,
+        images: Images,
+        indices: Tensor,
+        class_counts: Tensor,
+        training: Training,
+        seed: int,
+        round: int,
+    ) -> None:
+        if net.has_batch_norm and len(indices) == 1:
+            net = net.eval  # training.bn_single=eval; otherwise the run was refused before it started
+        self.net = net
+        self.cross_entropy = net.cross_entropy
+        self._id = id
+        self._initial = initial
+        self._images = images
+        self._indices = indices
+        self._class_counts = class_counts
+        self._training = training
+        self._seed = seed
+        self._round = round
+        self._fits = 0
+
+    @property
+    def id(self) -> int:
+        """The client's number, from 0."""
+        return _outside_loss(self._id, "id")
+
+    @property
+    def initial(self) -> Params:
+        """The initial weights of the run, the same for every client."""
+        return _outside_loss(self._initial, "initial")
+
+    @property
+    def samples(self) -> int:
+        """The number of training samples, n_i."""
+        return _outside_loss(len(self._indices), "samples")
+
+    @property
+    def class_counts(self) -> Tensor:
+        """The number of training samples per class, int64 [classes]."""
+        return _outside_loss(self._class_counts, "class_counts")
+
+    @property
+    def classes(self) -> int:
+        """The number of classes of the data set."""
+        return len(self._class_counts)
+
+    @property
+    def lr(self) -> float:
+        """The learning rate of this round."""
+        return _outside_loss(self._training.lr_at(self._round), "lr")
+
+    @property
+    def round(self) -> int:
+        """The round, from 0."""
+        return _outside_loss(self._round, "round")
+
+    def random_weights(self) -> Params:
+        """Draw weights from the initialisation's distribution, from a stream of this client's own."""
+        return self.net.initial(self._seed, _outside_loss(self._id, "random_weights") + 1)
+
+    def fit(
+        self,
+        start: Weights,
+        loss: Loss,
+        extra: Any = None,
+        *,
+        regularise: GradientRule | None = None,
+        correct: GradientRule | None = None,
+        epochs: int | None = None,
+        stream: int | None = None,
+    ) -> Awaitable[Fitted]:
+        """Train from ``start`` on the client's data by SGD; ``await`` the result.
+
+        A step is: gradient, ``regularise``, clip (each net by its own norm), ``correct``, weight decay,
+        momentum, update. Buffers are carried along as the net changes them.
+
+        Args:
+            start: a net's weights, or several nets' by name; not changed.
+            loss: ``loss(weights, batch, extra)``; takes per-client values through ``extra`` only.
+            extra: any nest of tensors, Params and numbers, of one shape for all clients. What is the same
+                object for all clients is not copied.
+            regularise: a change of the gradient before the clip (a proximal term).
+            correct: a change of the gradient after the clip (a control variate).
+            epochs: passes over the data instead of ``training.epochs``.
+            stream: number of the batch order; by default the number of the fit within the round. Two fits
+                with one number see the same batches.
+        """
+        stream = self._fits if stream is None else stream
+        self._fits += 1
+        settings = self._training
+        optimiser = Optimiser(
+            settings.lr_at(self._round), settings.momentum, settings.weight_decay, settings.clip
+        )
+        epochs = settings.epochs if epochs is None else epochs
+        batches = self._batches(epochs, stream)
+        key = seed_of(self._seed, "noise", self._id, self._round, stream)
+        length = len(batches) // max(1, epochs)
+        return Pending(
+            Request(self, start, loss, extra, regularise, correct, optimiser, batches, length, key)
+        )
+
+    def total(self, function: Callable[[Params, Batch, Any], Any], w: Params, extra: Any = None) -> Pending:
+        """Sum ``function(w, batch, extra)``, a nest of tensors, over the training data; ``await`` it.
+
+        No gradient is taken and nothing is changed: use ``net.eval`` inside.
+        """
+        batches = list(self._indices.split(max(self._training.batch_size, 256)))
+        key = seed_of(self._seed, "noise", self._id, self._round, -1)
+        none = Optimiser(0, 0, 0, 0)
+        return Pending(
+            Request(self, w, function, extra, None, None, none, batches, len(batches), key, total=True)
+        )
+
+    def _batches(self, epochs: int, stream: int) -> list[Tensor]:
+        order = generator(self._seed, "batches", self._id, self._round, stream)
+        n, size = len(self._indices), self._training.batch_size
+        batches: list[Tensor] = []
+        for _ in range(epochs):
+            epoch = list(self._indices[torch.randperm(n, generator=order)].split(size))
+            if self._training.last_batch == "drop" and n > size and len(epoch[-1]) < size:
+                epoch.pop()
+            elif self.net.has_batch_norm and len(epoch) > 1 and len(epoch[-1]) == 1:
+                epoch[-2:] = [torch.cat(epoch[-2:])]  # BatchNorm has no variance of one sample
+            batches += epoch
+        return batches
+
+
+T = TypeVar("T")
+
+_loss_is_running = False
+
+
+@contextmanager
+def inside_loss() -> Iterator[None]:
+    """Mark that a loss runs, in which the facts of a single client may not be read."""
+    global _loss_is_running
+    _loss_is_running = True
+    try:
+        yield
+    finally:
+        _loss_is_running = False
+
+
+def _outside_loss(value: T, name: str) -> T:
+    if _loss_is_running:
+        raise RuntimeError(
+            f"client.{name} differs between clients: read it in local_update and pass it to fit as `extra`"
+        )
+    return value

@@ -1,0 +1,50 @@
+"""Scoring: how many of a client's samples each view classifies correctly, and at what loss."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import NamedTuple
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from rayfl.training.examples import Images
+
+BATCH = 512
+"""Samples scored at once."""
+
+
+class Score(NamedTuple):
+    """Correct predictions and mean loss over some samples; the loss is None where a view has none."""
+
+    correct: int
+    loss: float | None
+
+
+def score(
+    predict: Callable[[Tensor], Mapping[str, Tensor]],
+    images: Images,
+    indices: Tensor,
+    without_loss: frozenset[str] = frozenset(),
+) -> dict[str, Score]:
+    """Score every view of one client on some of its samples.
+
+    Args:
+        predict: images [B, C, H, W] -> scores [B, classes] by view; the largest score is the prediction.
+        images: the pool.
+        indices: int64 [n], at least one sample.
+        without_loss: views whose scores are not logits, for which cross-entropy has no meaning.
+    """
+    correct: dict[str, int] = {}
+    loss: dict[str, float] = {}
+    with torch.no_grad():
+        for part in indices.split(BATCH):
+            x, y = images.batch(part)
+            for view, scores in predict(x).items():
+                correct[view] = correct.get(view, 0) + int((scores.argmax(1) == y).sum())
+                if view not in without_loss:
+                    total = F.cross_entropy(scores, y, reduction="none").double().sum().item()
+                    loss[view] = loss.get(view, 0.0) + total
+    n = len(indices)
+    return {view: Score(hits, loss[view] / n if view in loss else None) for view, hits in correct.items()}

@@ -1,0 +1,57 @@
+"""Batches of images in the form that nets take."""
+
+import math
+
+import torch
+from torch import Tensor
+
+from rayfl.data import Pool
+from rayfl.training.state import as_tensor
+
+
+class Images:
+    """A pool's images and labels as tensors, delivered by index, normalised, in the layout of the nets.
+
+    Args:
+        pool: the data; its arrays are shared, not copied, on the CPU.
+        device: where batches are wanted; on a GPU the whole pool is moved there where it fits.
+        dtype: dtype of the delivered images.
+        channels_last: deliver images in the channels-last memory layout.
+    """
+
+    def __init__(self, pool: Pool, device: torch.device, dtype: torch.dtype, channels_last: bool) -> None:
+        self.device = device
+        self._dtype = dtype
+        self._layout = torch.channels_last if channels_last else torch.contiguous_format
+        images, labels = as_tensor(pool.images), as_tensor(pool.labels)
+        if device.type == "cuda" and _fits(images, device):
+            images, labels = images.to(device), labels.to(device)
+        self._images, self._labels = images, labels
+        std = torch.tensor(pool.std, dtype=torch.float64)
+        mean = torch.tensor(pool.mean, dtype=torch.float64)
+        self._scale = (1 / (255 * std)).to(dtype).to(device)[:, None, None]
+        self._shift = (-mean / std).to(dtype).to(device)[:, None, None]
+
+    def private_copy(self, tensor: Tensor) -> Tensor:
+        """Return a copy of a weight for training; one of four dimensions gets the images' memory layout."""
+        return tensor.detach().clone(
+            memory_format=self._layout if tensor.dim() == 4 else torch.contiguous_format
+        )
+
+    def batch(self, indices: Tensor) -> tuple[Tensor, Tensor]:
+        """Return images, [..., C, H, W], and labels, int64 [...], for indices, int64 [...] on the CPU."""
+        where = indices.reshape(-1).to(self._images.device)
+        x = self._images.index_select(0, where).to(self.device, self._dtype)
+        if self._images.dtype == torch.uint8:
+            x.mul_(self._scale).add_(self._shift)
+        y = self._labels.index_select(0, where).to(self.device)
+        x = x.contiguous(memory_format=self._layout)
+        if indices.dim() == 1:
+            return x, y
+        return x.view(*indices.shape, *x.shape[1:]), y.view(indices.shape)
+
+
+def _fits(images: Tensor, device: torch.device) -> bool:
+    """Say whether the images take at most half of the GPU memory that is free."""
+    free, _ = torch.cuda.mem_get_info(device)
+    return math.prod(images.shape) * images.element_size() <= free / 2

@@ -1,0 +1,123 @@
+"""Nets called as functions of their weights."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Sequence
+from typing import Any, Literal, NamedTuple
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch.func import functional_call
+
+from rayfl.nets import CUTS, SplitNet
+from rayfl.randomness import seed_of
+from rayfl.training.params import Params
+
+Cut = Literal["last_layer", "fc_stack"]
+
+
+class Batch(NamedTuple):
+    """What a loss gets: images x [B, C, H, W], labels y int64 [B], and the step's noise key (0-d int64)."""
+
+    x: Tensor
+    y: Tensor
+    key: Tensor
+
+
+_PARTS = ("conv", "fc", "head")
+
+
+class Net:
+    """A net without weights of its own: ``net(w, x)``, ``net.features(w, x)``, ``net.head(w, z)``.
+
+    ``cut`` says where extractor and head part: ``last_layer`` (the head is the last linear layer) or
+    ``fc_stack`` (the head is everything after the flatten). Names in Params do not depend on it.
+
+    Attributes:
+        eval: the twin that leaves BatchNorm statistics alone: for teachers, frozen heads and evaluation.
+        has_batch_norm: whether training reads or writes batch statistics.
+        modules_of: name of an entry -> the module it belongs to.
+    """
+
+    def __init__(self, build: Callable[[], SplitNet], *, dtype: torch.dtype = torch.float32) -> None:
+        self._build = build
+        self._dtype = dtype
+        with torch.random.fork_rng(devices=[]):
+            module = build().to(dtype)
+        self._set(module.train())
+        twin = copy.copy(self)
+        twin._set(copy.deepcopy(module).eval())
+        twin.eval = twin
+        self.eval = twin
+
+    def _set(self, module: SplitNet) -> None:
+        self.module = module
+        self.modules_of = {
+            f"{prefix}.{name}" if prefix else name: part
+            for prefix, part in module.named_modules()
+            for name, _ in [*part.named_parameters(recurse=False), *part.named_buffers(recurse=False)]
+        }
+        self.train_names = frozenset(n for n, _ in module.named_parameters())
+        self.has_batch_norm = any(is_batch_norm(m) for m in module.modules())
+        # functional_call wants names relative to the part it calls: worked out once, not at every step
+        self._relative = {
+            part: {n: n.removeprefix(f"{part}.") for n in self.modules_of if n.startswith(f"{part}.")}
+            for part in _PARTS
+        }
+
+    def to(self, device: torch.device) -> None:
+        """Move what the modules hold besides their weights (constants, if a net has any) to a device."""
+        self.module.to(device)
+        self.eval.module.to(device)
+
+    def initial(self, seed: int, *counters: int) -> Params:
+        """Draw fresh weights from the stream (seed, "init", counters)."""
+        with torch.random.fork_rng(devices=[]):
+            torch.random.default_generator.manual_seed(seed_of(seed, "init", *counters))
+            module = self._build()
+        state = {n: t.detach().clone() for n, t in module.named_parameters()}
+        state |= {n: t.detach().clone() for n, t in module.named_buffers()}
+        return Params({n: state[n].to(self._dtype) for n in self.modules_of}, self.train_names)
+
+    def names(self, cut: Cut, part: Literal["features", "head"]) -> frozenset[str]:
+        """Return the names of the extractor's or the head's entries under a cut."""
+        in_head = part == "head"
+        return frozenset(n for n in self.modules_of if (n.split(".", 1)[0] in CUTS[cut]) == in_head)
+
+    def __call__(self, w: Params, x: Tensor) -> Tensor:
+        """Return the logits, [B, classes], of images x, [B, C, H, W]."""
+        self._refuse_frozen(w)
+        return functional_call(self.module, w.tensors, (x,), tie_weights=False)
+
+    def features(self, w: Params, x: Tensor, cut: Cut = "last_layer") -> Tensor:
+        """Return the head's input, [B, d], of images x, [B, C, H, W]."""
+        return self._run([p for p in _PARTS if p not in CUTS[cut]], w, x)
+
+    def head(self, w: Params, z: Tensor, cut: Cut = "last_layer") -> Tensor:
+        """Return the logits, [B, classes], of features z, [B, d]; ``w`` needs the head's entries only."""
+        return self._run(CUTS[cut], w, z)
+
+    def cross_entropy(self, w: Params, batch: Batch, extra: Any = None) -> Tensor:
+        """Return the mean cross-entropy of a batch: the plain loss, as ``fit`` takes it."""
+        return F.cross_entropy(self(w, batch.x), batch.y)
+
+    def _run(self, parts: Sequence[str], w: Params, x: Tensor) -> Tensor:
+        self._refuse_frozen(w)
+        for part in parts:
+            tensors = {short: w.tensors[name] for name, short in self._relative[part].items()}
+            x = functional_call(getattr(self.module, part), tensors, (x,), tie_weights=False)
+        return x
+
+    def _refuse_frozen(self, w: Params) -> None:
+        if self.has_batch_norm and self.module.training and not w.live:
+            raise RuntimeError(
+                "a train-mode call would change the BatchNorm statistics of weights that are not being "
+                "trained: use net.eval for teachers, frozen heads and evaluation"
+            )
+
+
+def is_batch_norm(module: nn.Module) -> bool:
+    """Say whether a module is a BatchNorm layer of any dimension."""
+    return isinstance(module, nn.modules.batchnorm._BatchNorm)

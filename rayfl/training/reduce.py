@@ -1,0 +1,270 @@
+"""How uploads are combined: declared per key, folded where the clients are, the same bits in any order.
+
+A fold adds float64 vectors into two accumulators of fixed quanta. Splitting a number x by
+
+    high = (x + C) - C,  C = 1.5 * 2^52 * q
+
+rounds it to a multiple of q, and sums of such multiples are exact in float64 as long as they stay below
+2^53 q; so they do not depend on the order, on how the terms were grouped, or on the number of processes. The
+rest, x - high, is rounded to the finer quantum of the second accumulator (compare the pre-rounding of Demmel
+and Nguyen, "Fast reproducible floating-point summation", ARITH 2013). With quanta 2^-7 and 2^-47, numbers up
+to 2^43 are summed with an error of at most 2^-48 each.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+import torch
+from torch import Tensor
+from torch.utils import _pytree as pytree
+
+from rayfl.training.state import as_tensor, pack, unpack
+
+LIMIT = 2.0**43
+"""Largest absolute value of a term (an upload times its weight); beyond it training has diverged."""
+_COARSE, _FINE = 1.5 * 2.0**52 * 2.0**-7, 1.5 * 2.0**52 * 2.0**-47
+_MOST_TERMS = 2**13
+
+
+@dataclass(frozen=True)
+class Mean:
+    """The mean over the participants, weighted by ``samples`` (n_i / sum n_j) or ``uniform`` (1 / |S|)."""
+
+    by: Literal["samples", "uniform"] = "samples"
+
+
+@dataclass(frozen=True)
+class Sum:
+    """The sum over the participants."""
+
+
+@dataclass(frozen=True)
+class Gather:
+    """Every participant's own payload, by client number; a sum, where one serves, saves bandwidth."""
+
+
+Reduction = Mean | Sum | Gather
+
+
+Prepared = dict[str, tuple[Any, Tensor, Any]]
+"""Upload key -> payload, all its numbers as one vector, template."""
+
+
+class ExactSum:
+    """A sum of float64 vectors whose bits do not depend on the order of its terms.
+
+    Args:
+        size: the number of entries.
+    """
+
+    def __init__(self, size: int) -> None:
+        self.high = torch.zeros(size, dtype=torch.float64)
+        self.low = torch.zeros(size, dtype=torch.float64)
+        self.terms = 0
+
+    def add(self, term: Tensor) -> None:
+        """Add a finite float64 vector with entries up to ``LIMIT``; it is used as scratch space."""
+        high = term + _COARSE
+        high -= _COARSE
+        self.high += high
+        term -= high
+        term += _FINE
+        term -= _FINE
+        self.low += term
+        self._count(1)
+
+    def merge(self, other: ExactSum) -> None:
+        """Add all terms of another sum."""
+        self.high += other.high
+        self.low += other.low
+        self._count(other.terms)
+
+    def value(self) -> Tensor:
+        """Return the sum, float64."""
+        return self.high + self.low
+
+    def __getstate__(self) -> tuple[Any, ...]:
+        return self.high.numpy(), self.low.numpy(), self.terms  # arrays travel without a copy
+
+    def __setstate__(self, state: tuple[Any, ...]) -> None:
+        high, low, self.terms = state
+        self.high, self.low = as_tensor(high), as_tensor(low)
+
+    def _count(self, terms: int) -> None:
+        self.terms += terms
+        if self.terms > _MOST_TERMS:
+            raise OverflowError(f"a fold of more than {_MOST_TERMS} blocks is not exact")
+
+
+@dataclass
+class Folded:
+    """The part of one upload key that one process has folded: what travels to the server.
+
+    Attributes:
+        template: shapes, dtypes and structure of an upload.
+        total: the exact sum of weighted uploads; None for ``Gather``.
+        weight: the sum of the (integer) weights.
+        each: client number -> payload, for ``Gather``.
+    """
+
+    template: Any = None
+    total: ExactSum | None = None
+    weight: int = 0
+    each: dict[int, Any] = field(default_factory=dict)
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes that travel to the server."""
+        exact = 0 if self.total is None else 2 * self.total.high.numel() * 8
+        return exact + sum(payload_bytes(payload) for payload in self.each.values())
+
+    def __getstate__(self) -> tuple[Any, ...]:
+        return self.template, self.total, self.weight, pack(self.each)
+
+    def __setstate__(self, state: tuple[Any, ...]) -> None:
+        self.template, self.total, self.weight, each = state
+        self.each = unpack(each)
+
+    def merge(self, other: Folded) -> None:
+        """Add what another process has folded."""
+        self.each.update(other.each)
+        self.weight += other.weight
+        if other.total is None:
+            return
+        if self.total is None:
+            self.template, self.total = other.template, ExactSum(len(other.total.high))
+        _same_structure(self.template, other.template)
+        self.total.merge(other.total)
+
+
+class Fold:
+    """Folds the uploads of one process's clients, block by block.
+
+    A block is a fixed group of clients, formed before clients are placed, and always on one process. Within
+    it float64 sums are taken in the order of the clients; across blocks the sum is exact.
+
+    Args:
+        reductions: upload key -> how it is combined.
+    """
+
+    def __init__(self, reductions: Mapping[str, Reduction]) -> None:
+        self._reductions = dict(reductions)
+        self.parts: dict[str, Folded] = {}
+        self._block: dict[str, Tensor] = {}
+
+    def prepare(self, upload: Mapping[str, Any], samples: int) -> tuple[str | None, Prepared]:
+        """Flatten an upload and say what is wrong with it.
+
+        Returns:
+            None or a description of the first bad payload (NaN, infinity, beyond ``LIMIT``), and what
+            ``add`` takes.
+
+        Raises:
+            KeyError: the method uploads a key that it has not declared.
+        """
+        prepared: Prepared = {}
+        for key, payload in upload.items():
+            if key not in self._reductions:
+                known = ", ".join(self._reductions) or "none"
+                raise KeyError(f"the upload {key!r} is not declared in `uploads` (declared: {known})")
+            vector, template = _flat(payload)
+            weight = _weight(self._reductions[key], samples)
+            largest = torch.linalg.vector_norm(vector, float("inf")).item() if vector.numel() else 0.0
+            if not math.isfinite(largest):
+                return f"upload {key!r} has entries that are not finite", prepared
+            if largest * weight > LIMIT:
+                return f"upload {key!r} has entries up to {largest:.0e}: training has diverged", prepared
+            prepared[key] = (payload, vector, template)
+        return None, prepared
+
+    def add(self, client: int, upload: Prepared, samples: int) -> None:
+        """Fold a prepared upload into the current block."""
+        for key, (payload, vector, template) in upload.items():
+            reduction = self._reductions[key]
+            part = self.parts.setdefault(key, Folded())
+            if isinstance(reduction, Gather):
+                part.each[client] = payload
+                continue
+            if part.total is None:
+                part.template, part.total = template, ExactSum(vector.numel())
+            _same_structure(part.template, template)
+            weight = _weight(reduction, samples)
+            part.weight += weight
+            if key in self._block:
+                self._block[key].add_(vector, alpha=weight)
+            else:
+                self._block[key] = vector.double() * weight
+
+    def end_block(self) -> None:
+        """Fold the block's sums exactly, and begin the next block."""
+        for key, vector in self._block.items():
+            total = self.parts[key].total
+            assert total is not None
+            total.add(vector.cpu())
+        self._block = {}
+
+
+def finish(reductions: Mapping[str, Reduction], parts: list[dict[str, Folded]]) -> dict[str, Any]:
+    """Combine what all processes have folded into the uploads as ``Method.aggregate`` gets them.
+
+    Keys that nobody uploaded are absent. Gathered payloads are in the order of the client numbers.
+    """
+    merged: dict[str, Folded] = {}
+    for part in parts:
+        for key, folded in part.items():
+            merged.setdefault(key, Folded()).merge(folded)
+    result: dict[str, Any] = {}
+    for key, folded in merged.items():
+        reduction = reductions[key]
+        if isinstance(reduction, Gather):
+            result[key] = dict(sorted(folded.each.items()))
+        elif folded.total is not None and (folded.weight or isinstance(reduction, Sum)):
+            value = folded.total.value()
+            result[key] = _unflat(value / folded.weight if isinstance(reduction, Mean) else value, folded)
+    return result
+
+
+def payload_bytes(payload: Any) -> int:
+    """Return the bytes of a payload: every tensor's numbers at their own width, and 4 for a plain number."""
+    return sum(
+        leaf.numel() * leaf.element_size() if isinstance(leaf, Tensor) else 4 * (leaf is not None)
+        for leaf in pytree.tree_leaves(payload)
+    )
+
+
+def _weight(reduction: Reduction, samples: int) -> int:
+    return samples if isinstance(reduction, Mean) and reduction.by == "samples" else 1
+
+
+def _flat(payload: Any) -> tuple[Tensor, Any]:
+    """Return all numbers of a payload as one floating vector, and its template: shapes, dtypes, structure."""
+    leaves, spec = pytree.tree_flatten(payload)
+    kinds = [(tuple(x.shape), x.dtype) if isinstance(x, Tensor) else type(x) for x in leaves]
+    tensors = [x.detach() if isinstance(x, Tensor) else torch.tensor(x) for x in leaves]
+    flat = [(t if t.is_floating_point() else t.double()).reshape(-1) for t in tensors]
+    return torch.cat(flat) if flat else torch.zeros(0), (kinds, spec)
+
+
+def _same_structure(a: Any, b: Any) -> None:
+    if a != b:
+        raise ValueError(f"clients upload payloads of different structure: {a} and {b}; use Gather()")
+
+
+def _unflat(vector: Tensor, folded: Folded) -> Any:
+    kinds, spec = folded.template
+    leaves: list[Any] = []
+    start = 0
+    for kind in kinds:
+        if isinstance(kind, type):
+            leaves.append(kind(vector[start].item()))
+            start += 1
+            continue
+        shape, dtype = kind
+        size = torch.Size(shape).numel()
+        leaves.append(vector[start : start + size].reshape(shape).to(dtype, copy=True))
+        start += size
+    return pytree.tree_unflatten(leaves, spec)

@@ -1,0 +1,116 @@
+"""State as plain values: nested dicts of Params, tensors, numbers, bools and None, apart and together.
+
+The one form serves what travels between processes (one flat buffer per dtype) and what is written to disk
+(named tensors and a JSON structure). Anything else in a state is refused by name.
+"""
+
+from __future__ import annotations
+
+import math
+import warnings
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from rayfl.training.params import Params
+
+State = dict[str, Any]
+
+
+def take_apart(tree: Any, path: str = "state") -> tuple[Any, dict[str, Tensor]]:
+    """Split a state into a JSON-able structure and its tensors by path.
+
+    Args:
+        tree: nested dicts (keys: str or int) of Params, tensors, numbers, bools and None.
+        path: name of the whole, the first part of every tensor's path.
+
+    Raises:
+        TypeError: something else is in the state; the message has its path.
+    """
+    tensors: dict[str, Tensor] = {}
+
+    def visit(node: Any, at: str) -> Any:
+        if isinstance(node, Params):
+            tensors.update({f"{at}/{n}": t for n, t in node.tensors.items()})
+            return {"params": list(node.tensors), "train": [n for n in node.tensors if n in node.train_names]}
+        if isinstance(node, Tensor):
+            tensors[at] = node
+            return {"tensor": True}
+        if isinstance(node, dict):
+            for key in node:
+                if not isinstance(key, str | int) or isinstance(key, bool):
+                    raise TypeError(f"{at}: the key {key!r} is neither a string nor an integer")
+            return {"dict": [[key, visit(child, f"{at}/{key}")] for key, child in node.items()]}
+        if node is None or isinstance(node, bool | int):
+            return {"value": node}
+        if isinstance(node, float):
+            if not math.isfinite(node):
+                raise TypeError(f"{at}: the number {node} is not finite")
+            return {"value": node}
+        raise TypeError(
+            f"{at} is a {type(node).__name__}: a state holds nested dicts of Params, tensors, numbers, bools "
+            "and None, nothing else"
+        )
+
+    return visit(tree, path), tensors
+
+
+def put_together(structure: Any, tensors: dict[str, Tensor], path: str = "state") -> Any:
+    """Invert ``take_apart``."""
+    if "params" in structure:
+        return Params({n: tensors[f"{path}/{n}"] for n in structure["params"]}, frozenset(structure["train"]))
+    if "tensor" in structure:
+        return tensors[path]
+    if "dict" in structure:
+        return {key: put_together(child, tensors, f"{path}/{key}") for key, child in structure["dict"]}
+    return structure["value"]
+
+
+@dataclass(frozen=True)
+class Packed:
+    """A state ready to travel: one contiguous NumPy buffer per dtype, which Ray shares without copying."""
+
+    structure: Any
+    layout: list[tuple[str, str, tuple[int, ...]]]  # path, dtype, shape; in buffer order
+    buffers: dict[str, np.ndarray]
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of all buffers."""
+        return sum(b.nbytes for b in self.buffers.values())
+
+
+def pack(tree: Any) -> Packed:
+    """Copy a state into one flat buffer per dtype."""
+    structure, tensors = take_apart(tree)
+    layout: list[tuple[str, str, tuple[int, ...]]] = []
+    parts: dict[str, list[Tensor]] = {}
+    for path, tensor in tensors.items():
+        dtype = str(tensor.dtype).removeprefix("torch.")
+        layout.append((path, dtype, tuple(tensor.shape)))
+        parts.setdefault(dtype, []).append(tensor.detach().reshape(-1).cpu())
+    return Packed(structure, layout, {dtype: torch.cat(p).numpy() for dtype, p in parts.items()})
+
+
+def unpack(packed: Packed, device: torch.device | str = "cpu") -> Any:
+    """Invert ``pack``.
+
+    Every tensor gets memory of its own: the bits of some CPU kernels depend on how their input is aligned.
+    """
+    flat = {dtype: as_tensor(buffer) for dtype, buffer in packed.buffers.items()}
+    tensors: dict[str, Tensor] = {}
+    used = dict.fromkeys(flat, 0)
+    for path, dtype, shape in packed.layout:
+        start, used[dtype] = used[dtype], used[dtype] + math.prod(shape)
+        tensors[path] = flat[dtype][start : used[dtype]].view(shape).to(device, copy=True)
+    return put_together(packed.structure, tensors)
+
+
+def as_tensor(array: np.ndarray) -> Tensor:
+    """Return the array as a tensor that shares its memory, also where the array is read-only."""
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message="The given NumPy array is not writable")
+        return torch.from_numpy(array)

@@ -1,0 +1,45 @@
+import numpy as np
+import pytest
+from PIL import Image
+
+from rayfl.data import Synthetic
+from rayfl.data.contact_sheet import contact_sheet, main
+from rayfl.errors import UserError
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"domains": 3, "dtype": "uint8"},
+        {"shape": (1, 9, 5), "classes": 3},
+        {"classes": 40, "train": 80},
+    ],
+)
+def test_a_picture_is_written(tmp_path, options):
+    path = tmp_path / "new" / "sheet.png"
+    contact_sheet(str(path), Synthetic(**({"train": 120, "test": 40, "shape": (3, 8, 8)} | options)))
+    picture = np.asarray(Image.open(path).convert("RGB"))
+    assert picture.shape[1] > 800
+    assert len(np.unique(picture)) > 50
+
+
+def test_wrong_options_are_refused(tmp_path):
+    data = Synthetic(train=20, test=20, shape=(1, 4, 4))
+    for options, message in (
+        ({"part": "all"}, "part must be"),
+        ({"rows": 0}, "rows"),
+        ({"part": "val"}, "no val"),
+    ):
+        with pytest.raises(UserError, match=message):
+            contact_sheet(str(tmp_path / "x.png"), data, **options)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_command_line(tmp_path, monkeypatch, capsys):
+    path = str(tmp_path / "sheet.png")
+    monkeypatch.setattr("sys.argv", ["contact_sheet", path, "--data", "Synthetic", "--data.train", "30"])
+    assert main() == 0
+    assert Image.open(path).format == "PNG"
+    monkeypatch.setattr("sys.argv", ["contact_sheet", path, "--data", "USPS"])
+    assert main() == 2
+    assert "USPS needs the folder" in capsys.readouterr().err

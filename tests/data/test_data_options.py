@@ -1,0 +1,102 @@
+"""Data sets and partitions from the command line."""
+
+import pytest
+from jsonargparse import ArgumentParser
+
+from rayfl.data import (
+    CIFAR10,
+    CIFAR100,
+    MNIST,
+    USPS,
+    Data,
+    Dirichlet,
+    DomainPerClient,
+    EmbeddedDigits,
+    Synthetic,
+)
+
+
+def make_parser():
+    parser = ArgumentParser(exit_on_error=False)
+    parser.add_argument("--data", type=Data, default={"class_path": "EmbeddedDigits"})
+    return parser
+
+
+def build(*options):
+    parser = make_parser()
+    return parser.instantiate(parser.parse_args(options)).data
+
+
+def test_nested_partition():
+    data = build(
+        *[
+            "--data",
+            "CIFAR10",
+            "--data.root",
+            "X",
+            "--data.partition",
+            "Dirichlet",
+            "--data.partition.alpha",
+            "0.5",
+        ]
+    )
+    assert isinstance(data, CIFAR10)
+    assert data.root == "X"
+    assert isinstance(data.partition, Dirichlet)
+    assert data.partition.alpha == 0.5
+
+
+def test_default():
+    data = build()
+    assert isinstance(data, EmbeddedDigits)
+    assert isinstance(data.partition, DomainPerClient)
+
+
+@pytest.mark.parametrize("kind", [CIFAR10, CIFAR100, MNIST, USPS, EmbeddedDigits, Synthetic])
+def test_common_options(kind):
+    options = "--data.val_fraction 0.1 --data.seed 3 --data.verify false --data.partition Pathological"
+    data = build("--data", kind.__name__, *options.split(), "--data.partition.classes_per_client", "5")
+    assert type(data) is kind
+    assert (data.val_fraction, data.seed, data.verify) == (0.1, 3, False)
+    assert data.partition.classes_per_client == 5
+
+
+def test_synthetic_options():
+    data = build(
+        *[
+            "--data",
+            "Synthetic",
+            "--data.train",
+            "100",
+            "--data.test",
+            "10",
+            "--data.shape",
+            "[1,8,8]",
+            "--data.domains",
+            "2",
+        ]
+    )
+    assert data.load().shape == (1, 8, 8)
+
+
+def test_a_configuration_written_and_read_again_is_the_same():
+    parser = make_parser()
+    config = parser.parse_args(
+        ["--data", "CIFAR100", "--data.labels", "coarse", "--data.partition", "Dirichlet"]
+    )
+    again = parser.parse_string(parser.dump(config))
+    assert parser.instantiate(again).data.settings() == parser.instantiate(config).data.settings()
+
+
+@pytest.mark.parametrize("options", [["--data", "CIFAR11"], ["--data.colour", "red"], ["--data.seed", "x"]])
+def test_unknown_options_are_refused(options):
+    with pytest.raises(Exception, match=options[-1] if options[0] == "--data" else "data"):
+        build(*options)
+
+
+def test_help_comes_from_the_docstrings(capsys):
+    with pytest.raises(SystemExit):
+        make_parser().parse_args(["--data.help", "EmbeddedDigits"])
+    text = " ".join(capsys.readouterr().out.split())
+    assert "fraction of every client's training samples" in text
+    assert "how samples are divided among clients" in text

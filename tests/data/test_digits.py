@@ -1,0 +1,203 @@
+import logging
+
+import numpy as np
+import pytest
+
+import rayfl.data.digits as digits
+from rayfl.data import TEST, TRAIN, VAL, EmbeddedDigits
+
+PARTS = (TRAIN, VAL, TEST)
+
+
+@pytest.fixture(scope="module")
+def built():
+    return digits.build()
+
+
+@pytest.fixture
+def cache(tmp_path, monkeypatch):
+    monkeypatch.setenv("RAYFL_CACHE", str(tmp_path / "cache"))
+    return tmp_path / "cache"
+
+
+@pytest.fixture
+def builds(built, monkeypatch):
+    """Count how often the images are made, without making them."""
+    calls = []
+
+    def build():
+        calls.append(1)
+        return dict(built)
+
+    monkeypatch.setattr(digits, "build", build)
+    return calls
+
+
+def same(pool, arrays):
+    return all(np.array_equal(getattr(pool, name), array) for name, array in arrays.items())
+
+
+def test_shape_domains_and_sizes(cache, builds):
+    pool = EmbeddedDigits().load()
+    assert pool.images.dtype == np.uint8
+    assert pool.shape == (3, 32, 32)
+    assert pool.classes == 10
+    assert len(pool.domain_names) == 5
+    for domain in range(5):
+        for origin, least in ((TRAIN, 1200), (VAL, 170), (TEST, 340)):
+            mine = (pool.domains == domain) & (pool.origin == origin)
+            counts = np.bincount(pool.labels[mine], minlength=10)
+            assert counts.sum() >= least
+            assert counts.min() > 0.09 * counts.sum()
+
+
+def test_every_byte_is_the_same_when_made_anew(built):
+    again = digits.build()
+    assert all(np.array_equal(built[name], again[name]) for name in built)
+
+
+def test_sources_are_divided_by_image():
+    labels = np.repeat(np.arange(10), 180)
+    parts = digits._split(labels, np.random.default_rng(0))
+    everything = np.concatenate([parts[origin] for origin in PARTS])
+    assert np.array_equal(np.sort(everything), np.arange(1800))
+    for origin, share in zip(PARTS, (0.7, 0.1, 0.2)):
+        assert (np.bincount(labels[parts[origin]]) == round(180 * share)).all()
+
+
+def test_each_drawing_gets_sources_of_its_own_part_only(monkeypatch):
+    """Follow every source image: none appears in two parts, and a training image is in one domain."""
+    from sklearn.datasets import load_digits
+
+    number = {
+        image.tobytes(): i
+        for i, image in enumerate(np.round(load_digits().images * (255 / 16)).astype(np.uint8))
+    }
+    assert len(number) == 1797
+    seen = {}
+
+    def follow(domain):
+        def render(sources, origin, rng):
+            seen[domain, origin] = [number[s.tobytes()] for s in sources]
+            return np.zeros((len(sources), 3, 32, 32), np.uint8)
+
+        return render
+
+    for domain in ("_plain", "_photo", "_inverted", "_lowres"):
+        monkeypatch.setattr(digits, domain, follow(domain))
+    monkeypatch.setattr(
+        digits, "_printed", lambda labels, origin, rng: np.zeros((len(labels), 3, 32, 32), np.uint8)
+    )
+    digits.build()
+    used = {origin: set().union(*(s for (_, o), s in seen.items() if o == origin)) for origin in PARTS}
+    assert sum(map(len, used.values())) == 1797 == len(set().union(*used.values()))
+    train = [set(sources) for (_, origin), sources in seen.items() if origin == TRAIN]
+    assert sum(map(len, train)) == len(used[TRAIN])
+    for (_, origin), sources in seen.items():
+        times = np.bincount(np.unique(sources, return_counts=True)[1])
+        assert set(np.flatnonzero(times)) == {digits.VIEWS if origin == TRAIN else 1}
+        if origin != TRAIN:
+            assert set(sources) == used[origin]
+
+
+def test_faces_and_photo_strips_are_divided():
+    faces = [face for origin in PARTS for face in digits._FACES[origin]]
+    assert len(set(faces)) == len(faces) == 21
+    assert digits._STRIPS[TRAIN][1] <= digits._STRIPS[VAL][0]
+    assert digits._STRIPS[VAL][1] <= digits._STRIPS[TEST][0]
+
+
+def test_patches_stay_within_their_strip(monkeypatch):
+    import sklearn.datasets
+
+    columns = np.broadcast_to(np.arange(640) // 3, (427, 640))[..., None].repeat(3, axis=2)
+    monkeypatch.setattr(
+        sklearn.datasets, "load_sample_images", lambda: type("Photos", (), {"images": [columns] * 2})
+    )
+    for origin in PARTS:
+        found = digits._patches(500, origin, np.random.default_rng(0)) * 255 * 3
+        low, high = digits._STRIPS[origin]
+        assert found.min() > 640 * low - 3
+        assert found.max() < 640 * high
+
+
+def test_labels_match_the_pictures(built):
+    """The mean picture of a class looks like the same class in the test part, where the polarity is fixed."""
+    for domain in ("handwriting", "inverted", "lowres"):
+        mine = built["domains"] == digits.DOMAINS.index(domain)
+        flat = built["images"].reshape(len(mine), -1)
+        train, test = (mine & (built["origin"] == origin) for origin in (TRAIN, TEST))
+        means = np.stack([flat[train & (built["labels"] == c)].mean(axis=0) for c in range(10)])
+        x = flat[test].astype(np.float64)
+        nearest = (-2 * x @ means.T + (means**2).sum(axis=1)).argmin(axis=1)
+        assert (nearest == built["labels"][test]).mean() > 0.6
+
+
+def test_domains_look_different(built):
+    means = [built["images"][built["domains"] == d].mean() / 255 for d in range(5)]
+    assert means[0] < 0.3  # white on black
+    assert means[2] > 0.4  # black on light paper
+    grey = np.ptp(built["images"], axis=1).reshape(len(built["labels"]), -1).max(axis=1)
+    for d, coloured in enumerate((False, True, True, True, False)):
+        assert (grey[built["domains"] == d].mean() > 5) == coloured
+
+
+def test_default_partition_is_a_domain_per_client(cache, builds):
+    data = EmbeddedDigits().federate(5, seed=0)
+    assert [s.domain for s in data.shards] == [0, 1, 2, 3, 4]
+    assert data.counts("val").min() > 0
+
+
+def test_the_cache_is_used_and_holds_the_same(cache, builds, built):
+    pool = EmbeddedDigits().load()
+    assert same(pool, built)
+    assert same(EmbeddedDigits(seed=7).load(), built)
+    assert len(builds) == 1
+    assert [path.suffix for path in cache.iterdir()] == [".npz"]
+
+
+@pytest.mark.parametrize("damage", ["cut", "flipped", "rubbish", "empty", "entry"])
+def test_a_damaged_cache_is_made_anew(cache, builds, built, damage, caplog):
+    EmbeddedDigits().load()
+    (path,) = cache.iterdir()
+    content = bytearray(path.read_bytes())
+    if damage == "cut":
+        path.write_bytes(content[: len(content) // 2])
+    elif damage == "flipped":
+        content[len(content) // 3] ^= 1
+        path.write_bytes(content)
+    elif damage == "entry":
+        np.savez(path, images=built["images"])
+    else:
+        path.write_bytes(b"rubbish" if damage == "rubbish" else b"")
+    with caplog.at_level(logging.WARNING):
+        assert same(EmbeddedDigits().load(), built)
+    assert str(path) in caplog.text
+    assert len(builds) == 2
+    assert same(EmbeddedDigits().load(), built)
+    assert len(builds) == 2
+
+
+def test_works_where_nothing_can_be_written(tmp_path, monkeypatch, builds, built, caplog):
+    (tmp_path / "file").write_text("")
+    monkeypatch.setenv("RAYFL_CACHE", str(tmp_path / "file" / "cache"))
+    with caplog.at_level(logging.WARNING):
+        assert same(EmbeddedDigits().load(), built)
+    assert "could not be cached" in caplog.text
+
+
+def test_an_interrupted_write_leaves_nothing(cache, builds, monkeypatch):
+    def stop(*args):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(digits.os, "replace", stop)
+    with pytest.raises(KeyboardInterrupt):
+        EmbeddedDigits().load()
+    assert list(cache.iterdir()) == []
+
+
+def test_cache_folder_of_the_platform(monkeypatch, tmp_path):
+    monkeypatch.delenv("RAYFL_CACHE", raising=False)
+    monkeypatch.setattr(digits.sys, "platform", "linux")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    assert digits.cache_folder() == tmp_path / "rayfl"

@@ -1,0 +1,205 @@
+import json
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from rayfl.data import (
+    IID,
+    TEST,
+    TRAIN,
+    VAL,
+    Data,
+    Dirichlet,
+    FederatedData,
+    Pathological,
+    Pool,
+    Shard,
+    Synthetic,
+)
+from rayfl.errors import UserError
+
+
+class Tiny(Data):
+    """Classes of the given sizes, in train and test."""
+
+    sizes = (30, 20, 10)
+
+    def load(self):
+        labels = np.repeat(np.arange(len(self.sizes)), self.sizes)
+        n = len(labels)
+        return Pool(
+            images=np.zeros((2 * n, 1, 2, 2), np.uint8),
+            labels=np.tile(labels, 2).astype(np.int64),
+            domains=np.zeros(2 * n, np.int64),
+            origin=np.repeat(np.array([TRAIN, TEST], np.uint8), n),
+            class_names=("cat", "dog", "penguin"),
+            domain_names=("zoo",),
+            mean=(0.5,),
+            std=(0.5,),
+        )
+
+
+def by_hand():
+    """Client 0: two cats, two dogs; client 1: four cats; with four classes, of which two are used."""
+    pool = Pool(
+        images=np.zeros((10, 1, 1, 1), np.float32),
+        labels=np.array([0, 0, 1, 1, 0, 0, 0, 0, 1, 0]),
+        domains=np.zeros(10, np.int64),
+        origin=np.array([TRAIN] * 8 + [TEST] * 2, np.uint8),
+        class_names=("cat", "dog", "cow", "pig"),
+        domain_names=("farm",),
+        mean=(0.0,),
+        std=(1.0,),
+    )
+    empty = np.zeros(0, np.int64)
+    shards = (
+        Shard(np.arange(4), empty, np.array([8]), 0),
+        Shard(np.arange(4, 8), empty, np.array([9]), 0),
+    )
+    return FederatedData(pool, shards, {"seed": 1})
+
+
+def test_label_matrix_and_skew_by_hand():
+    data = by_hand()
+    assert data.label_matrix().tolist() == [[2, 2, 0, 0], [4, 0, 0, 0]]
+    assert data.label_matrix("test").tolist() == [[0, 1, 0, 0], [1, 0, 0, 0]]
+    assert data.counts("val").tolist() == [0, 0]
+    skew = data.skew()
+    # pooled (3/4, 1/4): distances |1/2 - 3/4| = 1/4 and 1/4; entropies 1 bit and 0
+    assert skew["label_distance"] == pytest.approx(0.25)
+    assert skew["label_entropy"] == pytest.approx(0.5)
+    assert skew["pooled_label_entropy"] == pytest.approx(2 - 0.75 * math.log2(3))
+    assert (skew["classes_min"], skew["classes_mean"], skew["classes_max"]) == (1, 1.5, 2)
+    assert (skew["samples_min"], skew["samples_median"], skew["samples_max"]) == (4, 4, 4)
+
+
+def test_describe_is_json_and_tells_shards_apart():
+    data = by_hand()
+    record = json.loads(json.dumps(data.describe()))
+    assert record["settings"] == {"seed": 1}
+    assert record["clients"][0]["train"] == 4
+    assert record["clients"][0]["labels"]["train"] == [2, 2, 0, 0]
+    assert record["class_names"] == ["cat", "dog", "cow", "pig"]
+    first, second = data.shards
+    moved = FederatedData(data.pool, (Shard(first.train[::-1].copy(), first.val, first.test, 0), second))
+    digests = [c["sha256"] for c in moved.describe()["clients"]]
+    assert digests[0] != record["clients"][0]["sha256"]
+    assert digests[1] == record["clients"][1]["sha256"]
+
+
+def test_table_shows_every_count_of_a_few_clients():
+    lines = by_hand().table().splitlines()
+    assert lines[0].split() == ["client", "train", "val", "test", "classes", "cat", "dog", "cow", "pig"]
+    assert lines[1].split() == ["0", "4", "0", "1", "2", "2", "2", ".", "."]
+    assert lines[2].split() == ["1", "4", "0", "1", "1", "4", ".", ".", "."]
+    assert "0.250" in lines[3]
+
+
+def test_table_is_cut_for_many_clients_and_classes():
+    data = Synthetic(
+        train=9000, test=9000, shape=(1, 1, 1), classes=60, domains=2, partition=Dirichlet(1.0, 1)
+    )
+    lines = data.federate(200, 0).table().splitlines()
+    assert len(lines) < 30
+    assert max(map(len, lines)) <= 110
+    assert any(line == "... 176 more clients ..." for line in lines)
+    assert lines[0].split()[:2] == ["client", "domain"]
+    assert lines[-3].split()[0] == "199"
+
+
+def test_federate_is_decided_by_the_seed_and_the_data_seed_wins():
+    def digests(data, seed):
+        return [c["sha256"] for c in data.federate(3, seed).describe()["clients"]]
+
+    assert digests(Tiny(), 1) == digests(Tiny(), 1)
+    assert digests(Tiny(), 1) != digests(Tiny(), 2)
+    assert digests(Tiny(seed=5), 1) == digests(Tiny(seed=5), 2) == digests(Tiny(), 5)
+
+
+@given(fraction=st.floats(0.01, 0.95), clients=st.integers(1, 20), seed=st.integers(0, 50))
+def test_validation_part_is_carved_from_the_training_part(fraction, clients, seed):
+    plain = Tiny().federate(clients, seed)
+    carved = Tiny(val_fraction=fraction).federate(clients, seed)
+    before, train, val = plain.label_matrix(), carved.label_matrix("train"), carved.label_matrix("val")
+    for a, b in zip(plain.shards, carved.shards):
+        assert np.array_equal(a.train, np.sort(np.concatenate([b.train, b.val])))
+        assert np.array_equal(a.test, b.test)
+        size = min(max(round(fraction * len(a.train)), 1), len(a.train) - 1)
+        assert len(b.val) == size
+    assert (train + val == before).all()
+    quota = before * val.sum(axis=1, keepdims=True) / before.sum(axis=1, keepdims=True)
+    assert (np.abs(val - quota) < 1).all()
+
+
+def test_validation_part_adds_to_the_published_one():
+    class Published(Tiny):
+        def load(self):
+            pool = super().load()
+            origin = pool.origin.copy()
+            origin[:6] = VAL
+            return Pool(pool.images, pool.labels, pool.domains, origin, *list(vars(pool).values())[4:])
+
+    data = Published(val_fraction=0.5).federate(1, 0)
+    assert data.counts("val").tolist() == [6 + 27]
+    assert set(range(6)) <= set(data.shards[0].val.tolist())
+
+
+@pytest.mark.parametrize(
+    ("data", "clients", "message"),
+    [
+        (Tiny(), 0, "clients must be at least 1"),
+        (Tiny(), 61, "Tiny has 60 training samples, too few for 61 clients.* at most 60"),
+        (Synthetic(train=90, test=20, shape=(1, 1, 1)), 30, "20 test samples, too few for 30 clients"),
+        (
+            Synthetic(train=100, test=20, shape=(1, 1, 1), partition=Pathological(2)),
+            15,
+            r"client \d+ of 15 has no test samples.*Pathological\(classes_per_client=2, distinct=True\)",
+        ),
+    ],
+)
+def test_impossible_federations_are_refused(data, clients, message):
+    with pytest.raises(UserError, match=message):
+        data.federate(clients, 0)
+
+
+@pytest.mark.parametrize("fraction", [-0.1, 1.0, float("nan")])
+def test_impossible_validation_fractions_are_refused(fraction):
+    with pytest.raises(UserError, match="val_fraction must be at least 0 and below 1"):
+        Tiny(val_fraction=fraction)
+
+
+def test_settings_are_recorded_without_places():
+    data = Tiny(root="somewhere", verify=False, partition=Dirichlet(0.5), val_fraction=0.25)
+    settings = data.federate(2, 7).describe()["settings"]
+    assert settings == {
+        "data": {
+            "name": "Tiny",
+            "val_fraction": 0.25,
+            "seed": None,
+            "partition": {"name": "Dirichlet", "alpha": 0.5, "min_samples": 10},
+        },
+        "clients": 2,
+        "seed": 7,
+    }
+    assert Tiny().settings()["partition"] == IID().settings()
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"images": np.zeros((10, 1, 1), np.uint8)},
+        {"images": np.zeros((10, 1, 1, 1), np.float64)},
+        {"labels": np.zeros(9, np.int64)},
+        {"labels": np.full(10, 4)},
+        {"labels": np.zeros(10, np.int32)},
+        {"domains": np.ones(10, np.int64)},
+        {"origin": np.zeros(10, np.int64)},
+        {"mean": (0.0, 0.0)},
+    ],
+)
+def test_a_pool_refuses_arrays_that_do_not_fit(change):
+    with pytest.raises(ValueError, match="must"):
+        Pool(**(vars(by_hand().pool) | change))

@@ -1,0 +1,377 @@
+import bz2
+import gzip
+import hashlib
+import os
+import pickle
+import struct
+
+import numpy as np
+import pytest
+import torchvision
+from PIL import Image
+
+from rayfl.data import CIFAR10, CIFAR100, MNIST, TEST, TRAIN, USPS
+from rayfl.data.files import unpickle
+from rayfl.data.mnist import _libsvm
+from rayfl.errors import UserError
+
+RNG = np.random.default_rng(0)
+
+
+def write_cifar10(root, per_file=4):
+    folder = root / "cifar-10-batches-py"
+    folder.mkdir(parents=True)
+    names = [f"class{c}" for c in range(10)]
+    (folder / "batches.meta").write_bytes(pickle.dumps({"label_names": names}, protocol=2))
+    rows = {}
+    for i, file in enumerate([*(f"data_batch_{k}" for k in range(1, 6)), "test_batch"]):
+        data = RNG.integers(0, 256, (per_file, 3072), dtype=np.uint8)
+        labels = [(i + k) % 10 for k in range(per_file)]
+        rows[file] = data, labels
+        (folder / file).write_bytes(
+            pickle.dumps({"data": data, "labels": labels, "batch_label": b"x"}, protocol=2)
+        )
+    return folder, rows
+
+
+def write_cifar100(root):
+    folder = root / "cifar-100-python"
+    folder.mkdir(parents=True)
+    meta = {
+        "fine_label_names": [f"f{c}" for c in range(100)],
+        "coarse_label_names": [f"c{c}" for c in range(20)],
+    }
+    (folder / "meta").write_bytes(pickle.dumps(meta, protocol=2))
+    for file in ("train", "test"):
+        fine = [3, 99, 42]
+        batch = {
+            "data": np.zeros((3, 3072), np.uint8),
+            "fine_labels": fine,
+            "coarse_labels": [f // 5 for f in fine],
+        }
+        (folder / file).write_bytes(pickle.dumps(batch, protocol=2))
+    return folder
+
+
+def idx(array):
+    return bytes([0, 0, 8, array.ndim]) + struct.pack(f">{array.ndim}I", *array.shape) + array.tobytes()
+
+
+def write_mnist(root, packed=False):
+    folder = root / "MNIST" / "raw"
+    folder.mkdir(parents=True)
+    arrays = {}
+    for part, n in (("train", 6), ("t10k", 3)):
+        arrays[part] = RNG.integers(0, 256, (n, 28, 28), dtype=np.uint8), np.arange(n, dtype=np.uint8)
+        for kind, array in zip(("images-idx3", "labels-idx1"), arrays[part]):
+            content = idx(array)
+            name = f"{part}-{kind}-ubyte"
+            (folder / (name + ".gz" * packed)).write_bytes(gzip.compress(content) if packed else content)
+    return folder, arrays
+
+
+def write_usps(root, n=5):
+    root.mkdir(parents=True, exist_ok=True)
+    pixels = {}
+    for file in ("usps.bz2", "usps.t.bz2"):
+        values = np.round(RNG.uniform(-1, 1, (n, 256)), 4)
+        labels = np.arange(n) % 10 + 1
+        lines = [
+            f"{label} " + " ".join(f"{k}:{v:g}" for k, v in enumerate(row, 1)) + " \n"
+            for label, row in zip(labels, values)
+        ]
+        (root / file).write_bytes(bz2.compress("".join(lines).encode()))
+        pixels[file] = values
+    return pixels
+
+
+# --- CIFAR
+# -------------------------------------------------------------------------------------------------------
+
+
+def test_cifar10_reads_batches_in_order(tmp_path):
+    _, rows = write_cifar10(tmp_path)
+    pool = CIFAR10(str(tmp_path), verify=False).load()
+    assert pool.images.shape == (24, 3, 32, 32)
+    assert np.array_equal(pool.images[4:8].reshape(4, -1), rows["data_batch_2"][0])
+    assert pool.labels[20:].tolist() == rows["test_batch"][1]
+    assert pool.origin.tolist() == [TRAIN] * 20 + [TEST] * 4
+    assert pool.class_names[3] == "class3"
+    assert pool.mean == (0.4914, 0.4822, 0.4465)
+    assert pool.std == (0.2023, 0.1994, 0.2010)
+
+
+@pytest.mark.parametrize(
+    ("labels", "classes", "expected"), [("fine", 100, [3, 99, 42]), ("coarse", 20, [0, 19, 8])]
+)
+def test_cifar100_fine_and_coarse(tmp_path, labels, classes, expected):
+    write_cifar100(tmp_path)
+    pool = CIFAR100(str(tmp_path), verify=False, labels=labels).load()
+    assert pool.classes == classes
+    assert pool.labels.tolist() == expected * 2
+    assert pool.mean == (0.5071, 0.4865, 0.4409)
+    assert pool.std == (0.2673, 0.2564, 0.2762)
+
+
+def test_cifar100_refuses_other_labels():
+    with pytest.raises(UserError, match='"fine" or "coarse"'):
+        CIFAR100(labels="medium")
+
+
+def test_checksums(tmp_path, monkeypatch):
+    folder, _ = write_cifar10(tmp_path)
+    with pytest.raises(UserError, match=r"batches\.meta is not the published file.*verify=False"):
+        CIFAR10(str(tmp_path)).load()
+
+    def md5(name):
+        return hashlib.md5((folder / name).read_bytes()).hexdigest()
+
+    monkeypatch.setattr(CIFAR10, "_meta", ("batches.meta", md5("batches.meta")))
+    monkeypatch.setattr(CIFAR10, "_files", tuple((name, md5(name), o) for name, _, o in CIFAR10._files))
+    assert len(CIFAR10(str(tmp_path)).load()) == 24
+    with (folder / "data_batch_3").open("ab") as file:
+        file.write(b"!")
+    with pytest.raises(UserError, match="data_batch_3 is not the published file"):
+        CIFAR10(str(tmp_path)).load()
+
+
+@pytest.mark.parametrize("kind", ["CIFAR10", "CIFAR100", "MNIST", "USPS"])
+def test_checksums_are_those_of_torchvision(kind):
+    theirs = getattr(torchvision.datasets, kind)
+    if kind == "MNIST":
+        assert {f"{n}.gz": packed for n, (_, packed) in MNIST._md5.items()} == dict(theirs.resources)
+    elif kind == "USPS":
+        assert list(USPS._files) == [(name, md5) for _, name, md5 in theirs.split_list.values()]
+    else:
+        ours = CIFAR10 if kind == "CIFAR10" else CIFAR100
+        assert [[n, m] for n, m, _ in ours._files] == theirs.train_list + theirs.test_list
+        assert ours._meta == (theirs.meta["filename"], theirs.meta["md5"])
+
+
+class Malicious:
+    def __init__(self, function, *arguments):
+        self.call = function, arguments
+
+    def __reduce__(self):
+        return self.call
+
+
+@pytest.mark.parametrize("protocol", [0, 2, 4, 5])
+@pytest.mark.parametrize("function", [os.system, eval, np.load])
+def test_a_malicious_pickle_is_refused_before_anything_runs(tmp_path, function, protocol):
+    folder, _ = write_cifar10(tmp_path / "data")
+    marker = tmp_path / "marker"
+    argument = {os.system: f"touch {marker}", eval: f"open({str(marker)!r}, 'w')"}.get(function, str(marker))
+    attack = pickle.dumps({"data": Malicious(function, argument), "labels": []}, protocol=protocol)
+    (folder / "data_batch_1").write_bytes(attack)
+    with pytest.raises(UserError, match="which a data file never needs"):
+        CIFAR10(str(tmp_path / "data"), verify=False).load()
+    assert not marker.exists()
+
+
+def test_bytes_of_a_pickle_are_decoded_as_latin1_only(tmp_path):
+    good, bad = tmp_path / "good", tmp_path / "bad"
+    good.write_bytes(pickle.dumps({"a": b"\xe9", "x": np.arange(3)}, protocol=2))
+    content = unpickle(good)
+    assert content["a"] == b"\xe9"
+    assert content["x"].tolist() == [0, 1, 2]
+    bad.write_bytes(good.read_bytes().replace(b"latin1", b"rot_13"))
+    with pytest.raises(UserError, match="encoding rot_13"):
+        unpickle(bad)
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (b"", "cannot be read"),
+        (b"not a pickle", "cannot be read"),
+        (pickle.dumps([1, 2]), "holds a list"),
+        (pickle.dumps({"labels": [1]}), 'no entry "data"'),
+        (pickle.dumps({"data": np.zeros((2, 3072), np.float64), "labels": [1, 2]}, 2), 'no entry "data"'),
+        (pickle.dumps({"data": np.zeros((2, 10), np.uint8), "labels": [1, 2]}, 2), 'no entry "data"'),
+        (pickle.dumps({"data": np.zeros((2, 3072), np.uint8)}, 2), 'no entry "labels"'),
+        (pickle.dumps({"data": np.zeros((2, 3072), np.uint8), "labels": ["a", "b"]}, 2), 'no entry "labels"'),
+        (pickle.dumps({"data": np.zeros((2, 3072), np.uint8), "labels": [1]}, 2), "2 images but 1 labels"),
+        (pickle.dumps({"data": np.zeros((2, 3072), np.uint8), "labels": [1, 10]}, 2), "labels from 1 to 10"),
+    ],
+)
+def test_damaged_cifar_batches(tmp_path, content, message):
+    folder, _ = write_cifar10(tmp_path)
+    (folder / "data_batch_2").write_bytes(content)
+    with pytest.raises(UserError, match=f"data_batch_2.*{message}"):
+        CIFAR10(str(tmp_path), verify=False).load()
+
+
+def test_truncated_cifar_batch(tmp_path):
+    folder, _ = write_cifar10(tmp_path)
+    path = folder / "test_batch"
+    path.write_bytes(path.read_bytes()[:-2000])
+    with pytest.raises(UserError, match=r"test_batch cannot be read.*fresh copy"):
+        CIFAR10(str(tmp_path), verify=False).load()
+
+
+# --- missing files, root, download
+# -------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("kind", "write", "missing"),
+    [
+        (CIFAR10, write_cifar10, "cifar-10-batches-py/data_batch_4"),
+        (CIFAR100, write_cifar100, "cifar-100-python/meta"),
+        (MNIST, write_mnist, "MNIST/raw/t10k-labels-idx1-ubyte"),
+        (USPS, write_usps, "usps.t.bz2"),
+    ],
+)
+def test_a_missing_file_is_named_with_the_place_and_the_remedy(tmp_path, kind, write, missing):
+    write(tmp_path)
+    path = tmp_path / missing
+    path.unlink()
+    with pytest.raises(UserError) as caught:
+        kind(str(tmp_path), verify=False).load()
+    message = str(caught.value)
+    assert path.name in message
+    assert str(path) in message
+    assert "download=True" in message
+    assert "https://" in message
+
+
+@pytest.mark.parametrize("kind", [CIFAR10, CIFAR100, MNIST, USPS])
+def test_root_is_needed(kind):
+    with pytest.raises(UserError, match=f"{kind.__name__} needs the folder.*--data.root"):
+        kind().load()
+    with pytest.raises(UserError, match=r"--data\.root"):
+        kind(download=True).load()
+
+
+@pytest.mark.parametrize(
+    ("kind", "write"),
+    [(CIFAR10, write_cifar10), (CIFAR100, write_cifar100), (MNIST, write_mnist), (USPS, write_usps)],
+)
+def test_download_runs_once_and_only_if_files_are_missing(tmp_path, monkeypatch, kind, write):
+    calls = []
+
+    def fetch(root, train=True, download=False):
+        assert download
+        if not calls:
+            write(root)
+        calls.append(root)
+
+    monkeypatch.setattr(torchvision.datasets, kind.__name__, fetch)
+    root = tmp_path / "new"
+    first = kind(str(root), verify=False, download=True).load()
+    fetched = len(calls)
+    assert set(calls) == {root}
+    assert np.array_equal(first.images, kind(str(root), verify=False, download=True).load().images)
+    assert len(calls) == fetched
+
+
+def test_a_failed_download_is_explained(tmp_path, monkeypatch):
+    def fetch(root, download):
+        raise RuntimeError("no route to host")
+
+    monkeypatch.setattr(torchvision.datasets, "MNIST", fetch)
+    with pytest.raises(UserError, match=r"downloading MNIST failed \(no route to host\)"):
+        MNIST(str(tmp_path), download=True).load()
+
+
+# --- MNIST
+# -------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("packed", [False, True])
+def test_mnist(tmp_path, packed):
+    _, arrays = write_mnist(tmp_path, packed)
+    pool = MNIST(str(tmp_path), verify=False).load()
+    assert pool.images.shape == (9, 3, 28, 28)
+    for channel in range(3):
+        assert np.array_equal(pool.images[:6, channel], arrays["train"][0])
+        assert np.array_equal(pool.images[6:, channel], arrays["t10k"][0])
+    assert pool.labels.tolist() == [0, 1, 2, 3, 4, 5, 0, 1, 2]
+    assert pool.origin.tolist() == [TRAIN] * 6 + [TEST] * 3
+    assert (pool.mean, pool.std) == ((0.5,) * 3, (0.5,) * 3)
+
+
+@pytest.mark.parametrize("packed", [False, True])
+def test_mnist_checksums(tmp_path, packed):
+    write_mnist(tmp_path, packed)
+    with pytest.raises(UserError, match=r"train-images-idx3-ubyte(\.gz)? is not the published file"):
+        MNIST(str(tmp_path)).load()
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda content: content[:-5], "announces 6 x 28 x 28 bytes but has 4699"),
+        (lambda content: content + b"x", "announces 6 x 28 x 28 bytes but has 4705"),
+        (lambda content: content[:9], "not an idx file"),
+        (lambda content: b"\x00\x00\x0d" + content[3:], "not an idx file"),
+        (lambda content: b"", "not an idx file"),
+        (lambda content: idx(np.zeros((5, 28, 28), np.uint8)), "5 images but 6 labels"),
+    ],
+)
+def test_damaged_mnist(tmp_path, change, message):
+    folder, _ = write_mnist(tmp_path)
+    path = folder / "train-images-idx3-ubyte"
+    path.write_bytes(change(path.read_bytes()))
+    with pytest.raises(UserError, match=f"train-images-idx3-ubyte.*{message}"):
+        MNIST(str(tmp_path), verify=False).load()
+
+
+def test_damaged_mnist_archive(tmp_path):
+    folder, _ = write_mnist(tmp_path, packed=True)
+    path = folder / "t10k-images-idx3-ubyte.gz"
+    path.write_bytes(path.read_bytes()[:-100])
+    with pytest.raises(UserError, match="cannot be unpacked"):
+        MNIST(str(tmp_path), verify=False).load()
+
+
+# --- USPS
+# --------------------------------------------------------------------------------------------------------
+
+
+def test_usps(tmp_path):
+    pixels = write_usps(tmp_path)
+    pool = USPS(str(tmp_path), verify=False).load()
+    assert pool.images.shape == (10, 3, 28, 28)
+    assert pool.labels.tolist() == [0, 1, 2, 3, 4] * 2
+    small = ((pixels["usps.t.bz2"][2].astype(np.float32) + 1) / 2 * 255).astype(np.uint8).reshape(16, 16)
+    large = np.asarray(Image.fromarray(small).resize((28, 28), Image.Resampling.BILINEAR))
+    for channel in range(3):
+        assert np.array_equal(pool.images[7, channel], large)
+
+
+def test_usps_extremes_become_black_and_white():
+    line = b"10 " + b" ".join(b"%d:%d" % (k, -1 if k <= 128 else 1) for k in range(1, 257)) + b"\n"
+    labels, values = _libsvm(line)
+    assert labels.tolist() == [10]
+    assert ((values + 1) / 2 * 255).astype(np.uint8).ravel().tolist() == [0] * 128 + [255] * 128
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        (b"", "a label and 256 values"),
+        (b"1 1:0 2:0\n", "a label and 256 values"),
+        (b"1 " + b" ".join(b"%d:0" % k for k in range(256)), "numbered from 1 to 256"),
+        (b"1 " + b" ".join(b"%d:2" % k for k in range(1, 257)), "between -1 and 1"),
+        (b"1 " + b" ".join(b"%d:nan" % k for k in range(1, 257)), "between -1 and 1"),
+        (b"1 " + b" ".join(b"%d:x" % k for k in range(1, 257)), "cannot be read"),
+        (b"11 " + b" ".join(b"%d:0" % k for k in range(1, 257)), "labels from 10 to 10"),
+    ],
+)
+def test_damaged_usps(tmp_path, text, message):
+    write_usps(tmp_path)
+    (tmp_path / "usps.bz2").write_bytes(bz2.compress(text))
+    with pytest.raises(UserError, match=rf"usps\.bz2.*{message}"):
+        USPS(str(tmp_path), verify=False).load()
+
+
+def test_truncated_usps(tmp_path):
+    write_usps(tmp_path)
+    path = tmp_path / "usps.t.bz2"
+    path.write_bytes(path.read_bytes()[:-50])
+    with pytest.raises(UserError, match=r"usps\.t\.bz2 cannot be read"):
+        USPS(str(tmp_path), verify=False).load()
+    with pytest.raises(UserError, match=r"usps\.bz2 is not the published file"):
+        USPS(str(tmp_path)).load()

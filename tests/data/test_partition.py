@@ -1,0 +1,294 @@
+import logging
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import rayfl.data.partition as partition_module
+from rayfl.data import IID, TEST, TRAIN, VAL, Dirichlet, DomainPerClient, Pathological, Pool
+from rayfl.errors import UserError
+
+ORIGIN = {"train": TRAIN, "val": VAL, "test": TEST}
+
+
+def make_pool(train, test, val=None, domains=1):
+    """A pool with the given counts: lists per class; domains take turns within a class."""
+    counts = {TRAIN: train, VAL: val or [0] * len(train), TEST: test}
+    labels = np.concatenate([np.repeat(np.arange(len(c)), c) for c in counts.values()])
+    origin = np.concatenate([np.full(sum(c), o) for o, c in counts.items()])
+    order = np.random.default_rng(0).permutation(len(labels))
+    return Pool(
+        images=np.zeros((len(labels), 1, 1, 1), np.uint8),
+        labels=labels[order].astype(np.int64),
+        domains=(np.arange(len(labels)) % domains)[order].astype(np.int64),
+        origin=origin[order].astype(np.uint8),
+        class_names=tuple(map(str, range(len(train)))),
+        domain_names=tuple(f"d{d}" for d in range(domains)),
+        mean=(0.5,),
+        std=(0.5,),
+    )
+
+
+def assign(partition, pool, clients, seed=0):
+    shards = partition.assign(pool, clients, np.random.default_rng(seed))
+    assert len(shards) == clients
+    everything = np.concatenate([s.part(part) for s in shards for part in ORIGIN])
+    assert len(np.unique(everything)) == len(everything), "an index was given twice"
+    for shard in shards:
+        for part, origin in ORIGIN.items():
+            assert shard.part(part).dtype == np.int64
+            assert (pool.origin[shard.part(part)] == origin).all()
+    again = partition.assign(pool, clients, np.random.default_rng(seed))
+    for a, b in zip(shards, again):
+        assert all(np.array_equal(a.part(part), b.part(part)) for part in ORIGIN)
+    return shards
+
+
+def matrix(pool, shards, part):
+    return np.array([np.bincount(pool.labels[s.part(part)], minlength=pool.classes) for s in shards])
+
+
+def spread(counts):
+    return (counts.max(axis=0) - counts.min(axis=0)).max()
+
+
+pools = st.builds(
+    make_pool,
+    train=st.lists(st.integers(0, 40), min_size=4, max_size=4).filter(sum),
+    test=st.lists(st.integers(0, 15), min_size=4, max_size=4).filter(sum),
+    val=st.lists(st.integers(0, 9), min_size=4, max_size=4),
+    domains=st.integers(1, 3),
+)
+
+
+@given(pool=pools, clients=st.integers(1, 12), seed=st.integers(0, 99))
+def test_iid_deals_everything_evenly(pool, clients, seed):
+    shards = assign(IID(), pool, clients, seed)
+    for part, origin in ORIGIN.items():
+        counts = matrix(pool, shards, part)
+        assert counts.sum() == (pool.origin == origin).sum()
+        assert spread(counts) <= 1
+        assert spread(counts.sum(axis=1)) <= 1
+
+
+@given(pool=pools, clients=st.integers(1, 12), seed=st.integers(0, 99))
+def test_domain_per_client(pool, clients, seed):
+    shards = assign(DomainPerClient(), pool, clients, seed)
+    domains = len(pool.domain_names)
+    for i, shard in enumerate(shards):
+        assert shard.domain == i % domains
+        assert all((pool.domains[shard.part(part)] == shard.domain).all() for part in ORIGIN)
+    for domain in range(min(domains, clients)):
+        for part, origin in ORIGIN.items():
+            counts = matrix(pool, shards[domain::domains], part)
+            assert counts.sum() == ((pool.origin == origin) & (pool.domains == domain)).sum()
+            assert spread(counts) <= 1
+
+
+def test_fewer_clients_than_domains_use_the_first_and_say_so(caplog):
+    pool = make_pool([30, 30], [30, 30], domains=3)
+    with caplog.at_level(logging.WARNING):
+        shards = assign(DomainPerClient(), pool, 2)
+    assert [s.domain for s in shards] == [0, 1]
+    assert "d2" in caplog.text
+
+
+def test_different_seeds_give_different_partitions():
+    pool = make_pool([50] * 10, [20] * 10, domains=2)
+    for partition in (IID(), Dirichlet(min_samples=1), Pathological(), DomainPerClient()):
+        one, two = (assign(partition, pool, 5, seed) for seed in (0, 1))
+        assert any(not np.array_equal(a.train, b.train) for a, b in zip(one, two))
+
+
+def test_a_shard_knows_its_domain_only_if_it_has_one():
+    assert all(s.domain is None for s in assign(IID(), make_pool([20, 20], [20, 20], domains=2), 2))
+    assert all(s.domain == 0 for s in assign(IID(), make_pool([20, 20], [20, 20]), 2))
+
+
+# --- Dirichlet
+# ---------------------------------------------------------------------------------------------------
+
+
+@settings(deadline=None, max_examples=40)
+@given(
+    alpha=st.sampled_from([0.1, 0.3, 1.0, 100.0]),
+    clients=st.integers(1, 6),
+    per_class=st.lists(st.integers(60, 200), min_size=5, max_size=5),
+    with_val=st.booleans(),
+    seed=st.integers(0, 99),
+)
+def test_dirichlet_invariants(alpha, clients, per_class, with_val, seed):
+    held_out = [n // 4 for n in per_class]
+    pool = make_pool(per_class, held_out, val=held_out if with_val else None)
+    shards = assign(Dirichlet(alpha, min_samples=3), pool, clients, seed)
+    train = matrix(pool, shards, "train")
+    assert train.sum(axis=0).tolist() == per_class
+    assert train.sum(axis=1).min() >= 3
+    for part in ("val", "test") if with_val else ("test",):
+        counts = matrix(pool, shards, part)
+        assert counts.sum(axis=0).tolist() == held_out
+        assert counts.sum(axis=1).min() >= 1
+        # the same shares, but for the truncation at the two ends of a piece
+        bound = 1 / np.array(per_class) + 1 / np.array(held_out)
+        assert (np.abs(train / per_class - counts / held_out) <= bound + 1e-9).all()
+    # who holds an equal share already gets no more
+    held_before = np.cumsum(train, axis=1) - train
+    full = held_before * clients >= sum(per_class)
+    assert train[full].max(initial=0) == 0
+
+
+def test_dirichlet_draws_equal_a_plain_loop():
+    """The vectorised draws are those of the procedure done one try and one client at a time."""
+    sizes, clients, alpha = np.array([70, 0, 31, 55]), 5, 0.3
+    cuts, valid = Dirichlet(alpha)._draw(sizes, clients, np.random.default_rng(7))
+    batch = partition_module._BATCH
+    drawn = np.random.default_rng(7).dirichlet([alpha] * clients, size=(batch, len(sizes)))
+    for t in range(batch):
+        held = [0] * clients
+        for c, size in enumerate(sizes):
+            share = [0.0 if held[j] >= sizes.sum() / clients else drawn[t, c, j] for j in range(clients)]
+            assert valid[t]
+            ends = [int(sum(share[: j + 1]) / sum(share) * size) for j in range(clients)]
+            pieces = [b - a for a, b in zip([0, *ends], ends)]
+            assert partition_module._pieces(cuts[t, c], size).tolist() == pieces
+            held = [h + p for h, p in zip(held, pieces)]
+
+
+def test_dirichlet_gets_more_even_with_alpha():
+    pool = make_pool([200] * 10, [50] * 10)
+
+    def distance(alpha):
+        counts = matrix(pool, assign(Dirichlet(alpha), pool, 5), "train")
+        return np.abs(counts / counts.sum(axis=1, keepdims=True) - 0.1).sum(axis=1).mean() / 2
+
+    assert distance(0.05) > distance(1) + 0.1 > distance(1000) + 0.2
+    assert distance(1000) < 0.05
+
+
+def test_dirichlet_settles_for_one_test_sample_and_says_so(caplog):
+    pool = make_pool([500] * 10, [40] * 10)  # 400 test samples: at most 8 for each of 50 clients
+    with caplog.at_level(logging.WARNING):
+        shards = assign(Dirichlet(1.0, min_samples=10), pool, 50)
+    assert "1 is enough now" in caplog.text
+    assert matrix(pool, shards, "train").sum(axis=1).min() >= 10
+    assert matrix(pool, shards, "test").sum(axis=1).min() >= 1
+
+
+def test_dirichlet_with_few_clients_does_not_lower_the_minimum(caplog):
+    pool = make_pool([500] * 10, [100] * 10)
+    with caplog.at_level(logging.WARNING):
+        shards = assign(Dirichlet(0.5, min_samples=10), pool, 10)
+    assert matrix(pool, shards, "test").sum(axis=1).min() >= 10
+    assert not caplog.text
+
+
+@pytest.mark.parametrize(
+    ("partition", "clients", "message"),
+    [
+        (Dirichlet(0.3), 1000, "needs at least 10000 training samples, and the data set has 5000"),
+        (Dirichlet(0.3, min_samples=1), 2000, "has only 1000 validation or test samples"),
+        (
+            Dirichlet(0.001),
+            100,
+            "drawn 2000 times without success: at best the smallest client had 0 training",
+        ),
+        (Dirichlet(0.001, min_samples=1), 100, "drawn 1000 times without success"),
+        (Pathological(3), 7, "3 x 7 / 10 must be a whole number.* multiple of 10 clients"),
+        (Pathological(4), 7, "multiple of 5 clients"),
+        (Pathological(11), 10, "classes_per_client is 11, but the data set has only 10"),
+    ],
+)
+def test_impossible_partitions_are_refused(partition, clients, message):
+    pool = make_pool([500] * 10, [100] * 10)
+    with pytest.raises(UserError, match=message):
+        partition.assign(pool, clients, np.random.default_rng(0))
+
+
+def test_the_error_names_the_nearest_counts():
+    pool = make_pool([100] * 10, [100] * 10)
+    with pytest.raises(UserError, match=r"smallest client had [3-9] training and \d+ test"):
+        Dirichlet(0.3, min_samples=10).assign(pool, 90, np.random.default_rng(0))
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: Dirichlet(alpha=0),
+        lambda: Dirichlet(alpha=-1.0),
+        lambda: Dirichlet(alpha=float("nan")),
+        lambda: Dirichlet(alpha=float("inf")),
+        lambda: Dirichlet(min_samples=0),
+        lambda: Pathological(classes_per_client=0),
+    ],
+)
+def test_impossible_values_are_refused(make):
+    with pytest.raises(UserError, match="must be"):
+        make()
+
+
+# --- Pathological
+# ------------------------------------------------------------------------------------------------
+
+
+@settings(deadline=None, max_examples=60)
+@given(
+    setting=st.sampled_from([(2, 10), (1, 5), (5, 10), (2, 4), (10, 10)]),
+    blocks=st.integers(1, 5),
+    per_class=st.integers(50, 300),
+    distinct=st.booleans(),
+    seed=st.integers(0, 99),
+)
+def test_pathological_invariants_where_s_divides_the_classes(setting, blocks, per_class, distinct, seed):
+    s, classes = setting
+    block = classes // s
+    clients, count = blocks * block, blocks
+    held_out = per_class // 2
+    pool = make_pool([per_class] * classes, [held_out] * classes)
+    shards = assign(Pathological(s, distinct), pool, clients, seed)
+    train, test = matrix(pool, shards, "train"), matrix(pool, shards, "test")
+    owned = train > 0
+    assert (owned.sum(axis=1) == s).all()
+    for b in range(blocks):  # each consecutive block of C/s clients owns every class exactly once
+        assert (owned[b * block : (b + 1) * block].sum(axis=0) == 1).all()
+    low, high = 0.4 / (0.4 + 0.6 * (count - 1)), 0.6 / (0.6 + 0.4 * (count - 1))
+    assert (train[owned] > low * per_class - 1).all()
+    assert (train[owned] <= high * per_class).all()
+    shares, test_shares = train[owned] / per_class, test[owned] / held_out
+    # both truncate the same share
+    assert (
+        np.maximum(shares, test_shares) < np.minimum(shares + 1 / per_class, test_shares + 1 / held_out)
+    ).all()
+    lost = per_class - train.sum(axis=0)  # truncated left-overs
+    assert (lost >= 0).all()
+    assert (lost < count).all()
+
+
+@pytest.mark.parametrize(
+    ("s", "classes", "clients"),
+    [(4, 10, 50), (6, 10, 10), (8, 10, 100), (3, 10, 20), (30, 100, 50), (70, 100, 10)],
+)
+def test_pathological_distinct_never_gives_a_class_twice(s, classes, clients):
+    for seed in range(5):
+        picks = Pathological(s)._pick(classes, clients, np.random.default_rng(seed))
+        assert all(len({c for c, _ in mine}) == s for mine in picks)
+        owners = np.bincount([c for mine in picks for c, _ in mine], minlength=classes)
+        assert (owners == s * clients // classes).all()
+        totals = np.zeros(classes)
+        for c, share in (pick for mine in picks for pick in mine):
+            totals[c] += share
+        np.testing.assert_allclose(totals, 1)
+
+
+def test_pathological_without_distinct_may_give_a_class_twice():
+    doubled = 0
+    for seed in range(20):
+        picks = Pathological(6, distinct=False)._pick(10, 10, np.random.default_rng(seed))
+        assert all(len(mine) == 6 for mine in picks)
+        doubled += sum(len({c for c, _ in mine}) < 6 for mine in picks)
+    assert doubled > 0
+
+
+def test_settings_name_the_class_and_its_arguments():
+    assert Dirichlet(0.5, 3).settings() == {"name": "Dirichlet", "alpha": 0.5, "min_samples": 3}
+    assert IID().settings() == {"name": "IID"}

@@ -1,0 +1,84 @@
+import tracemalloc
+
+import numpy as np
+import pytest
+
+import rayfl.data.synthetic as synthetic
+from rayfl.data import TEST, TRAIN, DomainPerClient, Synthetic
+from rayfl.errors import UserError
+
+
+def test_exact_number_of_samples_per_client():
+    data = Synthetic(train=5000, test=1000, shape=(1, 2, 2)).federate(100, 0)
+    assert set(data.counts("train")) == {50}
+    assert set(data.counts("test")) == {10}
+    assert (data.label_matrix() == 5).all()
+
+
+def test_the_seed_decides_every_byte():
+    def images(**options):
+        return Synthetic(train=300, test=20, shape=(3, 5, 7), domains=2, **options).load().images
+
+    assert np.array_equal(images(seed=3), images(seed=3))
+    assert np.array_equal(images(), images(seed=0))
+    assert not np.array_equal(images(seed=3), images(seed=4))
+
+
+def test_chunks_do_not_matter(monkeypatch):
+    whole = Synthetic(train=300, test=20, shape=(1, 4, 4)).load()
+    monkeypatch.setattr(synthetic, "_CHUNK", 7)
+    assert np.array_equal(whole.images, Synthetic(train=300, test=20, shape=(1, 4, 4)).load().images)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "uint8"])
+def test_classes_can_be_told_apart(dtype):
+    pool = Synthetic(train=400, test=200, shape=(3, 8, 8), dtype=dtype).load()
+    assert pool.images.dtype == dtype
+    flat = pool.images.reshape(len(pool), -1).astype(np.float64)
+    train, test = pool.indices(TRAIN), pool.indices(TEST)
+    means = np.stack([flat[train][pool.labels[train] == c].mean(axis=0) for c in range(10)])
+    nearest = ((flat[test][:, None] - means) ** 2).sum(axis=2).argmin(axis=1)
+    assert (nearest == pool.labels[test]).mean() > 0.95
+
+
+def test_noise_hides_the_classes():
+    quiet, loud = (Synthetic(train=100, test=10, shape=(1, 4, 4), noise=noise).load() for noise in (0.0, 5.0))
+    first = quiet.images[quiet.labels == 0]
+    assert (first == first[0]).all()
+    assert loud.images.std() > 3 * quiet.images.std()
+
+
+def test_domains_differ_and_are_balanced():
+    data = Synthetic(train=600, test=120, classes=3, shape=(3, 8, 8), domains=4, partition=DomainPerClient())
+    federated = data.federate(4, 0)
+    assert (federated.label_matrix() == 50).all()
+    pool = federated.pool
+    brightness = np.array([pool.images[s.train].mean(axis=(0, 2, 3)) for s in federated.shards])
+    distances = np.abs(brightness[:, None] - brightness).max(axis=2)
+    assert distances[~np.eye(4, dtype=bool)].min() > 0.1
+
+
+def test_little_memory_beside_the_result():
+    tracemalloc.start()
+    images = Synthetic(train=6000, test=10).load().images
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert peak < 1.3 * images.nbytes
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"train": 0},
+        {"test": 0},
+        {"classes": 1},
+        {"domains": 0},
+        {"shape": (3, 0, 8)},
+        {"noise": -1.0},
+        {"noise": float("nan")},
+        {"dtype": "float16"},
+    ],
+)
+def test_impossible_values_are_refused(options):
+    with pytest.raises(UserError, match=next(iter(options))):
+        Synthetic(**options)

@@ -1,0 +1,252 @@
+import subprocess
+import sys
+import types
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor, nn
+from torch.func import functional_call, grad, stack_module_state, vmap
+
+from rayfl.errors import UserError
+from rayfl.nets import CUTS, NETS, SplitNet, build
+from rayfl.nets.split import drop_batch_counts
+
+LEAST = {
+    "lenet": 16,
+    "cnn": 16,
+    "cnn-b": 16,
+    "DigitModel": 4,
+    "FedAvgCNN": 16,
+    "ResNet18": 1,
+    "ResNet18-7x7": 1,
+}
+MODULE = "a_users_own_nets"
+
+
+def parameters(module: nn.Module) -> int:
+    return sum(p.numel() for p in module.parameters())
+
+
+def norms(net: nn.Module) -> list[nn.Module]:
+    return [m for m in net.modules() if isinstance(m, nn.BatchNorm1d | nn.BatchNorm2d)]
+
+
+def statistics(net: nn.Module) -> int:
+    return sum(b.numel() for b in net.buffers())
+
+
+@pytest.mark.parametrize(
+    ("name", "side", "classes", "count"),
+    [
+        ("lenet", 32, 10, 62_006),
+        ("cnn", 32, 10, 121_182),
+        ("cnn", 32, 100, 128_832),
+        ("cnn-b", 32, 10, 121_182 + 504),
+        ("DigitModel", 28, 10, 14_219_210),
+        ("FedAvgCNN", 32, 20, 883_668),
+        ("ResNet18-7x7", 32, 10, 11_181_642),
+        ("ResNet18", 32, 10, 11_181_642 - 64 * 3 * (7 * 7 - 3 * 3)),
+    ],
+)
+def test_parameter_counts_are_those_of_the_papers(name: str, side: int, classes: int, count: int) -> None:
+    assert parameters(build(name, (3, side, side), classes)) == count
+
+
+def test_batchnorm_of_cnn_b() -> None:
+    net = build("cnn-b")
+    assert sum(parameters(m) for m in norms(net)) == statistics(net) == 504
+
+
+def test_parts_of_digit_model() -> None:
+    net = build("DigitModel", (3, 28, 28), 10)
+    assert parameters(net.conv) == 312_768
+    assert parameters(net.fc) + parameters(net.head) == 13_906_442
+    assert sum(parameters(m) for m in norms(net)) == statistics(net) == 5_632
+
+
+def test_batchnorm_of_resnet18() -> None:
+    net = build("ResNet18-7x7")
+    assert sum(parameters(m) for m in norms(net)) == statistics(net) == 9_600
+    assert parameters(net.fc) == 0
+
+
+@pytest.mark.parametrize(
+    ("name", "width"),
+    [
+        ("lenet", 84),
+        ("cnn", 84),
+        ("cnn-b", 84),
+        ("DigitModel", 512),
+        ("FedAvgCNN", 512),
+        ("ResNet18", 512),
+        ("ResNet18-7x7", 512),
+    ],
+)
+def test_parts_follow_one_another(name: str, width: int) -> None:
+    net = build(name, (3, 32, 32), 7).eval()
+    x = torch.randn(2, 3, 32, 32)
+    flat = net.conv(x)
+    assert flat.dim() == 2
+    features = net.features(x)
+    assert features.shape == (2, width)
+    assert torch.equal(features, net.fc(flat))
+    assert torch.equal(net(x), net.head(features))
+    assert net(x).shape == (2, 7)
+
+
+@pytest.mark.parametrize("name", NETS)
+def test_entries_are_named_after_the_parts_of_the_cuts(name: str) -> None:
+    parts = {entry.partition(".")[0] for entry in build(name).state_dict()}
+    assert parts <= {"conv", "fc", "head"}
+    assert set(CUTS["last_layer"]) == {"head"}
+    assert set(CUTS["fc_stack"]) | {"conv"} >= parts
+
+
+@pytest.mark.parametrize("name", NETS)
+def test_all_entries_are_float(name: str) -> None:
+    assert {v.dtype for v in build(name).state_dict().values()} == {torch.float32}
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    name=st.sampled_from([n for n in NETS if not n.startswith("ResNet")]),
+    channels=st.integers(1, 4),
+    extra=st.tuples(st.integers(0, 9), st.integers(0, 9)),
+    classes=st.integers(2, 12),
+)
+def test_sizes_follow_from_the_image(name: str, channels: int, extra: tuple[int, int], classes: int) -> None:
+    shape = (channels, LEAST[name] + extra[0], LEAST[name] + extra[1])
+    assert build(name, shape, classes).eval()(torch.zeros(2, *shape)).shape == (2, classes)
+
+
+@pytest.mark.parametrize("name", [n for n in NETS if LEAST[n] > 1])
+@pytest.mark.parametrize("narrow", [1, 2])
+def test_smaller_images_are_refused_with_the_smallest_that_fit(name: str, narrow: int) -> None:
+    shape = [3, 40, 40]
+    shape[narrow] = LEAST[name] - 1
+    with pytest.raises(
+        UserError, match=f"at least {LEAST[name]}x{LEAST[name]} pixels.*{shape[1]}x{shape[2]}"
+    ):
+        build(name, (shape[0], shape[1], shape[2]), 10)
+
+
+@pytest.mark.parametrize("name", ["ResNet18", "ResNet18-7x7"])
+def test_resnet_takes_grey_and_tiny_images(name: str) -> None:
+    assert build(name, (1, 1, 1), 3).eval()(torch.zeros(2, 1, 1, 1)).shape == (2, 3)
+
+
+@pytest.mark.parametrize("name", NETS)
+def test_same_seed_same_weights(name: str) -> None:
+    first, second, third = (build(name) for seed in (1, 1, 2) if torch.manual_seed(seed))
+    pairs = list(zip(first.parameters(), second.parameters(), third.parameters()))
+    assert all(torch.equal(a, b) for a, b, _ in pairs)
+    assert any(not torch.equal(a, c) for a, _, c in pairs)
+
+
+@pytest.mark.parametrize("name", ["cnn", "cnn-b", "ResNet18", "ResNet18-7x7"])
+def test_stacked_gradients_and_statistics_are_those_of_each_net(name: str) -> None:
+    nets = [build(name, (3, 16, 16), 3).double() for _ in range(2)]
+    x = torch.randn(2, 4, 3, 16, 16, dtype=torch.float64)
+    stacked, buffers = stack_module_state(nets)
+    buffers = {key: value.clone() for key, value in buffers.items()}
+
+    def loss(w: dict[str, Tensor], b: dict[str, Tensor], x: Tensor) -> Tensor:
+        scores: Tensor = functional_call(nets[0], {**w, **b}, (x,))
+        return scores.square().mean()
+
+    together = vmap(grad(loss))(stacked, buffers, x)
+    for k, net in enumerate(nets):
+        alone = torch.autograd.grad(net(x[k]).square().mean(), list(net.parameters()))
+        for (key, _), g in zip(net.named_parameters(), alone):
+            torch.testing.assert_close(together[key][k], g, rtol=1e-9, atol=1e-12)
+        for key, b in net.named_buffers():
+            torch.testing.assert_close(buffers[key][k], b, rtol=1e-9, atol=1e-12)
+
+
+@pytest.mark.parametrize("name", ["cnn-b", "ResNet18"])
+def test_training_updates_running_statistics(name: str) -> None:
+    net = build(name, (3, 16, 16), 3)
+    before = {key: value.clone() for key, value in net.named_buffers()}
+    net(torch.randn(4, 3, 16, 16))
+    assert before
+    assert all(not torch.equal(value, before[key]) for key, value in net.named_buffers())
+
+
+def test_plain_average_statistics_are_refused() -> None:
+    with pytest.raises(UserError, match=r"layer '1'.*momentum=None"):
+        drop_batch_counts(nn.Sequential(nn.Linear(2, 2), nn.BatchNorm1d(2, momentum=None)))
+    drop_batch_counts(nn.Sequential(nn.BatchNorm1d(2, momentum=None, track_running_stats=False)))
+
+
+@pytest.mark.parametrize(
+    ("wrong", "meant"), [("LeNet", "lenet"), ("resnet-18", "ResNet18"), ("cnnb", "cnn-b")]
+)
+def test_unknown_name_lists_the_nets_and_suggests_one(wrong: str, meant: str) -> None:
+    with pytest.raises(UserError, match=f"no net '{wrong}'; did you mean '{meant}'") as caught:
+        build(wrong)
+    assert all(name in str(caught.value) for name in NETS)
+
+
+@pytest.mark.parametrize("shape", [(3, 32), (0, 32, 32), (3, 32, -1)])
+def test_impossible_shape_is_refused(shape: tuple[int, int, int]) -> None:
+    with pytest.raises(UserError, match="channels, height, width"):
+        build("lenet", shape, 10)
+
+
+def test_a_single_class_is_refused() -> None:
+    with pytest.raises(UserError, match="at least 2 classes, got 1"):
+        build("lenet", (3, 32, 32), 1)
+
+
+@pytest.fixture
+def users(monkeypatch: pytest.MonkeyPatch) -> types.ModuleType:
+    module = types.ModuleType(MODULE)
+    monkeypatch.setitem(sys.modules, MODULE, module)
+    return module
+
+
+def tiny(shape: tuple[int, int, int], classes: int) -> SplitNet:
+    size = shape[0] * shape[1] * shape[2]
+    conv = nn.Sequential(nn.Flatten(), nn.BatchNorm1d(size))
+    return SplitNet(conv, nn.Sequential(nn.Linear(size, 4), nn.Dropout()), nn.Linear(4, classes))
+
+
+def test_a_users_own_net(users: types.ModuleType) -> None:
+    users.tiny = tiny  # type: ignore[attr-defined]
+    net = build(f"{MODULE}.tiny", (1, 2, 2), 3)
+    assert net.training
+    assert torch.equal(net.get_buffer("conv.1.running_var"), torch.ones(4))  # looking did not train it
+    assert net(torch.zeros(5, 1, 2, 2)).shape == (5, 3)
+    assert "conv.1.num_batches_tracked" not in net.state_dict()
+
+
+@pytest.mark.parametrize(
+    ("value", "message"),
+    [
+        ("text", "is not a function"),
+        (lambda shape: tiny(shape, 10), "calling net.shape, classes. failed"),
+        (lambda shape, classes: nn.Linear(4, 2), "returns a Linear, not a rayfl.nets.SplitNet"),
+        (lambda shape, classes: tiny(shape, classes + 1), r"returns \(2, 4\), not 2 x 3 scores"),
+        (lambda shape, classes: tiny((3, 2, 2), classes), r"does not take images of shape \(1, 2, 2\)"),
+    ],
+)
+def test_a_users_net_that_does_not_fit_is_refused(
+    users: types.ModuleType, value: object, message: str
+) -> None:
+    users.net = value  # type: ignore[attr-defined]
+    with pytest.raises(UserError, match=f"net '{MODULE}.net'.*{message}"):
+        build(f"{MODULE}.net", (1, 2, 2), 3)
+
+
+def test_a_users_net_that_is_not_there_is_refused(users: types.ModuleType) -> None:
+    with pytest.raises(UserError, match=f"module '{MODULE}' has no 'missing'"):
+        build(f"{MODULE}.missing")
+    with pytest.raises(UserError, match="cannot import 'no_such_module_at_all'"):
+        build("no_such_module_at_all.net")
+
+
+def test_torchvision_is_only_imported_for_resnet() -> None:
+    code = "import sys; from rayfl.nets import build; build('lenet'); assert 'torchvision' not in sys.modules"
+    subprocess.run([sys.executable, "-c", code], check=True)

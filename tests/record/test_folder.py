@@ -1,0 +1,234 @@
+import json
+import math
+import resource
+from contextlib import contextmanager
+
+import numpy as np
+import pandas as pd
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from made_up import partition, record, write_run
+
+from rayfl.errors import UserError
+from rayfl.record.folder import RunFolder, _line, check_unused
+from rayfl.record.history import read_lines
+
+
+@pytest.fixture
+def folder(tmp_path):
+    made = RunFolder.create(tmp_path / "run", "rounds: 5\n", tensorboard=False)
+    made.write_partition(partition(4))
+    return made
+
+
+def lines(path):
+    return list(read_lines(path))
+
+
+def test_a_finished_run_leaves_these_files(tmp_path):
+    run = write_run(tmp_path / "run", tensorboard=True)
+    assert {p.name for p in run.iterdir()} == {
+        "config.yaml",
+        "environment.json",
+        "metrics.jsonl",
+        "engine.jsonl",
+        "partition.json",
+        "clients.parquet",
+        "summary.json",
+        "tensorboard",
+    }
+    assert json.loads((run / "partition.json").read_text()) == partition(6)
+    assert (run / "config.yaml").read_text().startswith("method:\n")
+
+
+def test_an_empty_folder_is_used_and_a_used_one_refused(tmp_path):
+    (tmp_path / "empty").mkdir()
+    RunFolder.create(tmp_path / "empty", "rounds: 1\n")
+    for used in (tmp_path, tmp_path / "empty", tmp_path / "empty" / "config.yaml"):
+        with pytest.raises(UserError, match=r"choose another --output, or continue .* --resume"):
+            check_unused(used)
+        with pytest.raises(UserError, match="already exists"):
+            RunFolder.create(used, "rounds: 2\n")
+    assert (tmp_path / "empty" / "config.yaml").read_text() == "rounds: 1\n"
+
+
+def test_a_folder_that_cannot_be_made_is_an_explained_error(tmp_path):
+    (tmp_path / "file").write_text("")
+    with pytest.raises(UserError, match=r"file.run cannot be"):
+        RunFolder.create(tmp_path / "file" / "run", "rounds: 1\n")
+
+
+def test_the_environment_holds_versions_and_the_command_but_no_variables(tmp_path, monkeypatch):
+    monkeypatch.setenv("RAYFL_TEST_SECRET", "hunter2 in plain sight")
+    RunFolder.create(tmp_path / "run", "rounds: 1\n")
+    text = (tmp_path / "run" / "environment.json").read_text()
+    found = json.loads(text)
+    assert found["packages"]["numpy"] == np.__version__
+    assert found.keys() >= {"python", "platform", "cpu", "cpus", "git_commit", "command"}
+    assert "hunter2" not in text
+    assert "RAYFL_TEST_SECRET" not in text
+
+
+def test_lines_are_compact_sorted_and_on_disk_at_once(folder):
+    folder.append_engine({"seconds": np.float32(0.5), "round": np.int64(0), "bytes": np.arange(3)})
+    written = (folder.path / "engine.jsonl").read_bytes()
+    assert written == b'{"bytes":[0,1,2],"round":0,"seconds":0.5}\n'
+
+
+def test_equal_records_are_equal_bytes_whatever_the_order_of_their_keys(folder):
+    made = record(0, partition(4))
+    assert _line(made) == _line(dict(reversed(made.items())))
+
+
+def test_values_that_are_not_finite_become_null_and_are_named(folder):
+    made = record(0, partition(4)) | {"loss": [math.nan, np.float32("inf")]}
+    made["evaluation"]["after_aggregation"]["personal"]["test"]["loss"][3] = -math.inf
+    folder.append_metrics(made)
+    (found,) = lines(folder.path / "metrics.jsonl")
+    assert found["loss"] == [None, None]
+    assert found["not_finite"] == [
+        "evaluation.after_aggregation.personal.test.loss.3=-inf",
+        "loss.0=nan",
+        "loss.1=inf",
+    ]
+    folder.append_metrics(record(1, partition(4)))
+    assert "not_finite" not in lines(folder.path / "metrics.jsonl")[1]
+    assert math.isnan(folder.finish().rounds["loss"][0])
+
+
+json_values = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text(),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(), inner, max_size=3),
+    max_leaves=10,
+)
+
+
+@given(st.dictionaries(st.text(), json_values, max_size=4))
+def test_any_record_is_one_line_and_reads_back_as_it_was(content):
+    text = _line(content)
+    assert "\n" not in text
+    assert json.loads(text) == content
+
+
+def test_a_value_that_json_cannot_hold_is_a_programming_error(folder):
+    with pytest.raises(TypeError, match="set"):
+        folder.append_engine({"round": 0, "x": {1, 2}})
+    assert (folder.path / "engine.jsonl").read_bytes() == b""
+
+
+def test_truncate_removes_the_round_later_ones_and_a_torn_line(tmp_path):
+    run = write_run(tmp_path / "run", rounds=10, stop_after=7)
+    before = (run / "metrics.jsonl").read_bytes().splitlines(keepends=True)
+    with (run / "metrics.jsonl").open("ab") as file:
+        file.write(b'{"cohort":[1,2],"ro')
+    with (run / "engine.jsonl").open("ab") as file:
+        file.write(b'{"event":"actor lost"}\n{"round":7')
+    folder = RunFolder.resume(run, 5, tensorboard=False)
+    assert (run / "metrics.jsonl").read_bytes() == b"".join(before[:5])
+    assert [line.get("round") for line in lines(run / "engine.jsonl")] == [0, 1, 2, 3, 4, None]
+    folder.append_metrics(record(5, partition(6), evaluate=True))
+    assert len(lines(run / "metrics.jsonl")) == 6
+
+
+def test_a_resumed_run_has_the_bytes_of_one_that_was_never_stopped(tmp_path):
+    whole = write_run(tmp_path / "whole")
+    run = write_run(tmp_path / "stopped", stop_after=7)
+    config = (run / "config.yaml").read_text()
+    folder = RunFolder.resume(run, 4, config=config.replace("rounds: 10", "rounds: 8"), tensorboard=False)
+    folder.write_partition(partition(6))
+    for r in range(4, 10):
+        folder.append_metrics(record(r, partition(6), evaluate=r % 2 == 1))
+    folder.finish()
+    for name in ("metrics.jsonl", "partition.json", "clients.parquet"):
+        assert (run / name).read_bytes() == (whole / name).read_bytes()
+    assert "rounds: 8" in (run / "config.yaml").read_text()
+    (again,) = json.loads((run / "environment.json").read_text())["resumed"]
+    assert again["round"] == 4
+
+
+def test_resume_refuses_records_that_do_not_reach_the_checkpoint(tmp_path):
+    run = write_run(tmp_path / "run", stop_after=3)
+    before = (run / "metrics.jsonl").read_bytes()
+    with pytest.raises(UserError, match=r"metrics.jsonl has no line for round 3, so the run cannot go on"):
+        RunFolder.resume(run, 5)
+    assert (run / "metrics.jsonl").read_bytes() == before
+
+
+def test_resume_refuses_what_is_no_run_folder(tmp_path):
+    with pytest.raises(UserError, match="not a run folder: it has no config"):
+        RunFolder.resume(tmp_path, 0)
+
+
+def test_a_damaged_line_in_the_middle_is_named(tmp_path):
+    run = write_run(tmp_path / "run", stop_after=3)
+    content = (run / "metrics.jsonl").read_bytes().splitlines(keepends=True)
+    (run / "metrics.jsonl").write_bytes(content[0] + b"\x00\x00\n" + content[2])
+    with pytest.raises(UserError, match=r"metrics.jsonl is damaged: line 2"):
+        RunFolder.resume(run, 1)
+
+
+@contextmanager
+def no_room_beyond(size):
+    """Let no file grow beyond this size, as on a full disk."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size, hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+
+
+def test_a_full_disk_names_the_file_and_leaves_the_earlier_lines(folder):
+    folder.append_metrics(record(0, partition(4)))
+    path = folder.path / "metrics.jsonl"
+    before = path.read_bytes()
+    with (
+        no_room_beyond(len(before) + 50),
+        pytest.raises(UserError, match=r"metrics.jsonl cannot be written: .*; the earlier lines are intact"),
+    ):
+        folder.append_metrics(record(1, partition(4)))
+    assert path.read_bytes() == before
+    folder.append_metrics(record(1, partition(4)))
+    assert [line["round"] for line in lines(path)] == [0, 1]
+
+
+def test_a_full_disk_leaves_the_old_whole_file(folder):
+    before = (folder.path / "partition.json").read_bytes()
+    with no_room_beyond(40), pytest.raises(UserError, match=r"partition.json cannot be written"):
+        folder.write_partition(partition(50))
+    assert (folder.path / "partition.json").read_bytes() == before
+
+
+def test_the_parquet_table_is_the_table_of_the_result(folder):
+    for r in range(3):
+        folder.append_metrics(record(r, partition(4), evaluate=r != 1))
+    result = folder.finish()
+    pd.testing.assert_frame_equal(pd.read_parquet(folder.path / "clients.parquet"), result.clients)
+    assert json.loads((folder.path / "summary.json").read_text()) == result.summary
+
+
+def test_tensorboard_events_hold_the_figures_and_a_resume_replaces_its_rounds(tmp_path):
+    accumulator = pytest.importorskip("tensorboard.backend.event_processing.event_accumulator")
+    run = tmp_path / "run"
+    folder = RunFolder.create(run, "rounds: 4\n")
+    folder.write_partition(partition(4))
+    for r in range(3):
+        folder.append_metrics(record(r, partition(4)))
+    folder.close()
+    folder = RunFolder.resume(run, 2)
+    for r in (2, 3):
+        folder.append_metrics(record(r, partition(4), seed=9))
+    result = folder.finish()
+    events = accumulator.EventAccumulator(str(run / "tensorboard")).Reload()
+    tag = "accuracy/test/after_aggregation/personal/mean"
+    assert set(events.Tags()["scalars"]) >= {
+        "train/loss",
+        "bytes/up",
+        "bytes/down",
+        tag,
+        "accuracy/val/after_aggregation/global/pooled",
+    }
+    assert [event.step for event in events.Scalars(tag)] == [0, 1, 2, 3]
+    expected = result.rounds["test/after_aggregation/personal"]
+    np.testing.assert_allclose([event.value for event in events.Scalars(tag)], expected, rtol=1e-6)

@@ -1,0 +1,244 @@
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from made_up import partition, record
+
+from rayfl.record.history import History, Population
+from rayfl.record.metrics import counted_scores, figures, round_figures, summarise
+from rayfl.record.protocol import PROTOCOLS, Protocol
+
+DEFAULT = PROTOCOLS["default"]
+
+
+def people(test, train=None, val=None, domains=None):
+    """A population with these test sizes; by default 10 validation samples each and domain None."""
+    n = len(test)
+    domains = domains or [None] * n
+    names = sorted({d for d in domains if d})
+    split = {
+        "domain_names": names,
+        "clients": [
+            {
+                "train": (train or [100] * n)[i],
+                "val": (val or [10] * n)[i],
+                "test": test[i],
+                "domain": None if domains[i] is None else names.index(domains[i]),
+            }
+            for i in range(n)
+        ],
+    }
+    return Population.from_partition(split)
+
+
+def line(round, correct, val=None, cohort=(0,), point="after_aggregation", view="personal", **more):
+    """A record with these numbers of correct answers."""
+    parts = {"test": {"correct": correct, "loss": [1.0] * len(correct)}}
+    if val is not None:
+        parts["val"] = {"correct": val, "loss": [1.0] * len(val)}
+    made = {
+        "round": round,
+        "cohort": list(cohort),
+        "samples": [100 for _ in cohort],
+        "loss": [2.0 for _ in cohort],
+        "steps": [1 for _ in cohort],
+        "dropped": [],
+        "up": {"weights": [10 for _ in cohort]},
+        "down": {"weights": [20 for _ in cohort], "extra": [1 for _ in cohort]},
+        "evaluation": {point: {view: parts}},
+    }
+    return made | more
+
+
+def summary(population, records, protocol=DEFAULT, rounds=None):
+    return summarise(History.build(population, records), protocol, rounds or len(records))
+
+
+def test_figures_of_three_clients_by_hand():
+    # Accuracies 8/10, 5/20 and 10/10; client 3 has no data, client 4 no score.
+    population = people([10, 20, 10, 0, 10], train=[100, 300, 100, 50, 50])
+    found = figures(np.array([8, 5, 10, math.nan, math.nan]), population)
+    assert found == pytest.approx(
+        {
+            "mean": (0.8 + 0.25 + 1) / 3,
+            "median": 0.8,
+            "std": math.sqrt(((0.8**2 + 0.25**2 + 1) / 3) - ((0.8 + 0.25 + 1) / 3) ** 2),
+            "worst_decile": 0.25,
+            "pooled": 23 / 40,
+            "weighted": (0.8 * 100 + 0.25 * 300 + 1 * 100) / 500,
+            "clients": 3,
+            "left_out": 2,
+        }
+    )
+
+
+@pytest.mark.parametrize(("clients", "worst"), [(10, 1), (11, 2), (20, 2), (21, 3)])
+def test_the_worst_decile_is_the_mean_of_the_lowest_tenth_rounded_up(clients, worst):
+    correct = np.arange(clients, dtype=float)[::-1]
+    found = figures(correct, people([100] * clients))
+    assert found["worst_decile"] == pytest.approx(np.arange(worst).mean() / 100)
+
+
+def test_no_client_with_a_score_gives_nan_and_a_count():
+    found = figures(np.array([math.nan, math.nan]), people([0, 10]))
+    assert math.isnan(found["mean"])
+    assert math.isnan(found["pooled"])
+    assert (found["clients"], found["left_out"]) == (0, 2)
+
+
+@given(
+    st.lists(st.tuples(st.integers(0, 30), st.integers(1, 30), st.integers(1, 500)), min_size=1, max_size=40)
+)
+def test_figures_lie_where_they_must(clients):
+    test = [max(correct, n) for correct, n, _ in clients]
+    correct = np.array([c for c, _, _ in clients], dtype=float)
+    found = figures(correct, people(test, train=[t for _, _, t in clients]))
+    accuracy = correct / test
+    for name in ("mean", "median", "pooled", "weighted", "worst_decile"):
+        assert accuracy.min() - 1e-12 <= found[name] <= accuracy.max() + 1e-12
+    assert found["worst_decile"] <= found["mean"] + 1e-12
+    equal = figures(accuracy * 100, people([100] * len(test)))
+    assert equal["pooled"] == pytest.approx(equal["mean"])
+    assert equal["weighted"] == pytest.approx(equal["mean"])
+
+
+def test_best_by_validation_is_chosen_by_validation_and_never_by_test():
+    # Round 0 is best on test, round 1 on validation data, round 2 is the last.
+    records = [line(0, [10, 10], [2, 2]), line(1, [4, 6], [9, 7]), line(2, [7, 7], [5, 5])]
+    view = summary(people([10, 10]), records)["views"][0]
+    assert view["best_val"]["rounds"] == [1]
+    assert view["best_val"]["mean"] == pytest.approx(0.5)
+    assert view["last"]["mean"] == pytest.approx(0.7)
+    assert view["last_k"]["mean"] == pytest.approx((1 + 0.5 + 0.7) / 3)
+    assert view["last_k"]["rounds"] == [0, 1, 2]
+
+
+def test_of_equally_good_rounds_the_earliest_is_the_best():
+    records = [line(0, [1], [5]), line(1, [2], [8]), line(2, [3], [8])]
+    assert summary(people([10]), records)["views"][0]["best_val"]["rounds"] == [1]
+
+
+def test_without_validation_data_there_is_no_best_round():
+    without = summary(people([10], val=[0]), [line(0, [5])])["views"][0]
+    assert without["best_val"] is None
+    empty = summary(people([10], val=[0]), [line(0, [5], val=[None])])["views"][0]
+    assert empty["best_val"] is None
+
+
+def test_the_last_five_evaluations_are_averaged():
+    records = [line(r, [r, 2 * r]) for r in range(8)]
+    chosen = summary(people([20, 20]), records, PROTOCOLS["fedios_global"])["views"][0]["last_k"]
+    assert chosen["rounds"] == [3, 4, 5, 6, 7]
+    assert chosen["mean"] == pytest.approx(1.5 * 5 / 20)
+    assert chosen["over_rounds"]["mean"] == pytest.approx(1.5 * math.sqrt(2) / 20)
+
+
+def test_a_window_takes_its_own_rounds_and_reports_their_deviation():
+    window = Protocol("default", average="pooled", choose="window", length=4, step=2)
+    # Of the last four of ten rounds, numbers 6 to 9, every second one that ends with the last: 7 and 9.
+    records = [line(r, [r, 0]) for r in (1, 3, 5, 6, 7, 8, 9)]
+    headline = summary(people([10, 10]), records, window, rounds=10)["headline"]
+    assert headline["rounds"] == [7, 9]
+    assert headline["accuracy"] == pytest.approx((7 + 9) / 2 / 20)
+    assert headline["std"] == pytest.approx(1 / 20)
+
+
+def test_after_training_keeps_the_last_known_score_of_absent_clients():
+    records = [
+        line(0, [5, None, 8], cohort=[0, 2], point="after_training"),
+        line(1, [None, 3, None], cohort=[1], point="after_training"),
+        line(2, [7, None, None], cohort=[0], point="after_training"),
+    ]
+    history = History.build(people([10, 10, 10]), records)
+    filled = history.score("after_training", "personal", "test")
+    np.testing.assert_array_equal(filled.correct, [[5, np.nan, 8], [5, 3, 8], [7, 3, 8]])
+    found = summarise(history, PROTOCOLS["fedios"], 3)["views"][0]
+    assert found["last"]["mean"] == pytest.approx(0.6)
+    assert found["last_k"]["mean"] == pytest.approx((0.65 + 16 / 30 + 0.6) / 3)
+
+
+def test_after_aggregation_fills_nothing():
+    history = History.build(people([10, 10]), [line(0, [5, 5]), line(1, [None, 6])])
+    scores = history.score("after_aggregation", "personal", "test")
+    np.testing.assert_array_equal(scores.correct, [[5, 5], [np.nan, 6]])
+
+
+def test_dcpfl_leaves_out_clients_that_have_never_been_trained():
+    # Client 2 is only ever scored with its initial model, client 1's first update was dropped.
+    records = [
+        line(0, [9, 9, 1], cohort=[0, 1], dropped=[1], point="after_training"),
+        line(1, [9, 9, 1], cohort=[0], point="after_training"),
+        line(2, [9, 5, 1], cohort=[1], point="after_training"),
+    ]
+    population = people([10, 10, 10])
+    history = History.build(population, records)
+    counted = counted_scores(history, PROTOCOLS["dcpfl"], "after_training", "personal", "test")
+    np.testing.assert_array_equal(counted.correct, [[9, np.nan, np.nan], [9, np.nan, np.nan], [9, 5, np.nan]])
+    headline = summarise(history, PROTOCOLS["dcpfl"], 3)["headline"]
+    assert headline["accuracy"] == pytest.approx(0.7)
+    assert (headline["clients"], headline["left_out"]) == (2, 1)
+    everyone = summarise(history, PROTOCOLS["fedios"], 3)["views"][0]["last"]
+    assert everyone["mean"] == pytest.approx(0.5)
+
+
+def test_fdse_chooses_by_weighted_validation_and_reports_all_and_avg():
+    population = people([10, 30], train=[900, 100])
+    records = [
+        line(0, [9, 3], [8, 1], point="after_training"),
+        line(1, [3, 24], [5, 10], point="after_training"),
+    ]
+    found = summary(population, records, PROTOCOLS["fdse"])
+    assert found["headline"]["rounds"] == [0]
+    assert found["headline"]["accuracy"] == pytest.approx(12 / 40)
+    assert found["views"][0]["best_val"]["mean"] == pytest.approx(0.5)
+    plain = Protocol("default", point="after_training", choose="best_val")
+    assert summary(population, records, plain)["headline"]["rounds"] == [1]
+
+
+def test_the_headline_is_none_without_a_score_that_counts():
+    records = [line(0, [5])]
+    assert summary(people([10]), records, PROTOCOLS["fedios"])["headline"] is None
+    assert summary(people([10]), records, PROTOCOLS["fedios_global"])["headline"] is None
+    assert summary(people([10]), records, PROTOCOLS["fedco2_feature"])["headline"] is None
+    assert summary(people([10]), [line(0, [5], view="global")])["headline"]["view"] == "global"
+
+
+def test_figures_per_domain():
+    population = people([10, 10, 20, 10], domains=["ink", "paper", "ink", None])
+    domains = summary(population, [line(0, [5, 9, 20, 10])])["views"][0]["last"]["domains"]
+    assert domains == {
+        "ink": {"clients": 2, "mean": pytest.approx(0.75), "pooled": pytest.approx(25 / 30)},
+        "paper": {"clients": 1, "mean": pytest.approx(0.9), "pooled": pytest.approx(0.9)},
+    }
+
+
+def test_totals_of_a_run():
+    records = [
+        line(0, [5, 5], cohort=[0, 1]),
+        line(1, [6, 6], cohort=[1], dropped=[1], loss=[None], not_finite=["loss.0=nan"]),
+    ]
+    found = summary(people([10, 10]), records, rounds=5)
+    assert (found["rounds"], found["completed"], found["clients"]) == (5, 2, 2)
+    assert (found["up"], found["down"]) == (30, 63)
+    assert (found["dropped"], found["not_finite"], found["loss"]) == (1, 1, None)
+
+
+def test_round_figures_weigh_the_loss_by_samples():
+    made = line(3, [5, 8], cohort=[0, 1], samples=[100, 300], loss=[1.0, 2.0])
+    found = round_figures(made, people([10, 10]), DEFAULT)
+    assert (found.round, found.cohort, found.dropped, found.up, found.down) == (3, 2, 0, 20, 42)
+    assert found.loss == pytest.approx(1.75)
+    assert found.accuracy == pytest.approx(0.65)
+
+
+def test_round_figures_have_no_accuracy_without_an_evaluation():
+    split = partition(4)
+    found = round_figures(record(0, split, evaluate=False), Population.from_partition(split), DEFAULT)
+    assert found.accuracy is None
+
+
+def test_a_history_without_rounds_has_an_empty_summary():
+    found = summarise(History(Population.empty()), DEFAULT, 7)
+    assert (found["completed"], found["views"], found["headline"], found["loss"]) == (0, [], None, None)
