@@ -128,6 +128,6 @@ def _build(made: ArgumentParser, config: Namespace) -> Federation:
     from rayfl.federation import Federation
 
     sys.path[:0] = [] if "" in sys.path else [""]  # a user's own method, by import path from where he stands
-    built = made.instantiate_classes(config)
+    built = made.instantiate(config)
     arguments = inspect.signature(Federation).parameters
     return Federation(**{a: getattr(built, a) for a in arguments})

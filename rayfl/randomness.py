@@ -1,4 +1,4 @@
-"""Counter-based randomness: a stream is named by (seed, purpose, counters), and nothing else decides its bits.
+"""Counter-based randomness: (seed, purpose, counters) name a stream, and nothing else decides its bits.
 
 No part of rayfl draws from a global generator, so what a client draws does not depend on which process it
 runs in, on the other clients, or on whether the run was interrupted.

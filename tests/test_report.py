@@ -1,4 +1,3 @@
-import runpy
 import subprocess
 import sys
 from pathlib import Path
@@ -6,8 +5,7 @@ from pathlib import Path
 import pytest
 
 from rayfl import report
-
-write_run = runpy.run_path(str(Path(__file__).parent / "record" / "made_up.py"))["write_run"]
+from tests.record.made_up import write_run
 
 
 def test_the_command_compares_runs_and_draws_curves(tmp_path, capsys):

@@ -262,8 +262,8 @@ def _read(path: Path) -> dict[str, np.ndarray] | None:
     if not path.is_file():
         return None
     try:
-        with np.load(path, allow_pickle=False) as file:
-            return {name: file[name] for name in ("images", "labels", "domains", "origin")}
+        with path.open("rb") as file, np.load(file, allow_pickle=False) as arrays:
+            return {name: arrays[name] for name in ("images", "labels", "domains", "origin")}
     except Exception as error:  # a damaged zip file can raise nearly anything
         log.warning("the cache file %s is damaged (%s) and is made anew", path, error)
         return None

@@ -188,7 +188,7 @@ class Session(ABC):
         checkpoints = Checkpoints(folder)
         stale = sorted({i // CLIENTS_PER_FILE for i in self._changed})
         server, names = self._save(folder, stale)
-        self._files.update({number: name for number, name in names.items() if name})
+        self._files.update(names)
         files = {number: self._files[number] for number in sorted(self._files)}
         checkpoints.commit(Manifest(round, server, files, progress))
         self._changed = set()

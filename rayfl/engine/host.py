@@ -227,7 +227,7 @@ class Host:
         return scores
 
     def _score(self, client: Client, state: State, down: State, parts: Sequence[str]) -> Scores:
-        predict: Callable[[Tensor], dict[str, Tensor]] = partial(self.method.predict, client, state, down)
+        predict: Callable[[Tensor], dict[str, Tensor]] = partial(self.method.scores, client, state, down)
         shard = self.data.shards[client.id]
         return {
             part: score(predict, self.images, as_tensor(shard.part(part)), self.method.views_without_loss)

@@ -56,8 +56,8 @@ class InlineSession(Session):
 
     def _save(self, folder: Path, numbers: Sequence[int]) -> tuple[str, dict[int, str]]:
         checkpoints = Checkpoints(folder)
-        names = {n: checkpoints.write_clients(n, self._host.rows(clients_of(n))) for n in numbers}
-        return checkpoints.write_server(self._server.state), names
+        written = {n: checkpoints.write_clients(n, self._host.rows(clients_of(n))) for n in numbers}
+        return checkpoints.write_server(self._server.state), {n: f for n, f in written.items() if f}
 
     def _restore(self, folder: Path, manifest: Manifest) -> None:
         checkpoints = Checkpoints(folder)

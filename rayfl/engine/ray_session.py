@@ -242,7 +242,7 @@ def _connect(engine: Ray) -> bool:
         return False
     if engine.address is not None:
         try:
-            ray.init(address=engine.address, logging_level=logging.WARNING)
+            ray.init(address=engine.address, logging_level=logging.ERROR)
         except (ConnectionError, RuntimeError, ValueError) as error:
             raise UserError(
                 f"no Ray cluster can be reached at engine.address={engine.address!r} ({error}): start one "
@@ -253,6 +253,6 @@ def _connect(engine: Ray) -> bool:
         address="local",
         include_dashboard=engine.dashboard,
         dashboard_host="127.0.0.1",
-        logging_level=logging.WARNING,
+        logging_level=logging.ERROR,
     )
     return True

@@ -41,12 +41,12 @@ class Method:
     ``local_update`` return; what the server keeps is the state that ``init_server`` and ``aggregate`` return.
     States are nested dicts of Params, tensors, numbers, bools and None. Values handed in are never changed.
 
-    ``weights`` in the examples below is the shared part of the net, as ``shared`` decides.
+    ``weights`` in the defaults below is the shared part of the net, as ``shared`` decides.
 
     Attributes:
         averaging: the weights of means that do not fix their own: by ``samples`` or ``uniform``. The
             default of the class; a run may set another.
-        views: the models that ``predict`` scores. ``personal`` is what the client would use; ``global`` is
+        views: the models that ``scores`` evaluates. ``personal`` is what the client would use; ``global`` is
             the server's model where there is one; further names are components.
         views_without_loss: views whose scores are not logits.
         net: the net, set when a run is built.
@@ -54,7 +54,7 @@ class Method:
 
     averaging: Averaging = "samples"
     views: ClassVar[tuple[str, ...]] = ("personal", "global")
-    views_without_loss: ClassVar[frozenset[str]] = frozenset()
+    views_without_loss: frozenset[str] = frozenset()
     net: Net
 
     def __init__(self) -> None: ...
@@ -141,7 +141,7 @@ class Method:
         """
         raise NotImplementedError
 
-    def predict(self, client: Client, state: State, down: State, x: Tensor) -> dict[str, Tensor]:
+    def scores(self, client: Client, state: State, down: State, x: Tensor) -> dict[str, Tensor]:
         """Return the scores, [B, classes], of every view for images x, [B, C, H, W].
 
         Args:

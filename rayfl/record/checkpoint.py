@@ -106,7 +106,7 @@ class Checkpoints:
         Raises:
             UserError: there are checkpoints, and all of them are damaged.
         """
-        damage = []
+        damage: list[str] = []
         for path in sorted(self.folder.glob("manifest-*.json"), reverse=True):
             try:
                 manifest = _read_manifest(path)
@@ -122,8 +122,8 @@ class Checkpoints:
             )
         return None, []
 
-    def read(self, name: str) -> State:
-        """Return the state in a file.
+    def read(self, name: str) -> Any:
+        """Return the state in a file: the server's, or client -> state.
 
         Raises:
             UserError: the file is missing or damaged.
@@ -132,8 +132,7 @@ class Checkpoints:
         tensors = safetensors.torch.load(content)
         size = int.from_bytes(content[:8], "little")
         structure = json.loads(json.loads(content[8 : 8 + size])["__metadata__"]["structure"])
-        state: State = put_together(structure, tensors)
-        return state
+        return put_together(structure, tensors)
 
     def _content(self, name: str) -> bytes:
         path = self.folder / name
@@ -145,7 +144,7 @@ class Checkpoints:
             raise UserError(f"checkpoint file {path} is damaged: its content does not match its name")
         return content
 
-    def _write(self, stem: str, state: State) -> str:
+    def _write(self, stem: str, state: State | dict[int, State]) -> str:
         structure, tensors = take_apart(state)
         content = safetensors.torch.save(
             {path: t.detach().cpu().contiguous().clone() for path, t in tensors.items()},

@@ -123,7 +123,8 @@ class History:
                 rounds, correct, loss = gathered.setdefault(key, ([], [], []))
                 rounds.append(record["round"])
                 correct.append(np.array(score["correct"], dtype=np.float64))
-                loss.append(np.array(score["loss"], dtype=np.float64))
+                # A view without a cross-entropy may say null once for all its clients.
+                loss.append(np.broadcast_to(np.array(score["loss"], dtype=np.float64), len(population)))
         history.trained = np.array(trained, dtype=bool).reshape(len(trained), len(population))
         for key, (rounds, correct, loss) in gathered.items():
             samples = population.samples[key[2]]
@@ -158,7 +159,7 @@ def evaluations(record: Mapping[str, Any]) -> Iterator[tuple[tuple[str, str, str
 
 def round_totals(record: Mapping[str, Any]) -> dict[str, Any]:
     """Return what one record says of its round as a whole (see :class:`History`)."""
-    pairs = [(n, x) for n, x in zip(record["samples"], record["loss"]) if x is not None and n > 0]
+    pairs = [(n, x) for n, x in zip(record["samples"], record["loss"]) if x is not None]
     weight = sum(n for n, _ in pairs)
     return {
         "round": record["round"],

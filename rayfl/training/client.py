@@ -87,7 +87,7 @@ class Pending(Awaitable[Any]):
 
 
 class Client:
-    """A client, as ``Method.local_update`` and ``Method.predict`` see it.
+    """A client, as ``Method.local_update`` and ``Method.scores`` see it.
 
     ``net`` and ``cross_entropy`` may be used inside a loss. Everything else differs between clients and must
     be read outside and handed to ``fit`` as ``extra``: under stacked execution one loss serves many clients,
@@ -168,7 +168,8 @@ class Client:
 
     def random_weights(self) -> Params:
         """Draw weights from the initialisation's distribution, from a stream of this client's own."""
-        return self.net.initial(self._seed, _outside_loss(self._id, "random_weights") + 1)
+        weights = self.net.initial(self._seed, _outside_loss(self._id, "random_weights") + 1)
+        return weights.to(self._images.device)
 
     def fit(
         self,

@@ -10,6 +10,7 @@ from __future__ import annotations
 import types
 import warnings
 from collections.abc import Callable, Coroutine, Iterator, Sequence
+from functools import partial
 from typing import Any
 
 import torch
@@ -34,7 +35,7 @@ def run_loop(updates: Sequence[LocalUpdate], observe: Observer) -> list[Any]:
         updates: what ``Method.local_update`` returned for each client.
         observe: told of every finished fit.
     """
-    return [_drive(update, lambda fitted, k=k: observe(k, fitted)) for k, update in enumerate(updates)]
+    return [_drive(update, partial(observe, k)) for k, update in enumerate(updates)]
 
 
 def _drive(update: LocalUpdate, observe: Callable[[Fitted], None]) -> Any:
@@ -276,7 +277,6 @@ def fit_stacked(requests: Sequence[Request]) -> list[Fitted]:
 
     losses_of = vmap(one_loss, in_dims=(0, 0, dims))
     for rows, batch in _stacked_batches(requests):
-        whole = rows is None
         now = [_rows(t, rows).detach().requires_grad_() for t in trained]
         stats = [_rows(b, rows) for b in buffers]
         speed = None if velocity is None else [_rows(v, rows) for v in velocity]
@@ -292,7 +292,7 @@ def fit_stacked(requests: Sequence[Request]) -> list[Fitted]:
             if first.correct is not None:
                 gradients = _ruled_stacked(first.correct, work, gradients, now, extra, dims, extra_spec)
             _sgd(now, gradients, speed, optimiser, used)
-            if whole:
+            if rows is None:
                 loss_sum += losses.detach()
                 trained, buffers, velocity = [t.detach() for t in now], stats, speed
             else:

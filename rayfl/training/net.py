@@ -41,6 +41,8 @@ class Net:
         modules_of: name of an entry -> the module it belongs to.
     """
 
+    eval: Net
+
     def __init__(self, build: Callable[[], SplitNet], *, dtype: torch.dtype = torch.float32) -> None:
         self._build = build
         self._dtype = dtype

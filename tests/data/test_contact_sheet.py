@@ -18,7 +18,8 @@ from rayfl.errors import UserError
 def test_a_picture_is_written(tmp_path, options):
     path = tmp_path / "new" / "sheet.png"
     contact_sheet(str(path), Synthetic(**({"train": 120, "test": 40, "shape": (3, 8, 8)} | options)))
-    picture = np.asarray(Image.open(path).convert("RGB"))
+    with Image.open(path) as image:
+        picture = np.asarray(image.convert("RGB"))
     assert picture.shape[1] > 800
     assert len(np.unique(picture)) > 50
 
@@ -39,7 +40,8 @@ def test_command_line(tmp_path, monkeypatch, capsys):
     path = str(tmp_path / "sheet.png")
     monkeypatch.setattr("sys.argv", ["contact_sheet", path, "--data", "Synthetic", "--data.train", "30"])
     assert main() == 0
-    assert Image.open(path).format == "PNG"
+    with Image.open(path) as picture:
+        assert picture.format == "PNG"
     monkeypatch.setattr("sys.argv", ["contact_sheet", path, "--data", "USPS"])
     assert main() == 2
     assert "USPS needs the folder" in capsys.readouterr().err

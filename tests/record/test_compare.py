@@ -2,13 +2,13 @@ import io
 
 import numpy as np
 import pytest
-from made_up import write_run
 from rich.console import Console
 
 from rayfl.errors import UserError
 from rayfl.record import PROTOCOLS, Result
 from rayfl.record.compare import comparison, flat_config, group_runs, labels, short_labels, spread
 from rayfl.record.progress import percent
+from tests.record.made_up import write_run
 
 
 def load(tmp_path, *runs):

@@ -1,12 +1,12 @@
 import numpy as np
 import pytest
-from made_up import write_run
 from matplotlib.image import imread
 
 from rayfl.errors import UserError
 from rayfl.record import PROTOCOLS, Result
 from rayfl.record.compare import group_runs
 from rayfl.record.draw import accuracy_curve, client_accuracies, draw, loss_curve
+from tests.record.made_up import write_run
 
 
 def test_three_pictures_are_drawn(tmp_path):

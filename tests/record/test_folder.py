@@ -8,11 +8,11 @@ import pandas as pd
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from made_up import partition, record, write_run
 
 from rayfl.errors import UserError
 from rayfl.record.folder import RunFolder, _line, check_unused
 from rayfl.record.history import read_lines
+from tests.record.made_up import partition, record, write_run
 
 
 @pytest.fixture
@@ -129,6 +129,15 @@ def test_truncate_removes_the_round_later_ones_and_a_torn_line(tmp_path):
     assert [line.get("round") for line in lines(run / "engine.jsonl")] == [0, 1, 2, 3, 4, None]
     folder.append_metrics(record(5, partition(6), evaluate=True))
     assert len(lines(run / "metrics.jsonl")) == 6
+
+
+def test_a_last_line_without_its_end_is_torn_even_if_it_reads_well(tmp_path):
+    run = write_run(tmp_path / "run", stop_after=3)
+    whole = (run / "metrics.jsonl").read_bytes()
+    (run / "metrics.jsonl").write_bytes(whole[:-1])
+    assert [line["round"] for line in lines(run / "metrics.jsonl")] == [0, 1]
+    RunFolder.resume(run, 2, tensorboard=False)
+    assert (run / "metrics.jsonl").read_bytes() == b"".join(whole.splitlines(keepends=True)[:2])
 
 
 def test_a_resumed_run_has_the_bytes_of_one_that_was_never_stopped(tmp_path):

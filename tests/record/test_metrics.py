@@ -4,11 +4,11 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from made_up import partition, record
 
 from rayfl.record.history import History, Population
 from rayfl.record.metrics import counted_scores, figures, round_figures, summarise
 from rayfl.record.protocol import PROTOCOLS, Protocol
+from tests.record.made_up import partition, record
 
 DEFAULT = PROTOCOLS["default"]
 
@@ -212,6 +212,14 @@ def test_figures_per_domain():
         "ink": {"clients": 2, "mean": pytest.approx(0.75), "pooled": pytest.approx(25 / 30)},
         "paper": {"clients": 1, "mean": pytest.approx(0.9), "pooled": pytest.approx(0.9)},
     }
+
+
+def test_a_view_may_have_no_loss_at_all():
+    made = line(0, [5, 5])
+    made["evaluation"]["after_aggregation"]["personal"]["test"]["loss"] = None
+    scores = History.build(people([10, 10]), [made]).score("after_aggregation", "personal", "test")
+    assert np.isnan(scores.loss).tolist() == [[True, True]]
+    np.testing.assert_array_equal(scores.accuracy, [[0.5, 0.5]])
 
 
 def test_totals_of_a_run():

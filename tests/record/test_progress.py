@@ -1,11 +1,11 @@
 import io
 
 import pytest
-from made_up import partition, record, write_run
 from rich.console import Console
 
 from rayfl.record import PROTOCOLS, Population, Progress, Result, final_table, print_start, round_figures
 from rayfl.record.progress import clock, percent, size
+from tests.record.made_up import partition, record, write_run
 
 
 def shown(round, evaluate=True):

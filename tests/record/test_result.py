@@ -3,10 +3,10 @@ import math
 import numpy as np
 import pandas as pd
 import pytest
-from made_up import partition, record, write_run
 
 from rayfl.errors import UserError
 from rayfl.record import PROTOCOLS, Result, RunFolder
+from tests.record.made_up import partition, record, write_run
 
 
 def test_the_client_table_holds_every_score_once(tmp_path):

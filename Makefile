@@ -1,0 +1,42 @@
+# `make run` and `make test` need nothing but Python 3.11 or newer and pip: they set everything up in .venv.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+READY := $(VENV)/.ready
+ARGS ?=
+
+.DEFAULT_GOAL := help
+.PHONY: help install run test lint format docs-images clean
+
+help: ## Say what there is to make.
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1\t/' | expand -t 14
+
+install: $(READY) ## Make .venv and install rayfl with everything for development.
+
+$(READY): pyproject.toml
+	@$(PYTHON) -c 'import sys; sys.exit(0 if sys.version_info >= (3, 11) else "rayfl needs Python 3.11 or newer; try: make PYTHON=python3.11 ...")'
+	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --upgrade pip
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[dev]'
+	@touch $@
+
+run: $(READY) ## Run the default federation; options in ARGS, as in: make run ARGS="--method FedCO2"
+	$(BIN)/python -m rayfl.run --config examples/quickstart.yaml $(ARGS)
+
+lint: $(READY) ## Check style and types.
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+test: lint ## Check style and types, then run the tests.
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest $(ARGS)
+
+format: $(READY) ## Put the code into the project's format.
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+docs-images: $(READY) ## Draw the contact sheets of the documentation again.
+	$(BIN)/python -m rayfl.data.contact_sheet
+
+clean: ## Remove .venv and everything that was made.
+	rm -rf $(VENV) build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis

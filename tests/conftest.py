@@ -1,0 +1,53 @@
+"""What all tests share: one Ray runtime, and small federations."""
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+
+import pytest
+
+from rayfl import Federation, Inline, Training
+from rayfl.data import Dirichlet, Synthetic
+from rayfl.methods import FedAvg
+
+
+@pytest.fixture(scope="session")
+def ray_runtime() -> Iterator[str]:
+    """The one Ray runtime of the test session, with logical CPUs and GPUs; its address."""
+    ray = pytest.importorskip("ray")
+    context = ray.init(
+        address="local", num_cpus=4, num_gpus=2, include_dashboard=False, logging_level="ERROR"
+    )
+    yield context.address_info["address"]
+    ray.shutdown()
+
+
+def small(output: Path, **changes: Any) -> Federation:
+    """A federation of twelve uneven clients that runs in about a second."""
+    settings: dict[str, Any] = {
+        "method": FedAvg(),
+        "data": Synthetic(train=900, test=240, partition=Dirichlet(alpha=1.0), val_fraction=0.1),
+        "net": "lenet",
+        "clients": 12,
+        "participation": 0.5,
+        "rounds": 4,
+        "training": Training(lr=0.05, batch_size=20, momentum=0.5),
+        "engine": Inline(),
+        "checkpoint_every": 2,
+        "tensorboard": False,
+        "quiet": True,
+        "output": str(output),
+    }
+    return Federation(**(settings | changes))
+
+
+def bytes_of_run(folder: Path) -> dict[str, bytes]:
+    """What must not depend on how a run was carried out: metrics and the newest checkpoint."""
+    kept = [folder / "metrics.jsonl", folder / "partition.json"]
+    newest = max((folder / "checkpoints").glob("manifest-*.json"))
+    text = newest.read_text()
+    kept += [newest, *(f for f in (folder / "checkpoints").glob("*.safetensors") if f.name in text)]
+    return {str(f.relative_to(folder)): f.read_bytes() for f in kept}

@@ -1,0 +1,151 @@
+"""A run that was stopped or killed and then resumed gives the bytes of one that was left alone."""
+
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from rayfl import Inline, UserError, resumed
+from rayfl.configuration import dump
+from rayfl.methods import METHODS
+from tests.conftest import bytes_of_run, small
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_every_method_resumes_from_its_checkpoint(tmp_path: Path, name: str) -> None:
+    whole, split = tmp_path / "whole", tmp_path / "split"
+    small(whole, method=METHODS[name]()).run()
+    small(split, method=METHODS[name](), rounds=2).run()
+    resumed(split, ["--rounds", "4", "--quiet", "true"]).run()
+    assert bytes_of_run(split) == bytes_of_run(whole)
+
+
+def test_scores_after_training_survive(tmp_path: Path) -> None:
+    whole, split = tmp_path / "whole", tmp_path / "split"
+    settings = {"method": METHODS["Ditto"](), "protocol": "fedios", "participation": 0.3}
+    small(whole, **settings).run()
+    small(split, **settings, rounds=2).run()
+    resumed(split, ["--rounds", "4", "--quiet", "true"]).run()
+    assert bytes_of_run(split) == bytes_of_run(whole)
+
+
+def start(folder: Path, config: Path, *options: str) -> subprocess.Popen[bytes]:
+    command = [sys.executable, "-m", "rayfl.run", "--config", str(config), "--output", str(folder), *options]
+    return subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
+
+
+def wait_for_rounds(process: subprocess.Popen[bytes], folder: Path, rounds: int) -> None:
+    """Return when so many rounds are recorded, with the process still running."""
+    metrics = folder / "metrics.jsonl"
+    while not (metrics.exists() and metrics.read_bytes().count(b"\n") >= rounds):
+        try:
+            process.wait(0.02)
+        except subprocess.TimeoutExpired:
+            continue
+        assert process.stderr is not None
+        raise AssertionError(f"the run has ended early: {process.stderr.read().decode()}")
+
+
+@pytest.fixture(scope="module")
+def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
+    """A configuration that takes a while, and the folder of a whole run with it."""
+    folder = tmp_path_factory.mktemp("runs")
+    federation = small(folder / "whole", method=METHODS["FedCO2"](), rounds=60, checkpoint_every=3)
+    config = folder / "config.yaml"
+    config.write_text(dump(federation))
+    federation.run()
+    return config, folder / "whole"
+
+
+@pytest.mark.parametrize("rounds", [0, 1, 11])
+def test_killed_driver(tmp_path: Path, undisturbed: tuple[Path, Path], rounds: int) -> None:
+    config, whole = undisturbed
+    process = start(tmp_path / "run", config)
+    wait_for_rounds(process, tmp_path / "run", rounds) if rounds else wait_for_config(process, tmp_path / "run")
+    process.kill()
+    process.wait()
+    resumed(tmp_path / "run").run()
+    assert bytes_of_run(tmp_path / "run") == bytes_of_run(whole)
+
+
+def wait_for_config(process: subprocess.Popen[bytes], folder: Path) -> None:
+    while not (folder / "config.yaml").exists():
+        try:
+            process.wait(0.01)
+        except subprocess.TimeoutExpired:
+            continue
+        raise AssertionError("the run has ended early")
+
+
+def test_sigterm_writes_a_checkpoint_and_stops(tmp_path: Path, undisturbed: tuple[Path, Path]) -> None:
+    config, whole = undisturbed
+    process = start(tmp_path / "run", config, "--checkpoint_every", "1000")
+    wait_for_rounds(process, tmp_path / "run", 2)
+    process.send_signal(signal.SIGTERM)
+    assert process.wait() == 130
+    assert list((tmp_path / "run" / "checkpoints").glob("manifest-*.json"))
+    resumed(tmp_path / "run").run()
+    assert bytes_of_run(tmp_path / "run") == bytes_of_run(whole)
+
+
+def test_killed_ray_driver(tmp_path: Path, undisturbed: tuple[Path, Path], ray_runtime: str) -> None:
+    config, whole = undisturbed
+    engine = ["--engine", "Ray", "--engine.actors", "2", "--engine.address", ray_runtime]
+    process = start(tmp_path / "run", config, *engine)
+    wait_for_rounds(process, tmp_path / "run", 5)
+    process.kill()
+    process.wait()
+    resumed(tmp_path / "run", ["--engine", "Inline"]).run()
+    assert bytes_of_run(tmp_path / "run") == bytes_of_run(whole)
+
+
+def test_damaged_checkpoint_is_named_and_the_one_before_is_used(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    whole, split = tmp_path / "whole", tmp_path / "split"
+    small(whole, method=METHODS["Ditto"]()).run()
+    small(split, method=METHODS["Ditto"]()).run()
+    newest = max((split / "checkpoints").glob("manifest-*.json"))
+    newest.write_bytes(newest.read_bytes()[:-20])
+    resumed(split).run()
+    assert newest.name in capsys.readouterr().out
+    assert bytes_of_run(split) == bytes_of_run(whole)
+
+
+def test_all_checkpoints_damaged(tmp_path: Path) -> None:
+    small(tmp_path / "run", rounds=2).run()
+    for file in (tmp_path / "run" / "checkpoints").glob("server-*"):
+        content = bytearray(file.read_bytes())
+        content[-1] ^= 1
+        file.write_bytes(content)
+    before = {f: f.read_bytes() for f in (tmp_path / "run").rglob("*") if f.is_file()}
+    federation = resumed(tmp_path / "run", ["--rounds", "4"])
+    with pytest.raises(UserError, match=r"damaged.*another --output"):
+        federation.run()
+    assert before == {f: f.read_bytes() for f in (tmp_path / "run").rglob("*") if f.is_file()}
+
+
+def test_resume_refuses_fewer_rounds_than_done(tmp_path: Path) -> None:
+    small(tmp_path / "run").run()
+    federation = resumed(tmp_path / "run", ["--rounds", "2"])
+    with pytest.raises(UserError, match="larger --rounds"):
+        federation.run()
+
+
+def test_resume_of_a_complete_run_changes_nothing(tmp_path: Path) -> None:
+    small(tmp_path / "run").run()
+    before = bytes_of_run(tmp_path / "run")
+    result = resumed(tmp_path / "run").run()
+    assert result.complete
+    assert bytes_of_run(tmp_path / "run") == before
+
+
+def test_torch_threads_are_given_back(tmp_path: Path) -> None:
+    """Inline runs give the process its torch threads back."""
+    import torch
+
+    threads = torch.get_num_threads()
+    small(tmp_path / "run", rounds=1, engine=Inline(threads=2)).run()
+    assert torch.get_num_threads() == threads

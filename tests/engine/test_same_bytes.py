@@ -1,0 +1,77 @@
+"""A federation gives the same bytes inline and on any number of actors, wherever its clients are placed."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from rayfl import Inline, Ray
+from rayfl.engine.host import Block
+from rayfl.methods import METHODS
+from rayfl.training import Training
+from tests.conftest import bytes_of_run, small
+
+pytestmark = pytest.mark.usefixtures("ray_runtime")
+
+
+def same(tmp_path: Path, *engines: Any, **settings: Any) -> list[Path]:
+    folders = []
+    for k, engine in enumerate(engines):
+        folders.append(tmp_path / str(k))
+        small(folders[-1], engine=engine, **settings).run()
+    reference = bytes_of_run(folders[0])
+    for folder in folders[1:]:
+        assert bytes_of_run(folder) == reference
+    return folders
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_every_method_inline_and_on_two_actors(tmp_path: Path, name: str) -> None:
+    same(tmp_path, Inline(), Ray(actors=2), method=METHODS[name](), rounds=3)
+
+
+@pytest.mark.parametrize("participation", [0.5, 1.0])
+def test_one_and_three_actors(tmp_path: Path, participation: float) -> None:
+    method = METHODS["FedCO2"]()
+    engines = Inline(), Ray(actors=1), Ray(actors=3)
+    same(tmp_path, *engines, method=method, participation=participation, net="cnn-b", rounds=3)
+
+
+def test_stacked(tmp_path: Path) -> None:
+    engines = Inline(execution="stacked", stack=3), Ray(actors=2, execution="stacked", stack=3)
+    same(tmp_path, *engines, method=METHODS["Ditto"](), rounds=2, protocol="fedios")
+
+
+def test_clients_that_move_between_actors(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A placement drawn at random moves state in most rounds; evaluation and checkpoints follow it."""
+    pytest.importorskip("ray")
+    from rayfl.engine import ray_session
+
+    rng = np.random.default_rng(0)
+
+    def anywhere(blocks: list[Block], cost: Any, home: Any, actors: int) -> list[list[Block]]:
+        placed: list[list[Block]] = [[] for _ in range(actors)]
+        for block in blocks:
+            placed[rng.integers(actors)].append(block)
+        return placed
+
+    monkeypatch.setattr(ray_session, "place", anywhere)
+    settings: dict[str, Any] = {"method": METHODS["SCAFFOLD"](), "rounds": 6, "participation": 0.7}
+    folders = same(tmp_path, Inline(), Ray(actors=3), **settings)
+    moved = [line for line in (folders[1] / "engine.jsonl").read_text().splitlines() if '"moved":0' not in line]
+    assert moved, "no client has moved: the test has tested nothing"
+
+
+def test_another_seed_gives_other_bytes(tmp_path: Path) -> None:
+    for seed in (0, 1):
+        small(tmp_path / str(seed), seed=seed, rounds=1).run()
+    assert bytes_of_run(tmp_path / "0")["metrics.jsonl"] != bytes_of_run(tmp_path / "1")["metrics.jsonl"]
+
+
+def test_after_training_scores_of_unsampled_clients_are_kept(tmp_path: Path) -> None:
+    training = Training(lr=0.1, batch_size=20)
+    folders = same(
+        tmp_path, Inline(), Ray(actors=2), protocol="fedios", participation=0.2, training=training, rounds=3
+    )
+    assert "after_training" in (folders[0] / "metrics.jsonl").read_text()
