@@ -14,7 +14,10 @@ from workload import WARMUP
 
 HERE = Path(__file__).resolve().parent
 TIME_LIMIT = 3600.0
-RAY_DAEMONS = ("raylet", "gcs_server", "ray::IDLE", "/ray/dashboard/", "/ray/_private/", "/ray/core/")
+RAY_DAEMONS = (  # parts of the command lines of Ray's own processes
+    "/ray/core/", "/ray/_private/", "/ray/autoscaler/", "/ray/dashboard/",
+    "ray::DashboardAgent", "ray::RuntimeEnvAgent", "ray::IDLE",
+)  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -101,8 +104,7 @@ def _pss(root: psutil.Process) -> tuple[float, float]:
             size = process.memory_full_info().pss / 1e6
         except psutil.Error:
             continue
-        actor = command.startswith("ray::") and not command.startswith("ray::IDLE")
-        if not actor and any(name in command for name in RAY_DAEMONS):
+        if any(name in command for name in RAY_DAEMONS):
             daemons += size
         else:
             own += size

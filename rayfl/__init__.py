@@ -9,7 +9,7 @@ if TYPE_CHECKING:
     from rayfl.errors import UserError
     from rayfl.federation import Federation
     from rayfl.methods import Method
-    from rayfl.record import Result
+    from rayfl.record.result import Result
     from rayfl.training import Training
 
 __version__ = "0.1.0"
@@ -21,7 +21,7 @@ _HOME = {
     "Inline": "rayfl.engine",
     "Method": "rayfl.methods",
     "Ray": "rayfl.engine",
-    "Result": "rayfl.record",
+    "Result": "rayfl.record.result",
     "Training": "rayfl.training",
     "UserError": "rayfl.errors",
     "resumed": "rayfl.configuration",

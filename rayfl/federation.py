@@ -25,18 +25,13 @@ from rayfl.engine.ray_engine import Ray
 from rayfl.errors import UserError
 from rayfl.methods import FedAvg, Method
 from rayfl.randomness import generator
-from rayfl.record import (
-    Progress,
-    Result,
-    RunFolder,
-    check_unused,
-    final_table,
-    print_start,
-    round_figures,
-)
 from rayfl.record.checkpoint import Checkpoints, Manifest
+from rayfl.record.folder import RunFolder, check_unused
 from rayfl.record.history import Population
+from rayfl.record.metrics import round_figures
+from rayfl.record.progress import Progress, final_table, print_start
 from rayfl.record.protocol import protocol as find_protocol
+from rayfl.record.result import Result
 from rayfl.training import Training
 
 

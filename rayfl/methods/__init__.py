@@ -1,9 +1,32 @@
 """Federated methods, one file each."""
 
 from rayfl.methods.base import Cohort, Method
+from rayfl.methods.ditto import Ditto
 from rayfl.methods.fedavg import FedAvg
+from rayfl.methods.fedbn import FedBN
+from rayfl.methods.fedco2 import FedCO2
+from rayfl.methods.fedper import FedPer
+from rayfl.methods.fedproto import FedProto
+from rayfl.methods.fedprox import FedProx
+from rayfl.methods.local import Local
+from rayfl.methods.scaffold import SCAFFOLD
 
-METHODS: dict[str, type[Method]] = {m.__name__: m for m in (FedAvg,)}
+METHODS: dict[str, type[Method]] = {
+    m.__name__: m for m in (Local, FedAvg, FedProx, SCAFFOLD, FedBN, FedPer, Ditto, FedProto, FedCO2)
+}
 """The methods that come with rayfl, by name."""
 
-__all__ = ["METHODS", "Cohort", "FedAvg", "Method", *METHODS]
+__all__ = [
+    "METHODS",
+    "SCAFFOLD",
+    "Cohort",
+    "Ditto",
+    "FedAvg",
+    "FedBN",
+    "FedCO2",
+    "FedPer",
+    "FedProto",
+    "FedProx",
+    "Local",
+    "Method",
+]

@@ -15,7 +15,10 @@ from rayfl.record.metrics import CHOICES, average, counted_scores
 from rayfl.record.progress import AVERAGE_NAMES, CHOICE_NAMES, percent, size, spoken
 from rayfl.record.result import Result
 
-IGNORED = ("seed", "output", "resume", "checkpoint_every", "data.seed", "data.root", "data.verify")
+IGNORED = (
+    *("seed", "output", "resume", "checkpoint_every", "tensorboard", "quiet"),
+    *("data.seed", "data.root", "data.verify"),
+)
 """Configuration that tells repetitions of one experiment apart, or that does not decide its numbers."""
 
 COMPONENTS = ("method", "data", "data.partition")

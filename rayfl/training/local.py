@@ -20,7 +20,7 @@ from torch.utils import _pytree as pytree
 
 from rayfl.training.client import Client, Fitted, Optimiser, Request, inside_loss
 from rayfl.training.net import Batch, Net
-from rayfl.training.noise import fold
+from rayfl.training.noise import step_keys
 from rayfl.training.params import Params
 
 LocalUpdate = Coroutine[Request, Any, Any]
@@ -242,7 +242,7 @@ def total_loop(request: Request) -> Any:
 
 def _batches(request: Request) -> Iterator[Batch]:
     images = request.client._images
-    keys = fold(torch.tensor(request.key), torch.arange(len(request.batches))).to(images.device)
+    keys = step_keys(request.key, len(request.batches)).to(images.device)
     for key, indices in zip(keys.unbind(), request.batches, strict=True):
         yield Batch(*images.batch(indices), key)
 
@@ -364,7 +364,7 @@ def _stacked_batches(requests: Sequence[Request]) -> Iterator[tuple[Tensor | Non
     """
     images = requests[0].client._images
     device = images.device
-    keys = torch.tensor([r.key for r in requests], device=device)
+    keys = [step_keys(r.key, len(r.batches)) for r in requests]
     done = [0] * len(requests)
     while True:
         unfinished = [k for k, r in enumerate(requests) if done[k] < len(r.batches)]
@@ -374,10 +374,9 @@ def _stacked_batches(requests: Sequence[Request]) -> Iterator[tuple[Tensor | Non
         behind = [k for k in unfinished if epoch[k] == min(epoch.values())]
         size = {k: len(requests[k].batches[done[k]]) for k in behind}
         ks = [k for k in behind if size[k] == max(size.values())]
-        steps = torch.tensor([done[k] for k in ks], device=device)
         rows = None if len(ks) == len(requests) else torch.tensor(ks, device=device)
         x, y = images.batch(torch.stack([requests[k].batches[done[k]] for k in ks]))
-        yield rows, Batch(x, y, fold(_rows(keys, rows), steps))
+        yield rows, Batch(x, y, torch.stack([keys[k][done[k]] for k in ks]).to(device))
         for k in ks:
             done[k] += 1
 

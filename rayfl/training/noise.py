@@ -10,12 +10,18 @@ import torch
 from torch import Tensor
 
 _GOLDEN = -0x61C8864680B583EB  # 0x9E3779B97F4A7C15 as a signed 64-bit number
+_STEP = -0x3B314601E57A13AD  # another odd number: steps and places must not run along one line
 _MULTIPLIERS = (-0x40A7B892E31B1A47, -0x6B2FB644ECCEEE15)
 
 
 def fold(key: Tensor, number: Tensor) -> Tensor:
     """Return new keys, int64, made of a key and numbers (int64, of shapes that broadcast)."""
     return _mix(key + (number + 1) * _GOLDEN)
+
+
+def step_keys(key: int, steps: int) -> Tensor:
+    """Return one key per step of a fit, int64 [steps]."""
+    return torch.arange(1, steps + 1) * _STEP + key
 
 
 def uniform(key: Tensor, shape: tuple[int, ...]) -> Tensor:

@@ -63,7 +63,9 @@ def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
 def test_killed_driver(tmp_path: Path, undisturbed: tuple[Path, Path], rounds: int) -> None:
     config, whole = undisturbed
     process = start(tmp_path / "run", config)
-    wait_for_rounds(process, tmp_path / "run", rounds) if rounds else wait_for_config(process, tmp_path / "run")
+    wait_for_rounds(process, tmp_path / "run", rounds) if rounds else wait_for_config(
+        process, tmp_path / "run"
+    )
     process.kill()
     process.wait()
     resumed(tmp_path / "run").run()

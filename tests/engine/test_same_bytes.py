@@ -59,7 +59,9 @@ def test_clients_that_move_between_actors(tmp_path: Path, monkeypatch: pytest.Mo
     monkeypatch.setattr(ray_session, "place", anywhere)
     settings: dict[str, Any] = {"method": METHODS["SCAFFOLD"](), "rounds": 6, "participation": 0.7}
     folders = same(tmp_path, Inline(), Ray(actors=3), **settings)
-    moved = [line for line in (folders[1] / "engine.jsonl").read_text().splitlines() if '"moved":0' not in line]
+    moved = [
+        line for line in (folders[1] / "engine.jsonl").read_text().splitlines() if '"moved":0' not in line
+    ]
     assert moved, "no client has moved: the test has tested nothing"
 
 

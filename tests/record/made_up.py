@@ -4,7 +4,8 @@ from pathlib import Path
 from typing import Any
 
 from rayfl.randomness import numpy_generator
-from rayfl.record import PROTOCOLS, Protocol, RunFolder
+from rayfl.record.folder import RunFolder
+from rayfl.record.protocol import PROTOCOLS, Protocol
 
 CONFIG = """\
 method:

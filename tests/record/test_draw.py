@@ -3,9 +3,10 @@ import pytest
 from matplotlib.image import imread
 
 from rayfl.errors import UserError
-from rayfl.record import PROTOCOLS, Result
 from rayfl.record.compare import group_runs
 from rayfl.record.draw import accuracy_curve, client_accuracies, draw, loss_curve
+from rayfl.record.protocol import PROTOCOLS
+from rayfl.record.result import Result
 from tests.record.made_up import write_run
 
 

@@ -3,8 +3,11 @@ import io
 import pytest
 from rich.console import Console
 
-from rayfl.record import PROTOCOLS, Population, Progress, Result, final_table, print_start, round_figures
-from rayfl.record.progress import clock, percent, size
+from rayfl.record.history import Population
+from rayfl.record.metrics import round_figures
+from rayfl.record.progress import Progress, clock, final_table, percent, print_start, size
+from rayfl.record.protocol import PROTOCOLS
+from rayfl.record.result import Result
 from tests.record.made_up import partition, record, write_run
 
 

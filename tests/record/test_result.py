@@ -5,7 +5,9 @@ import pandas as pd
 import pytest
 
 from rayfl.errors import UserError
-from rayfl.record import PROTOCOLS, Result, RunFolder
+from rayfl.record.folder import RunFolder
+from rayfl.record.protocol import PROTOCOLS
+from rayfl.record.result import Result
 from tests.record.made_up import partition, record, write_run
 
 

@@ -1,0 +1,54 @@
+"""Ditto."""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar
+
+from torch import Tensor
+
+from rayfl.methods.base import Method
+from rayfl.methods.checks import check_weight
+from rayfl.training import Client, State
+
+
+class Ditto(Method):
+    """A personal model beside FedAvg's, pulled towards it (Li et al., ICML 2021).
+
+    FedAvg runs as ever on the global model w; every client also trains a model v of its own, which is
+    regularised towards the w that it has received in the round.
+
+    Deviations from the paper: means are weighted by samples (``averaging``) where its Algorithm 1 takes
+    uniform ones. Both models make the same number of epochs over the same batches. BatchNorm layers of v are
+    wholly personal, the pull acts on trainable parameters.
+
+    Args:
+        mu: weight of the pull, lambda in the paper; at least 0. With 0 the personal model is trained locally.
+    """
+
+    views: ClassVar[tuple[str, ...]] = ("personal", "global")
+
+    def __init__(self, mu: float = 1.0) -> None:
+        check_weight("mu", mu)
+        self.mu = mu
+
+    def init_client(self, client: Client) -> State:
+        """Start the personal model from the common initial weights."""
+        return {"own": client.initial}
+
+    async def local_update(self, client: Client, state: State, down: State) -> tuple[dict[str, Any], State]:
+        """Train w by FedAvg, and v to minimise h(v; w_t) = F(v) + mu/2 ||v - w_t||^2 (Algorithm 1)."""
+        received = down["weights"]
+        w = await client.fit(received, client.cross_entropy, stream=0)
+        v = await client.fit(
+            state["own"],
+            client.cross_entropy,
+            received.trainable(),
+            regularise=lambda g, v, received: g + self.mu * (v - received),
+            stream=0,  # the batches of w
+        )
+        return {"weights": w.weights}, {"own": v.weights}
+
+    def scores(self, client: Client, state: State, down: State, x: Tensor) -> dict[str, Tensor]:
+        """Score v and w."""
+        net = client.net.eval
+        return {"personal": net(state["own"], x), "global": net(down["weights"], x)}

@@ -1,0 +1,43 @@
+"""FedBN."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from torch import nn
+
+from rayfl.methods.checks import check_choice
+from rayfl.methods.partly_personal import PartlyPersonal
+from rayfl.training.net import is_batch_norm
+
+BatchNormPart = Literal["all", "affine_only"]
+"""What of a BatchNorm layer is personal: weight, bias and running statistics, or only weight and bias."""
+
+
+def in_batch_norm(name: str, module: nn.Module, part: BatchNormPart) -> bool:
+    """Say whether an entry belongs to a BatchNorm layer, and there to the given part of it."""
+    statistics = name.endswith(("running_mean", "running_var"))
+    return is_batch_norm(module) and not (part == "affine_only" and statistics)
+
+
+class FedBN(PartlyPersonal):
+    """FedAvg with personal BatchNorm layers (Li et al., ICLR 2021).
+
+    Batch normalisation absorbs the differences of the clients' images, so its layers stay with the clients
+    and everything else is averaged. On a net without BatchNorm this is FedAvg.
+
+    Deviations from the paper: none.
+
+    Args:
+        bn_personal: ``all`` keeps weight, bias and running statistics of BatchNorm with the client;
+            ``affine_only`` averages the running statistics, as the label-skew experiments of Fed-CO2's public
+            code do.
+    """
+
+    def __init__(self, bn_personal: BatchNormPart = "all") -> None:
+        check_choice("bn_personal", bn_personal, "all", "affine_only")
+        self.bn_personal = bn_personal
+
+    def shared(self, name: str, module: nn.Module) -> bool:
+        """Share everything but BatchNorm, recognised by the layer's type."""
+        return not in_batch_norm(name, module, self.bn_personal)

@@ -1,0 +1,185 @@
+"""Fed-CO2."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, ClassVar, Literal
+
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from rayfl.methods.base import Averaging, Cohort, Method
+from rayfl.methods.checks import check, check_choice, check_weight
+from rayfl.methods.fedbn import BatchNormPart, in_batch_norm
+from rayfl.training import Batch, Client, Gather, Mean, Params, Reduction, State
+from rayfl.training.net import Cut
+
+Nets = dict[str, Params]
+OTHER = {"online": "offline", "offline": "online"}
+CHOSEN = {"both": ("online", "offline"), "online": ("online",), "offline": ("offline",), "none": ()}
+
+
+class FedCO2(Method):
+    """Cooperation of online and offline models (Cai et al., NeurIPS 2023).
+
+    Every client has two nets. The online net is averaged as in FedBN, the offline net never leaves the
+    client; predictions are fused by adding their logits. Under feature skew (Algorithm 1) the two nets of a
+    client first teach each other (intra-client transfer), and then learn, together with their own task, to
+    extract features on which the offline classifiers of the other clients work (inter-client transfer).
+    Without feature skew (Algorithm 2, ``intra=none``, ``inter=none``) they are trained side by side.
+
+    Deviations from the paper: none in the formulas. Where it is silent: the exchanged classifier is the whole
+    fully connected stack; each phase takes one epoch; a client's first participation has no mutual phase;
+    teachers and foreign classifiers run in eval mode, these with their owners' BatchNorm statistics; clients
+    that are not sampled are represented by their last classifier. The recorded training loss is the sum over
+    both nets.
+
+    Args:
+        mu: weight of the loss through each foreign classifier, at least 0.
+        mutual_epochs: epochs of mutual learning in a round, at least 1.
+        adapt_epochs: epochs of local adaptation, at least 1; those of the run if not given.
+        kd_temperature: temperature of mutual learning, above 0. The divergence is multiplied by its square,
+            so that gradients keep their size.
+        bn_personal: what of the online net's BatchNorm layers is personal: ``all``, or ``affine_only``
+            (weight and bias; running statistics are averaged).
+        intra: direction of the mutual learning: ``both``, ``to_online`` (the offline net teaches),
+            ``to_offline`` (the online net teaches) or ``none``.
+        inter: which nets learn through foreign classifiers: ``both``, ``online``, ``offline`` or ``none``;
+            with none no classifier is sent.
+        personal: what the online net keeps to itself: its BatchNorm layers (``bn``), its classifier as
+            ``exchange`` cuts it (``head``), or both (``bn_and_head``).
+        exchange: the classifier that is sent: everything after the flatten with its BatchNorm layers
+            (``fc_stack``), or the last linear layer (``last_layer``).
+        offline_init: offline nets start from the common weights (``same``) or each from its own
+            (``independent``).
+    """
+
+    averaging: Averaging = "uniform"
+    views: ClassVar[tuple[str, ...]] = ("personal", "online", "offline")
+
+    def __init__(
+        self,
+        mu: float = 1.0,
+        mutual_epochs: int = 1,
+        adapt_epochs: int | None = None,
+        kd_temperature: float = 1.0,
+        bn_personal: BatchNormPart = "all",
+        intra: Literal["both", "to_online", "to_offline", "none"] = "both",
+        inter: Literal["both", "online", "offline", "none"] = "both",
+        personal: Literal["bn", "head", "bn_and_head"] = "bn",
+        exchange: Cut = "fc_stack",
+        offline_init: Literal["same", "independent"] = "same",
+    ) -> None:
+        check_weight("mu", mu)
+        check("mutual_epochs", mutual_epochs, mutual_epochs >= 1, "at least 1 (intra=none leaves it out)")
+        check("adapt_epochs", adapt_epochs, adapt_epochs is None or adapt_epochs >= 1, "at least 1")
+        check("kd_temperature", kd_temperature, 0 < kd_temperature < float("inf"), "a number above 0")
+        check_choice("bn_personal", bn_personal, "all", "affine_only")
+        check_choice("intra", intra, "both", "to_online", "to_offline", "none")
+        check_choice("inter", inter, "both", "online", "offline", "none")
+        check_choice("personal", personal, "bn", "head", "bn_and_head")
+        check_choice("exchange", exchange, "fc_stack", "last_layer")
+        check_choice("offline_init", offline_init, "same", "independent")
+        self.mu = mu
+        self.mutual_epochs = mutual_epochs
+        self.adapt_epochs = adapt_epochs
+        self.kd_temperature = kd_temperature
+        self.bn_personal = bn_personal
+        self.intra = intra
+        self.inter = inter
+        self.personal = personal
+        self.exchange = exchange
+        self.offline_init = offline_init
+
+    # ---- what is exchanged
+
+    @property
+    def uploads(self) -> Mapping[str, Reduction]:
+        """The shared part of the online net and, for the inter-client transfer, the offline classifier."""
+        weights: dict[str, Reduction] = {"weights": Mean(self.averaging)}  # eq. 2
+        return weights if self.inter == "none" else {**weights, "head": Gather()}
+
+    def shared(self, name: str, module: nn.Module) -> bool:
+        """Share the online net but for its BatchNorm layers, its classifier, or both."""
+        in_bn = self.personal != "head" and in_batch_norm(name, module, self.bn_personal)
+        in_head = self.personal != "bn" and name in self.net.names(self.exchange, "head")
+        return not (in_bn or in_head)
+
+    def traffic(
+        self, client: Client, down: State, up: Mapping[str, Any]
+    ) -> tuple[dict[str, int], dict[str, int]]:
+        """Count the foreign classifiers only: a client has its own."""
+        if "heads" in down:
+            down = {**down, "heads": {j: head for j, head in down["heads"].items() if j != client.id}}
+        return super().traffic(client, down, up)
+
+    # ---- server
+
+    def init_server(self, initial: Params) -> State:
+        """Start without classifiers."""
+        heads: State = {} if self.inter == "none" else {"heads": {}}
+        return {"weights": self.shared_part(initial), **heads}
+
+    def aggregate(self, server: State, up: Mapping[str, Any], cohort: Cohort) -> State:
+        """Average the online nets and store the offline classifiers beside those of earlier rounds."""
+        if self.inter == "none":
+            return {"weights": up["weights"]}
+        return {"weights": up["weights"], "heads": dict(sorted({**server["heads"], **up["head"]}.items()))}
+
+    # ---- client
+
+    def init_client(self, client: Client) -> State:
+        """Start both nets from the common weights, or the offline net from its own."""
+        offline = client.initial if self.offline_init == "same" else client.random_weights()
+        return {"own": self.personal_part(client.initial), "offline": offline, "trained": False}
+
+    async def local_update(self, client: Client, state: State, down: State) -> tuple[dict[str, Any], State]:
+        """Run both phases of a round (Algorithm 1; Algorithm 2 without the transfers)."""
+        net, cut = client.net, self.exchange
+
+        def mutual(w: Nets, batch: Batch, teachers: Nets) -> Tensor:
+            """Eq. 4 and 5: each net learns from the other as it was when the round began."""
+            loss = batch.x.new_zeros(())
+            for m in CHOSEN[self.intra.removeprefix("to_")]:
+                taught = net.eval(teachers[OTHER[m]], batch.x)
+                loss = loss + self._divergence(taught, net(w[m], batch.x))
+            return loss
+
+        def adapt(w: Nets, batch: Batch, foreign: dict[str, Any]) -> Tensor:
+            """Eq. 6 and 7: the own task, and the same task through the others' frozen classifiers."""
+            loss = batch.x.new_zeros(())
+            for m in CHOSEN["both"]:
+                z = net.features(w[m], batch.x, cut)
+                loss = loss + F.cross_entropy(net.head(w[m], z, cut), batch.y)
+                if m in CHOSEN[self.inter]:
+                    for head, use in zip(foreign["heads"], foreign["use"].unbind()):
+                        through = F.cross_entropy(net.eval.head(head, z, cut), batch.y)
+                        loss = loss + self.mu * use * through
+            return loss
+
+        nets: Nets = {"online": down["weights"].merge(state["own"]), "offline": state["offline"]}
+        if self.intra != "none" and state["trained"]:
+            nets = (await client.fit(nets, mutual, nets, epochs=self.mutual_epochs)).weights
+        heads = down.get("heads", {})
+        # all clients are handed the same heads, so that a stack holds them once; the own one counts 0
+        use = nets["offline"]["head.weight"].new_tensor([float(j != client.id) for j in heads])
+        foreign = {"heads": list(heads.values()), "use": use}
+        nets = (await client.fit(nets, adapt, foreign, epochs=self.adapt_epochs)).weights
+
+        up = {"weights": self.shared_part(nets["online"])}
+        if self.inter != "none":
+            up["head"] = nets["offline"].select(net.names(cut, "head").__contains__)
+        own = self.personal_part(nets["online"])
+        return up, {"own": own, "offline": nets["offline"], "trained": True}
+
+    def _divergence(self, teacher: Tensor, student: Tensor) -> Tensor:
+        """Return KL(teacher || student) of the softmax of logits [B, classes], averaged over the batch."""
+        p = F.log_softmax(teacher / self.kd_temperature, 1)
+        q = F.log_softmax(student / self.kd_temperature, 1)
+        return self.kd_temperature**2 * (p.exp() * (p - q)).sum(1).mean()
+
+    def scores(self, client: Client, state: State, down: State, x: Tensor) -> dict[str, Tensor]:
+        """Score both nets and their fusion, the sum of logits (eq. 3)."""
+        online = client.net.eval(down["weights"].merge(state["own"]), x)
+        offline = client.net.eval(state["offline"], x)
+        return {"personal": online + offline, "online": online, "offline": offline}

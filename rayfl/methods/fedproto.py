@@ -1,0 +1,118 @@
+"""FedProto."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, ClassVar, Literal
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from rayfl.methods.base import Cohort, Method
+from rayfl.methods.checks import check_choice, check_weight
+from rayfl.training import Batch, Client, Params, Reduction, State, Sum
+
+
+class FedProto(Method):
+    """Federated prototype learning (Tan et al., AAAI 2022).
+
+    Clients keep their models to themselves and exchange class prototypes: the mean feature (input of the last
+    linear layer) of each class. Features are pulled towards the global prototype of their class.
+
+    Deviations from the paper: the loss has the mean squared distance of each sample's feature to the global
+    prototype of its class, as in the public code, where eq. 8 has the distance of the local prototypes.
+    Global prototypes are means over the owners of a class; eq. 6 as printed divides these once more by the
+    number of owners. Local prototypes come from a pass in eval mode after training. A class that nobody in a
+    cohort owns keeps its global prototype. Before the first prototype exists, the own head predicts.
+
+    Args:
+        lam: weight of the distance to the global prototype, lambda in the paper; at least 0. With 0 the
+            models are trained locally.
+        predict: ``prototype`` predicts the class of the nearest global prototype, ``head`` the class that the
+            client's own head scores highest.
+        prototype_weights: a global prototype is the ``uniform`` mean over the clients that own the class, or
+            weighted by their ``counts`` of samples of it.
+    """
+
+    views: ClassVar[tuple[str, ...]] = ("personal",)
+
+    def __init__(
+        self,
+        lam: float = 1.0,
+        predict: Literal["prototype", "head"] = "prototype",
+        prototype_weights: Literal["uniform", "counts"] = "uniform",
+    ) -> None:
+        check_weight("lam", lam)
+        check_choice("predict", predict, "prototype", "head")
+        check_choice("prototype_weights", prototype_weights, "uniform", "counts")
+        self.lam = lam
+        self.predict = predict
+        self.prototype_weights = prototype_weights
+        if predict == "prototype":
+            self.views_without_loss = frozenset({"personal"})  # distances are not logits
+
+    @property
+    def uploads(self) -> Mapping[str, Reduction]:
+        """Weighted class means and their weights: a mean over the owners of each class in two sums."""
+        return {"prototypes": Sum(), "owners": Sum()}
+
+    def init_server(self, initial: Params) -> State:
+        """Start without prototypes."""
+        nothing = torch.zeros_like(initial["head.weight"])  # [classes, d], as many as the head has inputs
+        return {"prototypes": nothing, "known": nothing.new_zeros(len(nothing), dtype=torch.bool)}
+
+    def init_client(self, client: Client) -> State:
+        """Start from the common initial weights."""
+        return {"weights": client.initial}
+
+    async def local_update(self, client: Client, state: State, down: State) -> tuple[dict[str, Any], State]:
+        """Train with the pull towards global prototypes, then compute the own ones (Algorithm 1)."""
+        net = client.net
+
+        def loss(w: Params, batch: Batch, target: dict[str, Tensor]) -> Tensor:
+            """Eq. 7: cross-entropy + lambda * distance, which is 0 for classes without a prototype."""
+            z = net.features(w, batch.x)
+            distance = (z - target["prototypes"][batch.y]).square().mean(1) * target["known"][batch.y]
+            return F.cross_entropy(net.head(w, z), batch.y) + self.lam * distance.mean()
+
+        def sums(w: Params, batch: Batch, classes: int) -> Tensor:
+            member = F.one_hot(batch.y, classes).to(batch.x.dtype)
+            return member.T @ net.eval.features(w, batch.x)
+
+        target = {"prototypes": down["prototypes"], "known": down["known"]}
+        w = (await client.fit(state["weights"], loss, target)).weights
+        total = await client.total(sums, w, client.classes)
+        counts = client.class_counts.to(total)
+        mean = total / counts.clamp(min=1)[:, None]  # eq. 3
+        weight = counts if self.prototype_weights == "counts" else (counts > 0).to(total)
+        return {"prototypes": mean * weight[:, None], "owners": weight}, {"weights": w}
+
+    def aggregate(self, server: State, up: Mapping[str, Any], cohort: Cohort) -> State:
+        """Average the prototypes of each class over its owners (eq. 6)."""
+        owned = up["owners"] > 0
+        mean = up["prototypes"] / up["owners"].clamp(min=1)[:, None]
+        prototypes = torch.where(owned[:, None], mean, server["prototypes"])
+        return {"prototypes": prototypes, "known": server["known"] | owned}
+
+    def scores(self, client: Client, state: State, down: State, x: Tensor) -> dict[str, Tensor]:
+        """Score classes by their prototypes' distance, negative (eq. 4); no unknown class is ever chosen."""
+        z = client.net.eval.features(state["weights"], x)
+        if self.predict == "head" or not down["known"].any():
+            return {"personal": client.net.eval.head(state["weights"], z)}
+        distance = torch.cdist(z, down["prototypes"])
+        return {"personal": -distance.masked_fill(~down["known"], float("inf"))}
+
+    def trained(self, down: State, up: Mapping[str, Any]) -> State:
+        """Global prototypes serve until the next aggregation."""
+        return down
+
+    def traffic(
+        self, client: Client, down: State, up: Mapping[str, Any]
+    ) -> tuple[dict[str, int], dict[str, int]]:
+        """Count the rows of the classes that the client owns: it need not send the others."""
+        classes, d = down["prototypes"].shape
+        width = down["prototypes"].element_size()
+        owned = int((client.class_counts > 0).sum())
+        received = {"prototypes": width * classes * d}
+        return received, {"prototypes": width * owned * d, "owners": width * owned}

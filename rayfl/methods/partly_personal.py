@@ -1,0 +1,32 @@
+"""What methods have in common that average a part of the net and leave the rest with the clients."""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar
+
+from torch import Tensor
+
+from rayfl.methods.base import Method
+from rayfl.training import Client, State
+
+
+class PartlyPersonal(Method):
+    """FedAvg of the entries that ``shared`` selects; the others are trained along and stay with the client.
+
+    A client that is not sampled keeps its part as it is, and is scored with it and the newest shared part.
+    """
+
+    views: ClassVar[tuple[str, ...]] = ("personal",)
+
+    def init_client(self, client: Client) -> State:
+        """Start from the common initial weights."""
+        return {"own": self.personal_part(client.initial)}
+
+    async def local_update(self, client: Client, state: State, down: State) -> tuple[dict[str, Any], State]:
+        """Train the received part together with the own one."""
+        w = (await client.fit(down["weights"].merge(state["own"]), client.cross_entropy)).weights
+        return {"weights": self.shared_part(w)}, {"own": self.personal_part(w)}
+
+    def scores(self, client: Client, state: State, down: State, x: Tensor) -> dict[str, Tensor]:
+        """Score the shared part together with the own one."""
+        return {"personal": client.net.eval(down["weights"].merge(state["own"]), x)}

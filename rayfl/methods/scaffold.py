@@ -1,0 +1,71 @@
+"""SCAFFOLD."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from rayfl.methods.base import Averaging, Cohort, Method
+from rayfl.methods.checks import check
+from rayfl.training import Client, Mean, Params, Reduction, State, Sum
+
+
+class SCAFFOLD(Method):
+    """Stochastic controlled averaging (Karimireddy et al., ICML 2020), option II of its Algorithm 1.
+
+    Server and clients keep control variates, estimates of the global and of each client's own gradient; the
+    difference corrects every local step, so that clients do not drift towards their own optima.
+
+    Deviations from the paper: with SGD momentum the number of local steps K in the update of the control is
+    replaced by the sum of the weights with which gradients have entered the result (with plain K the method
+    diverges). Gradients are clipped, where asked, before the correction. Controls exist for trainable
+    parameters; BatchNorm statistics are averaged like the weights.
+
+    Args:
+        server_lr: step size of the server, eta_g in the paper; above 0.
+    """
+
+    averaging: Averaging = "uniform"
+
+    def __init__(self, server_lr: float = 1.0) -> None:
+        check("server_lr", server_lr, 0 < server_lr < float("inf"), "a number above 0")
+        self.server_lr = server_lr
+
+    @property
+    def uploads(self) -> Mapping[str, Reduction]:
+        """The change of the model and the change of the control (line 13)."""
+        return {"step": Mean(self.averaging), "control": Sum()}
+
+    def init_server(self, initial: Params) -> State:
+        """Start from c = 0."""
+        return {"weights": initial, "control": initial.trainable().zeros()}
+
+    def init_client(self, client: Client) -> State:
+        """Start from c_i = 0."""
+        return {"control": client.initial.trainable().zeros()}
+
+    async def local_update(self, client: Client, state: State, down: State) -> tuple[dict[str, Any], State]:
+        """Train with corrected steps, then renew the control."""
+        received: Params = down["weights"]
+        drift: Params = down["control"] - state["control"]  # c - c_i
+
+        fitted = await client.fit(
+            received, client.cross_entropy, drift, correct=lambda g, w, drift: g + drift
+        )  # line 10: y <- y - eta_l (g(y) - c_i + c)
+        step: Params = fitted.weights - received
+        if not fitted.steps:
+            return {"step": step, "control": drift.zeros()}, state
+        passed = fitted.effective_steps * client.lr
+        control = -step.trainable() / passed - drift  # line 12, (ii): c_i+ = c_i - c + (x - y) / (K eta_l)
+        return {"step": step, "control": control - state["control"]}, {"control": control}
+
+    def aggregate(self, server: State, up: Mapping[str, Any], cohort: Cohort) -> State:
+        """Take the server's step (lines 16 and 17): x + eta_g mean(y_i - x), c + sum(c_i+ - c_i) / N."""
+        return {
+            "weights": server["weights"] + self.server_lr * up["step"],
+            "control": server["control"] + up["control"] / cohort.population,
+        }
+
+    def trained(self, down: State, up: Mapping[str, Any]) -> State:
+        """The client's own model right after training."""
+        return {**down, "weights": down["weights"] + up["step"]}

@@ -1,0 +1,129 @@
+import pytest
+import torch
+import torch.nn.functional as F
+
+from rayfl.training import Batch, Net, Params
+from tests.training.made_up import CLASSES, SHAPE, make_client, make_images, same_bits, smooth_net, smooth_split
+
+X = torch.randn(4, *SHAPE, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+
+
+def live(w):
+    return Params({n: t.clone() for n, t in w.items()}, w.train_names, live=True)
+
+
+@pytest.mark.parametrize("cut", ["last_layer", "fc_stack"])
+@pytest.mark.parametrize("batch_norm", [False, True])
+def test_features_and_head_make_the_whole(cut, batch_norm):
+    net = smooth_net(batch_norm)
+    w = net.initial(3)
+    whole = net(live(w), X)
+    assert whole.shape == (4, CLASSES)
+    assert torch.equal(net.head(live(w), net.features(live(w), X, cut), cut), whole)
+    assert torch.equal(net.eval.head(w, net.eval.features(w, X, cut), cut), net.eval(w, X))
+
+
+@pytest.mark.parametrize("batch_norm", [False, True])
+def test_a_net_computes_what_its_module_computes(batch_norm):
+    net = smooth_net(batch_norm)
+    w = net.initial(3)
+    module = smooth_split(batch_norm).double()
+    module.load_state_dict(dict(w))
+    assert torch.equal(net(live(w), X), module(X))
+    assert torch.equal(net.eval(w, X), module.load_state_dict(dict(w)) and module.eval()(X))
+
+
+@pytest.mark.parametrize("cut", ["last_layer", "fc_stack"])
+def test_names_partition_the_entries(cut):
+    net = smooth_net(batch_norm=True)
+    features, head = net.names(cut, "features"), net.names(cut, "head")
+    assert not features & head
+    assert features | head == set(net.initial(0)) == set(net.modules_of)
+    assert {"head.weight", "head.bias"} <= head
+    assert ("fc.1.running_mean" in head) == (cut == "fc_stack")
+    assert "conv.0.weight" in features
+
+
+def test_head_needs_its_own_entries_only():
+    net = smooth_net()
+    w = net.initial(0)
+    z = net.eval.features(w, X)
+    head = w.select(net.names("last_layer", "head").__contains__)
+    assert torch.equal(net.head(head, z), net.head(w, z))
+
+
+def test_modules_of_names_the_layer_of_every_entry():
+    net = smooth_net(batch_norm=True)
+    assert isinstance(net.modules_of["conv.1.running_mean"], torch.nn.BatchNorm2d)
+    assert net.has_batch_norm
+    assert not smooth_net().has_batch_norm
+    assert net.train_names == {n for n in net.modules_of if "running" not in n}
+    assert all(t.is_floating_point() for t in net.initial(0).values())
+
+
+def test_the_eval_twin_leaves_statistics_alone():
+    net = smooth_net(batch_norm=True)
+    w = live(net.initial(0))
+    before = w.clone()
+    net.eval(w, X)
+    net.eval.features(w, X)
+    assert same_bits(w, before)
+    net(w, X)
+    assert not same_bits(w, before)
+    assert net.eval.eval is net.eval
+
+
+def test_a_call_in_train_mode_on_weights_that_are_not_trained_is_refused():
+    net = smooth_net(batch_norm=True)
+    w = net.initial(0)
+    for call in (lambda: net(w, X), lambda: net.features(w, X), lambda: net.cross_entropy(w, None)):
+        with pytest.raises((RuntimeError, AttributeError), match=r"net\.eval|attribute 'x'"):
+            call()
+    smooth_net()(w.select(lambda n: not n.startswith(("conv.1", "fc.1"))), X)  # no statistics, no danger
+
+
+def test_a_teacher_in_train_mode_is_refused_within_a_fit():
+    net = smooth_net(batch_norm=True)
+    client = make_client(net)
+
+    def loss(w, batch, teacher):
+        return (net(w, batch.x) - net(teacher, batch.x)).square().mean()
+
+    from rayfl.training.local import run_loop
+    from tests.training.made_up import only
+
+    with pytest.raises(RuntimeError, match=r"use net\.eval"):
+        run_loop([only(client.fit(client.initial, loss, client.initial))], lambda *_: None)
+
+
+def test_initial_depends_on_seed_and_counters_only():
+    torch.manual_seed(1)
+    first = smooth_net().initial(7, 2)
+    torch.manual_seed(2)
+    assert same_bits(smooth_net().initial(7, 2), first)
+    for other in (smooth_net().initial(8, 2), smooth_net().initial(7, 3), smooth_net().initial(7)):
+        assert not same_bits(other, first)
+
+
+def test_the_global_generator_is_left_alone():
+    torch.manual_seed(1)
+    before = torch.get_rng_state()
+    net = smooth_net(batch_norm=True)
+    net.initial(3)
+    client = make_client(net, make_images())
+    client.random_weights()
+    assert torch.equal(torch.get_rng_state(), before)
+
+
+def test_initial_has_the_precision_of_the_net():
+    narrow = Net(smooth_split, dtype=torch.float32).initial(3)
+    wide = smooth_net().initial(3)
+    assert {t.dtype for t in narrow.values()} == {torch.float32}
+    assert same_bits(narrow.to(torch.float64), wide)
+
+
+def test_cross_entropy_is_the_plain_loss():
+    net = smooth_net()
+    w, y = net.initial(0), torch.tensor([0, 1, 2, 1])
+    expected = F.cross_entropy(net(w, X), y)
+    assert torch.equal(net.cross_entropy(w, Batch(X, y, torch.tensor(0))), expected)

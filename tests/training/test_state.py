@@ -1,0 +1,132 @@
+import json
+import math
+import pickle
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from torch import Tensor
+
+from rayfl.training import Params
+from rayfl.training.state import as_tensor, pack, put_together, take_apart, unpack
+
+DTYPES = [torch.float32, torch.float64, torch.int64, torch.uint8, torch.bool, torch.int32, torch.float16]
+
+
+@st.composite
+def tensors(draw):
+    shape = draw(st.lists(st.integers(0, 3), max_size=3))
+    dtype = draw(st.sampled_from(DTYPES))
+    count = math.prod(shape)
+    flat = draw(st.lists(st.integers(0, 1), min_size=count, max_size=count))
+    made = torch.tensor(flat, dtype=torch.int64).to(dtype).reshape(shape)
+    return made.transpose(0, -1) if made.dim() > 1 and draw(st.booleans()) else made  # not contiguous
+
+
+@st.composite
+def params(draw):
+    entries = draw(st.dictionaries(st.text("ab.0/", min_size=1, max_size=4), tensors(), max_size=3))
+    return Params(entries, frozenset(draw(st.lists(st.sampled_from(sorted(entries) or ["none"])))) & set(entries))
+
+
+LEAVES = st.one_of(
+    tensors(),
+    params(),
+    st.none(),
+    st.booleans(),
+    st.integers(-(2**70), 2**70),
+    st.floats(allow_nan=False, allow_infinity=False),
+)
+KEYS = st.one_of(st.integers(-3, 1000), st.text("abc.", max_size=3).filter(lambda k: not k.isdigit()))
+STATES = st.recursive(LEAVES, lambda inner: st.dictionaries(KEYS, inner, max_size=4), max_leaves=8)
+
+
+def identical(a, b):
+    if isinstance(a, Params):
+        return isinstance(b, Params) and a.train_names == b.train_names and identical(a.tensors, b.tensors)
+    if isinstance(a, Tensor):
+        return a.dtype == b.dtype and a.shape == b.shape and torch.equal(a, b)
+    if isinstance(a, dict):
+        return list(a) == list(b) and all(identical(a[k], b[k]) for k in a)
+    return type(a) is type(b) and a == b
+
+
+def nested(tree):
+    return {"top": tree, 7: {"inner": tree}}
+
+
+@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(STATES)
+def test_apart_and_together(tree):
+    structure, found = take_apart(tree)
+    assert identical(put_together(json.loads(json.dumps(structure)), found), tree)
+
+
+@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(STATES)
+def test_pack_and_unpack(tree):
+    packed = pickle.loads(pickle.dumps(pack(nested(tree))))
+    assert identical(unpack(packed), nested(tree))
+
+
+def test_a_packed_state_is_one_buffer_per_dtype_and_a_copy():
+    x, y = torch.arange(3.0), torch.arange(2)
+    packed = pack({"a": x, "b": {"c": y, "d": x * 2}})
+    assert {k: b.size for k, b in packed.buffers.items()} == {"float32": 6, "int64": 2}
+    assert packed.nbytes == 6 * 4 + 2 * 8
+    x.add_(1)
+    assert unpack(packed)["a"].tolist() == [0, 1, 2]
+
+
+def test_unpacked_tensors_have_memory_of_their_own():
+    packed = pack({"a": torch.ones(3), "b": torch.ones(5)})
+    first, second = unpack(packed), unpack(packed)
+    first["a"].zero_()
+    assert second["a"].tolist() == [1, 1, 1]
+    assert first["b"].tolist() == [1] * 5
+    assert first["b"].untyped_storage().nbytes() == 5 * 4
+
+
+def test_what_requires_gradients_is_packed_by_value():
+    w = torch.ones(2, requires_grad=True)
+    assert not unpack(pack({"w": w}))["w"].requires_grad
+
+
+@pytest.mark.parametrize(
+    ("tree", "message"),
+    [
+        ({"a": {"b": [1, 2]}}, "state/a/b is a list"),
+        ({"a": "text"}, "state/a is a str"),
+        ({"a": {3: object()}}, "state/a/3 is a object"),
+        ({"a": np.zeros(2)}, "state/a is a ndarray"),
+        ({"a": {(1, 2): 0}}, r"state/a: the key \(1, 2\)"),
+        ({"a": {True: 0}}, "state/a: the key True"),
+        ({"a": {"b": math.nan}}, "state/a/b: the number nan"),
+        ({"a": math.inf}, "state/a: the number inf"),
+    ],
+)
+def test_anything_else_is_refused_by_name(tree, message):
+    with pytest.raises(TypeError, match=message):
+        take_apart(tree)
+
+
+@pytest.mark.parametrize(
+    "tree",
+    [
+        {1: torch.ones(1), "1": torch.zeros(1)},
+        {"a": {"b": torch.ones(1)}, "a/b": torch.zeros(1)},
+        {"a": Params({"b": torch.ones(1)}, frozenset()), "a/b": torch.zeros(1)},
+    ],
+)
+def test_two_entries_of_one_name_are_refused_not_lost(tree):
+    with pytest.raises(TypeError, match="two entries"):
+        take_apart(tree)
+
+
+def test_a_read_only_array_becomes_a_tensor_without_a_warning(recwarn):
+    array = np.arange(3)
+    array.flags.writeable = False
+    assert as_tensor(array).tolist() == [0, 1, 2]
+    assert not recwarn.list
