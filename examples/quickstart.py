@@ -11,7 +11,7 @@ for method in (FedAvg(), FedCO2(mu=0.5)):
         net="cnn-b",
         clients=5,
         rounds=3,
-        training=Training(lr=0.05, momentum=0.5),
+        training=Training(lr=0.1),
         engine=Inline(),  # Ray() runs the same on actors
         quiet=True,
     )

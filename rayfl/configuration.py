@@ -70,7 +70,7 @@ def parser() -> ArgumentParser:
     made.add_class_arguments(Federation)
     made.set_defaults(
         {
-            "method": {"class_path": "rayfl.methods.FedAvg"},
+            "method": {"class_path": "rayfl.methods.FedBN"},
             "data": {"class_path": "rayfl.data.EmbeddedDigits"},
             "engine": {"class_path": "rayfl.engine.Ray"},
         }

@@ -23,7 +23,7 @@ from rayfl.engine.base import Engine, Session
 from rayfl.engine.host import Plan, Report, Scores, make_net
 from rayfl.engine.ray_engine import Ray
 from rayfl.errors import UserError
-from rayfl.methods import FedAvg, Method
+from rayfl.methods import FedBN, Method
 from rayfl.randomness import generator
 from rayfl.record.checkpoint import Checkpoints, Manifest
 from rayfl.record.folder import RunFolder, check_unused
@@ -39,7 +39,7 @@ class Federation:
     """One experiment, ready to run.
 
     Args:
-        method: what clients compute, what travels, how the server combines it; FedAvg if not given.
+        method: what clients compute, what travels, how the server combines it; FedBN if not given.
         data: the data set and how it is divided; EmbeddedDigits if not given.
         net: name of the net, or ``module.function`` of one's own.
         clients: number of clients, at least 1.
@@ -63,7 +63,7 @@ class Federation:
         self,
         method: Method | None = None,
         data: Data | None = None,
-        net: str = "lenet",
+        net: str = "cnn-b",
         clients: int = 5,
         participation: float = 1.0,
         rounds: int = 20,
@@ -90,7 +90,7 @@ class Federation:
         ]:
             if not fine:
                 raise UserError(f"{name} is {value!r}: it must be {allowed}")
-        self.method = FedAvg() if method is None else method
+        self.method = FedBN() if method is None else method
         self.data = EmbeddedDigits() if data is None else data
         self.net = net
         self.clients = clients

@@ -245,7 +245,7 @@ _loss_is_running = False
 
 @contextmanager
 def inside_loss() -> Iterator[None]:
-    """Mark that a loss runs, in which the facts of a single client may not be read."""
+    """Mark that a loss, a rule or a summand runs: none of them may read the facts of a single client."""
     global _loss_is_running
     _loss_is_running = True
     try:

@@ -184,7 +184,9 @@ def _clip(gradients: list[Tensor], net_of: list[int], limit: float, stacked: boo
     for net in set(net_of):
         mine = [i for i, n in enumerate(net_of) if n == net]
         if stacked:
-            norms = torch.stack([gradients[i].flatten(1).norm(dim=1) for i in mine]).norm(dim=0)
+            norms = torch.stack([gradients[i].reshape(len(gradients[i]), -1).norm(dim=1) for i in mine]).norm(
+                dim=0
+            )
         else:
             norms = torch.stack([gradients[i].norm() for i in mine]).norm()
         scale = (limit / (norms + 1e-6)).clamp(max=1.0)
@@ -235,7 +237,8 @@ def total_loop(request: Request) -> Any:
     total = None
     with torch.no_grad():
         for batch in _batches(request):
-            value = request.loss(request.start, batch, request.extra)
+            with inside_loss():
+                value = request.loss(request.start, batch, request.extra)
             total = value if total is None else pytree.tree_map(torch.add, total, value)
     return total
 
@@ -255,7 +258,8 @@ def _ruled(
     extra: Any,
 ) -> list[Tensor]:
     now = work.assemble([t.detach() for t in trained], None, live=False)
-    return _leaves(rule(work.assemble(gradients, None, live=False), now, extra))
+    with inside_loss():
+        return _leaves(rule(work.assemble(gradients, None, live=False), now, extra))
 
 
 # ---- stacked
@@ -327,7 +331,8 @@ def total_stacked(requests: Sequence[Request]) -> list[Any]:
     with torch.no_grad():
         for rows, batch in _stacked_batches(requests):
             extra = [e if d is None else _rows(e, rows) for e, d in zip(extras, dims, strict=True)]
-            values = values_of(pytree.tree_map(lambda t, r=rows: _rows(t, r), start), batch, extra)
+            with inside_loss():
+                values = values_of(pytree.tree_map(lambda t, r=rows: _rows(t, r), start), batch, extra)
             if totals is None:
                 totals = pytree.tree_map(lambda v: v.new_zeros((count, *v.shape[1:])), values)
             places = torch.arange(count, device=batch.y.device) if rows is None else rows
@@ -353,7 +358,8 @@ def _ruled_stacked(
 
     now = work.assemble([t.detach() for t in trained], None, live=False)
     stacked_rule = vmap(one, in_dims=(0, 0, dims))
-    return _leaves(stacked_rule(work.assemble(gradients, None, live=False), now, extra))
+    with inside_loss():
+        return _leaves(stacked_rule(work.assemble(gradients, None, live=False), now, extra))
 
 
 def _stacked_batches(requests: Sequence[Request]) -> Iterator[tuple[Tensor | None, Batch]]:

@@ -64,9 +64,8 @@ class Net:
         self.has_batch_norm = any(is_batch_norm(m) for m in module.modules())
         # Where each entry of a part lives: setting them once per fit, not at every call as functional_call
         # does, saves a fiftieth of a small net's step.
-        self._slots = {
-            part: [s for s in self._find_slots() if s[0].startswith(f"{part}.")] for part in _PARTS
-        }
+        slots = self._find_slots()
+        self._slots = {part: [s for s in slots if s[0].startswith(f"{part}.")] for part in _PARTS}
         self._loaded: dict[str, Params | None] = dict.fromkeys(_PARTS)
 
     def _find_slots(self) -> list[tuple[str, dict[str, Any], str]]:

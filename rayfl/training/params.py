@@ -86,7 +86,7 @@ class Params(Mapping[str, Tensor]):
 
     def dot(self, other: Params) -> Tensor:
         """Return the inner product over all entries (0-d tensor)."""
-        products = [(t * other.tensors[n]).sum() for n, t in self.tensors.items()]
+        products = [t.sum() for t in (self * other).tensors.values()]
         return torch.stack(products).sum() if products else torch.zeros(())
 
     def sq_norm(self) -> Tensor:
@@ -114,7 +114,7 @@ class Params(Mapping[str, Tensor]):
     def select(self, keep: Callable[[str], bool]) -> Params:
         """Return the entries whose name satisfies ``keep``; the tensors are shared, not copied."""
         kept = {n: t for n, t in self.tensors.items() if keep(n)}
-        return Params(kept, self.train_names.intersection(kept))
+        return Params(kept, self.train_names.intersection(kept), self.live)
 
     def trainable(self) -> Params:
         """Return the parameters without the buffers."""

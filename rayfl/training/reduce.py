@@ -246,6 +246,7 @@ def _weight(reduction: Reduction, samples: int) -> int:
 
 def _flat(payload: Any) -> tuple[Tensor, Any]:
     """Return all numbers of a payload as one floating vector, and its template: shapes, dtypes, structure."""
+    spec: Any
     if isinstance(payload, Params):  # the usual case, without the detour over pytrees
         leaves, spec = list(payload.tensors.values()), (tuple(payload.tensors), payload.train_names)
     else:

@@ -29,7 +29,7 @@ class Training:
 
     epochs: int = 1
     batch_size: int = 32
-    lr: float = 0.01
+    lr: float = 0.1
     lr_decay: float = 1.0
     momentum: float = 0.0
     weight_decay: float = 0.0

@@ -28,16 +28,23 @@ def take_apart(tree: Any, path: str = "state") -> tuple[Any, dict[str, Tensor]]:
         path: name of the whole, the first part of every tensor's path.
 
     Raises:
-        TypeError: something else is in the state; the message has its path.
+        TypeError: something else is in the state, or two entries have one path (keys such as 1 and "1");
+            the message has it.
     """
     tensors: dict[str, Tensor] = {}
 
+    def keep(at: str, tensor: Tensor) -> None:
+        if at in tensors:
+            raise TypeError(f"{at} is the path of two entries: one would overwrite the other")
+        tensors[at] = tensor
+
     def visit(node: Any, at: str) -> Any:
         if isinstance(node, Params):
-            tensors.update({f"{at}/{n}": t for n, t in node.tensors.items()})
+            for name, tensor in node.tensors.items():
+                keep(f"{at}/{name}", tensor)
             return {"params": list(node.tensors), "train": [n for n in node.tensors if n in node.train_names]}
         if isinstance(node, Tensor):
-            tensors[at] = node
+            keep(at, node)
             return {"tensor": True}
         if isinstance(node, dict):
             for key in node:

@@ -52,7 +52,7 @@ def wait_for_rounds(process: subprocess.Popen[bytes], folder: Path, rounds: int)
 def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
     """A configuration that takes a while, and the folder of a whole run with it."""
     folder = tmp_path_factory.mktemp("runs")
-    federation = small(folder / "whole", method=METHODS["FedCO2"](), rounds=60, checkpoint_every=3)
+    federation = small(folder / "whole", method=METHODS["Ditto"](), rounds=40, checkpoint_every=3)
     config = folder / "config.yaml"
     config.write_text(dump(federation))
     federation.run()
@@ -63,9 +63,10 @@ def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
 def test_killed_driver(tmp_path: Path, undisturbed: tuple[Path, Path], rounds: int) -> None:
     config, whole = undisturbed
     process = start(tmp_path / "run", config)
-    wait_for_rounds(process, tmp_path / "run", rounds) if rounds else wait_for_config(
-        process, tmp_path / "run"
-    )
+    if rounds:
+        wait_for_rounds(process, tmp_path / "run", rounds)
+    else:
+        wait_for_config(process, tmp_path / "run")
     process.kill()
     process.wait()
     resumed(tmp_path / "run").run()

@@ -20,9 +20,7 @@ CLASSES = 3
 def smooth_split(batch_norm: bool = False, shape: tuple[int, int, int] = SHAPE) -> SplitNet:
     """A net of a hundred-odd numbers without kinks."""
     norms: list[list[nn.Module]] = [[nn.BatchNorm2d(3)], [nn.BatchNorm1d(5)]] if batch_norm else [[], []]
-    conv = nn.Sequential(
-        nn.Conv2d(shape[0], 3, 3), *norms[0], nn.Softplus(), nn.AvgPool2d(2), nn.Flatten()
-    )
+    conv = nn.Sequential(nn.Conv2d(shape[0], 3, 3), *norms[0], nn.Softplus(), nn.AvgPool2d(2), nn.Flatten())
     features = 3 * ((shape[1] - 2) // 2) * ((shape[2] - 2) // 2)
     fc = nn.Sequential(nn.Linear(features, 5), *norms[1], nn.Tanh())
     return SplitNet(conv, fc, nn.Linear(5, CLASSES))
@@ -73,9 +71,7 @@ def make_clients(net: Net, sizes: Sequence[int], **training: Any) -> list[Client
     """Clients of these sizes with data of their own from one pool."""
     images = make_images(sum(sizes))
     starts = np.cumsum([0, *sizes]).tolist()
-    return [
-        make_client(net, images, n, id=k, first=starts[k], **training) for k, n in enumerate(sizes)
-    ]
+    return [make_client(net, images, n, id=k, first=starts[k], **training) for k, n in enumerate(sizes)]
 
 
 async def only(fit: Any) -> Any:

@@ -40,7 +40,12 @@ def test_steps_do_not_share_numbers():
 
 def test_folding_in_a_number_gives_another_stream():
     key = torch.tensor(7)
-    streams = [key, fold(key, torch.tensor(0)), fold(key, torch.tensor(1)), fold(torch.tensor(8), torch.tensor(0))]
+    streams = [
+        key,
+        fold(key, torch.tensor(0)),
+        fold(key, torch.tensor(1)),
+        fold(torch.tensor(8), torch.tensor(0)),
+    ]
     draws = torch.stack([uniform(k, (1000,)) for k in streams]).double()
     assert torch.corrcoef(draws).fill_diagonal_(0).abs().max() < 0.15
     assert torch.equal(uniform(fold(key, torch.tensor(1)), (1000,)).double(), draws[2])

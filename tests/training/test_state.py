@@ -28,7 +28,9 @@ def tensors(draw):
 @st.composite
 def params(draw):
     entries = draw(st.dictionaries(st.text("ab.0/", min_size=1, max_size=4), tensors(), max_size=3))
-    return Params(entries, frozenset(draw(st.lists(st.sampled_from(sorted(entries) or ["none"])))) & set(entries))
+    return Params(
+        entries, frozenset(draw(st.lists(st.sampled_from(sorted(entries) or ["none"])))) & set(entries)
+    )
 
 
 LEAVES = st.one_of(
