@@ -56,7 +56,8 @@ class Benchmark:
         rounds = WARMUP + (self.rounds or WORKLOADS[workload].rounds)
         self.runs += 1
         folder = self.scratch / "runs" / f"{self.runs:04d}-{contender}-{workload}"
-        arguments = [workload, str(self.data(workload)), str(folder / "run"), str(rounds)]
+        data = "-" if contender == "rayfl" else str(self.data(workload))
+        arguments = [workload, data, str(folder / "run"), str(rounds)]
         wait_for_quiet()
         run = launch([*self.contenders[contender], *arguments], folder, memory)
         recorded = sum(run.seconds[1:])

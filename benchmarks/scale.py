@@ -30,19 +30,19 @@ PARTICIPATION = 0.05
 MEMORY_ROUNDS = 2
 
 
-def data(root: str | None) -> Data:
+def data(root: str | None, verify: bool) -> Data:
     """Return CIFAR-10 where its files are, else synthetic images like it."""
     partition = Pathological(classes_per_client=2)
     if root and (Path(root) / "cifar-10-batches-py").is_dir():
-        return CIFAR10(root=root, partition=partition)
+        return CIFAR10(root=root, partition=partition, verify=verify)
     return Synthetic(train=TRAIN, test=10_000, dtype="uint8", partition=partition)
 
 
-def federate(clients: int, rounds: int, root: str | None, out: Path) -> None:
+def federate(clients: int, rounds: int, images: Data, out: Path) -> None:
     """Run one federation in this process."""
     Federation(
         method=FedCO2(intra="none", inter="none"),
-        data=data(root),
+        data=images,
         net="cnn-b",
         clients=clients,
         participation=PARTICIPATION,
@@ -56,14 +56,14 @@ def federate(clients: int, rounds: int, root: str | None, out: Path) -> None:
     (out / "info.json").write_text(json.dumps({"name": "rayfl", "torch": torch.__version__}))
 
 
-def measure(clients: int, rounds: int, root: str | None, folder: Path) -> tuple[Run, Run]:
+def measure(clients: int, rounds: int, source: list[str], folder: Path) -> tuple[Run, Run]:
     """Run a federation in a process of its own for the time, and once more for the memory."""
     both = []
     for memory in (False, True):
         own = folder / f"{clients}-{'memory' if memory else 'time'}"
         count = WARMUP + (MEMORY_ROUNDS if memory else rounds)
         script = [sys.executable, str(HERE / "scale.py"), "--clients", str(clients), "--rounds", str(count)]
-        script += ["--only", str(own / "run"), *(["--root", root] if root else [])]
+        script += ["--only", str(own / "run"), *source]
         wait_for_quiet()
         both.append(launch(script, own, memory))
     return both[0], both[1]
@@ -76,13 +76,17 @@ def main() -> None:
     parser.add_argument("--clients", type=int, nargs="+", default=[100, 300, 500, 1000])
     parser.add_argument("--rounds", type=int, default=10, help="timed rounds")
     parser.add_argument("--root", default=os.environ.get("RAYFL_DATA"), help="folder with CIFAR-10's files")
+    parser.add_argument("--verify", action=argparse.BooleanOptionalAction, default=True,
+                        help="whether to check the files' checksums")  # fmt: skip
     parser.add_argument("--only", type=Path, help=argparse.SUPPRESS)  # one federation, in this process
     options = parser.parse_args()
+    images = data(options.root, options.verify)
     if options.only:
-        federate(options.clients[0], options.rounds, options.root, options.only)
+        federate(options.clients[0], options.rounds, images, options.only)
         return
-    root = str(Path(options.root).resolve()) if options.root else None
-    table = Table(title=f"Fed-CO2, {type(data(root)).__name__}, {PARTICIPATION:.0%} of the clients a round")
+    source = ["--root", str(Path(options.root).resolve())] if options.root else []
+    source += ["--verify" if options.verify else "--no-verify"]
+    table = Table(title=f"Fed-CO2, {type(images).__name__}, {PARTICIPATION:.0%} of the clients a round")
     for column in (
         "clients",
         "sampled",
@@ -95,7 +99,7 @@ def main() -> None:
         table.add_column(column, justify="right")
     with tempfile.TemporaryDirectory(prefix="rayfl-benchmark-") as scratch:
         for clients in options.clients:
-            time, memory = measure(clients, options.rounds, root, Path(scratch))
+            time, memory = measure(clients, options.rounds, source, Path(scratch))
             sampled = round(PARTICIPATION * clients)
             images = TRAIN / clients
             table.add_row(

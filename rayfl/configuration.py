@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import difflib
 import inspect
-import sys
+import re
 from dataclasses import asdict, is_dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import yaml
-from jsonargparse import ArgumentParser, Namespace
+from jsonargparse import ArgumentError, ArgumentParser, Namespace
 
 from rayfl.errors import UserError
 
@@ -54,6 +55,7 @@ def parser() -> ArgumentParser:
 
     made = ArgumentParser(
         prog="python -m rayfl.run",
+        allow_abbrev=False,
         description="Run a personalised federation: a method on data split over clients.",
         epilog="Examples: `python -m rayfl.run` runs the default; `--method FedCO2 --method.mu 0.5` chooses "
         "a method and an option of it; `--method.help FedCO2` lists its options.",
@@ -68,6 +70,7 @@ def parser() -> ArgumentParser:
         f"{', '.join(RESUMABLE)} may be given.",
     )
     made.add_class_arguments(Federation)
+    made.exit_on_error = False
     made.set_defaults(
         {
             "method": {"class_path": "rayfl.methods.FedBN"},
@@ -85,10 +88,10 @@ def federation_from(arguments: list[str]) -> Federation:
         UserError: a value is impossible, or the folder to resume is not a run.
     """
     made = parser()
-    config = made.parse_args(arguments)
+    config = _parse(made, arguments)
     if config.resume is None:
         return _build(made, config)
-    given = made.parse_args(arguments, defaults=False)
+    given = _parse(made, arguments, defaults=False)
     given.pop("resume")
     odd = sorted({key.split(".")[0] for key, value in given.items() if value is not None} - {*RESUMABLE})
     if odd:
@@ -113,11 +116,10 @@ def resumed(folder: str | Path, arguments: list[str] | None = None) -> Federatio
     if not path.is_file():
         raise UserError(f"{folder} cannot be resumed: it is not a run folder (it has no config.yaml)")
     made = parser()
-    made.exit_on_error = False
     try:
-        config = made.parse_args(["--config", str(path), *(arguments or [])])
-    except Exception as error:
-        raise UserError(f"{path} is not a valid configuration: {error}") from error
+        config = _parse(made, ["--config", str(path), *(arguments or [])])
+    except UserError as error:
+        raise UserError(f"the configuration {path} cannot be used: {error}") from error
     federation = _build(made, config)
     federation.output = str(folder)
     federation._resumes = True
@@ -127,7 +129,64 @@ def resumed(folder: str | Path, arguments: list[str] | None = None) -> Federatio
 def _build(made: ArgumentParser, config: Namespace) -> Federation:
     from rayfl.federation import Federation
 
-    sys.path[:0] = [] if "" in sys.path else [""]  # a user's own method, by import path from where he stands
-    built = made.instantiate(config)
+    try:
+        built = made.instantiate(config)
+    except UserError:
+        raise
+    except Exception as error:
+        if isinstance(error.__cause__, UserError):
+            raise error.__cause__ from None
+        raise UserError(_explain(made, str(error))) from error
     arguments = inspect.signature(Federation).parameters
     return Federation(**{a: getattr(built, a) for a in arguments})
+
+
+def _parse(made: ArgumentParser, arguments: list[str], defaults: bool = True) -> Namespace:
+    try:
+        return made.parse_args(arguments, defaults=defaults)
+    except (ArgumentError, TypeError, ValueError) as error:
+        raise UserError(_explain(made, str(error))) from error
+
+
+def _explain(made: ArgumentParser, text: str) -> str:
+    """Return a parser's message in one line, with the names that would have been right."""
+    keys = re.findall(r'Parser key "([^"]+)"', text)
+    where = ".".join(keys)
+    if found := re.search(r"Expected a dot import path string: (\S+)", text):
+        known = _known_classes(keys[-1] if keys else "")
+        return (
+            f"there is no {where} {found[1]!r}{_hint(found[1], known)}; or the import path of your own class"
+        )
+    if found := re.search(r"unrecognized arguments: (--\S+)", text):
+        options = [o for action in made._actions for o in action.option_strings]
+        return f"there is no option {found[1]}{_hint(found[1], options, listed=False)} (--help lists all)"
+    if found := re.search(r"class_path '([^']+)'.*Option '([^']+)' is not accepted", text, re.DOTALL):
+        name = found[1].rsplit(".", 1)[-1]
+        return f"{where} {name} has no option {found[2]!r}: --{where}.help {name} lists what it has"
+    lines = [line.strip(" -") for line in text.splitlines()]
+    noise = ("Does not validate", "Subtypes:", "Errors:", "Given value", "Expected a <class 'NoneType'>")
+    kept = [x for x in lines if x and not x.startswith((*noise, "Parser key", "Problem with"))]
+    return ": ".join([*([where] if where else []), *(kept or lines)])
+
+
+def _known_classes(key: str) -> list[str]:
+    from rayfl import data, engine, methods
+
+    bases = {
+        "method": (methods, methods.Method),
+        "data": (data, data.Data),
+        "partition": (data, data.Partition),
+        "engine": (engine, engine.Engine),
+    }
+    if key not in bases:
+        return []
+    module, base = bases[key]
+    named = [(name, getattr(module, name)) for name in module.__all__]
+    return [name for name, c in named if isinstance(c, type) and issubclass(c, base) and c is not base]
+
+
+def _hint(wrong: str, known: list[str], listed: bool = True) -> str:
+    close = {k.lower(): k for k in known}
+    near = difflib.get_close_matches(wrong.lower(), close, n=1)
+    hint = f"; did you mean {close[near[0]]}?" if near else ""
+    return hint + (f" Choose one of {', '.join(sorted(known, key=str.lower))}" if known and listed else "")

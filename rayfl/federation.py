@@ -34,19 +34,22 @@ from rayfl.record.protocol import protocol as find_protocol
 from rayfl.record.result import Result
 from rayfl.training import Training
 
+# Defaults may be shared: a run works on copies, and none of its steps changes them.
+DEFAULT_METHOD, DEFAULT_DATA, DEFAULT_TRAINING, DEFAULT_ENGINE = FedBN(), EmbeddedDigits(), Training(), Ray()
+
 
 class Federation:
     """One experiment, ready to run.
 
     Args:
-        method: what clients compute, what travels, how the server combines it; FedBN if not given.
-        data: the data set and how it is divided; EmbeddedDigits if not given.
+        method: what clients compute, what travels, how the server combines it.
+        data: the data set and how it is divided.
         net: name of the net, or ``module.function`` of one's own.
         clients: number of clients, at least 1.
         participation: share of the clients sampled in a round, in (0, 1].
         rounds: number of rounds, at least 1.
         training: how clients train.
-        engine: where clients run; Ray if not given.
+        engine: where clients run: ``Ray`` or ``Inline``.
         averaging: weights of means over clients, ``samples`` or ``uniform``; the method's own if not given.
         eval_every: rounds between two evaluations of all clients; 0 evaluates never.
         protocol: what is scored when, and which figure is the headline: ``default`` or a paper's preset.
@@ -61,14 +64,14 @@ class Federation:
 
     def __init__(
         self,
-        method: Method | None = None,
-        data: Data | None = None,
+        method: Method = DEFAULT_METHOD,
+        data: Data = DEFAULT_DATA,
         net: str = "cnn-b",
         clients: int = 5,
         participation: float = 1.0,
         rounds: int = 20,
-        training: Training | None = None,
-        engine: Engine | None = None,
+        training: Training = DEFAULT_TRAINING,
+        engine: Engine = DEFAULT_ENGINE,
         averaging: Literal["samples", "uniform"] | None = None,
         eval_every: int = 1,
         protocol: str = "default",
@@ -90,14 +93,14 @@ class Federation:
         ]:
             if not fine:
                 raise UserError(f"{name} is {value!r}: it must be {allowed}")
-        self.method = FedBN() if method is None else method
-        self.data = EmbeddedDigits() if data is None else data
+        self.method = method
+        self.data = data
         self.net = net
         self.clients = clients
         self.participation = participation
         self.rounds = rounds
-        self.training = Training() if training is None else training
-        self.engine = Ray() if engine is None else engine
+        self.training = training
+        self.engine = engine
         self.averaging = averaging
         self.eval_every = eval_every
         self.protocol = protocol
@@ -136,10 +139,11 @@ class Federation:
         if not self.quiet:
             self._print_start(folder_path, start, data)
         with self.engine.open(plan, data) as session, Progress(self.rounds, start, self.quiet) as progress:
-            scores = Standing(data, manifest.progress if manifest else {})
+            del data  # the session has it, in the memory that its processes share
+            scores = Standing(session.data, manifest.progress if manifest else {})
             if manifest:
                 session.restore(folder_path / "checkpoints", manifest)
-            stopped = self._rounds(start, session, folder, scores, progress, data)
+            stopped = self._rounds(start, session, folder, scores, progress)
         if stopped is None:
             result = folder.finish()
             if not self.quiet:
@@ -157,14 +161,13 @@ class Federation:
         folder: RunFolder,
         scores: Standing,
         progress: Progress,
-        data: FederatedData,
     ) -> int | None:
         """Run the rounds; return None, or the round before which a signal has stopped the run."""
         checkpoints = folder.path / "checkpoints"
-        population = Population.from_partition(data.describe())
+        population = Population.from_partition(session.data.describe())
+        began = time.perf_counter()
         with _asked_to_stop() as asked:
             for round in range(start, self.rounds):
-                began = time.perf_counter()
                 evaluates = self._protocol.evaluates(round, self.rounds, self.eval_every)
                 scores.before_first_round(round, session, self._scores_untrained)
                 report = session.train(
@@ -175,15 +178,15 @@ class Federation:
                 )
                 trained = time.perf_counter()
                 scores.after_training(report)
-                record = _record(round, report, data)
+                record = _record(round, report, session.data)
                 if evaluates:
                     current = session.evaluate(round, range(self.clients), scores.parts)
                     record["evaluation"] = scores.evaluation(current, self._protocol.point)
                 folder.append_metrics(record)
-                now = time.perf_counter()
-                times = {"seconds": now - began, "train_seconds": trained - began}
-                folder.append_engine({"round": round, **times, **asdict(session.facts)})
                 progress.update(round_figures(record, population, self._protocol))
+                began, before = time.perf_counter(), began
+                times = {"seconds": began - before, "train_seconds": trained - before}
+                folder.append_engine({"round": round, **times, **asdict(session.facts)})
                 last = round == self.rounds - 1
                 due = self.checkpoint_every and ((round + 1) % self.checkpoint_every == 0 or last)
                 if due or (asked.is_set() and not last):

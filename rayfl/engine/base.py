@@ -80,7 +80,7 @@ class Engine(ABC):
         Args:
             cohort: client numbers, ascending.
         """
-        size = self.stack if self.execution == "stacked" else -(-len(cohort) // LOOP_BLOCKS)
+        size = self.stack if self.execution == "stacked" else max(1, -(-len(cohort) // LOOP_BLOCKS))
         return [tuple(cohort[k : k + size]) for k in range(0, len(cohort), size)]
 
     def describe(self) -> str:

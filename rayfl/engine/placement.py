@@ -46,36 +46,42 @@ def request(
     Raises:
         UserError: they do not fit; the message has the arithmetic.
     """
-    cpus = sum(node.get("CPU", 0.0) for node in nodes)
     if clients_per_actor is not None:
         count = math.ceil(clients / clients_per_actor)
     elif actors is not None:
         count = actors
     elif gpus_per_actor:
         share = cpus_per_actor or 0.0
-        count = max(1, sum(_fitting(node, share, gpus_per_actor) for node in nodes))
+        count = max(1, int(sum(_fitting(node, share, gpus_per_actor) for node in nodes)))
     else:
         count = max(1, sum(int(node.get("CPU", 0.0) / (cpus_per_actor or 1.0)) for node in nodes))
     count = min(count, clients) if actors is None else count
-    if cpus_per_actor is None:
-        # A hair less than the exact share, so that rounding on the cluster's side cannot leave one out.
-        share = 1.0 if cpus >= count else math.floor(cpus / count * 1000) / 1000
-        wanted = Request(count, share, gpus_per_actor)
-    else:
-        wanted = Request(count, cpus_per_actor, gpus_per_actor)
+    share = _cpu_share(nodes, count, gpus_per_actor) if cpus_per_actor is None else cpus_per_actor
+    wanted = Request(count, share, gpus_per_actor)
     _refuse_too_large(wanted, nodes)
     _refuse_without_memory(wanted, nodes, clients_per_actor)
     return wanted
 
 
-def _fitting(node: Mapping[str, float], cpus: float, gpus: float) -> int:
+def _cpu_share(nodes: Sequence[Mapping[str, float]], actors: int, gpus: float) -> float:
+    """Return the most CPUs, at most 1 and in thousandths, with which every one of the actors finds room."""
+    for share in (k / 1000 for k in range(1000, 0, -1)):
+        if sum(_fitting(node, share, gpus) for node in nodes) >= actors:
+            return share
+    return min(
+        1.0, sum(node.get("CPU", 0.0) for node in nodes) / actors
+    )  # they do not fit, whatever the share
+
+
+def _fitting(node: Mapping[str, float], cpus: float, gpus: float) -> float:
+    """Return how many actors a node has room for; infinity if they reserve nothing."""
     by_cpu = math.floor(node.get("CPU", 0.0) / cpus + 1e-9) if cpus else math.inf
+    whole = math.floor(node.get("GPU", 0.0))
     if not gpus:
-        return 0 if by_cpu == math.inf else int(by_cpu)
+        return by_cpu
     # Ray gives a share below 1 from one GPU, so shares do not add up across GPUs.
-    whole = node.get("GPU", 0.0)
-    by_gpu = math.floor(1 / gpus + 1e-9) * math.floor(whole) if gpus < 1 else math.floor(whole / gpus + 1e-9)
-    return int(min(by_cpu, by_gpu))
+    by_gpu = whole * math.floor(1 / gpus + 1e-9) if gpus < 1 else math.floor(whole / gpus + 1e-9)
+    return min(by_cpu, by_gpu)
 
 
 def _refuse_too_large(wanted: Request, nodes: Sequence[Mapping[str, float]]) -> None:

@@ -77,6 +77,7 @@ class RaySession(Session):
                 "are free. Wait until they are done, or ask for less"
             ) from None
         shared = ray.put(data)
+        self.data = ray.get(shared)  # a view of the one copy in the object store; the caller's can go
         server = ray.remote(ServerActor)
         self._server = server.options(num_cpus=0).remote(plan, shared)
         actor = ray.remote(ClientActor)

@@ -16,6 +16,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -167,7 +168,8 @@ class Checkpoints:
                 os.fsync(file.fileno())
             os.replace(temporary, path)
         except OSError as error:
-            temporary.unlink(missing_ok=True)
+            with suppress(OSError):
+                temporary.unlink(missing_ok=True)
             raise UserError(
                 f"cannot write checkpoint file {path} ({error.strerror}); earlier checkpoints are intact"
             ) from error

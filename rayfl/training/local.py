@@ -140,10 +140,18 @@ class Working:
         return nets[""] if self._single else nets
 
 
-def _leaves(gradients: Any) -> list[Tensor]:
-    """Return the tensors of gradients in the structure of ``start``."""
-    nets = [gradients] if isinstance(gradients, Params) else gradients.values()
-    return [t for net in nets for t in net.tensors.values()]
+def _leaves(found: Any, given: Any) -> list[Tensor]:
+    """Return the tensors of the gradients that a rule has ``found``, in the order of those it was ``given``.
+
+    Raises:
+        KeyError: the rule returns other names than it was given.
+    """
+    pairs = [(found, given)] if isinstance(given, Params) else [(found[net], given[net]) for net in given]
+    for theirs, ours in pairs:
+        if theirs.keys() != ours.keys():
+            odd = sorted(theirs.keys() ^ ours.keys())
+            raise KeyError(f"a rule of fit must return the names that it was given; {odd[:3]} differ")
+    return [theirs[name] for theirs, ours in pairs for name in ours]
 
 
 def _gradients(loss: Tensor, trained: list[Tensor]) -> tuple[list[Tensor], list[int]]:
@@ -184,9 +192,8 @@ def _clip(gradients: list[Tensor], net_of: list[int], limit: float, stacked: boo
     for net in set(net_of):
         mine = [i for i, n in enumerate(net_of) if n == net]
         if stacked:
-            norms = torch.stack([gradients[i].reshape(len(gradients[i]), -1).norm(dim=1) for i in mine]).norm(
-                dim=0
-            )
+            flat = [gradients[i].reshape(len(gradients[i]), -1) for i in mine]
+            norms = torch.stack([g.norm(dim=1) for g in flat]).norm(dim=0)
         else:
             norms = torch.stack([gradients[i].norm() for i in mine]).norm()
         scale = (limit / (norms + 1e-6)).clamp(max=1.0)
@@ -258,8 +265,9 @@ def _ruled(
     extra: Any,
 ) -> list[Tensor]:
     now = work.assemble([t.detach() for t in trained], None, live=False)
+    given = work.assemble(gradients, None, live=False)
     with inside_loss():
-        return _leaves(rule(work.assemble(gradients, None, live=False), now, extra))
+        return _leaves(rule(given, now, extra), given)
 
 
 # ---- stacked
@@ -358,8 +366,9 @@ def _ruled_stacked(
 
     now = work.assemble([t.detach() for t in trained], None, live=False)
     stacked_rule = vmap(one, in_dims=(0, 0, dims))
+    given = work.assemble(gradients, None, live=False)
     with inside_loss():
-        return _leaves(stacked_rule(work.assemble(gradients, None, live=False), now, extra))
+        return _leaves(stacked_rule(given, now, extra), given)
 
 
 def _stacked_batches(requests: Sequence[Request]) -> Iterator[tuple[Tensor | None, Batch]]:
@@ -454,12 +463,13 @@ def _captured(thing: Any) -> Any:
 
 
 def _warn_if_captures_split(groups: dict[Any, list[int]], waiting: dict[int, Request]) -> None:
-    codes: dict[Any, set[Any]] = {}
+    alike: dict[Any, set[Any]] = {}  # groups that only what their functions capture tells apart
     for key, members in groups.items():
         request = waiting[members[0]]
-        code = getattr(request.loss, "__code__", None)
-        codes.setdefault((code, key[4:]), set()).add(key[1:4])
-    for (code, _), captures in codes.items():
+        functions = (request.loss, request.regularise, request.correct)
+        codes = tuple(getattr(f, "__code__", None) for f in functions)
+        alike.setdefault((codes, key[0], key[4:]), set()).add(key[1:4])
+    for ((code, *_), *_), captures in alike.items():
         if code is not None and len(captures) > 1:
             warnings.warn(
                 f"{code.co_name} ({code.co_filename}:{code.co_firstlineno}) captures values of single "

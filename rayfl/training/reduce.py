@@ -4,11 +4,11 @@ A fold adds float64 vectors into two accumulators of fixed quanta. Splitting a n
 
     high = (x + C) - C,  C = 1.5 * 2^52 * q
 
-rounds it to a multiple of q, and sums of such multiples are exact in float64 as long as they stay below
-2^53 q; so they do not depend on the order, on how the terms were grouped, or on the number of processes. The
-rest, x - high, is rounded to the finer quantum of the second accumulator (compare the pre-rounding of Demmel
-and Nguyen, "Fast reproducible floating-point summation", ARITH 2013). With quanta 2^-7 and 2^-47, numbers up
-to 2^43 are summed with an error of at most 2^-48 each.
+rounds it to a multiple of q, and sums of such multiples are exact in float64 as long as all of them stay
+below 2^53 q; so they do not depend on the order, on how the terms were grouped, or on the number of
+processes. The rest, x - high, is rounded to the finer quantum of the second accumulator (compare the
+pre-rounding of Demmel and Nguyen, "Fast reproducible floating-point summation", ARITH 2013). With quanta 2^-7
+and 2^-47, numbers whose magnitudes add up to at most 2^43 are summed with an error of at most 2^-48 each.
 """
 
 from __future__ import annotations
@@ -22,11 +22,12 @@ import torch
 from torch import Tensor
 from torch.utils import _pytree as pytree
 
+from rayfl.errors import UserError
 from rayfl.training.params import Params
 from rayfl.training.state import as_tensor, pack, unpack
 
 LIMIT = 2.0**43
-"""Largest absolute value of a term (an upload times its weight); beyond it training has diverged."""
+"""Largest sum of norms of all uploads times their weights; beyond it training has diverged."""
 _COARSE, _FINE = 1.5 * 2.0**52 * 2.0**-7, 1.5 * 2.0**52 * 2.0**-47
 _MOST_TERMS = 2**13
 
@@ -51,8 +52,8 @@ class Gather:
 Reduction = Mean | Sum | Gather
 
 
-Prepared = dict[str, tuple[Any, Tensor, Any]]
-"""Upload key -> payload, all its numbers as one vector, template."""
+Prepared = dict[str, tuple[Any, Tensor, Any, float]]
+"""Upload key -> payload, all its numbers as one vector, template, norm of the vector."""
 
 
 class ExactSum:
@@ -66,9 +67,15 @@ class ExactSum:
         self.high = torch.zeros(size, dtype=torch.float64)
         self.low = torch.zeros(size, dtype=torch.float64)
         self.terms = 0
+        self.reach = 0
 
-    def add(self, term: Tensor) -> None:
-        """Add a finite float64 vector with entries up to ``LIMIT``; it is used as scratch space."""
+    def add(self, term: Tensor, reach: int) -> None:
+        """Add a float64 vector with entries of magnitude up to ``reach``; it is used as scratch space.
+
+        Raises:
+            UserError: the terms may add up to more than ``LIMIT``.
+        """
+        self._count(1, reach)
         high = term + _COARSE
         high -= _COARSE
         self.high += high
@@ -76,27 +83,32 @@ class ExactSum:
         term += _FINE
         term -= _FINE
         self.low += term
-        self._count(1)
 
     def merge(self, other: ExactSum) -> None:
         """Add all terms of another sum."""
+        self._count(other.terms, other.reach)
         self.high += other.high
         self.low += other.low
-        self._count(other.terms)
 
     def value(self) -> Tensor:
         """Return the sum, float64."""
         return self.high + self.low
 
     def __getstate__(self) -> tuple[Any, ...]:
-        return self.high.numpy(), self.low.numpy(), self.terms  # arrays travel without a copy
+        return self.high.numpy(), self.low.numpy(), self.terms, self.reach  # arrays travel without a copy
 
     def __setstate__(self, state: tuple[Any, ...]) -> None:
-        high, low, self.terms = state
+        high, low, self.terms, self.reach = state
         self.high, self.low = as_tensor(high), as_tensor(low)
 
-    def _count(self, terms: int) -> None:
+    def _count(self, terms: int, reach: int) -> None:
         self.terms += terms
+        self.reach += reach
+        if self.reach > LIMIT:
+            raise UserError(
+                f"the uploads of a round add up to {self.reach:.0e}: training has diverged. Try a smaller "
+                "training.lr or training.clip"
+            )
         if self.terms > _MOST_TERMS:
             raise OverflowError(f"a fold of more than {_MOST_TERMS} blocks is not exact")
 
@@ -155,7 +167,7 @@ class Fold:
     def __init__(self, reductions: Mapping[str, Reduction]) -> None:
         self._reductions = dict(reductions)
         self.parts: dict[str, Folded] = {}
-        self._block: dict[str, Tensor] = {}
+        self._block: dict[str, tuple[Tensor, int]] = {}  # the weighted sum, and how large it may be
 
     def prepare(self, upload: Mapping[str, Any], samples: int) -> tuple[str | None, Prepared]:
         """Flatten an upload and say what is wrong with it.
@@ -180,12 +192,12 @@ class Fold:
                 finite = bool(torch.isfinite(vector).all())
                 what = f"has a norm of {norm:.0e}: training has diverged" if finite else "is not finite"
                 return f"upload {key!r} {what}", prepared
-            prepared[key] = (payload, vector, template)
+            prepared[key] = (payload, vector, template, norm)
         return None, prepared
 
     def add(self, client: int, upload: Prepared, samples: int) -> None:
         """Fold a prepared upload into the current block."""
-        for key, (payload, vector, template) in upload.items():
+        for key, (payload, vector, template, norm) in upload.items():
             reduction = self._reductions[key]
             part = self.parts.setdefault(key, Folded())
             if isinstance(reduction, Gather):
@@ -196,24 +208,27 @@ class Fold:
             _same_structure(part.template, template)
             weight = _weight(reduction, samples)
             part.weight += weight
+            reach = math.ceil(norm * weight)
             if key in self._block:
-                self._block[key].add_(vector, alpha=weight)
+                total, before = self._block[key]
+                self._block[key] = total.add_(vector, alpha=weight), before + reach
             else:
-                self._block[key] = vector.double() * weight
+                self._block[key] = vector.double() * weight, reach
 
     def end_block(self) -> None:
         """Fold the block's sums exactly, and begin the next block."""
-        for key, vector in self._block.items():
+        for key, (vector, reach) in self._block.items():
             total = self.parts[key].total
             assert total is not None
-            total.add(vector.cpu())
+            total.add(vector.cpu(), reach)
         self._block = {}
 
 
 def finish(reductions: Mapping[str, Reduction], parts: list[dict[str, Folded]]) -> dict[str, Any]:
     """Combine what all processes have folded into the uploads as ``Method.aggregate`` gets them.
 
-    Keys that nobody uploaded are absent. Gathered payloads are in the order of the client numbers.
+    Keys that nobody uploaded are absent. Gathered payloads are in the order of the client numbers. Means of
+    integers and plain numbers are floats.
     """
     merged: dict[str, Folded] = {}
     for part in parts:
@@ -225,8 +240,7 @@ def finish(reductions: Mapping[str, Reduction], parts: list[dict[str, Folded]]) 
         if isinstance(reduction, Gather):
             result[key] = dict(sorted(folded.each.items()))
         elif folded.total is not None and (folded.weight or isinstance(reduction, Sum)):
-            value = folded.total.value()
-            result[key] = _unflat(value / folded.weight if isinstance(reduction, Mean) else value, folded)
+            result[key] = _unflat(folded, isinstance(reduction, Mean))
     return result
 
 
@@ -252,7 +266,7 @@ def _flat(payload: Any) -> tuple[Tensor, Any]:
     else:
         leaves, spec = pytree.tree_flatten(payload)
     kinds = [(tuple(x.shape), x.dtype) if isinstance(x, Tensor) else type(x) for x in leaves]
-    tensors = [x.detach() if isinstance(x, Tensor) else torch.tensor(x) for x in leaves]
+    tensors = [x.detach() if isinstance(x, Tensor) else torch.tensor(x, dtype=torch.float64) for x in leaves]
     flat = [(t if t.is_floating_point() else t.double()).reshape(-1) for t in tensors]
     return torch.cat(flat) if flat else torch.zeros(0), (kinds, spec)
 
@@ -262,17 +276,22 @@ def _same_structure(a: Any, b: Any) -> None:
         raise ValueError(f"clients upload payloads of different structure: {a} and {b}; use Gather()")
 
 
-def _unflat(vector: Tensor, folded: Folded) -> Any:
+def _unflat(folded: Folded, mean: bool) -> Any:
+    """Return a combined payload in the structure of the uploads."""
+    assert folded.total is not None
+    vector = folded.total.value() / folded.weight if mean else folded.total.value()
     kinds, spec = folded.template
     leaves: list[Any] = []
     start = 0
     for kind in kinds:
         if isinstance(kind, type):
-            leaves.append(kind(vector[start].item()))
+            number = vector[start].item()
+            leaves.append(number if mean else kind(number))
             start += 1
             continue
         shape, dtype = kind
         size = torch.Size(shape).numel()
+        dtype = torch.float64 if mean and not dtype.is_floating_point else dtype
         leaves.append(vector[start : start + size].reshape(shape).to(dtype, copy=True))
         start += size
     if isinstance(spec, tuple):

@@ -20,7 +20,7 @@ from rayfl.training.state import take_apart
 
 
 def points(*clients: Sequence[tuple[tuple[float, float], int]]) -> FederatedData:
-    """Data of two numbers and two classes: for each client its samples as (x, class). They are also its test."""
+    """Two numbers, two classes: each client's samples as (x, class), which are its test data too."""
     samples = [sample for client in clients for sample in client]
     images = np.array([x for x, _ in samples], np.float32)[:, None, None, :]
     ends = np.cumsum([len(client) for client in clients])
@@ -132,7 +132,7 @@ class Run:
     def values(self) -> dict[str, torch.Tensor]:
         """Return every tensor and number of the newest states, by name, as float64."""
         state = {"server": self.server.state, "clients": self.host.states}
-        structure, tensors = take_apart(state)
+        _, tensors = take_apart(state)
         return {name: t.double() for name, t in tensors.items()}
 
 
@@ -168,7 +168,9 @@ def federate(
     return run
 
 
-def assert_same(got: dict[str, torch.Tensor], expected: dict[str, torch.Tensor], tolerance: float = 0) -> None:
+def assert_same(
+    got: dict[str, torch.Tensor], expected: dict[str, torch.Tensor], tolerance: float = 0
+) -> None:
     """Compare tensors by name: bit for bit, or to a tolerance relative to 1 and to the larger value."""
     assert got.keys() == expected.keys()
     for name, value in got.items():

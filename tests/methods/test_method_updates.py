@@ -1,8 +1,8 @@
 """Every method's update against numbers worked out by hand.
 
-Unless said otherwise there are two clients of one sample each, x = (1, 0) of class 0 and x = (0, 1) of class 1,
-one step of length lr = 1 a round, and the net is linear, logits W x with W = 0 at first. There the softmax is
-(1/2, 1/2), and the gradient of the cross-entropy, (p - e_y) x^T, is
+Unless said otherwise there are two clients of one sample each, x = (1, 0) of class 0 and x = (0, 1) of
+class 1, one step of length lr = 1 a round, and the net is linear, logits W x with W = 0 at first. There the
+softmax is (1/2, 1/2), and the gradient of the cross-entropy, (p - e_y) x^T, is
 
     g_0 = [[-1/2, 0], [1/2, 0]],    g_1 = [[0, 1/2], [0, -1/2]].
 
@@ -14,10 +14,10 @@ import math
 
 import pytest
 import torch
-from tests.methods.federate import federate, points
 
 from rayfl.methods import SCAFFOLD, Ditto, FedAvg, FedBN, FedCO2, FedPer, FedProto, FedProx, Local
 from rayfl.training import Fitted
+from tests.methods.federate import federate, points
 
 PAIR = points([((1, 0), 0)], [((0, 1), 1)])
 ONE = points([((1, 0), 0)])
@@ -93,7 +93,7 @@ def test_fedprox_pull_is_clipped_with_the_gradient():
 
 
 def test_scaffold():
-    """Round 0 has no drift. The steps are -g_i, their mean has the first row (1/4, -1/4), and with eta_g = 1/2
+    """Round 0 has no drift. The steps are -g_i, their mean is (1/4, -1/4), and with eta_g = 1/2
 
         w = (1/8, -1/8),  c_i = g_i,  c = (g_0 + g_1) / 2 = (-1/4, 1/4).
 
@@ -141,15 +141,17 @@ def test_fedbn():
     """A net W BatchNorm(x), two samples per client, momentum of the statistics 0.1.
 
     Client 0 has (3, 0) of class 0 and (1, 0) of class 1: batch mean (2, 0), variance (1, 0), so the
-    normalised x is (a, 0) and (-a, 0), a = 1 / sqrt(1 + 1e-5). The mean gradient of W is (-a/2, 0). Client 1
-    has (0, 0) of class 0 and (0, 4) of class 1: mean (0, 2), variance (0, 4), normalised x (0, -b) and (0, b),
-    b = 2 / sqrt(4 + 1e-5), gradient (0, b/2). So W = (a/4, -b/4) after round 0. Running means are (0.2, 0)
-    and (0, 0.2); running variances, of the unbiased 2 and 8, (0.9 + 0.2, 0.9) and (0.9, 0.9 + 0.8).
+    normalised x is (a, 0) and (-a, 0), a = 1 / sqrt(1 + 1e-5). The mean gradient of W is (-a/2, 0). Client
+    1 has (0, 0) of class 0 and (0, 4) of class 1: mean (0, 2), variance (0, 4), normalised x (0, -b) and
+    (0, b), b = 2 / sqrt(4 + 1e-5), gradient (0, b/2). So W = (a/4, -b/4) after round 0. Running means are
+    (0.2, 0) and (0, 0.2); running variances, of the unbiased 2 and 8, (0.9 + 0.2, 0.9) and (0.9, 0.9 +
+    0.8).
 
-    Round 1, client 0: logits of the first sample are (a^2/4, -a^2/4), so p - e_0 = (-q, q), q = s(-a^2/2), and
-    the gradient of BatchNorm's output is W^T (-q, q) = (-a q/2, b q/2); for the second it is the opposite.
-    Times the normalised x, on average: (-a^2 q/2, 0), which is what BatchNorm's weight, still 1, loses. The
-    bias's gradient is the mean of opposites, 0. Running mean 0.9 * 0.2 + 0.2, variance 0.9 * 1.1 + 0.2.
+    Round 1, client 0: logits of the first sample are (a^2/4, -a^2/4), so p - e_0 = (-q, q), q = s(-a^2/2),
+    and the gradient of BatchNorm's output is W^T (-q, q) = (-a q/2, b q/2); for the second it is the
+    opposite. Times the normalised x, on average: (-a^2 q/2, 0), which is what BatchNorm's weight, still 1,
+    loses. The bias's gradient is the mean of opposites, 0. Running mean 0.9 * 0.2 + 0.2, variance 0.9 * 1.1
+    + 0.2.
     """
     data = points([((3, 0), 0), ((1, 0), 1)], [((0, 0), 0), ((0, 4), 1)])
     run = federate(FedBN(), data, "tests.methods.federate.normed", cohorts=2, lr=1.0)
@@ -181,8 +183,8 @@ def test_fedper():
     """A net B A x, with A = I shared and B = 0 personal.
 
     Round 0: A has no gradient, since B = 0; B_i = -g_i. Round 1: client 0 has logits (1/2, -1/2), p - e_0 =
-    (-q, q), q = s(-1), so B_0 gains (q, 0) and A's gradient is B_0^T (-q, q) x^T = [[-q, 0], [0, 0]]; client 1
-    likewise [[0, 0], [0, -q]]. The mean of A is (1 + q/2) I.
+    (-q, q), q = s(-1), so B_0 gains (q, 0) and A's gradient is B_0^T (-q, q) x^T = [[-q, 0], [0, 0]];
+    client 1 likewise [[0, 0], [0, -q]]. The mean of A is (1 + q/2) I.
     """
     run = federate(FedPer(), PAIR, "tests.methods.federate.two_layer", cohorts=2, lr=1.0)
     q = s(-1)
@@ -209,14 +211,15 @@ def test_ditto():
 
 @pytest.mark.parametrize(("weights", "mean"), [("uniform", 2.5), ("counts", 3.0)])
 def test_fedproto(weights, mean):
-    """A net B A x, A = I, B = 0; features A x. Client 0 has (1, 0) of class 0; client 1 has (3, 0) and (5, 0) of
-    class 0 and (0, 1) of class 1.
+    """A net B A x, A = I, B = 0; features A x.
 
-    Round 0: A has no gradient, since B = 0 and there are no prototypes, so features are x. Prototypes of class
-    0 are (1, 0) of one sample and (4, 0) of two: the global one is (2.5, 0), or (3, 0) by counts; that of
-    class 1 is (0, 1). Round 1, client 0: B_0 = -g_0, so cross-entropy gives A the gradient [[-q, 0], [0, 0]],
-    q = s(-1), as in ``test_fedper``. The distance is (z - P)^2 / d with d = 2, its gradient 2/2 (z - P) x^T =
-    [[1 - P, 0], [0, 0]], times lambda.
+    Client 0 has (1, 0) of class 0; client 1 has (3, 0) and (5, 0) of class 0 and (0, 1) of class 1.
+
+    Round 0: A has no gradient, since B = 0 and there are no prototypes, so features are x. Prototypes of
+    class 0 are (1, 0) of one sample and (4, 0) of two: the global one is (2.5, 0), or (3, 0) by counts;
+    that of class 1 is (0, 1). Round 1, client 0: B_0 = -g_0, so cross-entropy gives A the gradient [[-q,
+    0], [0, 0]], q = s(-1), as in ``test_fedper``. The distance is (z - P)^2 / d with d = 2, its gradient
+    2/2 (z - P) x^T = [[1 - P, 0], [0, 0]], times lambda.
     """
     data = points([((1, 0), 0)], [((3, 0), 0), ((5, 0), 0), ((0, 1), 1)])
     method = FedProto(lam=0.4, prototype_weights=weights)
@@ -229,8 +232,9 @@ def test_fedproto(weights, mean):
 def test_fedproto_with_an_unknown_class():
     """Only client 0, of class 0, has ever taken part: nobody knows class 1, and nobody predicts it.
 
-    Its prototype is (1, 0). Client 1's features of (0, 1), untrained, are at distance sqrt(2). When client 1
-    comes alone, class 0 keeps its prototype, class 1 gets one, and client 1's sample of class 1 is not pulled.
+    Its prototype is (1, 0). Client 1's features of (0, 1), untrained, are at distance sqrt(2). When client
+    1 comes alone, class 0 keeps its prototype, class 1 gets one, and client 1's sample of class 1 is not
+    pulled.
     """
     run = federate(FedProto(), PAIR, "tests.methods.federate.two_layer", cohorts=[[0]], lr=1.0)
     x = torch.tensor([[[[0.0, 1.0]]]], dtype=torch.float64)
@@ -250,15 +254,15 @@ def test_fedproto_before_any_prototype_predicts_by_the_head():
 def test_fedco2_inter_client_transfer():
     """Nets B A x, A = I, B = 0, no mutual phase, the last layer is exchanged, mu = 0.6.
 
-    Round 0: offline heads are H_i = -g_i, the mean online head is (1/4, -1/4), every A is I. Round 1, client 0,
-    x = (1, 0): through the foreign head H_1 = (0, -1/2) the logits are 0, p - e_0 = (-1/2, 1/2), and
-    the gradient of A is mu H_1^T (-1/2, 1/2) x^T = [[0, 0], [mu/2, 0]], in both nets.
+    Round 0: offline heads are H_i = -g_i, the mean online head is (1/4, -1/4), every A is I. Round 1,
+    client 0, x = (1, 0): through the foreign head H_1 = (0, -1/2) the logits are 0, p - e_0 = (-1/2, 1/2),
+    and the gradient of A is mu H_1^T (-1/2, 1/2) x^T = [[0, 0], [mu/2, 0]], in both nets.
 
-    Offline: the own task as in ``test_fedper``, q = s(-1): A_0 = [[1 + q, 0], [-mu/2, 1]], B_0 = (1/2 + q, 0).
-    Online: logits (1/4, -1/4), p - e_0 = (-r, r), r = s(-1/2). B gains (r, 0), and A's gradient is
+    Offline: the own task as in ``test_fedper``, q = s(-1): A_0 = [[1 + q, 0], [-mu/2, 1]], B_0 = (1/2 + q,
+    0). Online: logits (1/4, -1/4), p - e_0 = (-r, r), r = s(-1/2). B gains (r, 0), and A's gradient is
     (1/4, -1/4; -1/4, 1/4)^T (-r, r) x^T = [[-r/2, 0], [r/2, 0]]: A_0 = [[1 + r/2, 0], [-r/2 - mu/2, 1]].
-    Client 1 mirrors this, A_1 = [[1, -r/2 - mu/2], [0, 1 + r/2]]. The mean of A has 1 + r/4 on and
-    -(r + mu)/4 off the diagonal, that of B the first row (1/4 + r/2, -1/4 - r/2).
+    Client 1 mirrors this, A_1 = [[1, -r/2 - mu/2], [0, 1 + r/2]]. The mean of A has 1 + r/4 on and -(r +
+    mu)/4 off the diagonal, that of B the first row (1/4 + r/2, -1/4 - r/2).
     """
     mu, q, r = 0.6, s(-1), s(-1 / 2)
     method = FedCO2(mu=mu, intra="none", exchange="last_layer")
@@ -290,10 +294,10 @@ def test_fedco2_inter_client_transfer_to_one_net(inter):
 def test_fedco2_intra_client_transfer(intra, t):
     """A linear net, no foreign heads. After round 0 offline nets are -g_i, the online net is (1/4, -1/4).
 
-    Round 1, client 0, mutual phase: teachers' logits at temperature t are (1/2, -1/2)/t offline and
-    (1/4, -1/4)/t online. The gradient of t^2 KL(teacher || student) on the student's logits is
-    t (student - teacher), so online gains and offline loses m = t (s(1/t) - s(1/(2t))). Then each net makes its
-    step on the cross-entropy from the new logits: a becomes a + s(-2a). Client 1 mirrors this in the mean.
+    Round 1, client 0, mutual phase: teachers' logits at temperature t are (1/2, -1/2)/t offline and (1/4,
+    -1/4)/t online. The gradient of t^2 KL(teacher || student) on the student's logits is t (student -
+    teacher), so online gains and offline loses m = t (s(1/t) - s(1/(2t))). Then each net makes its step on
+    the cross-entropy from the new logits: a becomes a + s(-2a). Client 1 mirrors this in the mean.
     """
     m = t * (s(1 / t) - s(1 / (2 * t)))
     online = 1 / 4 + m * (intra in ("both", "to_online"))
@@ -305,7 +309,7 @@ def test_fedco2_intra_client_transfer(intra, t):
 
 
 def test_fedco2_fuses_by_the_sum_of_logits():
-    """After round 0 the online net gives x = (1, 0) the logits (1/4, -1/4), client 0's offline net (1/2, -1/2)."""
+    """After round 0 the logits of x = (1, 0) are (1/4, -1/4) online and, at client 0, (1/2, -1/2) offline."""
     run = federate(FedCO2(), PAIR, cohorts=1, lr=1.0)
     scores = run.scores(0, torch.tensor([[[[1.0, 0.0]]]], dtype=torch.float64))
     assert_matrix(scores["online"], [[1 / 4, -1 / 4]])

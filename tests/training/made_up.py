@@ -82,7 +82,7 @@ async def only(fit: Any) -> Any:
 def close(a: Any, b: Any, tolerance: float) -> bool:
     """Say whether two nests of tensors and numbers agree to an absolute difference."""
     if isinstance(a, Params | dict):
-        return list(a.keys()) == list(b.keys()) and all(close(a[k], b[k], tolerance) for k in a.keys())
+        return list(a.keys()) == list(b.keys()) and all(close(a[k], b[k], tolerance) for k in a)
     if isinstance(a, list | tuple):
         return len(a) == len(b) and all(close(x, y, tolerance) for x, y in zip(a, b))
     if isinstance(a, Tensor):

@@ -303,6 +303,22 @@ def test_the_order_of_a_step():
     assert numbers(fitted.weights) == pytest.approx({"a": a, "b": b, "c": 5, "buffer": 7}, abs=1e-12)
 
 
+def test_gradients_of_a_rule_count_by_name_not_by_place():
+    w, loss = quadratic()
+    client = make_client(smooth_net(), n=2, lr=0.1)
+
+    def swap(g, w, extra):
+        return Params({n: g[n] for n in ("c", "b", "a")}, g.train_names)
+
+    assert numbers(run(client.fit(w, loss, correct=swap)).weights)["a"] == pytest.approx(1 - 0.1 * 3)
+    for rule in (
+        lambda g, w, _: g.select(lambda n: n == "a"),
+        lambda g, w, _: g.merge(Params({"x": w["a"]}, set())),
+    ):
+        with pytest.raises(KeyError, match="must return the names"):
+            run(client.fit(w, loss, correct=rule))
+
+
 def test_rules_do_not_build_a_graph():
     client = make_client(smooth_net())
 

@@ -1,0 +1,79 @@
+"""What all engines share: settings, and the blocks of a round."""
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from rayfl import Inline, Ray, UserError
+from rayfl.engine.base import LOOP_BLOCKS, clients_of
+from rayfl.record.checkpoint import CLIENTS_PER_FILE
+
+COHORTS = st.lists(st.integers(0, 5000), unique=True, max_size=300).map(sorted)
+
+
+@given(COHORTS, st.sampled_from(["loop", "stacked"]), st.integers(1, 40))
+def test_blocks_are_the_cohort_in_order(cohort, execution, stack):
+    blocks = Inline(execution=execution, stack=stack).blocks(cohort)
+    assert [i for block in blocks for i in block] == cohort
+    assert all(blocks)
+    if execution == "stacked":
+        assert all(len(b) == stack for b in blocks[:-1])
+        assert all(len(b) <= stack for b in blocks)
+    else:
+        assert len(blocks) <= LOOP_BLOCKS
+        assert len(blocks) >= min(len(cohort), LOOP_BLOCKS // 2)
+
+
+@given(COHORTS, st.sampled_from(["loop", "stacked"]))
+def test_blocks_do_not_depend_on_the_engine(cohort, execution):
+    known = Inline(execution=execution, stack=8).blocks(cohort)
+    for other in (Ray(actors=3), Ray(clients_per_actor=1), Ray(cpus_per_actor=0.5)):
+        other.execution, other.stack = execution, 8
+        assert other.blocks(cohort) == known
+
+
+def test_auto_becomes_what_it_means_here(monkeypatch):
+    for cuda, options, expected in [
+        (False, {}, ("cpu", "loop", "channels_last")),
+        (False, {"execution": "stacked"}, ("cpu", "stacked", "contiguous")),
+        (False, {"memory_format": "contiguous"}, ("cpu", "loop", "contiguous")),
+        (True, {}, ("cuda", "stacked", "contiguous")),
+        (True, {"device": "cpu"}, ("cpu", "loop", "channels_last")),
+        (True, {"execution": "loop"}, ("cuda", "loop", "contiguous")),
+    ]:
+        monkeypatch.setattr(torch.cuda, "is_available", lambda cuda=cuda: cuda)
+        engine = Inline(**options)
+        engine.resolve()
+        assert (engine.device, engine.execution, engine.memory_format) == expected
+
+
+def test_a_gpu_that_is_not_there_is_refused(monkeypatch):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    with pytest.raises(UserError, match=r"engine\.device is cuda"):
+        Inline(device="cuda").resolve()
+
+
+@pytest.mark.parametrize(
+    ("kind", "options", "message"),
+    [
+        (Inline, {"threads": 0}, r"engine\.threads is 0"),
+        (Inline, {"stack": 0}, r"engine\.stack is 0"),
+        (Ray, {"threads": -1}, r"engine\.threads is -1"),
+        (Ray, {"actors": 0}, r"engine\.actors is 0"),
+        (Ray, {"clients_per_actor": 0}, r"engine\.clients_per_actor is 0"),
+        (Ray, {"cpus_per_actor": -0.5}, r"engine\.cpus_per_actor is -0\.5"),
+        (Ray, {"gpus_per_actor": -1.0}, r"engine\.gpus_per_actor is -1"),
+        (Ray, {"gpus_per_actor": 1.5}, r"engine\.gpus_per_actor is 1\.5"),
+        (Ray, {"actors": 2, "clients_per_actor": 2}, "exclude each other"),
+    ],
+)
+def test_impossible_settings_are_refused(kind, options, message):
+    with pytest.raises(UserError, match=message):
+        kind(**options)
+
+
+def test_client_files_divide_the_clients():
+    ids = [i for number in range(5) for i in clients_of(number)]
+    assert ids == list(range(5 * CLIENTS_PER_FILE))
+    assert all(i in clients_of(i // CLIENTS_PER_FILE) for i in ids)

@@ -1,0 +1,182 @@
+"""The arithmetic of who runs where, without Ray."""
+
+import re
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from rayfl import UserError
+from rayfl.engine.placement import Request, place, request
+
+
+def ask(nodes, clients=100, actors=None, clients_per_actor=None, cpus=None, gpus=0.0):
+    return request(nodes, clients, actors, clients_per_actor, cpus, gpus)
+
+
+def node(cpus, gpus=0, memory=64e9):
+    return {"CPU": float(cpus), "GPU": float(gpus), "memory": memory}
+
+
+@pytest.mark.parametrize(
+    ("nodes", "options", "expected"),
+    [
+        # auto: one per CPU, but not more than clients
+        ([node(4)], {}, Request(4, 1.0, 0.0)),
+        ([node(4), node(2)], {}, Request(6, 1.0, 0.0)),
+        ([node(64)], {"clients": 5}, Request(5, 1.0, 0.0)),
+        ([node(0.5)], {}, Request(1, 0.5, 0.0)),
+        # as many as asked for, each with less than a CPU where there are too few
+        ([node(4)], {"actors": 2}, Request(2, 1.0, 0.0)),
+        ([node(2)], {"actors": 3}, Request(3, 0.666, 0.0)),
+        ([node(1)], {"actors": 4}, Request(4, 0.25, 0.0)),
+        # shares of CPUs
+        ([node(4)], {"cpus": 2.0}, Request(2, 2.0, 0.0)),
+        ([node(3), node(3)], {"cpus": 2.0}, Request(2, 2.0, 0.0)),
+        ([node(1)], {"cpus": 0.25}, Request(4, 0.25, 0.0)),
+        # clients per actor
+        ([node(4)], {"clients_per_actor": 30}, Request(4, 1.0, 0.0)),
+        ([node(4)], {"clients_per_actor": 1, "clients": 8}, Request(8, 0.5, 0.0)),
+        ([node(4)], {"clients_per_actor": 99}, Request(2, 1.0, 0.0)),
+        # shares of GPUs: a share below one is of one GPU
+        ([node(8, 1)], {"gpus": 0.25}, Request(4, 1.0, 0.25)),
+        ([node(8, 2)], {"gpus": 0.3}, Request(6, 1.0, 0.3)),
+        ([node(8, 2)], {"gpus": 0.6}, Request(2, 1.0, 0.6)),
+        ([node(8, 4)], {"gpus": 2.0}, Request(2, 1.0, 2.0)),
+        ([node(8, 4)], {"gpus": 1.0}, Request(4, 1.0, 1.0)),
+        ([node(2, 2)], {"gpus": 0.5, "actors": 4}, Request(4, 0.5, 0.5)),
+        ([node(2, 4)], {"gpus": 0.5, "cpus": 0.5}, Request(4, 0.5, 0.5)),
+        ([node(2, 1), node(8)], {"gpus": 0.5}, Request(2, 1.0, 0.5)),
+        # nothing reserved
+        ([node(4)], {"cpus": 0.0}, Request(4, 0.0, 0.0)),
+        ([node(4)], {"cpus": 0.0, "actors": 9}, Request(9, 0.0, 0.0)),
+        ([node(4, 1)], {"cpus": 0.0, "gpus": 0.5}, Request(2, 0.0, 0.5)),
+    ],
+)
+def test_requests(nodes, options, expected):
+    assert ask(nodes, **options) == expected
+
+
+@pytest.mark.parametrize(
+    "nodes",
+    [
+        [node(2), node(1)],  # 4 x 0.75 CPUs are 3 in all, but no node has room for more than 2 and 1
+        [node(3), node(1), node(1.5)],
+        [node(16, 1), node(2, 4)],
+    ],
+)
+def test_an_automatic_share_fits_uneven_nodes(nodes):
+    gpus = 0.25 if any(n["GPU"] for n in nodes) else 0.0
+    for actors in (None, 4, 7):
+        wanted = ask(nodes, actors=actors, gpus=gpus)
+        assert wanted.actors == actors or actors is None
+        per_gpu = [int(n["GPU"]) * 4 if gpus else 10**6 for n in nodes]
+        assert sum(min(int(n["CPU"] / wanted.cpus), g) for n, g in zip(nodes, per_gpu)) >= wanted.actors
+        assert wanted.cpus <= 1
+
+
+@settings(max_examples=100, deadline=None)
+@given(
+    st.lists(st.tuples(st.integers(1, 64), st.integers(0, 8)), min_size=1, max_size=4),
+    st.integers(1, 200),
+    st.sampled_from([0.0, 0.1, 0.25, 0.5, 1.0]),
+)
+def test_what_is_chosen_automatically_always_fits(nodes, clients, gpus):
+    made = [node(*n) for n in nodes]
+    if gpus and not sum(g for _, g in nodes):
+        with pytest.raises(UserError, match="0 GPUs"):
+            ask(made, clients, gpus=gpus)
+        return
+    wanted = ask(made, clients, gpus=gpus)
+    assert 1 <= wanted.actors <= clients
+    assert 0 < wanted.cpus <= 1
+
+
+@pytest.mark.parametrize(
+    ("nodes", "options", "arithmetic"),
+    [
+        (
+            [node(2)],
+            {"actors": 3, "cpus": 1.0},
+            "3 actors with 1 CPUs and 0 GPUs each need 3 CPUs and 0 GPUs, and there is room for 2 of them "
+            "(node 1: 2 CPUs and 0 GPUs, room for 2)",
+        ),
+        (
+            [node(3), node(3)],
+            {"actors": 3, "cpus": 2.0},
+            "for 2 of them (node 1: 3 CPUs and 0 GPUs, room for 1; node 2: 3 CPUs and 0 GPUs, room for 1)",
+        ),
+        (
+            [node(8, 2)],
+            {"actors": 3, "gpus": 0.6},
+            "need 3 CPUs and 1.8 GPUs, and there is room for 2 of them (node 1: 8 CPUs and 2 GPUs",
+        ),
+        ([node(8)], {"gpus": 0.25}, "with 1 CPUs and 0.25 GPUs each"),
+        ([node(8, 3)], {"actors": 2, "gpus": 2.0}, "room for 1 of them"),
+    ],
+)
+def test_what_cannot_fit_is_refused_with_the_arithmetic(nodes, options, arithmetic):
+    with pytest.raises(UserError, match=re.escape(arithmetic)) as refused:
+        ask(nodes, **options)
+    assert re.search(r"Lower engine\.\w+", str(refused.value))
+
+
+def test_one_actor_per_client_is_refused_where_memory_does_not_allow_it():
+    roomy, tight = [node(4, memory=40e9)], [node(4, memory=8e9)]
+    assert ask(roomy, clients=100, clients_per_actor=1).actors == 100
+    with pytest.raises(
+        UserError, match=r"100 actors, .*0\.32 GB each, 32\.0 GB in all; the cluster has 8\.0 GB"
+    ):
+        ask(tight, clients=100, clients_per_actor=1)
+    assert ask(tight, clients=100, clients_per_actor=10).actors == 10
+
+
+# ---- blocks
+
+
+@st.composite
+def rounds(draw):
+    sizes = draw(st.lists(st.integers(1, 4), max_size=12))
+    starts = [sum(sizes[:k]) for k in range(len(sizes))]
+    blocks = [tuple(range(s, s + n)) for s, n in zip(starts, sizes)]
+    actors = draw(st.integers(1, 5))
+    costs = {b: draw(st.floats(0, 100)) for b in blocks}
+    homes = {b: draw(st.one_of(st.none(), st.integers(0, actors - 1))) for b in blocks}
+    return blocks, costs, homes, actors
+
+
+@settings(max_examples=200, deadline=None)
+@given(rounds())
+def test_every_block_is_placed_whole_and_once_and_work_is_even(made):
+    blocks, costs, homes, actors = made
+    placed = place(blocks, costs.__getitem__, homes.__getitem__, actors)
+    assert len(placed) == actors
+    assert sorted(b for mine in placed for b in mine) == blocks
+    assert all(mine == sorted(mine) for mine in placed)
+    loads = [sum(costs[b] for b in mine) for mine in placed]
+    largest = max(costs.values(), default=0)
+    assert max(loads) <= (sum(loads) / actors + largest) * (1 + 1e-5) + 1e-6
+    assert place(list(reversed(blocks)), costs.__getitem__, homes.__getitem__, actors) == placed
+
+
+def test_clients_stay_at_home_where_work_is_even():
+    blocks = [(k,) for k in range(12)]
+    placed = place(blocks, lambda b: 1.0, lambda b: (b[0] * 7) % 3, 3)
+    assert all((b[0] * 7) % 3 == actor for actor, mine in enumerate(placed) for b in mine)
+
+
+def test_clients_move_to_actors_that_would_be_idle():
+    """All at home with actor 0: a third of the work each."""
+    placed = place([(k,) for k in range(9)], lambda b: 1.0, lambda b: 0, 3)
+    assert [len(mine) for mine in placed] == [3, 3, 3]
+
+
+def test_long_blocks_count_for_what_they_cost():
+    costs = {(0, 1): 9.0, (2,): 3.0, (3,): 3.0, (4,): 3.0}
+    placed = place(list(costs), costs.__getitem__, lambda b: None, 2)
+    assert placed == [[(0, 1)], [(2,), (3,), (4,)]]
+
+
+def test_no_more_blocks_than_actors():
+    placed = place([(0,), (1,)], lambda b: 1.0, lambda b: 1, 4)
+    assert sorted(len(mine) for mine in placed) == [0, 0, 1, 1]

@@ -1,0 +1,356 @@
+"""What methods become at the limits of their options, and what must hold all along."""
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+from rayfl.methods import (
+    METHODS,
+    SCAFFOLD,
+    Ditto,
+    FedAvg,
+    FedBN,
+    FedCO2,
+    FedPer,
+    FedProto,
+    FedProx,
+    Local,
+)
+from rayfl.nets import build
+from rayfl.training.params import Params
+from tests.methods.federate import assert_same, federate, points, ragged, start
+
+DATA = ragged()
+ALONE = ragged([12], missing=False)
+SOME = [[0, 1, 2], [1, 3], [0, 2, 3], [0, 1, 2, 3]]  # cohorts with latecomers
+SETTINGS = {"epochs": 2, "momentum": 0.5, "weight_decay": 1e-3, "clip": 1.0}
+
+
+class FedPerWithoutPersonalLayers(FedPer):
+    def shared(self, name, module):
+        return True
+
+
+@pytest.mark.parametrize(
+    ("method", "net"),
+    [(FedProx(mu=0), "cnn-b"), (FedBN(), "lenet"), (FedPerWithoutPersonalLayers(), "cnn-b")],
+)
+def test_equals_fedavg_bit_for_bit(method, net):
+    run, other = (federate(m, DATA, net, SOME, **SETTINGS) for m in (method, FedAvg()))
+    assert_same(dict(run.server.state["weights"]), dict(other.server.state["weights"]))
+
+
+PLAIN = {"FedProx": {"mu": 0}, "Ditto": {"mu": 0}, "FedCO2": {"intra": "none"}}
+PLAIN["FedProto"] = {"lam": 0, "predict": "head"}
+
+
+def sgd(net, data, rounds, epochs, momentum, weight_decay, clip):
+    """Train a plain module on all of the first client's data at once, with a new optimiser in each round."""
+    train = data.shards[0].train
+    x, y = torch.tensor(data.pool.images[train]).double(), torch.tensor(data.pool.labels[train])
+    for _ in range(rounds):
+        optimiser = torch.optim.SGD(net.parameters(), 0.1, momentum, weight_decay=weight_decay)
+        for _ in range(epochs):
+            optimiser.zero_grad()
+            F.cross_entropy(net(x), y).backward()
+            torch.nn.utils.clip_grad_norm_(net.parameters(), clip)
+            optimiser.step()
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_one_client_is_plain_sgd(name):
+    """A federation of one, without regularisers, is SGD; every view is the trained net."""
+    run = federate(METHODS[name](**PLAIN.get(name, {})), ALONE, "cnn-b", batch_size=50, **SETTINGS)
+    net = build("cnn-b", ALONE.pool.shape, ALONE.pool.classes).double()
+    for entry, tensor in [*net.named_parameters(), *net.named_buffers()]:
+        tensor.data.copy_(run.host.initial[entry])
+    sgd(net.train(), ALONE, rounds=3, **SETTINGS)
+    x = torch.tensor(ALONE.pool.images[ALONE.shards[0].test]).double()
+    with torch.no_grad():
+        expected = net.eval()(x)
+    scores = run.scores(0, x)
+    if name == "FedCO2":
+        scores["personal"] = scores["personal"] / 2  # the sum of two equal nets
+    for view, got in scores.items():
+        torch.testing.assert_close(got, expected, rtol=1e-10, atol=1e-10, msg=view)
+
+
+# ---- FedProx
+
+
+def moved(method, **settings):
+    """Return how far one round of one client moves the model."""
+    run = federate(method, ALONE, "lenet", cohorts=1, batch_size=50, lr=0.01, **settings)
+    return (run.server.state["weights"] - run.host.initial).norm().item()
+
+
+def test_fedprox_with_a_large_mu_freezes_the_model():
+    """With mu = 1/lr each step throws the former ones away: w_{k+1} = w_0 - lr g(w_k)."""
+    distances = [moved(FedProx(mu=mu), epochs=20) for mu in (0, 1, 10, 100)]
+    assert distances == sorted(distances, reverse=True)
+    assert distances[-1] < 1.2 * moved(FedAvg(), epochs=1) < distances[0] / 10
+
+
+# ---- SCAFFOLD
+
+
+@pytest.mark.parametrize("cohorts", [3, SOME])
+def test_scaffold_keeps_c_the_mean_of_the_controls(cohorts):
+    """N c = sum of c_i, for any participation: c changes by what the c_i change by, over N."""
+    run = federate(SCAFFOLD(), DATA, "cnn-b", cohorts, **SETTINGS)
+    controls = [state["control"] for state in run.host.states.values()]
+    assert controls[0].norm() > 1e-3
+    total = sum(controls[1:], controls[0]) / len(DATA.shards)
+    assert_same(dict(total), dict(run.server.state["control"]), 1e-12)
+    assert set(total) == run.host.net.train_names
+
+
+def test_first_round_of_scaffold_is_fedavg():
+    run = federate(SCAFFOLD(), DATA, "cnn-b", 1, **SETTINGS)
+    other = federate(FedAvg(), DATA, "cnn-b", 1, averaging="uniform", **SETTINGS)
+    assert_same(dict(run.server.state["weights"]), dict(other.server.state["weights"]), 1e-12)
+
+
+def test_scaffold_differs_from_fedavg_afterwards():
+    run = federate(SCAFFOLD(), DATA, "lenet", 2)
+    other = federate(FedAvg(), DATA, "lenet", 2, averaging="uniform")
+    assert (run.server.state["weights"] - other.server.state["weights"]).norm() > 1e-6
+
+
+def test_scaffold_scores_the_clients_own_model_after_training():
+    run = start(SCAFFOLD(), ALONE, "lenet")
+    run.round([0], score_parts=("test",))
+    (after,) = run.host.evaluate(0, run.server.state, {}, [0], ["test"]).values()
+    assert run.reports[0].scores[0]["test"]["personal"].correct == after["test"]["personal"].correct
+    loss = run.reports[0].scores[0]["test"]["personal"].loss
+    assert loss == pytest.approx(after["test"]["personal"].loss, abs=1e-12)
+
+
+# ---- what is personal
+
+
+def names(run):
+    return set(run.server.state["weights"])
+
+
+BN = {f"{layer}.{e}" for layer in ("conv.1", "conv.5", "fc.1", "fc.4") for e in ("weight", "bias")}
+STATISTICS = {n.rsplit(".", 1)[0] + f".running_{e}" for n in BN for e in ("mean", "var")}
+HEAD = {"head.weight", "head.bias"}
+
+
+def in_fc_stack(net):
+    return {n for n in net.modules_of if not n.startswith("conv.")}
+
+
+@pytest.mark.parametrize(
+    ("method", "personal"),
+    [
+        (FedBN(), BN | STATISTICS),
+        (FedBN("affine_only"), BN),
+        (FedPer(), HEAD),
+        (FedPer("fc_stack"), None),
+        (FedCO2(), BN | STATISTICS),
+        (FedCO2(bn_personal="affine_only"), BN),
+        (FedCO2(personal="head", exchange="last_layer"), HEAD),
+        (FedCO2(personal="head"), None),
+        (FedCO2(personal="bn_and_head", exchange="last_layer"), HEAD | BN | STATISTICS),
+    ],
+)
+def test_personal_entries(method, personal):
+    """BatchNorm is found by its type: in ``cnn-b`` no name gives it away."""
+    run = federate(method, DATA, "cnn-b", 1)
+    expected = in_fc_stack(run.host.net) if personal is None else personal
+    assert set(run.host.states[0]["own"]) == expected
+    assert names(run) == set(run.host.net.modules_of) - expected
+
+
+def test_personal_layers_of_a_client_that_was_not_sampled_stay():
+    run = federate(FedBN(), DATA, "cnn-b", [[0, 1, 2, 3], [1, 2]])
+    assert run.clients[1][0] is run.clients[0][0]
+    x = torch.tensor(DATA.pool.images[:4]).double()
+    own = run.servers[1]["weights"].merge(run.clients[0][0]["own"])
+    assert torch.equal(run.scores(0, x)["personal"], run.host.net.eval(own, x))
+
+
+# ---- Ditto, FedProto: local training beside
+
+
+def local_weights(cohorts, net="cnn-b"):
+    run = federate(Local(), DATA, net, cohorts, **SETTINGS)
+    return {i: dict(state["weights"]) for i, state in run.host.states.items()}
+
+
+@pytest.mark.parametrize("mu", [0.0, 0.5])
+def test_ditto_is_fedavg_beside_a_personal_model(mu):
+    run = federate(Ditto(mu), DATA, "cnn-b", SOME, **SETTINGS)
+    other = federate(FedAvg(), DATA, "cnn-b", SOME, **SETTINGS)
+    assert_same(dict(run.server.state["weights"]), dict(other.server.state["weights"]))
+    alone = local_weights(SOME)
+    for i, state in run.host.states.items():
+        if mu == 0:
+            assert_same(dict(state["own"]), alone[i])
+        else:
+            assert not torch.equal(state["own"]["head.weight"], alone[i]["head.weight"])
+
+
+@pytest.mark.parametrize("weights", ["uniform", "counts"])
+def test_fedproto_without_the_pull_is_local_training(weights):
+    method = FedProto(lam=0, prototype_weights=weights)
+    run = federate(method, DATA, "cnn-b", SOME, **SETTINGS)
+    for i, expected in local_weights(SOME).items():
+        assert_same(dict(run.host.states[i]["weights"]), expected)
+
+
+@pytest.mark.parametrize("weights", ["uniform", "counts"])
+def test_fedproto_prototypes_are_class_means(weights):
+    """After one round: features averaged per client and class, then over clients (or all at once)."""
+    run = federate(FedProto(prototype_weights=weights), DATA, "cnn-b", 1, batch_size=50)
+    rows = [[] for _ in range(DATA.pool.classes)]
+    for i, shard in enumerate(DATA.shards):
+        x = torch.tensor(DATA.pool.images[shard.train]).double()
+        z = run.host.net.eval.features(run.host.states[i]["weights"], x)
+        y = torch.tensor(DATA.pool.labels[shard.train])
+        for c in y.unique().tolist():
+            rows[c] += [z[y == c].mean(0)] if weights == "uniform" else list(z[y == c])
+    expected = torch.stack([torch.stack(r).mean(0) for r in rows])
+    torch.testing.assert_close(run.server.state["prototypes"], expected, rtol=1e-10, atol=1e-10)
+
+
+def test_fedproto_pulls_features_to_the_prototypes():
+    def spread(lam):
+        run = federate(FedProto(lam=lam), DATA, "lenet", 6, epochs=2)
+        x = torch.tensor(DATA.pool.images).double()
+        y = torch.tensor(DATA.pool.labels)
+        z = run.host.net.eval.features(run.host.states[0]["weights"], x)
+        prototypes = run.server.state["prototypes"]
+        return ((z - prototypes[y]).square().sum() / prototypes.square().sum()).item()
+
+    assert spread(5.0) < 0.8 * spread(0.0)
+
+
+# ---- Fed-CO2
+
+
+@pytest.mark.parametrize("cohorts", [3, SOME])
+def test_fedco2_without_transfers_is_fedbn_beside_local(cohorts):
+    run = federate(FedCO2(intra="none", inter="none"), DATA, "cnn-b", cohorts, **SETTINGS)
+    online = federate(FedBN(), DATA, "cnn-b", cohorts, averaging="uniform", **SETTINGS)
+    assert_same(dict(run.server.state["weights"]), dict(online.server.state["weights"]))
+    alone = local_weights(cohorts)
+    for i, state in run.host.states.items():
+        assert_same(dict(state["own"]), dict(online.host.states[i]["own"]))
+        assert_same(dict(state["offline"]), alone[i])
+
+
+@pytest.mark.parametrize(("data", "mu"), [(ALONE, 1.0), (DATA, 0.0)])
+def test_fedco2_of_one_client_or_without_mu_has_no_inter_client_transfer(data, mu):
+    run, other = (
+        federate(FedCO2(mu=mu, inter=inter), data, "cnn-b", 3, **SETTINGS) for inter in ("both", "none")
+    )
+    assert_same(dict(run.server.state["weights"]), dict(other.server.state["weights"]))
+    for i, state in run.host.states.items():
+        assert_same(dict(state["offline"]), dict(other.host.states[i]["offline"]))
+
+
+def test_fedco2_learns_by_each_transfer():
+    """Each transfer changes both nets, from the second round on."""
+    runs = {
+        (intra, inter): federate(FedCO2(intra=intra, inter=inter), DATA, "cnn-b", 2)
+        for intra, inter in [("none", "none"), ("both", "none"), ("none", "both")]
+    }
+    plain = runs.pop(("none", "none"))
+    for run in runs.values():
+        for k, differs in ((0, False), (1, True)):
+            offline = run.clients[k][0]["offline"] - plain.clients[k][0]["offline"]
+            online = run.servers[k]["weights"] - plain.servers[k]["weights"]
+            assert bool(offline.norm() > 1e-6) == differs
+            assert bool(online.norm() > 1e-6) == differs
+
+
+def test_fedco2_has_no_mutual_phase_at_a_clients_first_participation():
+    """20 samples in batches of 8 are 3 steps an epoch; mutual learning takes 3 epochs, adaptation 2."""
+    data = ragged([20, 20, 20])
+    method = FedCO2(mutual_epochs=3, adapt_epochs=2)
+    run = federate(method, data, "lenet", [[0, 1], [0, 2], [0, 1, 2]])
+    assert [r.steps for r in run.reports] == [[6, 6], [15, 6], [15, 15, 15]]
+
+
+def test_fedco2_adapts_for_the_epochs_of_the_run_if_not_told_otherwise():
+    run = federate(FedCO2(), ragged([20]), "lenet", 2, epochs=4)
+    assert [r.steps for r in run.reports] == [[12], [3 + 12]]
+
+
+def test_fedco2_offline_nets_may_start_apart():
+    same, apart = (start(FedCO2(offline_init=init), DATA, "cnn-b") for init in ("same", "independent"))
+
+    def offline(run, i):
+        return run.host.state(i, run.host.client(i, 0))["offline"]["head.weight"]
+
+    initial = same.host.initial["head.weight"]
+    assert torch.equal(offline(same, 0), initial)
+    starts = [initial, *(offline(apart, i) for i in range(3))]
+    assert all(not torch.equal(a, b) for k, a in enumerate(starts) for b in starts[:k])
+    assert torch.equal(offline(apart, 1), offline(apart, 1))
+
+
+def test_fedco2_represents_a_client_that_was_not_sampled_by_its_last_classifier():
+    run = federate(FedCO2(), DATA, "cnn-b", [[2, 0], [1, 2]])
+    assert list(run.servers[0]["heads"]) == [0, 2]
+    assert list(run.servers[1]["heads"]) == [0, 1, 2]
+    assert_same(dict(run.servers[1]["heads"][0]), dict(run.servers[0]["heads"][0]))
+    assert not torch.equal(
+        run.servers[1]["heads"][2]["head.weight"], run.servers[0]["heads"][2]["head.weight"]
+    )
+
+
+@pytest.mark.parametrize(
+    ("client", "entry", "matters"),
+    [(1, "fc.1.running_mean", True), (1, "head.weight", True), (0, "head.weight", False)],
+)
+def test_fedco2_uses_foreign_classifiers_with_their_owners_statistics(client, entry, matters):
+    """Client 0 is trained with one classifier changed: client 1's matters, its own does not."""
+
+    def second_round(factor):
+        run = federate(FedCO2(intra="none"), DATA, "cnn-b", 1)
+        head = run.server.state["heads"][client]
+        changed = Params({**head, entry: factor * head[entry]}, head.train_names)
+        run.server.state = {
+            **run.server.state,
+            "heads": {**run.server.state["heads"], client: changed},
+        }
+        run.round([0])
+        return run.host.states[0]["offline"]
+
+    assert bool((second_round(2.0) - second_round(1.0)).norm() > 1e-6) == matters
+
+
+def test_fedco2_leaves_frozen_classifiers_alone():
+    run = federate(FedCO2(), DATA, "cnn-b", 1)
+    before = {i: head.clone() for i, head in run.server.state["heads"].items()}
+    down, _ = run.server.download([0])
+    run.host.train(1, down, {}, [(0,)])
+    for i, head in run.server.state["heads"].items():
+        assert_same(dict(head), dict(before[i]))
+
+
+def test_fedco2_teaches_only_the_net_that_it_is_told_to():
+    """In the mutual phase of ``to_online`` neither weights nor statistics of the offline net move."""
+    runs = {
+        intra: federate(FedCO2(intra=intra, inter="none"), points([((1, 0), 0)] * 4), NORMED, 2)
+        for intra in ("to_online", "to_offline", "none")
+    }
+
+    def statistics(intra, part):
+        return runs[intra].host.states[0][part]["fc.0.running_mean"][0].item()
+
+    for intra, part, passes in [
+        ("to_online", "own", 3),
+        ("to_online", "offline", 2),
+        ("to_offline", "own", 2),
+        ("to_offline", "offline", 3),
+        ("none", "own", 2),
+    ]:
+        assert statistics(intra, part) == pytest.approx(1 - 0.9**passes, abs=1e-12)
+
+
+NORMED = "tests.methods.federate.normed"

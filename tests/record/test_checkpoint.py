@@ -1,0 +1,267 @@
+"""Checkpoints: what is written comes back, and what is damaged is found and named."""
+
+import hashlib
+import os
+import pickle
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors import SafetensorError
+
+from rayfl import UserError
+from rayfl.record.checkpoint import KEEP, Checkpoints, Manifest
+from rayfl.training import Params
+from rayfl.training.state import take_apart
+
+
+def state(value: float = 1.0) -> dict:
+    w = Params({"a": torch.full((3,), value), "b": torch.zeros(2, 2)}, frozenset("a"))
+    return {"weights": w, "heads": {3: w, 11: None}, "known": torch.tensor([True, False]), "n": 4, "x": 0.1}
+
+
+def equal(a, b) -> bool:
+    (one, tensors), (other, found) = take_apart(a), take_apart(b)
+    same = tensors.keys() == found.keys() and all(
+        t.dtype == found[n].dtype and torch.equal(t, found[n]) for n, t in tensors.items()
+    )
+    return one == other and same
+
+
+def write(checkpoints: Checkpoints, round: int, value: float | None = None, clients: int = 2) -> Manifest:
+    """Write and commit the checkpoint before a round."""
+    value = float(round) if value is None else value
+    files = {
+        k: checkpoints.write_clients(k, {16 * k: state(value + k), 16 * k + 5: {}}) for k in range(clients)
+    }
+    manifest = Manifest(round, checkpoints.write_server(state(value)), files, {"scores": [round, None]})
+    checkpoints.commit(manifest)
+    return manifest
+
+
+@pytest.fixture
+def checkpoints(tmp_path: Path) -> Checkpoints:
+    return Checkpoints(tmp_path / "checkpoints")
+
+
+def names(checkpoints: Checkpoints) -> set[str]:
+    return {path.name for path in checkpoints.folder.iterdir()}
+
+
+def test_what_is_written_comes_back(checkpoints):
+    written = write(checkpoints, 4)
+    found, damage = checkpoints.newest()
+    assert found == written
+    assert not damage
+    assert equal(checkpoints.read(found.server), state(4))
+    rows = checkpoints.read(found.clients[1])
+    assert list(rows) == [16, 21]
+    assert equal(rows[16], state(5))
+    assert rows[21] == {}
+    assert rows[16]["weights"].train_names == {"a"}
+
+
+def test_nothing_written_yet(checkpoints):
+    assert checkpoints.newest() == (None, [])
+    assert checkpoints.write_clients(0, {}) is None
+    assert not checkpoints.folder.exists()
+
+
+def test_an_empty_state(checkpoints):
+    assert checkpoints.read(checkpoints.write_server({})) == {}
+
+
+def test_tensors_that_are_views_are_written_by_value(checkpoints):
+    base = torch.arange(12.0).reshape(3, 4)
+    views = {"row": base[1], "transposed": base.T, "same": base, "grown": torch.ones(1).expand(4)}
+    found = checkpoints.read(checkpoints.write_server(views))
+    assert equal(found, {n: t.clone() for n, t in views.items()})
+
+
+def test_equal_states_have_equal_names(checkpoints, tmp_path):
+    other = Checkpoints(tmp_path / "elsewhere")
+    assert checkpoints.write_server(state()) == other.write_server(state())
+    one = checkpoints.write_clients(2, {32: state(1), 40: state(2)})
+    assert other.write_clients(2, {40: state(2), 32: state(1)}) == one  # in whatever order they are hosted
+    assert (checkpoints.folder / one).read_bytes() == (other.folder / one).read_bytes()
+    assert checkpoints.write_server(state(2)) != checkpoints.write_server(state())
+    assert checkpoints.write_clients(3, {32: state(1), 40: state(2)}) != one
+
+
+def test_manifests_of_equal_runs_have_equal_bytes(checkpoints, tmp_path):
+    other = Checkpoints(tmp_path / "elsewhere")
+    for made in (checkpoints, other):
+        write(made, 2)
+        write(made, 4)
+    assert names(checkpoints) == names(other)
+    for name in names(checkpoints):
+        assert (checkpoints.folder / name).read_bytes() == (other.folder / name).read_bytes()
+
+
+def test_the_newest_are_kept_and_nothing_else(checkpoints):
+    for round in (2, 4, 6, 10):
+        last = write(checkpoints, round)
+    manifests = {n for n in names(checkpoints) if n.startswith("manifest")}
+    assert manifests == {"manifest-000006.json", "manifest-000010.json"}
+    assert len(manifests) == KEEP
+    assert len(names(checkpoints)) == KEEP * (1 + 1 + 2)
+    assert {last.server, *last.clients.values()} <= names(checkpoints)
+
+
+def test_files_that_an_older_checkpoint_shares_are_kept(checkpoints):
+    for round in (2, 4, 6):
+        write(checkpoints, round, value=1.0)
+    assert len(names(checkpoints)) == KEEP + 3
+    assert checkpoints.newest()[0].round == 6
+
+
+def test_what_an_interrupted_checkpoint_left_is_removed(checkpoints):
+    write(checkpoints, 2)
+    orphan = checkpoints.write_server(state(99))  # and then the power failed
+    (checkpoints.folder / "server-0.safetensors.77.tmp").write_bytes(b"half")
+    assert checkpoints.newest()[0].round == 2
+    write(checkpoints, 4)
+    assert orphan not in names(checkpoints)
+    assert not any(n.endswith(".tmp") for n in names(checkpoints))
+
+
+def test_checkpoints_of_rounds_that_were_rolled_back_are_removed(checkpoints):
+    for round in (2, 4, 6):
+        write(checkpoints, round)
+    write(checkpoints, 3)
+    assert checkpoints.newest()[0].round == 3
+    assert not any("000004" in n or "000006" in n for n in names(checkpoints))
+
+
+# ---- damage
+
+
+def truncate(path: Path) -> None:
+    path.write_bytes(path.read_bytes()[:-5])
+
+
+def flip(path: Path) -> None:
+    content = bytearray(path.read_bytes())
+    content[len(content) // 2] ^= 1
+    path.write_bytes(bytes(content))
+
+
+def empty(path: Path) -> None:
+    path.write_bytes(b"")
+
+
+def garbage(path: Path) -> None:
+    path.write_bytes(b"\xff\x00 no json")
+
+
+DAMAGES = [truncate, flip, empty, garbage, Path.unlink]
+
+
+@pytest.mark.parametrize("damage", DAMAGES)
+@pytest.mark.parametrize("kind", ["server", "clients", "manifest"])
+def test_damage_is_found_and_the_checkpoint_before_serves(checkpoints, damage, kind):
+    write(checkpoints, 2)
+    manifest = write(checkpoints, 4)
+    name = {"server": manifest.server, "clients": manifest.clients[1], "manifest": "manifest-000004.json"}[
+        kind
+    ]
+    damage(checkpoints.folder / name)
+    found, complaints = checkpoints.newest()
+    assert found is not None
+    assert found.round == 2
+    assert equal(checkpoints.read(found.server), state(2))
+    if (kind, damage) != ("manifest", Path.unlink):
+        assert len(complaints) == 1
+        assert name in complaints[0]
+        assert "damaged" in complaints[0] or "cannot be read" in complaints[0]
+    write(checkpoints, 4)  # the replay mends it
+    assert checkpoints.newest() == (manifest, [])
+
+
+@pytest.mark.parametrize("damage", DAMAGES)
+def test_a_damaged_file_is_never_read(checkpoints, damage):
+    manifest = write(checkpoints, 2)
+    damage(checkpoints.folder / manifest.server)
+    with pytest.raises(UserError, match=manifest.server):
+        checkpoints.read(manifest.server)
+
+
+def test_every_single_flipped_bit_of_a_manifest_is_found(checkpoints):
+    write(checkpoints, 2, clients=1)
+    path = checkpoints.folder / "manifest-000002.json"
+    content = path.read_bytes()
+    known = checkpoints.newest()[0]
+    for at in range(0, len(content), 7):
+        broken = bytearray(content)
+        broken[at] ^= 2
+        path.write_bytes(bytes(broken))
+        found = known
+        with suppress(UserError):  # nothing is found where it is no space or line break
+            found = checkpoints.newest()[0]
+        assert found == known
+
+
+def test_no_checkpoint_is_intact(checkpoints):
+    first, second = write(checkpoints, 2), write(checkpoints, 4)
+    for manifest in (first, second):
+        truncate(checkpoints.folder / manifest.server)
+    with pytest.raises(UserError, match=r"no checkpoint in .* is intact") as refused:
+        checkpoints.newest()
+    assert first.server in str(refused.value)
+    assert second.server in str(refused.value)
+    assert "--output" in str(refused.value)
+
+
+def test_files_that_other_hosts_wrote_elsewhere(checkpoints):
+    server = checkpoints.write_server(state())
+    missing = "clients-00000-0123.safetensors"
+    with pytest.raises(UserError, match=f"{missing} is not in .*storage that all of them share"):
+        checkpoints.commit(Manifest(2, server, {0: missing}, {}))
+    assert checkpoints.newest() == (None, [])
+
+
+def test_a_folder_that_cannot_be_written(tmp_path):
+    (tmp_path / "file").write_text("in the way")
+    with pytest.raises(UserError, match="cannot write checkpoint file"):
+        Checkpoints(tmp_path / "file").write_server(state())
+
+
+def test_a_full_disk_leaves_the_checkpoint_before_intact(checkpoints, monkeypatch):
+    write(checkpoints, 2)
+
+    def full(descriptor: int) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(os, "fsync", full)
+    with pytest.raises(UserError, match=r"No space left on device.*earlier checkpoints are intact"):
+        write(checkpoints, 4)
+    assert checkpoints.newest()[0].round == 2
+    assert not any(n.endswith(".tmp") for n in names(checkpoints))
+
+
+def test_a_state_that_cannot_be_written_is_refused_by_name(checkpoints):
+    with pytest.raises(TypeError, match="state/5/bad is a list"):
+        checkpoints.write_clients(0, {5: {"bad": [1]}})
+    assert not checkpoints.folder.exists()
+
+
+class Evil:
+    """Would run a command if it were unpickled."""
+
+    def __reduce__(self):
+        return (os.mkdir, ("evil-was-here",))
+
+
+def test_malicious_content_runs_nothing(checkpoints, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    content = pickle.dumps(Evil())
+    name = f"server-{hashlib.sha256(content).hexdigest()[:24]}.safetensors"
+    checkpoints.folder.mkdir()
+    (checkpoints.folder / name).write_bytes(content)
+    with pytest.raises(SafetensorError):
+        checkpoints.read(name)
+    (checkpoints.folder / "manifest-000001.json").write_bytes(content)
+    with pytest.raises(UserError, match="damaged"):
+        checkpoints.newest()
+    assert not (tmp_path / "evil-was-here").exists()

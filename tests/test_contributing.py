@@ -1,0 +1,53 @@
+"""The worked example of CONTRIBUTING.md runs as it is printed."""
+
+import importlib
+import re
+import shlex
+import sys
+from pathlib import Path
+
+import pytest
+
+from rayfl.errors import UserError
+from rayfl.methods import FedAvg
+from rayfl.run import main
+from tests.methods.federate import assert_same, federate, ragged
+
+TEXT = (Path(__file__).parents[1] / "CONTRIBUTING.md").read_text()
+METHOD, TEST = re.findall(r"```python\n(.*?)```", TEXT, re.DOTALL)
+(COMMAND,) = re.findall(r"^python -m rayfl.run (.*)$", TEXT, re.MULTILINE)
+
+
+@pytest.fixture
+def fedavgm(tmp_path, monkeypatch):
+    """The example's module, importable from the current folder."""
+    (tmp_path / "fedavgm.py").write_text(METHOD)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    yield importlib.import_module("fedavgm")
+    del sys.modules["fedavgm"]
+
+
+def test_the_printed_test_passes(fedavgm):
+    namespace = {}
+    exec(compile(TEST, "CONTRIBUTING.md", "exec"), namespace)
+    namespace["test_fedavgm"]()
+
+
+def test_without_momentum_it_is_fedavg(fedavgm):
+    run, other = (federate(m, ragged(), "cnn-b") for m in (fedavgm.FedAvgM(momentum=0.0), FedAvg()))
+    assert_same(dict(run.server.state["weights"]), dict(other.server.state["weights"]), 1e-12)
+
+
+def test_it_refuses_a_bad_option(fedavgm):
+    with pytest.raises(UserError, match=r"method\.momentum is 1\.0: it must be in \[0, 1\)"):
+        fedavgm.FedAvgM(momentum=1.0)
+
+
+def test_the_printed_command_runs(fedavgm, tmp_path):
+    small = "--engine Inline --data Synthetic --data.train 60 --data.test 20 --clients 2 --tensorboard false"
+    assert main(shlex.split(f"{COMMAND} {small} --output {tmp_path / 'run'}")) == 0
+    config = (tmp_path / "run" / "config.yaml").read_text()
+    assert "class_path: fedavgm.FedAvgM" in config
+    assert "momentum: 0.5" in config
+    assert len((tmp_path / "run" / "metrics.jsonl").read_text().splitlines()) == 5

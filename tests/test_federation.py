@@ -1,0 +1,150 @@
+"""Federations from Python: cohorts, what is recorded, and updates that cannot be used."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from rayfl import Inline, Ray, Training, UserError
+from rayfl.data import IID, Synthetic
+from rayfl.engine import BadUpdate
+from rayfl.methods import FedAvg
+from rayfl.training import Client, State
+from tests.conftest import bytes_of_run, small
+
+
+def test_cohorts_depend_on_seed_and_round_only(tmp_path: Path) -> None:
+    federation = small(tmp_path, clients=10, participation=0.29)
+    cohorts = [federation.cohort(r) for r in range(50)]
+    assert all(len(c) == 2 and c == sorted(set(c)) and max(c) < 10 for c in cohorts)
+    assert cohorts == [federation.cohort(r) for r in range(50)]
+    assert len({tuple(c) for c in cohorts}) > 20
+    assert {i for c in cohorts for i in c} == set(range(10))
+    assert small(tmp_path, seed=1, clients=10, participation=0.29).cohort(0) != cohorts[0] or (
+        small(tmp_path, seed=1, clients=10, participation=0.29).cohort(1) != cohorts[1]
+    )
+
+
+@pytest.mark.parametrize(
+    ("rate", "clients", "size"), [(0.29, 100, 29), (0.05, 100, 5), (0.001, 100, 1), (1, 7, 7)]
+)
+def test_cohort_sizes(tmp_path: Path, rate: float, clients: int, size: int) -> None:
+    assert len(small(tmp_path, participation=rate, clients=clients).cohort(0)) == size
+
+
+def test_result_has_tidy_tables(tmp_path: Path) -> None:
+    result = small(tmp_path / "run").run()
+    assert result.complete
+    assert set(result.clients["part"]) == {"val", "test"}
+    assert set(result.clients["view"]) == {"personal", "global"}
+    last = result.clients.query("round == 3 and part == 'test' and view == 'personal'")
+    assert len(last) == 12
+    assert last["accuracy"].mean() == pytest.approx(result.accuracy)
+    assert len(result.rounds) == 4
+
+
+def test_evaluation_can_be_rarer_or_off(tmp_path: Path) -> None:
+    small(tmp_path / "rare", eval_every=3).run()
+    lines = [json.loads(x) for x in (tmp_path / "rare" / "metrics.jsonl").read_text().splitlines()]
+    assert ["evaluation" in line for line in lines] == [False, False, True, True]
+    result = small(tmp_path / "off", eval_every=0, checkpoint_every=0).run()
+    assert result.clients.empty
+    assert not (tmp_path / "off" / "checkpoints").exists()
+
+
+def test_the_users_objects_are_not_changed(tmp_path: Path) -> None:
+    method, engine = FedAvg(), Inline()
+    small(tmp_path / "run", method=method, engine=engine, averaging="uniform", rounds=1).run()
+    assert vars(method) == {}
+    assert engine.device == "auto"
+
+
+def test_averaging_can_be_chosen(tmp_path: Path) -> None:
+    runs = [small(tmp_path / a, averaging=a, participation=1.0) for a in ("samples", "uniform")]
+    assert runs[0].run().rounds["loss"].tolist() != runs[1].run().rounds["loss"].tolist()
+
+
+class Poisoned(FedAvg):
+    """Client 2's update is not a number in round 1."""
+
+    async def local_update(self, client: Client, state: State, down: State) -> tuple[dict[str, Any], State]:
+        """Train, then spoil the update."""
+        up, state = await super().local_update(client, state, down)
+        if client.id == 2 and client.round == 1:
+            up = {"weights": up["weights"] * torch.nan}
+        return up, state
+
+
+def test_a_bad_update_stops_the_run_with_its_checkpoint_intact(tmp_path: Path) -> None:
+    settings: dict[str, Any] = {"participation": 1.0, "checkpoint_every": 1}
+    with pytest.raises(BadUpdate, match=r"round 1: client 2: upload 'weights' is not finite"):
+        small(tmp_path / "bad", method=Poisoned(), **settings).run()
+    small(tmp_path / "good", rounds=1, **settings).run()
+    good = bytes_of_run(tmp_path / "good")
+    assert {k: v for k, v in bytes_of_run(tmp_path / "bad").items() if "checkpoints" in k} == {
+        k: v for k, v in good.items() if "checkpoints" in k
+    }
+
+
+@pytest.mark.parametrize("actors", [0, 2])
+def test_a_bad_update_can_be_dropped(tmp_path: Path, actors: int, request: pytest.FixtureRequest) -> None:
+    if actors:
+        request.getfixturevalue("ray_runtime")
+    engine = Ray(actors=actors) if actors else Inline()
+    settings: dict[str, Any] = {"method": Poisoned(), "on_bad_update": "drop", "participation": 1.0}
+    result = small(tmp_path / "run", engine=engine, **settings).run()
+    lines = [json.loads(x) for x in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()]
+    assert [line["dropped"] for line in lines] == [[], [2], [], []]
+    assert result.complete
+    assert result.rounds["dropped"].tolist() == [0, 1, 0, 0]
+
+
+class AllPoisoned(FedAvg):
+    """Nobody's update can be used."""
+
+    async def local_update(self, client: Client, state: State, down: State) -> tuple[dict[str, Any], State]:
+        """Spoil every update."""
+        return {"weights": down["weights"] * torch.inf}, state
+
+
+def test_a_cohort_in_which_all_failed_changes_nothing(tmp_path: Path) -> None:
+    result = small(tmp_path / "run", method=AllPoisoned(), on_bad_update="drop", rounds=2).run()
+    accuracies = result.clients.query("part == 'test' and view == 'global'").groupby("round")["correct"].sum()
+    assert accuracies.nunique() == 1
+    assert result.rounds["dropped"].tolist() == [6, 6]
+
+
+def test_a_divergence_is_reported_as_such(tmp_path: Path) -> None:
+    with pytest.raises(BadUpdate, match="training\\.lr"):
+        small(tmp_path / "run", training=Training(lr=1e6), rounds=3).run()
+
+
+def test_batch_norm_with_one_sample(tmp_path: Path) -> None:
+    data = Synthetic(train=12, test=12, partition=IID())
+    settings: dict[str, Any] = {"data": data, "net": "cnn-b", "clients": 12, "rounds": 1}
+    with pytest.raises(UserError, match=r"client 0 has one training sample.*bn_single eval"):
+        small(tmp_path / "refused", **settings).run()
+    assert not (tmp_path / "refused").exists()
+    assert small(tmp_path / "eval", **settings, training=Training(bn_single="eval")).run().complete
+
+
+def test_an_argument_that_is_not_kept_is_named(tmp_path: Path) -> None:
+    class Forgetful(FedAvg):
+        def __init__(self, gamma: float = 1.0) -> None: ...
+
+    with pytest.raises(UserError, match=r"self\.gamma = gamma"):
+        small(tmp_path / "run", method=Forgetful()).run()
+
+
+def test_state_of_an_odd_type_is_refused_by_name(tmp_path: Path) -> None:
+    class Odd(FedAvg):
+        async def local_update(
+            self, client: Client, state: State, down: State
+        ) -> tuple[dict[str, Any], State]:
+            up, _ = await super().local_update(client, state, down)
+            return up, {"when": {1, 2}}
+
+    with pytest.raises(TypeError, match="when is a set"):
+        small(tmp_path / "run", method=Odd()).run()

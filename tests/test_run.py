@@ -1,0 +1,163 @@
+"""The command line: what a user types, and what he is told when it cannot work."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import yaml
+
+from rayfl import Federation, Inline
+from rayfl.configuration import dump, federation_from
+from rayfl.record.result import Result
+from rayfl.run import main
+
+TINY = ["--engine", "Inline", "--data", "Synthetic", "--data.train", "200", "--data.test", "60"]
+TINY += ["--net", "lenet", "--rounds", "2", "--tensorboard", "false"]
+
+
+def test_a_run_from_the_command_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    output = tmp_path / "run"
+    options = ["--method", "FedCO2", "--method.intra", "none", "--method.inter", "none", "--clients", "10"]
+    options += ["--data.partition", "Dirichlet", "--data.partition.alpha", "0.3", "--participation", "0.3"]
+    options += ["--data.partition.min_samples", "1"]
+    assert main([*TINY, *options, "--output", str(output)]) == 0
+    shown = capsys.readouterr().out
+    for word in ("FedCO2", "Dirichlet", "round 2/2", "worst tenth", "online", "offline", str(output)):
+        assert word in shown
+    config = yaml.safe_load((output / "config.yaml").read_text())
+    assert config["method"]["init_args"]["intra"] == "none"
+    assert config["data"]["init_args"]["partition"]["init_args"]["alpha"] == 0.3
+    assert config["engine"]["init_args"]["memory_format"] == "channels_last"
+    lines = [json.loads(line) for line in (output / "metrics.jsonl").read_text().splitlines()]
+    assert [len(line["cohort"]) for line in lines] == [3, 3]
+    for name in ("environment.json", "partition.json", "engine.jsonl", "clients.parquet", "summary.json"):
+        assert (output / name).exists()
+
+
+def test_config_of_a_run_runs_again_to_the_same_bytes(tmp_path: Path) -> None:
+    assert main([*TINY, "--output", str(tmp_path / "a"), "--method", "SCAFFOLD"]) == 0
+    config = str(tmp_path / "a" / "config.yaml")
+    assert main(["--config", config, "--output", str(tmp_path / "b")]) == 0
+    assert (tmp_path / "a" / "metrics.jsonl").read_bytes() == (tmp_path / "b" / "metrics.jsonl").read_bytes()
+
+
+def test_defaults_are_those_of_the_quickstart() -> None:
+    quickstart = Path(__file__).parent.parent / "examples" / "quickstart.yaml"
+    assert dump(federation_from(["--config", str(quickstart)])) == dump(Federation())
+    assert dump(federation_from([])) == dump(Federation())
+
+
+def test_a_method_of_the_users_own(tmp_path: Path) -> None:
+    (tmp_path / "mine.py").write_text(
+        "from rayfl.methods import FedAvg\n"
+        "class Half(FedAvg):\n"
+        "    def __init__(self, factor: float = 0.5) -> None:\n"
+        "        self.factor = factor\n"
+        "    def aggregate(self, server, up, cohort):\n"
+        "        change = up['weights'] - server['weights']\n"
+        "        return {'weights': server['weights'] + self.factor * change}\n"
+    )
+    command = [sys.executable, "-m", "rayfl.run", *TINY, "--method", "mine.Half", "--method.factor", "0.25"]
+    done = subprocess.run([*command, "--output", "run"], cwd=tmp_path, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    config = yaml.safe_load((tmp_path / "run" / "config.yaml").read_text())
+    assert config["method"] == {"class_path": "mine.Half", "init_args": {"factor": 0.25}}
+
+
+BAD = [
+    ("--methd FedAvg", "did you mean --method"),
+    ("--training.epoch 3", "did you mean --training.epochs"),
+    ("--method FedAvgg", "did you mean FedAvg"),
+    ("--method.lam 1", "FedBN has no option 'lam'"),
+    ("--method FedProx --method.mu -1", "method.mu is -1"),
+    ("--method FedCO2 --method.intra sideways", "method.intra"),
+    ("--training.lr -1", "training.lr is -1"),
+    ("--training.lr .nan", "training.lr"),
+    ("--training.epochs many", "training.epochs"),
+    ("--training.batch_size 1 --net cnn-b", "training.batch_size is 1"),
+    ("--participation 0", "participation is 0"),
+    ("--participation 1.5", "participation is 1.5"),
+    ("--rounds 0", "rounds is 0"),
+    ("--clients 0", "clients is 0"),
+    ("--eval_every -1", "eval_every is -1"),
+    ("--clients 201", "Use at most"),
+    ("--net lennet", "did you mean 'lenet'"),
+    ("--data.shape [3,8,8]", "at least"),
+    ("--net no.such.net", "cannot import"),
+    ("--data CIFAR10 --data.root nowhere", "batches.meta is missing"),
+    ("--data.partition Dirichlett", "did you mean Dirichlet"),
+    ("--data.partition Dirichlet --data.partition.alpha 0", "alpha must be"),
+    ("--data.partition Pathological --data.partition.classes_per_client 3 --clients 7", "multiple of 10"),
+    ("--protocol fdse", "data.val_fraction"),
+    ("--protocol none", "default"),
+    ("--engine.device cuda", "no CUDA device"),
+    ("--engine.threads 0", "engine.threads is 0"),
+    ("--engine Ray --engine.actors 2 --engine.clients_per_actor 1", "exclude each other"),
+    ("--config nowhere.yaml", "does not exist"),
+    ("--resume nowhere", "not a run folder"),
+    ("--seed x", "seed"),
+]
+
+
+@pytest.mark.parametrize(("options", "says"), BAD, ids=[b[0] for b in BAD])
+def test_bad_input(
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    options: str,
+    says: str,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    import torch
+
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    output = tmp_path / "run"
+    given = [] if "--resume" in options else [*TINY, "--output", str(output)]
+    for chosen in ("--data", "--net", "--engine", "--rounds"):
+        if f"{chosen} " in options:  # only one of each may be given
+            k = given.index(chosen)
+            stop = 6 if chosen == "--data" else 2
+            del given[k : k + stop]
+    assert main([*given, *options.split()]) == 2
+    said = capsys.readouterr()
+    assert says.lower() in said.err.lower()
+    assert said.err.startswith("rayfl: error: ")
+    assert "Traceback" not in said.err
+    assert not output.exists(), "something was written before the settings were checked"
+
+
+def test_an_existing_run_folder_is_left_alone(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "mine.txt").write_text("precious")
+    assert main([*TINY, "--output", str(tmp_path)]) == 2
+    assert "--resume" in capsys.readouterr().err
+    assert [p.name for p in tmp_path.iterdir()] == ["mine.txt"]
+
+
+def test_resume_takes_no_other_options(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([*TINY, "--output", str(tmp_path / "run")]) == 0
+    capsys.readouterr()
+    assert main(["--resume", str(tmp_path / "run"), "--seed", "3"]) == 2
+    assert "remove --seed" in capsys.readouterr().err
+    assert main(["--resume", str(tmp_path / "run"), "--rounds", "3"]) == 0
+    assert len(Result.load(tmp_path / "run").rounds) == 3
+
+
+def test_help_explains_methods_and_options() -> None:
+    for options, says in [
+        (["--help"], "--participation"),
+        (["--method.help", "FedCO2"], "foreign classifier"),
+    ]:
+        done = subprocess.run(
+            [sys.executable, "-m", "rayfl.run", *options], capture_output=True, text=True, check=True
+        )
+        assert says in done.stdout
+
+
+def test_print_config_can_be_run(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "rayfl.run", *TINY, "--method", "Ditto", "--print_config"]
+    printed = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    (tmp_path / "config.yaml").write_text(printed)
+    federation = federation_from(["--config", str(tmp_path / "config.yaml")])
+    assert type(federation.method).__name__ == "Ditto"
+    assert isinstance(federation.engine, Inline)

@@ -1,0 +1,300 @@
+"""Folds: the same bits whatever ran them, close to the exact sum, and honest about what cannot be used."""
+
+import math
+import pickle
+
+import pytest
+import torch
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+
+from rayfl import UserError
+from rayfl.training import Gather, Mean, Params, Sum
+from rayfl.training.reduce import ExactSum, Fold, finish, payload_bytes
+from tests.training.made_up import same_bits
+
+ERROR = 2.0**-48  # promised, per term
+
+
+def folded(reductions, uploads, blocks, processes=1):
+    """Fold uploads (client -> upload, samples) in blocks that are dealt to processes; return the parts."""
+    folds = [Fold(reductions) for _ in range(processes)]
+    for k, block in enumerate(blocks):
+        fold = folds[k % processes]
+        for client in block:
+            upload, samples = uploads[client]
+            problem, prepared = fold.prepare(upload, samples)
+            assert problem is None
+            fold.add(client, prepared, samples)
+        fold.end_block()
+    return [fold.parts for fold in folds]
+
+
+def combine(reductions, uploads):
+    return finish(reductions, folded(reductions, uploads, [(i,) for i in uploads]))
+
+
+# ---- exact sums
+
+
+@st.composite
+def magnitudes(draw, most=2.0**37):
+    """Numbers of either sign from 1e-30 up, whose magnitudes add up to less than the limit."""
+    mantissa = draw(st.floats(-1, 1, allow_subnormal=False))
+    return max(-most, min(most, mantissa * 2.0 ** draw(st.integers(-100, 37))))
+
+
+@settings(max_examples=150, deadline=None)
+@given(st.lists(magnitudes(), min_size=1, max_size=40), st.randoms(use_true_random=False))
+@example([2.0**37 - 2.0**-15, 2.0**-7, -(2.0**37), 2.0**-47, 3 * 2.0**-48] * 8, None)
+def test_a_sum_has_the_same_bits_in_any_order_and_grouping(terms, random):
+    def total(order, cuts):
+        sums = []
+        for part in cuts(order):
+            one = ExactSum(1)
+            for x in part:
+                one.add(torch.tensor([x], dtype=torch.float64), math.ceil(abs(x)))
+            sums.append(one)
+        whole = ExactSum(1)
+        for one in sums:
+            whole.merge(one)
+        return whole.value().item()
+
+    known = total(terms, lambda t: [t])
+    shuffled = list(reversed(terms))
+    if random is not None:
+        random.shuffle(shuffled)
+    assert total(shuffled, lambda t: [t]) == known
+    assert total(shuffled, lambda t: [t[k::3] for k in range(3)]) == known
+    assert total(sorted(terms), lambda t: [[x] for x in t]) == known
+    assert abs(known - math.fsum(terms)) <= len(terms) * ERROR + math.ulp(known)
+
+
+def test_a_plain_sum_would_not_do():
+    """The reason for all this."""
+    terms = [1.0, 1e16, -1e16]
+    assert sum(terms) != sum(reversed(terms))
+
+
+def test_the_sum_stays_exact_at_the_limit():
+    """Sixty-four odd multiples of the smallest quantum near the largest sum that is accepted."""
+    terms = [2.0**37 - (2 * k + 1) * 2.0**-15 for k in range(63)]
+
+    def total(order):
+        one = ExactSum(1)
+        for x in order:
+            one.add(torch.tensor([x], dtype=torch.float64), math.ceil(x))
+        return one.value().item()
+
+    assert total(terms) == total(reversed(terms)) == math.fsum(terms)
+
+
+def test_a_sum_that_could_not_be_exact_is_refused():
+    one, other = ExactSum(1), ExactSum(1)
+    one.add(torch.tensor([2.0**42], dtype=torch.float64), 2**42)
+    other.add(torch.tensor([-(2.0**42)], dtype=torch.float64), 2**42)
+    one.merge(other)  # at the limit
+    with pytest.raises(UserError, match="diverged"):
+        one.add(torch.tensor([1.0], dtype=torch.float64), 1)
+    with pytest.raises(UserError, match="diverged"):
+        other.merge(one)
+
+
+# ---- folds
+
+
+@st.composite
+def cohorts(draw):
+    clients = draw(st.integers(1, 12))
+    scale = draw(st.sampled_from([1e-30, 1e-6, 1.0, 1e3, 1e9]))
+    numbers = st.floats(-1, 1, width=32)
+    uploads = {
+        i: (
+            {
+                "w": torch.tensor([draw(numbers) * scale, draw(numbers)], dtype=torch.float32),
+                "s": {"a": torch.tensor(draw(numbers), dtype=torch.float64), "n": draw(st.integers(-9, 9))},
+            },
+            draw(st.integers(1, 500)),
+        )
+        for i in range(clients)
+    }
+    size = draw(st.integers(1, 4))
+    blocks = [tuple(range(k, min(k + size, clients))) for k in range(0, clients, size)]
+    return uploads, blocks
+
+
+@settings(max_examples=80, deadline=None)
+@given(cohorts(), st.integers(1, 5), st.randoms(use_true_random=False))
+def test_a_fold_has_the_same_bits_however_blocks_are_placed(cohort, processes, random):
+    uploads, blocks = cohort
+    for by in ("samples", "uniform"):
+        reductions = {"w": Mean(by), "s": Sum()}
+        known = finish(reductions, folded(reductions, uploads, blocks))
+        order = list(blocks)
+        random.shuffle(order)
+        parts = pickle.loads(pickle.dumps(folded(reductions, uploads, order, processes)))
+        random.shuffle(parts)
+        assert same_bits(finish(reductions, parts), known)
+
+
+@settings(max_examples=80, deadline=None)
+@given(cohorts())
+def test_a_fold_is_close_to_the_exact_result(cohort):
+    uploads, blocks = cohort
+    reductions = {"w": Mean("samples"), "s": Sum()}
+    result = finish(reductions, folded(reductions, uploads, blocks))
+    weights = [n for _, n in uploads.values()]
+    for k in range(2):
+        terms = [n * float(up["w"][k]) for up, n in uploads.values()]
+        exact = math.fsum(terms) / sum(weights)
+        bound = 1e-15 * math.fsum(map(abs, terms)) / sum(weights) + ERROR * len(terms)
+        assert abs(result["w"][k].item() - exact) <= bound + 2.0**-24 * abs(exact) + 1e-45
+    assert result["s"]["n"] == sum(up["s"]["n"] for up, _ in uploads.values())
+    exact = math.fsum(float(up["s"]["a"]) for up, _ in uploads.values())
+    assert abs(result["s"]["a"].item() - exact) <= ERROR * len(uploads) + 1e-15 * len(uploads)
+
+
+def vector(*values, dtype=torch.float64):
+    return torch.tensor(values, dtype=dtype)
+
+
+UPLOADS = {
+    4: ({"x": vector(1, 2)}, 1),
+    1: ({"x": vector(3, 4)}, 3),
+    7: ({"x": vector(-1, 0)}, 4),
+}
+
+
+@pytest.mark.parametrize(
+    ("reduction", "expected"),
+    [
+        (Mean(), [(1 + 9 - 4) / 8, (2 + 12 + 0) / 8]),
+        (Mean("samples"), [0.75, 1.75]),
+        (Mean("uniform"), [1, 2]),
+        (Sum(), [3, 6]),
+    ],
+)
+def test_means_and_sums(reduction, expected):
+    assert combine({"x": reduction}, UPLOADS)["x"].tolist() == pytest.approx(expected, abs=1e-14)
+
+
+def test_gathered_payloads_come_by_client_number():
+    parts = folded({"x": Gather()}, UPLOADS, [(4,), (7,), (1,)], processes=2)
+    gathered = finish({"x": Gather()}, pickle.loads(pickle.dumps(parts)))["x"]
+    assert list(gathered) == [1, 4, 7]
+    assert gathered[7].tolist() == [-1, 0]
+
+
+def test_gathered_payloads_may_differ_in_structure():
+    uploads = {0: ({"x": vector(1)}, 1), 1: ({"x": {"a": vector(1, 2), "b": 3}}, 1)}
+    gathered = combine({"x": Gather()}, uploads)["x"]
+    assert gathered[1]["b"] == 3
+    assert gathered[0].tolist() == [1]
+
+
+def test_structures_come_back():
+    w = Params({"a": vector(1, 2, dtype=torch.float32), "b": torch.ones(2, 2)}, frozenset("a"))
+    uploads = {
+        i: ({"w": w * (i + 1), "n": {"deep": [torch.full((1, 2), float(i)), 0.1]}}, 2) for i in range(3)
+    }
+    result = combine({"w": Mean(), "n": Sum()}, uploads)
+    assert isinstance(result["w"], Params)
+    assert result["w"].train_names == {"a"}
+    assert not result["w"].live
+    assert result["w"]["a"].dtype == torch.float32
+    assert result["w"]["a"].tolist() == [2, 4]
+    assert result["w"]["b"].shape == (2, 2)
+    assert result["n"]["deep"][0].tolist() == [[3, 3]]
+    assert result["n"]["deep"][1] == pytest.approx(0.3, abs=1e-14)
+
+
+def test_integers_and_numbers():
+    uploads = {
+        i: ({"x": {"t": torch.tensor([1, i]), "n": i, "f": 0.1, "yes": torch.tensor([i > 0])}}, 1)
+        for i in range(4)
+    }
+    total = combine({"x": Sum()}, uploads)["x"]
+    assert total["t"].dtype == torch.int64
+    assert (total["t"].tolist(), total["n"]) == ([4, 6], 6)
+    assert total["f"] == pytest.approx(0.4, abs=1e-14)
+    mean = combine({"x": Mean()}, uploads)["x"]
+    assert (mean["t"].tolist(), mean["n"]) == ([1, 1.5], 1.5)
+    assert mean["yes"].tolist() == [0.75]
+    assert mean["f"] == pytest.approx(0.1, abs=1e-14)
+
+
+def test_results_own_their_memory():
+    total = combine({"x": Sum()}, {0: ({"x": {"a": vector(1), "b": vector(2, 3)}}, 1)})["x"]
+    assert [t.untyped_storage().nbytes() for t in total.values()] == [8, 16]
+
+
+def test_a_key_that_only_some_upload():
+    """Its mean is over those who do."""
+    uploads = {
+        0: ({"x": vector(2), "y": vector(10)}, 3),
+        1: ({"x": vector(4)}, 1),
+        2: ({"x": vector(4), "y": vector(40)}, 1),
+    }
+    result = combine({"x": Mean(), "y": Mean(), "z": Sum()}, uploads)
+    assert result["y"].item() == pytest.approx(70 / 4)
+    assert result["x"].item() == pytest.approx(14 / 5)
+    assert "z" not in result
+
+
+def test_nobody_took_part():
+    assert finish({"x": Mean(), "y": Sum(), "z": Gather()}, []) == {}
+    assert finish({"x": Mean()}, [Fold({"x": Mean()}).parts]) == {}
+
+
+def test_an_empty_payload():
+    assert combine({"x": Mean()}, {0: ({"x": Params({}, frozenset())}, 2)})["x"].numel() == 0
+
+
+def test_different_structures_are_refused():
+    for a, b in [
+        ({"x": vector(1)}, {"x": vector(1, 2)}),
+        ({"x": vector(1)}, {"x": vector(1, dtype=torch.float32)}),
+        ({"x": {"a": vector(1)}}, {"x": {"b": vector(1)}}),
+        ({"x": Params({"a": vector(1)}, frozenset("a"))}, {"x": Params({"a": vector(1)}, frozenset())}),
+    ]:
+        uploads = {0: (a, 1), 1: (b, 1)}
+        with pytest.raises(ValueError, match=r"different structure.*Gather"):
+            combine({"x": Sum()}, uploads)
+        parts = [folded({"x": Sum()}, uploads, [(k,)])[0] for k in uploads]  # each fine in its own process
+        with pytest.raises(ValueError, match="different structure"):
+            finish({"x": Sum()}, parts)
+
+
+def test_a_key_that_is_not_declared_is_refused():
+    with pytest.raises(KeyError, match=r"'y' is not declared.*declared: x"):
+        Fold({"x": Sum()}).prepare({"y": vector(1)}, 1)
+
+
+@pytest.mark.parametrize("reduction", [Mean(), Sum(), Gather()])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize(
+    ("bad", "problem"),
+    [(math.nan, "not finite"), (math.inf, "not finite"), (-math.inf, "not finite"), (1e30, "diverged")],
+)
+def test_bad_uploads_are_found_and_named(reduction, dtype, bad, problem):
+    payload = {"a": torch.zeros(100, dtype=dtype), "b": vector(1, bad, dtype=dtype)}
+    found, prepared = Fold({"fine": Sum(), "x": reduction}).prepare({"fine": vector(1), "x": payload}, 10)
+    assert found is not None
+    assert "'x'" in found
+    assert problem in found
+    assert "x" not in prepared
+
+
+def test_large_uploads_count_with_their_weight():
+    fold = Fold({"x": Mean()})
+    assert fold.prepare({"x": vector(1e9)}, 1000)[0] is None
+    assert "diverged" in (fold.prepare({"x": vector(1e9)}, 10_000)[0] or "")
+
+
+def test_bytes():
+    w = Params({"a": torch.zeros(3), "b": torch.zeros(2, dtype=torch.float64)}, frozenset())
+    assert payload_bytes(w) == 3 * 4 + 2 * 8
+    assert payload_bytes({"w": w, "n": 3, "t": torch.zeros(5, dtype=torch.uint8), "none": None}) == 28 + 4 + 5
+    parts = folded({"x": Sum(), "g": Gather()}, {0: ({"x": vector(1, 2), "g": vector(1)}, 1)}, [(0,)])[0]
+    assert parts["x"].nbytes == 2 * 2 * 8
+    assert parts["g"].nbytes == 8
