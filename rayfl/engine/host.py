@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import time
 from collections.abc import Callable, Iterable, Sequence
@@ -180,12 +181,13 @@ class Host:
         results = self._run(updates, lambda k, fitted: fits[k].append(fitted))
         for k, (i, (up, state)) in enumerate(zip(ids, results, strict=True)):
             samples = clients[k].samples
-            loss, steps = (fits[k][-1].loss if fits[k] else 0.0), sum(f.steps for f in fits[k])
+            losses, steps = [f.loss for f in fits[k]], sum(f.steps for f in fits[k])
+            diverged = [loss for loss in losses if not math.isfinite(loss)]  # of whatever fit
             problem, prepared = fold.prepare(up, samples)
-            if problem is None and not abs(loss) < float("inf"):
-                problem = f"the training loss is {loss}"
+            if problem is None and diverged:
+                problem = f"the training loss is {diverged[0]}"
             report.ids.append(i)
-            report.loss.append(loss)
+            report.loss.append(losses[-1] if losses else 0.0)
             report.steps.append(steps)
             sent_down, sent_up = self.method.traffic(clients[k], downs[k], up)
             report.down.append(sent_down)

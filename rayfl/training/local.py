@@ -312,6 +312,7 @@ def fit_stacked(requests: Sequence[Request]) -> list[Fitted]:
                 parts = [*now, *stats, *(speed or [])]
                 for full, part in zip([*trained, *buffers, *(velocity or [])], parts, strict=True):
                     full.index_copy_(0, rows, part.detach())
+    first.client.net.release()
     final = work.assemble(trained, buffers, live=False)
     means = loss_sum.tolist()
     return [
@@ -345,6 +346,7 @@ def total_stacked(requests: Sequence[Request]) -> list[Any]:
                 totals = pytree.tree_map(lambda v: v.new_zeros((count, *v.shape[1:])), values)
             places = torch.arange(count, device=batch.y.device) if rows is None else rows
             pytree.tree_map(lambda t, v, p=places: t.index_add_(0, p, v), totals, values)
+    first.client.net.release()
     return [pytree.tree_map(lambda t, k=k: t[k].clone(), totals) for k in range(count)]
 
 
@@ -380,6 +382,8 @@ def _stacked_batches(requests: Sequence[Request]) -> Iterator[tuple[Tensor | Non
     images = requests[0].client._images
     device = images.device
     keys = [step_keys(r.key, len(r.batches)) for r in requests]
+    # the last batch of an epoch may be larger than a full one, where BatchNorm has had one sample added to it
+    full = max((len(r.batches[0]) for r in requests if r.epoch_length > 1), default=0)
     done = [0] * len(requests)
     while True:
         unfinished = [k for k, r in enumerate(requests) if done[k] < len(r.batches)]
@@ -388,7 +392,8 @@ def _stacked_batches(requests: Sequence[Request]) -> Iterator[tuple[Tensor | Non
         epoch = {k: done[k] // requests[k].epoch_length for k in unfinished}
         behind = [k for k in unfinished if epoch[k] == min(epoch.values())]
         size = {k: len(requests[k].batches[done[k]]) for k in behind}
-        ks = [k for k in behind if size[k] == max(size.values())]
+        turn = full if full in size.values() else max(size.values())
+        ks = [k for k in behind if size[k] == turn]
         rows = None if len(ks) == len(requests) else torch.tensor(ks, device=device)
         x, y = images.batch(torch.stack([requests[k].batches[done[k]] for k in ks]))
         yield rows, Batch(x, y, torch.stack([keys[k][done[k]] for k in ks]).to(device))

@@ -129,6 +129,17 @@ class Net:
                     owner[own] = w.tensors[name]
                 self._loaded[part] = w
 
+    def release(self) -> None:
+        """Let go of the weights last computed with, here and in the eval twin.
+
+        They may be a whole stack of clients', in the wrappers of a vmap that has ended.
+        """
+        for net in (self, self.eval):
+            for part in _PARTS:
+                net._loaded[part] = None
+                for _, owner, own in net._slots[part]:
+                    owner[own] = None
+
     def _refuse_frozen(self, w: Params) -> None:
         if self.has_batch_norm and self.module.training and not w.live:
             raise RuntimeError(

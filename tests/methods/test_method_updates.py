@@ -273,6 +273,7 @@ def test_fedco2_inter_client_transfer():
     offline = run.clients[1][0]["offline"]
     assert_matrix(lower(offline), [[1 + q, 0], [-mu / 2, 1]])
     assert_rows(head(offline), [1 / 2 + q, 0])
+    assert_rows(head(run.servers[1]["heads"][0]), [1 / 2 + q, 0])
     on, off = 1 + r / 4, -(r + mu) / 4
     assert_matrix(lower(run.servers[1]["weights"]), [[on, off], [off, on]])
     assert_rows(head(run.servers[1]["weights"]), [1 / 4 + r / 2, -1 / 4 - r / 2])

@@ -17,7 +17,7 @@ from rayfl.training.state import take_apart
 
 
 def state(value: float = 1.0) -> dict:
-    w = Params({"a": torch.full((3,), value), "b": torch.zeros(2, 2)}, frozenset("a"))
+    w = Params({"a": torch.full((3,), float(value)), "b": torch.zeros(2, 2)}, frozenset("a"))
     return {"weights": w, "heads": {3: w, 11: None}, "known": torch.tensor([True, False]), "n": 4, "x": 0.1}
 
 

@@ -26,6 +26,12 @@ def smooth_split(batch_norm: bool = False, shape: tuple[int, int, int] = SHAPE) 
     return SplitNet(conv, fc, nn.Linear(5, CLASSES))
 
 
+def smooth(shape: tuple[int, int, int], classes: int) -> SplitNet:
+    """``smooth_split`` as an option ``net`` may name it."""
+    assert classes == CLASSES
+    return smooth_split(shape=shape)
+
+
 def smooth_net(batch_norm: bool = False) -> Net:
     return Net(lambda: smooth_split(batch_norm), dtype=torch.float64)
 

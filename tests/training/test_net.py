@@ -106,6 +106,31 @@ def test_a_teacher_in_train_mode_is_refused_within_a_fit():
         run_loop([only(client.fit(client.initial, loss, client.initial))], lambda *_: None)
 
 
+def test_calls_with_other_weights_in_between_change_nothing():
+    """Weights are loaded into the module once: parts, twins and other weights must not mix."""
+    net = smooth_net(batch_norm=True)
+    first, second = net.initial(1), net.initial(2)
+    expected = {k: smooth_net(batch_norm=True).eval(w, X) for k, w in enumerate((first, second))}
+    assert torch.equal(net.eval(first, X), expected[0])
+    z = net.eval.features(second, X, "fc_stack")
+    assert not torch.equal(net.eval.head(first, z, "fc_stack"), expected[1])
+    assert torch.equal(net.eval.head(second, z, "fc_stack"), expected[1])
+    assert torch.equal(net.eval(first, X), expected[0])
+    with pytest.raises(KeyError):
+        net.eval(second.select(lambda n: n != "head.bias"), X)
+    assert torch.equal(net.eval(first, X), expected[0])
+    assert torch.equal(net.eval(second, X), expected[1])
+
+
+def test_weights_that_are_changed_in_place_count():
+    net = smooth_net()
+    w = net.initial(1)
+    before = net(w, X)
+    with torch.no_grad():
+        w["head.bias"].add_(1)
+    assert torch.allclose(net(w, X), before + 1)
+
+
 def test_initial_depends_on_seed_and_counters_only():
     torch.manual_seed(1)
     first = smooth_net().initial(7, 2)

@@ -1,5 +1,6 @@
 """Stacked execution gives every client what the loop gives it, and shares only what may be shared."""
 
+import copy
 import warnings
 from itertools import pairwise
 
@@ -11,6 +12,7 @@ from rayfl.training import Net, Params, local
 from rayfl.training.local import run_loop, run_stacked
 from rayfl.training.noise import uniform
 from tests.training.made_up import (
+    SHAPE,
     close,
     make_client,
     make_clients,
@@ -207,6 +209,12 @@ def test_the_number_of_calls_is_the_smallest(calls, sizes, epochs, expected):
     assert len(calls) == epochs * (max(n // 5 for n in sizes) + len(remainders))
 
 
+def test_enlarged_last_batches_wait_for_each_other(calls):
+    clients = make_clients(smooth_net(batch_norm=True), (11, 21, 12, 16, 6))  # fives, then 6, 6, 2, 6, 6
+    run_stacked([fedavg(c) for c in again(clients)], lambda *_: None)
+    assert calls == [4, 3, 1, 4, 1]
+
+
 def test_dropped_remainders_cost_no_call(calls):
     clients = make_clients(smooth_net(), RAGGED, last_batch="drop")
     run_stacked([fedavg(c) for c in again(clients)], lambda *_: None)
@@ -356,6 +364,21 @@ def test_extras_that_are_one_object_are_not_copied():
     assert found["own"][1] == 0
     assert torch.equal(found["own"][0], torch.stack(own))
     assert found["k"][0].tolist() == [0, 1, 2, 3]
+
+
+def test_nets_let_go_of_the_stack():
+    net = smooth_net(batch_norm=True)
+    clients = make_clients(net, (7, 8, 7))
+
+    async def method(client):
+        w = (await client.fit(client.initial, client.cross_entropy)).weights
+        return w, await client.total(lambda w, batch, extra: net.eval(w, batch.x).sum(0), w)
+
+    both(method, clients)
+    copy.deepcopy(net)  # impossible while wrappers of vmap are in it
+    w = net.initial(1)
+    x = torch.ones(2, *SHAPE, dtype=torch.float64)
+    assert torch.equal(net.eval(w, x), smooth_net(batch_norm=True).eval(w, x))
 
 
 def test_an_error_closes_the_other_clients():

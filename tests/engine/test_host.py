@@ -1,0 +1,227 @@
+"""A host of clients, and a session in one process: whose work counts, and what is kept of it."""
+
+from dataclasses import replace
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from rayfl import Training
+from rayfl.data import FederatedData, Shard
+from rayfl.engine import BadUpdate
+from rayfl.engine.host import Host, Plan, Report
+from rayfl.engine.inline import InlineSession
+from rayfl.methods import Cohort, FedAvg
+from rayfl.training import Mean, Sum
+from rayfl.training.reduce import finish
+from tests.training.made_up import close, make_pool, same_bits
+
+SIZES = (12, 17, 0, 9, 10, 5)  # client 2 has no training data
+
+
+def data() -> FederatedData:
+    starts = np.cumsum([0, *SIZES])
+    shards = [Shard(np.arange(a, b), np.arange(0), np.arange(100, 110)) for a, b in pairwise(starts)]
+    return FederatedData(make_pool(), tuple(shards))
+
+
+class Method(FedAvg):
+    """FedAvg that also keeps a personal model and counts; ``spoil`` says what client 3 gets wrong."""
+
+    spoil = ""
+    seen: list[Cohort]
+
+    def __init__(self) -> None:
+        self.seen = []
+
+    @property
+    def uploads(self) -> Any:
+        return {"weights": Mean(), "count": Sum()}
+
+    def init_client(self, client: Any) -> Any:
+        return {"rounds": 0, "own": client.initial}
+
+    async def local_update(self, client: Any, state: Any, down: Any) -> Any:
+        factor = float("nan") if self.spoil == "loss" and client.id == 3 else 1.0
+        own = await client.fit(
+            state["own"],
+            lambda w, batch, factor: factor * client.cross_entropy(w, batch),
+            torch.tensor(factor),
+        )
+        idle = self.spoil == "idle" and client.id == 3
+        w = (await client.fit(down["weights"], client.cross_entropy, epochs=0 if idle else None)).weights
+        if self.spoil == "upload" and client.id == 3:
+            w = w * float("inf")
+        kept = {"rounds": state["rounds"] + 1, "own": own.weights}
+        return {"weights": w, "count": torch.ones(1)}, kept
+
+    def aggregate(self, server: Any, up: Any, cohort: Cohort) -> Any:
+        self.seen.append(cohort)
+        return {"weights": up["weights"], "count": up["count"]}
+
+    def download(self, server: Any) -> Any:
+        return {"weights": server["weights"]}
+
+
+def plan(spoil: str = "", **changes: Any) -> Plan:
+    method = Method()
+    method.spoil = spoil
+    training = Training(lr=0.1, batch_size=5, precision="float64", momentum=0.5)
+    return replace(Plan(method, "tests.training.made_up.smooth", training, seed=3), **changes)
+
+
+def train(made: Plan, blocks: Any, **options: Any) -> tuple[Host, Any, Report]:
+    host = Host(made, data())
+    folded, report = host.train(0, {"weights": host.initial}, {}, blocks, **options)
+    report.sort()
+    return host, finish(host.method.uploads, [folded]), report
+
+
+WHOLE = [(0, 1, 2), (3, 4, 5)]
+
+
+def test_clients_without_data_are_left_out() -> None:
+    host, up, report = train(plan(), WHOLE)
+    assert report.ids == [0, 1, 3, 4, 5]
+    assert report.steps == [6, 8, 4, 4, 2]
+    assert up["count"].item() == 5
+    assert sorted(host.states) == report.ids
+    assert not report.bad
+
+
+def test_the_mean_is_weighted_by_samples() -> None:
+    alone = [train(plan(), [(i,)])[1]["weights"] for i in (0, 4)]
+    together = train(plan(), [(0, 4)])[1]["weights"]
+    assert close(together, (12 * alone[0] + 10 * alone[1]) / 22, 1e-12)
+
+
+def test_stacked_is_the_loop() -> None:
+    loop, stacked = (train(plan(execution=e), WHOLE, score_parts=("test",)) for e in ("loop", "stacked"))
+    assert close(loop[1], stacked[1], 1e-9)
+    assert close(loop[0].states, stacked[0].states, 1e-9)
+    assert close(loop[2].loss, stacked[2].loss, 1e-9)
+    assert (loop[2].ids, loop[2].steps, loop[2].up) == (stacked[2].ids, stacked[2].steps, stacked[2].up)
+    assert {i: s["test"]["personal"].correct for i, s in loop[2].scores.items()} == {
+        i: s["test"]["personal"].correct for i, s in stacked[2].scores.items()
+    }
+
+
+def test_the_order_of_blocks_changes_no_bit() -> None:
+    one, other = train(plan(), WHOLE), train(plan(), WHOLE[::-1])
+    assert same_bits(one[1], other[1])
+    assert same_bits(one[0].states[5], other[0].states[5])
+
+
+@pytest.mark.parametrize("execution", ["loop", "stacked"])
+@pytest.mark.parametrize(("spoil", "says"), [("upload", "'weights'"), ("loss", "training loss is nan")])
+def test_a_bad_update_is_neither_folded_nor_kept(execution: Any, spoil: str, says: str) -> None:
+    """Also where the loss of a fit before the last is not finite."""
+    host, up, report = train(plan(spoil, execution=execution), WHOLE, score_parts=("test",))
+    assert says in report.bad[3]
+    assert list(report.bad) == [3]
+    assert report.ids == [0, 1, 3, 4, 5]
+    assert 3 not in host.states
+    assert 3 not in report.scores
+    assert up["count"].item() == 4
+    _, without, _ = train(plan(execution="loop"), [(0, 1, 2), (4, 5)])
+    assert close(up, without, 1e-9)
+
+
+def test_a_client_that_made_some_steps_counts() -> None:
+    _, up, report = train(plan("idle"), WHOLE)
+    assert report.steps[2] == 2
+    assert up["count"].item() == 5
+
+
+class Idle(FedAvg):
+    """Client 1 makes no step."""
+
+    async def local_update(self, client: Any, state: Any, down: Any) -> Any:
+        w = await client.fit(down["weights"], client.cross_entropy, epochs=int(client.id != 1))
+        return {"weights": w.weights}, state
+
+
+def test_a_client_without_steps_has_no_weight() -> None:
+    both, one = (train(plan(method=Idle()), [block])[1]["weights"] for block in ((0, 1), (0,)))
+    assert same_bits(both, one)
+
+
+# ---- state
+
+
+def test_state_moves_and_persists() -> None:
+    made, here = plan(), Host(plan(), data())
+    down = {"weights": here.initial}
+    here.train(0, down, {}, [(0, 1)])
+    there = Host(made, data())
+    rows = here.take([0, 2])
+    assert list(rows) == [0]
+    assert list(here.states) == [1]
+    assert list(here.rows([0, 1])) == [1]
+    there.put(rows)
+    there.train(1, down, {}, [(0,)])
+    assert there.states[0]["rounds"] == 2
+    stayed = Host(plan(), data())
+    for round in range(2):
+        stayed.train(round, down, {}, [(0,)])
+    assert same_bits(there.states[0], stayed.states[0])
+
+
+def test_what_one_client_receives_besides() -> None:
+    class Personal(FedAvg):
+        async def local_update(self, client: Any, state: Any, down: Any) -> Any:
+            return {"weights": down["weights"] * down.get("factor", 1.0)}, state
+
+    host = Host(plan(method=Personal()), data())
+    folded, _ = host.train(0, {"weights": host.initial}, {1: {"factor": 3.0}}, [(0, 1)])
+    expected = host.initial * ((12 + 3 * 17) / 29)
+    assert close(finish(host.method.uploads, [folded])["weights"], expected, 1e-12)
+
+
+def test_reports_merge_in_the_order_of_clients() -> None:
+    one, other = Report(ids=[4, 1], loss=[0.4, 0.1], steps=[4, 1]), Report(ids=[3], loss=[0.3], steps=[3])
+    for report in (one, other):
+        report.up = [{"w": i} for i in report.ids]
+        report.down = [{} for _ in report.ids]
+    one.merge(other)
+    one.sort()
+    assert (one.ids, one.loss, one.steps) == ([1, 3, 4], [0.1, 0.3, 0.4], [1, 3, 4])
+    assert one.up == [{"w": 1}, {"w": 3}, {"w": 4}]
+
+
+# ---- a session
+
+
+def test_a_bad_update_stops_the_run_or_is_dropped() -> None:
+    with InlineSession(plan("upload"), data()) as session:
+        with pytest.raises(BadUpdate, match=r"round 0: client 3: .*on_bad_update=drop"):
+            session.train(0, WHOLE, "stop")
+        before = session._server.state["weights"]
+        report = session.train(0, WHOLE, "drop")
+        assert list(report.bad) == [3]
+        assert not same_bits(session._server.state["weights"], before)
+        (cohort,) = session._server.method.seen
+    assert cohort == Cohort((0, 1, 4, 5), (12, 17, 10, 5), population=6, round=0)
+
+
+def test_nothing_changes_where_nobody_took_part() -> None:
+    with InlineSession(plan(), data()) as session:
+        before = session._server.state
+        report = session.train(0, [(2,)])
+        assert report.ids == []
+        assert session._server.state is before
+
+
+def test_threads_are_given_back() -> None:
+    before = torch.get_num_threads()
+    with InlineSession(plan(threads=before + 1), data()):
+        assert torch.get_num_threads() == before + 1
+    assert torch.get_num_threads() == before
+
+
+def test_the_users_method_is_not_bound() -> None:
+    made = plan()
+    with InlineSession(made, data()):
+        assert not hasattr(made.method, "net")
