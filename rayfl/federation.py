@@ -359,11 +359,6 @@ class Standing:
 
 def _record(round: int, report: Report, data: FederatedData) -> dict[str, Any]:
     """Return the metrics line of a round, without its evaluation."""
-
-    def by_key(payloads: list[dict[str, int]]) -> dict[str, list[int]]:
-        keys = sorted({key for payload in payloads for key in payload})
-        return {key: [payload.get(key, 0) for payload in payloads] for key in keys}
-
     return {
         "round": round,
         "cohort": report.ids,
@@ -371,8 +366,8 @@ def _record(round: int, report: Report, data: FederatedData) -> dict[str, Any]:
         "loss": report.loss,
         "steps": report.steps,
         "dropped": sorted(report.bad),
-        "up": by_key(report.up),
-        "down": by_key(report.down),
+        "up": report.up,
+        "down": report.down,
     }
 
 

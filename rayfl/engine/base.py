@@ -16,8 +16,8 @@ from rayfl.errors import UserError
 from rayfl.methods import Cohort
 from rayfl.record.checkpoint import CLIENTS_PER_FILE, Checkpoints, Manifest
 
-LOOP_BLOCKS = 64
-"""A cohort in loop execution is cut into about so many blocks at most: enough to balance 64 processes."""
+LOOP_BLOCKS = 32
+"""A cohort in loop execution is cut into about so many blocks at most: enough to balance 32 processes."""
 
 
 class BadUpdate(UserError):
@@ -128,8 +128,15 @@ class Session(ABC):
     def __enter__(self) -> Session:
         return self
 
-    def __exit__(self, *exception: object) -> None:
-        self.close()
+    def __exit__(self, kind: type[BaseException] | None, *exception: object) -> None:
+        try:
+            if kind is None:
+                self.settle()
+        finally:
+            self.close()
+
+    def settle(self) -> None:  # noqa: B027 - only sessions that do work in the background have any
+        """Wait for work that is still under way, and raise what has gone wrong in it."""
 
     def train(
         self,
@@ -154,11 +161,7 @@ class Session(ABC):
         if report.bad and on_bad_update == "stop":
             raise BadUpdate(_bad_update_text(round, report.bad))
         self._changed.update(i for i in report.ids if i not in report.bad)
-        good = tuple(
-            i
-            for i, steps in zip(report.ids, report.steps, strict=True)
-            if i not in report.bad and len(self.data.shards[i].train)
-        )
+        good = tuple(i for i in report.ids if i not in report.bad)
         samples = tuple(len(self.data.shards[i].train) for i in good)
         self._aggregate(Cohort(good, samples, len(self.data.shards), round), parts)
         return report

@@ -64,21 +64,25 @@ class Plan:
 class Report:
     """What a round tells about the clients that were trained; small, and the only thing the driver sees.
 
-    All lists are parallel to ``ids``.
+    All lists are parallel to ``ids``; ``up`` and ``down`` are bytes by payload key.
     """
 
     ids: list[int] = field(default_factory=list)
     loss: list[float] = field(default_factory=list)
     steps: list[int] = field(default_factory=list)
-    up: list[dict[str, int]] = field(default_factory=list)
-    down: list[dict[str, int]] = field(default_factory=list)
+    up: dict[str, list[int]] = field(default_factory=dict)
+    down: dict[str, list[int]] = field(default_factory=dict)
     bad: dict[int, str] = field(default_factory=dict)
     scores: dict[int, Scores] = field(default_factory=dict)
     seconds: dict[Block, float] = field(default_factory=dict)
 
     def merge(self, other: Report) -> None:
         """Add another process's part."""
-        for name in ("ids", "loss", "steps", "up", "down"):
+        for mine, theirs in ((self.up, other.up), (self.down, other.down)):
+            for key in {**mine, **theirs}:
+                column = mine.setdefault(key, [0] * len(self.ids))
+                column.extend(theirs.get(key, [0] * len(other.ids)))
+        for name in ("ids", "loss", "steps"):
             getattr(self, name).extend(getattr(other, name))
         for name in ("bad", "scores", "seconds"):
             getattr(self, name).update(getattr(other, name))
@@ -86,9 +90,21 @@ class Report:
     def sort(self) -> None:
         """Put the clients in the order of their numbers."""
         order = sorted(range(len(self.ids)), key=self.ids.__getitem__)
-        for name in ("ids", "loss", "steps", "up", "down"):
+        for name in ("ids", "loss", "steps"):
             values = getattr(self, name)
             setattr(self, name, [values[k] for k in order])
+        for columns in (self.up, self.down):
+            for key, values in columns.items():
+                columns[key] = [values[k] for k in order]
+
+    def add(self, id: int, loss: float, steps: int, down: dict[str, int], up: dict[str, int]) -> None:
+        """Add a client."""
+        for columns, own in ((self.down, down), (self.up, up)):
+            for key in {**columns, **own}:
+                columns.setdefault(key, [0] * len(self.ids)).append(own.get(key, 0))
+        self.ids.append(id)
+        self.loss.append(loss)
+        self.steps.append(steps)
 
 
 class Host:
@@ -114,6 +130,7 @@ class Host:
         self.data = data
         self.states: dict[int, State] = {}
         self._class_counts = as_tensor(data.label_matrix("train"))
+        self._train = [as_tensor(shard.train) for shard in data.shards]
         self._run = run_stacked if plan.execution == "stacked" else run_loop
 
     def client(self, id: int, round: int) -> Client:
@@ -123,7 +140,7 @@ class Host:
             self.net,
             self.initial,
             self.images,
-            as_tensor(self.data.shards[id].train),
+            self._train[id],
             self._class_counts[id],
             self.plan.training,
             self.plan.seed,
@@ -186,17 +203,12 @@ class Host:
             problem, prepared = fold.prepare(up, samples)
             if problem is None and diverged:
                 problem = f"the training loss is {diverged[0]}"
-            report.ids.append(i)
-            report.loss.append(losses[-1] if losses else 0.0)
-            report.steps.append(steps)
-            sent_down, sent_up = self.method.traffic(clients[k], downs[k], up)
-            report.down.append(sent_down)
-            report.up.append(sent_up)
+            traffic = self.method.traffic(clients[k], downs[k], up)
+            report.add(i, losses[-1] if losses else 0.0, steps, *traffic)
             if problem is not None:
                 report.bad[i] = problem
                 continue
-            if steps or not fits[k]:
-                fold.add(i, prepared, samples)
+            fold.add(i, prepared, samples)
             if state:
                 self.states[i] = _on(state, torch.device("cpu"))
             if score_parts:

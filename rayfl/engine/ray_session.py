@@ -20,7 +20,7 @@ from rayfl.engine.host import Block, Plan, Report, Scores
 from rayfl.engine.placement import Request, place, request
 from rayfl.engine.ray_engine import Ray
 from rayfl.errors import UserError
-from rayfl.methods import Cohort
+from rayfl.methods import Cohort, Method
 from rayfl.record.checkpoint import Manifest
 
 WAIT = 15.0
@@ -43,6 +43,7 @@ class RaySession(Session):
         super().__init__(plan, data)
         self._started_ray = _connect(engine)
         self._group: Any = None
+        self._under_way: list[Any] = []
         self._actors: list[Any] = []
         self._server: Any = None
         try:
@@ -61,7 +62,8 @@ class RaySession(Session):
         self._home: dict[int, int] = {}  # client -> the actor that holds its state
         self._rate = 1.0  # seconds per training sample, over all clients
         self._speed: dict[int, float] = {}  # client -> seconds per training sample, measured
-        self._downloads: dict[Any, Any] = {}  # of the newest server state
+        self._one_download = type(plan.method).download_for is Method.download_for
+        self._downloads: dict[tuple[int, ...], Any] = {}  # of the newest server state
 
     def _start(self, wanted: Request, plan: Plan, data: FederatedData) -> None:
         bundle = {"CPU": wanted.cpus} | ({"GPU": wanted.gpus} if wanted.gpus else {})
@@ -118,12 +120,9 @@ class RaySession(Session):
 
     def _download(self, ids: Sequence[int]) -> Any:
         """Return the reference of what these clients receive of the newest server state."""
-        from rayfl.methods import Method
-
-        one_for_all = type(self.plan.method).download_for is Method.download_for
-        key = None if one_for_all else tuple(ids)
+        key = () if self._one_download else tuple(ids)
         if key not in self._downloads:
-            self._downloads[key] = self._server.download.remote([] if one_for_all else list(ids))
+            self._downloads[key] = self._server.download.remote(key)
         return self._downloads[key]
 
     def _move(self, placed: Sequence[Sequence[Block]]) -> tuple[list[list[Any]], int]:
@@ -157,8 +156,9 @@ class RaySession(Session):
 
     def _aggregate(self, cohort: Cohort, parts: list[Any]) -> None:
         self._downloads = {}
-        self._aggregated = self._server.aggregate.remote(cohort, *parts)
-        self._get([self._aggregated])
+        self._under_way = [self._server.aggregate.remote(cohort, *parts)]
+        if self._one_download:
+            self._download(())  # both are done while the driver writes its records
 
     def evaluate(self, round: int, ids: Sequence[int], parts: Sequence[str]) -> dict[int, Scores]:
         """Score clients where their state is; those without state wherever there is least to do."""
@@ -209,10 +209,15 @@ class RaySession(Session):
 
     # ---- the cluster
 
+    def settle(self) -> None:
+        """Wait for the last aggregation."""
+        self._get([])
+
     def _get(self, references: Sequence[Any]) -> list[Any]:
+        under_way, self._under_way = self._under_way, []
         try:
-            found: list[Any] = ray.get(list(references))
-            return found
+            found: list[Any] = ray.get([*under_way, *references])
+            return found[len(under_way) :]
         except RayTaskError as error:
             if isinstance(error.cause, UserError):
                 raise UserError(str(error.cause)) from None

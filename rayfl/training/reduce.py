@@ -247,11 +247,9 @@ def finish(reductions: Mapping[str, Reduction], parts: list[dict[str, Folded]]) 
 def payload_bytes(payload: Any) -> int:
     """Return the bytes of a payload: every tensor's numbers at their own width, and 4 for a plain number."""
     if isinstance(payload, Params):
-        return sum(t.numel() * t.element_size() for t in payload.tensors.values())
-    return sum(
-        leaf.numel() * leaf.element_size() if isinstance(leaf, Tensor) else 4 * (leaf is not None)
-        for leaf in pytree.tree_leaves(payload)
-    )
+        return sum([t.nbytes for t in payload.tensors.values()])
+    leaves = pytree.tree_leaves(payload)
+    return sum([leaf.nbytes if isinstance(leaf, Tensor) else 4 * (leaf is not None) for leaf in leaves])
 
 
 def _weight(reduction: Reduction, samples: int) -> int:
@@ -265,15 +263,21 @@ def _flat(payload: Any) -> tuple[Tensor, Any]:
         leaves, spec = list(payload.tensors.values()), (tuple(payload.tensors), payload.train_names)
     else:
         leaves, spec = pytree.tree_flatten(payload)
-    kinds = [(tuple(x.shape), x.dtype) if isinstance(x, Tensor) else type(x) for x in leaves]
-    tensors = [x.detach() if isinstance(x, Tensor) else torch.tensor(x, dtype=torch.float64) for x in leaves]
-    flat = [(t if t.is_floating_point() else t.double()).reshape(-1) for t in tensors]
-    return torch.cat(flat) if flat else torch.zeros(0), (kinds, spec)
+    kinds = [(x.shape, x.dtype) if isinstance(x, Tensor) else type(x) for x in leaves]
+    if type(None) in kinds:
+        raise TypeError("an upload holds None: leave the key out of the payload, or send a number")
+    tensors = [x if isinstance(x, Tensor) else torch.tensor(x, dtype=torch.float64) for x in leaves]
+    with torch.no_grad():
+        flat = [(t if t.is_floating_point() else t.double()).reshape(-1) for t in tensors]
+        return torch.cat(flat) if flat else torch.zeros(0), (kinds, spec)
 
 
 def _same_structure(a: Any, b: Any) -> None:
     if a != b:
-        raise ValueError(f"clients upload payloads of different structure: {a} and {b}; use Gather()")
+        (kinds, spec), (others, other_spec) = a, b
+        odd = [pair for pair in zip(kinds, others, strict=False) if pair[0] != pair[1]]
+        what = f"{odd[0][0]} and {odd[0][1]}" if odd else f"{spec} and {other_spec}"
+        raise ValueError(f"clients upload payloads of different structure, among them {what}: use Gather()")
 
 
 def _unflat(folded: Folded, mean: bool) -> Any:

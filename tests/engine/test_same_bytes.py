@@ -61,9 +61,7 @@ def test_clients_that_move_between_actors(tmp_path: Path, monkeypatch: pytest.Mo
     settings: dict[str, Any] = {"method": METHODS["SCAFFOLD"](), "rounds": 6, "participation": 0.7}
     folders = same(tmp_path, Inline(), Ray(actors=3), **settings)
     lines = (folders[1] / "engine.jsonl").read_text().splitlines()
-    assert any(json.loads(line)["moved"] for line in lines), (
-        "no client has moved"
-    )
+    assert any(json.loads(line)["moved"] for line in lines), "no client has moved"
 
 
 def test_another_seed_gives_other_bytes(tmp_path: Path) -> None:
