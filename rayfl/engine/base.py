@@ -161,7 +161,7 @@ class Session(ABC):
         if report.bad and on_bad_update == "stop":
             raise BadUpdate(_bad_update_text(round, report.bad))
         self._changed.update(i for i in report.ids if i not in report.bad)
-        good = tuple(i for i in report.ids if i not in report.bad)
+        good = tuple(i for i in report.ids if i not in report.bad and i not in report.idle)
         samples = tuple(len(self.data.shards[i].train) for i in good)
         self._aggregate(Cohort(good, samples, len(self.data.shards), round), parts)
         return report

@@ -64,7 +64,8 @@ class Plan:
 class Report:
     """What a round tells about the clients that were trained; small, and the only thing the driver sees.
 
-    All lists are parallel to ``ids``; ``up`` and ``down`` are bytes by payload key.
+    All lists are parallel to ``ids``; ``up`` and ``down`` are bytes by payload key. ``bad`` says what is
+    wrong with an update; ``idle`` are clients whose fits took no step: their uploads have no weight.
     """
 
     ids: list[int] = field(default_factory=list)
@@ -73,6 +74,7 @@ class Report:
     up: dict[str, list[int]] = field(default_factory=dict)
     down: dict[str, list[int]] = field(default_factory=dict)
     bad: dict[int, str] = field(default_factory=dict)
+    idle: set[int] = field(default_factory=set)
     scores: dict[int, Scores] = field(default_factory=dict)
     seconds: dict[Block, float] = field(default_factory=dict)
 
@@ -84,7 +86,7 @@ class Report:
                 column.extend(theirs.get(key, [0] * len(other.ids)))
         for name in ("ids", "loss", "steps"):
             getattr(self, name).extend(getattr(other, name))
-        for name in ("bad", "scores", "seconds"):
+        for name in ("bad", "idle", "scores", "seconds"):
             getattr(self, name).update(getattr(other, name))
 
     def sort(self) -> None:
@@ -208,7 +210,10 @@ class Host:
             if problem is not None:
                 report.bad[i] = problem
                 continue
-            fold.add(i, prepared, samples)
+            if fits[k] and not steps:
+                report.idle.add(i)
+            else:
+                fold.add(i, prepared, samples)
             if state:
                 self.states[i] = _on(state, torch.device("cpu"))
             if score_parts:

@@ -29,7 +29,8 @@ class SplitNet(nn.Module):
         head: the last linear layer, [B, D] to [B, classes].
 
     Raises:
-        UserError: a normalisation layer has ``momentum=None``, which needs the count of batches.
+        UserError: a normalisation layer has ``momentum=None``, which needs the count of batches, or there
+            is a dropout layer.
     """
 
     def __init__(self, conv: nn.Module, fc: nn.Module, head: nn.Linear) -> None:
@@ -38,6 +39,7 @@ class SplitNet(nn.Module):
         self.fc = fc
         self.head = head
         drop_batch_counts(self)
+        refuse_dropout(self)
 
     def features(self, x: Tensor) -> Tensor:
         """Return the input of the head, [B, D], for images [B, C, H, W]."""
@@ -66,6 +68,21 @@ def drop_batch_counts(net: nn.Module) -> None:
                 "all batches, which federated nets do not support; give it a momentum such as 0.1"
             )
         layer.num_batches_tracked = None
+
+
+def refuse_dropout(net: nn.Module) -> None:
+    """Refuse layers that draw from PyTorch's global generator, on which no result may depend.
+
+    Raises:
+        UserError: a layer is a dropout layer with a probability above 0.
+    """
+    for name, module in net.named_modules():
+        if isinstance(module, nn.modules.dropout._DropoutNd) and module.p > 0:
+            raise UserError(
+                f"layer {name!r} ({type(module).__name__}) draws from a global generator, so that results "
+                "would depend on which process trains a client: leave it out, or draw in the loss from the "
+                "batch's key with rayfl.training.noise.uniform"
+            )
 
 
 def smallest_side(conv: nn.Sequential) -> int:

@@ -181,14 +181,15 @@ def test_what_one_client_receives_besides() -> None:
 
 
 def test_reports_merge_in_the_order_of_clients() -> None:
-    one, other = Report(ids=[4, 1], loss=[0.4, 0.1], steps=[4, 1]), Report(ids=[3], loss=[0.3], steps=[3])
-    for report in (one, other):
-        report.up = [{"w": i} for i in report.ids]
-        report.down = [{} for _ in report.ids]
+    one, other = Report(), Report()
+    one.add(4, 0.4, 4, {}, {"w": 4})
+    one.add(1, 0.1, 1, {}, {"w": 1, "extra": 7})
+    other.add(3, 0.3, 3, {"d": 2}, {"w": 3})
     one.merge(other)
     one.sort()
     assert (one.ids, one.loss, one.steps) == ([1, 3, 4], [0.1, 0.3, 0.4], [1, 3, 4])
-    assert one.up == [{"w": 1}, {"w": 3}, {"w": 4}]
+    assert one.up == {"w": [1, 3, 4], "extra": [7, 0, 0]}
+    assert one.down == {"d": [0, 2, 0]}
 
 
 # ---- a session

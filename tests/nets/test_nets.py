@@ -210,7 +210,7 @@ def users(monkeypatch: pytest.MonkeyPatch) -> types.ModuleType:
 def tiny(shape: tuple[int, int, int], classes: int) -> SplitNet:
     size = shape[0] * shape[1] * shape[2]
     conv = nn.Sequential(nn.Flatten(), nn.BatchNorm1d(size))
-    return SplitNet(conv, nn.Sequential(nn.Linear(size, 4), nn.Dropout()), nn.Linear(4, classes))
+    return SplitNet(conv, nn.Sequential(nn.Linear(size, 4), nn.BatchNorm1d(4)), nn.Linear(4, classes))
 
 
 def test_a_users_own_net(users: types.ModuleType) -> None:
@@ -250,3 +250,9 @@ def test_a_users_net_that_is_not_there_is_refused(users: types.ModuleType) -> No
 def test_torchvision_is_only_imported_for_resnet() -> None:
     code = "import sys; from rayfl.nets import build; build('lenet'); assert 'torchvision' not in sys.modules"
     subprocess.run([sys.executable, "-c", code], check=True)
+
+
+def test_dropout_is_refused() -> None:
+    with pytest.raises(UserError, match=r"fc\.1.*global generator"):
+        SplitNet(nn.Flatten(), nn.Sequential(nn.Linear(12, 4), nn.Dropout(0.5)), nn.Linear(4, 2))
+    SplitNet(nn.Flatten(), nn.Sequential(nn.Linear(12, 4), nn.Dropout(0.0)), nn.Linear(4, 2))
