@@ -130,14 +130,15 @@ class Federation:
             check_unused(folder_path)
         self.engine = copy(self.engine)
         self.engine.resolve()
-        data = self.data.federate(self.clients, self.seed)
-        plan = self._plan()
-        self._check(plan, data)
-        manifest = self._manifest(folder_path) if self._resumes else None
-        start = manifest.round if manifest else 0
-        folder = self._open(folder_path, start, data)
-        if not self.quiet:
-            self._print_start(folder_path, start, data)
+        with self.engine.preparing():
+            data = self.data.federate(self.clients, self.seed)
+            plan = self._plan()
+            self._check(plan, data)
+            manifest = self._manifest(folder_path) if self._resumes else None
+            start = manifest.round if manifest else 0
+            folder = self._open(folder_path, start, data)
+            if not self.quiet:
+                self._print_start(folder_path, start, data)
         with self.engine.open(plan, data) as session, Progress(self.rounds, start, self.quiet) as progress:
             del data  # the session has it, in the memory that its processes share
             scores = Standing(session.data, manifest.progress if manifest else {})

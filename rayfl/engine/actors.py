@@ -35,7 +35,7 @@ class ClientActor:
     """
 
     def __init__(self, plan: Plan, data: FederatedData, gpu_share: float) -> None:
-        if plan.device == "cuda" and 0 < gpu_share < 1:
+        if plan.device == "cuda" and 0 < gpu_share < 1 and torch.cuda.is_available():
             torch.cuda.set_per_process_memory_fraction(gpu_share)
         self.host = Host(plan, data)
 

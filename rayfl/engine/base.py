@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
@@ -86,6 +87,14 @@ class Engine(ABC):
     def describe(self) -> str:
         """Return the engine in a few words, for people."""
         return f"{type(self).__name__} ({self.execution} on {self.device}, {self.threads} thread(s))"
+
+    @contextmanager
+    def preparing(self) -> Iterator[None]:
+        """Do in the background what does not depend on the data, while they are loaded and checked.
+
+        Leaving by an exception undoes it.
+        """
+        yield
 
     @abstractmethod
     def open(self, plan: Plan, data: FederatedData) -> Session:

@@ -131,7 +131,7 @@ class Host:
         self.images = Images(data.pool, self.device, plan.training.dtype, plan.channels_last)
         self.data = data
         self.states: dict[int, State] = {}
-        self._class_counts = as_tensor(data.label_matrix("train"))
+        self._class_counts = as_tensor(data.label_matrix("train")).to(self.device)
         self._train = [as_tensor(shard.train) for shard in data.shards]
         self._run = run_stacked if plan.execution == "stacked" else run_loop
 

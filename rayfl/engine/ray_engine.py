@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Literal
 
 from rayfl.data import FederatedData
@@ -78,13 +80,26 @@ class Ray(Engine):
         self.address = address
         self.dashboard = dashboard
 
-    def open(self, plan: Plan, data: FederatedData) -> Session:
-        """Start or join a cluster, and start the actors."""
+    @contextmanager
+    def preparing(self) -> Iterator[None]:
+        """Start or join the cluster while the data are loaded: it takes seconds, and hardly the processor."""
         try:
-            from rayfl.engine.ray_session import RaySession
+            from rayfl.engine import ray_session
         except ImportError as error:
             raise UserError(
                 f"the Ray engine needs Ray, which cannot be imported ({error}): install it with "
                 "`pip install 'ray[default,tune]'`, or use --engine Inline"
             ) from error
-        return RaySession(self, plan, data)
+        self._cluster = ray_session.Cluster(self)
+        try:
+            yield
+            self._cluster.wait()
+        except BaseException:
+            self._cluster.close()
+            raise
+
+    def open(self, plan: Plan, data: FederatedData) -> Session:
+        """Start the actors on the cluster that was prepared."""
+        from rayfl.engine.ray_session import RaySession
+
+        return RaySession(self, self._cluster, plan, data)

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import logging
+import socket
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -27,11 +29,42 @@ WAIT = 15.0
 """Seconds after which resources that the cluster has, but does not hand out, count as taken."""
 
 
+class Cluster:
+    """The cluster of a run: joined, or started for it and then stopped with it.
+
+    It is started in a thread, beside what the run does meanwhile. The thread lives as long as the cluster,
+    because Ray's processes end with the thread that has started them.
+
+    Args:
+        engine: the settings.
+    """
+
+    def __init__(self, engine: Ray) -> None:
+        self._thread = ThreadPoolExecutor(1, "ray")
+        self._connecting = self._thread.submit(_connect, engine)
+
+    def wait(self) -> None:
+        """Return when the cluster is up.
+
+        Raises:
+            UserError: it cannot be reached.
+        """
+        self._connecting.result()
+
+    def close(self) -> None:
+        """Stop the cluster if it was started here."""
+        with suppress(UserError):
+            if self._connecting.result():
+                ray.shutdown()
+        self._thread.shutdown()
+
+
 class RaySession(Session):
     """The actors of one federation.
 
     Args:
         engine: the settings.
+        cluster: where; closed with the session.
         plan: the federation.
         data: the data; put into the object store once.
 
@@ -39,9 +72,9 @@ class RaySession(Session):
         UserError: the cluster cannot be reached, or what is asked for does not fit.
     """
 
-    def __init__(self, engine: Ray, plan: Plan, data: FederatedData) -> None:
+    def __init__(self, engine: Ray, cluster: Cluster, plan: Plan, data: FederatedData) -> None:
         super().__init__(plan, data)
-        self._started_ray = _connect(engine)
+        self._cluster = cluster
         self._group: Any = None
         self._under_way: list[Any] = []
         self._actors: list[Any] = []
@@ -223,10 +256,7 @@ class RaySession(Session):
                 raise UserError(str(error.cause)) from None
             raise
         except RayActorError as error:
-            raise UserError(
-                f"an actor died ({error}). The run stops with its last checkpoint intact: free memory or "
-                "use fewer actors, and go on with --resume"
-            ) from error
+            raise UserError(_death_text(error)) from error
 
     def close(self) -> None:
         """Stop the actors, and the cluster if this session has started it."""
@@ -238,18 +268,24 @@ class RaySession(Session):
         if self._group is not None:
             with suppress(Exception):
                 remove_placement_group(self._group)
-        if self._started_ray:
-            ray.shutdown()
+        self._cluster.close()
 
 
 def _connect(engine: Ray) -> bool:
     """Start a local cluster or join one; return whether this call has started it."""
     if ray.is_initialized():
+        here = ray.get_runtime_context().gcs_address
+        if engine.address not in (None, "auto", here):
+            raise UserError(
+                f"engine.address is {engine.address!r}, but this process has joined the Ray cluster at "
+                f"{here}: leave the address out to use that one, or call ray.shutdown() first"
+            )
         return False
     if engine.address is not None:
         try:
+            _check_reachable(engine.address)
             ray.init(address=engine.address, logging_level=logging.ERROR)
-        except (ConnectionError, RuntimeError, ValueError) as error:
+        except (OSError, RuntimeError, ValueError) as error:
             raise UserError(
                 f"no Ray cluster can be reached at engine.address={engine.address!r} ({error}): start one "
                 "with `ray start --head` or `ray up`, or leave the address out for a local one"
@@ -262,3 +298,40 @@ def _connect(engine: Ray) -> bool:
         logging_level=logging.ERROR,
     )
     return True
+
+
+def _check_reachable(address: str) -> None:
+    """Raise OSError if nothing listens at ``host:port``: Ray itself would try for minutes."""
+    host, _, port = address.rpartition(":")
+    if host and port.isdigit() and "://" not in address:
+        socket.create_connection((host, int(port)), timeout=5).close()
+
+
+def _death_text(error: RayActorError) -> str:
+    first = next((line.strip() for line in str(error).splitlines() if line.strip()), "no reason is known")
+    return (
+        f"an actor died: {first.rstrip('.:')}. The run stops with its last checkpoint intact: free memory or "
+        "use fewer actors, and go on with --resume"
+    )
+
+
+def _check_reachable(address: str) -> None:
+    """Raise OSError where nothing listens: Ray would try for minutes, and then end the process."""
+    host, _, port = address.rpartition(":")
+    if host and port.isdigit() and "/" not in host:
+        socket.create_connection((host.strip("[]"), int(port)), timeout=5).close()
+
+
+def _death_text(error: RayActorError) -> str:
+    """Say in one line why an actor has died, and what to do."""
+    reason = str(error).strip().splitlines()[-1].removeprefix("rayfl.errors.UserError: ")
+    if not error.actor_init_failed:
+        return (
+            f"an actor died: {reason} The run stops with its last checkpoint intact: free memory or use fewer "
+            "actors, and go on with --resume"
+        )
+    hint = (
+        ". Every host of the cluster must be able to import it: start the run from its folder, or set "
+        "PYTHONPATH before Ray is started"
+    )
+    return f"an actor cannot start: {reason}{hint if 'ModuleNotFoundError' in reason else ''}"

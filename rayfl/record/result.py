@@ -1,18 +1,22 @@
 """What a run gives back: its folder as tidy tables and a summary."""
 
+from __future__ import annotations
+
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import pandas as pd
 import yaml
 
 from rayfl.errors import UserError
 from rayfl.record.history import CONFIG, METRICS, History, read_history
 from rayfl.record.metrics import curve, summarise
 from rayfl.record.protocol import Protocol, protocol
+
+if TYPE_CHECKING:
+    import pandas as pd  # at run time where tables are made: a run should not wait for it to start
 
 
 @dataclass(frozen=True)
@@ -32,7 +36,7 @@ class Result:
     summary: dict[str, Any]
 
     @classmethod
-    def load(cls, folder: str | Path) -> "Result":
+    def load(cls, folder: str | Path) -> Result:
         """Read a run folder; a run that was stopped gives the rounds that it completed.
 
         Raises:
@@ -104,6 +108,8 @@ def client_table(history: History) -> pd.DataFrame:
     several), ``samples``, ``correct``, ``accuracy``, ``loss`` (missing where the view has none). Clients
     without data or without a score have no row.
     """
+    import pandas as pd
+
     domains = np.array(history.population.domains, dtype=object)
     blocks = []
     for (point, view, part), scores in history.scores.items():
@@ -140,6 +146,8 @@ def round_table(history: History) -> pd.DataFrame:
     part, one column ``<part>/<point>/<view>`` with the mean accuracy over clients, missing in rounds without
     it.
     """
+    import pandas as pd
+
     columns = ["round", "cohort", "dropped", "loss", "up", "down"]
     table = pd.DataFrame(history.rounds, columns=columns).astype({"loss": float})
     for (point, view, part), recorded in history.scores.items():

@@ -99,7 +99,7 @@ class Client:
         initial: the initial weights, the same for all clients.
         images: the pool's images and labels.
         indices: int64 [n], the client's training samples in the pool.
-        class_counts: int64 [classes], training samples per class.
+        class_counts: int64 [classes], training samples per class, on the device of the weights.
         training: the shared settings.
         seed: the run's seed.
         round: the round, counted from 0.

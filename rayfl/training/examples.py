@@ -52,6 +52,7 @@ class Images:
 
 
 def _fits(images: Tensor, device: torch.device) -> bool:
-    """Say whether the images take at most half of the GPU memory that is free."""
-    free, _ = torch.cuda.mem_get_info(device)
-    return math.prod(images.shape) * images.element_size() <= free / 2
+    """Say whether the images take at most half of the GPU memory that this process may still take."""
+    free, total = torch.cuda.mem_get_info(device)
+    cap = total * torch.cuda.get_per_process_memory_fraction() - torch.cuda.memory_reserved(device)
+    return math.prod(images.shape) * images.element_size() <= min(free, cap) / 2

@@ -277,7 +277,7 @@ def fit_stacked(requests: Sequence[Request]) -> list[Fitted]:
     """Carry out the fits of clients that differ in data, ``start`` and ``extra`` only, in vmapped calls."""
     first, count = requests[0], len(requests)
     images, optimiser = first.client._images, first.optimiser
-    extras, dims, extra_spec = _stack_extras([r.extra for r in requests])
+    extras, dims, extra_spec = _stack_extras([r.extra for r in requests], first.client._images.device)
     start = pytree.tree_map(lambda *t: torch.stack(t), *[r.start for r in requests])
     work = Working(start, lambda t: t.detach().contiguous().clone(memory_format=torch.contiguous_format))
     trained, buffers = [t.detach() for t in work.trained], work.buffers
@@ -329,7 +329,7 @@ def fit_stacked(requests: Sequence[Request]) -> list[Fitted]:
 def total_stacked(requests: Sequence[Request]) -> list[Any]:
     """Carry out the totals of clients that differ in data, ``start`` and ``extra`` only."""
     first, count = requests[0], len(requests)
-    extras, dims, extra_spec = _stack_extras([r.extra for r in requests])
+    extras, dims, extra_spec = _stack_extras([r.extra for r in requests], first.client._images.device)
     start = pytree.tree_map(lambda *t: torch.stack(t), *[r.start for r in requests])
 
     def one_value(w: Any, batch: Batch, extra_leaves: list[Any]) -> Any:
@@ -401,7 +401,9 @@ def _stacked_batches(requests: Sequence[Request]) -> Iterator[tuple[Tensor | Non
             done[k] += 1
 
 
-def _stack_extras(extras: Sequence[Any]) -> tuple[list[Any], list[int | None], Any]:
+def _stack_extras(
+    extras: Sequence[Any], device: torch.device | None = None
+) -> tuple[list[Any], list[int | None], Any]:
     """Stack ``extra`` leaf by leaf; a leaf that is one object or number for all clients stays single."""
     flat = [pytree.tree_flatten(e)[0] for e in extras]
     spec = pytree.tree_flatten(extras[0])[1]
@@ -419,7 +421,8 @@ def _stack_extras(extras: Sequence[Any]) -> tuple[list[Any], list[int | None], A
             leaves.append(head)
             dims.append(None)
         else:
-            leaves.append(torch.tensor(column, dtype=torch.float64 if isinstance(head, float) else None))
+            dtype = torch.float64 if isinstance(head, float) else None
+            leaves.append(torch.tensor(column, dtype=dtype, device=device))
             dims.append(0)
     return leaves, dims, spec
 

@@ -201,7 +201,7 @@ class Fold:
             reduction = self._reductions[key]
             part = self.parts.setdefault(key, Folded())
             if isinstance(reduction, Gather):
-                part.each[client] = payload
+                part.each[client] = pytree.tree_map(_to_cpu, payload)
                 continue
             if part.total is None:
                 part.template, part.total = template, ExactSum(vector.numel())
@@ -266,10 +266,17 @@ def _flat(payload: Any) -> tuple[Tensor, Any]:
     kinds = [(x.shape, x.dtype) if isinstance(x, Tensor) else type(x) for x in leaves]
     if type(None) in kinds:
         raise TypeError("an upload holds None: leave the key out of the payload, or send a number")
-    tensors = [x if isinstance(x, Tensor) else torch.tensor(x, dtype=torch.float64) for x in leaves]
+    device = next((x.device for x in leaves if isinstance(x, Tensor)), None)
+    tensors = [
+        x if isinstance(x, Tensor) else torch.tensor(x, dtype=torch.float64, device=device) for x in leaves
+    ]
     with torch.no_grad():
         flat = [(t if t.is_floating_point() else t.double()).reshape(-1) for t in tensors]
         return torch.cat(flat) if flat else torch.zeros(0), (kinds, spec)
+
+
+def _to_cpu(leaf: Any) -> Any:
+    return leaf.detach().cpu() if isinstance(leaf, Tensor) else leaf
 
 
 def _same_structure(a: Any, b: Any) -> None:

@@ -1,0 +1,442 @@
+"""The Ray engine: how actors get their share, what the driver holds, and what happens when something fails."""
+
+import json
+import re
+import socket
+import subprocess
+import sys
+import types
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from rayfl import Inline, Ray, UserError, resumed
+from rayfl.data import IID, Synthetic
+from rayfl.engine import BadUpdate
+from rayfl.methods import Ditto, FedAvg
+from rayfl.record.result import Result
+from rayfl.training import Client, Params, State
+from rayfl.training.state import pack
+from tests.conftest import bytes_of_run, small
+
+ray: Any = pytest.importorskip("ray")
+
+from ray.util import placement_group, placement_group_table, remove_placement_group  # noqa: E402
+
+from rayfl.engine import ray_session  # noqa: E402
+from rayfl.engine.ray_session import RaySession  # noqa: E402
+
+pytestmark = pytest.mark.usefixtures("ray_runtime")
+
+
+@dataclass
+class Closed:
+    """What a session has had when it was closed."""
+
+    session: RaySession
+    actors: list[Any]
+    server: Any
+    group: Any
+
+    @property
+    def gpus(self) -> list[list[Any]]:
+        return [where["gpus"] for where in self.session.where]
+
+
+@pytest.fixture
+def closed(monkeypatch: pytest.MonkeyPatch) -> list[Closed]:
+    """The sessions that a test has opened, in the state in which they were closed."""
+    found: list[Closed] = []
+    close = RaySession.close
+
+    def recording(self: RaySession) -> None:
+        found.append(Closed(self, list(self._actors), self._server, self._group))
+        close(self)
+
+    monkeypatch.setattr(RaySession, "close", recording)
+    return found
+
+
+def assert_gone(left: Closed) -> None:
+    """See that no actor answers any more and that nothing is reserved."""
+    for actor in [*left.actors, left.server]:
+        with pytest.raises(ray.exceptions.RayActorError):
+            ray.get(actor.ready.remote(), timeout=60)
+    assert placement_group_table(left.group)["state"] == "REMOVED"
+
+
+def engine_lines(folder: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in (folder / "engine.jsonl").read_text().splitlines()]
+
+
+def no_records(folder: Path) -> bool:
+    metrics = folder / "metrics.jsonl"
+    return not metrics.exists() or metrics.read_bytes() == b""
+
+
+@pytest.fixture(scope="module")
+def inline(tmp_path_factory: pytest.TempPathFactory) -> dict[str, bytes]:
+    """What a run of one round gives in one process."""
+    folder = tmp_path_factory.mktemp("inline")
+    small(folder / "run", rounds=1).run()
+    return bytes_of_run(folder / "run")
+
+
+# ---- shares of CPUs and GPUs
+
+
+@pytest.mark.parametrize(
+    ("engine", "gpus_in_use"),
+    [
+        (Ray(gpus_per_actor=0.5), {0: 2, 1: 2}),  # as many as there are shares
+        (Ray(gpus_per_actor=0.25, actors=4), {0: 4}),  # they fit one GPU, so the other stays free
+    ],
+)
+def test_shares_of_a_gpu(
+    tmp_path: Path, closed: list[Closed], inline: dict[str, bytes], engine: Ray, gpus_in_use: dict[int, int]
+) -> None:
+    """Logical GPUs are handed out like real ones; without CUDA the run is on the CPU."""
+    small(tmp_path / "run", engine=engine, rounds=1).run()
+    (left,) = closed
+    assert all(len(gpus) == 1 for gpus in left.gpus), "an actor has not got its share from one GPU"
+    counts = [[int(g[0]) for g in left.gpus].count(n) for n in (0, 1)]
+    assert sorted(counts, reverse=True) == sorted([gpus_in_use.get(n, 0) for n in (0, 1)], reverse=True)
+    assert left.group.bundle_specs == [{"CPU": 1.0, "GPU": engine.gpus_per_actor}] * 4
+    assert len({where["pid"] for where in left.session.where}) == 4
+    assert {where["node"] for where in left.session.where} == {ray.nodes()[0]["NodeID"]}
+    assert bytes_of_run(tmp_path / "run") == inline
+
+
+def test_more_actors_than_cpus_share_them(tmp_path: Path, closed: list[Closed]) -> None:
+    small(tmp_path / "run", engine=Ray(actors=5), rounds=1).run()
+    assert closed[0].group.bundle_specs == [{"CPU": 0.8}] * 5
+    assert len(closed[0].actors) == 5
+    assert closed[0].gpus == [[]] * 5
+
+
+@pytest.mark.parametrize(("clients_per_actor", "clients", "trained"), [(1, 3, [1, 1, 1]), (4, 7, [3, 4])])
+def test_clients_per_actor(
+    tmp_path: Path, closed: list[Closed], clients_per_actor: int, clients: int, trained: list[int]
+) -> None:
+    data = Synthetic(train=40 * clients, test=20 * clients, partition=IID())
+    engine = Ray(clients_per_actor=clients_per_actor)
+    settings: dict[str, Any] = {"data": data, "clients": clients, "participation": 1.0, "rounds": 1}
+    small(tmp_path / "run", engine=engine, **settings).run()
+    assert len(closed[0].actors) == len(trained)
+    (line,) = engine_lines(tmp_path / "run")
+    assert sorted(line["actors"]) == trained
+
+
+# ---- requests that cannot be met
+
+
+@pytest.mark.parametrize(
+    ("engine", "arithmetic"),
+    [
+        (
+            Ray(actors=2, cpus_per_actor=8),
+            "2 actors with 8 CPUs and 0 GPUs each need 16 CPUs and 0 GPUs, and there is room for 0 of them "
+            "(node 1: 4 CPUs and 2 GPUs, room for 0)",
+        ),
+        (Ray(actors=9, cpus_per_actor=1), "and there is room for 4 of them"),
+        (
+            Ray(actors=5, gpus_per_actor=0.5),
+            "need 5 CPUs and 2.5 GPUs, and there is room for 4 of them (node 1: 4 CPUs and 2 GPUs, room for 4)",
+        ),
+        (Ray(gpus_per_actor=4), "1 actors with 1 CPUs and 4 GPUs each"),
+    ],
+)
+def test_what_does_not_fit_is_refused(
+    tmp_path: Path, closed: list[Closed], monkeypatch: pytest.MonkeyPatch, engine: Ray, arithmetic: str
+) -> None:
+    """With the arithmetic, and before anything is asked of the cluster."""
+    monkeypatch.setattr(ray_session, "placement_group", None)  # to call it would raise a TypeError
+    with pytest.raises(UserError, match=re.escape(arithmetic)) as refused:
+        small(tmp_path / "run", engine=engine).run()
+    assert "Lower engine.actors, engine.cpus_per_actor or engine.gpus_per_actor" in str(refused.value)
+    (left,) = closed
+    assert (left.actors, left.server, left.group) == ([], None, None)
+    assert no_records(tmp_path / "run")
+
+
+@pytest.fixture
+def busy() -> Iterator[None]:
+    """Someone else uses three of the four CPUs."""
+    group = placement_group([{"CPU": 3}])
+    ray.get(group.ready(), timeout=60)
+    yield
+    remove_placement_group(group)
+
+
+def test_what_others_use_is_not_waited_for(
+    tmp_path: Path, closed: list[Closed], busy: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(ray_session, "WAIT", 0.5)
+    says = "2 actors with 1 CPUs and 0 GPUs each fit the cluster, but others use it: 1 CPUs and 2 GPUs are free"
+    with pytest.raises(UserError, match=says):
+        small(tmp_path / "run", engine=Ray(actors=2)).run()
+    (left,) = closed
+    assert (left.actors, left.server) == ([], None)
+    assert placement_group_table(left.group)["state"] == "REMOVED"
+    assert no_records(tmp_path / "run")
+
+
+def test_an_actor_that_cannot_start_says_why(
+    tmp_path: Path, closed: list[Closed], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A class in a module that actors cannot import, and a device that they do not have."""
+    module = types.ModuleType("only_here")
+    monkeypatch.setitem(sys.modules, "only_here", module)
+    exec("from rayfl.methods import FedAvg\nclass Mine(FedAvg): ...", module.__dict__)
+    with pytest.raises(UserError, match=r"cannot start: ModuleNotFoundError: .*'only_here'.*from its folder"):
+        small(tmp_path / "method", engine=Ray(actors=1), method=module.Mine()).run()
+
+    if not torch.cuda.is_available():
+
+        def cuda(self: Ray) -> None:
+            self.execution, self.device, self.memory_format = "loop", "cuda", "contiguous"
+
+        monkeypatch.setattr(Ray, "resolve", cuda)
+        with pytest.raises(UserError, match=r"cannot start: engine\.device is cuda, but torch sees no CUDA"):
+            small(tmp_path / "device", engine=Ray(actors=1, gpus_per_actor=0.5)).run()
+    for left in closed:
+        assert_gone(left)
+
+
+# ---- clusters
+
+
+def test_the_address_of_a_running_cluster(tmp_path: Path, ray_runtime: str, inline: dict[str, bytes]) -> None:
+    small(tmp_path / "run", engine=Ray(actors=1, address=ray_runtime), rounds=1).run()
+    assert bytes_of_run(tmp_path / "run") == inline
+    assert ray.is_initialized(), "the cluster of others was left"
+
+
+def test_another_address_than_that_of_the_process(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="this process has joined the Ray cluster at"):
+        small(tmp_path / "run", engine=Ray(address="192.0.2.1:6379")).run()
+    assert no_records(tmp_path / "run")
+
+
+def test_an_address_at_which_nothing_listens(tmp_path: Path) -> None:
+    """Ray itself would try for minutes."""
+    with socket.socket() as bound:
+        bound.bind(("127.0.0.1", 0))  # bound, but it does not listen
+        address = f"127.0.0.1:{bound.getsockname()[1]}"
+        done = on_ray(tmp_path, address, "--data", "Synthetic")
+    assert done.returncode == 2
+    assert f"no Ray cluster can be reached at engine.address='{address}'" in done.stderr
+    assert "Traceback" not in done.stderr
+    assert no_records(tmp_path / "run")
+
+
+def on_ray(folder: Path, address: str, *options: str) -> subprocess.CompletedProcess[str]:
+    """Run the command line from a folder, on the cluster at an address."""
+    command = [sys.executable, "-m", "rayfl.run", "--engine", "Ray", "--engine.address", address]
+    command += ["--output", "run", "--tensorboard", "false", *options]
+    return subprocess.run(command, cwd=folder, capture_output=True, text=True)
+
+
+MINE = """
+from rayfl.methods import FedAvg
+
+
+class Half(FedAvg):
+    def __init__(self, factor: float = 0.5) -> None:
+        self.factor = factor
+
+    def aggregate(self, server, up, cohort):
+        return {"weights": server["weights"] + self.factor * (up["weights"] - server["weights"])}
+"""
+
+
+def test_a_method_in_the_users_folder(tmp_path: Path, ray_runtime: str) -> None:
+    """The actors of a running cluster import it from the folder in which the command was typed."""
+    (tmp_path / "my_method.py").write_text(MINE)
+    options = ["--method", "my_method.Half", "--method.factor", "0.25", "--engine.actors", "2"]
+    options += ["--data", "Synthetic", "--data.train", "120", "--data.test", "60", "--net", "lenet"]
+    done = on_ray(tmp_path, ray_runtime, *options, "--clients", "4", "--rounds", "2")
+    assert done.returncode == 0, done.stderr
+    assert "class_path: my_method.Half" in (tmp_path / "run" / "config.yaml").read_text()
+    on_actors = bytes_of_run(tmp_path / "run")
+    command = [sys.executable, "-m", "rayfl.run", "--config", "run/config.yaml", "--engine", "Inline"]
+    subprocess.run([*command, "--output", "inline"], cwd=tmp_path, capture_output=True, check=True)
+    assert bytes_of_run(tmp_path / "inline") == on_actors
+
+
+WITHOUT_RAY = """
+import sys
+sys.modules["ray"] = None
+import rayfl.engine
+from rayfl import Inline, Ray, UserError
+from tests.conftest import small
+from pathlib import Path
+
+assert small(Path(sys.argv[1], "inline"), rounds=1, engine=Inline()).run().complete
+try:
+    small(Path(sys.argv[1], "ray"), rounds=1, engine=Ray()).run()
+except UserError as error:
+    print(error)
+"""
+
+
+def test_without_ray(tmp_path: Path) -> None:
+    """Everything but the engine itself does without the library."""
+    command = [sys.executable, "-c", WITHOUT_RAY, str(tmp_path)]
+    root = Path(__file__).parents[2]
+    done = subprocess.run(command, cwd=root, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert "the Ray engine needs Ray, which cannot be imported" in done.stdout
+    assert "--engine Inline" in done.stdout
+    assert no_records(tmp_path / "ray")
+
+
+# ---- what the driver has and does
+
+
+def tensors_in(thing: Any, seen: set[int] | None = None) -> list[Any]:
+    """Return all tensors that can be reached from an object through its attributes and containers."""
+    seen = set() if seen is None else seen
+    if id(thing) in seen or isinstance(thing, str | bytes | int | float | type | types.ModuleType):
+        return []
+    seen.add(id(thing))
+    if isinstance(thing, torch.Tensor):
+        return [thing]
+    inside: list[Any] = []
+    if isinstance(thing, dict):
+        inside = [*thing.keys(), *thing.values()]
+    elif isinstance(thing, list | tuple | set | frozenset):
+        inside = list(thing)
+    inside += vars(thing).values() if hasattr(thing, "__dict__") else []
+    inside += [getattr(thing, name) for name in getattr(thing, "__slots__", ()) if hasattr(thing, name)]
+    return [t for part in inside for t in tensors_in(part, seen)]
+
+
+def test_state_lives_on_the_actors(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """After a round every client that has trained has its state on one actor; the driver has no tensor."""
+    assert tensors_in(Params({"a": torch.zeros(1)}, frozenset("a")))
+    held: list[list[set[int]]] = []
+    tensors: list[Any] = []
+    everyone = list(range(12))
+    evaluate = RaySession.evaluate
+
+    def look(self: RaySession, *arguments: Any) -> Any:
+        rows = ray.get([actor.rows.remote(everyone) for actor in self._actors])
+        held.append([{int(path.split("/")[1]) for path, _, _ in packed.layout} for packed in rows])
+        assert all({i: a for i in ids}.items() <= self._home.items() for a, ids in enumerate(held[-1]))
+        tensors.extend(tensors_in(self))
+        return evaluate(self, *arguments)
+
+    monkeypatch.setattr(RaySession, "evaluate", look)
+    federation = small(tmp_path / "run", engine=Ray(actors=2), method=Ditto(), rounds=3)
+    federation.run()
+    assert tensors == []
+    for round in range(3):
+        first, second = held[round]
+        assert not first & second
+        assert first | second == {i for r in range(round + 1) for i in federation.cohort(r)}
+        assert first
+        assert second
+
+
+def test_one_download_and_one_call_per_actor_and_round(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    calls: list[tuple[str, str]] = []
+    call = ray.actor.ActorHandle._actor_method_call
+
+    def counting(self: Any, method_name: str, *arguments: Any, **options: Any) -> Any:
+        calls.append((method_name, self._actor_id.hex()))
+        return call(self, method_name, *arguments, **options)
+
+    monkeypatch.setattr(ray.actor.ActorHandle, "_actor_method_call", counting)
+    settings: dict[str, Any] = {"eval_every": 0, "checkpoint_every": 0, "participation": 1.0, "rounds": 3}
+    small(tmp_path / "run", engine=Ray(actors=3), **settings).run()
+    trained = [actor for name, actor in calls if name == "train"]
+    assert len(set(trained)) == 3
+    assert [trained.count(actor) for actor in set(trained)] == [3, 3, 3]
+    counts = {name: [n for n, _ in calls].count(name) for name, _ in calls}
+    assert counts == {"ready": 4, "train": 9, "aggregate": 3, "download": 4}  # one more than was needed
+
+    lines = engine_lines(tmp_path / "run")
+    metrics = [json.loads(x) for x in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()]
+    for line, record in zip(lines, metrics, strict=True):
+        (one_client,) = set(record["down"]["weights"])
+        assert line["bytes_down"] == one_client  # not once per client, nor once per actor
+        assert line["bytes_up"] == 3 * 4 * one_client  # an exact sum: two float64 for each float32
+        assert sum(line["actors"]) == len(record["cohort"])
+        assert len(line["busy"]) == 3
+
+
+# ---- what is left of runs that fail
+
+
+class Poisoned(FedAvg):
+    """Client 2's update is not a number in round 1."""
+
+    async def local_update(self, client: Client, state: State, down: State) -> tuple[dict[str, Any], State]:
+        up, state = await super().local_update(client, state, down)
+        if client.id == 2 and client.round == 1:
+            up = {"weights": up["weights"] * torch.nan}
+        return up, state
+
+
+def test_a_complete_run_leaves_nothing_behind(tmp_path: Path, closed: list[Closed]) -> None:
+    small(tmp_path / "run", engine=Ray(actors=2), rounds=1).run()
+    (left,) = closed
+    assert len(left.actors) == 2
+    assert_gone(left)
+    assert ray.is_initialized(), "the run has stopped a cluster that it did not start"
+
+
+def test_a_failed_run_leaves_nothing_behind(tmp_path: Path, closed: list[Closed]) -> None:
+    with pytest.raises(BadUpdate, match="round 1: client 2"):
+        small(tmp_path / "run", engine=Ray(actors=2), method=Poisoned(), participation=1.0).run()
+    (left,) = closed
+    assert_gone(left)
+
+
+@pytest.fixture(scope="module")
+def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> dict[str, bytes]:
+    folder = tmp_path_factory.mktemp("undisturbed")
+    small(folder / "run", method=Ditto()).run()
+    return bytes_of_run(folder / "run")
+
+
+@pytest.mark.parametrize("victim", ["client actor", "server"])
+def test_an_actor_that_dies(
+    tmp_path: Path,
+    closed: list[Closed],
+    undisturbed: dict[str, bytes],
+    monkeypatch: pytest.MonkeyPatch,
+    victim: str,
+) -> None:
+    """The run stops and says how to go on; going on gives what an undisturbed run gives."""
+    train = RaySession._train
+
+    def kill_in_the_last_round(self: RaySession, round: int, *arguments: Any) -> Any:
+        if round == 3:
+            ray.kill(self._server if victim == "server" else self._actors[1])
+        return train(self, round, *arguments)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(RaySession, "_train", kill_in_the_last_round)
+        with pytest.raises(UserError, match=r"an actor died: .*go on with --resume") as died:
+            small(tmp_path / "run", engine=Ray(actors=2), method=Ditto()).run()
+    assert "\n" not in str(died.value)
+    assert_gone(closed[0])
+    assert not Result.load(tmp_path / "run").complete
+    engine = Inline() if victim == "server" else Ray(actors=2)
+    federation = resumed(tmp_path / "run")
+    federation.engine = engine
+    federation.run()
+    assert bytes_of_run(tmp_path / "run") == undisturbed
+
+
+def test_packed_rows_are_what_actors_send() -> None:
+    """The paths that ``test_state_lives_on_the_actors`` reads client numbers from."""
+    assert [path for path, _, _ in pack({7: {"own": torch.zeros(1)}}).layout] == ["state/7/own"]
