@@ -301,21 +301,6 @@ def _connect(engine: Ray) -> bool:
 
 
 def _check_reachable(address: str) -> None:
-    """Raise OSError if nothing listens at ``host:port``: Ray itself would try for minutes."""
-    host, _, port = address.rpartition(":")
-    if host and port.isdigit() and "://" not in address:
-        socket.create_connection((host, int(port)), timeout=5).close()
-
-
-def _death_text(error: RayActorError) -> str:
-    first = next((line.strip() for line in str(error).splitlines() if line.strip()), "no reason is known")
-    return (
-        f"an actor died: {first.rstrip('.:')}. The run stops with its last checkpoint intact: free memory or "
-        "use fewer actors, and go on with --resume"
-    )
-
-
-def _check_reachable(address: str) -> None:
     """Raise OSError where nothing listens: Ray would try for minutes, and then end the process."""
     host, _, port = address.rpartition(":")
     if host and port.isdigit() and "/" not in host:
@@ -327,8 +312,8 @@ def _death_text(error: RayActorError) -> str:
     reason = str(error).strip().splitlines()[-1].removeprefix("rayfl.errors.UserError: ")
     if not error.actor_init_failed:
         return (
-            f"an actor died: {reason} The run stops with its last checkpoint intact: free memory or use fewer "
-            "actors, and go on with --resume"
+            f"an actor died: {reason} The run stops with its last checkpoint intact: free memory or use "
+            "fewer actors, and go on with --resume"
         )
     hint = (
         ". Every host of the cluster must be able to import it: start the run from its folder, or set "
