@@ -136,11 +136,11 @@ class Federation:
             self._check(plan, data)
             manifest = self._manifest(folder_path) if self._resumes else None
             start = manifest.round if manifest else 0
-            folder = self._open(folder_path, start, data)
             if not self.quiet:
                 self._print_start(folder_path, start, data)
         with self.engine.open(plan, data) as session, Progress(self.rounds, start, self.quiet) as progress:
             del data  # the session has it, in the memory that its processes share
+            folder = self._open(folder_path, start, session.data)
             scores = Standing(session.data, manifest.progress if manifest else {})
             if manifest:
                 session.restore(folder_path / "checkpoints", manifest)

@@ -51,3 +51,11 @@ def test_links_lead_somewhere() -> None:
         for target in re.findall(r"\]\(([^)#]+)\)", page.read_text()):
             if not target.startswith("http"):
                 assert (page.parent / target).exists(), f"{page.name} links to {target}"
+
+
+def test_quickstart_script(tmp_path: Path) -> None:
+    script = str(ROOT / "examples" / "quickstart.py")
+    done = subprocess.run([sys.executable, script], cwd=tmp_path, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert "FedCO2" in done.stdout
+    assert "handwriting" in done.stdout

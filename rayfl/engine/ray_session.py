@@ -215,7 +215,8 @@ class RaySession(Session):
     # ---- checkpoints
 
     def _save(self, folder: Path, numbers: Sequence[int]) -> tuple[str, dict[int, str]]:
-        server = self._server.save.remote(str(folder))
+        where = str(folder.resolve())  # actors on a cluster that was joined run in another folder
+        server = self._server.save.remote(where)
         calls = {}
         for number in numbers:
             hosted: dict[int, list[int]] = {}
@@ -226,16 +227,17 @@ class RaySession(Session):
                 continue
             writer = max(hosted, key=lambda a: len(hosted[a]))
             others = [self._actors[a].rows.remote(ids) for a, ids in hosted.items() if a != writer]
-            calls[number] = self._actors[writer].save.remote(str(folder), number, hosted[writer], *others)
+            calls[number] = self._actors[writer].save.remote(where, number, hosted[writer], *others)
         names = self._get(list(calls.values()))
         return self._get([server])[0], {n: name for n, name in zip(calls, names, strict=True) if name}
 
     def _restore(self, folder: Path, manifest: Manifest) -> None:
-        restoring = self._server.restore.remote(str(folder), manifest.server)
+        where = str(folder.resolve())
+        restoring = self._server.restore.remote(where, manifest.server)
         names: list[list[str]] = [[] for _ in self._actors]
         for k, name in enumerate(manifest.clients.values()):
             names[k % len(names)].append(name)
-        found = self._get([a.restore.remote(str(folder), n) for a, n in zip(self._actors, names)])
+        found = self._get([a.restore.remote(where, n) for a, n in zip(self._actors, names)])
         for a, ids in enumerate(found):
             self._home.update(dict.fromkeys(ids, a))
         self._get([restoring])

@@ -43,9 +43,12 @@ def check_unused(path: str | Path) -> None:
     """Refuse a path at which a run folder cannot be made.
 
     Raises:
-        UserError: it is a file, or a folder that holds something.
+        UserError: it is a file, or a folder that holds something, or no folder can be made there.
     """
     path = Path(path)
+    above = next(p for p in (path, *path.absolute().parents) if p.exists())
+    if above != path and not (above.is_dir() and os.access(above, os.W_OK)):
+        raise UserError(f"{path} cannot be made: {above} is not a folder that can be written to")
     try:
         used = path.exists() and (not path.is_dir() or any(path.iterdir()))
     except OSError as error:

@@ -145,7 +145,7 @@ def test_clients_per_actor(
         (Ray(actors=9, cpus_per_actor=1), "and there is room for 4 of them"),
         (
             Ray(actors=5, gpus_per_actor=0.5),
-            "need 5 CPUs and 2.5 GPUs, and there is room for 4 of them (node 1: 4 CPUs and 2 GPUs, room for 4)",
+            "0.5 GPUs each need 4 CPUs and 2.5 GPUs, and there is room for 4 of them (node 1: 4 CPUs and 2 GPUs, room for 4)",
         ),
         (Ray(gpus_per_actor=4), "1 actors with 1 CPUs and 4 GPUs each"),
     ],
@@ -327,7 +327,7 @@ def test_state_lives_on_the_actors(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     def look(self: RaySession, *arguments: Any) -> Any:
         rows = ray.get([actor.rows.remote(everyone) for actor in self._actors])
         held.append([{int(path.split("/")[1]) for path, _, _ in packed.layout} for packed in rows])
-        assert all({i: a for i in ids}.items() <= self._home.items() for a, ids in enumerate(held[-1]))
+        assert all(dict.fromkeys(ids, a).items() <= self._home.items() for a, ids in enumerate(held[-1]))
         tensors.extend(tensors_in(self))
         return evaluate(self, *arguments)
 

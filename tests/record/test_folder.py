@@ -2,6 +2,7 @@ import json
 import math
 import resource
 from contextlib import contextmanager
+from pathlib import Path
 
 import numpy as np
 import pandas as pd
@@ -241,3 +242,10 @@ def test_tensorboard_events_hold_the_figures_and_a_resume_replaces_its_rounds(tm
     assert [event.step for event in events.Scalars(tag)] == [0, 1, 2, 3]
     expected = result.rounds["test/after_aggregation/personal"]
     np.testing.assert_allclose([event.value for event in events.Scalars(tag)], expected, rtol=1e-6)
+
+
+def test_a_path_below_a_file_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(UserError, match="not a folder that can be written to"):
+        check_unused(tmp_path / "file" / "run")
+    check_unused(tmp_path / "new" / "run")

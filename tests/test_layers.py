@@ -1,0 +1,124 @@
+"""Imports point down only, Ray stays in its place, and nobody draws from a global generator."""
+
+import ast
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import rayfl
+
+ROOT = Path(rayfl.__file__).parent
+FILES = sorted(ROOT.rglob("*.py"))
+
+# A layer may import from itself and from the layers below it; each name is a folder or a file of the package.
+LAYERS = [
+    {"errors", "randomness"},
+    {"nets"},
+    {"data"},
+    {"training"},
+    {"methods"},
+    {"record"},
+    {"engine"},
+    {"federation", "configuration"},
+    {"run", "report"},
+]
+RANK = {name: rank for rank, names in enumerate(LAYERS) for name in names}
+APART = {("data", "nets"), ("record", "methods")}  # on either side of no arrow: neither imports the other
+
+RAY_FILES = {"engine/actors.py", "engine/ray_session.py"}
+
+
+def layer_of(module: str) -> str:
+    return module.split(".")[1]
+
+
+def imports(path: Path) -> Iterator[tuple[int, str]]:
+    """Yield line and name of every module that a file imports anywhere, but for types alone."""
+    tree = ast.parse(path.read_text())
+    for_types = {
+        inner
+        for node in ast.walk(tree)
+        if isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING"
+        for inner in ast.walk(node)
+    }
+    for node in ast.walk(tree):
+        if node in for_types:
+            continue
+        if isinstance(node, ast.Import):
+            yield from ((node.lineno, alias.name) for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, f"{path}:{node.lineno}: write the whole name of the package"
+            modules = [f"{node.module}.{alias.name}" for alias in node.names]
+            yield from ((node.lineno, m if node.module == "rayfl" else str(node.module)) for m in modules)
+
+
+def name_of(path: Path) -> str:
+    return path.relative_to(ROOT).as_posix()
+
+
+def test_every_module_has_its_layer():
+    found = {p.relative_to(ROOT).parts[0].removesuffix(".py") for p in FILES} - {"__init__"}
+    assert found == set(RANK)
+
+
+@pytest.mark.parametrize("path", [p for p in FILES if p.parent != ROOT or p.stem != "__init__"], ids=name_of)
+def test_imports_point_down(path):
+    mine = path.relative_to(ROOT).parts[0].removesuffix(".py")
+    for line, module in imports(path):
+        if module.split(".")[0] == "rayfl" and module != "rayfl":
+            theirs = layer_of(module)
+            where = f"{name_of(path)}:{line} imports {module}"
+            assert RANK[theirs] <= RANK[mine], where
+            assert tuple(sorted((mine, theirs))) not in APART, where
+
+
+@pytest.mark.parametrize("path", FILES, ids=name_of)
+def test_only_the_files_of_actors_import_ray(path):
+    found = [line for line, module in imports(path) if module.split(".")[0] == "ray"]
+    assert bool(found) == (name_of(path) in RAY_FILES)
+
+
+def test_only_the_ray_engine_leads_to_ray():
+    """And it imports the session inside a function, so that rayfl works where Ray is not installed."""
+    for path in FILES:
+        for node in ast.parse(path.read_text()).body:
+            text = ast.unparse(node) if isinstance(node, ast.Import | ast.ImportFrom) else ""
+            if "ray_session" in text or "actors" in text:
+                assert name_of(path) in RAY_FILES
+
+
+# Drawing from a generator of one's own is a method or takes `generator=`; these draw from the global ones or
+# seed them.
+GLOBAL = {
+    "torch": {
+        "manual_seed",
+        "seed",
+        "rand",
+        "randn",
+        "randint",
+        "randperm",
+        "normal",
+        "bernoulli",
+        "multinomial",
+    },
+    "torch.random": {"manual_seed", "seed", "set_rng_state"},
+    "torch.cuda": {"manual_seed", "manual_seed_all", "seed"},
+}
+ALLOWED = {"default_rng", "Generator", "Philox", "SeedSequence"}  # of numpy.random
+
+
+@pytest.mark.parametrize("path", FILES, ids=name_of)
+def test_nothing_random_is_global(path):
+    assert "random" not in {module.split(".")[0] for _, module in imports(path)}
+    for node in ast.walk(ast.parse(path.read_text())):
+        if not isinstance(node, ast.Call) or not isinstance(node.func, ast.Attribute):
+            continue
+        owner, name = ast.unparse(node.func.value), node.func.attr
+        where = f"{name_of(path)}:{node.lineno}: {owner}.{name}"
+        if owner in GLOBAL and name in GLOBAL[owner]:
+            assert "generator" in {keyword.arg for keyword in node.keywords}, where
+        if owner in ("np.random", "numpy.random"):
+            assert name in ALLOWED, where
+        if owner == "torch.random.default_generator":  # PyTorch's initialisation knows no other generator
+            assert name_of(path) == "training/net.py", where

@@ -1,0 +1,98 @@
+"""Every method learns: real handwriting of five domains, label skew, and CIFAR-10 where it is at hand."""
+
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from rayfl import Federation, Inline, Training
+from rayfl.data import CIFAR10, Dirichlet, EmbeddedDigits, Pathological, Synthetic
+from rayfl.methods import METHODS
+
+ROUNDS = {"FedCO2": 2}  # two nets, two phases and four foreign classifiers: a round takes four times as long
+
+
+def accuracies(folder: Path, name: str, options: dict[str, Any] | None = None, **settings: Any) -> Any:
+    """Return the mean test accuracy over clients of every view in the last round of a run."""
+    result = Federation(
+        method=METHODS[name](**(options or {})),
+        engine=Inline(),
+        eval_every=settings["rounds"],  # after the last round only
+        checkpoint_every=0,
+        tensorboard=False,
+        quiet=True,
+        output=str(folder),
+        **settings,
+    ).run()
+    last = result.clients.query("part == 'test'")
+    assert set(last["view"]) == set(METHODS[name].views)
+    return last.groupby("view")["accuracy"].mean()
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_every_method_learns_digits_of_five_domains(tmp_path: Path, name: str) -> None:
+    """A client per domain, ten balanced classes: chance is 0.1, each personal model must reach 0.35.
+
+    Batches of 64 because running statistics of BatchNorm, which are averaged or meet averaged layers, are too
+    noisy after the first rounds of smaller ones.
+    """
+    found = accuracies(
+        tmp_path / "run",
+        name,
+        data=EmbeddedDigits(),
+        net="cnn-b",
+        clients=5,
+        rounds=ROUNDS.get(name, 3),
+        training=Training(lr=0.1, batch_size=64),
+    )
+    assert found["personal"] > 0.35
+
+
+@pytest.fixture(scope="module")
+def skewed() -> dict[str, Any]:
+    """Two classes per client: a model of the client's own has an easier task than one for all ten."""
+    return {
+        "data": Synthetic(train=2000, test=1000, partition=Pathological(2), noise=4.0),
+        "net": "lenet",
+        "clients": 20,
+        "rounds": 5,
+        "training": Training(lr=0.05, batch_size=20),
+    }
+
+
+@pytest.fixture(scope="module")
+def fedavg_on_skew(skewed: dict[str, Any], tmp_path_factory: pytest.TempPathFactory) -> float:
+    return accuracies(tmp_path_factory.mktemp("skew") / "run", "FedAvg", **skewed)["personal"]
+
+
+@pytest.mark.parametrize(
+    ("name", "options"),
+    [("Local", {}), ("FedPer", {}), ("Ditto", {}), ("FedCO2", {"intra": "none", "inter": "none"})],
+)
+def test_personal_models_win_under_label_skew(
+    tmp_path: Path, skewed: dict[str, Any], fedavg_on_skew: float, name: str, options: dict[str, Any]
+) -> None:
+    """Fed-CO2 as its Algorithm 2, which is the one for label skew."""
+    found = accuracies(tmp_path / "run", name, options, **skewed)
+    assert found["personal"] > fedavg_on_skew + 0.2
+
+
+def test_fedavg_learns_cifar10(tmp_path: Path) -> None:
+    """A few rounds on real photographs: twice as good as chance."""
+    root = os.environ.get("RAYFL_DATA")
+    if root is None:
+        pytest.skip("the environment variable RAYFL_DATA names no folder with data sets")
+    if not (Path(root) / "cifar-10-batches-py").exists():
+        pytest.skip("cifar-10-batches-py is not in RAYFL_DATA")
+    found = accuracies(
+        tmp_path / "run",
+        "FedAvg",
+        data=CIFAR10(root, Dirichlet(alpha=1.0), verify=False),
+        net="lenet",
+        clients=20,
+        participation=0.2,
+        rounds=3,
+        training=Training(lr=0.02, batch_size=32, momentum=0.9),
+    )
+    assert found["global"] > 0.2
