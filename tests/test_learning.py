@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from rayfl import Federation, Inline, Training
-from rayfl.data import CIFAR10, Dirichlet, EmbeddedDigits, Pathological, Synthetic
+from rayfl.data import CIFAR10, IID, EmbeddedDigits, Pathological, Synthetic
 from rayfl.methods import METHODS
 
 ROUNDS = {"FedCO2": 2}  # two nets, two phases and four foreign classifiers: a round takes four times as long
@@ -79,7 +79,7 @@ def test_personal_models_win_under_label_skew(
 
 
 def test_fedavg_learns_cifar10(tmp_path: Path) -> None:
-    """A few rounds on real photographs: twice as good as chance."""
+    """Two rounds on real photographs are enough for twice the accuracy of chance."""
     root = os.environ.get("RAYFL_DATA")
     if root is None:
         pytest.skip("the environment variable RAYFL_DATA names no folder with data sets")
@@ -88,11 +88,11 @@ def test_fedavg_learns_cifar10(tmp_path: Path) -> None:
     found = accuracies(
         tmp_path / "run",
         "FedAvg",
-        data=CIFAR10(root, Dirichlet(alpha=1.0), verify=False),
+        data=CIFAR10(root, IID(), verify=False),
         net="lenet",
         clients=20,
         participation=0.2,
-        rounds=3,
+        rounds=2,
         training=Training(lr=0.02, batch_size=32, momentum=0.9),
     )
     assert found["global"] > 0.2

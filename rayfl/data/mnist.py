@@ -3,6 +3,7 @@
 import bz2
 import gzip
 import math
+import zlib
 from pathlib import Path
 
 import numpy as np
@@ -70,7 +71,7 @@ class MNIST(_Digits):
             self.check(zipped, packed)
             try:
                 content = gzip.decompress(zipped.read_bytes())
-            except (OSError, EOFError) as error:
+            except (OSError, EOFError, zlib.error) as error:
                 raise UserError(f"{zipped} cannot be unpacked ({error}): {REPLACE}") from None
             path = zipped
         else:

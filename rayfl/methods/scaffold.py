@@ -61,8 +61,10 @@ class SCAFFOLD(Method):
 
     def aggregate(self, server: State, up: Mapping[str, Any], cohort: Cohort) -> State:
         """Take the server's step (lines 16 and 17): x + eta_g mean(y_i - x), c + sum(c_i+ - c_i) / N."""
+        step: Params = up["step"]
+        moved = server["weights"].trainable() + self.server_lr * step.trainable()
         return {
-            "weights": server["weights"] + self.server_lr * up["step"],
+            "weights": (server["weights"] + step).merge(moved),  # BatchNorm statistics: the mean
             "control": server["control"] + up["control"] / cohort.population,
         }
 

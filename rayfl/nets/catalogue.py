@@ -45,7 +45,7 @@ def build(name: str, shape: Shape = (3, 32, 32), classes: int = 10) -> SplitNet:
         return _build_users(name, shape, classes)
     close = {known.lower(): known for known in NETS}
     suggestion = difflib.get_close_matches(name.lower(), close, n=1)
-    hint = f"; did you mean {close[suggestion[0]]!r}?" if suggestion else ""
+    hint = f"; did you mean {close[suggestion[0]]!r}?" if suggestion else "."
     raise UserError(
         f"there is no net {name!r}{hint} Nets: {', '.join(NETS)}; "
         "or the import path module.function of a function (shape, classes) -> SplitNet"

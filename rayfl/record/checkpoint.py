@@ -32,6 +32,7 @@ CLIENTS_PER_FILE = 16
 KEEP = 2
 """Checkpoints that are kept: the newest and the one before, should the newest be damaged."""
 _FORMAT = 1
+_OURS = ("server-", "clients-", "manifest-")  # names of files that may be removed
 
 
 @dataclass(frozen=True)
@@ -187,7 +188,7 @@ class Checkpoints:
                 continue
             needed.update([manifest.server, *manifest.clients.values()])
         for path in self.folder.iterdir():
-            if path.name not in needed:
+            if path.name not in needed and path.name.startswith(_OURS):
                 path.unlink(missing_ok=True)
 
 

@@ -211,7 +211,7 @@ def comparison(groups: Sequence[Group], view: str | None = None, by: Sequence[st
         box=box.SIMPLE_HEAD,
         pad_edge=False,
     )
-    shown = [i for i in range(len(headings)) if i not in constant]
+    shown = [i for i, name in enumerate(headings) if i not in constant and name != "rounds"]
     for i in shown:
         table.add_column(headings[i], vertical="bottom", overflow="fold")
     ks = {run.summary["k"] for group in groups for run in group.runs}

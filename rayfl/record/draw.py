@@ -58,8 +58,13 @@ def draw(
     )
     what, scored = plot_title(groups, view)
     written = []
+    titles = {
+        "accuracy.png": f"{what}\n{scored}",
+        "loss.png": what,
+        "clients.png": f"{what}\n{scored.rpartition(', ')[0]}",  # each client's own accuracy, no average
+    }
     for name, figure in figures.items():
-        _finish(figure, axes[name], what if name == "loss.png" else f"{what}\n{scored}")
+        _finish(figure, axes[name], titles[name])
         path = folder / name
         try:
             folder.mkdir(parents=True, exist_ok=True)

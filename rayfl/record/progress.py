@@ -104,10 +104,6 @@ class Progress:
         else:
             self._line(done, parts)
 
-    def note(self, text: str) -> None:
-        """Print a line of text above the bar."""
-        self.console.print(Text(text))
-
     def _line(self, done: int, parts: list[str]) -> None:
         now = time.monotonic()
         due = self._printed is None or now - self._printed >= self.interval

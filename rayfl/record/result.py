@@ -104,9 +104,8 @@ def client_table(history: History) -> pd.DataFrame:
     """Return all scores as they were recorded, one row each.
 
     Columns: ``round`` (from 0), ``point``, ``view``, ``part``, ``client``, ``domain`` (missing for clients
-        with
-    several), ``samples``, ``correct``, ``accuracy``, ``loss`` (missing where the view has none). Clients
-    without data or without a score have no row.
+    with several), ``samples``, ``correct``, ``accuracy``, ``loss`` (missing where the view has none).
+    Clients without data or without a score have no row.
     """
     import pandas as pd
 
@@ -142,9 +141,8 @@ def round_table(history: History) -> pd.DataFrame:
     """Return one row per round: its totals and the mean accuracies over clients.
 
     Columns: ``round`` (from 0), ``cohort``, ``dropped``, ``loss``, ``up``, ``down`` (bytes) and, per view,
-        point and
-    part, one column ``<part>/<point>/<view>`` with the mean accuracy over clients, missing in rounds without
-    it.
+    point and part, one column ``<part>/<point>/<view>`` with the mean accuracy over clients, missing in
+    rounds without it.
     """
     import pandas as pd
 

@@ -21,14 +21,14 @@ class Training:
         weight_decay: of SGD, at least 0.
         clip: largest Euclidean norm of a net's gradient; 0 does not clip.
         last_batch: ``keep`` trains on an incomplete last batch, ``drop`` leaves it out where the client has
-            more samples than one batch.
+            more samples than one batch: advisable on nets with BatchNorm where last batches may be tiny.
         bn_single: what a net with BatchNorm does with a client that has one training sample: ``refuse`` the
             run before it starts, or train it with running statistics (``eval``).
         precision: dtype of weights and arithmetic.
     """
 
     epochs: int = 1
-    batch_size: int = 32
+    batch_size: int = 64
     lr: float = 0.1
     lr_decay: float = 1.0
     momentum: float = 0.0

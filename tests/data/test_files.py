@@ -324,6 +324,9 @@ def test_damaged_mnist_archive(tmp_path):
     path.write_bytes(path.read_bytes()[:-100])
     with pytest.raises(UserError, match="cannot be unpacked"):
         MNIST(str(tmp_path), verify=False).load()
+    path.write_bytes(path.read_bytes()[:20] + b"\xff" * 200)
+    with pytest.raises(UserError, match="cannot be unpacked"):
+        MNIST(str(tmp_path), verify=False).load()
 
 
 # --- USPS

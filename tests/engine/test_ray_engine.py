@@ -176,7 +176,9 @@ def test_what_others_use_is_not_waited_for(
     tmp_path: Path, closed: list[Closed], busy: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(ray_session, "WAIT", 0.5)
-    says = "2 actors with 1 CPUs and 0 GPUs each fit the cluster, but others use it: 1 CPUs and 2 GPUs are free"
+    says = (
+        "2 actors with 1 CPUs and 0 GPUs each fit the cluster, but others use it: 1 CPUs and 2 GPUs are free"
+    )
     with pytest.raises(UserError, match=says):
         small(tmp_path / "run", engine=Ray(actors=2)).run()
     (left,) = closed

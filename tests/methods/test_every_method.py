@@ -150,7 +150,8 @@ DECLARED = {
 def test_bytes_counted_are_bytes_declared(name, precision, width):
     run = federate(METHODS[name](), DATA, "cnn-b", 2, precision=precision)
     report, k = run.reports[1], counts(run.host.net)
-    for i, up, down in zip(report.ids, report.up, report.down):
+    for place, i in enumerate(report.ids):
+        up, down = ({key: column[place] for key, column in c.items()} for c in (report.up, report.down))
         owned = int((DATA.label_matrix("train")[i] > 0).sum())
         assert owned < k["C"]
         expected = DECLARED[name](k, owned, len(DATA.shards))
@@ -161,11 +162,11 @@ def test_bytes_counted_are_bytes_declared(name, precision, width):
 def test_bytes_of_fedco2_without_inter_client_transfer_or_with_the_last_layer():
     plain = federate(FedCO2(inter="none"), DATA, "cnn-b", 2)
     k = counts(plain.host.net)
-    assert plain.reports[1].up[0] == {"weights": 8 * (k["theta"] - k["b"])} == plain.reports[1].down[0]
+    assert plain.reports[1].up == plain.reports[1].down == {"weights": [8 * (k["theta"] - k["b"])] * 4}
     small = federate(FedCO2(exchange="last_layer"), DATA, "cnn-b", [[0, 1], [0, 2]])
-    assert [r.down[0]["heads"] for r in small.reports] == [0, 8 * k["H"]]  # only client 1's is foreign yet
-    assert small.reports[1].down[1]["heads"] == 8 * 2 * k["H"]  # client 2 has none of its own
-    assert small.reports[1].up[1]["head"] == 8 * k["H"]
+    assert [r.down["heads"][0] for r in small.reports] == [0, 8 * k["H"]]  # only client 1's is foreign yet
+    assert small.reports[1].down["heads"][1] == 8 * 2 * k["H"]  # client 2 has none of its own
+    assert small.reports[1].up["head"][1] == 8 * k["H"]
 
 
 # ---- views

@@ -17,7 +17,7 @@ import torch
 
 from rayfl.methods import SCAFFOLD, Ditto, FedAvg, FedBN, FedCO2, FedPer, FedProto, FedProx, Local
 from rayfl.training import Fitted
-from tests.methods.federate import federate, points
+from tests.methods.federate import federate, points, ragged
 
 PAIR = points([((1, 0), 0)], [((0, 1), 1)])
 ONE = points([((1, 0), 0)])
@@ -111,6 +111,20 @@ def test_scaffold():
     assert_rows(head(run.servers[1]["weights"]), [q / 2, -1 / 4])
     assert_rows(head(run.servers[1]["control"]), [-q / 2, 1 / 4])
     assert_rows(head(run.clients[1][0]["control"]), [-q, 0])
+
+
+def test_scaffold_averages_statistics():
+    """eta_g scales the step of parameters; running statistics are the mean of the clients', as in FedAvg.
+
+    One client, one round: whatever eta_g is, the server takes the client's statistics over.
+    """
+    data = ragged((12,))
+    fedavg = federate(FedAvg(), data, "cnn-b", cohorts=1).server.state["weights"]
+    scaffold = federate(SCAFFOLD(server_lr=3.0), data, "cnn-b", cohorts=1).server.state["weights"]
+    buffers = fedavg.keys() - fedavg.train_names
+    assert buffers
+    for name in buffers:
+        torch.testing.assert_close(scaffold[name], fedavg[name], rtol=0, atol=1e-12)
 
 
 def test_scaffold_with_momentum():

@@ -126,6 +126,15 @@ def test_what_an_interrupted_checkpoint_left_is_removed(checkpoints):
     assert not any(n.endswith(".tmp") for n in names(checkpoints))
 
 
+def test_files_of_others_are_left_alone(checkpoints):
+    write(checkpoints, 2)
+    (checkpoints.folder / "notes.txt").write_text("mine")
+    (checkpoints.folder / "copy").mkdir()
+    for round in (4, 6, 8):
+        write(checkpoints, round)
+    assert {"notes.txt", "copy"} <= names(checkpoints)
+
+
 def test_checkpoints_of_rounds_that_were_rolled_back_are_removed(checkpoints):
     for round in (2, 4, 6):
         write(checkpoints, round)

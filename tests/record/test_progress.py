@@ -31,14 +31,12 @@ def test_plain_lines_when_not_a_terminal():
     with Progress(12, interval=0, console=out) as progress:
         progress.update(shown(0, evaluate=False))
         progress.update(shown(1))
-        progress.note("checkpoint written")
         progress.update(shown(11, evaluate=False))
-    first, second, note, last = printed(out).splitlines()
+    first, second, last = printed(out).splitlines()
     assert first.startswith("round  1/12  cohort 3  loss 2.30")
     assert "accuracy" not in first
     assert "accuracy" in second
     assert "ETA 0:00:0" in second
-    assert note == "checkpoint written"
     assert last.startswith("round 12/12  cohort 3")
     assert last.endswith(f"accuracy {percent(shown(1).accuracy)} %")
 
@@ -73,7 +71,6 @@ def test_quiet_prints_nothing(capsys):
         print_start({"method": "FedAvg"}, progress.console)
         for round in range(3):
             progress.update(shown(round))
-        progress.note("note")
     assert capsys.readouterr() == ("", "")
 
 

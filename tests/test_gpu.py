@@ -1,0 +1,173 @@
+"""On a GPU: the same results as on the CPU, in both executions, and who keeps what where."""
+
+import json
+import subprocess
+import sys
+from collections.abc import Iterator
+from copy import deepcopy
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from rayfl import Inline, Training
+from rayfl.data import IID, Synthetic
+from rayfl.engine.host import Host, Plan
+from rayfl.engine.server import Server
+from rayfl.methods import METHODS, FedAvg
+from rayfl.training import examples
+from rayfl.training.state import take_apart
+from tests.conftest import bytes_of_run, small
+from tests.methods.federate import Run, assert_same, ragged
+
+pytestmark = [
+    pytest.mark.gpu,
+    pytest.mark.skipif(not torch.cuda.is_available(), reason="torch sees no CUDA device"),
+]
+
+DATA = ragged()
+COHORTS = [[0, 1, 2, 3], [1, 3], [0, 1, 2, 3]]
+
+
+def plan(name: str, device: str, execution: Any = "loop") -> Plan:
+    """A plan in float64 that uses every part of the update."""
+    training = Training(batch_size=8, lr=0.1, momentum=0.5, clip=5.0, weight_decay=1e-3, precision="float64")
+    return Plan(METHODS[name](), "cnn-b", training, seed=3, execution=execution, device=device)
+
+
+def run(made: Plan) -> Run:
+    """Three rounds, some of them with a part of the clients."""
+    server_side = Plan(**{**vars(made), "method": deepcopy(made.method)})
+    found = Run(Host(made, DATA), Server(server_side, DATA))
+    for cohort in COHORTS:
+        found.round(cohort, ("test",))
+    return found
+
+
+# ---- the same numbers
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_loop_stack_and_cpu_agree(name: str) -> None:
+    """To 1e-9 in float64, with clients of 12, 22, 16 and 5 samples in batches of 8."""
+    cpu, loop, stacked = (
+        run(plan(name, *where)) for where in (("cpu", "loop"), ("cuda", "loop"), ("cuda", "stacked"))
+    )
+    assert_same(loop.values(), cpu.values(), 1e-9)
+    assert_same(stacked.values(), loop.values(), 1e-9)
+    for a, b, c in zip(cpu.reports, loop.reports, stacked.reports):
+        assert (a.ids, a.steps, a.up, a.down) == (b.ids, b.steps, b.up, b.down)
+        assert (a.ids, a.steps, a.up, a.down) == (c.ids, c.steps, c.up, c.down)
+        assert a.loss == pytest.approx(b.loss, rel=1e-9)
+        assert a.loss == pytest.approx(c.loss, rel=1e-9)
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_scores_agree(name: str) -> None:
+    scores = []
+    for device in ("cpu", "cuda"):
+        found = run(plan(name, device))
+        down, each = found.server.download(range(4))
+        scores.append(found.host.evaluate(3, down, each, range(4), ["test"]))
+    assert scores[0].keys() == scores[1].keys()
+    for i in scores[0]:
+        on_cpu, on_gpu = scores[0][i]["test"], scores[1][i]["test"]
+        assert {v: s.correct for v, s in on_cpu.items()} == {v: s.correct for v, s in on_gpu.items()}
+        assert {v: s.loss for v, s in on_cpu.items()} == pytest.approx({v: s.loss for v, s in on_gpu.items()})
+
+
+def test_float32_learns(tmp_path: Path) -> None:
+    """``auto`` is stacked execution on the GPU; chance is 0.1."""
+    settings: dict[str, Any] = {"data": Synthetic(train=2000, test=400, partition=IID()), "clients": 4}
+    federation = small(tmp_path / "run", engine=Inline(), participation=1.0, **settings)
+    result = federation.run()
+    assert (federation.engine.device, federation.engine.execution) == ("cuda", "stacked")
+    assert result.accuracy > 0.4
+
+
+@pytest.fixture
+def free_choice() -> Iterator[None]:
+    yield
+    torch.use_deterministic_algorithms(False)
+
+
+@pytest.mark.parametrize("execution", ["loop", "stacked"])
+def test_deterministic_kernels_give_the_same_bytes_again(
+    tmp_path: Path, free_choice: None, execution: Any
+) -> None:
+    for folder in ("a", "b"):
+        engine = Inline(device="cuda", execution=execution, deterministic=True)
+        small(tmp_path / folder, method=METHODS["FedCO2"](), net="cnn-b", engine=engine, rounds=2).run()
+    assert bytes_of_run(tmp_path / "a") == bytes_of_run(tmp_path / "b")
+
+
+# ---- what is where
+
+
+def test_the_pool_is_on_the_gpu_where_it_fits(monkeypatch: pytest.MonkeyPatch) -> None:
+    resident = run(plan("FedAvg", "cuda"))
+    assert resident.host.images._images.is_cuda
+    assert resident.host.images._labels.is_cuda
+    monkeypatch.setattr(examples, "_fits", lambda images, device: False)
+    streamed = run(plan("FedAvg", "cuda"))
+    assert not streamed.host.images._images.is_cuda
+    assert_same(streamed.values(), resident.values(), 1e-9)
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_state_is_on_the_cpu_between_rounds(name: str) -> None:
+    found = run(plan(name, "cuda", "stacked"))
+    for state in (found.host.states, found.server.state):
+        assert {str(t.device) for t in take_apart(state)[1].values()} <= {"cpu"}
+
+
+@pytest.fixture
+def uncapped() -> Iterator[None]:
+    yield
+    torch.cuda.set_per_process_memory_fraction(1.0)
+    torch.cuda.empty_cache()
+
+
+def test_an_actor_may_fill_its_share_of_the_memory_only(uncapped: None) -> None:
+    pytest.importorskip("ray")
+    from rayfl.engine.actors import ClientActor
+
+    total = torch.cuda.get_device_properties(0).total_memory
+    ClientActor(plan("FedAvg", "cuda"), DATA, gpu_share=0.1)
+    with pytest.raises(torch.OutOfMemoryError):
+        torch.empty(total // 8, dtype=torch.uint8, device="cuda")
+    sized = torch.empty(1, device="meta")  # has a size without taking memory
+    assert examples._fits(sized.expand(int(0.04 * total) // 4), torch.device("cuda"))
+    assert not examples._fits(sized.expand(int(0.06 * total) // 4), torch.device("cuda"))  # more than half
+
+
+def test_two_actors_on_one_gpu(tmp_path: Path) -> None:
+    """A cluster of its own, which finds the real GPU; both actors get half of it."""
+    pytest.importorskip("ray")
+    folders = {}
+    for engine in ("Inline", "Ray"):
+        folders[engine] = tmp_path / engine
+        federation = small(folders[engine], method=FedAvg(), participation=1.0, rounds=2)
+        options = ["--engine", engine, "--engine.device", "cuda", "--engine.stack", "3"]
+        if engine == "Ray":
+            options += ["--engine.actors", "2", "--engine.gpus_per_actor", "0.5"]
+        command(federation, tmp_path, folders[engine], options)
+    lines = [(f / "metrics.jsonl").read_text().splitlines() for f in folders.values()]
+    for one, other in zip(*lines, strict=True):
+        inline, on_ray = json.loads(one), json.loads(other)
+        assert inline["cohort"] == on_ray["cohort"]
+        assert inline["loss"] == pytest.approx(on_ray["loss"], rel=1e-6)
+    (last,) = (folders["Ray"] / "engine.jsonl").read_text().splitlines()[-1:]
+    assert len(json.loads(last)["actors"]) == 2
+
+
+def command(federation: Any, folder: Path, output: Path, options: list[str]) -> None:
+    """Run a federation's configuration from the command line, in float64."""
+    from rayfl.configuration import dump
+
+    (folder / "config.yaml").write_text(dump(federation))
+    given = ["--config", str(folder / "config.yaml"), "--output", str(output), *options]
+    given += ["--training.precision", "float64"]
+    done = subprocess.run([sys.executable, "-m", "rayfl.run", *given], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
