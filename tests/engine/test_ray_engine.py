@@ -1,4 +1,4 @@
-"""The Ray engine: how actors get their share, what the driver holds, and what happens when something fails."""
+"""The Ray engine: how actors get their share, what the driver holds, what happens when something fails."""
 
 import json
 import re
@@ -145,7 +145,8 @@ def test_clients_per_actor(
         (Ray(actors=9, cpus_per_actor=1), "and there is room for 4 of them"),
         (
             Ray(actors=5, gpus_per_actor=0.5),
-            "0.5 GPUs each need 4 CPUs and 2.5 GPUs, and there is room for 4 of them (node 1: 4 CPUs and 2 GPUs, room for 4)",
+            "0.5 GPUs each need 4 CPUs and 2.5 GPUs, and there is room for 4 of them "
+            "(node 1: 4 CPUs and 2 GPUs, room for 4)",
         ),
         (Ray(gpus_per_actor=4), "1 actors with 1 CPUs and 4 GPUs each"),
     ],
