@@ -38,5 +38,5 @@ format: $(READY) ## Put the code into the project's format.
 docs-images: $(READY) ## Draw the contact sheets of the documentation again.
 	$(BIN)/python -m rayfl.data.contact_sheet
 
-clean: ## Remove .venv and everything that was made.
+clean: ## Remove .venv and what tools have left; runs/ stays.
 	rm -rf $(VENV) build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis

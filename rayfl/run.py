@@ -13,13 +13,16 @@ def main(arguments: list[str] | None = None) -> int:
     """Run what the command line asks for.
 
     Returns:
-        0 after a complete run, 2 after an error of the user's, 130 for a run that a signal has stopped.
+        0 after a complete run, 2 after an error of the user's, 130 for a run that was stopped or interrupted.
     """
     try:
         result = federation_from(sys.argv[1:] if arguments is None else arguments).run()
     except UserError as error:
         print(f"rayfl: error: {error}", file=sys.stderr)
         return 2
+    except KeyboardInterrupt:
+        print("rayfl: interrupted", file=sys.stderr)
+        return 128 + signal.SIGINT
     return 0 if result.complete else 128 + signal.SIGINT
 
 

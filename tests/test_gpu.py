@@ -83,7 +83,7 @@ def test_float32_learns(tmp_path: Path) -> None:
     federation = small(tmp_path / "run", engine=Inline(), participation=1.0, **settings)
     result = federation.run()
     assert (federation.engine.device, federation.engine.execution) == ("cuda", "stacked")
-    assert result.accuracy > 0.4
+    assert result.accuracy > 0.8
 
 
 @pytest.fixture

@@ -143,6 +143,17 @@ def test_resume_takes_no_other_options(tmp_path: Path, capsys: pytest.CaptureFix
     assert len(Result.load(tmp_path / "run").rounds) == 3
 
 
+def test_an_interrupt_before_the_first_round(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def interrupted(federation: Federation) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(Federation, "run", interrupted)
+    assert main(TINY) == 130
+    assert capsys.readouterr().err == "rayfl: interrupted\n"
+
+
 def test_help_explains_methods_and_options() -> None:
     for options, says in [
         (["--help"], "--participation"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
@@ -34,7 +35,7 @@ class Cohort:
     round: int
 
 
-class Method:
+class Method(ABC):
     """Base of all methods: override what differs from FedAvg.
 
     A method has no memory of its own. What a client keeps is the state that ``init_client`` and
@@ -56,8 +57,6 @@ class Method:
     views: ClassVar[tuple[str, ...]] = ("personal", "global")
     views_without_loss: frozenset[str] = frozenset()
     net: Net
-
-    def __init__(self) -> None: ...
 
     def bind(self, net: Net) -> None:
         """Work out, once per run, which entries of the net are shared. Called before anything else."""
@@ -131,6 +130,7 @@ class Method:
         """Return the client's personal state before its first participation."""
         return {}
 
+    @abstractmethod
     async def local_update(self, client: Client, state: State, down: State) -> tuple[dict[str, Any], State]:
         """Train; return the upload and the next personal state.
 
@@ -139,7 +139,6 @@ class Method:
             state: the client's personal state.
             down: what the server sent.
         """
-        raise NotImplementedError
 
     def scores(self, client: Client, state: State, down: State, x: Tensor) -> dict[str, Tensor]:
         """Return the scores, [B, classes], of every view for images x, [B, C, H, W].

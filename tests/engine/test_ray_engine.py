@@ -102,6 +102,7 @@ def test_shares_of_a_gpu(
     """Logical GPUs are handed out like real ones; without CUDA the run is on the CPU."""
     small(tmp_path / "run", engine=engine, rounds=1).run()
     (left,) = closed
+    assert_gone(left)
     assert all(len(gpus) == 1 for gpus in left.gpus), "an actor has not got its share from one GPU"
     counts = [[int(g[0]) for g in left.gpus].count(n) for n in (0, 1)]
     assert sorted(counts, reverse=True) == sorted([gpus_in_use.get(n, 0) for n in (0, 1)], reverse=True)
@@ -375,7 +376,7 @@ def test_one_download_and_one_call_per_actor_and_round(
         assert len(line["busy"]) == 3
 
 
-# ---- what is left of runs that fail
+# ---- runs that fail
 
 
 class Poisoned(FedAvg):
@@ -386,14 +387,6 @@ class Poisoned(FedAvg):
         if client.id == 2 and client.round == 1:
             up = {"weights": up["weights"] * torch.nan}
         return up, state
-
-
-def test_a_complete_run_leaves_nothing_behind(tmp_path: Path, closed: list[Closed]) -> None:
-    small(tmp_path / "run", engine=Ray(actors=2), rounds=1).run()
-    (left,) = closed
-    assert len(left.actors) == 2
-    assert_gone(left)
-    assert ray.is_initialized(), "the run has stopped a cluster that it did not start"
 
 
 def test_a_failed_run_leaves_nothing_behind(tmp_path: Path, closed: list[Closed]) -> None:
