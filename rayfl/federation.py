@@ -123,7 +123,7 @@ class Federation:
 
         Raises:
             UserError: the settings are impossible, data are missing, or the run folder is in use; raised
-                before anything is started. Or: an update is bad and the policy is to stop.
+                before any actor is started. Or: an update is bad and the policy is to stop.
         """
         folder_path = self._folder()
         if not self._resumes:
@@ -237,11 +237,27 @@ class Federation:
                     f"net with BatchNorm ({self.net}) cannot train: use fewer clients or another partition, "
                     "or --training.bn_single eval to train them with running statistics"
                 )
+            few = [i for i, s in enumerate(data.shards) if 2 <= self._remainder(len(s.train)) <= 3]
+            if few:
+                self._warn(
+                    f"client {few[0]} ({len(few)} such clients) has a last batch of 2 or 3 samples, of which "
+                    "BatchNorm has poor statistics: choose another training.batch_size, or "
+                    "training.last_batch=drop, should accuracy break down"
+                )
         if self._protocol.needs_validation and not any(len(s.val) for s in data.shards):
             raise UserError(
                 f"protocol {self.protocol} chooses the round by validation accuracy, and the data have no "
                 "validation part: set data.val_fraction, for example to 0.1, or choose another protocol"
             )
+
+    def _remainder(self, samples: int) -> int:
+        """Return the size of a client's last batch, 0 where it is full or left out."""
+        dropped = self.training.last_batch == "drop" and samples > self.training.batch_size
+        return 0 if dropped else samples % self.training.batch_size
+
+    def _warn(self, text: str) -> None:
+        if not self.quiet:
+            print(f"warning: {text}")
 
     def _folder(self) -> Path:
         if self.output is None:
@@ -250,7 +266,7 @@ class Federation:
             while path.exists():
                 number += 1
                 path = Path("runs", f"{name}-{number}")
-            self.output = str(path)
+            return path
         return Path(self.output)
 
     def _open(self, path: Path, start: int, data: FederatedData) -> RunFolder:
@@ -265,7 +281,7 @@ class Federation:
     def _manifest(self, path: Path) -> Manifest | None:
         manifest, damage = Checkpoints(path / "checkpoints").newest()
         for text in damage:
-            print(f"warning: {text}; going back to the checkpoint before it")
+            self._warn(f"{text}; going back to the checkpoint before it")
         if manifest and manifest.round > self.rounds:
             raise UserError(
                 f"{path} has completed {manifest.round} rounds, more than rounds={self.rounds}: give a "

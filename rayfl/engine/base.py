@@ -63,17 +63,19 @@ class Engine(ABC):
         """Replace every ``auto`` by what it means here, so that the configuration that is kept says it.
 
         Raises:
-            UserError: ``device`` is ``cuda`` and torch sees none.
+            UserError: ``device`` is ``cuda``, and the engine cannot provide it.
         """
-        if self.device == "cuda" and not torch.cuda.is_available():
-            raise UserError("engine.device is cuda, but torch sees no CUDA device: use auto or cpu")
         if self.device == "auto":
-            self.device = "cuda" if torch.cuda.is_available() else "cpu"
+            self.device = "cuda" if self._uses_cuda() else "cpu"
         if self.execution == "auto":
             self.execution = "stacked" if self.device == "cuda" else "loop"
         if self.memory_format == "auto":
             plain_loop = self.device == "cpu" and self.execution == "loop"
             self.memory_format = "channels_last" if plain_loop else "contiguous"
+
+    def _uses_cuda(self) -> bool:
+        """Say what ``device: auto`` means."""
+        return torch.cuda.is_available()
 
     def blocks(self, cohort: Sequence[int]) -> list[Block]:
         """Cut a cohort into the blocks that are trained and folded together; they never depend on placement.

@@ -13,6 +13,7 @@ from rayfl.data import FederatedData
 from rayfl.engine.base import Engine, Facts, Session, clients_of
 from rayfl.engine.host import Block, Host, Plan, Report, Scores
 from rayfl.engine.server import Server
+from rayfl.errors import UserError
 from rayfl.methods import Cohort
 from rayfl.record.checkpoint import Checkpoints, Manifest
 from rayfl.training.reduce import Folded
@@ -23,6 +24,12 @@ class Inline(Engine):
 
     The code is the same as on actors, and so are the results, to the bit.
     """
+
+    def resolve(self) -> None:
+        """Replace every ``auto``; see ``Engine.resolve``."""
+        if self.device == "cuda" and not torch.cuda.is_available():
+            raise UserError("engine.device is cuda, but torch sees no CUDA device: use auto or cpu")
+        super().resolve()
 
     def open(self, plan: Plan, data: FederatedData) -> Session:
         """Build the server and one host for all clients."""

@@ -25,7 +25,8 @@ class Ray(Engine):
             local one.
         dashboard: whether a new local cluster serves Ray's dashboard, on localhost.
         execution: as for ``Inline``.
-        device: as for ``Inline``.
+        device: ``cpu``, ``cuda`` (which needs ``gpus_per_actor``), or ``auto``: CUDA where ``gpus_per_actor``
+            is above 0 and torch sees it on this machine.
         threads: as for ``Inline``.
         memory_format: as for ``Inline``.
         stack: as for ``Inline``.
@@ -80,6 +81,18 @@ class Ray(Engine):
         self.address = address
         self.dashboard = dashboard
 
+    def resolve(self) -> None:
+        """Replace every ``auto``; see ``Engine.resolve``."""
+        if self.device == "cuda" and not self.gpus_per_actor:
+            raise UserError(
+                "engine.device is cuda, and engine.gpus_per_actor is 0: say how much of a GPU an actor "
+                "gets, for example 0.25"
+            )
+        super().resolve()
+
+    def _uses_cuda(self) -> bool:
+        return self.gpus_per_actor > 0 and super()._uses_cuda()
+
     @contextmanager
     def preparing(self) -> Iterator[None]:
         """Start or join the cluster while the data are loaded: it takes seconds, and hardly the processor."""
@@ -93,10 +106,10 @@ class Ray(Engine):
         self._cluster = ray_session.Cluster(self)
         try:
             yield
-            self._cluster.wait()
         except BaseException:
-            self._cluster.close()
+            self._cluster.abandon()
             raise
+        self._cluster.wait()
 
     def open(self, plan: Plan, data: FederatedData) -> Session:
         """Start the actors on the cluster that was prepared."""

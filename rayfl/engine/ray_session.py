@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import socket
+import threading
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
@@ -40,8 +41,16 @@ class Cluster:
     """
 
     def __init__(self, engine: Ray) -> None:
+        self._abandoned = threading.Event()
         self._thread = ThreadPoolExecutor(1, "ray")
-        self._connecting = self._thread.submit(_connect, engine)
+        self._connecting = self._thread.submit(self._connect, engine)
+
+    def _connect(self, engine: Ray) -> bool:
+        with _ONE_AT_A_TIME:
+            started = _connect(engine)
+            if started and self._abandoned.is_set():
+                ray.shutdown()
+            return started and not self._abandoned.is_set()
 
     def wait(self) -> None:
         """Return when the cluster is up.
@@ -51,12 +60,19 @@ class Cluster:
         """
         self._connecting.result()
 
+    def abandon(self) -> None:
+        """Give the cluster up before it was used: whoever waits for an error message need not wait for it."""
+        self._abandoned.set()
+        self._thread.shutdown(wait=False)
+
     def close(self) -> None:
         """Stop the cluster if it was started here."""
-        with suppress(UserError):
-            if self._connecting.result():
-                ray.shutdown()
+        if self._connecting.result():
+            ray.shutdown()
         self._thread.shutdown()
+
+
+_ONE_AT_A_TIME = threading.Lock()
 
 
 class RaySession(Session):
