@@ -102,8 +102,10 @@ class Report:
     def add(self, id: int, loss: float, steps: int, down: dict[str, int], up: dict[str, int]) -> None:
         """Add a client."""
         for columns, own in ((self.down, down), (self.up, up)):
-            for key in {**columns, **own}:
-                columns.setdefault(key, [0] * len(self.ids)).append(own.get(key, 0))
+            for key in own:
+                columns.setdefault(key, [0] * len(self.ids))
+            for key, column in columns.items():
+                column.append(own.get(key, 0))
         self.ids.append(id)
         self.loss.append(loss)
         self.steps.append(steps)

@@ -258,18 +258,20 @@ def _weight(reduction: Reduction, samples: int) -> int:
 
 def _flat(payload: Any) -> tuple[Tensor, Any]:
     """Return all numbers of a payload as one floating vector, and its template: shapes, dtypes, structure."""
-    spec: Any
     if isinstance(payload, Params):  # the usual case, without the detour over pytrees
-        leaves, spec = list(payload.tensors.values()), (tuple(payload.tensors), payload.train_names)
+        tensors = list(payload.tensors.values())
+        kinds: list[Any] = [(t.shape, t.dtype) for t in tensors]
+        spec: Any = (tuple(payload.tensors), payload.train_names)
     else:
         leaves, spec = pytree.tree_flatten(payload)
-    kinds = [(x.shape, x.dtype) if isinstance(x, Tensor) else type(x) for x in leaves]
-    if type(None) in kinds:
-        raise TypeError("an upload holds None: leave the key out of the payload, or send a number")
-    device = next((x.device for x in leaves if isinstance(x, Tensor)), None)
-    tensors = [
-        x if isinstance(x, Tensor) else torch.tensor(x, dtype=torch.float64, device=device) for x in leaves
-    ]
+        kinds = [(x.shape, x.dtype) if isinstance(x, Tensor) else type(x) for x in leaves]
+        if type(None) in kinds:
+            raise TypeError("an upload holds None: leave the key out of the payload, or send a number")
+        device = next((x.device for x in leaves if isinstance(x, Tensor)), None)
+        tensors = [
+            x if isinstance(x, Tensor) else torch.tensor(x, dtype=torch.float64, device=device)
+            for x in leaves
+        ]
     with torch.no_grad():
         flat = [(t if t.is_floating_point() else t.double()).reshape(-1) for t in tensors]
         return torch.cat(flat) if flat else torch.zeros(0), (kinds, spec)
