@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import signal
+import sys
 import threading
 import time
 from collections.abc import Iterator, Mapping
@@ -59,7 +60,7 @@ class Federation:
         seed: of everything random.
         output: the run folder; by default a fresh ``runs/<time>-<method>``.
         tensorboard: whether to write TensorBoard events.
-        quiet: print nothing.
+        quiet: print nothing but warnings.
     """
 
     def __init__(
@@ -239,7 +240,7 @@ class Federation:
                 )
             few = [i for i, s in enumerate(data.shards) if 2 <= self._remainder(len(s.train)) <= 3]
             if few:
-                self._warn(
+                _warn(
                     f"client {few[0]} ({len(few)} such clients) has a last batch of 2 or 3 samples, of which "
                     "BatchNorm has poor statistics: choose another training.batch_size, or "
                     "training.last_batch=drop, should accuracy break down"
@@ -254,10 +255,6 @@ class Federation:
         """Return the size of a client's last batch, 0 where it is full or left out."""
         dropped = self.training.last_batch == "drop" and samples > self.training.batch_size
         return 0 if dropped else samples % self.training.batch_size
-
-    def _warn(self, text: str) -> None:
-        if not self.quiet:
-            print(f"warning: {text}")
 
     def _folder(self) -> Path:
         if self.output is None:
@@ -281,7 +278,7 @@ class Federation:
     def _manifest(self, path: Path) -> Manifest | None:
         manifest, damage = Checkpoints(path / "checkpoints").newest()
         for text in damage:
-            self._warn(f"{text}; going back to the checkpoint before it")
+            _warn(f"{text}; going back to the checkpoint before it")
         if manifest and manifest.round > self.rounds:
             raise UserError(
                 f"{path} has completed {manifest.round} rounds, more than rounds={self.rounds}: give a "
@@ -386,6 +383,10 @@ def _record(round: int, report: Report, data: FederatedData) -> dict[str, Any]:
         "up": report.up,
         "down": report.down,
     }
+
+
+def _warn(text: str) -> None:
+    print(f"warning: {text}", file=sys.stderr)
 
 
 @contextmanager

@@ -113,7 +113,7 @@ def test_damaged_checkpoint_is_named_and_the_one_before_is_used(
     newest = max((split / "checkpoints").glob("manifest-*.json"))
     newest.write_bytes(newest.read_bytes()[:-20])
     resumed(split).run()
-    assert newest.name in capsys.readouterr().out
+    assert newest.name in capsys.readouterr().err
     assert bytes_of_run(split) == bytes_of_run(whole)
 
 
