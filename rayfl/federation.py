@@ -139,10 +139,10 @@ class Federation:
             start = manifest.round if manifest else 0
             if not self.quiet:
                 self._print_start(folder_path, start, data)
+        data = self.engine.share(data)
         with self.engine.open(plan, data) as session, Progress(self.rounds, start, self.quiet) as progress:
-            del data  # the session has it, in the memory that its processes share
-            folder = self._open(folder_path, start, session.data)
-            scores = Standing(session.data, manifest.progress if manifest else {})
+            folder = self._open(folder_path, start, data)
+            scores = Standing(data, manifest.progress if manifest else {})
             if manifest:
                 session.restore(folder_path / "checkpoints", manifest)
             stopped = self._rounds(start, session, folder, scores, progress)

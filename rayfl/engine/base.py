@@ -98,6 +98,10 @@ class Engine(ABC):
         """
         yield
 
+    def share(self, data: FederatedData) -> FederatedData:
+        """Return the data in memory that all processes share; the caller's copy can go before they start."""
+        return data
+
     @abstractmethod
     def open(self, plan: Plan, data: FederatedData) -> Session:
         """Start what runs the clients.

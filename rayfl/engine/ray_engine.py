@@ -111,6 +111,14 @@ class Ray(Engine):
             raise
         self._cluster.wait()
 
+    def share(self, data: FederatedData) -> FederatedData:
+        """Put the data into the object store, once per node."""
+        try:
+            return self._cluster.share(data)
+        except BaseException:
+            self._cluster.close()
+            raise
+
     def open(self, plan: Plan, data: FederatedData) -> Session:
         """Start the actors on the cluster that was prepared."""
         from rayfl.engine.ray_session import RaySession

@@ -60,6 +60,12 @@ class Cluster:
         """
         self._connecting.result()
 
+    def share(self, data: FederatedData) -> FederatedData:
+        """Put the data into the object store; return a view of what is there."""
+        self.shared = ray.put(data)
+        view: FederatedData = ray.get(self.shared)
+        return view
+
     def abandon(self) -> None:
         """Give the cluster up before it was used: whoever waits for an error message need not wait for it."""
         self._abandoned.set()
@@ -82,7 +88,7 @@ class RaySession(Session):
         engine: the settings.
         cluster: where; closed with the session.
         plan: the federation.
-        data: the data; put into the object store once.
+        data: the data, as ``Cluster.share`` returned them.
 
     Raises:
         UserError: the cluster cannot be reached, or what is asked for does not fit.
@@ -127,17 +133,15 @@ class RaySession(Session):
                 f"cluster, but others use it: {free.get('CPU', 0):g} CPUs and {free.get('GPU', 0):g} GPUs "
                 "are free. Wait until they are done, or ask for less"
             ) from None
-        shared = ray.put(data)
-        self.data = ray.get(shared)  # a view of the one copy in the object store; the caller's can go
         server = ray.remote(ServerActor)
-        self._server = server.options(num_cpus=0).remote(plan, shared)
+        self._server = server.options(num_cpus=0).remote(plan, self._cluster.shared)
         actor = ray.remote(ClientActor)
         for k in range(wanted.actors):
             place_here = PlacementGroupSchedulingStrategy(self._group, placement_group_bundle_index=k)
             options = actor.options(
                 num_cpus=bundle.get("CPU", 0), num_gpus=wanted.gpus, scheduling_strategy=place_here
             )
-            self._actors.append(options.remote(plan, shared, wanted.gpus))
+            self._actors.append(options.remote(plan, self._cluster.shared, wanted.gpus))
         self.where = self._get([a.ready.remote() for a in self._actors])
         self._get([self._server.ready.remote()])
 
