@@ -28,7 +28,6 @@ from rayfl.methods import FedBN, Method
 from rayfl.randomness import generator
 from rayfl.record.checkpoint import Checkpoints, Manifest
 from rayfl.record.folder import RunFolder, check_unused
-from rayfl.record.history import Population
 from rayfl.record.metrics import round_figures
 from rayfl.record.progress import Progress, final_table, print_start
 from rayfl.record.protocol import protocol as find_protocol
@@ -166,7 +165,6 @@ class Federation:
     ) -> int | None:
         """Run the rounds; return None, or the round before which a signal has stopped the run."""
         checkpoints = folder.path / "checkpoints"
-        population = Population.from_partition(session.data.describe())
         began = time.perf_counter()
         with _asked_to_stop() as asked:
             for round in range(start, self.rounds):
@@ -185,7 +183,7 @@ class Federation:
                     current = session.evaluate(round, range(self.clients), scores.parts)
                     record["evaluation"] = scores.evaluation(current, self._protocol.point)
                 folder.append_metrics(record)
-                progress.update(round_figures(record, population, self._protocol))
+                progress.update(round_figures(record, folder.population, self._protocol))
                 began, before = time.perf_counter(), began
                 times = {"seconds": began - before, "train_seconds": trained - before}
                 folder.append_engine({"round": round, **times, **asdict(session.facts)})

@@ -8,10 +8,12 @@ from typing import Any
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 import pytest
+import torch
 
 from rayfl import Federation, Inline, Training
 from rayfl.data import Dirichlet, Synthetic
 from rayfl.methods import FedAvg
+from rayfl.training import Client, State
 
 
 @pytest.fixture(scope="session")
@@ -42,6 +44,17 @@ def small(output: Path, **changes: Any) -> Federation:
         "output": str(output),
     }
     return Federation(**(settings | changes))
+
+
+class Poisoned(FedAvg):
+    """Client 2's update is not a number in round 1."""
+
+    async def local_update(self, client: Client, state: State, down: State) -> tuple[dict[str, Any], State]:
+        """Train, then spoil the update."""
+        up, state = await super().local_update(client, state, down)
+        if client.id == 2 and client.round == 1:
+            up = {"weights": up["weights"] * torch.nan}
+        return up, state
 
 
 def bytes_of_run(folder: Path) -> dict[str, bytes]:

@@ -12,7 +12,7 @@ from rayfl.data import IID, Synthetic
 from rayfl.engine import BadUpdate
 from rayfl.methods import FedAvg
 from rayfl.training import Client, State
-from tests.conftest import bytes_of_run, small
+from tests.conftest import Poisoned, bytes_of_run, small
 
 
 def test_cohorts_depend_on_seed_and_round_only(tmp_path: Path) -> None:
@@ -64,17 +64,6 @@ def test_the_users_objects_are_not_changed(tmp_path: Path) -> None:
 def test_averaging_can_be_chosen(tmp_path: Path) -> None:
     runs = [small(tmp_path / a, averaging=a, participation=1.0) for a in ("samples", "uniform")]
     assert runs[0].run().rounds["loss"].tolist() != runs[1].run().rounds["loss"].tolist()
-
-
-class Poisoned(FedAvg):
-    """Client 2's update is not a number in round 1."""
-
-    async def local_update(self, client: Client, state: State, down: State) -> tuple[dict[str, Any], State]:
-        """Train, then spoil the update."""
-        up, state = await super().local_update(client, state, down)
-        if client.id == 2 and client.round == 1:
-            up = {"weights": up["weights"] * torch.nan}
-        return up, state
 
 
 def test_a_bad_update_stops_the_run_with_its_checkpoint_intact(tmp_path: Path) -> None:

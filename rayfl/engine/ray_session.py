@@ -6,7 +6,7 @@ import logging
 import socket
 import threading
 from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -69,6 +69,7 @@ class Cluster:
     def abandon(self) -> None:
         """Give the cluster up before it was used: whoever waits for an error message need not wait for it."""
         self._abandoned.set()
+        self._connecting.add_done_callback(_stop_started)
         self._thread.shutdown(wait=False)
 
     def close(self) -> None:
@@ -76,6 +77,12 @@ class Cluster:
         if self._connecting.result():
             ray.shutdown()
         self._thread.shutdown()
+
+
+def _stop_started(connecting: Future[bool]) -> None:
+    """Stop a cluster that was up before it was given up."""
+    if connecting.exception() is None and connecting.result():
+        ray.shutdown()
 
 
 _ONE_AT_A_TIME = threading.Lock()

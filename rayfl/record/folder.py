@@ -137,6 +137,13 @@ class RunFolder:
         self._population = Population.from_partition(partition)
         self._write(PARTITION, _json(partition))
 
+    @property
+    def population(self) -> Population:
+        """The clients of the run, as ``partition.json`` has them."""
+        if self._population is None:
+            self._population = read_population(self.path)
+        return self._population
+
     def append_metrics(self, record: Mapping[str, Any]) -> None:
         """Append the record of one round to ``metrics.jsonl`` and to the TensorBoard events.
 
@@ -229,9 +236,7 @@ class RunFolder:
 
             where = str(self.path / "tensorboard")
             self._events = SummaryWriter(where, purge_step=self._purge, flush_secs=10)
-        if self._population is None:
-            self._population = read_population(self.path)
-        for tag, value in event_values(record, self._population).items():
+        for tag, value in event_values(record, self.population).items():
             self._events.add_scalar(tag, value, record["round"])
 
     def _close_events(self) -> None:

@@ -17,11 +17,11 @@ import torch
 from rayfl import Inline, Ray, UserError, resumed
 from rayfl.data import IID, Synthetic
 from rayfl.engine import BadUpdate
-from rayfl.methods import Ditto, FedAvg
+from rayfl.methods import Ditto
 from rayfl.record.result import Result
-from rayfl.training import Client, Params, State
+from rayfl.training import Params
 from rayfl.training.state import pack
-from tests.conftest import bytes_of_run, small
+from tests.conftest import Poisoned, bytes_of_run, small
 
 ray: Any = pytest.importorskip("ray")
 
@@ -377,16 +377,6 @@ def test_one_download_and_one_call_per_actor_and_round(
 
 
 # ---- runs that fail
-
-
-class Poisoned(FedAvg):
-    """Client 2's update is not a number in round 1."""
-
-    async def local_update(self, client: Client, state: State, down: State) -> tuple[dict[str, Any], State]:
-        up, state = await super().local_update(client, state, down)
-        if client.id == 2 and client.round == 1:
-            up = {"weights": up["weights"] * torch.nan}
-        return up, state
 
 
 def test_a_failed_run_leaves_nothing_behind(tmp_path: Path, closed: list[Closed]) -> None:
