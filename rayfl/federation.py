@@ -223,6 +223,7 @@ class Federation:
     def _check(self, plan: Plan, data: FederatedData) -> None:
         """Refuse what cannot work before any process is started."""
         net = make_net(plan, data)
+        copy(plan.method).bind(net, len(data), self.seed)
         if net.has_batch_norm:
             if self.training.batch_size == 1:
                 raise UserError(

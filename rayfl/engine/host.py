@@ -127,7 +127,7 @@ class Host:
         self.method = plan.method
         self.device = torch.device(plan.device)
         self.net = make_net(plan, data)
-        self.method.bind(self.net)
+        self.method.bind(self.net, len(data), plan.seed)
         self.initial = self.net.initial(plan.seed).to(self.device)
         self.net.to(self.device)
         self.images = Images(data.pool, self.device, plan.training.dtype, plan.channels_last)

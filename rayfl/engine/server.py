@@ -18,14 +18,14 @@ class Server:
 
     Args:
         plan: the federation.
-        data: for the shape of the net only.
+        data: for the shape of the net and the number of clients.
     """
 
     def __init__(self, plan: Plan, data: FederatedData) -> None:
         torch.set_num_threads(plan.threads)
         self.method = plan.method
         net = make_net(plan, data)
-        self.method.bind(net)
+        self.method.bind(net, len(data), plan.seed)
         self.state: State = self.method.init_server(net.initial(plan.seed))
 
     def download(self, ids: Sequence[int]) -> tuple[State, dict[int, State]]:

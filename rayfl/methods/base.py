@@ -50,17 +50,32 @@ class Method(ABC):
         views: the models that ``scores`` evaluates. ``personal`` is what the client would use; ``global`` is
             the server's model where there is one; further names are components.
         views_without_loss: views whose scores are not logits.
-        net: the net, set when a run is built.
+        net: the net, set when a run is built, as are ``population`` (the number of all clients) and ``seed``.
     """
 
     averaging: Averaging = "samples"
     views: ClassVar[tuple[str, ...]] = ("personal", "global")
     views_without_loss: frozenset[str] = frozenset()
     net: Net
+    population: int
+    seed: int
 
-    def bind(self, net: Net) -> None:
-        """Work out, once per run, which entries of the net are shared. Called before anything else."""
+    def bind(self, net: Net, population: int, seed: int) -> None:
+        """Take up the facts of the run, and refuse what the method cannot do with them.
+
+        Called once per process, and before any is started, ahead of everything else.
+
+        Args:
+            net: the net; which of its entries are shared is worked out here.
+            population: the number of all clients, N.
+            seed: the run's seed, for randomness that client and server have in common.
+
+        Raises:
+            UserError: the method cannot work with this net or this number of clients.
+        """
         self.net = net
+        self.population = population
+        self.seed = seed
         self._shared = frozenset(n for n, module in net.modules_of.items() if self.shared(n, module))
 
     # ---- what is exchanged
