@@ -40,7 +40,7 @@ class Benchmark:
             "rayfl": [sys.executable, str(HERE / "ours.py")],
             **{name: [python, str(PEERS[name])] for name, python in peers.items()},
         }
-        self.runs = 0
+        self.runs = sum(1 for _ in scratch.glob("runs/*"))  # a kept folder may have some
 
     def data(self, workload: str) -> Path:
         """Return the folder with the data of a workload, written on first use."""

@@ -20,6 +20,7 @@ from typing import Any, Literal
 
 import torch
 from torch import Tensor
+from torch._utils import _flatten_dense_tensors
 from torch.utils import _pytree as pytree
 
 from rayfl.errors import UserError
@@ -272,9 +273,11 @@ def _flat(payload: Any) -> tuple[Tensor, Any]:
             x if isinstance(x, Tensor) else torch.tensor(x, dtype=torch.float64, device=device)
             for x in leaves
         ]
+    if not tensors:
+        return torch.zeros(0), (kinds, spec)
     with torch.no_grad():
-        flat = [(t if t.is_floating_point() else t.double()).reshape(-1) for t in tensors]
-        return torch.cat(flat) if flat else torch.zeros(0), (kinds, spec)
+        flat = [t if t.is_floating_point() else t.double() for t in tensors]
+        return _flatten_dense_tensors(flat), (kinds, spec)
 
 
 def _to_cpu(leaf: Any) -> Any:
