@@ -9,21 +9,35 @@ if TYPE_CHECKING:
     from rayfl.errors import UserError
     from rayfl.federation import Federation
     from rayfl.methods import Method
+    from rayfl.models import Models, load_models
     from rayfl.record.result import Result
     from rayfl.training import Training
 
 __version__ = "0.1.0"
 
-__all__ = ["Federation", "Inline", "Method", "Ray", "Result", "Training", "UserError", "resumed"]
+__all__ = [
+    "Federation",
+    "Inline",
+    "Method",
+    "Models",
+    "Ray",
+    "Result",
+    "Training",
+    "UserError",
+    "load_models",
+    "resumed",
+]
 
 _HOME = {
     "Federation": "rayfl.federation",
     "Inline": "rayfl.engine",
     "Method": "rayfl.methods",
+    "Models": "rayfl.models",
     "Ray": "rayfl.engine",
     "Result": "rayfl.record.result",
     "Training": "rayfl.training",
     "UserError": "rayfl.errors",
+    "load_models": "rayfl.models",
     "resumed": "rayfl.configuration",
 }
 

@@ -13,6 +13,7 @@ import yaml
 from jsonargparse import ArgumentError, ArgumentParser, Namespace
 
 from rayfl.errors import UserError
+from rayfl.experiments import expand
 
 if TYPE_CHECKING:
     from rayfl.federation import Federation
@@ -60,7 +61,12 @@ def parser() -> ArgumentParser:
         epilog="Examples: `python -m rayfl.run` runs the default; `--method FedCO2 --method.mu 0.5` chooses "
         "a method and an option of it; `--method.help FedCO2` lists its options.",
     )
-    made.add_argument("--config", action="config", help="YAML file with any of the options below.")
+    made.add_argument(
+        "--config",
+        action="config",
+        help="YAML file with any of the options below; or a table of experiments, of which --row ROW and "
+        "--column COLUMN choose a cell.",
+    )
     made.add_argument(
         "--resume",
         type=str | None,
@@ -88,6 +94,7 @@ def federation_from(arguments: list[str]) -> Federation:
         UserError: a value is impossible, or the folder to resume is not a run.
     """
     made = parser()
+    arguments = expand(arguments)
     config = _parse(made, arguments)
     if config.resume is None:
         return _build(made, config)

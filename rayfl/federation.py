@@ -7,7 +7,7 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from copy import copy
 from dataclasses import asdict
@@ -21,18 +21,19 @@ import torch
 from rayfl.configuration import dump
 from rayfl.data import Data, EmbeddedDigits, FederatedData
 from rayfl.engine.base import Engine, Session
-from rayfl.engine.host import Plan, Report, Scores, make_net
+from rayfl.engine.host import Plan, Report, Scores, bind
 from rayfl.engine.ray_engine import Ray
 from rayfl.errors import UserError
 from rayfl.methods import FedBN, Method
 from rayfl.randomness import generator
+from rayfl.record.cell import Cell
 from rayfl.record.checkpoint import Checkpoints, Manifest
 from rayfl.record.folder import RunFolder, check_unused
 from rayfl.record.metrics import round_figures
 from rayfl.record.progress import Progress, final_table, print_start
 from rayfl.record.protocol import protocol as find_protocol
 from rayfl.record.result import Result
-from rayfl.training import Training
+from rayfl.training import Net, Training
 
 # Defaults may be shared: a run works on copies, and none of its steps changes them.
 DEFAULT_METHOD, DEFAULT_DATA, DEFAULT_TRAINING, DEFAULT_ENGINE = FedBN(), EmbeddedDigits(), Training(), Ray()
@@ -44,8 +45,11 @@ class Federation:
     Args:
         method: what clients compute, what travels, how the server combines it.
         data: the data set and how it is divided.
-        net: name of the net, or ``module.function`` of one's own.
+        net: name of the net, or ``module.function`` of one's own. With a list of them, client k has number
+            k modulo their count: for methods that do not average whole nets.
         clients: number of clients, at least 1.
+        unseen: a domain whose clients never train: they are scored as newcomers, with and without adapting
+            to their images, if the method can.
         participation: share of the clients sampled in a round, in (0, 1].
         rounds: number of rounds, at least 1.
         training: how clients train.
@@ -60,14 +64,16 @@ class Federation:
         output: the run folder; by default a fresh ``runs/<time>-<method>``.
         tensorboard: whether to write TensorBoard events.
         quiet: print nothing but warnings.
+        cell: the cell of a table of experiments that the run is, if it is one; reports go by it.
     """
 
     def __init__(
         self,
         method: Method = DEFAULT_METHOD,
         data: Data = DEFAULT_DATA,
-        net: str = "cnn-b",
+        net: list[str] | str = "cnn-b",
         clients: int = 5,
+        unseen: str | None = None,
         participation: float = 1.0,
         rounds: int = 20,
         training: Training = DEFAULT_TRAINING,
@@ -81,8 +87,10 @@ class Federation:
         output: str | None = None,
         tensorboard: bool = True,
         quiet: bool = False,
+        cell: Cell | None = None,
     ) -> None:
         for name, value, fine, allowed in [
+            ("net", net, len(net) > 0, "a name, or a list of at least one"),
             ("clients", clients, clients >= 1, "at least 1"),
             ("participation", participation, 0 < participation <= 1, "above 0 and at most 1"),
             ("rounds", rounds, rounds >= 1, "at least 1"),
@@ -97,6 +105,7 @@ class Federation:
         self.data = data
         self.net = net
         self.clients = clients
+        self.unseen = unseen
         self.participation = participation
         self.rounds = rounds
         self.training = training
@@ -110,6 +119,7 @@ class Federation:
         self.output = output
         self.tensorboard = tensorboard
         self.quiet = quiet
+        self.cell = cell
         self._protocol = find_protocol(protocol)
         self._resumes = False
 
@@ -131,7 +141,7 @@ class Federation:
         self.engine = copy(self.engine)
         self.engine.resolve()
         with self.engine.preparing():
-            data = self.data.federate(self.clients, self.seed)
+            data = self.federated_data()
             plan = self._plan()
             self._check(plan, data)
             manifest = self._manifest(folder_path) if self._resumes else None
@@ -145,6 +155,9 @@ class Federation:
             if manifest:
                 session.restore(folder_path / "checkpoints", manifest)
             stopped = self._rounds(start, session, folder, scores, progress)
+            remark = self.method.remark(session.figures())
+        if remark:
+            _warn(remark)
         if stopped is None:
             result = folder.finish()
             if not self.quiet:
@@ -172,7 +185,7 @@ class Federation:
                 scores.before_first_round(round, session, self._scores_untrained)
                 report = session.train(
                     round,
-                    self.engine.blocks(self.cohort(round)),
+                    self.engine.blocks(self.cohort(round, session.data.seen)),
                     self.on_bad_update,
                     scores.parts if self._scores_training(evaluates) else (),
                 )
@@ -180,8 +193,12 @@ class Federation:
                 scores.after_training(report)
                 record = _record(round, report, session.data)
                 if evaluates:
-                    current = session.evaluate(round, range(self.clients), scores.parts)
+                    current = session.evaluate(round, range(session.data.seen), scores.parts)
                     record["evaluation"] = scores.evaluation(current, self._protocol.point)
+                    if session.data.unseen:
+                        record["evaluation"] |= scores.unseen(session.unseen(round))
+                if figures := session.figures():
+                    record["figures"] = figures
                 folder.append_metrics(record)
                 progress.update(round_figures(record, folder.population, self._protocol))
                 began, before = time.perf_counter(), began
@@ -195,10 +212,25 @@ class Federation:
                     return round + 1
         return None
 
-    def cohort(self, round: int) -> list[int]:
-        """Return the clients sampled in a round, ascending: uniform, without replacement, at least one."""
-        size = max(1, math.floor(self.participation * self.clients + 1e-9))
-        order = torch.randperm(self.clients, generator=generator(self.seed, "cohort", round))
+    def federated_data(self) -> FederatedData:
+        """Return the data, divided among the clients.
+
+        Raises:
+            UserError: they are missing, or cannot be divided like this.
+        """
+        data = self.data.federate(self.clients, self.seed)
+        return data if self.unseen is None else data.hold_out(self.unseen)
+
+    def cohort(self, round: int, seen: int | None = None) -> list[int]:
+        """Return the clients sampled in a round, ascending: uniform, without replacement, at least one.
+
+        Args:
+            round: from 0.
+            seen: how many clients may train, the first ones; all if not given.
+        """
+        seen = self.clients if seen is None else seen
+        size = max(1, math.floor(self.participation * seen + 1e-9))
+        order = torch.randperm(seen, generator=generator(self.seed, "cohort", round))
         return sorted(order[:size].tolist())
 
     # ---- before the run
@@ -222,22 +254,29 @@ class Federation:
 
     def _check(self, plan: Plan, data: FederatedData) -> None:
         """Refuse what cannot work before any process is started."""
-        net = make_net(plan, data)
-        copy(plan.method).bind(net, len(data), self.seed)
-        if net.has_batch_norm:
+        method = copy(plan.method)
+        nets = bind(method, plan, data)
+        self._check_unseen(plan.method, nets, data)
+        names = [self.net] if isinstance(self.net, str) else self.net
+        normed = [name for name, net in zip(names, nets, strict=True) if net.has_batch_norm]
+        if normed:
+            of_normed = [
+                (i, s) for i, s in enumerate(data.shards[: data.seen]) if nets[i % len(nets)].has_batch_norm
+            ]
             if self.training.batch_size == 1:
                 raise UserError(
-                    f"training.batch_size is 1, but {self.net} has BatchNorm, which needs at least 2 samples "
-                    "to a batch: use a larger batch_size or a net without BatchNorm"
+                    f"training.batch_size is 1, but {normed[0]} has BatchNorm, which needs at least 2 "
+                    "samples to a batch: use a larger batch_size or a net without BatchNorm"
                 )
-            single = [i for i, s in enumerate(data.shards) if len(s.train) == 1]
+            single = [i for i, s in of_normed if len(s.train) == 1]
             if single and self.training.bn_single == "refuse":
+                name = names[single[0] % len(names)]
                 raise UserError(
                     f"client {single[0]} has one training sample ({len(single)} such clients), on which a "
-                    f"net with BatchNorm ({self.net}) cannot train: use fewer clients or another partition, "
+                    f"net with BatchNorm ({name}) cannot train: use fewer clients or another partition, "
                     "or --training.bn_single eval to train them with running statistics"
                 )
-            few = [i for i, s in enumerate(data.shards) if 2 <= self._remainder(len(s.train)) <= 3]
+            few = [i for i, s in of_normed if 2 <= self._remainder(len(s.train)) <= 3]
             if few:
                 _warn(
                     f"client {few[0]} ({len(few)} such clients) has a last batch of 2 or 3 samples, of which "
@@ -249,6 +288,25 @@ class Federation:
                 f"protocol {self.protocol} chooses the round by validation accuracy, and the data have no "
                 "validation part: set data.val_fraction, for example to 0.1, or choose another protocol"
             )
+        if type(method).shared is not Method.shared and method.shares_everything:
+            _warn(
+                f"{type(method).__name__} leaves a part of the net with the clients, such as BatchNorm, and "
+                f"{self.net} has no such part: all of it is averaged"
+            )
+
+    def _check_unseen(self, method: Method, nets: Sequence[Net], data: FederatedData) -> None:
+        """Refuse newcomers who have nothing to be scored on, or to whom the method cannot adapt."""
+        for i, shard in enumerate(data.shards[data.seen :], data.seen):
+            if method.adapts and not nets[i % len(nets)].has_batch_norm:
+                raise UserError(
+                    f"unseen={self.unseen!r}: {type(method).__name__} adapts to a domain by the statistics "
+                    "of BatchNorm, and the net has none: use a net with BatchNorm, such as cnn-b"
+                )
+            if len(shard.test) < 2:
+                raise UserError(
+                    f"unseen={self.unseen!r}: client {i} has {len(shard.test)} test images, and needs at "
+                    "least 2 to be adapted to: use fewer clients"
+                )
 
     def _remainder(self, samples: int) -> int:
         """Return the size of a client's last batch, 0 where it is full or left out."""
@@ -286,12 +344,13 @@ class Federation:
         return manifest
 
     def _print_start(self, path: Path, start: int, data: FederatedData) -> None:
-        sampled = len(self.cohort(0))
+        sampled = len(self.cohort(0, data.seen))
         facts = {
             "method": type(self.method).__name__,
             "data": f"{type(self.data).__name__}, {type(self.data.partition).__name__}",
-            "net": self.net,
-            "clients": f"{self.clients}, {sampled} in a round",
+            "net": self.net if isinstance(self.net, str) else ", ".join(self.net),
+            "clients": f"{self.clients}, {sampled} in a round"
+            + (f", {data.unseen} unseen ({self.unseen})" if data.unseen else ""),
             "rounds": str(self.rounds) + (f", from {start + 1} on" if start else ""),
             "engine": self.engine.describe(),
             "protocol": self.protocol,
@@ -323,7 +382,7 @@ class Standing:
     """
 
     def __init__(self, data: FederatedData, progress: Mapping[str, Any]) -> None:
-        self._clients = len(data.shards)
+        self._clients, self._seen = len(data), data.seen
         has_val = any(len(s.val) for s in data.shards)
         self.parts: tuple[str, ...] = ("val", "test") if has_val else ("test",)
         self._trained: dict[str, Any] = progress.get("after_training", {})
@@ -331,7 +390,7 @@ class Standing:
     def before_first_round(self, round: int, session: Session, wanted: bool) -> None:
         """Score the initial model of every client, where unsampled clients will count by it."""
         if wanted and round == 0:
-            self._keep(session.evaluate(round, range(self._clients), self.parts))
+            self._keep(session.evaluate(round, range(self._seen), self.parts))
 
     def after_training(self, report: Report) -> None:
         """Keep the scores of the clients that were just trained."""
@@ -348,6 +407,13 @@ class Standing:
                 for view, parts in self._trained.items()
             }
         return found
+
+    def unseen(self, found: Mapping[str, dict[int, Scores]]) -> dict[str, Any]:
+        """Return what clients that never train add to the ``evaluation``: a point for each way to score."""
+        points: dict[str, Any] = {point: {} for point in found}
+        for point, scores in found.items():
+            self._fill(points[point], scores)
+        return points
 
     def progress(self) -> dict[str, Any]:
         """Return what a checkpoint has to keep."""

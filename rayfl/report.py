@@ -1,4 +1,4 @@
-"""``python -m rayfl.report RUN...``: compare runs in a table, and draw their curves."""
+"""``python -m rayfl.report RUN...``: compare runs in a table, also with a paper's, and draw their curves."""
 
 import sys
 from collections.abc import Sequence
@@ -6,11 +6,13 @@ from pathlib import Path
 
 import jsonargparse
 from rich.console import Console
+from rich.table import Table
 from rich.text import Text
 
 from rayfl.errors import UserError
 from rayfl.record.compare import comparison, group_runs
 from rayfl.record.draw import draw
+from rayfl.record.printed import compare, compared, find_printed, footnotes, run_folders
 from rayfl.record.result import Result
 
 
@@ -20,7 +22,16 @@ def parser() -> jsonargparse.ArgumentParser:
         prog="python -m rayfl.report",
         description="Compare runs: accuracies (mean ± std over seeds) and traffic in a table, curves as PNG.",
     )
-    made.add_argument("runs", nargs="+", metavar="RUN", type=str, help="run folders")
+    made.add_argument("runs", nargs="+", metavar="RUN", type=str, help="run folders, or folders of them")
+    made.add_argument(
+        "--against",
+        nargs=2,
+        type=str,
+        default=None,
+        metavar=("PAPER", "TABLE"),
+        help="show runs of a table of experiments beside the numbers that the paper prints, cell by cell, as "
+        "in --against fedco2 t3; the other options have no effect then",
+    )
     made.add_argument("--plot-dir", type=str | None, default=None, metavar="DIR", help="where the curves go")
     made.add_argument(
         "--view",
@@ -53,7 +64,7 @@ def report(runs: Sequence[str], plot_dir: str | None = None, view: str | None = 
         UserError: a folder is no run folder or damaged, or an option fits no run.
     """
     keys = [key.strip() for key in by.split(",") if key.strip()]
-    folders = list(dict.fromkeys(Path(run) for run in runs))
+    folders = run_folders([Path(run) for run in runs])
     loaded = [Result.load(folder) for folder in folders]
     views = {name for run in loaded for _, name in run.history.views()}
     if view is not None and view not in views:
@@ -61,22 +72,50 @@ def report(runs: Sequence[str], plot_dir: str | None = None, view: str | None = 
             f"--view {view}: no run has this view; there are {', '.join(sorted(views)) or 'none'}"
         )
     groups = group_runs(loaded, keys)
-    table = comparison(groups, view, keys)
-    console = Console(highlight=False)
-    # Lines too long for the terminal still show every figure; a table squeezed into it would not.
-    needed = console.measure(table, options=console.options.update(max_width=1000)).maximum
-    console.width = max(console.width, needed)
-    console.print(table)
+    console = show(comparison(groups, view, keys))
     if plot_dir is not None:
         for path in draw(groups, Path(plot_dir), view, keys):
             console.print(Text(str(path)), soft_wrap=True)
+
+
+def report_against(runs: Sequence[str], paper: str, table: str) -> None:
+    """Print the cells of a table of experiments beside the numbers that the paper prints.
+
+    Args:
+        runs: run folders, or folders of them; runs of other tables are passed over.
+        paper: the paper, such as ``fedco2``.
+        table: the table, such as ``t3``.
+
+    Raises:
+        UserError: there is no such table, or no run of it.
+    """
+    printed = find_printed(paper, table)
+    entries = compare(printed.name, run_folders([Path(run) for run in runs]))
+    console = show(compared(entries, printed))
+    for line in footnotes(entries, printed):
+        console.print(Text(line), soft_wrap=True)
+
+
+def show(table: Table) -> Console:
+    """Print a table at its full width, and return the console.
+
+    Lines too long for the terminal still show every figure; a table squeezed into it would not.
+    """
+    console = Console(highlight=False)
+    needed = console.measure(table, options=console.options.update(max_width=1000)).maximum
+    console.width = max(console.width, needed)
+    console.print(table)
+    return console
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line and return its exit code: 2 for an error of the user's, told in one line."""
     options = parser().parse_args(arguments)
     try:
-        report(options.runs, options.plot_dir, options.view, options.by)
+        if options.against is not None:
+            report_against(options.runs, *options.against)
+        else:
+            report(options.runs, options.plot_dir, options.view, options.by)
     except UserError as error:
         print(f"error: {error}", file=sys.stderr)
         return 2

@@ -19,7 +19,7 @@ from rayfl.methods import METHODS, FedAvg
 from rayfl.training import examples
 from rayfl.training.state import take_apart
 from tests.conftest import bytes_of_run, small
-from tests.methods.federate import Run, assert_same, ragged
+from tests.methods.federate import Run, assert_same, net_of, ragged
 
 pytestmark = [
     pytest.mark.gpu,
@@ -33,7 +33,7 @@ COHORTS = [[0, 1, 2, 3], [1, 3], [0, 1, 2, 3]]
 def plan(name: str, device: str, execution: Any = "loop") -> Plan:
     """A plan in float64 that uses every part of the update."""
     training = Training(batch_size=8, lr=0.1, momentum=0.5, clip=5.0, weight_decay=1e-3, precision="float64")
-    return Plan(METHODS[name](), "cnn-b", training, seed=3, execution=execution, device=device)
+    return Plan(METHODS[name](), net_of(name, "cnn-b"), training, seed=3, execution=execution, device=device)
 
 
 def run(made: Plan) -> Run:

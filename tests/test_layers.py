@@ -20,8 +20,8 @@ LAYERS = [
     {"methods"},
     {"record"},
     {"engine"},
-    {"federation", "configuration"},
-    {"run", "report"},
+    {"federation", "configuration", "experiments", "models"},
+    {"run", "report", "table", "figure"},
 ]
 RANK = {name: rank for rank, names in enumerate(LAYERS) for name in names}
 APART = {("data", "nets"), ("record", "methods")}  # on either side of no arrow: neither imports the other

@@ -9,6 +9,7 @@ import pytest
 from rayfl import Federation, Inline, Training
 from rayfl.data import CIFAR10, IID, EmbeddedDigits, Pathological, Synthetic
 from rayfl.methods import METHODS
+from tests.methods.federate import net_of
 
 ROUNDS = {"FedCO2": 2}  # two nets, two phases and four foreign classifiers: a round takes four times as long
 
@@ -41,7 +42,7 @@ def test_every_method_learns_digits_of_five_domains(tmp_path: Path, name: str) -
         tmp_path / "run",
         name,
         data=EmbeddedDigits(),
-        net="cnn-b",
+        net=net_of(name, "cnn-b"),
         clients=5,
         rounds=ROUNDS.get(name, 3),
         training=Training(lr=0.1, batch_size=64),

@@ -58,9 +58,16 @@ class Data(ABC):
             UserError: if files are missing, damaged or differ from the published ones.
         """
 
+    def divide(self, pool: Pool, seed: int) -> Pool:
+        """Return the pool with the division into parts that belongs to a seed.
+
+        Most data sets come divided: they have one division, whatever the seed.
+        """
+        return pool
+
     def settings(self) -> dict[str, Any]:
         """Return the class name and the constructor's arguments, but for those that say where files lie."""
-        arguments = settings_of(self, leave_out=("root", "verify", "download", "partition"))
+        arguments = settings_of(self, leave_out=("root", "verify", "download", "cache", "partition"))
         return arguments | {"partition": self.partition.settings()}
 
     def federate(self, clients: int, seed: int) -> FederatedData:
@@ -76,8 +83,8 @@ class Data(ABC):
         """
         if clients < 1:
             raise UserError(f"clients must be at least 1, not {clients}")
-        pool = self.load()
         seed = seed if self.seed is None else self.seed
+        pool = self.divide(self.load(), seed)
         for origin, what in ((TRAIN, "training"), (TEST, "test")):
             size = len(pool.indices(origin))
             if clients > size:
@@ -87,6 +94,13 @@ class Data(ABC):
                 )
         shards = self.partition.assign(pool, clients, numpy_generator(seed, "partition"))
         if self.val_fraction:
+            for client, shard in enumerate(shards):
+                if len(shard.train) == 1:
+                    raise UserError(
+                        f"val_fraction={self.val_fraction:g}: client {client} of {clients} has one training "
+                        "sample, which leaves nothing to train on or nothing to validate with: use fewer "
+                        "clients, or a partition that is less uneven"
+                    )
             shards = [
                 _carve(pool, shard, self.val_fraction, numpy_generator(seed, "validation", client))
                 for client, shard in enumerate(shards)

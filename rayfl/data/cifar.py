@@ -1,12 +1,14 @@
 """CIFAR-10 and CIFAR-100 (Krizhevsky, 2009) from the files for Python, in torchvision's layout."""
 
-from abc import abstractmethod
+import math
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 
+from rayfl.data.federated import FederatedData
 from rayfl.data.files import REPLACE, Published, images_and_labels, unpickle
+from rayfl.data.noise import noise_levels, with_noise
 from rayfl.data.partition import Partition
 from rayfl.data.pool import TEST, TRAIN, Pool
 from rayfl.errors import UserError
@@ -21,56 +23,102 @@ class _Cifar(Published):
     _meta: tuple[str, str]  # name, MD5
     _mean: tuple[float, ...]
     _std: tuple[float, ...]
+    _labels: tuple[str, str]  # what they are called in a batch, what their names are called in the meta file
+    _others: tuple[tuple[str, str, str], ...] = ()  # other labels: field of Pool, and the two as above
 
-    @property
-    @abstractmethod
-    def _keys(self) -> tuple[str, str]:
-        """Names of the labels in a batch and of the class names in the meta file."""
+    def __init__(
+        self,
+        root: str | None = None,
+        partition: Partition | None = None,
+        val_fraction: float = 0.0,
+        seed: int | None = None,
+        verify: bool = True,
+        download: bool = False,
+        noise: float = 0.0,
+        augment: Literal["none", "fedgh"] = "none",
+    ) -> None:
+        """Keep and check the settings.
+
+        Args:
+            root: folder that holds the data set's folder.
+            partition: how samples are divided among clients; IID by default.
+            val_fraction: fraction of every client's training samples that becomes its validation part.
+            seed: seed of the partition and the validation part; the run's seed if not given.
+            verify: whether files must have the published checksums.
+            download: whether missing files are fetched into root (by torchvision).
+            noise: standard deviation, in units of 0 to 255, of Gaussian noise in the images of the last
+                client; the first has none, and from client to client it rises evenly.
+            augment: "fedgh" flips, erases parts of and shifts training images at random (Yi et al., MM 2023).
+
+        Raises:
+            UserError: if a value is out of its range.
+        """
+        super().__init__(root, partition, val_fraction, seed, verify, download)
+        if not (noise >= 0 and math.isfinite(noise)):
+            raise UserError(f"{type(self).__name__}: noise must be a number of at least 0, not {noise}")
+        if augment not in ("none", "fedgh"):
+            raise UserError(f'{type(self).__name__}: augment must be "none" or "fedgh", not "{augment}"')
+        self.noise = noise
+        self.augment = augment
 
     def files(self) -> list[str]:
         """Return the names of the meta file and of the batches."""
         return [f"{self._folder}/{name}" for name, *_ in (self._meta, *self._files)]
 
+    def federate(self, clients: int, seed: int) -> FederatedData:
+        """Load the data set, divide it, and add the noise (see :meth:`rayfl.data.Data.federate`)."""
+        if self.noise:
+            noise_levels(self.noise, clients)  # refuses what cannot be before files are read
+        data = super().federate(clients, seed)
+        return with_noise(data, self.noise, seed if self.seed is None else self.seed) if self.noise else data
+
     def load(self) -> Pool:
         """Read all batches."""
         folder = self.folder() / self._folder
-        label_key, names_key = self._keys
         meta_name, meta_md5 = self._meta
-        names = self._content(folder / meta_name, meta_md5, names_key)
-        batches = [self._batch(folder / file, md5, label_key, len(names)) for file, md5, _ in self._files]
-        images = np.concatenate([b for b, _ in batches])
+        self.check(folder / meta_name, meta_md5)
+        meta = unpickle(folder / meta_name)
+        names = _entry(folder / meta_name, meta, self._labels[1])
+        batches = [self._batch(folder / file, md5, meta) for file, md5, _ in self._files]
+        fields = {name: np.concatenate([b[name] for b in batches]) for name in batches[0]}
         return Pool(
-            images=images,
-            labels=np.concatenate([labels for _, labels in batches]),
-            domains=np.zeros(len(images), np.int64),
+            images=fields["images"],
+            labels=fields["labels"],
+            superclasses=fields.get("superclasses"),
+            subclasses=fields.get("subclasses"),
+            domains=np.zeros(len(fields["images"]), np.int64),
             origin=np.concatenate(
-                [np.full(len(b), o, np.uint8) for (b, _), (*_, o) in zip(batches, self._files)]
+                [np.full(len(b["images"]), o, np.uint8) for b, (*_, o) in zip(batches, self._files)]
             ),
             class_names=tuple(names),
             domain_names=(type(self).__name__,),
             mean=self._mean,
             std=self._std,
+            augment=self.augment,
         )
 
-    def _content(self, path: Path, md5: str, key: str) -> Any:
+    def _batch(self, path: Path, md5: str, meta: dict[str, Any]) -> dict[str, np.ndarray]:
+        """Return images, uint8 [n, 3, 32, 32], and every kind of labels, int64 [n]."""
         self.check(path, md5)
         content = unpickle(path)
-        if key not in content:
-            raise UserError(f'{path} has no entry "{key}": {REPLACE}')
-        return content[key]
-
-    def _batch(self, path: Path, md5: str, label_key: str, classes: int) -> tuple[np.ndarray, np.ndarray]:
-        """Return images uint8 [n, 3, 32, 32] and labels int64 [n]."""
-        self.check(path, md5)
-        content = unpickle(path)
-        rows, labels = content.get("data"), content.get(label_key)
+        rows = content.get("data")
         if not (isinstance(rows, np.ndarray) and rows.dtype == np.uint8 and rows.shape[1:] == (3072,)):
             raise UserError(f'{path} has no entry "data" of rows of 3,072 bytes: {REPLACE}')
-        if not isinstance(labels, list) or not all(isinstance(label, int) for label in labels):
-            raise UserError(f'{path} has no entry "{label_key}" with a list of whole numbers: {REPLACE}')
-        images, numbers = rows.reshape(-1, 3, 32, 32), np.array(labels, np.int64)
-        images_and_labels(path, images, numbers, classes)
-        return images, numbers
+        batch = {"images": rows.reshape(-1, 3, 32, 32)}
+        for field, key, names_key in (("labels", *self._labels), *self._others):
+            labels = content.get(key)
+            if not isinstance(labels, list) or not all(isinstance(label, int) for label in labels):
+                raise UserError(f'{path} has no entry "{key}" with a list of whole numbers: {REPLACE}')
+            batch[field] = np.array(labels, np.int64)
+            names = _entry(path.parent / self._meta[0], meta, names_key)
+            images_and_labels(path, batch["images"], batch[field], len(names))
+        return batch
+
+
+def _entry(path: Path, content: dict[str, Any], key: str) -> Any:
+    if key not in content:
+        raise UserError(f'{path} has no entry "{key}": {REPLACE}')
+    return content[key]
 
 
 class CIFAR10(_Cifar):
@@ -91,10 +139,7 @@ class CIFAR10(_Cifar):
     _meta = ("batches.meta", "5ff9c542aee3614f3951f8cda6e48888")
     _mean = (0.4914, 0.4822, 0.4465)
     _std = (0.2023, 0.1994, 0.2010)
-
-    @property
-    def _keys(self) -> tuple[str, str]:
-        return "labels", "label_names"
+    _labels = ("labels", "label_names")
 
 
 class CIFAR100(_Cifar):
@@ -121,6 +166,8 @@ class CIFAR100(_Cifar):
         verify: bool = True,
         download: bool = False,
         labels: str = "fine",
+        noise: float = 0.0,
+        augment: Literal["none", "fedgh"] = "none",
     ) -> None:
         """Keep and check the settings.
 
@@ -132,15 +179,18 @@ class CIFAR100(_Cifar):
             verify: whether files must have the published checksums.
             download: whether missing files are fetched into root (by torchvision).
             labels: "fine" (100 classes) or "coarse" (20 superclasses).
+            noise: standard deviation, in units of 0 to 255, of Gaussian noise in the images of the last
+                client; the first has none, and from client to client it rises evenly.
+            augment: "fedgh" flips, erases parts of and shifts training images at random (Yi et al., MM 2023).
 
         Raises:
             UserError: if a value is out of its range.
         """
-        super().__init__(root, partition, val_fraction, seed, verify, download)
+        super().__init__(root, partition, val_fraction, seed, verify, download, noise, augment)
         if labels not in ("fine", "coarse"):
             raise UserError(f'CIFAR100: labels must be "fine" or "coarse", not "{labels}"')
         self.labels = labels
-
-    @property
-    def _keys(self) -> tuple[str, str]:
-        return f"{self.labels}_labels", f"{self.labels}_label_names"
+        kinds = {kind: (f"{kind}_labels", f"{kind}_label_names") for kind in ("fine", "coarse")}
+        self._labels = kinds[labels]
+        other = ("superclasses", *kinds["coarse"]) if labels == "fine" else ("subclasses", *kinds["fine"])
+        self._others = (other,)

@@ -15,6 +15,7 @@ from rayfl.data.pool import PARTS, Pool
 from rayfl.errors import UserError
 
 _COLUMNS = 20
+_SIDE = 64  # pixels; larger images are shown smaller
 
 
 def contact_sheet(output: str, data: Data | None = None, part: str = "train", rows: int = 4) -> None:
@@ -45,7 +46,7 @@ def contact_sheet(output: str, data: Data | None = None, part: str = "train", ro
     ]
     figure = matplotlib.figure.Figure(figsize=(8, len(blocks) * (8 * rows / (shown * each) + 0.35)))
     axes = figure.subplots(len(blocks), squeeze=False)[:, 0]
-    step = each * pool.shape[2]
+    step = blocks[0].shape[1] / shown
     for axis, block, name in zip(axes, blocks, pool.domain_names):
         axis.imshow(block, interpolation="nearest")
         axis.set_title(name, loc="left", fontsize=8, pad=2)
@@ -60,8 +61,10 @@ def contact_sheet(output: str, data: Data | None = None, part: str = "train", ro
 
 
 def _block(pool: Pool, domain: int, origin: int, shown: int, each: int, rows: int) -> np.ndarray:
-    """Return [rows * H, shown * each * W, 3], 0 to 1: evenly spaced samples of each class, else blank."""
+    """Return [rows * h, shown * each * w, 3], 0 to 1: evenly spaced samples of each class, else blank."""
     channels, height, width = pool.shape
+    coarse = max(1, min(height, width) // _SIDE)  # pixels to each side that become one
+    height, width = height // coarse, width // coarse
     low, high = (0.0, 255.0) if pool.images.dtype == np.uint8 else np.percentile(pool.images[:500], (1, 99))
     tiles = np.ones((rows, shown, each, channels, height, width))
     for c in range(shown):
@@ -69,7 +72,9 @@ def _block(pool: Pool, domain: int, origin: int, shown: int, each: int, rows: in
         if len(mine):
             some = np.unique(np.linspace(0, len(mine) - 1, rows * each).round().astype(int))
             for k, image in enumerate((pool.images[mine[some]] - low) / (high - low)):
-                tiles[k // each, c, k % each] = image.clip(0, 1)
+                cut = image[:, : height * coarse, : width * coarse]
+                small = cut.reshape(channels, height, coarse, width, coarse).mean(axis=(2, 4))
+                tiles[k // each, c, k % each] = small.clip(0, 1)
     sheet = tiles.transpose(0, 4, 1, 2, 5, 3).reshape(rows * height, shown * each * width, channels)
     return sheet[..., :3] if channels >= 3 else np.repeat(sheet[..., :1], 3, axis=2)
 

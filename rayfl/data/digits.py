@@ -3,7 +3,6 @@
 import functools
 import logging
 import os
-import sys
 import tempfile
 from collections.abc import Callable
 from importlib.metadata import version
@@ -13,6 +12,7 @@ import numpy as np
 from PIL import Image, ImageDraw, ImageFont
 
 from rayfl.data.base import Data
+from rayfl.data.cache import cache_folder
 from rayfl.data.partition import DomainPerClient, Partition
 from rayfl.data.pool import TEST, TRAIN, VAL, Pool
 from rayfl.randomness import numpy_generator
@@ -236,19 +236,6 @@ def _patches(n: int, origin: int, rng: np.random.Generator) -> np.ndarray:
     x = rng.integers(left, right - SIDE + 1, size=n)
     patches = np.stack([photos[p, b : b + SIDE, a : a + SIDE] for p, b, a in zip(which, y, x)])
     return patches.transpose(0, 3, 1, 2) / 255
-
-
-def cache_folder() -> Path:
-    """Return the folder for caches: RAYFL_CACHE, or rayfl's folder where the platform keeps caches."""
-    if chosen := os.environ.get("RAYFL_CACHE"):
-        return Path(chosen).expanduser()
-    if sys.platform == "win32":
-        base = os.environ.get("LOCALAPPDATA") or Path.home() / "AppData" / "Local"
-    elif sys.platform == "darwin":
-        base = Path.home() / "Library" / "Caches"
-    else:
-        base = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
-    return Path(base) / "rayfl"
 
 
 def _fingerprint() -> str:

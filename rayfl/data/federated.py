@@ -2,12 +2,13 @@
 
 import hashlib
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
 
 from rayfl.data.pool import PARTS, Pool, Shard
+from rayfl.errors import UserError
 
 _ROWS, _COLUMNS = 24, 20  # of the printed label matrix
 
@@ -20,18 +21,66 @@ class FederatedData:
         pool: the data set.
         shards: the clients' data, in the order of client numbers.
         settings: how they were made: data set, partition, seed; plain JSON values.
+        unseen: how many clients, the last ones, are only scored and never train.
     """
 
     pool: Pool
     shards: tuple[Shard, ...]
     settings: Mapping[str, Any] = field(default_factory=dict)
+    unseen: int = 0
 
     def __len__(self) -> int:
         return len(self.shards)
 
+    @property
+    def seen(self) -> int:
+        """How many clients may train: the first ones."""
+        return len(self.shards) - self.unseen
+
+    def hold_out(self, domain: str) -> "FederatedData":
+        """Return the data with the clients of a domain last, as unseen ones; the others keep their order.
+
+        Raises:
+            UserError: if there is no such domain, if no client has it or all clients do, or if a client has
+                it together with other domains.
+        """
+        names = self.pool.domain_names
+        if domain not in names:
+            raise UserError(f"unseen={domain!r}: the data have no such domain, only {', '.join(names)}")
+        number = names.index(domain)
+        mixed = [
+            i
+            for i, s in enumerate(self.shards)
+            if s.domain is None and any((self.pool.domains[s.part(p)] == number).any() for p in PARTS)
+        ]
+        if mixed:
+            raise UserError(
+                f"unseen={domain!r}: client {mixed[0]} has images of this domain together with others, so "
+                "that they would be trained on: use a partition that gives every client one domain, such as "
+                "DomainPerClient"
+            )
+        held = [s for s in self.shards if s.domain == number]
+        rest = [s for s in self.shards if s.domain != number]
+        if not held or not rest:
+            whose = "no client has" if not held else "all clients have"
+            raise UserError(f"unseen={domain!r}: {whose} this domain; use more clients or another domain")
+        return replace(self, shards=(*rest, *held), unseen=len(held))
+
     def label_matrix(self, part: str = "train") -> np.ndarray:
         """Return how many samples of each class each client has: int64 [clients, classes]."""
-        labels, classes = self.pool.labels, self.pool.classes
+        return self._counts_of(self.pool.labels, self.pool.classes, part)
+
+    def subclass_matrix(self, part: str = "train") -> np.ndarray:
+        """Return how many samples of each subclass each client has: int64 [clients, subclasses].
+
+        Raises:
+            ValueError: if the data set has no subclasses.
+        """
+        if self.pool.subclasses is None:
+            raise ValueError("the data set has no subclasses")
+        return self._counts_of(self.pool.subclasses, int(self.pool.subclasses.max()) + 1, part)
+
+    def _counts_of(self, labels: np.ndarray, classes: int, part: str) -> np.ndarray:
         return np.array(
             [np.bincount(labels[s.part(part)], minlength=classes) for s in self.shards], dtype=np.int64
         )
@@ -48,14 +97,14 @@ class FederatedData:
             client's label distribution and that of all clients' samples together; ``label_entropy``: mean
             entropy of the clients' label distributions in bits, with ``pooled_label_entropy`` as its upper
             reference; ``classes_min``, ``classes_mean``, ``classes_max``: classes per client;
-            ``samples_min``, ``samples_median``, ``samples_max``: training samples per client.
+            ``samples_min``, ``samples_median``, ``samples_max``: training samples per client. For data sets
+            with subclasses also ``subclass_distance``: the first figure for subclasses in place of labels.
         """
         matrix = self.label_matrix("train")
-        shares = matrix / np.maximum(matrix.sum(axis=1, keepdims=True), 1)
-        pooled = matrix.sum(axis=0) / max(matrix.sum(), 1)
+        shares, pooled = _shares(matrix)
         classes, samples = (matrix > 0).sum(axis=1), matrix.sum(axis=1)
-        return {
-            "label_distance": float(0.5 * np.abs(shares - pooled).sum(axis=1).mean()),
+        figures = {
+            "label_distance": _distance(matrix),
             "label_entropy": float(_entropy(shares).mean()),
             "pooled_label_entropy": float(_entropy(pooled)),
             "classes_min": int(classes.min()),
@@ -65,19 +114,25 @@ class FederatedData:
             "samples_median": float(np.median(samples)),
             "samples_max": int(samples.max()),
         }
+        if self.pool.subclasses is not None:
+            figures["subclass_distance"] = _distance(self.subclass_matrix("train"))
+        return figures
 
     def describe(self) -> dict[str, Any]:
         """Return everything that is recorded about the division, as plain JSON values.
 
-        Each client's ``sha256`` is that of its train, val and test indices, one after the other, as
-        little-endian 64-bit integers.
+        Each client has its number of samples of every class in ``labels``, and of every subclass in
+        ``subclasses`` where the data set has them. Its ``sha256`` is that of its train, val and test indices,
+        one after the other, as little-endian 64-bit integers.
         """
-        matrices = {part: self.label_matrix(part) for part in PARTS}
+        matrices = {"labels": {part: self.label_matrix(part) for part in PARTS}}
+        if self.pool.subclasses is not None:
+            matrices["subclasses"] = {part: self.subclass_matrix(part) for part in PARTS}
         clients = [
             {
                 "domain": s.domain,
                 **{part: len(s.part(part)) for part in PARTS},
-                "labels": {part: matrices[part][i].tolist() for part in PARTS},
+                **{kind: {part: m[part][i].tolist() for part in PARTS} for kind, m in matrices.items()},
                 "sha256": hashlib.sha256(
                     b"".join(s.part(p).astype("<i8").tobytes() for p in PARTS)
                 ).hexdigest(),
@@ -91,6 +146,7 @@ class FederatedData:
             "domain_names": list(self.pool.domain_names),
             "skew": self.skew(),
             "clients": clients,
+            "unseen": self.unseen,
         }
 
     def table(self) -> str:
@@ -115,6 +171,10 @@ class FederatedData:
             f"label skew: distance from the pooled labels {skew['label_distance']:.3f} (0 none, 1 all), "
             f"entropy {skew['label_entropy']:.2f} of {skew['pooled_label_entropy']:.2f} bits"
         )
+        if "subclass_distance" in skew:
+            lines.append(
+                f"subclass skew: distance from the pooled subclasses {skew['subclass_distance']:.3f}"
+            )
         lines.append(
             f"per client: {skew['classes_min']} to {skew['classes_max']} classes, {skew['samples_min']} to "
             f"{skew['samples_max']} training samples (median {skew['samples_median']:g})"
@@ -130,6 +190,18 @@ class FederatedData:
         order = np.argsort(-matrix, axis=1, kind="stable")[:, :3]
         words = [", ".join(f"{names[c]} {row[c]}" for c in top if row[c]) for row, top in zip(matrix, order)]
         return [held, ["largest classes", *words]]
+
+
+def _shares(matrix: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Return the distribution of each row of counts, and that of all rows together."""
+    shares = matrix / np.maximum(matrix.sum(axis=1, keepdims=True), 1)
+    return shares, matrix.sum(axis=0) / max(matrix.sum(), 1)
+
+
+def _distance(matrix: np.ndarray) -> float:
+    """Return the mean total variation distance between the rows' distributions and the pooled one."""
+    shares, pooled = _shares(matrix)
+    return float(0.5 * np.abs(shares - pooled).sum(axis=1).mean())
 
 
 def _entropy(shares: np.ndarray) -> np.ndarray:

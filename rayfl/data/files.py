@@ -5,7 +5,7 @@ import io
 import pickle
 from abc import abstractmethod
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Literal, TypeVar
 
 import numpy as np
 
@@ -16,11 +16,33 @@ from rayfl.errors import UserError
 REPLACE = "replace it by a fresh copy (delete it and use download=True, or copy it again)"
 
 
+def check_sum(path: Path, published: str, kind: Literal["md5", "sha256"] = "md5") -> None:
+    """Check that a file is the published one.
+
+    Raises:
+        UserError: if its checksum differs.
+    """
+    with path.open("rb") as file:
+        found = hashlib.file_digest(file, lambda: hashlib.new(kind, usedforsecurity=False)).hexdigest()
+    if found != published:
+        raise UserError(
+            f"{path} is not the published file: its {kind.upper()} is {found}, not {published}. It may be "
+            f"damaged or incomplete: {REPLACE}; or read it as it is with verify=False (--data.verify false)"
+        )
+
+
 def _latin1(text: str, encoding: str) -> bytes:
     """Stand in for ``codecs.encode``, which pickles of Python 3 name where they hold bytes."""
     if encoding != "latin1":
         raise pickle.UnpicklingError(f"it holds bytes in the encoding {encoding}")
     return text.encode("latin1")
+
+
+def _frombuffer(
+    buffer: bytes, dtype: np.dtype, shape: tuple[int, ...], order: Literal["C", "F"]
+) -> np.ndarray:
+    """Stand in for NumPy's function that newer pickles name where they hold an array."""
+    return np.frombuffer(buffer, dtype).reshape(shape, order=order)
 
 
 _reconstruct = np.empty(0).__reduce__()[0]  # the function that pickled arrays name; its module has moved
@@ -31,6 +53,8 @@ _ADMITTED: dict[tuple[str, str], Any] = {
     ("numpy._core.multiarray", "_reconstruct"): _reconstruct,
     ("numpy", "ndarray"): np.ndarray,
     ("numpy", "dtype"): np.dtype,
+    ("numpy.core.numeric", "_frombuffer"): _frombuffer,
+    ("numpy._core.numeric", "_frombuffer"): _frombuffer,
     ("_codecs", "encode"): _latin1,
 }
 
@@ -44,8 +68,11 @@ class _Unpickler(pickle.Unpickler):
         return _ADMITTED[module, name]
 
 
-def unpickle(path: Path) -> dict[str, Any]:
-    """Read a pickled dictionary of NumPy arrays, lists, numbers and strings.
+T = TypeVar("T", dict, tuple)
+
+
+def unpickle(path: Path, kind: type[T] = dict) -> T:
+    """Read a pickled dictionary or tuple of NumPy arrays, lists, numbers and strings.
 
     Raises:
         UserError: if the file is damaged, or names anything else.
@@ -54,10 +81,12 @@ def unpickle(path: Path) -> dict[str, Any]:
         content = _Unpickler(io.BytesIO(path.read_bytes()), encoding="latin1").load()
     except Exception as error:  # a damaged pickle can raise nearly anything
         raise UserError(
-            f"{path} cannot be read as a pickled dictionary of arrays ({error}): {REPLACE}"
+            f"{path} cannot be read as a pickled {kind.__name__} of arrays ({error}): {REPLACE}"
         ) from None
-    if not isinstance(content, dict):
-        raise UserError(f"{path} holds a {type(content).__name__} where a dictionary is needed: {REPLACE}")
+    if not isinstance(content, kind):
+        raise UserError(
+            f"{path} holds a {type(content).__name__} where a {kind.__name__} is needed: {REPLACE}"
+        )
     return content
 
 
@@ -152,12 +181,5 @@ class Published(Data):
                 "root to the right folder, use download=True to fetch it, or get it from "
                 f"{self.source}"
             )
-        if not self.verify:
-            return
-        with path.open("rb") as file:
-            found = hashlib.file_digest(file, lambda: hashlib.md5(usedforsecurity=False)).hexdigest()
-        if found != md5:
-            raise UserError(
-                f"{path} is not the published file: its MD5 is {found}, not {md5}. It may be damaged or "
-                f"incomplete: {REPLACE}; or read it as it is with verify=False (--data.verify false)"
-            )
+        if self.verify:
+            check_sum(path, md5)

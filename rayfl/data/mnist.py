@@ -4,6 +4,7 @@ import bz2
 import gzip
 import math
 import zlib
+from abc import abstractmethod
 from pathlib import Path
 
 import numpy as np
@@ -17,12 +18,24 @@ from rayfl.errors import UserError
 class _Digits(Published):
     """What both data sets share: grey images of digits in two files or pairs of files."""
 
-    def _pool(self, train: tuple[np.ndarray, np.ndarray], test: tuple[np.ndarray, np.ndarray]) -> Pool:
-        """Pool grey images uint8 [n, H, W] with their labels."""
+    @abstractmethod
+    def read(self) -> list[tuple[np.ndarray, np.ndarray]]:
+        """Return the training and the test images, grey, uint8 [n, H, W], each with labels, int64 [n].
+
+        Raises:
+            UserError: if files are missing, damaged or differ from the published ones.
+        """
+
+    def load(self) -> Pool:
+        """Read both parts, enlarge the images to 28 pixels if need be, and repeat them on three channels."""
+        train, test = self.read()
         grey = np.concatenate([train[0], test[0]])
+        if grey.shape[1:] != (28, 28):
+            size, smooth = (28, 28), Image.Resampling.BILINEAR
+            grey = np.stack([np.asarray(Image.fromarray(image).resize(size, smooth)) for image in grey])
         return Pool(
             images=np.repeat(grey[:, None], 3, axis=1),
-            labels=np.concatenate([train[1], test[1]]).astype(np.int64),
+            labels=np.concatenate([train[1], test[1]]),
             domains=np.zeros(len(grey), np.int64),
             origin=np.repeat(np.array([TRAIN, TEST], np.uint8), [len(train[0]), len(test[0])]),
             class_names=tuple("0123456789"),
@@ -52,7 +65,7 @@ class MNIST(_Digits):
         """Return the names of the unpacked files."""
         return [f"MNIST/raw/{name}" for name in self._md5]
 
-    def load(self) -> Pool:
+    def read(self) -> list[tuple[np.ndarray, np.ndarray]]:
         """Read the four files."""
         folder = self.folder() / "MNIST" / "raw"
         parts = []
@@ -60,8 +73,8 @@ class MNIST(_Digits):
             images = self._idx(folder / f"{part}-images-idx3-ubyte", 3)
             labels = self._idx(folder / f"{part}-labels-idx1-ubyte", 1)
             images_and_labels(folder / f"{part}-images-idx3-ubyte", images, labels, 10)
-            parts.append((images, labels))
-        return self._pool(*parts)
+            parts.append((images, labels.astype(np.int64)))
+        return parts
 
     def _idx(self, path: Path, dimensions: int) -> np.ndarray:
         """Read an idx file: two zeros, type (8: bytes), number of dimensions, their sizes, the values."""
@@ -112,23 +125,19 @@ class USPS(_Digits):
         for train in (True, False):
             torchvision.datasets.USPS(root, train=train, download=True)
 
-    def load(self) -> Pool:
+    def read(self) -> list[tuple[np.ndarray, np.ndarray]]:
         """Read both files."""
         root = self.folder()
-        train, test = (self._part(root / name, md5) for name, md5 in self._files)
-        return self._pool(train, test)
+        return [self._part(root / name, md5) for name, md5 in self._files]
 
     def _part(self, path: Path, md5: str) -> tuple[np.ndarray, np.ndarray]:
-        """Return images uint8 [n, 28, 28] and labels 0 to 9."""
+        """Return images, uint8 [n, 16, 16], and labels 0 to 9."""
         self.check(path, md5)
         try:
             labels, values = _libsvm(bz2.decompress(path.read_bytes()))
         except (OSError, EOFError, ValueError) as error:
             raise UserError(f"{path} cannot be read as bz2 of LIBSVM text ({error}): {REPLACE}") from None
-        small = ((values + 1) / 2 * 255).astype(np.uint8)
-        images = np.stack(
-            [np.asarray(Image.fromarray(i).resize((28, 28), Image.Resampling.BILINEAR)) for i in small]
-        )
+        images = ((values + 1) / 2 * 255).astype(np.uint8)
         images_and_labels(path, images, labels - 1, 10)
         return images, labels - 1
 

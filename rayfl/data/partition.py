@@ -1,19 +1,20 @@
 """Partitions: how the samples of a pool are dealt to clients.
 
-A partition is deterministic in the generator it is given, never draws an index twice, gives training samples
-(origin TRAIN) to training parts, validation samples (VAL) to validation parts and test samples (TEST) to test
-parts, and ends after a bounded number of tries.
+A partition is deterministic in the generator it is given, never gives an index twice, and ends after a
+bounded number of tries. It gives training samples (origin TRAIN) to training parts, validation samples (VAL)
+to validation parts and test samples (TEST) to test parts, unless it says otherwise.
 """
 
 import inspect
 import logging
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 
-from rayfl.data.pool import TEST, TRAIN, VAL, Pool, Shard
+from rayfl.data.pool import TEST, TRAIN, UNUSED, VAL, Pool, Shard
 from rayfl.errors import UserError
 
 log = logging.getLogger(__name__)
@@ -65,8 +66,8 @@ class IID(Partition):
     def assign(self, pool: Pool, clients: int, rng: np.random.Generator) -> list[Shard]:
         """Deal train, validation and test samples in the same order of clients."""
         order = rng.permutation(clients)
-        parts = [_deal(pool, pool.indices(origin), order, rng) for origin in (TRAIN, VAL, TEST)]
-        return [_shard(pool, *pieces) for pieces in zip(*parts)]
+        parts = [deal(pool, pool.indices(origin), order, rng) for origin in (TRAIN, VAL, TEST)]
+        return [make_shard(pool, *pieces) for pieces in zip(*parts)]
 
 
 class DomainPerClient(Partition):
@@ -78,27 +79,34 @@ class DomainPerClient(Partition):
 
     def assign(self, pool: Pool, clients: int, rng: np.random.Generator) -> list[Shard]:
         """Deal each domain to its clients."""
-        domains = len(pool.domain_names)
-        if clients < domains:
-            unused = ", ".join(pool.domain_names[clients:])
-            log.warning(
-                "DomainPerClient: %d clients for %d domains, so these are unused: %s",
-                clients,
-                domains,
-                unused,
-            )
         shards: dict[int, Shard] = {}
-        for domain in range(min(domains, clients)):
-            mine = np.arange(domain, clients, domains)
+        for domain, mine in clients_of_domains(self, pool, clients):
             order = rng.permutation(len(mine))
             inside = pool.domains == domain
             parts = [
-                _deal(pool, np.flatnonzero(inside & (pool.origin == origin)), order, rng)
+                deal(pool, np.flatnonzero(inside & (pool.origin == origin)), order, rng)
                 for origin in (TRAIN, VAL, TEST)
             ]
             for client, train, val, test in zip(mine, *parts):
                 shards[int(client)] = Shard(train, val, test, domain)
         return [shards[client] for client in range(clients)]
+
+
+def clients_of_domains(partition: Partition, pool: Pool, clients: int) -> list[tuple[int, np.ndarray]]:
+    """Return each domain that is used with its clients: client i has domain i mod M, of M domains.
+
+    A warning names the domains that are not used.
+    """
+    domains = len(pool.domain_names)
+    if clients < domains:
+        log.warning(
+            "%s: %d clients for %d domains, so these are unused: %s",
+            type(partition).__name__,
+            clients,
+            domains,
+            ", ".join(pool.domain_names[clients:]),
+        )
+    return [(domain, np.arange(domain, clients, domains)) for domain in range(min(domains, clients))]
 
 
 class Dirichlet(Partition):
@@ -130,7 +138,7 @@ class Dirichlet(Partition):
 
     def assign(self, pool: Pool, clients: int, rng: np.random.Generator) -> list[Shard]:
         """Draw shares until the minimum counts are met."""
-        cells = {origin: _by_class(pool, origin, rng) for origin in (TRAIN, VAL, TEST)}
+        cells = {origin: by_class(pool, pool.indices(origin), rng) for origin in (TRAIN, VAL, TEST)}
         sizes = {o: np.array([len(c) for c in cells[o]]) for o in cells if sum(map(len, cells[o]))}
         held_out = min(int(s.sum()) for o, s in sizes.items() if o != TRAIN)
         what = f"Dirichlet(alpha={self.alpha:g}, min_samples={self.min_samples}) for {clients} clients"
@@ -182,7 +190,7 @@ class Dirichlet(Partition):
         nearest, nearness = (0, 0), -1.0
         for _ in range(REDRAWS // _BATCH):
             cuts, valid = self._draw(sizes[TRAIN], clients, rng)
-            smallest = {o: _pieces(cuts, s[:, None]).sum(axis=1).min(axis=1) for o, s in sizes.items()}
+            smallest = {o: piece_sizes(cuts, s[:, None]).sum(axis=1).min(axis=1) for o, s in sizes.items()}
             train = smallest.pop(TRAIN)
             test = np.min(list(smallest.values()), axis=0)
             good = valid & (train >= self.min_samples) & (test >= minimum)
@@ -217,7 +225,7 @@ class Dirichlet(Partition):
             sums = np.cumsum(share, axis=1)
             valid &= sums[:, -1] > 0
             cuts[:, c] = sums / np.where(sums[:, -1:] > 0, sums[:, -1:], 1.0)
-            held += _pieces(cuts[:, c], size)
+            held += piece_sizes(cuts[:, c], size)
         return cuts, valid
 
     def _shards(self, pool: Pool, cells: dict[int, list[np.ndarray]], cuts: np.ndarray) -> list[Shard]:
@@ -229,8 +237,8 @@ class Dirichlet(Partition):
             for indices, cut in zip(cells[origin], cuts):
                 for j, piece in enumerate(np.split(indices, (cut * len(indices)).astype(np.int64)[:-1])):
                     pieces[j].append(piece)
-            parts.append([_sorted(p) for p in pieces])
-        return [_shard(pool, *pieces) for pieces in zip(*parts)]
+            parts.append([joined(p) for p in pieces])
+        return [make_shard(pool, *pieces) for pieces in zip(*parts)]
 
 
 class Pathological(Partition):
@@ -238,43 +246,51 @@ class Pathological(Partition):
 
     Each of the C classes has s N / C owners, whose shares are drawn from U(0.4, 0.6) and normalised. Clients
     in order pick s classes, always a random one of those with the most shares left (McMahan et al., AISTATS
-    2017, brought the setting up; the shares follow Shamsian et al., ICML 2021). Train and test shares are
-    equal.
+    2017, brought the setting up; the shares follow Shamsian et al., ICML 2021). The shares are the same in
+    all parts.
     """
 
-    def __init__(self, classes_per_client: int = 2, distinct: bool = True) -> None:
+    def __init__(
+        self,
+        classes_per_client: int = 2,
+        distinct: bool = True,
+        split: Literal["published", "pooled", "fedgh"] = "published",
+    ) -> None:
         """Check the settings.
 
         Args:
             classes_per_client: number of classes of every client (s), at least 1.
             distinct: whether a client must not pick a class twice (it would then hold two shares of it).
                 Without effect where s divides the number of classes: no class is picked twice then.
+            split: where validation and test parts come from. "published": from the data set's own division.
+                "pooled": all samples together are divided, and then of every client's samples of a class a
+                tenth, at least one, is for validation and as many for testing (8:1:1, Tang et al., IJCAI
+                2024). "fedgh": a random fifth of the training samples is for validation (as in the code of
+                Yi et al., MM 2023).
 
         Raises:
             UserError: if a value is out of its range.
         """
         if classes_per_client < 1:
             raise UserError(f"Pathological: classes_per_client must be at least 1, not {classes_per_client}")
+        if split not in ("published", "pooled", "fedgh"):
+            raise UserError(f'Pathological: split must be "published", "pooled" or "fedgh", not "{split}"')
         self.classes_per_client = classes_per_client
         self.distinct = distinct
+        self.split = split
 
     def assign(self, pool: Pool, clients: int, rng: np.random.Generator) -> list[Shard]:
         """Pick classes and cut them."""
         picks = self._pick(pool.classes, clients, rng)
-        parts = []
-        for origin in (TRAIN, VAL, TEST):
-            cells = _by_class(pool, origin, rng)
-            taken = [0] * pool.classes
-            pieces: list[list[np.ndarray]] = []
-            for owned in picks:
-                mine = []
-                for c, share in owned:
-                    size = int(len(cells[c]) * share)
-                    mine.append(cells[c][taken[c] : taken[c] + size])
-                    taken[c] += size
-                pieces.append(mine)
-            parts.append([_sorted(p) for p in pieces])
-        return [_shard(pool, *pieces) for pieces in zip(*parts)]
+        if self.split == "pooled":
+            pieces = _cut(by_class(pool, np.flatnonzero(pool.origin != UNUSED), rng), picks)
+            return [_tenths(pool, client, np.concatenate(mine)) for client, mine in enumerate(pieces)]
+        train, val, test = (pool.indices(origin) for origin in (TRAIN, VAL, TEST))
+        if self.split == "fedgh":
+            train = rng.permutation(train)
+            val, train = np.concatenate([val, train[: len(train) // 5]]), train[len(train) // 5 :]
+        parts = [_cut(by_class(pool, indices, rng), picks) for indices in (train, val, test)]
+        return [make_shard(pool, *map(joined, pieces)) for pieces in zip(*parts)]
 
     def _pick(self, classes: int, clients: int, rng: np.random.Generator) -> list[list[tuple[int, float]]]:
         """Return the (class, share) pairs of every client."""
@@ -284,11 +300,10 @@ class Pathological(Partition):
                 f"Pathological: classes_per_client is {s}, but the data set has only {classes} classes"
             )
         if s * clients % classes:
-            step = classes // np.gcd(s, classes)
             raise UserError(
                 f"Pathological: {s} classes for each of {clients} clients cannot be divided evenly among "
-                f"{classes} classes ({s} x {clients} / {classes} must be a whole number): use a multiple of "
-                f"{step} clients"
+                f"{classes} classes ({s} x {clients} / {classes} must be a whole number): use "
+                + _nearest(s, clients, classes)
             )
         owners = s * clients // classes
         shares = rng.uniform(0.4, 0.6, size=(classes, owners))
@@ -308,14 +323,55 @@ class Pathological(Partition):
         return picks
 
 
-def _by_class(pool: Pool, origin: int, rng: np.random.Generator) -> list[np.ndarray]:
-    """Return the shuffled indices of each class within one part of the published division."""
-    indices = pool.indices(origin)
+def _nearest(s: int, clients: int, classes: int) -> str:
+    """Name the settings nearest to ``s`` classes for each of ``clients`` that divide ``classes`` evenly."""
+    step = classes // math.gcd(s, classes)
+    near = sorted({max(step, clients // step * step), (clients // step + 1) * step})
+    advice = f"a multiple of {step} clients (nearest: {' or '.join(map(str, near))})"
+    step = classes // math.gcd(clients, classes)
+    held = [k for k in (s // step * step, (s // step + 1) * step) if 1 <= k <= classes]
+    return advice + (f", or classes_per_client={' or '.join(map(str, held))}" if held else "")
+
+
+def _cut(cells: list[np.ndarray], picks: list[list[tuple[int, float]]]) -> list[list[np.ndarray]]:
+    """Give every client its share of each class that it owns, one after the other; the rest is left over."""
+    taken = [0] * len(cells)
+    pieces: list[list[np.ndarray]] = []
+    for owned in picks:
+        mine = []
+        for c, share in owned:
+            size = int(len(cells[c]) * share)
+            mine.append(cells[c][taken[c] : taken[c] + size])
+            taken[c] += size
+        pieces.append(mine)
+    return pieces
+
+
+def _tenths(pool: Pool, client: int, indices: np.ndarray) -> Shard:
+    """Divide a client's samples of each class 8:1:1, in their order."""
+    labels = pool.labels[indices]
+    parts: tuple[list[np.ndarray], ...] = ([], [], [])
+    for c in np.unique(labels):
+        mine = indices[labels == c]
+        tenth = max(1, round(len(mine) / 10))
+        if len(mine) <= 2 * tenth:
+            raise UserError(
+                f"Pathological(split=pooled): client {client} gets {len(mine)} samples of class "
+                f"{pool.class_names[c]}, too few for training, validation and testing (3 are needed): use "
+                "fewer clients or fewer classes_per_client"
+            )
+        for part, piece in zip(parts, (mine[2 * tenth :], mine[:tenth], mine[tenth : 2 * tenth])):
+            part.append(piece)
+    return make_shard(pool, *map(joined, parts))
+
+
+def by_class(pool: Pool, indices: np.ndarray, rng: np.random.Generator) -> list[np.ndarray]:
+    """Return the given indices of each class, shuffled."""
     labels = pool.labels[indices]
     return [rng.permutation(indices[labels == c]) for c in range(pool.classes)]
 
 
-def _deal(pool: Pool, indices: np.ndarray, order: np.ndarray, rng: np.random.Generator) -> list[np.ndarray]:
+def deal(pool: Pool, indices: np.ndarray, order: np.ndarray, rng: np.random.Generator) -> list[np.ndarray]:
     """Deal samples round robin, class after class and domain after domain, to clients in the given order."""
     shuffled = rng.permutation(indices)
     cards = shuffled[np.lexsort((pool.domains[shuffled], pool.labels[shuffled]))]
@@ -323,16 +379,17 @@ def _deal(pool: Pool, indices: np.ndarray, order: np.ndarray, rng: np.random.Gen
     return [hands[client] for client in range(len(order))]
 
 
-def _pieces(cuts: np.ndarray, size: int | np.ndarray) -> np.ndarray:
+def piece_sizes(cuts: np.ndarray, size: int | np.ndarray) -> np.ndarray:
     """Return how many samples each client gets, for cumulated shares [..., clients]."""
     return np.diff((cuts * size).astype(np.int64), axis=-1, prepend=0)
 
 
-def _sorted(pieces: list[np.ndarray]) -> np.ndarray:
-    return np.sort(np.concatenate(pieces))
+def joined(pieces: list[np.ndarray]) -> np.ndarray:
+    """Return all indices of the pieces, ascending."""
+    return np.sort(np.concatenate([np.zeros(0, np.int64), *pieces]))
 
 
-def _shard(pool: Pool, train: np.ndarray, val: np.ndarray, test: np.ndarray) -> Shard:
+def make_shard(pool: Pool, train: np.ndarray, val: np.ndarray, test: np.ndarray) -> Shard:
     """Make a shard, with its domain where it has only one."""
     domains = np.unique(pool.domains[np.concatenate([train, val, test])])
     return Shard(train, val, test, domain=int(domains[0]) if len(domains) == 1 else None)

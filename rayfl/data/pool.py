@@ -1,10 +1,12 @@
 """A data set as arrays (`Pool`), and one client's share of it (`Shard`)."""
 
 from dataclasses import dataclass
+from typing import Literal
 
 import numpy as np
 
 TRAIN, VAL, TEST = 0, 1, 2
+UNUSED = 3  # in none of the parts
 PARTS = ("train", "val", "test")
 
 
@@ -17,11 +19,16 @@ class Pool:
             which is used as it is.
         labels: int64 ``[N]``, class of each image.
         domains: int64 ``[N]``, index into ``domain_names``.
-        origin: uint8 ``[N]``, the published division: `TRAIN`, `VAL` or `TEST`.
+        origin: uint8 ``[N]``, the published division: `TRAIN`, `VAL`, `TEST` or `UNUSED`.
         class_names: name of each class.
         domain_names: name of each domain.
         mean: per channel, of uint8 images scaled to [0, 1].
         std: per channel, of uint8 images scaled to [0, 1].
+        superclasses: int64 ``[N]``, a coarser label of each image, for data sets that have one.
+        subclasses: int64 ``[N]``, a finer label of each image, for data sets that have one.
+        augment: how training images are changed at random when batches are made: ``none``, ``fedbn`` (flip
+            and turn) or ``fedgh`` (flip, erase and crop).
+        val_augment: whether validation images are changed likewise when they are scored.
     """
 
     images: np.ndarray
@@ -32,6 +39,10 @@ class Pool:
     domain_names: tuple[str, ...]
     mean: tuple[float, ...]
     std: tuple[float, ...]
+    superclasses: np.ndarray | None = None
+    subclasses: np.ndarray | None = None
+    augment: Literal["none", "fedbn", "fedgh"] = "none"
+    val_augment: bool = False
 
     def __post_init__(self) -> None:
         n = len(self.images)
@@ -39,9 +50,11 @@ class Pool:
             raise ValueError(
                 f"images must be uint8 or float32 [N, C, H, W], not {self.images.dtype} {self.images.shape}"
             )
-        for name, kind in (("labels", np.int64), ("domains", np.int64), ("origin", np.uint8)):
+        kinds: dict[str, type[np.generic]] = {"labels": np.int64, "domains": np.int64, "origin": np.uint8}
+        kinds |= {"superclasses": np.int64, "subclasses": np.int64}
+        for name, kind in kinds.items():
             array = getattr(self, name)
-            if array.shape != (n,) or array.dtype != kind:
+            if array is not None and (array.shape != (n,) or array.dtype != kind):
                 raise ValueError(
                     f"{name} must be {np.dtype(kind)} [{n}], not {array.dtype} {list(array.shape)}"
                 )

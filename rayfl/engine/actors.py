@@ -72,6 +72,17 @@ class ClientActor:
         down, each = _unpacked(download)
         return self.host.evaluate(round, down, each, ids, parts)
 
+    def offer(self, ids: Sequence[int]) -> dict[str, Folded]:
+        """Fold what clients that are hosted here offer to newcomers."""
+        return self.host.offer(ids)
+
+    def unseen(
+        self, round: int, download: Download, ids: Sequence[int], *offered: dict[str, Folded]
+    ) -> dict[str, dict[int, Scores]]:
+        """Score clients that never train, with what all actors' clients offer."""
+        down, each = _unpacked(download)
+        return self.host.unseen(round, down, each, ids, list(offered))
+
     def take(self, ids: Sequence[int]) -> Packed:
         """Hand over clients that move to another actor."""
         return pack(self.host.take(ids))
@@ -115,6 +126,10 @@ class ServerActor:
         """Return what clients receive; Ray keeps it in the object store once for all actors of a node."""
         down, each = self.server.download(ids)
         return pack(down), {i: pack(extra) for i, extra in each.items()}
+
+    def figures(self) -> dict[str, float | list[float]]:
+        """Return what the method records of its state."""
+        return self.server.figures()
 
     def aggregate(self, cohort: Cohort, *parts: dict[str, Folded]) -> None:
         """Take the server step with the folded uploads of all actors."""

@@ -178,7 +178,7 @@ class Session(ABC):
         self._changed.update(i for i in report.ids if i not in report.bad)
         good = tuple(i for i in report.ids if i not in report.bad and i not in report.idle)
         samples = tuple(len(self.data.shards[i].train) for i in good)
-        self._aggregate(Cohort(good, samples, len(self.data.shards), round), parts)
+        self._aggregate(Cohort(good, samples, self.data.seen, round), parts)
         return report
 
     @abstractmethod
@@ -194,6 +194,14 @@ class Session(ABC):
     @abstractmethod
     def evaluate(self, round: int, ids: Sequence[int], parts: Sequence[str]) -> dict[int, Scores]:
         """Score clients with the newest server state and their own."""
+
+    @abstractmethod
+    def unseen(self, round: int) -> dict[str, dict[int, Scores]]:
+        """Score clients that never train: evaluation point -> client -> scores; see ``Host.unseen``."""
+
+    @abstractmethod
+    def figures(self) -> dict[str, float | list[float]]:
+        """Return what the method records of the newest server state."""
 
     def save(self, folder: Path, round: int, progress: dict[str, Any]) -> None:
         """Write a checkpoint of everything that rounds before ``round`` have left behind.

@@ -18,17 +18,20 @@ from rayfl.data import FederatedData
 from rayfl.errors import UserError
 from rayfl.methods import Method
 from rayfl.nets import build
+from rayfl.randomness import seed_of
 from rayfl.training.client import Client, Fitted
 from rayfl.training.evaluate import Score, score
 from rayfl.training.examples import Images
 from rayfl.training.local import run_loop, run_stacked
 from rayfl.training.net import Net
-from rayfl.training.reduce import Fold, Folded
+from rayfl.training.reduce import Fold, Folded, Mean, Reduction, finish
 from rayfl.training.settings import Training
 from rayfl.training.state import State, as_tensor
 
 Block = tuple[int, ...]
 """Client numbers, ascending, that are always trained by one process and folded in this order."""
+OFFERED: dict[str, Reduction] = {"state": Mean("uniform")}
+"""How what clients offer to newcomers is combined."""
 Scores = dict[str, dict[str, Score]]
 """Part of the data (val, test) -> view -> score."""
 
@@ -39,7 +42,7 @@ class Plan:
 
     Attributes:
         method: the method, not yet bound to a net.
-        net: name or import path of the net.
+        net: name or import path of the net; or several, of which client k uses number k modulo their count.
         training: the settings of local training.
         seed: the run's seed.
         execution: ``loop`` or ``stacked``.
@@ -50,7 +53,7 @@ class Plan:
     """
 
     method: Method
-    net: str
+    net: str | Sequence[str]
     training: Training
     seed: int
     execution: Literal["loop", "stacked"] = "loop"
@@ -112,7 +115,7 @@ class Report:
 
 
 class Host:
-    """Hosts clients: one working net, and a row of personal state for each client that has trained here.
+    """Hosts clients: a working net of each architecture, a row of personal state for each trained client.
 
     Args:
         plan: the federation.
@@ -126,10 +129,12 @@ class Host:
         self.plan = plan
         self.method = plan.method
         self.device = torch.device(plan.device)
-        self.net = make_net(plan, data)
-        self.method.bind(self.net, len(data), plan.seed)
-        self.initial = self.net.initial(plan.seed).to(self.device)
-        self.net.to(self.device)
+        self._nets = bind(self.method, plan, data)
+        initial = {net: net.initial(plan.seed).to(self.device) for net in set(self._nets)}
+        self._initials = [initial[net] for net in self._nets]
+        for net in initial:
+            net.to(self.device)
+        self.net, self.initial = self._nets[0], self._initials[0]
         self.images = Images(data.pool, self.device, plan.training.dtype, plan.channels_last)
         self.data = data
         self.states: dict[int, State] = {}
@@ -139,10 +144,11 @@ class Host:
 
     def client(self, id: int, round: int) -> Client:
         """Return the client as methods see it in a round."""
+        kind = id % len(self._nets)
         return Client(
             id,
-            self.net,
-            self.initial,
+            self._nets[kind],
+            self._initials[kind],
             self.images,
             self._train[id],
             self._class_counts[id],
@@ -250,11 +256,85 @@ class Host:
     def _score(self, client: Client, state: State, down: State, parts: Sequence[str]) -> Scores:
         predict: Callable[[Tensor], dict[str, Tensor]] = partial(self.method.scores, client, state, down)
         shard = self.data.shards[client.id]
+        key = seed_of(self.plan.seed, "augmented validation", client.id, client.round)
+        keys = {"val": key} if self.data.pool.val_augment else {}
         return {
-            part: score(predict, self.images, as_tensor(shard.part(part)), self.method.views_without_loss)
+            part: score(
+                predict,
+                self.images,
+                as_tensor(shard.part(part)),
+                self.method.views_without_loss,
+                keys.get(part),
+            )
             for part in parts
             if len(shard.part(part))
         }
+
+    # ---- clients that never train
+
+    def offer(self, ids: Iterable[int]) -> dict[str, Folded]:
+        """Fold what those of the clients that have a state here offer to newcomers."""
+        fold = Fold(OFFERED)
+        for i in sorted(set(ids) & self.states.keys()):
+            offer = self.method.offer(self.states[i])
+            if offer:
+                fold.add(i, fold.prepare({"state": offer}, 1)[1], 1)
+                fold.end_block()  # each by itself, so that it does not matter who is hosted together
+        return fold.parts
+
+    def unseen(
+        self,
+        round: int,
+        down: State,
+        each: dict[int, State],
+        ids: Iterable[int],
+        offered: list[dict[str, Folded]],
+    ) -> dict[str, dict[int, Scores]]:
+        """Score clients that never train on their test data, as they come and after adapting to these.
+
+        Args:
+            round: the round that has just ended.
+            down: what all clients would receive.
+            each: what single clients would receive besides.
+            ids: whom to score.
+            offered: what all hosts have folded in ``offer``.
+
+        Returns:
+            Evaluation point -> client -> scores. The points are ``unseen`` and, for methods that adapt,
+            ``unseen_adapted`` and ``unseen_control``, an adaptation whose steps have length 0.
+        """
+        down = _on(down, self.device)
+        mean = _on(finish(OFFERED, offered).get("state", {}), self.device)
+        found: dict[str, dict[int, Scores]] = {}
+        for i in ids:
+            own = {**down, **_on(each[i], self.device)} if i in each else down
+            client = self.client(i, round)
+            states = {"unseen": {**self.method.init_client(client), **mean}}
+            if self.method.adapts:
+                for point, moves in (("unseen_adapted", True), ("unseen_control", False)):
+                    newcomer = self._unlabelled(i, round)
+                    update = self.method.adapt(newcomer, states["unseen"], own, moves)
+                    states[point] = run_loop([update], lambda k, fitted: None)[0]
+            for point, state in states.items():
+                found.setdefault(point, {})[i] = self._score(client, state, own, ("test",))
+        return found
+
+    def _unlabelled(self, id: int, round: int) -> Client:
+        """Return a client whose training data are its test images, without labels."""
+        client = self.client(id, round)
+        test = as_tensor(self.data.shards[id].test)
+        nothing = torch.zeros_like(self._class_counts[id])
+        return Client(
+            id,
+            client.net,
+            client.initial,
+            self.images.unlabelled(),
+            test,
+            nothing,
+            self.plan.training,
+            self.plan.seed,
+            round,
+        )
 
     # ---- state that moves or is saved
 
@@ -271,10 +351,26 @@ class Host:
         self.states.update(rows)
 
 
-def make_net(plan: Plan, data: FederatedData) -> Net:
-    """Return the plan's net for the data's image shape and classes."""
-    make = partial(build, plan.net, data.pool.shape, data.pool.classes)
-    return Net(make, dtype=plan.training.dtype)
+def bind(method: Method, plan: Plan, data: FederatedData) -> list[Net]:
+    """Build the plan's nets, and bind a method to the first.
+
+    Returns:
+        The nets in the plan's order, for the data's image shape and classes: client k's is number k modulo
+        their count. Equal names share a net.
+
+    Raises:
+        UserError: there is no such net, or the method cannot work with these.
+    """
+    names = [plan.net] if isinstance(plan.net, str) else plan.net
+    nets: dict[str, Net] = {}
+    for name in names:
+        if name not in nets:
+            make = partial(build, name, data.pool.shape, data.pool.classes)
+            nets[name] = Net(make, dtype=plan.training.dtype)
+    if len(nets) > 1:
+        method.check_nets(nets)
+    method.bind(nets[names[0]], data.seen, plan.seed)
+    return [nets[name] for name in names]
 
 
 def _prepare_gpu(deterministic: bool) -> None:

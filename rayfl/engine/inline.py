@@ -61,6 +61,17 @@ class InlineSession(Session):
         down, each = self._server.download(ids)
         return self._host.evaluate(round, down, each, ids, parts)
 
+    def unseen(self, round: int) -> dict[str, dict[int, Scores]]:
+        """Score clients that never train."""
+        ids = range(self.data.seen, len(self.data))
+        down, each = self._server.download(ids)
+        offered = self._host.offer(range(self.data.seen))
+        return self._host.unseen(round, down, each, ids, [offered])
+
+    def figures(self) -> dict[str, float | list[float]]:
+        """Return what the method records of the newest server state."""
+        return self._server.figures()
+
     def _save(self, folder: Path, numbers: Sequence[int]) -> tuple[str, dict[int, str]]:
         checkpoints = Checkpoints(folder)
         written = {n: checkpoints.write_clients(n, self._host.rows(clients_of(n))) for n in numbers}

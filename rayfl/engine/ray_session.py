@@ -8,9 +8,11 @@ import threading
 from collections.abc import Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import ray
 from ray.exceptions import GetTimeoutError, RayActorError, RayTaskError
 from ray.util.placement_group import placement_group, remove_placement_group
@@ -61,7 +63,13 @@ class Cluster:
         self._connecting.result()
 
     def share(self, data: FederatedData) -> FederatedData:
-        """Put the data into the object store; return a view of what is there."""
+        """Put the data into the object store; return a view of what is there.
+
+        Images in a cache file stay there, and every process of this host maps them; where there are more hosts
+        they travel, once to each.
+        """
+        if sum(node["Alive"] for node in ray.nodes()) > 1:
+            data = replace(data, pool=replace(data.pool, images=np.asarray(data.pool.images)))
         self.shared = ray.put(data)
         view: FederatedData = ray.get(self.shared)
         return view
@@ -125,6 +133,7 @@ class RaySession(Session):
         self._rate = 1.0  # seconds per training sample, over all clients
         self._speed: dict[int, float] = {}  # client -> seconds per training sample, measured
         self._one_download = type(plan.method).download_for is Method.download_for
+        self._has_figures = type(plan.method).figures is not Method.figures
         self._downloads: dict[tuple[int, ...], Any] = {}  # of the newest server state
 
     def _start(self, wanted: Request, plan: Plan, data: FederatedData) -> None:
@@ -238,6 +247,32 @@ class RaySession(Session):
         for part in self._get(calls):
             scores.update(part)
         return scores
+
+    def unseen(self, round: int) -> dict[str, dict[int, Scores]]:
+        """Score clients that never train, dealt out to the actors in turn."""
+        ids = range(self.data.seen, len(self.data))
+        download = self._download(ids)
+        homes: list[list[int]] = [[] for _ in self._actors]
+        for i, a in self._home.items():
+            homes[a].append(i)
+        offered = [a.offer.remote(mine) for a, mine in zip(self._actors, homes) if mine]
+        calls = [
+            actor.unseen.remote(round, download, mine, *offered)
+            for k, actor in enumerate(self._actors)
+            if (mine := ids[k :: len(self._actors)])
+        ]
+        found: dict[str, dict[int, Scores]] = {}
+        for part in self._get(calls):
+            for point, scores in part.items():
+                found.setdefault(point, {}).update(scores)
+        return {point: dict(sorted(scores.items())) for point, scores in found.items()}
+
+    def figures(self) -> dict[str, float | list[float]]:
+        """Return what the method records of the newest server state."""
+        if not self._has_figures:
+            return {}
+        found: dict[str, float | list[float]] = self._get([self._server.figures.remote()])[0]
+        return found
 
     # ---- checkpoints
 

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import torch
 
 from rayfl.data import FederatedData
-from rayfl.engine.host import Plan, make_net
+from rayfl.engine.host import Plan, bind
 from rayfl.methods import Cohort, Method
 from rayfl.training.reduce import Folded, finish
 from rayfl.training.state import State
@@ -24,8 +24,7 @@ class Server:
     def __init__(self, plan: Plan, data: FederatedData) -> None:
         torch.set_num_threads(plan.threads)
         self.method = plan.method
-        net = make_net(plan, data)
-        self.method.bind(net, len(data), plan.seed)
+        net = bind(self.method, plan, data)[0]
         self.state: State = self.method.init_server(net.initial(plan.seed))
 
     def download(self, ids: Sequence[int]) -> tuple[State, dict[int, State]]:
@@ -34,6 +33,10 @@ class Server:
         if type(self.method).download_for is not Method.download_for:
             each = {i: self.method.download_for(self.state, i) for i in ids}
         return self.method.download(self.state), each
+
+    def figures(self) -> dict[str, float | list[float]]:
+        """Return what the method records of its state."""
+        return self.method.figures(self.state)
 
     def aggregate(self, cohort: Cohort, parts: list[dict[str, Folded]]) -> None:
         """Finish the fold and take the method's server step; nothing changes where nobody took part."""

@@ -1,10 +1,13 @@
 """Federated methods, one file each."""
 
 from rayfl.methods.base import Cohort, Method
+from rayfl.methods.dcpfl import DCPFL
 from rayfl.methods.ditto import Ditto
+from rayfl.methods.fdse import FDSE
 from rayfl.methods.fedavg import FedAvg
 from rayfl.methods.fedbn import FedBN
 from rayfl.methods.fedco2 import FedCO2
+from rayfl.methods.fedios import FediOS
 from rayfl.methods.fedper import FedPer
 from rayfl.methods.fedproto import FedProto
 from rayfl.methods.fedprox import FedProx
@@ -12,11 +15,14 @@ from rayfl.methods.local import Local
 from rayfl.methods.scaffold import SCAFFOLD
 
 METHODS: dict[str, type[Method]] = {
-    m.__name__: m for m in (Local, FedAvg, FedProx, SCAFFOLD, FedBN, FedPer, Ditto, FedProto, FedCO2)
+    m.__name__: m
+    for m in (Local, FedAvg, FedProx, SCAFFOLD, FedBN, FedPer, Ditto, FedProto, FedCO2, FediOS, DCPFL, FDSE)
 }
 """The methods that come with rayfl, by name."""
 
 __all__ = [
+    "DCPFL",
+    "FDSE",
     "METHODS",
     "SCAFFOLD",
     "Cohort",
@@ -27,6 +33,7 @@ __all__ = [
     "FedPer",
     "FedProto",
     "FedProx",
+    "FediOS",
     "Local",
     "Method",
 ]

@@ -7,8 +7,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
 
+import torch
 from torch import Tensor, nn
 
+from rayfl.errors import UserError
+from rayfl.randomness import generator
 from rayfl.training.client import Client
 from rayfl.training.net import Net
 from rayfl.training.params import Params
@@ -50,12 +53,15 @@ class Method(ABC):
         views: the models that ``scores`` evaluates. ``personal`` is what the client would use; ``global`` is
             the server's model where there is one; further names are components.
         views_without_loss: views whose scores are not logits.
-        net: the net, set when a run is built, as are ``population`` (the number of all clients) and ``seed``.
+        heterogeneous: whether clients may have different nets; the weights of such nets have no mean.
+        net: the net, or the first one where clients have different nets; set when a run is built, as are
+            ``population`` (the number of all clients) and ``seed``.
     """
 
     averaging: Averaging = "samples"
     views: ClassVar[tuple[str, ...]] = ("personal", "global")
     views_without_loss: frozenset[str] = frozenset()
+    heterogeneous: ClassVar[bool] = False
     net: Net
     population: int
     seed: int
@@ -78,6 +84,28 @@ class Method(ABC):
         self.seed = seed
         self._shared = frozenset(n for n, module in net.modules_of.items() if self.shared(n, module))
 
+    def check_nets(self, nets: Mapping[str, Net]) -> None:
+        """Refuse clients with different nets where the method cannot work with these.
+
+        Called before ``bind``, where there are at least two.
+
+        Args:
+            nets: name -> net.
+
+        Raises:
+            UserError: it cannot.
+        """
+        if not self.heterogeneous:
+            raise UserError(
+                f"{type(self).__name__} combines weights of the clients' nets, so that all clients need the "
+                f"same net, and net names {len(nets)}: {', '.join(nets)}. Give one net, or choose a method "
+                "for different ones"
+            )
+
+    def generator(self, purpose: str, round: int) -> torch.Generator:
+        """Return a fresh CPU generator of the server's for what it draws in a round."""
+        return generator(self.seed, f"server {purpose}", round)
+
     # ---- what is exchanged
 
     @property
@@ -93,6 +121,11 @@ class Method(ABC):
             module: the layer it belongs to.
         """
         return True
+
+    @property
+    def shares_everything(self) -> bool:
+        """Whether every entry of the net travels."""
+        return self._shared == self.net.modules_of.keys()
 
     def shared_part(self, w: Params) -> Params:
         """Return the entries that travel."""
@@ -139,6 +172,14 @@ class Method(ABC):
         """
         return {**server, **up}
 
+    def figures(self, server: State) -> dict[str, float | list[float]]:
+        """Return numbers of the server's state to be recorded every round, such as weights of clients."""
+        return {}
+
+    def remark(self, figures: Mapping[str, float | list[float]]) -> str | None:
+        """Return a warning where the figures at a run's end say that a part of the method did nothing."""
+        return None
+
     # ---- client
 
     def init_client(self, client: Client) -> State:
@@ -170,3 +211,26 @@ class Method(ABC):
     def trained(self, down: State, up: Mapping[str, Any]) -> State:
         """Return ``down`` with the client's own upload in place: what it predicts with after training."""
         return {**down, **{key: value for key, value in up.items() if key in down}}
+
+    # ---- clients that never train
+
+    def offer(self, state: State) -> State:
+        """Return what of a client's state serves newcomers, who start from the uniform mean of these."""
+        return {}
+
+    @property
+    def adapts(self) -> bool:
+        """Whether the method can adapt to a client's images without their labels."""
+        return type(self).adapt is not Method.adapt
+
+    async def adapt(self, client: Client, state: State, down: State, moves: bool) -> State:
+        """Adapt to a client that has never trained, by its images alone; return its state.
+
+        Args:
+            client: its training data are the images to adapt to; all labels are -1.
+            state: its state as a newcomer: ``init_client``'s with what others offer.
+            down: what the server would send.
+            moves: whether parameters move; if not, steps have length 0, and only what is not learned by
+                gradients, such as running statistics, is renewed: the control.
+        """
+        return state

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from rayfl.errors import UserError
+from rayfl.training.net import Net
 
 
 def check(option: str, value: object, fine: bool, allowed: str) -> None:
@@ -29,3 +32,18 @@ def check_weight(option: str, value: float) -> None:
 def check_choice(option: str, value: str, *choices: str) -> None:
     """Refuse what is none of the choices."""
     check(option, value, value in choices, f"{', '.join(choices[:-1])} or {choices[-1]}")
+
+
+def check_equal_features(method: str, nets: Mapping[str, Net]) -> None:
+    """Refuse nets whose features, the inputs of their last layers, are not of one size.
+
+    Raises:
+        UserError: they are not.
+    """
+    sizes = {name: net.module.head.in_features for name, net in nets.items()}
+    if len(set(sizes.values())) > 1:
+        found = ", ".join(f"{name} {size}" for name, size in sizes.items())
+        raise UserError(
+            f"{method} compares the features of all clients, so that their nets need features of one size, "
+            f"and the nets' last layers have different numbers of inputs: {found}"
+        )

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from typing import Literal
 
-from torch import nn
+from torch import Tensor, nn
 
-from rayfl.methods.checks import check_choice
+from rayfl.methods.checks import check, check_choice
 from rayfl.methods.partly_personal import PartlyPersonal
+from rayfl.training import Batch, Client, Params, State
 from rayfl.training.net import is_batch_norm
 
 BatchNormPart = Literal["all", "affine_only"]
@@ -32,12 +33,28 @@ class FedBN(PartlyPersonal):
         bn_personal: ``all`` keeps weight, bias and running statistics of BatchNorm with the client;
             ``affine_only`` averages the running statistics, as the label-skew experiments of Fed-CO2's public
             code do.
+        unseen_epochs: passes over the images of an unseen domain to which running statistics are adapted, at
+            least 1.
     """
 
-    def __init__(self, bn_personal: BatchNormPart = "all") -> None:
+    def __init__(self, bn_personal: BatchNormPart = "all", unseen_epochs: int = 1) -> None:
         check_choice("bn_personal", bn_personal, "all", "affine_only")
+        check("unseen_epochs", unseen_epochs, unseen_epochs >= 1, "at least 1")
         self.bn_personal = bn_personal
+        self.unseen_epochs = unseen_epochs
 
     def shared(self, name: str, module: nn.Module) -> bool:
         """Share everything but BatchNorm, recognised by the layer's type."""
         return not in_batch_norm(name, module, self.bn_personal)
+
+    async def adapt(self, client: Client, state: State, down: State, moves: bool) -> State:
+        """Renew the running statistics in train-mode passes over the images; no parameter moves."""
+        net = client.net
+        w: Params = down["weights"].merge(state["own"])
+
+        def nothing(w: Params, batch: Batch, extra: None) -> Tensor:
+            return net(w, batch.x).sum() * 0
+
+        fitted = await client.fit(Params(w.tensors, frozenset()), nothing, epochs=self.unseen_epochs)
+        renewed = w.merge(fitted.weights)  # with the names of the parameters
+        return {"own": renewed.select(lambda n: in_batch_norm(n, net.modules_of[n], "all"))}

@@ -10,8 +10,9 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from rayfl.methods.base import Cohort, Method
-from rayfl.methods.checks import check_choice, check_weight
+from rayfl.methods.checks import check_choice, check_equal_features, check_weight
 from rayfl.training import Batch, Client, Params, Reduction, State, Sum
+from rayfl.training.net import Net
 
 
 class FedProto(Method):
@@ -36,6 +37,7 @@ class FedProto(Method):
     """
 
     views: ClassVar[tuple[str, ...]] = ("personal",)
+    heterogeneous: ClassVar[bool] = True
 
     def __init__(
         self,
@@ -51,6 +53,10 @@ class FedProto(Method):
         self.prototype_weights = prototype_weights
         if predict == "prototype":
             self.views_without_loss = frozenset({"personal"})  # distances are not logits
+
+    def check_nets(self, nets: Mapping[str, Net]) -> None:
+        """Refuse nets whose features differ in size."""
+        check_equal_features("FedProto", nets)
 
     @property
     def uploads(self) -> Mapping[str, Reduction]:

@@ -20,6 +20,7 @@ class Local(Method):
     """
 
     views: ClassVar[tuple[str, ...]] = ("personal",)
+    heterogeneous: ClassVar[bool] = True
 
     @property
     def uploads(self) -> Mapping[str, Reduction]:

@@ -22,6 +22,10 @@ class PartlyPersonal(Method):
         """Start from the common initial weights."""
         return {"own": self.personal_part(client.initial)}
 
+    def offer(self, state: State) -> State:
+        """Newcomers start from the mean of the clients' own parts."""
+        return state
+
     async def local_update(self, client: Client, state: State, down: State) -> tuple[dict[str, Any], State]:
         """Train the received part together with the own one."""
         w = (await client.fit(down["weights"].merge(state["own"]), client.cross_entropy)).weights

@@ -1,9 +1,11 @@
-"""ResNet18 (He et al., CVPR 2016) from scratch, with the stem for small images or the original one."""
+"""ResNet18 and ResNet50 (He et al., CVPR 2016), with the original stem or, of 18, one for small images."""
 
 from collections import OrderedDict
+from typing import Any
 
 from torch import nn
 
+from rayfl.nets.pretrained import load_pretrained
 from rayfl.nets.split import Shape, SplitNet
 
 
@@ -15,30 +17,56 @@ def resnet18(shape: Shape, classes: int) -> SplitNet:
     return _resnet18(shape, classes, small=True)
 
 
-def resnet18_7x7(shape: Shape, classes: int) -> SplitNet:
+def resnet18_7x7(shape: Shape, classes: int, pretrained: bool = False) -> SplitNet:
     """ResNet18 with its original stem: a 7x7 convolution of stride 2 and max pooling.
 
-    11,181,642 parameters for 3 channels and 10 classes, 9,600 of them BatchNorm's.
+    11,181,642 parameters for 3 channels and 10 classes, 9,600 of them BatchNorm's. ``pretrained`` starts from
+    torchvision's ImageNet weights, all but the head; their file must be at hand.
     """
-    return _resnet18(shape, classes, small=False)
+    return _resnet18(shape, classes, small=False, pretrained=pretrained)
 
 
-def _resnet18(shape: Shape, classes: int, small: bool) -> SplitNet:
-    from torchvision.models import (
-        resnet18 as build,
-    )  # here: it takes seconds to import, and only ResNet needs it
+def resnet50(shape: Shape, classes: int) -> SplitNet:
+    """ResNet50 with its original stem.
+
+    23,528,522 parameters for 3 channels and 10 classes, 53,120 of them BatchNorm's.
+    """
+    from torchvision.models import resnet50 as build  # here: it takes seconds to import
 
     net = build(num_classes=classes)
+    put_stem(net, shape)
+    return split_resnet(net)
+
+
+def _resnet18(shape: Shape, classes: int, small: bool, pretrained: bool = False) -> SplitNet:
+    from torchvision.models import ResNet18_Weights
+    from torchvision.models import resnet18 as build  # here: it takes seconds to import
+
+    net = build(num_classes=classes)
+    put_stem(net, shape, small)
+    if pretrained:
+        load_pretrained(net, ResNet18_Weights.IMAGENET1K_V1, "ResNet18-7x7", shape)
+    return split_resnet(net)
+
+
+def put_stem(net: Any, shape: Shape, small: bool = False) -> None:
+    """Give a ResNet of torchvision a stem for these images: for ``small`` ones without stride and pooling."""
     if small:
         stem = nn.Conv2d(shape[0], 64, 3, padding=1, bias=False)
+        net.maxpool = None
     else:
         stem = nn.Conv2d(shape[0], 64, 7, stride=2, padding=3, bias=False)
     nn.init.kaiming_normal_(stem.weight, mode="fan_out", nonlinearity="relu")  # as in the rest of the net
+    net.conv1 = stem
+
+
+def split_resnet(net: Any) -> SplitNet:
+    """Return a ResNet of torchvision in the parts of a ``SplitNet``."""
     for module in net.modules():
         if isinstance(module, nn.ReLU):
             module.inplace = False  # overwriting inputs does not go together with vmap
-    layers: OrderedDict[str, nn.Module] = OrderedDict(stem=stem, norm=net.bn1, relu=net.relu)
-    if not small:
+    layers: OrderedDict[str, nn.Module] = OrderedDict(stem=net.conv1, norm=net.bn1, relu=net.relu)
+    if net.maxpool is not None:
         layers["pool"] = net.maxpool
     for number in range(1, 5):
         layers[f"stage{number}"] = getattr(net, f"layer{number}")

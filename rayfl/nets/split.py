@@ -85,6 +85,28 @@ def refuse_dropout(net: nn.Module) -> None:
             )
 
 
+def flat_features(name: str, conv: nn.Sequential, channels: int, shape: Shape) -> int:
+    """Return how many features convolutions and poolings make of an image, flattened.
+
+    Args:
+        name: of the net, for the error.
+        conv: the convolutions and poolings.
+        channels: what the last convolution puts out.
+        shape: channels, height and width of an image.
+
+    Raises:
+        UserError: nothing is left of an image this small.
+    """
+    height, width = (output_side(conv, side) for side in shape[1:])
+    if height < 1 or width < 1:
+        least = smallest_side(conv)
+        raise UserError(
+            f"net {name!r} needs images of at least {least}x{least} pixels, these have "
+            f"{shape[1]}x{shape[2]}; choose another net or larger images"
+        )
+    return channels * height * width
+
+
 def smallest_side(conv: nn.Sequential) -> int:
     """Return the smallest height or width in pixels of which ``conv`` leaves at least one."""
     side = 1
@@ -96,6 +118,8 @@ def smallest_side(conv: nn.Sequential) -> int:
 def output_side(conv: nn.Sequential, side: int) -> int:
     """Return what the convolutions and poolings of ``conv`` leave of a height or width; 0 if nothing."""
     for layer in conv:
+        if isinstance(layer, nn.AdaptiveAvgPool2d):
+            side = _single(layer.output_size)
         if not isinstance(layer, nn.Conv2d | nn.MaxPool2d):
             continue
         kernel, stride, padding = (_single(v) for v in (layer.kernel_size, layer.stride, layer.padding))

@@ -124,6 +124,21 @@ class Checkpoints:
             )
         return None, []
 
+    def after(self, round: int) -> Manifest:
+        """Return the checkpoint after so many completed rounds.
+
+        Raises:
+            UserError: there is none, or it is damaged.
+        """
+        path = self.folder / f"manifest-{round:06d}.json"
+        if not path.exists():
+            kept = sorted(_round_of(p) for p in self.folder.glob("manifest-*.json"))
+            raise UserError(
+                f"{self.folder} has no checkpoint after {round} rounds; it has those after "
+                f"{', '.join(map(str, kept)) or 'none'}"
+            )
+        return _read_manifest(path)
+
     def read(self, name: str) -> Any:
         """Return the state in a file: the server's, or client -> state.
 

@@ -21,6 +21,12 @@ IGNORED = (
 )
 """Configuration that tells repetitions of one experiment apart, or that does not decide its numbers."""
 
+
+def decides(key: str) -> bool:
+    """Return whether a key of the configuration makes another experiment, and not a repetition."""
+    return key not in IGNORED and key.partition(".")[0] not in ("engine", "cell")
+
+
 COMPONENTS = ("method", "data", "data.partition")
 
 
@@ -85,7 +91,7 @@ def group_runs(runs: Iterable[Result], by: Sequence[str] = ()) -> list[Group]:
         if by:
             key = {name: config.get(name) for name in by}
         else:
-            key = {n: x for n, x in config.items() if n not in IGNORED and n.partition(".")[0] != "engine"}
+            key = {name: value for name, value in config.items() if decides(name)}
         text = json.dumps([run.complete, key], sort_keys=True, default=str)
         group = groups.setdefault(text, Group(config, [], run.complete))
         group.config = {n: x if config.get(n) == x else "various" for n, x in group.config.items()}
@@ -106,7 +112,7 @@ def varying_keys(groups: Sequence[Group]) -> list[str]:
     keys = dict.fromkeys(key for group in groups for key in group.config)
     varying = []
     for key in keys:
-        if key in IGNORED or key.partition(".")[0] == "engine":
+        if not decides(key):
             continue
         owner = key.rpartition(".")[0]
         values: dict[str, set[str]] = {}

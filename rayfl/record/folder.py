@@ -252,6 +252,12 @@ def event_values(record: Mapping[str, Any], population: Population) -> dict[str,
     values = {"bytes/up": totals["up"], "bytes/down": totals["down"]}
     if totals["loss"] is not None:
         values["train/loss"] = totals["loss"]
+    for name, value in record.get("figures", {}).items():
+        if not isinstance(value, list):
+            values[f"figures/{name}"] = value
+        elif value:
+            ends = {"mean": np.mean(value), "min": min(value), "max": max(value)}
+            values |= {f"figures/{name}/{end}": float(number) for end, number in ends.items()}
     for (point, view, part), score in evaluations(record):
         found = figures(np.array(score["correct"], dtype=np.float64), population, part)
         for name in ("mean", "pooled"):

@@ -18,6 +18,9 @@ from rayfl.record.protocol import Average, Protocol
 CHOICES = ("last", "best_val", "last_k")
 """The ways of choosing rounds that every summary reports, whatever the protocol."""
 
+AVERAGES: dict[Average, str] = {"mean_clients": "mean", "pooled": "pooled", "weighted": "weighted"}
+"""Under which name :func:`figures` returns what a protocol's ``average`` means."""
+
 
 def figures(correct: np.ndarray, population: Population, part: str = "test") -> dict[str, float]:
     """Return the figures of one evaluation over its clients.
@@ -57,7 +60,7 @@ def figures(correct: np.ndarray, population: Population, part: str = "test") -> 
 
 def average(found: Mapping[str, float], how: Average) -> float:
     """Return the figure that a protocol's ``average`` means."""
-    return found["mean" if how == "mean_clients" else how]
+    return found[AVERAGES[how]]
 
 
 @dataclass(frozen=True)
@@ -109,7 +112,7 @@ def counted_scores(history: History, protocol: Protocol, point: str, view: str, 
     None where the part of the data has not been scored.
     """
     scores = history.score(point, view, part)
-    if scores is None or not protocol.trained_only:
+    if scores is None or not protocol.trained_only or point.startswith("unseen"):
         return scores
     recorded = np.array([entry["round"] for entry in history.rounds])
     ever = np.logical_or.accumulate(history.trained, axis=0)[np.searchsorted(recorded, scores.rounds)]
@@ -138,8 +141,8 @@ def summarise_view(
         ``point``, ``view``, ``evaluations`` (how many) and, under ``last``, ``best_val``, ``last_k`` and, for
         a protocol with one, ``window``: the mean figures (see :func:`figures`) over the chosen evaluations,
         their ``rounds``, the deviation ``over_rounds`` of mean, pooled and weighted accuracy over them
-        (population), and ``domains``: name -> ``clients``, ``mean``, ``pooled``. None where nothing can be
-        chosen.
+        (population), and ``domains``: name -> ``clients``, ``mean``, ``pooled`` and the deviation of these
+        two ``over_rounds``. None where nothing can be chosen.
     """
     choices = CHOICES + (("window",) if protocol.choose == "window" else ())
     summary: dict[str, Any] = {"point": point, "view": view, "evaluations": 0, **dict.fromkeys(choices)}
@@ -148,7 +151,9 @@ def summarise_view(
     if tests is None:
         return summary
     summary["evaluations"] = len(tests.rounds)
-    validation = counted_scores(history, protocol, point, view, "val")
+    # newcomers have no say in the choice of the round: the clients that train choose it
+    where = "after_aggregation" if point.startswith("unseen") else point
+    validation = counted_scores(history, protocol, where, view, "val")
     for choice in choices:
         chosen = _choose(choice, tests, validation, population, protocol, rounds)
         if chosen:
@@ -195,16 +200,17 @@ def _chosen_figures(tests: Scores, chosen: list[int], population: Population) ->
     mean: dict[str, Any] = {name: _mean([found[name] for found in each]) for name in each[0]}
     mean["clients"], mean["left_out"] = each[-1]["clients"], each[-1]["left_out"]
     mean["rounds"] = [int(tests.rounds[i]) for i in chosen]
-    mean["over_rounds"] = {
-        name: none_if_nan(float(np.std([found[name] for found in each])))
-        for name in ("mean", "pooled", "weighted")
-    }
+    mean["over_rounds"] = {name: _deviation([f[name] for f in each]) for name in AVERAGES.values()}
     mean["domains"] = _by_domain(tests.correct[chosen], population)
     return mean
 
 
 def _mean(values: list[float]) -> float | None:
     return none_if_nan(float(np.mean(values)))
+
+
+def _deviation(values: list[float]) -> float | None:
+    return none_if_nan(float(np.std(values)))
 
 
 def _by_domain(correct: np.ndarray, population: Population) -> dict[str, dict[str, Any]]:
@@ -217,6 +223,7 @@ def _by_domain(correct: np.ndarray, population: Population) -> dict[str, dict[st
             "clients": each[-1]["clients"],
             "mean": _mean([found["mean"] for found in each]),
             "pooled": _mean([found["pooled"] for found in each]),
+            "over_rounds": {name: _deviation([f[name] for f in each]) for name in ("mean", "pooled")},
         }
     return domains
 
@@ -252,22 +259,37 @@ def summarise(history: History, protocol: Protocol, rounds: int) -> dict[str, An
 
 
 def headline(views: list[dict[str, Any]], protocol: Protocol) -> dict[str, Any] | None:
-    """Return the headline figure among the summaries of all views.
+    """Return what a table prints of a run, from the summaries of all views.
 
     Returns:
-        ``accuracy``; ``std`` over the averaged evaluations, None for a single one; ``point``, ``view``,
-        ``average``, ``choose``; ``rounds``, ``clients`` and ``left_out`` as in :func:`summarise_view`. None
-        where the run has no score that the protocol counts.
+        ``accuracy``; ``std``, its deviation over the averaged evaluations, None for a single one;
+        ``spread``: what the "±" of a table is over, ``runs`` or ``evaluations`` (then it is ``std``);
+        ``averages``: the same rounds under every average over clients, name -> ``accuracy``, ``std``;
+        ``domains``: name -> ``clients``, ``accuracy``, ``std``, and ``domain_mean``, the mean accuracy of the
+        domains (None without domains); both are pooled within a domain if the protocol pools, and means over
+        its clients otherwise. Further ``point``, ``view``, ``average``, ``choose``; ``rounds``, ``clients``
+        and ``left_out`` as in :func:`summarise_view`. None where the run has no score that the protocol
+        counts.
     """
     candidates = {entry["view"]: entry for entry in views if entry["point"] == protocol.point}
     view = protocol.headline_view(candidates)
     chosen = candidates[view][protocol.choose] if view is not None else None
     if view is None or chosen is None:
         return None
-    name = "mean" if protocol.average == "mean_clients" else protocol.average
+    single = len(chosen["rounds"]) == 1
+    averages = {how: _printed(chosen, name, single) for how, name in AVERAGES.items()}
+    within = "pooled" if protocol.average == "pooled" else "mean"
+    domains = {
+        name: {"clients": found["clients"], **_printed(found, within, single)}
+        for name, found in chosen["domains"].items()
+    }
+    scored = [d["accuracy"] for d in domains.values() if d["accuracy"] is not None]
     return {
-        "accuracy": chosen[name],
-        "std": chosen["over_rounds"][name] if len(chosen["rounds"]) > 1 else None,
+        **averages[protocol.average],
+        "spread": protocol.spread,
+        "averages": averages,
+        "domains": domains,
+        "domain_mean": _mean(scored) if scored else None,
         "point": protocol.point,
         "view": view,
         "average": protocol.average,
@@ -276,3 +298,8 @@ def headline(views: list[dict[str, Any]], protocol: Protocol) -> dict[str, Any] 
         "clients": chosen["clients"],
         "left_out": chosen["left_out"],
     }
+
+
+def _printed(found: Mapping[str, Any], name: str, single: bool) -> dict[str, float | None]:
+    """Return a figure of the chosen evaluations with its deviation over them."""
+    return {"accuracy": found[name], "std": None if single else found["over_rounds"][name]}

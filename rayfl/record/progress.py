@@ -12,7 +12,7 @@ from rich.table import Table
 from rich.text import Text
 
 from rayfl.record.metrics import RoundFigures
-from rayfl.record.protocol import PROTOCOLS
+from rayfl.record.protocol import protocol
 
 AVERAGE_NAMES = {
     "mean_clients": "mean over clients",
@@ -156,7 +156,7 @@ def choice_name(choice: str, summary: Mapping[str, Any]) -> str:
         "last": "last\nround",
         "best_val": "best by\nvalidation",
         "last_k": f"mean of\nlast {summary['k']}",
-        "window": f"mean of\nlast {PROTOCOLS[summary['protocol']].length}",
+        "window": f"mean of\nlast {protocol(summary['protocol']).length}",
     }
     return names[choice]
 

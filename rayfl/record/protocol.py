@@ -5,15 +5,17 @@ it is scored right after local training instead of after aggregation, or at its 
 round.
 """
 
+import re
 from collections.abc import Collection
-from dataclasses import dataclass
-from typing import Literal
+from dataclasses import dataclass, replace
+from typing import Any, Literal
 
 from rayfl.errors import UserError
 
-Point = Literal["after_aggregation", "after_training"]
+Point = Literal["after_aggregation", "after_training", "unseen", "unseen_adapted", "unseen_control"]
 Average = Literal["mean_clients", "pooled", "weighted"]
 Choice = Literal["last", "best_val", "last_k", "window"]
+Spread = Literal["runs", "evaluations"]
 
 
 @dataclass(frozen=True)
@@ -23,7 +25,9 @@ class Protocol:
     Attributes:
         name: the name under which a configuration asks for it.
         point: when models are scored: ``after_aggregation`` (after the server's step, with personal parts put
-            back) or ``after_training`` (right after the client's own latest training).
+            back) or ``after_training`` (right after the client's own latest training). Clients that never
+            train have points of their own: ``unseen`` (as newcomers), ``unseen_adapted`` and
+            ``unseen_control`` (after adapting to their images, and after doing so with steps of length 0).
         view: the view that makes the headline, see :meth:`headline_view`.
         average: over clients: ``mean_clients`` (mean of accuracies), ``pooled`` (correct over samples) or
             ``weighted`` (accuracies weighted by training samples).
@@ -35,6 +39,8 @@ class Protocol:
         step: rounds between two evaluations of the window, which ends with the last round.
         choose_by: how validation accuracies are averaged over clients where they choose the round.
         trained_only: leave out clients that have not been trained up to the scored round.
+        spread: what a printed "±" is over: ``runs`` with different seeds, or the ``evaluations`` of a single
+            run that the headline averages.
     """
 
     name: str
@@ -47,6 +53,7 @@ class Protocol:
     step: int = 1
     choose_by: Average = "mean_clients"
     trained_only: bool = False
+    spread: Spread = "runs"
 
     @property
     def needs_validation(self) -> bool:
@@ -99,7 +106,7 @@ PROTOCOLS: dict[str, Protocol] = {
         Protocol("default"),
         Protocol("fedco2_feature", choose="best_val"),
         Protocol("fedco2_last"),
-        Protocol("fedco2_cifar", average="pooled", choose="window", length=200, step=5),
+        Protocol("fedco2_cifar", average="pooled", choose="window", length=200, step=5, spread="evaluations"),
         Protocol("fedios", point="after_training", choose="last_k"),
         Protocol("fedios_global", view="global", average="pooled", choose="last_k"),
         Protocol("dcpfl", point="after_training", trained_only=True),
@@ -109,12 +116,54 @@ PROTOCOLS: dict[str, Protocol] = {
 }
 
 
+# Words that change a protocol, as in "fdse+weighted".
+WORDS: dict[str, dict[str, Any]] = {
+    "after_aggregation": {"point": "after_aggregation"},
+    "after_training": {"point": "after_training"},
+    "unseen": {"point": "unseen"},
+    "unseen_adapted": {"point": "unseen_adapted"},
+    "unseen_control": {"point": "unseen_control"},
+    "personal": {"view": "personal"},
+    "global": {"view": "global"},
+    "mean_clients": {"average": "mean_clients"},
+    "pooled": {"average": "pooled"},
+    "weighted": {"average": "weighted"},
+    "last": {"choose": "last"},
+    "best_val": {"choose": "best_val"},
+    "trained_only": {"trained_only": True},
+}
+
+
 def protocol(name: str) -> Protocol:
     """Return the protocol of that name.
 
+    Args:
+        name: one of `PROTOCOLS`, or such a name followed by words that change it, joined by ``+``: those of
+            `WORDS`, and ``last_<k>`` or ``every_<step>_of_last_<length>`` for the rounds that count. Words
+            alone change ``default``.
+
     Raises:
-        UserError: no protocol has it.
+        UserError: a part of the name is unknown.
     """
-    if name not in PROTOCOLS:
-        raise UserError(f"protocol {name!r} is unknown; choose one of {', '.join(PROTOCOLS)}")
-    return PROTOCOLS[name]
+    first, *words = name.split("+")
+    if first not in PROTOCOLS:
+        first, words = "default", [first, *words]
+    changes: dict[str, Any] = {}
+    for word in words:
+        changes |= _meaning(name, word)
+    return replace(PROTOCOLS[first], name=name, **changes)
+
+
+def _meaning(name: str, word: str) -> dict[str, Any]:
+    """Return the fields of `Protocol` that a word sets."""
+    if word in WORDS:
+        return WORDS[word]
+    if found := re.fullmatch(r"last_([1-9]\d*)", word):
+        return {"choose": "last_k", "k": int(found[1])}
+    if found := re.fullmatch(r"every_([1-9]\d*)_of_last_([1-9]\d*)", word):
+        return {"choose": "window", "step": int(found[1]), "length": int(found[2])}
+    whole = "" if word == name else f"{name!r}: "
+    raise UserError(
+        f"protocol {whole}{word!r} is unknown; choose one of {', '.join(PROTOCOLS)}; or change one with "
+        f"words joined by +: {', '.join(WORDS)}, last_5, every_5_of_last_200"
+    )

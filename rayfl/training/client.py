@@ -64,7 +64,7 @@ class Request:
 
     client: Client
     start: Weights
-    loss: Callable[..., Any]
+    losses: tuple[Callable[..., Any], ...]  # epoch by epoch in turn
     extra: Any
     regularise: GradientRule | None
     correct: GradientRule | None
@@ -96,7 +96,7 @@ class Client:
     Args:
         id: the client's number.
         net: the net as a function of its weights.
-        initial: the initial weights, the same for all clients.
+        initial: the initial weights, the same for all clients with this net.
         images: the pool's images and labels.
         indices: int64 [n], the client's training samples in the pool.
         class_counts: int64 [classes], training samples per class, on the device of the weights.
@@ -138,7 +138,7 @@ class Client:
 
     @property
     def initial(self) -> Params:
-        """The initial weights of the run, the same for every client."""
+        """The initial weights of the run, the same for every client with this net."""
         return _outside_loss(self._initial, "initial")
 
     @property
@@ -171,15 +171,21 @@ class Client:
         weights = self.net.initial(self._seed, _outside_loss(self._id, "random_weights") + 1)
         return weights.to(self._images.device)
 
+    def generator(self, purpose: str) -> torch.Generator:
+        """Return a fresh CPU generator of the client's own for what it draws in this round."""
+        id = _outside_loss(self._id, "generator")
+        return generator(self._seed, f"client {purpose}", id, self._round)
+
     def fit(
         self,
         start: Weights,
-        loss: Loss,
+        loss: Loss | tuple[Loss, ...],
         extra: Any = None,
         *,
         regularise: GradientRule | None = None,
         correct: GradientRule | None = None,
         epochs: int | None = None,
+        lr: float | None = None,
         stream: int | None = None,
     ) -> Awaitable[Fitted]:
         """Train from ``start`` on the client's data by SGD; ``await`` the result.
@@ -189,39 +195,62 @@ class Client:
 
         Args:
             start: a net's weights, or several nets' by name; not changed.
-            loss: ``loss(weights, batch, extra)``; takes per-client values through ``extra`` only.
+            loss: ``loss(weights, batch, extra)``; takes per-client values through ``extra`` only. Several
+                losses take turns, an epoch each, in every one of the ``epochs``; what the loss of a turn does
+                not depend on rests, with its momentum.
             extra: any nest of tensors, Params and numbers, of one shape for all clients. What is the same
                 object for all clients is not copied.
             regularise: a change of the gradient before the clip (a proximal term).
             correct: a change of the gradient after the clip (a control variate).
             epochs: passes over the data instead of ``training.epochs``.
+            lr: learning rate instead of the round's.
             stream: number of the batch order; by default the number of the fit within the round. Two fits
                 with one number see the same batches.
         """
         stream = self._fits if stream is None else stream
         self._fits += 1
         settings = self._training
-        optimiser = Optimiser(
-            settings.lr_at(self._round), settings.momentum, settings.weight_decay, settings.clip
-        )
-        epochs = settings.epochs if epochs is None else epochs
+        lr = settings.lr_at(self._round) if lr is None else lr
+        optimiser = Optimiser(lr, settings.momentum, settings.weight_decay, settings.clip)
+        losses = loss if isinstance(loss, tuple) else (loss,)
+        epochs = (settings.epochs if epochs is None else epochs) * len(losses)
         batches = self._batches(epochs, stream)
         key = seed_of(self._seed, "noise", self._id, self._round, stream)
         length = len(batches) // max(1, epochs)
         return Pending(
-            Request(self, start, loss, extra, regularise, correct, optimiser, batches, length, key)
+            Request(self, start, losses, extra, regularise, correct, optimiser, batches, length, key)
         )
 
-    def total(self, function: Callable[[Params, Batch, Any], Any], w: Params, extra: Any = None) -> Pending:
+    def total(
+        self,
+        function: Callable[[Any, Batch, Any], Any],
+        w: Weights,
+        extra: Any = None,
+        *,
+        batches: int | None = None,
+        of_class: int | None = None,
+    ) -> Pending:
         """Sum ``function(w, batch, extra)``, a nest of tensors, over the training data; ``await`` it.
 
         No gradient is taken and nothing is changed: use ``net.eval`` inside.
+
+        Args:
+            function: returns a nest of tensors for a batch.
+            w: a net's weights, or several nets' by name.
+            extra: as in ``fit``.
+            batches: take only so many batches, the first of the round's first fit.
+            of_class: take only samples of this class, of which the client has some.
         """
-        batches = list(self._indices.split(max(self._training.batch_size, 256)))
+        indices = self._indices
+        if of_class is not None:
+            indices = indices[self._images.labels(indices) == of_class]
+        parts = list(indices.split(max(self._training.batch_size, 256)))
+        if batches is not None:
+            parts = self._batches(1, 0)[:batches]
         key = seed_of(self._seed, "noise", self._id, self._round, -1)
         none = Optimiser(0, 0, 0, 0)
         return Pending(
-            Request(self, w, function, extra, None, None, none, batches, len(batches), key, total=True)
+            Request(self, w, (function,), extra, None, None, none, parts, len(parts), key, total=True)
         )
 
     def _batches(self, epochs: int, stream: int) -> list[Tensor]:

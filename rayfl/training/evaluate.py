@@ -10,6 +10,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from rayfl.training.examples import Images
+from rayfl.training.noise import step_keys
 
 BATCH = 512
 """Samples scored at once."""
@@ -27,6 +28,7 @@ def score(
     images: Images,
     indices: Tensor,
     without_loss: frozenset[str] = frozenset(),
+    key: int | None = None,
 ) -> dict[str, Score]:
     """Score every view of one client on some of its samples.
 
@@ -35,12 +37,15 @@ def score(
         images: the pool.
         indices: int64 [n], at least one sample.
         without_loss: views whose scores are not logits, for which cross-entropy has no meaning.
+        key: for images augmented as in training, what they are drawn from.
     """
     correct: dict[str, int] = {}
     loss: dict[str, float] = {}
     with torch.no_grad():
-        for part in indices.split(BATCH):
-            x, y = images.batch(part)
+        batches = indices.split(BATCH)
+        keys = [None] * len(batches) if key is None else step_keys(key, len(batches)).unbind()
+        for part, step in zip(batches, keys, strict=True):
+            x, y = images.batch(part, step)
             for view, scores in predict(x).items():
                 correct[view] = correct.get(view, 0) + int((scores.argmax(1) == y).sum())
                 if view not in without_loss:

@@ -1,11 +1,13 @@
 """Batches of images in the form that nets take."""
 
+import copy
 import math
 
 import torch
 from torch import Tensor
 
 from rayfl.data import Pool
+from rayfl.training.augment import moved
 from rayfl.training.state import as_tensor
 
 
@@ -22,6 +24,7 @@ class Images:
     def __init__(self, pool: Pool, device: torch.device, dtype: torch.dtype, channels_last: bool) -> None:
         self.device = device
         self._dtype = dtype
+        self._augment = pool.augment
         self._layout = torch.channels_last if channels_last else torch.contiguous_format
         images, labels = as_tensor(pool.images), as_tensor(pool.labels)
         if device.type == "cuda" and _fits(images, device):
@@ -32,18 +35,44 @@ class Images:
         self._scale = (1 / (255 * std)).to(dtype).to(device)[:, None, None]
         self._shift = (-mean / std).to(dtype).to(device)[:, None, None]
 
+    def unlabelled(self) -> "Images":
+        """Return the same images as they are, never augmented, with the label -1, which no loss takes."""
+        images = copy.copy(self)
+        images._labels = torch.full_like(self._labels, -1)
+        images._augment = "none"
+        return images
+
     def private_copy(self, tensor: Tensor) -> Tensor:
         """Return a copy of a weight for training; one of four dimensions gets the images' memory layout."""
         return tensor.detach().clone(
             memory_format=self._layout if tensor.dim() == 4 else torch.contiguous_format
         )
 
-    def batch(self, indices: Tensor) -> tuple[Tensor, Tensor]:
-        """Return images, [..., C, H, W], and labels, int64 [...], for indices, int64 [...] on the CPU."""
+    def labels(self, indices: Tensor) -> Tensor:
+        """Return the labels for indices, both int64 [n] on the CPU."""
+        return self._labels[indices.to(self._labels.device)].cpu()
+
+    def batch(self, indices: Tensor, keys: Tensor | None = None) -> tuple[Tensor, Tensor]:
+        """Return images and labels.
+
+        Args:
+            indices: int64 [...] on the CPU.
+            keys: int64 [] for indices [B], or [K] for [K, B], on the CPU: the keys of the steps for which
+                images are augmented, if that is how the pool is used. Without keys they are as they are.
+
+        Returns:
+            Images [..., C, H, W] and labels, int64 [...].
+        """
         where = indices.reshape(-1).to(self._images.device)
-        x = self._images.index_select(0, where).to(self.device, self._dtype)
+        images = self._images.index_select(0, where).to(self.device)
+        blank = None
+        if keys is not None and self._augment != "none":
+            images, blank = moved(images, keys, self._augment)
+        x = images.to(self._dtype)
         if self._images.dtype == torch.uint8:
             x.mul_(self._scale).add_(self._shift)
+        if blank is not None:
+            x.masked_fill_(blank, 0)
         y = self._labels.index_select(0, where).to(self.device)
         x = x.contiguous(memory_format=self._layout)
         if indices.dim() == 1:

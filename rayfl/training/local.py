@@ -159,6 +159,8 @@ def _gradients(loss: Tensor, trained: list[Tensor]) -> tuple[list[Tensor], list[
 
     Like an optimiser that meets ``grad is None``, the update leaves the others alone.
     """
+    if not trained:  # a fit that only renews buffers
+        return [], []
     found = torch.autograd.grad(loss, trained, allow_unused=True)
     used = [i for i, g in enumerate(found) if g is not None]
     return [torch.zeros_like(t) if g is None else g for g, t in zip(found, trained, strict=True)], used
@@ -221,9 +223,9 @@ def fit_loop(request: Request) -> Fitted:
     weights = work.assemble(trained, buffers, live=True)
     velocity = [torch.zeros_like(t) for t in trained] if optimiser.momentum else None
     loss_sum = torch.zeros((), dtype=torch.float64, device=images.device)
-    for batch in _batches(request):
+    for epoch, batch in _batches(request):
         with inside_loss():
-            loss = _scalar(request.loss(weights, batch, request.extra))
+            loss = _scalar(_loss_of(request, epoch)(weights, batch, request.extra))
         gradients, used = _gradients(loss, trained)
         with torch.no_grad():
             if request.regularise is not None:
@@ -243,18 +245,24 @@ def total_loop(request: Request) -> Any:
     """Carry out one client's total."""
     total = None
     with torch.no_grad():
-        for batch in _batches(request):
+        for epoch, batch in _batches(request):
             with inside_loss():
-                value = request.loss(request.start, batch, request.extra)
+                value = _loss_of(request, epoch)(request.start, batch, request.extra)
             total = value if total is None else pytree.tree_map(torch.add, total, value)
     return total
 
 
-def _batches(request: Request) -> Iterator[Batch]:
+def _loss_of(request: Request, epoch: int) -> Callable[..., Any]:
+    return request.losses[epoch % len(request.losses)]
+
+
+def _batches(request: Request) -> Iterator[tuple[int, Batch]]:
     images = request.client._images
-    keys = step_keys(request.key, len(request.batches)).to(images.device)
-    for key, indices in zip(keys.unbind(), request.batches, strict=True):
-        yield Batch(*images.batch(indices), key)
+    keys = step_keys(request.key, len(request.batches))
+    keys_there = keys.to(images.device).unbind()
+    for number, (key, indices) in enumerate(zip(keys.unbind(), request.batches, strict=True)):
+        x, y = images.batch(indices, None if request.total else key)
+        yield number // request.epoch_length, Batch(x, y, keys_there[number])
 
 
 def _ruled(
@@ -284,15 +292,15 @@ def fit_stacked(requests: Sequence[Request]) -> list[Fitted]:
     velocity = [torch.zeros_like(t) for t in trained] if optimiser.momentum else None
     loss_sum = torch.zeros(count, dtype=torch.float64, device=images.device)
 
-    def one_loss(w: Any, batch: Batch, extra_leaves: list[Any]) -> Tensor:
-        return _scalar(first.loss(w, batch, pytree.tree_unflatten(extra_leaves, extra_spec)))
+    def one_loss(loss: Callable[..., Any], w: Any, batch: Batch, extra_leaves: list[Any]) -> Tensor:
+        return _scalar(loss(w, batch, pytree.tree_unflatten(extra_leaves, extra_spec)))
 
-    losses_of = vmap(one_loss, in_dims=(0, 0, dims))
-    for rows, batch in _stacked_batches(requests):
+    for epoch, rows, batch in _stacked_batches(requests):
         now = [_rows(t, rows).detach().requires_grad_() for t in trained]
         stats = [_rows(b, rows) for b in buffers]
         speed = None if velocity is None else [_rows(v, rows) for v in velocity]
         extra = [e if d is None else _rows(e, rows) for e, d in zip(extras, dims, strict=True)]
+        losses_of = vmap(partial(one_loss, _loss_of(first, epoch)), in_dims=(0, 0, dims))
         with inside_loss():
             losses = losses_of(work.assemble(now, stats, live=True), batch, extra)
         gradients, used = _gradients(losses.sum(), now)
@@ -333,12 +341,12 @@ def total_stacked(requests: Sequence[Request]) -> list[Any]:
     start = pytree.tree_map(lambda *t: torch.stack(t), *[r.start for r in requests])
 
     def one_value(w: Any, batch: Batch, extra_leaves: list[Any]) -> Any:
-        return first.loss(w, batch, pytree.tree_unflatten(extra_leaves, extra_spec))
+        return first.losses[0](w, batch, pytree.tree_unflatten(extra_leaves, extra_spec))
 
     values_of = vmap(one_value, in_dims=(0, 0, dims))
     totals: Any = None
     with torch.no_grad():
-        for rows, batch in _stacked_batches(requests):
+        for _, rows, batch in _stacked_batches(requests):
             extra = [e if d is None else _rows(e, rows) for e, d in zip(extras, dims, strict=True)]
             with inside_loss():
                 values = values_of(pytree.tree_map(lambda t, r=rows: _rows(t, r), start), batch, extra)
@@ -373,8 +381,8 @@ def _ruled_stacked(
         return _leaves(stacked_rule(given, now, extra), given)
 
 
-def _stacked_batches(requests: Sequence[Request]) -> Iterator[tuple[Tensor | None, Batch]]:
-    """Yield (rows, batch): clients whose next batch has one size, and their batches stacked.
+def _stacked_batches(requests: Sequence[Request]) -> Iterator[tuple[int, Tensor | None, Batch]]:
+    """Yield (epoch, rows, batch): clients whose next batch has one size, and their batches stacked.
 
     Epoch by epoch, full batches first and then the remainders, so that full batches stay together and each
     distinct size of a remainder costs one call per epoch. ``rows`` is None for all clients.
@@ -395,8 +403,10 @@ def _stacked_batches(requests: Sequence[Request]) -> Iterator[tuple[Tensor | Non
         turn = full if full in size.values() else max(size.values())
         ks = [k for k in behind if size[k] == turn]
         rows = None if len(ks) == len(requests) else torch.tensor(ks, device=device)
-        x, y = images.batch(torch.stack([requests[k].batches[done[k]] for k in ks]))
-        yield rows, Batch(x, y, torch.stack([keys[k][done[k]] for k in ks]).to(device))
+        now = torch.stack([keys[k][done[k]] for k in ks])
+        indices = torch.stack([requests[k].batches[done[k]] for k in ks])
+        x, y = images.batch(indices, None if requests[0].total else now)
+        yield epoch[ks[0]], rows, Batch(x, y, now.to(device))
         for k in ks:
             done[k] += 1
 
@@ -438,7 +448,7 @@ def _group_key(request: Request) -> Any:
     extra, extra_spec = pytree.tree_flatten(request.extra)
     return (
         id(request.client.net),
-        *(_captured(f) for f in (request.loss, request.regularise, request.correct)),
+        *(_captured(f) for f in (request.losses, request.regularise, request.correct)),
         request.optimiser,
         request.total,
         start_spec,
@@ -461,6 +471,8 @@ def _captured(thing: Any) -> Any:
         return ("client", id(thing.net))  # its own facts cannot be read inside a loss
     if isinstance(thing, Net):
         return ("net", id(thing))
+    if isinstance(thing, tuple):
+        return tuple(map(_captured, thing))
     if isinstance(thing, types.MethodType):
         return (_captured(thing.__self__), _captured(thing.__func__))
     if isinstance(thing, types.FunctionType):
@@ -474,7 +486,7 @@ def _warn_if_captures_split(groups: dict[Any, list[int]], waiting: dict[int, Req
     alike: dict[Any, set[Any]] = {}  # groups that only what their functions capture tells apart
     for key, members in groups.items():
         request = waiting[members[0]]
-        functions = (request.loss, request.regularise, request.correct)
+        functions = (*request.losses, request.regularise, request.correct)
         codes = tuple(getattr(f, "__code__", None) for f in functions)
         alike.setdefault((codes, key[0], key[4:]), set()).add(key[1:4])
     for ((code, *_), *_), captures in alike.items():

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
+from functools import partial
 from typing import Any, Literal, NamedTuple
 
 import torch
@@ -52,6 +53,21 @@ class Net:
         twin._set(copy.deepcopy(module).eval())
         twin.eval = twin
         self.eval = twin
+
+    def training_only(self, names: Collection[str]) -> Net:
+        """Return a twin of which only these layers are in train mode.
+
+        Args:
+            names: of layers; their own parts follow their own names.
+        """
+        with torch.random.fork_rng(devices=[]):
+            module = self._build().to(self._dtype).eval()
+        module.training = True  # it counts as training, see _refuse_frozen; the layers below decide
+        for name in names:
+            module.get_submodule(name).training = True
+        twin = copy.copy(self)
+        twin._set(module)
+        return twin
 
     def _set(self, module: SplitNet) -> None:
         self.module = module
@@ -108,6 +124,23 @@ class Net:
     def head(self, w: Params, z: Tensor, cut: Cut = "last_layer") -> Tensor:
         """Return the logits, [B, classes], of features z, [B, d]; ``w`` needs the head's entries only."""
         return self._run(CUTS[cut], w, z)
+
+    def watch(self, w: Params, x: Tensor, layers: Sequence[str]) -> tuple[Tensor, list[Tensor]]:
+        """Return the logits, [B, classes], of images x, and what goes into each of these layers."""
+        seen: dict[str, Tensor] = {}
+
+        def keep(name: str, module: nn.Module, inputs: tuple[Tensor, ...]) -> None:
+            seen[name] = inputs[0]
+
+        hooks = [
+            self.module.get_submodule(name).register_forward_pre_hook(partial(keep, name)) for name in layers
+        ]
+        try:
+            scores = self(w, x)
+        finally:
+            for hook in hooks:
+                hook.remove()
+        return scores, [seen[name] for name in layers]
 
     def cross_entropy(self, w: Params, batch: Batch, extra: Any = None) -> Tensor:
         """Return the mean cross-entropy of a batch: the plain loss, as ``fit`` takes it."""

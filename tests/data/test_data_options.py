@@ -7,13 +7,23 @@ from rayfl.data import (
     CIFAR10,
     CIFAR100,
     MNIST,
+    PACS,
     USPS,
     Data,
+    DigitsFive,
     Dirichlet,
+    DomainNet,
     DomainPerClient,
     EmbeddedDigits,
+    ImageFolders,
+    OfficeCaltech10,
     Synthetic,
 )
+
+KINDS = [
+    *[CIFAR10, CIFAR100, MNIST, USPS, EmbeddedDigits, Synthetic],
+    *[DigitsFive, OfficeCaltech10, DomainNet, PACS, ImageFolders],
+]
 
 
 def make_parser():
@@ -52,13 +62,37 @@ def test_default():
     assert isinstance(data.partition, DomainPerClient)
 
 
-@pytest.mark.parametrize("kind", [CIFAR10, CIFAR100, MNIST, USPS, EmbeddedDigits, Synthetic])
+@pytest.mark.parametrize("kind", KINDS)
 def test_common_options(kind):
     options = "--data.val_fraction 0.1 --data.seed 3 --data.verify false --data.partition Pathological"
     data = build("--data", kind.__name__, *options.split(), "--data.partition.classes_per_client", "5")
     assert type(data) is kind
     assert (data.val_fraction, data.seed, data.verify) == (0.1, 3, False)
     assert data.partition.classes_per_client == 5
+
+
+@pytest.mark.parametrize(
+    ("options", "settings"),
+    [
+        (["Pachinko"], {"coarse_alpha": 0.3, "fine_beta": 10.0, "seed": 12345}),
+        (["Pachinko", "--data.partition.seed", "7"], {"seed": 7}),
+        (["Superclass", "--data.partition.shuffle_subclasses", "true"], {"shuffle_subclasses": True}),
+        (["Pathological", "--data.partition.split", "pooled"], {"split": "pooled", "distinct": True}),
+        (
+            [
+                *["DomainDirichlet", "--data.partition.chosen", "{painting: 2, quickdraw: 1}"],
+                *["--data.partition.parts", "5", "--data.partition.whole_test", "[real]"],
+            ],
+            {"parts": 5, "chosen": {"painting": 2, "quickdraw": 1}, "thin": {}, "whole_test": ["real"]},
+        ),
+    ],
+)
+def test_options_of_partitions(options, settings):
+    data = build("--data", "CIFAR100", "--data.noise", "5", "--data.partition", *options)
+    found = data.partition.settings()
+    assert found["name"] == options[0]
+    assert {name: found[name] for name in settings} == settings
+    assert data.settings()["noise"] == 5
 
 
 def test_synthetic_options():
@@ -77,6 +111,17 @@ def test_synthetic_options():
         ]
     )
     assert data.load().shape == (1, 8, 8)
+
+
+def test_options_of_domains():
+    text = "--data OfficeCaltech10 --data.split fdse --data.scale full --data.image_size 64 --data.cache X"
+    data = build(*text.split(), "--data.augment", "true")
+    assert (data.split, data.scale, data.image_size, data.augment) == ("fdse", "full", 64, True)
+    assert "cache" not in data.settings()
+    data = build("--data", "DigitsFive", "--data.domains", "[USPS,MNIST]", "--data.quantity", "0.4")
+    assert data.domains == ["MNIST", "USPS"]  # always in one order
+    assert data.settings()["quantity"] == 0.4
+    assert build("--data", "CIFAR10", "--data.augment", "fedgh").augment == "fedgh"
 
 
 def test_a_configuration_written_and_read_again_is_the_same():

@@ -194,10 +194,3 @@ def test_an_interrupted_write_leaves_nothing(cache, builds, monkeypatch):
     with pytest.raises(KeyboardInterrupt):
         EmbeddedDigits().load()
     assert list(cache.iterdir()) == []
-
-
-def test_cache_folder_of_the_platform(monkeypatch, tmp_path):
-    monkeypatch.delenv("RAYFL_CACHE", raising=False)
-    monkeypatch.setattr(digits.sys, "platform", "linux")
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    assert digits.cache_folder() == tmp_path / "rayfl"

@@ -156,13 +156,19 @@ def test_validation_part_adds_to_the_published_one():
         (
             Synthetic(train=100, test=20, shape=(1, 1, 1), partition=Pathological(2)),
             15,
-            r"client \d+ of 15 has no test samples.*Pathological\(classes_per_client=2, distinct=True\)",
+            r"client \d+ of 15 has no test samples.*Pathological\(classes_per_client=2, distinct=True, ",
         ),
     ],
 )
 def test_impossible_federations_are_refused(data, clients, message):
     with pytest.raises(UserError, match=message):
         data.federate(clients, 0)
+
+
+def test_a_validation_part_that_leaves_nothing_is_refused():
+    assert min(Tiny().federate(60, 0).counts("train")) == 1
+    with pytest.raises(UserError, match=r"val_fraction=0\.5: client 0 of 60 has one training sample"):
+        Tiny(val_fraction=0.5).federate(60, 0)
 
 
 @pytest.mark.parametrize("fraction", [-0.1, 1.0, float("nan")])
@@ -198,6 +204,8 @@ def test_settings_are_recorded_without_places():
         {"domains": np.ones(10, np.int64)},
         {"origin": np.zeros(10, np.int64)},
         {"mean": (0.0, 0.0)},
+        {"superclasses": np.zeros(9, np.int64)},
+        {"subclasses": np.zeros(10, np.int32)},
     ],
 )
 def test_a_pool_refuses_arrays_that_do_not_fit(change):

@@ -109,6 +109,12 @@ def test_cifar100_fine_and_coarse(tmp_path, labels, classes, expected):
     pool = CIFAR100(str(tmp_path), verify=False, labels=labels).load()
     assert pool.classes == classes
     assert pool.labels.tolist() == expected * 2
+    if labels == "fine":
+        assert pool.superclasses.tolist() == [0, 19, 8] * 2
+        assert pool.subclasses is None
+    else:
+        assert pool.subclasses.tolist() == [3, 99, 42] * 2
+        assert pool.superclasses is None
     assert pool.mean == (0.5071, 0.4865, 0.4409)
     assert pool.std == (0.2673, 0.2564, 0.2762)
 

@@ -6,52 +6,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import rayfl.data.partition as partition_module
-from rayfl.data import IID, TEST, TRAIN, VAL, Dirichlet, DomainPerClient, Pathological, Pool
+from rayfl.data import IID, TEST, TRAIN, Dirichlet, DomainPerClient, Pathological
 from rayfl.errors import UserError
-
-ORIGIN = {"train": TRAIN, "val": VAL, "test": TEST}
-
-
-def make_pool(train, test, val=None, domains=1):
-    """A pool with the given counts: lists per class; domains take turns within a class."""
-    counts = {TRAIN: train, VAL: val or [0] * len(train), TEST: test}
-    labels = np.concatenate([np.repeat(np.arange(len(c)), c) for c in counts.values()])
-    origin = np.concatenate([np.full(sum(c), o) for o, c in counts.items()])
-    order = np.random.default_rng(0).permutation(len(labels))
-    return Pool(
-        images=np.zeros((len(labels), 1, 1, 1), np.uint8),
-        labels=labels[order].astype(np.int64),
-        domains=(np.arange(len(labels)) % domains)[order].astype(np.int64),
-        origin=origin[order].astype(np.uint8),
-        class_names=tuple(map(str, range(len(train)))),
-        domain_names=tuple(f"d{d}" for d in range(domains)),
-        mean=(0.5,),
-        std=(0.5,),
-    )
-
-
-def assign(partition, pool, clients, seed=0):
-    shards = partition.assign(pool, clients, np.random.default_rng(seed))
-    assert len(shards) == clients
-    everything = np.concatenate([s.part(part) for s in shards for part in ORIGIN])
-    assert len(np.unique(everything)) == len(everything), "an index was given twice"
-    for shard in shards:
-        for part, origin in ORIGIN.items():
-            assert shard.part(part).dtype == np.int64
-            assert (pool.origin[shard.part(part)] == origin).all()
-    again = partition.assign(pool, clients, np.random.default_rng(seed))
-    for a, b in zip(shards, again):
-        assert all(np.array_equal(a.part(part), b.part(part)) for part in ORIGIN)
-    return shards
-
-
-def matrix(pool, shards, part):
-    return np.array([np.bincount(pool.labels[s.part(part)], minlength=pool.classes) for s in shards])
-
-
-def spread(counts):
-    return (counts.max(axis=0) - counts.min(axis=0)).max()
-
+from tests.data.made_up import ORIGIN, assign, make_pool, matrix, spread
 
 pools = st.builds(
     make_pool,
@@ -151,7 +108,7 @@ def test_dirichlet_draws_equal_a_plain_loop():
             assert valid[t]
             ends = [int(sum(share[: j + 1]) / sum(share) * size) for j in range(clients)]
             pieces = [b - a for a, b in zip([0, *ends], ends)]
-            assert partition_module._pieces(cuts[t, c], size).tolist() == pieces
+            assert partition_module.piece_sizes(cuts[t, c], size).tolist() == pieces
             held = [h + p for h, p in zip(held, pieces)]
 
 
@@ -194,8 +151,15 @@ def test_dirichlet_with_few_clients_does_not_lower_the_minimum(caplog):
             "drawn 2000 times without success: at best the smallest client had 0 training",
         ),
         (Dirichlet(0.001, min_samples=1), 100, "drawn 1000 times without success"),
-        (Pathological(3), 7, "3 x 7 / 10 must be a whole number.* multiple of 10 clients"),
-        (Pathological(4), 7, "multiple of 5 clients"),
+        (
+            Pathological(3),
+            7,
+            r"3 x 7 / 10 must be a whole number.* multiple of 10 clients \(nearest: 10\), or "
+            "classes_per_client=10$",
+        ),
+        (Pathological(4), 7, r"multiple of 5 clients \(nearest: 5 or 10\)"),
+        (Pathological(3), 25, r"\(nearest: 20 or 30\), or classes_per_client=2 or 4$"),
+        (Pathological(2, split="pooled"), 3000, "client 0 gets [12] samples of class"),
         (Pathological(11), 10, "classes_per_client is 11, but the data set has only 10"),
     ],
 )
@@ -220,6 +184,7 @@ def test_the_error_names_the_nearest_counts():
         lambda: Dirichlet(alpha=float("inf")),
         lambda: Dirichlet(min_samples=0),
         lambda: Pathological(classes_per_client=0),
+        lambda: Pathological(split="official"),
     ],
 )
 def test_impossible_values_are_refused(make):
@@ -287,6 +252,57 @@ def test_pathological_without_distinct_may_give_a_class_twice():
         assert all(len(mine) == 6 for mine in picks)
         doubled += sum(len({c for c, _ in mine}) < 6 for mine in picks)
     assert doubled > 0
+
+
+@settings(deadline=None, max_examples=40)
+@given(
+    setting=st.sampled_from([(2, 10, 20), (1, 5, 5), (4, 10, 5), (3, 4, 8), (4, 4, 3)]),
+    per_class=st.integers(100, 300),
+    distinct=st.booleans(),
+    with_val=st.booleans(),
+    seed=st.integers(0, 99),
+)
+def test_pooled_divides_every_class_of_a_client_eight_to_one_to_one(
+    setting, per_class, distinct, with_val, seed
+):
+    s, classes, clients = setting
+    held_out = [per_class // 5] * classes
+    pool = make_pool([per_class] * classes, held_out, val=held_out if with_val else None)
+    shards = assign(Pathological(s, distinct, "pooled"), pool, clients, seed, published=False)
+    train, val, test = (matrix(pool, shards, part) for part in ORIGIN)
+    total = train + val + test
+    assert (val == test).all()
+    assert (val[total > 0] == np.maximum(1, np.round(total[total > 0] / 10))).all()
+    assert (train[total > 0] > 0).all()
+    everything = np.bincount(pool.labels)
+    assert (total.sum(axis=0) <= everything).all()
+    assert (total.sum(axis=0) > everything - s * clients / classes).all()  # truncated left-overs
+
+
+def test_pooled_mixes_the_published_parts():
+    pool = make_pool([300] * 4, [300] * 4)
+    for shard in assign(Pathological(2, split="pooled"), pool, 4, published=False):
+        for part in ORIGIN:
+            assert 0.2 < (pool.origin[shard.part(part)] == TRAIN).mean() < 0.8
+
+
+@pytest.mark.parametrize("with_val", [False, True])
+def test_fedgh_validates_on_a_fifth_of_the_training_samples(with_val):
+    pool = make_pool([1000] * 10, [100] * 10, val=[50] * 10 if with_val else None)
+    partition = Pathological(2, split="fedgh")
+    shards = assign(partition, pool, 10, published=False)
+    train, val, test = (matrix(pool, shards, part) for part in ORIGIN)
+    extra = 500 if with_val else 0
+    assert 8000 - 20 <= train.sum() <= 8000
+    assert 2000 + extra - 20 <= val.sum() <= 2000 + extra
+    assert ((train > 0) == (test > 0)).all()
+    for shard in shards:
+        assert (pool.origin[shard.train] == TRAIN).all()
+        assert (pool.origin[shard.test] == TEST).all()
+    # the same shares in all parts, of classes that have lost a fifth at random
+    owned = train > 0
+    shares = test[owned] / 100
+    np.testing.assert_allclose(train[owned] / 800, shares, atol=0.04)
 
 
 def test_settings_name_the_class_and_its_arguments():

@@ -6,7 +6,18 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from rayfl.data import CIFAR10, CIFAR100, MNIST, TEST, TRAIN, USPS
+from rayfl.data import (
+    CIFAR10,
+    CIFAR100,
+    MNIST,
+    TEST,
+    TRAIN,
+    USPS,
+    Dirichlet,
+    Pachinko,
+    Pathological,
+    Superclass,
+)
 
 ROOT = os.environ.get("RAYFL_DATA")
 
@@ -43,6 +54,55 @@ def test_cifar100(labels, classes):
     assert per_class in ((500, 100), (200, 50))
 
 
+def test_every_superclass_of_cifar100_has_five_classes():
+    pool = CIFAR100(root_with("cifar-100-python"), verify=False).load()
+    pairs = {(int(s), int(c)) for s, c in zip(pool.superclasses, pool.labels)}
+    assert len(pairs) == 100
+    assert np.bincount([s for s, _ in pairs]).tolist() == [5] * 20
+    members = {s: sorted(pool.class_names[c] for t, c in pairs if t == s) for s in (0, 19)}
+    assert members[0] == ["beaver", "dolphin", "otter", "seal", "whale"]  # aquatic mammals
+    assert members[19] == ["lawn_mower", "rocket", "streetcar", "tank", "tractor"]  # vehicles 2
+
+
+@pytest.mark.parametrize("clients", [5, 15, 20])
+def test_superclass_task_of_cifar100(clients):
+    data = CIFAR100(root_with("cifar-100-python"), Superclass(), verify=False, labels="coarse").federate(
+        clients, 0
+    )
+    held = data.subclass_matrix() > 0
+    assert (held.sum(axis=1) == 20).all()
+    assert (held.sum(axis=0) == clients // 5).all()
+    per_class = len(data.pool.indices(TRAIN)) // 100
+    sizes = data.counts("train")
+    assert sizes.sum() == per_class * 100
+    assert sizes.max() - sizes.min() <= 1
+    if (clients, per_class) == (15, 500):
+        assert set(sizes) == {3333, 3334}
+
+
+def test_pachinko_on_cifar100():
+    data = CIFAR100(root_with("cifar-100-python"), Pachinko(), verify=False).federate(100, 0)
+    total = data.counts("train") + data.counts("test")
+    assert (total == len(data.pool) // 100).all()
+    assert data.counts("test").min() > 0
+    coarse = np.array([np.bincount(data.pool.superclasses[s.train], minlength=20) for s in data.shards])
+    largest = coarse.max(axis=1) / coarse.sum(axis=1)
+    assert 0.3 < np.median(largest) < 0.6  # of Dir(0.3) over 20
+    assert data.skew()["label_distance"] > 0.5
+
+
+def test_partitions_of_cifar10():
+    root = root_with("cifar-10-batches-py")
+    data = CIFAR10(root, Pathological(2, split="pooled"), verify=False).federate(100, 0)
+    assert (data.label_matrix("train") > 0).sum(axis=1).tolist() == [2] * 100
+    assert (data.label_matrix("val") == data.label_matrix("test")).all()
+    shares = data.counts("test") / (data.counts("train") + data.counts("val") + data.counts("test"))
+    np.testing.assert_allclose(shares, 0.1, atol=0.003)
+    shards = Dirichlet(0.3).assign(data.pool, 300, np.random.default_rng(0))
+    assert min(len(s.train) for s in shards) >= 10
+    assert min(len(s.test) for s in shards) >= 1
+
+
 def test_mnist():
     pool = MNIST(root_with("MNIST/raw")).load()
     assert counts(pool, TRAIN) == [5923, 6742, 5958, 6131, 5842, 5421, 5918, 6265, 5851, 5949]
@@ -53,3 +113,70 @@ def test_usps():
     pool = USPS(root_with("usps.bz2"), verify=False).load()
     assert counts(pool, TRAIN) == [1194, 1005, 731, 658, 652, 556, 664, 645, 542, 644]
     assert counts(pool, TEST) == [359, 264, 198, 166, 200, 160, 170, 147, 166, 177]
+
+
+@pytest.fixture(scope="module")
+def cache(tmp_path_factory):
+    """A folder for decoded images: small ones, each data set once for all tests."""
+    return str(tmp_path_factory.mktemp("cache"))
+
+
+def by_domain(pool):
+    return {
+        name: tuple(int(((pool.domains == d) & (pool.origin == o)).sum()) for o in (TRAIN, VAL, TEST))
+        for d, name in enumerate(pool.domain_names)
+    }
+
+
+def test_digits_five(cache):
+    """Of MNIST-M there may be a part only; the number of its training images is the same."""
+    root = root_with("mnist_m")
+    options = {"domains": ["MNIST", "USPS", "MNIST-M"], "verify": False, "cache": cache}
+    found = by_domain(DigitsFive(root, **options).load())
+    assert found["MNIST"] == (743, 0, 14000)
+    assert found["USPS"] == (743, 0, 1860)
+    assert found["MNIST-M"][0] == 743
+    assert found["MNIST-M"][2] in (14000, 1500, 13601)  # all, of 7,500, of the two parts of the original
+    pool = DigitsFive(root, **options | {"domains": ["MNIST", "USPS"], "quantity": 2}).load()
+    assert by_domain(pool) == {"MNIST": (1487, 0, 14000), "USPS": (1487, 0, 1860)}
+    full = DigitsFive(root, **options | {"domains": ["USPS"], "scale": "full"}).load()
+    assert by_domain(full) == {"USPS": (7438, 0, 1860)}
+
+
+def test_office_caltech_10(cache):
+    root = root_with("office_caltech_10")
+    options = {"image_size": 16, "cache": cache}
+    few = OfficeCaltech10(root, **options).load()
+    assert by_domain(few) == {
+        "amazon": (62, 50, 192),
+        "caltech": (62, 50, 225),
+        "dslr": (62, 50, 32),
+        "webcam": (62, 50, 59),
+    }
+    full = OfficeCaltech10(root, **options, scale="full").load()
+    assert [n for n, _, _ in by_domain(full).values()] == [766, 898, 125, 236]
+    fdse = OfficeCaltech10(root, **options, split="fdse").load()
+    assert by_domain(fdse) == {
+        "caltech": (899, 112, 112),
+        "amazon": (767, 96, 95),
+        "dslr": (126, 16, 15),
+        "webcam": (236, 30, 29),
+    }
+    matrix = [np.bincount(fdse.labels[fdse.domains == d], minlength=10).tolist() for d in range(4)]
+    assert matrix == [
+        [151, 110, 100, 138, 85, 128, 133, 94, 87, 97],
+        [92, 82, 94, 99, 100, 100, 99, 100, 94, 98],
+        [12, 21, 12, 13, 10, 24, 22, 12, 8, 23],
+        [29, 21, 31, 27, 27, 30, 43, 30, 27, 30],
+    ]
+
+
+def test_pacs(cache):
+    pool = PACS(root_with("PACS"), image_size=8, cache=cache).load()
+    assert {name: sum(n) for name, n in by_domain(pool).items()} == {
+        "art_painting": 2048,
+        "cartoon": 2344,
+        "photo": 1670,
+        "sketch": 3929,
+    }
+    assert by_domain(pool)["photo"] == (1336, 167, 167)

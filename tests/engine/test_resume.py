@@ -11,13 +11,15 @@ from rayfl import Inline, UserError, resumed
 from rayfl.configuration import dump
 from rayfl.methods import METHODS
 from tests.conftest import bytes_of_run, small
+from tests.methods.federate import net_of
 
 
 @pytest.mark.parametrize("name", METHODS)
 def test_every_method_resumes_from_its_checkpoint(tmp_path: Path, name: str) -> None:
     whole, split = tmp_path / "whole", tmp_path / "split"
-    small(whole, method=METHODS[name]()).run()
-    small(split, method=METHODS[name](), rounds=2).run()
+    net = net_of(name, "lenet")
+    small(whole, method=METHODS[name](), net=net).run()
+    small(split, method=METHODS[name](), net=net, rounds=2).run()
     resumed(split, ["--rounds", "4", "--quiet", "true"]).run()
     assert bytes_of_run(split) == bytes_of_run(whole)
 

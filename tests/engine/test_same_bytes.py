@@ -12,6 +12,7 @@ from rayfl.engine.host import Block
 from rayfl.methods import METHODS
 from rayfl.training import Training
 from tests.conftest import bytes_of_run, small
+from tests.methods.federate import net_of
 
 pytestmark = pytest.mark.usefixtures("ray_runtime")
 
@@ -29,7 +30,7 @@ def same(tmp_path: Path, *engines: Any, **settings: Any) -> list[Path]:
 
 @pytest.mark.parametrize("name", METHODS)
 def test_every_method_inline_and_on_two_actors(tmp_path: Path, name: str) -> None:
-    same(tmp_path, Inline(), Ray(actors=2), method=METHODS[name](), rounds=3)
+    same(tmp_path, Inline(), Ray(actors=2), method=METHODS[name](), net=net_of(name, "lenet"), rounds=3)
 
 
 @pytest.mark.parametrize("participation", [0.5, 1.0])

@@ -13,6 +13,7 @@ from rayfl.engine.host import Host, Plan, Report
 from rayfl.engine.server import Server
 from rayfl.methods import Cohort, Method
 from rayfl.nets import SplitNet
+from rayfl.nets.dse import DSEConv, DSELinear
 from rayfl.training import State, Training
 from rayfl.training.state import take_apart
 
@@ -94,6 +95,18 @@ def normed(shape, classes):
     return SplitNet(nn.Flatten(), nn.Sequential(nn.BatchNorm1d(2)), _matrix(ZERO))
 
 
+def dse(shape, classes):
+    """A small net of DSE blocks."""
+    conv = nn.Sequential(DSEConv(shape[0], 16, 5, 2, G=2, dw=3, act="relu"), nn.MaxPool2d(2), nn.Flatten())
+    features = 16 * ((shape[1] - 3) // 4) * ((shape[2] - 3) // 4)
+    return SplitNet(conv, nn.Sequential(DSELinear(features, 48, G=2, act="relu")), nn.Linear(48, classes))
+
+
+def net_of(name: str, net: str) -> str:
+    """Return a net for the method of this name: ``net``, if it can work with any."""
+    return "tests.methods.federate.dse" if name == "FDSE" else net
+
+
 # ---- rounds
 
 
@@ -139,7 +152,7 @@ class Run:
 def start(
     method: Method,
     data: FederatedData,
-    net: str = "tests.methods.federate.linear",
+    net: str | Sequence[str] = "tests.methods.federate.linear",
     execution: str = "loop",
     averaging: str | None = None,
     **training,
@@ -156,7 +169,7 @@ def start(
 def federate(
     method: Method,
     data: FederatedData,
-    net: str = "tests.methods.federate.linear",
+    net: str | Sequence[str] = "tests.methods.federate.linear",
     cohorts: Sequence[Sequence[int]] | int = 3,
     **options,
 ) -> Run:

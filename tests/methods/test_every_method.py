@@ -10,7 +10,7 @@ import torch
 from rayfl.errors import UserError
 from rayfl.methods import METHODS, FedCO2, FedProto
 from rayfl.training.net import is_batch_norm
-from tests.methods.federate import assert_same, federate, ragged, start
+from tests.methods.federate import assert_same, federate, net_of, ragged, start
 
 DATA = ragged()
 SOME = [[0, 1, 2], [1, 3], [0, 2, 3]]
@@ -31,7 +31,7 @@ each_method = pytest.mark.parametrize("name", METHODS)
 def test_stacked_equals_loop(name, net, cohorts):
     """To 1e-9 in float64, with clients of 12, 22, 16 and 5 samples in batches of 8."""
     loop, stacked = (
-        federate(METHODS[name](), DATA, net, cohorts, execution=execution, **SETTINGS)
+        federate(METHODS[name](), DATA, net_of(name, net), cohorts, execution=execution, **SETTINGS)
         for execution in ("loop", "stacked")
     )
     assert_same(stacked.values(), loop.values(), 1e-9)
@@ -45,6 +45,16 @@ OPTIONS = [
     ("FedBN", {"bn_personal": "affine_only"}),
     ("FedPer", {"personal": "fc_stack"}),
     ("FedProto", {"prototype_weights": "counts", "predict": "head"}),
+    ("FediOS", {"basis": "identity", "schedule": "alternating"}),
+    ("FediOS", {"rank": 20, "overflow": "reuse", "ortho_reg_on": "relu"}),
+    ("FediOS", {"projections": False, "ortho_reg_on": "cos", "alpha": 0.3}),
+    ("FediOS", {"basis": "uniform", "individual_extractor": False}),
+    ("DCPFL", {"absent": "reuse", "cov_formula": "printed", "eval_head": "global"}),
+    ("DCPFL", {"absent": "mask", "min_class_count": 4, "init": "independent", "clamp_virtual": True}),
+    ("DCPFL", {"calibrate": False, "server_steps": 2}),
+    ("FDSE", {"reg": "code", "attention": "mean", "share_every": 1}),
+    ("FDSE", {"ema_init": "bias_corrected", "attn_unit": "block", "share_every": 0}),
+    ("FDSE", {"consensus": False, "attention": False}),
     ("FedCO2", {"intra": "to_online", "inter": "offline", "exchange": "last_layer"}),
     ("FedCO2", {"intra": "to_offline", "inter": "online", "offline_init": "independent"}),
     ("FedCO2", {"intra": "none", "inter": "none", "personal": "bn_and_head"}),
@@ -54,7 +64,7 @@ OPTIONS = [
 @pytest.mark.parametrize(("name", "options"), OPTIONS, ids=lambda v: v if isinstance(v, str) else "")
 def test_stacked_equals_loop_with_options(name, options):
     loop, stacked = (
-        federate(METHODS[name](**options), DATA, "cnn-b", SOME, execution=execution)
+        federate(METHODS[name](**options), DATA, net_of(name, "cnn-b"), SOME, execution=execution)
         for execution in ("loop", "stacked")
     )
     assert_same(stacked.values(), loop.values(), 1e-9)
@@ -63,7 +73,7 @@ def test_stacked_equals_loop_with_options(name, options):
 @each_method
 def test_fits_of_all_clients_share_a_stack(name, recwarn):
     """No loss captures what belongs to one client, which would keep clients apart."""
-    federate(METHODS[name](), DATA, "cnn-b", 2, execution="stacked")
+    federate(METHODS[name](), DATA, net_of(name, "cnn-b"), 2, execution="stacked")
     assert not [w for w in recwarn if "captures values" in str(w.message)]
 
 
@@ -72,7 +82,7 @@ def test_fits_of_all_clients_share_a_stack(name, recwarn):
 
 @each_method
 def test_values_handed_in_are_not_changed(name):
-    run = federate(METHODS[name](), DATA, "cnn-b", 1)
+    run = federate(METHODS[name](), DATA, net_of(name, "cnn-b"), 1)
     before = {key: t.clone() for key, t in run.values().items()}
     server, clients = run.server.state, dict(run.host.states)
     run.round([0, 1, 2, 3])
@@ -83,7 +93,7 @@ def test_values_handed_in_are_not_changed(name):
 @each_method
 def test_state_changes_and_is_used(name):
     """Forgetting the clients' state after round 2 changes round 3 (of methods that keep any)."""
-    run, forgetful = (federate(METHODS[name](), DATA, "cnn-b", 2) for _ in range(2))
+    run, forgetful = (federate(METHODS[name](), DATA, net_of(name, "cnn-b"), 2) for _ in range(2))
     before = run.values()
     forgetful.host.states.clear()
     for r in (run, forgetful):
@@ -115,6 +125,8 @@ def counts(net):
         "d": w["head.weight"].shape[1],
         "C": w["head.weight"].shape[0],
         "stack": stack,
+        "dse": sum(t.numel() for n, t in w.trainable().items() if ".dse_" in n),
+        "dse_s": sum(t.numel() for n, t in w.items() if ".dse_" in n and n not in w.train_names),
     }
 
 
@@ -138,6 +150,15 @@ DECLARED = {
         {"prototypes": k["d"] * k["C"]},
         {"prototypes": k["d"] * owned, "owners": owned},
     ),
+    "FediOS": lambda k, owned, n: same(k["theta"] + k["s"]),
+    "DCPFL": lambda k, owned, n: (
+        {"head": k["H"], "means": k["d"] * k["C"]},
+        {"counts": owned, "means": owned * k["d"], "covariances": owned * k["d"] * (k["d"] + 1) // 2},
+    ),
+    "FDSE": lambda k, owned, n: (
+        {"weights": k["theta"] - k["dse"] + k["s"] - k["dse_s"], "dse": k["dse"]},
+        {"weights": k["theta"] - k["dse"] + k["s"] - k["dse_s"], "dse": k["dse"]},
+    ),
     "FedCO2": lambda k, owned, n: (
         {"weights": k["theta"] - k["b"], "heads": (n - 1) * k["stack"]},
         {"weights": k["theta"] - k["b"], "head": k["stack"]},
@@ -148,7 +169,7 @@ DECLARED = {
 @each_method
 @pytest.mark.parametrize(("precision", "width"), [("float64", 8), ("float32", 4)])
 def test_bytes_counted_are_bytes_declared(name, precision, width):
-    run = federate(METHODS[name](), DATA, "cnn-b", 2, precision=precision)
+    run = federate(METHODS[name](), DATA, net_of(name, "cnn-b"), 2, precision=precision)
     report, k = run.reports[1], counts(run.host.net)
     for place, i in enumerate(report.ids):
         up, down = ({key: column[place] for key, column in c.items()} for c in (report.up, report.down))
@@ -172,13 +193,13 @@ def test_bytes_of_fedco2_without_inter_client_transfer_or_with_the_last_layer():
 # ---- views
 
 
-WITH_GLOBAL = {"FedAvg", "FedProx", "SCAFFOLD", "Ditto"}
+WITH_GLOBAL = {"FedAvg", "FedProx", "SCAFFOLD", "Ditto", "FediOS"}
 
 
 @each_method
 def test_views_are_scored_as_declared(name):
     """Before the first round, after training and after aggregation, of clients old and new."""
-    run = start(METHODS[name](), DATA, "cnn-b")
+    run = start(METHODS[name](), DATA, net_of(name, "cnn-b"))
     found = [run.host.evaluate(0, *run.server.download(range(4)), range(4), ["test"])]
     run.round([0, 2], score_parts=("test",))
     found.append(run.reports[0].scores)
@@ -222,6 +243,38 @@ BAD = [
     ("FedProto", "lam", -1.0),
     ("FedProto", "predict", "both"),
     ("FedProto", "prototype_weights", "samples"),
+    ("FediOS", "alpha", 1.5),
+    ("FediOS", "lam", -0.1),
+    ("FediOS", "basis", "random"),
+    ("FediOS", "rank", 0),
+    ("FediOS", "overflow", "wrap"),
+    ("FediOS", "ortho_reg_on", "features"),
+    ("FediOS", "schedule", "both"),
+    ("DCPFL", "lam", -0.1),
+    ("DCPFL", "num_virtual", 0),
+    ("DCPFL", "server_lr", 0.0),
+    ("DCPFL", "server_steps", 0),
+    ("DCPFL", "calib_epochs", 0),
+    ("DCPFL", "calib_batch", 0),
+    ("DCPFL", "calib_lr", -1.0),
+    ("DCPFL", "calib_steps", 0),
+    ("DCPFL", "cov_formula", "exact"),
+    ("DCPFL", "absent", "ignore"),
+    ("DCPFL", "min_class_count", 0),
+    ("DCPFL", "eval_head", "both"),
+    ("DCPFL", "init", "random"),
+    ("FDSE", "lam", -0.1),
+    ("FDSE", "tau", 0.0),
+    ("FDSE", "beta", float("nan")),
+    ("FDSE", "gamma", 1.0),
+    ("FDSE", "unit", "layer"),
+    ("FDSE", "attn_unit", "layer"),
+    ("FDSE", "reg", "none"),
+    ("FDSE", "ema_init", "zero"),
+    ("FDSE", "share_every", -1),
+    ("FDSE", "unseen_epochs", 0),
+    ("FDSE", "unseen_lr", -1.0),
+    ("FedBN", "unseen_epochs", 0),
     ("FedCO2", "mu", -1.0),
     ("FedCO2", "mutual_epochs", 0),
     ("FedCO2", "adapt_epochs", 0),
@@ -269,13 +322,16 @@ def test_options_are_kept_and_documented(name):
 
 def test_defaults_of_the_averages():
     uniform = {name for name, method in METHODS.items() if method.averaging == "uniform"}
-    assert uniform == {"SCAFFOLD", "FedCO2"}
+    assert uniform == {"SCAFFOLD", "FedCO2", "FDSE"}
 
 
 @each_method
 def test_averaging_is_obeyed(name):
     """Clients have unequal sizes, so the two averages differ where a method averages."""
-    runs = [federate(METHODS[name](), DATA, "lenet", 1, averaging=a) for a in ("samples", "uniform")]
+    method = METHODS[name](**({"consensus": False} if name == "FDSE" else {}))
+    net = net_of(name, "lenet")
+    runs = [federate(method, DATA, net, 1, averaging=a) for a in ("samples", "uniform")]
     a, b = ({k: v for k, v in run.values().items() if k.startswith("state/server/weights")} for run in runs)
-    assert all(not torch.equal(a[k], b[k]) for k in a if not k.endswith("running_var"))
-    assert bool(a) == (name not in ("Local", "FedProto"))
+    alike = ("running_var", "dfe_bias", "dfe_conv.bias")  # biases before BatchNorm have no gradient
+    assert all(not torch.equal(a[k], b[k]) for k in a if not k.endswith(alike))
+    assert bool(a) == (name not in ("Local", "FedProto", "DCPFL"))

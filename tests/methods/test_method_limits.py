@@ -18,7 +18,7 @@ from rayfl.methods import (
 )
 from rayfl.nets import build
 from rayfl.training.params import Params
-from tests.methods.federate import assert_same, federate, points, ragged, start
+from tests.methods.federate import assert_same, federate, net_of, points, ragged, start
 
 DATA = ragged()
 ALONE = ragged([12], missing=False)
@@ -33,7 +33,12 @@ class FedPerWithoutPersonalLayers(FedPer):
 
 @pytest.mark.parametrize(
     ("method", "net"),
-    [(FedProx(mu=0), "cnn-b"), (FedBN(), "lenet"), (FedPerWithoutPersonalLayers(), "cnn-b")],
+    [
+        (FedProx(mu=0), "cnn-b"),
+        (FedBN(), "lenet"),
+        (FedBN(), "FedAvgCNN"),
+        (FedPerWithoutPersonalLayers(), "cnn-b"),
+    ],
 )
 def test_equals_fedavg_bit_for_bit(method, net):
     run, other = (federate(m, DATA, net, SOME, **SETTINGS) for m in (method, FedAvg()))
@@ -42,6 +47,9 @@ def test_equals_fedavg_bit_for_bit(method, net):
 
 PLAIN = {"FedProx": {"mu": 0}, "Ditto": {"mu": 0}, "FedCO2": {"intra": "none"}}
 PLAIN["FedProto"] = {"lam": 0, "predict": "head"}
+TRAINED_BY_THE_SERVER = {"DCPFL"}  # its classifier, which replaces the client's in every round
+PLAIN["FDSE"] = {"lam": 0}
+PLAIN["FediOS"] = {"projections": False, "individual_extractor": False}
 
 
 def sgd(net, data, rounds, epochs, momentum, weight_decay, clip):
@@ -57,11 +65,12 @@ def sgd(net, data, rounds, epochs, momentum, weight_decay, clip):
             optimiser.step()
 
 
-@pytest.mark.parametrize("name", METHODS)
+@pytest.mark.parametrize("name", [n for n in METHODS if n not in TRAINED_BY_THE_SERVER])
 def test_one_client_is_plain_sgd(name):
     """A federation of one, without regularisers, is SGD; every view is the trained net."""
-    run = federate(METHODS[name](**PLAIN.get(name, {})), ALONE, "cnn-b", batch_size=50, **SETTINGS)
-    net = build("cnn-b", ALONE.pool.shape, ALONE.pool.classes).double()
+    kind = net_of(name, "cnn-b")
+    run = federate(METHODS[name](**PLAIN.get(name, {})), ALONE, kind, batch_size=50, **SETTINGS)
+    net = build(kind, ALONE.pool.shape, ALONE.pool.classes).double()
     for entry, tensor in [*net.named_parameters(), *net.named_buffers()]:
         tensor.data.copy_(run.host.initial[entry])
     sgd(net.train(), ALONE, rounds=3, **SETTINGS)

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from rayfl.record.history import History, Population
 from rayfl.record.metrics import counted_scores, figures, round_figures, summarise
-from rayfl.record.protocol import PROTOCOLS, Protocol
+from rayfl.record.protocol import PROTOCOLS, Protocol, protocol
 from tests.record.made_up import partition, record
 
 DEFAULT = PROTOCOLS["default"]
@@ -208,10 +208,117 @@ def test_the_headline_is_none_without_a_score_that_counts():
 def test_figures_per_domain():
     population = people([10, 10, 20, 10], domains=["ink", "paper", "ink", None])
     domains = summary(population, [line(0, [5, 9, 20, 10])])["views"][0]["last"]["domains"]
+    still = {"mean": 0, "pooled": 0}
     assert domains == {
-        "ink": {"clients": 2, "mean": pytest.approx(0.75), "pooled": pytest.approx(25 / 30)},
-        "paper": {"clients": 1, "mean": pytest.approx(0.9), "pooled": pytest.approx(0.9)},
+        "ink": {
+            "clients": 2,
+            "mean": pytest.approx(0.75),
+            "pooled": pytest.approx(25 / 30),
+            "over_rounds": still,
+        },
+        "paper": {
+            "clients": 1,
+            "mean": pytest.approx(0.9),
+            "pooled": pytest.approx(0.9),
+            "over_rounds": still,
+        },
     }
+
+
+# --- what a table of each paper prints, from a history made by hand: three clients with 10, 20 and 30 test
+# --- samples, 100, 300 and 100 training samples, in the domains ink, paper and ink
+
+
+def papers():
+    return people([10, 20, 30], train=[100, 300, 100], domains=["ink", "paper", "ink"])
+
+
+def test_fedco2_prints_domains_and_their_mean_at_the_round_best_on_validation_data():
+    records = [
+        line(0, [9, 18, 27], [4, 4, 4]),
+        line(1, [5, 16, 24], [9, 9, 3]),  # mean validation accuracy .7, the highest
+        line(2, [8, 10, 30], [5, 5, 5]),
+    ]
+    best = summary(papers(), records, PROTOCOLS["fedco2_feature"])["headline"]
+    assert best["rounds"] == [1]
+    assert best["accuracy"] == pytest.approx((0.5 + 0.8 + 0.8) / 3)
+    assert best["domains"]["ink"] == {"clients": 2, "accuracy": pytest.approx(0.65), "std": None}
+    assert best["domains"]["paper"]["accuracy"] == pytest.approx(0.8)
+    assert best["domain_mean"] == pytest.approx((0.65 + 0.8) / 2)
+    assert (best["std"], best["spread"]) == (None, "runs")
+    last = summary(papers(), records, PROTOCOLS["fedco2_last"])["headline"]
+    assert last["rounds"] == [2]
+    assert last["accuracy"] == pytest.approx((0.8 + 0.5 + 1) / 3)
+
+
+def test_fedco2_on_cifar_prints_mean_and_deviation_over_evaluations_of_one_run():
+    rounds = 1500
+    counted = [r for r in range(rounds) if PROTOCOLS["fedco2_cifar"].counts(r, rounds)]
+    records = [line(r, [0, 0, 0]) for r in (99, 1299)]
+    records += [line(r, [10, 0, 8 if i % 2 else 14]) for i, r in enumerate(counted)]
+    found = summary(papers(), records, PROTOCOLS["fedco2_cifar"], rounds)["headline"]
+    assert len(found["rounds"]) == 40
+    assert found["accuracy"] == pytest.approx(21 / 60)  # pooled: 18 and 24 of 60 in turn
+    assert found["std"] == pytest.approx(3 / 60)
+    assert found["spread"] == "evaluations"
+    assert found["averages"]["mean_clients"]["accuracy"] == pytest.approx((1 + 0 + 11 / 30) / 3)
+    assert found["domains"]["ink"] == {
+        "clients": 2,
+        "accuracy": pytest.approx(21 / 40),
+        "std": pytest.approx(3 / 40),
+    }
+
+
+def test_fedios_averages_the_last_five_rounds_of_personal_or_global_models():
+    records = []
+    for r in range(7):
+        made = line(r, [r, 2 * r, 3 * r], point="after_training", cohort=[0, 1, 2])
+        counts = {"test": {"correct": [10, 0, 3 * r], "loss": [1.0] * 3}}
+        made["evaluation"]["after_aggregation"] = {"global": counts}
+        records.append(made)
+    personal = summary(papers(), records, PROTOCOLS["fedios"])["headline"]
+    assert personal["rounds"] == [2, 3, 4, 5, 6]
+    assert personal["accuracy"] == pytest.approx(0.4)  # r / 10 at every client
+    assert personal["std"] == pytest.approx(math.sqrt(2) / 10)
+    assert personal["spread"] == "runs"
+    union = summary(papers(), records, PROTOCOLS["fedios_global"])["headline"]
+    assert union["accuracy"] == pytest.approx((10 + 3 * 4) / 60)
+    assert union["view"] == "global"
+
+
+def test_dcpfl_prints_the_last_round_and_the_one_best_on_validation_data():
+    records = [
+        line(0, [5, None, None], [9, None, None], cohort=[0], point="after_training"),
+        line(1, [None, 10, None], [None, 1, None], cohort=[1], point="after_training"),
+    ]
+    last = summary(papers(), records, PROTOCOLS["dcpfl"])["headline"]
+    assert last["accuracy"] == pytest.approx((0.5 + 0.5) / 2)  # of the two clients that have trained
+    assert (last["clients"], last["left_out"], last["rounds"]) == (2, 1, [1])
+    best = summary(papers(), records, protocol("dcpfl+best_val"))["headline"]
+    assert (best["rounds"], best["clients"]) == ([0], 1)
+
+
+@pytest.mark.parametrize(
+    ("name", "point"), [("fdse", "after_training"), ("fdse_global", "after_aggregation")]
+)
+def test_fdse_prints_all_and_avg_of_the_round_best_on_weighted_validation_data(name, point):
+    view = "global" if name == "fdse_global" else "personal"
+    records = [
+        line(0, [10, 4, 30], [9, 3, 9], point=point, view=view, cohort=[0, 1, 2]),  # weighted .54, mean .7
+        line(1, [5, 20, 15], [4, 8, 4], point=point, view=view, cohort=[0, 1, 2]),  # weighted .64, mean .53
+    ]
+    found = summary(papers(), records, PROTOCOLS[name])["headline"]
+    assert found["rounds"] == [1]
+    assert found["accuracy"] == pytest.approx(40 / 60)  # ALL
+    assert found["averages"]["mean_clients"]["accuracy"] == pytest.approx((0.5 + 1 + 0.5) / 3)  # AVG
+    assert found["averages"]["weighted"]["accuracy"] == pytest.approx((0.5 * 100 + 1 * 300 + 0.5 * 100) / 500)
+    weighted = summary(papers(), records, protocol(f"{name}+weighted"))["headline"]
+    assert weighted["accuracy"] == found["averages"]["weighted"]["accuracy"]
+
+
+def test_a_headline_without_domains_has_no_mean_of_them():
+    found = summary(people([10]), [line(0, [5])])["headline"]
+    assert (found["domains"], found["domain_mean"]) == ({}, None)
 
 
 def test_a_view_may_have_no_loss_at_all():

@@ -1,3 +1,5 @@
+from dataclasses import replace
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -26,6 +28,46 @@ def test_an_unknown_name_is_refused_with_the_known_ones():
         UserError, match=r"'fedavg' is unknown; choose one of default, fedco2_feature, .*fdse"
     ):
         protocol("fedavg")
+
+
+@pytest.mark.parametrize(
+    ("name", "changes"),
+    [
+        ("last", {}),
+        ("best_val", {"choose": "best_val"}),
+        ("last_10", {"choose": "last_k", "k": 10}),
+        ("every_5_of_last_200", {"choose": "window", "step": 5, "length": 200}),
+        ("pooled", {"average": "pooled"}),
+        ("default+weighted+after_training", {"average": "weighted", "point": "after_training"}),
+        ("mean_clients+global+trained_only", {"view": "global", "trained_only": True}),
+    ],
+)
+def test_words_change_the_default(name, changes):
+    assert protocol(name) == replace(PROTOCOLS["default"], name=name, **changes)
+
+
+def test_words_change_a_preset():
+    best = protocol("dcpfl+best_val")
+    assert best == replace(PROTOCOLS["dcpfl"], name="dcpfl+best_val", choose="best_val")
+    assert best.needs_validation
+    window = protocol("every_5_of_last_200+pooled")
+    assert [window.counts(r, 1500) for r in range(1500)] == [
+        PROTOCOLS["fedco2_cifar"].counts(r, 1500) for r in range(1500)
+    ]
+    assert protocol("fdse+weighted").choose_by == "weighted"
+
+
+@pytest.mark.parametrize(
+    ("name", "word"),
+    [("fdse+wieghted", "wieghted"), ("last_0", "last_0"), ("fdse+", ""), ("pooled+fdse", "fdse")],
+)
+def test_an_unknown_word_is_named(name, word):
+    with pytest.raises(UserError, match=rf"'{word}' is unknown; .*joined by \+: .*pooled"):
+        protocol(name)
+
+
+def test_what_the_papers_mean_by_plus_minus():
+    assert {name for name, p in PROTOCOLS.items() if p.spread == "evaluations"} == {"fedco2_cifar"}
 
 
 def test_only_protocols_that_choose_by_validation_need_it():

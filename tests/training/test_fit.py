@@ -75,6 +75,36 @@ def test_a_fit_is_plain_sgd(batch_norm, settings, n, batch_size, epochs):
     assert fitted.weights.train_names == client.initial.train_names
 
 
+def test_losses_take_turns_and_what_they_do_not_use_rests():
+    """Two nets, an epoch each in turn, are two optimisers that both keep their momentum over the epochs."""
+    settings = {"momentum": 0.9, "weight_decay": 0.1}
+    client = make_client(smooth_net(), n=12, batch_size=5, epochs=2, **settings)
+    net, start = client.net, {"a": client.initial, "b": client.random_weights()}
+
+    def first(w, batch, extra):
+        return F.cross_entropy(net(w["a"], batch.x), batch.y)
+
+    def second(w, batch, extra):
+        return F.cross_entropy(net(w["a"], batch.x).detach() + net(w["b"], batch.x), batch.y)
+
+    awaitable = client.fit(start, (first, second), stream=0)
+    batches = awaitable.request.batches
+    fitted = run(awaitable)
+    assert fitted.steps == len(batches) == 3 * 4
+    a, b = (smooth_split().double() for _ in start)
+    for module, w in zip((a, b), start.values()):
+        module.load_state_dict(dict(w))
+    of_a, of_b = (torch.optim.SGD(module.parameters(), lr=0.1, **settings) for module in (a, b))
+    for number, indices in enumerate(batches):
+        x, y = client._images.batch(indices)
+        own = number // 3 % 2 == 0
+        (of_a if own else of_b).zero_grad()
+        F.cross_entropy(a(x) if own else a(x).detach() + b(x), y).backward()
+        (of_a if own else of_b).step()
+    for name, module in (("a", a), ("b", b)):
+        assert close(dict(fitted.weights[name]), module.state_dict(), 1e-12)
+
+
 def test_full_batch_training_needs_no_batch_order():
     client = make_client(smooth_net(), n=12, batch_size=12, epochs=4, momentum=0.9)
     fitted = run(client.fit(client.initial, client.cross_entropy))
@@ -456,6 +486,20 @@ def test_a_total_is_the_sum_over_the_training_data():
     assert torch.equal(found["count"].long(), client.class_counts)
     assert not found["features"].requires_grad
     assert same_bits(client.initial, before)
+
+
+def test_a_total_of_one_class():
+    net = smooth_net(batch_norm=True)
+    images = make_images(700)
+    client = make_client(net, images, n=600, first=50)
+    x, y = images.batch(torch.arange(50, 650))
+    for c in range(3):
+        found = run(
+            client.total(
+                lambda w, batch, extra: net.eval.features(w, batch.x).sum(0), client.initial, of_class=c
+            )
+        )
+        assert close(found, net.eval.features(client.initial, x)[y == c].sum(0), 1e-10)
 
 
 def test_fits_and_totals_of_a_method_in_turn():

@@ -61,9 +61,9 @@ def calls(monkeypatch):
     batches = local._stacked_batches
 
     def counted(requests):
-        for rows, batch in batches(requests):
+        for epoch, rows, batch in batches(requests):
             seen.append(len(batch.y))
-            yield rows, batch
+            yield epoch, rows, batch
 
     monkeypatch.setattr(local, "_stacked_batches", counted)
     return seen
@@ -95,6 +95,29 @@ def test_stacked_is_the_loop(batch_norm, settings):
 def test_trailing_batches_of_one_sample_on_batch_norm():
     clients = make_clients(smooth_net(batch_norm=True), (11, 12, 6, 16, 5), momentum=0.5, epochs=2)
     both(fedavg, clients)
+
+
+def test_losses_that_take_turns():
+    def method(client):
+        net = client.net
+
+        def first(w, batch, extra):
+            return F.cross_entropy(net(w["a"], batch.x), batch.y)
+
+        def second(w, batch, extra):
+            return F.cross_entropy(net(w["a"], batch.x).detach() + net(w["b"], batch.x), batch.y)
+
+        async def update():
+            start = {"a": client.initial, "b": client.random_weights()}
+            return await client.fit(start, (first, second))
+
+        return update()
+
+    clients = make_clients(smooth_net(), RAGGED, momentum=0.9, weight_decay=0.1, epochs=2)
+    looped, _ = both(method, clients)
+    assert looped[0].steps == len(
+        clients[0].fit(clients[0].initial, clients[0].cross_entropy, epochs=4).request.batches
+    )
 
 
 def test_one_client_and_clients_without_steps():
@@ -167,6 +190,24 @@ def test_totals():
         return await client.total(sums, w, 1.0 + client.id), await client.total(sums, client.initial, 2.0)
 
     both(method, make_clients(net, (300, 17, 270, 9), batch_size=60, bn_single="eval"))
+
+
+def test_totals_of_classes():
+    """Clients have different numbers of samples of a class, and different numbers of classes."""
+    net = smooth_net(batch_norm=True)
+
+    def moments(w, batch, mean):
+        z = net.eval.features(w, batch.x) - mean
+        return z.T @ z
+
+    async def method(client):
+        w = (await client.fit(client.initial, client.cross_entropy)).weights
+        return [
+            await client.total(moments, w, torch.tensor(0.1 * client.id).double(), of_class=c)
+            for c in client.class_counts.nonzero().flatten().tolist()
+        ]
+
+    both(method, make_clients(net, (300, 2, 270, 9), batch_size=60))
 
 
 def test_numbers_in_extra_do_not_change_the_precision():

@@ -1,0 +1,171 @@
+"""``python -m rayfl.figure KIND RUN... --save FILE``: draw runs the way papers do."""
+
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+import jsonargparse
+from matplotlib.figure import Figure
+from rich.console import Console
+
+from rayfl.errors import UserError
+from rayfl.record.compare import group_runs
+from rayfl.record.history import CONFIG
+from rayfl.record.plots import (
+    ALL,
+    check_panels,
+    domains_of,
+    draw_bars,
+    draw_clients,
+    draw_labels,
+    draw_radar,
+    draw_rounds,
+    draw_sweep,
+    progress_table,
+    series_of,
+    sweep_series,
+)
+from rayfl.record.result import Result
+
+KINDS = {
+    "rounds": "test accuracy (or loss) over rounds, a panel per domain; prints how rough the curves are",
+    "sweep": "test accuracy over a swept key of the configuration",
+    "bars": "bars of test accuracy per domain",
+    "radar": "a radar of test accuracy per data set: an axis per domain, scaled by the best on it",
+    "clients": "how test accuracy is distributed over clients, and each client's",
+    "labels": "training samples per client and class",
+}
+
+
+def parser() -> jsonargparse.ArgumentParser:
+    """Return the parser of the command line, with a subcommand for every kind of picture."""
+    made = jsonargparse.ArgumentParser(
+        prog="python -m rayfl.figure",
+        description="Draw a picture of runs: PNG, PDF or SVG, by the file's ending. Accuracies are those of "
+        "each run's protocol; lines and bars are means over seeds, with one sample standard deviation.",
+    )
+    kinds = made.add_subcommands(dest="kind", metavar="KIND")
+    for kind, text in KINDS.items():
+        one = jsonargparse.ArgumentParser(description=f"Draw {text}.")
+        one.add_argument(
+            "runs", nargs="+", metavar="RUN", type=str, help="run folders, or folders that hold some"
+        )
+        one.add_argument("--save", type=str, required=True, metavar="FILE", help="the picture to write")
+        if kind != "labels":
+            one.add_argument(
+                "--by",
+                type=str,
+                default="",
+                metavar="KEYS",
+                help="keys of the configuration that tell lines apart, such as method,method.mu; by default "
+                "all that differ but the seeds",
+            )
+        if kind in ("rounds", "bars", "clients"):
+            one.add_argument(
+                "--views",
+                type=str,
+                default="",
+                help="views to draw, such as personal,online,offline; default: that of each run's headline",
+            )
+        if kind in ("sweep", "radar"):
+            one.add_argument(
+                "--view", type=str, default="", help="view to draw; default: that of the headline"
+            )
+        if kind in ("rounds", "sweep", "bars"):
+            default = ALL if kind == "sweep" else "all domains"
+            one.add_argument(
+                "--panels",
+                type=str,
+                default="",
+                help=f"domains to show, and {ALL} for all clients together; default: {default}",
+            )
+        if kind == "rounds":
+            one.add_argument("--quantity", type=str, default="accuracy", help="accuracy or loss")
+            one.add_argument(
+                "--target", type=float | None, default=None, help="also print when this accuracy is reached"
+            )
+        if kind == "sweep":
+            one.add_argument("--over", type=str, required=True, metavar="KEY", help="the swept key")
+        kinds.add_subcommand(kind, one, help=text)
+    return made
+
+
+def find_runs(paths: Sequence[str]) -> list[Path]:
+    """Return the run folders among paths and below those that are none, each once, in the order of names.
+
+    Raises:
+        UserError: a path holds no run.
+    """
+    found: list[Path] = []
+    for path in map(Path, paths):
+        own = [path] if (path / CONFIG).is_file() else sorted(p.parent for p in path.rglob(CONFIG))
+        if not own:
+            raise UserError(f"{path} is not a run folder and holds none: none of its folders has a {CONFIG}")
+        found += own
+    return list(dict.fromkeys(found))
+
+
+def picture(options: jsonargparse.Namespace) -> Figure:
+    """Return the picture that a command line asks for; print the numbers that belong to it.
+
+    Raises:
+        UserError: a folder is no run or damaged, or an option fits no run.
+    """
+    kind, o = options.kind, options[options.kind]
+    runs = [Result.load(folder) for folder in find_runs(o.runs)]
+    if kind == "labels":
+        return draw_labels(runs)
+    by = _names(o.by)
+    if kind == "sweep":
+        lines = sweep_series(runs, o.over, o.view or None, by)
+        every = [series for _, points in lines for _, series in points]
+        return draw_sweep(lines, o.over, check_panels(_names(o.panels) or [ALL], every))
+    groups = group_runs(runs, by)
+    if kind == "radar":
+        return draw_radar(series_of(groups, _names(o.view), by))
+    series = series_of(groups, _names(o.views), by)
+    if kind == "clients":
+        return draw_clients(series)
+    if kind == "bars":
+        return draw_bars(series, check_panels(_names(o.panels) or [*domains_of(series), ALL], series))
+    if o.quantity not in ("accuracy", "loss"):
+        raise UserError(f"--quantity is {o.quantity}: it must be accuracy or loss")
+    panels = check_panels(_names(o.panels), series)
+    Console(highlight=False, width=None if sys.stdout.isatty() else 200).print(
+        progress_table(series, panels, o.target)
+    )
+    return draw_rounds(series, panels, o.quantity)
+
+
+def _names(text: str) -> list[str]:
+    return [name.strip() for name in text.split(",") if name.strip()]
+
+
+def save(figure: Figure, path: Path) -> None:
+    """Write a picture.
+
+    Raises:
+        UserError: the file cannot be written, or its ending names no format.
+    """
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        figure.savefig(path, dpi=150)
+    except (OSError, ValueError) as error:
+        raise UserError(f"{path} cannot be written: {error}; choose another --save") from error
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the command line and return its exit code: 2 for an error of the user's, told in one line."""
+    options = parser().parse_args(arguments)
+    path = Path(options[options.kind].save)
+    try:
+        save(picture(options), path)
+    except UserError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 2
+    print(path)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

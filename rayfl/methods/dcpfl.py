@@ -1,0 +1,365 @@
+"""DC-PFL."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import islice
+from typing import Any, ClassVar, Literal
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from rayfl.methods.base import Cohort, Method
+from rayfl.methods.checks import check, check_choice, check_equal_features, check_weight
+from rayfl.training import Batch, Client, Gather, Params, Reduction, State, Sum
+from rayfl.training.net import Net
+
+EPSILON = 1e-12
+"""Added under the square root of the norm in eq. 3, whose gradient at distance 0 would be infinite."""
+ROUNDING = 1e-10
+"""Share of the sum of eigenvalues of a covariance below which one is taken for the rounding error of a 0."""
+
+
+class DCPFL(Method):
+    """Dual calibration: different extractors, one classifier (Tang et al., IJCAI 2024).
+
+    Clients keep their extractors, which may have different architectures, and train them together with a
+    copy of the global classifier. Features are drawn to the global mean of their class (auxiliary loss). What
+    travels are, for each class of a client, the number, mean and covariance of its features. The server
+    trains the classifier on the means, client by client, and calibrates it on virtual features, drawn from
+    the Gaussian of each class over all clients.
+
+    Deviations from the paper: the pooled covariance is exact, where eq. 11 as printed is not
+    (``cov_formula=printed``). Where it is silent: 0.1 for lambda; one gradient step of the server per client,
+    in an order drawn anew in each round; calibration by 10 epochs with batches of 64; features of the
+    statistics come from a pass in eval mode; a class that nobody in a cohort has keeps its global mean, and
+    is not calibrated. The convergence bound of the paper's section 5 is not computed.
+
+    Args:
+        lam: weight of the distance to the global class mean, lambda in the paper; at least 0. It is a norm,
+            not a square, so that it pulls with the same force at every distance: large values keep the model
+            from learning.
+        num_virtual: virtual features that the server draws per round, M in the paper; at least 1.
+        server_lr: learning rate of the server's steps on class means, above 0.
+        server_steps: those steps per client, at least 1.
+        calibrate: whether the classifier is calibrated. Otherwise no covariances are sent.
+        calib_epochs: passes over the virtual features, at least 1.
+        calib_batch: virtual features per step, at least 1.
+        calib_lr: learning rate of the calibration, above 0.
+        calib_steps: steps of the calibration, at least 1, in place of those of ``calib_epochs``; they do not
+            depend on the number of virtual features then.
+        clamp_virtual: whether virtual features are cut off at 0, as features after a ReLU are.
+        cov_formula: ``pooled`` is the covariance over all clients; ``printed`` weighs the clients'
+            covariances by n instead of n - 1, as eq. 11 does.
+        absent: what becomes of classes that nobody in a cohort has: ``skip`` draws no virtual features of
+            them; ``reuse`` draws them from what was last known; ``mask`` skips them, and leaves their scores
+            out of the loss of the calibration, which would otherwise unlearn them.
+        min_class_count: smallest number of samples of a class of which a client sends statistics, at least 1.
+        eval_head: clients are scored with the classifier that they have trained (``local``), or with the
+            newest ``global`` one.
+        init: extractors of one architecture start from common weights (``common``), or each from its own
+            (``independent``).
+    """
+
+    views: ClassVar[tuple[str, ...]] = ("personal",)
+    heterogeneous: ClassVar[bool] = True
+
+    def __init__(
+        self,
+        lam: float = 0.1,
+        num_virtual: int = 1000,
+        server_lr: float = 0.01,
+        server_steps: int = 1,
+        calibrate: bool = True,
+        calib_epochs: int = 10,
+        calib_batch: int = 64,
+        calib_lr: float = 0.01,
+        calib_steps: int | None = None,
+        clamp_virtual: bool = False,
+        cov_formula: Literal["pooled", "printed"] = "pooled",
+        absent: Literal["skip", "reuse", "mask"] = "skip",
+        min_class_count: int = 1,
+        eval_head: Literal["local", "global"] = "local",
+        init: Literal["common", "independent"] = "common",
+    ) -> None:
+        check_weight("lam", lam)
+        check("num_virtual", num_virtual, num_virtual >= 1, "at least 1 (calibrate=False leaves it out)")
+        check("server_lr", server_lr, 0 < server_lr < float("inf"), "a number above 0")
+        check("server_steps", server_steps, server_steps >= 1, "at least 1")
+        check("calib_epochs", calib_epochs, calib_epochs >= 1, "at least 1 (calibrate=False leaves it out)")
+        check("calib_batch", calib_batch, calib_batch >= 1, "at least 1")
+        check("calib_lr", calib_lr, 0 < calib_lr < float("inf"), "a number above 0")
+        check("calib_steps", calib_steps, calib_steps is None or calib_steps >= 1, "at least 1")
+        check_choice("cov_formula", cov_formula, "pooled", "printed")
+        check_choice("absent", absent, "skip", "reuse", "mask")
+        check("min_class_count", min_class_count, min_class_count >= 1, "at least 1")
+        check_choice("eval_head", eval_head, "local", "global")
+        check_choice("init", init, "common", "independent")
+        self.lam = lam
+        self.num_virtual = num_virtual
+        self.server_lr = server_lr
+        self.server_steps = server_steps
+        self.calibrate = calibrate
+        self.calib_epochs = calib_epochs
+        self.calib_batch = calib_batch
+        self.calib_lr = calib_lr
+        self.calib_steps = calib_steps
+        self.clamp_virtual = clamp_virtual
+        self.cov_formula = cov_formula
+        self.absent = absent
+        self.min_class_count = min_class_count
+        self.eval_head = eval_head
+        self.init = init
+
+    def check_nets(self, nets: Mapping[str, Net]) -> None:
+        """Refuse nets whose features differ in size."""
+        check_equal_features("DCPFL", nets)
+
+    # ---- what is exchanged
+
+    @property
+    def uploads(self) -> Mapping[str, Reduction]:
+        """Class means, which the server needs client by client, and each class's centred second moments.
+
+        With the means at hand, sums of the moments make the covariances, so that no client's own is sent.
+        """
+        classes = self.net.module.head.out_features if self.calibrate else 0
+        return {"means": Gather(), **{_scatter_of(c): Sum() for c in range(classes)}}
+
+    def traffic(
+        self, client: Client, down: State, up: Mapping[str, Any]
+    ) -> tuple[dict[str, int], dict[str, int]]:
+        """Count the known global means, and numbers, means and (symmetric) covariances of the own classes.
+
+        All at the width of the weights; the server pools in float64.
+        """
+        d, width = down["means"].shape[1], down["means"].element_size()
+        owned, known = len(up["means"]["classes"]), int(down["known"].sum())
+        received = {"head": width * down["head"].numel(), "means": width * known * d}
+        sent = {"counts": width * owned, "means": width * owned * d}
+        if self.calibrate:
+            sent["covariances"] = width * owned * d * (d + 1) // 2
+        return received, sent
+
+    # ---- client
+
+    def init_client(self, client: Client) -> State:
+        """Start the extractor from the common weights, or from its own."""
+        return {"weights": client.initial if self.init == "common" else client.random_weights()}
+
+    async def local_update(self, client: Client, state: State, down: State) -> tuple[dict[str, Any], State]:
+        """Train extractor and classifier from the global classifier; compute the class statistics."""
+        net = client.net
+
+        def loss(w: Params, batch: Batch, target: dict[str, Tensor]) -> Tensor:
+            """Eq. 3: cross-entropy + lambda * distance, which is 0 for classes without a global mean."""
+            z = net.features(w, batch.x)
+            square = (z - target["means"][batch.y]).square().sum(1)
+            distance = (square + EPSILON).sqrt() * target["known"][batch.y]
+            return F.cross_entropy(net.head(w, z), batch.y) + self.lam * distance.mean()
+
+        def class_sums(w: Params, batch: Batch, classes: int) -> Tensor:
+            member = F.one_hot(batch.y, classes).double()
+            return member.T @ net.eval.features(w, batch.x).double()
+
+        def centred_moments(w: Params, batch: Batch, mean: Tensor) -> Tensor:
+            z = net.eval.features(w, batch.x).double() - mean
+            return z.T @ z
+
+        target = {"means": down["means"], "known": down["known"]}
+        w = (await client.fit(state["weights"].merge(down["head"]), loss, target)).weights
+
+        counts = client.class_counts
+        classes = (counts >= self.min_class_count).nonzero().flatten()
+        total = await client.total(class_sums, w, client.classes)
+        mean = total / counts.clamp(min=1)[:, None]  # eq. 6
+        n = counts[classes]
+        up: dict[str, Any] = {"means": {"classes": classes, "counts": n, "mean": mean[classes]}}
+        if self.calibrate:
+            for c, share in zip(classes.tolist(), self._share(n).tolist(), strict=True):
+                moments = await client.total(centred_moments, w, mean[c], of_class=c)  # eq. 7
+                up[_scatter_of(c)] = share * pack_symmetric(moments)
+        return up, {"weights": w}
+
+    def _share(self, n: Tensor) -> Tensor:
+        """Return what a client's centred second moments count in the pooled ones; of one sample, nothing."""
+        n = n.double()
+        return n / (n - 1).clamp(min=1) * (n > 1) if self.cov_formula == "printed" else (n > 1).double()
+
+    def trained(self, down: State, up: Mapping[str, Any]) -> State:
+        """The global classifier and means serve until the next aggregation."""
+        return down
+
+    def scores(self, client: Client, state: State, down: State, x: Tensor) -> dict[str, Tensor]:
+        """Score the own extractor with its classifier."""
+        w = state["weights"] if self.eval_head == "local" else state["weights"].merge(down["head"])
+        return {"personal": client.net.eval(w, x)}
+
+    # ---- server
+
+    def init_server(self, initial: Params) -> State:
+        """Start from the common classifier, without class means."""
+        head = initial.select(self.net.names("last_layer", "head").__contains__)
+        means = torch.zeros_like(head["head.weight"])  # [classes, d], as many as the head has inputs
+        known = torch.zeros(len(means), dtype=torch.bool)
+        server: State = {"head": head, "means": means, "known": known}
+        return server | ({"statistics": {}} if self.calibrate and self.absent == "reuse" else {})
+
+    def download(self, server: State) -> State:
+        """Send the classifier and the class means."""
+        return {key: server[key] for key in ("head", "means", "known")}
+
+    def aggregate(self, server: State, up: Mapping[str, Any], cohort: Cohort) -> State:
+        """Train the classifier on the clients' means, pool the statistics, calibrate (Algorithm 1)."""
+        head = self._train_on_means(server["head"], list(up["means"].values()), cohort.round)
+        statistics = pool(up)
+        means, known = server["means"].clone(), server["known"].clone()
+        for c, of_class in statistics.items():
+            means[c], known[c] = of_class["mean"].to(means.dtype), True
+        if not self.calibrate:
+            return {"head": head, "means": means, "known": known}
+        masked = known.new_ones(len(known))
+        masked[list(statistics)] = False
+        kept: State = {}
+        if self.absent == "reuse":
+            statistics = dict(sorted({**server["statistics"], **statistics}.items()))
+            kept = {"statistics": statistics}
+        if statistics:
+            head = self._calibrated(head, statistics, masked if self.absent == "mask" else None, cohort.round)
+        return {"head": head, "means": means, "known": known, **kept}
+
+    def _train_on_means(self, head: Params, sent: Sequence[dict[str, Tensor]], round: int) -> Params:
+        """Train on one client's class means after the other (eq. 8 and 9)."""
+        order = torch.randperm(len(sent), generator=self.generator("order", round))
+        for k in order.tolist():
+            classes, means = sent[k]["classes"], sent[k]["mean"].to(head["head.weight"].dtype)
+            for _ in range(self.server_steps if len(classes) else 0):
+                head = self._step(head, means, classes, self.server_lr)
+        return head
+
+    def _calibrated(
+        self, head: Params, statistics: dict[int, State], masked: Tensor | None, round: int
+    ) -> Params:
+        """Train on virtual features of all classes (eq. 12)."""
+        z, y = self.virtual_features(statistics, round)
+        z = z.to(head["head.weight"].dtype)
+        steps = self.calib_steps or self.calib_epochs * -(-len(y) // self.calib_batch)
+        for some in islice(_batches(len(y), self.calib_batch, self.generator("calibration", round)), steps):
+            head = self._step(head, z[some], y[some], self.calib_lr, masked)
+        return head
+
+    def virtual_features(self, statistics: dict[int, State], round: int) -> tuple[Tensor, Tensor]:
+        """Draw features from the Gaussian of each class, as many as the class has its share of samples.
+
+        Args:
+            statistics: as ``pool`` returns them.
+            round: from 0.
+
+        Returns:
+            Features, float64 [M, d], and classes, int64 [M].
+        """
+        sizes = largest_remainder(self.num_virtual, [s["count"] for s in statistics.values()])
+        draw = self.generator("virtual", round)
+        features = []
+        for of_class, size in zip(statistics.values(), sizes, strict=True):
+            mean = of_class["mean"]
+            if size:
+                noise = torch.randn(size, len(mean), generator=draw, dtype=torch.float64)
+                root = symmetric_root(unpack_symmetric(of_class["covariance"], len(mean)))
+                features.append(mean + noise @ root)
+        z = torch.cat(features)
+        y = torch.tensor(list(statistics)).repeat_interleave(torch.tensor(sizes))
+        return z.clamp(min=0) if self.clamp_virtual else z, y
+
+    def _step(self, head: Params, z: Tensor, y: Tensor, lr: float, masked: Tensor | None = None) -> Params:
+        """Take a step of plain gradient descent on the mean cross-entropy of features."""
+        live = head.map(lambda t: t.detach().requires_grad_())
+        scores = self.net.eval.head(live, z)
+        if masked is not None:
+            scores = scores.masked_fill(masked, -torch.inf)
+        gradients = torch.autograd.grad(F.cross_entropy(scores, y), list(live.tensors.values()))
+        return head - lr * Params(dict(zip(head, gradients, strict=True)), head.train_names)
+
+
+def _scatter_of(c: int) -> str:
+    """Return the upload key of a class's centred second moments."""
+    return f"scatter/{c}"
+
+
+def _batches(n: int, size: int, order: torch.Generator) -> Iterator[Tensor]:
+    """Yield the batches of epoch after epoch, each in a new order, without end."""
+    while True:
+        yield from torch.randperm(n, generator=order).split(size)
+
+
+def pool(up: Mapping[str, Any]) -> dict[int, State]:
+    """Return the statistics of every class over all clients' samples (eq. 11, made exact).
+
+        (n - 1) Sigma = sum_k S_k + sum_k n_k (mu_k - mu)(mu_k - mu)^T
+
+    with S_k the centred second moments of client k's samples. Nothing in it cancels.
+
+    Args:
+        up: the combined uploads; without second moments there are no covariances.
+
+    Returns:
+        Class, ascending -> ``count``, ``mean`` [d], and the upper triangle of ``covariance``,
+        [d (d + 1) / 2], in float64; the covariance of a single sample is 0.
+    """
+    rows: dict[int, list[tuple[int, Tensor]]] = {}
+    for sent in up["means"].values():
+        for c, n, mean in zip(sent["classes"].tolist(), sent["counts"].tolist(), sent["mean"], strict=True):
+            rows.setdefault(c, []).append((n, mean))
+    pooled: dict[int, State] = {}
+    for c in sorted(rows):
+        n_k = torch.tensor([n for n, _ in rows[c]], dtype=torch.float64)
+        mu_k = torch.stack([mean for _, mean in rows[c]])
+        count = sum(n for n, _ in rows[c])
+        mu = n_k @ mu_k / count
+        pooled[c] = {"count": count, "mean": mu}
+        if _scatter_of(c) in up:
+            between = pack_symmetric((n_k[:, None] * (mu_k - mu)).T @ (mu_k - mu))
+            pooled[c]["covariance"] = (up[_scatter_of(c)] + between * (count > 1)) / max(1, count - 1)
+    return pooled
+
+
+def largest_remainder(total: int, counts: Sequence[int]) -> list[int]:
+    """Divide a whole in proportion to counts; ties of the largest remainder go to the earlier one."""
+    every = sum(counts)
+    sizes = [total * n // every for n in counts]
+    left = total - sum(sizes)
+    for k in sorted(range(len(counts)), key=lambda k: -(total * counts[k] % every))[:left]:
+        sizes[k] += 1
+    return sizes
+
+
+def symmetric_root(covariance: Tensor) -> Tensor:
+    """Return the symmetric positive semi-definite square root of such a matrix, [d, d].
+
+    A root that used the eigenvectors alone would depend on their signs, which are arbitrary. Rows without
+    variance, of units that are never active, are left out of the decomposition: that is exact, and most are.
+    Eigenvalues that are 0 but for ``ROUNDING`` count as 0: their roots would be far larger than the rounding.
+    """
+    active = (covariance.diagonal() > 0).nonzero()
+    values, vectors = torch.linalg.eigh(covariance[active, active.T])
+    values = values.where(values > ROUNDING * values.sum(), 0)
+    root = torch.zeros_like(covariance)
+    root[active, active.T] = (vectors * values.sqrt()) @ vectors.T
+    return root
+
+
+def pack_symmetric(matrices: Tensor) -> Tensor:
+    """Return the upper triangles, [..., d (d + 1) / 2], of symmetric matrices, [..., d, d]."""
+    d = matrices.shape[-1]
+    i, j = torch.triu_indices(d, d, device=matrices.device)
+    return matrices[..., i, j]
+
+
+def unpack_symmetric(triangle: Tensor, d: int) -> Tensor:
+    """Return the symmetric matrix, [d, d], of an upper triangle."""
+    i, j = torch.triu_indices(d, d)
+    matrix = triangle.new_zeros(d, d)
+    matrix[i, j] = triangle
+    matrix[j, i] = triangle
+    return matrix

@@ -1,0 +1,251 @@
+"""FDSE."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Literal
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from rayfl.errors import UserError
+from rayfl.methods.base import Averaging, Cohort
+from rayfl.methods.checks import check, check_choice, check_weight
+from rayfl.methods.consensus import agree, attend, mean
+from rayfl.methods.consistency import Consistency, ratio_of_gradients
+from rayfl.methods.partly_personal import PartlyPersonal
+from rayfl.nets import dse_blocks
+from rayfl.training import Batch, Client, Gather, Mean, Net, Params, Reduction, State
+
+
+class FDSE(PartlyPersonal):
+    """Federated learning with domain-specific skew eraser (Wang et al., CVPR 2025).
+
+    The net's layers are DSE blocks: a domain-agnostic feature extractor (DFE), and an eraser (DSE) that
+    derives further channels. DFE and head are aggregated so that no client's update is opposed (eq. 8), each
+    client's DSE is mixed with those of clients whose DSE is similar (eq. 9), and a regulariser draws the
+    statistics of what the DSE puts out to the global ones (eq. 4 to 7).
+
+    Deviations from the paper: similarities are computed tensor by tensor, as in the public code, because
+    those of whole blocks are so close to 1 that eq. 9 becomes a plain mean. There is no regularisation in the
+    first round, whose targets would be untrained. Updates of norm 0 have no direction and take no part in
+    eq. 8. Layers outside DSE blocks are units of consensus of their own; statistics of other BatchNorm layers
+    are averaged.
+
+    Args:
+        lam: weight of the regulariser, lambda; at least 0.
+        tau: temperature of the attention over clients' DSE parameters, above 0.
+        beta: the regulariser of block l is weighted by exp(beta l).
+        gamma: share of the past in the running estimates of the regulariser, in [0, 1).
+        unit: what is agreed on as one vector: the DFE of a ``block``, or each ``tensor``.
+        attn_unit: what is compared between clients as one vector: the DSE of a ``block``, or each ``tensor``.
+        reg: the regulariser of the ``paper``, or that of the public ``code``.
+        ema_init: running estimates begin a round at the ``received`` statistics, or with the first batch
+            (``bias_corrected``); the ``code`` regulariser always begins with the first batch.
+        consensus: whether eq. 8 aggregates; if not, DFE and head are averaged.
+        attention: whether eq. 9 mixes; if not, each client keeps its own DSE, and with ``mean`` they are
+            averaged.
+        share_every: rounds between two measurements of the regulariser's share of the gradient, at least 0;
+            0 measures never.
+        unseen_epochs: epochs of the adaptation to an unseen domain, at least 1.
+        unseen_lr: learning rate of this adaptation, at least 0.
+    """
+
+    averaging: Averaging = "uniform"
+
+    def __init__(
+        self,
+        lam: float = 0.1,
+        tau: float = 0.1,
+        beta: float = 0.001,
+        gamma: float = 0.9,
+        unit: Literal["block", "tensor"] = "block",
+        attn_unit: Literal["block", "tensor"] = "tensor",
+        reg: Literal["paper", "code"] = "paper",
+        ema_init: Literal["received", "bias_corrected"] = "received",
+        consensus: bool = True,
+        attention: bool | Literal["mean"] = True,
+        share_every: int = 10,
+        unseen_epochs: int = 5,
+        unseen_lr: float = 1e-3,
+    ) -> None:
+        check_weight("lam", lam)
+        check("tau", tau, 0 < tau < float("inf"), "a number above 0")
+        check("beta", beta, abs(beta) < float("inf"), "a finite number")
+        check("gamma", gamma, 0 <= gamma < 1, "in [0, 1)")
+        check_choice("unit", unit, "block", "tensor")
+        check_choice("attn_unit", attn_unit, "block", "tensor")
+        check_choice("reg", reg, "paper", "code")
+        check_choice("ema_init", ema_init, "received", "bias_corrected")
+        check("consensus", consensus, consensus in (True, False), "True or False")
+        check("attention", attention, attention in (True, False, "mean"), "True, False or mean")
+        check("share_every", share_every, share_every >= 0, "at least 0 (0: never)")
+        check("unseen_epochs", unseen_epochs, unseen_epochs >= 1, "at least 1")
+        check_weight("unseen_lr", unseen_lr)
+        self.lam = lam
+        self.tau = tau
+        self.beta = beta
+        self.gamma = gamma
+        self.unit = unit
+        self.attn_unit = attn_unit
+        self.reg = reg
+        self.ema_init = ema_init
+        self.consensus = consensus
+        self.attention = attention
+        self.share_every = share_every
+        self.unseen_epochs = unseen_epochs
+        self.unseen_lr = unseen_lr
+
+    def bind(self, net: Net, population: int, seed: int) -> None:
+        """Find the DSE blocks.
+
+        Raises:
+            UserError: there are none.
+        """
+        self._blocks = list(dse_blocks(net.module))
+        if not self._blocks:
+            raise UserError(
+                "FDSE needs a net of DSE blocks, and this one has none: choose FDSE-AlexNet, DSE-CNN (small "
+                "images), DSE-ResNet50 or DSE-ViT"
+            )
+        self._norms = [f"{block}.dfe_bn" for block in self._blocks]
+        self._consistency = Consistency(self.beta, self.gamma, self.reg, self.ema_init)
+        super().bind(net, population, seed)
+
+    # ---- what is exchanged
+
+    def shared(self, name: str, module: nn.Module) -> bool:
+        """Share everything but the DSE: ``dse_conv`` and ``dse_bn`` of every block."""
+        return not any(name.startswith((f"{b}.dse_conv.", f"{b}.dse_bn.")) for b in self._blocks)
+
+    @property
+    def uploads(self) -> Mapping[str, Reduction]:
+        """DFE and head with their statistics, the DSE's parameters, and a measurement."""
+        each: dict[str, Reduction] = {"weights": Gather() if self.consensus else Mean(self.averaging)}
+        if self.attention:
+            each["dse"] = Mean(self.averaging) if self.attention == "mean" else Gather()
+        return {**each, "share": Gather()}
+
+    def traffic(
+        self, client: Client, down: State, up: Mapping[str, Any]
+    ) -> tuple[dict[str, int], dict[str, int]]:
+        """Leave out the measurement, which the method does not need."""
+        return super().traffic(client, down, {key: up[key] for key in up if key != "share"})
+
+    # ---- server
+
+    def init_server(self, initial: Params) -> State:
+        """Start without any client's DSE: clients have the initial one."""
+        return {"weights": self.shared_part(initial), "dse": {}, "figures": {}}
+
+    def download(self, server: State) -> State:
+        """Send DFE and head, and the mean DSE where there is one."""
+        mean = {"dse": server["dse"]} if isinstance(server["dse"], Params) else {}
+        return {"weights": server["weights"], **mean}
+
+    def download_for(self, server: State, client: int) -> State:
+        """Send a client its own mixture of DSE parameters, from its second participation on."""
+        own = server["dse"].get(client) if self.attention is True else None
+        return {} if own is None else {"dse": own}
+
+    def aggregate(self, server: State, up: Mapping[str, Any], cohort: Cohort) -> State:
+        """Agree on DFE and head (eq. 8), and mix the DSEs (eq. 9)."""
+        weights, dse = up["weights"], up.get("dse", {})
+        figures: dict[str, Tensor] = {}
+        if self.consensus:
+            weights, figures = self._agreed(server["weights"], list(up["weights"].values()), cohort)
+        if self.attention is True:
+            mixed, selves = self._mixed(dse)
+            dse = dict(sorted({**server["dse"], **mixed}.items()))
+            figures |= selves
+        if "share" in up:
+            figures["regulariser/share"] = torch.tensor(list(up["share"].values()), dtype=torch.float64)
+        return {"weights": weights, "dse": dse, "figures": figures}
+
+    def _agreed(self, old: Params, new: Sequence[Params], cohort: Cohort) -> tuple[Params, dict[str, Tensor]]:
+        """Return weights after the step of eq. 8, with averaged statistics, and what there is to record."""
+        counts = cohort.samples if self.averaging == "samples" else [1] * len(new)
+        tensors = {n: mean([w[n] for w in new], counts) for n in old if n not in old.train_names}
+        figures: dict[str, Tensor] = {}
+        for unit, names in self._units(old, self.unit).items():
+            agreed = agree(old, new, names)
+            tensors |= agreed.tensors
+            figures |= {f"norm/{unit}": agreed.norms, f"u/{unit}": agreed.shares}
+        return Params({name: tensors[name] for name in old}, old.train_names), figures
+
+    def _mixed(self, dse: Mapping[int, Params]) -> tuple[dict[int, Params], dict[str, Tensor]]:
+        """Return each client's mixture (eq. 9), and the weights that clients give themselves."""
+        mixed = list(dse.values())
+        figures: dict[str, Tensor] = {}
+        for unit, names in self._units(mixed[0], self.attn_unit).items():
+            rows, attention = attend([w.select(names.__contains__) for w in dse.values()], self.tau)
+            mixed = [w.merge(row) for w, row in zip(mixed, rows)]
+            figures[f"self/{unit}"] = attention.diagonal().clone()
+        return dict(zip(dse, mixed)), figures
+
+    def _units(self, w: Params, kind: Literal["block", "tensor"]) -> dict[str, list[str]]:
+        """Return unit -> its trainable entries: DSE blocks and other layers, or single tensors."""
+        units: dict[str, list[str]] = {}
+        for name in (n for n in w if n in w.train_names):
+            block = next((b for b in self._blocks if name.startswith(f"{b}.")), name.rpartition(".")[0])
+            units.setdefault(block if kind == "block" else name, []).append(name)
+        return units
+
+    def figures(self, server: State) -> dict[str, float | list[float]]:
+        """Return, per unit and client, norms, u and self-weights, and the regulariser's share."""
+        return {name: values.tolist() for name, values in server["figures"].items()}
+
+    # ---- client
+
+    async def local_update(self, client: Client, state: State, down: State) -> tuple[dict[str, Any], State]:
+        """Train DFE and DSE together on cross-entropy + lambda L_con."""
+        w = self._model(state, down)
+        up: dict[str, Any] = {}
+        if self.lam == 0 or client.round == 0:
+            w = (await client.fit(w, client.cross_entropy)).weights
+        else:
+            net, targets = client.net, self._consistency.targets(down["weights"], self._norms)
+
+            def losses(w: dict[str, Params], batch: Batch, targets: list[Tensor]) -> tuple[Tensor, Tensor]:
+                scores, inputs = net.watch(w["net"], batch.x, self._norms)
+                con = self._consistency.loss(inputs, w["seen"], targets)
+                return F.cross_entropy(scores, batch.y), self.lam * con
+
+            def loss(w: dict[str, Params], batch: Batch, targets: list[Tensor]) -> Tensor:
+                own_task, consistency = losses(w, batch, targets)
+                return own_task + consistency
+
+            start = {"net": w, "seen": self._consistency.start(targets)}
+            if self.share_every and (client.round - 1) % self.share_every == 0:
+                up["share"] = float(await client.total(ratio_of_gradients(losses), start, targets, batches=1))
+            w = (await client.fit(start, loss, targets)).weights["net"]
+        own = self.personal_part(w)
+        if self.attention:
+            up["dse"] = own.trainable()
+        return {"weights": self.shared_part(w), **up}, {"own": own}
+
+    async def adapt(self, client: Client, state: State, down: State, moves: bool) -> State:
+        """Draw the statistics of an unseen domain to the global ones by its DSE alone (Algorithm 3)."""
+        w = self._model(state, down)
+        own = self.personal_part(w)
+        net = client.net.training_only([f"{block}.dse_bn" for block in self._blocks])
+        targets = self._consistency.targets(w, self._norms)
+
+        def loss(w: dict[str, Params], batch: Batch, targets: list[Tensor]) -> Tensor:
+            inputs = net.watch(w["net"], batch.x, self._norms)[1]
+            return self._consistency.loss(inputs, w["seen"], targets)
+
+        start = {"net": Params(w.tensors, own.train_names), "seen": self._consistency.start(targets)}
+        lr = self.unseen_lr if moves else 0.0
+        fitted = await client.fit(start, loss, targets, epochs=self.unseen_epochs, lr=lr)
+        return {"own": fitted.weights["net"].select(own.keys().__contains__)}
+
+    def _model(self, state: State, down: State) -> Params:
+        """Return the client's whole model; the mixture of DSEs takes the place of its own."""
+        own: Params = down["weights"].merge(state["own"])
+        return own.merge(down["dse"]) if "dse" in down else own
+
+    def scores(self, client: Client, state: State, down: State, x: Tensor) -> dict[str, Tensor]:
+        """Score the client's own model."""
+        return {"personal": client.net.eval(self._model(state, down), x)}

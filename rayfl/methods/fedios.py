@@ -1,0 +1,297 @@
+"""FediOS."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Any, ClassVar, Literal
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from rayfl.errors import UserError
+from rayfl.methods.base import Cohort, Method
+from rayfl.methods.checks import check, check_choice, check_weight
+from rayfl.randomness import generator
+from rayfl.training import Batch, Client, Mean, Params, Reduction, State
+from rayfl.training.net import Net
+
+Nets = dict[str, Params]
+Basis = Literal["qr", "uniform", "identity"]
+DEAD = 0.01
+"""How near ln C the mean individual cross-entropy of a round is where the extractors count as dead."""
+DEAD_ROUNDS = 3
+"""For how many rounds in a row they must be dead at the end of a run for it to be reported."""
+
+
+class FediOS(Method):
+    """Two extractors on orthogonal subspaces, one head (Gao et al., arXiv 2311.18559, 2023).
+
+    Every client has a generic extractor, which is averaged together with the head as in FedAvg, and an
+    individual one, which never leaves it. Fixed projections onto mutually orthogonal subspaces of the feature
+    space, one for the generic extractor and one for each client, keep apart what the two may say. Both
+    projected features and their mixture pass through the one head H, and the three cross-entropies are
+    minimised together (Algorithm 1).
+
+    Deviations from the paper: its eq. 6 cannot hold for square matrices; the projections are P_j = O_j O_j^T
+    for orthonormal bases O_j, [d, r], that are orthogonal to each other. With them the regulariser of eq. 11
+    is zero identically, and so is its gradient; ``ortho_reg_on`` offers variants that are not. Each extractor
+    is clipped by its own norm, the generic one together with the head.
+
+    Args:
+        alpha: share of the generic features in the mixture, in [0, 1].
+        lam: weight of the regulariser, lambda in the paper; at least 0.
+        basis: the orthonormal matrix whose columns span the subspaces: from the QR decomposition of Gaussian
+            numbers (``qr``) or of numbers from U(0, 1) (``uniform``), or the ``identity``.
+        rank: dimensions r of each subspace, at least 1; d / (N + 1), rounded down, if not given.
+        overflow: what to do if N + 1 subspaces do not fit into d dimensions: an ``error``, or ``reuse`` them,
+            so that clients share subspaces, while the generic one stays apart.
+        projections: whether to project at all; without, the regulariser of eq. 11 is not zero.
+        individual_extractor: whether clients have an individual extractor beside the generic one.
+        ortho_reg_on: the features between which the regulariser takes the absolute inner product: after
+            projection (``projected``, eq. 11), before it (``raw``), after projection and ReLU (``relu``), or
+            before projection and divided by their norms (``cos``).
+        schedule: one step on everything per batch (``joint``), or epochs on the generic extractor and the
+            head that alternate with epochs on the individual extractor (``alternating``), which use neither
+            mixture nor regulariser.
+    """
+
+    views: ClassVar[tuple[str, ...]] = ("personal", "global", "generic", "individual")
+
+    def __init__(
+        self,
+        alpha: float = 0.5,
+        lam: float = 0.1,
+        basis: Basis = "qr",
+        rank: int | None = None,
+        overflow: Literal["error", "reuse"] = "error",
+        projections: bool = True,
+        individual_extractor: bool = True,
+        ortho_reg_on: Literal["projected", "cos", "raw", "relu"] = "projected",
+        schedule: Literal["joint", "alternating"] = "joint",
+    ) -> None:
+        check("alpha", alpha, 0 <= alpha <= 1, "in [0, 1]")
+        check_weight("lam", lam)
+        check_choice("basis", basis, "qr", "uniform", "identity")
+        check("rank", rank, rank is None or rank >= 1, "at least 1")
+        check_choice("overflow", overflow, "error", "reuse")
+        check_choice("ortho_reg_on", ortho_reg_on, "projected", "cos", "raw", "relu")
+        check_choice("schedule", schedule, "joint", "alternating")
+        if ortho_reg_on == "relu" and basis == "identity" and projections:
+            raise UserError(
+                "method.ortho_reg_on=relu is zero with method.basis=identity, whose subspaces share no "
+                "coordinate: choose another basis, or ortho_reg_on=cos"
+            )
+        self.alpha = alpha
+        self.lam = lam
+        self.basis = basis
+        self.rank = rank
+        self.overflow = overflow
+        self.projections = projections
+        self.individual_extractor = individual_extractor
+        self.ortho_reg_on = ortho_reg_on
+        self.schedule = schedule
+
+    # ---- projections
+
+    def bind(self, net: Net, population: int, seed: int) -> None:
+        """See how many subspaces there are; refuse a rank or a number of clients that does not fit."""
+        super().bind(net, population, seed)
+        self._subspaces = self._divide(_width(net), population) if self.projections else (0, 0)
+        self._drawn: list[Tensor] = []
+        self._in_head = net.names("last_layer", "head")
+
+    def _divide(self, d: int, clients: int) -> tuple[int, int]:
+        """Return the rank of each subspace and how many subspaces there are, the generic one included."""
+        rank = self.rank or max(1, d // (clients + 1))
+        if (clients + 1) * rank <= d:
+            return rank, clients + 1
+        if self.overflow == "error":
+            raise UserError(
+                f"{clients} clients and the generic extractor need {clients + 1} orthogonal subspaces of "
+                f"rank {rank}, {(clients + 1) * rank} dimensions, but the net's features have {d}: choose a "
+                "smaller method.rank, fewer clients, a net with more features, or method.overflow=reuse"
+            )
+        if d // rank < 2:
+            raise UserError(
+                f"method.rank is {rank}: the net's features have {d} dimensions, which leaves no subspace "
+                f"beside the generic one; choose a rank of at most {d // 2}"
+            )
+        return rank, d // rank
+
+    def bases(self, client: int, like: Tensor) -> dict[str, Tensor | None]:
+        """Return the bases O, [d, r], of the generic and of a client's subspace; None where P = I.
+
+        They follow from seed, N, d and r alone, so that nothing has to be sent.
+
+        Args:
+            client: its number.
+            like: a tensor of the wanted dtype on the wanted device.
+        """
+        if not self.projections:
+            return {"generic": None, "individual": None}
+        rank, count = self._subspaces
+        if not self._drawn:
+            columns = orthonormal(self.basis, _width(self.net), self.seed).to(like)
+            self._drawn = [part.contiguous() for part in columns[:, : count * rank].split(rank, dim=1)]
+        return {"generic": self._drawn[0], "individual": self._drawn[1 + client % (count - 1)]}
+
+    # ---- what is exchanged
+
+    @property
+    def uploads(self) -> Mapping[str, Reduction]:
+        """The generic extractor with the head, and what is measured for the records."""
+        weights: dict[str, Reduction] = {"weights": Mean(self.averaging)}
+        return {**weights, "figures": Mean("uniform")} if self.individual_extractor else weights
+
+    def traffic(
+        self, client: Client, down: State, up: Mapping[str, Any]
+    ) -> tuple[dict[str, int], dict[str, int]]:
+        """Count what the method needs; the figures are for the records alone."""
+        return super().traffic(client, down, {key: up[key] for key in up if key != "figures"})
+
+    # ---- server
+
+    def download(self, server: State) -> State:
+        """Send the generic extractor and the head."""
+        return {"weights": server["weights"]}
+
+    def aggregate(self, server: State, up: Mapping[str, Any], cohort: Cohort) -> State:
+        """Average, and count the latest rounds in which the individual extractors said nothing."""
+        if not self.individual_extractor:
+            return {"weights": up["weights"]}
+        chance = math.log(len(up["weights"]["head.weight"]))
+        dead = abs(up["figures"]["individual_loss"] - chance) < DEAD
+        figures = {**up["figures"], "dead_rounds": server["figures"]["dead_rounds"] + 1 if dead else 0}
+        return {"weights": up["weights"], "figures": figures}
+
+    def init_server(self, initial: Params) -> State:
+        """Start from the common weights."""
+        figures = {"figures": {"dead_rounds": 0}} if self.individual_extractor else {}
+        return {"weights": initial, **figures}
+
+    def figures(self, server: State) -> dict[str, float | list[float]]:
+        """Return CE(H phi^p) and L_re, means over the round, and for how many rounds the former was ln C."""
+        return dict(server.get("figures", {}))
+
+    def remark(self, figures: Mapping[str, float | list[float]]) -> str | None:
+        """Report that the individual extractors are dead, if they have been for the last rounds."""
+        rounds = figures.get("dead_rounds", 0)
+        if not isinstance(rounds, int | float) or rounds < DEAD_ROUNDS:
+            return None
+        return (
+            f"the individual extractors of FediOS are dead: in the last {rounds:g} rounds their "
+            f"cross-entropy was within {DEAD} of ln C, that of guessing. Try a smaller method.lam, "
+            "method.ortho_reg_on=cos, or more or larger steps"
+        )
+
+    # ---- client
+
+    def init_client(self, client: Client) -> State:
+        """Start the individual extractor as a copy of the generic one."""
+        if not self.individual_extractor:
+            return {}
+        return {"own": client.initial.select(lambda name: name not in self._in_head)}
+
+    async def local_update(self, client: Client, state: State, down: State) -> tuple[dict[str, Any], State]:
+        """Train both extractors and the head (Algorithm 1)."""
+        net = client.net
+
+        def generic(w: Nets, batch: Batch, bases: dict[str, Tensor | None]) -> Tensor:
+            """CE(H phi^g)."""
+            phi = project(net.features(w["generic"], batch.x), bases["generic"])
+            return F.cross_entropy(net.head(w["generic"], phi), batch.y)
+
+        def individual(w: Nets, batch: Batch, bases: dict[str, Tensor | None]) -> Tensor:
+            """CE(H phi^p) with H frozen."""
+            phi = project(net.features(w["individual"], batch.x), bases["individual"])
+            frozen = w["generic"].select(self._in_head.__contains__).map(torch.detach)
+            loss = F.cross_entropy(net.eval.head(frozen, phi), batch.y)
+            w["measured"]["individual_loss"].add_(loss.detach())
+            return loss
+
+        def joint(w: Nets, batch: Batch, bases: dict[str, Tensor | None]) -> Tensor:
+            """CE(H phi^f) + CE(H phi^g) + CE(H phi^p) + lambda L_re."""
+            a, b = (net.features(w[m], batch.x) for m in ("generic", "individual"))
+            phi_g, phi_p = project(a, bases["generic"]), project(b, bases["individual"])
+            mixed = self.alpha * phi_g + (1 - self.alpha) * phi_p
+            fused, shared, own = (
+                F.cross_entropy(net.head(w["generic"], phi), batch.y) for phi in (mixed, phi_g, phi_p)
+            )
+            overlap = self._overlap(a, b, phi_g, phi_p)
+            w["measured"]["individual_loss"].add_(own.detach())
+            w["measured"]["overlap"].add_(overlap.detach())
+            return fused + shared + own + self.lam * overlap
+
+        bases = self.bases(client.id, down["weights"]["head.weight"])
+        if not self.individual_extractor:
+            nets = (await client.fit({"generic": down["weights"]}, generic, bases)).weights
+            return {"weights": nets["generic"]}, {}
+        alternates = self.schedule == "alternating"
+        zero = down["weights"]["head.weight"].new_zeros(())
+        names = ("individual_loss",) if alternates else ("individual_loss", "overlap")
+        measured = Params(dict.fromkeys(names, zero), frozenset())
+        start = {"generic": down["weights"], "individual": state["own"], "measured": measured}
+        fitted = await client.fit(start, (generic, individual) if alternates else joint, bases)
+        nets, steps = fitted.weights, max(1, fitted.steps // (2 if alternates else 1))
+        figures = {name: value.item() / steps for name, value in nets["measured"].items()}
+        return {"weights": nets["generic"], "figures": figures}, {"own": nets["individual"]}
+
+    def _overlap(self, a: Tensor, b: Tensor, phi_g: Tensor, phi_p: Tensor) -> Tensor:
+        """Return L_re of features [B, d] before (a, b) and after projection: eq. 11 or a variant."""
+        if self.ortho_reg_on == "cos":
+            return F.cosine_similarity(a, b, dim=1).abs().mean()
+        if self.ortho_reg_on == "raw":
+            return (a * b).sum(1).abs().mean()
+        if self.ortho_reg_on == "relu":
+            phi_g, phi_p = phi_g.relu(), phi_p.relu()
+        overlap = (phi_g * phi_p).sum(1).abs().mean()
+        if self.ortho_reg_on == "projected" and self.projections:
+            return overlap.detach()  # zero but for rounding, and so should its gradient be
+        return overlap
+
+    # ---- inference
+
+    def scores(self, client: Client, state: State, down: State, x: Tensor) -> dict[str, Tensor]:
+        """Score H phi^f, H phi^g and H phi^p; the global model is H phi^g."""
+        net, w = client.net.eval, down["weights"]
+        bases = self.bases(client.id, w["head.weight"])
+        phi_g = project(net.features(w, x), bases["generic"])
+        generic = net.head(w, phi_g)
+        if not self.individual_extractor:
+            return {"personal": generic, "global": generic, "generic": generic}
+        phi_p = project(net.features(state["own"], x), bases["individual"])
+        personal = net.head(w, self.alpha * phi_g + (1 - self.alpha) * phi_p)
+        return {
+            "personal": personal,
+            "global": generic,
+            "generic": generic,
+            "individual": net.head(w, phi_p),
+        }
+
+
+def project(z: Tensor, basis: Tensor | None) -> Tensor:
+    """Return the projection of features z, [B, d], onto the span of a basis, [d, r]: P z with P = O O^T."""
+    return z if basis is None else z @ basis @ basis.mT
+
+
+def orthonormal(basis: Basis, d: int, seed: int) -> Tensor:
+    """Return an orthonormal matrix, float64 [d, d], the same in every process.
+
+    Args:
+        basis: ``qr`` of Gaussian numbers, ``uniform`` (QR of numbers from U(0, 1)) or ``identity``.
+        d: its size.
+        seed: the run's seed.
+    """
+    if basis == "identity":
+        return torch.eye(d, dtype=torch.float64)
+    draw = torch.randn if basis == "qr" else torch.rand
+    random = draw(d, d, dtype=torch.float64, generator=generator(seed, "projections"))
+    q, r = torch.linalg.qr(random)
+    return q * r.diagonal().sign()  # the one decomposition whose R has a positive diagonal
+
+
+def _width(net: Net) -> int:
+    """Return d, the number of features that the head takes."""
+    return net.module.head.in_features

@@ -1,0 +1,111 @@
+"""The models that a run has trained, read back from its checkpoints to be looked at."""
+
+from __future__ import annotations
+
+from copy import deepcopy
+from dataclasses import replace
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from rayfl.configuration import resumed
+from rayfl.data import FederatedData
+from rayfl.engine import Inline
+from rayfl.engine.host import Host, Plan
+from rayfl.engine.server import Server
+from rayfl.errors import UserError
+from rayfl.record.checkpoint import Checkpoints, Manifest
+from rayfl.training.state import as_tensor
+
+
+def load_models(folder: str | Path, round: int | None = None) -> Models:
+    """Read the models of a run, finished or not; the data are loaded again from where the run had them.
+
+    Args:
+        folder: the run folder.
+        round: the number of completed rounds after which; a run keeps its last two checkpoints. By default
+            the newest.
+
+    Raises:
+        UserError: there is no such run or checkpoint, or the data are not there any more.
+    """
+    federation = resumed(folder)
+    checkpoints = Checkpoints(Path(folder) / "checkpoints")
+    manifest = checkpoints.newest()[0] if round is None else checkpoints.after(round)
+    if manifest is None:
+        raise UserError(
+            f"{folder} has no checkpoint, so its models are gone: run it with checkpoint_every above 0"
+        )
+    federation.engine = Inline(device="cpu", threads=torch.get_num_threads())
+    federation.engine.resolve()
+    data = federation.federated_data()
+    return Models(federation._plan(), data, checkpoints, manifest)
+
+
+class Models:
+    """The models of all clients after a round; make it with :func:`load_models`.
+
+    What they predict is what an evaluation after this round's aggregation scores: what the server would send
+    a client now, together with what the client has kept.
+
+    Attributes:
+        data: the data set and each client's part of it.
+        round: rounds that had been completed.
+        views: the models of a client, by the names under which records have them: ``personal``...
+    """
+
+    def __init__(self, plan: Plan, data: FederatedData, checkpoints: Checkpoints, manifest: Manifest) -> None:
+        self.data = data
+        self.round = manifest.round
+        # Binding a method ties it to one net, so host and server have one each.
+        self._host = Host(replace(plan, method=deepcopy(plan.method)), data)
+        for name in manifest.clients.values():
+            self._host.put(checkpoints.read(name))
+        self._server = Server(plan, data)
+        self._server.state = checkpoints.read(manifest.server)
+        self.views = tuple(self._host.method.views)
+
+    def __len__(self) -> int:
+        return len(self.data)
+
+    def batch(self, client: int, part: str = "test") -> tuple[Tensor, Tensor]:
+        """Return a client's data as nets take them: images [n, C, H, W], normalised, and labels int64 [n].
+
+        Args:
+            client: its number.
+            part: ``train``, ``val`` or ``test``.
+        """
+        self._check(client)
+        return self._host.images.batch(as_tensor(self.data.shards[client].part(part)))
+
+    def scores(self, client: int, x: Tensor) -> dict[str, Tensor]:
+        """Return the scores, [B, classes], of every view of a client for images [B, C, H, W].
+
+        They are differentiable by the images.
+        """
+        self._check(client)
+        seen = self._host.client(client, self.round)
+        down, each = self._server.download([client])
+        state = self._host.state(client, seen)
+        return self._host.method.scores(seen, state, {**down, **each.get(client, {})}, x)
+
+    def features(self, client: int, x: Tensor) -> dict[str, Tensor]:
+        """Return what enters the last layer, [B, d], for images [B, C, H, W], by view.
+
+        A view is absent if its scores are not the output of a single last layer: sums of two models, or
+        distances to prototypes.
+        """
+        self._check(client)
+        passed: list[tuple[Tensor, Tensor]] = []
+        head = self._host.client(client, self.round).net.eval.module.head
+        hook = head.register_forward_hook(lambda _, inputs, output: passed.append((inputs[0], output)))
+        try:
+            scores = self.scores(client, x)
+        finally:
+            hook.remove()
+        return {v: z for v, score in scores.items() for z, output in passed if output is score}
+
+    def _check(self, client: int) -> None:
+        if not 0 <= client < len(self):
+            raise UserError(f"there is no client {client}: clients are numbered from 0 to {len(self) - 1}")

@@ -1,0 +1,262 @@
+"""Nets that take domain-specific skew apart from features, after FDSE (Wang et al., CVPR 2025).
+
+A DSE block makes a part of its channels with an ordinary layer, the domain-agnostic feature extractor (DFE),
+and derives the others from them one by one with cheap operations, the domain-specific skew eraser (DSE).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Literal
+
+import torch
+from torch import Tensor, nn
+
+from rayfl.errors import UserError
+from rayfl.nets.resnet import put_stem, split_resnet
+from rayfl.nets.split import Shape, SplitNet, flat_features
+from rayfl.nets.vit import split_vit
+
+Act = Literal["relu", "none"]
+
+
+class DSEBlock(nn.Module):
+    """A layer of T channels taken apart into DFE and DSE (eq. 3).
+
+    ``dfe_conv`` makes a = ceil(T / G) channels. After ``dse_bn`` and the activation, ``dse_conv`` derives
+    G - 1 more from each of them alone; T channels are kept. ``dfe_bias`` is added, ``dfe_bn`` normalises, and
+    a ReLU follows.
+
+    Args:
+        dfe_conv: the ordinary layer.
+        dse_bn: its normalisation.
+        dse_conv: the layer that works on each channel alone.
+        dfe_bn: the normalisation of all channels.
+        act: the activation after ``dse_bn``: ``relu``, or ``none`` as in the public code.
+        relu: whether a ReLU follows ``dfe_bn``.
+    """
+
+    def __init__(
+        self,
+        dfe_conv: nn.Module,
+        dse_bn: nn.Module,
+        dse_conv: nn.Module,
+        dfe_bn: nn.BatchNorm1d | nn.BatchNorm2d,
+        act: Act,
+        relu: bool,
+    ) -> None:
+        super().__init__()
+        self.dfe_conv = dfe_conv
+        self.dse_bn = dse_bn
+        self.act = nn.ReLU() if act == "relu" else nn.Identity()
+        self.dse_conv = dse_conv
+        self.dfe_bias = nn.Parameter(torch.zeros(dfe_bn.num_features))
+        self.dfe_bn = dfe_bn
+        self.relu = nn.ReLU() if relu else nn.Identity()
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Return T channels: [B, T, H, W] for a convolution, [B, T] for a linear layer."""
+        z = self.act(self.dse_bn(self.dfe_conv(x)))
+        z = torch.cat([z, self.derived(z)], 1)[:, : len(self.dfe_bias)]
+        z = z + self.dfe_bias.view(-1, *[1] * (z.dim() - 2))
+        out: Tensor = self.relu(self.dfe_bn(z))
+        return out
+
+    def derived(self, z: Tensor) -> Tensor:
+        """Return the a (G - 1) channels that are derived from a channels."""
+        out: Tensor = self.dse_conv(z)
+        return out
+
+
+class DSEConv(DSEBlock):
+    """A convolution as a DSE block: ``dse_conv`` is depth-wise, with a kernel of ``dw`` pixels."""
+
+    def __init__(
+        self,
+        inputs: int,
+        outputs: int,
+        kernel: int,
+        stride: int = 1,
+        padding: int = 0,
+        *,
+        G: int,
+        dw: int,
+        act: Act,
+        relu: bool = True,
+    ) -> None:
+        a = -(-outputs // G)
+        super().__init__(
+            nn.Conv2d(inputs, a, kernel, stride, padding),
+            nn.BatchNorm2d(a),
+            nn.Conv2d(a, a * (G - 1), dw, padding=dw // 2, groups=a, bias=False),
+            nn.BatchNorm2d(outputs),
+            act,
+            relu,
+        )
+
+
+class DSELinear(DSEBlock):
+    """A linear layer as a DSE block, as if on a map of one pixel: ``dse_conv`` scales each feature."""
+
+    def __init__(self, inputs: int, outputs: int, *, G: int, act: Act, relu: bool = True) -> None:
+        a = -(-outputs // G)
+        super().__init__(
+            nn.Linear(inputs, a),
+            nn.BatchNorm1d(a),
+            nn.Conv1d(a, a * (G - 1), 1, groups=a, bias=False),
+            nn.BatchNorm1d(outputs),
+            act,
+            relu,
+        )
+
+    def derived(self, z: Tensor) -> Tensor:
+        """Return the derived features, [B, a (G - 1)], of features z, [B, a]."""
+        return super().derived(z[..., None]).flatten(1)
+
+
+def dse_blocks(net: nn.Module) -> dict[str, DSEBlock]:
+    """Return the DSE blocks of a net by name, in the order in which data pass through them."""
+    return {name: module for name, module in net.named_modules() if isinstance(module, DSEBlock)}
+
+
+def fdse_alexnet(
+    shape: Shape,
+    classes: int,
+    G: int = 2,
+    dw: int = 3,
+    act: Act = "relu",
+    padding: Literal["paper", "code"] = "paper",
+) -> SplitNet:
+    """``AlexNet-1024`` of DSE blocks (FDSE, Table A6).
+
+    6,508,010 parameters for 3 channels and 10 classes, 9,408 of them in the DSE, and 9,600 running
+    statistics, 6,400 of ``dfe_bn`` and 3,200 of ``dse_bn``.
+
+    Args:
+        shape: channels, height and width of an image, in pixels.
+        classes: number of classes.
+        G: channels that become of one channel of the DFE, at least 2.
+        dw: side of the kernel of the depth-wise convolutions, odd.
+        act: the activation after ``dse_bn``.
+        padding: of the last three convolutions: 1 in the ``paper``, 0 in the public ``code``.
+
+    Raises:
+        UserError: an option is none of the above, or the images are too small.
+    """
+    _check("FDSE-AlexNet", G, dw, act)
+    if padding not in ("paper", "code"):
+        raise UserError(f"net 'FDSE-AlexNet': option padding is {padding!r}: it must be paper or code")
+    late = 1 if padding == "paper" else 0
+    conv: list[nn.Module] = []
+    for inputs, outputs, kernel, stride, border, pool in (
+        (shape[0], 64, 11, 4, 2, True),
+        (64, 192, 5, 1, 2, True),
+        (192, 384, 3, 1, late, False),
+        (384, 256, 3, 1, late, False),
+        (256, 256, 3, 1, late, True),
+    ):
+        conv.append(DSEConv(inputs, outputs, kernel, stride, border, G=G, dw=dw, act=act))
+        conv += [nn.MaxPool2d(3, 2)] if pool else []
+    return _assemble("FDSE-AlexNet", [*conv, nn.AdaptiveAvgPool2d(6)], (1024, 1024), shape, classes, G, act)
+
+
+def dse_cnn(shape: Shape, classes: int, G: int = 2, dw: int = 3, act: Act = "relu") -> SplitNet:
+    """A small net of DSE blocks for small images: 32, 64, 128. It is in no paper.
+
+    230,298 parameters for images of 3x28x28 and 10 classes, 720 of them in the DSE.
+
+    Args:
+        shape: channels, height and width of an image, in pixels.
+        classes: number of classes.
+        G: channels that become of one channel of the DFE, at least 2.
+        dw: side of the kernel of the depth-wise convolutions, odd.
+        act: the activation after ``dse_bn``.
+
+    Raises:
+        UserError: an option is none of the above, or the images are too small.
+    """
+    _check("DSE-CNN", G, dw, act)
+    conv: list[nn.Module] = []
+    for inputs, outputs in ((shape[0], 32), (32, 64)):
+        conv += [DSEConv(inputs, outputs, 5, padding=2, G=G, dw=dw, act=act), nn.MaxPool2d(2)]
+    return _assemble("DSE-CNN", conv, (128,), shape, classes, G, act)
+
+
+def dse_resnet50(shape: Shape, classes: int, G: int = 2, dw: int = 3, act: Act = "relu") -> SplitNet:
+    """ResNet50 whose blocks end in a DSE block instead of their last 1x1 convolution with BatchNorm.
+
+    The ReLU of the DSE block is left out: that of the residual block follows the addition. FDSE names this
+    recipe without details; no code of it is public.
+
+    Args:
+        shape: channels, height and width of an image, in pixels.
+        classes: number of classes.
+        G: channels that become of one channel of the DFE, at least 2.
+        dw: side of the kernel of the depth-wise convolutions, odd.
+        act: the activation after ``dse_bn``.
+
+    Raises:
+        UserError: an option is none of the above.
+    """
+    from torchvision.models import resnet50  # here: it takes seconds to import
+    from torchvision.models.resnet import Bottleneck
+
+    _check("DSE-ResNet50", G, dw, act)
+    net = resnet50(num_classes=classes)
+    put_stem(net, shape)
+    for block in net.modules():
+        if isinstance(block, Bottleneck):
+            inputs, outputs = block.conv3.in_channels, block.conv3.out_channels
+            last = DSEConv(inputs, outputs, 1, G=G, dw=dw, act=act, relu=False)
+            block.conv3, block.bn3 = last, nn.Identity()
+    return split_resnet(net)
+
+
+def dse_vit(
+    shape: Shape, classes: int, G: int = 2, act: Act = "relu", patch: int = 32, depth: int = 6
+) -> SplitNet:
+    """``ViT`` whose feed-forward parts end in a DSE block, token by token, without its ReLU.
+
+    FDSE names this recipe without details; no code of it is public.
+
+    Args:
+        shape: channels, height and width of an image, in pixels.
+        classes: number of classes.
+        G: features that become of one feature of the DFE, at least 2.
+        act: the activation after ``dse_bn``.
+        patch: side of a patch in pixels, at least 1.
+        depth: number of transformer blocks, at least 1.
+
+    Raises:
+        UserError: an option is none of the above, or patches do not tile the images.
+    """
+    _check("DSE-ViT", G, 1, act)
+
+    def last(inputs: int, outputs: int) -> nn.Module:
+        return DSELinear(inputs, outputs, G=G, act=act, relu=False)
+
+    return split_vit("DSE-ViT", shape, classes, patch, depth, last)
+
+
+def _check(name: str, G: int, dw: int, act: str) -> None:
+    for option, value, fine, allowed in [
+        ("G", G, G >= 2, "at least 2"),
+        ("dw", dw, dw >= 1 and dw % 2 == 1, "odd and at least 1"),
+        ("act", act, act in ("relu", "none"), "relu or none"),
+    ]:
+        if not fine:
+            raise UserError(f"net {name!r}: option {option} is {value!r}: it must be {allowed}")
+
+
+def _assemble(
+    name: str, conv: list[nn.Module], hidden: Sequence[int], shape: Shape, classes: int, G: int, act: Act
+) -> SplitNet:
+    """Append hidden DSE blocks and the head, whose sizes follow from the image."""
+    blocks = [layer for layer in conv if isinstance(layer, DSEBlock)]
+    plain = nn.Sequential(*[layer.dfe_conv if isinstance(layer, DSEBlock) else layer for layer in conv])
+    inputs = flat_features(name, plain, len(blocks[-1].dfe_bias), shape)
+    fc = nn.Sequential()
+    for outputs in hidden:
+        fc.append(DSELinear(inputs, outputs, G=G, act=act))
+        inputs = outputs
+    return SplitNet(nn.Sequential(*conv, nn.Flatten()), fc, nn.Linear(inputs, classes))

@@ -1,0 +1,49 @@
+"""ImageNet weights of torchvision's nets, from files that are at hand: nothing is downloaded."""
+
+import pickle
+import re
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+
+from rayfl.errors import UserError
+from rayfl.nets.split import Shape
+
+_HEADS = ("classifier.", "fc.")
+_OLD_DENSE = re.compile(r"(denselayer\d+\.(?:norm|conv))\.(\d)")  # names from before they lost a dot
+
+
+def load_pretrained(net: nn.Module, weights: Any, name: str, shape: Shape) -> None:
+    """Load all of torchvision's weights for a net but its head's.
+
+    Args:
+        net: as torchvision builds it, with the stem that the weights were trained with.
+        weights: which weights: a member of one of torchvision's enumerations.
+        name: the net's name, for messages.
+        shape: channels, height and width of an image.
+
+    Raises:
+        UserError: images do not have three channels, or the file is missing, damaged or another net's.
+    """
+    if shape[0] != 3:
+        raise UserError(
+            f"net {name!r} with pretrained=true takes images of 3 channels, these have {shape[0]}: use "
+            "pretrained=false"
+        )
+    path = Path(torch.hub.get_dir(), "checkpoints", Path(weights.url).name)
+    if not path.is_file():
+        raise UserError(
+            f"net {name!r} with pretrained=true: there is no {path}. Download {weights.url} and save it "
+            "there, on every machine, or set TORCH_HOME to the folder whose hub/checkpoints has it"
+        )
+    try:
+        found = torch.load(path, map_location="cpu", weights_only=True)
+        state = {_OLD_DENSE.sub(r"\1\2", n): t for n, t in found.items() if not n.startswith(_HEADS)}
+        missing, unexpected = net.load_state_dict(state, strict=False)
+    except (RuntimeError, OSError, EOFError, AttributeError, pickle.UnpicklingError) as error:
+        raise UserError(f"net {name!r} with pretrained=true: {path} cannot be loaded ({error})") from error
+    odd = [*unexpected, *(n for n in missing if not n.startswith(_HEADS))]
+    if odd:
+        raise UserError(f"net {name!r} with pretrained=true: {path} is another net's, see {odd[0]!r}")

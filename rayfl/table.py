@@ -1,0 +1,223 @@
+"""Command line: ``python -m rayfl.table FILE`` runs a whole table of experiments."""
+
+from __future__ import annotations
+
+import signal
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import jsonargparse
+import yaml
+from rich.console import Console
+
+from rayfl.configuration import dump, federation_from
+from rayfl.errors import UserError
+from rayfl.experiments.cells import Crew, Job, automatic_jobs
+from rayfl.experiments.progress import TableProgress
+from rayfl.experiments.table_file import Settings, Table, layered, options, slug, unavailable
+from rayfl.federation import Federation
+from rayfl.record.compare import decides, flat_config
+from rayfl.record.history import CONFIG
+from rayfl.record.printed import compare, footnotes, grid, printed_table, write_tables
+from rayfl.record.result import read_config
+
+
+def parser() -> jsonargparse.ArgumentParser:
+    """Return the parser of the command line."""
+    made = jsonargparse.ArgumentParser(
+        prog="python -m rayfl.table",
+        allow_abbrev=False,
+        description="Run a table of experiments: a cell per row, column and seed, several at once. Finished "
+        "cells are not repeated, interrupted ones go on from their last checkpoint.",
+    )
+    made.add_argument("file", metavar="FILE", type=str, help="the table, such as examples/fedco2/t3.yaml")
+    made.add_argument("--rows", nargs="+", type=str, default=None, help="rows to run; default: all")
+    made.add_argument("--columns", nargs="+", type=str, default=None, help="columns to run; default: all")
+    made.add_argument("--seeds", type=int | None, default=None, help="number of seeds; default: the file's")
+    made.add_argument("--rounds", type=int | None, default=None, help="rounds; default: the file's")
+    made.add_argument(
+        "--set",
+        nargs="+",
+        action="append",
+        type=str,
+        default=[],
+        metavar="KEY=VALUE",
+        help="options of rayfl.run for all cells, such as data.root=DATA engine.device=cpu; they win over "
+        "those of the file",
+    )
+    made.add_argument(
+        "--output", type=str | None, default=None, help="folder of the runs; default: runs/<table>"
+    )
+    made.add_argument(
+        "--jobs",
+        type=int | None,
+        default=None,
+        help="cells to run at once; default: one per CPU, or per GPU, as far as the memory goes; with the "
+        "engine Ray one",
+    )
+    made.add_argument(
+        "--keep_checkpoints", type=bool, default=True, help="keep the checkpoints of finished cells"
+    )
+    made.add_argument("--list", action="store_true", help="list the cells, and run nothing")
+    return made
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the command line.
+
+    Returns:
+        0 when all cells are finished, 1 if some failed or are being run by another process, 2 after an error
+        of the user's, 130 if the table was told to stop.
+    """
+    given = parser().parse_args(None if arguments is None else list(arguments))
+    try:
+        return run(given)
+    except UserError as error:
+        print(f"rayfl: error: {error}", file=sys.stderr)
+        return 2
+    except KeyboardInterrupt:
+        print("rayfl: interrupted", file=sys.stderr)
+        return 128 + signal.SIGINT
+
+
+def run(given: Any) -> int:
+    """Run a table as the parsed command line asks for; see :func:`main`."""
+    if given.jobs is not None and given.jobs < 1:
+        raise UserError(f"--jobs is {given.jobs}: it must be at least 1")
+    table = Table.load(given.file)
+    changes = _changes([text for texts in given.set for text in texts], given.rounds)
+    output = Path(given.output or Path("runs", slug(table.name)))
+    cells, missing = plan(
+        table,
+        table.choose("row", given.rows),
+        table.choose("column", given.columns),
+        table.first_seeds(given.seeds),
+        changes,
+        output,
+    )
+    console = Console(highlight=False)
+    _announce(console, table, cells, missing, output)
+    if given.list:
+        for cell in cells:
+            state = "finished" if cell.finished else f"{len(cell.seconds())} of {cell.rounds} rounds"
+            console.print(f"{cell}: {state}", soft_wrap=True, markup=False)
+        return 0
+    jobs = given.jobs
+    if jobs is None and any(cell.settings["engine"] == "Ray" for cell in cells):
+        jobs = 1  # a Ray engine takes all CPUs for itself
+    with TableProgress(cells, jobs or automatic_jobs(), console=console) as progress:
+        outcome = Crew(jobs, progress.tell, progress.show, given.keep_checkpoints).run(cells)
+    recorded = [cell.folder for cell in cells if cell.finished]
+    if recorded:
+        entries = compare(table.name, recorded, list(table.rows), list(table.columns))
+        printed = printed_table(table.name)
+        console.print(grid(entries, table.title))
+        for line in footnotes(entries):
+            console.print(line, soft_wrap=True, markup=False)
+        written = write_tables(entries, table.title, output, printed)
+        console.print(f"Written: {', '.join(map(str, written))}", soft_wrap=True, markup=False)
+        if printed and printed.rows:
+            paper, _, number = table.name.partition("_")
+            command = f"python -m rayfl.report --against {paper} {number} {output}"
+            console.print(f"Beside the printed numbers: {command}", soft_wrap=True, markup=False)
+    for cell, why in outcome.failed.items():
+        print(f"rayfl: failed: {cell}: {why}", file=sys.stderr)
+    for cell in outcome.elsewhere:
+        print(f"rayfl: left out: {cell} is being run by another process", file=sys.stderr)
+    if outcome.stopped:
+        console.print("Stopped; the same command goes on.")
+        return 128 + signal.SIGINT
+    return 1 if outcome.failed or outcome.elsewhere else 0
+
+
+def plan(
+    table: Table,
+    rows: Sequence[str],
+    columns: Sequence[str],
+    seeds: Sequence[int],
+    changes: Mapping[str, Any],
+    output: Path,
+) -> tuple[list[Job], dict[str, str]]:
+    """Return the cells to run, and row -> method for rows whose method rayfl does not have.
+
+    Seeds come last, so that the whole table is there once before anything is repeated.
+
+    Raises:
+        UserError: the settings of a cell cannot work, or its folder holds a run with other settings.
+    """
+    cells, missing = [], {}
+    for row in rows:
+        for column in columns:
+            settings = layered({"engine": "Inline"}, table.settings(row, column, changes))
+            if method := unavailable(settings):
+                missing[row] = method
+                continue
+            try:
+                federation = federation_from(options(settings))
+            except UserError as error:
+                raise UserError(f"row {row!r}, column {column!r} of {table.path}: {error}") from error
+            for seed in seeds:
+                folder = output / slug(row) / slug(column) / f"seed-{seed}"
+                _check_same(folder, federation, seed)
+                cells.append(Job(row, column, seed, federation.rounds, folder, settings))
+    order = {seed: place for place, seed in enumerate(seeds)}
+    return sorted(cells, key=lambda cell: order[cell.seed]), missing
+
+
+def _check_same(folder: Path, federation: Federation, seed: int) -> None:
+    """Refuse a folder that holds a run with other settings than the cell's."""
+    if not (folder / CONFIG).is_file():
+        return
+    federation.seed = seed
+    there = flat_config(read_config(folder))
+    wanted = flat_config(yaml.safe_load(dump(federation)))
+    compared = [key for key in wanted if key in there and decides(key) and key != "rounds"]
+    for key in [*compared, "seed", "data.seed"]:
+        old, new = there.get(key), wanted.get(key)
+        if old != new:
+            raise UserError(
+                f"{folder} holds a run with other settings ({key}: {old} there, {new} asked for): choose "
+                "another --output, or move it away"
+            )
+    if federation.rounds < there["rounds"]:
+        raise UserError(
+            f"{folder} holds a run of {there['rounds']} rounds, more than the {federation.rounds} asked for: "
+            "choose another --output, or ask for as many rounds"
+        )
+
+
+def _changes(texts: Sequence[str], rounds: int | None) -> Settings:
+    changes: Settings = {}
+    for text in texts:
+        name, equals, value = text.partition("=")
+        if not equals or not name:
+            raise UserError(f"--set {text}: write KEY=VALUE, such as training.lr=0.05")
+        if name in ("seed", "output", "cell", "config", "resume", "row", "column"):
+            raise UserError(f"--set {text}: the table decides {name}")
+        changes[name.removeprefix("--")] = value
+    return changes | ({} if rounds is None else {"rounds": rounds})
+
+
+def _announce(
+    console: Console, table: Table, cells: Sequence[Job], missing: Mapping[str, str], output: Path
+) -> None:
+    finished = sum(cell.finished for cell in cells)
+    begun = sum(bool(cell.seconds()) for cell in cells) - finished
+    console.print(f"{table.name}: {table.title}", style="bold", markup=False, soft_wrap=True)
+    state = f", {finished} finished, {begun} begun" if finished or begun else ""
+    console.print(f"{len(cells)} cells{state}, in {output}", soft_wrap=True, markup=False)
+    if missing:
+        names = ", ".join(
+            row if row == method else f"{row} (method {method})" for row, method in missing.items()
+        )
+        console.print(
+            f"Left out, because rayfl does not have them yet: {names}", soft_wrap=True, markup=False
+        )
+    if not cells:
+        raise UserError("there is nothing to run: rayfl has none of the methods of these rows")
+
+
+if __name__ == "__main__":
+    sys.exit(main())

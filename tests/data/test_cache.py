@@ -1,0 +1,158 @@
+import os
+import pickle
+import threading
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from rayfl.data import cache
+from rayfl.data.cache import Decoded, MappedImages, cache_folder, cached, map_images
+from rayfl.errors import UserError
+
+IMAGES = np.random.default_rng(0).integers(0, 256, (7, 3, 5, 4), dtype=np.uint8)
+LABELS = np.arange(7)
+
+
+@pytest.fixture
+def folder(tmp_path, monkeypatch):
+    monkeypatch.setenv("RAYFL_CACHE", str(tmp_path / "cache"))
+    return tmp_path / "cache"
+
+
+class Decoder:
+    """Makes IMAGES in chunks and counts how often."""
+
+    def __init__(self):
+        self.calls = 0
+
+    def __call__(self):
+        self.calls += 1
+        return Decoded(IMAGES.shape, iter([IMAGES[:3], IMAGES[3:]]), {"labels": LABELS})
+
+
+def test_decoded_once_then_mapped(folder):
+    decode = Decoder()
+    for _ in range(3):
+        images, arrays = cached("pictures", ["key", 1], decode)
+        assert isinstance(images, MappedImages)
+        assert np.array_equal(images, IMAGES)
+        assert np.array_equal(arrays["labels"], LABELS)
+        with pytest.raises(ValueError, match="read-only"):
+            images[0] = 0
+    assert decode.calls == 1
+    assert [p.suffix for p in folder.iterdir()] == [".npz"]
+
+
+def test_another_key_is_another_file(folder):
+    decode = Decoder()
+    for key in (["a", 1], ["a", 2], {"b": 1}):
+        cached("pictures", key, decode)
+    assert decode.calls == len(list(folder.iterdir())) == 3
+
+
+def test_the_option_names_the_folder(folder, tmp_path):
+    cached("pictures", 1, Decoder(), str(tmp_path / "other"))
+    assert len(list((tmp_path / "other").iterdir())) == 1
+    assert not folder.exists()
+
+
+def test_folder_of_the_platform(monkeypatch, tmp_path):
+    monkeypatch.delenv("RAYFL_CACHE", raising=False)
+    monkeypatch.setattr(cache.sys, "platform", "linux")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    assert cache_folder() == tmp_path / "rayfl"
+
+
+def damage(path, how):
+    content = bytearray(path.read_bytes())
+    if how == "cut":
+        content = content[: len(content) // 2]
+    elif how == "a byte of an image":
+        content[content.index(IMAGES[2].tobytes())] ^= 1
+    elif how == "emptied":
+        content = b""
+    path.write_bytes(bytes(content))
+
+
+@pytest.mark.parametrize("how", ["cut", "a byte of an image", "emptied"])
+def test_damage_is_found_and_repaired(folder, caplog, how):
+    decode = Decoder()
+    cached("pictures", 1, decode)
+    damage(next(folder.iterdir()), how)
+    images, _ = cached("pictures", 1, decode)
+    assert np.array_equal(images, IMAGES)
+    assert decode.calls == 2
+    assert "is damaged" in caplog.text
+    cached("pictures", 1, decode)
+    assert decode.calls == 2
+
+
+def test_without_verify_images_are_not_read_through(folder):
+    cached("pictures", 1, Decoder())
+    damage(next(folder.iterdir()), "a byte of an image")
+    images, _ = cached("pictures", 1, Decoder(), verify=False)
+    assert (np.asarray(images) != IMAGES).sum() == 1
+
+
+def test_two_at_once_leave_one_good_file(folder):
+    """Both have begun before either has written: the second replaces what the first has in use."""
+    both = threading.Barrier(2)
+    found = []
+
+    def decode():
+        both.wait(timeout=10)
+        return Decoder()()
+
+    threads = [threading.Thread(target=lambda: found.append(cached("p", 1, decode)[0])) for _ in range(2)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(found) == 2
+    assert all(np.array_equal(images, IMAGES) for images in found)
+    assert len(list(folder.iterdir())) == 1
+
+
+def test_an_interrupted_write_leaves_nothing(folder):
+    def chunks():
+        yield IMAGES[:3]
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        cached("pictures", 1, lambda: Decoded(IMAGES.shape, chunks(), {}))
+    assert list(folder.iterdir()) == []
+
+
+def test_where_nothing_can_be_written_images_stay_in_memory(tmp_path, caplog):
+    (tmp_path / "file").write_text("in the way")
+    images, arrays = cached("pictures", 1, Decoder(), str(tmp_path / "file" / "cache"))
+    assert type(images) is np.ndarray
+    assert np.array_equal(images, IMAGES)
+    assert np.array_equal(arrays["labels"], LABELS)
+    assert "could not be written" in caplog.text
+
+
+def test_only_the_name_of_the_file_travels(folder):
+    images, _ = cached("pictures", 1, Decoder())
+    packed = pickle.dumps(images, protocol=5)
+    assert len(packed) < 400
+    assert IMAGES[0].tobytes() not in packed
+    again = pickle.loads(packed)
+    assert np.array_equal(again, IMAGES)
+    assert again.file == images.file
+    for part in (images[2:4], images[[0, 3]], images.copy()):
+        assert np.array_equal(pickle.loads(pickle.dumps(part)), np.asarray(part))
+    assert np.array_equal(pickle.loads(pickle.dumps(images[2:4])), IMAGES[2:4])
+
+
+def test_a_file_that_is_not_shared_is_named(folder):
+    images, _ = cached("pictures", 1, Decoder())
+    packed = pickle.dumps(images)
+    path = Path(images.file)
+    os.rename(path, path.with_suffix(".moved"))
+    with pytest.raises(UserError, match=rf"{path.name}.*all hosts share"):
+        pickle.loads(packed)
+    path.write_bytes(b"something else")
+    with pytest.raises(UserError, match=path.name):
+        map_images(path)

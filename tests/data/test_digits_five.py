@@ -1,0 +1,341 @@
+"""Digits-Five on small files in the layouts of the originals and of FedBN's preparation."""
+
+import hashlib
+import pickle
+
+import numpy as np
+import pytest
+from PIL import Image
+from scipy.io import savemat
+from sklearn.model_selection import StratifiedShuffleSplit
+
+from rayfl.data import TEST, TRAIN, UNUSED, DigitsFive
+from rayfl.data import digits_five as module
+from rayfl.errors import UserError
+from tests.data.test_files import idx
+
+DOMAINS = ("MNIST", "SVHN", "USPS", "SynthDigits", "MNIST-M")
+N = 950  # images of a domain, of which 760 are for training
+HELD = 150  # of them in the originals' test files
+
+
+def numbered(n, size, channels, seed):
+    """Images whose upper left corner tells them apart, of one colour otherwise, and labels."""
+    rng = np.random.default_rng(seed)
+    images = np.zeros((n, size, size, channels), np.uint8)
+    images[:] = rng.integers(0, 256, (n, 1, 1, channels), dtype=np.uint8)
+    labels = rng.permutation(np.arange(n) % 10)
+    return (images[..., 0] if channels == 1 else images), labels
+
+
+def parts(n=N, size=28, channels=1, seed=0):
+    images, labels = numbered(n, size, channels, seed)
+    cut = n - HELD
+    return (images[:cut], labels[:cut]), (images[cut:], labels[cut:])
+
+
+def write_mnist(root):
+    folder = root / "MNIST" / "raw"
+    folder.mkdir(parents=True)
+    found = parts(seed=1)
+    for name, (images, labels) in zip(("train", "t10k"), found):
+        (folder / f"{name}-images-idx3-ubyte").write_bytes(idx(images))
+        (folder / f"{name}-labels-idx1-ubyte").write_bytes(idx(labels.astype(np.uint8)))
+    return found
+
+
+def write_mat(folder, names, found, ten=False):
+    folder.mkdir(parents=True, exist_ok=True)
+    for name, (images, labels) in zip(names, found):
+        shown = np.where(labels == 0, 10, labels) if ten else labels
+        savemat(folder / name, {"X": images.transpose(1, 2, 3, 0), "y": shown[:, None].astype(np.uint8)})
+    return found
+
+
+def write_svhn(root):
+    return write_mat(root / "SVHN", module._SVHN, parts(size=32, channels=3, seed=2), ten=True)
+
+
+def write_synth(root):
+    return write_mat(root / "SynthDigits", module._SYNTH, parts(size=32, channels=3, seed=4))
+
+
+def write_usps(root):
+    import bz2
+
+    found = parts(size=16, seed=3)
+    for name, (images, labels) in zip(("usps.bz2", "usps.t.bz2"), found):
+        lines = []
+        for image, label in zip(images, labels):
+            value = f"{image[0, 0] / 255 * 2 - 1 + 1e-4:.4f}" if image[0, 0] < 255 else "1"
+            lines.append(f"{label + 1} " + " ".join(f"{k}:{value}" for k in range(1, 257)))
+        (root / name).write_bytes(bz2.compress("\n".join(lines).encode()))
+    return found
+
+
+def write_mnist_m(root):
+    folder = root / "mnist_m"
+    folder.mkdir(parents=True)
+    found = parts(size=32, channels=3, seed=5)
+    for name, (images, labels) in zip(module._NPZ, found):
+        np.savez(folder / name, x=images, y=labels)
+    return found
+
+
+WRITE = dict(zip(DOMAINS, (write_mnist, write_svhn, write_usps, write_synth, write_mnist_m)))
+
+
+@pytest.fixture(scope="module")
+def originals(tmp_path_factory):
+    """All five domains as originals: their folder, and what is in them by domain."""
+    root = tmp_path_factory.mktemp("digits")
+    return root, {name: write(root) for name, write in WRITE.items()}
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path_factory, monkeypatch):
+    folder = tmp_path_factory.mktemp("cache")
+    monkeypatch.setenv("RAYFL_CACHE", str(folder))
+    return folder
+
+
+def prepare(root, found, name, part=74.0):
+    """Write FedBN's prepared files of a domain, divided as its script does it."""
+    images, labels = (np.concatenate(column) for column in zip(*found))
+    train, test = next(
+        StratifiedShuffleSplit(n_splits=1, test_size=0.2, random_state=0).split(images, labels)
+    )
+    folder = root / name
+    (folder / "partitions").mkdir(parents=True)
+    for k in range(10):
+        mine = train[int(part * k) : int(part * (k + 1))]
+        content = (images[mine], labels[mine])
+        (folder / "partitions" / f"train_part{k}.pkl").write_bytes(pickle.dumps(content, protocol=4 + k % 2))
+    (folder / "test.pkl").write_bytes(pickle.dumps((images[test], labels[test]), protocol=4))
+    return folder
+
+
+def load(root, **options):
+    return DigitsFive(str(root), **({"verify": False} | options)).load()
+
+
+def sizes(pool):
+    return {
+        name: tuple(int(((pool.domains == d) & (pool.origin == o)).sum()) for o in (TRAIN, TEST))
+        for d, name in enumerate(pool.domain_names)
+    }
+
+
+def test_originals(originals):
+    root, found = originals
+    pool = load(root)
+    assert pool.shape == (3, 28, 28)
+    assert pool.domain_names == DOMAINS
+    assert pool.class_names == tuple("0123456789")
+    assert (pool.mean, pool.std, pool.augment) == ((0.5,) * 3, (0.5,) * 3, "none")
+    assert sizes(pool) == dict.fromkeys(DOMAINS, (743, 190))
+    for d, name in enumerate(DOMAINS):
+        images, labels = (np.concatenate(column) for column in zip(*found[name]))
+        train, test = next(
+            StratifiedShuffleSplit(n_splits=1, test_size=0.2, random_state=0).split(labels, labels)
+        )
+        for origin, expected in ((TRAIN, train[:743]), (TEST, test)):
+            mine = (pool.domains == d) & (pool.origin == origin)
+            assert np.array_equal(pool.labels[mine], labels[expected])
+            corner = images[expected][:, 0, 0].reshape(len(expected), -1)
+            shown = np.broadcast_to(corner, (len(expected), 3))
+            off = np.abs(pool.images[mine][:, :, 0, 0].astype(int) - shown)
+            assert off.max() <= (1 if name == "USPS" else 0)  # text of four digits
+
+
+def test_each_client_has_a_domain(originals):
+    data = DigitsFive(str(originals[0]), verify=False).federate(10, 0)
+    assert [s.domain for s in data.shards] == [0, 1, 2, 3, 4] * 2
+    assert sorted(data.counts("train").tolist()) == [371] * 5 + [372] * 5
+    assert not data.counts("val").any()
+
+
+@pytest.mark.parametrize(("quantity", "n"), [(0.2, 148), (0.4, 297), (0.6, 445), (1, 743)])
+def test_quantity_below_one(originals, quantity, n, folder):
+    pool = load(originals[0], domains=["MNIST"], quantity=quantity)
+    assert sizes(pool) == {"MNIST": (n, 190)}
+    whole = load(originals[0], domains=["MNIST"])
+    first = np.flatnonzero(whole.origin == TRAIN)[:n]
+    assert np.array_equal(np.flatnonzero(pool.origin == TRAIN), first)
+    assert len(list(folder.iterdir())) == 1
+
+
+def test_quantity_takes_whole_parts():
+    data = DigitsFive()
+    for quantity, n in ((2, 1487), (3, 2231), (5, 3719), (10, 7438)):
+        data.quantity = quantity
+        assert data._wanted("MNIST", 7438) == n
+
+
+def test_too_few_for_the_quantity(originals):
+    with pytest.raises(UserError, match="MNIST has 760 training images here, and quantity=2 takes 1487"):
+        load(originals[0], quantity=2)
+
+
+def test_full_scale(originals):
+    pool = load(originals[0], scale="full", domains=["USPS", "SVHN"])
+    assert pool.domain_names == ("SVHN", "USPS")
+    assert sizes(pool) == {"SVHN": (760, 190), "USPS": (760, 190)}
+
+
+def test_prepared_files_give_what_the_originals_give(originals, tmp_path):
+    """Ten parts of 74 instead of 743.8 images: all that a small file has."""
+    root, found = originals
+    folder = prepare(tmp_path / "digit", found["SVHN"], "SVHN")
+    quantity = 0.9  # 668 images, within both
+    ours, theirs = (load(r, domains=["SVHN"], quantity=quantity) for r in (root, tmp_path))
+    for origin in (TRAIN, TEST):
+        a, b = (np.flatnonzero(p.origin == origin) for p in (ours, theirs))
+        assert np.array_equal(ours.images[a], theirs.images[b])
+        assert np.array_equal(ours.labels[a], theirs.labels[b])
+    with pytest.raises(UserError, match=f"scale=full needs the originals of domain SVHN.*{folder}"):
+        load(tmp_path, domains=["SVHN"], scale="full")
+
+
+def test_prepared_grey_images(originals, tmp_path):
+    prepare(tmp_path, originals[1]["USPS"], "USPS")
+    pool = load(tmp_path, domains=["USPS"], quantity=0.5)
+    assert (pool.images[:, 0] == pool.images[:, 2]).all()
+    assert sizes(pool) == {"USPS": (371, 190)}
+    assert (pool.origin == UNUSED).sum() == 740 - 371
+
+
+def test_checksums_of_prepared_files(originals, tmp_path, monkeypatch):
+    folder = prepare(tmp_path, originals[1]["USPS"], "USPS")
+    assert len(module._checksums()) == 55
+    with pytest.raises(UserError, match="train_part0[.]pkl is not the published file: its SHA256"):
+        load(tmp_path, domains=["USPS"], verify=True)
+    sums = {
+        path.relative_to(tmp_path).as_posix(): hashlib.sha256(path.read_bytes()).hexdigest()
+        for path in folder.rglob("*.pkl")
+    }
+    assert sums.keys() < module._checksums().keys()
+    monkeypatch.setattr(module, "_checksums", lambda: sums)
+    assert sizes(load(tmp_path, domains=["USPS"], verify=True, quantity=0.5))["USPS"] == (371, 190)
+
+
+def test_a_prepared_file_may_hold_arrays_only(originals, tmp_path):
+    import os
+
+    folder = prepare(tmp_path, originals[1]["USPS"], "USPS")
+
+    class Attack:
+        def __reduce__(self):
+            return os.system, (f"touch {tmp_path / 'marker'}",)
+
+    (folder / "test.pkl").write_bytes(pickle.dumps((Attack(), [1])))
+    with pytest.raises(UserError, match="which a data file never needs"):
+        load(tmp_path, domains=["USPS"])
+    assert not (tmp_path / "marker").exists()
+
+
+def test_layouts_of_mnist_m(originals, tmp_path):
+    root, found = originals
+    expected = load(root, domains=["MNIST-M"], quantity=0.5)
+    arrays = tmp_path / "arrays" / "MNIST_M"
+    arrays.mkdir(parents=True)
+    (train, train_label), (test, test_label) = found["MNIST-M"]
+    content = {"train": train[:600], "train_label": train_label[:600], "valid": train[600:]}
+    content |= {"valid_label": train_label[600:], "test": test, "test_label": test_label}
+    (arrays / "mnistm_data.pkl").write_bytes(pickle.dumps(content))
+    original = tmp_path / "original" / "mnist_m"
+    for name, (images, labels) in zip(("train", "test"), found["MNIST-M"]):
+        (original / f"mnist_m_{name}").mkdir(parents=True)
+        lines = []
+        for k, (image, label) in enumerate(zip(images, labels)):
+            Image.fromarray(image).save(original / f"mnist_m_{name}" / f"{k:08d}.png")
+            lines.append(f"{k:08d}.png {label}\n")
+        (original / f"mnist_m_{name}_labels.txt").write_text("".join(lines))
+    for other in (arrays.parent, original.parent):
+        pool = load(other, domains=["mnist_m"], quantity=0.5)
+        assert np.array_equal(pool.images, expected.images)
+        assert np.array_equal(pool.labels, expected.labels)
+
+
+def test_image_size(originals):
+    assert load(originals[0], domains=["USPS", "MNIST"], image_size=32).shape == (3, 32, 32)
+
+
+# ---- what is missing or damaged
+
+
+def test_a_missing_domain_is_named(tmp_path):
+    write_mnist(tmp_path)
+    with pytest.raises(UserError) as caught:
+        load(tmp_path, domains=["MNIST", "SynthDigits"])
+    message = str(caught.value)
+    assert "domain SynthDigits is missing" in message
+    assert str(tmp_path / "SynthDigits" / "partitions" / "train_part0.pkl") in message
+    assert str(tmp_path / "SynthDigits" / "synth_train_32x32.mat") in message
+    assert "--data.domains" in message
+    with pytest.raises(UserError, match="DigitsFive needs the folder"):
+        DigitsFive().load()
+
+
+@pytest.mark.parametrize("name", ["MNIST/raw/t10k-labels-idx1-ubyte", "partitions"])
+def test_a_missing_file_is_named(tmp_path, name):
+    found = write_mnist(tmp_path)
+    if name == "partitions":
+        (tmp_path / "MNIST" / "raw" / "train-images-idx3-ubyte").unlink()
+        path = prepare(tmp_path, found, "MNIST") / "partitions" / "train_part7.pkl"
+    else:
+        path = tmp_path / name
+    path.unlink()
+    with pytest.raises(UserError, match=f"file {path.name} of domain MNIST is missing.*{path}"):
+        load(tmp_path, domains=["MNIST"])
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "message"),
+    [
+        ("SVHN/train_32x32.mat", b"no matlab", "cannot be read as a .mat file"),
+        ("SVHN/test_32x32.mat", {"X": np.zeros((4, 4), np.uint8), "y": [1]}, "no images X and labels y"),
+        ("SVHN/test_32x32.mat", {"X": np.zeros((4, 4, 3, 2)), "y": [1, 2]}, "images of one byte"),
+        ("SVHN/test_32x32.mat", {"X": np.zeros((4, 4, 3, 2), np.uint8), "y": [1, 11]}, "labels from 1 to 11"),
+    ],
+)
+def test_damaged_mat_files(tmp_path, name, content, message):
+    write_svhn(tmp_path)
+    if isinstance(content, dict):
+        savemat(tmp_path / name, content)
+    else:
+        (tmp_path / name).write_bytes(content)
+    with pytest.raises(UserError, match=f"{name}.*{message}"):
+        load(tmp_path, domains=["SVHN"])
+
+
+def test_checksums_of_svhn(tmp_path):
+    write_svhn(tmp_path)
+    with pytest.raises(UserError, match=r"train_32x32\.mat is not the published file"):
+        load(tmp_path, domains=["SVHN"], verify=True)
+
+
+def test_damaged_arrays(tmp_path):
+    write_mnist_m(tmp_path)
+    (tmp_path / "mnist_m" / "mnist_m_test.npz").write_bytes(b"x")
+    with pytest.raises(UserError, match=r"mnist_m_test\.npz cannot be read as arrays"):
+        load(tmp_path, domains=["MNIST-M"])
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"domains": ["MNIST", "EMNIST"]}, "domains must be some of"),
+        ({"domains": ["MNIST", "mnist"]}, "each once"),
+        ({"domains": []}, "domains must be some of"),
+        ({"quantity": 0.001}, "quantity must be"),
+        ({"quantity": 1.5}, "quantity must be"),
+        ({"quantity": 11}, "quantity must be"),
+        ({"scale": "half"}, 'scale must be "fedbn" or "full"'),
+        ({"scale": "full", "quantity": 2}, "give one of them"),
+        ({"image_size": 0}, "image_size"),
+    ],
+)
+def test_wrong_options(options, message):
+    with pytest.raises(UserError, match=message):
+        DigitsFive("X", **options)

@@ -1,0 +1,242 @@
+import logging
+from fractions import Fraction
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from rayfl.data import TEST, TRAIN, DomainDirichlet, Pool
+from rayfl.errors import UserError
+from tests.data.made_up import assign, make_pool, matrix
+
+OFFICE = {  # training samples of each class in the published lists, about 80 % of the domain's
+    "amazon": (74, 66, 75, 79, 80, 80, 79, 80, 75, 78),
+    "caltech": (121, 88, 80, 110, 68, 102, 106, 75, 70, 78),
+    "dslr": (10, 17, 9, 10, 8, 19, 18, 10, 6, 18),
+    "webcam": (23, 17, 25, 22, 22, 24, 34, 24, 22, 24),
+}
+
+
+def pool_of(train, test):
+    """A pool of named domains, each with its counts per class."""
+    counts = [(d, o, n) for o, part in ((TRAIN, train), (TEST, test)) for d, n in enumerate(part.values())]
+    labels = np.concatenate([np.repeat(np.arange(len(n)), n) for _, _, n in counts])
+    return Pool(
+        images=np.zeros((len(labels), 1, 1, 1), np.uint8),
+        labels=labels.astype(np.int64),
+        domains=np.concatenate([np.full(sum(n), d) for d, _, n in counts]).astype(np.int64),
+        origin=np.concatenate([np.full(sum(n), o) for _, o, n in counts]).astype(np.uint8),
+        class_names=tuple(f"c{c}" for c in range(len(counts[0][2]))),
+        domain_names=tuple(train),
+        mean=(0.5,),
+        std=(0.5,),
+    )
+
+
+def office():
+    return pool_of(OFFICE, {name: [max(2, n // 4) for n in counts] for name, counts in OFFICE.items()})
+
+
+def in_proportion(part, available):
+    """int(r n_c) with r the least ratio of test to training samples, in exact arithmetic."""
+    r = min(Fraction(int(a), int(n)) for n, a in zip(part, available) if n)
+    return [int(r * int(n)) for n in part]
+
+
+@settings(deadline=None, max_examples=15)
+@given(
+    per_class=st.lists(st.integers(40, 90), min_size=4, max_size=4),
+    held_out=st.lists(st.integers(3, 40), min_size=4, max_size=4),
+    parts=st.integers(1, 4),
+    alpha=st.sampled_from([0.5, 1.0, 5.0]),
+    domains=st.integers(1, 3),
+    least=st.integers(1, 3),
+    seed=st.integers(0, 99),
+)
+def test_each_client_has_a_part_of_its_domain(per_class, held_out, parts, alpha, domains, least, seed):
+    pool = make_pool(per_class, held_out, domains=domains)
+    shards = assign(DomainDirichlet(parts, alpha, min_cell=least), pool, domains, seed)
+    for domain, shard in enumerate(shards):
+        assert shard.domain == domain
+        assert (pool.domains[np.concatenate([shard.train, shard.test])] == domain).all()
+        train, test = matrix(pool, [shard], "train")[0], matrix(pool, [shard], "test")[0]
+        assert train.min() >= least
+        available = np.bincount(pool.labels[(pool.domains == domain) & (pool.origin == TEST)], minlength=4)
+        if available.min():
+            assert test.tolist() == in_proportion(train, available)
+
+
+@settings(deadline=None, max_examples=12)
+@given(parts=st.integers(1, 4), clients=st.integers(1, 8), seed=st.integers(0, 99))
+def test_the_parts_of_a_domain_make_up_the_whole(parts, clients, seed):
+    pool = make_pool([80] * 4, [60] * 4, domains=2)
+    if clients > 2 * parts:
+        with pytest.raises(UserError, match=f"no more than {2 * parts} clients, not {clients}"):
+            DomainDirichlet(parts).assign(pool, clients, np.random.default_rng(seed))
+        return
+    shards = assign(DomainDirichlet(parts, 1.0), pool, clients, seed)
+    train = matrix(pool, shards, "train")
+    for domain in range(min(2, clients)):
+        total = train[domain::2].sum(axis=0)
+        assert (total <= 40).all()
+        if len(train[domain::2]) == parts:
+            assert (total == 40).all()
+        # a part that holds an equal share takes no more classes, so its last class is all it can exceed it by
+        assert (train[domain::2].sum(axis=1) < 160 / parts + 40).all()
+
+
+def test_chosen_names_the_part():
+    pool = office()
+    first = assign(DomainDirichlet(2, 1.0), pool, 4)
+    second = assign(DomainDirichlet(2, 1.0, chosen={"dslr": 1, "webcam": 1}), pool, 4)
+    both = assign(DomainDirichlet(2, 1.0), pool, 8)
+    for client, other in ((0, first), (1, first), (2, second), (3, second)):
+        assert np.array_equal(second[client].train, both[client + 4 * (other is second)].train)
+    for client in (0, 1):
+        assert np.array_equal(first[client].train, second[client].train)
+    together = np.concatenate([first[2].train, second[2].train])
+    assert len(np.unique(together)) == sum(OFFICE["dslr"])
+
+
+def test_thin_keeps_a_fraction_of_each_class_and_the_proportions_of_the_whole_part():
+    pool = office()
+    plain = assign(DomainDirichlet(2, 1.0), pool, 4)
+    thin = assign(DomainDirichlet(2, 1.0, thin={"amazon": 6, "caltech": 7, "webcam": 2}), pool, 4)
+    for client, times in enumerate((6, 7, 1, 2)):
+        before = matrix(pool, plain, "train")[client]
+        assert matrix(pool, thin, "train")[client].tolist() == [n // times for n in before]
+        assert set(thin[client].train) <= set(plain[client].train)
+    assert (matrix(pool, thin, "test") == matrix(pool, plain, "test")).all()
+
+
+def test_whole_test_leaves_the_test_samples_of_a_domain_alone():
+    pool = office()
+    shards = assign(DomainDirichlet(2, 1.0, whole_test=["dslr", "webcam"]), pool, 4)
+    for domain, shard in enumerate(shards):
+        everything = np.flatnonzero((pool.domains == domain) & (pool.origin == TEST))
+        assert np.array_equal(shard.test, everything) == (domain >= 2)
+
+
+def test_validation_samples_are_held_to_the_same_proportions():
+    pool = make_pool([60] * 3, [30] * 3, val=[40] * 3, domains=2)
+    for shard in assign(DomainDirichlet(3, 0.5), pool, 2):
+        train, val, test = (matrix(pool, [shard], part)[0] for part in ("train", "val", "test"))
+        assert val.tolist() == in_proportion(train, [20] * 3)
+        assert test.tolist() == in_proportion(train, [15] * 3)
+
+
+def test_smaller_alpha_is_more_uneven():
+    pool = make_pool([200] * 10, [50] * 10)
+
+    def distance(alpha):
+        found = []
+        for seed in range(3):
+            counts = matrix(pool, assign(DomainDirichlet(3, alpha), pool, 1, seed), "train")[0]
+            found.append(np.abs(counts / counts.sum() - 0.1).sum() / 2)
+        return np.mean(found)
+
+    assert distance(0.5) > distance(5.0) > distance(1000.0)
+    assert distance(1000.0) < 0.05
+
+
+def test_divisions_that_fail_early_do_not_change_what_is_drawn():
+    """Class by class or whole divisions at a time: the same distribution."""
+    sizes, kept, found = np.array([30, 20, 25]), [], []
+    rng = np.random.default_rng(1)
+    cuts = DomainDirichlet(2, 1.0)._draw(sizes, rng)
+    found = (cuts[:, :, 0] * sizes).astype(int)
+    for _ in range(5_000):
+        held, cells = np.zeros(2, int), []
+        for size in sizes:
+            share = np.where(held * 2 >= sizes.sum(), 0, rng.dirichlet([1.0, 1.0]))
+            first = int(share[0] / share.sum() * size) if share.sum() else 0
+            cells.append([first, size - first])
+            held += cells[-1]
+        if np.min(cells) >= 2:
+            kept.append([first for first, _ in cells])
+    kept = np.array(kept)
+    assert abs(len(kept) / 5_000 - len(found) / 10_000) < 0.03
+    np.testing.assert_allclose(kept.mean(axis=0), found.mean(axis=0), atol=0.7)
+    np.testing.assert_allclose(kept.std(axis=0), found.std(axis=0), atol=0.7)
+
+
+@pytest.mark.parametrize(
+    ("sizes", "parts", "alpha"),
+    [
+        ([223] * 10, 3, 0.3),  # three of the ten digits parts
+        (OFFICE["dslr"], 2, 1.0),
+        (OFFICE["dslr"], 2, 0.3),
+        ((269, 214, 228, 128, 178, 252, 274, 196, 176, 188), 5, 2.0),  # DomainNet, clipart
+    ],
+)
+def test_settings_of_the_papers_are_within_reach(sizes, parts, alpha):
+    pool = make_pool(list(sizes), [20] * 10)
+    shards = DomainDirichlet(parts, alpha).assign(pool, 1, np.random.default_rng(0))
+    assert matrix(pool, shards, "train").min() >= 2
+
+
+def test_fewer_clients_than_domains_use_the_first_and_say_so(caplog):
+    with caplog.at_level(logging.WARNING):
+        shards = assign(DomainDirichlet(2, 1.0), office(), 2)
+    assert [s.domain for s in shards] == [0, 1]
+    assert "DomainDirichlet: 2 clients for 4 domains, so these are unused: dslr, webcam" in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("partition", "pool", "message"),
+    [
+        (
+            DomainDirichlet(chosen={"dlsr": 1}),
+            office(),
+            "chosen names the domain 'dlsr'.* amazon, caltech, dslr",
+        ),
+        (DomainDirichlet(thin={"x": 2}), office(), "thin names the domain 'x'"),
+        (DomainDirichlet(whole_test=["x"]), office(), "whole_test names the domain 'x'"),
+        (DomainDirichlet(4), office(), "domain dslr has 6 training samples of the class c8, too few for 2"),
+        (
+            DomainDirichlet(4, 0.01),
+            make_pool([50] * 10, [50] * 10),
+            "2,000,000 divisions of the domain d0 were drawn.* larger alpha",
+        ),
+        (DomainDirichlet(2, 1.0), make_pool([50] * 3, [50, 0, 50]), "no test samples of d0 of the class 1"),
+        (
+            DomainDirichlet(2, 1.0),
+            pool_of({"a": [50, 50], "b": [0, 0]}, {"a": [9, 9], "b": [9, 9]}),
+            "b has no",
+        ),
+    ],
+)
+def test_what_cannot_be_divided_is_refused(partition, pool, message):
+    with pytest.raises(UserError, match=message):
+        partition.assign(pool, len(pool.domain_names), np.random.default_rng(0))
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"parts": 0}, "parts must be at least 1"),
+        ({"alpha": 0}, "alpha must be a number above 0"),
+        ({"alpha": float("nan")}, "alpha must be a number above 0"),
+        ({"min_cell": 0}, "min_cell must be at least 1"),
+        ({"parts": 3, "chosen": {"real": 3}}, "part 3 of real, but parts are numbered from 0 to 2"),
+        ({"chosen": {"real": -1}}, "part -1 of real"),
+        ({"thin": {"real": 0}}, "thin must be at least 1 for real"),
+    ],
+)
+def test_impossible_values_are_refused(options, message):
+    with pytest.raises(UserError, match=message):
+        DomainDirichlet(**options)
+
+
+def test_settings_are_recorded():
+    partition = DomainDirichlet(5, 2.0, chosen={"painting": 2, "quickdraw": 1})
+    assert partition.settings() == {
+        "name": "DomainDirichlet",
+        "parts": 5,
+        "alpha": 2.0,
+        "chosen": {"painting": 2, "quickdraw": 1},
+        "thin": {},
+        "whole_test": [],
+        "min_cell": 2,
+    }

@@ -1,0 +1,220 @@
+import dataclasses
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import rayfl.data.hierarchy as hierarchy
+from rayfl.data import FederatedData, Pachinko, Superclass
+from rayfl.errors import UserError
+from tests.data.made_up import ORIGIN, assign, make_pool, matrix, spread
+
+BIG = 20  # superclasses, of five classes each
+
+
+def fine_pool(train, test, per_superclass=5, superclasses=4):
+    """Labels are classes; class c belongs to superclass c mod ``superclasses``."""
+    classes = superclasses * per_superclass
+    pool = make_pool([train] * classes, [test] * classes)
+    return dataclasses.replace(pool, superclasses=pool.labels % superclasses)
+
+
+def coarse_pool(train, test, subclasses=5, superclasses=4):
+    """Labels are superclasses; subclass f belongs to superclass f mod ``superclasses``."""
+    pool = make_pool([train] * (superclasses * subclasses), [test] * (superclasses * subclasses))
+    return dataclasses.replace(
+        pool,
+        labels=pool.labels % superclasses,
+        subclasses=pool.labels,
+        class_names=tuple(f"s{s}" for s in range(superclasses)),
+    )
+
+
+# --- Pachinko
+# ----------------------------------------------------------------------------------------------------
+
+
+@settings(deadline=None, max_examples=15)
+@given(
+    train=st.integers(1, 30),
+    test=st.integers(0, 10),
+    clients=st.integers(1, 12),
+    alpha=st.sampled_from([0.01, 0.3, 10.0]),
+    beta=st.sampled_from([0.01, 10.0]),
+    seed=st.integers(0, 99),
+)
+def test_pachinko_gives_every_client_as_many_samples(train, test, clients, alpha, beta, seed):
+    pool = fine_pool(train, test)
+    shards = assign(Pachinko(alpha, beta, seed), pool, clients)
+    for shard in shards:
+        assert len(shard.train) + len(shard.test) == len(pool) // clients
+
+
+def test_pachinko_has_a_seed_of_its_own():
+    pool = fine_pool(20, 5)
+    one, two = (assign(Pachinko(), pool, 5, seed) for seed in (0, 1))
+    assert all(np.array_equal(a.train, b.train) for a, b in zip(one, two))
+    other = assign(Pachinko(seed=1), pool, 5)
+    assert any(not np.array_equal(a.train, b.train) for a, b in zip(one, other))
+
+
+def test_pachinko_skews_superclasses_by_alpha_and_classes_by_beta():
+    pool = fine_pool(25, 5, superclasses=BIG)
+
+    def distances(alpha, beta):
+        """Distance from uniform over superclasses; and within them, of the classes of one superclass."""
+        shards = assign(Pachinko(alpha, beta), pool, 20)
+        fine = matrix(pool, shards, "train") + matrix(pool, shards, "test")
+        fine = fine.reshape(20, 5, BIG).transpose(0, 2, 1)  # class c is of superclass c mod BIG
+        coarse = fine.sum(axis=2)
+        outer = np.abs(coarse / coarse.sum(axis=1, keepdims=True) - 1 / BIG).sum(axis=1).mean() / 2
+        big = coarse >= 20
+        inner = np.abs(fine[big] / coarse[big][:, None] - 0.2).sum(axis=1).mean() / 2
+        return outer, inner
+
+    uneven, even = distances(0.1, 100.0), distances(100.0, 0.1)
+    assert uneven[0] > 0.6 > 0.25 > even[0]
+    assert even[1] > 0.4 > 0.25 > uneven[1]
+
+
+def test_pachinko_exhausts_what_it_draws_from():
+    """One client takes everything, so every class runs dry on the way."""
+    pool = fine_pool(7, 3)
+    (shard,) = assign(Pachinko(0.01, 0.01), pool, 1)
+    assert len(shard.train) == 7 * 20
+    assert len(shard.test) == 3 * 20
+
+
+def test_a_closed_place_gives_its_weight_to_the_others_in_proportion():
+    rng = np.random.default_rng(0)
+    kept = hierarchy._without_closed(np.array([0.5, 0.2, 0.3]), np.array([False, True, True]), 1.0, rng)
+    np.testing.assert_allclose(kept, [0, 0.2, 0.3])
+    drawn = np.bincount([hierarchy._draw(kept, rng) for _ in range(2000)], minlength=3)
+    assert drawn[0] == 0
+    assert 0.35 < drawn[1] / 2000 < 0.45
+    again = hierarchy._without_closed(np.array([1.0, 0.0, 0.0]), np.array([False, True, True]), 1.0, rng)
+    assert again[0] == 0
+    assert again.sum() == pytest.approx(1)
+    assert not hierarchy._without_closed(np.array([1.0]), np.array([False]), 1.0, rng).any()
+
+
+def test_clients_are_shuffled():
+    """Late clients draw from what is left: unshuffled, the last ones would differ from the others."""
+    pool = fine_pool(20, 5)
+    drawn = []
+    original = Pachinko._client
+
+    class Watched(Pachinko):
+        def _client(self, *arguments):
+            drawn.append(original(self, *arguments))
+            return drawn[-1]
+
+    shards = Watched().assign(pool, 8, np.random.default_rng(0))
+    order = [
+        next(i for i, d in enumerate(drawn) if set(shard.train) | set(shard.test) == set(d))
+        for shard in shards
+    ]
+    assert sorted(order) == list(range(8))
+    assert order != list(range(8))
+
+
+# --- Superclass
+# --------------------------------------------------------------------------------------------------
+
+
+@settings(deadline=None, max_examples=25)
+@given(
+    train=st.integers(1, 40),
+    test=st.integers(0, 12),
+    subclasses=st.integers(1, 5),
+    k=st.integers(1, 4),
+    shuffle=st.booleans(),
+    seed=st.integers(0, 99),
+)
+def test_superclass_invariants(train, test, subclasses, k, shuffle, seed):
+    pool = coarse_pool(train, test, subclasses)
+    clients = subclasses * k
+    shards = assign(Superclass(shuffle), pool, clients, seed)
+    for part, size in (("train", train), ("test", test)):
+        own = FederatedData(pool, tuple(shards)).subclass_matrix(part) if size else None
+        counts = matrix(pool, shards, part)
+        assert counts.sum() == size * 4 * subclasses  # nothing is lost
+        assert spread(counts) <= 1  # every superclass is cut into nearly equal pieces
+        assert spread(counts.sum(axis=1)) <= 1  # and the remainders are spread over the clients
+        if own is None or size < k:
+            continue
+        held = [np.flatnonzero(row) for row in own]
+        for i, mine in enumerate(held):
+            assert sorted(f % 4 for f in mine) == [0, 1, 2, 3], "one subclass of every superclass"
+            assert np.array_equal(mine, held[i % subclasses])
+            if not shuffle:
+                assert np.array_equal(np.sort(mine), i % subclasses * 4 + np.arange(4))
+
+
+@pytest.mark.parametrize(
+    ("clients", "train", "test"),
+    [(5, {10000}, {2000}), (10, {5000}, {1000}), (15, {3333, 3334}, {666, 667}), (20, {2500}, {500})],
+)
+def test_superclass_sizes_on_cifar100(clients, train, test):
+    pool = coarse_pool(500, 100, superclasses=BIG)
+    shards = Superclass().assign(pool, clients, np.random.default_rng(0))
+    assert {len(s.train) for s in shards} == train
+    assert {len(s.test) for s in shards} == test
+
+
+def test_superclass_can_shuffle_subclasses():
+    pool = coarse_pool(6, 2, superclasses=BIG)
+    plain, shuffled = (
+        FederatedData(pool, tuple(assign(Superclass(s), pool, 5))).subclass_matrix() > 0
+        for s in (False, True)
+    )
+    assert (plain.sum(axis=0) == 1).all()
+    assert (shuffled.sum(axis=0) == 1).all()
+    assert (plain != shuffled).any()
+
+
+def test_figures_show_what_labels_do_not():
+    pool = coarse_pool(20, 4)
+    data = FederatedData(pool, tuple(assign(Superclass(), pool, 5)))
+    skew = data.skew()
+    assert skew["label_distance"] == pytest.approx(0)
+    assert skew["subclass_distance"] == pytest.approx(0.8)  # four fifths of the subclasses are foreign
+    assert "subclass skew: distance from the pooled subclasses 0.800" in data.table()
+    record = data.describe()["clients"][1]
+    assert record["labels"]["train"] == [20] * 4
+    assert record["subclasses"]["test"] == [0] * 4 + [4] * 4 + [0] * 12
+
+
+@pytest.mark.parametrize(
+    ("partition", "pool", "clients", "message"),
+    [
+        (Superclass(), coarse_pool(10, 5), 7, "7 clients cannot share 5 subclasses.* multiple of 5 clients"),
+        (Superclass(), make_pool([10], [10]), 5, "CIFAR100 with labels=coarse"),
+        (Pachinko(), make_pool([10], [10]), 5, "CIFAR100 with labels=fine"),
+        (
+            Superclass(),
+            dataclasses.replace(
+                make_pool([9, 9], [1, 1]), subclasses=np.r_[np.zeros(19), 1].astype(np.int64)
+            ),
+            1,
+            "as many subclasses in every superclass.* between 1 and 2",
+        ),
+    ],
+)
+def test_what_cannot_be_divided_is_refused(partition, pool, clients, message):
+    with pytest.raises(UserError, match=message):
+        partition.assign(pool, clients, np.random.default_rng(0))
+
+
+@pytest.mark.parametrize("value", [0, -1.0, float("nan"), float("inf")])
+@pytest.mark.parametrize("option", ["coarse_alpha", "fine_beta"])
+def test_impossible_values_are_refused(option, value):
+    with pytest.raises(UserError, match=f"Pachinko: {option} must be a number above 0"):
+        Pachinko(**{option: value})
+
+
+def test_every_sample_is_used_where_sizes_divide():
+    pool = fine_pool(6, 4)
+    shards = assign(Pachinko(), pool, 10)
+    assert sum(len(s.part(part)) for s in shards for part in ORIGIN) == len(pool)

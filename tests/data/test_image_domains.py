@@ -1,0 +1,429 @@
+"""Office-Caltech10, DomainNet, PACS and image folders, on small files in their layouts."""
+
+import pickle
+import shutil
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from rayfl.data import PACS, TEST, TRAIN, UNUSED, VAL, DomainNet, ImageFolders, OfficeCaltech10
+from rayfl.data.folders import divide_randomly, read_image
+from rayfl.errors import UserError
+
+OFFICE = OfficeCaltech10.order["fedbn"]
+SIZES = (6, 7, 5, 6)  # images of each class in the four domains
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path_factory, monkeypatch):
+    folder = tmp_path_factory.mktemp("cache")
+    monkeypatch.setenv("RAYFL_CACHE", str(folder))
+    return folder
+
+
+def colour(domain, label, k):
+    """A colour that tells an image from every other one."""
+    return 40 * domain + 5, 20 * label + 5, 3 * k + 5
+
+
+def write(root, domains, classes, per_class, kind="png"):
+    """Write plain images, ``per_class[d]`` of each class of domain d; return root."""
+    for d, domain in enumerate(domains):
+        for c, name in enumerate(classes):
+            place = root / domain / name
+            place.mkdir(parents=True)
+            for k in range(per_class[d]):
+                Image.new("RGB", (6 + k % 3, 5), colour(d, c, k)).save(place / f"frame_{k:04d}.{kind}")
+    return root
+
+
+def office(root, per_class=SIZES, classes=OfficeCaltech10.classes):
+    return write(root / "office_caltech_10", OFFICE, classes, per_class)
+
+
+def lists(folder, domains, classes, per_class, above, held_out=1, as_lists=False, spelled=str):
+    """Write lists like FedBN's: shuffled arrays of paths and of class names; the last of each class tests."""
+    rng = np.random.default_rng(1)
+    order = {}
+    for d, domain in enumerate(domains):
+        rows = [(c, k) for c in range(len(classes)) for k in range(per_class[d])]
+        for part, chosen in (
+            ("train", [r for r in rows if r[1] < per_class[d] - held_out]),
+            ("test", [r for r in rows if r[1] >= per_class[d] - held_out]),
+        ):
+            chosen = [chosen[i] for i in rng.permutation(len(chosen))]
+            paths = [f"{above}/{domain}/{spelled(classes[c])}/frame_{k:04d}.png" for c, k in chosen]
+            names = [spelled(classes[c]) for c, _ in chosen]
+            content = (paths, names) if as_lists else (np.array(paths), np.array(names))
+            (folder / f"{domain}_{part}.pkl").write_bytes(pickle.dumps(content, protocol=4))
+            order[domain, part] = chosen
+    return order
+
+
+def counts(pool):
+    """Train, val and test images of every domain."""
+    return {
+        name: tuple(int(((pool.domains == d) & (pool.origin == o)).sum()) for o in (TRAIN, VAL, TEST))
+        for d, name in enumerate(pool.domain_names)
+    }
+
+
+def load(kind, root, **options):
+    return kind(str(root), **({"image_size": 4, "verify": False} | options)).load()
+
+
+# ---- images and caches
+
+
+def test_images_classes_and_domains(tmp_path):
+    office(tmp_path)
+    pool = load(OfficeCaltech10, tmp_path, scale="full")
+    assert pool.shape == (3, 4, 4)
+    assert len(pool) == 240
+    assert pool.domain_names == ("amazon", "caltech", "dslr", "webcam")
+    assert pool.class_names[0] == "back_pack"
+    assert pool.class_names[-1] == "projector"
+    assert (pool.mean, pool.std) == ((0.0,) * 3, (1.0,) * 3)
+    seen = set()
+    for image, label, domain in zip(pool.images, pool.labels, pool.domains):
+        red, green, blue = image[:, 0, 0].tolist()
+        assert (red, green) == colour(domain, label, 0)[:2]
+        assert (image == image[:, :1, :1]).all()
+        seen.add((red, green, blue))
+    assert len(seen) == len(pool)
+
+
+def test_decoded_once_whatever_the_division(tmp_path, folder):
+    office(tmp_path)
+    first = load(OfficeCaltech10, tmp_path)
+    second = load(OfficeCaltech10, tmp_path, split="fdse", scale="full")
+    assert first.images.file == second.images.file
+    assert second.domain_names == ("caltech", "amazon", "dslr", "webcam")
+    for pool in (first, second):
+        for d, name in enumerate(pool.domain_names):
+            red = pool.images[pool.domains == d][0, 0, 0, 0]
+            assert red == colour(OFFICE.index(name), 0, 0)[0]
+    load(OfficeCaltech10, tmp_path, image_size=5)
+    assert len(list(folder.iterdir())) == 2
+
+
+def test_a_changed_image_is_decoded_anew(tmp_path, folder):
+    root = office(tmp_path)
+    load(OfficeCaltech10, tmp_path)
+    Image.new("RGB", (4, 4), (250, 0, 0)).save(root / "amazon" / "bike" / "frame_0000.png")
+    assert (load(OfficeCaltech10, tmp_path).images == 250).any()
+    assert len(list(folder.iterdir())) == 2
+
+
+def test_other_files_are_left_alone(tmp_path):
+    root = office(tmp_path)
+    (root / "amazon" / "bike" / "Thumbs.db").write_bytes(b"x")
+    (root / "amazon" / ".DS_Store").write_bytes(b"x")
+    assert len(load(OfficeCaltech10, tmp_path)) == 240
+
+
+def test_scaled_with_antialiasing(tmp_path):
+    rng = np.random.default_rng(0)
+    picture = Image.fromarray(rng.integers(0, 256, (9, 7, 3), dtype=np.uint8))
+    picture.save(tmp_path / "x.png")
+    expected = np.asarray(picture.resize((4, 4), Image.Resampling.BILINEAR)).transpose(2, 0, 1)
+    assert np.array_equal(read_image(tmp_path / "x.png", 4), expected)
+    assert read_image(tmp_path / "x.png").shape == (3, 9, 7)
+
+
+def test_images_that_are_not_rgb(tmp_path):
+    grey = Image.fromarray(np.arange(20, dtype=np.uint8).reshape(4, 5))
+    grey.save(tmp_path / "grey.png")
+    assert np.array_equal(read_image(tmp_path / "grey.png"), np.repeat(np.asarray(grey)[None], 3, axis=0))
+    Image.new("RGBA", (3, 3), (200, 100, 50, 255)).save(tmp_path / "alpha.png")
+    assert read_image(tmp_path / "alpha.png")[:, 0, 0].tolist() == [200, 100, 50]
+    without = read_image(tmp_path / "alpha.png", grey_unless_rgb=True)[:, 0, 0]
+    assert len(set(without.tolist())) == 1
+
+
+# ---- FedBN's division
+
+
+def test_fedbn_lists(tmp_path):
+    order = lists(office(tmp_path), OFFICE, OfficeCaltech10.classes, SIZES, "office_caltech_10")
+    pool = load(OfficeCaltech10, tmp_path)
+    # the smallest training list is dslr's with 40: half of it trains, two fifths validate
+    assert counts(pool) == dict.fromkeys(OFFICE, (20, 16, 10))
+
+    def shown(domain, origin):
+        mine = pool.images[(pool.domains == domain) & (pool.origin == origin)]
+        return {tuple(image[:, 0, 0].tolist()) for image in mine}
+
+    for d, name in enumerate(OFFICE):
+        train = [colour(d, c, k) for c, k in order[name, "train"]]
+        assert shown(d, TRAIN) == set(train[:20])
+        assert shown(d, VAL) == set(train[-16:])
+        assert shown(d, TEST) == {colour(d, c, k) for c, k in order[name, "test"]}
+    assert counts(load(OfficeCaltech10, tmp_path, scale="full")) == {
+        name: (10 * (n - 1), 0, 10) for name, n in zip(OFFICE, SIZES)
+    }
+
+
+@pytest.mark.parametrize("as_lists", [False, True])
+def test_lists_may_spell_folders_otherwise(tmp_path, as_lists):
+    classes = ("backpack", *OfficeCaltech10.classes[1:])
+    root = office(tmp_path, classes=classes)
+    (root / "caltech").rename(root / "Caltech")
+    spelled = {"backpack": "back_pack"}
+    lists(
+        root,
+        OFFICE,
+        classes,
+        SIZES,
+        "somewhere/office_caltech_10",
+        as_lists=as_lists,
+        spelled=lambda name: spelled.get(name, name),
+    )
+    assert counts(load(OfficeCaltech10, tmp_path)) == dict.fromkeys(OFFICE, (20, 16, 10))
+
+
+def test_without_lists_stratified(tmp_path, caplog):
+    root = office(tmp_path, (5, 10, 5, 5))
+    pool = load(OfficeCaltech10, root, scale="full")  # root may be the data set's own folder
+    assert "each domain is divided 80/20" in caplog.text
+    for d, n in enumerate((5, 10, 5, 5)):
+        for c in range(10):
+            mine = (pool.domains == d) & (pool.labels == c)
+            assert (pool.origin[mine] == TEST).sum() == n / 5
+    again = load(OfficeCaltech10, root, scale="full", seed=9)
+    assert np.array_equal(pool.origin, again.origin)
+    few = load(OfficeCaltech10, root)
+    assert counts(few) == {name: (20, 16, 20 if name == "caltech" else 10) for name in OFFICE}
+    chosen = few.labels[(few.domains == 0) & (few.origin == TRAIN)]
+    assert len(np.unique(chosen)) > 5  # from a shuffled list
+
+
+def test_domainnet_takes_a_twentieth_twice(tmp_path):
+    root = write(tmp_path / "DomainNet", DomainNet.order["fedbn"], DomainNet.classes, (9, 8, 8, 8, 8, 8))
+    lists(root, DomainNet.order["fedbn"], DomainNet.classes, (9, 8, 8, 8, 8, 8), "DomainNet", held_out=2)
+    found = counts(load(DomainNet, tmp_path))
+    assert found == dict.fromkeys(DomainNet.order["fedbn"], (3, 3, 20))  # int(0.05 * 60)
+
+
+def test_sizes_of_the_published_protocols():
+    assert [int(s * 125) for s in OfficeCaltech10.shares] == [62, 50]
+    assert [int(s * 2103) for s in DomainNet.shares] == [105, 105]
+
+
+def test_too_few_images_for_the_protocol(tmp_path):
+    root = write(tmp_path / "DomainNet", DomainNet.order["fedbn"], DomainNet.classes, (5,) * 6)
+    lists(root, DomainNet.order["fedbn"], DomainNet.classes, (5,) * 6, "DomainNet", held_out=4)
+    with pytest.raises(UserError, match="leaves nothing: use scale=full"):
+        load(DomainNet, tmp_path)
+    for name in root.glob("*.pkl"):
+        name.unlink()
+    shutil.rmtree(root / "real" / "zebra")
+    (root / "real" / "zebra").mkdir()
+    Image.new("RGB", (3, 3)).save(root / "real" / "zebra" / "only.png")
+    with pytest.raises(UserError, match="domain real cannot be divided 80/20"):
+        load(DomainNet, tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda p, n: (p, n[:-1]), "as many class names"),
+        (lambda p, n: (p, n, n), "as many class names"),
+        (lambda p, n: (p, np.arange(len(n))), "as many class names"),
+        (lambda p, n: (p, n[::-1]), 'gives the class "'),
+        (lambda p, n: (np.append(p[1:], "a/dslr/bike/none.png"), n), "none.png, which .* is missing"),
+        (lambda p, n: (np.char.replace(p, "dslr", "webcam"), n), "not of domain dslr"),
+        (lambda p, n: (np.append(p[1:], p[1]), np.append(n[1:], n[1])), "name an image twice"),
+        (lambda p, n: {"paths": p}, "holds a dict"),
+    ],
+)
+def test_damaged_lists(tmp_path, change, message):
+    root = office(tmp_path)
+    lists(root, OFFICE, OfficeCaltech10.classes, SIZES, "office_caltech_10")
+    path = root / "dslr_train.pkl"
+    path.write_bytes(pickle.dumps(change(*pickle.loads(path.read_bytes()))))
+    with pytest.raises(UserError, match=message) as caught:
+        load(OfficeCaltech10, tmp_path)
+    assert str(root / "dslr_train") in str(caught.value) or "dslr_train.pkl" in str(caught.value)
+
+
+def test_a_missing_list_is_named(tmp_path):
+    root = office(tmp_path)
+    lists(root, OFFICE, OfficeCaltech10.classes, SIZES, "office_caltech_10")
+    (root / "caltech_test.pkl").unlink()
+    with pytest.raises(UserError, match=f"caltech_test.pkl is missing.*{root / 'caltech_test.pkl'}"):
+        load(OfficeCaltech10, tmp_path)
+
+
+# ---- FDSE's division
+
+
+def test_fdse_sizes(tmp_path):
+    """Of n images int(n / 5) are held out, half of them (down) for testing."""
+    from rayfl.data import Pool
+
+    sizes = (1123, 958, 157, 295)
+    domains = np.repeat(np.arange(4), sizes)
+    n = len(domains)
+    pool = Pool(
+        images=np.zeros((n, 1, 1, 1), np.uint8),
+        labels=np.zeros(n, np.int64),
+        domains=domains,
+        origin=np.zeros(n, np.uint8),
+        class_names=("a",),
+        domain_names=("caltech", "amazon", "dslr", "webcam"),
+        mean=(0.0,),
+        std=(1.0,),
+    )
+    found = counts(divide_randomly(pool, 2))
+    assert found == {
+        "caltech": (899, 112, 112),
+        "amazon": (767, 96, 95),
+        "dslr": (126, 16, 15),
+        "webcam": (236, 30, 29),
+    }
+
+
+def test_fdse_follows_the_run_seed(tmp_path):
+    office(tmp_path)
+    data = OfficeCaltech10(str(tmp_path), split="fdse", image_size=4, verify=False)
+    a, b, again = (data.federate(4, seed) for seed in (2, 4388, 2))
+    assert [s.domain for s in a.shards] == [0, 1, 2, 3]
+    assert np.array_equal(a.pool.origin, again.pool.origin)
+    assert not np.array_equal(a.pool.origin, b.pool.origin)
+    assert counts(a.pool) == {
+        "caltech": (56, 7, 7),
+        "amazon": (48, 6, 6),
+        "dslr": (40, 5, 5),
+        "webcam": (48, 6, 6),
+    }
+    own = OfficeCaltech10(str(tmp_path), split="fdse", image_size=4, verify=False, seed=2)
+    assert np.array_equal(own.federate(4, 7).pool.origin, a.pool.origin)
+
+
+def test_domainnet_official_lists(tmp_path, caplog):
+    """Only listed images of the ten classes take part; the lists name other classes, too."""
+    names = DomainNet.order["fdse"]
+    root = write(tmp_path / "DomainNet", names, DomainNet.classes, (4,) * 6)
+    assert counts(load(DomainNet, tmp_path, split="fdse"))["real"] == (32, 4, 4)
+    assert "all images of the folders" in caplog.text
+    for domain in names:
+        for part, ks in (("train", (0, 1)), ("test", (2,))):
+            rows = [
+                f"{domain}/{c}/frame_{k:04d}.png {i}" for i, c in enumerate(DomainNet.classes) for k in ks
+            ]
+            rows.insert(3, f"{domain}/aircraft_carrier/{domain}_1.png 345")
+            (root / f"{domain}_{part}.txt").write_text("\n".join(rows) + "\n")
+    pool = load(DomainNet, tmp_path, split="fdse")
+    assert counts(pool) == dict.fromkeys(names, (24, 3, 3))
+    assert (pool.origin == UNUSED).sum() == 60
+    (root / "real_test.txt").unlink()
+    with pytest.raises(UserError, match=r"official list real_test\.txt is missing"):
+        load(DomainNet, tmp_path, split="fdse")
+
+
+def test_pacs(tmp_path):
+    names = ("art_painting", "cartoon", "photo", "sketch")
+    write(tmp_path / "PACS", names, PACS.classes, (5, 6, 5, 5))
+    pool = load(PACS, tmp_path)
+    assert pool.domain_names == names
+    assert pool.class_names == ("dog", "elephant", "giraffe", "guitar", "horse", "house", "person")
+    assert counts(pool)["cartoon"] == (34, 4, 4)
+    assert pool.augment == "none"
+    federated = PACS(str(tmp_path), verify=False, image_size=4).federate(8, 0)
+    assert [s.domain for s in federated.shards] == [0, 1, 2, 3] * 2
+
+
+# ---- what is missing or damaged
+
+
+def test_a_missing_domain_or_class_is_named(tmp_path):
+    root = office(tmp_path)
+    with pytest.raises(UserError, match=r"amazon in .* has 60 images, and 958 were published.*verify=False"):
+        OfficeCaltech10(str(tmp_path), scale="full", image_size=4).load()
+    bike = root / "webcam" / "bike"
+    shutil.rmtree(bike)
+    with pytest.raises(UserError, match=f'class "bike" of domain webcam is missing.*{bike}'):
+        load(OfficeCaltech10, tmp_path)
+    bike.mkdir()
+    with pytest.raises(UserError, match=f'class "bike" of domain webcam has no images: {bike}'):
+        load(OfficeCaltech10, tmp_path)
+    shutil.rmtree(root / "dslr")
+    with pytest.raises(UserError, match=f"domain dslr is missing.*{root / 'dslr'}"):
+        load(OfficeCaltech10, tmp_path)
+
+
+def test_root_is_needed_and_must_hold_domains(tmp_path):
+    with pytest.raises(UserError, match="PACS needs the folder"):
+        PACS().load()
+    with pytest.raises(UserError, match=f"{tmp_path / 'no'} .* does not exist"):
+        PACS(str(tmp_path / "no")).load()
+    with pytest.raises(UserError, match=f"none of the domains art_painting.*{tmp_path / 'PACS'} and "):
+        PACS(str(tmp_path)).load()
+
+
+@pytest.mark.parametrize("content", [b"", b"not an image", b"half"])
+def test_a_damaged_image_is_named(tmp_path, folder, content):
+    path = office(tmp_path) / "dslr" / "mug" / "frame_0001.png"
+    path.write_bytes(path.read_bytes()[:45] if content == b"half" else content)
+    with pytest.raises(UserError, match=f"{path} cannot be read as an image.*fresh copy"):
+        load(OfficeCaltech10, tmp_path)
+    assert list(folder.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("kind", "options", "message"),
+    [
+        (OfficeCaltech10, {"split": "own"}, 'split must be "fedbn" or "fdse"'),
+        (DomainNet, {"scale": "half"}, 'scale must be "fedbn" or "full"'),
+        (PACS, {"image_size": 0}, "image_size must be at least 1"),
+        (ImageFolders, {"split": "fedbn"}, "split must be"),
+        (ImageFolders, {"domains": ["a", "a"]}, "domains must name each once"),
+        (ImageFolders, {"classes": []}, "classes must name each once"),
+    ],
+)
+def test_wrong_options(kind, options, message):
+    with pytest.raises(UserError, match=message):
+        kind("X", **options)
+
+
+@pytest.mark.parametrize(
+    ("options", "expected"),
+    [
+        ({}, ("fedbn", False)),
+        ({"split": "fdse"}, ("none", False)),
+        ({"split": "fdse", "augment": True}, ("fedbn", False)),
+        ({"val_augment": True}, ("fedbn", True)),
+        ({"augment": False, "val_augment": True}, ("none", False)),
+    ],
+)
+def test_augmentation_as_the_protocol_has_it(tmp_path, options, expected):
+    office(tmp_path)
+    pool = load(OfficeCaltech10, tmp_path, **options)
+    assert (pool.augment, pool.val_augment) == expected
+
+
+# ---- any image folders
+
+
+def test_image_folders(tmp_path):
+    write(tmp_path, ("day", "night"), ("cat", "dog", "owl"), (5, 10))
+    pool = load(ImageFolders, tmp_path)
+    assert pool.domain_names == ("day", "night")
+    assert pool.class_names == ("cat", "dog", "owl")
+    assert counts(pool) == {"day": (12, 0, 3), "night": (24, 0, 6)}
+    pool = load(ImageFolders, tmp_path, split="fdse", domains=["Night"], classes=["owl", "cat"])
+    assert counts(pool) == {"Night": (16, 2, 2)}
+    assert pool.images[pool.labels == 0][0, 1, 0, 0] == colour(1, 2, 0)[1]
+    shutil.rmtree(tmp_path / "day" / "dog")
+    with pytest.raises(UserError, match='class "dog" of domain day is missing'):
+        load(ImageFolders, tmp_path)
+
+
+def test_image_folders_without_folders(tmp_path):
+    with pytest.raises(UserError, match="holds no folders"):
+        load(ImageFolders, tmp_path)
+    (tmp_path / "day").mkdir()
+    with pytest.raises(UserError, match="hold no folders"):
+        load(ImageFolders, tmp_path)

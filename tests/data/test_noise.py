@@ -1,0 +1,99 @@
+"""Images whose noise rises from client to client."""
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from rayfl.data import CIFAR10, CIFAR100
+from rayfl.data.noise import noise_levels, with_noise
+from rayfl.errors import UserError
+from tests.data.test_files import write_cifar10
+
+
+@pytest.fixture(scope="module")
+def root(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("cifar")
+    write_cifar10(folder, per_file=40)
+    return str(folder)
+
+
+def federated(root, clients=4, seed=0, **options):
+    return CIFAR10(root, verify=False, **options).federate(clients, seed)
+
+
+def values(data, indices):
+    """Images in units of 0 to 255."""
+    x = data.pool.images[indices]
+    if x.dtype == np.uint8:
+        return x.astype(np.float64)
+    mean, std = (np.array(v)[:, None, None] for v in (data.pool.mean, data.pool.std))
+    return (x.astype(np.float64) * std + mean) * 255
+
+
+def test_levels_rise_evenly_from_none():
+    np.testing.assert_allclose(noise_levels(20, 5), [0, 5, 10, 15, 20])
+
+
+def test_noise_of_each_client(root):
+    clean, noisy = federated(root), federated(root, noise=20.0)
+    assert noisy.pool.images.dtype == np.float32
+    assert [c["sha256"] for c in noisy.describe()["clients"]] == [
+        c["sha256"] for c in clean.describe()["clients"]
+    ]
+    for shard, level in zip(clean.shards, noise_levels(20.0, 4)):
+        for part in ("train", "test"):
+            before, after = values(clean, shard.part(part)), values(noisy, shard.part(part))
+            middle = (before > 100) & (before < 155)  # of the others some are clipped
+            assert (after[middle] - before[middle]).std() == pytest.approx(level, rel=0.05, abs=1e-4)
+            assert (after[middle] - before[middle]).mean() == pytest.approx(0, abs=1)
+            assert after.min() >= -1e-3
+            assert after.max() <= 255 + 1e-3
+    last = values(noisy, noisy.shards[3].train)
+    assert (np.abs(last - np.round(last)) > 0.01).mean() > 0.5  # clipped, but not rounded
+    assert ((last < 1e-3) | (last > 255 - 1e-3)).mean() > 0.01
+
+
+def test_noise_is_decided_by_the_seed_and_not_by_the_validation_part(root):
+    def images(run, **options):
+        return CIFAR10(root, verify=False, noise=10.0, **options).federate(4, run).pool.images
+
+    assert np.array_equal(images(1), images(1))
+    assert not np.array_equal(images(1), images(2))
+    assert np.array_equal(images(1, seed=5), images(2, seed=5))
+    assert np.array_equal(images(1), images(1, val_fraction=0.2))
+
+
+def test_noise_is_recorded(root):
+    recorded = federated(root, noise=15.0).describe()["settings"]
+    assert recorded["data"]["noise"] == 15.0
+    assert recorded["noise_levels"] == pytest.approx([0, 5, 10, 15])
+    assert "noise_levels" not in federated(root).describe()["settings"]
+
+
+def test_without_noise_images_stay_bytes(root):
+    assert federated(root, noise=0).pool.images.dtype == np.uint8
+
+
+@settings(deadline=None, max_examples=10)
+@given(strongest=st.floats(0.1, 50), seed=st.integers(0, 99))
+def test_the_first_client_and_unused_images_have_none(root, strongest, seed):
+    clean = federated(root, clients=2)
+    first, second = clean.shards
+    dropped = type(clean)(clean.pool, (first, type(second)(second.train, second.val, second.test[:0])))
+    noisy = with_noise(dropped, strongest, seed)
+    for indices in (first.train, first.test, second.test):
+        np.testing.assert_allclose(values(noisy, indices), values(clean, indices), atol=1e-3)
+    assert not np.allclose(values(noisy, second.train), values(clean, second.train), atol=1e-2)
+
+
+@pytest.mark.parametrize("kind", [CIFAR10, CIFAR100])
+@pytest.mark.parametrize("noise", [-1.0, float("nan"), float("inf")])
+def test_impossible_noise_is_refused(kind, noise):
+    with pytest.raises(UserError, match=f"{kind.__name__}: noise must be a number of at least 0"):
+        kind(noise=noise)
+
+
+def test_one_client_has_no_range_of_noise():
+    with pytest.raises(UserError, match="use at least 2 clients"):
+        CIFAR10("nowhere", noise=5.0).federate(1, 0)

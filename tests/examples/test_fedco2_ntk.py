@@ -1,0 +1,171 @@
+import sys
+from dataclasses import replace
+from math import pi
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor
+
+from rayfl import UserError
+from tests.examples.loaded import example
+
+ntk = example("fedco2/ntk.py")
+
+
+def drawn(clients=3, samples=4, dimension=5, width=40, alpha=1.5, seed=0):
+    data = ntk.draw_samples(clients, samples, dimension, seed=seed)
+    return data, ntk.initial(clients, dimension, width, alpha, seed=seed)
+
+
+def own(net):
+    """The offline branch: the same weights, and directions for every client."""
+    return ntk.Branch(net.v.expand(len(net.gamma), -1, -1).clone(), net.gamma, net.c)
+
+
+def tangent_kernel(branches, data) -> Tensor:
+    """Inner products of the gradients of the branches' mean, with respect to directions and magnitudes."""
+
+    def output(*weights):
+        pairs = zip(weights[::2], weights[1::2], branches)
+        return torch.stack([ntk.predict(ntk.Branch(v, g, b.c), data) for v, g, b in pairs]).mean(0)
+
+    weights = [w for b in branches for w in (b.v, b.gamma)]
+    rows = torch.autograd.functional.jacobian(output, tuple(weights))
+    flat = torch.cat([row.flatten(1) for row in rows], 1)
+    return flat @ flat.T
+
+
+def same(a, b):
+    torch.testing.assert_close(a, b, rtol=1e-10, atol=1e-10)
+
+
+def test_kernels_are_inner_products_of_gradients_and_that_of_the_mean_is_a_quarter_of_the_sum():
+    alpha = 1.5
+    data, net = drawn(alpha=alpha)
+    found = ntk.kernels(net, data, alpha)["Λ"]
+    same(tangent_kernel([net], data), found["on"])
+    same(tangent_kernel([own(net)], data), found["off"])
+    same(tangent_kernel([net, own(net)], data), found["quarter"])
+
+
+def test_shared_magnitudes_have_the_whole_kernel():
+    data, net = drawn()
+
+    def output(gamma):
+        return ntk.predict(replace(net, gamma=gamma.expand(3, -1)), data)
+
+    rows = torch.autograd.functional.jacobian(output, net.gamma[0])
+    same(rows @ rows.T, ntk.magnitude_kernel(net, data))
+
+
+def limits(x: Tensor) -> tuple[Tensor, Tensor]:
+    """V and G of infinitely many hidden units where every S_i is the identity.
+
+    With unit vectors u uniform on the sphere and an angle t between x_p and x_q, u is on the side of both
+    with probability (pi - t) / 2 pi, and
+    E[relu(u x_p) relu(u x_q)] = |x_p| |x_q| (sin t + (pi - t) cos t) / 2 pi d;
+    V's projection takes the latter away from x_p x_q times the former.
+    """
+    norms = x.norm(dim=1)
+    lengths = norms[:, None] * norms
+    t = torch.acos((x @ x.T / lengths).clamp(-1, 1))
+    g = lengths * (torch.sin(t) + (pi - t) * torch.cos(t)) / (2 * pi * x.shape[1])
+    return x @ x.T * (pi - t) / (2 * pi) - g, g
+
+
+def test_wide_nets_have_the_kernels_of_the_closed_form():
+    data, net = drawn(dimension=3, width=200_000, alpha=0.7)
+    data = replace(data, covariance=torch.eye(3, dtype=torch.float64).expand(3, 3, 3))
+    v, g = limits(data.x)
+    scale = float(data.x.square().sum(1).max())
+    torch.testing.assert_close(ntk.direction_kernel(net, data, 0.7), v, rtol=0, atol=0.01 * scale)
+    torch.testing.assert_close(ntk.magnitude_kernel(net, data), g, rtol=0, atol=0.01 * scale)
+
+
+def test_both_projections_are_one_where_covariances_are_multiples_of_the_identity():
+    data, net = drawn()
+    data = replace(data, covariance=2 * torch.eye(5, dtype=torch.float64).expand(3, 5, 5))
+    same(ntk.direction_kernel(net, data, 1.5, "plain"), ntk.direction_kernel(net, data, 1.5, "s"))
+    data, net = drawn()
+    apart = ntk.direction_kernel(net, data, 1.5, "plain") - ntk.direction_kernel(net, data, 1.5, "s")
+    assert apart.abs().max() > 1e-3
+
+
+@settings(max_examples=20, deadline=None)
+@given(seed=st.integers(0, 10**6), clients=st.integers(2, 4), samples=st.integers(1, 4))
+def test_a_and_b_hold_and_the_quarter_is_half_of_b(seed, clients, samples):
+    data, net = drawn(clients, samples, seed=seed)
+    for found in ntk.kernels(net, data, 1.5).values():
+        low = {mix: ntk.smallest(kernel) for mix, kernel in found.items()}
+        assert ntk.at_least(low["off"], low["on"])
+        assert ntk.at_least(low["half"], low["on"])
+        assert low["quarter"] == pytest.approx(low["half"] / 2, abs=1e-12)
+
+
+def test_training_starts_in_the_direction_of_its_kernel():
+    """The derivative of |F - y|^2 by the step size is -2 r^T K r."""
+    data, net = drawn(width=300)
+    found = ntk.kernels(net, data, 1.5)["Λ"]
+    residual = ntk.predict(net, data) - data.y
+    lr = 1e-7
+    for mix, branches in (("on", [net]), ("quarter", [net, own(net)])):
+        before, after = ntk.train(branches, data, lr, steps=1)
+        slope = float(-2 * residual @ found[mix] @ residual)
+        assert before == pytest.approx(float(residual.square().sum()))
+        assert float(after - before) / lr == pytest.approx(slope, rel=1e-3)
+
+
+def test_a_wide_net_trains_as_its_first_kernel_predicts_and_keeps_the_bound():
+    data, net = drawn(2, 2, 4, width=20_000, alpha=1.0)
+    draw = ntk.carry_out(data, net, alpha=1.0, steps=40)
+    for mix in ntk.RUNS:
+        torch.testing.assert_close(draw.losses[mix], draw.expected(mix), rtol=0.1, atol=1e-3)
+        assert (draw.losses[mix] <= draw.bound(mix) * (1 + 1e-9)).all()
+    assert ntk.steps_to(draw.losses["half"], 0.5) <= ntk.steps_to(draw.losses["quarter"], 0.5)
+
+
+def test_linear_training_by_hand():
+    kernel = torch.diag(torch.tensor([1.0, 0.5], dtype=torch.float64))
+    residual = torch.tensor([2.0, 4.0], dtype=torch.float64)
+    expected = torch.tensor([20.0, 1 + 9.0, 0.25 + 81 / 16], dtype=torch.float64)  # times 1/2, 3/4 per step
+    same(ntk.linear(kernel, residual, lr=0.5, steps=2), expected)
+    same(ntk.bound(kernel, residual, lr=0.5, steps=2), 20 * torch.tensor([1, 0.875, 0.875**2]).double())
+    assert ntk.steps_to(torch.tensor([100.0, 2.0, 1.0, 0.5]), 0.01) == 2
+    assert ntk.steps_to(torch.tensor([100.0, 2.0]), 0.01) is None
+
+
+def test_covariances_are_those_of_the_data():
+    data = ntk.draw_samples(2, 50_000, 3, "true")
+    sample = ntk.draw_samples(2, 50_000, 3, "sample")
+    same(data.x, sample.x)
+    torch.testing.assert_close(data.covariance, sample.covariance, rtol=0, atol=0.2)
+    assert (torch.linalg.eigvalsh(data.covariance) > 0.24).all()
+    mine = sample.x[sample.client == 1]
+    same(sample.covariance[1], mine.T @ mine / len(mine))
+
+
+def test_the_example_prints_and_draws(tmp_path, capsys, monkeypatch):
+    picture = tmp_path / "new" / "ntk.png"
+    arguments = ["--save", str(picture), "--draws", "2", "--width", "200", "--steps", "30"]
+    monkeypatch.setattr(sys, "argv", ["ntk.py", *arguments])
+    assert ntk.main() == 0
+    out = capsys.readouterr().out
+    assert "for Λ: (a) held in 2, (b) in 2" in out
+    assert picture.stat().st_size > 10_000
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"clients": 1}, "--clients is 1: it must be at least 2"),
+        ({"width": 0}, "--width is 0: it must be at least 1"),
+        ({"alpha": 0.0}, "--alpha is 0.0: it must be a number above 0"),
+        ({"draws": 1, "width": 10, "steps": 1, "save": "no/such.kind"}, "choose another --save"),
+    ],
+)
+def test_bad_options_are_refused(tmp_path, monkeypatch, options, message):
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(UserError, match=message):
+        ntk.analyse(**options)

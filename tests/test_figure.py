@@ -1,0 +1,88 @@
+import pytest
+from matplotlib.image import imread
+
+from rayfl import Result, figure
+from tests.conftest import small
+from tests.record.made_up import write_run
+
+
+@pytest.fixture
+def runs(tmp_path):
+    """A folder of two methods, two parameters and two seeds, on three domains."""
+    for method in ("A", "B"):
+        for mu in (0.1, 10.0):
+            for seed in (0, 1):
+                path = tmp_path / "runs" / method / f"{mu}-{seed}"
+                domains = ("ink", "print", "paint")
+                write_run(path, method=method, mu=mu, seed=seed, rounds=4, domains=domains)
+    return str(tmp_path / "runs")
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        ["rounds"],
+        ["rounds", "--quantity", "loss", "--panels", "ink,all", "--views", "personal,global"],
+        ["sweep", "--over", "method.mu", "--panels", "ink,all"],
+        ["bars", "--by", "method,method.mu"],
+        ["radar", "--view", "global"],
+        ["clients", "--by", "method", "--views", "personal,global"],
+    ],
+    ids=" ".join,
+)
+def test_every_kind_is_drawn(tmp_path, capsys, runs, options):
+    kind, *more = options
+    path = tmp_path / "new" / "picture.png"
+    assert figure.main([kind, runs, "--save", str(path), *more]) == 0
+    out, err = capsys.readouterr()
+    assert err == ""
+    assert out.splitlines()[-1] == str(path)
+    colours = {tuple(c) for c in (255 * imread(path)[..., :3]).round().astype(int).reshape(-1, 3)}
+    assert {(0x00, 0x72, 0xB2), (0xD5, 0x5E, 0x00)} <= colours  # those of the first two series
+
+
+def test_the_labels_of_a_real_run(tmp_path):
+    small(tmp_path / "run", rounds=1, eval_every=0).run()
+    path = tmp_path / "labels.pdf"
+    assert figure.main(["labels", str(tmp_path / "run"), "--save", str(path)]) == 0
+    assert path.read_bytes().startswith(b"%PDF")
+
+
+def test_rounds_to_a_target_are_printed(tmp_path, capsys, runs):
+    arguments = ["rounds", f"{runs}/A/0.1-0", "--save", str(tmp_path / "x.png"), "--target", "10"]
+    assert figure.main(arguments) == 0
+    assert "rounds until 10 % are reached" in capsys.readouterr().out
+
+
+def test_runs_are_found_below_folders(runs):
+    found = figure.find_runs([f"{runs}/B/0.1-1", runs])
+    assert len(found) == 8
+    assert [Result.load(path).config["seed"] for path in found[:2]] == [1, 0]
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (["rounds", "nothing"], "nothing is not a run folder and holds none"),
+        (["rounds", "RUNS", "--views", "online"], "no run has the view online"),
+        (["rounds", "RUNS", "--panels", "oil"], "no domain oil; panels are ink, print, paint, all"),
+        (["rounds", "RUNS", "--quantity", "beauty"], "--quantity is beauty: it must be accuracy or loss"),
+        (["bars", "RUNS", "--by", "colour"], "--by colour: no run has this key"),
+        (["sweep", "RUNS", "--over", "net"], "net is 'cnn'"),
+        (["labels", "RUNS"], "has no label counts"),
+    ],
+)
+def test_errors_are_one_line_and_exit_code_2(tmp_path, capsys, runs, options, message):
+    arguments = [runs if o == "RUNS" else o for o in options]
+    assert figure.main([*arguments, "--save", str(tmp_path / "x.png")]) == 2
+    err = capsys.readouterr().err
+    assert err.startswith("error: ")
+    assert message in err
+    assert err.count("\n") == 1
+
+
+@pytest.mark.parametrize("name", ["x.painting", "file/x.png"])
+def test_a_place_that_cannot_be_written(tmp_path, capsys, runs, name):
+    (tmp_path / "file").write_text("")
+    assert figure.main(["clients", runs, "--save", str(tmp_path / name)]) == 2
+    assert "choose another --save" in capsys.readouterr().err

@@ -1,0 +1,78 @@
+"""Models read back from a run folder are those that the run has scored."""
+
+from pathlib import Path
+
+import pytest
+import torch
+
+from rayfl import Result, UserError, load_models
+from rayfl.methods import METHODS
+from tests.conftest import small
+from tests.methods.federate import net_of
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_models_predict_what_was_recorded(tmp_path: Path, name: str) -> None:
+    small(tmp_path / "run", method=METHODS[name](), net=net_of(name, "lenet"), rounds=2).run()
+    models = load_models(tmp_path / "run")
+    assert (models.round, len(models)) == (2, 12)
+    recorded = Result.load(tmp_path / "run").clients.query("round == 1 and point == 'after_aggregation'")
+    for part in ("val", "test"):
+        for client in (0, 7):
+            x, y = models.batch(client, part)
+            scores = models.scores(client, x)
+            assert set(scores) == set(models.views)
+            for view, own in scores.items():
+                query = f"client == {client} and part == '{part}' and view == '{view}'"
+                expected = recorded.query(query)["correct"].tolist()
+                assert [int((own.argmax(1) == y).sum())] * len(expected) == expected
+
+
+def test_features_are_what_the_last_layer_sees(tmp_path: Path) -> None:
+    small(tmp_path / "run", method=METHODS["FedCO2"](), rounds=1).run()
+    models = load_models(tmp_path / "run")
+    x, _ = models.batch(3)
+    features = models.features(3, x)
+    assert {view: tuple(z.shape) for view, z in features.items()} == {
+        "online": (len(x), 84),
+        "offline": (len(x), 84),
+    }  # the personal view is a sum of two
+    assert not torch.equal(features["online"], features["offline"])
+    small(tmp_path / "one", rounds=1).run()
+    models = load_models(tmp_path / "one")
+    head = models._server.state["weights"]
+    z = models.features(3, x)["personal"]
+    expected = z @ head["head.weight"].T + head["head.bias"]
+    torch.testing.assert_close(models.scores(3, x)["personal"], expected)
+
+
+def test_scores_are_differentiable_by_the_images(tmp_path: Path) -> None:
+    small(tmp_path / "run", rounds=1).run()
+    models = load_models(tmp_path / "run")
+    x, _ = models.batch(0)
+    x.requires_grad_()
+    (gradient,) = torch.autograd.grad(models.scores(0, x)["personal"].sum(), x)
+    assert gradient.abs().max() > 0
+
+
+def test_earlier_checkpoints(tmp_path: Path) -> None:
+    small(tmp_path / "whole").run()
+    small(tmp_path / "half", rounds=2).run()
+    early, last = load_models(tmp_path / "whole", round=2), load_models(tmp_path / "whole")
+    x, _ = early.batch(5)
+    personal = early.scores(5, x)["personal"]
+    assert torch.equal(personal, load_models(tmp_path / "half").scores(5, x)["personal"])
+    assert not torch.equal(personal, last.scores(5, x)["personal"])
+    with pytest.raises(UserError, match="no checkpoint after 3 rounds; it has those after 2, 4"):
+        load_models(tmp_path / "whole", round=3)
+
+
+def test_what_is_not_there(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="not a run folder"):
+        load_models(tmp_path)
+    small(tmp_path / "run", rounds=1, checkpoint_every=0, eval_every=0).run()
+    with pytest.raises(UserError, match="no checkpoint, so its models are gone"):
+        load_models(tmp_path / "run")
+    small(tmp_path / "kept", rounds=1, eval_every=0).run()
+    with pytest.raises(UserError, match="no client 12: clients are numbered from 0 to 11"):
+        load_models(tmp_path / "kept").batch(12)

@@ -1,0 +1,205 @@
+"""Clients of an unseen domain: they never train, are scored as newcomers, adapted and as a control."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from rayfl import Federation, Inline, Ray, Training, UserError
+from rayfl.data import DomainPerClient, FederatedData, Synthetic
+from rayfl.engine.host import OFFERED
+from rayfl.methods import FDSE, METHODS, FedAvg, FedBN
+from rayfl.record.result import Result
+from rayfl.training import Net, State
+from rayfl.training.local import run_loop
+from rayfl.training.reduce import finish
+from tests.conftest import bytes_of_run, small
+from tests.methods.federate import Run, net_of, normed, points, start
+
+DATA = Synthetic(
+    train=240, test=90, shape=(3, 16, 16), domains=3, partition=DomainPerClient(), val_fraction=0.2
+)
+POINTS = ("unseen", "unseen_adapted", "unseen_control")
+
+
+def federation(output: Path, name: str = "FDSE", **changes: Any) -> Federation:
+    """Three clients of a domain each; the second domain is unseen."""
+    settings: dict[str, Any] = {"method": METHODS[name](), "net": net_of(name, "cnn-b"), "data": DATA}
+    settings |= {"clients": 3, "participation": 1.0, "unseen": "domain1", "rounds": 2}
+    settings |= {"training": Training(lr=0.1, batch_size=16)}
+    return small(output, **(settings | changes))
+
+
+def records(folder: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+
+
+# ---- what is recorded
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_every_method_trains_without_the_domain_and_scores_it(tmp_path: Path, name: str) -> None:
+    result = federation(tmp_path, name, rounds=1).run()
+    (record,) = records(tmp_path)
+    assert record["cohort"] == [0, 1]
+    assert result.history.population.domains == ("domain0", "domain2", "domain1")
+    assert json.loads((tmp_path / "partition.json").read_text())["unseen"] == 1
+    adapts = name in ("FedBN", "FDSE")
+    expected = {"after_aggregation", *(POINTS if adapts else POINTS[:1])}
+    assert set(record["evaluation"]) == expected
+    for point in expected:
+        for view in METHODS[name].views:
+            correct = record["evaluation"][point][view]["test"]["correct"]
+            assert [c is None for c in correct] == [point.startswith("unseen")] * 2 + [
+                not point.startswith("unseen")
+            ]
+
+
+def test_adaptation_and_control_beside_the_newcomer(tmp_path: Path) -> None:
+    """FDSE's control renews statistics; its adaptation moves parameters too, unless its step is 0."""
+    run = federation(tmp_path / "moves", method=FDSE(unseen_lr=1.0)).run()
+    losses = {point: run.history.scores[point, "personal", "test"].loss[-1, 2] for point in POINTS}
+    assert len(set(losses.values())) == 3
+    still = federation(tmp_path / "still", method=FDSE(unseen_lr=0.0)).run()
+    other = {point: still.history.scores[point, "personal", "test"].loss[-1, 2] for point in POINTS}
+    assert other["unseen_adapted"] == other["unseen_control"] == losses["unseen_control"]
+    assert other["unseen"] == losses["unseen"]
+
+
+def test_validation_of_those_who_train_chooses_the_round(tmp_path: Path) -> None:
+    """The headline may be an unseen point; its figures count the newcomer alone."""
+    result = federation(tmp_path, "FedBN", rounds=4, protocol="fdse+unseen_adapted").run()
+    headline = result.summary["headline"]
+    assert (headline["point"], headline["clients"], headline["left_out"]) == ("unseen_adapted", 1, 2)
+    val = result.history.scores["after_aggregation", "personal", "val"]
+    weighted = (val.accuracy[:, :2] * result.history.population.samples["train"][:2]).sum(1)
+    assert headline["rounds"] == [int(np.argmax(weighted))]
+    scores = result.history.scores["unseen_adapted", "personal", "test"]
+    assert result.accuracy == pytest.approx(scores.accuracy[headline["rounds"][0], 2])
+
+
+def test_a_run_goes_on_as_if_it_had_not_stopped(tmp_path: Path) -> None:
+    from rayfl import resumed
+
+    federation(tmp_path / "whole", rounds=4).run()
+    federation(tmp_path / "split").run()
+    resumed(tmp_path / "split", ["--rounds", "4", "--quiet", "true"]).run()
+    assert bytes_of_run(tmp_path / "split") == bytes_of_run(tmp_path / "whole")
+
+
+@pytest.mark.usefixtures("ray_runtime")
+def test_the_same_bytes_on_actors(tmp_path: Path) -> None:
+    """Two newcomers and four others, hosted apart."""
+    for k, engine in enumerate((Inline(), Ray(actors=2))):
+        federation(tmp_path / str(k), clients=6, engine=engine).run()
+    assert bytes_of_run(tmp_path / "0") == bytes_of_run(tmp_path / "1")
+    assert Result.load(tmp_path / "0").history.population.domains[4:] == ("domain1", "domain1")
+
+
+# ---- adapting
+
+
+def as_newcomer(run: Run, moves: bool = True) -> tuple[State, State]:
+    """Return the state of client 1, a newcomer, before and after adapting; client 0 has trained."""
+    down, each = run.server.download([1])
+    assert not any(each.values())
+    client = run.host._unlabelled(1, 0)
+    offered = finish(OFFERED, [run.host.offer([0])])["state"]
+    state = {**run.host.method.init_client(client), **offered}
+    (adapted,) = run_loop([run.host.method.adapt(client, state, down, moves)], lambda k, fitted: None)
+    return state, adapted
+
+
+def held_out(data: FederatedData) -> FederatedData:
+    """The same data, of which the last client never trains."""
+    return FederatedData(data.pool, data.shards, unseen=1)
+
+
+def test_fedbn_renews_statistics_by_hand() -> None:
+    """x1 of the newcomer is 4 and 8: mean 6, variance (with n - 1) 8. Two passes, each a tenth of the way."""
+    data = held_out(points([((1, 0), 0), ((3, 0), 1)], [((4, 0), 0), ((8, 0), 1)]))
+    run = start(FedBN(unseen_epochs=2), data, "tests.methods.federate.normed")
+    run.round([0])
+    before, after = as_newcomer(run)
+    assert before["own"]["fc.0.running_mean"].tolist() == pytest.approx([0.1 * 2, 0])  # client 0's: one batch
+    mean = 0.9 * (0.9 * 0.2 + 0.1 * 6) + 0.1 * 6
+    variance = 0.9 * (0.9 * (0.9 + 0.1 * 2) + 0.1 * 8) + 0.1 * 8
+    assert after["own"]["fc.0.running_mean"].tolist() == pytest.approx([mean, 0])
+    assert after["own"]["fc.0.running_var"][0].item() == pytest.approx(variance)
+    for name in ("fc.0.weight", "fc.0.bias"):
+        assert torch.equal(after["own"][name], before["own"][name])
+
+
+def test_newcomers_start_from_the_mean_of_those_who_have_trained() -> None:
+    clients = [[((float(x), 0.0), 0), ((x + 2.0, 0.0), 1)] for x in (0, 4, 10)]
+    run = start(FedBN(), held_out(points(*clients)), "tests.methods.federate.normed")
+    run.round([0, 1])
+    down, each = run.server.download([2])
+    whole = run.host.unseen(0, down, each, [2], [run.host.offer([0, 1])])
+    parts = run.host.unseen(0, down, each, [2], [run.host.offer([1]), run.host.offer([0])])
+    assert whole == parts
+    offered = run.host.offer([0, 1])["state"].total
+    assert offered is not None
+    own = [torch.cat([t.reshape(-1) for t in run.host.states[i]["own"].values()]) for i in (0, 1)]
+    torch.testing.assert_close(offered.value() / 2, (own[0] + own[1]) / 2, rtol=0, atol=1e-12)
+
+
+@pytest.mark.parametrize("moves", [True, False])
+def test_fdse_adapts_the_eraser_only(moves: bool) -> None:
+    data = DATA.federate(3, 0).hold_out("domain1")
+    data = FederatedData(data.pool, data.shards[:1] + data.shards[2:], unseen=1)
+    run = start(FDSE(unseen_lr=0.5), data, "tests.methods.federate.dse", batch_size=16)
+    run.round([0])
+    before, after = as_newcomer(run, moves)
+    assert before["own"].keys() == after["own"].keys()
+    for name in before["own"]:
+        statistic = "running" in name
+        assert torch.equal(before["own"][name], after["own"][name]) == (not moves and not statistic), name
+
+
+def test_newcomers_have_no_labels() -> None:
+    run = start(FedAvg(), held_out(points([((1, 0), 0)] * 2, [((4, 0), 0), ((8, 0), 1)])))
+    client = run.host._unlabelled(1, 0)
+    assert client.samples == 2
+    assert client.class_counts.tolist() == [0, 0]
+    x, y = client._images.batch(client._indices)
+    assert y.tolist() == [-1, -1]
+    assert x[:, 0, 0, 0].tolist() == [4, 8]
+    assert run.host.images.batch(client._indices)[1].tolist() == [0, 1]
+
+
+def test_only_named_layers_train() -> None:
+    net = Net(lambda: normed((1, 1, 2), 2), dtype=torch.float64)
+    x = torch.tensor([[[[1.0, 0.0]]], [[[3.0, 4.0]]]], dtype=torch.float64)
+    for names, same in ([], True), (["fc.0"], False):
+        w = net.initial(0)
+        w.live = True
+        before = w["fc.0.running_mean"].clone()
+        net.training_only(names)(w, x)
+        assert torch.equal(w["fc.0.running_mean"], before) == same
+
+
+# ---- bad input
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        (
+            {"unseen": "sketch"},
+            "unseen='sketch': the data have no such domain, only domain0, domain1, domain2",
+        ),
+        ({"clients": 1, "unseen": "domain0"}, "unseen='domain0': all clients have this domain"),
+        ({"clients": 1}, "unseen='domain1': no client has this domain"),
+        ({"data": Synthetic(train=240, test=90, domains=3)}, "client 0 has images of this domain together"),
+        ({"method": FedBN(), "net": "lenet"}, "FedBN adapts to a domain by the statistics of BatchNorm"),
+        ({"clients": 60}, "has 1 test images, and needs at least 2"),
+    ],
+)
+def test_impossible_settings_are_refused(tmp_path: Path, changes: dict[str, Any], message: str) -> None:
+    with pytest.raises(UserError, match=message):
+        federation(tmp_path / "run", **changes).run()
+    assert not (tmp_path / "run").exists()

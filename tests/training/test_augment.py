@@ -1,0 +1,260 @@
+"""Augmented batches: what is done to images, that it follows from the key alone, and where it happens."""
+
+import dataclasses
+import json
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+from rayfl import Inline, Ray
+from rayfl.data import Data, DomainPerClient, Partition, Pool
+from rayfl.data.cache import Decoded, MappedImages, cached
+from rayfl.training.augment import moved
+from rayfl.training.evaluate import score
+from rayfl.training.examples import Images
+from rayfl.training.local import fit_loop, fit_stacked, total_loop, total_stacked
+from rayfl.training.noise import step_keys
+from tests.conftest import bytes_of_run, small
+from tests.training.made_up import make_client, make_pool, smooth_net
+
+
+def pictures(n, height=24, width=24, seed=0):
+    return torch.from_numpy(
+        np.random.default_rng(seed).integers(1, 256, (n, 3, height, width), dtype=np.uint8)
+    )
+
+
+def shown(images, keys, kind):
+    """The augmented images, 0 where they are blank."""
+    found, blank = moved(images, keys, kind)
+    assert found.dtype == images.dtype
+    return found.masked_fill(blank, 0)
+
+
+KEYS = step_keys(7, 3)
+
+
+@pytest.mark.parametrize("kind", ["fedbn", "fedgh"])
+def test_a_stack_gives_the_bits_of_the_loop(kind):
+    images = pictures(3 * 37, 17, 23)
+    together = shown(images, KEYS, kind)
+    one_by_one = [shown(part, key, kind) for part, key in zip(images.split(37), KEYS)]
+    assert torch.equal(together, torch.cat(one_by_one))
+    assert not torch.equal(one_by_one[0], shown(images[:37], KEYS[1], kind))
+
+
+@pytest.mark.parametrize("kind", ["fedbn", "fedgh"])
+def test_the_place_in_the_batch_decides(kind):
+    same = pictures(1, 80, 80).expand(8, -1, -1, -1)
+    assert len({x.numpy().tobytes() for x in shown(same, KEYS[0], kind)}) == 8
+
+
+def test_turned_as_pillow_turns():
+    """By an angle found by search, flipped or not: all but a few pixels of rounding agree."""
+    images = pictures(12, 21, 30)
+    flips = 0
+    for image, found in zip(images, shown(images, KEYS[0], "fedbn")):
+        picture, target = image.permute(1, 2, 0).numpy(), found.permute(1, 2, 0).numpy()
+        best = 0.0
+        for flip in (False, True):
+            start = Image.fromarray(np.ascontiguousarray(picture[:, ::-1]) if flip else picture)
+            for angle in np.arange(-30, 30.01, 0.25):
+                turned = np.asarray(start.rotate(angle, Image.Resampling.NEAREST))
+                agree = float((turned == target).all(2).mean())
+                if agree > best:
+                    best, flipped = agree, flip
+        assert best > 0.93
+        flips += flipped
+    assert 0 < flips < 12
+
+
+def test_angles_fill_their_range():
+    """A bar from the middle to the right edge ends at sin(angle) above or below it."""
+    side = 101
+    bar = torch.zeros(400, 1, side, side, dtype=torch.uint8)
+    bar[:, :, side // 2, side // 2 + 30] = 255
+    # a turned pixel may fall between the grid's, so a fat one is drawn
+    bar = torch.nn.functional.max_pool2d(bar.float(), 3, 1, 1)
+    found = shown(bar, KEYS[0], "fedbn")
+    weight = found.sum((1, 2, 3))
+    y = (found.sum(3).squeeze(1) * (torch.arange(side) - side // 2)).sum(1) / weight
+    x = (found.sum(2).squeeze(1) * (torch.arange(side) - side // 2)).sum(1) / weight
+    angles = torch.rad2deg(torch.atan(y / x))
+    assert angles.abs().max() < 32
+    assert angles.min() < -27
+    assert angles.max() > 27
+    assert abs(angles.mean()) < 3
+    assert abs((x < 0).float().mean() - 0.5) < 0.1
+
+
+def test_flip_erase_and_crop():
+    """Every image is the old one, maybe mirrored, shifted by up to 4, with at most a rectangle missing."""
+    n, side = 200, 20
+    images = pictures(n, side, side)
+    found = shown(images, KEYS[0], "fedgh")
+    flips = erased = 0
+    shifts = set()
+    for image, new in zip(images, found):
+        best = (-1, 0, 0, 0)
+        for flip in (0, 1):
+            start = torch.nn.functional.pad(image.flip(2) if flip else image, (4, 4, 4, 4))
+            for dy in range(9):
+                for dx in range(9):
+                    window = start[:, dy : dy + side, dx : dx + side]
+                    agree = int((window == new).all(0).sum())
+                    best = max(best, (agree, flip, dy, dx))
+        agree, flip, dy, dx = best
+        start = torch.nn.functional.pad(image.flip(2) if flip else image, (4, 4, 4, 4))
+        window = start[:, dy : dy + side, dx : dx + side]
+        differs = (window != new).any(0)
+        assert (new[:, differs] == 0).all()
+        rows, columns = (differs.any(d).nonzero() for d in (1, 0))
+        if len(rows):
+            tall, wide = int(rows.max() - rows.min()) + 1, int(columns.max() - columns.min()) + 1
+            assert differs.sum() == tall * wide  # one full rectangle
+            assert tall * wide <= 0.25 * side * side
+            erased += 1
+        flips += flip
+        shifts.add((dy, dx))
+    assert {dy for dy, _ in shifts} == {dx for _, dx in shifts} == set(range(9))
+    assert abs(flips / n - 0.5) < 0.12
+    assert abs(erased / n - 0.5) < 0.12
+
+
+def image_pool(augment, n=60, **changes):
+    images = pictures(n, 12, 12).numpy()
+    pool = Pool(
+        images=images,
+        labels=np.arange(n) % 3,
+        domains=np.zeros(n, np.int64),
+        origin=np.zeros(n, np.uint8),
+        class_names=tuple("abc"),
+        domain_names=("one",),
+        mean=(0.5,) * 3,
+        std=(0.25,) * 3,
+        augment=augment,
+    )
+    return dataclasses.replace(pool, **changes)
+
+
+@pytest.mark.parametrize("channels_last", [False, True])
+def test_batches_are_augmented_with_a_key_only(channels_last):
+    images = Images(image_pool("fedgh"), torch.device("cpu"), torch.float32, channels_last)
+    plain = Images(image_pool("none"), torch.device("cpu"), torch.float32, channels_last)
+    indices = torch.arange(10)
+    clean, _ = plain.batch(indices)
+    assert torch.equal(images.batch(indices)[0], clean)
+    assert torch.equal(plain.batch(indices, KEYS[0])[0], clean)
+    found, labels = images.batch(indices, KEYS[0])
+    assert labels.tolist() == (np.arange(10) % 3).tolist()
+    assert not torch.equal(found, clean)
+    # blank is 0 after normalisation, what is shown is normalised as ever
+    bytes_, blank = moved(torch.from_numpy(image_pool("none").images[:10]), KEYS[0], "fedgh")
+    expected = ((bytes_ / 255 - 0.5) / 0.25).masked_fill(blank, 0)
+    assert torch.allclose(found, expected, atol=1e-6)
+    stacked, _ = images.batch(torch.stack([indices, indices]), KEYS[:2])
+    assert torch.equal(stacked[0], found)
+    assert torch.equal(stacked[1], images.batch(indices, KEYS[1])[0])
+
+
+def requests_of(make, augment):
+    """What two clients wait for."""
+    net = smooth_net()
+    pool = dataclasses.replace(make_pool(40), augment=augment)
+    images = Images(pool, torch.device("cpu"), torch.float64, False)
+    clients = [make_client(net, images, 12, id=k, first=12 * k) for k in range(2)]
+    return [make(c).request for c in clients]
+
+
+@pytest.mark.parametrize("augment", ["fedbn", "fedgh"])
+def test_fits_agree_and_totals_are_clean(augment):
+    def fit(client):
+        return client.fit(client.initial, client.cross_entropy, epochs=2)
+
+    requests = requests_of(fit, augment)
+    loop = [fit_loop(r) for r in requests]
+    stack = fit_stacked(requests)
+    clean = requests_of(fit, "none")
+    for a, b, request in zip(loop, stack, clean):
+        for name in a.weights:
+            assert torch.allclose(a.weights[name], b.weights[name], atol=1e-12)
+        assert not torch.allclose(a.weights["head.weight"], fit_loop(request).weights["head.weight"])
+
+    def total(client):
+        return client.total(lambda w, batch, _: batch.x.sum(0), client.initial)
+
+    requests = requests_of(total, augment)
+    expected = requests_of(total, "none")
+    for found in ([total_loop(r) for r in requests], total_stacked(requests)):
+        for a, request in zip(found, expected):
+            assert torch.equal(a, total_loop(request))
+
+
+def test_scores_are_clean_unless_a_key_is_given():
+    images = Images(image_pool("fedbn"), torch.device("cpu"), torch.float32, False)
+    seen = []
+
+    def predict(x):
+        seen.append(x)
+        return {"v": x.mean((2, 3))}
+
+    for key in (None, 3, 3, 4):
+        score(predict, images, torch.arange(60), key=key)
+    assert torch.equal(seen[0], images.batch(torch.arange(60))[0])
+    assert torch.equal(seen[1], seen[2])
+    assert len({x.numpy().tobytes() for x in seen}) == 3
+
+
+class Turned(Data):
+    """A data set of two domains whose images are mapped from a file and augmented."""
+
+    def __init__(self, root: str, val_augment: bool = True, partition: Partition | None = None) -> None:
+        super().__init__(root, partition, val_fraction=0.2)
+        self.val_augment = val_augment
+
+    def default_partition(self):
+        return DomainPerClient()
+
+    def load(self):
+        n = 120
+        images = pictures(n, 32, 32).numpy()
+        mapped, _ = cached("turned", n, lambda: Decoded(images.shape, [images], {}), self.root)
+        assert isinstance(mapped, MappedImages)
+        return image_pool(
+            "fedbn",
+            n,
+            domains=np.arange(n) // 3 % 2,
+            domain_names=("a", "b"),
+            origin=np.repeat(np.array([0, 2], np.uint8), [90, 30]),
+            images=mapped,
+            val_augment=self.val_augment,
+        )
+
+
+def run(folder, engine, **options):
+    settings = {
+        "data": Turned(str(folder.parent / "cache"), **options),
+        "clients": 4,
+        "rounds": 2,
+        "participation": 1.0,
+        "engine": engine,
+    }
+    small(folder, **settings).run()
+    return [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+
+
+def test_inline_and_ray_give_the_same_bytes(tmp_path, ray_runtime):
+    run(tmp_path / "a", Inline())
+    run(tmp_path / "b", Ray(actors=2))
+    assert bytes_of_run(tmp_path / "a") == bytes_of_run(tmp_path / "b")
+
+
+def test_validation_images_are_augmented_where_the_data_say_so(tmp_path):
+    clean, turned = (run(tmp_path / str(k), Inline(), val_augment=k) for k in (False, True))
+    for a, b in zip(clean, turned):
+        for view, scores in a["evaluation"]["after_aggregation"].items():
+            others = b["evaluation"]["after_aggregation"][view]
+            assert scores["test"] == others["test"]
+            assert scores["val"]["loss"] != others["val"]["loss"]
