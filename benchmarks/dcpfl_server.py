@@ -63,7 +63,7 @@ def main() -> None:
         parser.error("--rounds must be at least 2")
     source = Synthetic(
         train=options.samples * CLIENTS,
-        test=CLASSES,
+        test=CLASSES * CLIENTS * 10,  # of no use here, but a client without any would be refused
         classes=CLASSES,
         partition=Pathological(options.classes_per_client),
     )

@@ -44,16 +44,23 @@ def contact_sheet(output: str, data: Data | None = None, part: str = "train", ro
     blocks = [
         _block(pool, domain, PARTS.index(part), shown, each, rows) for domain in range(len(pool.domain_names))
     ]
-    figure = matplotlib.figure.Figure(figsize=(8, len(blocks) * (8 * rows / (shown * each) + 0.35)))
+    names = [n.replace("_", " ") for n in pool.class_names[:shown]]
+    turned = max(map(len, names)) > 10
+    height, width, _ = blocks[0].shape
+    figure = matplotlib.figure.Figure(figsize=(8, len(blocks) * (8 * height / width + 0.35) + turned))
     axes = figure.subplots(len(blocks), squeeze=False)[:, 0]
     step = blocks[0].shape[1] / shown
     for axis, block, name in zip(axes, blocks, pool.domain_names):
         axis.imshow(block, interpolation="nearest")
         axis.set_title(name, loc="left", fontsize=8, pad=2)
         axis.set_yticks([])
-        names = [n.replace("_", " ") for n in pool.class_names[:shown]]
-        turn = 90 if max(map(len, names)) > 10 else 0
-        axis.set_xticks([step * (c + 0.5) - 0.5 for c in range(shown)], names, fontsize=6, rotation=turn)
+        last = axis is axes[-1]  # where names are long they stand below the last block only
+        axis.set_xticks(
+            [step * (c + 0.5) - 0.5 for c in range(shown)],
+            names if last or not turned else [""] * shown,
+            fontsize=6,
+            rotation=90 if turned else 0,
+        )
         axis.tick_params(length=0, pad=1)
     figure.tight_layout(pad=0.3, h_pad=0.3)
     Path(output).parent.mkdir(parents=True, exist_ok=True)

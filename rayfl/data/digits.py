@@ -74,7 +74,10 @@ class EmbeddedDigits(Data):
             arrays = build()
             _write(path, arrays)
         return Pool(
-            **arrays,
+            images=arrays["images"],
+            labels=arrays["labels"],
+            domains=arrays["domains"],
+            origin=arrays["origin"],
             class_names=tuple("0123456789"),
             domain_names=DOMAINS,
             mean=(0.5, 0.5, 0.5),

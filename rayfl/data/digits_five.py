@@ -193,9 +193,8 @@ class DigitsFive(Data):
                     f"DigitsFive: scale=full needs the originals of domain {name}, and in {files.folder} are "
                     "FedBN's prepared files, which have ten parts only: use quantity=10, or other files"
                 )
-            *train, test = (_prepared(path, self.verify) for path in files.paths)
-            images, labels = zip(*train)
-            return (np.concatenate(images), np.concatenate(labels)), test
+            *parts, held_out = (_prepared(path, self.verify) for path in files.paths)
+            return _joined(parts), held_out
         images, labels = files.layout.read(files.folder, self.verify)
         train, test = stratified_shuffle(labels, f"domain {name} in {files.folder}")
         if self.scale == "fedbn":

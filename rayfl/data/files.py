@@ -5,7 +5,7 @@ import io
 import pickle
 from abc import abstractmethod
 from pathlib import Path
-from typing import Any, ClassVar, Literal, TypeVar
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 
@@ -68,10 +68,7 @@ class _Unpickler(pickle.Unpickler):
         return _ADMITTED[module, name]
 
 
-T = TypeVar("T", dict, tuple)
-
-
-def unpickle(path: Path, kind: type[T] = dict) -> T:
+def unpickle(path: Path, kind: type[dict] | type[tuple] = dict) -> Any:
     """Read a pickled dictionary or tuple of NumPy arrays, lists, numbers and strings.
 
     Raises:

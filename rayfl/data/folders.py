@@ -117,8 +117,6 @@ class DomainFolders(Data):
         """Find the images and decode them, or map what an earlier run has decoded."""
         found, class_names = self.find()
         origin = self.origin(found)
-        if self.verify:
-            self._check_counts(found, origin)
         images, _ = cached(
             type(self).__name__, self._key(found), partial(self._decode, found), self.cache, self.verify
         )
@@ -141,7 +139,14 @@ class DomainFolders(Data):
         """Whether training images are augmented."""
         return bool(self.augment)
 
-    def _check_counts(self, found: Found, origin: np.ndarray) -> None:
+    def check_counts(self, found: Found, origin: np.ndarray) -> None:
+        """Check, with `verify`, that each domain has as many images in use as were published.
+
+        Raises:
+            UserError: if not.
+        """
+        if not self.verify:
+            return
         for k, name in enumerate(found.domain_names):
             n = int((origin[found.of(k)] != UNUSED).sum())
             if n != self.published.get(name, n):

@@ -87,7 +87,9 @@ class _Protocols(DomainFolders):
     def origin(self, found: Found) -> np.ndarray:
         """Divide by lists, as far as there are any, and take FedBN's small parts of them."""
         if self.split == "fdse":
-            return self.used_by_fdse(found)
+            origin = self.used_by_fdse(found)
+            self.check_counts(found, origin)
+            return origin
         parts = self._listed(found)
         if parts is None:
             log.warning(
@@ -99,6 +101,7 @@ class _Protocols(DomainFolders):
             )
             parts = [stratified(found, k) for k in range(len(found.domain_names))]
         origin = origin_of(len(found.files), parts)
+        self.check_counts(found, origin)
         if self.scale == "fedbn":
             self._take_few(origin, [train for train, _ in parts], found)
         return origin
@@ -321,7 +324,9 @@ class PACS(DomainFolders):
 
     def origin(self, found: Found) -> np.ndarray:
         """Leave the division to ``divide``."""
-        return np.full(len(found.files), TRAIN, np.uint8)
+        origin = np.full(len(found.files), TRAIN, np.uint8)
+        self.check_counts(found, origin)
+        return origin
 
     def divide(self, pool: Pool, seed: int) -> Pool:
         """Return the pool with the division that belongs to a seed."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Iterator, Sequence
 from functools import lru_cache
 from typing import Any, NamedTuple
@@ -125,7 +126,9 @@ def least_norm(cosines: Tensor, moved: Tensor) -> Tensor:
     tried = []
     for solver, options in _SOLVERS.items():
         try:
-            problem.solve(solver=solver, **options)
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")  # of inaccurate solutions: whether it is good is seen below
+                problem.solve(solver=solver, **options)
         except cvxpy.SolverError as error:
             tried.append(f"{solver}: {error}")
             continue
@@ -149,7 +152,7 @@ _SOLVERS: dict[str, dict[str, Any]] = {
 """Solvers in the order in which they are tried; both are deterministic."""
 
 
-@lru_cache(maxsize=4)
+@lru_cache(maxsize=8)
 def _problem(clients: int) -> tuple[Any, Any, Any, Any]:
     """Return the quadratic programme for so many clients, its parameters and its variable.
 

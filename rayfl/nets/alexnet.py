@@ -1,9 +1,29 @@
 """AlexNet with BatchNorm, as FedBN (Li et al., ICLR 2021) and FDSE (Wang et al., CVPR 2025) have it."""
 
-from torch import nn
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
 
 from rayfl.nets.convolutional import assemble
 from rayfl.nets.split import Shape, SplitNet
+
+
+class Averages(nn.AdaptiveAvgPool2d):
+    """Adaptive average pooling to a square as two products of matrices.
+
+    The gradient of PyTorch's own kernel has no deterministic form on GPUs.
+    """
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Return [..., side, side] for [..., H, W]."""
+        down, across = (self._weights(x.shape[dim], x) for dim in (-2, -1))
+        return down.T @ x @ across
+
+    def _weights(self, length: int, x: Tensor) -> Tensor:
+        """Return the weights of the averages over a height or width, [length, side]."""
+        unit = torch.eye(length, dtype=x.dtype, device=x.device)
+        weights: Tensor = F.adaptive_avg_pool1d(unit, self.output_size)  # type: ignore[arg-type]
+        return weights
 
 
 def alexnet(shape: Shape, classes: int) -> SplitNet:
@@ -43,4 +63,4 @@ def _alexnet(name: str, shape: Shape, classes: int, width: int, norm: bool = Tru
     ):
         conv += [nn.Conv2d(inputs, outputs, kernel, stride, padding), nn.BatchNorm2d(outputs), nn.ReLU()]
         conv += [nn.MaxPool2d(3, 2)] if pool else []
-    return assemble(name, [*conv, nn.AdaptiveAvgPool2d(6)], (width, width), shape, classes, norm)
+    return assemble(name, [*conv, Averages(6)], (width, width), shape, classes, norm)

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from rayfl.errors import UserError
+from rayfl.nets.alexnet import Averages
 from rayfl.nets.resnet import put_stem, split_resnet
 from rayfl.nets.split import Shape, SplitNet, flat_features
 from rayfl.nets.vit import split_vit
@@ -157,7 +158,7 @@ def fdse_alexnet(
     ):
         conv.append(DSEConv(inputs, outputs, kernel, stride, border, G=G, dw=dw, act=act))
         conv += [nn.MaxPool2d(3, 2)] if pool else []
-    return _assemble("FDSE-AlexNet", [*conv, nn.AdaptiveAvgPool2d(6)], (1024, 1024), shape, classes, G, act)
+    return _assemble("FDSE-AlexNet", [*conv, Averages(6)], (1024, 1024), shape, classes, G, act)
 
 
 def dse_cnn(shape: Shape, classes: int, G: int = 2, dw: int = 3, act: Act = "relu") -> SplitNet:

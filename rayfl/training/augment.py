@@ -40,29 +40,36 @@ def moved(images: Tensor, keys: Tensor, kind: Augmentation) -> tuple[Tensor, Ten
     n, channels, height, width = images.shape
     keys = fold(keys.reshape(-1), torch.tensor(_PURPOSE))
     draws = torch.cat([uniform(key, (n // len(keys), _DRAWS)) for key in keys]).double()
-    flip = (draws[:, 0] < 0.5).to(images.device)[:, None, None]
+    flip = (draws[:, 0] < 0.5).int().to(images.device)[:, None, None]
     rule = _turned if kind == "fedbn" else _shifted
-    y, x, blank = rule(draws[:, 1:], height, width, images.device)
-    blank = blank | (y < 0) | (y >= height) | (x < 0) | (x >= width)
-    x = torch.where(flip, width - 1 - x, x)
-    source = (y * width + x).masked_fill(blank, 0).view(n, 1, -1).expand(-1, channels, -1)
+    rows, columns, erased = rule(draws[:, 1:], height, width, images.device)
+    y, x = rows.clamp(0, height - 1), columns.clamp(0, width - 1)
+    blank = (y != rows).logical_or_(x != columns)
+    if erased is not None:
+        blank.logical_or_(erased)
+    x.mul_(1 - 2 * flip).add_(flip * (width - 1))  # where flipped, column x is column width - 1 - x
+    source = y.mul_(width).add_(x).long().view(n, 1, -1).expand(-1, channels, -1)
     return images.flatten(2).gather(2, source).view(images.shape), blank[:, None]
 
 
-def _turned(draws: Tensor, height: int, width: int, device: torch.device) -> tuple[Tensor, Tensor, Tensor]:
-    """Return the source's row and column of every pixel, int64 [N, H, W], and where it is blank: nowhere."""
+Source = tuple[Tensor, Tensor, Tensor | None]
+"""Row and column that every pixel shows, int32 [N, H, W], and where it is erased, if anywhere."""
+
+
+def _turned(draws: Tensor, height: int, width: int, device: torch.device) -> Source:
+    """Turn about the middle."""
     angle = (2 * draws[:, 0] - 1) * math.radians(30)
     cos = angle.cos().float().to(device)[:, None, None]
     sin = angle.sin().float().to(device)[:, None, None]
     y = (torch.arange(height, device=device) + 0.5 - height / 2)[:, None]  # of the pixels' middles
     x = torch.arange(width, device=device) + 0.5 - width / 2
-    rows = (sin * x + cos * y + height / 2).floor().long()
-    columns = (cos * x - sin * y + width / 2).floor().long()
-    return rows, columns, torch.zeros_like(rows, dtype=torch.bool)
+    rows = (sin * x + cos * y).add_(height / 2).floor_().int()
+    columns = (cos * x - sin * y).add_(width / 2).floor_().int()
+    return rows, columns, None
 
 
-def _shifted(draws: Tensor, height: int, width: int, device: torch.device) -> tuple[Tensor, Tensor, Tensor]:
-    """Return the source's row and column of every pixel, int64 [N, H, W], and where it is erased."""
+def _shifted(draws: Tensor, height: int, width: int, device: torch.device) -> Source:
+    """Erase a rectangle, then shift."""
     erase, area, ratio, top, left, down, right = draws.unbind(1)
     area = height * width * (0.04 + 0.16 * area)
     ratio = (math.log(0.5) + 2 * math.log(2) * ratio).exp()
@@ -73,10 +80,10 @@ def _shifted(draws: Tensor, height: int, width: int, device: torch.device) -> tu
     down, right = (down * 9).floor() - 4, (right * 9).floor() - 4
 
     def on_device(numbers: Tensor) -> Tensor:
-        return numbers.long().to(device)[:, None, None]
+        return numbers.int().to(device)[:, None, None]
 
-    y = torch.arange(height, device=device)[:, None] + on_device(down)
-    x = torch.arange(width, device=device) + on_device(right)
+    y = torch.arange(height, dtype=torch.int32, device=device)[:, None] + on_device(down)
+    x = torch.arange(width, dtype=torch.int32, device=device) + on_device(right)
     inside_y = (y >= on_device(top)) & (y < on_device(top + tall))
     inside_x = (x >= on_device(left)) & (x < on_device(left + wide))
     shape = (len(draws), height, width)

@@ -13,6 +13,7 @@ from rayfl.errors import UserError
         {"domains": 3, "dtype": "uint8"},
         {"shape": (1, 9, 5), "classes": 3},
         {"classes": 40, "train": 80},
+        {"shape": (3, 150, 130), "train": 40, "dtype": "uint8"},
     ],
 )
 def test_a_picture_is_written(tmp_path, options):

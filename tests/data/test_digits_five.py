@@ -208,7 +208,7 @@ def test_prepared_grey_images(originals, tmp_path):
 def test_checksums_of_prepared_files(originals, tmp_path, monkeypatch):
     folder = prepare(tmp_path, originals[1]["USPS"], "USPS")
     assert len(module._checksums()) == 55
-    with pytest.raises(UserError, match="train_part0[.]pkl is not the published file: its SHA256"):
+    with pytest.raises(UserError, match=r"train_part0\.pkl is not the published file: its SHA256"):
         load(tmp_path, domains=["USPS"], verify=True)
     sums = {
         path.relative_to(tmp_path).as_posix(): hashlib.sha256(path.read_bytes()).hexdigest()

@@ -1,6 +1,7 @@
 import subprocess
 import sys
 import types
+from pathlib import Path
 
 import pytest
 import torch
@@ -278,6 +279,17 @@ def test_a_users_net_that_is_not_there_is_refused(users: types.ModuleType) -> No
 def test_torchvision_is_only_imported_for_resnet() -> None:
     code = "import sys; from rayfl.nets import build; build('lenet'); assert 'torchvision' not in sys.modules"
     subprocess.run([sys.executable, "-c", code], check=True)
+
+
+def test_every_net_is_in_the_documentation() -> None:
+    """With the number of its parameters, for the size of images that the page says."""
+    page = (Path(__file__).parents[2] / "docs" / "nets.md").read_text()
+    for name in NETS:
+        large = name.startswith(("AlexNet", "FDSE", "ViT", "DSE-ViT"))
+        side = 256 if large else 28 if name.startswith("DigitModel") else 32
+        with torch.device("meta"):
+            net = build(name, (3, side, side), 10)
+        assert f"| `{name}` | {parameters(net):,} | {net.head.in_features} |" in page
 
 
 def test_dropout_is_refused() -> None:

@@ -102,6 +102,30 @@ def test_views_make_series(tmp_path):
         series_of(never)
 
 
+def cell(path, row, column, **settings):
+    """A run that is a cell of a table of experiments."""
+    config = write_run(path, **settings) / "config.yaml"
+    with config.open("a") as file:
+        file.write(f"cell:\n  table: t1\n  row: {row}\n  column: {column}\n  changed: []\n")
+    return Result.load(path)
+
+
+def test_cells_of_a_table_are_named_by_their_rows(tmp_path):
+    runs = [
+        cell(tmp_path / f"{method}{seed}", f"Fed-{method}", "digits", method=method, mu=mu, seed=seed)
+        for method, mu in (("A", 0.1), ("B", 0.5))
+        for seed in (0, 1)
+    ]
+    assert [s.name for s in series_of(group_runs(runs))] == ["Fed-A", "Fed-B"]
+    other = cell(tmp_path / "other", "Fed-A", "office", method="A", mu=0.2)
+    names = ["Fed-A, digits", "Fed-B, digits", "Fed-A, office"]
+    assert [s.name for s in series_of(group_runs([*runs, other]))] == names
+    ((name, points),) = sweep_series([runs[0], other], "method.mu", None)
+    assert (name, [x for x, _ in points]) == ("A", [0.1, 0.2])
+    without = run(tmp_path / "without", method="C")
+    assert [s.name for s in series_of(group_runs([runs[0], without]))][1].startswith("C")
+
+
 def test_panels_are_domains(tmp_path):
     series = series_of(group_runs([run(tmp_path / "run")]))
     assert domains_of(series) == ["ink", "print"]

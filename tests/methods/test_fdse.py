@@ -1,0 +1,478 @@
+"""FDSE: consensus, attention and regulariser worked out by hand, its limits, and what it records."""
+
+import json
+import math
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from rayfl import Inline, Training, UserError
+from rayfl.data import Synthetic
+from rayfl.methods import FDSE, FedAvg, consensus
+from rayfl.methods.consensus import agree, attend, least_norm, mean
+from rayfl.methods.consistency import Consistency, ratio_of_gradients
+from rayfl.methods.partly_personal import PartlyPersonal
+from rayfl.nets import build
+from rayfl.record.folder import event_values
+from rayfl.training import Batch, Net, Params
+from tests.conftest import small
+from tests.methods.federate import assert_same, federate, ragged, start
+
+DATA = ragged()
+NET = "tests.methods.federate.dse"
+SETTINGS = {"epochs": 2, "momentum": 0.5, "weight_decay": 1e-3, "clip": 1.0}
+
+
+def params(**entries):
+    tensors = {name: torch.tensor(value, dtype=torch.float64) for name, value in entries.items()}
+    return Params(tensors, frozenset(tensors))
+
+
+# ---- consensus (eq. 8)
+
+BETWEEN = torch.tensor([[1.0, 0.0], [0.0, 1.0], [2**-0.5, 2**-0.5]], dtype=torch.float64)
+
+
+def test_orthogonal_updates_by_hand():
+    """Updates (3, 0) and (0, 4): unit vectors, u = (1/2, 1/2), mean length 7/2, step 7/4 in both."""
+    old = params(a=[1.0], b=[[2.0]])
+    found = agree(old, [params(a=[4.0], b=[[2.0]]), params(a=[1.0], b=[[6.0]])], ["a", "b"])
+    assert found.norms.tolist() == [3, 4]
+    assert found.shares.tolist() == pytest.approx([1 / 2, 1 / 2])
+    assert found.tensors["a"].tolist() == pytest.approx([1 + 7 / 4])
+    assert found.tensors["b"].tolist() == [pytest.approx([2 + 7 / 4])]
+
+
+def test_units_are_agreed_on_by_themselves():
+    """As one vector updates (3, 4) and (3, 0) make an angle; tensor by tensor b has one update only."""
+    old, new = params(a=[0.0], b=[0.0]), [params(a=[3.0], b=[4.0]), params(a=[3.0], b=[0.0])]
+    whole = agree(old, new, ["a", "b"])
+    assert whole.norms.tolist() == [5, 3]
+    assert [whole.tensors[n].item() for n in "ab"] == pytest.approx([4 * (0.6 + 1) / 2, 4 * 0.8 / 2])
+    single = agree(old, new, ["b"])
+    assert single.shares.tolist() == [1, 0]  # the second has no direction
+    assert single.tensors["b"].item() == pytest.approx((4 + 0) / 2)  # its norm 0 counts in the mean length
+
+
+def test_an_update_between_the_others_has_no_part():
+    """d1 = (1, 0), d2 = (0, 1), d3 between them: the shortest combination is (1/2, 1/2), without d3."""
+    shares = least_norm(BETWEEN @ BETWEEN.T, torch.ones(3, dtype=torch.bool))
+    torch.testing.assert_close(shares, torch.tensor([0.5, 0.5, 0.0]).double(), rtol=0, atol=1e-6)
+
+
+def test_exactly_opposite_updates_stop_the_unit():
+    old = params(a=[1.0, 2.0])
+    found = agree(old, [params(a=[4.0, 6.0]), params(a=[0.4, 1.2])], ["a"])
+    assert found.norms.tolist() == pytest.approx([5, 1])
+    assert found.shares.tolist() == pytest.approx([1 / 2, 1 / 2])
+    assert found.tensors["a"].tolist() == pytest.approx([1, 2], abs=1e-9)
+
+
+def test_equal_updates_are_taken_as_they_are():
+    """Whatever their lengths: three updates along (1, 0) of lengths 1, 2 and 6 make a step of 3."""
+    old = params(a=[0.0, 0.0])
+    found = agree(old, [params(a=[x, 0.0]) for x in (1.0, 2.0, 6.0)], ["a"])
+    assert found.tensors["a"].tolist() == pytest.approx([3, 0])
+    assert found.shares.sum().item() == pytest.approx(1)
+
+
+def test_nobody_has_moved():
+    old = params(a=[1.0, 2.0])
+    found = agree(old, [old, old, old], ["a"])
+    assert found.tensors["a"].tolist() == [1, 2]
+    assert found.shares.tolist() == found.norms.tolist() == [0, 0, 0]
+
+
+def test_an_update_below_the_least_norm_has_no_direction():
+    old = params(a=[0.0, 0.0])
+    found = agree(old, [params(a=[1e-13, 0.0]), params(a=[0.0, 1.0]), params(a=[1.0, 0.0])], ["a"])
+    assert found.shares.tolist() == pytest.approx([0, 1 / 2, 1 / 2])
+    assert found.shares[0] == 0
+    assert found.tensors["a"].tolist() == pytest.approx([1 / 3, 1 / 3])
+
+
+@settings(max_examples=25, deadline=None)
+@given(st.integers(2, 7), st.integers(1, 5), st.integers(0, 10**6), st.integers(0, 2))
+def test_no_client_is_opposed(clients, size, seed, still):
+    """<sum u_j d_j, d_k> >= ||sum u_j d_j||^2 for all k: the condition of the minimum."""
+    rng = torch.Generator().manual_seed(seed)
+    old = Params({"a": torch.zeros(size, dtype=torch.float64)}, frozenset("a"))
+    updates = torch.randn(clients, size, generator=rng, dtype=torch.float64)
+    updates[:still] = 0
+    found = agree(old, [Params({"a": row}, frozenset("a")) for row in updates], ["a"])
+    norms = updates.norm(dim=1)
+    units = updates / norms.clamp(min=1e-300)[:, None]
+    v = found.shares @ units
+    assert (found.shares >= 0).all()
+    assert found.shares.sum().item() == pytest.approx(float(still < clients))
+    assert (units @ v >= v @ v - 1e-6)[norms > 0].all()
+    torch.testing.assert_close(found.tensors["a"], norms.mean() * v, rtol=1e-9, atol=1e-9)
+
+
+def test_pieces_do_not_matter(monkeypatch):
+    rng = torch.Generator().manual_seed(0)
+    old, *new = (
+        Params({n: torch.randn(7, 3, generator=rng, dtype=torch.float64) for n in "ab"}, frozenset("ab"))
+        for _ in range(4)
+    )
+    whole = agree(old, new, ["a", "b"])
+    monkeypatch.setattr(consensus, "CHUNK", 4)
+    pieces = agree(old, new, ["a", "b"])
+    for name in "ab":
+        torch.testing.assert_close(pieces.tensors[name], whole.tensors[name], rtol=1e-10, atol=1e-10)
+        assert pieces.tensors[name].shape == (7, 3)
+
+
+def test_the_programme_is_made_once_for_a_number_of_clients():
+    consensus._problem.cache_clear()
+    for seed in range(3):
+        updates = torch.randn(4, 9, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+        updates /= updates.norm(dim=1, keepdim=True)
+        least_norm(updates @ updates.T, torch.tensor([True, True, seed > 0, True]))
+    assert consensus._problem.cache_info().misses == 1
+    assert consensus._problem(4)[0].is_dcp(dpp=True)  # new values need no new compilation
+
+
+def test_what_no_solver_solves_is_an_error(monkeypatch):
+    monkeypatch.setattr(consensus, "_SOLVERS", {"CLARABEL": {"max_iter": 1}})
+    with pytest.raises(RuntimeError, match=r"no combination of the clients' updates was found.*CLARABEL"):
+        least_norm(BETWEEN @ BETWEEN.T, torch.ones(3, dtype=torch.bool))
+
+
+def test_means_of_statistics():
+    tensors = [torch.tensor([1.0, 2.0]), torch.tensor([4.0, 8.0])]
+    assert mean(tensors, [1, 1]).tolist() == [2.5, 5.0]
+    assert mean(tensors, [2, 1]).tolist() == [2.0, 4.0]
+
+
+# ---- attention (eq. 9)
+
+
+def test_attention_by_hand():
+    """Rows (2, 0), (0, 1) and (5, 0): q1 = q3, so with tau = 1 weights e : 1 : e and 1 : e : 1."""
+    rows = [params(a=[2.0], b=[0.0]), params(a=[0.0], b=[1.0]), params(a=[5.0], b=[0.0])]
+    mixed, weights = attend(rows, tau=1.0)
+    e = math.e
+    torch.testing.assert_close(weights[0], torch.tensor([e, 1, e]).double() / (2 * e + 1))
+    torch.testing.assert_close(weights[1], torch.tensor([1, e, 1]).double() / (2 + e))
+    assert mixed[0]["a"].item() == pytest.approx(7 * e / (2 * e + 1))
+    assert mixed[1]["b"].item() == pytest.approx(e / (2 + e))
+    assert mixed[2]["a"].item() == mixed[0]["a"].item()
+
+
+@pytest.mark.parametrize("tau", [1e-3, 1e9])
+def test_attention_between_one_self_and_the_mean(tau):
+    rows = [params(a=[1.0, 0.0]), params(a=[1.0, 1.0]), params(a=[0.0, 3.0])]
+    for row, own in zip(attend(rows, tau)[0], rows):
+        expected = own["a"] if tau < 1 else torch.tensor([2.0, 4.0]).double() / 3
+        torch.testing.assert_close(row["a"], expected, rtol=0, atol=1e-6)
+
+
+def test_zeros_are_equally_similar_to_all():
+    """As are the biases of dse_bn before the first step."""
+    mixed, weights = attend([params(a=[0.0]), params(a=[0.0])], 0.01)
+    assert weights.tolist() == [[0.5, 0.5]] * 2
+    assert [m["a"].item() for m in mixed] == [0, 0]
+
+
+# ---- the regulariser (eq. 4 to 7)
+
+TARGETS = [torch.tensor([0.5, 0.0]).double(), torch.tensor([1.0, 2.0]).double()]
+FIRST, SECOND = (
+    [[1.0, 0.0], [3.0, 2.0]],
+    [[0.0, 4.0], [0.0, 8.0]],
+)  # means 2, 1 and 0, 6; variances 1, 1 and 0, 4
+
+
+def consistency(beta=0.0, gamma=0.75, reg="paper", ema_init="received"):
+    return Consistency(beta, gamma, reg, ema_init)
+
+
+def batches(made, targets=TARGETS):
+    """Return L_con of both batches, and the estimates after them."""
+    seen = made.start(targets)
+    seen = Params({n: t.clone() for n, t in seen.items()}, frozenset())
+    found = [made.loss([torch.tensor(x).double()], seen, targets).item() for x in (FIRST, SECOND)]
+    return found, seen
+
+
+def test_regulariser_by_hand():
+    """gamma = 3/4, from mean (1/2, 0) and variance (1, 2).
+
+    After the first batch: mean (7/8, 1/4), variance (1, 7/4): L = (3/8^2 + 1/4^2) / 2 + (1/4 / 2)^2.
+    After the second: mean (21/32, 27/16), variance (3/4, 37/16).
+    """
+    found, seen = batches(consistency())
+    first = ((3 / 8) ** 2 + (1 / 4) ** 2) / 2 + (1 / 8) ** 2
+    second = ((5 / 32) ** 2 + (27 / 16) ** 2) / 2 + ((3 / 4 + 37 / 16 - 3) / 2) ** 2
+    assert found == pytest.approx([first, second])
+    assert seen["0"].tolist() == [21 / 32, 27 / 16]
+    assert seen["1"].tolist() == [3 / 4, 37 / 16]
+
+
+def test_regulariser_that_starts_with_the_first_batch():
+    """The first estimate is the first batch; the second has weights 3/7 for it and 4/7 for the new one."""
+    found, _ = batches(consistency(ema_init="bias_corrected"))
+    first = (1.5**2 + 1) / 2 + ((1 + 1 - 3) / 2) ** 2
+    mean = [3 / 7 * 2, 3 / 7 + 4 / 7 * 6]
+    variance = 3 / 7 * 2 + 4 / 7 * 4
+    second = ((mean[0] - 0.5) ** 2 + mean[1] ** 2) / 2 + ((variance - 3) / 2) ** 2
+    assert found == pytest.approx([first, second])
+
+
+def test_regulariser_of_the_code_by_hand():
+    """Channel means (2, 1), then (0, 6): mean 3/2, variance 1/2 (n - 1); then a quarter of 3 and 18."""
+    found, seen = batches(consistency(reg="code"))
+
+    def term(m, v):
+        means = ((0.25 - m**2) + (0 - m**2)) / 2 / (2 * v)
+        variances = (math.log(v / 1) + 1 / v + math.log(v / 2) + 2 / v) / 2 / 2
+        return means + variances
+
+    after = (3 / 4 * 1.5 + 1 / 4 * 3, 3 / 4 * 0.5 + 1 / 4 * 18)
+    assert found == pytest.approx([term(1.5, 0.5), term(*after)])
+    assert (seen["0"].item(), seen["1"].item()) == pytest.approx(after)
+
+
+def test_estimates_of_the_code_go_through_the_blocks_with_their_gradient():
+    made, targets = consistency(reg="code", beta=0.7), TARGETS * 2
+    x, y = (torch.tensor(v).double().requires_grad_() for v in (FIRST, SECOND))
+    seen = Params({n: t.clone() for n, t in made.start(targets).items()}, frozenset())
+    loss = made.loss([x, y], seen, targets)
+    alone, _ = batches(consistency(reg="code"))
+    weight = 1 / (1 + math.exp(0.7))
+    assert loss.item() == pytest.approx(weight * alone[0] + (1 - weight) * alone[1])
+    assert torch.autograd.grad(loss, x)[0].abs().min() > 0
+    assert not seen["0"].requires_grad
+
+
+@pytest.mark.parametrize(("ema_init", "share"), [("received", 1 / 4), ("bias_corrected", 1)])
+def test_the_past_has_no_gradient(ema_init, share):
+    """The gradient through the mean is (1 - gamma) / weight times that of the batch's own mean."""
+    made = consistency(ema_init=ema_init)
+    x = torch.tensor([[1.0, 0.0]]).double().requires_grad_()  # no variance
+    seen = Params({n: t.clone() for n, t in made.start(TARGETS).items()}, frozenset())
+    estimate = [share * 1 + (1 - share) * 0.5, 0.0]
+    got = torch.autograd.grad(made.loss([x], seen, TARGETS), x)[0][0]
+    assert got.tolist() == pytest.approx([share * (estimate[0] - 0.5), 0])
+
+
+def test_later_blocks_weigh_more():
+    made = consistency(beta=2.0)
+    x, still = torch.tensor(FIRST).double(), [TARGETS[0].clone(), TARGETS[1].clone()]
+    terms = []
+    for inputs in ([x, x * 0], [x * 0, x]):
+        seen = Params({n: t.clone() for n, t in made.start(still * 2).items()}, frozenset())
+        terms.append(made.loss(inputs, seen, still * 2).item())
+    one, zero = (batches(consistency(), TARGETS)[0][0], consistency())
+    seen = Params({n: t.clone() for n, t in zero.start(TARGETS).items()}, frozenset())
+    none = zero.loss([x * 0], seen, TARGETS).item()
+    late = 1 / (1 + math.exp(-2))
+    assert terms == pytest.approx([(1 - late) * one + late * none, (1 - late) * none + late * one])
+
+
+def test_maps_are_averaged_over_positions():
+    x = torch.randn(4, 2, 3, 5, dtype=torch.float64)
+    made = consistency(gamma=0.0)
+    losses = []
+    for features in (x, x.permute(0, 2, 3, 1).reshape(-1, 2)):
+        seen = Params({n: t.clone() for n, t in made.start(TARGETS).items()}, frozenset())
+        losses.append(made.loss([features], seen, TARGETS).item())
+    assert losses[0] == pytest.approx(losses[1])
+    variances = x.transpose(0, 1).reshape(2, -1).var(1, correction=0)
+    assert seen["1"].tolist() == pytest.approx(variances.tolist())
+
+
+def test_ratio_of_gradients():
+    """Of x . w and 3 y . w: 3 ||y|| / ||x||. Buffers stay as they are."""
+    w = Params({"w": torch.zeros(2).double(), "b": torch.zeros(1).double()}, frozenset("w"))
+
+    def losses(nets, batch, extra):
+        nets["net"]["b"].add_(1)
+        return nets["net"]["w"] @ batch.x, 3 * (nets["net"]["w"] @ batch.y)
+
+    batch = Batch(torch.tensor([3.0, 4.0]).double(), torch.tensor([0.0, 2.0]).double(), torch.tensor(0))
+    assert ratio_of_gradients(losses)({"net": w}, batch, None).item() == pytest.approx(6 / 5)
+    assert w["b"].item() == 0
+
+
+def test_what_goes_into_layers_is_seen():
+    net = Net(lambda: build(NET, (1, 16, 16), 4), dtype=torch.float64)
+    w, x = net.initial(0), torch.randn(3, 1, 16, 16, dtype=torch.float64)
+    scores, (into,) = net.eval.watch(w, x, ["fc.0"])
+    torch.testing.assert_close(scores, net.eval(w, x))
+    assert into.shape == (3, 144)
+    assert len(net.eval.module.get_submodule("fc.0")._forward_pre_hooks) == 0
+
+
+# ---- limits
+
+
+class Shared(PartlyPersonal):
+    """What FDSE is without consensus, attention and regulariser."""
+
+    averaging = "uniform"
+
+    def shared(self, name, module):
+        return ".dse_" not in name
+
+
+def test_without_its_three_parts_the_erasers_are_simply_personal():
+    some = [[0, 1, 2], [1, 3], [0, 2, 3]]
+    method = FDSE(lam=0, consensus=False, attention=False)
+    run, other = (federate(m, DATA, NET, some, **SETTINGS) for m in (method, Shared()))
+    assert_same(dict(run.server.state["weights"]), dict(other.server.state["weights"]))
+    for i in range(4):
+        assert_same(dict(run.host.states[i]["own"]), dict(other.host.states[i]["own"]))
+
+
+def test_with_plain_means_the_first_round_is_fedavgs():
+    """But for the statistics of dse_bn, which stay with the clients."""
+    method = FDSE(lam=0, consensus=False, attention="mean")
+    run, other = (federate(m, DATA, NET, 1, averaging="uniform", **SETTINGS) for m in (method, FedAvg()))
+    found = {**run.server.state["weights"], **run.server.state["dse"]}
+    expected = dict(other.server.state["weights"])
+    left = {name for name in expected if ".dse_bn.running" in name}
+    assert found.keys() == expected.keys() - left
+    assert_same(found, {name: expected[name] for name in found}, 1e-13)
+
+
+def test_a_hot_attention_is_the_mean():
+    hot, plain = (
+        federate(FDSE(lam=0, **options), DATA, NET, 2, **SETTINGS)
+        for options in ({"tau": 1e15}, {"attention": "mean"})
+    )
+    for i in range(4):
+        mixed = hot.server.state["dse"][i]
+        assert_same(dict(mixed), dict(plain.server.state["dse"]), 1e-10)
+
+
+@pytest.mark.parametrize("reg", ["paper", "code"])
+def test_the_regulariser_begins_in_the_second_round(reg):
+    off, on = (federate(FDSE(lam=lam, reg=reg), DATA, NET, 2) for lam in (0.0, 1.0))
+    assert_same(dict(on.servers[0]["weights"]), dict(off.servers[0]["weights"]))
+    changed = {
+        n for n, t in on.server.state["weights"].items() if not torch.equal(t, off.server.state["weights"][n])
+    }
+    assert "conv.0.dfe_bias" in changed
+
+
+def test_measuring_changes_nothing():
+    runs = [federate(FDSE(share_every=every), DATA, NET, 3, **SETTINGS) for every in (0, 1)]
+    for key in ("weights", "dse"):
+        parts = [run.server.state[key] for run in runs]
+        for a, b in zip(*([p] if isinstance(p, Params) else p.values() for p in parts)):
+            assert_same(dict(a), dict(b))
+    assert "regulariser/share" not in runs[0].host.method.figures(runs[0].server.state)
+
+
+def test_the_printed_regulariser_is_inert_and_that_of_the_code_is_not():
+    shares = {}
+    for options in ({"reg": "paper"}, {"reg": "paper", "ema_init": "bias_corrected"}, {"reg": "code"}):
+        run = federate(FDSE(lam=1.0, share_every=1, **options), DATA, NET, 3)
+        found = run.host.method.figures(run.server.state)["regulariser/share"]
+        shares[tuple(options.values())] = sum(found) / 4
+    paper, corrected, code = shares.values()
+    assert paper < corrected / 10 < code
+
+
+# ---- rounds
+
+
+def test_no_client_is_opposed_in_a_round():
+    run = start(FDSE(), DATA, NET, **SETTINGS)
+    old = run.server.state["weights"]
+    finished = {}
+    original = run.server.method.aggregate
+
+    def spy(server, up, cohort):
+        finished.update(up["weights"])
+        return original(server, up, cohort)
+
+    run.server.method.aggregate = spy
+    run.round([0, 1, 2, 3])
+    new = run.server.state["weights"]
+    figures = run.server.method.figures(run.server.state)
+    units = {name.removeprefix("u/") for name in figures if name.startswith("u/")}
+    assert units == {"conv.0", "fc.0", "head"}
+    for unit in units:
+        names = [n for n in new if n.startswith(f"{unit}.") and n in new.train_names]
+
+        def vector(w, names=names):
+            return torch.cat([(w[n] - old[n]).reshape(-1) for n in names])
+
+        updates = torch.stack([vector(w) for w in finished.values()])
+        assert figures[f"norm/{unit}"] == pytest.approx(updates.norm(dim=1).tolist())
+        assert (updates @ vector(new) >= 0).all()
+    for name in new.keys() - new.train_names:
+        torch.testing.assert_close(new[name], torch.stack([w[name] for w in finished.values()]).mean(0))
+
+
+def test_a_client_that_is_not_sampled_keeps_its_mixture():
+    run = federate(FDSE(), DATA, NET, [[0, 1, 2, 3], [0, 1]])
+    before, after = (server["dse"] for server in run.servers)
+    assert list(after) == [0, 1, 2, 3]
+    assert all(after[i] is before[i] for i in (2, 3))
+    assert all(not torch.equal(after[i]["fc.0.dse_bn.bias"], before[i]["fc.0.dse_bn.bias"]) for i in (0, 1))
+    down, each = run.server.download([2])
+    assert set(down) == {"weights"}
+    assert each[2]["dse"] is after[2]
+
+
+def test_units_and_numbers_of_fdse_alexnet():
+    """8 units by block, 37 by tensor; traffic and state as in the paper's model."""
+    method = FDSE()
+    net = Net(lambda: build("FDSE-AlexNet", (3, 64, 64), 10))
+    method.bind(net, 4, 0)
+    w = net.initial(0)
+    shared, own = method.shared_part(w), method.personal_part(w)
+    assert len(method._units(shared, "block")) == 8
+    assert len(method._units(shared, "tensor")) == 37
+    assert len(method._units(own, "tensor")) == 7 * 3
+    assert shared.trainable().numel() == 6_498_602
+    assert shared.numel() + own.trainable().numel() == 6_508_010 + 6_400
+    assert own.numel() - own.trainable().numel() == 3_200
+
+
+def test_layers_outside_blocks_are_units_of_their_own():
+    method = FDSE()
+    net = Net(lambda: build("DSE-ViT(patch=8, depth=1)", (3, 16, 16), 10))
+    method.bind(net, 4, 0)
+    units = method._units(method.shared_part(net.initial(0)), "block")
+    assert units["head"] == ["head.weight", "head.bias"]
+    assert units["conv.tokens"] == ["conv.tokens.first", "conv.tokens.positions"]
+    assert "conv.block1.forth.last" in units
+    assert sum(map(len, units.values())) == len(method.shared_part(net.initial(0)).train_names)
+
+
+def test_a_net_without_dse_blocks_is_refused():
+    with pytest.raises(UserError, match=r"FDSE needs a net of DSE blocks.*FDSE-AlexNet"):
+        start(FDSE(), DATA, "lenet")
+
+
+def test_figures_are_recorded(tmp_path):
+    data = Synthetic(train=80, test=40, shape=(1, 16, 16), classes=4)
+    training = Training(lr=0.1, batch_size=8)
+    settings = {"method": FDSE(), "net": NET, "data": data, "clients": 3, "participation": 1.0, "rounds": 2}
+    result = small(tmp_path, training=training, engine=Inline(), **settings).run()
+    first, second = (json.loads(x) for x in (tmp_path / "metrics.jsonl").read_text().splitlines())
+    assert "regulariser/share" not in first["figures"]
+    figures = second["figures"]
+    assert {len(values) for values in figures.values()} == {3}
+    assert sum(figures["u/conv.0"]) == pytest.approx(1)
+    assert all(share > 0 for share in figures["regulariser/share"])
+    assert {"norm/head", "self/fc.0.dse_bn.bias"} <= figures.keys()
+    scalars = event_values(second, result.history.population)
+    assert scalars["figures/u/conv.0/mean"] == pytest.approx(1 / 3)
+    assert scalars["figures/norm/head/max"] == max(figures["norm/head"])
+
+
+def test_means_do_not_gather():
+    """Without consensus and attention nothing needs the single client's upload."""
+    method = FDSE(consensus=False, attention="mean", share_every=0)
+    assert {type(r).__name__ for key, r in method.uploads.items() if key != "share"} == {"Mean"}
+    run = federate(method, DATA, NET, 2)
+    assert set(run.reports[1].up) == {"weights", "dse"}
+    assert run.reports[1].down["dse"] == run.reports[1].up["dse"]

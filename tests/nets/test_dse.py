@@ -1,0 +1,219 @@
+"""AlexNets, nets of DSE blocks, ViTs: counts of the papers, the block's equation, sizes, vmap."""
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch.func import functional_call, grad, stack_module_state, vmap
+
+from rayfl.errors import UserError
+from rayfl.nets import SplitNet, build, dse_blocks
+from rayfl.nets.alexnet import Averages
+from rayfl.nets.dse import DSEConv, DSELinear
+
+
+def parameters(module: nn.Module, word: str = "") -> int:
+    return sum(p.numel() for name, p in module.named_parameters() if word in name)
+
+
+def statistics(module: nn.Module, word: str = "") -> int:
+    return sum(b.numel() for name, b in module.named_buffers() if word in name)
+
+
+def on_paper(name: str, side: int, classes: int = 10) -> SplitNet:
+    with torch.device("meta"):  # counting needs no memory
+        return build(name, (3, side, side), classes)
+
+
+# ---- counts
+
+
+@pytest.mark.parametrize(
+    ("name", "side", "classes", "count"),
+    [
+        ("AlexNet", 256, 10, 57_063_498),
+        ("AlexNet", 63, 10, 57_063_498),
+        ("AlexNet-1024", 224, 10, 12_974_154),
+        ("AlexNet-1024", 224, 7, 12_971_079),
+        ("FDSE-AlexNet", 256, 10, 6_508_010),
+        ("FDSE-AlexNet(padding=code, act=none)", 256, 10, 6_508_010),
+        ("DSE-CNN", 28, 10, 230_298),
+        ("ResNet50", 256, 10, 25_557_032 - 2049 * 990),
+        ("ViT", 256, 10, 1_096_522),
+    ],
+)
+def test_counts(name: str, side: int, classes: int, count: int) -> None:
+    assert parameters(on_paper(name, side, classes)) == count
+
+
+def test_parts_of_alexnet() -> None:
+    net = on_paper("AlexNet", 256)
+    assert parameters(net.conv) == 2_472_000
+    assert parameters(net.fc) + parameters(net.head) == 54_591_498
+    norms = [m for m in net.modules() if isinstance(m, nn.BatchNorm1d | nn.BatchNorm2d)]
+    assert sum(map(parameters, norms)) == statistics(net) == 18_688
+    assert sum(parameters(m) for m in norms if isinstance(m, nn.BatchNorm1d)) == 16_384
+    assert statistics(on_paper("AlexNet-1024", 256)) == 6_400
+
+
+def test_parts_of_fdse_alexnet() -> None:
+    """Block by block as FDSE's Table A6 has it; the DFE with its bias and BatchNorm, and the DSE."""
+    net = on_paper("FDSE-AlexNet", 256)
+    dfe = [11_840, 154_272, 333_120, 443_264, 295_808, 4_722_176, 527_872]
+    dse = [352, 1_056, 2_112, 1_408, 1_408, 1_536, 1_536]
+    blocks = list(dse_blocks(net).values())
+    assert [parameters(b, "dfe_") for b in blocks] == dfe
+    assert [parameters(b, "dse_") for b in blocks] == dse
+    assert parameters(net.head) == 10_250
+    assert sum(dfe) + 10_250 == 6_498_602
+    assert sum(dse) == 9_408
+    assert (statistics(net, "dfe_bn"), statistics(net, "dse_bn")) == (6_400, 3_200)
+    assert round(4 * (parameters(net) + statistics(net)) / 2**20, 2) == 24.86
+
+
+def test_dse_resnet50_replaces_the_last_layer_of_every_block() -> None:
+    """A 1x1 convolution w -> T with BatchNorm (2 T) becomes w -> T/2 with bias, and so on."""
+    plain, net = on_paper("ResNet50", 256), on_paper("DSE-ResNet50", 256)
+    assert len(dse_blocks(net)) == 3 + 4 + 6 + 3
+    difference = 0
+    for blocks, width in ((3, 64), (4, 128), (6, 256), (3, 512)):
+        t, a = 4 * width, 2 * width
+        dfe, dse = width * a + a + t + 2 * t, 9 * a + 2 * a
+        difference += blocks * (dfe + dse - width * t - 2 * t)
+    assert parameters(net) - parameters(plain) == difference
+    assert not any(isinstance(block.relu, nn.ReLU) for block in dse_blocks(net).values())
+
+
+def test_dse_vit_replaces_the_last_layer_of_every_feed_forward_part() -> None:
+    plain, net = on_paper("ViT", 256), on_paper("DSE-ViT", 256)
+    assert list(dse_blocks(net)) == [f"conv.block{k}.forth.last" for k in range(1, 7)]
+    block = 128 * 32 + 32 + 64 + 2 * 64 + 32 + 2 * 32
+    assert parameters(net) - parameters(plain) == 6 * (block - 128 * 64 - 64)
+
+
+# ---- the block
+
+
+@pytest.mark.parametrize(
+    ("outputs", "G", "act"), [(6, 2, "relu"), (7, 3, "relu"), (5, 4, "none"), (2, 3, "none")]
+)
+def test_a_convolution_taken_apart(outputs: int, G: int, act: str) -> None:
+    """Channel j of the derived ones comes from channel j // (G - 1) of the DFE, and of nothing else."""
+    a = -(-outputs // G)
+    block = DSEConv(3, outputs, 3, 2, 1, G=G, dw=3, act=act).double().eval()  # type: ignore[arg-type]
+    x = torch.randn(2, 3, 9, 8, dtype=torch.float64)
+    with torch.no_grad():
+        block.dfe_bias.normal_()
+        block.dse_bn.running_mean.normal_()  # type: ignore[operator, union-attr]
+        block.dfe_bn.running_var.uniform_(1, 2)  # type: ignore[operator, union-attr]
+        z = block.dse_bn(F.conv2d(x, block.dfe_conv.weight, block.dfe_conv.bias, 2, 1))  # type: ignore[arg-type]
+        z = z.relu() if act == "relu" else z
+        kernels = block.dse_conv.weight
+        derived = [
+            F.conv2d(z[:, j // (G - 1), None], kernels[j, None], padding=1)
+            for j in range(a * (G - 1))  # type: ignore[index]
+        ]
+        whole = torch.cat([z, *derived], 1)[:, :outputs] + block.dfe_bias[:, None, None]
+        torch.testing.assert_close(block(x), block.dfe_bn(whole).relu())
+    assert block(x).shape == (2, outputs, 5, 4)
+
+
+def test_a_linear_layer_is_a_convolution_of_one_pixel() -> None:
+    linear = DSELinear(6, 7, G=3, act="relu").double()
+    conv = DSEConv(6, 7, 1, G=3, dw=1, act="relu").double()
+    sizes = {name: t.shape for name, t in conv.state_dict().items()}
+    state = {name: t.reshape(sizes[name]) for name, t in linear.state_dict().items() if name in sizes}
+    conv.load_state_dict(state)
+    x = torch.randn(5, 6, dtype=torch.float64)
+    torch.testing.assert_close(linear(x), conv(x[..., None, None]).flatten(1))  # in train mode
+
+
+def test_initialisation_is_that_of_plain_layers() -> None:
+    torch.manual_seed(3)
+    block = DSEConv(3, 8, 5, G=2, dw=3, act="relu")
+    torch.manual_seed(3)
+    assert torch.equal(block.dfe_conv.weight, nn.Conv2d(3, 4, 5).weight)  # type: ignore[arg-type]
+    assert not block.dfe_bias.any()
+
+
+# ---- sizes and options
+
+
+@pytest.mark.parametrize(
+    ("name", "least"),
+    [("AlexNet-1024", 63), ("FDSE-AlexNet", 63), ("FDSE-AlexNet(padding=code)", 159), ("DSE-CNN", 4)],
+)
+def test_smaller_images_are_refused(name: str, least: int) -> None:
+    with torch.device("meta"):
+        net = build(name, (3, least, least + 1), 4)
+        assert net.eval()(torch.zeros(2, 3, least, least + 1)).shape == (2, 4)
+        with pytest.raises(UserError, match=f"needs images of at least {least}x{least} pixels"):
+            build(name, (3, 200, least - 1), 4)
+
+
+def test_patches_must_tile_the_image() -> None:
+    assert build("ViT(patch=7, depth=1)", (1, 28, 14), 3).eval()(torch.zeros(2, 1, 28, 14)).shape == (2, 3)
+    with pytest.raises(UserError, match=r"patches of 32x32 pixels, and these have 28x42.*ViT\(patch=14\)"):
+        build("ViT", (3, 28, 42), 10)
+
+
+def test_patches_are_cut_row_by_row() -> None:
+    net = build("ViT(patch=2)", (1, 4, 4), 3)
+    patches = net.conv.patches(torch.arange(16.0).reshape(1, 1, 4, 4))  # type: ignore[operator, union-attr]
+    assert patches.tolist() == [[[0, 1, 4, 5], [2, 3, 6, 7], [8, 9, 12, 13], [10, 11, 14, 15]]]
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("DSE-CNN(G=1)", "net 'DSE-CNN': option G is 1: it must be at least 2"),
+        ("DSE-CNN(dw=2)", "option dw is 2: it must be odd and at least 1"),
+        ("DSE-CNN(act=tanh)", "option act is 'tanh': it must be relu or none"),
+        ("FDSE-AlexNet(padding=1)", "option padding is '1': it must be paper or code"),
+        ("ViT(patch=0)", "option patch is 0: it must be at least 1"),
+        ("DSE-ViT(depth=0)", "option depth is 0: it must be at least 1"),
+    ],
+)
+def test_impossible_options_are_refused(name: str, message: str) -> None:
+    with pytest.raises(UserError, match=message):
+        build(name, (3, 64, 64), 10)
+
+
+def test_options_are_obeyed() -> None:
+    net = on_paper("DSE-CNN(G=4, dw=5, act=none)", 28)
+    block = next(iter(dse_blocks(net).values()))
+    assert block.dse_conv.weight.shape == (24, 1, 5, 5)
+    assert isinstance(block.act, nn.Identity)
+
+
+# ---- many clients at once
+
+
+@pytest.mark.parametrize("name", ["DSE-CNN(G=3)", "ViT(patch=8, depth=1)", "DSE-ViT(patch=8, depth=2)"])
+def test_stacked_gradients_and_statistics_are_those_of_each_net(name: str) -> None:
+    nets = [build(name, (3, 16, 16), 3).double() for _ in range(2)]
+    x = torch.randn(2, 4, 3, 16, 16, dtype=torch.float64)
+    stacked, buffers = stack_module_state(nets)
+    buffers = {key: value.clone() for key, value in buffers.items()}
+
+    def loss(w: dict[str, Tensor], b: dict[str, Tensor], x: Tensor) -> Tensor:
+        scores: Tensor = functional_call(nets[0], {**w, **b}, (x,))
+        return scores.square().mean()
+
+    together = vmap(grad(loss))(stacked, buffers, x)
+    for k, net in enumerate(nets):
+        alone = torch.autograd.grad(net(x[k]).square().mean(), list(net.parameters()))
+        for (key, _), g in zip(net.named_parameters(), alone):
+            torch.testing.assert_close(together[key][k], g, rtol=1e-9, atol=1e-12)
+        for key, b in net.named_buffers():
+            torch.testing.assert_close(buffers[key][k], b, rtol=1e-9, atol=1e-12)
+
+
+@pytest.mark.parametrize("sides", [(7, 7), (1, 4), (6, 6), (13, 10)])
+def test_adaptive_pooling_is_that_of_pytorch(sides: tuple[int, int]) -> None:
+    x = torch.randn(3, 2, 4, *sides, dtype=torch.float64)
+    together = vmap(grad(lambda x: Averages(6)(x).square().sum()))(x)
+    for k, row in enumerate(x):
+        torch.testing.assert_close(Averages(6)(row), nn.AdaptiveAvgPool2d(6)(row))
+        alone = grad(lambda x: nn.AdaptiveAvgPool2d(6)(x).square().sum())(row)
+        torch.testing.assert_close(together[k], alone)

@@ -1,0 +1,171 @@
+"""The command line of tables."""
+
+import csv
+import json
+import re
+
+import pytest
+import yaml
+
+from rayfl import table
+from rayfl.configuration import dump, federation_from
+from rayfl.experiments import Table
+from rayfl.experiments.cells import Crew, Job, Outcome
+from rayfl.experiments.table_file import options
+from rayfl.run import main as run_main
+from tests.experiments.tables import TINY, write
+
+
+@pytest.fixture
+def runs_here(monkeypatch: pytest.MonkeyPatch) -> list[Job]:
+    """Runs cells in this process, which is faster, and keeps them."""
+    found: list[Job] = []
+
+    def run(self: Crew, jobs: list[Job]) -> Outcome:
+        for job in jobs:
+            if not job.finished:
+                found.append(job)
+                settings = options(job.settings | {"seed": job.seed, "quiet": True})
+                federation_from([*settings, "--output", str(job.folder)]).run()
+        return Outcome()
+
+    monkeypatch.setattr(Crew, "run", run)
+    return found
+
+
+def test_a_whole_table(tmp_path, capsys, runs_here, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    path = write(tmp_path)
+    assert table.main([path, "--rounds", "1", "--set", "training.lr=0.05", "quiet=true"]) == 0
+    shown = capsys.readouterr().out
+    assert "8 cells, in runs/tiny" in shown
+    assert "rayfl does not have them yet: MOON (ours) (method MOON)" in shown
+    assert [(job.row, job.column, job.seed) for job in runs_here] == [
+        (row, column, seed)
+        for seed in (0, 5)
+        for row in ("FedAvg", "Prox")
+        for column in ("even", "by class")
+    ]
+    folder = tmp_path / "runs" / "tiny" / "Prox" / "by-class" / "seed-5"
+    config = yaml.safe_load((folder / "config.yaml").read_text())
+    assert config["method"]["init_args"]["mu"] == 0.5
+    assert (config["seed"], config["rounds"], config["training"]["lr"]) == (5, 1, 0.05)
+    assert config["cell"]["changed"] == ["training.lr=0.05", "rounds=1"]
+
+    cells = json.loads((tmp_path / "runs" / "tiny" / "table.json").read_text())["cells"]
+    assert [(c["row"], c["column"], c["seeds"]) for c in cells] == [
+        (row, column, [0, 5]) for row in ("FedAvg", "Prox") for column in ("even", "by class")
+    ]
+    rows = list(csv.DictReader((tmp_path / "runs" / "tiny" / "table.csv").open()))
+    assert [float(r["mean"]) for r in rows] == [c["mean"] for c in cells]
+    text = (tmp_path / "runs" / "tiny" / "table.md").read_text()
+    assert f"| FedAvg | {cells[0]['mean']:.2f} ± {cells[0]['std']:.2f} |" in text
+    assert "with training.lr=0.05, rounds=1" in text
+
+    runs_here.clear()
+    again = [path, "--set", "training.lr=0.05", "quiet=true", "--rounds", "1"]
+    assert table.main(again) == 0
+    assert runs_here == []
+    assert "8 cells, 8 finished" in capsys.readouterr().out
+    assert table.main([*again, "--list", "--rows", "FedAvg", "--columns", "even", "--seeds", "3"]) == 0
+    assert re.findall(r"seed \d: .*", capsys.readouterr().out) == [
+        "seed 0: finished",
+        "seed 5: finished",
+        "seed 1: 0 of 1 rounds",
+    ]
+
+
+def test_one_cell_alone_is_the_cell_of_the_table(tmp_path, runs_here, capsys):
+    path = write(tmp_path)
+    given = ["--rounds", "1", "--engine", "Inline", "--quiet", "true"]
+    cell = ["--config", path, "--row", "Prox", "--column", "by class", "--output", str(tmp_path / "one")]
+    assert run_main([*cell, *given, "--seed", "5"]) == 0
+    chosen = ["--rows", "Prox", "--columns", "by class", "--rounds", "1", "--set", "quiet=true"]
+    assert table.main([path, *chosen, "--output", str(tmp_path / "all")]) == 0
+    other = tmp_path / "all" / "Prox" / "by-class" / "seed-5"
+    one = tmp_path / "one"
+    assert (one / "metrics.jsonl").read_bytes() == (other / "metrics.jsonl").read_bytes()
+    configs = [yaml.safe_load((folder / "config.yaml").read_text()) for folder in (one, other)]
+    assert configs[0] == configs[1]
+
+
+BAD = [
+    ("--rows FedAvgg", "has no row 'FedAvgg'; did you mean 'FedAvg'?"),
+    ("--columns odd", "has no column 'odd'. There are even, by class"),
+    ("--seeds 0", "--seeds is 0"),
+    ("--rounds 0", "rounds is 0"),
+    ("--jobs 0", "--jobs is 0"),
+    ("--set rounds", "write KEY=VALUE"),
+    ("--set seed=3", "the table decides seed"),
+    ("--set training.lrr=3", "did you mean --training.lr"),
+    ("--set data.partition=Dirichlett", "did you mean Dirichlet"),
+    ("--rows MOON*", "there is nothing to run"),
+]
+
+
+@pytest.mark.parametrize(("given", "says"), BAD, ids=[b[0] for b in BAD])
+def test_bad_input(tmp_path, capsys, given, says):
+    output = tmp_path / "runs"
+    arguments = [a.replace("MOON*", "MOON (ours)") for a in given.split()]
+    assert table.main([write(tmp_path), *arguments, "--output", str(output)]) == 2
+    said = capsys.readouterr().err
+    assert said.startswith("rayfl: error: ")
+    assert says in said
+    assert said.count("\n") == 1
+    assert not output.exists()
+
+
+def test_a_bad_option_in_the_file_names_the_cell(tmp_path, capsys):
+    path = write(tmp_path, TINY.replace("{method.mu: 0.5}", "{method.nu: 0.5}"))
+    assert table.main([path]) == 2
+    said = capsys.readouterr().err
+    assert "row 'Prox', column 'by class' of " in said
+    assert "FedProx has no option 'nu'" in said
+
+
+@pytest.mark.parametrize(
+    ("changes", "says"),
+    [
+        ({"training.lr": 0.3}, "training.lr: 0.3 there, 0.1 asked for"),
+        ({"rounds": 7}, "holds a run of 7 rounds, more than the 2 asked for"),
+        ({"method": "Ditto"}, "method: Ditto there, FedAvg asked for"),
+        ({"engine.threads": 2, "quiet": True, "rounds": 1, "checkpoint_every": 1}, None),
+    ],
+)
+def test_a_folder_with_another_run(tmp_path, capsys, changes, says):
+    path = write(tmp_path)
+    folder = tmp_path / "runs" / "FedAvg" / "even" / "seed-0"
+    folder.mkdir(parents=True)
+    settings = Table.load(path).settings("FedAvg", "even", {"engine": "Inline", **changes})
+    (folder / "config.yaml").write_text(dump(federation_from(options(settings))))
+    given = [path, "--output", str(tmp_path / "runs"), "--rows", "FedAvg", "--list"]
+    assert table.main(given) == (2 if says else 0)
+    said = capsys.readouterr().err
+    assert said == "" if says is None else says in said
+
+
+def test_what_failed_or_was_left_is_told(tmp_path, capsys, monkeypatch):
+    def run(self: Crew, jobs: list[Job]) -> Outcome:
+        self._told("a line")
+        self._shown(jobs[:1], jobs[1:])
+        return Outcome(failed={jobs[0]: "no room"}, elsewhere=[jobs[1]])
+
+    monkeypatch.setattr(Crew, "run", run)
+    given = [write(tmp_path), "--output", str(tmp_path / "runs"), "--seeds", "1"]
+    assert table.main(given) == 1
+    said = capsys.readouterr()
+    assert "rayfl: failed: FedAvg, even, seed 0: no room" in said.err
+    assert "left out: FedAvg, by class, seed 0 is being run by another process" in said.err
+    assert "a line" in said.out
+    monkeypatch.setattr(Crew, "run", lambda self, jobs: Outcome(stopped=True))
+    assert table.main(given) == 130
+    assert "the same command goes on" in capsys.readouterr().out
+
+
+def test_with_actors_one_cell_at_a_time(tmp_path, monkeypatch):
+    limits = []
+    monkeypatch.setattr(Crew, "run", lambda self, jobs: limits.append(self.limit) or Outcome())
+    given = [write(tmp_path), "--output", str(tmp_path / "runs"), "--seeds", "1"]
+    assert table.main([*given, "--set", "engine=Ray"]) == 0
+    assert table.main([*given, "--jobs", "7"]) == 0
+    assert limits == [1, 7]
