@@ -39,8 +39,7 @@ def load_models(folder: str | Path, round: int | None = None) -> Models:
         )
     federation.engine = Inline(device="cpu", threads=torch.get_num_threads())
     federation.engine.resolve()
-    data = federation.federated_data()
-    return Models(federation._plan(), data, checkpoints, manifest)
+    return Models(federation._plan(), federation.federated_data(), checkpoints, manifest)
 
 
 class Models:
@@ -67,7 +66,8 @@ class Models:
         self.views = tuple(self._host.method.views)
 
     def __len__(self) -> int:
-        return len(self.data)
+        """Return the number of clients that may train: those of an unseen domain have no models."""
+        return self.data.seen
 
     def batch(self, client: int, part: str = "test") -> tuple[Tensor, Tensor]:
         """Return a client's data as nets take them: images [n, C, H, W], normalised, and labels int64 [n].

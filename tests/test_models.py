@@ -6,6 +6,7 @@ import pytest
 import torch
 
 from rayfl import Result, UserError, load_models
+from rayfl.data import EmbeddedDigits
 from rayfl.methods import METHODS
 from tests.conftest import small
 from tests.methods.federate import net_of
@@ -65,6 +66,17 @@ def test_earlier_checkpoints(tmp_path: Path) -> None:
     assert not torch.equal(personal, last.scores(5, x)["personal"])
     with pytest.raises(UserError, match="no checkpoint after 3 rounds; it has those after 2, 4"):
         load_models(tmp_path / "whole", round=3)
+
+
+def test_clients_of_an_unseen_domain_have_no_models(tmp_path: Path) -> None:
+    settings = {"data": EmbeddedDigits(), "clients": 5, "participation": 1.0, "unseen": "photo"}
+    small(tmp_path / "run", **settings, method=METHODS["FedBN"](), net="cnn-b", rounds=1, eval_every=0).run()
+    models = load_models(tmp_path / "run")
+    assert len(models) == 4
+    names = [models.data.pool.domain_names[s.domain] for s in models.data.shards]
+    assert names == ["handwriting", "inverted", "printed", "lowres", "photo"]
+    with pytest.raises(UserError, match="no client 4: clients are numbered from 0 to 3"):
+        models.batch(4)
 
 
 def test_what_is_not_there(tmp_path: Path) -> None:

@@ -12,6 +12,8 @@ from rayfl import Federation, Inline, Ray, Training, UserError
 from rayfl.data import DomainPerClient, FederatedData, Synthetic
 from rayfl.engine.host import OFFERED
 from rayfl.methods import FDSE, METHODS, FedAvg, FedBN
+from rayfl.record.metrics import summarise
+from rayfl.record.protocol import protocol
 from rayfl.record.result import Result
 from rayfl.training import Net, State
 from rayfl.training.local import run_loop
@@ -79,6 +81,10 @@ def test_validation_of_those_who_train_chooses_the_round(tmp_path: Path) -> None
     assert headline["rounds"] == [int(np.argmax(weighted))]
     scores = result.history.scores["unseen_adapted", "personal", "test"]
     assert result.accuracy == pytest.approx(scores.accuracy[headline["rounds"][0], 2])
+    summary = summarise(result.history, protocol("fdse+after_aggregation+last"), 4)
+    chosen = {entry["point"]: entry["best_val"]["rounds"] for entry in summary["views"]}
+    assert set(chosen) == {"after_aggregation", *POINTS}
+    assert all(rounds == headline["rounds"] for rounds in chosen.values())
 
 
 def test_a_run_goes_on_as_if_it_had_not_stopped(tmp_path: Path) -> None:
@@ -121,7 +127,7 @@ def held_out(data: FederatedData) -> FederatedData:
 def test_fedbn_renews_statistics_by_hand() -> None:
     """x1 of the newcomer is 4 and 8: mean 6, variance (with n - 1) 8. Two passes, each a tenth of the way."""
     data = held_out(points([((1, 0), 0), ((3, 0), 1)], [((4, 0), 0), ((8, 0), 1)]))
-    run = start(FedBN(unseen_epochs=2), data, "tests.methods.federate.normed")
+    run = start(FedBN(unseen_passes=2), data, "tests.methods.federate.normed")
     run.round([0])
     before, after = as_newcomer(run)
     assert before["own"]["fc.0.running_mean"].tolist() == pytest.approx([0.1 * 2, 0])  # client 0's: one batch

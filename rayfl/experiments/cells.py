@@ -192,6 +192,9 @@ class Crew:
             outcome.elsewhere.append(job)
             self._told(f"{job}: being run by another process")
             return
+        if job.finished:  # by another process, in the meantime
+            log.close()
+            return
         job.clear_false_start()
         resumed = f" after {len(done)} rounds" if (done := job.seconds()) else ""
         slot = min(set(range(self.limit)) - {r.slot for r in self._running})

@@ -20,7 +20,7 @@ from rayfl.training import Batch, Client, Gather, Mean, Net, Params, Reduction, 
 
 
 class FDSE(PartlyPersonal):
-    """Federated learning with domain-specific skew eraser (Wang et al., CVPR 2025).
+    """Federated learning with domain shift eraser (Wang et al., CVPR 2025).
 
     The net's layers are DSE blocks: a domain-agnostic feature extractor (DFE), and an eraser (DSE) that
     derives further channels. DFE and head are aggregated so that no client's update is opposed (eq. 8), each

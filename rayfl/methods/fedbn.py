@@ -33,15 +33,15 @@ class FedBN(PartlyPersonal):
         bn_personal: ``all`` keeps weight, bias and running statistics of BatchNorm with the client;
             ``affine_only`` averages the running statistics, as the label-skew experiments of Fed-CO2's public
             code do.
-        unseen_epochs: passes over the images of an unseen domain to which running statistics are adapted, at
+        unseen_passes: passes over the images of an unseen domain to which running statistics are adapted, at
             least 1.
     """
 
-    def __init__(self, bn_personal: BatchNormPart = "all", unseen_epochs: int = 1) -> None:
+    def __init__(self, bn_personal: BatchNormPart = "all", unseen_passes: int = 1) -> None:
         check_choice("bn_personal", bn_personal, "all", "affine_only")
-        check("unseen_epochs", unseen_epochs, unseen_epochs >= 1, "at least 1")
+        check("unseen_passes", unseen_passes, unseen_passes >= 1, "at least 1")
         self.bn_personal = bn_personal
-        self.unseen_epochs = unseen_epochs
+        self.unseen_passes = unseen_passes
 
     def shared(self, name: str, module: nn.Module) -> bool:
         """Share everything but BatchNorm, recognised by the layer's type."""
@@ -55,6 +55,6 @@ class FedBN(PartlyPersonal):
         def nothing(w: Params, batch: Batch, extra: None) -> Tensor:
             return net(w, batch.x).sum() * 0
 
-        fitted = await client.fit(Params(w.tensors, frozenset()), nothing, epochs=self.unseen_epochs)
+        fitted = await client.fit(Params(w.tensors, frozenset()), nothing, epochs=self.unseen_passes)
         renewed = w.merge(fitted.weights)  # with the names of the parameters
         return {"own": renewed.select(lambda n: in_batch_norm(n, net.modules_of[n], "all"))}

@@ -151,14 +151,19 @@ def summarise_view(
     if tests is None:
         return summary
     summary["evaluations"] = len(tests.rounds)
-    # newcomers have no say in the choice of the round: the clients that train choose it
-    where = "after_aggregation" if point.startswith("unseen") else point
-    validation = counted_scores(history, protocol, where, view, "val")
+    validation = counted_scores(history, protocol, _validated_at(point, protocol), view, "val")
     for choice in choices:
         chosen = _choose(choice, tests, validation, population, protocol, rounds)
         if chosen:
             summary[choice] = _chosen_figures(tests, chosen, population)
     return summary
+
+
+def _validated_at(point: str, protocol: Protocol) -> str:
+    """Return the point whose validation scores choose rounds: newcomers have none, so the others choose."""
+    if not point.startswith("unseen"):
+        return point
+    return "after_aggregation" if protocol.point.startswith("unseen") else protocol.point
 
 
 def _choose(

@@ -232,6 +232,7 @@ def sweep_series(
             raise UserError(f"{run.folder} has no key {over}; its keys are {', '.join(sorted(config))}")
     groups = group_runs(runs, [*by, over] if by else ())
     lines: dict[str, list[tuple[float, Series]]] = {}
+    rows: dict[str, set[Any]] = {}
     rest = [
         replace(g, config={k: v for k, v in g.config.items() if k in by or _is_kept(k, over)}) for g in groups
     ]
@@ -241,7 +242,11 @@ def sweep_series(
             raise UserError(f"{over} is {value!r} in {group.runs[0].folder}: a sweep is over numbers")
         (series,) = series_of([group], [view] if view else [], by)
         lines.setdefault(name, []).append((value, series))
-    return [(name, sorted(points, key=lambda p: p[0])) for name, points in lines.items()]
+        rows.setdefault(name, set()).add(group.config.get("cell.row"))
+    named = [str(row) for own in rows.values() for row in own if row not in (None, "various")]
+    in_rows = all(len(own) == 1 for own in rows.values()) and len(set(named)) == len(lines)
+    names = named if in_rows else list(lines)
+    return [(name, sorted(points, key=lambda p: p[0])) for name, points in zip(names, lines.values())]
 
 
 def _is_kept(key: str, over: str) -> bool:

@@ -210,15 +210,19 @@ def compare(
             "of it with `python -m rayfl.run --config TABLE --row ROW --column COLUMN`"
         )
     printed = printed_table(name)
-    others = [*printed.rows, *printed.figures] if printed else []
+    others = [row for row in printed.rows if row not in printed.figures] if printed else []
     names = list(dict.fromkeys([*rows, *others, *(row for row, _ in runs)]))
     if printed is None:
         order = dict.fromkeys([*columns, *(column for _, column in runs)])
         found = [_entry(runs, row, column, row, [Column(column)]) for row in names for column in order]
     else:
         found = []
-        for row in names:
-            source, other = printed.figures.get(row, (row, ""))
+        lines = [
+            line
+            for name in names
+            for line in [(name, name, ""), *((r, s, f) for r, (s, f) in printed.figures.items() if s == name)]
+        ]
+        for row, source, other in lines:
             for column, parts in printed.parts.items():
                 shown = [replace(part, figure=other or part.figure) for part in parts]
                 entry = _entry(runs, row, column, source, shown)

@@ -156,3 +156,12 @@ def test_a_file_that_is_not_shared_is_named(folder):
     path.write_bytes(b"something else")
     with pytest.raises(UserError, match=path.name):
         map_images(path)
+
+
+def test_what_is_mapped_stays_when_the_file_is_replaced(folder):
+    """A run keeps what it has mapped when another one makes the file anew."""
+    images, _ = cached("pictures", 1, Decoder())
+    images.file.rename(images.file.with_suffix(".old"))
+    cached("pictures", 1, Decoder())
+    images.file.with_suffix(".old").unlink()
+    assert np.array_equal(images, IMAGES)

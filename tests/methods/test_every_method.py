@@ -274,7 +274,7 @@ BAD = [
     ("FDSE", "share_every", -1),
     ("FDSE", "unseen_epochs", 0),
     ("FDSE", "unseen_lr", -1.0),
-    ("FedBN", "unseen_epochs", 0),
+    ("FedBN", "unseen_passes", 0),
     ("FedCO2", "mu", -1.0),
     ("FedCO2", "mutual_epochs", 0),
     ("FedCO2", "adapt_epochs", 0),
@@ -318,6 +318,13 @@ def test_options_are_kept_and_documented(name):
         assert f"        {option}: " in described
         assert f"| `{option}` | {'none' if parameter.default is None else parameter.default} |" in page
     assert f"[{name}]({name.lower()}.md)" in (DOCS / "README.md").read_text()
+
+
+def test_options_of_the_default_method_keep_their_meaning():
+    """The command line takes over options of one name when it changes from FedBN, its default, to another class."""
+    for option, parameter in options_of("FedBN").items():
+        defaults = {options_of(name)[option].default for name in METHODS if option in options_of(name)}
+        assert defaults == {parameter.default}
 
 
 def test_defaults_of_the_averages():

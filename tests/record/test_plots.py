@@ -121,7 +121,11 @@ def test_cells_of_a_table_are_named_by_their_rows(tmp_path):
     names = ["Fed-A, digits", "Fed-B, digits", "Fed-A, office"]
     assert [s.name for s in series_of(group_runs([*runs, other]))] == names
     ((name, points),) = sweep_series([runs[0], other], "method.mu", None)
-    assert (name, [x for x, _ in points]) == ("A", [0.1, 0.2])
+    assert (name, [x for x, _ in points]) == ("Fed-A", [0.1, 0.2])
+    lines = sweep_series(
+        [runs[0], cell(tmp_path / "row", "mu = 1", "digits", method="A", mu=1.0)], "method.mu", None
+    )
+    assert [name for name, _ in lines] == ["A"]
     without = run(tmp_path / "without", method="C")
     assert [s.name for s in series_of(group_runs([runs[0], without]))][1].startswith("C")
 

@@ -1,0 +1,47 @@
+"""Images in a cache file reach the actors as a file name on one host, and as bytes on several."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from rayfl import Ray
+from rayfl.data import TEST, TRAIN, FederatedData, Pool, Shard
+from rayfl.data.cache import Decoded, MappedImages, cached
+
+ray: Any = pytest.importorskip("ray")
+
+from rayfl.engine import ray_session  # noqa: E402
+
+pytestmark = pytest.mark.usefixtures("ray_runtime")
+
+
+@pytest.mark.parametrize("hosts", [1, 2])
+def test_how_images_travel(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, hosts: int) -> None:
+    images = np.random.default_rng(0).integers(0, 256, (40, 3, 8, 8), dtype=np.uint8)
+    mapped, _ = cached("x", 1, lambda: Decoded((40, 3, 8, 8), [images], {}), str(tmp_path))
+    pool = Pool(
+        mapped,
+        np.zeros(40, np.int64),
+        np.zeros(40, np.int64),
+        np.repeat(np.array([TRAIN, TEST], np.uint8), 20),
+        ("a",),
+        ("one",),
+        (0.0,) * 3,
+        (1.0,) * 3,
+    )
+    data = FederatedData(pool, (Shard(np.arange(20), np.arange(0), np.arange(20, 40), 0),))
+    monkeypatch.setattr(ray_session.ray, "nodes", lambda: [{"Alive": True}] * hosts + [{"Alive": False}])
+    cluster = ray_session.Cluster(Ray())
+    cluster.wait()
+    found = cluster.share(data).pool.images
+    assert isinstance(found, MappedImages) == (hosts == 1)
+    assert np.array_equal(found, images)
+    assert not found.flags.writeable  # in the file or in the object store, not a copy
+    if hosts == 2:
+        next(tmp_path.iterdir()).unlink()
+    total = ray.remote(lambda d: (int(d.pool.images.sum()), type(d.pool.images).__name__))
+    kind = "MappedImages" if hosts == 1 else "ndarray"
+    assert ray.get(total.remote(cluster.shared)) == (int(images.sum()), kind)
+    cluster.close()
