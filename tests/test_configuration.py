@@ -14,6 +14,7 @@ from rayfl import Federation, Inline, Ray, Training, UserError
 from rayfl.configuration import dump, federation_from, resumed
 from rayfl.data import Data, Partition
 from rayfl.methods import METHODS, FedAvg
+from rayfl.record.cell import Cell
 from rayfl.run import main
 
 DATA = [c for c in vars(rayfl.data).values() if inspect.isclass(c) and issubclass(c, Data) and c is not Data]
@@ -32,6 +33,10 @@ def candidates(kind: Any, default: Any) -> list[Any]:
         return list(typing.get_args(kind))
     if origin in (typing.Union, UnionType):
         return [v for part in typing.get_args(kind) for v in candidates(part, default)]
+    if origin is list:
+        return [["MNIST", "USPS"]]
+    if origin is dict:
+        return [{"amazon": 1}]
     if origin is tuple:
         return [tuple(7 + k for k, _ in enumerate(typing.get_args(kind)))]
     if inspect.isclass(kind) and issubclass(kind, Partition):
@@ -133,6 +138,8 @@ def test_every_setting_of_a_federation_is_recorded(tmp_path: Path) -> None:
         "seed": 11,
         "tensorboard": False,
         "quiet": True,
+        "unseen": "printed",
+        "cell": Cell("mine", "FedAvg", "N=3", ["rounds=7"]),
     }
     objects = {"method", "data", "training", "engine", "output"}
     assert settings.keys() | objects == set(inspect.signature(Federation).parameters)

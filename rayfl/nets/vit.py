@@ -34,8 +34,8 @@ class Tokens(nn.Module):
 
     def __init__(self, patches: int) -> None:
         super().__init__()
-        self.first = nn.Parameter(torch.randn(1, 1, DIM))
-        self.positions = nn.Parameter(torch.randn(1, patches + 1, DIM))
+        self.first = nn.Parameter(nn.init.normal_(torch.empty(1, 1, DIM)))
+        self.positions = nn.Parameter(nn.init.normal_(torch.empty(1, patches + 1, DIM)))
 
     def forward(self, x: Tensor) -> Tensor:
         """Return [B, patches + 1, DIM] for [B, patches, DIM]."""

@@ -321,7 +321,7 @@ def test_options_are_kept_and_documented(name):
 
 
 def test_options_of_the_default_method_keep_their_meaning():
-    """The command line takes over options of one name when it changes from FedBN, its default, to another class."""
+    """The command line takes over options of one name when it changes from FedBN to another class."""
     for option, parameter in options_of("FedBN").items():
         defaults = {options_of(name)[option].default for name in METHODS if option in options_of(name)}
         assert defaults == {parameter.default}
