@@ -65,15 +65,15 @@ class DomainDirichlet(Partition):
                 raise UserError(f"DomainDirichlet: thin must be at least 1 for {domain}, not {times}")
         self.parts = parts
         self.alpha = alpha
-        self.chosen = dict(chosen or {})
-        self.thin = dict(thin or {})
-        self.whole_test = list(whole_test or [])
+        self.chosen = chosen
+        self.thin = thin
+        self.whole_test = whole_test
         self.min_cell = min_cell
 
     def assign(self, pool: Pool, clients: int, rng: np.random.Generator) -> list[Shard]:
         """Cut the domains one after the other."""
         for option in ("chosen", "thin", "whole_test"):
-            _check_names(option, getattr(self, option), pool)
+            _check_names(option, getattr(self, option) or (), pool)
         most = len(pool.domain_names) * self.parts
         if clients > most:
             raise UserError(
@@ -104,12 +104,12 @@ class DomainDirichlet(Partition):
         held_out = {o: deal(pool, inside[o], order, rng) for o in (VAL, TEST)}
         shards = {}
         for j, client in enumerate(clients):
-            part = (self.chosen.get(name, 0) + j) % self.parts
+            part = ((self.chosen or {}).get(name, 0) + j) % self.parts
             own = [np.split(cell, end[:-1])[part] for cell, end in zip(cells, ends)]
             counts = np.array([len(piece) for piece in own])
-            train = joined([piece[: len(piece) // self.thin.get(name, 1)] for piece in own])
+            train = joined([piece[: len(piece) // (self.thin or {}).get(name, 1)] for piece in own])
             val, test = held_out[VAL][j], held_out[TEST][j]
-            if name not in self.whole_test:
+            if name not in (self.whole_test or ()):
                 val = _in_proportion(pool, val, counts, f"validation samples of {name}", rng)
                 test = _in_proportion(pool, test, counts, f"test samples of {name}", rng)
             shards[int(client)] = Shard(train, val, test, domain)
