@@ -12,8 +12,8 @@ from torch import Tensor
 
 from rayfl.training import Params
 
-CHUNK = 2**16
-"""Numbers of each client that are worked on at once, in float64."""
+CHUNK = 2**18
+"""Numbers of all clients that are worked on at once, in float64: as many as a processor keeps close by."""
 LEAST = 1e-12
 """A smaller update has no direction."""
 TOLERANCE = 1e-6
@@ -64,12 +64,21 @@ def agree(old: Params, new: Sequence[Params], names: Sequence[str]) -> Agreed:
 
 
 def _chunks(old: Params, new: Sequence[Params], names: Sequence[str]) -> Iterator[tuple[str, slice, Tensor]]:
-    """Yield (name, part of the flat tensor, updates float64 [clients, numbers]) piece by piece."""
+    """Yield (name, part of the flat tensor, updates float64 [clients, numbers]) piece by piece.
+
+    The memory of the updates is used again for the next piece.
+    """
+    length = max(1, CHUNK // len(new))
+    room = torch.empty(len(new), length, dtype=torch.float64)
     for name in names:
         base, rows = old[name].reshape(-1), [w[name].reshape(-1) for w in new]
-        for start in range(0, base.numel(), CHUNK):
-            part = slice(start, start + CHUNK)
-            yield name, part, torch.stack([row[part] for row in rows]).double() - base[part].double()
+        for start in range(0, base.numel(), length):
+            part = slice(start, start + length)
+            updates = room[:, : len(base[part])]
+            for update, row in zip(updates, rows):
+                update.copy_(row[part])
+            updates -= base[part]
+            yield name, part, updates
 
 
 def mean(tensors: Sequence[Tensor], counts: Sequence[int]) -> Tensor:

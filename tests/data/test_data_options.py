@@ -83,7 +83,7 @@ def test_common_options(kind):
                 *["DomainDirichlet", "--data.partition.chosen", "{painting: 2, quickdraw: 1}"],
                 *["--data.partition.parts", "5", "--data.partition.whole_test", "[real]"],
             ],
-            {"parts": 5, "chosen": {"painting": 2, "quickdraw": 1}, "thin": {}, "whole_test": ["real"]},
+            {"parts": 5, "chosen": {"painting": 2, "quickdraw": 1}, "thin": None, "whole_test": ["real"]},
         ),
     ],
 )

@@ -236,7 +236,7 @@ def test_settings_are_recorded():
         "parts": 5,
         "alpha": 2.0,
         "chosen": {"painting": 2, "quickdraw": 1},
-        "thin": {},
-        "whole_test": [],
+        "thin": None,
+        "whole_test": None,
         "min_cell": 2,
     }

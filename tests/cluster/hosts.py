@@ -1,0 +1,221 @@
+"""Hosts of a network, made of namespaces on this machine, for the time of a test.
+
+Every host has processes, mounts, a name, a network and a home folder of its own, and an SSH server. One of them,
+the desk, is where a person sits: it carries the bridges that join the others. Nothing of this is seen from outside:
+the network lives in the desk's namespace, and a host's first process ends with the test, however the test ends,
+which ends all its processes and its mounts.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+PRIVATE, PUBLIC = "10.77.0", "203.0.113"
+"""The networks: one for the hosts among themselves, one that stands for the internet, with the default route."""
+
+TOOLS = {
+    "ip": "iproute2",
+    "sshd": "openssh-server",
+    "ssh": "openssh-client",
+    "ssh-keygen": "openssh-client",
+    "rsync": "rsync",
+    "unshare": "util-linux",
+    "nsenter": "util-linux",
+}
+PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+
+# The first process of a host. Its standard input is the test: when that ends, so does the host.
+FIRST = r"""
+set -eu
+hostname "$NAME"
+mount -t proc proc /proc
+mount -t tmpfs tmpfs /dev/shm
+mount -t tmpfs tmpfs /run
+mkdir -p /run/sshd
+aside=/mnt
+for hidden in /tmp "$HOME_FOLDER"; do      # empty, but for what the test needs at its place
+    mount --rbind "$hidden" $aside
+    mount -t tmpfs -o mode=1777 tmpfs "$hidden"
+    for kept in $KEPT; do
+        case "$kept/" in
+        "$hidden"/*)
+            mkdir -p "$kept"
+            mount --rbind "$aside/${kept#"$hidden"/}" "$kept" ;;
+        esac
+    done
+    umount -l $aside
+done
+chmod 700 "$HOME_FOLDER"
+echo ready
+read -r go                                  # the network is there
+[ -z "${SSHD:-}" ] || $SSHD
+cat > /dev/null || true                     # adopts what loses its parent, until the test ends
+exit 0
+"""
+
+
+def missing() -> str:
+    """Return what this machine lacks for namespaces with SSH servers; empty where nothing is missing."""
+    if os.geteuid() != 0:
+        return "it needs root"
+    absent = sorted({package for tool, package in TOOLS.items() if not shutil.which(tool, path=PATH)})
+    if absent:
+        return f"it needs Debian's {', '.join(absent)}"
+    tried = subprocess.run(
+        ["unshare", "--fork", "--pid", "--net", "--mount", "--uts", "ip", "link", "add", "b", "type", "bridge"],
+        capture_output=True,
+        text=True,
+    )
+    return f"it needs namespaces and bridges: {tried.stderr.strip()}" if tried.returncode else ""
+
+
+@dataclass
+class Host:
+    """A host.
+
+    Args:
+        name: its name.
+        address: its private address.
+        home: the home folder of its user, as the host sees it.
+        first: the process that holds it.
+        pid: its first process, as this machine counts.
+    """
+
+    name: str
+    address: str
+    home: Path
+    first: subprocess.Popen[str]
+    pid: int
+
+    def command(self, *command: str) -> list[str]:
+        """Return what runs a command on the host, with the environment of a new login."""
+        environment = ["env", "-i", f"HOME={self.home}", "USER=root", "TERM=dumb", f"PATH={PATH}"]
+        inside = ["--mount", "--net", "--pid", "--uts", f"--wd={self.home}"]
+        return ["nsenter", f"--target={self.pid}", *inside, *environment, *command]
+
+    def run(
+        self, *command: str, check: bool = True, timeout: float = 600
+    ) -> subprocess.CompletedProcess[str]:
+        """Run a command and return its output; errors go to the output too."""
+        done = subprocess.run(
+            self.command(*command),
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            timeout=timeout,
+        )
+        if check and done.returncode:
+            raise AssertionError(f"{self.name}: {' '.join(command)}\n{done.stdout}")
+        return done
+
+    def write(self, path: str, text: str, mode: int = 0o600) -> None:
+        """Write a file of the host, below its home folder."""
+        script = f'mkdir -p "$(dirname {path})"; cat > {path}; chmod {mode:o} {path}'
+        subprocess.run(self.command("sh", "-c", script), input=text, text=True, check=True)
+
+    def listening(self) -> set[str]:
+        """Return the addresses on which processes of the host listen for TCP, without ports."""
+        lines = self.run("ss", "--no-header", "--numeric", "--listening", "--tcp").stdout.splitlines()
+        return {line.split()[3].rpartition(":")[0] for line in lines}
+
+    def close(self) -> None:
+        """End the host with everything on it."""
+        with contextlib.suppress(OSError):
+            self.first.stdin.close()  # type: ignore[union-attr]
+        try:
+            self.first.wait(timeout=20)
+        except subprocess.TimeoutExpired:
+            self.first.kill()  # its child, the first process of the host, dies with it
+            self.first.wait()
+
+
+@contextlib.contextmanager
+def hosts(count: int, work: Path, kept: Sequence[Path]) -> Iterator[tuple[Host, list[Host]]]:
+    """Make a desk and hosts that it reaches by SSH, as root, with the key ``~/.ssh/rayfl_cluster``.
+
+    Args:
+        count: number of hosts.
+        work: a folder for keys and settings, which every host sees.
+        kept: folders below ``/tmp`` or root's home that hosts must see; the rest of both is empty for them.
+
+    Yields:
+        The desk, and the hosts.
+    """
+    home = Path("~root").expanduser()
+    key = work / "key"
+    subprocess.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", str(key)], check=True)
+    seen = [work, Path(sys.prefix), Path(sys.base_prefix), Path(__file__).resolve().parents[2], *kept]
+    with contextlib.ExitStack() as open_hosts:
+        desk = _start("desk", 1, home, "", seen)
+        open_hosts.callback(desk.close)
+        for bridge, network in [("private", PRIVATE), ("public", PUBLIC)]:
+            _network(desk, "link", "add", bridge, "type", "bridge")
+            _network(desk, "address", "add", f"{network}.1/24", "dev", bridge)
+            _network(desk, "link", "set", bridge, "up")
+        made = []
+        for k in range(count):
+            host = _start(f"host{k}", 11 + k, home, _sshd(work, f"host{k}", f"{PRIVATE}.{11 + k}", key), seen)
+            open_hosts.callback(host.close)
+            for bridge, network in [("private", PRIVATE), ("public", PUBLIC)]:
+                end = f"{bridge}{k}"
+                _network(desk, "link", "add", end, "type", "veth", "peer", "name", bridge, "netns", str(host.pid))
+                _network(desk, "link", "set", end, "master", bridge, "up")
+                _network(host, "address", "add", f"{network}.{11 + k}/24", "dev", bridge)
+                _network(host, "link", "set", bridge, "up")
+            _network(host, "route", "add", "default", "via", f"{PUBLIC}.1")
+            made.append(host)
+        for host in [desk, *made]:
+            _network(host, "link", "set", "lo", "up")
+            host.first.stdin.write("go\n")  # type: ignore[union-attr]
+            host.first.stdin.flush()  # type: ignore[union-attr]
+        desk.write("~/.ssh/rayfl_cluster", key.read_text())
+        desk.write("~/.ssh/rayfl_cluster.pub", key.with_suffix(".pub").read_text())
+        yield desk, made
+
+
+def _network(host: Host, *command: str) -> None:
+    """Run ``ip`` in a host's network, but among this machine's processes, whose numbers name networks."""
+    subprocess.run(["nsenter", f"--target={host.pid}", "--net", "ip", *command], check=True)
+
+
+def _start(name: str, number: int, home: Path, sshd: str, seen: Sequence[Path]) -> Host:
+    separate = ["--fork", "--kill-child", "--pid", "--net", "--mount", "--uts", "--propagation=private"]
+    settings = {
+        "PATH": PATH,
+        "NAME": name,
+        "HOME_FOLDER": str(home),
+        "SSHD": sshd,
+        "KEPT": " ".join(str(path.resolve()) for path in seen),
+    }
+    first = subprocess.Popen(
+        ["unshare", *separate, "bash", "-c", FIRST],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+        env=settings,
+    )
+    if first.stdout.readline() != "ready\n":  # type: ignore[union-attr]
+        raise AssertionError(f"{name} does not start")
+    [pid] = Path(f"/proc/{first.pid}/task/{first.pid}/children").read_text().split()
+    return Host(name, f"{PRIVATE}.{number}", home, first, int(pid))
+
+
+def _sshd(work: Path, name: str, address: str, key: Path) -> str:
+    """Write the settings of a host's SSH server; return the command that starts it."""
+    folder = work / name
+    folder.mkdir()
+    subprocess.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", str(folder / "host_key")], check=True)
+    (folder / "sshd_config").write_text(
+        f"ListenAddress {address}\nHostKey {folder}/host_key\nAuthorizedKeysFile {key}.pub\n"
+        "PermitRootLogin prohibit-password\nPasswordAuthentication no\nKbdInteractiveAuthentication no\n"
+        "StrictModes no\nUsePAM no\nPidFile none\nPrintMotd no\nMaxStartups 100\n"
+    )
+    return f"{shutil.which('sshd', path=PATH)} -f {folder}/sshd_config -E {folder}/sshd.log"
