@@ -7,11 +7,12 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from copy import copy
 from dataclasses import asdict
 from datetime import datetime
+from functools import partial
 from pathlib import Path
 from types import FrameType
 from typing import Any, Literal
@@ -20,7 +21,7 @@ import torch
 
 from rayfl.configuration import dump
 from rayfl.data import Data, EmbeddedDigits, FederatedData
-from rayfl.engine.base import Engine, Session
+from rayfl.engine.base import Engine, Lost, Session
 from rayfl.engine.host import Plan, Report, Scores, bind
 from rayfl.engine.ray_engine import Ray
 from rayfl.errors import UserError
@@ -37,6 +38,10 @@ from rayfl.training import Net, Training
 
 # Defaults may be shared: a run works on copies, and none of its steps changes them.
 DEFAULT_METHOD, DEFAULT_DATA, DEFAULT_TRAINING, DEFAULT_ENGINE = FedBN(), EmbeddedDigits(), Training(), Ray()
+
+
+AfterRound = Callable[[Mapping[str, Any], Callable[[], None]], None]
+"""Called with the metrics line of a round that is over, and a function that writes a checkpoint after it."""
 
 
 class Federation:
@@ -58,8 +63,8 @@ class Federation:
         eval_every: rounds between two evaluations of all clients; 0 evaluates never.
         protocol: what is scored when, and which figure is the headline: ``default`` or a paper's preset.
         checkpoint_every: rounds between two checkpoints; one is also written at the end. 0 writes none.
-        on_bad_update: what an update with NaN or infinity does: ``stop`` the run, or ``drop`` the client's
-            update of this round.
+        on_bad_update: what an update with NaN or infinity does, a client that raises, or one that exceeds
+            ``engine.client_timeout``: ``stop`` the run, or ``drop`` the client's update of this round.
         seed: of everything random.
         output: the run folder; by default a fresh ``runs/<time>-<method>``.
         tensorboard: whether to write TensorBoard events.
@@ -122,6 +127,7 @@ class Federation:
         self.cell = cell
         self._protocol = find_protocol(protocol)
         self._resumes = False
+        self.after_round: AfterRound | None = None
 
     # ---- running
 
@@ -151,13 +157,7 @@ class Federation:
         data = self.engine.share(data)
         with self.engine.open(plan, data) as session, Progress(self.rounds, start, self.quiet) as progress:
             folder = self._open(folder_path, start, data)
-            scores = Standing(data, manifest.progress if manifest else {})
-            if manifest:
-                session.restore(folder_path / "checkpoints", manifest)
-            stopped = self._rounds(start, session, folder, scores, progress)
-            remark = self.method.remark(session.figures())
-        if remark:
-            _warn(remark)
+            stopped = self._carry_out(manifest, session, folder, progress)
         if stopped is None:
             result = folder.finish()
             if not self.quiet:
@@ -168,48 +168,85 @@ class Federation:
             print(f"Stopped before round {stopped + 1} of {self.rounds}; go on with --resume {folder_path}")
         return Result.load(folder_path)
 
+    def _carry_out(
+        self, manifest: Manifest | None, session: Session, folder: RunFolder, progress: Progress
+    ) -> int | None:
+        """Run the rounds that are left; where processes die, go back to the newest checkpoint and replay.
+
+        Returns:
+            None, or the round before which a signal has stopped the run.
+        """
+        with _asked_to_stop() as asked:
+            while True:
+                try:
+                    session.restore(folder.path / "checkpoints", manifest)
+                    stopped = self._rounds(manifest, session, folder, progress, asked)
+                    session.settle()
+                    if remark := self.method.remark(session.figures()):
+                        _warn(remark)
+                    return stopped
+                except Lost as lost:
+                    session.clear(lost)
+                    manifest = self._roll_back(lost, folder, progress)
+                    if asked.is_set():
+                        return manifest.round if manifest else 0
+
+    def _roll_back(self, lost: Lost, folder: RunFolder, progress: Progress) -> Manifest | None:
+        """Take the records back to the newest intact checkpoint, or to the start where there is none."""
+        manifest = self._manifest(folder.path)
+        start = manifest.round if manifest else 0
+        folder.truncate(start)
+        folder.append_engine({"lost": str(lost), "back_to": start})
+        progress.go_back(start)
+        _warn(f"{lost}; going on from {f'the checkpoint after {start} rounds' if manifest else 'the start'}")
+        return manifest
+
     def _rounds(
         self,
-        start: int,
+        manifest: Manifest | None,
         session: Session,
         folder: RunFolder,
-        scores: Standing,
         progress: Progress,
+        asked: threading.Event,
     ) -> int | None:
-        """Run the rounds; return None, or the round before which a signal has stopped the run."""
+        """Run the rounds after a checkpoint; return None, or the one before which a signal has stopped."""
         checkpoints = folder.path / "checkpoints"
+        scores = Standing(session.data, manifest.progress if manifest else {})
         began = time.perf_counter()
-        with _asked_to_stop() as asked:
-            for round in range(start, self.rounds):
-                evaluates = self._protocol.evaluates(round, self.rounds, self.eval_every)
-                scores.before_first_round(round, session, self._scores_untrained)
-                report = session.train(
-                    round,
-                    self.engine.blocks(self.cohort(round, session.data.seen)),
-                    self.on_bad_update,
-                    scores.parts if self._scores_training(evaluates) else (),
-                )
-                trained = time.perf_counter()
-                scores.after_training(report)
-                record = _record(round, report, session.data)
-                if evaluates:
-                    current = session.evaluate(round, range(session.data.seen), scores.parts)
-                    record["evaluation"] = scores.evaluation(current, self._protocol.point)
-                    if session.data.unseen:
-                        record["evaluation"] |= scores.unseen(session.unseen(round))
-                if figures := session.figures():
-                    record["figures"] = figures
-                folder.append_metrics(record)
-                progress.update(round_figures(record, folder.population, self._protocol))
-                began, before = time.perf_counter(), began
-                times = {"seconds": began - before, "train_seconds": trained - before}
-                folder.append_engine({"round": round, **times, **asdict(session.facts)})
-                last = round == self.rounds - 1
-                due = self.checkpoint_every and ((round + 1) % self.checkpoint_every == 0 or last)
-                if due or (asked.is_set() and not last):
-                    session.save(checkpoints, round + 1, scores.progress())
-                if asked.is_set() and not last:
-                    return round + 1
+        for round in range(manifest.round if manifest else 0, self.rounds):
+            evaluates = self._protocol.evaluates(round, self.rounds, self.eval_every)
+            scores.before_first_round(round, session, self._scores_untrained)
+            report = session.train(
+                round,
+                self.engine.blocks(self.cohort(round, session.data.seen)),
+                self.on_bad_update,
+                scores.parts if self._scores_training(evaluates) else (),
+            )
+            trained = time.perf_counter()
+            scores.after_training(report)
+            record = _record(round, report, session.data)
+            if evaluates:
+                current = session.evaluate(round, range(session.data.seen), scores.parts)
+                record["evaluation"] = scores.evaluation(current, self._protocol.point)
+                if session.data.unseen:
+                    record["evaluation"] |= scores.unseen(session.unseen(round))
+            if figures := session.figures():
+                record["figures"] = figures
+            if report.bad:
+                _warn(_dropped_text(round, report.bad))
+            folder.append_metrics(record)
+            progress.update(round_figures(record, folder.population, self._protocol))
+            began, before = time.perf_counter(), began
+            times = {"seconds": began - before, "train_seconds": trained - before}
+            folder.append_engine({"round": round, **times, **asdict(session.facts)})
+            last = round == self.rounds - 1
+            due = self.checkpoint_every and ((round + 1) % self.checkpoint_every == 0 or last)
+            if due or (asked.is_set() and not last):
+                session.save(checkpoints, round + 1, scores.progress())
+            if self.after_round is not None:
+                self.after_round(record, partial(session.save, checkpoints, round + 1, scores.progress()))
+            if asked.is_set() and not last:
+                return round + 1
         return None
 
     def federated_data(self) -> FederatedData:
@@ -250,6 +287,7 @@ class Federation:
             threads=engine.threads,
             channels_last=engine.memory_format == "channels_last",
             deterministic=engine.deterministic,
+            client_timeout=engine.client_timeout,
         )
 
     def _check(self, plan: Plan, data: FederatedData) -> None:
@@ -448,6 +486,12 @@ def _record(round: int, report: Report, data: FederatedData) -> dict[str, Any]:
         "up": report.up,
         "down": report.down,
     }
+
+
+def _dropped_text(round: int, bad: dict[int, str]) -> str:
+    first, *others = sorted(bad)
+    more = f", and {len(others)} more clients" if others else ""
+    return f"round {round}: the update of client {first} is dropped: {bad[first]}{more}"
 
 
 def _warn(text: str) -> None:

@@ -41,8 +41,7 @@ class ClientActor:
 
     def ready(self) -> dict[str, Any]:
         """Return where this actor runs."""
-        context = ray.get_runtime_context()
-        return {"node": context.get_node_id(), "pid": os.getpid(), "gpus": ray.get_gpu_ids()}
+        return _where()
 
     def train(
         self,
@@ -50,6 +49,7 @@ class ClientActor:
         download: Download,
         blocks: Sequence[Block],
         score_parts: Sequence[str],
+        drop: bool,
         *arrivals: Packed,
     ) -> tuple[dict[str, Folded], tuple[Report, bool, int, int]]:
         """Take in the clients that moved here, then train the blocks.
@@ -61,7 +61,7 @@ class ClientActor:
         for rows in arrivals:
             self.host.put(unpack(rows))
         down, each = _unpacked(download)
-        folded, report = self.host.train(round, down, each, blocks, score_parts)
+        folded, report = self.host.train(round, down, each, blocks, score_parts, drop)
         keeps = any(i in self.host.states for i in report.ids)
         return folded, (report, keeps, download[0].nbytes, sum(f.nbytes for f in folded.values()))
 
@@ -119,8 +119,9 @@ class ServerActor:
     def __init__(self, plan: Plan, data: FederatedData) -> None:
         self.server = Server(plan, data)
 
-    def ready(self) -> None:
-        """Return when the actor is up."""
+    def ready(self) -> dict[str, Any]:
+        """Return where this actor runs."""
+        return _where()
 
     def download(self, ids: Sequence[int]) -> Download:
         """Return what clients receive; Ray keeps it in the object store once for all actors of a node."""
@@ -142,6 +143,11 @@ class ServerActor:
     def restore(self, folder: str, name: str) -> None:
         """Take up the server state in a file."""
         self.server.state = Checkpoints(Path(folder)).read(name)
+
+
+def _where() -> dict[str, Any]:
+    node = ray.get_runtime_context().get_node_id()
+    return {"node": node, "pid": os.getpid(), "gpus": ray.get_gpu_ids()}
 
 
 def _unpacked(download: Download) -> tuple[State, dict[int, State]]:

@@ -25,6 +25,10 @@ class BadUpdate(UserError):
     """A client's update cannot be used, and the run's policy is to stop."""
 
 
+class Lost(UserError):
+    """Processes of a federation are gone, and with them the state that they held."""
+
+
 class Engine(ABC):
     """Base of the engines.
 
@@ -37,6 +41,8 @@ class Engine(ABC):
             ``contiguous``, or ``auto``: channels_last in a loop on the CPU, where it is faster.
         stack: clients per stacked call, at least 1.
         deterministic: whether to allow deterministic GPU kernels only.
+        client_timeout: seconds that a client may take to train in a round, above 0; without a limit if not
+            given. A client that takes longer has a bad update. Results then depend on time.
     """
 
     def __init__(
@@ -47,7 +53,12 @@ class Engine(ABC):
         memory_format: Literal["auto", "contiguous", "channels_last"] = "auto",
         stack: int = 32,
         deterministic: bool = False,
+        client_timeout: float | None = None,
     ) -> None:
+        if client_timeout is not None and not 0 < client_timeout < float("inf"):
+            raise UserError(
+                f"engine.client_timeout is {client_timeout}: it must be a number of seconds above 0"
+            )
         if threads < 1:
             raise UserError(f"engine.threads is {threads}: it must be at least 1")
         if stack < 1:
@@ -58,6 +69,7 @@ class Engine(ABC):
         self.memory_format = memory_format
         self.stack = stack
         self.deterministic = deterministic
+        self.client_timeout = client_timeout
 
     def resolve(self) -> None:
         """Replace every ``auto`` by what it means here, so that the configuration that is kept says it.
@@ -121,6 +133,7 @@ class Facts:
         bytes_down: bytes of the one download object.
         bytes_up: bytes of all folded uploads.
         busy: seconds of training per actor.
+        dropped: what was wrong with updates that were not used, by client.
     """
 
     actors: list[int] = field(default_factory=list)
@@ -128,6 +141,7 @@ class Facts:
     bytes_down: int = 0
     bytes_up: int = 0
     busy: list[float] = field(default_factory=list)
+    dropped: dict[int, str] = field(default_factory=dict)
 
 
 class Session(ABC):
@@ -165,14 +179,18 @@ class Session(ABC):
         Args:
             round: from 0.
             blocks: the cohort, as ``Engine.blocks`` has cut it.
-            on_bad_update: whether a bad update stops the run or leaves its client out of this round.
+            on_bad_update: whether a bad update stops the run or leaves its client out of this round; and
+                whether an exception in a client's training is raised, or counts as a bad update.
             score_parts: parts of the data on which each client is scored right after its training.
 
         Raises:
-            BadUpdate: an update is not finite or has diverged, and the policy is to stop.
+            BadUpdate: an update is not finite, has diverged or has not come in time, and the policy is to
+                stop.
+            Lost: processes are gone, here as in everything else that a session does.
         """
-        parts, report = self._train(round, blocks, score_parts)
+        parts, report = self._train(round, blocks, score_parts, on_bad_update == "drop")
         report.sort()
+        self.facts.dropped = dict(sorted(report.bad.items()))
         if report.bad and on_bad_update == "stop":
             raise BadUpdate(_bad_update_text(round, report.bad))
         self._changed.update(i for i in report.ids if i not in report.bad)
@@ -183,9 +201,9 @@ class Session(ABC):
 
     @abstractmethod
     def _train(
-        self, round: int, blocks: Sequence[Block], score_parts: Sequence[str]
+        self, round: int, blocks: Sequence[Block], score_parts: Sequence[str], drop: bool
     ) -> tuple[list[Any], Report]:
-        """Return what the processes have folded, and what they report."""
+        """Return what the processes have folded, and what they report; see ``Host.train``."""
 
     @abstractmethod
     def _aggregate(self, cohort: Cohort, parts: list[Any]) -> None:
@@ -223,10 +241,23 @@ class Session(ABC):
     def _save(self, folder: Path, numbers: Sequence[int]) -> tuple[str, dict[int, str]]:
         """Write the server's state and the client files of these numbers; return the files' names."""
 
-    def restore(self, folder: Path, manifest: Manifest) -> None:
-        """Take up the state of a checkpoint."""
-        self._files = dict(manifest.clients)
-        self._restore(folder, manifest)
+    def restore(self, folder: Path, manifest: Manifest | None) -> None:
+        """Take up the state of a checkpoint, or without one the state before the first round.
+
+        Processes that are not running are started; those that run must not have done anything yet.
+        """
+        self._changed = set()
+        self._files = dict(manifest.clients) if manifest else {}
+        if manifest:
+            self._restore(folder, manifest)
+
+    def clear(self, lost: Lost) -> None:
+        """Stop what is left after a loss, so that ``restore`` can start anew.
+
+        Raises:
+            UserError: this has happened too often.
+        """
+        raise lost
 
     @abstractmethod
     def _restore(self, folder: Path, manifest: Manifest) -> None:
@@ -247,5 +278,6 @@ def _bad_update_text(round: int, bad: dict[int, str]) -> str:
     more = f" ({len(others)} more clients have bad updates: {others[:10]})" if others else ""
     return (
         f"round {round}: client {first}: {bad[first]}{more}. The run stops with its last checkpoint intact. "
-        "Try a smaller training.lr or training.clip, or on_bad_update=drop to leave such updates out"
+        "on_bad_update=drop leaves such updates out; where training has diverged, try a smaller training.lr "
+        "or training.clip"
     )

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import math
 import os
+import signal
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
+from types import FrameType
 from typing import Any, Literal
 
 import torch
@@ -50,6 +53,7 @@ class Plan:
         threads: torch threads of every process.
         channels_last: whether training uses the channels-last memory layout.
         deterministic: whether GPUs may use deterministic kernels only.
+        client_timeout: seconds that a client may train in a round; None for no limit.
     """
 
     method: Method
@@ -61,6 +65,11 @@ class Plan:
     threads: int = 1
     channels_last: bool = False
     deterministic: bool = False
+    client_timeout: float | None = None
+
+
+class TimeUp(Exception):
+    """A client has taken too long."""
 
 
 @dataclass
@@ -68,11 +77,12 @@ class Report:
     """What a round tells about the clients that were trained; small, and the only thing the driver sees.
 
     All lists are parallel to ``ids``; ``up`` and ``down`` are bytes by payload key. ``bad`` says what is
-    wrong with an update; ``idle`` are clients whose fits took no step: their uploads have no weight.
+    wrong with an update, or why there is none (its loss is None then, and it counts no steps and no bytes);
+    ``idle`` are clients whose fits took no step: their uploads have no weight.
     """
 
     ids: list[int] = field(default_factory=list)
-    loss: list[float] = field(default_factory=list)
+    loss: list[float | None] = field(default_factory=list)
     steps: list[int] = field(default_factory=list)
     up: dict[str, list[int]] = field(default_factory=dict)
     down: dict[str, list[int]] = field(default_factory=dict)
@@ -102,7 +112,7 @@ class Report:
             for key, values in columns.items():
                 columns[key] = [values[k] for k in order]
 
-    def add(self, id: int, loss: float, steps: int, down: dict[str, int], up: dict[str, int]) -> None:
+    def add(self, id: int, loss: float | None, steps: int, down: dict[str, int], up: dict[str, int]) -> None:
         """Add a client."""
         for columns, own in ((self.down, down), (self.up, up)):
             for key in own:
@@ -169,6 +179,7 @@ class Host:
         each: dict[int, State],
         blocks: Sequence[Block],
         score_parts: Sequence[str] = (),
+        drop: bool = False,
     ) -> tuple[dict[str, Folded], Report]:
         """Train the clients of some blocks, keep their new state, and fold their uploads.
 
@@ -178,6 +189,7 @@ class Host:
             each: what single clients receive besides.
             blocks: whose turn it is.
             score_parts: parts of the data on which to score each client right after its training.
+            drop: whether an exception in a client's training is reported as a bad update, and not raised.
         """
         down = _on(down, self.device)
         fold, report = Fold(self.method.uploads), Report()
@@ -185,7 +197,7 @@ class Host:
             began = time.perf_counter()
             ids = [i for i in block if len(self.data.shards[i].train)]
             for group in [ids] if self.plan.execution == "stacked" else [[i] for i in ids]:
-                self._train_group(round, down, each, group, score_parts, fold, report)
+                self._train_group(round, down, each, group, score_parts, fold, report, drop)
             fold.end_block()
             report.seconds[block] = time.perf_counter() - began
         return fold.parts, report
@@ -199,13 +211,32 @@ class Host:
         score_parts: Sequence[str],
         fold: Fold,
         report: Report,
+        drop: bool,
     ) -> None:
         clients = [self.client(i, round) for i in ids]
-        states = [self.state(i, c) for i, c in zip(ids, clients, strict=True)]
         downs = [{**down, **_on(each[i], self.device)} if i in each else down for i in ids]
         fits: list[list[Fitted]] = [[] for _ in ids]
-        updates = [self.method.local_update(c, s, d) for c, s, d in zip(clients, states, downs, strict=True)]
-        results = self._run(updates, lambda k, fitted: fits[k].append(fitted))
+        limit = self.plan.client_timeout
+        try:
+            with _at_most(limit and limit * len(ids)):
+                updates = [
+                    self.method.local_update(c, self.state(c.id, c), d)
+                    for c, d in zip(clients, downs, strict=True)
+                ]
+                results = self._run(updates, lambda k, fitted: fits[k].append(fitted))
+        except UserError:
+            raise
+        except Exception as error:
+            if not drop and not isinstance(error, TimeUp):
+                error.add_note(f"raised while client {', '.join(map(str, ids))} trained in round {round}")
+                raise
+            if len(ids) > 1:  # one by one, to find out whose fault it is
+                for i in ids:
+                    self._train_group(round, down, each, [i], score_parts, fold, report, drop)
+                return
+            report.add(ids[0], None, 0, {}, {})
+            report.bad[ids[0]] = _failure_text(error, limit)
+            return
         for k, (i, (up, state)) in enumerate(zip(ids, results, strict=True)):
             samples = clients[k].samples
             losses, steps = [f.loss for f in fits[k]], sum(f.steps for f in fits[k])
@@ -371,6 +402,38 @@ def bind(method: Method, plan: Plan, data: FederatedData) -> list[Net]:
         method.check_nets(nets)
     method.bind(nets[names[0]], data.seen, plan.seed)
     return [nets[name] for name in names]
+
+
+def _failure_text(error: Exception, limit: float | None) -> str:
+    """Say in one line why there is no update."""
+    if isinstance(error, TimeUp):
+        return f"has not returned within {limit:g} s (engine.client_timeout)"
+    return f"has raised {type(error).__name__}: {error}".splitlines()[0]
+
+
+@contextmanager
+def _at_most(seconds: float | None) -> Iterator[None]:
+    """Raise ``TimeUp`` in the body after so many seconds, and again every second should it be caught there.
+
+    It interrupts Python code; a native call that hangs is interrupted when it returns.
+    """
+    if not seconds:
+        yield
+        return
+
+    def interrupt(number: int, frame: FrameType | None) -> None:
+        raise TimeUp
+
+    before = signal.signal(signal.SIGALRM, interrupt)
+    try:
+        try:
+            signal.setitimer(signal.ITIMER_REAL, seconds, 1.0)
+            yield
+        finally:
+            signal.setitimer(signal.ITIMER_REAL, 0.0)
+    finally:  # also where the time was up just now
+        signal.setitimer(signal.ITIMER_REAL, 0.0)
+        signal.signal(signal.SIGALRM, before)
 
 
 def _prepare_gpu(deterministic: bool) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Sequence
 from copy import deepcopy
 from dataclasses import replace
@@ -41,15 +42,19 @@ class InlineSession(Session):
 
     def __init__(self, plan: Plan, data: FederatedData) -> None:
         super().__init__(plan, data)
+        if plan.client_timeout and threading.current_thread() is not threading.main_thread():
+            raise UserError(
+                "engine.client_timeout needs a signal, and Inline gets none outside the main thread"
+            )
         self._threads_before = torch.get_num_threads()
         self._server = Server(_own(plan), data)
         self._host = Host(_own(plan), data)
 
     def _train(
-        self, round: int, blocks: Sequence[Block], score_parts: Sequence[str]
+        self, round: int, blocks: Sequence[Block], score_parts: Sequence[str], drop: bool
     ) -> tuple[list[dict[str, Folded]], Report]:
         down, each = self._server.download([i for block in blocks for i in block])
-        folded, report = self._host.train(round, down, each, blocks, score_parts)
+        folded, report = self._host.train(round, down, each, blocks, score_parts, drop)
         self.facts = Facts(actors=[len(report.ids)], busy=[sum(report.seconds.values())])
         return [folded], report
 

@@ -32,6 +32,7 @@ def request(
     clients_per_actor: int | None,
     cpus_per_actor: float | None,
     gpus_per_actor: float,
+    shrink: bool = False,
 ) -> Request:
     """Work out how many actors there are, and see that they fit.
 
@@ -42,9 +43,10 @@ def request(
         clients_per_actor: as asked for; None for as many as it takes.
         cpus_per_actor: as asked for; None for one, or less where there are more actors than CPUs.
         gpus_per_actor: as asked for.
+        shrink: whether to make do with as many as fit, where these are fewer.
 
     Raises:
-        UserError: they do not fit; the message has the arithmetic.
+        UserError: they do not fit, or with ``shrink`` not even one; the message has the arithmetic.
     """
     if clients_per_actor is not None:
         count = math.ceil(clients / clients_per_actor)
@@ -56,10 +58,15 @@ def request(
     else:
         count = max(1, sum(int(node.get("CPU", 0.0) / (cpus_per_actor or 1.0)) for node in nodes))
     count = min(count, clients) if actors is None else count
+    if shrink:
+        least = 0.001 if cpus_per_actor is None else cpus_per_actor
+        room = sum(_fitting(node, least, gpus_per_actor) for node in nodes)
+        count = max(1, int(min(count, room)))
     share = _cpu_share(nodes, count, gpus_per_actor) if cpus_per_actor is None else cpus_per_actor
     wanted = Request(count, share, gpus_per_actor)
     _refuse_too_large(wanted, nodes)
-    _refuse_without_memory(wanted, nodes, clients_per_actor)
+    if not shrink:
+        _refuse_without_memory(wanted, nodes, clients_per_actor)
     return wanted
 
 

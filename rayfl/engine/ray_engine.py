@@ -31,6 +31,13 @@ class Ray(Engine):
         memory_format: as for ``Inline``.
         stack: as for ``Inline``.
         deterministic: as for ``Inline``.
+        client_timeout: as for ``Inline``.
+        recoveries: how often in a row, without getting to another checkpoint, the federation goes on after
+            processes have died; 0 stops at the first death.
+
+    Attributes:
+        in_group: whether the actors go into the placement group of this process, a bundle each, instead of
+            one of their own; sweeps set it for their trials.
     """
 
     def __init__(
@@ -47,8 +54,10 @@ class Ray(Engine):
         memory_format: Literal["auto", "contiguous", "channels_last"] = "auto",
         stack: int = 32,
         deterministic: bool = False,
+        client_timeout: float | None = None,
+        recoveries: int = 5,
     ) -> None:
-        super().__init__(execution, device, threads, memory_format, stack, deterministic)
+        super().__init__(execution, device, threads, memory_format, stack, deterministic, client_timeout)
         for name, value, fine, allowed in [
             ("actors", actors, actors == "auto" or actors >= 1, "auto or at least 1"),
             (
@@ -69,6 +78,7 @@ class Ray(Engine):
                 0 <= gpus_per_actor <= 1 or (gpus_per_actor > 1 and float(gpus_per_actor).is_integer()),
                 "between 0 and 1, or a whole number",
             ),
+            ("recoveries", recoveries, recoveries >= 0, "at least 0 (0: stop at the first death)"),
         ]:
             if not fine:
                 raise UserError(f"engine.{name} is {value!r}: it must be {allowed}")
@@ -80,6 +90,8 @@ class Ray(Engine):
         self.gpus_per_actor = gpus_per_actor
         self.address = address
         self.dashboard = dashboard
+        self.in_group = False
+        self.recoveries = recoveries
 
     def resolve(self) -> None:
         """Replace every ``auto``; see ``Engine.resolve``."""

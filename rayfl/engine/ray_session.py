@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import logging
+import math
 import socket
+import sys
 import threading
+import time
 from collections.abc import Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
@@ -14,13 +17,22 @@ from typing import Any
 
 import numpy as np
 import ray
-from ray.exceptions import GetTimeoutError, RayActorError, RayTaskError
-from ray.util.placement_group import placement_group, remove_placement_group
+from ray.exceptions import (
+    GetTimeoutError,
+    NodeDiedError,
+    ObjectLostError,
+    OutOfMemoryError,
+    RayActorError,
+    RayError,
+    RayTaskError,
+    WorkerCrashedError,
+)
+from ray.util.placement_group import get_current_placement_group, placement_group, remove_placement_group
 from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
 from rayfl.data import FederatedData
 from rayfl.engine.actors import ClientActor, ServerActor
-from rayfl.engine.base import Facts, Session, clients_of
+from rayfl.engine.base import Facts, Lost, Session, clients_of
 from rayfl.engine.host import Block, Plan, Report, Scores
 from rayfl.engine.placement import Request, place, request
 from rayfl.engine.ray_engine import Ray
@@ -30,6 +42,12 @@ from rayfl.record.checkpoint import Manifest
 
 WAIT = 15.0
 """Seconds after which resources that the cluster has, but does not hand out, count as taken."""
+LOOK = 5.0
+"""Seconds between two looks for hosts that have joined the cluster."""
+SLACK = 60.0
+"""Seconds that an actor may be later than the time limits of its clients allow."""
+GONE = (RayActorError, ObjectLostError, NodeDiedError, WorkerCrashedError, OutOfMemoryError)
+"""What Ray raises when a process or a host is gone, or what it has held."""
 
 
 class Cluster:
@@ -65,14 +83,20 @@ class Cluster:
     def share(self, data: FederatedData) -> FederatedData:
         """Put the data into the object store; return a view of what is there.
 
-        Images in a cache file stay there, and every process of this host maps them; where there are more hosts
-        they travel, once to each.
+        Images in a cache file stay there, and every process of this host maps them; where there are more
+        hosts they travel, once to each.
         """
-        if sum(node["Alive"] for node in ray.nodes()) > 1:
+        self._travels = sum(node["Alive"] for node in ray.nodes()) > 1
+        if self._travels:
             data = replace(data, pool=replace(data.pool, images=np.asarray(data.pool.images)))
         self.shared = ray.put(data)
         view: FederatedData = ray.get(self.shared)
         return view
+
+    def reach_all(self, data: FederatedData) -> None:
+        """See that images in a cache file reach hosts that have joined since the data were shared."""
+        if not self._travels and type(data.pool.images) is not np.ndarray:
+            self.share(data)
 
     def abandon(self) -> None:
         """Give the cluster up before it was used: whoever waits for an error message need not wait for it."""
@@ -111,70 +135,103 @@ class RaySession(Session):
 
     def __init__(self, engine: Ray, cluster: Cluster, plan: Plan, data: FederatedData) -> None:
         super().__init__(plan, data)
+        self._engine = engine
         self._cluster = cluster
-        self._group: Any = None
-        self._under_way: list[Any] = []
-        self._actors: list[Any] = []
-        self._server: Any = None
-        try:
-            wanted = request(
-                [node["Resources"] for node in ray.nodes() if node["Alive"]],
-                len(data.shards),
-                None if engine.actors == "auto" else engine.actors,
-                None if engine.clients_per_actor == "auto" else engine.clients_per_actor,
-                None if engine.cpus_per_actor == "auto" else engine.cpus_per_actor,
-                engine.gpus_per_actor,
-            )
-            self._start(wanted, plan, data)
-        except BaseException:
-            self.close()
-            raise
-        self._home: dict[int, int] = {}  # client -> the actor that holds its state
+        self._losses = 0  # since the last checkpoint
         self._rate = 1.0  # seconds per training sample, over all clients
         self._speed: dict[int, float] = {}  # client -> seconds per training sample, measured
         self._one_download = type(plan.method).download_for is Method.download_for
         self._has_figures = type(plan.method).figures is not Method.figures
-        self._downloads: dict[tuple[int, ...], Any] = {}  # of the newest server state
+        self._forget()
+        try:
+            while self._server is None:
+                try:
+                    self._start(shrink=False)
+                except Lost as lost:
+                    self.clear(lost)
+        except BaseException:
+            self.close()
+            raise
 
-    def _start(self, wanted: Request, plan: Plan, data: FederatedData) -> None:
-        bundle = {"CPU": wanted.cpus} | ({"GPU": wanted.gpus} if wanted.gpus else {})
-        bundle = {name: share for name, share in bundle.items() if share} or {"CPU": 0.001}
-        self._group = placement_group([bundle] * wanted.actors, strategy="PACK")
+    def _forget(self) -> None:
+        """Know of no process, and of nothing that processes hold."""
+        self._group: Any = None
+        self._actors: list[Any] = []
+        self._server: Any = None
+        self._joining: list[tuple[Any, Any]] = []  # actors that are coming up, and the sign that they are up
+        self._under_way: list[Any] = []
+        self._home: dict[int, int] = {}  # client -> the actor that holds its state
+        self._downloads: dict[tuple[int, ...], Any] = {}  # of the newest server state
+        self._look_at = time.monotonic() + LOOK
+
+    def _wanted(self, shrink: bool) -> Request:
+        engine = self._engine
+        return request(
+            [node["Resources"] for node in ray.nodes() if node["Alive"]],
+            len(self.data.shards),
+            None if engine.actors == "auto" else engine.actors,
+            None if engine.clients_per_actor == "auto" else engine.clients_per_actor,
+            None if engine.cpus_per_actor == "auto" else engine.cpus_per_actor,
+            engine.gpus_per_actor,
+            shrink,
+        )
+
+    def _start(self, shrink: bool) -> None:
+        """Start all processes; with ``shrink`` fewer than asked for where there is no room for more."""
+        self._request = self._reserve(self._wanted(shrink), shrink)
+        beside = {"scheduling_strategy": PlacementGroupSchedulingStrategy(self._group, 0)}
+        server = ray.remote(ServerActor).options(num_cpus=0, **(beside if self._engine.in_group else {}))
+        self._server = server.remote(self.plan, self._cluster.shared)
+        for k in range(self._request.actors):
+            place_here = PlacementGroupSchedulingStrategy(self._group, placement_group_bundle_index=k)
+            self._actors.append(self._new_actor(scheduling_strategy=place_here))
+        self.server_where, *self.where = self._get([a.ready.remote() for a in (self._server, *self._actors)])
+
+    def _reserve(self, wanted: Request, shrink: bool) -> Request:
+        """Reserve room for all actors together, so that federations that share a cluster cannot block."""
+        if self._engine.in_group:
+            self._group = get_current_placement_group()
+            ray.get(self._group.ready(), timeout=WAIT)
+            return wanted
+        self._group = placement_group([_bundle(wanted)] * wanted.actors, strategy="PACK")
         try:
             ray.get(self._group.ready(), timeout=WAIT)
         except GetTimeoutError:
+            if shrink and wanted.actors > 1:
+                remove_placement_group(self._group)
+                return self._reserve(replace(wanted, actors=wanted.actors // 2), shrink)
             free = ray.available_resources()
             raise UserError(
                 f"{wanted.actors} actors with {wanted.cpus:g} CPUs and {wanted.gpus:g} GPUs each fit the "
                 f"cluster, but others use it: {free.get('CPU', 0):g} CPUs and {free.get('GPU', 0):g} GPUs "
                 "are free. Wait until they are done, or ask for less"
             ) from None
-        server = ray.remote(ServerActor)
-        self._server = server.options(num_cpus=0).remote(plan, self._cluster.shared)
-        actor = ray.remote(ClientActor)
-        for k in range(wanted.actors):
-            place_here = PlacementGroupSchedulingStrategy(self._group, placement_group_bundle_index=k)
-            options = actor.options(
-                num_cpus=bundle.get("CPU", 0), num_gpus=wanted.gpus, scheduling_strategy=place_here
-            )
-            self._actors.append(options.remote(plan, self._cluster.shared, wanted.gpus))
-        self.where = self._get([a.ready.remote() for a in self._actors])
-        self._get([self._server.ready.remote()])
+        return wanted
+
+    def _new_actor(self, **options: Any) -> Any:
+        cpus, gpus = _bundle(self._request).get("CPU", 0), self._request.gpus
+        actor = ray.remote(ClientActor).options(num_cpus=cpus, num_gpus=gpus, **options)
+        return actor.remote(self.plan, self._cluster.shared, gpus)
 
     # ---- a round
 
     def _train(
-        self, round: int, blocks: Sequence[Block], score_parts: Sequence[str]
+        self, round: int, blocks: Sequence[Block], score_parts: Sequence[str], drop: bool
     ) -> tuple[list[Any], Report]:
+        self._welcome()
         download = self._download([i for block in blocks for i in block])
         placed = place(blocks, self._cost, self._home_of, len(self._actors))
         arrivals, moved = self._move(placed)
         calls = [
-            self._actors[a].train.options(num_returns=2).remote(round, download, mine, score_parts, *rows)
+            self._actors[a]
+            .train.options(num_returns=2)
+            .remote(round, download, mine, score_parts, drop, *rows)
             for a, (mine, rows) in enumerate(zip(placed, arrivals, strict=True))
             if mine
         ]
-        replies = self._get([reply for _, reply in calls])
+        most = max(sum(map(len, mine)) for mine in placed)
+        limit = None if self.plan.client_timeout is None else 2 * most * self.plan.client_timeout + SLACK
+        replies = self._get([reply for _, reply in calls], limit)
         report, facts = Report(), Facts(moved=moved)
         for part, _, down, up in replies:
             report.merge(part)
@@ -276,6 +333,11 @@ class RaySession(Session):
 
     # ---- checkpoints
 
+    def save(self, folder: Path, round: int, progress: dict[str, Any]) -> None:
+        """Write a checkpoint; see ``Session.save``."""
+        super().save(folder, round, progress)
+        self._losses = 0
+
     def _save(self, folder: Path, numbers: Sequence[int]) -> tuple[str, dict[int, str]]:
         where = str(folder.resolve())  # actors on a cluster that was joined run in another folder
         server = self._server.save.remote(where)
@@ -293,6 +355,12 @@ class RaySession(Session):
         names = self._get(list(calls.values()))
         return self._get([server])[0], {n: name for n, name in zip(calls, names, strict=True) if name}
 
+    def restore(self, folder: Path, manifest: Manifest | None) -> None:
+        """Take up a state; see ``Session.restore``."""
+        if self._server is None:
+            self._start(shrink=True)
+        super().restore(folder, manifest)
+
     def _restore(self, folder: Path, manifest: Manifest) -> None:
         where = str(folder.resolve())
         restoring = self._server.restore.remote(where, manifest.server)
@@ -306,33 +374,82 @@ class RaySession(Session):
 
     # ---- the cluster
 
+    def clear(self, lost: Lost) -> None:
+        """Stop what is left: its state is of a round that cannot be completed."""
+        self._stop()
+        self._losses += 1
+        if self._losses > self._engine.recoveries:
+            often = f", {self._losses} times since the last checkpoint" if self._losses > 1 else ""
+            raise UserError(
+                f"{lost}{often}. The run stops with its last checkpoint intact: free memory or use fewer "
+                "actors, and go on with --resume"
+            ) from lost
+
+    def _welcome(self) -> None:
+        """Take in actors that have come up, and start some on hosts that have joined the cluster."""
+        coming, self._joining = self._joining, []
+        for actor, up in coming:
+            if not ray.wait([up], timeout=0)[0]:
+                self._joining.append((actor, up))
+                continue
+            try:
+                self.where.append(ray.get(up))
+                self._actors.append(actor)
+            except RayError as error:  # the federation runs without it
+                print(f"warning: {_death_text(error)}", file=sys.stderr)
+                self._look_at = math.inf
+        if time.monotonic() < self._look_at:
+            return
+        self._look_at = time.monotonic() + LOOK
+        with suppress(UserError):
+            new = self._wanted(shrink=True).actors - len(self._actors) - len(self._joining)
+            if new > 0:
+                self._cluster.reach_all(self.data)
+            for _ in range(new):
+                actor = self._new_actor()
+                self._joining.append((actor, actor.ready.remote()))
+
     def settle(self) -> None:
         """Wait for the last aggregation."""
         self._get([])
 
-    def _get(self, references: Sequence[Any]) -> list[Any]:
+    def _get(self, references: Sequence[Any], limit: float | None = None) -> list[Any]:
         under_way, self._under_way = self._under_way, []
         try:
-            found: list[Any] = ray.get([*under_way, *references])
+            found: list[Any] = ray.get([*under_way, *references], timeout=limit)
             return found[len(under_way) :]
-        except RayTaskError as error:
-            if isinstance(error.cause, UserError):
-                raise UserError(str(error.cause)) from None
+        except GetTimeoutError as error:
+            raise Lost(f"an actor has not answered for {limit:.0f} s") from error
+        except RayError as error:
+            cause = error.cause if isinstance(error, RayTaskError) else error
+            if isinstance(cause, RayActorError) and cause.actor_init_failed:
+                raise UserError(_death_text(cause)) from error
+            if isinstance(cause, GONE):
+                raise Lost(_death_text(cause)) from error
+            if isinstance(cause, UserError):
+                raise UserError(str(cause)) from None
             raise
-        except RayActorError as error:
-            raise UserError(_death_text(error)) from error
 
-    def close(self) -> None:
-        """Stop the actors, and the cluster if this session has started it."""
-        for actor in [*self._actors, self._server]:
+    def _stop(self) -> None:
+        for actor in [*self._actors, *(actor for actor, _ in self._joining), self._server]:
             if actor is not None:
                 with suppress(Exception):
                     ray.kill(actor)
-        self._actors, self._server = [], None
-        if self._group is not None:
+        if self._group is not None and not self._engine.in_group:
             with suppress(Exception):
                 remove_placement_group(self._group)
+        self._forget()
+
+    def close(self) -> None:
+        """Stop the actors, and the cluster if this session has started it."""
+        self._stop()
         self._cluster.close()
+
+
+def _bundle(wanted: Request) -> dict[str, float]:
+    """Return what an actor reserves, which cannot be nothing."""
+    bundle = {"CPU": wanted.cpus, "GPU": wanted.gpus}
+    return {name: share for name, share in bundle.items() if share} or {"CPU": 0.001}
 
 
 def _connect(engine: Ray) -> bool:
@@ -371,14 +488,14 @@ def _check_reachable(address: str) -> None:
         socket.create_connection((host.strip("[]"), int(port)), timeout=5).close()
 
 
-def _death_text(error: RayActorError) -> str:
-    """Say in one line why an actor has died, and what to do."""
+def _death_text(error: RayError) -> str:
+    """Say in one line why an actor has died or cannot start."""
     reason = str(error).strip().splitlines()[-1].removeprefix("rayfl.errors.UserError: ")
-    if not error.actor_init_failed:
-        return (
-            f"an actor died: {reason} The run stops with its last checkpoint intact: free memory or use "
-            "fewer actors, and go on with --resume"
-        )
+    if not getattr(error, "actor_init_failed", False):
+        reason = reason.split(" Worker exit type: SYSTEM_ERROR")[0].split(" Some common causes")[0]
+        facts = dict(line.strip().partition(": ")[::2] for line in str(error).splitlines())
+        who = ", ".join(facts[key] for key in ("class_name", "pid", "ip") if key in facts)
+        return f"an actor died: {reason.rstrip('.')}" + (f" ({who})" if who else "")
     hint = (
         ". Every host of the cluster must be able to import it: start the run from its folder, or set "
         "PYTHONPATH before Ray is started"

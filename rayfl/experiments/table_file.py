@@ -91,7 +91,7 @@ class Table:
             UserError: it cannot be read, or is no table file.
         """
         path = Path(path)
-        content = _read(path)
+        content = read_mapping(path, "table file")
         if odd := sorted(content.keys() - _KEYS):
             raise UserError(f"{path} has {odd[0]!r}, which no table file has: there are {', '.join(_KEYS)}")
         for key in ("table", "columns", "rows"):
@@ -125,7 +125,7 @@ class Table:
         chosen = self.rows[row]
         layers = (self.base, self.columns[column], chosen.settings, chosen.at.get(column, {}), changes or {})
         place = Cell(self.name, row, column, _worth_telling(changes or {}))
-        return _rooted(layered(*layers)) | {"cell": asdict(place)}
+        return rooted(layered(*layers)) | {"cell": asdict(place)}
 
     def choose(self, kind: str, names: Sequence[str] | None) -> list[str]:
         """Return the rows or columns of these names in the order of the file; all, where None are named.
@@ -174,8 +174,8 @@ def layered(*layers: Mapping[str, Any]) -> Settings:
     return merged
 
 
-def _rooted(settings: Settings) -> Settings:
-    """Add the folder of data sets from the environment, where the data are in files."""
+def rooted(settings: Settings) -> Settings:
+    """Add the folder of data sets from the environment, where the data are in files and nothing else is said."""
     root = os.environ.get("RAYFL_DATA")
     if not root or settings.get("data") in (None, "EmbeddedDigits", "Synthetic"):
         return settings
@@ -197,7 +197,8 @@ def unavailable(settings: Mapping[str, Any]) -> str | None:
 def expand(arguments: Sequence[str]) -> list[str]:
     """Put the options of a cell in the place of ``--config TABLE --row ROW --column COLUMN``.
 
-    Arguments without a table file are returned as they are. The column may be left out where there is one.
+    Arguments without a table file are returned as they are. Row and column may be left out where there is
+    one.
 
     Raises:
         UserError: the table has no such cell, or rows and columns are named without a table.
@@ -209,7 +210,7 @@ def expand(arguments: Sequence[str]) -> list[str]:
         given, others = reader.parse_known_args(list(arguments))
     except argparse.ArgumentError:
         return list(arguments)  # an option without its value: the real parser will say so
-    tables = [path for path in given.config if _is_table(Path(path))]
+    tables = [path for path in given.config if is_table(Path(path))]
     if not tables:
         if given.row or given.column:
             raise UserError("--row and --column choose a cell of a table: give its file with --config")
@@ -217,8 +218,8 @@ def expand(arguments: Sequence[str]) -> list[str]:
     if len(given.config) > 1:
         raise UserError(f"--config {tables[0]} is a table file: no other --config goes with it")
     table = Table.load(tables[0])
-    if not given.column and len(table.columns) == 1:
-        given.column = list(table.columns)
+    given.row = given.row or (list(table.rows) if len(table.rows) == 1 else [])
+    given.column = given.column or (list(table.columns) if len(table.columns) == 1 else [])
     for kind, names in (("row", given.row), ("column", given.column)):
         if len(names) != 1:
             known = ", ".join(table.choose(kind, None))
@@ -267,21 +268,31 @@ class _Loader(yaml.SafeLoader):
         return super().construct_mapping(node, deep)
 
 
-def _read(path: Path) -> dict[str, Any]:
+def read_mapping(path: Path, what: str) -> dict[str, Any]:
+    """Read a YAML file that maps names to something.
+
+    Args:
+        path: the file.
+        what: what it should be, for the message.
+
+    Raises:
+        UserError: it cannot be read, is no mapping, or has a name twice.
+    """
     try:
         content = yaml.load(path.read_text(), _Loader)
     except OSError as error:
         raise UserError(f"{path} cannot be read: {error.strerror}") from error
     except (yaml.YAMLError, UnicodeDecodeError) as error:
         where = f" in line {m.line + 1}" if (m := getattr(error, "problem_mark", None)) else ""
-        what = getattr(error, "problem", None)
-        raise UserError(f"{path} is not valid YAML{where}{f': {what}' if what else ''}") from error
+        problem = getattr(error, "problem", None)
+        raise UserError(f"{path} is not valid YAML{where}{f': {problem}' if problem else ''}") from error
     if not isinstance(content, dict):
-        raise UserError(f"{path} is not a table file: a mapping was expected")
+        raise UserError(f"{path} is not a {what}: a mapping was expected")
     return content
 
 
-def _is_table(path: Path) -> bool:
+def is_table(path: Path) -> bool:
+    """Return whether a file is a table of experiments."""
     try:
         content = yaml.safe_load(path.read_text())
     except (OSError, ValueError, yaml.YAMLError):

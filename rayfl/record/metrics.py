@@ -151,7 +151,7 @@ def summarise_view(
     if tests is None:
         return summary
     summary["evaluations"] = len(tests.rounds)
-    validation = counted_scores(history, protocol, _validated_at(point, protocol), view, "val")
+    validation = counted_scores(history, protocol, validated_at(point, protocol), view, "val")
     for choice in choices:
         chosen = _choose(choice, tests, validation, population, protocol, rounds)
         if chosen:
@@ -159,7 +159,7 @@ def summarise_view(
     return summary
 
 
-def _validated_at(point: str, protocol: Protocol) -> str:
+def validated_at(point: str, protocol: Protocol) -> str:
     """Return the point whose validation scores choose rounds: newcomers have none, so the others choose."""
     if not point.startswith("unseen"):
         return point

@@ -104,6 +104,13 @@ class Progress:
         else:
             self._line(done, parts)
 
+    def go_back(self, start: int) -> None:
+        """Show that the run goes on from an earlier round."""
+        self.start = start
+        self._began = time.monotonic()
+        if self._bar is not None:
+            self._bar.update(self._task, completed=start)
+
     def _line(self, done: int, parts: list[str]) -> None:
         now = time.monotonic()
         due = self._printed is None or now - self._printed >= self.interval

@@ -22,6 +22,7 @@ PRIVATE, PUBLIC = "10.77.0", "203.0.113"
 
 TOOLS = {
     "ip": "iproute2",
+    "nft": "nftables",
     "sshd": "openssh-server",
     "ssh": "openssh-client",
     "ssh-keygen": "openssh-client",
@@ -40,7 +41,8 @@ mount -t tmpfs tmpfs /dev/shm
 mount -t tmpfs tmpfs /run
 mkdir -p /run/sshd
 aside=/mnt
-for hidden in /tmp "$HOME_FOLDER"; do      # empty, but for what the test needs at its place
+for hidden in $HIDDEN; do                   # empty, but for what the test needs at its place
+    mkdir -p "$hidden"
     mount --rbind "$hidden" $aside
     mount -t tmpfs -o mode=1777 tmpfs "$hidden"
     for kept in $KEPT; do
@@ -52,7 +54,7 @@ for hidden in /tmp "$HOME_FOLDER"; do      # empty, but for what the test needs 
     done
     umount -l $aside
 done
-chmod 700 "$HOME_FOLDER"
+chmod 700 "$HOME"
 echo ready
 read -r go                                  # the network is there
 [ -z "${SSHD:-}" ] || $SSHD
@@ -69,7 +71,20 @@ def missing() -> str:
     if absent:
         return f"it needs Debian's {', '.join(absent)}"
     tried = subprocess.run(
-        ["unshare", "--fork", "--pid", "--net", "--mount", "--uts", "ip", "link", "add", "b", "type", "bridge"],
+        [
+            "unshare",
+            "--fork",
+            "--pid",
+            "--net",
+            "--mount",
+            "--uts",
+            "ip",
+            "link",
+            "add",
+            "rayfl",
+            "type",
+            "bridge",
+        ],
         capture_output=True,
         text=True,
     )
@@ -83,6 +98,7 @@ class Host:
     Args:
         name: its name.
         address: its private address.
+        public: its address of the internet.
         home: the home folder of its user, as the host sees it.
         first: the process that holds it.
         pid: its first process, as this machine counts.
@@ -90,14 +106,16 @@ class Host:
 
     name: str
     address: str
+    public: str
     home: Path
     first: subprocess.Popen[str]
     pid: int
 
     def command(self, *command: str) -> list[str]:
         """Return what runs a command on the host, with the environment of a new login."""
-        environment = ["env", "-i", f"HOME={self.home}", "USER=root", "TERM=dumb", f"PATH={PATH}"]
-        inside = ["--mount", "--net", "--pid", "--uts", f"--wd={self.home}"]
+        settings = [f"HOME={self.home}", "USER=root", "TERM=dumb", "LC_ALL=C.UTF-8", f"PATH={PATH}"]
+        environment = ["env", "-i", "-C", str(self.home), *settings]
+        inside = ["--mount", "--net", "--pid", "--uts"]
         return ["nsenter", f"--target={self.pid}", *inside, *environment, *command]
 
     def run(
@@ -121,10 +139,23 @@ class Host:
         script = f'mkdir -p "$(dirname {path})"; cat > {path}; chmod {mode:o} {path}'
         subprocess.run(self.command("sh", "-c", script), input=text, text=True, check=True)
 
-    def listening(self) -> set[str]:
-        """Return the addresses on which processes of the host listen for TCP, without ports."""
+    def ports(self) -> set[int]:
+        """Return the TCP ports on which processes of the host listen, on whatever address."""
         lines = self.run("ss", "--no-header", "--numeric", "--listening", "--tcp").stdout.splitlines()
-        return {line.split()[3].rpartition(":")[0] for line in lines}
+        return {int(line.split()[3].rpartition(":")[2]) for line in lines}
+
+    def reaches(self, address: str, ports: Sequence[int]) -> set[int]:
+        """Return the ports of an address to which this host can connect."""
+        script = (
+            "import socket, sys\n"
+            "for port in map(int, sys.argv[2:]):\n"
+            "    with socket.socket() as tried:\n"
+            "        tried.settimeout(1)\n"
+            "        if tried.connect_ex((sys.argv[1], port)) == 0:\n"
+            "            print(port)\n"
+        )
+        found = self.run(sys.executable, "-c", script, address, *map(str, ports)).stdout
+        return {int(port) for port in found.split()}
 
     def close(self) -> None:
         """End the host with everything on it."""
@@ -138,13 +169,16 @@ class Host:
 
 
 @contextlib.contextmanager
-def hosts(count: int, work: Path, kept: Sequence[Path]) -> Iterator[tuple[Host, list[Host]]]:
+def hosts(count: int, work: Path, project: Path) -> Iterator[tuple[Host, list[Host]]]:
     """Make a desk and hosts that it reaches by SSH, as root, with the key ``~/.ssh/rayfl_cluster``.
+
+    Root's home folder and ``/tmp`` are empty at first, and the hosts, unlike the desk, do not have the project.
+    All see this Python's environment.
 
     Args:
         count: number of hosts.
-        work: a folder for keys and settings, which every host sees.
-        kept: folders below ``/tmp`` or root's home that hosts must see; the rest of both is empty for them.
+        work: a folder for keys and settings, which the desk and all hosts share.
+        project: the project's folder.
 
     Yields:
         The desk, and the hosts.
@@ -152,9 +186,9 @@ def hosts(count: int, work: Path, kept: Sequence[Path]) -> Iterator[tuple[Host, 
     home = Path("~root").expanduser()
     key = work / "key"
     subprocess.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", str(key)], check=True)
-    seen = [work, Path(sys.prefix), Path(sys.base_prefix), Path(__file__).resolve().parents[2], *kept]
+    kept = [work, Path(sys.prefix), Path(sys.base_prefix)]
     with contextlib.ExitStack() as open_hosts:
-        desk = _start("desk", 1, home, "", seen)
+        desk = _start("desk", 1, home, "", [Path("/tmp"), home], [*kept, project])
         open_hosts.callback(desk.close)
         for bridge, network in [("private", PRIVATE), ("public", PUBLIC)]:
             _network(desk, "link", "add", bridge, "type", "bridge")
@@ -162,11 +196,13 @@ def hosts(count: int, work: Path, kept: Sequence[Path]) -> Iterator[tuple[Host, 
             _network(desk, "link", "set", bridge, "up")
         made = []
         for k in range(count):
-            host = _start(f"host{k}", 11 + k, home, _sshd(work, f"host{k}", f"{PRIVATE}.{11 + k}", key), seen)
+            sshd = _sshd(work, f"host{k}", f"{PRIVATE}.{11 + k}", key)
+            host = _start(f"host{k}", 11 + k, home, sshd, [Path("/tmp"), home, project], kept)
             open_hosts.callback(host.close)
             for bridge, network in [("private", PRIVATE), ("public", PUBLIC)]:
                 end = f"{bridge}{k}"
-                _network(desk, "link", "add", end, "type", "veth", "peer", "name", bridge, "netns", str(host.pid))
+                peer = ["type", "veth", "peer", "name", bridge, "netns", str(host.pid)]
+                _network(desk, "link", "add", end, *peer)
                 _network(desk, "link", "set", end, "master", bridge, "up")
                 _network(host, "address", "add", f"{network}.{11 + k}/24", "dev", bridge)
                 _network(host, "link", "set", bridge, "up")
@@ -177,7 +213,6 @@ def hosts(count: int, work: Path, kept: Sequence[Path]) -> Iterator[tuple[Host, 
             host.first.stdin.write("go\n")  # type: ignore[union-attr]
             host.first.stdin.flush()  # type: ignore[union-attr]
         desk.write("~/.ssh/rayfl_cluster", key.read_text())
-        desk.write("~/.ssh/rayfl_cluster.pub", key.with_suffix(".pub").read_text())
         yield desk, made
 
 
@@ -186,14 +221,17 @@ def _network(host: Host, *command: str) -> None:
     subprocess.run(["nsenter", f"--target={host.pid}", "--net", "ip", *command], check=True)
 
 
-def _start(name: str, number: int, home: Path, sshd: str, seen: Sequence[Path]) -> Host:
+def _start(
+    name: str, number: int, home: Path, sshd: str, hidden: Sequence[Path], kept: Sequence[Path]
+) -> Host:
     separate = ["--fork", "--kill-child", "--pid", "--net", "--mount", "--uts", "--propagation=private"]
     settings = {
         "PATH": PATH,
         "NAME": name,
-        "HOME_FOLDER": str(home),
+        "HOME": str(home),
         "SSHD": sshd,
-        "KEPT": " ".join(str(path.resolve()) for path in seen),
+        "HIDDEN": " ".join(str(path.resolve()) for path in hidden),
+        "KEPT": " ".join(str(path.resolve()) for path in kept),
     }
     first = subprocess.Popen(
         ["unshare", *separate, "bash", "-c", FIRST],
@@ -205,14 +243,16 @@ def _start(name: str, number: int, home: Path, sshd: str, seen: Sequence[Path]) 
     if first.stdout.readline() != "ready\n":  # type: ignore[union-attr]
         raise AssertionError(f"{name} does not start")
     [pid] = Path(f"/proc/{first.pid}/task/{first.pid}/children").read_text().split()
-    return Host(name, f"{PRIVATE}.{number}", home, first, int(pid))
+    return Host(name, f"{PRIVATE}.{number}", f"{PUBLIC}.{number}", home, first, int(pid))
 
 
 def _sshd(work: Path, name: str, address: str, key: Path) -> str:
     """Write the settings of a host's SSH server; return the command that starts it."""
     folder = work / name
     folder.mkdir()
-    subprocess.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", str(folder / "host_key")], check=True)
+    subprocess.run(
+        ["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", str(folder / "host_key")], check=True
+    )
     (folder / "sshd_config").write_text(
         f"ListenAddress {address}\nHostKey {folder}/host_key\nAuthorizedKeysFile {key}.pub\n"
         "PermitRootLogin prohibit-password\nPasswordAuthentication no\nKbdInteractiveAuthentication no\n"

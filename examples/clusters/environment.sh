@@ -1,0 +1,16 @@
+# What every login on a host of a cluster has. RAYFL_VENV, set before, names an environment that is there already.
+export RAYFL_VENV="${RAYFL_VENV:-$HOME/rayfl/.venv}"
+export PATH="$RAYFL_VENV/bin:$PATH"
+export PYTHONPATH="$HOME/rayfl"
+export RAY_AUTH_MODE=token
+ulimit -Sn "$(ulimit -Hn)"    # Ray opens many files
+
+# Ray's ports, which are chance otherwise, and all that listen on a host with them, most of them on every address.
+export RAYFL_RAY_PORTS="--object-manager-port=8076 --node-manager-port=8077 --dashboard-agent-grpc-port=8078
+    --metrics-export-port=8079 --runtime-env-agent-port=8080 --min-worker-port=10002 --max-worker-port=19999"
+export RAYFL_PORTS="6379, 8076-8080, 8265, 10001-19999, 44217, 44227, 52365"
+
+# Ray gives up when its parts take longer than 15 s to start, and tries a host that failed never again.
+up_to_three_times() {
+    "$@" || { ray stop; "$@"; } || { ray stop; "$@"; }
+}

@@ -1,0 +1,339 @@
+"""Command line: ``python -m rayfl.tune SPACE`` runs a sweep; ``--help`` lists the options."""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import signal
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import jsonargparse
+from rich.console import Console
+
+from rayfl.configuration import RESUMABLE, federation_from
+from rayfl.errors import UserError
+from rayfl.experiments.cells import Job
+from rayfl.experiments.progress import TableProgress
+from rayfl.experiments.table_file import Settings, layered, options, slug
+from rayfl.federation import Federation
+from rayfl.tune.outcome import best_of, points_table, result_of, write_all
+from rayfl.tune.space import Dimension, Point, Scheduler, Space
+
+SWEEP = "sweep.json"
+LOCK = "sweep.lock"
+
+
+def parser() -> jsonargparse.ArgumentParser:
+    """Return the parser of the command line."""
+    made = jsonargparse.ArgumentParser(
+        prog="python -m rayfl.tune",
+        allow_abbrev=False,
+        description="Run a sweep on Ray Tune: a federation for each point of a search space and each seed, "
+        "several at once. The best point is chosen on validation data and reported with test data.",
+    )
+    made.add_argument(
+        "space", metavar="SPACE", nargs="?", type=str | None, default=None,
+        help="the tune space, such as tune_spaces/fdse.yaml",
+    )  # fmt: skip
+    made.add_argument(
+        "--resume",
+        type=str | None,
+        default=None,
+        metavar="FOLDER",
+        help="go on with a sweep that was stopped or killed; finished trials are not repeated",
+    )
+    made.add_argument(
+        "--set",
+        nargs="+",
+        action="append",
+        type=str,
+        default=[],
+        metavar="KEY=VALUE",
+        help="options of rayfl.run for all trials, such as data.root=DATA engine.actors=1; they win over the "
+        f"base. With --resume only {', '.join(RESUMABLE[1:])}",
+    )
+    made.add_argument("--rounds", type=int | None, default=None, help="rounds; default: the base's")
+    made.add_argument("--seeds", type=int | None, default=None, help="number of seeds; default: the file's")
+    made.add_argument("--samples", type=int | None, default=None, help="random draws; default: the file's")
+    made.add_argument(
+        "--at_once", type=int | None, default=None, help="trials at once; default: what the cluster holds"
+    )
+    made.add_argument("--output", type=str | None, default=None, help="folder; default: runs/<sweep>")
+    made.add_argument("--list", action="store_true", help="list the points, and run nothing")
+    return made
+
+
+@dataclass(frozen=True)
+class Sweep:
+    """A sweep as ``sweep.json`` keeps it: everything that is needed to go on with it.
+
+    Attributes:
+        name: of the space.
+        title: of the space.
+        points: all of them.
+        seeds: every point is run with each.
+        metric: what is compared.
+        mode: whether large or small values of it are good.
+        best: whether a best point is chosen.
+        scheduler: how trials are cut short.
+        dimensions: what population based training changes; none otherwise.
+        at_once: trials at once; None for what the cluster holds.
+    """
+
+    name: str
+    title: str
+    points: list[Point]
+    seeds: list[int]
+    metric: Any
+    mode: Any
+    best: bool
+    scheduler: Scheduler
+    dimensions: list[Dimension]
+    at_once: int | None
+
+    @classmethod
+    def of(cls, space: Space, points: list[Point]) -> Sweep:
+        """Return the sweep of a space."""
+        changed = space.searches[0] if space.scheduler.name == "pbt" else ()
+        return cls(
+            space.name, space.title, points, list(space.seeds), space.metric, space.mode, space.best,
+            space.scheduler, list(changed), space.at_once,
+        )  # fmt: skip
+
+    @classmethod
+    def load(cls, folder: Path) -> Sweep:
+        """Read the sweep of a folder.
+
+        Raises:
+            UserError: there is none, or it is damaged.
+        """
+        path = folder / SWEEP
+        if not path.is_file():
+            raise UserError(
+                f"{folder} cannot be resumed: it is not the folder of a sweep (it has no {SWEEP})"
+            )
+        try:
+            content = json.loads(path.read_text())
+            content["points"] = [Point(**point) for point in content["points"]]
+            content["scheduler"] = Scheduler(**content["scheduler"])
+            content["dimensions"] = [
+                Dimension(**(d | {"values": tuple(d["values"])})) for d in content["dimensions"]
+            ]
+            return cls(**content)
+        except (OSError, ValueError, TypeError, KeyError) as error:
+            raise UserError(f"{path} is damaged: restore it from a copy, or start the sweep anew") from error
+
+    def save(self, folder: Path) -> None:
+        """Write the sweep."""
+        temporary = folder / (SWEEP + ".tmp")
+        temporary.write_text(json.dumps(asdict(self), indent=1) + "\n")
+        os.replace(temporary, folder / SWEEP)
+
+    def jobs(self, output: Path) -> dict[str, Job]:
+        """Return name -> trial; seeds come last, so that every point is there once before one is repeated."""
+        return {
+            f"{number:03d}-seed-{seed}": Job(
+                point.label,
+                point.settings["cell"]["column"],
+                seed,
+                point.rounds,
+                (output / "trials" / f"{number:03d}-{slug(point.label)[:80]}" / f"seed-{seed}").absolute(),
+                point.settings,
+            )
+            for seed in self.seeds
+            for number, point in enumerate(self.points)
+        }
+
+    def of_point(self, jobs: Mapping[str, Job], number: int) -> list[Job]:
+        """Return the trials of a point."""
+        return [jobs[f"{number:03d}-seed-{seed}"] for seed in self.seeds]
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the command line.
+
+    Returns:
+        0 when all trials are over, 1 if some have failed, 2 after an error of the user's, 130 if the sweep
+        was told to stop.
+    """
+    given = parser().parse_args(None if arguments is None else list(arguments))
+    try:
+        return run(given)
+    except UserError as error:
+        print(f"rayfl: error: {error}", file=sys.stderr)
+        return 2
+    except KeyboardInterrupt:
+        print("rayfl: interrupted", file=sys.stderr)
+        return 128 + signal.SIGINT
+
+
+def run(given: Any) -> int:
+    """Run a sweep as the parsed command line asks for; see :func:`main`."""
+    changes = _changes([text for texts in given.set for text in texts], given.rounds)
+    console = Console(highlight=False)
+    if given.resume is not None:
+        sweep, output = _resumed(given, changes), Path(given.resume)
+    else:
+        sweep, output = _new(given, changes)
+    console.print(f"{sweep.name}: {sweep.title}", style="bold", markup=False, soft_wrap=True)
+    trials = len(sweep.points) * len(sweep.seeds)
+    console.print(f"{len(sweep.points)} points, {trials} trials, in {output}", soft_wrap=True, markup=False)
+    if given.list:
+        for point in sweep.points:
+            console.print(point.label, soft_wrap=True, markup=False)
+        return 0
+    federation = federation_from(options(sweep.points[0].settings))
+    if given.resume is None:
+        check(sweep)
+        output.mkdir(parents=True, exist_ok=True)
+        sweep.save(output)
+    with _locked(output):
+        return _run(sweep, output, federation, console)
+
+
+def _run(sweep: Sweep, output: Path, federation: Federation, console: Console) -> int:
+    from rayfl.tune.sweep import Ended, Plan
+    from rayfl.tune.sweep import run as run_trials
+
+    jobs = sweep.jobs(output)
+    values = _values(sweep) if sweep.dimensions else {name: {} for name in jobs}
+    plan = Plan(
+        output.absolute(), jobs, values, tuple(sweep.dimensions), sweep.metric, sweep.mode, sweep.scheduler,
+        sweep.at_once,
+    )  # fmt: skip
+    ended = Ended.load(plan)
+    with TableProgress(
+        list(jobs.values()), sweep.at_once or os.cpu_count() or 1, console=console
+    ) as progress:
+        complete = run_trials(plan, ended, progress, federation)
+    results = [
+        result_of(point, sweep.of_point(jobs, number), sweep.metric)
+        for number, point in enumerate(sweep.points)
+    ]
+    best = best_of(results, sweep.mode) if sweep.best and complete else None
+    console.print(points_table(sweep.title or sweep.name, results, sweep.metric, best))
+    if not complete:
+        console.print(f"Stopped; go on with --resume {output}", soft_wrap=True, markup=False)
+        return 128 + signal.SIGINT
+    written = write_all(
+        sweep.title, sweep.name, results, sweep.metric, best, sweep.seeds, output, federation.tensorboard
+    )
+    console.print(f"Written: {', '.join(map(str, written))}", soft_wrap=True, markup=False)
+    failed = {name: why for name, (end, why) in ended.why.items() if end == "failed"}
+    for name, why in failed.items():
+        print(f"rayfl: failed: {jobs[name]}: {why}", file=sys.stderr)
+    return 1 if failed else 0
+
+
+def _values(sweep: Sweep) -> dict[str, Settings]:
+    """Return the values with which each trial begins that population based training may change."""
+    keys = [d.key for d in sweep.dimensions]
+    return {
+        f"{number:03d}-seed-{seed}": {key: point.settings[key] for key in keys}
+        for number, point in enumerate(sweep.points)
+        for seed in sweep.seeds
+    }
+
+
+# ---- planning
+
+
+def _new(given: Any, changes: Settings) -> tuple[Sweep, Path]:
+    if given.space is None:
+        raise UserError("name a tune space, such as tune_spaces/fdse.yaml, or a sweep's folder with --resume")
+    space = Space.load(given.space)
+    for name, value in (("seeds", given.seeds), ("samples", given.samples), ("at_once", given.at_once)):
+        if value is not None and value < 1:
+            raise UserError(f"--{name} is {value}: it must be at least 1")
+    if given.seeds is not None:
+        others = [seed for seed in range(given.seeds + len(space.seeds)) if seed not in space.seeds]
+        space = replace(space, seeds=tuple([*space.seeds, *others][: given.seeds]))
+    space = replace(space, samples=given.samples or space.samples, at_once=given.at_once or space.at_once)
+    if space.scheduler.name == "pbt" and len(space.seeds) > 1:
+        raise UserError("scheduler pbt copies federations between trials, which needs one seed")
+    output = Path(given.output or Path("runs", space.name))
+    if not given.list and output.exists() and (not output.is_dir() or any(output.iterdir())):
+        raise UserError(f"{output} already exists; choose another --output, or go on with --resume {output}")
+    points = [
+        replace(point, settings=_everywhere(point.settings)) for point in space.points(_everywhere(changes))
+    ]
+    return Sweep.of(space, points), output
+
+
+def _resumed(given: Any, changes: Settings) -> Sweep:
+    if given.space is not None:
+        raise UserError("--resume takes the tune space from the folder; give one of the two")
+    for name in ("rounds", "seeds", "samples", "output"):
+        if getattr(given, name) is not None:
+            raise UserError(f"--resume takes everything from the folder; remove --{name}")
+    allowed = RESUMABLE[1:]
+    if odd := [key for key in changes if key.partition(".")[0] not in allowed]:
+        raise UserError(f"--set {odd[0]}: with --resume only {', '.join(allowed)} may change")
+    sweep = Sweep.load(Path(given.resume))
+    points = [replace(p, settings=layered(p.settings, changes)) for p in sweep.points]
+    return replace(sweep, points=points, at_once=given.at_once or sweep.at_once)
+
+
+def _everywhere(settings: Settings) -> Settings:
+    """Return settings that mean the same in processes that run in other folders."""
+    root = settings.get("data.root")
+    return settings | ({"data.root": str(Path(root).absolute())} if isinstance(root, str) else {})
+
+
+def check(sweep: Sweep) -> None:
+    """Refuse a sweep that cannot choose, before anything is started.
+
+    Raises:
+        UserError: the data are missing or have no validation part, or nothing would be evaluated.
+    """
+    seen: set[str] = set()
+    for point in sweep.points:
+        federation = federation_from(options(point.settings | {"seed": sweep.seeds[0]}))
+        if federation.eval_every == 0:
+            raise UserError("eval_every is 0, so there is nothing to compare: set it to at least 1")
+        if sweep.scheduler.name == "pbt" and sweep.scheduler.interval % federation.eval_every:
+            raise UserError(
+                f"scheduler.interval is {sweep.scheduler.interval}: it must be a multiple of eval_every, "
+                f"{federation.eval_every}"
+            )
+        about = ("data", "clients", "unseen")
+        key = json.dumps({k: v for k, v in point.settings.items() if k.partition(".")[0] in about})
+        if key in seen:
+            continue
+        seen.add(key)
+        data = federation.federated_data()
+        if sweep.best and not any(len(shard.val) for shard in data.shards):
+            raise UserError(
+                "a sweep chooses by validation data, and the data have no validation part: set "
+                "data.val_fraction, for example --set data.val_fraction=0.1"
+            )
+
+
+def _changes(texts: Sequence[str], rounds: int | None) -> Settings:
+    changes: Settings = {}
+    for text in texts:
+        name, equals, value = text.partition("=")
+        name = name.removeprefix("--")
+        if not equals or not name:
+            raise UserError(f"--set {text}: write KEY=VALUE, such as training.lr=0.05")
+        if name in ("seed", "output", "cell", "config", "resume", "row", "column"):
+            raise UserError(f"--set {text}: the sweep decides {name}")
+        changes[name] = value
+    return changes | ({} if rounds is None else {"rounds": rounds})
+
+
+@contextmanager
+def _locked(output: Path) -> Iterator[None]:
+    """Keep a second process from running the same sweep."""
+    with (output / LOCK).open("w") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            raise UserError(f"{output} is being run by another process: wait until it has ended") from None
+        yield

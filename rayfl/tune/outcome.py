@@ -1,0 +1,324 @@
+"""What a sweep gives: the table of its points, the best one, and its pictures."""
+
+from __future__ import annotations
+
+import csv
+import itertools
+import json
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import yaml
+from matplotlib.figure import Figure
+from rich import box
+from rich.table import Table
+
+from rayfl.errors import UserError
+from rayfl.experiments.cells import Job
+from rayfl.experiments.table_file import layered
+from rayfl.record.compare import spread
+from rayfl.record.draw import COLOURS, DASHES
+from rayfl.record.history import METRICS
+from rayfl.record.result import Result
+from rayfl.tune.schedule import read_schedule
+from rayfl.tune.scores import validation_score
+from rayfl.tune.space import Metric, Point, tidy
+
+BEST = "best.yaml"
+POINTS = "points.csv"
+PICTURE = "sensitivity.png"
+_MARKERS = "osD^vPX"
+
+
+@dataclass(frozen=True)
+class PointResult:
+    """What has come of a point.
+
+    Attributes:
+        point: the point, with the values that it ended with.
+        seeds: of the runs that have records, parallel to the following.
+        scores: validation scores at the rounds that the protocol chooses; None where there is none.
+        tests: test accuracies at the same rounds, in [0, 1]; NaN where there is none.
+        completed: rounds that all of its runs have completed; 0 while one has none.
+        schedule: of a point that was changed while it ran: round -> values.
+    """
+
+    point: Point
+    seeds: list[int]
+    scores: list[float | None]
+    tests: list[float]
+    completed: int
+    schedule: list[dict[str, Any]]
+
+    @property
+    def score(self) -> float | None:
+        """The mean validation score; None where a run has none."""
+        known = [score for score in self.scores if score is not None]
+        return float(np.mean(known)) if known and len(known) == len(self.scores) else None
+
+    @property
+    def test(self) -> float:
+        """The mean test accuracy; NaN where a run has none."""
+        return float(np.mean(self.tests)) if self.tests else math.nan
+
+
+def result_of(point: Point, jobs: Sequence[Job], metric: Metric) -> PointResult:
+    """Read what the runs of a point have recorded.
+
+    Args:
+        point: the point.
+        jobs: its trials, one per seed.
+        metric: what is compared.
+    """
+    runs = [Result.load(job.folder) for job in jobs if (job.folder / METRICS).is_file()]
+    completed = min((run.summary["completed"] for run in runs), default=0) if len(runs) == len(jobs) else 0
+    schedule = read_schedule(jobs[0].folder)
+    if schedule:
+        values = schedule[-1]["values"]
+        point = Point(point.label, point.values | values, layered(point.settings, values), point.rounds)
+    return PointResult(
+        point,
+        [run.config["seed"] for run in runs],
+        [validation_score(run, metric) for run in runs],
+        [run.accuracy for run in runs],
+        completed,
+        schedule,
+    )
+
+
+def best_of(results: Sequence[PointResult], mode: str) -> PointResult | None:
+    """Return the point that is best on validation data, among those that have come farthest."""
+    scored = [r for r in results if r.score is not None and r.completed]
+    farthest = [r for r in scored if r.completed >= r.point.rounds]
+    if not farthest:
+        farthest = [r for r in scored if r.completed == max(s.completed for s in scored)]
+    sign = 1 if mode == "max" else -1
+    return max(farthest, key=lambda r: sign * (r.score or 0.0), default=None)
+
+
+# ---- tables
+
+
+def points_table(
+    title: str, results: Sequence[PointResult], metric: Metric, best: PointResult | None
+) -> Table:
+    """Return the table of all points: searched values, validation and test over seeds."""
+    table = Table(title=title, title_justify="left", title_style="bold", box=box.SIMPLE_HEAD, pad_edge=False)
+    keys = list(results[0].point.values) if results else []
+    for key in keys:
+        table.add_column(key, overflow="fold")
+    scored = any(result.score is not None for result in results)
+    headings = ["seeds", "rounds", *([f"validation\n{metric}"] if scored else []), "test\naccuracy"]
+    for heading in headings:
+        table.add_column(heading, justify="right", no_wrap=True)
+    for result in results:
+        tests = spread([None if math.isnan(t) else t for t in result.tests])
+        done = f"{result.completed}" + ("" if result.completed >= result.point.rounds else " (stopped)")
+        cells = [tidy(result.point.values[key]) for key in keys]
+        figures = [_score_text(result.scores, metric)] if scored else []
+        chosen = result is best
+        table.add_row(
+            *cells, str(len(result.seeds)), done, *figures, tests + (" *" if chosen else ""),
+            style="bold" if chosen else None,
+        )  # fmt: skip
+    if best is not None:
+        table.caption = "* best by validation"
+        table.caption_justify = "left"
+    return table
+
+
+def _score_text(scores: Sequence[float | None], metric: Metric) -> str:
+    if metric != "loss":
+        return spread(scores)
+    known = [score for score in scores if score is not None]
+    if not known or len(known) < len(scores):
+        return "n/a"
+    return f"{np.mean(known):.4f}" + (f" ± {np.std(known, ddof=1):.4f}" if len(known) > 1 else "")
+
+
+def write_points(results: Sequence[PointResult], path: Path) -> None:
+    """Write a line per point; accuracies in [0, 1], deviations over seeds with n - 1."""
+    keys = list(results[0].point.values) if results else []
+    figures = ["validation", "validation_std", "test", "test_std"]
+    with path.open("w", newline="") as file:
+        lines = csv.writer(file)
+        lines.writerow([*keys, "seeds", "rounds", *figures])
+        for r in results:
+            scores = [math.nan if s is None else s for s in r.scores]
+            numbers = [*_mean_and_std(scores), *_mean_and_std(r.tests)]
+            values = [_plain(r.point.values[key]) for key in keys]
+            lines.writerow(
+                [*values, len(r.seeds), r.completed, *("" if math.isnan(x) else x for x in numbers)]
+            )
+
+
+def _plain(value: Any) -> Any:
+    return json.dumps(value) if isinstance(value, list | dict) else value
+
+
+def _mean_and_std(values: Sequence[float]) -> tuple[float, float]:
+    if not values:
+        return math.nan, math.nan
+    return float(np.mean(values)), float(np.std(values, ddof=1)) if len(values) > 1 else math.nan
+
+
+# ---- the best point
+
+
+def write_best(
+    name: str, best: PointResult, seeds: Sequence[int], metric: Metric, count: int, path: Path
+) -> None:
+    """Write the best point as a table of one cell, which ``rayfl.run`` and ``rayfl.table`` take.
+
+    Args:
+        name: of the sweep.
+        best: the point.
+        seeds: of the sweep.
+        metric: by which it was chosen.
+        count: points of the sweep.
+        path: where.
+    """
+    settings = {key: value for key, value in best.point.settings.items() if key not in ("cell", "seed")}
+    row = {key: value for key, value in settings.items() if key.partition(".")[0] == "method"}
+    method = str(row.setdefault("method", "FedBN")).rpartition(".")[2]
+    content = {
+        "table": f"{name}_best",
+        "title": f"Best point of the sweep {name}",
+        "seeds": list(seeds),
+        "base": {key: value for key, value in settings.items() if key not in row},
+        "columns": {best.point.settings["cell"]["column"]: {}},
+        "rows": {method: row},
+    }
+    tests = spread([None if math.isnan(t) else t for t in best.tests])
+    lines = [
+        f"{best.point.label}: best of {count} points by validation {metric}",
+        f"validation {metric} {_score_text(best.scores, metric)}, test accuracy {tests}",
+        f"  python -m rayfl.run --config {path}",
+        f"  python -m rayfl.table {path} --seeds 5",
+    ]
+    if len(best.schedule) > 1:
+        lines.append("These are its last settings. While it ran it had:")
+        for entry in best.schedule:
+            lines.append(f"  from round {entry['round'] + 1} on: {json.dumps(entry['values'])}")
+    text = "".join(f"# {line}\n" for line in lines) + yaml.safe_dump(content, sort_keys=False)
+    path.write_text(text)
+
+
+# ---- pictures
+
+
+def draw(results: Sequence[PointResult], metric: Metric) -> Figure | None:
+    """Draw test accuracy over every searched number, a line for each combination of the other values.
+
+    Bars are one deviation over seeds. Validation is dotted where there are few lines. Where no two points
+    differ in a key alone, as after random draws, the points stand by themselves. None without numbers.
+    """
+    known = [r for r in results if r.completed and not math.isnan(r.test)]
+    keys = [k for k in (results[0].point.values if results else {}) if _is_axis(known, k)]
+    if not keys:
+        return None
+    figure = Figure(figsize=(3.6 * len(keys) + 1.2, 3.4), layout="constrained")
+    axes = figure.subplots(1, len(keys), squeeze=False, sharey=True)[0]
+    for ax, key in zip(axes, keys):
+        lines = _lines(known, key)
+        joined = {name: points for name, points in lines.items() if len(points) > 1}
+        if not joined:
+            ax.plot([r.point.values[key] for r in known], [100 * r.test for r in known], "o", ms=4)
+        for place, (name, points) in enumerate(joined.items()):
+            _draw_line(ax, key, name, points, place, validation=len(joined) <= 2 and metric == "accuracy")
+        values = sorted({r.point.values[key] for r in known if r.point.values[key] is not None})
+        if values[0] > 0 and values[-1] / values[0] >= 20:
+            ax.set_xscale("log")
+        if len(values) <= 12:
+            ax.set_xticks(values, [tidy(v) for v in values], rotation=45 if len(values) > 6 else 0)
+            ax.minorticks_off()
+        ax.set_xlabel(key)
+        ax.grid(alpha=0.3)
+        ax.spines[["top", "right"]].set_visible(False)
+        handles, _ = ax.get_legend_handles_labels()
+        if handles:
+            ax.legend(frameon=False, fontsize=7)
+    axes[0].set_ylabel("test accuracy in %")
+    return figure
+
+
+def _is_axis(results: Sequence[PointResult], key: str) -> bool:
+    values = [r.point.values[key] for r in results]
+    numbers = [v for v in values if isinstance(v, int | float) and not isinstance(v, bool)]
+    return len(numbers) == len([v for v in values if v is not None]) and len(set(numbers)) > 1
+
+
+def _lines(results: Sequence[PointResult], key: str) -> dict[str, list[PointResult]]:
+    """Return the points that differ in the key alone, by what they have in common, in ascending order."""
+    others = [k for k in results[0].point.values if k != key]
+    varying = [k for k in others if len({str(r.point.values[k]) for r in results}) > 1]
+    lines: dict[str, list[PointResult]] = {}
+    for r in sorted(results, key=lambda r: r.point.values[key] or 0):
+        if r.point.values[key] is not None:
+            name = ", ".join(_in_common(k, r.point.values[k]) for k in varying)
+            lines.setdefault(name, []).append(r)
+    return lines
+
+
+def _in_common(key: str, value: Any) -> str:
+    return str(value) if isinstance(value, str) else f"{key.rpartition('.')[2]}={tidy(value)}"
+
+
+def _draw_line(
+    ax: Any, key: str, name: str, points: Sequence[PointResult], place: int, validation: bool
+) -> None:
+    color = COLOURS[place % len(COLOURS)]
+    x = [r.point.values[key] for r in points]
+    found = [_mean_and_std(r.tests) for r in points]
+    ax.errorbar(
+        x,
+        [100 * mean for mean, _ in found],
+        yerr=[0 if math.isnan(std) else 100 * std for _, std in found],
+        label=name or None,
+        color=color,
+        linestyle=DASHES[place // len(COLOURS) % len(DASHES)],
+        marker=_MARKERS[place % len(_MARKERS)],
+        markersize=4,
+        capsize=2,
+    )
+    scores = [r.score for r in points]
+    if validation and all(score is not None for score in scores):
+        ax.plot(x, [100 * (s or 0.0) for s in scores], ":", color=color, label=f"{name} validation".strip())
+
+
+def write_hparams(results: Sequence[PointResult], folder: Path) -> None:
+    """Write TensorBoard's table of hyper-parameters, which has parallel coordinates and scatter plots."""
+    from torch.utils.tensorboard import SummaryWriter
+
+    for number, r in zip(itertools.count(), results):
+        values = {k: v for k, v in r.point.values.items() if isinstance(v, bool | str | int | float)}
+        figures = {"test": r.test} | ({} if r.score is None else {"validation": r.score})
+        if r.completed and not math.isnan(r.test):
+            with SummaryWriter(str(folder)) as writer:
+                writer.add_hparams(values, figures, run_name=f"{number:03d}")
+
+
+def write_all(
+    title: str, name: str, results: Sequence[PointResult], metric: Metric, best: PointResult | None,
+    seeds: Sequence[int], output: Path, tensorboard: bool,
+) -> list[Path]:  # fmt: skip
+    """Write all files of a sweep that is over, as far as it has what they show; return their paths."""
+    written = [output / POINTS]
+    try:
+        write_points(results, written[0])
+        if (figure := draw(results, metric)) is not None:
+            figure.savefig(output / PICTURE, dpi=150)
+            written.append(output / PICTURE)
+        if best is not None:
+            write_best(name, best, seeds, metric, len(results), output / BEST)
+            written.append(output / BEST)
+        if tensorboard:
+            write_hparams(results, output / "tensorboard")
+            written.append(output / "tensorboard")
+    except OSError as error:
+        raise UserError(f"{error.filename or output} cannot be written: {error.strerror}") from error
+    return written

@@ -1,0 +1,51 @@
+"""Which values a trial has had from which round on, where population based training changes trials."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+from rayfl.experiments.table_file import Settings
+from rayfl.record.checkpoint import Checkpoints
+
+SCHEDULE = ".schedule.json"
+"""How the file ends that lies beside a run folder."""
+
+
+def schedule_of(folder: Path) -> Path:
+    """Return the file that tells the values of a run folder's trial."""
+    return folder.with_name(folder.name + SCHEDULE)
+
+
+def read_schedule(folder: Path) -> list[dict[str, Any]]:
+    """Return the stages of a trial: first ``round``, ``values``, and the ``trial`` that had them then."""
+    path = schedule_of(folder)
+    stages: list[dict[str, Any]] = json.loads(path.read_text()) if path.exists() else []
+    return stages
+
+
+def begin(folder: Path, name: str, values: Settings, copied: bool) -> Settings:
+    """Note from which round on a trial has which values; return those with which it goes on.
+
+    Args:
+        folder: the run folder.
+        name: of the trial.
+        values: as the scheduler has them.
+        copied: whether the trial goes on from a checkpoint that belongs to these values; one that does not,
+            because its process has died, keeps the values that it had.
+    """
+    stages = read_schedule(folder)
+    if stages and not copied:
+        kept: Settings = stages[-1]["values"]
+        return kept
+    if not stages or (stages[-1]["values"], stages[-1]["trial"]) != (values, name):
+        manifest, _ = Checkpoints(folder / "checkpoints").newest()
+        stages.append({"round": manifest.round if manifest else 0, "values": values, "trial": name})
+    path = schedule_of(folder)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    temporary = path.with_name(path.name + ".tmp")
+    temporary.write_text(json.dumps(stages, indent=1) + "\n")
+    os.replace(temporary, path)
+    return values

@@ -1,0 +1,97 @@
+"""What a sweep compares: figures on validation data, at the rounds that a run's protocol chooses."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from rayfl.record.history import Population, evaluations, read_population
+from rayfl.record.metrics import average, counted_scores, figures, none_if_nan, validated_at
+from rayfl.record.protocol import Protocol
+from rayfl.record.result import Result
+from rayfl.tune.space import Metric
+
+
+def measure(
+    correct: np.ndarray,
+    loss: np.ndarray,
+    population: Population,
+    part: str,
+    protocol: Protocol,
+    metric: Metric,
+) -> float | None:
+    """Return one figure of one evaluation over its clients; None where there is nothing to compute it from.
+
+    Args:
+        correct: float64 [clients]; NaN for clients without a score.
+        loss: float64 [clients]; NaN for clients without one.
+        population: the clients.
+        part: the part of their data that was scored.
+        protocol: says how validation accuracies are averaged, and by which weights losses are.
+        metric: the figure.
+    """
+    if metric == "loss":
+        weights = {
+            "mean_clients": np.ones(len(population)),
+            "pooled": population.samples[part],
+            "weighted": population.samples["train"],
+        }[protocol.choose_by]
+        weights = np.where(np.isnan(loss) | (population.samples[part] == 0), 0, weights)
+        return float(weights @ np.nan_to_num(loss) / weights.sum()) if weights.sum() else None
+    found = figures(correct, population, part)
+    return none_if_nan(
+        found["worst_decile"] if metric == "worst_decile" else average(found, protocol.choose_by)
+    )
+
+
+class RoundScores:
+    """Scores the rounds of a run as they come.
+
+    Args:
+        folder: the run folder.
+        protocol: of the run.
+        metric: what the sweep compares.
+    """
+
+    def __init__(self, folder: Path, protocol: Protocol, metric: Metric) -> None:
+        self._folder, self._protocol, self._metric = folder, protocol, metric
+        self._trained: set[int] = set()
+        self._population: Population | None = None
+
+    def score(self, record: Mapping[str, Any]) -> float | None:
+        """Return the validation score of a round; None in a round without one."""
+        population = self._population = self._population or read_population(self._folder)
+        self._trained |= set(record["cohort"]) - set(record["dropped"])
+        point = validated_at(self._protocol.point, self._protocol)
+        views = {view: s for (p, view, part), s in evaluations(record) if (p, part) == (point, "val")}
+        view = self._protocol.headline_view(views)
+        if view is None:
+            return None
+        correct = np.array(views[view]["correct"], dtype=np.float64)
+        loss = np.broadcast_to(np.array(views[view]["loss"], dtype=np.float64), len(population)).copy()
+        if self._protocol.trained_only:
+            untrained = [i for i in range(len(population)) if i not in self._trained]
+            correct[untrained] = loss[untrained] = np.nan
+        return measure(correct, loss, population, "val", self._protocol, self._metric)
+
+
+def validation_score(run: Result, metric: Metric) -> float | None:
+    """Return the validation score of a run at the rounds that its protocol chooses; None without any."""
+    headline, protocol = run.summary["headline"], run.protocol
+    if headline is None:
+        return None
+    point = validated_at(headline["point"], protocol)
+    scores = counted_scores(run.history, protocol, point, headline["view"], "val")
+    if scores is None:
+        return None
+    population = run.history.population
+    each = [
+        measure(correct, loss, population, "val", protocol, metric)
+        for number, correct, loss in zip(scores.rounds, scores.correct, scores.loss)
+        if number in headline["rounds"]
+    ]
+    known = [value for value in each if value is not None]
+    return float(np.mean(known)) if known else None

@@ -1,0 +1,446 @@
+"""Tune spaces: a base experiment, what is searched around it, and how; in YAML.
+
+The settings have the names of the command line of ``rayfl.run``. Random points are drawn from ``draw_seed``
+and the number of the draw alone, so the same file gives the same points.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any, Literal, get_args
+
+import numpy as np
+import yaml
+
+from rayfl.configuration import dump, federation_from
+from rayfl.errors import UserError
+from rayfl.experiments import Table
+from rayfl.experiments.table_file import Settings, is_table, layered, options, read_mapping, rooted, slug
+from rayfl.federation import Federation
+from rayfl.randomness import numpy_generator
+from rayfl.record.cell import Cell
+from rayfl.record.compare import flat_config
+
+Kind = Literal["grid", "choice", "uniform", "loguniform", "randint"]
+Metric = Literal["accuracy", "worst_decile", "loss"]
+SchedulerName = Literal["none", "asha", "median", "pbt"]
+
+_KEYS = (
+    *("sweep", "title", "base", "search", "samples", "draw_seed", "metric", "mode", "best"),
+    *("scheduler", "seeds", "at_once"),
+)
+_NAMED = ("config", "row", "column")  # what the base may name besides settings
+_DECIDED = ("seed", "output", "resume", "cell")  # settings that belong to the sweep
+
+
+@dataclass(frozen=True)
+class Dimension:
+    """One key that is searched.
+
+    Attributes:
+        key: a setting, or any name where every value stands for a bundle of settings.
+        kind: ``grid`` takes all values; the others draw: one of the values, or from a range.
+        values: of ``grid`` and ``choice``.
+        bundles: text of a value -> the settings that it stands for; empty where the key is a setting.
+        low: lower end of a range, included.
+        high: upper end; included but for ``randint``, as in NumPy and Ray.
+    """
+
+    key: str
+    kind: Kind
+    values: tuple[Any, ...] = ()
+    bundles: Mapping[str, Settings] = field(default_factory=dict)
+    low: float = 0.0
+    high: float = 0.0
+
+    def settings(self, value: Any) -> Settings:
+        """Return the settings that a value stands for."""
+        return dict(self.bundles[str(value)]) if self.bundles else {self.key: value}
+
+    def draw(self, rng: np.random.Generator) -> Any:
+        """Draw a value."""
+        if self.kind == "choice":
+            return self.values[int(rng.integers(len(self.values)))]
+        if self.kind == "randint":
+            return int(rng.integers(int(self.low), int(self.high)))
+        if self.kind == "loguniform":
+            return float(math.exp(rng.uniform(math.log(self.low), math.log(self.high))))
+        return float(rng.uniform(self.low, self.high))
+
+
+@dataclass(frozen=True)
+class Scheduler:
+    """How trials are cut short, or changed while they run. All times are rounds.
+
+    Args:
+        name: ``none`` runs all trials to their end; ``asha`` stops the worse ones at rungs, by successive
+            halving (Li et al., MLSys 2020); ``median`` stops trials below the median of the others (Golovin et
+            al., KDD 2017); ``pbt`` lets bad trials go on as changed copies of good ones, population based
+            training (Jaderberg et al., 2017).
+        grace: rounds before a trial may be stopped (``asha``, ``median``).
+        reduction: one trial in so many survives a rung (``asha``).
+        min_trials: trials that must have come as far before one is stopped (``median``).
+        interval: rounds between two chances to be copied (``pbt``).
+        quantile: share of the trials that are replaced, and that may be copied (``pbt``).
+        resample: probability that a changed value is drawn anew instead of moved a little (``pbt``).
+    """
+
+    name: SchedulerName = "none"
+    grace: int = 1
+    reduction: float = 3.0
+    min_trials: int = 3
+    interval: int = 5
+    quantile: float = 0.25
+    resample: float = 0.25
+
+    def __post_init__(self) -> None:
+        for name, fine, allowed in [
+            ("name", self.name in get_args(SchedulerName), ", ".join(get_args(SchedulerName))),
+            ("grace", self.grace >= 1, "at least 1"),
+            ("reduction", self.reduction > 1, "above 1"),
+            ("min_trials", self.min_trials >= 1, "at least 1"),
+            ("interval", self.interval >= 1, "at least 1"),
+            ("quantile", 0 < self.quantile <= 0.5, "above 0 and at most 0.5"),
+            ("resample", 0 <= self.resample <= 1, "in [0, 1]"),
+        ]:
+            if not fine:
+                raise UserError(f"scheduler.{name} is {getattr(self, name)!r}: it must be {allowed}")
+
+
+@dataclass(frozen=True)
+class Point:
+    """One combination of the searched values.
+
+    Attributes:
+        label: the values that tell it from the others, for people.
+        values: every searched key -> its value, also where that is the base's; None for a bundle that is
+            not in use.
+        settings: the complete settings of ``rayfl.run``, but for the seed and the folder.
+        rounds: of its federations.
+    """
+
+    label: str
+    values: dict[str, Any]
+    settings: Settings
+    rounds: int
+
+
+@dataclass(frozen=True)
+class Space:
+    """A tune space, as its file describes it.
+
+    Attributes:
+        name: names the folder of the sweep.
+        title: what it is about.
+        base: the settings around which is searched.
+        base_name: the cell or file that they are from, for people.
+        searches: each is swept by itself: the product of its grids, times the draws.
+        samples: draws per combination of grid values, where a search has random dimensions.
+        draw_seed: of the draws.
+        metric: what is compared, on validation data.
+        mode: whether large or small values of it are good.
+        best: whether a best point is chosen, on validation data; without, test curves are all there is.
+        scheduler: how trials are cut short.
+        seeds: every point is run with each of them.
+        at_once: trials at once; None for as many as the cluster holds.
+    """
+
+    name: str
+    title: str
+    base: Settings
+    base_name: str
+    searches: tuple[tuple[Dimension, ...], ...]
+    samples: int = 1
+    draw_seed: int = 0
+    metric: Metric = "accuracy"
+    mode: Literal["max", "min"] = "max"
+    best: bool = True
+    scheduler: Scheduler = Scheduler()
+    seeds: tuple[int, ...] = (0,)
+    at_once: int | None = None
+
+    @classmethod
+    def load(cls, path: str | Path) -> Space:
+        """Read a tune space.
+
+        Raises:
+            UserError: it cannot be read, or is no tune space.
+        """
+        path = Path(path)
+        content = read_mapping(path, "tune space")
+        try:
+            return _space(path, content)
+        except UserError as error:
+            raise UserError(f"{path}: {error}") from error
+
+    @property
+    def keys(self) -> list[str]:
+        """The searched keys, in the order of the file."""
+        return list(dict.fromkeys(d.key for search in self.searches for d in search))
+
+    def points(self, changes: Mapping[str, Any] | None = None) -> list[Point]:
+        """Return all points, each once.
+
+        Args:
+            changes: settings that win over the base; searched values win over them.
+
+        Raises:
+            UserError: the settings of a point cannot work.
+        """
+        base = layered(self.base, changes or {})
+        found: dict[str, tuple[dict[str, Any], Settings, Federation, dict[str, Any]]] = {}
+        for own in self._combinations():
+            settings = rooted(layered(base, *(d.settings(value) for d, value in own)))
+            text = ", ".join(f"{d.key}={value}" for d, value in own)
+            try:
+                federation = federation_from(options(settings))
+            except UserError as error:
+                raise UserError(f"the point {text} cannot work: {error}") from error
+            flat = flat_config(yaml.safe_load(dump(federation)))
+            key = json.dumps({k: v for k, v in flat.items() if not k.startswith("cell")}, sort_keys=True)
+            found.setdefault(key, ({d.key: value for d, value in own}, settings, federation, flat))
+        entries = [
+            (self._values(own, settings, flat), settings, federation)
+            for own, settings, federation, flat in found.values()
+        ]
+        varying = [k for k in self.keys if len({str(values[k]) for values, _, _ in entries}) > 1]
+        points: list[Point] = []
+        for number, (values, settings, federation) in enumerate(entries):
+            label = ", ".join(f"{_short(k, self.keys)}={tidy(values[k])}" for k in varying) or "base"
+            place = asdict(Cell(self.name, label, self.base_name, []))
+            if any(label == other.label for other in points):
+                label = f"{label} ({number})"  # draws that differ only in digits that are not shown
+            points.append(Point(label, values, settings | {"cell": place}, federation.rounds))
+        return points
+
+    def _combinations(self) -> Iterator[list[tuple[Dimension, Any]]]:
+        draws = itertools.count()
+        for search in self.searches:
+            grids = [d for d in search if d.kind == "grid"]
+            drawn = [d for d in search if d.kind != "grid"]
+            for values in itertools.product(*(d.values for d in grids)):
+                fixed = list(zip(grids, values, strict=True))
+                for _ in range(self.samples if drawn else 1):
+                    number = next(draws)
+                    own = [(d, d.draw(self._rng(number, k))) for k, d in enumerate(drawn)]
+                    yield sorted([*fixed, *own], key=lambda pair: search.index(pair[0]))
+
+    def _rng(self, number: int, dimension: int) -> np.random.Generator:
+        return numpy_generator(self.draw_seed, "sweep", number, dimension)
+
+    def _values(self, own: Mapping[str, Any], settings: Settings, flat: Mapping[str, Any]) -> dict[str, Any]:
+        """Return the value of every searched key at a point, as far as the base says it where it does not."""
+        values = {}
+        for search in self.searches:
+            for d in search:
+                if d.key in own:
+                    values[d.key] = own[d.key]
+                elif d.bundles:
+                    inside = (v for v in d.values if d.settings(v).items() <= settings.items())
+                    values.setdefault(d.key, next(inside, None))
+                else:
+                    values.setdefault(d.key, settings.get(d.key, flat.get(d.key)))
+        return {key: values[key] for key in self.keys}
+
+
+def tidy(value: Any) -> str:
+    """Return a value for people, numbers with four digits."""
+    if value is None:
+        return "-"
+    return f"{value:.4g}" if isinstance(value, float) else str(value)
+
+
+def _short(key: str, keys: Sequence[str]) -> str:
+    """Return the last part of a key, if no other key has it."""
+    last = key.rpartition(".")[2]
+    return last if sum(k.rpartition(".")[2] == last for k in keys) == 1 else key
+
+
+# ---- reading
+
+
+def _space(path: Path, content: Mapping[str, Any]) -> Space:
+    if odd := [key for key in content if key not in _KEYS]:
+        raise UserError(f"there is no {odd[0]!r} in a tune space; there are {', '.join(_KEYS)}")
+    for key in ("sweep", "base", "search"):
+        if not content.get(key):
+            raise UserError(f"it is not a tune space: it has no {key!r}")
+    base, base_name = _base(path, content["base"])
+    searches = content["search"] if isinstance(content["search"], list) else [content["search"]]
+    space = Space(
+        name=slug(str(content["sweep"])),
+        title=str(content.get("title", "")),
+        base=base,
+        base_name=base_name,
+        searches=tuple(_search(search) for search in searches),
+        samples=_whole(content, "samples", 1),
+        draw_seed=_whole(content, "draw_seed", 0, at_least=0),
+        metric=_word(content, "metric", get_args(Metric), "accuracy"),
+        mode=_word(content, "mode", ("max", "min"), "min" if content.get("metric") == "loss" else "max"),
+        best=_word(content, "best", (True, False), True),
+        scheduler=_scheduler(content.get("scheduler", "none")),
+        seeds=_seeds(content.get("seeds", [0])),
+        at_once=None if content.get("at_once", "auto") == "auto" else _whole(content, "at_once", 1),
+    )
+    if not space.best and space.scheduler.name != "none":
+        raise UserError(f"best is false, and scheduler {space.scheduler.name} would choose between trials")
+    if space.scheduler.name == "pbt":
+        _check_population(space)
+    return space
+
+
+def _base(path: Path, content: Any) -> tuple[Settings, str]:
+    if isinstance(content, str):
+        content = {"config": content}
+    if not isinstance(content, dict):
+        raise UserError("base must be a file, or map settings to values")
+    own = {str(key): value for key, value in content.items() if key not in _NAMED}
+    if decided := [key for key in own if key in _DECIDED]:
+        raise UserError(f"base has {decided[0]!r}, which the sweep decides")
+    if "config" not in content:
+        if named := [key for key in _NAMED if key in content]:
+            raise UserError(f"base names a {named[0]}, and no table: give its file as config")
+        return layered({}, own), "base"
+    file = path.parent / str(content["config"])
+    if is_table(file):
+        return _cell(Table.load(file), content, own)
+    if named := [key for key in ("row", "column") if key in content]:
+        raise UserError(f"base names a {named[0]}, and {file} is no table")
+    settings = flat_settings(read_mapping(file, "configuration"))
+    kept = {key: value for key, value in settings.items() if key not in _DECIDED}
+    return layered(kept, own), file.stem
+
+
+def _cell(table: Table, content: Mapping[str, Any], own: Settings) -> tuple[Settings, str]:
+    chosen = {}
+    for kind in ("row", "column"):
+        known = table.choose(kind, None)
+        if kind not in content and len(known) != 1:
+            raise UserError(f"{table.path} is a table: base must name a {kind} ({', '.join(known)})")
+        chosen[kind] = str(content.get(kind, known[0]))
+    settings = table.settings(chosen["row"], chosen["column"], own)
+    settings.pop("cell")
+    return settings, chosen["column"]
+
+
+def flat_settings(content: Mapping[str, Any], prefix: str = "") -> Settings:
+    """Return a nested configuration, such as a run's ``config.yaml``, under the names of the command line."""
+    found: Settings = {}
+    for key, value in content.items():
+        name = f"{prefix}{key}"
+        if not isinstance(value, dict):
+            found[name] = value
+        elif "class_path" in value:
+            found[name] = value["class_path"]
+            found |= flat_settings(value.get("init_args") or {}, f"{name}.")
+        elif name == "cell":
+            found[name] = value
+        else:
+            found |= flat_settings(value, f"{name}.")
+    return found
+
+
+def _search(content: Any) -> tuple[Dimension, ...]:
+    if not isinstance(content, dict) or not content:
+        raise UserError("search must map settings to how they are searched, or be a list of such mappings")
+    return tuple(_dimension(str(key), how) for key, how in content.items())
+
+
+def _dimension(key: str, content: Any) -> Dimension:
+    kinds = get_args(Kind)
+    if key in _DECIDED:
+        raise UserError(f"search has {key!r}, which the sweep decides (seeds are in 'seeds')")
+    if isinstance(content, list):
+        content = {"grid": content}
+    if not isinstance(content, dict) or len(content) != 1 or next(iter(content)) not in kinds:
+        raise UserError(f"search.{key} must be one of {', '.join(kinds)}, such as {{grid: [0.1, 1.0]}}")
+    kind, what = next(iter(content.items()))
+    if kind in ("grid", "choice"):
+        return _listed(key, kind, what)
+    if not isinstance(what, list) or len(what) != 2 or not all(_is_number(x) for x in what):
+        raise UserError(f"search.{key}: {kind} must have two numbers, a lower and an upper end")
+    low, high = what
+    if kind == "randint" and not all(isinstance(x, int) for x in what):
+        raise UserError(f"search.{key}: the ends of randint must be whole numbers")
+    if not low < high or (kind == "loguniform" and low <= 0):
+        above = " above 0" if kind == "loguniform" else ""
+        raise UserError(f"search.{key}: {kind} is {what}: the lower end must lie{above} below the upper end")
+    return Dimension(key, kind, low=low, high=high)
+
+
+def _listed(key: str, kind: Kind, what: Any) -> Dimension:
+    if isinstance(what, dict) and what and all(isinstance(v, dict) for v in what.values()):
+        bundles = {str(name): {str(k): v for k, v in settings.items()} for name, settings in what.items()}
+        return Dimension(key, kind, tuple(what), bundles)
+    if not isinstance(what, list) or not what:
+        raise UserError(
+            f"search.{key}: {kind} must be a list of values, or map names to settings, such as "
+            "{code: {method.reg: code, method.lam: 0.5}}"
+        )
+    if len({json.dumps(v, sort_keys=True) for v in what}) < len(what):
+        raise UserError(f"search.{key}: {kind} has a value twice")
+    return Dimension(key, kind, tuple(what))
+
+
+def _scheduler(content: Any) -> Scheduler:
+    content = {"name": content} if isinstance(content, str) else content
+    if content is None:
+        return Scheduler()
+    known = Scheduler.__dataclass_fields__
+    if not isinstance(content, dict) or not isinstance(content.get("name"), str):
+        raise UserError(
+            f"scheduler must be one of {', '.join(get_args(SchedulerName))}, or a mapping with a name"
+        )
+    for key, value in content.items():
+        if key not in known:
+            raise UserError(f"scheduler has no option {key!r}; there are {', '.join(known)}")
+        if key != "name" and not _is_number(value):
+            raise UserError(f"scheduler.{key} is {value!r}: it must be a number")
+    return Scheduler(**content)
+
+
+def _check_population(space: Space) -> None:
+    """Refuse what population based training cannot do: it changes federations in the middle."""
+    if len(space.seeds) > 1:
+        raise UserError(
+            "scheduler pbt copies federations between trials, so all must have the same data: give one seed"
+        )
+    if len(space.searches) > 1:
+        raise UserError("scheduler pbt needs one search, not a list of them")
+    for d in space.searches[0]:
+        inside = d.key.startswith(("training.", "method."))
+        if not inside or d.bundles or not all(_is_number(v) for v in d.values):
+            raise UserError(
+                f"scheduler pbt changes settings in the middle of a federation, and {d.key} is not one that "
+                "can: search numbers among training.* and method.*"
+            )
+
+
+def _seeds(content: Any) -> tuple[int, ...]:
+    fine = isinstance(content, list) and content and all(type(s) is int for s in content)
+    if not fine or len(set(content)) < len(content):
+        raise UserError(f"seeds must be a list of different whole numbers, not {content!r}")
+    return tuple(content)
+
+
+def _whole(content: Mapping[str, Any], key: str, default: int, at_least: int = 1) -> int:
+    value = content.get(key, default)
+    if type(value) is not int or value < at_least:
+        raise UserError(f"{key} is {value!r}: it must be a whole number of at least {at_least}")
+    return value
+
+
+def _word(content: Mapping[str, Any], key: str, allowed: Sequence[Any], default: Any) -> Any:
+    value = content.get(key, default)
+    if value not in allowed:
+        raise UserError(f"{key} is {value!r}: it must be one of {', '.join(map(str, allowed))}")
+    return value
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)

@@ -1,0 +1,447 @@
+"""A sweep: its trials on Ray Tune, several at once on one cluster, and what has become of them."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import logging
+import os
+import shutil
+import signal
+import sys
+import threading
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from types import FrameType
+from typing import Any, Literal
+
+import ray
+from ray import tune
+from ray.tune.schedulers import (
+    ASHAScheduler,
+    FIFOScheduler,
+    MedianStoppingRule,
+    PopulationBasedTraining,
+    TrialScheduler,
+)
+
+from rayfl.configuration import federation_from
+from rayfl.engine import Engine, Ray
+from rayfl.engine.placement import request
+from rayfl.engine.ray_session import Cluster
+from rayfl.errors import UserError
+from rayfl.experiments.cells import Job
+from rayfl.experiments.progress import TableProgress
+from rayfl.experiments.table_file import Settings
+from rayfl.federation import Federation
+from rayfl.record.history import METRICS, PARTITION, read_lines
+from rayfl.record.protocol import protocol
+from rayfl.tune.scores import RoundScores
+from rayfl.tune.space import Dimension, Metric, Scheduler
+from rayfl.tune.trial import COPY, Order, run_trial
+
+ENDED = "ended.jsonl"
+"""A line per trial that is over: its name, and why."""
+End = Literal["finished", "stopped", "failed"]
+RESTARTS = 3
+"""How often a trial whose process or host has died is started again."""
+LOOK = 50
+"""Steps of Ray Tune, of about 0.1 s, between two looks whether waiting trials can still be placed."""
+
+
+@dataclass(frozen=True)
+class Plan:
+    """A sweep, ready to run.
+
+    Attributes:
+        output: its folder.
+        jobs: name -> trial, in the order in which they are started.
+        values: name -> the searched values, of trials that population based training changes.
+        dimensions: what it may change.
+        metric: what is compared.
+        mode: whether large or small values of it are good.
+        scheduler: how trials are cut short.
+        at_once: trials at once; None for as many as the cluster holds.
+    """
+
+    output: Path
+    jobs: dict[str, Job]
+    values: dict[str, Settings]
+    dimensions: tuple[Dimension, ...]
+    metric: Metric
+    mode: Literal["max", "min"]
+    scheduler: Scheduler
+    at_once: int | None
+
+
+@dataclass
+class Ended:
+    """What has become of trials: the lines of ``ended.jsonl``.
+
+    Attributes:
+        path: the file.
+        why: name -> how the trial ended, and for one that failed the reason.
+    """
+
+    path: Path
+    why: dict[str, tuple[End, str]] = field(default_factory=dict)
+
+    @classmethod
+    def load(cls, plan: Plan) -> Ended:
+        """Read what an earlier session has noted; a trial whose records are complete is finished anyway."""
+        found = cls(plan.output / ENDED)
+        if found.path.exists():
+            for line in read_lines(found.path):
+                found.why[line["trial"]] = (line["end"], line.get("reason", ""))
+        found.why |= {name: ("finished", "") for name, job in plan.jobs.items() if job.finished}
+        return found
+
+    def note(self, name: str, end: End, reason: str = "") -> None:
+        """Note that a trial is over."""
+        self.why[name] = (end, reason)
+        entry = {"trial": name, "end": end} | ({"reason": reason} if reason else {})
+        with self.path.open("a") as file:
+            file.write(json.dumps(entry) + "\n")
+
+    def over(self, name: str) -> bool:
+        """Return whether a trial need not be run again; one that has failed is tried again."""
+        return name in self.why and self.why[name][0] != "failed"
+
+
+@dataclass(frozen=True)
+class Share:
+    """What a trial gets of the cluster.
+
+    Attributes:
+        bundles: what it reserves, a bundle for each actor; those of a federation without actors run in the
+            trial's own process, which has the one bundle.
+        engine: settings of its engine that follow from it.
+        at_once: trials at once; None for as many as fit.
+    """
+
+    bundles: list[dict[str, float]]
+    engine: Settings
+    at_once: int | None
+
+
+def share(
+    engine: Engine, clients: int, nodes: Sequence[Mapping[str, float]], trials: int, at_once: int | None
+) -> Share:
+    """Work out what a trial gets: actors ``auto`` share the cluster among the trials that run at once.
+
+    Args:
+        engine: of the base, not resolved.
+        clients: the population.
+        nodes: the resources of every node.
+        trials: how many there are.
+        at_once: as asked for; None for as many as the cluster holds.
+
+    Raises:
+        UserError: a trial can never be placed; the message has the arithmetic.
+    """
+    try:
+        if not isinstance(engine, Ray):
+            gpus = 1.0 if _device(engine) == "cuda" else 0.0
+            request(nodes, 1, 1, None, float(engine.threads), gpus)
+            bundle = {"CPU": float(engine.threads)} | ({"GPU": gpus} if gpus else {})
+            return Share([bundle], {}, at_once)
+        cpus = None if engine.cpus_per_actor == "auto" else engine.cpus_per_actor
+        actors = None if engine.actors == "auto" else engine.actors
+        hosted = None if engine.clients_per_actor == "auto" else engine.clients_per_actor
+        if actors is None and hosted is None:
+            room = request(nodes, 10**6, None, None, cpus, engine.gpus_per_actor).actors
+            at_once = min(trials, at_once or room)
+            actors = max(1, min(clients, room // at_once))
+        wanted = request(nodes, clients, actors, hosted, cpus, engine.gpus_per_actor)
+    except UserError as error:
+        raise UserError(f"a trial can never be placed on this cluster: {error}") from error
+    bundle = {"CPU": wanted.cpus, "GPU": wanted.gpus}
+    bundle = {name: amount for name, amount in bundle.items() if amount} or {"CPU": 0.001}
+    settings = {"engine.actors": wanted.actors, "engine.clients_per_actor": "auto"}
+    return Share([bundle] * wanted.actors, settings | {"engine.cpus_per_actor": wanted.cpus}, at_once)
+
+
+def _device(engine: Engine) -> str:
+    """Return the device that a federation in the trial's own process uses."""
+    resolved = federation_from(["--engine", "Inline", "--engine.device", engine.device]).engine
+    resolved.resolve()
+    return resolved.device
+
+
+def run(plan: Plan, ended: Ended, progress: TableProgress, federation: Federation) -> bool:
+    """Run all trials that are not over.
+
+    Args:
+        plan: the sweep.
+        ended: what an earlier session has done; trials that end are added to it.
+        progress: where people are told.
+        federation: of any trial; its engine is that of all.
+
+    Returns:
+        Whether all trials are over; False after a SIGINT or SIGTERM.
+
+    Raises:
+        UserError: a trial can never be placed, or the cluster cannot be reached.
+    """
+    waiting = {name: job for name, job in plan.jobs.items() if not ended.over(name)}
+    if not waiting:
+        return True
+    for name in waiting:
+        ended.why.pop(name, None)
+    engine = federation.engine
+    cluster = Cluster(engine if isinstance(engine, Ray) else Ray())
+    cluster.wait()
+    try:
+        nodes = [node["Resources"] for node in ray.nodes() if node["Alive"]]
+        clients = max(federation.clients, 1)
+        part = share(engine, clients, nodes, len(waiting), plan.at_once)
+        jobs = {name: _with(job, part.engine) for name, job in waiting.items()}
+        watcher = Watcher(plan, part, ended, progress)
+        with _quiet_tune(), _stoppable():
+            _tuner(plan, part, jobs, ended, watcher).fit()
+    finally:
+        cluster.close()
+    return all(name in ended.why for name in waiting)
+
+
+def _with(job: Job, engine: Settings) -> Job:
+    return Job(job.row, job.column, job.seed, job.rounds, job.folder, job.settings | engine)
+
+
+def _tuner(plan: Plan, part: Share, jobs: Mapping[str, Job], ended: Ended, watcher: Watcher) -> tune.Tuner:
+    pbt = plan.scheduler.name == "pbt"
+    order = Order(
+        jobs,
+        plan.metric,
+        interval=plan.scheduler.interval if pbt else None,
+        replays=plan.scheduler.name in ("asha", "median"),
+        command=tuple(sys.orig_argv),
+    )
+    head: list[dict[str, float]] = [{}] if "engine.actors" in part.engine else []
+    trainable = tune.with_resources(
+        tune.with_parameters(run_trial, order=order),
+        tune.PlacementGroupFactory([*head, *part.bundles], strategy="PACK"),
+    )
+    names = list(jobs)
+    space: dict[str, Any] = {"name": tune.grid_search(names)}
+    space["values"] = tune.sample_from(lambda spec: dict(plan.values[spec.config["name"]]))
+    scratch = plan.output / "tune"
+    shutil.rmtree(scratch, ignore_errors=True)  # of an earlier session, from which nothing is read
+    for left in (plan.output / "trials").glob(f"*/{COPY}*"):
+        shutil.rmtree(left, ignore_errors=True)
+    return tune.Tuner(
+        trainable,
+        param_space=space,
+        tune_config=tune.TuneConfig(
+            scheduler=scheduler_of(plan, ended),
+            max_concurrent_trials=part.at_once,
+            reuse_actors=True,
+            trial_name_creator=_name_of,
+            trial_dirname_creator=_name_of,
+        ),
+        run_config=tune.RunConfig(
+            name=scratch.name,
+            storage_path=str(plan.output.resolve()),
+            callbacks=[watcher],
+            verbose=0,
+            failure_config=tune.FailureConfig(max_failures=RESTARTS),
+            checkpoint_config=tune.CheckpointConfig(num_to_keep=4 if pbt else None),
+        ),
+    )
+
+
+def _name_of(trial: Any) -> str:
+    return str(trial.config["name"])
+
+
+# ---- schedulers
+
+
+def scheduler_of(plan: Plan, ended: Ended) -> TrialScheduler:
+    """Return the scheduler, which has seen what trials of an earlier session have shown."""
+    wanted, common = plan.scheduler, {"time_attr": "round", "metric": "score", "mode": plan.mode}
+    if wanted.name == "none":
+        return FIFOScheduler()
+    if wanted.name == "pbt":
+        return PopulationBasedTraining(
+            **common,
+            perturbation_interval=wanted.interval,
+            hyperparam_mutations={"values": {d.key: _mutation(d) for d in plan.dimensions}},
+            quantile_fraction=wanted.quantile,
+            resample_probability=wanted.resample,
+            custom_explore_fn=partial(_inside, plan.dimensions),
+            log_config=False,
+            require_attrs=False,
+        )
+    rounds = max(job.rounds for job in plan.jobs.values())
+    scheduler: TrialScheduler
+    if wanted.name == "asha":
+        grace = min(wanted.grace, rounds)
+        scheduler = ASHAScheduler(
+            **common, max_t=rounds, grace_period=grace, reduction_factor=wanted.reduction
+        )
+    else:
+        scheduler = MedianStoppingRule(
+            **common,
+            grace_period=wanted.grace,
+            min_samples_required=wanted.min_trials,
+            min_time_slice=rounds,  # a trial never waits for others to come as far
+        )
+    for name, job in plan.jobs.items():
+        if ended.over(name):
+            _show_again(scheduler, name, job, plan.metric)
+    return scheduler
+
+
+def _show_again(scheduler: TrialScheduler, name: str, job: Job, metric: Metric) -> None:
+    """Show a scheduler the scores of a trial that is over."""
+    if not (job.folder / PARTITION).exists():
+        return
+    past = _PastTrial(name)
+    scheduler.on_trial_add(None, past)
+    scores = RoundScores(job.folder, protocol(str(job.settings.get("protocol", "default"))), metric)
+    for record in read_lines(job.folder / METRICS):
+        score = scores.score(record)
+        if score is not None:
+            scheduler.on_trial_result(None, past, {"round": record["round"] + 1, "score": score})
+
+
+@dataclass(frozen=True)
+class _PastTrial:
+    """What schedulers want to know of a trial."""
+
+    trial_id: str
+
+
+def _mutation(d: Dimension) -> Any:
+    """Return what population based training may make of a value."""
+    if d.values:
+        return sorted(d.values)
+    kinds = {"uniform": tune.uniform, "loguniform": tune.loguniform, "randint": tune.randint}
+    whole = d.kind == "randint"
+    return kinds[d.kind](int(d.low) if whole else d.low, int(d.high) if whole else d.high)
+
+
+def _inside(dimensions: Sequence[Dimension], config: dict[str, Any]) -> dict[str, Any]:
+    """Bring changed values back into their ranges."""
+    values = dict(config["values"])
+    for d in dimensions:
+        if not d.values:
+            top = d.high - 1 if d.kind == "randint" else d.high
+            values[d.key] = type(values[d.key])(min(max(values[d.key], d.low), top))
+    return config | {"values": values}
+
+
+# ---- while it runs
+
+
+class Watcher(tune.Callback):
+    """Tells people of trials, notes those that are over, and ends a sweep that can never go on.
+
+    Args:
+        plan: the sweep.
+        part: what a trial gets.
+        ended: where the end of trials is noted.
+        progress: where people are told.
+    """
+
+    def __init__(self, plan: Plan, part: Share, ended: Ended, progress: TableProgress) -> None:
+        self._plan, self._part, self._ended, self._progress = plan, part, ended, progress
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Ray Tune writes its callbacks to disk, from where nobody reads them."""
+        return {}
+
+    def on_step_end(self, iteration: int, trials: list[Any], **info: Any) -> None:
+        """Show what runs, and look whether what waits has room on the hosts that are left."""
+        running = [self._plan.jobs[_own(t)] for t in trials if t.status == "RUNNING"]
+        waiting = [t for t in trials if t.status in ("PENDING", "PAUSED")]
+        self._progress.show(running, [self._plan.jobs[_own(t)] for t in waiting])
+        if not running and waiting and iteration % LOOK == LOOK - 1:
+            self._look()
+
+    def _look(self) -> None:
+        nodes = [node["Resources"] for node in ray.nodes() if node["Alive"]]
+        bundle = self._part.bundles[0]
+        try:
+            request(nodes, 1, len(self._part.bundles), None, bundle.get("CPU", 0.0), bundle.get("GPU", 0.0))
+        except UserError as error:
+            raise UserError(
+                f"hosts have left the cluster, and no trial can be placed any more: {error}; go on with "
+                f"--resume {self._plan.output}"
+            ) from error
+
+    def on_trial_complete(self, iteration: int, trials: list[Any], trial: Any, **info: Any) -> None:
+        """Note the end of a trial that has run to its end, was stopped, or has reported its failure."""
+        name = _own(trial)
+        job = self._plan.jobs[name]
+        reason = (trial.last_result or {}).get("failed")
+        if job.finished:
+            self._end(name, "finished")
+        elif reason is not None:
+            self._end(name, "failed", str(reason))
+        else:
+            self._end(name, "stopped")
+
+    def on_trial_error(self, iteration: int, trials: list[Any], trial: Any, **info: Any) -> None:
+        """Note the failure of a trial whose process has died too often."""
+        lines = [
+            line for line in str(trial.error_file and Path(trial.error_file).read_text()).splitlines() if line
+        ]
+        self._end(_own(trial), "failed", lines[-1].strip() if lines else "its process died")
+
+    def _end(self, name: str, end: End, reason: str = "") -> None:
+        job = self._plan.jobs[name]
+        self._ended.note(name, end, reason)
+        rounds = f" after {len(job.seconds())} rounds" if end == "stopped" else ""
+        self._progress.tell(f"{job}: {'FAILED: ' + reason if end == 'failed' else end + rounds}")
+
+
+def _own(trial: Any) -> str:
+    """Return the name of a trial; the one in its configuration is that of the trial whose copy it is."""
+    return str(trial.custom_trial_name or trial.trial_id)
+
+
+@contextlib.contextmanager
+def _quiet_tune() -> Iterator[None]:
+    """Keep Ray Tune from writing what the run folders have, from changing directories, and from talk."""
+    wanted = {
+        "TUNE_DISABLE_AUTO_CALLBACK_LOGGERS": "1",
+        "TUNE_DISABLE_STRICT_METRIC_CHECKING": "1",  # a trial that has failed reports its reason alone
+        "RAY_AIR_NEW_OUTPUT": "0",
+        "RAY_CHDIR_TO_TRIAL_DIR": "0",
+        "TUNE_FUNCTION_THREAD_TIMEOUT_S": "10",
+    }
+    before = {name: os.environ.get(name) for name in wanted}
+    os.environ.update(wanted)
+    logger = logging.getLogger("ray.tune")
+    level = logger.level
+    logger.setLevel(logging.ERROR)
+    try:
+        yield
+    finally:
+        logger.setLevel(level)
+        for name, value in before.items():
+            os.environ.pop(name)
+            if value is not None:
+                os.environ[name] = value
+
+
+@contextlib.contextmanager
+def _stoppable() -> Iterator[None]:
+    """Let SIGTERM end the sweep as SIGINT does, on which alone Ray Tune acts."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = signal.getsignal(signal.SIGTERM)
+
+    def forward(number: int, frame: FrameType | None) -> None:
+        signal.raise_signal(signal.SIGINT)
+
+    signal.signal(signal.SIGTERM, forward)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)

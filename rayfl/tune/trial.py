@@ -1,0 +1,173 @@
+"""A trial: a federation with its own run folder, inside a process of Ray Tune.
+
+The run folder is all that a trial leaves. A trial that is started again goes on from its last checkpoint; one
+that population based training has made a copy of another takes over the other's checkpoint and records first.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sys
+import tempfile
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from ray import tune
+
+from rayfl.configuration import federation_from
+from rayfl.engine import Ray
+from rayfl.errors import UserError
+from rayfl.experiments.cells import Job
+from rayfl.experiments.table_file import Settings, layered, options
+from rayfl.federation import Federation
+from rayfl.record.checkpoint import Checkpoints
+from rayfl.record.history import CONFIG, ENGINE, METRICS, PARTITION, read_lines
+from rayfl.record.protocol import protocol
+from rayfl.tune.schedule import SCHEDULE, begin, schedule_of
+from rayfl.tune.scores import RoundScores
+from rayfl.tune.space import Metric
+
+COPY = "copy-"
+"""How folders begin in which copies are laid out."""
+_RECORDS = (METRICS, ENGINE, PARTITION)
+
+
+@dataclass(frozen=True)
+class Order:
+    """What every trial of a sweep has to know.
+
+    Attributes:
+        jobs: name of the trial -> its run folder, settings and seed.
+        metric: what is compared.
+        interval: rounds between two checkpoints for copying; None where trials are never copied.
+        replays: whether a scheduler wants to see the rounds again that an earlier session has recorded.
+        command: the sweep's command line, for the records.
+    """
+
+    jobs: Mapping[str, Job]
+    metric: Metric
+    interval: int | None
+    replays: bool
+    command: tuple[str, ...]
+
+
+def run_trial(config: Mapping[str, Any], order: Order) -> None:
+    """Run a trial to its end; an error of the user's is reported, so that it does not end the others.
+
+    Args:
+        config: ``values``, the settings that population based training may have changed.
+        order: of the sweep.
+    """
+    try:
+        _run(tune.get_context().get_trial_name(), config["values"], order)
+    except UserError as error:
+        tune.report({"failed": str(error)})
+
+
+def _run(name: str, values: Settings, order: Order) -> None:
+    sys.orig_argv = list(order.command)  # that of a worker of Ray tells nobody anything
+    job = order.jobs[name]
+    checkpoint = tune.get_checkpoint()
+    if checkpoint is not None:
+        with checkpoint.as_directory() as found:
+            take_over(Path(found), job.folder)
+    job.clear_false_start()
+    if order.interval:
+        values = begin(job.folder, name, values, copied=checkpoint is not None)
+    federation = federation_of(job, values)
+    scores = RoundScores(job.folder, protocol(federation.protocol), order.metric)
+    if federation._resumes and (job.folder / PARTITION).exists():
+        for record in read_lines(job.folder / METRICS):
+            score = scores.score(record)
+            if order.replays:
+                _report(record, score)
+    if not job.finished:
+        federation.after_round = reporter(job, scores, order.interval)
+        federation.run()
+    if order.interval is None:  # population based training could make a copy of a run that is over
+        *_, last = read_lines(job.folder / METRICS)
+        _report(last, scores.score(last))
+
+
+def federation_of(job: Job, values: Settings) -> Federation:
+    """Return the federation of a trial, in this process's placement group; one that has begun goes on."""
+    settings = layered(job.settings, values) | {"seed": job.seed, "quiet": True, "output": str(job.folder)}
+    federation = federation_from(options(settings))
+    federation._resumes = (job.folder / CONFIG).is_file()
+    if isinstance(federation.engine, Ray):
+        federation.engine.in_group = True
+        federation.engine.address = None  # this process is in the cluster already
+    return federation
+
+
+def reporter(
+    job: Job, scores: RoundScores, interval: int | None
+) -> Callable[[Mapping[str, Any], Callable[[], None]], None]:
+    """Return what tells Ray Tune of every evaluated round but the last, which is told when all is written."""
+
+    def after_round(record: Mapping[str, Any], save: Callable[[], None]) -> None:
+        done = record["round"] + 1
+        if done == job.rounds:
+            return
+        if interval and done % interval == 0:
+            save()
+            with snapshot(job.folder, done) as copied:
+                _report(record, scores.score(record), tune.Checkpoint.from_directory(copied))
+        else:
+            _report(record, scores.score(record))
+
+    return after_round
+
+
+def _report(
+    record: Mapping[str, Any], score: float | None, checkpoint: tune.Checkpoint | None = None
+) -> None:
+    if score is not None:
+        tune.report({"round": record["round"] + 1, "score": score}, checkpoint=checkpoint)
+
+
+# ---- copies
+
+
+@contextmanager
+def snapshot(folder: Path, rounds: int) -> Iterator[Path]:
+    """Lay out all that a copy of a run needs to go on after so many rounds, in a folder that goes again.
+
+    Checkpoint files are never changed in place, so they are linked where the file system can.
+    """
+    checkpoints = folder / "checkpoints"
+    manifest = Checkpoints(checkpoints).after(rounds)
+    with tempfile.TemporaryDirectory(dir=folder.parent, prefix=COPY) as place:
+        copied = Path(place)
+        for name in (manifest.server, *manifest.clients.values(), f"manifest-{rounds:06d}.json"):
+            _link(checkpoints / name, copied / name)
+        for name in _RECORDS:
+            shutil.copyfile(folder / name, copied / name)
+        shutil.copyfile(schedule_of(folder), copied / schedule_of(folder).name)
+        yield copied
+
+
+def _link(source: Path, target: Path) -> None:
+    try:
+        os.link(source, target)
+    except OSError:
+        shutil.copyfile(source, target)
+
+
+def take_over(copied: Path, folder: Path) -> None:
+    """Put a snapshot in the place of what a run folder has of records and checkpoints."""
+    checkpoints = folder / "checkpoints"
+    shutil.rmtree(checkpoints, ignore_errors=True)
+    checkpoints.mkdir(parents=True)
+    for name in _RECORDS:
+        shutil.copyfile(copied / name, folder / name)
+    (schedule,) = copied.glob(f"*{SCHEDULE}")
+    shutil.copyfile(schedule, schedule_of(folder))
+    for file in sorted(copied.glob("*.safetensors")) + sorted(copied.glob("manifest-*")):  # manifest last
+        shutil.copyfile(file, checkpoints / file.name)
+    if not (folder / CONFIG).exists():
+        (folder / CONFIG).write_text("{}\n")  # the run writes its own when it goes on

@@ -1,0 +1,447 @@
+"""A federation that loses processes goes on without them, and its records do not show it.
+
+Processes are killed with SIGKILL: by themselves in the middle of their work, or by the driver while calls to them
+are under way.
+"""
+
+import errno
+import json
+import os
+import random
+import signal
+import threading
+from collections.abc import Callable
+from contextlib import suppress
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from rayfl import Inline, Ray, UserError, resumed
+from rayfl.configuration import dump
+from rayfl.data import FederatedData
+from rayfl.engine import BadUpdate
+from rayfl.engine.base import Lost, Session
+from rayfl.engine.host import Host, Plan
+from rayfl.engine.inline import InlineSession, _own
+from rayfl.engine.server import Server
+from rayfl.methods import Cohort, Ditto, FedAvg
+from rayfl.record.result import Result
+from rayfl.training import Client, State
+from tests.conftest import bytes_of_run, small
+
+ray: Any = pytest.importorskip("ray")
+
+from rayfl.engine.ray_session import RaySession  # noqa: E402
+
+ROUNDS = 5
+
+
+def everything(folder: Path) -> dict[str, bytes]:
+    """The final bytes of a run."""
+    return bytes_of_run(folder) | {"summary.json": (folder / "summary.json").read_bytes()}
+
+
+def losses(folder: Path) -> list[int]:
+    """The rounds to which a run has gone back."""
+    lines = [json.loads(line) for line in (folder / "engine.jsonl").read_text().splitlines()]
+    assert [line["round"] for line in lines if "round" in line] == list(range(ROUNDS))
+    assert all("an actor died: " in line["lost"] for line in lines if "lost" in line)
+    return [line["back_to"] for line in lines if "lost" in line]
+
+
+@pytest.fixture(scope="module")
+def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> dict[str, bytes]:
+    folder = tmp_path_factory.mktemp("undisturbed")
+    small(folder / "run", method=Ditto(), rounds=ROUNDS).run()
+    return everything(folder / "run")
+
+
+# ---- processes that die
+
+
+class Mortal(Ditto):
+    """Ditto whose processes kill themselves, once in each of the rounds: while training, aggregating, scoring.
+
+    Args:
+        folder: where a file says who has died.
+        always: whether they die in every try.
+        training: the round in which a client actor dies.
+        aggregating: the round in which the server dies.
+        scoring: the round in which a client actor dies.
+    """
+
+    def __init__(
+        self, folder: str, training: int = -1, aggregating: int = -1, scoring: int = -1, always: bool = False
+    ) -> None:
+        super().__init__()
+        self.folder = folder
+        self.training = training
+        self.aggregating = aggregating
+        self.scoring = scoring
+        self.always = always
+
+    def die(self, phase: str) -> None:
+        sign = Path(self.folder, phase)
+        if self.always or not sign.exists():
+            sign.touch()
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    async def local_update(self, client: Client, state: State, down: State) -> tuple[dict[str, Any], State]:
+        result = await super().local_update(client, state, down)
+        if client.round == self.training:
+            self.die("training")
+        return result
+
+    def aggregate(self, server: State, up: State, cohort: Cohort) -> State:
+        if cohort.round == self.aggregating:
+            self.die("aggregating")
+        return super().aggregate(server, up, cohort)
+
+    def scores(self, client: Client, state: State, down: State, x: Any) -> dict[str, Any]:
+        if client.round == self.scoring:
+            self.die("scoring")
+        return super().scores(client, state, down, x)
+
+
+@pytest.mark.usefixtures("ray_runtime")
+def test_processes_that_die_in_the_middle_of_their_work(
+    tmp_path: Path, undisturbed: dict[str, bytes], capsys: pytest.CaptureFixture[str]
+) -> None:
+    method = Mortal(str(tmp_path), training=1, aggregating=2, scoring=4)
+    small(tmp_path / "run", method=method, engine=Ray(actors=2), rounds=ROUNDS).run()
+    assert everything(tmp_path / "run") == undisturbed
+    assert losses(tmp_path / "run") == [0, 2, 4]
+    assert capsys.readouterr().err.count("going on from the checkpoint after 2 rounds") == 1
+
+
+PHASES = ("_train", "_aggregate", "evaluate", "_save")
+
+
+class Strikes:
+    """Kills processes of a session while calls to them are under way.
+
+    Args:
+        monkeypatch: undoes it.
+        strikes: (phase, number of its call) -> chooses the victims among (client actors, server), as pids.
+    """
+
+    def __init__(
+        self,
+        monkeypatch: pytest.MonkeyPatch,
+        strikes: dict[tuple[str, int], Callable[[list[int], int], list[int]]],
+    ) -> None:
+        self.done = 0
+        counts = dict.fromkeys(PHASES, 0)
+        due: list[Callable[[list[int], int], list[int]]] = []
+        get = RaySession._get
+
+        def strike(session: RaySession) -> None:
+            for choose in due:
+                self.done += 1
+                for pid in choose([where["pid"] for where in session.where], session.server_where["pid"]):
+                    os.kill(pid, signal.SIGKILL)
+            due.clear()
+
+        def striking(self: RaySession, *arguments: Any) -> Any:
+            strike(self)
+            return get(self, *arguments)
+
+        def counted(phase: str) -> Any:
+            original = getattr(RaySession, phase)
+
+            def call(self: RaySession, *arguments: Any) -> Any:
+                counts[phase] += 1
+                if choose := strikes.get((phase, counts[phase])):
+                    due.append(choose)
+                result = original(self, *arguments)
+                strike(self)  # an aggregation is not waited for
+                return result
+
+            return call
+
+        monkeypatch.setattr(RaySession, "_get", striking)
+        for phase in PHASES:
+            monkeypatch.setattr(RaySession, phase, counted(phase))
+
+
+@pytest.mark.usefixtures("ray_runtime")
+def test_killed_at_seeded_moments(
+    tmp_path: Path, undisturbed: dict[str, bytes], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In each phase once, at a round drawn at random: some client actors, the server, or all of them."""
+    draw = random.Random(1)
+
+    def victims(actors: list[int], server: int) -> list[int]:
+        return draw.sample([*actors, server], draw.randint(1, len(actors) + 1))
+
+    strikes = Strikes(monkeypatch, {(phase, draw.randint(1, 3)): victims for phase in PHASES})
+    small(tmp_path / "run", method=Ditto(), engine=Ray(actors=2), rounds=ROUNDS).run()
+    assert strikes.done == 4
+    assert everything(tmp_path / "run") == undisturbed
+    assert 1 <= len(losses(tmp_path / "run")) <= 4
+
+
+@pytest.mark.usefixtures("ray_runtime")
+def test_without_checkpoints_everything_is_replayed(tmp_path: Path, undisturbed: dict[str, bytes]) -> None:
+    method = Mortal(str(tmp_path), scoring=3)
+    small(tmp_path / "run", method=method, engine=Ray(actors=1), rounds=ROUNDS, checkpoint_every=0).run()
+    assert losses(tmp_path / "run") == [0]
+    for name in ("metrics.jsonl", "summary.json"):
+        assert (tmp_path / "run" / name).read_bytes() == undisturbed[name]
+
+
+@pytest.mark.usefixtures("ray_runtime")
+def test_a_process_that_dies_again_and_again_ends_the_run(
+    tmp_path: Path, undisturbed: dict[str, bytes]
+) -> None:
+    method = Mortal(str(tmp_path), training=2, always=True)
+    engine = Ray(actors=1, recoveries=1)
+    with pytest.raises(
+        UserError, match=r"an actor died: .*, 2 times since the last checkpoint.*--resume"
+    ) as end:
+        small(tmp_path / "run", method=method, engine=engine, rounds=ROUNDS).run()
+    assert "\n" not in str(end.value)
+    assert (tmp_path / "run" / "engine.jsonl").read_text().count('"lost"') == 1  # the one that was survived
+    federation = resumed(tmp_path / "run")
+    federation.method = Ditto()
+    federation.engine = Inline()
+    federation.run()
+    assert everything(tmp_path / "run") == undisturbed
+
+
+# ---- what the driver does when a session reports a loss
+
+
+class FlakySession(InlineSession):
+    """Everything in this process, but calls of some numbers are lost, before or after they have done their work."""
+
+    def __init__(
+        self, plan: Plan, data: FederatedData, lost: set[int], after_loss: Callable[[], None]
+    ) -> None:
+        super().__init__(plan, data)
+        self.lost = lost
+        self.after_loss = after_loss
+        self.calls = 0
+
+    def flaky(self, call: Callable[..., Any], *arguments: Any) -> Any:
+        self.calls += 1
+        if self.calls in self.lost and self.calls % 2:
+            raise Lost("an actor died: before")
+        result = call(*arguments)
+        if self.calls in self.lost:
+            raise Lost("an actor died: after")
+        return result
+
+    def _train(self, *arguments: Any) -> Any:
+        return self.flaky(super()._train, *arguments)
+
+    def _aggregate(self, *arguments: Any) -> Any:
+        return self.flaky(super()._aggregate, *arguments)
+
+    def evaluate(self, *arguments: Any) -> Any:
+        return self.flaky(super().evaluate, *arguments)
+
+    def _save(self, *arguments: Any) -> Any:
+        return self.flaky(super()._save, *arguments)
+
+    def clear(self, lost: Lost) -> None:
+        self._server = Server(_own(self.plan), self.data)
+        self._host = Host(_own(self.plan), self.data)
+        self.after_loss()
+
+
+class Flaky(Inline):
+    """Inline that loses calls by their number."""
+
+    def __init__(self, *lost: int, after_loss: Callable[[], None] = lambda: None) -> None:
+        super().__init__()
+        self.lost = set(lost)
+        self.after_loss = after_loss
+
+    def open(self, plan: Plan, data: FederatedData) -> Session:
+        return FlakySession(plan, data, self.lost, self.after_loss)
+
+
+def flaky(folder: Path, *lost: int, after_loss: Callable[[], None] = lambda: None, **settings: Any) -> None:
+    federation = small(folder, engine=Flaky(), rounds=ROUNDS, **settings)
+    federation.engine = Flaky(*lost, after_loss=after_loss)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(
+            "rayfl.federation.dump", lambda federation: dump(small(folder, rounds=ROUNDS, **settings))
+        )
+        federation.run()
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_any_sequence_of_losses(tmp_path: Path, undisturbed: dict[str, bytes], seed: int) -> None:
+    lost = random.Random(seed).sample(range(1, 25), 6)
+    flaky(tmp_path / "run", *lost, method=Ditto())
+    assert everything(tmp_path / "run") == undisturbed
+    assert losses(tmp_path / "run")
+
+
+def test_what_else_the_records_hold(tmp_path: Path) -> None:
+    """Scores that are kept between rounds, and TensorBoard's events, go back too."""
+    settings: dict[str, Any] = {
+        "method": Ditto(),
+        "protocol": "fedios",
+        "participation": 0.3,
+        "tensorboard": True,
+    }
+    small(tmp_path / "whole", rounds=ROUNDS, **settings).run()
+    flaky(tmp_path / "run", 5, 13, 17, **settings)
+    assert everything(tmp_path / "run") == everything(tmp_path / "whole")
+    assert losses(tmp_path / "run")
+    assert loss_events(tmp_path / "run") == loss_events(tmp_path / "whole")
+
+
+def loss_events(folder: Path) -> list[tuple[int, float]]:
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    events = EventAccumulator(str(folder / "tensorboard"))
+    events.Reload()
+    return [(event.step, event.value) for event in events.Scalars("train/loss")]
+
+
+def test_a_loss_while_the_newest_checkpoint_is_damaged(
+    tmp_path: Path, undisturbed: dict[str, bytes], capsys: pytest.CaptureFixture[str]
+) -> None:
+    def flip_a_bit() -> None:
+        newest = max((tmp_path / "run" / "checkpoints").glob("manifest-*.json"))
+        name = json.loads(newest.read_text())["manifest"]["server"]
+        content = bytearray(newest.with_name(name).read_bytes())
+        content[len(content) // 2] ^= 4
+        newest.with_name(name).write_bytes(content)
+
+    flaky(tmp_path / "run", 16, after_loss=flip_a_bit, method=Ditto())
+    assert everything(tmp_path / "run") == undisturbed
+    assert losses(tmp_path / "run") == [2]
+    assert "does not match its name; going back to the checkpoint before it" in capsys.readouterr().err
+
+
+def test_a_loss_after_a_signal_ends_the_run(tmp_path: Path, undisturbed: dict[str, bytes]) -> None:
+    """The round that was lost need not be replayed before the run can stop."""
+    stop = partial(os.kill, os.getpid(), signal.SIGTERM)
+    flaky(tmp_path / "run", 11, after_loss=stop, method=Ditto())
+    assert not Result.load(tmp_path / "run").complete
+    resumed(tmp_path / "run").run()
+    assert everything(tmp_path / "run") == undisturbed
+
+
+# ---- clients that fail
+
+
+class Failing(FedAvg):
+    """Client 2 fails in round 1.
+
+    Args:
+        how: what it does: ``raise``, or ``hang``.
+    """
+
+    def __init__(self, how: str = "raise") -> None:
+        self.how = how
+
+    async def local_update(self, client: Client, state: State, down: State) -> tuple[dict[str, Any], State]:
+        result = await super().local_update(client, state, down)
+        if client.id == 2 and client.round == 1:
+            if self.how == "raise":
+                raise ValueError("no such luck\nreally")
+            threading.Event().wait()
+        return result
+
+
+EVERYONE: dict[str, Any] = {"clients": 4, "participation": 1.0, "rounds": 3, "on_bad_update": "drop"}
+
+
+def records(folder: Path, name: str = "metrics.jsonl") -> list[dict[str, Any]]:
+    return [json.loads(line) for line in (folder / name).read_text().splitlines()]
+
+
+@pytest.mark.parametrize("execution", ["loop", "stacked"])
+def test_a_client_that_raises_is_dropped(
+    tmp_path: Path, execution: Any, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Of a stack, the others are trained without it."""
+    small(tmp_path / "run", method=Failing(), engine=Inline(execution=execution), **EVERYONE).run()
+    lines = records(tmp_path / "run")
+    assert [line["dropped"] for line in lines] == [[], [2], []]
+    assert lines[1]["loss"][2] is None
+    assert lines[1]["steps"][2] == lines[1]["up"]["weights"][2] == 0
+    assert all(lines[1]["steps"][i] for i in (0, 1, 3))
+    reasons = [line["dropped"] for line in records(tmp_path / "run", "engine.jsonl")]
+    assert reasons == [{}, {"2": "has raised ValueError: no such luck"}, {}]
+    assert "round 1: the update of client 2 is dropped: has raised ValueError" in capsys.readouterr().err
+
+
+@pytest.mark.usefixtures("ray_runtime")
+def test_a_client_that_fails_on_an_actor(tmp_path: Path) -> None:
+    """Raising or hanging, it is left out; the bytes are the same."""
+    small(tmp_path / "inline", method=Failing(), **EVERYONE).run()
+    engine = Ray(actors=1, client_timeout=3.0)
+    small(tmp_path / "ray", method=Failing("hang"), engine=engine, **EVERYONE).run()
+    assert everything(tmp_path / "ray") == everything(tmp_path / "inline")
+    reasons = [line["dropped"] for line in records(tmp_path / "ray", "engine.jsonl")]
+    assert reasons == [{}, {"2": "has not returned within 3 s (engine.client_timeout)"}, {}]
+
+
+def test_a_client_that_raises_stops_the_run_by_name(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="no such luck") as raised:
+        small(tmp_path / "run", method=Failing(), **(EVERYONE | {"on_bad_update": "stop"})).run()
+    assert raised.value.__notes__ == ["raised while client 2 trained in round 1"]
+
+
+class Hanging(FedAvg):
+    """No client ever returns, and none minds to be interrupted once."""
+
+    async def local_update(self, client: Client, state: State, down: State) -> tuple[dict[str, Any], State]:
+        with suppress(Exception):
+            threading.Event().wait()
+        threading.Event().wait()
+        return {}, state
+
+
+def test_a_client_that_never_returns_stops_the_run_by_name(tmp_path: Path) -> None:
+    handler = signal.getsignal(signal.SIGALRM)
+    with pytest.raises(BadUpdate, match=r"round 0: client 0: has not returned within 0\.2 s"):
+        small(tmp_path / "run", method=Hanging(), engine=Inline(client_timeout=0.2), clients=1).run()
+    assert signal.getsignal(signal.SIGALRM) is handler
+    assert signal.getitimer(signal.ITIMER_REAL) == (0.0, 0.0)
+
+
+@pytest.mark.parametrize("seconds", [0.0, -1.0, float("inf"), float("nan")])
+def test_an_impossible_time_limit(seconds: float) -> None:
+    with pytest.raises(UserError, match="engine.client_timeout"):
+        Inline(client_timeout=seconds)
+
+
+def test_impossible_recoveries() -> None:
+    with pytest.raises(UserError, match="engine.recoveries is -1"):
+        Ray(recoveries=-1)
+
+
+# ---- disks
+
+
+@pytest.mark.parametrize("writes", [1, 7])
+def test_a_disk_that_is_full_for_a_while(
+    tmp_path: Path, undisturbed: dict[str, bytes], monkeypatch: pytest.MonkeyPatch, writes: int
+) -> None:
+    """The run stops, naming the file; with room again it goes on."""
+    done = 0
+
+    def full(file: int) -> None:
+        nonlocal done
+        done += 1
+        if done >= writes:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "fsync", full)
+        says = r"cannot write checkpoint file .* \(No space left on device\); earlier checkpoints are intact"
+        with pytest.raises(UserError, match=says):
+            small(tmp_path / "run", method=Ditto(), rounds=ROUNDS).run()
+    assert not list((tmp_path / "run" / "checkpoints").glob("*.tmp"))
+    resumed(tmp_path / "run").run()
+    assert everything(tmp_path / "run") == undisturbed
