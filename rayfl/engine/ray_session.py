@@ -495,7 +495,7 @@ def _death_text(error: RayError) -> str:
         reason = reason.split(" Worker exit type: SYSTEM_ERROR")[0].split(" Some common causes")[0]
         facts = dict(line.strip().partition(": ")[::2] for line in str(error).splitlines())
         who = ", ".join(facts[key] for key in ("class_name", "pid", "ip") if key in facts)
-        return f"an actor died: {reason.rstrip('.')}" + (f" ({who})" if who else "")
+        return f"an actor died: {reason.strip().rstrip('.')}" + (f" ({who})" if who else "")
     hint = (
         ". Every host of the cluster must be able to import it: start the run from its folder, or set "
         "PYTHONPATH before Ray is started"

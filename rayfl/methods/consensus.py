@@ -137,7 +137,7 @@ def least_norm(cosines: Tensor, moved: Tensor) -> Tensor:
         try:
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")  # of inaccurate solutions: whether it is good is seen below
-                problem.solve(solver=solver, **options)
+                problem.solve(solver=solver, warm_start=False, **options)  # whatever was solved before
         except cvxpy.SolverError as error:
             tried.append(f"{solver}: {error}")
             continue

@@ -23,7 +23,7 @@ from rayfl.experiments.progress import TableProgress
 from rayfl.experiments.table_file import Settings, layered, options, slug
 from rayfl.federation import Federation
 from rayfl.tune.outcome import best_of, points_table, result_of, write_all
-from rayfl.tune.space import Dimension, Point, Scheduler, Space
+from rayfl.tune.space import Dimension, Point, Scheduler, Space, check_population
 
 SWEEP = "sweep.json"
 LOCK = "sweep.lock"
@@ -63,6 +63,12 @@ def parser() -> jsonargparse.ArgumentParser:
     made.add_argument("--samples", type=int | None, default=None, help="random draws; default: the file's")
     made.add_argument(
         "--at_once", type=int | None, default=None, help="trials at once; default: what the cluster holds"
+    )
+    made.add_argument(
+        "--address",
+        type=str | None,
+        default=None,
+        help="the Ray cluster to join, such as auto; default: the engine's address, or a new local cluster",
     )
     made.add_argument("--output", type=str | None, default=None, help="folder; default: runs/<sweep>")
     made.add_argument("--list", action="store_true", help="list the points, and run nothing")
@@ -194,10 +200,10 @@ def run(given: Any) -> int:
         output.mkdir(parents=True, exist_ok=True)
         sweep.save(output)
     with _locked(output):
-        return _run(sweep, output, federation, console)
+        return _run(sweep, output, federation, console, given.address)
 
 
-def _run(sweep: Sweep, output: Path, federation: Federation, console: Console) -> int:
+def _run(sweep: Sweep, output: Path, federation: Federation, console: Console, address: str | None) -> int:
     from rayfl.tune.sweep import Ended, Plan
     from rayfl.tune.sweep import run as run_trials
 
@@ -211,7 +217,7 @@ def _run(sweep: Sweep, output: Path, federation: Federation, console: Console) -
     with TableProgress(
         list(jobs.values()), sweep.at_once or os.cpu_count() or 1, console=console
     ) as progress:
-        complete = run_trials(plan, ended, progress, federation)
+        complete = run_trials(plan, ended, progress, federation, address)
     results = [
         result_of(point, sweep.of_point(jobs, number), sweep.metric)
         for number, point in enumerate(sweep.points)
@@ -255,8 +261,8 @@ def _new(given: Any, changes: Settings) -> tuple[Sweep, Path]:
         others = [seed for seed in range(given.seeds + len(space.seeds)) if seed not in space.seeds]
         space = replace(space, seeds=tuple([*space.seeds, *others][: given.seeds]))
     space = replace(space, samples=given.samples or space.samples, at_once=given.at_once or space.at_once)
-    if space.scheduler.name == "pbt" and len(space.seeds) > 1:
-        raise UserError("scheduler pbt copies federations between trials, which needs one seed")
+    if space.scheduler.name == "pbt":
+        check_population(space)
     output = Path(given.output or Path("runs", space.name))
     if not given.list and output.exists() and (not output.is_dir() or any(output.iterdir())):
         raise UserError(f"{output} already exists; choose another --output, or go on with --resume {output}")

@@ -79,8 +79,8 @@ class Scheduler:
 
     Args:
         name: ``none`` runs all trials to their end; ``asha`` stops the worse ones at rungs, by successive
-            halving (Li et al., MLSys 2020); ``median`` stops trials below the median of the others (Golovin et
-            al., KDD 2017); ``pbt`` lets bad trials go on as changed copies of good ones, population based
+            halving (Li et al., MLSys 2020); ``median`` stops trials below the median of the others (Golovin
+            et al., KDD 2017); ``pbt`` lets bad trials go on as changed copies of good ones, population based
             training (Jaderberg et al., 2017).
         grace: rounds before a trial may be stopped (``asha``, ``median``).
         reduction: one trial in so many survives a rung (``asha``).
@@ -290,7 +290,7 @@ def _space(path: Path, content: Mapping[str, Any]) -> Space:
     if not space.best and space.scheduler.name != "none":
         raise UserError(f"best is false, and scheduler {space.scheduler.name} would choose between trials")
     if space.scheduler.name == "pbt":
-        _check_population(space)
+        check_population(space)
     return space
 
 
@@ -404,8 +404,17 @@ def _scheduler(content: Any) -> Scheduler:
     return Scheduler(**content)
 
 
-def _check_population(space: Space) -> None:
-    """Refuse what population based training cannot do: it changes federations in the middle."""
+def check_population(space: Space) -> None:
+    """Refuse what population based training cannot do: it changes federations in the middle.
+
+    Raises:
+        UserError: the space asks for it.
+    """
+    if space.at_once is not None:
+        raise UserError(
+            "scheduler pbt keeps all its trials alive, and where there is no room for all they take turns: "
+            "leave at_once out"
+        )
     if len(space.seeds) > 1:
         raise UserError(
             "scheduler pbt copies federations between trials, so all must have the same data: give one seed"

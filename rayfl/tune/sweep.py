@@ -170,7 +170,9 @@ def _device(engine: Engine) -> str:
     return resolved.device
 
 
-def run(plan: Plan, ended: Ended, progress: TableProgress, federation: Federation) -> bool:
+def run(
+    plan: Plan, ended: Ended, progress: TableProgress, federation: Federation, address: str | None = None
+) -> bool:
     """Run all trials that are not over.
 
     Args:
@@ -178,6 +180,7 @@ def run(plan: Plan, ended: Ended, progress: TableProgress, federation: Federatio
         ended: what an earlier session has done; trials that end are added to it.
         progress: where people are told.
         federation: of any trial; its engine is that of all.
+        address: the Ray cluster to join; by default the engine's, or a new local one.
 
     Returns:
         Whether all trials are over; False after a SIGINT or SIGTERM.
@@ -191,7 +194,8 @@ def run(plan: Plan, ended: Ended, progress: TableProgress, federation: Federatio
     for name in waiting:
         ended.why.pop(name, None)
     engine = federation.engine
-    cluster = Cluster(engine if isinstance(engine, Ray) else Ray())
+    own = engine.address if isinstance(engine, Ray) else None
+    cluster = Cluster(Ray(address=address or own))
     cluster.wait()
     try:
         nodes = [node["Resources"] for node in ray.nodes() if node["Alive"]]
@@ -236,7 +240,7 @@ def _tuner(plan: Plan, part: Share, jobs: Mapping[str, Job], ended: Ended, watch
         param_space=space,
         tune_config=tune.TuneConfig(
             scheduler=scheduler_of(plan, ended),
-            max_concurrent_trials=part.at_once,
+            max_concurrent_trials=None if pbt else part.at_once,  # a population lives as a whole
             reuse_actors=True,
             trial_name_creator=_name_of,
             trial_dirname_creator=_name_of,

@@ -6,6 +6,8 @@ that population based training has made a copy of another takes over the other's
 
 from __future__ import annotations
 
+import fcntl
+import logging
 import os
 import shutil
 import sys
@@ -70,7 +72,22 @@ def run_trial(config: Mapping[str, Any], order: Order) -> None:
 
 def _run(name: str, values: Settings, order: Order) -> None:
     sys.orig_argv = list(order.command)  # that of a worker of Ray tells nobody anything
+    logging.getLogger("ray.train").setLevel(logging.WARNING)  # it tells of every checkpoint
     job = order.jobs[name]
+    with _alone(job.folder):
+        _run_alone(name, job, values, order)
+
+
+@contextmanager
+def _alone(folder: Path) -> Iterator[None]:
+    """Wait until no other process has the run folder: that of a killed sweep may take a moment to end."""
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    with folder.with_name(folder.name + ".lock").open("w") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        yield
+
+
+def _run_alone(name: str, job: Job, values: Settings, order: Order) -> None:
     checkpoint = tune.get_checkpoint()
     if checkpoint is not None:
         with checkpoint.as_directory() as found:

@@ -1,9 +1,9 @@
 """Hosts of a network, made of namespaces on this machine, for the time of a test.
 
-Every host has processes, mounts, a name, a network and a home folder of its own, and an SSH server. One of them,
-the desk, is where a person sits: it carries the bridges that join the others. Nothing of this is seen from outside:
-the network lives in the desk's namespace, and a host's first process ends with the test, however the test ends,
-which ends all its processes and its mounts.
+Every host has processes, mounts, a name, a network and a home folder of its own, and an SSH server. One more,
+the desk, is where a person sits: it carries the bridges that join the others. Nothing of this is seen from
+outside: the network lives in the desk's namespace, and a host's first process ends with the test, however the
+test ends, which ends all its processes and its mounts.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 PRIVATE, PUBLIC = "10.77.0", "203.0.113"
-"""The networks: one for the hosts among themselves, one that stands for the internet, with the default route."""
+"""The networks: of the hosts among themselves, and one for the internet, where the default route leads."""
 
 TOOLS = {
     "ip": "iproute2",
@@ -172,8 +172,8 @@ class Host:
 def hosts(count: int, work: Path, project: Path) -> Iterator[tuple[Host, list[Host]]]:
     """Make a desk and hosts that it reaches by SSH, as root, with the key ``~/.ssh/rayfl_cluster``.
 
-    Root's home folder and ``/tmp`` are empty at first, and the hosts, unlike the desk, do not have the project.
-    All see this Python's environment.
+    Root's home folder and ``/tmp`` are empty at first, and the hosts, unlike the desk, do not have the
+    project. All see this Python's environment.
 
     Args:
         count: number of hosts.

@@ -476,3 +476,15 @@ def test_means_do_not_gather():
     run = federate(method, DATA, NET, 2)
     assert set(run.reports[1].up) == {"weights", "dse"}
     assert run.reports[1].down["dse"] == run.reports[1].up["dse"]
+
+
+def test_shares_do_not_depend_on_what_was_solved_before() -> None:
+    rng = torch.Generator().manual_seed(0)
+    first, other = (
+        torch.nn.functional.normalize(torch.randn(5, 40, generator=rng, dtype=torch.float64))
+        for _ in range(2)
+    )
+    moved = torch.ones(5, dtype=torch.bool)
+    alone = least_norm(first @ first.T, moved)
+    least_norm(other @ other.T, moved)
+    assert torch.equal(least_norm(first @ first.T, moved), alone)

@@ -1,0 +1,55 @@
+"""What a trial gets of a cluster, and the arithmetic of those that can never be placed."""
+
+import pytest
+
+from rayfl import Inline, Ray
+from rayfl.errors import UserError
+
+pytest.importorskip("ray")
+
+from rayfl.tune.sweep import share
+
+NODES = [{"CPU": 8.0, "GPU": 2.0}, {"CPU": 4.0}]
+
+
+@pytest.mark.parametrize(
+    ("engine", "trials", "at_once", "bundles", "together"),
+    [
+        (Ray(), 50, None, [{"CPU": 1.0}], 12),
+        (Ray(), 3, None, [{"CPU": 1.0}] * 4, 3),
+        (Ray(), 50, 2, [{"CPU": 1.0}] * 6, 2),
+        (Ray(cpus_per_actor=0.5), 50, 8, [{"CPU": 0.5}] * 3, 8),
+        (Ray(actors=3), 50, None, [{"CPU": 1.0}] * 3, None),
+        (Ray(actors=24), 50, None, [{"CPU": 0.5}] * 24, None),
+        (Ray(clients_per_actor=5), 50, 1, [{"CPU": 1.0}] * 4, 1),
+        (Ray(gpus_per_actor=0.25, cpus_per_actor=1), 8, None, [{"CPU": 1.0, "GPU": 0.25}], 8),
+        (Ray(gpus_per_actor=1, cpus_per_actor=0), 2, None, [{"GPU": 1}], 2),
+        (Ray(actors=2, cpus_per_actor=0), 9, None, [{"CPU": 0.001}] * 2, None),
+        (Inline(threads=3), 50, None, [{"CPU": 3.0}], None),
+    ],
+)
+def test_shares(engine, trials, at_once, bundles, together):
+    found = share(engine, 20, NODES, trials, at_once)
+    assert found.bundles == bundles
+    assert found.at_once == together
+    if isinstance(engine, Ray):
+        assert found.engine["engine.actors"] == len(bundles)
+
+
+def test_a_trial_has_no_more_actors_than_clients():
+    assert len(share(Ray(), 2, NODES, 1, None).bundles) == 2
+
+
+@pytest.mark.parametrize(
+    ("engine", "says"),
+    [
+        (Ray(actors=13, cpus_per_actor=1), "need 13 CPUs and 0 GPUs, and there is room for 12 of them"),
+        (Ray(gpus_per_actor=4), "there is room for 0 of them (node 1: 8 CPUs and 2 GPUs"),
+        (Inline(threads=9), "1 actors with 9 CPUs"),
+    ],
+)
+def test_what_can_never_be_placed(engine, says):
+    with pytest.raises(UserError) as error:
+        share(engine, 20, NODES, 3, None)
+    assert "a trial can never be placed" in str(error.value)
+    assert says in str(error.value)

@@ -1,0 +1,161 @@
+"""Tune spaces: what files may say, and the points that they mean."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import yaml
+
+from rayfl.configuration import dump, federation_from
+from rayfl.experiments.table_file import options
+from rayfl.tune.command import main
+from rayfl.tune.space import Dimension, Scheduler, Space
+from tests.tune.made_up import ROOT, SPACES, write
+
+SEVERAL = "[{method.mu: [0.1, 1.0]}, {training.lr: [0.1, 0.5]}, {training.clip: [3.0]}]"
+
+
+def space(folder: Path, search: str, **changes: str) -> Space:
+    return Space.load(write(folder, search=f"search: {search}", **changes))
+
+
+def test_a_grid_is_a_product(tmp_path):
+    points = space(tmp_path, "{method.mu: [0.1, 1.0], training.lr: {grid: [0.01, 0.1, 0.5]}}").points()
+    assert [p.label for p in points][:2] == ["mu=0.1, lr=0.01", "mu=0.1, lr=0.1"]
+    assert len(points) == 6
+    assert points[5].values == {"method.mu": 1.0, "training.lr": 0.5}
+    federation = federation_from(options(points[5].settings))
+    assert (federation.method.mu, federation.training.lr, federation.training.batch_size) == (1.0, 0.5, 20)
+    assert (federation.cell.table, federation.cell.row) == ("tiny", "mu=1, lr=0.5")
+
+
+def test_a_list_of_searches_sweeps_each_by_itself_around_the_base(tmp_path):
+    """Without repeating the base; a key that a search leaves out has the base's value, or the default."""
+    points = space(tmp_path, SEVERAL).points()
+    assert [list(p.values.values()) for p in points] == [
+        [0.1, 0.1, 0.0],
+        [1.0, 0.1, 0.0],
+        [1.0, 0.5, 0.0],
+        [1.0, 0.1, 3.0],
+    ]
+
+
+def test_a_value_can_stand_for_a_bundle_of_settings(tmp_path):
+    kinds = "{mild: {method.mu: 0.1}, plain: {method: FedAvg, net: cnn}}"
+    points = space(tmp_path, f"[{{kind: {{grid: {kinds}}}}}, {{training.lr: [0.2]}}]").points()
+    assert [p.values for p in points] == [
+        {"kind": "mild", "training.lr": 0.1},
+        {"kind": "plain", "training.lr": 0.1},
+        {"kind": None, "training.lr": 0.2},
+    ]
+    assert "method.mu" not in points[1].settings
+    assert points[1].settings["net"] == "cnn"
+
+
+def test_draws_are_those_of_the_file(tmp_path):
+    search = "{a: {choice: {x: {training.clip: 1.0}, y: {training.clip: 2.0}}}, "
+    search += "method.mu: {uniform: [1, 3]}, training.lr: {loguniform: [0.0001, 1.0]}, training.epochs: {randint: [1, 4]}, clients: [2, 3]}"
+    drawn = space(tmp_path, search, samples="samples: 20")
+    points = drawn.points()
+    assert [p.values for p in points] == [p.values for p in drawn.points()]
+    assert len(points) == 40
+    values = {key: [p.values[key] for p in points] for key in drawn.keys}
+    assert set(values["training.epochs"]) == {1, 2, 3}
+    assert set(values["a"]) == {"x", "y"}
+    assert all(1 <= mu <= 3 for mu in values["method.mu"])
+    assert 8 <= sum(lr < 0.01 for lr in values["training.lr"]) <= 32, "half of them, in logarithms"
+    other = space(tmp_path, search, samples="samples: 20", draw_seed="draw_seed: 1").points()
+    assert not {p.label for p in points} & {p.label for p in other}
+
+
+def test_the_range_of_randint_is_that_of_numpy():
+    rng = np.random.default_rng(0)
+    assert {Dimension("x", "randint", low=0, high=2).draw(rng) for _ in range(50)} == {0, 1}
+
+
+def test_changes_win_over_the_base_and_searched_values_over_them(tmp_path):
+    points = space(tmp_path, "{method.mu: [0.1, 1.0]}").points({"method.mu": 5.0, "training.lr": 0.3})
+    assert [p.values["method.mu"] for p in points] == [0.1, 1.0]
+    assert {p.settings["training.lr"] for p in points} == {0.3}
+
+
+def test_bases(tmp_path):
+    """A cell of a table, a run's own configuration, and settings that win over them."""
+    table = ROOT.parent / "examples" / "embedded" / "methods.yaml"
+    base = f"base: {{config: {table}, row: Ditto, column: labels, method.mu: 3.0}}"
+    cell = Space.load(write(tmp_path, base=base))
+    assert cell.base["method"] == "Ditto"
+    assert cell.base["data.partition"] == "Dirichlet"
+    assert cell.base["method.mu"] == 3.0
+    assert cell.base_name == "labels"
+    settings = Space.load(write(tmp_path)).points()[0].settings
+    (tmp_path / "config.yaml").write_text(dump(federation_from(options(settings))))
+    (tmp_path / "again.yaml").write_text("sweep: again\nbase: config.yaml\nsearch: {method.mu: [0.0]}\n")
+    again = Space.load(tmp_path / "again.yaml")
+    (one, other) = (s.points()[0].settings for s in (again, Space.load(write(tmp_path))))
+    built = [federation_from(options(s)) for s in (one, other)]
+    for federation in built:
+        federation.cell = None
+    first, second = (yaml.safe_load(dump(federation)) for federation in built)
+    assert first == second
+
+
+BAD = [
+    ({"sweep": ""}, "it has no 'sweep'"),
+    ({"extra": "extra: 1"}, "there is no 'extra' in a tune space"),
+    ({"search": "search: {seed: [1]}"}, "which the sweep decides"),
+    ({"search": "search: {method.mu: 3}"}, "must be one of grid, choice"),
+    ({"search": "search: {method.mu: {grid: []}}"}, "must be a list of values"),
+    ({"search": "search: {method.mu: [1.0, 1.0]}"}, "has a value twice"),
+    ({"search": "search: {method.mu: {uniform: [2, 1]}}"}, "must lie below the upper end"),
+    ({"search": "search: {method.mu: {loguniform: [0, 1]}}"}, "must lie above 0"),
+    ({"search": "search: {method.mu: {randint: [0.5, 1]}}"}, "must be whole numbers"),
+    ({"metric": "metric: test"}, "metric is 'test': it must be one of accuracy, worst_decile, loss"),
+    ({"scheduler": "scheduler: hyper"}, "scheduler.name is 'hyper'"),
+    ({"scheduler": "scheduler: {name: asha, graze: 3}"}, "scheduler has no option 'graze'"),
+    ({"scheduler": "scheduler: {name: asha, grace: 0}"}, "scheduler.grace is 0"),
+    ({"scheduler": "scheduler: pbt", "seeds": "seeds: [0, 1]"}, "give one seed"),
+    ({"scheduler": "scheduler: pbt", "search": "search: {clients: [2, 3]}"}, "clients is not one that can"),
+    ({"scheduler": "scheduler: asha", "best": "best: false"}, "would choose between trials"),
+    ({"seeds": "seeds: [0, 0]"}, "different whole numbers"),
+    ({"samples": "samples: 0"}, "samples is 0"),
+    ({"base": "base: {row: x}"}, "base names a row, and no table"),
+    ({"base": "base: {config: nowhere.yaml}"}, "cannot be read"),
+    ({"search": "search: {method.nu: [1]}"}, "the point method.nu=1 cannot work: method Ditto has no"),
+    ({"search": "search: {method.mu: [-1.0]}"}, "method.mu is -1"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("changes", "says"), BAD, ids=[b[1][:40] for b in BAD])
+def test_bad_spaces(tmp_path, capsys, changes, says):
+    assert main([write(tmp_path, **changes), "--list"]) == 2
+    said = capsys.readouterr().err
+    assert says in said
+    assert said.count("\n") == 1
+
+
+def test_the_shipped_spaces_hold_the_papers_grids():
+    spaces = {path.stem: Space.load(path) for path in SPACES}
+    grids = {
+        (name, d.key): list(d.values) for name, s in spaces.items() for search in s.searches for d in search
+    }
+    assert grids["fdse", "method.lam"] == [0.01, 0.1, 1.0]
+    assert grids["fdse", "method.tau"] == [0.001, 0.01, 0.1, 0.5]
+    assert grids["fdse", "method.beta"] == [1e-4, 1e-3, 0.01, 0.1, 1.0]
+    assert grids["fdse", "G"] == [2, 3, 4, 8]
+    assert grids["fedios", "method.lam"] == [0.1, 1, 10, 50]
+    assert grids["fedios", "method.alpha"] == [0.1, 0.3, 0.5, 0.6, 0.7, 0.9]
+    assert spaces["fedios"].base["method.ortho_reg_on"] == "cos"
+    assert grids["fedco2", "method.mu"] == [0, 0.01, 0.1, 0.5, 1, 2]
+    assert grids["dcpfl", "method.num_virtual"] == [600, 800, 1000, 2000, 5000]
+    assert grids["fedprox", "method.mu"] == grids["ditto", "method.mu"] == [1e-4, 1e-3, 0.01, 0.1, 1]
+    assert grids["fdse_training", "training.lr"] == [0.001, 0.01, 0.05, 0.1, 0.5]
+    assert grids["dcpfl_training", "training.epochs"] == [1, 10, 30, 50, 100]
+    assert [name for name, s in spaces.items() if not s.best] == ["dirichlet_alpha"]
+    assert all(s.name == name for name, s in spaces.items())
+    assert len(spaces["fdse"].points()) == 12 + 4 + 3
+
+
+def test_schedulers_have_defaults(tmp_path):
+    assert Space.load(write(tmp_path)).scheduler == Scheduler()
+    assert Space.load(write(tmp_path, scheduler="scheduler: asha")).scheduler == Scheduler("asha")
