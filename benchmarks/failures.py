@@ -1,24 +1,24 @@
 """Kills processes of federations at seeded moments, and counts after which of them the records show nothing.
 
 Each federation is killed at several times. A moment is a phase of a round, and a time within it; the victims
-are some of the client actors, the server, or all of them. A kill is survived if the federation ends, by itself,
-with the bytes of an undisturbed one; all kills of a federation that does not are lost.
+are some of the client actors, the server, or all of them. A kill is survived if the federation ends, by
+itself, with the bytes of an undisturbed one; all kills of a federation that does not are lost.
 """
 
 import argparse
 import json
-import os
 import random
-import signal
 import sys
 import tempfile
 import threading
 import time
 from collections import Counter
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import psutil
 import ray
 
 from rayfl import Federation, Inline, Ray, Training
@@ -59,7 +59,7 @@ def federation(folder: Path, engine: Engine, rounds: int) -> Federation:
 def final_bytes(folder: Path) -> dict[str, bytes]:
     """Return what a run leaves that must not depend on how it was carried out."""
     kept = [folder / name for name in ("metrics.jsonl", "partition.json", "summary.json")]
-    kept += [file for file in (folder / "checkpoints").iterdir()]
+    kept += list((folder / "checkpoints").iterdir())
     return {file.name: file.read_bytes() for file in kept}
 
 
@@ -109,7 +109,7 @@ class Killer:
             if self._skip:
                 self._skip -= 1
             elif self._waiting and self._waiting[0].phase == phase and recovering:
-                self._aim(session, self._waiting.pop(0))
+                self._aim(self._waiting.pop(0))
             try:
                 return original(session, *arguments)
             finally:
@@ -117,36 +117,32 @@ class Killer:
 
         return call
 
-    def _aim(self, session: RaySession, kill: Kill) -> None:
+    def _aim(self, kill: Kill) -> None:
         self._skip = self._dice.randint(0, 12)  # phases until the next kill may come
-        self._timers.append(threading.Timer(kill.delay, self._strike, (session, kill)))
+        self._timers.append(threading.Timer(kill.delay, self._strike, (kill,)))
         self._timers[-1].daemon = True
         self._timers[-1].start()
 
-    def _strike(self, session: RaySession, kill: Kill) -> None:
-        handles = {"server": [session._server], "actors": list(session._actors)}
-        handles["all"] = handles["server"] + handles["actors"]
-        pids = [process_of(handle) for handle in handles[kill.who] if handle is not None]
-        chosen = [pid for pid in pids if pid]
+    def _strike(self, kill: Kill) -> None:
+        found = {"actors": processes("ray::ClientActor"), "server": processes("ray::ServerActor")}
         if kill.who == "actors":
-            chosen = self._dice.sample(chosen, min(kill.number, len(chosen)))
-        for pid in chosen:
-            try:
-                os.kill(pid, signal.SIGKILL)
-            except ProcessLookupError:
-                continue
-            kill.happened = self._phase
+            chosen = self._dice.sample(found["actors"], min(kill.number, len(found["actors"])))
+        else:
+            chosen = found["server"] + (found["actors"] if kill.who == "all" else [])
+        for process in chosen:
+            with suppress(psutil.NoSuchProcess):
+                process.kill()
+                kill.happened = self._phase
 
 
-def process_of(handle: Any) -> int | None:
-    """Return an actor's process, where it has one already."""
-    from ray.util.state import get_actor
-
-    try:
-        state = get_actor(handle._actor_id.hex(), timeout=5)
-    except Exception:
-        return None
-    return state.pid if state is not None and state.state == "ALIVE" else None
+def processes(title: str) -> list[psutil.Process]:
+    """Return this run's actors of a kind; Ray names processes by them, and is started by this process."""
+    found = []
+    for process in psutil.Process().children(recursive=True):
+        with suppress(psutil.NoSuchProcess):
+            if " ".join(process.cmdline()).startswith(title):
+                found.append(process)
+    return sorted(found, key=lambda process: process.pid)
 
 
 def main() -> int:
@@ -157,7 +153,7 @@ def main() -> int:
     made.add_argument("--seed", type=int, default=0)
     options = made.parse_args()
     dice = random.Random(options.seed)
-    ray.init(address="local", num_cpus=ACTORS, include_dashboard=True, dashboard_host="127.0.0.1",
+    ray.init(address="local", num_cpus=ACTORS, include_dashboard=False,
              log_to_driver=False, logging_level="ERROR")  # fmt: skip
     survived: Counter[str] = Counter()
     lost: Counter[str] = Counter()
@@ -181,7 +177,7 @@ def main() -> int:
             struck = [kill for kill in kills if kill.happened]
             for kill in struck:
                 (survived if same else lost)[f"{kill.who} in {kill.happened}"] += 1
-            done += len(struck)
+            done += max(1, len(struck))  # it ends, even if kills should come too late
             number += 1
             print(
                 f"federation {number}: {len(struck)} kills, went back to rounds {back}, "

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import yaml
-from jsonargparse import ArgumentError, ArgumentParser, Namespace
+from jsonargparse import ArgumentError, ArgumentParser, Namespace, set_parsing_settings
 
 from rayfl.errors import UserError
 from rayfl.experiments import expand
@@ -54,6 +54,7 @@ def parser() -> ArgumentParser:
     """Return the parser of ``rayfl.run``: the arguments of ``Federation``, ``--config`` and ``--resume``."""
     from rayfl.federation import Federation
 
+    set_parsing_settings(import_path_denylist=[])  # from here on jsonargparse's own list is enforced
     made = ArgumentParser(
         prog="python -m rayfl.run",
         allow_abbrev=False,
@@ -163,6 +164,11 @@ def _explain(made: ArgumentParser, text: str) -> str:
         known = _known_classes(keys[-1] if keys else "")
         return (
             f"there is no {where} {found[1]!r}{_hint(found[1], known)}; or the import path of your own class"
+        )
+    if found := re.search(r"Importing '([^']+)' is not allowed", text):
+        return (
+            f"{where} is {found[1]!r}, which no configuration may name: it is of the parts of Python that "
+            "run programs or reach files and networks"
         )
     if found := re.search(r"unrecognized arguments: (--\S+)", text):
         options = [o for action in made._actions for o in action.option_strings]

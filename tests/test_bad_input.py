@@ -101,6 +101,9 @@ BAD = [
     ("--data.partition DomainDirichlet --data.partition.parts 2 --clients 7", "no more than 6 clients"),
     ("--data.partition DomainDirichlet --data.partition.parts 9", "too few for 2 in each part"),
     ("--data.partition DomainDirichlet --data.partition.alpha 0.001", "2,000,000 divisions"),
+    # images
+    (f"{CIFAR10} --data.normalise mine", "normalise"),
+    (f"{CIFAR10} --data.image_size 0", "image_size must be at least 1, not 0"),
     # noise
     (f"{CIFAR10} --data.noise -1", "noise must be a number of at least 0"),
     (f"{CIFAR10} --data.noise 5 --clients 1", "use at least 2 clients"),

@@ -10,7 +10,13 @@ export RAYFL_RAY_PORTS="--object-manager-port=8076 --node-manager-port=8077 --da
     --metrics-export-port=8079 --runtime-env-agent-port=8080 --min-worker-port=10002 --max-worker-port=19999"
 export RAYFL_PORTS="6379, 8076-8080, 8265, 10001-19999, 44217, 44227, 52365"
 
-# Ray gives up when its parts take longer than 15 s to start, and tries a host that failed never again.
-up_to_three_times() {
-    "$@" || { ray stop; "$@"; } || { ray stop; "$@"; }
+# On a busy host parts of Ray take longer to start than the 15 s that it waits, and a host that has failed is not tried
+# again. Pauses of chance keep hosts that share a machine from failing together each time.
+up_to_five_times() {
+    for _ in 1 2 3 4; do
+        "$@" && return
+        ray stop
+        sleep $((RANDOM % 20))
+    done
+    "$@"
 }

@@ -6,7 +6,8 @@ set -euo pipefail
 address=$1
 
 # Left out: private, shared and link-local ranges of IPv4, and unique local ones of IPv6.
-private='10\.|172\.(1[6-9]|2[0-9]|3[01])\.|192\.168\.|100\.(6[4-9]|[7-9][0-9]|1[01][0-9]|12[0-7])\.|169\.254\.|f[cd]'
+private='10\.|172\.(1[6-9]|2[0-9]|3[01])\.|192\.168\.|169\.254\.|f[cd]'
+private="$private|100\.(6[4-9]|[7-9][0-9]|1[01][0-9]|12[0-7])\."
 public=$(ip -oneline address show scope global | awk '{sub("/.*", "", $4); print $4}' | grep -vE "^($private)" || true)
 [ -n "$public" ] || exit 0
 
@@ -24,8 +25,8 @@ table inet rayfl {
     }
 }
 RULES
-    echo "rayfl: this host has addresses of the internet (${public//$'\n'/, }), and Ray would listen there too. Closing" \
-        "its ports takes nftables, and root or sudo without a password. Install and allow them; or close the TCP ports" \
-        "$RAYFL_PORTS yourself and put 'export RAYFL_FIREWALL=mine' into ~/.profile" >&2
+    echo "rayfl: this host has addresses of the internet (${public//$'\n'/, }), and Ray would listen there too." \
+        "Closing its ports takes nftables, and root or sudo without a password. Install and allow them; or close" \
+        "the TCP ports $RAYFL_PORTS yourself and put 'export RAYFL_FIREWALL=mine' into ~/.profile" >&2
     exit 1
 }

@@ -6,12 +6,22 @@ from typing import Any, Literal
 
 import numpy as np
 
+from rayfl.data.cache import Decoded, cached
 from rayfl.data.federated import FederatedData
-from rayfl.data.files import REPLACE, Published, images_and_labels, unpickle
+from rayfl.data.files import REPLACE, Published, images_and_labels, scaled, unpickle
 from rayfl.data.noise import noise_levels, with_noise
 from rayfl.data.partition import Partition
 from rayfl.data.pool import TEST, TRAIN, Pool
 from rayfl.errors import UserError
+
+_SIDE = 32  # pixels
+Normalisation = Literal["own", "half", "imagenet"]
+_Values = tuple[float, float, float]
+_NORMALISATIONS: dict[str, tuple[_Values, _Values]] = {
+    "half": ((0.5, 0.5, 0.5), (0.5, 0.5, 0.5)),
+    "imagenet": ((0.485, 0.456, 0.406), (0.229, 0.224, 0.225)),
+}
+"""Mean and standard deviation per channel, beside each data set's own."""
 
 
 class _Cifar(Published):
@@ -21,8 +31,8 @@ class _Cifar(Published):
     _folder: str
     _files: tuple[tuple[str, str, int], ...]  # name, MD5, origin
     _meta: tuple[str, str]  # name, MD5
-    _mean: tuple[float, ...]
-    _std: tuple[float, ...]
+    _mean: _Values
+    _std: _Values
     _labels: tuple[str, str]  # what they are called in a batch, what their names are called in the meta file
     _others: tuple[tuple[str, str, str], ...] = ()  # other labels: field of Pool, and the two as above
 
@@ -36,6 +46,8 @@ class _Cifar(Published):
         download: bool = False,
         noise: float = 0.0,
         augment: Literal["none", "fedgh"] = "none",
+        normalise: Normalisation = "own",
+        image_size: int = _SIDE,
     ) -> None:
         """Keep and check the settings.
 
@@ -49,6 +61,9 @@ class _Cifar(Published):
             noise: standard deviation, in units of 0 to 255, of Gaussian noise in the images of the last
                 client; the first has none, and from client to client it rises evenly.
             augment: "fedgh" flips, erases parts of and shifts training images at random (Yi et al., MM 2023).
+            normalise: mean and standard deviation per channel that images are normalised by: the data set's
+                "own"; "half", .5 and .5; or "imagenet", those of ImageNet.
+            image_size: side to which images are scaled in pixels, at least 1; 32 leaves them as they are.
 
         Raises:
             UserError: if a value is out of its range.
@@ -58,8 +73,16 @@ class _Cifar(Published):
             raise UserError(f"{type(self).__name__}: noise must be a number of at least 0, not {noise}")
         if augment not in ("none", "fedgh"):
             raise UserError(f'{type(self).__name__}: augment must be "none" or "fedgh", not "{augment}"')
+        if normalise not in ("own", *_NORMALISATIONS):
+            raise UserError(
+                f'{type(self).__name__}: normalise must be "own", "half" or "imagenet", not "{normalise}"'
+            )
+        if image_size < 1:
+            raise UserError(f"{type(self).__name__}: image_size must be at least 1, not {image_size}")
         self.noise = noise
         self.augment = augment
+        self.normalise = normalise
+        self.image_size = image_size
 
     def files(self) -> list[str]:
         """Return the names of the meta file and of the batches."""
@@ -81,8 +104,9 @@ class _Cifar(Published):
         names = _entry(folder / meta_name, meta, self._labels[1])
         batches = [self._batch(folder / file, md5, meta) for file, md5, _ in self._files]
         fields = {name: np.concatenate([b[name] for b in batches]) for name in batches[0]}
+        mean, std = _NORMALISATIONS.get(self.normalise, (self._mean, self._std))
         return Pool(
-            images=fields["images"],
+            images=self._sized(fields["images"]),
             labels=fields["labels"],
             superclasses=fields.get("superclasses"),
             subclasses=fields.get("subclasses"),
@@ -92,10 +116,24 @@ class _Cifar(Published):
             ),
             class_names=tuple(names),
             domain_names=(type(self).__name__,),
-            mean=self._mean,
-            std=self._std,
+            mean=mean,
+            std=std,
             augment=self.augment,
         )
+
+    def _sized(self, images: np.ndarray) -> np.ndarray:
+        """Return images, uint8 [N, 3, 32, 32], in the size asked for; another one is kept in a cache file."""
+        side = self.image_size
+        if side == _SIDE:
+            return images
+        stats = [(self.folder() / file).stat() for file in self.files()]
+        key = [side, [[s.st_size, s.st_mtime_ns] for s in stats]]
+        shape = (len(images), 3, side, side)
+
+        def decode() -> Decoded:
+            return Decoded(shape, scaled([images.transpose(0, 2, 3, 1)], side), {})
+
+        return cached(type(self).__name__, key, decode, None, self.verify)[0]
 
     def _batch(self, path: Path, md5: str, meta: dict[str, Any]) -> dict[str, np.ndarray]:
         """Return images, uint8 [n, 3, 32, 32], and every kind of labels, int64 [n]."""
@@ -168,6 +206,8 @@ class CIFAR100(_Cifar):
         labels: str = "fine",
         noise: float = 0.0,
         augment: Literal["none", "fedgh"] = "none",
+        normalise: Normalisation = "own",
+        image_size: int = _SIDE,
     ) -> None:
         """Keep and check the settings.
 
@@ -182,11 +222,16 @@ class CIFAR100(_Cifar):
             noise: standard deviation, in units of 0 to 255, of Gaussian noise in the images of the last
                 client; the first has none, and from client to client it rises evenly.
             augment: "fedgh" flips, erases parts of and shifts training images at random (Yi et al., MM 2023).
+            normalise: mean and standard deviation per channel that images are normalised by: the data set's
+                "own"; "half", .5 and .5; or "imagenet", those of ImageNet.
+            image_size: side to which images are scaled in pixels, at least 1; 32 leaves them as they are.
 
         Raises:
             UserError: if a value is out of its range.
         """
-        super().__init__(root, partition, val_fraction, seed, verify, download, noise, augment)
+        super().__init__(
+            root, partition, val_fraction, seed, verify, download, noise, augment, normalise, image_size
+        )
         if labels not in ("fine", "coarse"):
             raise UserError(f'CIFAR100: labels must be "fine" or "coarse", not "{labels}"')
         self.labels = labels

@@ -1,7 +1,7 @@
 """`DigitsFive`: MNIST, SVHN, USPS, SynthDigits and MNIST-M, divided and cut as FedBN has done it."""
 
 import functools
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from importlib import resources
@@ -9,11 +9,10 @@ from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
-from PIL import Image
 
 from rayfl.data.base import Data
 from rayfl.data.cache import Decoded, cached
-from rayfl.data.files import REPLACE, check_sum, images_and_labels, unpickle
+from rayfl.data.files import REPLACE, check_sum, images_and_labels, scaled, unpickle
 from rayfl.data.folders import plain, read_image, stratified_shuffle
 from rayfl.data.mnist import MNIST, USPS
 from rayfl.data.partition import DomainPerClient, Partition
@@ -23,7 +22,6 @@ from rayfl.errors import UserError
 PART = 743.8
 """Images in each of FedBN's ten training parts: a tenth of the training images of USPS."""
 _PARTS = 10
-_CHUNK = 1000  # images that are scaled together
 
 Read = tuple[np.ndarray, np.ndarray]
 """Images, uint8 [n, H, W] or [n, H, W, 3], and labels, int64 [n]."""
@@ -182,7 +180,7 @@ class DigitsFive(Data):
             "origin": np.concatenate(origin),
         }
         size = self.image_size
-        chunks = _scaled([images for images, _ in parts], size)
+        chunks = scaled([images for images, _ in parts], size)
         return Decoded((len(arrays["labels"]), 3, size, size), chunks, arrays)
 
     def _divided(self, name: str, files: "_Files") -> tuple[Read, Read]:
@@ -233,22 +231,6 @@ def _packed(path: Path) -> Path:
     """Return the .gz of a file where only that is there."""
     packed = path.with_name(path.name + ".gz")
     return packed if packed.is_file() and not path.exists() else path
-
-
-def _scaled(parts: Sequence[np.ndarray], size: int) -> Iterator[np.ndarray]:
-    """Yield images, uint8 [n, 3, size, size], some at a time."""
-    for images in parts:
-        for start in range(0, len(images), _CHUNK):
-            chunk = images[start : start + _CHUNK]
-            if chunk.shape[1:3] != (size, size):
-                smooth = Image.Resampling.BILINEAR
-                chunk = np.stack(
-                    [
-                        np.asarray(Image.fromarray(i).resize((size, size), smooth))
-                        for i in np.ascontiguousarray(chunk)
-                    ]
-                )
-            yield np.repeat(chunk[:, None], 3, axis=1) if chunk.ndim == 3 else chunk.transpose(0, 3, 1, 2)
 
 
 def _prepared(path: Path, verify: bool) -> Read:

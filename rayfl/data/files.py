@@ -4,16 +4,19 @@ import hashlib
 import io
 import pickle
 from abc import abstractmethod
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, ClassVar, Literal
 
 import numpy as np
+from PIL import Image
 
 from rayfl.data.base import Data
 from rayfl.data.partition import Partition
 from rayfl.errors import UserError
 
 REPLACE = "replace it by a fresh copy (delete it and use download=True, or copy it again)"
+_CHUNK = 1000  # images that are scaled together
 
 
 def check_sum(path: Path, published: str, kind: Literal["md5", "sha256"] = "md5") -> None:
@@ -99,6 +102,27 @@ def images_and_labels(path: Path, images: np.ndarray, labels: np.ndarray, classe
         raise UserError(
             f"{path} has labels from {labels.min()} to {labels.max()}, not 0 to {classes - 1}: {REPLACE}"
         )
+
+
+def scaled(parts: Sequence[np.ndarray], size: int) -> Iterator[np.ndarray]:
+    """Yield images, uint8 [n, 3, size, size], some at a time.
+
+    Args:
+        parts: images of one size each, uint8 [n, H, W] or [n, H, W, 3]; grey ones get three channels.
+        size: side to which they are scaled, bilinear with antialiasing.
+    """
+    for images in parts:
+        for start in range(0, len(images), _CHUNK):
+            chunk = images[start : start + _CHUNK]
+            if chunk.shape[1:3] != (size, size):
+                smooth = Image.Resampling.BILINEAR
+                chunk = np.stack(
+                    [
+                        np.asarray(Image.fromarray(i).resize((size, size), smooth))
+                        for i in np.ascontiguousarray(chunk)
+                    ]
+                )
+            yield np.repeat(chunk[:, None], 3, axis=1) if chunk.ndim == 3 else chunk.transpose(0, 3, 1, 2)
 
 
 class Published(Data):

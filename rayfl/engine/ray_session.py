@@ -191,7 +191,8 @@ class RaySession(Session):
         """Reserve room for all actors together, so that federations that share a cluster cannot block."""
         if self._engine.in_group:
             self._group = get_current_placement_group()
-            ray.get(self._group.ready(), timeout=WAIT)
+            if not self._group.wait(WAIT):
+                raise RuntimeError("the placement group of this trial has lost a host")
             return wanted
         self._group = placement_group([_bundle(wanted)] * wanted.actors, strategy="PACK")
         try:

@@ -11,6 +11,7 @@ import signal
 import sys
 import threading
 from collections.abc import Iterator, Mapping, Sequence
+from copy import copy
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -27,7 +28,6 @@ from ray.tune.schedulers import (
     TrialScheduler,
 )
 
-from rayfl.configuration import federation_from
 from rayfl.engine import Engine, Ray
 from rayfl.engine.placement import request
 from rayfl.engine.ray_session import Cluster
@@ -139,11 +139,13 @@ def share(
         at_once: as asked for; None for as many as the cluster holds.
 
     Raises:
-        UserError: a trial can never be placed; the message has the arithmetic.
+        UserError: a trial can never be placed; the message has the arithmetic. Or: there is no such device.
     """
+    resolved = copy(engine)
+    resolved.resolve()  # here, because the process of a trial with actors has no GPU of its own
     try:
         if not isinstance(engine, Ray):
-            gpus = 1.0 if _device(engine) == "cuda" else 0.0
+            gpus = 1.0 if resolved.device == "cuda" else 0.0
             request(nodes, 1, 1, None, float(engine.threads), gpus)
             bundle = {"CPU": float(engine.threads)} | ({"GPU": gpus} if gpus else {})
             return Share([bundle], {}, at_once)
@@ -159,15 +161,13 @@ def share(
         raise UserError(f"a trial can never be placed on this cluster: {error}") from error
     bundle = {"CPU": wanted.cpus, "GPU": wanted.gpus}
     bundle = {name: amount for name, amount in bundle.items() if amount} or {"CPU": 0.001}
-    settings = {"engine.actors": wanted.actors, "engine.clients_per_actor": "auto"}
-    return Share([bundle] * wanted.actors, settings | {"engine.cpus_per_actor": wanted.cpus}, at_once)
-
-
-def _device(engine: Engine) -> str:
-    """Return the device that a federation in the trial's own process uses."""
-    resolved = federation_from(["--engine", "Inline", "--engine.device", engine.device]).engine
-    resolved.resolve()
-    return resolved.device
+    settings = {
+        "engine.device": resolved.device,
+        "engine.actors": wanted.actors,
+        "engine.clients_per_actor": "auto",
+        "engine.cpus_per_actor": wanted.cpus,
+    }
+    return Share([bundle] * wanted.actors, settings, at_once)
 
 
 def run(

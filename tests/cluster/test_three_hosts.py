@@ -1,8 +1,8 @@
 """`ray up cluster.yaml` on three hosts: a federation and a sweep there give the bytes that one host gives.
 
-The hosts are namespaces of this machine (hosts.py), and nothing of cluster.yaml is changed but what it says must
-be filled in. The test takes minutes and needs root and some of Debian's packages, so it runs where it is wanted:
-``RAYFL_CLUSTER=1 python -m pytest tests/cluster``.
+The hosts are namespaces of this machine (hosts.py), and nothing of cluster.yaml is changed but what it says
+must be filled in. The test takes minutes and needs root and some of Debian's packages, so it runs where it is
+wanted: ``RAYFL_CLUSTER=1 python -m pytest tests/cluster``.
 """
 
 import os
@@ -28,7 +28,7 @@ if lack := missing():
 WAIT = """
 import sys, time, ray
 ray.init(address="auto", log_to_driver=False)
-until = time.monotonic() + 300
+until = time.monotonic() + 420
 while time.monotonic() < until:
     alive = sorted(node["NodeManagerAddress"] for node in ray.nodes() if node["Alive"])
     if len(alive) == 3:

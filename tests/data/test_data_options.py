@@ -122,6 +122,8 @@ def test_options_of_domains():
     assert data.domains == ["MNIST", "USPS"]  # always in one order
     assert data.settings()["quantity"] == 0.4
     assert build("--data", "CIFAR10", "--data.augment", "fedgh").augment == "fedgh"
+    data = build(*["--data", "CIFAR100", "--data.normalise", "half", "--data.image_size", "224"])
+    assert (data.normalise, data.image_size) == ("half", 224)
 
 
 def test_a_configuration_written_and_read_again_is_the_same():

@@ -124,6 +124,40 @@ def test_cifar100_refuses_other_labels():
         CIFAR100(labels="medium")
 
 
+@pytest.mark.parametrize(
+    ("normalise", "mean", "std"),
+    [
+        ("half", (0.5, 0.5, 0.5), (0.5, 0.5, 0.5)),
+        ("imagenet", (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)),
+    ],
+)
+def test_other_normalisation_of_cifar(tmp_path, normalise, mean, std):
+    write_cifar10(tmp_path)
+    write_cifar100(tmp_path)
+    for data in (
+        CIFAR10(str(tmp_path), verify=False, normalise=normalise),
+        CIFAR100(str(tmp_path), verify=False, labels="coarse", normalise=normalise),
+    ):
+        pool = data.load()
+        assert (pool.mean, pool.std) == (mean, std)
+        assert data.settings()["normalise"] == normalise
+
+
+def test_other_sizes_of_cifar(tmp_path, monkeypatch):
+    """Every image is scaled as PIL does it; another set of files has a cache of its own."""
+    monkeypatch.setenv("RAYFL_CACHE", str(tmp_path / "cache"))
+    _, rows = write_cifar10(tmp_path / "data")
+    pool = CIFAR10(str(tmp_path / "data"), verify=False, image_size=48).load()
+    assert pool.images.shape == (24, 3, 48, 48)
+    assert pool.labels[20:].tolist() == rows["test_batch"][1]
+    old = Image.fromarray(rows["test_batch"][0][3].reshape(3, 32, 32).transpose(1, 2, 0))
+    new = np.asarray(old.resize((48, 48), Image.Resampling.BILINEAR)).transpose(2, 0, 1)
+    assert np.array_equal(pool.images[23], new)
+    write_cifar10(tmp_path / "more", per_file=5)
+    assert len(CIFAR10(str(tmp_path / "more"), verify=False, image_size=48).load()) == 30
+    assert len(list((tmp_path / "cache").iterdir())) == 2
+
+
 def test_checksums(tmp_path, monkeypatch):
     folder, _ = write_cifar10(tmp_path)
     with pytest.raises(UserError, match=r"batches\.meta is not the published file.*verify=False"):

@@ -7,7 +7,7 @@ from rayfl.experiments import Table
 from rayfl.experiments.table_file import Settings, unavailable
 
 ROOT = Path(__file__).parents[2] / "examples"
-FILES = sorted(path for path in ROOT.glob("*/*.yaml"))
+FILES = sorted(path for path in ROOT.glob("*/*.yaml") if path.parent.name != "clusters")
 TABLES = {table.name: table for table in map(Table.load, FILES)}
 
 TINY = """\

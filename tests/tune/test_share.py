@@ -53,3 +53,11 @@ def test_what_can_never_be_placed(engine, says):
         share(engine, 20, NODES, 3, None)
     assert "a trial can never be placed" in str(error.value)
     assert says in str(error.value)
+
+
+def test_the_device_is_found_where_the_sweep_is_started(monkeypatch):
+    """The process of a trial has no GPU of its own; its actors have."""
+    monkeypatch.setattr("torch.cuda.is_available", lambda: True)
+    assert share(Ray(gpus_per_actor=0.25), 4, NODES, 8, None).engine["engine.device"] == "cuda"
+    assert share(Ray(), 4, NODES, 8, None).engine["engine.device"] == "cpu"
+    assert share(Inline(), 4, NODES, 8, None).bundles == [{"CPU": 1.0, "GPU": 1.0}]

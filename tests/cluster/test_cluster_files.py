@@ -1,0 +1,121 @@
+"""What can be said of the cluster files without a cluster."""
+
+import json
+import re
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+ROOT = Path(__file__).parents[2]
+CLOUDS = sorted((ROOT / "examples" / "clusters").glob("*.yaml"))
+FILES = [ROOT / "cluster.yaml", *CLOUDS]
+
+
+def prepared(path: Path) -> dict[str, Any]:
+    """Return a file as Ray's cluster launcher reads it: checked against its schema, defaults filled in."""
+    util = pytest.importorskip("ray.autoscaler._private.util")
+    config = util.prepare_config(yaml.safe_load(path.read_text()))
+    util.validate_config(config)
+    filled: dict[str, Any] = config
+    return filled
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
+def test_ray_takes_the_file(path: Path) -> None:
+    config = prepared(path)
+    workers = [t for name, t in config["available_node_types"].items() if name != config["head_node_type"]]
+    assert all(t["min_workers"] == 2 for t in workers)
+    assert config["max_workers"] >= 2
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
+def test_what_is_synced_is_there(path: Path) -> None:
+    mounts = prepared(path)["file_mounts"]
+    assert all((ROOT / local).exists() for local in mounts.values())
+    assert {remote.removeprefix("~/rayfl/") for remote in mounts} == set(mounts.values())
+    commands = path.read_text()
+    for script in re.findall(r"~/rayfl/(\S+\.sh)", commands):
+        assert (ROOT / script).is_file()
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
+def test_the_token_goes_to_every_host_before_ray_starts(path: Path) -> None:
+    config = prepared(path)
+    made = [c for c in config["head_setup_commands"] if "get-auth-token" in c]
+    assert len(made) == 1
+    assert made[0].startswith("umask 077;")
+    assert "~/.ray/auth_token" in config["cluster_synced_files"]
+    assert "--dashboard-host=127.0.0.1" in config["head_start_ray_commands"][-1]
+    for kind in ("head", "worker"):
+        assert "bash ~/rayfl/examples/clusters/set_up.sh" in config[f"{kind}_setup_commands"]
+
+
+@pytest.mark.parametrize("path", CLOUDS, ids=lambda path: path.stem)
+def test_clouds_differ_from_hosts_of_ones_own_where_they_must(path: Path) -> None:
+    own, cloud = prepared(ROOT / "cluster.yaml"), prepared(path)
+    for same in ("file_mounts", "cluster_synced_files", "setup_commands", "worker_setup_commands"):
+        assert cloud[same] == own[same]
+
+
+def test_every_name_of_azures_parameters_is_one_of_its_template() -> None:
+    """Ray hands them to the template as they are, and Azure refuses what it does not know."""
+    launcher = pytest.importorskip("ray.autoscaler._private._azure")
+    template = json.loads((Path(launcher.__file__).parent / "azure-vm-template.json").read_text())
+    config = prepared(ROOT / "examples" / "clusters" / "azure.yaml")
+    for kind in config["available_node_types"].values():
+        assert set(kind["node_config"]["azure_arm_parameters"]) <= set(template["parameters"])
+
+
+def test_the_ports_of_the_firewall_are_those_of_ray() -> None:
+    """Every port that Ray is given, and those that it takes by itself, are among those that are closed."""
+    script = f". {ROOT}/examples/clusters/environment.sh; echo $RAYFL_RAY_PORTS; echo $RAYFL_PORTS"
+    output = subprocess.run(
+        ["bash", "-c", script], capture_output=True, text=True, check=True, env={"HOME": "/x", "PATH": "/bin"}
+    )
+    given, closed = output.stdout.splitlines()
+    ranges = [part.strip().partition("-") for part in closed.split(",")]
+    shut = {port for low, _, high in ranges for port in range(int(low), int(high or low) + 1)}
+    asked = {int(port) for port in re.findall(r"=(\d+)", given)}
+    by_itself = {6379, 8265, 10001, 44217, 44227, 52365}
+    assert asked | by_itself <= shut
+    assert set(range(10002, 20000)) <= shut  # of workers
+
+
+@pytest.mark.parametrize(
+    ("addresses", "asks"),
+    [
+        (["10.1.2.3/8", "fd12::1/64"], False),
+        (["172.31.0.9/16", "192.168.1.5/24", "100.64.0.1/10"], False),
+        (["10.1.2.3/8", "203.0.113.9/24"], True),
+        (["172.32.0.9/16"], True),
+        (["10.1.2.3/8", "2001:db8::1/64"], True),
+    ],
+)
+def test_the_firewall_is_set_where_there_is_an_address_of_the_internet(
+    tmp_path: Path, addresses: list[str], asks: bool
+) -> None:
+    """With stand-ins for ip, nft and sudo that say what they are given."""
+    lines = "\n".join(f"2: eth0    inet {address} scope global eth0" for address in addresses)
+    for name, body in [
+        ("ip", f"cat <<'X'\n{lines}\nX"),
+        ("nft", f"cat > {tmp_path}/rules"),
+        ("sudo", 'shift; exec "$@"'),
+    ]:
+        (tmp_path / name).write_text(f"#!/bin/sh\n{body}\n")
+        (tmp_path / name).chmod(0o755)
+    environment = {"PATH": f"{tmp_path}:/usr/bin:/bin", "RAYFL_PORTS": "6379, 8076-8080"}
+    call = ["bash", str(ROOT / "examples" / "clusters" / "firewall.sh"), "10.1.2.3"]
+    subprocess.run(call, env=environment, check=True)
+    assert (tmp_path / "rules").exists() == asks
+    if asks:
+        rules = (tmp_path / "rules").read_text()
+        assert "ip daddr 10.1.2.3 accept" in rules
+        assert "tcp dport { 6379, 8076-8080 } drop" in rules
+        subprocess.run(call, env=environment | {"RAYFL_FIREWALL": "mine"}, check=True)
+        (tmp_path / "nft").write_text("#!/bin/sh\nexit 1\n")
+        refused = subprocess.run(call, env=environment, capture_output=True, text=True)
+        assert refused.returncode == 1
+        assert "RAYFL_FIREWALL=mine" in refused.stderr
