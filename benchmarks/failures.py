@@ -36,7 +36,7 @@ PHASES = {
 }
 LONGEST = {"training": 0.3, "aggregation": 0.02, "evaluation": 0.3, "checkpoint": 0.1, "recovery": 3.0}
 """Seconds after the beginning of a phase within which a kill comes; it may be over by then."""
-ACTORS = 3
+ACTORS = 2
 
 
 def federation(folder: Path, engine: Engine, rounds: int) -> Federation:
@@ -65,7 +65,7 @@ def final_bytes(folder: Path) -> dict[str, bytes]:
 
 @dataclass
 class Kill:
-    """One moment: the first time that a phase begins after the kill before it."""
+    """One kill: who dies, so many seconds after a phase has begun; and what was under way then."""
 
     phase: str
     delay: float
@@ -89,7 +89,7 @@ class Killer:
         self._phase = "records"
         self._timers: list[threading.Timer] = []
         self._before = {name: getattr(RaySession, name) for name in PHASES.values()}
-        self._skip = 0
+        self._quiet = 0
 
     def __enter__(self) -> "Killer":
         for phase, name in PHASES.items():
@@ -105,11 +105,13 @@ class Killer:
     def _watched(self, phase: str, original: Any) -> Any:
         def call(session: RaySession, *arguments: Any) -> Any:
             self._phase = phase
-            recovering = phase != "recovery" or session._server is None
-            if self._skip:
-                self._skip -= 1
-            elif self._waiting and self._waiting[0].phase == phase and recovering:
-                self._aim(self._waiting.pop(0))
+            due = [kill for kill in self._waiting if kill.phase == phase]
+            at_start = phase == "recovery" and session._server is not None
+            if self._quiet:
+                self._quiet -= 1
+            elif due and not at_start:
+                self._waiting.remove(due[0])
+                self._aim(due[0])
             try:
                 return original(session, *arguments)
             finally:
@@ -118,7 +120,7 @@ class Killer:
         return call
 
     def _aim(self, kill: Kill) -> None:
-        self._skip = self._dice.randint(0, 12)  # phases until the next kill may come
+        self._quiet = self._dice.randint(0, 8)  # phases until the next kill may come
         self._timers.append(threading.Timer(kill.delay, self._strike, (kill,)))
         self._timers[-1].daemon = True
         self._timers[-1].start()

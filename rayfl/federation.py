@@ -321,7 +321,7 @@ class Federation:
                     "BatchNorm has poor statistics: choose another training.batch_size, or "
                     "training.last_batch=drop, should accuracy break down"
                 )
-        if self._protocol.needs_validation and not any(len(s.val) for s in data.shards):
+        if self._protocol.needs_validation and not any(len(s.val) for s in data.shards[: data.seen]):
             raise UserError(
                 f"protocol {self.protocol} chooses the round by validation accuracy, and the data have no "
                 "validation part: set data.val_fraction, for example to 0.1, or choose another protocol"

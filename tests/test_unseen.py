@@ -2,7 +2,7 @@
 
 import json
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import pytest
@@ -164,6 +164,21 @@ def test_fdse_adapts_the_eraser_only(moves: bool) -> None:
     for name in before["own"]:
         statistic = "running" in name
         assert torch.equal(before["own"][name], after["own"][name]) == (not moves and not statistic), name
+
+
+@pytest.mark.parametrize("attention", [True, False, "mean"])
+def test_fdse_scores_the_eraser_that_has_adapted(attention: bool | Literal["mean"]) -> None:
+    """Also where every client receives the mean of the erasers."""
+    data = DATA.federate(3, 0).hold_out("domain1")
+    data = FederatedData(data.pool, data.shards[:1] + data.shards[2:], unseen=1)
+    run = start(FDSE(unseen_lr=0.5, attention=attention), data, "tests.methods.federate.dse", batch_size=16)
+    run.round([0])
+    down, _ = run.server.download([1])
+    x, client = run.host.images.batch(torch.tensor(data.shards[1].test[:4]))[0], run.host.client(1, 0)
+    before, after = as_newcomer(run)
+    scores = [run.host.method.scores(client, state, down, x)["personal"] for state in (before, after)]
+    assert torch.equal(scores[1], run.host.net.eval(down["weights"].merge(after["own"]), x))
+    assert not torch.equal(*scores)
 
 
 def test_newcomers_have_no_labels() -> None:

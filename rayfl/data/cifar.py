@@ -104,7 +104,7 @@ class _Cifar(Published):
         names = _entry(folder / meta_name, meta, self._labels[1])
         batches = [self._batch(folder / file, md5, meta) for file, md5, _ in self._files]
         fields = {name: np.concatenate([b[name] for b in batches]) for name in batches[0]}
-        mean, std = _NORMALISATIONS.get(self.normalise, (self._mean, self._std))
+        mean, std = self.mean_and_std
         return Pool(
             images=self._sized(fields["images"]),
             labels=fields["labels"],
@@ -120,6 +120,11 @@ class _Cifar(Published):
             std=std,
             augment=self.augment,
         )
+
+    @property
+    def mean_and_std(self) -> tuple[_Values, _Values]:
+        """Mean and standard deviation per channel that images are normalised by."""
+        return _NORMALISATIONS.get(self.normalise, (self._mean, self._std))
 
     def _sized(self, images: np.ndarray) -> np.ndarray:
         """Return images, uint8 [N, 3, 32, 32], in the size asked for; another one is kept in a cache file."""

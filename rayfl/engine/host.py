@@ -7,7 +7,7 @@ import os
 import signal
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
 from functools import partial
 from types import FrameType
@@ -218,7 +218,7 @@ class Host:
         fits: list[list[Fitted]] = [[] for _ in ids]
         limit = self.plan.client_timeout
         try:
-            with _at_most(limit and limit * len(ids)):
+            with _at_most(limit * len(ids)) if limit else _UNLIMITED:
                 updates = [
                     self.method.local_update(c, self.state(c.id, c), d)
                     for c, d in zip(clients, downs, strict=True)
@@ -411,15 +411,15 @@ def _failure_text(error: Exception, limit: float | None) -> str:
     return f"has raised {type(error).__name__}: {error}".splitlines()[0]
 
 
+_UNLIMITED = nullcontext()
+
+
 @contextmanager
-def _at_most(seconds: float | None) -> Iterator[None]:
+def _at_most(seconds: float) -> Iterator[None]:
     """Raise ``TimeUp`` in the body after so many seconds, and again every second should it be caught there.
 
     It interrupts Python code; a native call that hangs is interrupted when it returns.
     """
-    if not seconds:
-        yield
-        return
 
     def interrupt(number: int, frame: FrameType | None) -> None:
         raise TimeUp

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import math
+import os
 import socket
 import sys
 import threading
@@ -399,7 +400,7 @@ class RaySession(Session):
             except RayError as error:  # the federation runs without it
                 print(f"warning: {_death_text(error)}", file=sys.stderr)
                 self._look_at = math.inf
-        if time.monotonic() < self._look_at:
+        if self._engine.in_group or time.monotonic() < self._look_at:
             return
         self._look_at = time.monotonic() + LOOK
         with suppress(UserError):
@@ -463,6 +464,8 @@ def _connect(engine: Ray) -> bool:
                 f"{here}: leave the address out to use that one, or call ray.shutdown() first"
             )
         return False
+    # Where an actor dies, all calls that waited for it fail: one of them is reported, the others need not be.
+    os.environ.setdefault("RAY_IGNORE_UNHANDLED_ERRORS", "1")
     if engine.address is not None:
         try:
             _check_reachable(engine.address)

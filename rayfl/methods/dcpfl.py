@@ -122,7 +122,7 @@ class DCPFL(Method):
     def uploads(self) -> Mapping[str, Reduction]:
         """Class means, which the server needs client by client, and each class's centred second moments.
 
-        With the means at hand, sums of the moments make the covariances, so that no client's own is sent.
+        With the means at hand, sums of the moments make the covariances: no client's own is needed.
         """
         classes = self.net.module.head.out_features if self.calibrate else 0
         return {"means": Gather(), **{_scatter_of(c): Sum() for c in range(classes)}}

@@ -239,12 +239,12 @@ class FDSE(PartlyPersonal):
         start = {"net": Params(w.tensors, own.train_names), "seen": self._consistency.start(targets)}
         lr = self.unseen_lr if moves else 0.0
         fitted = await client.fit(start, loss, targets, epochs=self.unseen_epochs, lr=lr)
-        return {"own": fitted.weights["net"].select(own.keys().__contains__)}
+        return {"own": fitted.weights["net"].select(own.keys().__contains__), "adapted": True}
 
     def _model(self, state: State, down: State) -> Params:
-        """Return the client's whole model; the mixture of DSEs takes the place of its own."""
+        """Return the client's whole model; the mixture of DSEs replaces its own, unless that has adapted."""
         own: Params = down["weights"].merge(state["own"])
-        return own.merge(down["dse"]) if "dse" in down else own
+        return own.merge(down["dse"]) if "dse" in down and "adapted" not in state else own
 
     def scores(self, client: Client, state: State, down: State, x: Tensor) -> dict[str, Tensor]:
         """Score the client's own model."""

@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 import yaml
 from matplotlib.figure import Figure
+from matplotlib.ticker import FuncFormatter, LogLocator
 from rich import box
 from rich.table import Table
 
@@ -215,7 +216,8 @@ def draw(results: Sequence[PointResult], metric: Metric) -> Figure | None:
     """Draw test accuracy over every searched number, a line for each combination of the other values.
 
     Bars are one deviation over seeds. Validation is dotted where there are few lines. Where no two points
-    differ in a key alone, as after random draws, the points stand by themselves. None without numbers.
+    differ in a key alone, as after random draws, the points stand by themselves, and so do those that were
+    stopped early. None without numbers.
     """
     known = [r for r in results if r.completed and not math.isnan(r.test)]
     keys = [k for k in (results[0].point.values if results else {}) if _is_axis(known, k)]
@@ -224,16 +226,24 @@ def draw(results: Sequence[PointResult], metric: Metric) -> Figure | None:
     figure = Figure(figsize=(3.6 * len(keys) + 1.2, 3.4), layout="constrained")
     axes = figure.subplots(1, len(keys), squeeze=False, sharey=True)[0]
     for ax, key in zip(axes, keys):
-        lines = _lines(known, key)
-        joined = {name: points for name, points in lines.items() if len(points) > 1}
+        whole = [r for r in known if r.completed >= r.point.rounds]
+        joined = {name: points for name, points in _lines(whole, key).items() if len(points) > 1}
         if not joined:
-            ax.plot([r.point.values[key] for r in known], [100 * r.test for r in known], "o", ms=4)
+            ax.plot([r.point.values[key] for r in whole], [100 * r.test for r in whole], "o", ms=4)
+        if stopped := [r for r in known if r not in whole]:
+            x, y = [r.point.values[key] for r in stopped], [100 * r.test for r in stopped]
+            ax.plot(x, y, "o", ms=4, mfc="none", color="gray", label="stopped early")
         for place, (name, points) in enumerate(joined.items()):
             _draw_line(ax, key, name, points, place, validation=len(joined) <= 2 and metric == "accuracy")
         values = sorted({r.point.values[key] for r in known if r.point.values[key] is not None})
-        if values[0] > 0 and values[-1] / values[0] >= 20:
+        logarithmic = values[0] > 0 and values[-1] / values[0] >= 10
+        if logarithmic:
             ax.set_xscale("log")
-        if len(values) <= 12:
+            ax.xaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+            ax.xaxis.set_major_formatter(FuncFormatter(lambda x, _: f"{x:g}"))
+            ax.minorticks_off()
+        places = np.log(values) if logarithmic else np.array(values, dtype=float)
+        if np.diff(places).min() >= 0.05 * np.ptp(places):  # room for a number at each
             ax.set_xticks(values, [tidy(v) for v in values], rotation=45 if len(values) > 6 else 0)
             ax.minorticks_off()
         ax.set_xlabel(key)
@@ -254,7 +264,7 @@ def _is_axis(results: Sequence[PointResult], key: str) -> bool:
 
 def _lines(results: Sequence[PointResult], key: str) -> dict[str, list[PointResult]]:
     """Return the points that differ in the key alone, by what they have in common, in ascending order."""
-    others = [k for k in results[0].point.values if k != key]
+    others = [k for k in (results[0].point.values if results else ()) if k != key]
     varying = [k for k in others if len({str(r.point.values[k]) for r in results}) > 1]
     lines: dict[str, list[PointResult]] = {}
     for r in sorted(results, key=lambda r: r.point.values[key] or 0):

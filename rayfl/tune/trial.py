@@ -27,7 +27,7 @@ from rayfl.experiments.cells import Job
 from rayfl.experiments.table_file import Settings, layered, options
 from rayfl.federation import Federation
 from rayfl.record.checkpoint import Checkpoints
-from rayfl.record.history import CONFIG, ENGINE, METRICS, PARTITION, read_lines
+from rayfl.record.history import CONFIG, ENGINE, METRICS, PARTITION, SUMMARY, read_lines
 from rayfl.record.protocol import protocol
 from rayfl.tune.schedule import SCHEDULE, begin, schedule_of
 from rayfl.tune.scores import RoundScores
@@ -72,7 +72,8 @@ def run_trial(config: Mapping[str, Any], order: Order) -> None:
 
 def _run(name: str, values: Settings, order: Order) -> None:
     sys.orig_argv = list(order.command)  # that of a worker of Ray tells nobody anything
-    logging.getLogger("ray.train").setLevel(logging.WARNING)  # it tells of every checkpoint
+    for library in ("ray.train", "ray.tune"):  # which tell of every checkpoint
+        logging.getLogger(library).setLevel(logging.WARNING)
     job = order.jobs[name]
     with _alone(job.folder):
         _run_alone(name, job, values, order)
@@ -180,6 +181,7 @@ def take_over(copied: Path, folder: Path) -> None:
     checkpoints = folder / "checkpoints"
     shutil.rmtree(checkpoints, ignore_errors=True)
     checkpoints.mkdir(parents=True)
+    (folder / SUMMARY).unlink(missing_ok=True)
     for name in _RECORDS:
         shutil.copyfile(copied / name, folder / name)
     (schedule,) = copied.glob(f"*{SCHEDULE}")

@@ -148,11 +148,13 @@ class Host:
         """Return the ports of an address to which this host can connect."""
         script = (
             "import socket, sys\n"
-            "for port in map(int, sys.argv[2:]):\n"
-            "    with socket.socket() as tried:\n"
-            "        tried.settimeout(1)\n"
-            "        if tried.connect_ex((sys.argv[1], port)) == 0:\n"
-            "            print(port)\n"
+            "from concurrent.futures import ThreadPoolExecutor\n"
+            "def tried(port):\n"
+            "    with socket.socket() as end:\n"
+            "        end.settimeout(2)\n"
+            "        return end.connect_ex((sys.argv[1], int(port))) == 0\n"
+            "with ThreadPoolExecutor(64) as pool:\n"
+            "    print(*(port for port, fine in zip(sys.argv[2:], pool.map(tried, sys.argv[2:])) if fine))\n"
         )
         found = self.run(sys.executable, "-c", script, address, *map(str, ports)).stdout
         return {int(port) for port in found.split()}

@@ -12,7 +12,7 @@ import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
@@ -97,7 +97,7 @@ class Mortal(Ditto):
             self.die("training")
         return result
 
-    def aggregate(self, server: State, up: State, cohort: Cohort) -> State:
+    def aggregate(self, server: State, up: Mapping[str, Any], cohort: Cohort) -> State:
         if cohort.round == self.aggregating:
             self.die("aggregating")
         return super().aggregate(server, up, cohort)

@@ -10,8 +10,8 @@ from rayfl import UserError
 from rayfl.engine.placement import Request, place, request
 
 
-def ask(nodes, clients=100, actors=None, clients_per_actor=None, cpus=None, gpus=0.0):
-    return request(nodes, clients, actors, clients_per_actor, cpus, gpus)
+def ask(nodes, clients=100, actors=None, clients_per_actor=None, cpus=None, gpus=0.0, shrink=False):
+    return request(nodes, clients, actors, clients_per_actor, cpus, gpus, shrink)
 
 
 def node(cpus, gpus=0, memory=64e9):
@@ -129,6 +129,25 @@ def test_one_actor_per_client_is_refused_where_memory_does_not_allow_it():
     ):
         ask(tight, clients=100, clients_per_actor=1)
     assert ask(tight, clients=100, clients_per_actor=10).actors == 10
+
+
+@pytest.mark.parametrize(
+    ("nodes", "options", "expected"),
+    [
+        ([node(4), node(4)], {"actors": 3}, Request(3, 1.0, 0.0)),  # there is room
+        ([node(4)], {"actors": 6, "cpus": 1.0}, Request(4, 1.0, 0.0)),
+        ([node(2)], {"actors": 6}, Request(6, 0.333, 0.0)),  # each makes do with less
+        ([node(8, 1)], {"actors": 8, "gpus": 0.25}, Request(4, 1.0, 0.25)),
+        ([node(4, memory=8e9)], {"clients_per_actor": 1, "cpus": 0.5}, Request(8, 0.5, 0.0)),
+    ],
+)
+def test_what_is_left_of_a_cluster_must_do(nodes, options, expected):
+    assert ask(nodes, **options, shrink=True) == expected
+
+
+def test_a_cluster_on_which_nothing_is_left():
+    with pytest.raises(UserError, match=r"1 actors with 1 CPUs and 0\.25 GPUs each .* room for 0 of them"):
+        ask([node(8)], actors=4, gpus=0.25, shrink=True)
 
 
 # ---- blocks

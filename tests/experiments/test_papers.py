@@ -5,6 +5,7 @@ from collections.abc import Iterator
 import pytest
 
 from rayfl.configuration import federation_from
+from rayfl.data import CIFAR10, CIFAR100
 from rayfl.experiments import Table
 from rayfl.experiments.table_file import KNOWN_METHODS, Settings, layered, options
 from rayfl.record.printed import known_tables, printed_table
@@ -47,6 +48,23 @@ def test_every_row_and_column_is_a_federation(name: str) -> None:
         assert type(federation.data).__name__ == settings["data"]
         assert (federation.net, federation.rounds) == (settings["net"], settings["rounds"])
         assert federation.training.lr == settings["training.lr"]
+
+
+@pytest.mark.parametrize(
+    ("paper", "data", "mean"), [("fedios", "CIFAR100", 0.5), ("dcpfl", "CIFAR10", 0.485)]
+)
+def test_images_of_cifar_are_normalised_as_in_the_paper(paper: str, data: str, mean: float) -> None:
+    """FediOS takes .5, DC-PFL follows FedGH, whose code has ImageNet's numbers for CIFAR-10."""
+    found = 0
+    for table in (t for name, t in TABLES.items() if name.startswith(paper)):
+        for column in table.columns:
+            settings = table.settings(next(iter(available(table))), column)
+            if settings["data"] == data:
+                cifar = federation_from(options(settings)).data
+                assert isinstance(cifar, CIFAR10 | CIFAR100)
+                assert cifar.mean_and_std[0][0] == mean, (table.name, column)
+                found += 1
+    assert found > 3
 
 
 def kind_of(settings: Settings) -> tuple[str, ...]:

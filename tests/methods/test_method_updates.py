@@ -323,6 +323,15 @@ def test_fedco2_intra_client_transfer(intra, t):
     assert_rows(head(run.servers[1]["weights"]), [mean, -mean])
 
 
+def test_fedco2_teachers_stay_as_they_were_when_the_round_began():
+    """As above with two epochs of mutual learning: students have moved in the second, teachers have not."""
+    online, offline = 1 / 4, 1 / 2
+    for _ in range(2):
+        online, offline = online + s(1) - s(2 * online), offline + s(1 / 2) - s(2 * offline)
+    run = federate(FedCO2(mutual_epochs=2, inter="none"), PAIR, cohorts=2, lr=1.0)
+    assert_rows(head(run.clients[1][0]["offline"]), [offline + s(-2 * offline), 0])
+
+
 def test_fedco2_fuses_by_the_sum_of_logits():
     """After round 0 the logits of x = (1, 0) are (1/4, -1/4) online and, at client 0, (1/2, -1/2) offline."""
     run = federate(FedCO2(), PAIR, cohorts=1, lr=1.0)

@@ -81,6 +81,8 @@ def test_pictures_have_a_line_for_what_the_points_have_in_common():
     assert lines_of(each) == [{"tau=1": [0.1, 1.0]}, {"lam=1": [1, 2, 3]}]
     drawn = [result({"lam": 0.1 * k, "mu": 0.2 + k}, [0.5], 0.5) for k in range(1, 4)]
     assert [len(panel[""]) for panel in lines_of(drawn)] == [3, 3]
+    early = [*curves, result({"method": "FedAvg", "alpha": 0.5}, [None, None], 0.5, completed=1)]
+    assert lines_of(early) == lines_of(curves)
     assert draw([result({"method": "FedAvg"}, [0.5], 0.5)], "accuracy") is None
 
 
