@@ -107,7 +107,7 @@ class Killer:
             self._phase = phase
             due = [kill for kill in self._waiting if kill.phase == phase]
             at_start = phase == "recovery" and session._server is not None
-            if self._quiet:
+            if self._quiet and phase != "recovery":
                 self._quiet -= 1
             elif due and not at_start:
                 self._waiting.remove(due[0])
@@ -120,7 +120,7 @@ class Killer:
         return call
 
     def _aim(self, kill: Kill) -> None:
-        self._quiet = self._dice.randint(0, 8)  # phases until the next kill may come
+        self._quiet = self._dice.randint(0, 20)  # phases until the next kill may come
         self._timers.append(threading.Timer(kill.delay, self._strike, (kill,)))
         self._timers[-1].daemon = True
         self._timers[-1].start()

@@ -175,7 +175,7 @@ def layered(*layers: Mapping[str, Any]) -> Settings:
 
 
 def rooted(settings: Settings) -> Settings:
-    """Add the folder of data sets from the environment, where the data are in files and nothing else is said."""
+    """Add the folder of data sets from the environment, where data are in files and nothing else is said."""
     root = os.environ.get("RAYFL_DATA")
     if not root or settings.get("data") in (None, "EmbeddedDigits", "Synthetic"):
         return settings
