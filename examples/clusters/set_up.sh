@@ -14,4 +14,4 @@ fi
 pip="$RAYFL_VENV/bin/python -m pip --quiet --disable-pip-version-check"
 touch versions.txt                                  # from the head, on workers: all hosts get the same versions
 $pip install --constraint versions.txt --editable .
-$pip freeze --exclude-editable > versions.txt
+$pip freeze --exclude-editable | { grep -v "^rayfl[=@ ]" || true; } > versions.txt

@@ -179,13 +179,11 @@ def test_killed_at_seeded_moments(
     def victims(actors: list[int], server: int) -> list[int]:
         return draw.sample([*actors, server], draw.randint(1, len(actors) + 1))
 
-    strikes = Strikes(
-        monkeypatch, {(phase, draw.randint(1, 3)): victims for phase in ("_train", "evaluate", "_save")}
-    )
+    strikes = Strikes(monkeypatch, {(phase, draw.randint(1, 3)): victims for phase in ("evaluate", "_save")})
     small(tmp_path / "run", method=Ditto(), engine=Ray(actors=2), rounds=ROUNDS).run()
-    assert strikes.done == 3
+    assert strikes.done == 2
     assert everything(tmp_path / "run") == undisturbed
-    assert 1 <= len(losses(tmp_path / "run")) <= 3
+    assert 1 <= len(losses(tmp_path / "run")) <= 2
 
 
 @pytest.mark.usefixtures("ray_runtime")
@@ -237,7 +235,11 @@ def new_host(ray_runtime: str) -> Iterator[Callable[[], subprocess.Popen[bytes]]
     def start() -> subprocess.Popen[bytes]:
         options = ["--address", ray_runtime, "--num-cpus", "4", "--object-store-memory", "100000000"]
         command = [sys.executable, "-m", "ray.scripts.scripts", "start", "--block", *options]
-        started.append(subprocess.Popen([*command, "--disable-usage-stats"], stdout=subprocess.DEVNULL))
+        environment = os.environ | {
+            "RAY_GRACEFUL_SHUTDOWN_DRAIN_TIMEOUT_S": "0"
+        }  # actors die with it at once
+        command += ["--disable-usage-stats"]
+        started.append(subprocess.Popen(command, env=environment, stdout=subprocess.DEVNULL))
         while sum(node["Alive"] for node in ray.nodes()) < 2:
             with suppress(subprocess.TimeoutExpired):
                 pytest.fail(f"the host has not started: {started[-1].wait(0.02)}")
@@ -341,7 +343,7 @@ def flaky(folder: Path, *lost: int, after_loss: Callable[[], None] = lambda: Non
         federation.run()
 
 
-@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize("seed", range(4))
 def test_any_sequence_of_losses(tmp_path: Path, undisturbed: dict[str, bytes], seed: int) -> None:
     lost = random.Random(seed).sample(range(1, 25), 6)
     flaky(tmp_path / "run", *lost, method=Ditto())
