@@ -127,6 +127,8 @@ class Killer:
 
     def _strike(self, kill: Kill) -> None:
         found = {"actors": processes("ray::ClientActor"), "server": processes("ray::ServerActor")}
+        while self._phase == "recovery" and not any(found.values()):  # they are only just being started
+            found = {"actors": processes("ray::ClientActor"), "server": processes("ray::ServerActor")}
         if kill.who == "actors":
             chosen = self._dice.sample(found["actors"], min(kill.number, len(found["actors"])))
         else:
