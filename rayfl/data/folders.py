@@ -59,6 +59,7 @@ class DomainFolders(Data):
     source: ClassVar[str] = ""  # where one gets the files
     published: ClassVar[Mapping[str, int]] = {}  # images per domain, where they are known
     colour: ClassVar[Literal["RGB", "grey unless RGB"]] = "RGB"
+    split: str = "fdse"  # "fdse" is random 80/10/10 of each domain, drawn from the seed
 
     def __init__(
         self,
@@ -112,6 +113,10 @@ class DomainFolders(Data):
     @abstractmethod
     def origin(self, found: Found) -> np.ndarray:
         """Divide the images into parts as far as that does not depend on a seed; return uint8 [N]."""
+
+    def divide(self, pool: Pool, seed: int) -> Pool:
+        """Return the pool with the division that belongs to a seed."""
+        return divide_randomly(pool, seed) if self.split == "fdse" else pool
 
     def load(self) -> Pool:
         """Find the images and decode them, or map what an earlier run has decoded."""
@@ -320,10 +325,6 @@ class ImageFolders(DomainFolders):
         if self.split == "fdse":
             return np.full(len(found.files), TRAIN, np.uint8)
         return origin_of(len(found.files), [stratified(found, k) for k in range(len(found.domain_names))])
-
-    def divide(self, pool: Pool, seed: int) -> Pool:
-        """Return the pool with the division that belongs to a seed."""
-        return divide_randomly(pool, seed) if self.split == "fdse" else pool
 
 
 # ---- divisions

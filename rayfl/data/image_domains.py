@@ -9,9 +9,9 @@ from typing import ClassVar, Literal
 import numpy as np
 
 from rayfl.data.files import unpickle
-from rayfl.data.folders import DomainFolders, Found, divide_randomly, origin_of, plain, stratified
+from rayfl.data.folders import DomainFolders, Found, origin_of, plain, stratified
 from rayfl.data.partition import Partition
-from rayfl.data.pool import TRAIN, UNUSED, VAL, Pool
+from rayfl.data.pool import TRAIN, UNUSED, VAL
 from rayfl.errors import UserError
 
 log = logging.getLogger(__name__)
@@ -109,10 +109,6 @@ class _Protocols(DomainFolders):
     @abstractmethod
     def used_by_fdse(self, found: Found) -> np.ndarray:
         """Return the origin, TRAIN for images that take part in FDSE's division and UNUSED for others."""
-
-    def divide(self, pool: Pool, seed: int) -> Pool:
-        """Return the pool with the division that belongs to a seed."""
-        return divide_randomly(pool, seed) if self.split == "fdse" else pool
 
     def _take_few(self, origin: np.ndarray, lists: Sequence[np.ndarray], found: Found) -> None:
         """Keep the first training images of every list, make its last ones validation images, drop others."""
@@ -327,7 +323,3 @@ class PACS(DomainFolders):
         origin = np.full(len(found.files), TRAIN, np.uint8)
         self.check_counts(found, origin)
         return origin
-
-    def divide(self, pool: Pool, seed: int) -> Pool:
-        """Return the pool with the division that belongs to a seed."""
-        return divide_randomly(pool, seed)

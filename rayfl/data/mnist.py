@@ -8,9 +8,8 @@ from abc import abstractmethod
 from pathlib import Path
 
 import numpy as np
-from PIL import Image
 
-from rayfl.data.files import REPLACE, Published, images_and_labels
+from rayfl.data.files import REPLACE, Published, images_and_labels, scaled
 from rayfl.data.pool import TEST, TRAIN, Pool
 from rayfl.errors import UserError
 
@@ -29,14 +28,11 @@ class _Digits(Published):
     def load(self) -> Pool:
         """Read both parts, enlarge the images to 28 pixels if need be, and repeat them on three channels."""
         train, test = self.read()
-        grey = np.concatenate([train[0], test[0]])
-        if grey.shape[1:] != (28, 28):
-            size, smooth = (28, 28), Image.Resampling.BILINEAR
-            grey = np.stack([np.asarray(Image.fromarray(image).resize(size, smooth)) for image in grey])
+        images = np.concatenate(list(scaled([train[0], test[0]], 28)))
         return Pool(
-            images=np.repeat(grey[:, None], 3, axis=1),
+            images=images,
             labels=np.concatenate([train[1], test[1]]),
-            domains=np.zeros(len(grey), np.int64),
+            domains=np.zeros(len(images), np.int64),
             origin=np.repeat(np.array([TRAIN, TEST], np.uint8), [len(train[0]), len(test[0])]),
             class_names=tuple("0123456789"),
             domain_names=(type(self).__name__,),

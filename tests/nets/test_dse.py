@@ -3,8 +3,8 @@
 import pytest
 import torch
 import torch.nn.functional as F
-from torch import Tensor, nn
-from torch.func import functional_call, grad, stack_module_state, vmap
+from torch import nn
+from torch.func import grad, vmap
 
 from rayfl.errors import UserError
 from rayfl.nets import SplitNet, build, dse_blocks
@@ -187,26 +187,6 @@ def test_options_are_obeyed() -> None:
 
 
 # ---- many clients at once
-
-
-@pytest.mark.parametrize("name", ["DSE-CNN(G=3)", "ViT(patch=8, depth=1)", "DSE-ViT(patch=8, depth=2)"])
-def test_stacked_gradients_and_statistics_are_those_of_each_net(name: str) -> None:
-    nets = [build(name, (3, 16, 16), 3).double() for _ in range(2)]
-    x = torch.randn(2, 4, 3, 16, 16, dtype=torch.float64)
-    stacked, buffers = stack_module_state(nets)
-    buffers = {key: value.clone() for key, value in buffers.items()}
-
-    def loss(w: dict[str, Tensor], b: dict[str, Tensor], x: Tensor) -> Tensor:
-        scores: Tensor = functional_call(nets[0], {**w, **b}, (x,))
-        return scores.square().mean()
-
-    together = vmap(grad(loss))(stacked, buffers, x)
-    for k, net in enumerate(nets):
-        alone = torch.autograd.grad(net(x[k]).square().mean(), list(net.parameters()))
-        for (key, _), g in zip(net.named_parameters(), alone):
-            torch.testing.assert_close(together[key][k], g, rtol=1e-9, atol=1e-12)
-        for key, b in net.named_buffers():
-            torch.testing.assert_close(buffers[key][k], b, rtol=1e-9, atol=1e-12)
 
 
 @pytest.mark.parametrize("sides", [(7, 7), (1, 4), (6, 6), (13, 10)])

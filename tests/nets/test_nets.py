@@ -174,7 +174,13 @@ def test_same_seed_same_weights(name: str) -> None:
     assert any(not torch.equal(a, c) for a, _, c in pairs)
 
 
-@pytest.mark.parametrize("name", ["cnn", "cnn-b", "ResNet18", "ResNet18-7x7"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        *("cnn", "cnn-b", "ResNet18", "ResNet18-7x7"),
+        *("DSE-CNN(G=3)", "ViT(patch=8, depth=1)", "DSE-ViT(patch=8, depth=2)"),
+    ],
+)
 def test_stacked_gradients_and_statistics_are_those_of_each_net(name: str) -> None:
     nets = [build(name, (3, 16, 16), 3).double() for _ in range(2)]
     x = torch.randn(2, 4, 3, 16, 16, dtype=torch.float64)
