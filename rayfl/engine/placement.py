@@ -24,6 +24,12 @@ class Request:
     cpus: float
     gpus: float
 
+    @property
+    def bundle(self) -> dict[str, float]:
+        """What an actor reserves, under Ray's names; it cannot be nothing."""
+        shares = {"CPU": self.cpus, "GPU": self.gpus}
+        return {name: share for name, share in shares.items() if share} or {"CPU": 0.001}
+
 
 def request(
     nodes: Sequence[Mapping[str, float]],

@@ -102,6 +102,15 @@ class Ray(Engine):
             )
         super().resolve()
 
+    @property
+    def asked(self) -> tuple[int | None, int | None, float | None]:
+        """Actors, clients per actor and CPUs per actor, None where they are ``auto``."""
+        return (
+            None if self.actors == "auto" else self.actors,
+            None if self.clients_per_actor == "auto" else self.clients_per_actor,
+            None if self.cpus_per_actor == "auto" else self.cpus_per_actor,
+        )
+
     def _uses_cuda(self) -> bool:
         return self.gpus_per_actor > 0 and super()._uses_cuda()
 

@@ -166,16 +166,9 @@ class RaySession(Session):
         self._look_at = time.monotonic() + LOOK
 
     def _wanted(self, shrink: bool) -> Request:
-        engine = self._engine
-        return request(
-            [node["Resources"] for node in ray.nodes() if node["Alive"]],
-            len(self.data.shards),
-            None if engine.actors == "auto" else engine.actors,
-            None if engine.clients_per_actor == "auto" else engine.clients_per_actor,
-            None if engine.cpus_per_actor == "auto" else engine.cpus_per_actor,
-            engine.gpus_per_actor,
-            shrink,
-        )
+        nodes = [node["Resources"] for node in ray.nodes() if node["Alive"]]
+        clients, gpus = len(self.data.shards), self._engine.gpus_per_actor
+        return request(nodes, clients, *self._engine.asked, gpus, shrink)
 
     def _start(self, shrink: bool) -> None:
         """Start all processes; with ``shrink`` fewer than asked for where there is no room for more."""
@@ -195,7 +188,7 @@ class RaySession(Session):
             if not self._group.wait(WAIT):
                 raise RuntimeError("the placement group of this trial has lost a host")
             return wanted
-        self._group = placement_group([_bundle(wanted)] * wanted.actors, strategy="PACK")
+        self._group = placement_group([wanted.bundle] * wanted.actors, strategy="PACK")
         try:
             ray.get(self._group.ready(), timeout=WAIT)
         except GetTimeoutError:
@@ -211,7 +204,7 @@ class RaySession(Session):
         return wanted
 
     def _new_actor(self, **options: Any) -> Any:
-        cpus, gpus = _bundle(self._request).get("CPU", 0), self._request.gpus
+        cpus, gpus = self._request.bundle.get("CPU", 0), self._request.gpus
         actor = ray.remote(ClientActor).options(num_cpus=cpus, num_gpus=gpus, **options)
         return actor.remote(self.plan, self._cluster.shared, gpus)
 
@@ -446,12 +439,6 @@ class RaySession(Session):
         """Stop the actors, and the cluster if this session has started it."""
         self._stop()
         self._cluster.close()
-
-
-def _bundle(wanted: Request) -> dict[str, float]:
-    """Return what an actor reserves, which cannot be nothing."""
-    bundle = {"CPU": wanted.cpus, "GPU": wanted.gpus}
-    return {name: share for name, share in bundle.items() if share} or {"CPU": 0.001}
 
 
 def _connect(engine: Ray) -> bool:
