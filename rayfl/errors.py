@@ -1,4 +1,8 @@
-"""The one exception that is meant for people."""
+"""The one exception that is meant for people, and how command lines tell of it."""
+
+import signal
+import sys
+from collections.abc import Callable
 
 
 class UserError(Exception):
@@ -7,3 +11,19 @@ class UserError(Exception):
     The message says what is wrong and what to do. The command lines print it without a traceback and exit
     with code 2.
     """
+
+
+def exit_code(command: Callable[[], int]) -> int:
+    """Run a command; tell what is wrong in one line on standard error.
+
+    Returns:
+        What the command returns, 2 after an error of the user's, 130 after Ctrl-C.
+    """
+    try:
+        return command()
+    except UserError as error:
+        print(f"rayfl: error: {error}", file=sys.stderr)
+        return 2
+    except KeyboardInterrupt:
+        print("rayfl: interrupted", file=sys.stderr)
+        return 128 + signal.SIGINT

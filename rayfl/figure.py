@@ -25,6 +25,7 @@ from rayfl.record.plots import (
     series_of,
     sweep_series,
 )
+from rayfl.record.printed import run_folders
 from rayfl.record.result import Result
 
 KINDS = {
@@ -96,13 +97,11 @@ def find_runs(paths: Sequence[str]) -> list[Path]:
     Raises:
         UserError: a path holds no run.
     """
-    found: list[Path] = []
-    for path in map(Path, paths):
-        own = [path] if (path / CONFIG).is_file() else sorted(p.parent for p in path.rglob(CONFIG))
-        if not own:
+    found = run_folders(map(Path, paths))
+    for path in found:
+        if not (path / CONFIG).is_file():
             raise UserError(f"{path} is not a run folder and holds none: none of its folders has a {CONFIG}")
-        found += own
-    return list(dict.fromkeys(found))
+    return found
 
 
 def picture(options: jsonargparse.Namespace) -> Figure:

@@ -6,7 +6,7 @@ import signal
 import sys
 
 from rayfl.configuration import federation_from
-from rayfl.errors import UserError
+from rayfl.errors import exit_code
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -15,15 +15,12 @@ def main(arguments: list[str] | None = None) -> int:
     Returns:
         0 after a complete run, 2 after an error of the user's, 130 for a run that was stopped or interrupted.
     """
-    try:
+
+    def run() -> int:
         result = federation_from(sys.argv[1:] if arguments is None else arguments).run()
-    except UserError as error:
-        print(f"rayfl: error: {error}", file=sys.stderr)
-        return 2
-    except KeyboardInterrupt:
-        print("rayfl: interrupted", file=sys.stderr)
-        return 128 + signal.SIGINT
-    return 0 if result.complete else 128 + signal.SIGINT
+        return 0 if result.complete else 128 + signal.SIGINT
+
+    return exit_code(run)
 
 
 if __name__ == "__main__":

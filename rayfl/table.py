@@ -13,10 +13,10 @@ import yaml
 from rich.console import Console
 
 from rayfl.configuration import dump, federation_from
-from rayfl.errors import UserError
+from rayfl.errors import UserError, exit_code
 from rayfl.experiments.cells import Crew, Job, automatic_jobs
 from rayfl.experiments.progress import TableProgress
-from rayfl.experiments.table_file import Settings, Table, layered, options, slug, unavailable
+from rayfl.experiments.table_file import Table, changes_of, layered, options, slug, unavailable
 from rayfl.federation import Federation
 from rayfl.record.compare import decides, flat_config
 from rayfl.record.history import CONFIG
@@ -72,14 +72,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         of the user's, 130 if the table was told to stop.
     """
     given = parser().parse_args(None if arguments is None else list(arguments))
-    try:
-        return run(given)
-    except UserError as error:
-        print(f"rayfl: error: {error}", file=sys.stderr)
-        return 2
-    except KeyboardInterrupt:
-        print("rayfl: interrupted", file=sys.stderr)
-        return 128 + signal.SIGINT
+    return exit_code(lambda: run(given))
 
 
 def run(given: Any) -> int:
@@ -87,7 +80,7 @@ def run(given: Any) -> int:
     if given.jobs is not None and given.jobs < 1:
         raise UserError(f"--jobs is {given.jobs}: it must be at least 1")
     table = Table.load(given.file)
-    changes = _changes([text for texts in given.set for text in texts], given.rounds)
+    changes = changes_of(given, "table")
     output = Path(given.output or Path("runs", slug(table.name)))
     cells, missing = plan(
         table,
@@ -186,18 +179,6 @@ def _check_same(folder: Path, federation: Federation, seed: int) -> None:
             f"{folder} holds a run of {there['rounds']} rounds, more than the {federation.rounds} asked for: "
             "choose another --output, or ask for as many rounds"
         )
-
-
-def _changes(texts: Sequence[str], rounds: int | None) -> Settings:
-    changes: Settings = {}
-    for text in texts:
-        name, equals, value = text.partition("=")
-        if not equals or not name:
-            raise UserError(f"--set {text}: write KEY=VALUE, such as training.lr=0.05")
-        if name in ("seed", "output", "cell", "config", "resume", "row", "column"):
-            raise UserError(f"--set {text}: the table decides {name}")
-        changes[name.removeprefix("--")] = value
-    return changes | ({} if rounds is None else {"rounds": rounds})
 
 
 def _announce(

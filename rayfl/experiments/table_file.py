@@ -146,17 +146,43 @@ class Table:
         return [name for name in known if name in names]
 
     def first_seeds(self, count: int | None) -> list[int]:
-        """Return as many seeds as asked for: those of the file, then the smallest other ones.
+        """Return as many seeds as asked for, see :func:`first_seeds`."""
+        return list(first_seeds(self.seeds, count))
 
-        Raises:
-            UserError: fewer than one.
-        """
-        if count is None:
-            return list(self.seeds)
-        if count < 1:
-            raise UserError(f"--seeds is {count}: it must be at least 1")
-        others = (seed for seed in itertools.count() if seed not in self.seeds)
-        return list(itertools.islice(itertools.chain(self.seeds, others), count))
+
+def first_seeds(seeds: Sequence[int], count: int | None) -> tuple[int, ...]:
+    """Return as many seeds as asked for: those of a file, then the smallest other ones.
+
+    Raises:
+        UserError: fewer than one.
+    """
+    if count is None:
+        return tuple(seeds)
+    if count < 1:
+        raise UserError(f"--seeds is {count}: it must be at least 1")
+    others = (seed for seed in itertools.count() if seed not in seeds)
+    return tuple(itertools.islice(itertools.chain(seeds, others), count))
+
+
+def changes_of(given: Any, what: str) -> Settings:
+    """Return what ``--set KEY=VALUE ...`` and ``--rounds`` of a command line change.
+
+    Args:
+        given: the parsed command line.
+        what: which decides the rest, ``table`` or ``sweep``.
+
+    Raises:
+        UserError: an item is no setting, or one that may not be changed.
+    """
+    changes: Settings = {}
+    for text in itertools.chain.from_iterable(given.set):
+        name, equals, value = text.removeprefix("--").partition("=")
+        if not equals or not name:
+            raise UserError(f"--set {text}: write KEY=VALUE, such as training.lr=0.05")
+        if name in ("seed", "output", "cell", "config", "resume", "row", "column"):
+            raise UserError(f"--set {text}: the {what} decides {name}")
+        changes[name] = value
+    return changes | ({} if given.rounds is None else {"rounds": given.rounds})
 
 
 def layered(*layers: Mapping[str, Any]) -> Settings:

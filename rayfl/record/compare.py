@@ -6,13 +6,12 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from rich import box
 from rich.table import Table
 
 from rayfl.errors import UserError
 from rayfl.record.history import Scores
 from rayfl.record.metrics import CHOICES, average, counted_scores
-from rayfl.record.progress import AVERAGE_NAMES, CHOICE_NAMES, percent, size, spoken
+from rayfl.record.progress import AVERAGE_NAMES, CHOICE_NAMES, percent, plain_table, size, spoken
 from rayfl.record.result import Result
 
 IGNORED = (
@@ -208,15 +207,8 @@ def comparison(groups: Sequence[Group], view: str | None = None, by: Sequence[st
     headings, cells = labels(groups, by)
     constant = common_labels(cells)
     what = ", ".join(cells[0][i] for i in constant)
-    table = Table(
-        title="Test accuracy in %" + (f": {what}" if what else ""),
-        caption=caption(groups, view),
-        title_justify="left",
-        caption_justify="left",
-        title_style="bold",
-        box=box.SIMPLE_HEAD,
-        pad_edge=False,
-    )
+    table = plain_table("Test accuracy in %" + (f": {what}" if what else ""))
+    table.caption, table.caption_justify = caption(groups, view), "left"
     shown = [i for i, name in enumerate(headings) if i not in constant and name != "rounds"]
     for i in shown:
         table.add_column(headings[i], vertical="bottom", overflow="fold")

@@ -18,6 +18,7 @@ from rayfl.record.result import Result
 # Okabe and Ito's colours, which people with any colour vision tell apart.
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
 DASHES = ("-", "--", ":", "-.")
+MARKERS = "osD^vPX"
 
 
 def draw(
@@ -38,15 +39,12 @@ def draw(
     figures = {"accuracy.png": Figure(), "loss.png": Figure(), "clients.png": Figure()}
     axes = {name: figure.subplots() for name, figure in figures.items()}
     for place, (group, name) in enumerate(zip(groups, names)):
-        style: dict[str, Any] = {
-            "color": COLOURS[place % len(COLOURS)],
-            "linestyle": DASHES[place // len(COLOURS) % len(DASHES)],
-        }
-        _draw_band(axes["accuracy.png"], [accuracy_curve(run, view) for run in group.runs], name, style)
-        _draw_band(axes["loss.png"], [loss_curve(run) for run in group.runs], name, style)
+        look = style(place)
+        draw_band(axes["accuracy.png"], [accuracy_curve(run, view) for run in group.runs], name, look)
+        draw_band(axes["loss.png"], [loss_curve(run) for run in group.runs], name, look)
         clients = np.concatenate([client_accuracies(run, view) for run in group.runs])
         if len(clients):
-            axes["clients.png"].ecdf(100 * clients, label=name, **style)
+            axes["clients.png"].ecdf(100 * clients, label=name, **look)
     for name in ("accuracy.png", "loss.png"):
         axes[name].xaxis.set_major_locator(MaxNLocator(integer=True))
     axes["accuracy.png"].set(xlabel="completed rounds", ylabel="test accuracy in %")
@@ -108,10 +106,49 @@ def plot_title(groups: Sequence[Group], view: str | None) -> tuple[str, str]:
     return ", ".join(cells[0][i] for i in common_labels(cells)), scored.pop() if len(scored) == 1 else ""
 
 
-def _draw_band(
-    ax: Axes, curves: Sequence[tuple[np.ndarray, np.ndarray]], name: str, style: dict[str, Any]
+def style(place: int) -> dict[str, Any]:
+    """Return colour and dashes of the line at a place of the legend."""
+    return {"color": COLOURS[place % len(COLOURS)], "linestyle": DASHES[place // len(COLOURS) % len(DASHES)]}
+
+
+def mean_and_std(values: Sequence[float]) -> tuple[float, float]:
+    """Return mean and sample deviation, which is 0 for a single value."""
+    return float(np.mean(values)), float(np.std(values, ddof=1)) if len(values) > 1 else 0.0
+
+
+def draw_points(
+    ax: Axes, x: Sequence[float], repeats: Sequence[Sequence[float]], name: str | None, place: int
 ) -> None:
-    """Draw the mean of several curves over the rounds that all of them have."""
+    """Draw a line through the means of repeated values; bars are one sample deviation."""
+    found = [mean_and_std(values) for values in repeats]
+    ax.errorbar(
+        x,
+        [mean for mean, _ in found],
+        yerr=[std for _, std in found],
+        label=name,
+        marker=MARKERS[place % len(MARKERS)],
+        markersize=4,
+        capsize=2,
+        **style(place),
+    )
+
+
+def draw_band(
+    ax: Axes,
+    curves: Sequence[tuple[np.ndarray, np.ndarray]],
+    name: str,
+    look: dict[str, Any],
+    linewidth: float = 1.8,
+) -> None:
+    """Draw the mean of several curves over the rounds that all of them have; bands are one deviation.
+
+    Args:
+        ax: where.
+        curves: rounds and values, one curve for each run.
+        name: for the legend.
+        look: colour and dashes.
+        linewidth: in points.
+    """
     rounds = curves[0][0]
     for x, _ in curves[1:]:
         rounds = np.intersect1d(rounds, x)
@@ -120,10 +157,10 @@ def _draw_band(
     values = np.array([y[np.isin(x, rounds)] for x, y in curves])
     mean = values.mean(axis=0)
     marker = "o" if len(rounds) == 1 else None
-    ax.plot(rounds, mean, label=name, marker=marker, linewidth=1.8, **style)
+    ax.plot(rounds, mean, label=name, marker=marker, linewidth=linewidth, **look)
     if len(curves) > 1:
         std = values.std(axis=0, ddof=1)
-        ax.fill_between(rounds, mean - std, mean + std, color=style["color"], alpha=0.18, linewidth=0)
+        ax.fill_between(rounds, mean - std, mean + std, color=look["color"], alpha=0.18, linewidth=0)
 
 
 def _finish(figure: Figure, ax: Axes, title: str) -> None:

@@ -125,6 +125,26 @@ def curve(scores: Scores, population: Population, part: str, how: Average) -> np
     return np.array([average(figures(row, population, part), how) for row in scores.correct])
 
 
+def mean_loss(loss: np.ndarray, samples: np.ndarray, population: Population, how: Average) -> np.ndarray:
+    """Return the loss averaged over clients, NaN where no client counts: float64 [evaluations].
+
+    Args:
+        loss: float64 [evaluations, clients]; NaN for clients without one.
+        samples: int64 [clients], of the part that was scored.
+        population: the clients.
+        how: the average over clients.
+    """
+    weights = {
+        "mean_clients": np.ones(len(population)),
+        "pooled": samples,
+        "weighted": population.samples["train"],
+    }[how]
+    present = np.where(np.isnan(loss) | (samples == 0), 0, weights)
+    total = present.sum(axis=1)
+    sums = (present * np.nan_to_num(loss)).sum(axis=1)
+    return np.divide(sums, total, out=np.full(len(total), np.nan), where=total > 0)
+
+
 def summarise_view(
     history: History, protocol: Protocol, rounds: int, point: str, view: str
 ) -> dict[str, Any]:

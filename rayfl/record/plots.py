@@ -23,14 +23,13 @@ from rayfl.record.compare import (
     short_labels,
     view_summary,
 )
-from rayfl.record.draw import COLOURS, DASHES
+from rayfl.record.draw import COLOURS, MARKERS, draw_band, draw_points, mean_and_std, style
 from rayfl.record.history import PARTITION, Scores
-from rayfl.record.metrics import average, curve
+from rayfl.record.metrics import average, curve, mean_loss
 from rayfl.record.result import Result
 
 ALL = "all"
 """The panel of all clients together, as the protocol averages them."""
-_MARKERS = "osD^vPX"
 _WIDTH = 3.4  # inches of a panel
 Quantity = Literal["accuracy", "loss"]
 
@@ -122,15 +121,7 @@ def panel_curve(
     if quantity == "accuracy":
         values = 100 * curve(scores, population, "test", how)
     else:
-        weights = {
-            "mean_clients": np.ones(len(population)),
-            "pooled": scores.samples,
-            "weighted": population.samples["train"],
-        }[how]
-        present = np.where(np.isnan(scores.loss) | (scores.samples == 0), 0, weights)
-        total = present.sum(axis=1)
-        sums = (present * np.nan_to_num(scores.loss)).sum(axis=1)
-        values = np.divide(sums, total, out=np.full(len(total), np.nan), where=total > 0)
+        values = mean_loss(scores.loss, scores.samples, population, how)
     there = ~np.isnan(values)
     return scores.rounds[there] + 1, values[there]
 
@@ -206,12 +197,7 @@ def draw_rounds(series: Sequence[Series], panels: Sequence[str], quantity: Quant
     for ax, panel in zip(axes, panels):
         for place, s in enumerate(series):
             curves = [panel_curve(run, s.view, panel, quantity) for run in s.runs]
-            rounds = curves[0][0]
-            for x, _ in curves[1:]:
-                rounds = np.intersect1d(rounds, x)
-            if len(rounds):
-                values = np.array([y[np.isin(x, rounds)] for x, y in curves])
-                _line_with_band(ax, rounds, values, s.name, place, "o" if len(rounds) == 1 else "")
+            draw_band(ax, curves, s.name, style(place), linewidth=1.6)
         ax.set(title=_title(panel), xlabel="completed rounds")
         ax.xaxis.set_major_locator(MaxNLocator(integer=True))
     axes[0].set_ylabel("test accuracy in %" if quantity == "accuracy" else "test loss")
@@ -262,17 +248,8 @@ def draw_sweep(
     values = sorted({x for _, points in lines for x, _ in points})
     for ax, panel in zip(axes, panels):
         for place, (name, points) in enumerate(lines):
-            found = [_mean_and_std([chosen_value(r, s.view, panel) for r in s.runs]) for _, s in points]
-            ax.errorbar(
-                [x for x, _ in points],
-                [mean for mean, _ in found],
-                yerr=[std for _, std in found],
-                label=name,
-                marker=_MARKERS[place % len(_MARKERS)],
-                markersize=4,
-                capsize=2,
-                **_style(place),
-            )
+            found = [[chosen_value(run, s.view, panel) for run in s.runs] for _, s in points]
+            draw_points(ax, [x for x, _ in points], found, name, place)
         if values[0] > 0 and values[-1] / values[0] >= 50:
             ax.set_xscale("log")
         if len(values) <= 12:
@@ -289,7 +266,7 @@ def draw_bars(series: Sequence[Series], panels: Sequence[str]) -> Figure:
     width = 0.8 / len(series)
     low = math.inf
     for place, s in enumerate(series):
-        found = [_mean_and_std([chosen_value(run, s.view, p) for run in s.runs]) for p in panels]
+        found = [mean_and_std([chosen_value(run, s.view, p) for run in s.runs]) for p in panels]
         low = min([low, *(mean - std for mean, std in found if not math.isnan(mean))])
         where = np.arange(len(panels)) + (place - (len(series) - 1) / 2) * width
         errors = [std for _, std in found] if len(s.runs) > 1 else None
@@ -321,8 +298,8 @@ def draw_radar(series: Sequence[Series]) -> Figure:
         best = np.nanmax(table, axis=0)
         angles = 2 * math.pi * np.arange(len(domains)) / len(domains)
         for s, row in zip(own, table / best):
-            style = _style(names.index(s.name))
-            ax.plot([*angles, angles[0]], [*row, row[0]], label=s.name, linewidth=1.5, **style)
+            colour = style(names.index(s.name))
+            ax.plot([*angles, angles[0]], [*row, row[0]], label=s.name, linewidth=1.5, **colour)
         ax.set_xticks(angles, [f"{d}\n{b:.1f}" for d, b in zip(domains, best)], fontsize=8)
         ax.set_ylim(max(0.0, float(np.nanmin(table / best)) - 0.1), 1.0)
         ax.set_yticklabels([])
@@ -350,7 +327,7 @@ def draw_clients(series: Sequence[Series]) -> Figure:
         )
         if len({len(run) for run in runs}) == 1:
             mean = 100 * np.mean(runs, axis=0)
-            marker = _MARKERS[place % len(_MARKERS)]
+            marker = MARKERS[place % len(MARKERS)]
             each.plot(mean, marker, color=color, markersize=3.5, label=s.name)
     boxes.set_xticks(range(len(series)), [s.name for s in series], rotation=20, ha="right", fontsize=8)
     boxes.set(ylabel="test accuracy of a client in %", title="last evaluation")
@@ -391,29 +368,7 @@ def _title(panel: str) -> str:
 
 
 def _series_mean(series: Series, panel: str) -> float:
-    return _mean_and_std([chosen_value(run, series.view, panel) for run in series.runs])[0]
-
-
-def _mean_and_std(values: Sequence[float]) -> tuple[float, float]:
-    """Return mean and sample deviation, which is 0 for a single value."""
-    return float(np.mean(values)), float(np.std(values, ddof=1)) if len(values) > 1 else 0.0
-
-
-def _style(place: int) -> dict[str, Any]:
-    return {"color": COLOURS[place % len(COLOURS)], "linestyle": DASHES[place // len(COLOURS) % len(DASHES)]}
-
-
-def _line_with_band(
-    ax: Axes, rounds: np.ndarray, values: np.ndarray, name: str, place: int, marker: str
-) -> None:
-    """Draw the mean of curves, values [runs, rounds], and a band of one sample deviation."""
-    mean = values.mean(axis=0)
-    ax.plot(rounds, mean, label=name, marker=marker, linewidth=1.6, **_style(place))
-    if len(values) > 1:
-        std = values.std(axis=0, ddof=1)
-        ax.fill_between(
-            rounds, mean - std, mean + std, color=COLOURS[place % len(COLOURS)], alpha=0.18, linewidth=0
-        )
+    return mean_and_std([chosen_value(run, series.view, panel) for run in series.runs])[0]
 
 
 def _grid(panels: int, width: float | None = None, polar: bool = False) -> tuple[Figure, list[Axes]]:

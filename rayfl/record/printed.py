@@ -14,13 +14,13 @@ from pathlib import Path
 
 import numpy as np
 import yaml
-from rich import box
 from rich.table import Table
 
 from rayfl.errors import UserError
 from rayfl.record.compare import view_summary
 from rayfl.record.history import CONFIG
 from rayfl.record.metrics import figures, none_if_nan
+from rayfl.record.progress import plain_table
 from rayfl.record.result import Result, read_config
 
 PAPERS = ("fedco2", "fedios", "dcpfl", "fdse")
@@ -442,14 +442,7 @@ def _ours(entry: Entry | None) -> str:
 
 
 def _table(title: str, headings: Sequence[str]) -> Table:
-    table = Table(
-        title=title,
-        title_justify="left",
-        caption_justify="left",
-        title_style="bold",
-        box=box.SIMPLE_HEAD,
-        pad_edge=False,
-    )
+    table = plain_table(title)
     for heading in headings:
         table.add_column(heading, justify="left" if heading in ("", "column", "row", "remarks") else "right")
     return table

@@ -226,8 +226,13 @@ def _domain_table(summary: Mapping[str, Any], entry: Mapping[str, Any]) -> Table
     return table
 
 
+def plain_table(title: str) -> Table:
+    """Return a table without columns in the style of all that is printed."""
+    return Table(title=title, title_justify="left", title_style="bold", box=box.SIMPLE_HEAD, pad_edge=False)
+
+
 def _table(title: str, labels: list[str], numbers: list[str]) -> Table:
-    table = Table(title=title, title_justify="left", title_style="bold", box=box.SIMPLE_HEAD, pad_edge=False)
+    table = plain_table(title)
     for label in labels:
         table.add_column(label, vertical="bottom")
     for number in numbers:

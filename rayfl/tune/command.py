@@ -17,10 +17,10 @@ import jsonargparse
 from rich.console import Console
 
 from rayfl.configuration import RESUMABLE, federation_from
-from rayfl.errors import UserError
+from rayfl.errors import UserError, exit_code
 from rayfl.experiments.cells import Job
 from rayfl.experiments.progress import TableProgress
-from rayfl.experiments.table_file import Settings, layered, options, slug
+from rayfl.experiments.table_file import Settings, changes_of, first_seeds, layered, options, slug
 from rayfl.federation import Federation
 from rayfl.tune.outcome import best_of, points_table, result_of, write_all
 from rayfl.tune.space import Dimension, Point, Scheduler, Space, check_population
@@ -144,7 +144,7 @@ class Sweep:
     def jobs(self, output: Path) -> dict[str, Job]:
         """Return name -> trial; seeds come last, so that every point is there once before one is repeated."""
         return {
-            f"{number:03d}-seed-{seed}": Job(
+            trial_name(number, seed): Job(
                 point.label,
                 point.settings["cell"]["column"],
                 seed,
@@ -158,7 +158,12 @@ class Sweep:
 
     def of_point(self, jobs: Mapping[str, Job], number: int) -> list[Job]:
         """Return the trials of a point."""
-        return [jobs[f"{number:03d}-seed-{seed}"] for seed in self.seeds]
+        return [jobs[trial_name(number, seed)] for seed in self.seeds]
+
+
+def trial_name(number: int, seed: int) -> str:
+    """Return the name of the trial of a point with a seed."""
+    return f"{number:03d}-seed-{seed}"
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -169,19 +174,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
         was told to stop.
     """
     given = parser().parse_args(None if arguments is None else list(arguments))
-    try:
-        return run(given)
-    except UserError as error:
-        print(f"rayfl: error: {error}", file=sys.stderr)
-        return 2
-    except KeyboardInterrupt:
-        print("rayfl: interrupted", file=sys.stderr)
-        return 128 + signal.SIGINT
+    return exit_code(lambda: run(given))
 
 
 def run(given: Any) -> int:
     """Run a sweep as the parsed command line asks for; see :func:`main`."""
-    changes = _changes([text for texts in given.set for text in texts], given.rounds)
+    changes = changes_of(given, "sweep")
     console = Console(highlight=False)
     if given.resume is not None:
         sweep, output = _resumed(given, changes), Path(given.resume)
@@ -241,7 +239,7 @@ def _values(sweep: Sweep) -> dict[str, Settings]:
     """Return the values with which each trial begins that population based training may change."""
     keys = [d.key for d in sweep.dimensions]
     return {
-        f"{number:03d}-seed-{seed}": {key: point.settings[key] for key in keys}
+        trial_name(number, seed): {key: point.settings[key] for key in keys}
         for number, point in enumerate(sweep.points)
         for seed in sweep.seeds
     }
@@ -254,12 +252,10 @@ def _new(given: Any, changes: Settings) -> tuple[Sweep, Path]:
     if given.space is None:
         raise UserError("name a tune space, such as tune_spaces/fdse.yaml, or a sweep's folder with --resume")
     space = Space.load(given.space)
-    for name, value in (("seeds", given.seeds), ("samples", given.samples), ("at_once", given.at_once)):
+    for name, value in (("samples", given.samples), ("at_once", given.at_once)):
         if value is not None and value < 1:
             raise UserError(f"--{name} is {value}: it must be at least 1")
-    if given.seeds is not None:
-        others = [seed for seed in range(given.seeds + len(space.seeds)) if seed not in space.seeds]
-        space = replace(space, seeds=tuple([*space.seeds, *others][: given.seeds]))
+    space = replace(space, seeds=first_seeds(space.seeds, given.seeds))
     space = replace(space, samples=given.samples or space.samples, at_once=given.at_once or space.at_once)
     if space.scheduler.name == "pbt":
         check_population(space)
@@ -319,19 +315,6 @@ def check(sweep: Sweep) -> None:
                 "a sweep chooses by validation data, and the data have no validation part: set "
                 "data.val_fraction, for example --set data.val_fraction=0.1"
             )
-
-
-def _changes(texts: Sequence[str], rounds: int | None) -> Settings:
-    changes: Settings = {}
-    for text in texts:
-        name, equals, value = text.partition("=")
-        name = name.removeprefix("--")
-        if not equals or not name:
-            raise UserError(f"--set {text}: write KEY=VALUE, such as training.lr=0.05")
-        if name in ("seed", "output", "cell", "config", "resume", "row", "column"):
-            raise UserError(f"--set {text}: the sweep decides {name}")
-        changes[name] = value
-    return changes | ({} if rounds is None else {"rounds": rounds})
 
 
 @contextmanager

@@ -15,15 +15,15 @@ import numpy as np
 import yaml
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, LogLocator
-from rich import box
 from rich.table import Table
 
 from rayfl.errors import UserError
 from rayfl.experiments.cells import Job
 from rayfl.experiments.table_file import layered
 from rayfl.record.compare import spread
-from rayfl.record.draw import COLOURS, DASHES
+from rayfl.record.draw import draw_points, style
 from rayfl.record.history import METRICS
+from rayfl.record.progress import plain_table
 from rayfl.record.result import Result
 from rayfl.tune.schedule import read_schedule
 from rayfl.tune.scores import validation_score
@@ -32,7 +32,6 @@ from rayfl.tune.space import Metric, Point, tidy
 BEST = "best.yaml"
 POINTS = "points.csv"
 PICTURE = "sensitivity.png"
-_MARKERS = "osD^vPX"
 
 
 @dataclass(frozen=True)
@@ -108,7 +107,7 @@ def points_table(
     title: str, results: Sequence[PointResult], metric: Metric, best: PointResult | None
 ) -> Table:
     """Return the table of all points: searched values, validation and test over seeds."""
-    table = Table(title=title, title_justify="left", title_style="bold", box=box.SIMPLE_HEAD, pad_edge=False)
+    table = plain_table(title)
     keys = list(results[0].point.values) if results else []
     for key in keys:
         table.add_column(key, overflow="fold")
@@ -281,20 +280,9 @@ def _in_common(key: str, value: Any) -> str:
 def _draw_line(
     ax: Any, key: str, name: str, points: Sequence[PointResult], place: int, validation: bool
 ) -> None:
-    color = COLOURS[place % len(COLOURS)]
     x = [r.point.values[key] for r in points]
-    found = [_mean_and_std(r.tests) for r in points]
-    ax.errorbar(
-        x,
-        [100 * mean for mean, _ in found],
-        yerr=[0 if math.isnan(std) else 100 * std for _, std in found],
-        label=name or None,
-        color=color,
-        linestyle=DASHES[place // len(COLOURS) % len(DASHES)],
-        marker=_MARKERS[place % len(_MARKERS)],
-        markersize=4,
-        capsize=2,
-    )
+    draw_points(ax, x, [[100 * test for test in r.tests] for r in points], name or None, place)
+    color = style(place)["color"]
     scores = [r.score for r in points]
     if validation and all(score is not None for score in scores):
         ax.plot(x, [100 * (s or 0.0) for s in scores], ":", color=color, label=f"{name} validation".strip())

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from rayfl.record.history import Population, evaluations, read_population
-from rayfl.record.metrics import average, counted_scores, figures, none_if_nan, validated_at
+from rayfl.record.metrics import average, counted_scores, figures, mean_loss, none_if_nan, validated_at
 from rayfl.record.protocol import Protocol
 from rayfl.record.result import Result
 from rayfl.tune.space import Metric
@@ -34,13 +34,8 @@ def measure(
         metric: the figure.
     """
     if metric == "loss":
-        weights = {
-            "mean_clients": np.ones(len(population)),
-            "pooled": population.samples[part],
-            "weighted": population.samples["train"],
-        }[protocol.choose_by]
-        weights = np.where(np.isnan(loss) | (population.samples[part] == 0), 0, weights)
-        return float(weights @ np.nan_to_num(loss) / weights.sum()) if weights.sum() else None
+        (mean,) = mean_loss(loss[None], population.samples[part], population, protocol.choose_by)
+        return none_if_nan(float(mean))
     found = figures(correct, population, part)
     return none_if_nan(
         found["worst_decile"] if metric == "worst_decile" else average(found, protocol.choose_by)

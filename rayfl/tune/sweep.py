@@ -12,7 +12,7 @@ import sys
 import threading
 from collections.abc import Iterator, Mapping, Sequence
 from copy import copy
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from types import FrameType
@@ -146,12 +146,9 @@ def share(
     try:
         if not isinstance(engine, Ray):
             gpus = 1.0 if resolved.device == "cuda" else 0.0
-            request(nodes, 1, 1, None, float(engine.threads), gpus)
-            bundle = {"CPU": float(engine.threads)} | ({"GPU": gpus} if gpus else {})
-            return Share([bundle], {}, at_once)
-        cpus = None if engine.cpus_per_actor == "auto" else engine.cpus_per_actor
-        actors = None if engine.actors == "auto" else engine.actors
-        hosted = None if engine.clients_per_actor == "auto" else engine.clients_per_actor
+            wanted = request(nodes, 1, 1, None, float(engine.threads), gpus)
+            return Share([wanted.bundle], {}, at_once)
+        actors, hosted, cpus = engine.asked
         if actors is None and hosted is None:
             room = request(nodes, 10**6, None, None, cpus, engine.gpus_per_actor).actors
             at_once = min(trials, at_once or room)
@@ -159,15 +156,13 @@ def share(
         wanted = request(nodes, clients, actors, hosted, cpus, engine.gpus_per_actor)
     except UserError as error:
         raise UserError(f"a trial can never be placed on this cluster: {error}") from error
-    bundle = {"CPU": wanted.cpus, "GPU": wanted.gpus}
-    bundle = {name: amount for name, amount in bundle.items() if amount} or {"CPU": 0.001}
     settings = {
         "engine.device": resolved.device,
         "engine.actors": wanted.actors,
         "engine.clients_per_actor": "auto",
         "engine.cpus_per_actor": wanted.cpus,
     }
-    return Share([bundle] * wanted.actors, settings, at_once)
+    return Share([wanted.bundle] * wanted.actors, settings, at_once)
 
 
 def run(
@@ -201,17 +196,13 @@ def run(
         nodes = [node["Resources"] for node in ray.nodes() if node["Alive"]]
         clients = max(federation.clients, 1)
         part = share(engine, clients, nodes, len(waiting), plan.at_once)
-        jobs = {name: _with(job, part.engine) for name, job in waiting.items()}
+        jobs = {name: replace(job, settings=job.settings | part.engine) for name, job in waiting.items()}
         watcher = Watcher(plan, part, ended, progress)
         with _quiet_tune(), _stoppable():
             _tuner(plan, part, jobs, ended, watcher).fit()
     finally:
         cluster.close()
     return all(name in ended.why for name in waiting)
-
-
-def _with(job: Job, engine: Settings) -> Job:
-    return Job(job.row, job.column, job.seed, job.rounds, job.folder, job.settings | engine)
 
 
 def _tuner(plan: Plan, part: Share, jobs: Mapping[str, Job], ended: Ended, watcher: Watcher) -> tune.Tuner:
