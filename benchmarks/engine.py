@@ -47,8 +47,10 @@ class Benchmark:
         folder = self.scratch / "data" / WORKLOADS[workload].data_key
         if not folder.exists():
             print(f"writing the data of {workload}", file=sys.stderr)
-            script = [sys.executable, str(HERE / "workload.py"), workload, str(folder)]
+            unfinished = folder.with_name(f"{folder.name}-unfinished")
+            script = [sys.executable, str(HERE / "workload.py"), workload, str(unfinished)]
             subprocess.run(script, check=True)
+            unfinished.rename(folder)
         return folder
 
     def run(self, contender: str, workload: str, memory: bool = False) -> Run:

@@ -132,9 +132,14 @@ class ServerActor:
         """Return what the method records of its state."""
         return self.server.figures()
 
-    def aggregate(self, cohort: Cohort, *parts: dict[str, Folded]) -> None:
-        """Take the server step with the folded uploads of all actors."""
+    def aggregate(self, cohort: Cohort, *parts: dict[str, Folded]) -> tuple[None, Download | None]:
+        """Take the server step with the folded uploads of all actors.
+
+        Returns:
+            A sign for the driver, and for the actors the next download, if it is one for all clients.
+        """
         self.server.aggregate(cohort, list(parts))
+        return None, self.download(()) if self.server.one_download else None
 
     def save(self, folder: str) -> str:
         """Write the server's file; return its name."""

@@ -6,6 +6,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, Literal
 
@@ -18,7 +19,7 @@ from rayfl.methods import Cohort
 from rayfl.record.checkpoint import CLIENTS_PER_FILE, Checkpoints, Manifest
 
 LOOP_BLOCKS = 32
-"""A cohort in loop execution is cut into about so many blocks at most: enough to balance 32 processes."""
+"""A cohort in loop execution is cut into so many blocks at most: enough to balance 32 processes."""
 
 
 class BadUpdate(UserError):
@@ -95,8 +96,11 @@ class Engine(ABC):
         Args:
             cohort: client numbers, ascending.
         """
-        size = self.stack if self.execution == "stacked" else max(1, -(-len(cohort) // LOOP_BLOCKS))
-        return [tuple(cohort[k : k + size]) for k in range(0, len(cohort), size)]
+        if self.execution == "stacked":
+            return [tuple(cohort[k : k + self.stack]) for k in range(0, len(cohort), self.stack)]
+        count = min(len(cohort), LOOP_BLOCKS)
+        cuts = [k * len(cohort) // max(1, count) for k in range(count + 1)]
+        return [tuple(cohort[start:end]) for start, end in pairwise(cuts)]
 
     def describe(self) -> str:
         """Return the engine in a few words, for people."""

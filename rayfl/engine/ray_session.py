@@ -276,10 +276,9 @@ class RaySession(Session):
             self._rate = sum(self._speed.values()) / len(self._speed)
 
     def _aggregate(self, cohort: Cohort, parts: list[Any]) -> None:
-        self._downloads = {}
-        self._under_way = [self._server.aggregate.remote(cohort, *parts)]
-        if self._one_download:
-            self._download(())  # both are done while the driver writes its records
+        done, download = self._server.aggregate.options(num_returns=2).remote(cohort, *parts)
+        self._under_way = [done]  # while the driver writes its records
+        self._downloads = {(): download} if self._one_download else {}
 
     def evaluate(self, round: int, ids: Sequence[int], parts: Sequence[str]) -> dict[int, Scores]:
         """Score clients where their state is; those without state wherever there is least to do."""

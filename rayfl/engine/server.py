@@ -27,11 +27,14 @@ class Server:
         net = bind(self.method, plan, data)[0]
         self.state: State = self.method.init_server(net.initial(plan.seed))
 
+    @property
+    def one_download(self) -> bool:
+        """Whether all clients receive the same."""
+        return type(self.method).download_for is Method.download_for
+
     def download(self, ids: Sequence[int]) -> tuple[State, dict[int, State]]:
         """Return what all clients receive, and what each of ``ids`` receives besides."""
-        each: dict[int, State] = {}
-        if type(self.method).download_for is not Method.download_for:
-            each = {i: self.method.download_for(self.state, i) for i in ids}
+        each = {} if self.one_download else {i: self.method.download_for(self.state, i) for i in ids}
         return self.method.download(self.state), each
 
     def figures(self) -> dict[str, float | list[float]]:

@@ -21,8 +21,8 @@ def test_blocks_are_the_cohort_in_order(cohort, execution, stack):
         assert all(len(b) == stack for b in blocks[:-1])
         assert all(len(b) <= stack for b in blocks)
     else:
-        assert len(blocks) <= LOOP_BLOCKS
-        assert len(blocks) >= min(len(cohort), LOOP_BLOCKS // 2)
+        assert len(blocks) == min(len(cohort), LOOP_BLOCKS)
+        assert max(map(len, blocks), default=0) - min(map(len, blocks), default=0) <= 1
 
 
 @given(COHORTS, st.sampled_from(["loop", "stacked"]))
