@@ -30,8 +30,9 @@ from rayfl.randomness import generator
 from rayfl.record.cell import Cell
 from rayfl.record.checkpoint import Checkpoints, Manifest
 from rayfl.record.folder import RunFolder, check_unused
-from rayfl.record.metrics import round_figures
+from rayfl.record.metrics import Patience, Validation, round_figures
 from rayfl.record.progress import Progress, final_table, print_start
+from rayfl.record.protocol import Protocol
 from rayfl.record.protocol import protocol as find_protocol
 from rayfl.record.result import Result
 from rayfl.training import Net, Training
@@ -212,6 +213,9 @@ class Federation:
         """Run the rounds after a checkpoint; return None, or the one before which a signal has stopped."""
         checkpoints = folder.path / "checkpoints"
         scores = Standing(session.data, manifest.progress if manifest else {})
+        early = EarlyEnd(folder, self._protocol)
+        if early.reached:
+            return None
         began = time.perf_counter()
         for round in range(manifest.round if manifest else 0, self.rounds):
             evaluates = self._protocol.evaluates(round, self.rounds, self.eval_every)
@@ -239,13 +243,15 @@ class Federation:
             began, before = time.perf_counter(), began
             times = {"seconds": began - before, "train_seconds": trained - before}
             folder.append_engine({"round": round, **times, **asdict(session.facts)})
-            last = round == self.rounds - 1
+            last = round == self.rounds - 1 or early.after(record)
             due = self.checkpoint_every and ((round + 1) % self.checkpoint_every == 0 or last)
             if due or (asked.is_set() and not last):
                 session.save(checkpoints, round + 1, scores.progress())
             if self.after_round is not None:
                 self.after_round(record, partial(session.save, checkpoints, round + 1, scores.progress()))
-            if asked.is_set() and not last:
+            if last:
+                return None
+            if asked.is_set():
                 return round + 1
         return None
 
@@ -323,8 +329,8 @@ class Federation:
                 )
         if self._protocol.needs_validation and not any(len(s.val) for s in data.shards[: data.seen]):
             raise UserError(
-                f"protocol {self.protocol} chooses the round by validation accuracy, and the data have no "
-                "validation part: set data.val_fraction, for example to 0.1, or choose another protocol"
+                f"protocol {self.protocol} goes by validation accuracy, and the data have no validation "
+                "part: set data.val_fraction, for example to 0.1, or choose another protocol"
             )
         if type(method).shared is not Method.shared and method.shares_everything:
             _warn(
@@ -409,6 +415,31 @@ class Federation:
         """Say whether clients are scored right after training: their models are not kept to do it later."""
         wanted = self._protocol.point == "after_training" and self.eval_every > 0
         return wanted and (evaluates or self.participation < 1)
+
+
+class EarlyEnd:
+    """Whether the protocol's patience has run out: a matter of the records alone, so that a resumed run ends
+    where one that was never stopped does.
+
+    Args:
+        folder: of the run, with the rounds that are done.
+        protocol: its protocol.
+    """
+
+    def __init__(self, folder: RunFolder, protocol: Protocol) -> None:
+        self.reached = False
+        self._patience = Patience(protocol.patience)
+        self._validation: Validation | None = None
+        if protocol.patience:
+            self._validation = Validation(folder.population, protocol)
+            for record in folder.records():
+                self.after(record)
+
+    def after(self, record: Mapping[str, Any]) -> bool:
+        """Take in a round, and say whether it is the last."""
+        if self._validation is not None:
+            self.reached = self._patience.ends(record["round"], self._validation.accuracy(record))
+        return self.reached
 
 
 class Standing:

@@ -8,7 +8,7 @@ import jsonargparse
 from matplotlib.figure import Figure
 from rich.console import Console
 
-from rayfl.errors import UserError
+from rayfl.errors import UserError, exit_code
 from rayfl.record.compare import group_runs
 from rayfl.record.history import CONFIG
 from rayfl.record.plots import (
@@ -156,14 +156,14 @@ def save(figure: Figure, path: Path) -> None:
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line and return its exit code: 2 for an error of the user's, told in one line."""
     options = parser().parse_args(arguments)
-    path = Path(options[options.kind].save)
-    try:
+
+    def draw() -> int:
+        path = Path(options[options.kind].save)
         save(picture(options), path)
-    except UserError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 2
-    print(path)
-    return 0
+        print(path)
+        return 0
+
+    return exit_code(draw)
 
 
 if __name__ == "__main__":

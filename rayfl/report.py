@@ -9,7 +9,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from rayfl.errors import UserError
+from rayfl.errors import UserError, exit_code
 from rayfl.record.compare import comparison, group_runs
 from rayfl.record.draw import draw
 from rayfl.record.printed import compare, compared, find_printed, footnotes, run_folders
@@ -111,15 +111,15 @@ def show(table: Table) -> Console:
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line and return its exit code: 2 for an error of the user's, told in one line."""
     options = parser().parse_args(arguments)
-    try:
+
+    def show_runs() -> int:
         if options.against is not None:
             report_against(options.runs, *options.against)
         else:
             report(options.runs, options.plot_dir, options.view, options.by)
-    except UserError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 2
-    return 0
+        return 0
+
+    return exit_code(show_runs)
 
 
 if __name__ == "__main__":

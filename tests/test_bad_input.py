@@ -79,9 +79,10 @@ BAD = [
         "class",
         "3 are needed",
     ),
-    ("--protocol fedco2_feature", "chooses the round by validation accuracy", "data.val_fraction"),
-    ("--protocol fdse", "chooses the round by validation accuracy", "data.val_fraction"),
-    ("--protocol dcpfl+best_val", "dcpfl+best_val chooses the round by validation", "data.val_fraction"),
+    ("--protocol fedco2_feature", "goes by validation accuracy", "data.val_fraction"),
+    ("--protocol fdse", "goes by validation accuracy", "data.val_fraction"),
+    ("--protocol default+patience_5", "default+patience_5 goes by validation", "data.val_fraction"),
+    ("--protocol dcpfl+best_val", "dcpfl+best_val goes by validation", "data.val_fraction"),
     ("--protocol fdse+wieghted", "'wieghted' is unknown", "fedco2_cifar", "weighted"),
     # partitions
     ("--data.partition Pathological --clients 7", "multiple of 5 clients (nearest: 5 or 10)"),

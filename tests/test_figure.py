@@ -76,7 +76,7 @@ def test_errors_are_one_line_and_exit_code_2(tmp_path, capsys, runs, options, me
     arguments = [runs if o == "RUNS" else o for o in options]
     assert figure.main([*arguments, "--save", str(tmp_path / "x.png")]) == 2
     err = capsys.readouterr().err
-    assert err.startswith("error: ")
+    assert err.startswith("rayfl: error: ")
     assert message in err
     assert err.count("\n") == 1
 

@@ -48,7 +48,7 @@ def test_errors_are_one_line_and_exit_code_2(tmp_path, capsys, monkeypatch, argu
     write_run(Path("run"))
     assert report.main(arguments) == 2
     err = capsys.readouterr().err
-    assert err.startswith("error: ")
+    assert err.startswith("rayfl: error: ")
     assert message in err
     assert err.count("\n") == 1
 
@@ -58,7 +58,7 @@ def test_it_runs_as_a_module(tmp_path):
         [sys.executable, "-m", "rayfl.report", str(tmp_path)], capture_output=True, text=True, check=False
     )
     assert done.returncode == 2
-    assert done.stderr == f"error: {tmp_path} is not a run folder: it has no config.yaml\n"
+    assert done.stderr == f"rayfl: error: {tmp_path} is not a run folder: it has no config.yaml\n"
     done = subprocess.run([sys.executable, "-m", "rayfl.report"], capture_output=True, text=True, check=False)
     assert done.returncode == 2
     assert "RUN" in done.stderr

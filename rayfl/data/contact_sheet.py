@@ -12,7 +12,7 @@ from jsonargparse import auto_cli
 from rayfl.data import EmbeddedDigits
 from rayfl.data.base import Data
 from rayfl.data.pool import PARTS, Pool
-from rayfl.errors import UserError
+from rayfl.errors import UserError, exit_code
 
 _COLUMNS = 20
 _SIDE = 64  # pixels; larger images are shown smaller
@@ -88,12 +88,12 @@ def _block(pool: Pool, domain: int, origin: int, shown: int, each: int, rows: in
 
 def main() -> int:
     """Run from the command line; return the exit code."""
-    try:
+
+    def draw() -> int:
         auto_cli(contact_sheet)
-    except UserError as error:
-        print(error, file=sys.stderr)
-        return 2
-    return 0
+        return 0
+
+    return exit_code(draw)
 
 
 if __name__ == "__main__":

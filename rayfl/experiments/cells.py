@@ -65,7 +65,7 @@ class Job:
             summary = json.loads((self.folder / SUMMARY).read_text())
         except (OSError, ValueError):
             return False
-        return bool(summary["completed"] >= self.rounds)
+        return bool(summary["completed"] >= self.rounds or summary.get("early"))
 
     def seconds(self) -> list[float]:
         """Return the duration of every round that is recorded."""

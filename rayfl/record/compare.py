@@ -225,7 +225,7 @@ def comparison(groups: Sequence[Group], view: str | None = None, by: Sequence[st
         table.add_row(
             *(row[i] for i in shown),
             str(group.seeds) if group.seeds == len(runs) else f"{group.seeds} ({len(runs)} runs)",
-            str(asked) if group.complete else f"{group.completed} of {asked}",
+            str(asked) if group.completed >= asked else f"{group.completed} of {asked}",
             spread(headline),
             *map(spread, chosen),
             traffic(runs, "up"),

@@ -27,6 +27,7 @@ from rayfl.record.history import (
     Population,
     complete_lines,
     evaluations,
+    read_lines,
     read_population,
     round_totals,
 )
@@ -155,6 +156,10 @@ class RunFolder:
         if self._tensorboard:
             with _explained(self.path / "tensorboard"):
                 self._write_events(record)
+
+    def records(self) -> Iterator[dict[str, Any]]:
+        """Return the records of all rounds so far."""
+        return read_lines(self.path / METRICS)
 
     def append_engine(self, record: Mapping[str, Any]) -> None:
         """Append one line to ``engine.jsonl``: times, placement, memory, whatever depends on the machines."""

@@ -120,6 +120,78 @@ def counted_scores(history: History, protocol: Protocol, point: str, view: str, 
     return Scores(scores.rounds, correct, loss, scores.samples)
 
 
+class Validation:
+    """The validation scores by which a protocol chooses rounds, as the rounds come.
+
+    Args:
+        population: the clients.
+        protocol: of the run.
+    """
+
+    def __init__(self, population: Population, protocol: Protocol) -> None:
+        self.population, self.protocol = population, protocol
+        self._trained: set[int] = set()
+
+    def scores(self, record: Mapping[str, Any]) -> tuple[np.ndarray, np.ndarray] | None:
+        """Return correct samples and losses of a round, each float64 [clients]; None in one without scores.
+
+        NaN stands for clients that do not count. Every round must be given, in order.
+        """
+        self._trained |= set(record["cohort"]) - set(record["dropped"])
+        point = validated_at(self.protocol.point, self.protocol)
+        views = {view: s for (p, view, part), s in evaluations(record) if (p, part) == (point, "val")}
+        view = self.protocol.headline_view(views)
+        if view is None:
+            return None
+        count = len(self.population)
+        correct = np.array(views[view]["correct"], dtype=np.float64)
+        loss = np.broadcast_to(np.array(views[view]["loss"], dtype=np.float64), count).copy()
+        if self.protocol.trained_only:
+            untrained = [i for i in range(count) if i not in self._trained]
+            correct[untrained] = loss[untrained] = np.nan
+        return correct, loss
+
+    def accuracy(self, record: Mapping[str, Any]) -> float | None:
+        """Return the accuracy by which ``best_val`` chooses; None in a round without one."""
+        found = self.scores(record)
+        if found is None:
+            return None
+        return none_if_nan(average(figures(found[0], self.population, "val"), self.protocol.choose_by))
+
+
+class Patience:
+    """Says when a run has gone on for too long without a better validation accuracy.
+
+    Args:
+        rounds: how long; 0 for ever.
+    """
+
+    def __init__(self, rounds: int) -> None:
+        self._rounds = rounds
+        self._best, self._at = -math.inf, -1
+
+    def ends(self, round: int, accuracy: float | None) -> bool:
+        """Take in a round, and say whether the run ends with it; None is a round without evaluation."""
+        if accuracy is None:
+            return False
+        if accuracy > self._best:
+            self._best, self._at = accuracy, round
+        return 0 < self._rounds <= round - self._at
+
+
+def ended_early(history: History, protocol: Protocol) -> bool:
+    """Say whether a run's last evaluation has used up the patience of its protocol."""
+    point = validated_at(protocol.point, protocol)
+    view = protocol.headline_view([view for p, view in history.views() if p == point])
+    scores = counted_scores(history, protocol, point, view, "val") if view is not None else None
+    if not protocol.patience or scores is None:
+        return False
+    patience = Patience(protocol.patience)
+    accuracies = curve(scores, history.population, "val", protocol.choose_by)
+    ends = [patience.ends(int(r), none_if_nan(float(a))) for r, a in zip(scores.rounds, accuracies)]
+    return ends[-1]
+
+
 def curve(scores: Scores, population: Population, part: str, how: Average) -> np.ndarray:
     """Return the accuracy averaged over clients at every evaluation, float64 [evaluations]."""
     return np.array([average(figures(row, population, part), how) for row in scores.correct])
@@ -262,15 +334,17 @@ def summarise(history: History, protocol: Protocol, rounds: int) -> dict[str, An
         rounds: rounds that the run was asked for; it may have stopped before.
 
     Returns:
-        ``protocol``, ``rounds``, ``completed`` (rounds), ``clients``, ``loss`` (training loss of the last
-        round), ``up`` and ``down`` (bytes, all rounds), ``dropped`` (updates not used), ``not_finite``
-        (values that were NaN or infinite), ``k``, ``views`` (see :func:`summarise_view`) and ``headline``.
+        ``protocol``, ``rounds``, ``completed`` (rounds), ``early`` (whether the protocol's patience has
+        ended the run), ``clients``, ``loss`` (training loss of the last round), ``up`` and ``down`` (bytes,
+        all rounds), ``dropped`` (updates not used), ``not_finite`` (values that were NaN or infinite),
+        ``k``, ``views`` (see :func:`summarise_view`) and ``headline``.
     """
     views = [summarise_view(history, protocol, rounds, point, view) for point, view in history.views()]
     return {
         "protocol": protocol.name,
         "rounds": rounds,
         "completed": len(history.rounds),
+        "early": ended_early(history, protocol),
         "clients": len(history.population),
         "loss": history.rounds[-1]["loss"] if history.rounds else None,
         "up": sum(entry["up"] for entry in history.rounds),

@@ -264,7 +264,8 @@ def remarks(summary: Mapping[str, Any]) -> list[str]:
     if summary["not_finite"]:
         lines.append(f"{summary['not_finite']} values were NaN or infinite; metrics.jsonl names them.")
     if summary["completed"] < summary["rounds"]:
-        lines.append(f"Incomplete: {summary['completed']} of {summary['rounds']} rounds.")
+        why = "Ended early, by the protocol's patience" if summary["early"] else "Incomplete"
+        lines.append(f"{why}: {summary['completed']} of {summary['rounds']} rounds.")
     return lines
 
 

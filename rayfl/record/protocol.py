@@ -41,6 +41,8 @@ class Protocol:
         trained_only: leave out clients that have not been trained up to the scored round.
         spread: what a printed "±" is over: ``runs`` with different seeds, or the ``evaluations`` of a single
             run that the headline averages.
+        patience: a run ends early after so many rounds without a better validation accuracy (that by which
+            ``best_val`` chooses); 0 for never.
     """
 
     name: str
@@ -54,11 +56,12 @@ class Protocol:
     choose_by: Average = "mean_clients"
     trained_only: bool = False
     spread: Spread = "runs"
+    patience: int = 0
 
     @property
     def needs_validation(self) -> bool:
         """Whether the protocol is impossible without validation data."""
-        return self.choose == "best_val"
+        return self.choose == "best_val" or self.patience > 0
 
     def evaluates(self, round: int, rounds: int, eval_every: int) -> bool:
         """Return whether clients are evaluated in this round.
@@ -139,8 +142,8 @@ def protocol(name: str) -> Protocol:
 
     Args:
         name: one of `PROTOCOLS`, or such a name followed by words that change it, joined by ``+``: those of
-            `WORDS`, and ``last_<k>`` or ``every_<step>_of_last_<length>`` for the rounds that count. Words
-            alone change ``default``.
+            `WORDS`, ``last_<k>`` or ``every_<step>_of_last_<length>`` for the rounds that count, and
+            ``patience_<k>``. Words alone change ``default``.
 
     Raises:
         UserError: a part of the name is unknown.
@@ -162,8 +165,10 @@ def _meaning(name: str, word: str) -> dict[str, Any]:
         return {"choose": "last_k", "k": int(found[1])}
     if found := re.fullmatch(r"every_([1-9]\d*)_of_last_([1-9]\d*)", word):
         return {"choose": "window", "step": int(found[1]), "length": int(found[2])}
+    if found := re.fullmatch(r"patience_([1-9]\d*)", word):
+        return {"patience": int(found[1])}
     whole = "" if word == name else f"{name!r}: "
     raise UserError(
         f"protocol {whole}{word!r} is unknown; choose one of {', '.join(PROTOCOLS)}; or change one with "
-        f"words joined by +: {', '.join(WORDS)}, last_5, every_5_of_last_200"
+        f"words joined by +: {', '.join(WORDS)}, last_5, every_5_of_last_200, patience_100"
     )

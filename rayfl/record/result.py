@@ -68,8 +68,8 @@ class Result:
 
     @property
     def complete(self) -> bool:
-        """Whether all rounds of the configuration are recorded."""
-        return bool(self.summary["completed"] >= self.summary["rounds"])
+        """Whether all rounds of the configuration are recorded, or those up to an early end."""
+        return bool(self.summary["completed"] >= self.summary["rounds"] or self.summary["early"])
 
     @cached_property
     def clients(self) -> pd.DataFrame:

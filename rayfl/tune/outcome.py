@@ -75,7 +75,8 @@ def result_of(point: Point, jobs: Sequence[Job], metric: Metric) -> PointResult:
         metric: what is compared.
     """
     runs = [Result.load(job.folder) for job in jobs if (job.folder / METRICS).is_file()]
-    completed = min((run.summary["completed"] for run in runs), default=0) if len(runs) == len(jobs) else 0
+    reached = [run.summary["rounds" if run.complete else "completed"] for run in runs]
+    completed = min(reached, default=0) if len(runs) == len(jobs) else 0
     schedule = read_schedule(jobs[0].folder)
     if schedule:
         values = schedule[-1]["values"]

@@ -8,8 +8,16 @@ from typing import Any
 
 import numpy as np
 
-from rayfl.record.history import Population, evaluations, read_population
-from rayfl.record.metrics import average, counted_scores, figures, mean_loss, none_if_nan, validated_at
+from rayfl.record.history import Population, read_population
+from rayfl.record.metrics import (
+    Validation,
+    average,
+    counted_scores,
+    figures,
+    mean_loss,
+    none_if_nan,
+    validated_at,
+)
 from rayfl.record.protocol import Protocol
 from rayfl.record.result import Result
 from rayfl.tune.space import Metric
@@ -53,24 +61,17 @@ class RoundScores:
 
     def __init__(self, folder: Path, protocol: Protocol, metric: Metric) -> None:
         self._folder, self._protocol, self._metric = folder, protocol, metric
-        self._trained: set[int] = set()
-        self._population: Population | None = None
+        self._validation: Validation | None = None
 
     def score(self, record: Mapping[str, Any]) -> float | None:
         """Return the validation score of a round; None in a round without one."""
-        population = self._population = self._population or read_population(self._folder)
-        self._trained |= set(record["cohort"]) - set(record["dropped"])
-        point = validated_at(self._protocol.point, self._protocol)
-        views = {view: s for (p, view, part), s in evaluations(record) if (p, part) == (point, "val")}
-        view = self._protocol.headline_view(views)
-        if view is None:
+        if self._validation is None:  # the folder has its partition with the first round
+            self._validation = Validation(read_population(self._folder), self._protocol)
+        found = self._validation.scores(record)
+        if found is None:
             return None
-        correct = np.array(views[view]["correct"], dtype=np.float64)
-        loss = np.broadcast_to(np.array(views[view]["loss"], dtype=np.float64), len(population)).copy()
-        if self._protocol.trained_only:
-            untrained = [i for i in range(len(population)) if i not in self._trained]
-            correct[untrained] = loss[untrained] = np.nan
-        return measure(correct, loss, population, "val", self._protocol, self._metric)
+        population = self._validation.population
+        return measure(*found, population, "val", self._protocol, self._metric)
 
 
 def validation_score(run: Result, metric: Metric) -> float | None:

@@ -218,6 +218,17 @@ def hosts(count: int, work: Path, project: Path) -> Iterator[tuple[Host, list[Ho
         yield desk, made
 
 
+def plug(desk: Host, number: int, inside: bool) -> None:
+    """Put the cable of a host into the private network, or pull it out.
+
+    Args:
+        desk: where the network is.
+        number: of the host, from 0.
+        inside: whether the cable is in.
+    """
+    _network(desk, "link", "set", f"private{number}", "up" if inside else "down")
+
+
 def _network(host: Host, *command: str) -> None:
     """Run ``ip`` in a host's network, but among this machine's processes, whose numbers name networks."""
     subprocess.run(["nsenter", f"--target={host.pid}", "--net", "ip", *command], check=True)

@@ -2,20 +2,22 @@
 
 The hosts are namespaces of this machine (hosts.py), and nothing of cluster.yaml is changed but what it says
 must be filled in. The test takes minutes and needs root and some of Debian's packages, so it runs where it is
-wanted: ``RAYFL_CLUSTER=1 python -m pytest tests/cluster``.
+wanted: ``RAYFL_CLUSTER=1 python -m pytest tests/cluster``, and with ``RAYFL_CLUSTER=faults`` all of it.
 """
 
+import json
 import os
 import subprocess
 import sys
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 import yaml
 
-from tests.cluster.hosts import Host, hosts, missing
+from tests.cluster.hosts import Host, hosts, missing, plug
 from tests.conftest import bytes_of_run
 
 ROOT = Path(__file__).parents[2]
@@ -54,9 +56,32 @@ class Cluster:
 
     def ray(self, command: str, *arguments: str) -> str:
         """Run Ray's command line at the desk, in the project's folder; return its output."""
+        return self.desk.run(*self._call(command, *arguments)).stdout
+
+    @contextmanager
+    def running(self, command: str) -> Iterator[subprocess.Popen[str]]:
+        """Run a command on the head, and go on meanwhile; in the end it must have succeeded."""
+        pipes = {"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, "stderr": subprocess.STDOUT}
+        process = subprocess.Popen(self.desk.command(*self._call("exec", command)), **pipes, text=True)  # type: ignore[call-overload]
+        try:
+            yield process
+            output, _ = process.communicate(timeout=900)
+        finally:
+            process.kill()
+        assert process.returncode == 0, output
+
+    def _call(self, command: str, *arguments: str) -> list[str]:
         file = str(self.shared / "cluster.yaml")
-        call = [f"{sys.prefix}/bin/ray", command, file, "--no-config-cache", *arguments]
-        return self.desk.run("env", "-C", str(ROOT), *call).stdout
+        return [
+            "env",
+            "-C",
+            str(ROOT),
+            f"{sys.prefix}/bin/ray",
+            command,
+            file,
+            "--no-config-cache",
+            *arguments,
+        ]
 
 
 @pytest.fixture(scope="module")
@@ -175,4 +200,67 @@ def test_a_sweep_has_the_bytes_of_federations_run_alone(cluster: Cluster, tmp_pa
         [trial] = (there / "trials").glob(f"{k:03d}-*/seed-0")
         alone = run_here(tmp_path / str(k), OPTIONS | {"method.mu": mu})
         assert bytes_of_run(trial) == alone
+    assert (there / "best.yaml").is_file()
+
+
+# ---- faults, after which a host is left
+
+LONGER = OPTIONS | {"rounds": "12"}
+SLOW = pytest.mark.skipif(
+    os.environ["RAYFL_CLUSTER"] != "faults",
+    reason="it takes two minutes until Ray knows what is lost: RAYFL_CLUSTER=faults asks for it",
+)
+
+
+def wait_for_rounds(process: subprocess.Popen[str], output: Path, runs: int) -> None:
+    """Return when so many runs below a folder have recorded three rounds, with the process still running."""
+    while sum(file.read_bytes().count(b"\n") >= 3 for file in output.rglob("metrics.jsonl")) < runs:
+        try:
+            process.wait(0.05)
+        except subprocess.TimeoutExpired:
+            continue
+        assert process.stdout is not None
+        raise AssertionError(f"the run has ended early: {process.stdout.read()}")
+
+
+@SLOW
+def test_the_network_of_a_host_is_cut_for_thirty_seconds(cluster: Cluster, tmp_path: Path) -> None:
+    there = cluster.shared / "cut"
+    run = f"python -m rayfl.run {options(LONGER, ENGINE)} --engine.address auto --output {there}"
+    with cluster.running(run) as process:
+        wait_for_rounds(process, there, 1)
+        plug(cluster.desk, 1, inside=False)
+        with pytest.raises(subprocess.TimeoutExpired):  # the run needs the host, and waits for it
+            process.wait(30)
+        plug(cluster.desk, 1, inside=True)
+    assert bytes_of_run(there) == run_here(tmp_path, LONGER)
+
+
+def test_a_host_dies_in_the_middle_of_a_federation(cluster: Cluster, tmp_path: Path) -> None:
+    there = cluster.shared / "smaller"
+    run = f"python -m rayfl.run {options(LONGER, ENGINE)} --engine.address auto --output {there}"
+    with cluster.running(run) as process:
+        wait_for_rounds(process, there, 1)
+        cluster.hosts[2].close()
+    assert bytes_of_run(there) == run_here(tmp_path, LONGER)
+    lines = [json.loads(line) for line in (there / "engine.jsonl").read_text().splitlines()]
+    assert sum("lost" in line for line in lines) == 1
+    assert [len(lines[k]["actors"]) for k in (0, -1)] == [3, 2]
+
+
+@SLOW
+def test_a_host_dies_in_the_middle_of_a_sweep(cluster: Cluster, tmp_path: Path) -> None:
+    """Two hosts are left, and there are two trials, of one actor that takes a whole host each."""
+    values = [0.1, 0.5]
+    base = LONGER | ENGINE | {"engine.actors": "1"}
+    space = {"sweep": "lost", "base": base, "search": {"method.mu": values}, "seeds": [0]}
+    (cluster.shared / "lost.yaml").write_text(yaml.safe_dump(space))
+    there = cluster.shared / "lost"
+    sweep = f"python -m rayfl.tune {cluster.shared}/lost.yaml --address auto --output {there}"
+    with cluster.running(sweep) as process:
+        wait_for_rounds(process, there, 2)
+        cluster.hosts[1].close()
+    for k, mu in enumerate(values):
+        [trial] = (there / "trials").glob(f"{k:03d}-*/seed-0")
+        assert bytes_of_run(trial) == run_here(tmp_path / str(k), LONGER | {"method.mu": str(mu)})
     assert (there / "best.yaml").is_file()

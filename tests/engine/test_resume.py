@@ -4,10 +4,11 @@ import signal
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from rayfl import Inline, UserError, resumed
+from rayfl import Inline, Training, UserError, resumed
 from rayfl.configuration import dump
 from rayfl.methods import METHODS
 from tests.conftest import bytes_of_run, small
@@ -145,6 +146,21 @@ def test_resume_of_a_complete_run_changes_nothing(tmp_path: Path) -> None:
     result = resumed(tmp_path / "run").run()
     assert result.complete
     assert bytes_of_run(tmp_path / "run") == before
+
+
+def test_a_run_that_ended_early_stays_ended(tmp_path: Path) -> None:
+    still: dict[str, Any] = {"training": Training(lr=1e-12), "protocol": "default+patience_4"}
+    result = small(tmp_path / "run", **still, rounds=9).run()
+    assert result.complete
+    assert (result.summary["completed"], result.summary["early"]) == (5, True)  # the first round stays best
+    assert max((tmp_path / "run" / "checkpoints").glob("manifest-*.json")).stem == "manifest-000005"
+    before = bytes_of_run(tmp_path / "run")
+    assert resumed(tmp_path / "run").run().summary["completed"] == 5
+    assert bytes_of_run(tmp_path / "run") == before
+
+    small(tmp_path / "part", **still, rounds=2).run()
+    assert resumed(tmp_path / "part", ["--rounds", "9"]).run().complete
+    assert bytes_of_run(tmp_path / "part") == before
 
 
 def test_torch_threads_are_given_back(tmp_path: Path) -> None:

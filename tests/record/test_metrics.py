@@ -6,7 +6,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rayfl.record.history import History, Population
-from rayfl.record.metrics import counted_scores, figures, round_figures, summarise
+from rayfl.record.metrics import (
+    Patience,
+    Validation,
+    counted_scores,
+    figures,
+    round_figures,
+    summarise,
+)
 from rayfl.record.protocol import PROTOCOLS, Protocol, protocol
 from tests.record.made_up import partition, record
 
@@ -338,6 +345,40 @@ def test_totals_of_a_run():
     assert (found["rounds"], found["completed"], found["clients"]) == (5, 2, 2)
     assert (found["up"], found["down"]) == (30, 63)
     assert (found["dropped"], found["not_finite"], found["loss"]) == (1, 1, None)
+
+
+@pytest.mark.parametrize(
+    ("words", "val", "early"),
+    [
+        ("patience_2", [5, 6, 6, 4], True),  # an equal one is not better
+        ("patience_2", [5, 6, 6], False),
+        ("patience_2", [5, 4, 6, 6], False),  # a gap before the best round does not count
+        ("patience_3", [5, 6, 6, 4], False),
+        ("default", [5, 4, 4, 4, 4, 4], False),
+    ],
+)
+def test_patience_ends_a_run_early(words, val, early):
+    records = [line(r, [5], [correct]) for r, correct in enumerate(val)]
+    assert summary(people([10]), records, protocol(words), rounds=9)["early"] is early
+    # round by round, as a run sees them
+    validation, patience = Validation(people([10]), protocol(words)), Patience(protocol(words).patience)
+    ends = [patience.ends(record["round"], validation.accuracy(record)) for record in records]
+    assert ends == [False] * (len(val) - 1) + [early]
+
+
+def test_patience_counts_rounds_not_evaluations():
+    records = [line(0, [5], [5]), line(1, [5], evaluation={}), line(2, [5], [4]), line(3, [5], [4])]
+    assert not summary(people([10]), records[:2], protocol("patience_1"), rounds=9)["early"]
+    assert summary(people([10]), records[:3], protocol("patience_2"), rounds=9)["early"]
+    assert not summary(people([10]), records[:3], protocol("patience_3"), rounds=9)["early"]
+
+
+def test_patience_does_not_wait_for_clients_that_do_not_count():
+    words = "trained_only+patience_1"
+    validation = Validation(people([10, 10]), protocol(words))
+    first = validation.accuracy(line(0, [5, 5], [8, 1], cohort=[0]))
+    second = validation.accuracy(line(1, [5, 5], [8, 2], cohort=[1]))
+    assert (first, second) == (pytest.approx(0.8), pytest.approx(0.5))
 
 
 def test_round_figures_weigh_the_loss_by_samples():

@@ -39,6 +39,7 @@ def test_an_unknown_name_is_refused_with_the_known_ones():
         ("every_5_of_last_200", {"choose": "window", "step": 5, "length": 200}),
         ("pooled", {"average": "pooled"}),
         ("default+weighted+after_training", {"average": "weighted", "point": "after_training"}),
+        ("patience_100", {"patience": 100}),
         ("mean_clients+global+trained_only", {"view": "global", "trained_only": True}),
     ],
 )
@@ -55,6 +56,8 @@ def test_words_change_a_preset():
         PROTOCOLS["fedco2_cifar"].counts(r, 1500) for r in range(1500)
     ]
     assert protocol("fdse+weighted").choose_by == "weighted"
+    assert protocol("fdse_global+patience_100").patience == 100
+    assert protocol("fedios+patience_5").needs_validation
 
 
 @pytest.mark.parametrize(
