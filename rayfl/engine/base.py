@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -19,7 +20,9 @@ from rayfl.methods import Cohort
 from rayfl.record.checkpoint import CLIENTS_PER_FILE, Checkpoints, Manifest
 
 LOOP_BLOCKS = 32
-"""A cohort in loop execution is cut into so many blocks at most: enough to balance 32 processes."""
+"""A small cohort in loop execution is cut into so many blocks at most: enough to balance 32 processes."""
+LOOP_BLOCK = 16
+"""A large cohort is cut into blocks of so many clients at most: each block costs a sum of all parameters."""
 
 
 class BadUpdate(UserError):
@@ -98,7 +101,7 @@ class Engine(ABC):
         """
         if self.execution == "stacked":
             return [tuple(cohort[k : k + self.stack]) for k in range(0, len(cohort), self.stack)]
-        count = min(len(cohort), LOOP_BLOCKS)
+        count = min(len(cohort), max(LOOP_BLOCKS, math.ceil(len(cohort) / LOOP_BLOCK)))
         cuts = [k * len(cohort) // max(1, count) for k in range(count + 1)]
         return [tuple(cohort[start:end]) for start, end in pairwise(cuts)]
 

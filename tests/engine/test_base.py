@@ -6,10 +6,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rayfl import Inline, Ray, UserError
-from rayfl.engine.base import LOOP_BLOCKS, clients_of
+from rayfl.engine.base import LOOP_BLOCK, LOOP_BLOCKS, clients_of
 from rayfl.record.checkpoint import CLIENTS_PER_FILE
 
-COHORTS = st.lists(st.integers(0, 5000), unique=True, max_size=300).map(sorted)
+COHORTS = st.lists(st.integers(0, 5000), unique=True, max_size=300).map(sorted) | st.integers(300, 2000).map(
+    lambda size: list(range(size))
+)
 
 
 @given(COHORTS, st.sampled_from(["loop", "stacked"]), st.integers(1, 40))
@@ -21,7 +23,9 @@ def test_blocks_are_the_cohort_in_order(cohort, execution, stack):
         assert all(len(b) == stack for b in blocks[:-1])
         assert all(len(b) <= stack for b in blocks)
     else:
-        assert len(blocks) == min(len(cohort), LOOP_BLOCKS)
+        assert len(blocks) >= min(len(cohort), LOOP_BLOCKS)
+        assert len(blocks) <= max(LOOP_BLOCKS, len(cohort) / LOOP_BLOCK + 1)
+        assert all(len(block) <= LOOP_BLOCK for block in blocks)
         assert max(map(len, blocks), default=0) - min(map(len, blocks), default=0) <= 1
 
 
