@@ -129,6 +129,9 @@ def test_what_is_wrong_with_a_run_is_said(tmp_path):
     assert "3 values were NaN or infinite" in text
     assert "Incomplete: 4 of 10 rounds." in text
     out = console()
+    final_table(summary | {"early": True}, out)
+    assert "Ended early, by the protocol's patience: 4 of 10 rounds." in printed(out)
+    out = console()
     final_table(Result.load(write_run(tmp_path / "none", stop_after=0)).summary, out)
     assert printed(out).startswith("No evaluation took place.\nProtocol default: n/a")
 
