@@ -208,7 +208,7 @@ def test_a_sweep_has_the_bytes_of_federations_run_alone(cluster: Cluster, tmp_pa
 LONGER = OPTIONS | {"rounds": "12"}
 SLOW = pytest.mark.skipif(
     os.environ["RAYFL_CLUSTER"] != "faults",
-    reason="it takes two minutes until Ray knows what is lost: RAYFL_CLUSTER=faults asks for it",
+    reason="it takes a minute or two until Ray knows what is lost: RAYFL_CLUSTER=faults asks for it",
 )
 
 
@@ -236,6 +236,7 @@ def test_the_network_of_a_host_is_cut_for_thirty_seconds(cluster: Cluster, tmp_p
     assert bytes_of_run(there) == run_here(tmp_path, LONGER)
 
 
+@SLOW
 def test_a_host_dies_in_the_middle_of_a_federation(cluster: Cluster, tmp_path: Path) -> None:
     there = cluster.shared / "smaller"
     run = f"python -m rayfl.run {options(LONGER, ENGINE)} --engine.address auto --output {there}"
