@@ -21,7 +21,7 @@ from rayfl.record.checkpoint import CLIENTS_PER_FILE, Checkpoints, Manifest
 
 LOOP_BLOCKS = 32
 """A small cohort in loop execution is cut into so many blocks at most: enough to balance 32 processes."""
-LOOP_BLOCK = 16
+LOOP_BLOCK = 32
 """A large cohort is cut into blocks of so many clients at most: each block costs a sum of all parameters."""
 
 

@@ -23,12 +23,13 @@ class Params(Mapping[str, Tensor]):
         live: true only for the private working copy inside a fit, which alone may run in train mode.
     """
 
-    __slots__ = ("live", "tensors", "train_names")
+    __slots__ = ("_nbytes", "live", "tensors", "train_names")
 
     def __init__(self, tensors: dict[str, Tensor], train_names: frozenset[str], live: bool = False) -> None:
         self.tensors = tensors
         self.train_names = train_names
         self.live = live
+        self._nbytes: int | None = None
 
     def __getitem__(self, name: str) -> Tensor:
         return self.tensors[name]
@@ -127,6 +128,13 @@ class Params(Mapping[str, Tensor]):
     def numel(self) -> int:
         """Return the number of numbers in all entries."""
         return sum(t.numel() for t in self.tensors.values())
+
+    @property
+    def nbytes(self) -> int:
+        """The bytes of all entries."""
+        if self._nbytes is None:  # asked once a round for what a thousand clients receive
+            self._nbytes = sum([t.nbytes for t in self.tensors.values()])
+        return self._nbytes
 
 
 def _flatten(params: Params) -> tuple[list[Tensor], Any]:

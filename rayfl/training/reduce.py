@@ -214,7 +214,7 @@ class Fold:
                 total, before = self._block[key]
                 self._block[key] = total.add_(vector, alpha=weight), before + reach
             else:
-                self._block[key] = vector.double() * weight, reach
+                self._block[key] = vector.to(torch.float64, copy=True).mul_(weight), reach
 
     def end_block(self) -> None:
         """Fold the block's sums exactly, and begin the next block."""
@@ -248,7 +248,7 @@ def finish(reductions: Mapping[str, Reduction], parts: list[dict[str, Folded]]) 
 def payload_bytes(payload: Any) -> int:
     """Return the bytes of a payload: every tensor's numbers at their own width, and 4 for a plain number."""
     if isinstance(payload, Params):
-        return sum([t.nbytes for t in payload.tensors.values()])
+        return payload.nbytes
     leaves = pytree.tree_leaves(payload)
     return sum([leaf.nbytes if isinstance(leaf, Tensor) else 4 * (leaf is not None) for leaf in leaves])
 
