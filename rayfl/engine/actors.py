@@ -139,7 +139,7 @@ class ServerActor:
             A sign for the driver, and for the actors the next download, if it is one for all clients.
         """
         self.server.aggregate(cohort, list(parts))
-        return None, self.download(()) if self.server.one_download else None
+        return None, self.download(()) if self.server.method.one_download else None
 
     def save(self, folder: str) -> str:
         """Write the server's file; return its name."""

@@ -141,7 +141,7 @@ class RaySession(Session):
         self._losses = 0  # since the last checkpoint
         self._rate = 1.0  # seconds per training sample, over all clients
         self._speed: dict[int, float] = {}  # client -> seconds per training sample, measured
-        self._one_download = type(plan.method).download_for is Method.download_for
+        self._one_download = plan.method.one_download
         self._has_figures = type(plan.method).figures is not Method.figures
         self._forget()
         try:

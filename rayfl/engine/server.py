@@ -8,7 +8,7 @@ import torch
 
 from rayfl.data import FederatedData
 from rayfl.engine.host import Plan, bind
-from rayfl.methods import Cohort, Method
+from rayfl.methods import Cohort
 from rayfl.training.reduce import Folded, finish
 from rayfl.training.state import State
 
@@ -27,14 +27,9 @@ class Server:
         net = bind(self.method, plan, data)[0]
         self.state: State = self.method.init_server(net.initial(plan.seed))
 
-    @property
-    def one_download(self) -> bool:
-        """Whether all clients receive the same."""
-        return type(self.method).download_for is Method.download_for
-
     def download(self, ids: Sequence[int]) -> tuple[State, dict[int, State]]:
         """Return what all clients receive, and what each of ``ids`` receives besides."""
-        each = {} if self.one_download else {i: self.method.download_for(self.state, i) for i in ids}
+        each = {} if self.method.one_download else {i: self.method.download_for(self.state, i) for i in ids}
         return self.method.download(self.state), each
 
     def figures(self) -> dict[str, float | list[float]]:

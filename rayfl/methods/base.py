@@ -158,6 +158,11 @@ class Method(ABC):
         """Return what every client of a round receives."""
         return server
 
+    @property
+    def one_download(self) -> bool:
+        """Whether all clients receive the same."""
+        return type(self).download_for is Method.download_for
+
     def download_for(self, server: State, client: int) -> State:
         """Return what one client receives besides, by keys that ``download`` does not use."""
         return {}

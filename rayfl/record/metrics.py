@@ -181,10 +181,12 @@ class Patience:
 
 def ended_early(history: History, protocol: Protocol) -> bool:
     """Say whether a run's last evaluation has used up the patience of its protocol."""
+    if not protocol.patience:
+        return False
     point = validated_at(protocol.point, protocol)
     view = protocol.headline_view([view for p, view in history.views() if p == point])
     scores = counted_scores(history, protocol, point, view, "val") if view is not None else None
-    if not protocol.patience or scores is None:
+    if scores is None:
         return False
     patience = Patience(protocol.patience)
     accuracies = curve(scores, history.population, "val", protocol.choose_by)
