@@ -223,12 +223,19 @@ def wait_for_rounds(process: subprocess.Popen[str], output: Path, runs: int) -> 
         raise AssertionError(f"the run has ended early: {process.stdout.read()}")
 
 
+@contextmanager
+def federation_under_way(cluster: Cluster, output: Path) -> Iterator[subprocess.Popen[str]]:
+    """Run a federation on all hosts; what is done to it meanwhile comes after three of its rounds."""
+    run = f"python -m rayfl.run {options(LONGER, ENGINE)} --engine.address auto --output {output}"
+    with cluster.running(run) as process:
+        wait_for_rounds(process, output, 1)
+        yield process
+
+
 @SLOW
 def test_the_network_of_a_host_is_cut_for_thirty_seconds(cluster: Cluster, tmp_path: Path) -> None:
     there = cluster.shared / "cut"
-    run = f"python -m rayfl.run {options(LONGER, ENGINE)} --engine.address auto --output {there}"
-    with cluster.running(run) as process:
-        wait_for_rounds(process, there, 1)
+    with federation_under_way(cluster, there) as process:
         plug(cluster.desk, 1, inside=False)
         with pytest.raises(subprocess.TimeoutExpired):  # the run needs the host, and waits for it
             process.wait(30)
@@ -239,9 +246,7 @@ def test_the_network_of_a_host_is_cut_for_thirty_seconds(cluster: Cluster, tmp_p
 @SLOW
 def test_a_host_dies_in_the_middle_of_a_federation(cluster: Cluster, tmp_path: Path) -> None:
     there = cluster.shared / "smaller"
-    run = f"python -m rayfl.run {options(LONGER, ENGINE)} --engine.address auto --output {there}"
-    with cluster.running(run) as process:
-        wait_for_rounds(process, there, 1)
+    with federation_under_way(cluster, there):
         cluster.hosts[2].close()
     assert bytes_of_run(there) == run_here(tmp_path, LONGER)
     lines = [json.loads(line) for line in (there / "engine.jsonl").read_text().splitlines()]
