@@ -1,5 +1,7 @@
 """A host of clients, and a session in one process: whose work counts, and what is kept of it."""
 
+import ctypes
+import multiprocessing
 from dataclasses import replace
 from itertools import pairwise
 from typing import Any
@@ -7,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from torch import nn
 
 from rayfl import Training
 from rayfl.data import FederatedData, Shard
@@ -14,6 +17,7 @@ from rayfl.engine import BadUpdate
 from rayfl.engine.host import Host, Plan, Report
 from rayfl.engine.inline import InlineSession
 from rayfl.methods import Cohort, FedAvg
+from rayfl.nets import SplitNet
 from rayfl.training import Mean, Sum
 from rayfl.training.reduce import finish
 from tests.training.made_up import close, make_pool, same_bits
@@ -226,3 +230,40 @@ def test_the_users_method_is_not_bound() -> None:
     made = plan()
     with InlineSession(made, data()):
         assert not hasattr(made.method, "net")
+
+
+GLIBC = hasattr(ctypes.CDLL(None), "mallinfo2")
+
+
+def wide(shape: tuple[int, int, int], classes: int) -> SplitNet:
+    """A net with a layer of 72 x 66,000 numbers: 38 MB in float64."""
+    return SplitNet(nn.Flatten(), nn.Sequential(nn.Linear(72, 66_000)), nn.Linear(66_000, classes))
+
+
+def blocks_given_back(net: str) -> int:
+    """Return how many of a host's allocations of 40 MB glibc maps, and so gives back when they are freed."""
+
+    class Usage(ctypes.Structure):
+        _fields_ = [
+            ("arena and ordinary blocks", 3 * ctypes.c_size_t),
+            ("mapped", ctypes.c_size_t),
+            ("sizes", 6 * ctypes.c_size_t),
+        ]
+
+    mallinfo = ctypes.CDLL(None).mallinfo2
+    mallinfo.restype = Usage
+    host = Host(plan(net=net), data())
+    before = mallinfo().mapped
+    tensors = [torch.empty(40 * 2**20, dtype=torch.uint8) for _ in range(3)]
+    mapped = int(mallinfo().mapped - before)
+    del host, tensors  # alive until here
+    return mapped
+
+
+@pytest.mark.skipif(not GLIBC, reason="only glibc can be told to keep what is freed")
+@pytest.mark.parametrize(
+    ("net", "given_back"), [("tests.engine.test_host.wide", 0), ("tests.training.made_up.smooth", 3)]
+)
+def test_freed_memory_is_kept_where_a_layer_is_large(net: str, given_back: int) -> None:
+    with multiprocessing.get_context("spawn").Pool(1) as pool:  # for a process it is for life
+        assert pool.apply(blocks_given_back, (net,)) == given_back
