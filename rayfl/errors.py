@@ -13,14 +13,14 @@ class UserError(Exception):
     """
 
 
-def exit_code(command: Callable[[], int]) -> int:
+def exit_code(command: Callable[[], int | None]) -> int:
     """Run a command; tell what is wrong in one line on standard error.
 
     Returns:
-        What the command returns, 2 after an error of the user's, 130 after Ctrl-C.
+        What the command returns (None is 0), 2 after an error of the user's, 130 after Ctrl-C.
     """
     try:
-        return command()
+        return command() or 0
     except UserError as error:
         print(f"rayfl: error: {error}", file=sys.stderr)
         return 2

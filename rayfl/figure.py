@@ -157,11 +157,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line and return its exit code: 2 for an error of the user's, told in one line."""
     options = parser().parse_args(arguments)
 
-    def draw() -> int:
+    def draw() -> None:
         path = Path(options[options.kind].save)
         save(picture(options), path)
         print(path)
-        return 0
 
     return exit_code(draw)
 

@@ -112,12 +112,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line and return its exit code: 2 for an error of the user's, told in one line."""
     options = parser().parse_args(arguments)
 
-    def show_runs() -> int:
+    def show_runs() -> None:
         if options.against is not None:
             report_against(options.runs, *options.against)
         else:
             report(options.runs, options.plot_dir, options.view, options.by)
-        return 0
 
     return exit_code(show_runs)
 

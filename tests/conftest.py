@@ -1,7 +1,8 @@
 """What all tests share: one Ray runtime, and small federations."""
 
 import os
-from collections.abc import Iterator
+import subprocess
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -55,6 +56,23 @@ class Poisoned(FedAvg):
         if client.id == 2 and client.round == 1:
             up = {"weights": up["weights"] * torch.nan}
         return up, state
+
+
+def wait_until(reached: Callable[[], bool], process: subprocess.Popen[Any]) -> None:
+    """Return when ``reached``, with the process still running."""
+    while not reached():
+        try:
+            process.wait(0.02)
+        except subprocess.TimeoutExpired:
+            continue
+        said = process.stderr or process.stdout
+        raise AssertionError(f"the process has ended early: {said.read() if said else ''}")
+
+
+def rounds_of(run: Path) -> int:
+    """Return how many rounds a run has recorded, 0 where it has not begun."""
+    metrics = run / "metrics.jsonl"
+    return metrics.read_bytes().count(b"\n") if metrics.exists() else 0
 
 
 def bytes_of_run(folder: Path) -> dict[str, bytes]:

@@ -89,6 +89,25 @@ def map_images(file: Path) -> MappedImages:
     return images
 
 
+def content(paths: Iterable[Path]) -> str:
+    """Return a checksum of what is in some files, in their order; a folder stands for the files in it.
+
+    Raises:
+        UserError: one of them cannot be read.
+    """
+    total = hashlib.sha256()
+    for path in paths:
+        for file in sorted(filter(Path.is_file, path.iterdir())) if path.is_dir() else [path]:
+            try:
+                with file.open("rb") as opened:
+                    total.update(file.name.encode() + hashlib.file_digest(opened, "sha256").digest())
+            except OSError as error:
+                raise UserError(
+                    f"{file} cannot be read ({error.strerror}): check who may, or copy it again"
+                ) from error
+    return total.hexdigest()
+
+
 def cached(
     name: str, key: Any, decode: Callable[[], Decoded], folder: str | None = None, verify: bool = True
 ) -> tuple[np.ndarray, dict[str, np.ndarray]]:

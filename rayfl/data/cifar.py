@@ -6,7 +6,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from rayfl.data.cache import Decoded, cached
+from rayfl.data.cache import Decoded, cached, content
 from rayfl.data.federated import FederatedData
 from rayfl.data.files import REPLACE, Published, images_and_labels, scaled, unpickle
 from rayfl.data.noise import noise_levels, with_noise
@@ -131,8 +131,7 @@ class _Cifar(Published):
         side = self.image_size
         if side == _SIDE:
             return images
-        stats = [(self.folder() / file).stat() for file in self.files()]
-        key = [side, [[s.st_size, s.st_mtime_ns] for s in stats]]
+        key = [side, content(self.folder() / file for file in self.files())]
         shape = (len(images), 3, side, side)
 
         def decode() -> Decoded:

@@ -88,12 +88,7 @@ def _block(pool: Pool, domain: int, origin: int, shown: int, each: int, rows: in
 
 def main() -> int:
     """Run from the command line; return the exit code."""
-
-    def draw() -> int:
-        auto_cli(contact_sheet)
-        return 0
-
-    return exit_code(draw)
+    return exit_code(lambda: auto_cli(contact_sheet))
 
 
 if __name__ == "__main__":

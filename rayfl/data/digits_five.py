@@ -11,7 +11,7 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 
 from rayfl.data.base import Data
-from rayfl.data.cache import Decoded, cached
+from rayfl.data.cache import Decoded, cached, content
 from rayfl.data.files import REPLACE, check_sum, images_and_labels, scaled, unpickle
 from rayfl.data.folders import plain, read_image, stratified_shuffle
 from rayfl.data.mnist import MNIST, USPS
@@ -222,9 +222,8 @@ class _Files:
     paths: list[Path]
 
     def key(self) -> list[Any]:
-        """Return what tells these files from others: names, sizes and times."""
-        stats = [path.stat() for path in self.paths]
-        return [[p.name, s.st_size, s.st_mtime_ns] for p, s in zip(self.paths, stats)]
+        """Return what tells these files from others: their names and what is in them."""
+        return [[path.name for path in self.paths], content(self.paths)]
 
 
 def _packed(path: Path) -> Path:

@@ -15,7 +15,7 @@ import numpy as np
 from PIL import Image
 
 from rayfl.data.base import Data
-from rayfl.data.cache import Decoded, cached
+from rayfl.data.cache import Decoded, cached, content
 from rayfl.data.partition import DomainPerClient, Partition
 from rayfl.data.pool import TEST, TRAIN, UNUSED, VAL, Pool
 from rayfl.errors import UserError
@@ -162,9 +162,7 @@ class DomainFolders(Data):
                 )
 
     def _key(self, found: Found) -> list[Any]:
-        stats = [(found.root / file).stat() for file in found.files]
-        files = [[f, s.st_size, s.st_mtime_ns] for f, s in zip(found.files, stats)]
-        return [self.image_size, self.colour, files]
+        return [self.image_size, self.colour, content(found.root / file for file in found.files)]
 
     def _decode(self, found: Found) -> Decoded:
         files = [found.root / file for file in found.files]

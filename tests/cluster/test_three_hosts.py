@@ -18,7 +18,7 @@ import pytest
 import yaml
 
 from tests.cluster.hosts import Host, hosts, missing, plug
-from tests.conftest import bytes_of_run
+from tests.conftest import bytes_of_run, rounds_of, wait_until
 
 ROOT = Path(__file__).parents[2]
 
@@ -212,23 +212,12 @@ SLOW = pytest.mark.skipif(
 )
 
 
-def wait_for_rounds(process: subprocess.Popen[str], output: Path, runs: int) -> None:
-    """Return when so many runs below a folder have recorded three rounds, with the process still running."""
-    while sum(file.read_bytes().count(b"\n") >= 3 for file in output.rglob("metrics.jsonl")) < runs:
-        try:
-            process.wait(0.05)
-        except subprocess.TimeoutExpired:
-            continue
-        assert process.stdout is not None
-        raise AssertionError(f"the run has ended early: {process.stdout.read()}")
-
-
 @contextmanager
 def federation_under_way(cluster: Cluster, output: Path) -> Iterator[subprocess.Popen[str]]:
     """Run a federation on all hosts; what is done to it meanwhile comes after three of its rounds."""
     run = f"python -m rayfl.run {options(LONGER, ENGINE)} --engine.address auto --output {output}"
     with cluster.running(run) as process:
-        wait_for_rounds(process, output, 1)
+        wait_until(lambda: rounds_of(output) >= 3, process)
         yield process
 
 
@@ -264,7 +253,7 @@ def test_a_host_dies_in_the_middle_of_a_sweep(cluster: Cluster, tmp_path: Path) 
     there = cluster.shared / "lost"
     sweep = f"python -m rayfl.tune {cluster.shared}/lost.yaml --address auto --output {there}"
     with cluster.running(sweep) as process:
-        wait_for_rounds(process, there, 2)
+        wait_until(lambda: sum(rounds_of(run) >= 3 for run in there.glob("trials/*/seed-0")) == 2, process)
         cluster.hosts[1].close()
     for k, mu in enumerate(values):
         [trial] = (there / "trials").glob(f"{k:03d}-*/seed-0")

@@ -11,7 +11,7 @@ import pytest
 from rayfl import Inline, Training, UserError, resumed
 from rayfl.configuration import dump
 from rayfl.methods import METHODS
-from tests.conftest import bytes_of_run, small
+from tests.conftest import bytes_of_run, rounds_of, small, wait_until
 from tests.methods.federate import net_of
 
 
@@ -39,18 +39,6 @@ def start(folder: Path, config: Path, *options: str) -> subprocess.Popen[bytes]:
     return subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
 
 
-def wait_for_rounds(process: subprocess.Popen[bytes], folder: Path, rounds: int) -> None:
-    """Return when so many rounds are recorded, with the process still running."""
-    metrics = folder / "metrics.jsonl"
-    while not (metrics.exists() and metrics.read_bytes().count(b"\n") >= rounds):
-        try:
-            process.wait(0.02)
-        except subprocess.TimeoutExpired:
-            continue
-        assert process.stderr is not None
-        raise AssertionError(f"the run has ended early: {process.stderr.read().decode()}")
-
-
 @pytest.fixture(scope="module")
 def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
     """A configuration that takes a while, and the folder of a whole run with it."""
@@ -67,28 +55,19 @@ def test_killed_driver(tmp_path: Path, undisturbed: tuple[Path, Path], rounds: i
     config, whole = undisturbed
     process = start(tmp_path / "run", config)
     if rounds:
-        wait_for_rounds(process, tmp_path / "run", rounds)
+        wait_until(lambda: rounds_of(tmp_path / "run") >= rounds, process)
     else:
-        wait_for_config(process, tmp_path / "run")
+        wait_until((tmp_path / "run" / "config.yaml").exists, process)
     process.kill()
     process.wait()
     resumed(tmp_path / "run").run()
     assert bytes_of_run(tmp_path / "run") == bytes_of_run(whole)
 
 
-def wait_for_config(process: subprocess.Popen[bytes], folder: Path) -> None:
-    while not (folder / "config.yaml").exists():
-        try:
-            process.wait(0.01)
-        except subprocess.TimeoutExpired:
-            continue
-        raise AssertionError("the run has ended early")
-
-
 def test_sigterm_writes_a_checkpoint_and_stops(tmp_path: Path, undisturbed: tuple[Path, Path]) -> None:
     config, whole = undisturbed
     process = start(tmp_path / "run", config, "--checkpoint_every", "1000")
-    wait_for_rounds(process, tmp_path / "run", 2)
+    wait_until(lambda: rounds_of(tmp_path / "run") >= 2, process)
     process.send_signal(signal.SIGTERM)
     assert process.wait() == 130
     assert list((tmp_path / "run" / "checkpoints").glob("manifest-*.json"))
@@ -100,7 +79,7 @@ def test_killed_ray_driver(tmp_path: Path, undisturbed: tuple[Path, Path], ray_r
     config, whole = undisturbed
     engine = ["--engine", "Ray", "--engine.actors", "2", "--engine.address", ray_runtime]
     process = start(tmp_path / "run", config, *engine)
-    wait_for_rounds(process, tmp_path / "run", 5)
+    wait_until(lambda: rounds_of(tmp_path / "run") >= 5, process)
     process.kill()
     process.wait()
     resumed(tmp_path / "run", ["--engine", "Inline"]).run()

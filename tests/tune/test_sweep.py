@@ -21,7 +21,7 @@ from rayfl.run import main as run_main
 from rayfl.tune.command import Sweep, main
 from rayfl.tune.outcome import best_of, points_table, result_of, write_all
 from rayfl.tune.space import Scheduler, Space
-from tests.conftest import bytes_of_run
+from tests.conftest import bytes_of_run, rounds_of, wait_until
 from tests.tune.made_up import SPACES, small, write
 
 ray: Any = pytest.importorskip("ray")
@@ -126,9 +126,7 @@ def test_a_killed_sweep_goes_on(tmp_path: Path, capsys, ray_runtime) -> None:
     space = write(tmp_path, search=search, more=more)
     command = [sys.executable, "-m", "rayfl.tune", space, "--output", str(output), "--at_once", "1"]
     process = subprocess.Popen([*command, "--address", ray_runtime], stdout=subprocess.DEVNULL)
-    while not any(f.read_bytes().count(b"\n") >= 5 for f in output.glob("trials/001-*/seed-0/metrics.jsonl")):
-        with pytest.raises(subprocess.TimeoutExpired):
-            process.wait(0.02)
+    wait_until(lambda: any(rounds_of(run) >= 5 for run in output.glob("trials/001-*/seed-0")), process)
     process.kill()
     process.wait()
     first = untouched(trial(output, 0))
