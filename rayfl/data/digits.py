@@ -1,9 +1,6 @@
 """`EmbeddedDigits`: a multi-domain digits task made from what scikit-learn and matplotlib bring along."""
 
 import functools
-import logging
-import os
-import tempfile
 from collections.abc import Callable
 from importlib.metadata import version
 from pathlib import Path
@@ -12,12 +9,10 @@ import numpy as np
 from PIL import Image, ImageDraw, ImageFont
 
 from rayfl.data.base import Data
-from rayfl.data.cache import cache_folder
+from rayfl.data.cache import Decoded, cached
 from rayfl.data.partition import DomainPerClient, Partition
 from rayfl.data.pool import TEST, TRAIN, VAL, Pool
 from rayfl.randomness import numpy_generator
-
-log = logging.getLogger(__name__)
 
 DOMAINS = ("handwriting", "photo", "inverted", "printed", "lowres")
 VIEWS = 4  # renderings of a training source, each with a pose of its own
@@ -67,14 +62,11 @@ class EmbeddedDigits(Data):
         return DomainPerClient()
 
     def load(self) -> Pool:
-        """Read the images from the cache, or make them and fill it."""
-        path = cache_folder() / f"embedded_digits-{_fingerprint()}.npz"
-        arrays = _read(path)
-        if arrays is None:
-            arrays = build()
-            _write(path, arrays)
+        """Make the images, or map what an earlier run has made."""
+        libraries = [version(name) for name in ("numpy", "scikit-learn", "matplotlib")]
+        images, arrays = cached("EmbeddedDigits", [_RECIPE, libraries], _decoded)
         return Pool(
-            images=arrays["images"],
+            images=images,
             labels=arrays["labels"],
             domains=arrays["domains"],
             origin=arrays["origin"],
@@ -83,6 +75,12 @@ class EmbeddedDigits(Data):
             mean=(0.5, 0.5, 0.5),
             std=(0.5, 0.5, 0.5),
         )
+
+
+def _decoded() -> Decoded:
+    arrays = build()
+    images = arrays.pop("images")
+    return Decoded(images.shape, [images], arrays)
 
 
 def build() -> dict[str, np.ndarray]:
@@ -239,43 +237,3 @@ def _patches(n: int, origin: int, rng: np.random.Generator) -> np.ndarray:
     x = rng.integers(left, right - SIDE + 1, size=n)
     patches = np.stack([photos[p, b : b + SIDE, a : a + SIDE] for p, b, a in zip(which, y, x)])
     return patches.transpose(0, 3, 1, 2) / 255
-
-
-def _fingerprint() -> str:
-    """Name the recipe and the libraries whose content or arithmetic decides the images."""
-    libraries = "-".join(version(name) for name in ("numpy", "pillow", "scikit-learn", "matplotlib"))
-    return f"{_RECIPE}-{libraries}"
-
-
-def _read(path: Path) -> dict[str, np.ndarray] | None:
-    """Return the cached arrays, or None if they are missing or damaged (zip checks each array's CRC-32)."""
-    if not path.is_file():
-        return None
-    try:
-        with path.open("rb") as file, np.load(file, allow_pickle=False) as arrays:
-            return {name: arrays[name] for name in ("images", "labels", "domains", "origin")}
-    except Exception as error:  # a damaged zip file can raise nearly anything
-        log.warning("the cache file %s is damaged (%s) and is made anew", path, error)
-        return None
-
-
-def _write(path: Path, arrays: dict[str, np.ndarray]) -> None:
-    """Write the cache under another name and rename it, so that no process ever reads half a file."""
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with tempfile.NamedTemporaryFile(dir=path.parent, suffix=".tmp", delete=False) as file:
-            try:
-                np.savez(
-                    file,
-                    images=arrays["images"],
-                    labels=arrays["labels"],
-                    domains=arrays["domains"],
-                    origin=arrays["origin"],
-                )
-                file.close()
-                os.replace(file.name, path)
-            except BaseException:
-                os.unlink(file.name)
-                raise
-    except OSError as error:
-        log.warning("the images could not be cached at %s (%s): they are made anew each time", path, error)
