@@ -239,7 +239,7 @@ def test_a_host_dies_in_the_middle_of_a_federation(cluster: Cluster, tmp_path: P
         cluster.hosts[2].close()
     assert bytes_of_run(there) == run_here(tmp_path, LONGER)
     lines = [json.loads(line) for line in (there / "engine.jsonl").read_text().splitlines()]
-    assert sum("lost" in line for line in lines) == 1
+    assert any("lost" in line for line in lines)  # more than once where Ray starts actors there at first
     assert [len(lines[k]["actors"]) for k in (0, -1)] == [3, 2]
 
 
