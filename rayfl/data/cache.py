@@ -132,7 +132,7 @@ def cached(
     if found is not None:
         return found
     try:
-        _write(path, decode(), name)
+        _write(path, decode, name)
     except OSError as error:
         log.warning(
             "%s could not be written (%s): the images are decoded in every run and held in memory. "
@@ -164,12 +164,13 @@ def _read(path: Path, verify: bool) -> tuple[np.ndarray, dict[str, np.ndarray]] 
         return None
 
 
-def _write(path: Path, decoded: Decoded, name: str) -> None:
+def _write(path: Path, decode: Callable[[], Decoded], name: str) -> None:
     """Write a cache file under another name and rename it, so that no process ever reads half a file."""
     path.parent.mkdir(parents=True, exist_ok=True)
     descriptor, temporary = tempfile.mkstemp(".tmp", path.stem, path.parent)
     try:
         with os.fdopen(descriptor, "wb") as raw, zipfile.ZipFile(raw, "w", zipfile.ZIP_STORED) as file:
+            decoded = decode()  # not before it is known that the folder can be written to
             with file.open("images.npy", "w", force_zip64=True) as member:
                 header = {"descr": "|u1", "fortran_order": False, "shape": decoded.shape}
                 np.lib.format.write_array_header_2_0(member, header)

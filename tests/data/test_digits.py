@@ -1,6 +1,9 @@
+import logging
+
 import numpy as np
 import pytest
 
+import rayfl.data.cache as data_cache
 import rayfl.data.digits as digits
 from rayfl.data import TEST, TRAIN, VAL, EmbeddedDigits
 
@@ -152,3 +155,44 @@ def test_the_cache_is_used_and_holds_the_same(cache, builds, built):
     assert same(EmbeddedDigits(seed=7).load(), built)
     assert len(builds) == 1
     assert [path.suffix for path in cache.iterdir()] == [".npz"]
+
+
+@pytest.mark.parametrize("damage", ["cut", "flipped", "rubbish", "empty", "entry"])
+def test_a_damaged_cache_is_made_anew(cache, builds, built, damage, caplog):
+    EmbeddedDigits().load()
+    (path,) = cache.iterdir()
+    content = bytearray(path.read_bytes())
+    if damage == "cut":
+        path.write_bytes(content[: len(content) // 2])
+    elif damage == "flipped":
+        content[len(content) // 3] ^= 1
+        path.write_bytes(content)
+    elif damage == "entry":
+        np.savez(path, images=built["images"])
+    else:
+        path.write_bytes(b"rubbish" if damage == "rubbish" else b"")
+    with caplog.at_level(logging.WARNING):
+        assert same(EmbeddedDigits().load(), built)
+    assert str(path) in caplog.text
+    assert len(builds) == 2
+    assert same(EmbeddedDigits().load(), built)
+    assert len(builds) == 2
+
+
+def test_works_where_nothing_can_be_written(tmp_path, monkeypatch, builds, built, caplog):
+    (tmp_path / "file").write_text("")
+    monkeypatch.setenv("RAYFL_CACHE", str(tmp_path / "file" / "cache"))
+    with caplog.at_level(logging.WARNING):
+        assert same(EmbeddedDigits().load(), built)
+    assert "could not be written" in caplog.text
+    assert len(builds) == 1
+
+
+def test_an_interrupted_write_leaves_nothing(cache, builds, monkeypatch):
+    def stop(*args):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(data_cache.os, "replace", stop)
+    with pytest.raises(KeyboardInterrupt):
+        EmbeddedDigits().load()
+    assert list(cache.iterdir()) == []
