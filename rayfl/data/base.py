@@ -1,15 +1,19 @@
 """`Data`: what all data sets have in common, from loading to one checked shard per client."""
 
+import logging
 from abc import ABC, abstractmethod
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
 from rayfl.data.federated import FederatedData
 from rayfl.data.partition import IID, Partition, settings_of
-from rayfl.data.pool import TEST, TRAIN, Pool, Shard
+from rayfl.data.pool import TRAIN, Pool, Shard
 from rayfl.errors import UserError
 from rayfl.randomness import numpy_generator
+
+log = logging.getLogger(__name__)
 
 
 class Data(ABC):
@@ -79,19 +83,18 @@ class Data(ABC):
 
         Raises:
             UserError: if the data set cannot be read or cannot be divided so that every client has a training
-                and a test sample.
+                sample.
         """
         if clients < 1:
             raise UserError(f"clients must be at least 1, not {clients}")
         seed = seed if self.seed is None else self.seed
         pool = self.divide(self.load(), seed)
-        for origin, what in ((TRAIN, "training"), (TEST, "test")):
-            size = len(pool.indices(origin))
-            if clients > size:
-                raise UserError(
-                    f"{type(self).__name__} has {size} {what} samples, too few for {clients} clients: every "
-                    f"client needs at least one. Use at most {size} clients"
-                )
+        size = len(pool.indices(TRAIN))
+        if clients > size:
+            raise UserError(
+                f"{type(self).__name__} has {size} training samples, too few for {clients} clients: every "
+                f"client needs at least one. Use at most {size} clients"
+            )
         shards = self.partition.assign(pool, clients, numpy_generator(seed, "partition"))
         if self.val_fraction:
             for client, shard in enumerate(shards):
@@ -105,20 +108,32 @@ class Data(ABC):
                 _carve(pool, shard, self.val_fraction, numpy_generator(seed, "validation", client))
                 for client, shard in enumerate(shards)
             ]
-        for client, shard in enumerate(shards):
-            self._check(client, clients, shard)
+        self._check(shards)
         return FederatedData(pool, tuple(shards), {"data": self.settings(), "clients": clients, "seed": seed})
 
-    def _check(self, client: int, clients: int, shard: Shard) -> None:
-        for part in ("train", "test"):
-            if not len(shard.part(part)):
-                option = ", ".join(f"{k}={v}" for k, v in self.partition.settings().items() if k != "name")
+    def _check(self, shards: Sequence[Shard]) -> None:
+        """Refuse clients that cannot train; tell of those that cannot be tested."""
+        option = ", ".join(f"{k}={v}" for k, v in self.partition.settings().items() if k != "name")
+        what = f"with the partition {type(self.partition).__name__}({option}) of {type(self).__name__}"
+        for client, shard in enumerate(shards):
+            if not len(shard.train):
                 raise UserError(
-                    f"client {client} of {clients} has no {part} samples (it has {len(shard.train)} train, "
-                    f"{len(shard.val)} val and {len(shard.test)} test) with the partition "
-                    f"{type(self.partition).__name__}({option}) of {type(self).__name__}: use fewer clients "
-                    "or a partition that is less uneven"
+                    f"client {client} of {len(shards)} has no training samples (it has {len(shard.val)} val "
+                    f"and {len(shard.test)} test) {what}: use fewer clients or a partition that is less "
+                    "uneven"
                 )
+        untested = [client for client, shard in enumerate(shards) if not len(shard.test)]
+        if len(untested) == len(shards):
+            raise UserError(f"no client has test samples {what}: there is nothing to report")
+        if untested:
+            log.warning(
+                "client %d (%d such clients of %d) has no test samples %s: it trains, and is left out of the "
+                "means",
+                untested[0],
+                len(untested),
+                len(shards),
+                what,
+            )
 
 
 def _carve(pool: Pool, shard: Shard, fraction: float, rng: np.random.Generator) -> Shard:

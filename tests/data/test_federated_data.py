@@ -1,11 +1,13 @@
 import json
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from rayfl import Federation, Inline, Training
 from rayfl.data import (
     IID,
     TEST,
@@ -14,7 +16,7 @@ from rayfl.data import (
     Data,
     Dirichlet,
     FederatedData,
-    Pathological,
+    Partition,
     Pool,
     Shard,
     Synthetic,
@@ -147,22 +149,61 @@ def test_validation_part_adds_to_the_published_one():
     assert set(range(6)) <= set(data.shards[0].val.tolist())
 
 
+class Greedy(Partition):
+    """The first client gets all."""
+
+    def assign(self, pool: Pool, clients: int, rng: np.random.Generator) -> list[Shard]:
+        nothing = Shard(*[np.zeros(0, dtype=np.int64)] * 3)
+        return [Shard(*(pool.indices(part) for part in (TRAIN, VAL, TEST))), *[nothing] * (clients - 1)]
+
+
+class Untested(IID):
+    """Nobody gets any test samples."""
+
+    def assign(self, pool: Pool, clients: int, rng: np.random.Generator) -> list[Shard]:
+        return [replace(shard, test=shard.test[:0]) for shard in super().assign(pool, clients, rng)]
+
+
 @pytest.mark.parametrize(
     ("data", "clients", "message"),
     [
         (Tiny(), 0, "clients must be at least 1"),
         (Tiny(), 61, "Tiny has 60 training samples, too few for 61 clients.* at most 60"),
-        (Synthetic(train=90, test=20, shape=(1, 1, 1)), 30, "20 test samples, too few for 30 clients"),
         (
-            Synthetic(train=100, test=20, shape=(1, 1, 1), partition=Pathological(2)),
+            Synthetic(train=40, test=20, shape=(1, 1, 1), partition=Greedy()),
             15,
-            r"client \d+ of 15 has no test samples.*Pathological\(classes_per_client=2, distinct=True, ",
+            r"client 1 of 15 has no training samples \(it has 0 val and 0 test\).*Greedy\(\) of Synthetic",
+        ),
+        (
+            Synthetic(train=40, test=20, shape=(1, 1, 1), partition=Untested()),
+            15,
+            "no client has test samples .*Untested",
         ),
     ],
 )
 def test_impossible_federations_are_refused(data, clients, message):
     with pytest.raises(UserError, match=message):
         data.federate(clients, 0)
+
+
+def test_clients_without_test_samples_are_named_and_left_out_of_the_means(tmp_path, caplog):
+    data = Synthetic(train=40, test=20, shape=(3, 32, 32))
+    result = Federation(
+        data=data,
+        net="lenet",
+        clients=30,
+        rounds=1,
+        training=Training(lr=0.01, batch_size=10),
+        engine=Inline(),
+        quiet=True,
+        output=str(tmp_path / "run"),
+    ).run()
+    [message] = {record.getMessage() for record in caplog.records}
+    tested = data.federate(30, 0).counts("test") > 0
+    assert tested.sum() == 20
+    assert f"client {tested.argmin()} (10 such clients of 30) has no test samples" in message
+    headline = result.summary["headline"]
+    assert (headline["clients"], headline["left_out"]) == (20, 10)
 
 
 def test_a_validation_part_that_leaves_nothing_is_refused():
