@@ -47,6 +47,8 @@ LOOK = 5.0
 """Seconds between two looks for hosts that have joined the cluster."""
 SLACK = 60.0
 """Seconds that an actor may be later than the time limits of its clients allow."""
+UNREAD = ("RAY_enable_metrics_collection", "RAY_task_events_report_interval_ms", "RAY_event_stats")
+"""What a local cluster collects for its dashboard: a seventh of the processor time that is not training."""
 GONE = (RayActorError, ObjectLostError, NodeDiedError, WorkerCrashedError, OutOfMemoryError)
 """What Ray raises when a process or a host is gone, or what it has held."""
 
@@ -462,6 +464,8 @@ def _connect(engine: Ray) -> bool:
                 "with `ray start --head` or `ray up`, or leave the address out for a local one"
             ) from error
         return True
+    if not engine.dashboard:
+        os.environ |= {name: "0" for name in UNREAD if name not in os.environ}
     ray.init(
         address="local",
         include_dashboard=engine.dashboard,

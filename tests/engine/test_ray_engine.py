@@ -1,6 +1,7 @@
 """The Ray engine: how actors get their share, what the driver holds, what happens when something fails."""
 
 import json
+import os
 import re
 import socket
 import subprocess
@@ -236,6 +237,27 @@ def test_an_address_at_which_nothing_listens(tmp_path: Path) -> None:
     assert f"no Ray cluster can be reached at engine.address='{address}'" in done.stderr
     assert "Traceback" not in done.stderr
     assert no_records(tmp_path / "run")
+
+
+@pytest.mark.parametrize("dashboard", [False, True])
+def test_a_local_cluster_collects_what_a_dashboard_shows_only_for_a_dashboard(
+    dashboard: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ours, given = ray_session.UNREAD[0], ray_session.UNREAD[1]
+    for name in ray_session.UNREAD:  # the second call says what to undo: the variable was not there
+        monkeypatch.setenv(name, "")
+        monkeypatch.delenv(name)
+    monkeypatch.setenv(given, "500")
+    seen: dict[str, str | None] = {}
+
+    def start(**options: Any) -> None:
+        assert options["include_dashboard"] == dashboard
+        seen.update((name, os.environ.get(name)) for name in ray_session.UNREAD)
+
+    monkeypatch.setattr(ray, "is_initialized", lambda: False)
+    monkeypatch.setattr(ray, "init", start)
+    assert ray_session._connect(Ray(dashboard=dashboard))
+    assert (seen[ours], seen[given]) == (None if dashboard else "0", "500")
 
 
 def on_ray(folder: Path, address: str, *options: str) -> subprocess.CompletedProcess[str]:
