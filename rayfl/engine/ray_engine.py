@@ -23,7 +23,7 @@ class Ray(Engine):
         gpus_per_actor: share of a GPU, or number of GPUs, that an actor reserves; its memory is capped to it.
         address: an existing cluster (``auto``, or an address as ``ray.init`` takes it); by default a new
             local one.
-        dashboard: whether a new local cluster serves Ray's dashboard, on localhost.
+        dashboard: whether a new local cluster serves Ray's dashboard, on localhost, and collects its figures.
         execution: as for ``Inline``.
         device: ``cpu``, ``cuda`` (which needs ``gpus_per_actor``), or ``auto``: CUDA where ``gpus_per_actor``
             is above 0 and torch sees it on this machine.
