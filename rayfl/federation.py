@@ -8,7 +8,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from copy import copy
 from dataclasses import asdict
 from datetime import datetime
@@ -29,7 +29,7 @@ from rayfl.methods import FedBN, Method
 from rayfl.randomness import generator
 from rayfl.record.cell import Cell
 from rayfl.record.checkpoint import Checkpoints, Manifest
-from rayfl.record.folder import RunFolder, check_unused
+from rayfl.record.folder import RunFolder, check_unused, held
 from rayfl.record.metrics import Patience, Validation, round_figures
 from rayfl.record.progress import Progress, final_table, print_start
 from rayfl.record.protocol import Protocol
@@ -143,8 +143,14 @@ class Federation:
                 before any actor is started. Or: an update is bad and the policy is to stop.
         """
         folder_path = self._folder()
-        if not self._resumes:
-            check_unused(folder_path)
+        with ExitStack() as stack:
+            if self._resumes:
+                stack.enter_context(held(folder_path))
+            else:
+                check_unused(folder_path)
+            return self._run(folder_path, stack)
+
+    def _run(self, folder_path: Path, stack: ExitStack) -> Result:
         self.engine = copy(self.engine)
         self.engine.resolve()
         with self.engine.preparing():
@@ -158,6 +164,8 @@ class Federation:
         data = self.engine.share(data)
         with self.engine.open(plan, data) as session, Progress(self.rounds, start, self.quiet) as progress:
             folder = self._open(folder_path, start, data)
+            if not self._resumes:
+                stack.enter_context(held(folder_path))
             stopped = self._carry_out(manifest, session, folder, progress)
         if stopped is None:
             result = folder.finish()

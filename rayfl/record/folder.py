@@ -1,6 +1,7 @@
 """The run folder: what a run leaves behind, written while it runs."""
 
 import contextlib
+import fcntl
 import importlib.metadata
 import json
 import math
@@ -60,6 +61,28 @@ def check_unused(path: str | Path) -> None:
             f"{path} already exists and {what}; choose another --output, "
             f"or continue the run that is there with --resume {path}"
         )
+
+
+@contextlib.contextmanager
+def held(path: Path) -> Iterator[None]:
+    """Keep other processes from running in a run folder; it ends with this process at the latest.
+
+    Raises:
+        UserError: another process does.
+    """
+    handle = os.open(path, os.O_RDONLY)
+    try:
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise UserError(
+                f"{path} is being run by another process: wait until it has ended, or stop it"
+            ) from None
+        except OSError:  # a file system without locks
+            pass
+        yield
+    finally:
+        os.close(handle)
 
 
 class RunFolder:

@@ -119,6 +119,26 @@ def test_resume_refuses_fewer_rounds_than_done(tmp_path: Path) -> None:
         federation.run()
 
 
+def test_resume_refuses_a_run_that_is_still_going_on(tmp_path: Path) -> None:
+    """The one that runs keeps all its records; when it has ended, the folder is free."""
+    asked: list[str] = []
+
+    def ask(record: dict[str, Any], save: Any) -> None:
+        with pytest.raises(UserError, match="is being run by another process") as refusal:
+            resumed(tmp_path / "run").run()
+        asked.append(str(refusal.value))
+
+    federation = small(tmp_path / "run")
+    federation.after_round = ask
+    federation.run()
+    assert len(asked) == federation.rounds
+    assert rounds_of(tmp_path / "run") == federation.rounds
+    longer = resumed(tmp_path / "run", ["--rounds", str(federation.rounds + 1)])
+    longer.after_round = ask
+    longer.run()
+    assert len(asked) == longer.rounds == rounds_of(tmp_path / "run")
+
+
 def test_resume_of_a_complete_run_changes_nothing(tmp_path: Path) -> None:
     small(tmp_path / "run").run()
     before = bytes_of_run(tmp_path / "run")
