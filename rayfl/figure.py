@@ -22,6 +22,7 @@ from rayfl.record.plots import (
     draw_rounds,
     draw_sweep,
     progress_table,
+    scored_panels,
     series_of,
     sweep_series,
 )
@@ -129,7 +130,7 @@ def picture(options: jsonargparse.Namespace) -> Figure:
         return draw_bars(series, check_panels(_names(o.panels) or [*domains_of(series), ALL], series))
     if o.quantity not in ("accuracy", "loss"):
         raise UserError(f"--quantity is {o.quantity}: it must be accuracy or loss")
-    panels = check_panels(_names(o.panels), series)
+    panels = scored_panels(check_panels(_names(o.panels), series), series)
     Console(highlight=False, width=None if sys.stdout.isatty() else 200).print(
         progress_table(series, panels, o.target)
     )

@@ -126,6 +126,26 @@ def panel_curve(
     return scores.rounds[there] + 1, values[there]
 
 
+def panel_curves(
+    series: Series, panel: str, quantity: Quantity = "accuracy"
+) -> list[tuple[np.ndarray, np.ndarray]]:
+    """Return the curves of those runs that have scores of a panel; a domain left out of training has none."""
+    curves = [panel_curve(run, series.view, panel, quantity) for run in series.runs]
+    return [(rounds, values) for rounds, values in curves if len(rounds)]
+
+
+def scored_panels(panels: Sequence[str], series: Sequence[Series]) -> list[str]:
+    """Return the panels of which some run has scores.
+
+    Raises:
+        UserError: there are none.
+    """
+    found = [panel for panel in panels if any(panel_curves(s, panel) for s in series)]
+    if not found:
+        raise UserError(f"no run has scores of {', '.join(panels)}, so there is nothing to draw")
+    return found
+
+
 def chosen_value(run: Result, view: str | None, panel: str) -> float:
     """Return the test accuracy in per cent at the rounds that the protocol chooses; NaN if it has no panel.
 
@@ -172,8 +192,8 @@ def progress_table(series: Sequence[Series], panels: Sequence[str], target: floa
     for s in series:
         cells = []
         for panel in panels:
-            curves = [panel_curve(run, s.view, panel) for run in s.runs]
-            rough = float(np.mean([roughness(y) for _, y in curves]))
+            curves = panel_curves(s, panel)
+            rough = float(np.mean([roughness(y) for _, y in curves])) if curves else math.nan
             cells.append("n/a" if math.isnan(rough) else f"{rough:.2f}")
             if target is not None:
                 cells.append(_rounds_text([rounds_to(x, y, target) for x, y in curves]))
@@ -196,8 +216,8 @@ def draw_rounds(series: Sequence[Series], panels: Sequence[str], quantity: Quant
     figure, axes = _grid(len(panels))
     for ax, panel in zip(axes, panels):
         for place, s in enumerate(series):
-            curves = [panel_curve(run, s.view, panel, quantity) for run in s.runs]
-            draw_band(ax, curves, s.name, style(place), linewidth=1.6)
+            if curves := panel_curves(s, panel, quantity):
+                draw_band(ax, curves, s.name, style(place), linewidth=1.6)
         ax.set(title=_title(panel), xlabel="completed rounds")
         ax.xaxis.set_major_locator(MaxNLocator(integer=True))
     axes[0].set_ylabel("test accuracy in %" if quantity == "accuracy" else "test loss")

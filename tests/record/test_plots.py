@@ -13,10 +13,12 @@ from rayfl.record.plots import (
     domains_of,
     draw_labels,
     draw_radar,
+    draw_rounds,
     panel_curve,
     progress_table,
     roughness,
     rounds_to,
+    scored_panels,
     series_of,
     sweep_series,
 )
@@ -183,3 +185,18 @@ def test_labels_are_those_of_the_partition(tmp_path):
     figure = draw_labels([made, made])
     assert figure.axes[0].images[0].get_array().tolist() == [[5, 0], [0, 7], [2, 1]]
     assert len(figure.axes) == 2  # one panel and its colour bar
+
+
+def test_panels_show_the_runs_that_have_scores_there(tmp_path):
+    """As where every run leaves another domain out of training."""
+    runs = [run(tmp_path / str(seed), seed=seed) for seed in range(2)]
+    for made, left_out in zip(runs, ("ink", "print"), strict=True):
+        population = made.history.population
+        population.samples["test"][[domain == left_out for domain in population.domains]] = 0
+    both, one = series_of(group_runs(runs)), series_of(group_runs(runs[:1]))
+    assert scored_panels(["ink", "print"], both) == ["ink", "print"]
+    assert [len(ax.lines) for ax in draw_rounds(both, ["ink", "print"], "accuracy").axes] == [1, 1]
+    assert list(progress_table(one, ["ink", ALL], None).columns[1].cells) == ["n/a"]
+    assert scored_panels(["ink", "print", ALL], one) == ["print", ALL]
+    with pytest.raises(UserError, match="no run has scores of ink, so there is nothing to draw"):
+        scored_panels(["ink"], one)
