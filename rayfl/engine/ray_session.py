@@ -464,14 +464,18 @@ def _connect(engine: Ray) -> bool:
                 "with `ray start --head` or `ray up`, or leave the address out for a local one"
             ) from error
         return True
-    if not engine.dashboard:
-        os.environ |= {name: "0" for name in UNREAD if name not in os.environ}
-    ray.init(
-        address="local",
-        include_dashboard=engine.dashboard,
-        dashboard_host="127.0.0.1",
-        logging_level=logging.ERROR,
-    )
+    unread = set() if engine.dashboard else set(UNREAD) - os.environ.keys()
+    os.environ |= dict.fromkeys(unread, "0")
+    try:
+        ray.init(
+            address="local",
+            include_dashboard=engine.dashboard,
+            dashboard_host="127.0.0.1",
+            logging_level=logging.ERROR,
+        )
+    finally:
+        for name in unread:  # another cluster of this process may have a dashboard
+            del os.environ[name]
     return True
 
 

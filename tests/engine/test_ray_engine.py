@@ -258,6 +258,7 @@ def test_a_local_cluster_collects_what_a_dashboard_shows_only_for_a_dashboard(
     monkeypatch.setattr(ray, "init", start)
     assert ray_session._connect(Ray(dashboard=dashboard))
     assert (seen[ours], seen[given]) == (None if dashboard else "0", "500")
+    assert (os.environ.get(ours), os.environ[given]) == (None, "500")
 
 
 def on_ray(folder: Path, address: str, *options: str) -> subprocess.CompletedProcess[str]:
