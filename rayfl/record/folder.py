@@ -65,7 +65,7 @@ def check_unused(path: str | Path) -> None:
 
 @contextlib.contextmanager
 def held(path: Path) -> Iterator[None]:
-    """Keep other processes from running in a run folder; it ends with this process at the latest.
+    """Keep other processes out of the folder of a run or a sweep; it ends with this process at the latest.
 
     Raises:
         UserError: another process does.

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import fcntl
 import json
 import os
 import signal
 import sys
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -22,11 +20,11 @@ from rayfl.experiments.cells import Job
 from rayfl.experiments.progress import TableProgress
 from rayfl.experiments.table_file import Settings, changes_of, first_seeds, layered, options, slug
 from rayfl.federation import Federation
+from rayfl.record.folder import held
 from rayfl.tune.outcome import best_of, points_table, result_of, write_all
 from rayfl.tune.space import Dimension, Point, Scheduler, Space, check_population
 
 SWEEP = "sweep.json"
-LOCK = "sweep.lock"
 
 
 def parser() -> jsonargparse.ArgumentParser:
@@ -197,7 +195,7 @@ def run(given: Any) -> int:
         check(sweep)
         output.mkdir(parents=True, exist_ok=True)
         sweep.save(output)
-    with _locked(output):
+    with held(output):
         return _run(sweep, output, federation, console, given.address)
 
 
@@ -315,14 +313,3 @@ def check(sweep: Sweep) -> None:
                 "a sweep chooses by validation data, and the data have no validation part: set "
                 "data.val_fraction, for example --set data.val_fraction=0.1"
             )
-
-
-@contextmanager
-def _locked(output: Path) -> Iterator[None]:
-    """Keep a second process from running the same sweep."""
-    with (output / LOCK).open("w") as file:
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
-            raise UserError(f"{output} is being run by another process: wait until it has ended") from None
-        yield
