@@ -155,8 +155,9 @@ class Federation:
         self.engine.resolve()
         with self.engine.preparing():
             data = self.federated_data()
+            for remark in self.check(data):
+                _warn(remark)
             plan = self._plan()
-            self._check(plan, data)
             manifest = self._manifest(folder_path) if self._resumes else None
             start = manifest.round if manifest else 0
             if not self.quiet:
@@ -304,47 +305,62 @@ class Federation:
             client_timeout=engine.client_timeout,
         )
 
-    def _check(self, plan: Plan, data: FederatedData) -> None:
-        """Refuse what cannot work before any process is started."""
+    def check(self, data: FederatedData) -> list[str]:
+        """Refuse what cannot work before any process is started; return what the user should know besides.
+
+        Args:
+            data: what ``federated_data`` returns.
+
+        Raises:
+            UserError: method, net, data, training and protocol do not go together.
+        """
+        plan = self._plan()
         method = copy(plan.method)
         nets = bind(method, plan, data)
         self._check_unseen(plan.method, nets, data)
-        names = [self.net] if isinstance(self.net, str) else self.net
-        normed = [name for name, net in zip(names, nets, strict=True) if net.has_batch_norm]
-        if normed:
-            of_normed = [
-                (i, s) for i, s in enumerate(data.shards[: data.seen]) if nets[i % len(nets)].has_batch_norm
-            ]
-            if self.training.batch_size == 1:
-                raise UserError(
-                    f"training.batch_size is 1, but {normed[0]} has BatchNorm, which needs at least 2 "
-                    "samples to a batch: use a larger batch_size or a net without BatchNorm"
-                )
-            single = [i for i, s in of_normed if len(s.train) == 1]
-            if single and self.training.bn_single == "refuse":
-                name = names[single[0] % len(names)]
-                raise UserError(
-                    f"client {single[0]} has one training sample ({len(single)} such clients), on which a "
-                    f"net with BatchNorm ({name}) cannot train: use fewer clients or another partition, "
-                    "or --training.bn_single eval to train them with running statistics"
-                )
-            few = [i for i, s in of_normed if 2 <= self._remainder(len(s.train)) <= 3]
-            if few:
-                _warn(
-                    f"client {few[0]} ({len(few)} such clients) has a last batch of 2 or 3 samples, of which "
-                    "BatchNorm has poor statistics: choose another training.batch_size, or "
-                    "training.last_batch=drop, should accuracy break down"
-                )
         if self._protocol.needs_validation and not any(len(s.val) for s in data.shards[: data.seen]):
             raise UserError(
                 f"protocol {self.protocol} goes by validation accuracy, and the data have no validation "
                 "part: set data.val_fraction, for example to 0.1, or choose another protocol"
             )
+        remarks = self._check_batches(nets, data)
         if type(method).shared is not Method.shared and method.shares_everything:
-            _warn(
+            remarks.append(
                 f"{type(method).__name__} leaves a part of the net with the clients, such as BatchNorm, and "
                 f"{self.net} has no such part: all of it is averaged"
             )
+        return remarks
+
+    def _check_batches(self, nets: Sequence[Net], data: FederatedData) -> list[str]:
+        """Refuse batches that are too small for BatchNorm, and remark those that are nearly so."""
+        names = [self.net] if isinstance(self.net, str) else self.net
+        normed = [name for name, net in zip(names, nets, strict=True) if net.has_batch_norm]
+        if not normed:
+            return []
+        if self.training.batch_size == 1:
+            raise UserError(
+                f"training.batch_size is 1, but {normed[0]} has BatchNorm, which needs at least 2 "
+                "samples to a batch: use a larger batch_size or a net without BatchNorm"
+            )
+        of_normed = [
+            (i, s) for i, s in enumerate(data.shards[: data.seen]) if nets[i % len(nets)].has_batch_norm
+        ]
+        single = [i for i, s in of_normed if len(s.train) == 1]
+        if single and self.training.bn_single == "refuse":
+            name = names[single[0] % len(names)]
+            raise UserError(
+                f"client {single[0]} has one training sample ({len(single)} such clients), on which a "
+                f"net with BatchNorm ({name}) cannot train: use fewer clients or another partition, "
+                "or --training.bn_single eval to train them with running statistics"
+            )
+        few = [i for i, s in of_normed if 2 <= self._remainder(len(s.train)) <= 3]
+        if not few:
+            return []
+        return [
+            f"client {few[0]} ({len(few)} such clients) has a last batch of 2 or 3 samples, of which "
+            "BatchNorm has poor statistics: choose another training.batch_size, or "
+            "training.last_batch=drop, should accuracy break down"
+        ]
 
     def _check_unseen(self, method: Method, nets: Sequence[Net], data: FederatedData) -> None:
         """Refuse newcomers who have nothing to be scored on, or to whom the method cannot adapt."""

@@ -16,7 +16,7 @@ from rayfl.configuration import dump, federation_from
 from rayfl.errors import UserError, exit_code
 from rayfl.experiments.cells import Crew, Job, automatic_jobs
 from rayfl.experiments.progress import TableProgress
-from rayfl.experiments.table_file import Table, changes_of, layered, options, slug, unavailable
+from rayfl.experiments.table_file import Table, changes_of, layered, of_data, options, slug, unavailable
 from rayfl.federation import Federation
 from rayfl.record.compare import decides, flat_config
 from rayfl.record.history import CONFIG
@@ -97,6 +97,8 @@ def run(given: Any) -> int:
             state = "finished" if cell.finished else f"{len(cell.seconds())} of {cell.rounds} rounds"
             console.print(f"{cell}: {state}", soft_wrap=True, markup=False)
         return 0
+    with console.status("Checking all cells"):
+        check(table, cells)
     jobs = given.jobs
     if jobs is None and any(cell.settings["engine"] == "Ray" for cell in cells):
         jobs = 1  # a Ray engine takes all CPUs for itself
@@ -157,6 +159,36 @@ def plan(
                 cells.append(Job(row, column, seed, federation.rounds, folder, settings))
     order = {seed: place for place, seed in enumerate(seeds)}
     return sorted(cells, key=lambda cell: order[cell.seed]), missing
+
+
+def check(table: Table, cells: Sequence[Job]) -> None:
+    """Refuse cells that cannot work, before the first one is started.
+
+    Of the seeds of a row and column the first one that is to run stands for all.
+
+    Args:
+        table: that the cells are of.
+        cells: what is to be run; finished ones are passed over.
+
+    Raises:
+        UserError: data are missing or cannot be divided, or net, method and protocol do not go with them.
+    """
+    first: dict[tuple[str, str], Job] = {}
+    for cell in cells:
+        if not cell.finished:
+            first.setdefault((cell.column, cell.row), cell)
+    about, data = "", None
+    for cell in sorted(first.values(), key=lambda cell: list(table.columns).index(cell.column)):
+        settings = cell.settings | {"seed": cell.seed}
+        federation = federation_from(options(settings))
+        try:
+            federation.engine.resolve()
+            if data is None or of_data(settings) != about:  # most rows of a column have the same data
+                about, data = of_data(settings), federation.federated_data()
+            federation.check(data)
+        except UserError as error:
+            where = f"row {cell.row!r}, column {cell.column!r} of {table.path}"
+            raise UserError(f"{where}: {error}") from error
 
 
 def _check_same(folder: Path, federation: Federation, seed: int) -> None:

@@ -7,7 +7,7 @@ import re
 import pytest
 import yaml
 
-from rayfl import table
+from rayfl import Federation, table
 from rayfl.configuration import dump, federation_from
 from rayfl.experiments import Table
 from rayfl.experiments.cells import Crew, Job, Outcome
@@ -100,6 +100,9 @@ BAD = [
     ("--set training.lrr=3", "did you mean --training.lr"),
     ("--set data.partition=Dirichlett", "did you mean Dirichlet"),
     ("--rows MOON*", "there is nothing to run"),
+    ("--set data=CIFAR10 data.root=nowhere", "row 'FedAvg', column 'even' of TABLE: CIFAR10: the file"),
+    ("--set protocol=fdse data.val_fraction=0", "column 'even' of TABLE: protocol fdse goes by validation"),
+    ("--set net=cnn-b training.batch_size=1", "column 'even' of TABLE: training.batch_size is 1"),
 ]
 
 
@@ -107,12 +110,31 @@ BAD = [
 def test_bad_input(tmp_path, capsys, given, says):
     output = tmp_path / "runs"
     arguments = [a.replace("MOON*", "MOON (ours)") for a in given.split()]
-    assert table.main([write(tmp_path), *arguments, "--output", str(output)]) == 2
+    path = write(tmp_path)
+    assert table.main([path, *arguments, "--output", str(output)]) == 2
     said = capsys.readouterr().err
     assert said.startswith("rayfl: error: ")
-    assert says in said
+    assert says.replace("TABLE", path) in said
     assert said.count("\n") == 1
     assert not output.exists()
+
+
+def test_no_cell_is_started_where_a_later_one_cannot_work(tmp_path, capsys, runs_here):
+    path = write(tmp_path, TINY.replace("{method.mu: 0.5}", "{method.mu: 0.5, unseen: nobody}"))
+    assert table.main([path, "--rounds", "1", "--output", str(tmp_path / "runs")]) == 2
+    said = capsys.readouterr().err
+    assert said.startswith(f"rayfl: error: row 'Prox', column 'by class' of {path}: unseen='nobody'")
+    assert runs_here == []
+    assert not (tmp_path / "runs").exists()
+
+
+def test_finished_cells_are_not_checked_again(tmp_path, runs_here, monkeypatch):
+    given = [write(tmp_path), "--rounds", "1", "--set", "quiet=true", "--output", str(tmp_path / "runs")]
+    assert table.main([*given, "--rows", "FedAvg"]) == 0
+    checked = []
+    monkeypatch.setattr(Federation, "check", lambda self, data: checked.append(self) or [])
+    assert table.main([*given, "--columns", "even"]) == 0
+    assert [(f.cell.row, f.cell.column, f.seed) for f in checked if not f.output] == [("Prox", "even", 0)]
 
 
 def test_a_bad_option_in_the_file_names_the_cell(tmp_path, capsys):

@@ -262,6 +262,12 @@ def slug(name: str) -> str:
     return re.sub(r"[^\w.=+-]+", "-", name).strip("-.")
 
 
+def of_data(settings: Settings) -> str:
+    """Return the settings that decide about the data and their division, as one text to compare."""
+    about = ("data", "clients", "unseen", "seed")
+    return json.dumps({k: v for k, v in sorted(settings.items()) if k.partition(".")[0] in about})
+
+
 def _changes(arguments: Sequence[str]) -> Settings:
     """Return options of a command line as settings, as far as they tell of themselves."""
     found: Settings = {}

@@ -196,14 +196,20 @@ def compare(
         columns: likewise for the columns of a table that no paper prints.
 
     Raises:
-        UserError: no run belongs to the table, or a run folder is damaged.
+        UserError: no run belongs to the table, two are of the same cell and seed, or a folder is damaged.
     """
     runs: Runs = {}
     for folder in folders:
         cell = read_config(folder).get("cell")
         if cell and cell["table"] == name:
             run = Result.load(folder)
-            runs.setdefault((cell["row"], cell["column"]), {})[int(run.config.get("seed", 0))] = run
+            seeds, seed = runs.setdefault((cell["row"], cell["column"]), {}), int(run.config.get("seed", 0))
+            if seed in seeds:
+                raise UserError(
+                    f"{seeds[seed].folder} and {folder} are both the cell {cell['row']!r}, "
+                    f"{cell['column']!r} of {name} with seed {seed}: name one of them"
+                )
+            seeds[seed] = run
     if not runs:
         raise UserError(
             f"none of these runs is a cell of {name}: run the table with `python -m rayfl.table`, or a cell "

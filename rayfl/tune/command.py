@@ -18,7 +18,7 @@ from rayfl.configuration import RESUMABLE, federation_from
 from rayfl.errors import UserError, exit_code
 from rayfl.experiments.cells import Job
 from rayfl.experiments.progress import TableProgress
-from rayfl.experiments.table_file import Settings, changes_of, first_seeds, layered, options, slug
+from rayfl.experiments.table_file import Settings, changes_of, first_seeds, layered, of_data, options, slug
 from rayfl.federation import Federation
 from rayfl.record.folder import held
 from rayfl.tune.outcome import best_of, points_table, result_of, write_all
@@ -290,7 +290,8 @@ def check(sweep: Sweep) -> None:
     """Refuse a sweep that cannot choose, before anything is started.
 
     Raises:
-        UserError: the data are missing or have no validation part, or nothing would be evaluated.
+        UserError: the data are missing or have no validation part, nothing would be evaluated, or the first
+            point with some data cannot work with them.
     """
     seen: set[str] = set()
     for point in sweep.points:
@@ -302,12 +303,11 @@ def check(sweep: Sweep) -> None:
                 f"scheduler.interval is {sweep.scheduler.interval}: it must be a multiple of eval_every, "
                 f"{federation.eval_every}"
             )
-        about = ("data", "clients", "unseen")
-        key = json.dumps({k: v for k, v in point.settings.items() if k.partition(".")[0] in about})
-        if key in seen:
+        if (about := of_data(point.settings)) in seen:
             continue
-        seen.add(key)
+        seen.add(about)
         data = federation.federated_data()
+        federation.check(data)
         if sweep.best and not any(len(shard.val) for shard in data.shards):
             raise UserError(
                 "a sweep chooses by validation data, and the data have no validation part: set "
