@@ -190,6 +190,14 @@ def test_bad_input(tmp_path, capsys, paper, table, says):
     assert says in capsys.readouterr().err
 
 
+def test_two_runs_of_one_cell_and_seed_are_not_mixed(tmp_path):
+    first, second = office(tmp_path / "a" / "run"), office(tmp_path / "b" / "run")
+    with pytest.raises(UserError) as raised:
+        compare("fedco2_t1", [first, second])
+    cell = "the cell 'FedBN', 'Office-Caltech10' of fedco2_t1 with seed 0"
+    assert str(raised.value) == f"{first} and {second} are both {cell}: name one of them"
+
+
 def test_names():
     assert find_printed("fdse", "t1") is printed_table("fdse_t1")
     assert printed_table("mine") is None
