@@ -204,10 +204,13 @@ def test_population_based_training(tmp_path: Path, capsys, ray_runtime) -> None:
     assert layered({}, second["values"])["training.lr"] == config["training"]["lr"]
 
 
-def test_data_without_validation_part(tmp_path: Path, capsys) -> None:
+def test_points_that_cannot_work_are_refused(tmp_path: Path, capsys) -> None:
     output = tmp_path / "out"
     assert main([write(tmp_path), "--set", "data.val_fraction=0", "--output", str(output)]) == 2
     assert "data.val_fraction" in capsys.readouterr().err
     assert main([write(tmp_path), "--set", "eval_every=0", "--output", str(output)]) == 2
     assert "eval_every is 0" in capsys.readouterr().err
+    batch = ["net=cnn-b", "training.batch_size=1"]
+    assert main([write(tmp_path), "--set", *batch, "--output", str(output)]) == 2
+    assert "training.batch_size is 1, but cnn-b has BatchNorm" in capsys.readouterr().err
     assert not output.exists()
