@@ -1,6 +1,7 @@
 """Clients of an unseen domain: they never train, are scored as newcomers, adapted and as a control."""
 
 import json
+import math
 from pathlib import Path
 from typing import Any, Literal
 
@@ -11,7 +12,8 @@ import torch
 from rayfl import Federation, Inline, Ray, Training, UserError
 from rayfl.data import DomainPerClient, FederatedData, Synthetic
 from rayfl.engine.host import OFFERED
-from rayfl.methods import FDSE, METHODS, FedAvg, FedBN
+from rayfl.methods import FDSE, METHODS, FedAvg, FedBN, FediOS
+from rayfl.nets import build, dse_blocks
 from rayfl.record.metrics import summarise
 from rayfl.record.protocol import protocol
 from rayfl.record.result import Result
@@ -19,7 +21,7 @@ from rayfl.training import Net, State
 from rayfl.training.local import run_loop
 from rayfl.training.reduce import finish
 from tests.conftest import bytes_of_run, small
-from tests.methods.federate import Run, net_of, normed, points, start
+from tests.methods.federate import Run, net_of, normed, points, ragged, start
 
 DATA = Synthetic(
     train=240, test=90, shape=(3, 16, 16), domains=3, partition=DomainPerClient(), val_fraction=0.2
@@ -166,6 +168,46 @@ def test_fdse_adapts_the_eraser_only(moves: bool) -> None:
         assert torch.equal(before["own"][name], after["own"][name]) == (not moves and not statistic), name
 
 
+@pytest.mark.parametrize("epochs", [1, 2])
+def test_fdse_adapts_by_gradient_descent_on_the_regulariser(epochs: int) -> None:
+    """Algorithm 3 on one batch per epoch, with steps so long that they count: dse_conv and dse_bn descend.
+
+    dse_bn alone normalises by its batch, and renews its statistics; L_con draws to those of dfe_bn.
+    """
+    gamma, beta, lr = 0.6, 0.3, 20.0
+    method = FDSE(gamma=gamma, beta=beta, unseen_epochs=epochs, unseen_lr=lr)
+    run = start(method, held_out(ragged([8, 8])), "tests.methods.federate.dse")
+    run.round([0])
+    before, after = as_newcomer(run)
+    module = build("tests.methods.federate.dse", (1, 16, 16), 4).double().eval()
+    module.load_state_dict({**run.server.state["weights"], **before["own"]}, strict=False)  # no batch counts
+    inputs: list[torch.Tensor] = []
+    for block in dse_blocks(module).values():
+        block.dse_bn.train()
+        block.dfe_bn.register_forward_pre_hook(lambda _, args: inputs.append(args[0]))
+    norms = [block.dfe_bn for block in dse_blocks(module).values()]
+    targets = [statistic.clone() for norm in norms for statistic in (norm.running_mean, norm.running_var)]
+    estimates = targets
+    x, _ = run.host.images.batch(torch.tensor(run.host.data.shards[1].test))
+    erasers = {name: p for name, p in module.named_parameters() if ".dse_" in name}
+    for _ in range(epochs):
+        inputs.clear()
+        module(x)
+        maps = [z.transpose(0, 1).flatten(1) for z in inputs]
+        now = [statistic for z in maps for statistic in (z.mean(1), z.var(1, correction=0))]
+        estimates = [gamma * past.detach() + (1 - gamma) * new for past, new in zip(estimates, now)]
+        off = [estimate - target for estimate, target in zip(estimates, targets)]
+        terms = [m.square().mean() + v.mean() ** 2 for m, v in zip(off[::2], off[1::2])]
+        loss = (terms[0] + math.exp(beta) * terms[1]) / (1 + math.exp(beta))
+        for p, gradient in zip(erasers.values(), torch.autograd.grad(loss, list(erasers.values()))):
+            p.data -= lr * gradient
+    expected = {name: t.detach() for name, t in module.state_dict().items() if ".dse_" in name}
+    assert after["own"].keys() == expected.keys()
+    for name, value in expected.items():
+        torch.testing.assert_close(after["own"][name], value, rtol=1e-9, atol=1e-11)
+        assert (value - before["own"][name]).abs().max() > 1e-3, f"{name} has hardly moved"
+
+
 @pytest.mark.parametrize("attention", [True, False, "mean"])
 def test_fdse_scores_the_eraser_that_has_adapted(attention: bool | Literal["mean"]) -> None:
     """Also where every client receives the mean of the erasers."""
@@ -179,6 +221,18 @@ def test_fdse_scores_the_eraser_that_has_adapted(attention: bool | Literal["mean
     scores = [run.host.method.scores(client, state, down, x)["personal"] for state in (before, after)]
     assert torch.equal(scores[1], run.host.net.eval(down["weights"].merge(after["own"]), x))
     assert not torch.equal(*scores)
+
+
+def test_newcomers_of_fedios_have_an_untrained_extractor_in_the_subspace_of_another() -> None:
+    run = start(FediOS(), held_out(ragged([8, 8, 8])), "lenet")
+    run.round([0, 1])
+    assert run.host.offer([0, 1]) == {}
+    own = run.host.method.init_client(run.host.client(2, 0))["own"]
+    assert all(torch.equal(t, run.host.initial[name]) for name, t in own.items())
+    like = run.server.state["weights"]["head.weight"]
+    first, second, new = (run.host.method.bases(k, like)["individual"] for k in range(3))  # type: ignore[attr-defined]
+    assert torch.equal(new, first)
+    assert not torch.equal(new, second)
 
 
 def test_newcomers_have_no_labels() -> None:

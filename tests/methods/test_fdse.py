@@ -408,33 +408,94 @@ def test_a_step_of_the_second_round():
     assert run.reports[1].loss[1] == pytest.approx(loss.item(), rel=1e-10)
 
 
+def uploads_of_a_round(run, cohort):
+    """Run a round; return what reaches the server in it."""
+    seen, aggregate = {}, run.server.method.aggregate
+
+    def spy(server, up, cohort):
+        seen.update(up)
+        return aggregate(server, up, cohort)
+
+    run.server.method.aggregate = spy
+    run.round(cohort)
+    return seen
+
+
+def vector(w, names):
+    """Return entries of a net as one vector."""
+    return torch.cat([w[name].reshape(-1) for name in names])
+
+
 def test_no_client_is_opposed_in_a_round():
     run = start(FDSE(), DATA, NET, **SETTINGS)
     old = run.server.state["weights"]
-    finished = {}
-    original = run.server.method.aggregate
-
-    def spy(server, up, cohort):
-        finished.update(up["weights"])
-        return original(server, up, cohort)
-
-    run.server.method.aggregate = spy
-    run.round([0, 1, 2, 3])
+    finished = uploads_of_a_round(run, [0, 1, 2, 3])["weights"]
     new = run.server.state["weights"]
     figures = run.server.method.figures(run.server.state)
     units = {name.removeprefix("u/") for name in figures if name.startswith("u/")}
     assert units == {"conv.0", "fc.0", "head"}
     for unit in units:
         names = [n for n in new if n.startswith(f"{unit}.") and n in new.train_names]
-
-        def vector(w, names=names):
-            return torch.cat([(w[n] - old[n]).reshape(-1) for n in names])
-
-        updates = torch.stack([vector(w) for w in finished.values()])
+        updates = torch.stack([vector(w, names) for w in finished.values()]) - vector(old, names)
         assert figures[f"norm/{unit}"] == pytest.approx(updates.norm(dim=1).tolist())
-        assert (updates @ vector(new) >= 0).all()
+        assert (updates @ (vector(new, names) - vector(old, names)) >= 0).all()
     for name in new.keys() - new.train_names:
         torch.testing.assert_close(new[name], torch.stack([w[name] for w in finished.values()]).mean(0))
+
+
+DFE = ["dfe_bias", "dfe_conv.weight", "dfe_conv.bias", "dfe_bn.weight", "dfe_bn.bias"]
+DSE = ["dse_bn.weight", "dse_bn.bias", "dse_conv.weight"]
+
+
+@pytest.mark.parametrize("unit", ["block", "tensor"])
+def test_units_of_the_consensus(unit):
+    """Of two clients u is always (1/2, 1/2), so that the step is the mean length times the mean direction."""
+    run = federate(FDSE(unit=unit), DATA, NET, [[0, 1]], **SETTINGS)
+    old = run.server.state["weights"]
+    sent = uploads_of_a_round(run, [0, 1])["weights"].values()
+    figures, new = run.server.method.figures(run.server.state), run.server.state["weights"]
+    tensors = {f"{block}.{part}" for block in ("conv.0", "fc.0") for part in DFE}
+    units = tensors | {"head.weight", "head.bias"} if unit == "tensor" else {"conv.0", "fc.0", "head"}
+    assert {name for name in figures if name.startswith("norm/")} == {f"norm/{name}" for name in units}
+    name, block = "conv.0.dfe_conv.weight", [f"conv.0.{part}" for part in DFE]
+    names = [name] if unit == "tensor" else block
+    lengths = [(vector(w, names) - vector(old, names)).norm().item() for w in sent]
+    assert figures["norm/" + (name if unit == "tensor" else "conv.0")] == pytest.approx(lengths)
+    directions = [(w[name] - old[name]) / length for w, length in zip(sent, lengths)]
+    step = sum(lengths) / 2 * sum(directions) / 2
+    torch.testing.assert_close(new[name], old[name] + step, rtol=0, atol=1e-7)
+
+
+@pytest.mark.parametrize("attn_unit", ["block", "tensor"])
+def test_units_of_the_attention(attn_unit):
+    """Of two clients a weight on oneself is 1 / (1 + exp((cosine - 1) / tau))."""
+    tau = 0.01
+    run = federate(FDSE(tau=tau, attn_unit=attn_unit), DATA, NET, [[0, 1]], **SETTINGS)
+    first, second = uploads_of_a_round(run, [0, 1])["dse"].values()
+    figures = run.server.method.figures(run.server.state)
+    units = {block: [f"{block}.{part}" for part in DSE] for block in ("conv.0", "fc.0")}
+    if attn_unit == "tensor":
+        units = {name: [name] for names in units.values() for name in names}
+    assert {name for name in figures if name.startswith("self/")} == {f"self/{name}" for name in units}
+    for unit, names in units.items():
+        cosine = torch.cosine_similarity(vector(first, names), vector(second, names), dim=0).item()
+        own = 1 / (1 + math.exp((cosine - 1) / tau))
+        assert figures[f"self/{unit}"] == pytest.approx([own, own])
+        for name in names:
+            mixture = own * first[name] + (1 - own) * second[name]
+            torch.testing.assert_close(run.server.state["dse"][0][name], mixture, rtol=0, atol=1e-12)
+
+
+def test_recorded_weights_are_those_that_clients_give_themselves():
+    """Of three clients, where they differ from the weights that the first client gives."""
+    run = federate(FDSE(tau=0.5), DATA, NET, 1, **SETTINGS)
+    sent = uploads_of_a_round(run, [0, 1, 3])["dse"].values()
+    q = torch.nn.functional.normalize(torch.stack([w["fc.0.dse_bn.bias"] for w in sent]))
+    weights = (q @ q.T / 0.5).exp()
+    weights /= weights.sum(1, keepdim=True)
+    recorded = run.server.method.figures(run.server.state)["self/fc.0.dse_bn.bias"]
+    assert recorded == pytest.approx(weights.diagonal().tolist())
+    assert weights[0].tolist() != pytest.approx(recorded, abs=0.01)
 
 
 def test_a_client_that_is_not_sampled_keeps_its_mixture():
