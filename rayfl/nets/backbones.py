@@ -59,8 +59,9 @@ def densenet121(shape: Shape, classes: int, stem: Stem = "auto", pretrained: boo
     name, small = "DenseNet121", _small("DenseNet121", stem, pretrained)
     least = 8 if small else 29  # three poolings halve what the stem leaves
     if min(shape[1:]) < least:
+        asked = name if small else f"{name}(stem=original)"
         raise UserError(
-            f"net {name!r} needs images of at least {least}x{least} pixels, these have "
+            f"net {asked!r} needs images of at least {least}x{least} pixels, these have "
             f"{shape[1]}x{shape[2]}; choose another net or larger images"
         )
     net = build(num_classes=classes)

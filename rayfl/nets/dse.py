@@ -147,7 +147,7 @@ def fdse_alexnet(
     _check("FDSE-AlexNet", G, dw, act)
     if padding not in ("paper", "code"):
         raise UserError(f"net 'FDSE-AlexNet': option padding is {padding!r}: it must be paper or code")
-    late = 1 if padding == "paper" else 0
+    late, name = (1, "FDSE-AlexNet") if padding == "paper" else (0, "FDSE-AlexNet(padding=code)")
     conv: list[nn.Module] = []
     for inputs, outputs, kernel, stride, border, pool in (
         (shape[0], 64, 11, 4, 2, True),
@@ -158,7 +158,7 @@ def fdse_alexnet(
     ):
         conv.append(DSEConv(inputs, outputs, kernel, stride, border, G=G, dw=dw, act=act))
         conv += [nn.MaxPool2d(3, 2)] if pool else []
-    return _assemble("FDSE-AlexNet", [*conv, Averages(6)], (1024, 1024), shape, classes, G, act)
+    return _assemble(name, [*conv, Averages(6)], (1024, 1024), shape, classes, G, act)
 
 
 def dse_cnn(shape: Shape, classes: int, G: int = 2, dw: int = 3, act: Act = "relu") -> SplitNet:

@@ -1,5 +1,7 @@
 """AlexNets, nets of DSE blocks, ViTs: counts of the papers, the block's equation, sizes, vmap."""
 
+import re
+
 import pytest
 import torch
 import torch.nn.functional as F
@@ -147,7 +149,8 @@ def test_smaller_images_are_refused(name: str, least: int) -> None:
     with torch.device("meta"):
         net = build(name, (3, least, least + 1), 4)
         assert net.eval()(torch.zeros(2, 3, least, least + 1)).shape == (2, 4)
-        with pytest.raises(UserError, match=f"needs images of at least {least}x{least} pixels"):
+        message = f"net '{name}' needs images of at least {least}x{least} pixels"
+        with pytest.raises(UserError, match=re.escape(message)):
             build(name, (3, 200, least - 1), 4)
 
 
