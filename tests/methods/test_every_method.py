@@ -320,6 +320,21 @@ def test_options_are_kept_and_documented(name):
     assert f"[{name}]({name.lower()}.md)" in (DOCS / "README.md").read_text()
 
 
+NOT_TO_BE_MISSED = {
+    "DCPFL": "For a class with one sample the mean is that sample's feature vector",
+    "FediOS": "## The regulariser of eq. 11 is zero\n\nFor projections onto orthogonal subspaces",
+}
+
+
+@each_method
+def test_pages_say_what_deviates_and_what_uploads_reveal(name):
+    page = (DOCS / f"{name.lower()}.md").read_text()
+    for heading in ("## Deviations", "## What uploads can reveal"):
+        (text,) = re.findall(rf"^{heading}\n+([^#]+)", page, re.MULTILINE)
+        assert text.strip()
+    assert NOT_TO_BE_MISSED.get(name, "") in page
+
+
 def test_options_of_the_default_method_keep_their_meaning():
     """The command line takes over options of one name when it changes from FedBN to another class."""
     for option, parameter in options_of("FedBN").items():
