@@ -60,7 +60,8 @@ class Printed:
         columns: name -> where our figures are.
         rows: name -> column -> mean and deviation, as printed, either may be missing.
         same: rows of ours that are compared with a row of another name.
-        figures: rows of ours that are another figure of another row's runs: name -> that row, and the figure.
+        figures: rows of ours that show another row's runs: name -> that row, and the figure; empty for the
+            columns' own, where a row is the same setting under another name.
         notes: what to know about the printed numbers.
         unreachable: row (or ``*``) -> column (or ``*``) -> why nobody should expect to find the number.
     """

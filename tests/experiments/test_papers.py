@@ -1,15 +1,21 @@
 """The papers' tables: every file can be used, every kind of cell runs, printed numbers find their cells."""
 
+import json
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
+import yaml
 
 from rayfl.configuration import federation_from
 from rayfl.data import CIFAR10, CIFAR100
 from rayfl.experiments import Table
 from rayfl.experiments.table_file import KNOWN_METHODS, Settings, layered, options
-from rayfl.record.printed import known_tables, printed_table
+from rayfl.methods import FDSE
+from rayfl.record.printed import compare, known_tables, printed_table
+from rayfl.record.protocol import PROTOCOLS
 from tests.experiments.tables import FILES, TABLES, available, stand_in
+from tests.record.made_up import write_run
 
 IDS = {
     "fedco2": ["t1", "t2", "t3", "t4", "t5", "t7", "t8", "t9", "t10", "t11", "t12", "t13"],
@@ -65,6 +71,47 @@ def test_images_of_cifar_are_normalised_as_in_the_paper(paper: str, data: str, m
                 assert cifar.mean_and_std[0][0] == mean, (table.name, column)
                 found += 1
     assert found > 3
+
+
+def test_no_setting_is_trained_twice() -> None:
+    for table in TABLES.values():
+        for column in table.columns:
+            cells = [{**table.settings(row, column), "cell": None} for row in table.rows]
+            different = {json.dumps(cell, sort_keys=True) for cell in cells}
+            assert len(different) == len(cells), (table.name, column)
+
+
+PRESETS = [("fdse_t1", column) for column in ("DomainNet", "Office-Caltech10", "PACS")] + [
+    (table, f"{data} {domain}")
+    for table in ("fdse_t2", "fdse_ta9")
+    for data, domains in (("Office", "CADW"), ("DomainNet", "CIPQRS"))
+    for domain in domains
+]
+
+
+@pytest.mark.parametrize(("name", "column"), PRESETS)
+@pytest.mark.parametrize("row", ["FDSE", "FDSE (code)"])
+def test_presets_of_fdse(name: str, column: str, row: str) -> None:
+    """As the paper has it, with defaults for what it does not print; and as its public code configures it."""
+    federation = federation_from(options(TABLES[name].settings(row, column)))
+    method, training, office = federation.method, federation.training, column.startswith("Office")
+    assert isinstance(method, FDSE)
+    if row == "FDSE":
+        assert (method.lam, method.tau, method.beta) == (0.1, 0.1, 0.001)
+        assert (method.unit, method.reg, federation.net) == ("block", "paper", "FDSE-AlexNet")
+        assert (training.epochs, training.lr_decay) == (1 if office else 5, 0.998)
+    else:
+        assert (method.lam, method.tau, method.beta) == ((0.05, 0.5, 0.05) if office else (0.5, 0.5, 0.001))
+        assert (method.unit, method.reg) == ("tensor", "code")
+        assert federation.net == "FDSE-AlexNet(act=none, padding=code)"
+        assert (training.epochs, training.lr_decay) == (5 if column == "PACS" else 1, 0.9998)
+    assert (method.attn_unit, method.gamma, method.ema_init) == ("tensor", 0.9, "received")
+    assert (method.consensus, method.attention) == (True, True)
+    assert (method.unseen_epochs, method.unseen_lr) == (5, 1e-3)
+    assert (training.batch_size, training.lr, training.momentum) == (50, 0.1 if office else 0.05, 0.0)
+    assert (training.weight_decay, training.clip) == (1e-3, 10)
+    assert (federation.rounds, federation.protocol, federation.participation) == (500, "fdse", 1.0)
+    assert federation.data.image_size == 256  # type: ignore[attr-defined]
 
 
 def kind_of(settings: Settings) -> tuple[str, ...]:
@@ -163,3 +210,28 @@ def test_out_of_reach():
     assert "label of another" in printed_table("fedco2_t8").reason("FedAvg", "Avg")
     assert printed_table("fedco2_t7").reason("FedAvg", "Avg") is None
     assert printed_table("fedco2_t7").reason("SingleSet", "Avg")
+    assert printed_table("fedios_t5").reason("FediOS", "lambda=0.1") is None
+    assert "no effect" in printed_table("fedios_t5").reason("FediOS", "lambda=50.0")
+    assert printed_table("fedios_t6").reason("FedAvg", "ResNet18") is None
+    assert "from scratch" in printed_table("fedios_t6").reason("FedAvg", "DenseNet121")
+
+
+def test_adaptation_stands_beside_its_control():
+    """In both tables of unseen domains, for both presets."""
+    for name in ("fdse_t2", "fdse_ta9"):
+        printed = printed_table(name)
+        for row in ("FDSE", "FDSE (code)"):
+            assert printed.figures[f"{row}, not adapted"] == (row, "mean@unseen")
+            assert printed.figures[f"{row}, step 0"] == (row, "mean@unseen_control")
+
+
+def test_the_middle_of_three_studies_is_one_run(tmp_path: Path) -> None:
+    folder = write_run(tmp_path / "run", protocol=PROTOCOLS["fdse"])
+    config = yaml.safe_load((folder / "config.yaml").read_text())
+    config["cell"] = {"table": "fdse_fig6", "row": "lambda=0.1", "column": "PACS", "changed": []}
+    (folder / "config.yaml").write_text(yaml.safe_dump(config))
+    entries = compare("fdse_fig6", [folder])
+    assert {entry.row for entry in entries} == {"lambda=0.1", "tau=0.1", "beta=0.001"}
+    for column in ("PACS ALL", "PACS AVG"):
+        (mean,) = {entry.mean for entry in entries if entry.column == column}
+        assert mean is not None
