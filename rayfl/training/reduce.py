@@ -31,6 +31,8 @@ LIMIT = 2.0**43
 """Largest sum of norms of all uploads times their weights; beyond it training has diverged."""
 _COARSE, _FINE = 1.5 * 2.0**52 * 2.0**-7, 1.5 * 2.0**52 * 2.0**-47
 _MOST_TERMS = 2**13
+_PIECE = 2**16
+"""Entries that are added at a time: few enough for the cache, through which they pass seven times."""
 
 
 @dataclass(frozen=True)
@@ -77,13 +79,14 @@ class ExactSum:
             UserError: the terms may add up to more than ``LIMIT``.
         """
         self._count(1, reach)
-        high = term + _COARSE
-        high -= _COARSE
-        self.high += high
-        term -= high
-        term += _FINE
-        term -= _FINE
-        self.low += term
+        for total, rest, piece in zip(self.high.split(_PIECE), self.low.split(_PIECE), term.split(_PIECE)):
+            high = piece + _COARSE
+            high -= _COARSE
+            total += high
+            piece -= high
+            piece += _FINE
+            piece -= _FINE
+            rest += piece
 
     def merge(self, other: ExactSum) -> None:
         """Add all terms of another sum."""

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from rayfl import UserError
 from rayfl.training import Gather, Mean, Params, Sum
-from rayfl.training.reduce import ExactSum, Fold, finish, payload_bytes
+from rayfl.training.reduce import _PIECE, ExactSum, Fold, finish, payload_bytes
 from tests.training.made_up import same_bits
 
 ERROR = 2.0**-48  # promised, per term
@@ -68,6 +68,15 @@ def test_a_sum_has_the_same_bits_in_any_order_and_grouping(terms, random):
     assert total(shuffled, lambda t: [t[k::3] for k in range(3)]) == known
     assert total(sorted(terms), lambda t: [[x] for x in t]) == known
     assert abs(known - math.fsum(terms)) <= len(terms) * ERROR + math.ulp(known)
+
+
+@pytest.mark.parametrize("size", [_PIECE - 1, _PIECE, 2 * _PIECE + 3])
+def test_long_vectors_are_added_to_the_last_entry(size):
+    """They are added piece by piece; multiples of 2^-30 add up exactly."""
+    total, numbers = ExactSum(size), torch.arange(size, dtype=torch.float64)
+    for factor in (1 + 2.0**-30, -3.0):
+        total.add(numbers * factor, 3 * size)
+    assert torch.equal(total.value(), numbers * (2.0**-30 - 2))
 
 
 def test_a_plain_sum_would_not_do():
