@@ -14,7 +14,7 @@ and 2^-47, numbers whose magnitudes add up to at most 2^43 are summed with an er
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -32,7 +32,7 @@ LIMIT = 2.0**43
 _COARSE, _FINE = 1.5 * 2.0**52 * 2.0**-7, 1.5 * 2.0**52 * 2.0**-47
 _MOST_TERMS = 2**13
 _PIECE = 2**16
-"""Entries that are added at a time: few enough for the cache, through which they pass seven times."""
+"""Entries that are added at a time: few enough for the cache, with the copies that additions make."""
 
 
 @dataclass(frozen=True)
@@ -79,7 +79,7 @@ class ExactSum:
             UserError: the terms may add up to more than ``LIMIT``.
         """
         self._count(1, reach)
-        for total, rest, piece in zip(self.high.split(_PIECE), self.low.split(_PIECE), term.split(_PIECE)):
+        for total, rest, piece in _pieces(self.high, self.low, term):
             high = piece + _COARSE
             high -= _COARSE
             total += high
@@ -215,7 +215,9 @@ class Fold:
             reach = math.ceil(norm * weight)
             if key in self._block:
                 total, before = self._block[key]
-                self._block[key] = total.add_(vector, alpha=weight), before + reach
+                for piece, term in _pieces(total, vector):
+                    piece.add_(term, alpha=weight)
+                self._block[key] = total, before + reach
             else:
                 self._block[key] = vector.to(torch.float64, copy=True).mul_(weight), reach
 
@@ -254,6 +256,13 @@ def payload_bytes(payload: Any) -> int:
         return payload.nbytes
     leaves = pytree.tree_leaves(payload)
     return sum([leaf.nbytes if isinstance(leaf, Tensor) else 4 * (leaf is not None) for leaf in leaves])
+
+
+def _pieces(*vectors: Tensor) -> Iterable[tuple[Tensor, ...]]:
+    """Cut vectors of one length into pieces for the cache; short ones, which are many, are left whole."""
+    if vectors[0].numel() <= _PIECE:
+        return [vectors]
+    return zip(*(vector.split(_PIECE) for vector in vectors), strict=True)
 
 
 def _weight(reduction: Reduction, samples: int) -> int:
