@@ -29,7 +29,8 @@ from rayfl.methods import FedBN, Method
 from rayfl.randomness import generator
 from rayfl.record.cell import Cell
 from rayfl.record.checkpoint import Checkpoints, Manifest
-from rayfl.record.folder import RunFolder, check_unused, held
+from rayfl.record.folder import RunFolder, check_partition, check_unused, held
+from rayfl.record.history import METRICS, SUMMARY, read_lines
 from rayfl.record.metrics import Patience, Validation, round_figures
 from rayfl.record.progress import Progress, final_table, print_start
 from rayfl.record.protocol import Protocol
@@ -95,18 +96,6 @@ class Federation:
         quiet: bool = False,
         cell: Cell | None = None,
     ) -> None:
-        for name, value, fine, allowed in [
-            ("net", net, len(net) > 0, "a name, or a list of at least one"),
-            ("clients", clients, clients >= 1, "at least 1"),
-            ("participation", participation, 0 < participation <= 1, "above 0 and at most 1"),
-            ("rounds", rounds, rounds >= 1, "at least 1"),
-            ("eval_every", eval_every, eval_every >= 0, "at least 0 (0: never)"),
-            ("checkpoint_every", checkpoint_every, checkpoint_every >= 0, "at least 0 (0: none)"),
-            ("averaging", averaging, averaging in (None, "samples", "uniform"), "samples or uniform"),
-            ("on_bad_update", on_bad_update, on_bad_update in ("stop", "drop"), "stop or drop"),
-        ]:
-            if not fine:
-                raise UserError(f"{name} is {value!r}: it must be {allowed}")
         self.method = method
         self.data = data
         self.net = net
@@ -126,6 +115,20 @@ class Federation:
         self.tensorboard = tensorboard
         self.quiet = quiet
         self.cell = cell
+        dump(self)  # refuses values of other types, which the comparisons below could not take
+        self.clients, self.rounds, self.seed = int(clients), int(rounds), int(seed)  # NumPy has its own
+        for name, value, fine, allowed in [
+            ("net", net, len(net) > 0, "a name, or a list of at least one"),
+            ("clients", clients, clients >= 1, "at least 1"),
+            ("participation", participation, 0 < participation <= 1, "above 0 and at most 1"),
+            ("rounds", rounds, rounds >= 1, "at least 1"),
+            ("eval_every", eval_every, eval_every >= 0, "at least 0 (0: never)"),
+            ("checkpoint_every", checkpoint_every, checkpoint_every >= 0, "at least 0 (0: none)"),
+            ("averaging", averaging, averaging in (None, "samples", "uniform"), "samples or uniform"),
+            ("on_bad_update", on_bad_update, on_bad_update in ("stop", "drop"), "stop or drop"),
+        ]:
+            if not fine:
+                raise UserError(f"{name} is {value!r}: it must be {allowed}")
         self._protocol = find_protocol(protocol)
         self._resumes = False
         self.after_round: AfterRound | None = None
@@ -151,6 +154,10 @@ class Federation:
             return self._run(folder_path, stack)
 
     def _run(self, folder_path: Path, stack: ExitStack) -> Result:
+        if self._resumes and (done := self._finished(folder_path)):
+            if not self.quiet:
+                final_table(done.summary)
+            return done
         self.engine = copy(self.engine)
         self.engine.resolve()
         with self.engine.preparing():
@@ -158,7 +165,7 @@ class Federation:
             for remark in self.check(data):
                 _warn(remark)
             plan = self._plan()
-            manifest = self._manifest(folder_path) if self._resumes else None
+            manifest = self._manifest(folder_path, data) if self._resumes else None
             start = manifest.round if manifest else 0
             if not self.quiet:
                 self._print_start(folder_path, start, data)
@@ -177,6 +184,13 @@ class Federation:
         if not self.quiet:
             print(f"Stopped before round {stopped + 1} of {self.rounds}; go on with --resume {folder_path}")
         return Result.load(folder_path)
+
+    def _finished(self, path: Path) -> Result | None:
+        """Return the records of a run that is over and has no checkpoint to go on from."""
+        if Checkpoints(path / "checkpoints").exist or not (path / SUMMARY).is_file():
+            return None
+        result = Result.load(path)
+        return result if result.complete and result.summary["rounds"] == self.rounds else None
 
     def _carry_out(
         self, manifest: Manifest | None, session: Session, folder: RunFolder, progress: Progress
@@ -203,7 +217,7 @@ class Federation:
 
     def _roll_back(self, lost: Lost, folder: RunFolder, progress: Progress) -> Manifest | None:
         """Take the records back to the newest intact checkpoint, or to the start where there is none."""
-        manifest = self._manifest(folder.path)
+        manifest = self._newest(folder.path)
         start = manifest.round if manifest else 0
         folder.truncate(start)
         folder.append_engine({"lost": str(lost), "back_to": start})
@@ -400,15 +414,24 @@ class Federation:
         folder.write_partition(data.describe())
         return folder
 
-    def _manifest(self, path: Path) -> Manifest | None:
+    def _manifest(self, path: Path, data: FederatedData) -> Manifest | None:
+        """Return the checkpoint to go on with; None where the run has to start again."""
+        check_partition(path, data.describe())
+        manifest, recorded = self._newest(path), sum(1 for _ in read_lines(path / METRICS))
+        done = manifest.round if manifest else recorded
+        if done > self.rounds:
+            raise UserError(
+                f"{path} has completed {done} rounds, more than rounds={self.rounds}: give a larger --rounds"
+            )
+        if manifest is None and recorded:
+            _warn(f"{path} has no checkpoint: its {recorded} rounds are run again")
+        return manifest
+
+    def _newest(self, path: Path) -> Manifest | None:
+        """Return the newest checkpoint that is intact, None where none has been written."""
         manifest, damage = Checkpoints(path / "checkpoints").newest()
         for text in damage:
             _warn(f"{text}; going back to the checkpoint before it")
-        if manifest and manifest.round > self.rounds:
-            raise UserError(
-                f"{path} has completed {manifest.round} rounds, more than rounds={self.rounds}: give a "
-                "larger --rounds"
-            )
         return manifest
 
     def _print_start(self, path: Path, start: int, data: FederatedData) -> None:

@@ -62,7 +62,7 @@ class Models:
         for name in manifest.clients.values():
             self._host.put(checkpoints.read(name))
         self._server = Server(plan, data)
-        self._server.state = checkpoints.read(manifest.server)
+        self._server.restore(checkpoints.read(manifest.server))
         self.views = tuple(self._host.method.views)
 
     def __len__(self) -> int:

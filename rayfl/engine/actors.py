@@ -147,7 +147,7 @@ class ServerActor:
 
     def restore(self, folder: str, name: str) -> None:
         """Take up the server state in a file."""
-        self.server.state = Checkpoints(Path(folder)).read(name)
+        self.server.restore(Checkpoints(Path(folder)).read(name))
 
 
 def _where() -> dict[str, Any]:

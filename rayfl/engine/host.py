@@ -250,6 +250,8 @@ class Host:
             problem, prepared = fold.prepare(up, samples)
             if problem is None and diverged:
                 problem = f"the training loss is {diverged[0]}"
+            if problem is None and not _is_finite(state):
+                problem = "the personal state is not finite"
             traffic = self.method.traffic(clients[k], downs[k], up)
             report.add(i, losses[-1] if losses else 0.0, steps, *traffic)
             if problem is not None:
@@ -461,6 +463,14 @@ def _keep_freed_memory() -> None:
     if mallopt is not None:
         mallopt(mmap_max, 0)
         mallopt(trim_threshold, -1)  # never
+
+
+def _is_finite(state: State) -> bool:
+    return all(
+        bool(torch.isfinite(leaf).all())
+        for leaf in pytree.tree_leaves(state)
+        if isinstance(leaf, Tensor) and leaf.is_floating_point()
+    )
 
 
 def _on(tree: Any, device: torch.device) -> Any:

@@ -84,7 +84,7 @@ class InlineSession(Session):
 
     def _restore(self, folder: Path, manifest: Manifest) -> None:
         checkpoints = Checkpoints(folder)
-        self._server.state = checkpoints.read(manifest.server)
+        self._server.restore(checkpoints.read(manifest.server))
         for name in manifest.clients.values():
             self._host.put(checkpoints.read(name))
 

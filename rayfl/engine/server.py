@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import torch
 
 from rayfl.data import FederatedData
 from rayfl.engine.host import Plan, bind
+from rayfl.errors import UserError
 from rayfl.methods import Cohort
+from rayfl.training.params import Params
 from rayfl.training.reduce import Folded, finish
 from rayfl.training.state import State
 
@@ -36,8 +39,27 @@ class Server:
         """Return what the method records of its state."""
         return self.method.figures(self.state)
 
+    def restore(self, state: State) -> None:
+        """Take up the state of a checkpoint.
+
+        Raises:
+            UserError: it is of another method or another net.
+        """
+        for key, mine in self.state.items():
+            if key not in state or _shapes(mine) != _shapes(state[key]):
+                raise UserError(
+                    f"the checkpoint does not fit method and net ({key!r} differs): config.yaml has been "
+                    "changed since it was written; restore it, or start anew with another --output"
+                )
+        self.state = state
+
     def aggregate(self, cohort: Cohort, parts: list[dict[str, Folded]]) -> None:
         """Finish the fold and take the method's server step; nothing changes where nobody took part."""
         if cohort.ids:
             uploads = finish(self.method.uploads, parts)
             self.state = self.method.aggregate(self.state, uploads, cohort)
+
+
+def _shapes(entry: Any) -> dict[str, torch.Size] | None:
+    """Return the shapes of a net's weights; other entries may grow in the course of a run."""
+    return {name: t.shape for name, t in entry.tensors.items()} if isinstance(entry, Params) else None

@@ -16,6 +16,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import re
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -32,6 +33,7 @@ CLIENTS_PER_FILE = 16
 KEEP = 2
 """Checkpoints that are kept: the newest and the one before, should the newest be damaged."""
 _FORMAT = 1
+_MANIFEST = re.compile(r"manifest-\d+\.json")
 _OURS = ("server-", "clients-", "manifest-")  # names of files that may be removed
 
 
@@ -99,6 +101,11 @@ class Checkpoints:
         self._replace(f"manifest-{manifest.round:06d}.json", text.encode())
         self._prune(manifest.round)
 
+    @property
+    def exist(self) -> bool:
+        """Whether any has been written, intact or not."""
+        return bool(self._manifests())
+
     def newest(self) -> tuple[Manifest | None, list[str]]:
         """Return the newest intact checkpoint, and what is wrong with newer ones.
 
@@ -109,7 +116,7 @@ class Checkpoints:
             UserError: there are checkpoints, and all of them are damaged.
         """
         damage: list[str] = []
-        for path in sorted(self.folder.glob("manifest-*.json"), reverse=True):
+        for path in self._manifests():
             try:
                 manifest = _read_manifest(path)
                 for name in (manifest.server, *manifest.clients.values()):
@@ -132,7 +139,7 @@ class Checkpoints:
         """
         path = self.folder / f"manifest-{round:06d}.json"
         if not path.exists():
-            kept = sorted(_round_of(p) for p in self.folder.glob("manifest-*.json"))
+            kept = sorted(map(_round_of, self._manifests()))
             raise UserError(
                 f"{self.folder} has no checkpoint after {round} rounds; it has those after "
                 f"{', '.join(map(str, kept)) or 'none'}"
@@ -146,10 +153,27 @@ class Checkpoints:
             UserError: the file is missing or damaged.
         """
         content = self._content(name)
-        tensors = safetensors.torch.load(content)
+        # Copied, because some kernels' last bits depend on how their input lies in memory; see `unpack`.
+        tensors = {name: tensor.clone() for name, tensor in safetensors.torch.load(content).items()}
         size = int.from_bytes(content[:8], "little")
         structure = json.loads(json.loads(content[8 : 8 + size])["__metadata__"]["structure"])
         return put_together(structure, tensors)
+
+    def _manifests(self) -> list[Path]:
+        """Return the manifests, the newest first.
+
+        Raises:
+            UserError: the folder cannot be read.
+        """
+        try:
+            names = os.listdir(self.folder)
+        except FileNotFoundError:
+            return []
+        except OSError as error:
+            raise UserError(
+                f"{self.folder} cannot be read ({error.strerror}): check who may, and that it is a folder"
+            ) from error
+        return sorted((self.folder / name for name in names if _MANIFEST.fullmatch(name)), reverse=True)
 
     def _content(self, name: str) -> bytes:
         path = self.folder / name
@@ -169,8 +193,10 @@ class Checkpoints:
         )
         name = f"{stem}-{_hash(content)}.safetensors"
         path = self.folder / name
-        if not (path.exists() and path.read_bytes() == content):  # a damaged file of this name is replaced
-            self._replace(name, content)
+        with suppress(OSError):
+            if path.read_bytes() == content:
+                return name
+        self._replace(name, content)  # also a damaged file of this name
         return name
 
     def _replace(self, name: str, content: bytes) -> None:
@@ -192,7 +218,7 @@ class Checkpoints:
 
     def _prune(self, newest: int) -> None:
         """Remove what neither of the newest checkpoints needs, and what an interrupted one has left."""
-        manifests = sorted(self.folder.glob("manifest-*.json"), reverse=True)
+        manifests = self._manifests()
         later = [p for p in manifests if _round_of(p) > newest]  # of a run that was rolled back
         kept = [p for p in manifests if p not in later][:KEEP]
         needed = {p.name for p in kept}

@@ -49,10 +49,10 @@ def check_unused(path: str | Path) -> None:
     """
     path = Path(path)
     above = next(p for p in (path, *path.absolute().parents) if p.exists())
-    if above != path and not (above.is_dir() and os.access(above, os.W_OK)):
+    if not (above.is_dir() and os.access(above, os.W_OK | os.X_OK)) and not path.is_file():
         raise UserError(f"{path} cannot be made: {above} is not a folder that can be written to")
     try:
-        used = path.exists() and (not path.is_dir() or any(path.iterdir()))
+        used = path.exists() and not (path.is_dir() and _has_no_run(path))
     except OSError as error:
         raise UserError(f"{path} cannot be used as a run folder: {error.strerror}") from error
     if used:
@@ -60,6 +60,30 @@ def check_unused(path: str | Path) -> None:
         raise UserError(
             f"{path} already exists and {what}; choose another --output, "
             f"or continue the run that is there with --resume {path}"
+        )
+
+
+def _has_no_run(path: Path) -> bool:
+    """Say whether a folder is empty, or all that is in it was left by a run that ended before it had begun."""
+    left = {file.name.removesuffix(".tmp") for file in path.iterdir()}
+    return left <= {ENVIRONMENT, METRICS, ENGINE, CONFIG} and not (path / CONFIG).exists()
+
+
+def check_partition(path: Path, partition: Mapping[str, Any]) -> None:
+    """Refuse to go on with data that are divided otherwise than those that a run folder tells of.
+
+    Raises:
+        UserError: they are, or its ``partition.json`` cannot be read.
+    """
+    file = path / PARTITION
+    try:
+        same = not file.exists() or json.loads(file.read_text()) == json.loads(_json(partition))
+    except (OSError, ValueError) as error:
+        raise UserError(f"{file} cannot be read or is damaged: restore it from a copy") from error
+    if not same:
+        raise UserError(
+            f"the data are not those of the run, or not divided like them ({file} differs): restore the data "
+            f"and {path / CONFIG}, or start a run of its own with another --output"
         )
 
 
@@ -255,8 +279,13 @@ class RunFolder:
         path = self.path / name
         temporary = path.with_name(name + ".tmp")
         with _explained(path):
-            temporary.write_bytes(content.encode() if isinstance(content, str) else content)
-            os.replace(temporary, path)
+            try:
+                temporary.write_bytes(content.encode() if isinstance(content, str) else content)
+                os.replace(temporary, path)
+            except OSError:
+                with contextlib.suppress(OSError):
+                    temporary.unlink(missing_ok=True)
+                raise
 
     def _write_events(self, record: Mapping[str, Any]) -> None:
         if self._events is None:

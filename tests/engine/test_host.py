@@ -59,6 +59,8 @@ class Method(FedAvg):
         if self.spoil == "upload" and client.id == 3:
             w = w * float("inf")
         kept = {"rounds": state["rounds"] + 1, "own": own.weights}
+        if self.spoil == "state" and client.id == 3:
+            kept["own"] = kept["own"] * float("nan")
         return {"weights": w, "count": torch.ones(1)}, kept
 
     def aggregate(self, server: Any, up: Any, cohort: Cohort) -> Any:
@@ -119,7 +121,14 @@ def test_the_order_of_blocks_changes_no_bit() -> None:
 
 
 @pytest.mark.parametrize("execution", ["loop", "stacked"])
-@pytest.mark.parametrize(("spoil", "says"), [("upload", "'weights'"), ("loss", "training loss is nan")])
+@pytest.mark.parametrize(
+    ("spoil", "says"),
+    [
+        ("upload", "'weights'"),
+        ("loss", "training loss is nan"),
+        ("state", "the personal state is not finite"),
+    ],
+)
 def test_a_bad_update_is_neither_folded_nor_kept(execution: Any, spoil: str, says: str) -> None:
     """Also where the loss of a fit before the last is not finite."""
     host, up, report = train(plan(spoil, execution=execution), WHOLE, score_parts=("test",))

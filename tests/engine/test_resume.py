@@ -1,8 +1,10 @@
 """A run that was stopped or killed and then resumed gives the bytes of one that was left alone."""
 
+import shutil
 import signal
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -145,6 +147,76 @@ def test_resume_of_a_complete_run_changes_nothing(tmp_path: Path) -> None:
     result = resumed(tmp_path / "run").run()
     assert result.complete
     assert bytes_of_run(tmp_path / "run") == before
+
+
+def files_of(folder: Path) -> dict[Path, bytes]:
+    return {file: file.read_bytes() for file in folder.rglob("*") if file.is_file()}
+
+
+def test_resume_of_a_complete_run_without_checkpoints_changes_nothing(tmp_path: Path) -> None:
+    small(tmp_path / "run", checkpoint_every=0).run()
+    before = files_of(tmp_path / "run")
+    assert resumed(tmp_path / "run").run().complete
+    assert files_of(tmp_path / "run") == before
+    with pytest.raises(UserError, match="has completed 4 rounds"):
+        resumed(tmp_path / "run", ["--rounds", "3"]).run()
+    assert files_of(tmp_path / "run") == before
+
+
+def test_rounds_without_a_checkpoint_are_run_again_with_a_warning(tmp_path: Path, capsys) -> None:
+    small(tmp_path / "run", checkpoint_every=0).run()
+    records = (tmp_path / "run" / "metrics.jsonl").read_bytes()
+    longer = resumed(tmp_path / "run", ["--rounds", "5"]).run()
+    assert longer.summary["completed"] == 5
+    assert "has no checkpoint: its 4 rounds are run again" in capsys.readouterr().err
+    assert (tmp_path / "run" / "metrics.jsonl").read_bytes().startswith(records)
+
+
+def a_file_for_checkpoints(run: Path) -> None:
+    shutil.rmtree(run / "checkpoints")
+    (run / "checkpoints").touch()
+
+
+def reworded(old: str, new: str) -> Callable[[Path], None]:
+    def change(run: Path) -> None:
+        config = (run / "config.yaml").read_text()
+        assert old in config
+        (run / "config.yaml").write_text(config.replace(old, new))
+
+    return change
+
+
+@pytest.mark.parametrize(
+    ("change", "says"),
+    [
+        (a_file_for_checkpoints, "checkpoints cannot be read"),
+        (reworded("train: 900", "train: 800"), "partition.json differs"),
+        (reworded("clients: 12", "clients: 11"), "partition.json differs"),
+        (reworded("fedavg.FedAvg", "scaffold.SCAFFOLD"), "'control' differs"),
+        (reworded("net: lenet", "net: cnn"), "'weights' differs"),
+        (lambda run: (run / "partition.json").write_text("{"), "partition.json cannot be read or is damaged"),
+    ],
+)
+def test_resume_refuses_what_is_another_run(
+    tmp_path: Path, change: Callable[[Path], None], says: str
+) -> None:
+    small(tmp_path / "run", rounds=2).run()
+    change(tmp_path / "run")
+    before = files_of(tmp_path / "run")
+    with pytest.raises(UserError, match=says):
+        resumed(tmp_path / "run", ["--rounds", "4", "--quiet", "true"]).run()
+    after = files_of(tmp_path / "run")
+    kept = ("metrics.jsonl", "engine.jsonl", "partition.json")
+    assert [after[tmp_path / "run" / name] for name in kept] == [
+        before[tmp_path / "run" / name] for name in kept
+    ]
+
+
+def test_a_copy_beside_the_checkpoints_is_none_of_them(tmp_path: Path) -> None:
+    small(tmp_path / "run", rounds=2).run()
+    checkpoints = tmp_path / "run" / "checkpoints"
+    shutil.copy(checkpoints / "manifest-000002.json", checkpoints / "manifest-copy.json")
+    assert resumed(tmp_path / "run", ["--rounds", "4", "--quiet", "true"]).run().complete
 
 
 def test_a_run_that_ended_early_stays_ended(tmp_path: Path) -> None:

@@ -54,6 +54,18 @@ def test_an_empty_folder_is_used_and_a_used_one_refused(tmp_path):
     assert (tmp_path / "empty" / "config.yaml").read_text() == "rounds: 1\n"
 
 
+def test_a_folder_is_free_where_a_run_ended_before_its_configuration_was_written(tmp_path):
+    with no_room_beyond(20_000), pytest.raises(UserError, match=r"config.yaml cannot be written"):
+        RunFolder.create(tmp_path / "run", "#" * 30_000, tensorboard=False)
+    assert {p.name for p in (tmp_path / "run").iterdir()} == {
+        "environment.json",
+        "metrics.jsonl",
+        "engine.jsonl",
+    }
+    RunFolder.create(tmp_path / "run", "rounds: 1\n")
+    assert (tmp_path / "run" / "config.yaml").read_text() == "rounds: 1\n"
+
+
 def test_a_folder_that_cannot_be_made_is_an_explained_error(tmp_path):
     (tmp_path / "file").write_text("")
     with pytest.raises(UserError, match=r"file.run cannot be"):
@@ -208,6 +220,7 @@ def test_a_full_disk_leaves_the_old_whole_file(folder):
     with no_room_beyond(40), pytest.raises(UserError, match=r"partition.json cannot be written"):
         folder.write_partition(partition(50))
     assert (folder.path / "partition.json").read_bytes() == before
+    assert not list(folder.path.glob("*.tmp"))
 
 
 def test_the_parquet_table_is_the_table_of_the_result(folder):
