@@ -64,7 +64,7 @@ def check_unused(path: str | Path) -> None:
 
 
 def _has_no_run(path: Path) -> bool:
-    """Say whether a folder is empty, or all that is in it was left by a run that ended before it had begun."""
+    """Say whether a folder is empty, or holds only what a run leaves that ends before it has begun."""
     left = {file.name.removesuffix(".tmp") for file in path.iterdir()}
     return left <= {ENVIRONMENT, METRICS, ENGINE, CONFIG} and not (path / CONFIG).exists()
 
