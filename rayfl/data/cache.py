@@ -7,6 +7,7 @@ Its name carries a checksum of everything that decides its content.
 import hashlib
 import json
 import logging
+import math
 import os
 import struct
 import sys
@@ -19,7 +20,9 @@ from typing import Any, NamedTuple, SupportsIndex
 import numpy as np
 import PIL
 
+from rayfl.data.files import unreadable
 from rayfl.errors import UserError
+from rayfl.memory import check_memory
 
 log = logging.getLogger(__name__)
 
@@ -97,14 +100,12 @@ def content(paths: Iterable[Path]) -> str:
     """
     total = hashlib.sha256()
     for path in paths:
-        for file in sorted(filter(Path.is_file, path.iterdir())) if path.is_dir() else [path]:
-            try:
+        try:
+            for file in sorted(filter(Path.is_file, path.iterdir())) if path.is_dir() else [path]:
                 with file.open("rb") as opened:
                     total.update(file.name.encode() + hashlib.file_digest(opened, "sha256").digest())
-            except OSError as error:
-                raise UserError(
-                    f"{file} cannot be read ({error.strerror}): check who may, or copy it again"
-                ) from error
+        except OSError as error:
+            raise unreadable(Path(error.filename or path), error) from error
     return total.hexdigest()
 
 
@@ -124,6 +125,9 @@ def cached(
 
     Returns:
         Images, uint8 [N, C, H, W], mapped (or in memory, where no file can be written), and the arrays.
+
+    Raises:
+        UserError: no file can be written, and there is too little memory.
     """
     where = (Path(folder).expanduser() if folder else cache_folder()).absolute()
     text = json.dumps([_RECIPE, PIL.__version__, key])
@@ -144,14 +148,16 @@ def cached(
     if found is not None:
         return found
     decoded = decode()
+    remedy = "let RAYFL_CACHE or the option cache name a folder that has room, or use smaller images"
+    check_memory(math.prod(decoded.shape), f"{name}: decoded images", remedy)
     return np.concatenate(list(_shown(decoded, name))), dict(decoded.arrays)
 
 
 def _read(path: Path, verify: bool) -> tuple[np.ndarray, dict[str, np.ndarray]] | None:
     """Return what a cache file holds, or None if it is missing or damaged."""
-    if not path.is_file():
-        return None
     try:
+        if not path.is_file():
+            return None
         if verify:
             with zipfile.ZipFile(path) as file:
                 if (bad := file.testzip()) is not None:
@@ -159,6 +165,8 @@ def _read(path: Path, verify: bool) -> tuple[np.ndarray, dict[str, np.ndarray]] 
         with np.load(path, allow_pickle=False) as arrays:
             others = {name: arrays[name] for name in arrays.files if name != "images"}
         return map_images(path), others
+    except PermissionError:  # whether the file can be made anew shows when it is written
+        return None
     except Exception as error:  # a damaged zip file can raise nearly anything
         log.warning("the cache file %s is damaged (%s) and is made anew", path, error)
         return None

@@ -8,7 +8,7 @@ import numpy as np
 
 from rayfl.data.cache import Decoded, cached, content
 from rayfl.data.federated import FederatedData
-from rayfl.data.files import REPLACE, Published, images_and_labels, scaled, unpickle
+from rayfl.data.files import REPLACE, Published, check_side, images_and_labels, scaled, unpickle
 from rayfl.data.noise import noise_levels, with_noise
 from rayfl.data.partition import Partition
 from rayfl.data.pool import TEST, TRAIN, Pool
@@ -63,7 +63,7 @@ class _Cifar(Published):
             augment: "fedgh" flips, erases parts of and shifts training images at random (Yi et al., MM 2023).
             normalise: mean and standard deviation per channel that images are normalised by: the data set's
                 "own"; "half", .5 and .5; or "imagenet", those of ImageNet.
-            image_size: side to which images are scaled in pixels, at least 1; 32 leaves them as they are.
+            image_size: side to which images are scaled in pixels, from 1 to 1024; 32 leaves them as they are.
 
         Raises:
             UserError: if a value is out of its range.
@@ -77,8 +77,7 @@ class _Cifar(Published):
             raise UserError(
                 f'{type(self).__name__}: normalise must be "own", "half" or "imagenet", not "{normalise}"'
             )
-        if image_size < 1:
-            raise UserError(f"{type(self).__name__}: image_size must be at least 1, not {image_size}")
+        check_side(type(self).__name__, image_size)
         self.noise = noise
         self.augment = augment
         self.normalise = normalise
@@ -101,7 +100,7 @@ class _Cifar(Published):
         meta_name, meta_md5 = self._meta
         self.check(folder / meta_name, meta_md5)
         meta = unpickle(folder / meta_name)
-        names = _entry(folder / meta_name, meta, self._labels[1])
+        names = _names(folder / meta_name, meta, self._labels[1])
         batches = [self._batch(folder / file, md5, meta) for file, md5, _ in self._files]
         fields = {name: np.concatenate([b[name] for b in batches]) for name in batches[0]}
         mean, std = self.mean_and_std
@@ -152,15 +151,16 @@ class _Cifar(Published):
             if not isinstance(labels, list) or not all(isinstance(label, int) for label in labels):
                 raise UserError(f'{path} has no entry "{key}" with a list of whole numbers: {REPLACE}')
             batch[field] = np.array(labels, np.int64)
-            names = _entry(path.parent / self._meta[0], meta, names_key)
+            names = _names(path.parent / self._meta[0], meta, names_key)
             images_and_labels(path, batch["images"], batch[field], len(names))
         return batch
 
 
-def _entry(path: Path, content: dict[str, Any], key: str) -> Any:
-    if key not in content:
-        raise UserError(f'{path} has no entry "{key}": {REPLACE}')
-    return content[key]
+def _names(path: Path, content: dict[str, Any], key: str) -> list[str]:
+    names = content.get(key)
+    if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
+        raise UserError(f'{path} has no entry "{key}" with a list of names: {REPLACE}')
+    return names
 
 
 class CIFAR10(_Cifar):
@@ -228,7 +228,7 @@ class CIFAR100(_Cifar):
             augment: "fedgh" flips, erases parts of and shifts training images at random (Yi et al., MM 2023).
             normalise: mean and standard deviation per channel that images are normalised by: the data set's
                 "own"; "half", .5 and .5; or "imagenet", those of ImageNet.
-            image_size: side to which images are scaled in pixels, at least 1; 32 leaves them as they are.
+            image_size: side to which images are scaled in pixels, from 1 to 1024; 32 leaves them as they are.
 
         Raises:
             UserError: if a value is out of its range.

@@ -12,7 +12,7 @@ import numpy as np
 
 from rayfl.data.base import Data
 from rayfl.data.cache import Decoded, cached, content
-from rayfl.data.files import REPLACE, check_sum, images_and_labels, scaled, unpickle
+from rayfl.data.files import REPLACE, check_side, check_sum, images_and_labels, scaled, unpickle, unreadable
 from rayfl.data.folders import plain, read_image, stratified_shuffle
 from rayfl.data.mnist import MNIST, USPS
 from rayfl.data.partition import DomainPerClient, Partition
@@ -58,7 +58,7 @@ class DigitsFive(Data):
             verify: whether files must have the published checksums, where they are known, and a cache is read
                 through to find damage.
             cache: folder for decoded images; that of RAYFL_CACHE, or the platform's, by default.
-            image_size: side of an image in pixels, at least 1.
+            image_size: side of an image in pixels, from 1 to 1024.
             domains: which of MNIST, SVHN, USPS, SynthDigits and MNIST-M to use, always in this order; all by
                 default.
             scale: whether a domain has FedBN's few training images ("fedbn") or all of them ("full", which
@@ -76,8 +76,7 @@ class DigitsFive(Data):
             raise UserError(
                 f"DigitsFive: domains must be some of {', '.join(_DOMAINS)}, each once, not {domains}"
             )
-        if image_size < 1:
-            raise UserError(f"DigitsFive: image_size must be at least 1, not {image_size}")
+        check_side("DigitsFive", image_size)
         if scale not in ("fedbn", "full"):
             raise UserError(f'DigitsFive: scale must be "fedbn" or "full", not "{scale}"')
         whole = quantity in range(1, _PARTS + 1)
@@ -310,7 +309,7 @@ def _mat(path: Path, ten_is_zero: bool = False) -> Read:
     try:
         content = loadmat(path)
     except Exception as error:  # a damaged file can raise nearly anything
-        raise UserError(f"{path} cannot be read as a .mat file ({error}): {REPLACE}") from None
+        raise unreadable(path, error, "as a .mat file") from None
     images, labels = content.get("X"), content.get("y")
     if not isinstance(images, np.ndarray) or images.ndim != 4 or labels is None:
         raise UserError(f"{path} has no images X and labels y: {REPLACE}")
@@ -335,7 +334,7 @@ def _mnistm_npz(folder: Path, verify: bool) -> Read:
         except UserError:
             raise
         except Exception as error:  # a damaged zip file can raise nearly anything
-            raise UserError(f"{path} cannot be read as arrays x and y ({error}): {REPLACE}") from None
+            raise unreadable(path, error, "as arrays x and y") from None
     return _joined(parts)
 
 
@@ -350,9 +349,7 @@ def _mnistm_original(folder: Path, verify: bool) -> Read:
             lines = [line.split() for line in path.read_text().splitlines() if line.strip()]
             names, labels = [name for name, _ in lines], np.array([int(label) for _, label in lines])
         except (OSError, ValueError) as error:
-            raise UserError(
-                f"{path} cannot be read as lines of file and label ({error}): {REPLACE}"
-            ) from None
+            raise unreadable(path, error, "as lines of file and label") from None
         images = [read_image(folder / f"mnist_m_{part}" / name) for name in names]
         parts.append(_checked(path, np.stack(images).transpose(0, 2, 3, 1), labels))
     return _joined(parts)

@@ -16,17 +16,73 @@ from rayfl.data.partition import Partition
 from rayfl.errors import UserError
 
 REPLACE = "replace it by a fresh copy (delete it and use download=True, or copy it again)"
+MAX_SIDE = 1024  # pixels
 _CHUNK = 1000  # images that are scaled together
+
+
+def unreadable(path: Path, error: Exception, what: str = "", remedy: str = REPLACE) -> UserError:
+    """Return what to say of a file that could not be read.
+
+    Args:
+        path: the file.
+        error: what was raised.
+        what: what it was read as, such as "as an image".
+        remedy: what helps if the file is damaged.
+    """
+    if isinstance(error, OSError) and error.strerror:  # from the system, before a byte of it was seen
+        return UserError(f"{path} cannot be read ({error.strerror}): check who may read it, or copy it again")
+    return UserError(f"{path} cannot be read{f' {what}' if what else ''} ({error}): {remedy}")
+
+
+def is_there(path: Path) -> bool:
+    """Return whether there is a file.
+
+    Raises:
+        UserError: if nobody can tell, because a folder above it is closed.
+    """
+    try:
+        return path.is_file()
+    except OSError as error:
+        raise unreadable(path, error) from None
+
+
+def read_bytes(path: Path) -> bytes:
+    """Return what is in a file.
+
+    Raises:
+        UserError: if it cannot be read.
+    """
+    try:
+        return path.read_bytes()
+    except OSError as error:
+        raise unreadable(path, error) from None
+
+
+def check_side(kind: str, image_size: int) -> None:
+    """Refuse a size of images that makes no sense.
+
+    Args:
+        kind: the data set, for the message.
+        image_size: side in pixels.
+
+    Raises:
+        UserError: if it is below 1 or above ``MAX_SIDE``.
+    """
+    if not 1 <= image_size <= MAX_SIDE:
+        raise UserError(f"{kind}: image_size must be at least 1 and at most {MAX_SIDE}, not {image_size}")
 
 
 def check_sum(path: Path, published: str, kind: Literal["md5", "sha256"] = "md5") -> None:
     """Check that a file is the published one.
 
     Raises:
-        UserError: if its checksum differs.
+        UserError: if its checksum differs, or it cannot be read.
     """
-    with path.open("rb") as file:
-        found = hashlib.file_digest(file, lambda: hashlib.new(kind, usedforsecurity=False)).hexdigest()
+    try:
+        with path.open("rb") as file:
+            found = hashlib.file_digest(file, lambda: hashlib.new(kind, usedforsecurity=False)).hexdigest()
+    except OSError as error:
+        raise unreadable(path, error) from None
     if found != published:
         raise UserError(
             f"{path} is not the published file: its {kind.upper()} is {found}, not {published}. It may be "
@@ -75,14 +131,13 @@ def unpickle(path: Path, kind: type[dict] | type[tuple] = dict) -> Any:
     """Read a pickled dictionary or tuple of NumPy arrays, lists, numbers and strings.
 
     Raises:
-        UserError: if the file is damaged, or names anything else.
+        UserError: if the file cannot be read, is damaged, or names anything else.
     """
+    raw = io.BytesIO(read_bytes(path))
     try:
-        content = _Unpickler(io.BytesIO(path.read_bytes()), encoding="latin1").load()
+        content = _Unpickler(raw, encoding="latin1").load()
     except Exception as error:  # a damaged pickle can raise nearly anything
-        raise UserError(
-            f"{path} cannot be read as a pickled {kind.__name__} of arrays ({error}): {REPLACE}"
-        ) from None
+        raise unreadable(path, error, f"as a pickled {kind.__name__} of arrays") from None
     if not isinstance(content, kind):
         raise UserError(
             f"{path} holds a {type(content).__name__} where a {kind.__name__} is needed: {REPLACE}"
@@ -194,9 +249,9 @@ class Published(Data):
 
         Raises:
             UserError: if it is missing (the message names the file, where it was looked for, and how to get
-                it), or if its checksum differs.
+                it), if its checksum differs, or if it cannot be read.
         """
-        if not path.is_file():
+        if not is_there(path):
             raise UserError(
                 f"{type(self).__name__}: the file {path.name} is missing; it was looked for at {path}. Set "
                 "root to the right folder, use download=True to fetch it, or get it from "

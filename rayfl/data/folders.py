@@ -16,6 +16,7 @@ from PIL import Image
 
 from rayfl.data.base import Data
 from rayfl.data.cache import Decoded, cached, content
+from rayfl.data.files import check_side, unreadable
 from rayfl.data.partition import DomainPerClient, Partition
 from rayfl.data.pool import TEST, TRAIN, UNUSED, VAL, Pool
 from rayfl.errors import UserError
@@ -83,7 +84,7 @@ class DomainFolders(Data):
             verify: whether the numbers of images must be the published ones, and a cache is read through to
                 find damage.
             cache: folder for decoded images; that of RAYFL_CACHE, or the platform's, by default.
-            image_size: side of an image in pixels, at least 1.
+            image_size: side of an image in pixels, from 1 to 1024.
             augment: whether training images are flipped and turned at random.
             val_augment: whether validation images are, too.
 
@@ -91,8 +92,7 @@ class DomainFolders(Data):
             UserError: if a value is out of its range.
         """
         super().__init__(root, partition, val_fraction, seed, verify)
-        if image_size < 1:
-            raise UserError(f"{type(self).__name__}: image_size must be at least 1, not {image_size}")
+        check_side(type(self).__name__, image_size)
         self.cache = cache
         self.image_size = image_size
         self.augment = augment
@@ -280,7 +280,7 @@ class ImageFolders(DomainFolders):
             seed: seed of the division and the partition; the run's seed if not given.
             verify: whether a cache is read through to find damage.
             cache: folder for decoded images; that of RAYFL_CACHE, or the platform's, by default.
-            image_size: side of an image in pixels, at least 1.
+            image_size: side of an image in pixels, from 1 to 1024.
             augment: whether training images are flipped and turned at random.
             val_augment: whether validation images are, too.
             domains: names of the domains in the order of the clients; all folders, sorted, by default.
@@ -440,7 +440,7 @@ def read_image(path: Path, side: int | None = None, grey_unless_rgb: bool = Fals
             grey = grey_unless_rgb and len(image.getbands()) != 3
             rgb = (image.convert("L") if grey else image).convert("RGB")
     except (OSError, ValueError, SyntaxError, EOFError, Image.DecompressionBombError) as error:
-        raise UserError(f"{path} cannot be read as an image ({error}): replace it by a fresh copy") from None
+        raise unreadable(path, error, "as an image", "replace it by a fresh copy") from None
     return np.moveaxis(np.asarray(rgb if side is None else rgb.resize((side, side), _BILINEAR)), 2, 0)
 
 

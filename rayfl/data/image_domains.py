@@ -8,7 +8,7 @@ from typing import ClassVar, Literal
 
 import numpy as np
 
-from rayfl.data.files import unpickle
+from rayfl.data.files import unpickle, unreadable
 from rayfl.data.folders import DomainFolders, Found, origin_of, plain, stratified
 from rayfl.data.partition import Partition
 from rayfl.data.pool import TRAIN, UNUSED, VAL
@@ -50,7 +50,7 @@ class _Protocols(DomainFolders):
             verify: whether the numbers of images must be the published ones, and a cache is read through to
                 find damage.
             cache: folder for decoded images; that of RAYFL_CACHE, or the platform's, by default.
-            image_size: side of an image in pixels, at least 1.
+            image_size: side of an image in pixels, from 1 to 1024.
             augment: whether training images are flipped and turned at random; by default with split=fedbn,
                 as FedBN does, and not with split=fdse.
             val_augment: whether validation images are, too, as in FedBN's code.
@@ -294,7 +294,7 @@ class DomainNet(_Protocols):
             try:
                 lines = [line.rsplit(maxsplit=1)[0] for line in path.read_text().splitlines() if line.strip()]
             except (OSError, UnicodeDecodeError) as error:
-                raise UserError(f"{path} cannot be read ({error}): replace it by a fresh copy") from None
+                raise unreadable(path, error, "as a list", "replace it by a fresh copy") from None
             mine = [line for line in lines if _place(line).split("/")[1] in wanted]
             origin[self.indices_of(mine, name.rsplit("_", 1)[0], path, found, places)] = TRAIN
         return origin

@@ -9,7 +9,15 @@ from pathlib import Path
 
 import numpy as np
 
-from rayfl.data.files import REPLACE, Published, images_and_labels, scaled
+from rayfl.data.files import (
+    REPLACE,
+    Published,
+    images_and_labels,
+    is_there,
+    read_bytes,
+    scaled,
+    unreadable,
+)
 from rayfl.data.pool import TEST, TRAIN, Pool
 from rayfl.errors import UserError
 
@@ -76,16 +84,17 @@ class MNIST(_Digits):
         """Read an idx file: two zeros, type (8: bytes), number of dimensions, their sizes, the values."""
         plain, packed = self._md5[path.name]
         zipped = path.with_name(path.name + ".gz")
-        if not path.is_file() and zipped.is_file():
+        if not is_there(path) and is_there(zipped):
             self.check(zipped, packed)
+            raw = read_bytes(zipped)
             try:
-                content = gzip.decompress(zipped.read_bytes())
+                content = gzip.decompress(raw)
             except (OSError, EOFError, zlib.error) as error:
                 raise UserError(f"{zipped} cannot be unpacked ({error}): {REPLACE}") from None
             path = zipped
         else:
             self.check(path, plain)
-            content = path.read_bytes()
+            content = read_bytes(path)
         start = 4 + 4 * dimensions
         if content[:4] != bytes([0, 0, 8, dimensions]) or len(content) < start:
             raise UserError(f"{path} is not an idx file of bytes in {dimensions} dimensions: {REPLACE}")
@@ -129,10 +138,11 @@ class USPS(_Digits):
     def _part(self, path: Path, md5: str) -> tuple[np.ndarray, np.ndarray]:
         """Return images, uint8 [n, 16, 16], and labels 0 to 9."""
         self.check(path, md5)
+        raw = read_bytes(path)
         try:
-            labels, values = _libsvm(bz2.decompress(path.read_bytes()))
+            labels, values = _libsvm(bz2.decompress(raw))
         except (OSError, EOFError, ValueError) as error:
-            raise UserError(f"{path} cannot be read as bz2 of LIBSVM text ({error}): {REPLACE}") from None
+            raise unreadable(path, error, "as bz2 of LIBSVM text") from None
         images = ((values + 1) / 2 * 255).astype(np.uint8)
         images_and_labels(path, images, labels - 1, 10)
         return images, labels - 1
@@ -153,6 +163,8 @@ def _libsvm(text: bytes) -> tuple[np.ndarray, np.ndarray]:
     rows = numbers.reshape(-1, 513)
     if not (rows[:, 1::2] == np.arange(1, 257)).all():
         raise ValueError("values must be numbered from 1 to 256")
+    if not np.isin(rows[:, 0], np.arange(1, 11)).all():
+        raise ValueError("labels must be whole numbers from 1 to 10")
     values = rows[:, 2::2]
     if not (np.abs(values) <= 1).all():
         raise ValueError("values must lie between -1 and 1")

@@ -1,5 +1,7 @@
 """Learnable data of any size, made from random numbers."""
 
+import math
+
 import numpy as np
 import torch
 
@@ -7,6 +9,7 @@ from rayfl.data.base import Data
 from rayfl.data.partition import Partition
 from rayfl.data.pool import TEST, TRAIN, Pool
 from rayfl.errors import UserError
+from rayfl.memory import check_memory
 from rayfl.randomness import generator, numpy_generator
 
 _CHUNK = 256  # images that are made together, so that making them needs little memory beside the result
@@ -69,7 +72,18 @@ class Synthetic(Data):
         self.noise, self.dtype = noise, dtype
 
     def load(self) -> Pool:
-        """Make the images."""
+        """Make the images.
+
+        Raises:
+            UserError: if there is too little memory for them.
+        """
+        n = self.train + self.test
+        values = math.prod(self.shape)
+        check_memory(
+            values * (n * np.dtype(self.dtype).itemsize + 12 * self.classes) + 40 * n,  # 12: of a prototype
+            f"Synthetic: {n:,} images of {'x'.join(map(str, self.shape))} in {self.classes:,} classes",
+            "use fewer images or classes, or smaller images",
+        )
         rng = numpy_generator(self.seed or 0, "synthetic")
         channels, height, width = self.shape
         coarse = rng.standard_normal((self.classes, channels, 4, 4))
@@ -83,7 +97,6 @@ class Synthetic(Data):
             np.concatenate([cell[: self.train], cell[: self.test]]).astype(np.int64)
             for cell in self._cells(max(self.train, self.test))
         )
-        n = self.train + self.test
         images = np.empty((n, *self.shape), dtype=self.dtype)
         noise = generator(self.seed or 0, "synthetic noise")
         for start in range(0, n, _CHUNK):

@@ -25,6 +25,7 @@ from typing import IO, Any
 
 from rayfl.configuration import RESUMABLE
 from rayfl.experiments.table_file import Settings, options
+from rayfl.memory import available_memory
 from rayfl.record.history import CONFIG, ENGINE, ENVIRONMENT, METRICS, SUMMARY
 
 POLL = 0.2  # seconds between two looks at running processes
@@ -264,19 +265,6 @@ def _environment(slot: int) -> dict[str, str]:
         names = visible.split(",") if visible else [str(k) for k in range(gpus)]
         found["CUDA_VISIBLE_DEVICES"] = names[slot % gpus]
     return found
-
-
-def available_memory() -> float:
-    """Return the bytes of memory that are free for more processes; infinity where nobody says."""
-    free = float("inf")
-    with contextlib.suppress(OSError, ValueError, StopIteration):
-        lines = Path("/proc/meminfo").read_text().splitlines()
-        free = 1024.0 * next(int(line.split()[1]) for line in lines if line.startswith("MemAvailable:"))
-    with contextlib.suppress(OSError, ValueError):  # "max" where the container has no limit of its own
-        group = Path("/sys/fs/cgroup")
-        limit = int((group / "memory.max").read_text())
-        free = min(free, float(limit - int((group / "memory.current").read_text())))
-    return free
 
 
 def _status(pid: int, key: str) -> int:

@@ -1,3 +1,4 @@
+import errno
 import os
 import pickle
 import threading
@@ -6,8 +7,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from rayfl import memory
 from rayfl.data import cache
-from rayfl.data.cache import Decoded, MappedImages, cache_folder, cached, map_images
+from rayfl.data.cache import Decoded, MappedImages, cache_folder, cached, content, map_images
 from rayfl.errors import UserError
 
 IMAGES = np.random.default_rng(0).integers(0, 256, (7, 3, 5, 4), dtype=np.uint8)
@@ -131,6 +133,36 @@ def test_where_nothing_can_be_written_images_stay_in_memory(tmp_path, caplog):
     assert np.array_equal(images, IMAGES)
     assert np.array_equal(arrays["labels"], LABELS)
     assert "could not be written" in caplog.text
+
+
+def test_where_the_folder_is_closed_images_stay_in_memory(tmp_path, caplog, monkeypatch):
+    def refuse(path):
+        raise PermissionError(errno.EACCES, "Permission denied", str(path))
+
+    (tmp_path / "file").write_text("in the way")
+    monkeypatch.setattr(Path, "is_file", refuse)
+    images, _ = cached("pictures", 1, Decoder(), str(tmp_path / "file" / "cache"))
+    assert np.array_equal(images, IMAGES)
+    assert "could not be written" in caplog.text
+    assert "damaged" not in caplog.text
+
+
+def test_images_that_do_not_fit_into_memory_are_refused(tmp_path, monkeypatch):
+    (tmp_path / "file").write_text("in the way")
+    monkeypatch.setattr(memory, "available_memory", lambda: IMAGES.size - 1)
+    with pytest.raises(UserError, match=r"pictures: decoded images need .* GB.*RAYFL_CACHE"):
+        cached("pictures", 1, Decoder(), str(tmp_path / "file" / "cache"))
+    monkeypatch.setattr(memory, "available_memory", lambda: IMAGES.size)
+    cached("pictures", 1, Decoder(), str(tmp_path / "file" / "cache"))
+
+
+def test_a_closed_folder_of_images_is_named(tmp_path, monkeypatch):
+    def refuse(path):
+        raise PermissionError(errno.EACCES, "Permission denied", str(path))
+
+    monkeypatch.setattr(Path, "iterdir", refuse)
+    with pytest.raises(UserError, match=f"{tmp_path} cannot be read \\(Permission denied\\): check who may"):
+        content([tmp_path])
 
 
 def test_only_the_name_of_the_file_travels(folder):

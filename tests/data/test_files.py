@@ -1,9 +1,11 @@
 import bz2
+import errno
 import gzip
 import hashlib
 import os
 import pickle
 import struct
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -242,12 +244,51 @@ def test_damaged_cifar_batches(tmp_path, content, message):
         CIFAR10(str(tmp_path), verify=False).load()
 
 
+@pytest.mark.parametrize("names", [7, ["a", 1], None])
+def test_damaged_names_of_cifar(tmp_path, names):
+    folder, _ = write_cifar10(tmp_path)
+    (folder / "batches.meta").write_bytes(pickle.dumps({"label_names": names}))
+    with pytest.raises(UserError, match=r'batches\.meta has no entry "label_names" with a list of names'):
+        CIFAR10(str(tmp_path), verify=False).load()
+
+
 def test_truncated_cifar_batch(tmp_path):
     folder, _ = write_cifar10(tmp_path)
     path = folder / "test_batch"
     path.write_bytes(path.read_bytes()[:-2000])
     with pytest.raises(UserError, match=r"test_batch cannot be read.*fresh copy"):
         CIFAR10(str(tmp_path), verify=False).load()
+
+
+# --- files that may not be read: no advice to replace them
+# -------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("verify", [True, False])
+@pytest.mark.parametrize("call", ["is_file", "open"])
+@pytest.mark.parametrize(
+    ("kind", "write", "closed"),
+    [
+        (CIFAR10, write_cifar10, "batches.meta"),
+        (MNIST, write_mnist, "train-images-idx3-ubyte"),
+        (MNIST, lambda root: write_mnist(root, packed=True), "train-images-idx3-ubyte.gz"),
+        (USPS, write_usps, "usps.bz2"),
+    ],
+)
+def test_a_file_that_may_not_be_read(tmp_path, monkeypatch, kind, write, closed, call, verify):
+    write(tmp_path)
+    usual = getattr(Path, call)
+
+    def refuse(path, *arguments, **options):
+        if path.name == closed:
+            raise PermissionError(errno.EACCES, "Permission denied", str(path))
+        return usual(path, *arguments, **options)
+
+    monkeypatch.setattr(Path, call, refuse)
+    with pytest.raises(UserError) as caught:
+        kind(str(tmp_path), verify=verify).load()
+    assert f"{closed} cannot be read (Permission denied): check who may read it" in str(caught.value)
+    assert "delete" not in str(caught.value)
 
 
 # --- missing files, root, download
@@ -400,9 +441,13 @@ def test_usps_extremes_become_black_and_white():
         (b"1 " + b" ".join(b"%d:2" % k for k in range(1, 257)), "between -1 and 1"),
         (b"1 " + b" ".join(b"%d:nan" % k for k in range(1, 257)), "between -1 and 1"),
         (b"1 " + b" ".join(b"%d:x" % k for k in range(1, 257)), "cannot be read"),
-        (b"11 " + b" ".join(b"%d:0" % k for k in range(1, 257)), "labels from 10 to 10"),
+        *[
+            (b"%s " % label + b" ".join(b"%d:0" % k for k in range(1, 257)), "labels must be whole numbers")
+            for label in (b"0", b"11", b"1.5", b"nan", b"inf", b"1e30")
+        ],
     ],
 )
+@pytest.mark.filterwarnings("error")
 def test_damaged_usps(tmp_path, text, message):
     write_usps(tmp_path)
     (tmp_path / "usps.bz2").write_bytes(bz2.compress(text))

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 import rayfl.data.synthetic as synthetic
+from rayfl import memory
 from rayfl.data import TEST, TRAIN, DomainPerClient, Synthetic
 from rayfl.errors import UserError
 
@@ -82,3 +83,15 @@ def test_little_memory_beside_the_result():
 def test_impossible_values_are_refused(options):
     with pytest.raises(UserError, match=next(iter(options))):
         Synthetic(**options)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [{"train": 10**11}, {"classes": 10**8}, {"shape": (3, 10**6, 10**6)}],
+    ids=["images", "classes", "sizes"],
+)
+def test_what_does_not_fit_into_memory_is_refused_at_once(monkeypatch, options):
+    monkeypatch.setattr(memory, "available_memory", lambda: 1e9)
+    with pytest.raises(UserError, match=r"Synthetic: .* need [\d,.]+ GB of memory, and 1\.0 are free"):
+        Synthetic(**options).load()
+    Synthetic(train=20, test=10).load()
