@@ -4,16 +4,23 @@ from __future__ import annotations
 
 import difflib
 import inspect
+import os
+import pkgutil
 import re
-from dataclasses import asdict, is_dataclass
+from collections.abc import Iterable
+from dataclasses import is_dataclass
+from numbers import Integral, Real
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from types import NoneType, UnionType
+from typing import TYPE_CHECKING, Any, Literal, Union, get_args, get_origin
 
+import numpy as np
 import yaml
-from jsonargparse import ArgumentError, ArgumentParser, Namespace, set_parsing_settings
+from jsonargparse import ActionConfigFile, ArgumentError, ArgumentParser, Namespace, set_parsing_settings
 
 from rayfl.errors import UserError
 from rayfl.experiments import expand
+from rayfl.experiments.table_file import read_mapping
 
 if TYPE_CHECKING:
     from rayfl.federation import Federation
@@ -23,35 +30,135 @@ RESUMABLE = ("rounds", "engine", "checkpoint_every", "quiet", "tensorboard")
 
 
 def dump(federation: Federation) -> str:
-    """Return a federation's complete configuration as YAML, which ``rayfl.run --config`` takes."""
-    arguments = [a for a in inspect.signature(type(federation)).parameters if a != "output"]
-    return yaml.safe_dump({a: _plain(getattr(federation, a)) for a in arguments}, sort_keys=False)
+    """Return a federation's complete configuration as YAML, which ``rayfl.run --config`` takes.
+
+    Raises:
+        UserError: a value is of another type than its argument, or a class does not keep its arguments.
+    """
+    described = _plain(federation, "")["init_args"]
+    del described["output"]
+    return yaml.safe_dump(described, sort_keys=False)
 
 
-def _plain(value: Any) -> Any:
+def _plain(value: Any, where: str) -> Any:
+    """Return a value, and an object with the arguments it was made of, as YAML can hold it."""
+    if isinstance(value, np.generic):
+        value = value.item()
+    if isinstance(value, os.PathLike):
+        return os.fspath(value)
     if value is None or isinstance(value, str | bool | int | float):
         return value
     if isinstance(value, list | tuple):
-        return [_plain(v) for v in value]
+        return [_plain(v, where) for v in value]
     if isinstance(value, dict):
-        return {k: _plain(v) for k, v in value.items()}
-    if is_dataclass(value) and not isinstance(value, type):
-        return asdict(value)
+        return {k: _plain(v, where) for k, v in value.items()}
     cls = type(value)
     arguments = {}
-    for name in inspect.signature(cls).parameters:
+    for name, kind in _arguments(cls).items():
         if not hasattr(value, name):
             raise UserError(
                 f"{cls.__name__} does not keep its argument {name!r}: write self.{name} = {name} in its "
                 "__init__, so that the run's configuration can be recorded"
             )
-        arguments[name] = _plain(getattr(value, name))
+        argument, path = getattr(value, name), f"{where}.{name}" if where else name
+        if not _fits(argument, kind):
+            raise UserError(f"{path} is {argument!r}: it must be {_expected(kind)}")
+        arguments[name] = _plain(argument, path)
+    if is_dataclass(value):
+        return arguments
     described: dict[str, Any] = {"class_path": f"{cls.__module__}.{cls.__qualname__}"}
     return described | ({"init_args": arguments} if arguments else {})
 
 
-def parser() -> ArgumentParser:
-    """Return the parser of ``rayfl.run``: the arguments of ``Federation``, ``--config`` and ``--resume``."""
+def _arguments(cls: type) -> dict[str, Any]:
+    """Return the arguments of a class and their types, as far as they can be told."""
+    try:
+        parameters = inspect.signature(cls, eval_str=True).parameters
+    except NameError:  # a name that only type checkers import
+        parameters = inspect.signature(cls).parameters
+    return {name: parameter.annotation for name, parameter in parameters.items()}
+
+
+_NUMBERS: dict[Any, tuple[type, str]] = {
+    int: (Integral, "a whole number"),
+    float: (Real, "a number"),
+    bool: (bool, "True or False"),
+}
+
+
+def _fits(value: Any, kind: Any) -> bool:
+    """Say whether a value is of a type; what containers hold is not looked at."""
+    origin = get_origin(kind)
+    if origin in (Union, UnionType):
+        return any(_fits(value, each) for each in get_args(kind))
+    if origin is Literal:
+        return value in get_args(kind)
+    if kind in _NUMBERS:
+        return isinstance(value, _NUMBERS[kind][0])
+    if kind is str:
+        return isinstance(value, str | os.PathLike)
+    if origin is not None:
+        return isinstance(value, Iterable) or not issubclass(origin, Iterable)
+    try:
+        return not isinstance(kind, type) or kind is inspect.Parameter.empty or isinstance(value, kind)
+    except TypeError:  # a type that instances cannot be told by
+        return True
+
+
+def _expected(kind: Any) -> str:
+    """Say what a value should be."""
+    if get_origin(kind) in (Union, UnionType):
+        return " or ".join(_expected(each) for each in get_args(kind))
+    if get_origin(kind) is Literal:
+        return " or ".join(map(repr, get_args(kind)))
+    if kind in _NUMBERS:
+        return _NUMBERS[kind][1]
+    if kind in (str, NoneType):
+        return "a text" if kind is str else "None"
+    origin = get_origin(kind)
+    return f"a {origin.__name__}" if origin else f"an object of class {kind.__name__}"
+
+
+class _ConfigFile(ActionConfigFile):
+    """``--config``: a look into the file comes first, because the parser's own messages do not name it."""
+
+    blank = False  # whether a file may be without any settings
+
+    def __call__(self, parser: Any, cfg: Any, values: Any, option_string: str | None = None) -> None:
+        """Take the settings of a file.
+
+        Raises:
+            UserError: it cannot be read, or holds something else than options and their values.
+        """
+        path = Path(values).expanduser()
+        settings = read_mapping(path, "configuration")
+        _check_names(parser, path, settings)
+        if settings:
+            super().__call__(parser, cfg, values, option_string)
+        elif not self.blank:
+            raise UserError(f"{path} has no settings")
+
+
+def _check_names(made: ArgumentParser, path: Path, settings: dict[str, Any]) -> None:
+    """Refuse names in a configuration file that are no options, as far as the parser knows all of them."""
+    options = [action.dest for action in made._actions if not action.dest.endswith(".help")]
+    groups = {option.partition(".")[0] for option in options if "." in option}
+    for name, value in settings.items():
+        if name in groups and not isinstance(value, dict | str):  # a text names another file
+            raise UserError(f"{path}: {name} must map options to values, and is {value!r}")
+        inside = name in groups and isinstance(value, dict)
+        for key in [f"{name}.{inner}" for inner in value] if inside else [str(name)]:
+            head = key.partition(".")[0]
+            if key not in options and (head in groups or head not in options):
+                raise UserError(f"{path}: {_no_option(key, options)}")
+
+
+def parser(blank: bool = False) -> ArgumentParser:
+    """Return the parser of ``rayfl.run``: the arguments of ``Federation``, ``--config`` and ``--resume``.
+
+    Args:
+        blank: whether files of ``--config`` may be without any settings; that of a run has all of them.
+    """
     from rayfl.federation import Federation
 
     set_parsing_settings(import_path_denylist=[])  # from here on jsonargparse's own list is enforced
@@ -60,14 +167,17 @@ def parser() -> ArgumentParser:
         allow_abbrev=False,
         description="Run a personalised federation: a method on data split over clients.",
         epilog="Examples: `python -m rayfl.run` runs the default; `--method FedCO2 --method.mu 0.5` chooses "
-        "a method and an option of it; `--method.help FedCO2` lists its options.",
+        "a method and an option of it. Methods, data sets, partitions and engines have options of their own: "
+        "`--method.help FedCO2`, `--data.help CIFAR10`, `--data.partition.help Dirichlet` and `--engine.help "
+        "Ray` list them.",
     )
-    made.add_argument(
+    config = made.add_argument(
         "--config",
-        action="config",
+        action=_ConfigFile,
         help="YAML file with any of the options below; or a table of experiments, of which --row ROW and "
         "--column COLUMN choose a cell.",
     )
+    config.blank = blank
     made.add_argument(
         "--resume",
         type=str | None,
@@ -77,6 +187,7 @@ def parser() -> ArgumentParser:
         f"{', '.join(RESUMABLE)} may be given.",
     )
     made.add_class_arguments(Federation)
+    next(a for a in made._actions if a.dest == "training").help = "YAML file with options of training."
     made.exit_on_error = False
     made.set_defaults(
         {
@@ -94,7 +205,7 @@ def federation_from(arguments: list[str]) -> Federation:
     Raises:
         UserError: a value is impossible, or the folder to resume is not a run.
     """
-    made = parser()
+    made = parser(blank=True)
     arguments = expand(arguments)
     config = _parse(made, arguments)
     if config.resume is None:
@@ -150,36 +261,102 @@ def _build(made: ArgumentParser, config: Namespace) -> Federation:
 
 
 def _parse(made: ArgumentParser, arguments: list[str], defaults: bool = True) -> Namespace:
+    from rayfl.federation import Federation
+
     try:
-        return made.parse_args(arguments, defaults=defaults)
+        config = made.parse_args(arguments, defaults=defaults)
+    except OSError as error:
+        if error.filename is None:
+            raise
+        raise UserError(f"{error.filename} cannot be read: {error.strerror}") from error
     except (ArgumentError, TypeError, ValueError) as error:
         raise UserError(_explain(made, str(error))) from error
+    if defaults:
+        _check_null(Federation, config, "")
+    return config
+
+
+def _check_null(cls: type, config: Namespace, above: str) -> None:
+    """Refuse ``null`` where it is of no use; the parser lets it pass in classes and in files."""
+    for name, kind in _arguments(cls).items():
+        if name not in config:
+            continue
+        value, where = config[name], f"{above}{name}"
+        if value is None and not _fits(None, kind):
+            raise UserError(f"{where} is null: it needs a value; leave it out for its default")
+        if isinstance(value, Namespace) and "class_path" in value:
+            inner = pkgutil.resolve_name(value["class_path"])
+            _check_null(inner, value.get("init_args") or Namespace(), f"{where}.")
+        elif isinstance(value, Namespace) and is_dataclass(kind) and isinstance(kind, type):
+            _check_null(kind, value, f"{where}.")
 
 
 def _explain(made: ArgumentParser, text: str) -> str:
     """Return a parser's message in one line, with the names that would have been right."""
-    keys = re.findall(r'Parser key "([^"]+)"', text)
-    where = ".".join(keys)
+    keys = re.findall(r'Parser key "([^"]+)"', text) + re.findall(r"--(\w+)\.help: ", text)
+    where = ".".join(dict.fromkeys(keys))
+    known = _known_classes(keys[-1] if keys else "")
+    given = re.search(r"(?:Got|Given) value: (.*)", text)
+    value = {"None": "null"}.get(given[1], given[1]) if given else ""
     if found := re.search(r"Expected a dot import path string: (\S+)", text):
-        known = _known_classes(keys[-1] if keys else "")
+        if not known:
+            return f"{where} is {found[1]!r}: it must be a mapping, or the import path of a class"
         return (
-            f"there is no {where} {found[1]!r}{_hint(found[1], known)}; or the import path of your own class"
+            f"there is no {where} {found[1]!r}{_hint(found[1], known)}, or the import path of your own class"
         )
     if found := re.search(r"Importing '([^']+)' is not allowed", text):
         return (
             f"{where} is {found[1]!r}, which no configuration may name: it is of the parts of Python that "
             "run programs or reach files and networks"
         )
-    if found := re.search(r"unrecognized arguments: (--\S+)", text):
-        options = [o for action in made._actions for o in action.option_strings]
-        return f"there is no option {found[1]}{_hint(found[1], options, listed=False)} (--help lists all)"
-    if found := re.search(r"class_path '([^']+)'.*Option '([^']+)' is not accepted", text, re.DOTALL):
+    if found := re.search(r"but (?:\S+\.)?(\w+) is abstract", text):
+        return (
+            f"{where} is not chosen ({found[1]} is what all have in common): give --{where} NAME before its "
+            f"options{_hint('', known)}"
+        )
+    if found := re.search(r"unrecognized arguments: --(\S+)", text):
+        return _no_option(found[1], [o.lstrip("-") for a in made._actions for o in a.option_strings], "--")
+    if found := re.search(r".*class_path '([^']+)'.*?Option '([^']+)' is not accepted", text, re.DOTALL):
         name = found[1].rsplit(".", 1)[-1]
         return f"{where} {name} has no option {found[2]!r}: --{where}.help {name} lists what it has"
+    if found := re.search(r"(?:Group '([^']+)' does not accept option|Option) '([^']+)'", text):
+        key = f"{found[1]}.{found[2]}" if found[1] else found[2]
+        return _no_option(key, [action.dest for action in made._actions])
+    if found := re.search(r"Unable to load config '(.*)'", text):
+        return (
+            f"{where} is {found[1]!r}, which is no YAML file with its options: give one, or single options "
+            f"such as --{where}.NAME VALUE"
+        )
+    if "Not a valid subclass" in text:
+        return f"{where} is {value}: it must be a name{_hint(value, known)}"
+    if given and (allowed := _allowed(text, value)):
+        return f"{where} is {value}: it must be {allowed}"
     lines = [line.strip(" -") for line in text.splitlines()]
     noise = ("Does not validate", "Subtypes:", "Errors:", "Given value", "Expected a <class 'NoneType'>")
     kept = [x for x in lines if x and not x.startswith((*noise, "Parser key", "Problem with"))]
     return ": ".join([*([where] if where else []), *(kept or lines)])
+
+
+def _allowed(text: str, value: str) -> str:
+    """Say what a value should have been, from what a parser's message expects; nothing if that is unclear."""
+    names = {"int": "a whole number", "float": "a number", "bool": "true or false", "str": "a text"}
+    names |= {"dict": "a mapping", "list": "a list"}
+    if value.lstrip("+-.").lower() in ("inf", "infinity", "nan"):
+        names["float"] = "a finite number"
+    found = []
+    for kind, choices in re.findall(r"Expected a (?:<class '(\w+)'>|typing\.Literal\[([^]]*)\])", text):
+        if kind != "NoneType":
+            found.append(names.get(kind, "") if kind else choices.replace(", ", " or "))
+    return " or ".join(dict.fromkeys(found)) if all(found) else ""
+
+
+def _no_option(wrong: str, options: list[str], prefix: str = "") -> str:
+    """Say that there is no such option, and which one may have been meant."""
+    group, dot, name = wrong.rpartition(".")
+    if siblings := [option[len(group) + 1 :] for option in options if dot and option.startswith(f"{group}.")]:
+        return f"there is no option {prefix}{wrong}{_hint(name, siblings, before=f'{prefix}{group}.')}"
+    near = _hint(prefix + wrong, [prefix + option for option in options], listed=False)
+    return f"there is no option {prefix}{wrong}{near} (--help lists all)"
 
 
 def _known_classes(key: str) -> list[str]:
@@ -198,8 +375,11 @@ def _known_classes(key: str) -> list[str]:
     return [name for name, c in named if isinstance(c, type) and issubclass(c, base) and c is not base]
 
 
-def _hint(wrong: str, known: list[str], listed: bool = True) -> str:
+def _hint(wrong: str, known: list[str], listed: bool = True, before: str = "") -> str:
     close = {k.lower(): k for k in known}
     near = difflib.get_close_matches(wrong.lower(), close, n=1)
-    hint = f"; did you mean {close[near[0]]}?" if near else ""
+    if near:
+        hint = f"; did you mean {before}{close[near[0]]}?"
+    else:
+        hint = "." if known and listed else ""
     return hint + (f" Choose one of {', '.join(sorted(known, key=str.lower))}" if known and listed else "")

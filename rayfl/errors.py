@@ -1,8 +1,10 @@
 """The one exception that is meant for people, and how command lines tell of it."""
 
+import logging
 import signal
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 
 
 class UserError(Exception):
@@ -14,16 +16,44 @@ class UserError(Exception):
 
 
 def exit_code(command: Callable[[], int | None]) -> int:
-    """Run a command; tell what is wrong in one line on standard error.
+    """Run a command; tell what is wrong in one line on standard error, and so of every warning.
+
+    Files that cannot be read or written, and too little memory, count as errors of the user's, too.
 
     Returns:
         What the command returns (None is 0), 2 after an error of the user's, 130 after Ctrl-C.
     """
     try:
-        return command() or 0
+        with _warnings_told():
+            return command() or 0
     except UserError as error:
-        print(f"rayfl: error: {error}", file=sys.stderr)
-        return 2
+        return _refused(str(error))
+    except OSError as error:
+        if error.filename is None:  # not about a file: more likely a mistake of ours
+            raise
+        return _refused(f"{error.filename}: {error.strerror or error}")
+    except MemoryError as error:
+        told = f" ({error})" if str(error) else ""
+        return _refused(f"not enough memory{told}: use less data, smaller images or fewer clients")
     except KeyboardInterrupt:
         print("rayfl: interrupted", file=sys.stderr)
         return 128 + signal.SIGINT
+
+
+def _refused(text: str) -> int:
+    print(f"rayfl: error: {text}", file=sys.stderr)
+    return 2
+
+
+@contextmanager
+def _warnings_told() -> Iterator[None]:
+    """Show what rayfl's loggers have to say in the form of all other warnings."""
+    shown = logging.StreamHandler()
+    shown.setLevel(logging.WARNING)
+    shown.setFormatter(logging.Formatter("warning: %(message)s"))
+    logger = logging.getLogger("rayfl")
+    logger.addHandler(shown)
+    try:
+        yield
+    finally:
+        logger.removeHandler(shown)

@@ -104,7 +104,16 @@ BAD = [
     ("--data.partition DomainDirichlet --data.partition.alpha 0.001", "2,000,000 divisions"),
     # images
     (f"{CIFAR10} --data.normalise mine", "normalise"),
-    (f"{CIFAR10} --data.image_size 0", "image_size must be at least 1, not 0"),
+    (f"{CIFAR10} --data.image_size 0", "image_size must be at least 1 and at most 1024, not 0"),
+    (f"{CIFAR10} --data.image_size 100000", "image_size must be at least 1 and at most 1024, not 100000"),
+    # memory
+    ("--data Synthetic --data.train 100000000000", "GB of memory", "use fewer images"),
+    (
+        "--data Synthetic --data.classes 1000000000",
+        "1,000,000,000 classes need",
+        "use fewer images or classes",
+    ),
+    ("--data Synthetic --data.shape [3,1000000,1000000]", "3x1000000x1000000", "smaller images"),
     # noise
     (f"{CIFAR10} --data.noise -1", "noise must be a number of at least 0"),
     (f"{CIFAR10} --data.noise 5 --clients 1", "use at least 2 clients"),
@@ -140,7 +149,7 @@ def test_bad_input(
     given = arguments(f"{base} {options}".replace("ROOT", str(root)))
     assert main([*given, "--output", str(output)]) == 2
     said = capsys.readouterr().err
-    lines = [line for line in said.splitlines() if not line.startswith(("warning: ", "DomainPerClient: "))]
+    lines = [line for line in said.splitlines() if not line.startswith("warning: ")]
     assert len(lines) == 1, said
     assert lines[0].startswith("rayfl: error: ")
     for text in says:

@@ -1,21 +1,24 @@
 """Configurations: every object that can be configured is recorded and made again."""
 
+import errno
 import inspect
 import typing
 from pathlib import Path
 from types import NoneType, UnionType
 from typing import Any, Literal
 
+import numpy as np
 import pytest
 import yaml
 
 import rayfl.data
 from rayfl import Federation, Inline, Ray, Training, UserError
-from rayfl.configuration import dump, federation_from, resumed
-from rayfl.data import Data, Partition
-from rayfl.methods import METHODS, FedAvg
+from rayfl.configuration import dump, federation_from, parser, resumed
+from rayfl.data import CIFAR10, Data, Dirichlet, Partition, Synthetic
+from rayfl.methods import METHODS, FedAvg, FedCO2
 from rayfl.record.cell import Cell
 from rayfl.run import main
+from tests.conftest import small
 
 DATA = [c for c in vars(rayfl.data).values() if inspect.isclass(c) and issubclass(c, Data) and c is not Data]
 PARTITIONS = [
@@ -192,6 +195,169 @@ def test_a_bad_file_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str
     assert not (tmp_path / "run").exists()
 
 
+FILES = [
+    ("rouns: 3\n", "{path}: there is no option rouns; did you mean rounds? (--help lists all)"),
+    (
+        "training: {{learning_rate: 1}}\n",
+        "{path}: there is no option training.learning_rate. Choose one of batch_size, bn_single, clip, "
+        "epochs, last_batch, lr, lr_decay, momentum, precision, weight_decay",
+    ),
+    (
+        "training.moment: 0.5\n",
+        "{path}: there is no option training.moment; did you mean training.momentum? ",
+    ),
+    ("3: 4\n", "{path}: there is no option 3"),
+    ("training: [1]\n", "{path}: training must map options to values, and is [1]"),
+    ("rounds: [\n", "{path} is not valid YAML in line 2"),
+    ("rounds: 3\nrounds: 4\n", "{path} is not valid YAML in line 1: 'rounds' is there twice"),
+    ("cell: 2020-13-45\n", "{path} is not valid YAML"),
+    (
+        "- a: b\n",
+        "{path} is not a configuration: it must map names to values, as in 'rounds: 3', and holds a list",
+    ),
+    ("\x00", "{path} is not valid YAML"),
+    ("clients: null\n", "clients is null: it needs a value"),
+    ("training: {{lr: null}}\n", "training.lr is null: it needs a value"),
+    (
+        "data: {{class_path: Synthetic, init_args: {{partition: {{class_path: IID, "
+        "init_args: {{alpha: 1}}}}}}}}\n",
+        "data.partition IID has no option 'alpha': --data.partition.help IID lists what it has",
+    ),
+    (
+        "data: {{class_path: Synthetic, init_args: {{partition: {{class_path: Dirichlet, "
+        "init_args: {{alpha: null}}}}}}}}\n",
+        "data.partition.alpha is null: it needs a value",
+    ),
+]
+
+
+@pytest.mark.parametrize(("text", "says"), FILES, ids=[repr(text)[:40] for text, _ in FILES])
+def test_what_is_wrong_with_a_file_is_said_in_one_line(tmp_path: Path, text: str, says: str) -> None:
+    path = tmp_path / "config.yaml"
+    path.write_text(text.format())
+    with pytest.raises(UserError) as caught:
+        federation_from(["--config", str(path)])
+    assert str(caught.value).startswith(says.format(path=path))
+    assert "\n" not in str(caught.value)
+
+
+def test_files_that_cannot_be_read_at_all(tmp_path: Path) -> None:
+    for name, says in [
+        ("nowhere.yaml", "cannot be read: No such file"),
+        ("folder", "cannot be read: Is a directory"),
+    ]:
+        (tmp_path / "folder").mkdir(exist_ok=True)
+        with pytest.raises(UserError, match=rf"^{tmp_path / name} {says}"):
+            federation_from(["--config", str(tmp_path / name)])
+    (tmp_path / "binary").write_bytes(b"\xff\xfe\xff\x00")
+    with pytest.raises(UserError, match=rf"^{tmp_path / 'binary'} is not valid YAML"):
+        federation_from(["--config", str(tmp_path / "binary")])
+
+
+def test_a_file_that_may_not_be_read(run_folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(path: Path, *arguments: Any, **options: Any) -> None:
+        raise PermissionError(errno.EACCES, "Permission denied", str(path))
+
+    monkeypatch.setattr(Path, "read_text", refuse)
+    path = run_folder / "config.yaml"
+    for arguments in (["--config", str(path)], ["--resume", str(run_folder)]):
+        with pytest.raises(UserError, match=rf"{path} cannot be read: Permission denied$"):
+            federation_from(arguments)
+
+
+@pytest.mark.parametrize("text", ["", "# nothing yet\n", "---\n", "{}\n"])
+def test_a_file_without_settings(tmp_path: Path, run_folder: Path, text: str) -> None:
+    """It leaves all defaults, but the configuration of a run can only have been damaged."""
+    path = tmp_path / "blank.yaml"
+    path.write_text(text)
+    assert dump(federation_from(["--config", str(path)])) == dump(Federation())
+    assert federation_from(["--rounds", "3", f"--config={path}"]).rounds == 3
+    (run_folder / "config.yaml").write_text(text)
+    with pytest.raises(UserError, match=r"config\.yaml has no settings$"):
+        federation_from(["--resume", str(run_folder)])
+
+
+PARTITIONS_LISTED = (
+    "Choose one of Dirichlet, DomainDirichlet, DomainPerClient, IID, Pachinko, Pathological, Sup"
+)
+LINES = [
+    (
+        "--data Synthetic --data.partition IID --data.partition.alpha 1",
+        "data.partition IID has no option 'alpha': --data.partition.help IID lists what it has",
+    ),
+    ("--method.help Nope", "there is no method 'Nope'. Choose one of DCPFL, Ditto, FDSE, FedAvg, FedBN, "),
+    (
+        "--data.help CIFAR11",
+        "there is no data 'CIFAR11'; did you mean CIFAR10? Choose one of CIFAR10, CIFAR1",
+    ),
+    ("--data.partition.help Nope", f"there is no data.partition 'Nope'. {PARTITIONS_LISTED}"),
+    ("--data.partition Nope", f"there is no data.partition 'Nope'. {PARTITIONS_LISTED}"),
+    ("--engine Nope", "there is no engine 'Nope'. Choose one of Inline, Ray, or the import path of your own"),
+    ("--cell foo", "cell is 'foo': it must be a mapping"),
+    (
+        "--training foo",
+        "training is 'foo', which is no YAML file with its options: give one, or single options",
+    ),
+    (
+        "--data CIFAR10 --data.partition.alpha 0.1",
+        "data.partition is not chosen (Partition is what all have in common): give --data.partition NAME "
+        f"before its options. {PARTITIONS_LISTED}",
+    ),
+    ("--method Method", "method is not chosen (Method is what all have in common): give --method NAME"),
+    ("--training.lr inf", "training.lr is inf: it must be a finite number"),
+    ("--participation nan", "participation is nan: it must be a finite number"),
+    ("--rounds 1.5", "rounds is 1.5: it must be a whole number"),
+    ("--quiet maybe", "quiet is maybe: it must be true or false"),
+    ("--averaging foo", "averaging is foo: it must be 'samples' or 'uniform'"),
+    ("--engine Ray --engine.actors many", "engine.actors is many: it must be a whole number or 'auto'"),
+    (
+        "--data Synthetic --data.shape [3,8]",
+        "data.shape: Expected a tuple with 3 elements. Got value: [3, 8]",
+    ),
+    (
+        "--training.epoch 3",
+        "there is no option --training.epoch; did you mean --training.epochs? Choose one of",
+    ),
+    ("--rouns 3", "there is no option --rouns; did you mean --rounds? (--help lists all)"),
+    ("--clients null", "clients is null: it must be a whole number"),
+    ("--method null", "method is null: it must be a name. Choose one of DCPFL"),
+    (
+        "--method FedProx --method.mu null",
+        "method.mu is null: it needs a value; leave it out for its default",
+    ),
+    ("--data Synthetic --data.train null", "data.train is null: it needs a value; leave it out"),
+    ("--data Synthetic --data.shape null", "data.shape is null: it needs a value; leave it out"),
+    ("--engine.threads null", "engine.threads is null: it needs a value; leave it out"),
+]
+
+
+@pytest.mark.parametrize(("options", "says"), LINES, ids=[options for options, _ in LINES])
+def test_what_is_wrong_on_the_command_line_is_said_in_one_line(options: str, says: str) -> None:
+    with pytest.raises(UserError) as caught:
+        federation_from(options.split())
+    assert str(caught.value).startswith(says)
+    assert "\n" not in str(caught.value)
+
+
+def test_null_where_it_means_something() -> None:
+    found = federation_from(["--averaging", "null", "--data.seed", "null", "--engine.client_timeout", "null"])
+    assert dump(found) == dump(Federation())
+
+
+def test_help_leads_to_all_options_and_to_no_base_class() -> None:
+    text = " ".join(parser().format_help().split())
+    for option in (
+        "--method.help FedCO2",
+        "--data.help CIFAR10",
+        "--data.partition.help Dir",
+        "--engine.help R",
+    ):
+        assert option in text
+    assert "rayfl.methods.FedPer" in text
+    assert "PartlyPersonal" not in text
+    assert "--training CONFIG YAML file with options of training." in text
+
+
 @pytest.fixture
 def run_folder(tmp_path: Path) -> Path:
     folder = tmp_path / "run"
@@ -245,3 +411,50 @@ def test_a_folder_that_is_no_run_and_a_configuration_that_is_damaged(
     (run_folder / "config.yaml").write_text("rounds: [")
     with pytest.raises(UserError, match=r"config\.yaml"):
         resumed(run_folder)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        ({"method": FedCO2}, "must be an object of class Method"),
+        ({"data": "Synthetic"}, "data is 'Synthetic': it must be an object of class Data"),
+        ({"engine": Inline}, "must be an object of class Engine"),
+        ({"training": {"lr": 0.1}}, "must be an object of class Training"),
+        ({"net": None}, "net is None: it must be a list or a text"),
+        ({"clients": "5"}, "clients is '5': it must be a whole number"),
+        ({"rounds": 2.0}, "rounds is 2.0: it must be a whole number"),
+        ({"seed": None}, "seed is None: it must be a whole number"),
+        ({"participation": None}, "participation is None: it must be a number"),
+        ({"quiet": "no"}, "quiet is 'no': it must be True or False"),
+        ({"averaging": "both"}, "averaging is 'both': it must be 'samples' or 'uniform' or None"),
+        ({"method": FedCO2(mutual_epochs=1.5)}, "method.mutual_epochs is 1.5: it must be a whole number"),
+        ({"training": Training(epochs=1.5)}, "training.epochs is 1.5: it must be a whole number"),
+        ({"data": Synthetic(partition="IID")}, "data.partition is 'IID': it must be an object of class Part"),
+        ({"engine": Inline(threads=1.5)}, "engine.threads is 1.5: it must be a whole number"),
+    ],
+    ids=lambda value: "" if isinstance(value, str) else str(*value),
+)
+def test_values_of_other_types_are_refused_at_once(arguments, says):
+    with pytest.raises(UserError) as refusal:
+        Federation(**arguments)
+    assert says in str(refusal.value)
+
+
+def test_numbers_of_numpy_and_paths_are_recorded_as_plain_ones(tmp_path):
+    """They come out of ranges and of pathlib, in notebooks."""
+    plain = small(tmp_path, method=FedCO2(mu=0.5), clients=3, participation=0.5, seed=2)
+    other = small(
+        tmp_path / "run",
+        method=FedCO2(mu=np.float64(0.5)),
+        data=Synthetic(
+            train=np.int64(900), test=240, partition=Dirichlet(alpha=np.float64(1.0)), val_fraction=0.1
+        ),
+        training=Training(lr=np.linspace(0, 0.05, 2)[1], batch_size=20, momentum=0.5),
+        clients=np.int64(3),
+        participation=np.float32(0.5),
+        seed=np.int64(2),
+    )
+    assert dump(other) == dump(plain)
+    assert other.run().complete
+    root = CIFAR10(root=tmp_path)
+    assert yaml.safe_load(dump(small(tmp_path, data=root)))["data"]["init_args"]["root"] == str(tmp_path)

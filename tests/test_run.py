@@ -95,7 +95,7 @@ BAD = [
     ("--engine.device cuda", "no CUDA device"),
     ("--engine.threads 0", "engine.threads is 0"),
     ("--engine Ray --engine.actors 2 --engine.clients_per_actor 1", "exclude each other"),
-    ("--config nowhere.yaml", "does not exist"),
+    ("--config nowhere.yaml", "nowhere.yaml cannot be read: no such file"),
     ("--resume nowhere", "not a run folder"),
     ("--seed x", "seed"),
 ]

@@ -307,6 +307,9 @@ def read_mapping(path: Path, what: str) -> dict[str, Any]:
         path: the file.
         what: what it should be, for the message.
 
+    Returns:
+        What is in the file; nothing if it is empty, or holds comments alone.
+
     Raises:
         UserError: it cannot be read, is no mapping, or has a name twice.
     """
@@ -314,12 +317,19 @@ def read_mapping(path: Path, what: str) -> dict[str, Any]:
         content = yaml.load(path.read_text(), _Loader)
     except OSError as error:
         raise UserError(f"{path} cannot be read: {error.strerror}") from error
-    except (yaml.YAMLError, UnicodeDecodeError) as error:
+    except UnicodeDecodeError as error:
+        raise UserError(f"{path} is not valid YAML: it is no text") from error
+    except (yaml.YAMLError, ValueError) as error:
         where = f" in line {m.line + 1}" if (m := getattr(error, "problem_mark", None)) else ""
         problem = getattr(error, "problem", None)
         raise UserError(f"{path} is not valid YAML{where}{f': {problem}' if problem else ''}") from error
+    if content is None:
+        return {}
     if not isinstance(content, dict):
-        raise UserError(f"{path} is not a {what}: a mapping was expected")
+        raise UserError(
+            f"{path} is not a {what}: it must map names to values, as in 'rounds: 3', and holds a "
+            f"{type(content).__name__}"
+        )
     return content
 
 

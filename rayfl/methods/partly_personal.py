@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from typing import Any, ClassVar
 
-from torch import Tensor
+from torch import Tensor, nn
 
 from rayfl.methods.base import Method
 from rayfl.training import Client, State
@@ -17,6 +18,10 @@ class PartlyPersonal(Method):
     """
 
     views: ClassVar[tuple[str, ...]] = ("personal",)
+
+    @abstractmethod
+    def shared(self, name: str, module: nn.Module) -> bool:
+        """Say whether an entry of the net travels (true) or stays with the client; see ``Method.shared``."""
 
     def init_client(self, client: Client) -> State:
         """Start from the common initial weights."""

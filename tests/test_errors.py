@@ -1,0 +1,88 @@
+"""How command lines tell of what went wrong, and of what they warn."""
+
+import errno
+import logging
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from rayfl.errors import UserError, exit_code
+from rayfl.run import main
+
+
+def raising(error: BaseException) -> Callable[[], None]:
+    def command() -> None:
+        raise error
+
+    return command
+
+
+@pytest.mark.parametrize(
+    ("error", "says"),
+    [
+        (UserError("use another"), "use another"),
+        (PermissionError(errno.EACCES, "Permission denied", "some/file"), "some/file: Permission denied"),
+        (NotADirectoryError(errno.ENOTDIR, "Not a directory", "a/b"), "a/b: Not a directory"),
+        (OSError(errno.ENOSPC, "No space left on device", "a"), "a: No space left on device"),
+        (MemoryError(), "not enough memory: use less data, smaller images or fewer clients"),
+        (MemoryError("9 GB"), "not enough memory (9 GB): use less data, smaller images or fewer clients"),
+    ],
+)
+def test_what_a_user_can_put_right_is_one_line(
+    capsys: pytest.CaptureFixture[str], error: Exception, says: str
+) -> None:
+    assert exit_code(raising(error)) == 2
+    assert capsys.readouterr().err == f"rayfl: error: {says}\n"
+
+
+def test_an_array_that_is_too_large(capsys: pytest.CaptureFixture[str]) -> None:
+    def command() -> None:
+        np.empty(2**55, np.uint8)
+
+    assert exit_code(command) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith("rayfl: error: not enough memory (Unable to allocate")
+
+
+@pytest.mark.parametrize("error", [ValueError("a mistake"), ConnectionError("lost"), OSError("whatever")])
+def test_mistakes_of_ours_are_not_hidden(error: Exception) -> None:
+    with pytest.raises(type(error), match=str(error)):
+        exit_code(raising(error))
+
+
+def test_warnings_of_the_loggers_look_like_the_others(capsys: pytest.CaptureFixture[str]) -> None:
+    for _ in range(2):  # the second time not twice
+        exit_code(lambda: logging.getLogger("rayfl.data.base").warning("%s is unused", "domain3"))
+        assert capsys.readouterr().err == "warning: domain3 is unused\n"
+    assert not logging.getLogger("rayfl").handlers
+
+
+def test_a_warning_about_data_on_the_command_line() -> None:
+    options = "--data.train 60 --data.test 20 --data.domains 3 --data.partition DomainPerClient --clients 2"
+    command = f"--data Synthetic {options} --engine Inline --rounds 1 --net nonet --quiet true"
+    done = subprocess.run(
+        [sys.executable, "-m", "rayfl.run", *command.split()], capture_output=True, text=True
+    )
+    warned, refused = done.stderr.splitlines()
+    assert warned.startswith("warning: DomainPerClient: ")
+    assert refused.startswith("rayfl: error: ")
+
+
+def test_a_folder_of_data_that_is_closed(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    usual = Path.is_dir
+
+    def is_dir(path: Path) -> bool:
+        if path.name == "closed":  # as it is to everyone but root
+            raise PermissionError(errno.EACCES, "Permission denied", str(path))
+        return usual(path)
+
+    monkeypatch.setattr(Path, "is_dir", is_dir)
+    root = tmp_path / "closed"
+    assert main(["--engine", "Inline", "--data", "PACS", "--data.root", str(root)]) == 2
+    assert capsys.readouterr().err == f"rayfl: error: {root}: Permission denied\n"
