@@ -58,6 +58,24 @@ def test_different_seeds_give_different_partitions():
         assert any(not np.array_equal(a.train, b.train) for a, b in zip(one, two))
 
 
+@pytest.mark.parametrize(
+    "partition",
+    [IID(), Dirichlet(alpha=100.0), Pathological(), Pathological(split="pooled"), DomainPerClient()],
+)
+@given(seed=st.integers(0, 99))
+@settings(deadline=None, max_examples=10)
+def test_samples_are_shuffled_before_they_are_dealt(partition, seed):
+    """Of the samples of a class, a client gets neither a piece in their order nor every n-th one."""
+    pool = make_pool([4000] * 4, [2000] * 4, domains=2)
+    shard = assign(partition, pool, 4, seed, published=False)[0]
+    for part in ("train", "test"):
+        got = shard.part(part)
+        alike = (pool.labels == pool.labels[got[0]]) & (pool.domains == pool.domains[got[0]])
+        places = np.flatnonzero(np.isin(np.flatnonzero(alike & (pool.origin == ORIGIN[part])), got))
+        assert len(places) > 10
+        assert len(set(np.diff(places))) > 1
+
+
 def test_a_shard_knows_its_domain_only_if_it_has_one():
     assert all(s.domain is None for s in assign(IID(), make_pool([20, 20], [20, 20], domains=2), 2))
     assert all(s.domain == 0 for s in assign(IID(), make_pool([20, 20], [20, 20]), 2))
@@ -299,6 +317,8 @@ def test_fedgh_validates_on_a_fifth_of_the_training_samples(with_val):
     for shard in shards:
         assert (pool.origin[shard.train] == TRAIN).all()
         assert (pool.origin[shard.test] == TEST).all()
+    held_out = np.concatenate([shard.val for shard in shards])
+    assert held_out.mean() == pytest.approx(len(pool.labels) / 2, rel=0.05)  # from everywhere in the data set
     # the same shares in all parts, of classes that have lost a fifth at random
     owned = train > 0
     shares = test[owned] / 100

@@ -113,6 +113,15 @@ def test_scaffold():
     assert_rows(head(run.clients[1][0]["control"]), [-q, 0])
 
 
+def test_scaffold_renews_the_control_with_the_rate_of_the_round():
+    """As above, with a rate of 1/2 in round 1. Only the step is shorter: c_0 still becomes the gradient."""
+    run = federate(SCAFFOLD(server_lr=0.5), PAIR, cohorts=[[0, 1], [0]], lr=1.0, lr_decay=0.5)
+    q = s(-1 / 4)
+    assert_rows(head(run.servers[1]["weights"]), [1 / 8 + (q - 1 / 4) / 4, -1 / 8 - 1 / 16])
+    assert_rows(head(run.servers[1]["control"]), [-q / 2, 1 / 4])
+    assert_rows(head(run.clients[1][0]["control"]), [-q, 0])
+
+
 def test_scaffold_averages_statistics():
     """eta_g scales the step of parameters; running statistics are the mean of the clients', as in FedAvg.
 
@@ -243,6 +252,18 @@ def test_fedproto(weights, mean):
     assert_matrix(lower(run.clients[1][0]["weights"]), [[1 + s(-1) + 0.4 * (mean - 1), 0], [0, 1]])
 
 
+def test_fedproto_averages_the_distance_over_the_whole_batch():
+    """Samples of a class without a prototype count in the mean, with distance 0.
+
+    Client 0 makes the prototype of class 0, (1, 0). Then client 1 trains on (3, 0) of class 0 and (0, 1) of
+    class 1. As B = 0, only the distance moves A: 1/(2 d) (z - P)^2 with d = 2 has the gradient
+    2/4 (3 - 1) * 3 = 3 in the first entry.
+    """
+    data = points([((1, 0), 0)], [((3, 0), 0), ((0, 1), 1)])
+    run = federate(FedProto(lam=0.4), data, "tests.methods.federate.two_layer", cohorts=[[0], [1]], lr=1.0)
+    assert_matrix(lower(run.clients[1][1]["weights"]), [[1 - 0.4 * 3, 0], [0, 1]])
+
+
 def test_fedproto_with_an_unknown_class():
     """Only client 0, of class 0, has ever taken part: nobody knows class 1, and nobody predicts it.
 
@@ -304,6 +325,15 @@ def test_fedco2_inter_client_transfer_to_one_net(inter):
     assert lower(run.servers[1]["weights"])[1, 0].item() == pytest.approx(-(r + online) / 4, abs=1e-12)
 
 
+def test_fedco2_adds_up_the_terms_of_all_foreign_heads():
+    """As above, with client 1 twice: client 0 has two equal foreign heads, and each adds mu/2 in A."""
+    mu, q = 0.6, s(-1)
+    data = points([((1, 0), 0)], [((0, 1), 1)], [((0, 1), 1)])
+    method = FedCO2(mu=mu, intra="none", inter="offline", exchange="last_layer")
+    run = federate(method, data, "tests.methods.federate.two_layer", cohorts=2, lr=1.0)
+    assert_matrix(lower(run.clients[1][0]["offline"]), [[1 + q, 0], [-2 * mu / 2, 1]])
+
+
 @pytest.mark.parametrize("intra", ["both", "to_online", "to_offline", "none"])
 @pytest.mark.parametrize("t", [1.0, 2.0])
 def test_fedco2_intra_client_transfer(intra, t):
@@ -323,8 +353,19 @@ def test_fedco2_intra_client_transfer(intra, t):
     assert_rows(head(run.servers[1]["weights"]), [mean, -mean])
 
 
+def test_fedco2_averages_the_divergence_over_the_batch():
+    """As above, with every sample twice in its batch, which changes no mean."""
+    data = points([((1, 0), 0)] * 2, [((0, 1), 1)] * 2)
+    run = federate(FedCO2(inter="none"), data, cohorts=2, lr=1.0)
+    offline = 1 / 2 - (s(1) - s(1 / 2))
+    assert_rows(head(run.clients[1][0]["offline"]), [offline + s(-2 * offline), 0])
+
+
 def test_fedco2_teachers_stay_as_they_were_when_the_round_began():
-    """As above with two epochs of mutual learning: students have moved in the second, teachers have not."""
+    """As in ``test_fedco2_intra_client_transfer``, with two epochs of mutual learning.
+
+    Students have moved in the second, teachers have not.
+    """
     online, offline = 1 / 4, 1 / 2
     for _ in range(2):
         online, offline = online + s(1) - s(2 * online), offline + s(1 / 2) - s(2 * offline)
