@@ -53,6 +53,8 @@ def _plain(value: Any, where: str) -> Any:
     if isinstance(value, dict):
         return {k: _plain(v, where) for k, v in value.items()}
     cls = type(value)
+    if cls.__module__ == "builtins":
+        raise UserError(f"{where} is {value!r}, which no configuration can hold: use numbers, texts or lists")
     arguments = {}
     for name, kind in _arguments(cls).items():
         if not hasattr(value, name):
@@ -76,7 +78,8 @@ def _arguments(cls: type) -> dict[str, Any]:
         parameters = inspect.signature(cls, eval_str=True).parameters
     except NameError:  # a name that only type checkers import
         parameters = inspect.signature(cls).parameters
-    return {name: parameter.annotation for name, parameter in parameters.items()}
+    several = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)  # of the type each
+    return {name: Any if p.kind in several else p.annotation for name, p in parameters.items()}
 
 
 _NUMBERS: dict[Any, tuple[type, str]] = {

@@ -303,7 +303,10 @@ LINES = [
         "data.partition is not chosen (Partition is what all have in common): give --data.partition NAME "
         f"before its options. {PARTITIONS_LISTED}",
     ),
-    ("--method Method", "method is not chosen (Method is what all have in common): give --method NAME"),
+    (
+        "--method rayfl.methods.Method",
+        "method is not chosen (Method is what all have in common): give --method NAME",
+    ),
     ("--training.lr inf", "training.lr is inf: it must be a finite number"),
     ("--participation nan", "participation is nan: it must be a finite number"),
     ("--rounds 1.5", "rounds is 1.5: it must be a whole number"),
@@ -438,6 +441,18 @@ def test_values_of_other_types_are_refused_at_once(arguments, says):
     with pytest.raises(UserError) as refusal:
         Federation(**arguments)
     assert says in str(refusal.value)
+
+
+def test_what_a_configuration_cannot_hold_is_refused():
+    for value in ({1, 2}, len):
+        with pytest.raises(UserError, match=r"method.mu is .*, which no configuration can hold"):
+            Federation(method=Held(value))
+
+
+class Held(FedAvg):
+    def __init__(self, mu):
+        super().__init__()
+        self.mu = mu
 
 
 def test_numbers_of_numpy_and_paths_are_recorded_as_plain_ones(tmp_path):

@@ -334,12 +334,11 @@ class Flaky(Inline):
 
 
 def flaky(folder: Path, *lost: int, after_loss: Callable[[], None] = lambda: None, **settings: Any) -> None:
-    federation = small(folder, engine=Flaky(), rounds=ROUNDS, **settings)
+    federation = small(folder, rounds=ROUNDS, **settings)
+    recorded = dump(federation)
     federation.engine = Flaky(*lost, after_loss=after_loss)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(
-            "rayfl.federation.dump", lambda federation: dump(small(folder, rounds=ROUNDS, **settings))
-        )
+        patch.setattr("rayfl.federation.dump", lambda federation: recorded)
         federation.run()
 
 
