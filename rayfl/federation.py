@@ -124,8 +124,6 @@ class Federation:
             ("rounds", rounds, rounds >= 1, "at least 1"),
             ("eval_every", eval_every, eval_every >= 0, "at least 0 (0: never)"),
             ("checkpoint_every", checkpoint_every, checkpoint_every >= 0, "at least 0 (0: none)"),
-            ("averaging", averaging, averaging in (None, "samples", "uniform"), "samples or uniform"),
-            ("on_bad_update", on_bad_update, on_bad_update in ("stop", "drop"), "stop or drop"),
         ]:
             if not fine:
                 raise UserError(f"{name} is {value!r}: it must be {allowed}")
@@ -417,14 +415,14 @@ class Federation:
     def _manifest(self, path: Path, data: FederatedData) -> Manifest | None:
         """Return the checkpoint to go on with; None where the run has to start again."""
         check_partition(path, data.describe())
-        manifest, recorded = self._newest(path), sum(1 for _ in read_lines(path / METRICS))
-        done = manifest.round if manifest else recorded
+        manifest = self._newest(path)
+        done = manifest.round if manifest else sum(1 for _ in read_lines(path / METRICS))
         if done > self.rounds:
             raise UserError(
                 f"{path} has completed {done} rounds, more than rounds={self.rounds}: give a larger --rounds"
             )
-        if manifest is None and recorded:
-            _warn(f"{path} has no checkpoint: its {recorded} rounds are run again")
+        if manifest is None and done:
+            _warn(f"{path} has no checkpoint: its {done} rounds are run again")
         return manifest
 
     def _newest(self, path: Path) -> Manifest | None:

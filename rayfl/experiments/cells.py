@@ -26,7 +26,7 @@ from typing import IO, Any
 from rayfl.configuration import RESUMABLE
 from rayfl.experiments.table_file import Settings, options
 from rayfl.memory import available_memory
-from rayfl.record.history import CONFIG, ENGINE, ENVIRONMENT, METRICS, SUMMARY
+from rayfl.record.history import CONFIG, ENGINE, SUMMARY
 
 POLL = 0.2  # seconds between two looks at running processes
 
@@ -89,13 +89,6 @@ class Job:
         else:
             given = [*options(self.settings | {"seed": self.seed}), "--output", str(self.folder)]
         return [sys.executable, "-m", "rayfl.run", *given]
-
-    def clear_false_start(self) -> None:
-        """Remove what a process leaves that was killed before it had written its configuration."""
-        if self.folder.is_dir() and not (self.folder / CONFIG).exists():
-            left = {file.name.removesuffix(".tmp") for file in self.folder.iterdir()}
-            if left <= {ENVIRONMENT, METRICS, ENGINE, CONFIG}:
-                shutil.rmtree(self.folder)
 
 
 @dataclass
@@ -196,7 +189,6 @@ class Crew:
         if job.finished:  # by another process, in the meantime
             log.close()
             return
-        job.clear_false_start()
         resumed = f" after {len(done)} rounds" if (done := job.seconds()) else ""
         slot = min(set(range(self.limit)) - {r.slot for r in self._running})
         # In a session of its own, so that Ctrl-C reaches it through this process, as a request to stop.

@@ -93,7 +93,6 @@ def _run_alone(name: str, job: Job, values: Settings, order: Order) -> None:
     if checkpoint is not None:
         with checkpoint.as_directory() as found:
             take_over(Path(found), job.folder)
-    job.clear_false_start()
     if order.interval:
         values = begin(job.folder, name, values, copied=checkpoint is not None)
     federation = federation_of(job, values)
