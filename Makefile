@@ -4,6 +4,8 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 ARGS ?=
+# Tests of Ray wait for processes to start most of the time: two files at once, in their order.
+PARALLEL ?= -n 2 --dist loadfile --no-loadscope-reorder
 
 .DEFAULT_GOAL := help
 .PHONY: help install run test lint format docs-images clean
@@ -29,7 +31,7 @@ lint: $(READY) ## Check style and types.
 	$(BIN)/mypy
 
 test: lint ## Check style and types, then run the tests.
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest $(ARGS)
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest $(PARALLEL) $(ARGS)
 
 format: $(READY) ## Put the code into the project's format.
 	$(BIN)/ruff check --fix .

@@ -19,7 +19,7 @@ from rayfl.training import Client, State
 
 @pytest.fixture(scope="session")
 def ray_runtime() -> Iterator[str]:
-    """The one Ray runtime of the test session, with logical CPUs and GPUs; its address."""
+    """The one Ray runtime of a process that runs tests, with logical CPUs and GPUs; its address."""
     ray = pytest.importorskip("ray")
     context = ray.init(
         address="local", num_cpus=4, num_gpus=2, include_dashboard=False, logging_level="ERROR"

@@ -148,13 +148,11 @@ def size(count: float) -> str:
 
 
 def print_start(facts: Mapping[str, str], console: Console | None = None) -> None:
-    """Print what is about to run, one fact per line."""
-    grid = Table.grid(padding=(0, 2))
-    grid.add_column(style="bold", no_wrap=True)
-    grid.add_column(overflow="fold")
+    """Print what is about to run, one fact per line; a long path can be copied in one piece."""
+    console = console or Console(highlight=False)
+    width = max(map(len, facts))
     for name, text in facts.items():
-        grid.add_row(Text(name), Text(text))
-    (console or Console(highlight=False)).print(grid)
+        console.print(Text.assemble((name.ljust(width), "bold"), "  ", text), soft_wrap=True)
 
 
 def choice_name(choice: str, summary: Mapping[str, Any]) -> str:
