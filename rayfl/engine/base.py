@@ -284,7 +284,7 @@ def _bad_update_text(round: int, bad: dict[int, str]) -> str:
     first, *others = sorted(bad)
     more = f" ({len(others)} more clients have bad updates: {others[:10]})" if others else ""
     return (
-        f"round {round}: client {first}: {bad[first]}{more}. The run stops with its last checkpoint intact. "
-        "on_bad_update=drop leaves such updates out; where training has diverged, try a smaller training.lr "
-        "or training.clip"
+        f"round {round}: client {first}: {bad[first]}{more}. The run stops, with its records and checkpoints "
+        "intact. on_bad_update=drop leaves such updates out; where training has diverged, try a smaller "
+        "training.lr or training.clip"
     )
