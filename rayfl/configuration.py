@@ -136,10 +136,30 @@ class _ConfigFile(ActionConfigFile):
         path = Path(values).expanduser()
         settings = read_mapping(path, "configuration")
         _check_names(parser, path, settings)
-        if settings:
+        if any("." in name for name in settings):
+            super().__call__(parser, cfg, yaml.safe_dump(_nested(path, settings)), option_string)
+        elif settings:
             super().__call__(parser, cfg, values, option_string)
         elif not self.blank:
             raise UserError(f"{path} has no settings")
+
+
+def _nested(path: Path, settings: dict[str, Any]) -> dict[str, Any]:
+    """Return a file's settings with nests for dotted names, such as ``method.mu`` beside ``method``."""
+    nest: dict[str, Any] = {}
+    for name, value in sorted(settings.items(), key=lambda setting: setting[0].count(".")):
+        place = nest
+        *above, last = name.split(".")
+        for part in above:
+            if isinstance(place.get(part), str):
+                place[part] = {"class_path": place[part]}
+            place = place.setdefault(part, {})
+            if not isinstance(place, dict):
+                raise UserError(f"{path}: {name} is an option of {part}, and {part} is {place!r}")
+            if "class_path" in place:
+                place = place.setdefault("init_args", {})
+        place[last] = value
+    return nest
 
 
 def _check_names(made: ArgumentParser, path: Path, settings: dict[str, Any]) -> None:

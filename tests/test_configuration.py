@@ -473,3 +473,47 @@ def test_numbers_of_numpy_and_paths_are_recorded_as_plain_ones(tmp_path):
     assert other.run().complete
     root = CIFAR10(root=tmp_path)
     assert yaml.safe_load(dump(small(tmp_path, data=root)))["data"]["init_args"]["root"] == str(tmp_path)
+
+
+def test_dotted_names_in_a_file_mean_what_they_mean_on_the_command_line(tmp_path: Path):
+    """In any order, and beside nests."""
+    dotted = {
+        "data.partition.alpha": 0.3,
+        "method.mu": 0.25,
+        "method": "FedCO2",
+        "data.root": "somewhere",
+        "data": "CIFAR10",
+        "data.partition": "Dirichlet",
+        "training.lr": 0.2,
+        "training": {"epochs": 2},
+        "engine": {"class_path": "Inline", "init_args": {"threads": 2}},
+        "engine.stack": 8,
+    }
+    nested = {
+        "method": {"class_path": "FedCO2", "init_args": {"mu": 0.25}},
+        "data": {
+            "class_path": "CIFAR10",
+            "init_args": {
+                "root": "somewhere",
+                "partition": {"class_path": "Dirichlet", "init_args": {"alpha": 0.3}},
+            },
+        },
+        "training": {"epochs": 2, "lr": 0.2},
+        "engine": {"class_path": "Inline", "init_args": {"threads": 2, "stack": 8}},
+    }
+    made = []
+    for name, settings in (("dotted", dotted), ("nested", nested)):
+        file = tmp_path / f"{name}.yaml"
+        file.write_text(yaml.safe_dump(settings, sort_keys=False))
+        made.append(dump(federation_from(["--config", str(file), "--method.kd_temperature", "3"])))
+    assert made[0] == made[1]
+    assert yaml.safe_load(made[0])["method"]["init_args"]["mu"] == 0.25
+
+
+@pytest.mark.parametrize("settings", [{"clients": 3, "clients.x": 1}, {"method": None, "method.mu": 1}])
+def test_a_dotted_name_below_something_without_options_is_refused(settings, tmp_path: Path):
+    file = tmp_path / "a.yaml"
+    file.write_text(yaml.safe_dump(settings))
+    option = list(settings)[1]
+    with pytest.raises(UserError, match=rf"a\.yaml: {option} is an option of"):
+        federation_from(["--config", str(file)])
