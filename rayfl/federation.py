@@ -251,7 +251,7 @@ class Federation:
             scores.after_training(report)
             record = _record(round, report, session.data)
             if evaluates:
-                current = session.evaluate(round, range(session.data.seen), scores.parts)
+                current = session.evaluate(round, scores.clients, scores.parts)
                 record["evaluation"] = scores.evaluation(current, self._protocol.point)
                 if session.data.unseen:
                     record["evaluation"] |= scores.unseen(session.unseen(round))
@@ -490,13 +490,18 @@ class EarlyEnd:
 class Standing:
     """The scores of all clients as they stand: after aggregation now, after training from when they trained.
 
+    Attributes:
+        clients: who is scored: all that train, which those without training samples do not.
+        parts: of the data on which they are scored.
+
     Args:
         data: says which clients have which parts.
         progress: what a checkpoint has kept of an earlier process.
     """
 
     def __init__(self, data: FederatedData, progress: Mapping[str, Any]) -> None:
-        self._clients, self._seen = len(data), data.seen
+        self._population = len(data)
+        self.clients = [i for i, shard in enumerate(data.shards[: data.seen]) if len(shard.train)]
         has_val = any(len(s.val) for s in data.shards)
         self.parts: tuple[str, ...] = ("val", "test") if has_val else ("test",)
         self._trained: dict[str, Any] = progress.get("after_training", {})
@@ -504,7 +509,7 @@ class Standing:
     def before_first_round(self, round: int, session: Session, wanted: bool) -> None:
         """Score the initial model of every client, where unsampled clients will count by it."""
         if wanted and round == 0:
-            self._keep(session.evaluate(round, range(self._seen), self.parts))
+            self._keep(session.evaluate(round, self.clients, self.parts))
 
     def after_training(self, report: Report) -> None:
         """Keep the scores of the clients that were just trained."""
@@ -544,7 +549,7 @@ class Standing:
         for client, parts in scores.items():
             for part, views in parts.items():
                 for view, one in views.items():
-                    empty = {"correct": [None] * self._clients, "loss": [None] * self._clients}
+                    empty = {"correct": [None] * self._population, "loss": [None] * self._population}
                     column = columns.setdefault(view, {}).setdefault(part, empty)
                     column["correct"][client] = one.correct
                     column["loss"][client] = one.loss

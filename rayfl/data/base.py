@@ -82,8 +82,8 @@ class Data(ABC):
             seed: the run's seed; the data set's own wins where it was given.
 
         Raises:
-            UserError: if the data set cannot be read or cannot be divided so that every client has a training
-                sample.
+            UserError: if the data set cannot be read, has fewer training samples than there are clients, or
+                cannot be divided as the partition says.
         """
         if clients < 1:
             raise UserError(f"clients must be at least 1, not {clients}")
@@ -92,8 +92,8 @@ class Data(ABC):
         size = len(pool.indices(TRAIN))
         if clients > size:
             raise UserError(
-                f"{type(self).__name__} has {size} training samples, too few for {clients} clients: every "
-                f"client needs at least one. Use at most {size} clients"
+                f"{type(self).__name__} has {size} training samples, too few for {clients} clients: use "
+                f"at most {size} clients"
             )
         shards = self.partition.assign(pool, clients, numpy_generator(seed, "partition"))
         if self.val_fraction:
@@ -112,18 +112,23 @@ class Data(ABC):
         return FederatedData(pool, tuple(shards), {"data": self.settings(), "clients": clients, "seed": seed})
 
     def _check(self, shards: Sequence[Shard]) -> None:
-        """Refuse clients that cannot train; tell of those that cannot be tested."""
+        """Tell of clients that cannot train or cannot be tested; refuse where that is all of them."""
         option = ", ".join(f"{k}={v}" for k, v in self.partition.settings().items() if k != "name")
         what = f"with the partition {type(self.partition).__name__}({option}) of {type(self).__name__}"
-        for client, shard in enumerate(shards):
-            if not len(shard.train):
-                raise UserError(
-                    f"client {client} of {len(shards)} has no training samples (it has {len(shard.val)} val "
-                    f"and {len(shard.test)} test) {what}: use fewer clients or a partition that is less "
-                    "uneven"
-                )
-        untested = [client for client, shard in enumerate(shards) if not len(shard.test)]
-        if len(untested) == len(shards):
+        untrained = [client for client, shard in enumerate(shards) if not len(shard.train)]
+        if len(untrained) == len(shards):
+            raise UserError(f"no client has training samples {what}: there is nothing to learn from")
+        if untrained:
+            log.warning(
+                "client %d (%d such clients of %d) has no training samples %s: it takes no step, and is left "
+                "out of the means",
+                untrained[0],
+                len(untrained),
+                len(shards),
+                what,
+            )
+        untested = [i for i, shard in enumerate(shards) if len(shard.train) and not len(shard.test)]
+        if len(untrained) + len(untested) == len(shards):
             raise UserError(f"no client has test samples {what}: there is nothing to report")
         if untested:
             log.warning(

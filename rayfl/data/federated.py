@@ -90,7 +90,7 @@ class FederatedData:
         return np.array([len(s.part(part)) for s in self.shards], dtype=np.int64)
 
     def skew(self) -> dict[str, float]:
-        """Return figures of how uneven the training parts are.
+        """Return figures of how uneven the training parts are; means are over clients that have some.
 
         Returns:
             ``label_distance``: mean over clients of the total variation distance (0 to 1) between the
@@ -102,13 +102,14 @@ class FederatedData:
         """
         matrix = self.label_matrix("train")
         shares, pooled = _shares(matrix)
+        some = matrix.any(axis=1)
         classes, samples = (matrix > 0).sum(axis=1), matrix.sum(axis=1)
         figures = {
             "label_distance": _distance(matrix),
-            "label_entropy": float(_entropy(shares).mean()),
+            "label_entropy": float(_entropy(shares[some]).mean()),
             "pooled_label_entropy": float(_entropy(pooled)),
             "classes_min": int(classes.min()),
-            "classes_mean": float(classes.mean()),
+            "classes_mean": float(classes[some].mean()),
             "classes_max": int(classes.max()),
             "samples_min": int(samples.min()),
             "samples_median": float(np.median(samples)),
@@ -200,7 +201,7 @@ def _shares(matrix: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 
 def _distance(matrix: np.ndarray) -> float:
     """Return the mean total variation distance between the rows' distributions and the pooled one."""
-    shares, pooled = _shares(matrix)
+    shares, pooled = _shares(matrix[matrix.any(axis=1)])
     return float(0.5 * np.abs(shares - pooled).sum(axis=1).mean())
 
 

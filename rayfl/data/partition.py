@@ -124,15 +124,16 @@ class Dirichlet(Partition):
 
         Args:
             alpha: concentration, above 0; the smaller, the more uneven.
-            min_samples: least number of training samples, and of test samples, of every client; at least 1.
+            min_samples: least number of training samples, and of test samples, of every client; with 0, for
+                many clients and a small alpha, some may have none.
 
         Raises:
             UserError: if a value is out of its range.
         """
         if not (alpha > 0 and np.isfinite(alpha)):
             raise UserError(f"Dirichlet: alpha must be a number above 0, not {alpha}")
-        if min_samples < 1:
-            raise UserError(f"Dirichlet: min_samples must be at least 1, not {min_samples}")
+        if min_samples < 0:
+            raise UserError(f"Dirichlet: min_samples must be at least 0, not {min_samples}")
         self.alpha = alpha
         self.min_samples = min_samples
 
@@ -147,13 +148,13 @@ class Dirichlet(Partition):
                 f"{what} needs at least {clients * self.min_samples} training samples, and the data set has "
                 f"{sizes[TRAIN].sum()}: use fewer clients or a smaller min_samples"
             )
-        if clients > held_out:
+        if clients * min(self.min_samples, 1) > held_out:
             raise UserError(
                 f"{what}: the data set has only {held_out} validation or test samples, and every client "
-                "needs one: use fewer clients"
+                "needs one: use fewer clients, or min_samples=0"
             )
         nearest = []
-        for minimum in dict.fromkeys((self.min_samples, 1)):
+        for minimum in dict.fromkeys((self.min_samples, min(self.min_samples, 1))):
             if minimum < self.min_samples:
                 log.warning(
                     "%s: %d test samples for every client are out of reach, so 1 is enough now",
@@ -169,7 +170,7 @@ class Dirichlet(Partition):
         raise UserError(
             f"{what} was drawn {len(nearest) * REDRAWS} times without success: at best the smallest client "
             f"had {train} training and {test} test samples. Use fewer clients, a larger alpha or a smaller "
-            "min_samples"
+            "min_samples, with 0 for clients that have none"
         )
 
     def _search(
@@ -196,7 +197,7 @@ class Dirichlet(Partition):
             good = valid & (train >= self.min_samples) & (test >= minimum)
             if good.any():
                 return cuts[int(good.argmax())], nearest
-            near = valid * np.minimum(train / self.min_samples, test / minimum)
+            near = valid * np.minimum(train / max(self.min_samples, 1), test / max(minimum, 1))
             best = int(near.argmax())
             if near[best] > nearness:
                 nearest, nearness = (int(train[best]), int(test[best])), near[best]

@@ -1,4 +1,5 @@
 import json
+import logging
 import math
 from dataclasses import replace
 
@@ -157,6 +158,13 @@ class Greedy(Partition):
         return [Shard(*(pool.indices(part) for part in (TRAIN, VAL, TEST))), *[nothing] * (clients - 1)]
 
 
+class Nobody(IID):
+    """Nobody gets any training samples."""
+
+    def assign(self, pool: Pool, clients: int, rng: np.random.Generator) -> list[Shard]:
+        return [replace(shard, train=shard.train[:0]) for shard in super().assign(pool, clients, rng)]
+
+
 class Untested(IID):
     """Nobody gets any test samples."""
 
@@ -170,9 +178,9 @@ class Untested(IID):
         (Tiny(), 0, "clients must be at least 1"),
         (Tiny(), 61, "Tiny has 60 training samples, too few for 61 clients.* at most 60"),
         (
-            Synthetic(train=40, test=20, shape=(1, 1, 1), partition=Greedy()),
+            Synthetic(train=40, test=20, shape=(1, 1, 1), partition=Nobody()),
             15,
-            r"client 1 of 15 has no training samples \(it has 0 val and 0 test\).*Greedy\(\) of Synthetic",
+            r"no client has training samples .*Nobody\(\) of Synthetic",
         ),
         (
             Synthetic(train=40, test=20, shape=(1, 1, 1), partition=Untested()),
@@ -252,3 +260,15 @@ def test_settings_are_recorded_without_places():
 def test_a_pool_refuses_arrays_that_do_not_fit(change):
     with pytest.raises(ValueError, match="must"):
         Pool(**(vars(by_hand().pool) | change))
+
+
+def test_clients_without_training_samples_are_told_of_and_left_out_of_the_figures(caplog):
+    data = Synthetic(train=40, test=20, shape=(1, 1, 1), partition=Greedy(), val_fraction=0.5)
+    with caplog.at_level(logging.WARNING):
+        federated = data.federate(15, 0)
+    assert "client 1 (14 such clients of 15) has no training samples" in caplog.text
+    assert federated.counts("train").tolist() == federated.counts("val").tolist() == [20] + [0] * 14
+    alone = replace(federated, shards=federated.shards[:1])
+    for name in ("label_distance", "label_entropy", "classes_mean"):
+        assert federated.skew()[name] == alone.skew()[name]
+    assert "0 to" in federated.table().splitlines()[-1]

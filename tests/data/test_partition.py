@@ -150,6 +150,22 @@ def test_dirichlet_settles_for_one_test_sample_and_says_so(caplog):
     assert matrix(pool, shards, "test").sum(axis=1).min() >= 1
 
 
+def test_dirichlet_without_a_minimum_takes_the_first_draw(caplog):
+    """Thousands of clients with few classes each: no draw gives every one of them a sample."""
+    pool = make_pool([500] * 10, [10] * 10)
+    with pytest.raises(UserError, match="min_samples, with 0 for clients that have none"):
+        assign(Dirichlet(0.05, min_samples=1), pool, 100)
+    with caplog.at_level(logging.WARNING):
+        shards = assign(Dirichlet(0.05, min_samples=0), pool, 1000)
+    assert not caplog.text
+    for part, size in (("train", 5000), ("test", 100)):
+        counts = matrix(pool, shards, part)
+        assert counts.sum() == size
+        assert len(np.unique(np.concatenate([shard.part(part) for shard in shards]))) == size
+    held = matrix(pool, shards, "train").sum(axis=1)
+    assert 0 < (held == 0).sum() < 1000
+
+
 def test_dirichlet_with_few_clients_does_not_lower_the_minimum(caplog):
     pool = make_pool([500] * 10, [100] * 10)
     with caplog.at_level(logging.WARNING):
@@ -200,7 +216,7 @@ def test_the_error_names_the_nearest_counts():
         lambda: Dirichlet(alpha=-1.0),
         lambda: Dirichlet(alpha=float("nan")),
         lambda: Dirichlet(alpha=float("inf")),
-        lambda: Dirichlet(min_samples=0),
+        lambda: Dirichlet(min_samples=-1),
         lambda: Pathological(classes_per_client=0),
         lambda: Pathological(split="official"),
     ],

@@ -8,12 +8,14 @@ import numpy as np
 import pytest
 
 from rayfl import Inline, Ray
+from rayfl.data import Dirichlet, Synthetic
 from rayfl.engine.host import Block
 from rayfl.methods import METHODS
 from rayfl.training import Training
 from tests.conftest import bytes_of_run, small
 from tests.methods.federate import net_of
 
+LENIENT = Training(lr=0.05, batch_size=20, bn_single="eval")
 pytestmark = pytest.mark.usefixtures("ray_runtime")
 
 
@@ -43,6 +45,29 @@ def test_one_and_three_actors(tmp_path: Path, participation: float) -> None:
 def test_stacked(tmp_path: Path) -> None:
     engines = Inline(execution="stacked", stack=3), Ray(actors=2, execution="stacked", stack=3)
     same(tmp_path, *engines, method=METHODS["Ditto"](), rounds=2, protocol="fedios")
+
+
+@pytest.mark.parametrize("name", ["SCAFFOLD", "FedCO2", "DCPFL"])
+def test_clients_without_training_samples(tmp_path: Path, name: str) -> None:
+    """They take no step and have no score, and a round in which nobody has any changes nothing."""
+    data = Synthetic(train=120, test=60, partition=Dirichlet(alpha=0.05, min_samples=0))
+    federated = data.federate(100, 0)
+    empty = {i for i in range(100) if not len(federated.shards[i].train)}
+    settings = {"data": data, "clients": 100, "participation": 0.01, "rounds": 8, "training": LENIENT}
+    engines = Inline(), Ray(actors=2)
+    folder, _ = same(tmp_path, *engines, method=METHODS[name](), net=net_of(name, "lenet"), **settings)
+    records = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+    cohorts = [set(small(tmp_path, **settings).cohort(round)) for round in range(8)]
+    assert [set(record["cohort"]) for record in records] == [cohort - empty for cohort in cohorts]
+    idle = [round for round in range(1, 8) if cohorts[round] <= empty]
+    assert idle
+    for round in idle:
+        assert records[round]["evaluation"] == records[round - 1]["evaluation"]
+    for view in records[-1]["evaluation"]["after_aggregation"].values():
+        assert {i for i, correct in enumerate(view["test"]["correct"]) if correct is None} >= empty
+    summary = json.loads((folder / "summary.json").read_text())
+    untested = {i for i in range(100) if not len(federated.shards[i].test)}
+    assert summary["headline"]["left_out"] == len(empty | untested)
 
 
 def test_clients_that_move_between_actors(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
