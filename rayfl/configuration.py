@@ -8,7 +8,7 @@ import os
 import pkgutil
 import re
 from collections.abc import Iterable
-from dataclasses import is_dataclass
+from dataclasses import is_dataclass, replace
 from numbers import Integral, Real
 from pathlib import Path
 from types import NoneType, UnionType
@@ -263,6 +263,9 @@ def resumed(folder: str | Path, arguments: list[str] | None = None) -> Federatio
     except UserError as error:
         raise UserError(f"the configuration {path} cannot be used: {error}") from error
     federation = _build(made, config)
+    if federation.cell and federation.rounds != read_mapping(path, "configuration").get("rounds"):
+        others = [text for text in federation.cell.changed if not text.startswith("rounds=")]
+        federation.cell = replace(federation.cell, changed=[*others, f"rounds={federation.rounds}"])
     federation.output = str(folder)
     federation._resumes = True
     return federation

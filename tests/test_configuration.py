@@ -517,3 +517,13 @@ def test_a_dotted_name_below_something_without_options_is_refused(settings, tmp_
     option = list(settings)[1]
     with pytest.raises(UserError, match=rf"a\.yaml: {option} is an option of"):
         federation_from(["--config", str(file)])
+
+
+@pytest.mark.parametrize("changed", [["net=lenet", "rounds=1"], ["net=lenet"]])
+def test_a_cell_that_goes_on_for_more_rounds_says_so(changed: list[str], tmp_path: Path):
+    run = tmp_path / "run"
+    small(run, rounds=1, cell=Cell("t1", "FedAvg", "even", changed)).run()
+    assert resumed(run).cell == resumed(run, ["--rounds", "1"]).cell == Cell("t1", "FedAvg", "even", changed)
+    resumed(run, ["--rounds", "2", "--quiet", "true"]).run()
+    cell = yaml.safe_load((run / "config.yaml").read_text())["cell"]
+    assert cell == {"table": "t1", "row": "FedAvg", "column": "even", "changed": ["net=lenet", "rounds=2"]}
