@@ -115,30 +115,24 @@ class Data(ABC):
         """Tell of clients that cannot train or cannot be tested; refuse where that is all of them."""
         option = ", ".join(f"{k}={v}" for k, v in self.partition.settings().items() if k != "name")
         what = f"with the partition {type(self.partition).__name__}({option}) of {type(self).__name__}"
-        untrained = [client for client, shard in enumerate(shards) if not len(shard.train)]
+        untrained = [i for i, shard in enumerate(shards) if not len(shard.train)]
+        untested = [i for i, shard in enumerate(shards) if len(shard.train) and not len(shard.test)]
         if len(untrained) == len(shards):
             raise UserError(f"no client has training samples {what}: there is nothing to learn from")
-        if untrained:
-            log.warning(
-                "client %d (%d such clients of %d) has no training samples %s: it takes no step, and is left "
-                "out of the means",
-                untrained[0],
-                len(untrained),
-                len(shards),
-                what,
-            )
-        untested = [i for i, shard in enumerate(shards) if len(shard.train) and not len(shard.test)]
         if len(untrained) + len(untested) == len(shards):
             raise UserError(f"no client has test samples {what}: there is nothing to report")
-        if untested:
-            log.warning(
-                "client %d (%d such clients of %d) has no test samples %s: it trains, and is left out of the "
-                "means",
-                untested[0],
-                len(untested),
-                len(shards),
-                what,
-            )
+        for found, part, does in ((untrained, "training", "takes no step"), (untested, "test", "trains")):
+            if found:
+                log.warning(
+                    "client %d (%d such clients of %d) has no %s samples %s: it %s, and is left out of the "
+                    "means",
+                    found[0],
+                    len(found),
+                    len(shards),
+                    part,
+                    what,
+                    does,
+                )
 
 
 def _carve(pool: Pool, shard: Shard, fraction: float, rng: np.random.Generator) -> Shard:

@@ -101,12 +101,12 @@ class FederatedData:
             with subclasses also ``subclass_distance``: the first figure for subclasses in place of labels.
         """
         matrix = self.label_matrix("train")
-        shares, pooled = _shares(matrix)
         some = matrix.any(axis=1)
+        shares, pooled = _shares(matrix[some])
         classes, samples = (matrix > 0).sum(axis=1), matrix.sum(axis=1)
         figures = {
-            "label_distance": _distance(matrix),
-            "label_entropy": float(_entropy(shares[some]).mean()),
+            "label_distance": _distance(matrix[some]),
+            "label_entropy": float(_entropy(shares).mean()),
             "pooled_label_entropy": float(_entropy(pooled)),
             "classes_min": int(classes.min()),
             "classes_mean": float(classes[some].mean()),
@@ -116,7 +116,7 @@ class FederatedData:
             "samples_max": int(samples.max()),
         }
         if self.pool.subclasses is not None:
-            figures["subclass_distance"] = _distance(self.subclass_matrix("train"))
+            figures["subclass_distance"] = _distance(self.subclass_matrix("train")[some])
         return figures
 
     def describe(self) -> dict[str, Any]:
@@ -201,7 +201,7 @@ def _shares(matrix: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 
 def _distance(matrix: np.ndarray) -> float:
     """Return the mean total variation distance between the rows' distributions and the pooled one."""
-    shares, pooled = _shares(matrix[matrix.any(axis=1)])
+    shares, pooled = _shares(matrix)
     return float(0.5 * np.abs(shares - pooled).sum(axis=1).mean())
 
 
