@@ -22,7 +22,12 @@ def ray_runtime() -> Iterator[str]:
     """The one Ray runtime of a process that runs tests, with logical CPUs and GPUs; its address."""
     ray = pytest.importorskip("ray")
     context = ray.init(
-        address="local", num_cpus=4, num_gpus=2, include_dashboard=False, logging_level="ERROR"
+        address="local",
+        num_cpus=4,
+        num_gpus=2,
+        include_dashboard=False,
+        logging_level="ERROR",
+        log_to_driver=False,  # a raylet's warning of a full disk is not what a test has written
     )
     yield context.address_info["address"]
     ray.shutdown()
