@@ -39,6 +39,10 @@ OFFERED: dict[str, Reduction] = {"state": Mean("uniform")}
 """How what clients offer to newcomers is combined."""
 Scores = dict[str, dict[str, Score]]
 """Part of the data (val, test) -> view -> score."""
+TOGETHER = 32
+"""Clients that a loop takes at a time at most."""
+TOGETHER_BYTES = 8 * 2**20
+"""Bytes of their weights that a loop keeps at a time, unless those of one client are more."""
 MAPPED = 32 * 2**20
 """Bytes above which glibc gives a block back to the system as soon as it is freed."""
 
@@ -198,15 +202,30 @@ class Host:
             drop: whether an exception in a client's training is reported as a bad update, and not raised.
         """
         down = _on(down, self.device)
-        fold, report = Fold(self.method.uploads), Report()
-        for block in blocks:
+        fold, report = Fold(self.method.uploads, blocks), Report()
+        block_of = {i: block for block in blocks for i in block}
+        report.seconds = dict.fromkeys(blocks, 0.0)
+        for group in self._groups(blocks):
             began = time.perf_counter()
-            ids = [i for i in block if len(self.data.shards[i].train)]
-            for group in [ids] if self.plan.execution == "stacked" else [[i] for i in ids]:
-                self._train_group(round, down, each, group, score_parts, fold, report, drop)
-            fold.end_block()
-            report.seconds[block] = time.perf_counter() - began
-        return fold.parts, report
+            self._train_group(round, down, each, group, score_parts, fold, report, drop)
+            pace = (time.perf_counter() - began) / sum(len(self._train[i]) for i in group)
+            for i in group:
+                report.seconds[block_of[i]] += pace * len(self._train[i])
+        return fold.end(), report
+
+    def _groups(self, blocks: Sequence[Block]) -> list[list[int]]:
+        """Return the clients with samples, as they are trained together: a stack, or some in a loop.
+
+        That loops take several at a time changes nothing but the time it takes: starting one update after
+        another, and folding one after another, finds its code and data in the processor's caches.
+        """
+        trained = [[i for i in block if len(self._train[i])] for block in blocks]
+        if self.plan.execution == "stacked":
+            return [ids for ids in trained if ids]
+        largest = max(initial.nbytes for initial in self._initials)
+        size = 1 if self.plan.client_timeout else max(1, min(TOGETHER, TOGETHER_BYTES // largest))
+        ids = [i for block in trained for i in block]
+        return [ids[k : k + size] for k in range(0, len(ids), size)]
 
     def _train_group(
         self,
@@ -233,13 +252,14 @@ class Host:
         except UserError:
             raise
         except Exception as error:
-            if not drop and not isinstance(error, TimeUp):
-                error.add_note(f"raised while client {', '.join(map(str, ids))} trained in round {round}")
-                raise
-            if len(ids) > 1:  # one by one, to find out whose fault it is
-                for i in ids:
+            drops = drop or isinstance(error, TimeUp)
+            if len(ids) > 1 and (drops or self.plan.execution == "loop"):
+                for i in ids:  # one by one, to find out whose fault it is
                     self._train_group(round, down, each, [i], score_parts, fold, report, drop)
                 return
+            if not drops:
+                error.add_note(f"raised while client {', '.join(map(str, ids))} trained in round {round}")
+                raise
             report.add(ids[0], None, 0, {}, {})
             report.bad[ids[0]] = _failure_text(error, limit)
             return
@@ -313,13 +333,12 @@ class Host:
 
     def offer(self, ids: Iterable[int]) -> dict[str, Folded]:
         """Fold what those of the clients that have a state here offer to newcomers."""
-        fold = Fold(OFFERED)
+        fold = Fold(OFFERED)  # each client by itself: it must not matter who is hosted together
         for i in sorted(set(ids) & self.states.keys()):
             offer = self.method.offer(self.states[i])
             if offer:
                 fold.add(i, fold.prepare({"state": offer}, 1)[1], 1)
-                fold.end_block()  # each by itself, so that it does not matter who is hosted together
-        return fold.parts
+        return fold.end()
 
     def unseen(
         self,

@@ -10,6 +10,7 @@ from __future__ import annotations
 import types
 import warnings
 from collections.abc import Callable, Coroutine, Iterator, Sequence
+from contextlib import closing
 from functools import partial
 from typing import Any
 
@@ -28,28 +29,49 @@ Observer = Callable[[int, Fitted], None]
 """Told of every finished fit: the position of the client among the coroutines, and the result."""
 
 
+class _UnderWay:
+    """Clients' updates, and how far they are: at which request each waits, or what it has returned."""
+
+    def __init__(self, updates: Sequence[LocalUpdate]) -> None:
+        self.updates = updates
+        self.results: list[Any] = [None] * len(updates)
+        self.waiting: dict[int, Request] = {}
+
+    def start(self) -> None:
+        """Let all come to their first request."""
+        for k in range(len(self.updates)):
+            self.advance(k, None)
+
+    def advance(self, k: int, answer: Any) -> None:
+        """Let a coroutine go on with the answer to its request, to its next request or its end."""
+        try:
+            self.waiting[k] = self.updates[k].send(answer)
+        except StopIteration as end:
+            self.waiting.pop(k, None)
+            self.results[k] = end.value
+
+    def close(self) -> None:
+        """Give up those that have not come to their end."""
+        for update in self.updates:
+            update.close()
+
+
 def run_loop(updates: Sequence[LocalUpdate], observe: Observer) -> list[Any]:
-    """Drive the coroutines one after another; return what each returns.
+    """Start all coroutines, then drive one after another to its end; return what each returns.
 
     Args:
         updates: what ``Method.local_update`` returned for each client.
         observe: told of every finished fit.
     """
-    return [_drive(update, partial(observe, k)) for k, update in enumerate(updates)]
-
-
-def _drive(update: LocalUpdate, observe: Callable[[Fitted], None]) -> Any:
-    answer: Any = None
-    try:
-        while True:
-            request = update.send(answer)
-            answer = total_loop(request) if request.total else fit_loop(request)
-            if not request.total:
-                observe(answer)
-    except StopIteration as end:
-        return end.value
-    finally:
-        update.close()
+    with closing(_UnderWay(updates)) as under_way:
+        under_way.start()
+        for k in range(len(updates)):
+            while (request := under_way.waiting.get(k)) is not None:
+                answer = total_loop(request) if request.total else fit_loop(request)
+                if not request.total:
+                    observe(k, answer)
+                under_way.advance(k, answer)
+    return under_way.results
 
 
 def run_stacked(updates: Sequence[LocalUpdate], observe: Observer) -> list[Any]:
@@ -58,31 +80,17 @@ def run_stacked(updates: Sequence[LocalUpdate], observe: Observer) -> list[Any]:
     Clients may be in different phases; a group holds those whose requests differ in nothing but per-client
     values handed over as ``start``, ``extra`` and data.
     """
-    results: list[Any] = [None] * len(updates)
-    waiting: dict[int, Request] = {}
-
-    def advance(k: int, answer: Any) -> None:
-        try:
-            waiting[k] = updates[k].send(answer)
-        except StopIteration as end:
-            waiting.pop(k, None)
-            results[k] = end.value
-
-    try:
-        for k in range(len(updates)):
-            advance(k, None)
-        while waiting:
+    with closing(_UnderWay(updates)) as under_way:
+        under_way.start()
+        while waiting := under_way.waiting:
             group = _next_group(waiting, updates)
             requests = [waiting[k] for k in group]
             answers = total_stacked(requests) if requests[0].total else fit_stacked(requests)
             for k, answer in zip(group, answers, strict=True):
                 if isinstance(answer, Fitted):
                     observe(k, answer)
-                advance(k, answer)
-    finally:
-        for update in updates:
-            update.close()
-    return results
+                under_way.advance(k, answer)
+    return under_way.results
 
 
 def _next_group(waiting: dict[int, Request], updates: Sequence[LocalUpdate]) -> list[int]:

@@ -14,7 +14,7 @@ and 2^-47, numbers whose magnitudes add up to at most 2^43 are summed with an er
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -166,12 +166,15 @@ class Fold:
 
     Args:
         reductions: upload key -> how it is combined.
+        blocks: client numbers; clients of none of them are a block each.
     """
 
-    def __init__(self, reductions: Mapping[str, Reduction]) -> None:
+    def __init__(self, reductions: Mapping[str, Reduction], blocks: Iterable[Sequence[int]] = ()) -> None:
         self._reductions = dict(reductions)
-        self.parts: dict[str, Folded] = {}
-        self._block: dict[str, tuple[Tensor, int]] = {}  # the weighted sum, and how large it may be
+        self._first = {i: block[0] for block in blocks for i in block}
+        self._parts: dict[str, Folded] = {}
+        self._open: int | None = None  # the first client of the block that is being folded
+        self._sums: dict[str, tuple[Tensor, int]] = {}  # its weighted sums, and how large each may be
 
     def prepare(self, upload: Mapping[str, Any], samples: int) -> tuple[str | None, Prepared]:
         """Flatten an upload and say what is wrong with it.
@@ -200,10 +203,14 @@ class Fold:
         return None, prepared
 
     def add(self, client: int, upload: Prepared, samples: int) -> None:
-        """Fold a prepared upload into the current block."""
+        """Fold a prepared upload; the clients of a block come one after another."""
+        block = self._first.get(client, client)
+        if block != self._open:
+            self._end_block()
+            self._open = block
         for key, (payload, vector, template, norm) in upload.items():
             reduction = self._reductions[key]
-            part = self.parts.setdefault(key, Folded())
+            part = self._parts.setdefault(key, Folded())
             if isinstance(reduction, Gather):
                 part.each[client] = pytree.tree_map(_to_cpu, payload)
                 continue
@@ -213,21 +220,25 @@ class Fold:
             weight = _weight(reduction, samples)
             part.weight += weight
             reach = math.ceil(norm * weight)
-            if key in self._block:
-                total, before = self._block[key]
+            if key in self._sums:
+                total, before = self._sums[key]
                 for piece, term in _pieces(total, vector):
                     piece.add_(term, alpha=weight)
-                self._block[key] = total, before + reach
+                self._sums[key] = total, before + reach
             else:
-                self._block[key] = vector.to(torch.float64, copy=True).mul_(weight), reach
+                self._sums[key] = vector.to(torch.float64, copy=True).mul_(weight), reach
 
-    def end_block(self) -> None:
-        """Fold the block's sums exactly, and begin the next block."""
-        for key, (vector, reach) in self._block.items():
-            total = self.parts[key].total
+    def end(self) -> dict[str, Folded]:
+        """Return what has been folded, by upload key."""
+        self._end_block()
+        return self._parts
+
+    def _end_block(self) -> None:
+        for key, (vector, reach) in self._sums.items():
+            total = self._parts[key].total
             assert total is not None
             total.add(vector.cpu(), reach)
-        self._block = {}
+        self._sums = {}
 
 
 def finish(reductions: Mapping[str, Reduction], parts: list[dict[str, Folded]]) -> dict[str, Any]:

@@ -120,6 +120,20 @@ def test_the_order_of_blocks_changes_no_bit() -> None:
     assert same_bits(one[0].states[5], other[0].states[5])
 
 
+@pytest.mark.parametrize("spoil", ["", "loss", "idle"])
+def test_how_many_clients_a_loop_takes_at_a_time_changes_no_bit(
+    monkeypatch: pytest.MonkeyPatch, spoil: str
+) -> None:
+    expected = train(plan(spoil), WHOLE, score_parts=("test",))
+    assert min(expected[2].seconds.values()) > 0
+    for at_a_time in (1, 2, 4):  # with 2 and 4, some belong to two blocks
+        monkeypatch.setattr("rayfl.engine.host.TOGETHER", at_a_time)
+        found = train(plan(spoil), WHOLE, score_parts=("test",))
+        assert same_bits(found[1], expected[1])
+        assert same_bits(found[0].states, expected[0].states)
+        assert replace(found[2], seconds={}) == replace(expected[2], seconds={})
+
+
 @pytest.mark.parametrize("execution", ["loop", "stacked"])
 @pytest.mark.parametrize(
     ("spoil", "says"),

@@ -18,7 +18,7 @@ ERROR = 2.0**-48  # promised, per term
 
 def folded(reductions, uploads, blocks, processes=1):
     """Fold uploads (client -> upload, samples) in blocks that are dealt to processes; return the parts."""
-    folds = [Fold(reductions) for _ in range(processes)]
+    folds = [Fold(reductions, blocks[k::processes]) for k in range(processes)]
     for k, block in enumerate(blocks):
         fold = folds[k % processes]
         for client in block:
@@ -26,8 +26,7 @@ def folded(reductions, uploads, blocks, processes=1):
             problem, prepared = fold.prepare(upload, samples)
             assert problem is None
             fold.add(client, prepared, samples)
-        fold.end_block()
-    return [fold.parts for fold in folds]
+    return [fold.end() for fold in folds]
 
 
 def combine(reductions, uploads):
@@ -252,7 +251,7 @@ def test_a_key_that_only_some_upload():
 
 def test_nobody_took_part():
     assert finish({"x": Mean(), "y": Sum(), "z": Gather()}, []) == {}
-    assert finish({"x": Mean()}, [Fold({"x": Mean()}).parts]) == {}
+    assert finish({"x": Mean()}, [Fold({"x": Mean()}).end()]) == {}
 
 
 def test_an_empty_payload():
