@@ -202,8 +202,8 @@ class Host:
             drop: whether an exception in a client's training is reported as a bad update, and not raised.
         """
         down = _on(down, self.device)
-        fold, report = Fold(self.method.uploads, blocks), Report()
         block_of = {i: block for block in blocks for i in block}
+        fold, report = Fold(self.method.uploads, block_of), Report()
         report.seconds = dict.fromkeys(blocks, 0.0)
         for group in self._groups(blocks):
             began = time.perf_counter()

@@ -14,7 +14,7 @@ and 2^-47, numbers whose magnitudes add up to at most 2^43 are summed with an er
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -166,14 +166,16 @@ class Fold:
 
     Args:
         reductions: upload key -> how it is combined.
-        blocks: client numbers; clients of none of them are a block each.
+        block_of: client -> its block; clients that are not in it are a block each.
     """
 
-    def __init__(self, reductions: Mapping[str, Reduction], blocks: Iterable[Sequence[int]] = ()) -> None:
+    def __init__(
+        self, reductions: Mapping[str, Reduction], block_of: Mapping[int, tuple[int, ...]] | None = None
+    ) -> None:
         self._reductions = dict(reductions)
-        self._first = {i: block[0] for block in blocks for i in block}
+        self._block_of = block_of or {}
         self._parts: dict[str, Folded] = {}
-        self._open: int | None = None  # the first client of the block that is being folded
+        self._open: tuple[int, ...] = ()  # the block that is being folded
         self._sums: dict[str, tuple[Tensor, int]] = {}  # its weighted sums, and how large each may be
 
     def prepare(self, upload: Mapping[str, Any], samples: int) -> tuple[str | None, Prepared]:
@@ -204,7 +206,7 @@ class Fold:
 
     def add(self, client: int, upload: Prepared, samples: int) -> None:
         """Fold a prepared upload; the clients of a block come one after another."""
-        block = self._first.get(client, client)
+        block = self._block_of.get(client, (client,))
         if block != self._open:
             self._end_block()
             self._open = block

@@ -18,7 +18,7 @@ ERROR = 2.0**-48  # promised, per term
 
 def folded(reductions, uploads, blocks, processes=1):
     """Fold uploads (client -> upload, samples) in blocks that are dealt to processes; return the parts."""
-    folds = [Fold(reductions, blocks[k::processes]) for k in range(processes)]
+    folds = [Fold(reductions, {i: tuple(b) for b in blocks for i in b}) for _ in range(processes)]
     for k, block in enumerate(blocks):
         fold = folds[k % processes]
         for client in block:
