@@ -1,125 +1,26 @@
-"""Configurations: from objects to YAML and back, by one command-line parser."""
+"""Configurations: from command lines and YAML files to federations, by one parser."""
 
 from __future__ import annotations
 
 import difflib
 import inspect
-import os
 import pkgutil
 import re
-from collections.abc import Iterable
 from dataclasses import is_dataclass, replace
-from numbers import Integral, Real
 from pathlib import Path
-from types import NoneType, UnionType
-from typing import TYPE_CHECKING, Any, Literal, Union, get_args, get_origin
+from typing import Any
 
-import numpy as np
 import yaml
 from jsonargparse import ActionConfigFile, ArgumentError, ArgumentParser, Namespace, set_parsing_settings
 
 from rayfl.errors import UserError
 from rayfl.experiments import expand
 from rayfl.experiments.table_file import read_mapping
-
-if TYPE_CHECKING:
-    from rayfl.federation import Federation
+from rayfl.federation import Federation
+from rayfl.record.description import arguments_of, fits
 
 RESUMABLE = ("rounds", "engine", "checkpoint_every", "quiet", "tensorboard")
 """What may change when a run is resumed; anything else would make it another run."""
-
-
-def dump(federation: Federation) -> str:
-    """Return a federation's complete configuration as YAML, which ``rayfl.run --config`` takes.
-
-    Raises:
-        UserError: a value is of another type than its argument, or a class does not keep its arguments.
-    """
-    described = _plain(federation, "")["init_args"]
-    del described["output"]
-    return yaml.safe_dump(described, sort_keys=False)
-
-
-def _plain(value: Any, where: str) -> Any:
-    """Return a value, and an object with the arguments it was made of, as YAML can hold it."""
-    if isinstance(value, np.generic):
-        value = value.item()
-    if isinstance(value, os.PathLike):
-        return os.fspath(value)
-    if value is None or isinstance(value, str | bool | int | float):
-        return value
-    if isinstance(value, list | tuple):
-        return [_plain(v, where) for v in value]
-    if isinstance(value, dict):
-        return {k: _plain(v, where) for k, v in value.items()}
-    cls = type(value)
-    if cls.__module__ == "builtins":
-        raise UserError(f"{where} is {value!r}, which no configuration can hold: use numbers, texts or lists")
-    arguments = {}
-    for name, kind in _arguments(cls).items():
-        if not hasattr(value, name):
-            raise UserError(
-                f"{cls.__name__} does not keep its argument {name!r}: write self.{name} = {name} in its "
-                "__init__, so that the run's configuration can be recorded"
-            )
-        argument, path = getattr(value, name), f"{where}.{name}" if where else name
-        if not _fits(argument, kind):
-            raise UserError(f"{path} is {argument!r}: it must be {_expected(kind)}")
-        arguments[name] = _plain(argument, path)
-    if is_dataclass(value):
-        return arguments
-    described: dict[str, Any] = {"class_path": f"{cls.__module__}.{cls.__qualname__}"}
-    return described | ({"init_args": arguments} if arguments else {})
-
-
-def _arguments(cls: type) -> dict[str, Any]:
-    """Return the arguments of a class and their types, as far as they can be told."""
-    try:
-        parameters = inspect.signature(cls, eval_str=True).parameters
-    except NameError:  # a name that only type checkers import
-        parameters = inspect.signature(cls).parameters
-    several = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)  # of the type each
-    return {name: Any if p.kind in several else p.annotation for name, p in parameters.items()}
-
-
-_NUMBERS: dict[Any, tuple[type, str]] = {
-    int: (Integral, "a whole number"),
-    float: (Real, "a number"),
-    bool: (bool, "True or False"),
-}
-
-
-def _fits(value: Any, kind: Any) -> bool:
-    """Say whether a value is of a type; what containers hold is not looked at."""
-    origin = get_origin(kind)
-    if origin in (Union, UnionType):
-        return any(_fits(value, each) for each in get_args(kind))
-    if origin is Literal:
-        return value in get_args(kind)
-    if kind in _NUMBERS:
-        return isinstance(value, _NUMBERS[kind][0])
-    if kind is str:
-        return isinstance(value, str | os.PathLike)
-    if origin is not None:
-        return isinstance(value, Iterable) or not issubclass(origin, Iterable)
-    try:
-        return not isinstance(kind, type) or kind is inspect.Parameter.empty or isinstance(value, kind)
-    except TypeError:  # a type that instances cannot be told by
-        return True
-
-
-def _expected(kind: Any) -> str:
-    """Say what a value should be."""
-    if get_origin(kind) in (Union, UnionType):
-        return " or ".join(_expected(each) for each in get_args(kind))
-    if get_origin(kind) is Literal:
-        return " or ".join(map(repr, get_args(kind)))
-    if kind in _NUMBERS:
-        return _NUMBERS[kind][1]
-    if kind in (str, NoneType):
-        return "a text" if kind is str else "None"
-    origin = get_origin(kind)
-    return f"a {origin.__name__}" if origin else f"an object of class {kind.__name__}"
 
 
 class _ConfigFile(ActionConfigFile):
@@ -182,8 +83,6 @@ def parser(blank: bool = False) -> ArgumentParser:
     Args:
         blank: whether files of ``--config`` may be without any settings; that of a run has all of them.
     """
-    from rayfl.federation import Federation
-
     set_parsing_settings(import_path_denylist=[])  # from here on jsonargparse's own list is enforced
     made = ArgumentParser(
         prog="python -m rayfl.run",
@@ -272,8 +171,6 @@ def resumed(folder: str | Path, arguments: list[str] | None = None) -> Federatio
 
 
 def _build(made: ArgumentParser, config: Namespace) -> Federation:
-    from rayfl.federation import Federation
-
     try:
         built = made.instantiate(config)
     except UserError:
@@ -287,8 +184,6 @@ def _build(made: ArgumentParser, config: Namespace) -> Federation:
 
 
 def _parse(made: ArgumentParser, arguments: list[str], defaults: bool = True) -> Namespace:
-    from rayfl.federation import Federation
-
     try:
         config = made.parse_args(arguments, defaults=defaults)
     except OSError as error:
@@ -304,11 +199,11 @@ def _parse(made: ArgumentParser, arguments: list[str], defaults: bool = True) ->
 
 def _check_null(cls: type, config: Namespace, above: str) -> None:
     """Refuse ``null`` where it is of no use; the parser lets it pass in classes and in files."""
-    for name, kind in _arguments(cls).items():
+    for name, kind in arguments_of(cls).items():
         if name not in config:
             continue
         value, where = config[name], f"{above}{name}"
-        if value is None and not _fits(None, kind):
+        if value is None and not fits(None, kind):
             raise UserError(f"{where} is null: it needs a value; leave it out for its default")
         if isinstance(value, Namespace) and "class_path" in value:
             inner = pkgutil.resolve_name(value["class_path"])

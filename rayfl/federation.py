@@ -19,7 +19,6 @@ from typing import Any, Literal
 
 import torch
 
-from rayfl.configuration import dump
 from rayfl.data import Data, EmbeddedDigits, FederatedData
 from rayfl.engine.base import Engine, Lost, Session
 from rayfl.engine.host import Plan, Report, Scores, bind
@@ -29,6 +28,7 @@ from rayfl.methods import FedBN, Method
 from rayfl.randomness import generator
 from rayfl.record.cell import Cell
 from rayfl.record.checkpoint import Checkpoints, Manifest
+from rayfl.record.description import dump
 from rayfl.record.folder import RunFolder, check_partition, check_unused, held
 from rayfl.record.history import METRICS, SUMMARY, read_lines
 from rayfl.record.metrics import Patience, Validation, round_figures

@@ -12,13 +12,14 @@ import jsonargparse
 import yaml
 from rich.console import Console
 
-from rayfl.configuration import dump, federation_from
+from rayfl.configuration import federation_from
 from rayfl.errors import UserError, exit_code
 from rayfl.experiments.cells import Crew, Job, automatic_jobs
 from rayfl.experiments.progress import TableProgress
 from rayfl.experiments.table_file import Table, changes_of, layered, of_data, options, slug, unavailable
 from rayfl.federation import Federation
 from rayfl.record.compare import decides, flat_config
+from rayfl.record.description import dump
 from rayfl.record.history import CONFIG
 from rayfl.record.printed import compare, footnotes, grid, printed_table, write_tables
 from rayfl.record.result import read_config

@@ -13,10 +13,11 @@ import yaml
 
 import rayfl.data
 from rayfl import Federation, Inline, Ray, Training, UserError
-from rayfl.configuration import dump, federation_from, parser, resumed
+from rayfl.configuration import federation_from, parser, resumed
 from rayfl.data import CIFAR10, Data, Dirichlet, Partition, Synthetic
 from rayfl.methods import METHODS, FedAvg, FedCO2
 from rayfl.record.cell import Cell
+from rayfl.record.description import dump
 from rayfl.run import main
 from tests.conftest import small
 

@@ -164,7 +164,7 @@ def test_two_actors_on_one_gpu(tmp_path: Path) -> None:
 
 def command(federation: Any, folder: Path, output: Path, options: list[str]) -> None:
     """Run a federation's configuration from the command line, in float64."""
-    from rayfl.configuration import dump
+    from rayfl.record.description import dump
 
     (folder / "config.yaml").write_text(dump(federation))
     given = ["--config", str(folder / "config.yaml"), "--output", str(output), *options]

@@ -1,6 +1,7 @@
 """Imports point down only, Ray stays in its place, and nobody draws from a global generator."""
 
 import ast
+import graphlib
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -57,6 +58,10 @@ def name_of(path: Path) -> str:
     return path.relative_to(ROOT).as_posix()
 
 
+def module_of(path: Path) -> str:
+    return ".".join(["rayfl", *path.relative_to(ROOT).with_suffix("").parts]).removesuffix(".__init__")
+
+
 def test_every_module_has_its_layer():
     found = {p.relative_to(ROOT).parts[0].removesuffix(".py") for p in FILES} - {"__init__"}
     assert found == set(RANK)
@@ -71,6 +76,12 @@ def test_imports_point_down(path):
             where = f"{name_of(path)}:{line} imports {module}"
             assert RANK[theirs] <= RANK[mine], where
             assert tuple(sorted((mine, theirs))) not in APART, where
+
+
+def test_no_module_imports_itself_by_way_of_others():
+    known = {module_of(path) for path in FILES} - {"rayfl"}  # which imports on first use
+    graph = {module_of(path): {module for _, module in imports(path)} & known for path in FILES}
+    graphlib.TopologicalSorter(graph).prepare()  # raises CycleError, which names the modules
 
 
 @pytest.mark.parametrize("path", FILES, ids=name_of)

@@ -9,7 +9,8 @@ import pytest
 import yaml
 
 from rayfl import Federation, Inline
-from rayfl.configuration import dump, federation_from
+from rayfl.configuration import federation_from
+from rayfl.record.description import dump
 from rayfl.record.result import Result
 from rayfl.run import main
 

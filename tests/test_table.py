@@ -8,10 +8,11 @@ import pytest
 import yaml
 
 from rayfl import Federation, table
-from rayfl.configuration import dump, federation_from
+from rayfl.configuration import federation_from
 from rayfl.experiments import Table
 from rayfl.experiments.cells import Crew, Job, Outcome
 from rayfl.experiments.table_file import options
+from rayfl.record.description import dump
 from rayfl.run import main as run_main
 from tests.experiments.tables import TINY, write
 

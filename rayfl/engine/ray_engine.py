@@ -118,13 +118,13 @@ class Ray(Engine):
     def preparing(self) -> Iterator[None]:
         """Start or join the cluster while the data are loaded: it takes seconds, and hardly the processor."""
         try:
-            from rayfl.engine import ray_session
+            from rayfl.engine.ray_session import Cluster
         except ImportError as error:
             raise UserError(
                 f"the Ray engine needs Ray, which cannot be imported ({error}): install it with "
                 "`pip install 'ray[default,tune]'`, or use --engine Inline"
             ) from error
-        self._cluster = ray_session.Cluster(self)
+        self._cluster = Cluster(self)
         try:
             yield
         except BaseException:

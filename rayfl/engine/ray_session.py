@@ -14,7 +14,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import ray
@@ -36,10 +36,12 @@ from rayfl.engine.actors import ClientActor, ServerActor
 from rayfl.engine.base import Facts, Lost, Session, clients_of
 from rayfl.engine.host import Block, Plan, Report, Scores
 from rayfl.engine.placement import Request, place, request
-from rayfl.engine.ray_engine import Ray
 from rayfl.errors import UserError
 from rayfl.methods import Cohort, Method
 from rayfl.record.checkpoint import Manifest
+
+if TYPE_CHECKING:
+    from rayfl.engine.ray_engine import Ray
 
 WAIT = 15.0
 """Seconds after which resources that the cluster has, but does not hand out, count as taken."""

@@ -17,7 +17,7 @@ from typing import Any, Literal, get_args
 import numpy as np
 import yaml
 
-from rayfl.configuration import dump, federation_from
+from rayfl.configuration import federation_from
 from rayfl.errors import UserError
 from rayfl.experiments import Table
 from rayfl.experiments.table_file import Settings, is_table, layered, options, read_mapping, rooted, slug
@@ -25,6 +25,7 @@ from rayfl.federation import Federation
 from rayfl.randomness import numpy_generator
 from rayfl.record.cell import Cell
 from rayfl.record.compare import flat_config
+from rayfl.record.description import dump
 
 Kind = Literal["grid", "choice", "uniform", "loguniform", "randint"]
 Metric = Literal["accuracy", "worst_decile", "loss"]

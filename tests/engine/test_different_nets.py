@@ -8,9 +8,10 @@ import torch
 
 import rayfl.training.local
 from rayfl import Inline, Ray, Training, UserError, resumed
-from rayfl.configuration import dump, federation_from
+from rayfl.configuration import federation_from
 from rayfl.data import IID, Synthetic
 from rayfl.methods import DCPFL, METHODS, FedAvg, FedProto, Local
+from rayfl.record.description import dump
 from tests.conftest import bytes_of_run, small
 from tests.methods.federate import assert_same, federate, ragged, start
 

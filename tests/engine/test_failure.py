@@ -21,7 +21,6 @@ from typing import Any
 import pytest
 
 from rayfl import Inline, Ray, UserError, resumed
-from rayfl.configuration import dump
 from rayfl.data import FederatedData
 from rayfl.engine import BadUpdate
 from rayfl.engine.base import Lost, Session
@@ -29,6 +28,7 @@ from rayfl.engine.host import Host, Plan
 from rayfl.engine.inline import InlineSession, _own
 from rayfl.engine.server import Server
 from rayfl.methods import Cohort, Ditto, FedAvg
+from rayfl.record.description import dump
 from rayfl.record.result import Result
 from rayfl.training import Client, State
 from tests.conftest import bytes_of_run, small

@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from rayfl import Inline, Training, UserError, resumed
-from rayfl.configuration import dump
 from rayfl.methods import METHODS
+from rayfl.record.description import dump
 from tests.conftest import bytes_of_run, rounds_of, small, wait_until
 from tests.methods.federate import net_of
 

@@ -7,8 +7,9 @@ import numpy as np
 import pytest
 import yaml
 
-from rayfl.configuration import dump, federation_from
+from rayfl.configuration import federation_from
 from rayfl.experiments.table_file import options
+from rayfl.record.description import dump
 from rayfl.tune.command import main
 from rayfl.tune.space import Dimension, Scheduler, Space
 from tests.tune.made_up import ROOT, SPACES, write
