@@ -116,7 +116,7 @@ class Ray(Engine):
 
     @contextmanager
     def preparing(self) -> Iterator[None]:
-        """Start or join the cluster while the data are loaded: it takes seconds, and hardly the processor."""
+        """Start or join the cluster while the data are loaded: it takes seconds, in other processes."""
         try:
             from rayfl.engine.ray_session import Cluster
         except ImportError as error:
