@@ -1,8 +1,10 @@
-"""How much memory is free."""
+"""How much memory is free, and what the search for garbage need not look at."""
 
 from __future__ import annotations
 
 import contextlib
+import gc
+from collections.abc import Iterator
 from pathlib import Path
 
 from rayfl.errors import UserError
@@ -39,6 +41,25 @@ def check_memory(size: float, what: str, remedy: str) -> None:
         raise UserError(
             f"{what} need {size / 1e9:,.1f} GB of memory, and {free / 1e9:,.1f} are free: {remedy}"
         )
+
+
+@contextlib.contextmanager
+def uncollected() -> Iterator[None]:
+    """Import what stays without a search for garbage in it, and without one soon after.
+
+    PyTorch alone makes some 190,000 objects, and the searches take a process a third of a second. A program
+    that steers the collector itself is left alone.
+    """
+    if not gc.isenabled() or gc.get_freeze_count():
+        yield
+        return
+    gc.disable()
+    try:
+        yield
+    finally:
+        gc.freeze()
+        gc.unfreeze()  # the two together move everything to the oldest generation, unread
+        gc.enable()
 
 
 def _figures(path: Path) -> dict[str, int]:

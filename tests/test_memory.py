@@ -1,11 +1,16 @@
-"""Free memory: the machine's, or less where a container has a limit of its own."""
+"""Free memory: the machine's, or less where a container has a limit; and when garbage is searched for."""
 
+import gc
+import subprocess
+import sys
+import weakref
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from rayfl import UserError, memory
-from rayfl.memory import available_memory, check_memory
+from rayfl.memory import available_memory, check_memory, uncollected
 
 
 def test_the_limit_of_a_container(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -26,3 +31,69 @@ def test_what_does_not_fit_is_refused_with_both_sizes(monkeypatch: pytest.Monkey
     check_memory(2.5e9, "images", "use fewer")
     with pytest.raises(UserError, match=r"^images need 3,000\.0 GB of memory, and 2\.5 are free: use fewer$"):
         check_memory(3e12, "images", "use fewer")
+
+
+@pytest.fixture
+def collector() -> Iterator[None]:
+    """Give the collector back as it was."""
+    enabled, thresholds = gc.isenabled(), gc.get_threshold()
+    yield
+    gc.set_threshold(*thresholds)
+    (gc.enable if enabled else gc.disable)()
+
+
+class Knot:
+    """Garbage that only the collector finds."""
+
+    def __init__(self) -> None:
+        self.itself = self
+
+
+@pytest.mark.usefixtures("collector")
+def test_what_is_made_uncollected_is_of_the_oldest_generation_but_not_out_of_reach() -> None:
+    gc.enable()
+    gc.collect()
+    gc.set_threshold(100_000, 50, 50)  # nothing by chance
+    with uncollected():
+        assert not gc.isenabled()
+        knot = weakref.ref(Knot())
+    assert gc.isenabled()
+    assert gc.get_freeze_count() == 0
+    gc.collect(1)
+    assert knot() is not None
+    gc.collect()
+    assert knot() is None
+
+
+@pytest.mark.usefixtures("collector")
+def test_a_program_that_steers_the_collector_itself_is_left_alone() -> None:
+    gc.disable()
+    with uncollected():
+        pass
+    assert not gc.isenabled()
+    gc.enable()
+    gc.freeze()
+    try:
+        with uncollected():
+            assert gc.isenabled()
+        assert gc.get_freeze_count() > 0
+    finally:
+        gc.unfreeze()
+
+
+@pytest.mark.usefixtures("collector")
+def test_the_collector_is_on_again_after_an_import_that_failed() -> None:
+    gc.enable()
+    with pytest.raises(ImportError), uncollected():
+        raise ImportError
+    assert gc.isenabled()
+
+
+def test_an_actor_imports_without_a_search_for_garbage() -> None:
+    """What an actor's process imports first is the package of its class."""
+    count = "sum(generation['collections'] for generation in gc.get_stats())"
+    program = f"import gc; before = {count}; import rayfl.engine; print({count} - before, gc.isenabled())"
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    searches, on = done.stdout.split()
+    assert int(searches) < 30  # some 400 where they are not kept off
+    assert on == "True"

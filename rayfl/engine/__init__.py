@@ -1,7 +1,10 @@
 """Where clients run: in this process, or on Ray actors."""
 
-from rayfl.engine.base import BadUpdate, Engine
-from rayfl.engine.inline import Inline
-from rayfl.engine.ray_engine import Ray
+from rayfl.memory import uncollected
+
+with uncollected():  # this is the first that an actor imports of all that it needs
+    from rayfl.engine.base import BadUpdate, Engine
+    from rayfl.engine.inline import Inline
+    from rayfl.engine.ray_engine import Ray
 
 __all__ = ["BadUpdate", "Engine", "Inline", "Ray"]

@@ -49,8 +49,15 @@ LOOK = 5.0
 """Seconds between two looks for hosts that have joined the cluster."""
 SLACK = 60.0
 """Seconds that an actor may be later than the time limits of its clients allow."""
-UNREAD = ("RAY_enable_metrics_collection", "RAY_task_events_report_interval_ms", "RAY_event_stats")
+UNREAD = dict.fromkeys(
+    ("RAY_enable_metrics_collection", "RAY_task_events_report_interval_ms", "RAY_event_stats"), "0"
+)
 """What a local cluster collects for its dashboard: a seventh of the processor time that is not training."""
+PROMPT = {
+    "RAY_raylet_client_connect_timeout_milliseconds": "20",
+    "RAY_raylet_client_num_connect_attempts": "500",
+}
+"""How the parts of a local cluster wait for each other: ten seconds, as ever, but not in steps of one."""
 GONE = (RayActorError, ObjectLostError, NodeDiedError, WorkerCrashedError, OutOfMemoryError)
 """What Ray raises when a process or a host is gone, or what it has held."""
 
@@ -466,8 +473,9 @@ def _connect(engine: Ray) -> bool:
                 "with `ray start --head` or `ray up`, or leave the address out for a local one"
             ) from error
         return True
-    unread = set() if engine.dashboard else set(UNREAD) - os.environ.keys()
-    os.environ |= dict.fromkeys(unread, "0")
+    settings = PROMPT if engine.dashboard else PROMPT | UNREAD
+    settings = {name: value for name, value in settings.items() if name not in os.environ}
+    os.environ |= settings
     try:
         ray.init(
             address="local",
@@ -476,7 +484,7 @@ def _connect(engine: Ray) -> bool:
             logging_level=logging.ERROR,
         )
     finally:
-        for name in unread:  # another cluster of this process may have a dashboard
+        for name in settings:  # another cluster of this process may have a dashboard
             del os.environ[name]
     return True
 

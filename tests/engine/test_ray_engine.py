@@ -243,7 +243,7 @@ def test_an_address_at_which_nothing_listens(tmp_path: Path) -> None:
 def test_a_local_cluster_collects_what_a_dashboard_shows_only_for_a_dashboard(
     dashboard: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    ours, given = ray_session.UNREAD[0], ray_session.UNREAD[1]
+    ours, given, *_ = ray_session.UNREAD
     for name in ray_session.UNREAD:  # the second call says what to undo: the variable was not there
         monkeypatch.setenv(name, "")
         monkeypatch.delenv(name)
@@ -259,6 +259,27 @@ def test_a_local_cluster_collects_what_a_dashboard_shows_only_for_a_dashboard(
     assert ray_session._connect(Ray(dashboard=dashboard))
     assert (seen[ours], seen[given]) == (None if dashboard else "0", "500")
     assert (os.environ.get(ours), os.environ[given]) == (None, "500")
+
+
+@pytest.mark.parametrize("dashboard", [False, True])
+def test_a_local_cluster_waits_in_small_steps_and_as_long_as_ever(
+    dashboard: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    step, steps = ray_session.PROMPT
+    for name in (step, steps):
+        monkeypatch.setenv(name, "")
+        monkeypatch.delenv(name)
+    seen: dict[str, str] = {}
+    monkeypatch.setattr(ray, "is_initialized", lambda: False)
+    monkeypatch.setattr(ray, "init", lambda **_: seen.update(os.environ))
+    assert ray_session._connect(Ray(dashboard=dashboard))
+    assert int(seen[step]) <= 50
+    assert int(seen[step]) * int(seen[steps]) == 10_000  # Ray's own: 10 steps of 1,000 ms
+    assert not {step, steps} & os.environ.keys()
+    monkeypatch.setenv(step, "1000")
+    monkeypatch.setenv(steps, "3")
+    assert ray_session._connect(Ray())
+    assert (seen[step], seen[steps]) == ("1000", "3")
 
 
 def on_ray(folder: Path, address: str, *options: str) -> subprocess.CompletedProcess[str]:
