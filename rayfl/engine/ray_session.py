@@ -49,9 +49,7 @@ LOOK = 5.0
 """Seconds between two looks for hosts that have joined the cluster."""
 SLACK = 60.0
 """Seconds that an actor may be later than the time limits of its clients allow."""
-UNREAD = dict.fromkeys(
-    ("RAY_enable_metrics_collection", "RAY_task_events_report_interval_ms", "RAY_event_stats"), "0"
-)
+UNREAD = ("RAY_enable_metrics_collection", "RAY_task_events_report_interval_ms", "RAY_event_stats")
 """What a local cluster collects for its dashboard: a seventh of the processor time that is not training."""
 PROMPT = {
     "RAY_raylet_client_connect_timeout_milliseconds": "20",
@@ -473,8 +471,11 @@ def _connect(engine: Ray) -> bool:
                 "with `ray start --head` or `ray up`, or leave the address out for a local one"
             ) from error
         return True
-    settings = PROMPT if engine.dashboard else PROMPT | UNREAD
-    settings = {name: value for name, value in settings.items() if name not in os.environ}
+    settings = {} if engine.dashboard else dict.fromkeys(set(UNREAD) - os.environ.keys(), "0")
+    if PROMPT.keys().isdisjoint(
+        os.environ
+    ):  # beside one value of the user's, the other would change how long
+        settings |= PROMPT
     os.environ |= settings
     try:
         ray.init(
@@ -484,7 +485,7 @@ def _connect(engine: Ray) -> bool:
             logging_level=logging.ERROR,
         )
     finally:
-        for name in settings:  # another cluster of this process may have a dashboard
+        for name in settings:  # they are this cluster's alone: another one may have a dashboard
             del os.environ[name]
     return True
 
