@@ -472,9 +472,7 @@ def _connect(engine: Ray) -> bool:
             ) from error
         return True
     settings = {} if engine.dashboard else dict.fromkeys(set(UNREAD) - os.environ.keys(), "0")
-    if PROMPT.keys().isdisjoint(
-        os.environ
-    ):  # beside one value of the user's, the other would change how long
+    if PROMPT.keys().isdisjoint(os.environ):  # half of it would change how long they wait altogether
         settings |= PROMPT
     os.environ |= settings
     try:
