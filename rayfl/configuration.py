@@ -17,10 +17,7 @@ from rayfl.errors import UserError
 from rayfl.experiments import expand
 from rayfl.experiments.table_file import read_mapping
 from rayfl.federation import Federation
-from rayfl.record.description import arguments_of, fits
-
-RESUMABLE = ("rounds", "engine", "checkpoint_every", "quiet", "tensorboard")
-"""What may change when a run is resumed; anything else would make it another run."""
+from rayfl.record.description import RESUMABLE, arguments_of, fits
 
 
 class _ConfigFile(ActionConfigFile):

@@ -18,6 +18,7 @@ from types import FrameType
 from typing import Any, Literal
 
 import torch
+import yaml
 
 from rayfl.data import Data, EmbeddedDigits, FederatedData
 from rayfl.engine.base import Engine, Lost, Session
@@ -28,7 +29,7 @@ from rayfl.methods import FedBN, Method
 from rayfl.randomness import generator
 from rayfl.record.cell import Cell
 from rayfl.record.checkpoint import Checkpoints, Manifest
-from rayfl.record.description import dump
+from rayfl.record.description import deciding, dump
 from rayfl.record.folder import RunFolder, check_partition, check_unused, held
 from rayfl.record.history import METRICS, SUMMARY, read_lines
 from rayfl.record.metrics import Patience, Validation, round_figures
@@ -115,6 +116,12 @@ class Federation:
         self.tensorboard = tensorboard
         self.quiet = quiet
         self.cell = cell
+        if type(self) is not Federation:
+            raise UserError(
+                f"{type(self).__name__} is derived from Federation: config.yaml records only the options of "
+                "Federation, and a resumed run would go on without your changes. Make a Federation, and put "
+                "what is yours into a method, a data set or a partition"
+            )
         dump(self)  # refuses values of other types, which the comparisons below could not take
         self.clients, self.rounds, self.seed = int(clients), int(rounds), int(seed)  # NumPy has its own
         for name, value, fine, allowed in [
@@ -169,7 +176,9 @@ class Federation:
                 self._print_start(folder_path, start, data)
         data = self.engine.share(data)
         with self.engine.open(plan, data) as session, Progress(self.rounds, start, self.quiet) as progress:
-            folder = self._open(folder_path, start, data)
+            manifest = self._restore(manifest, session, folder_path, progress)
+            # Nothing is written before this line: a run that cannot go on stays as it is.
+            folder = self._open(folder_path, manifest.round if manifest else 0, data)
             if not self._resumes:
                 stack.enter_context(held(folder_path))
             stopped = self._carry_out(manifest, session, folder, progress)
@@ -190,6 +199,24 @@ class Federation:
         result = Result.load(path)
         return result if result.complete and result.summary["rounds"] == self.rounds else None
 
+    def _restore(
+        self, manifest: Manifest | None, session: Session, path: Path, progress: Progress
+    ) -> Manifest | None:
+        """Give the processes the state of a checkpoint; where some die, start anew from the newest one.
+
+        Returns:
+            The checkpoint from which the run goes on.
+        """
+        while True:
+            try:
+                session.restore(path / "checkpoints", manifest)
+                return manifest
+            except Lost as lost:
+                session.clear(lost)
+                manifest = self._newest(path, session.data)
+                progress.go_back(manifest.round if manifest else 0)
+                _warn(f"{lost}; {_going_on(manifest)}")
+
     def _carry_out(
         self, manifest: Manifest | None, session: Session, folder: RunFolder, progress: Progress
     ) -> int | None:
@@ -201,7 +228,6 @@ class Federation:
         with _asked_to_stop() as asked:
             while True:
                 try:
-                    session.restore(folder.path / "checkpoints", manifest)
                     stopped = self._rounds(manifest, session, folder, progress, asked)
                     session.settle()
                     if remark := self.method.remark(session.figures()):
@@ -209,18 +235,21 @@ class Federation:
                     return stopped
                 except Lost as lost:
                     session.clear(lost)
-                    manifest = self._roll_back(lost, folder, progress)
+                    manifest = self._roll_back(lost, session, folder, progress)
                     if asked.is_set():
                         return manifest.round if manifest else 0
+                    manifest = self._restore(manifest, session, folder.path, progress)
 
-    def _roll_back(self, lost: Lost, folder: RunFolder, progress: Progress) -> Manifest | None:
+    def _roll_back(
+        self, lost: Lost, session: Session, folder: RunFolder, progress: Progress
+    ) -> Manifest | None:
         """Take the records back to the newest intact checkpoint, or to the start where there is none."""
-        manifest = self._newest(folder.path)
+        manifest = self._newest(folder.path, session.data)
         start = manifest.round if manifest else 0
         folder.truncate(start)
         folder.append_engine({"lost": str(lost), "back_to": start})
         progress.go_back(start)
-        _warn(f"{lost}; going on from {f'the checkpoint after {start} rounds' if manifest else 'the start'}")
+        _warn(f"{lost}; {_going_on(manifest)}")
         return manifest
 
     def _rounds(
@@ -233,6 +262,7 @@ class Federation:
     ) -> int | None:
         """Run the rounds after a checkpoint; return None, or the one before which a signal has stopped."""
         checkpoints = folder.path / "checkpoints"
+        settings = self.deciding(session.data)
         scores = Standing(session.data, manifest.progress if manifest else {})
         early = EarlyEnd(folder, self._protocol)
         if early.reached:
@@ -267,9 +297,10 @@ class Federation:
             last = round == self.rounds - 1 or early.after(record)
             due = self.checkpoint_every and ((round + 1) % self.checkpoint_every == 0 or last)
             if due or (asked.is_set() and not last):
-                session.save(checkpoints, round + 1, scores.progress())
+                session.save(checkpoints, round + 1, scores.progress(), settings)
             if self.after_round is not None:
-                self.after_round(record, partial(session.save, checkpoints, round + 1, scores.progress()))
+                save = partial(session.save, checkpoints, round + 1, scores.progress(), settings)
+                self.after_round(record, save)
             if last:
                 return None
             if asked.is_set():
@@ -296,6 +327,14 @@ class Federation:
         size = max(1, math.floor(self.participation * seen + 1e-9))
         order = torch.randperm(seen, generator=generator(self.seed, "cohort", round))
         return sorted(order[:size].tolist())
+
+    def deciding(self, data: FederatedData | None = None) -> dict[str, Any]:
+        """Return everything that decides the run's numbers, by name; checkpoints carry it.
+
+        Args:
+            data: what ``federated_data`` returns; the settings alone if not given.
+        """
+        return deciding(yaml.safe_load(dump(self))) | ({"division": data.digest()} if data else {})
 
     # ---- before the run
 
@@ -415,7 +454,7 @@ class Federation:
     def _manifest(self, path: Path, data: FederatedData) -> Manifest | None:
         """Return the checkpoint to go on with; None where the run has to start again."""
         check_partition(path, data.describe())
-        manifest = self._newest(path)
+        manifest = self._newest(path, data)
         done = manifest.round if manifest else sum(1 for _ in read_lines(path / METRICS))
         if done > self.rounds:
             raise UserError(
@@ -425,11 +464,18 @@ class Federation:
             _warn(f"{path} has no checkpoint: its {done} rounds are run again")
         return manifest
 
-    def _newest(self, path: Path) -> Manifest | None:
-        """Return the newest checkpoint that is intact, None where none has been written."""
-        manifest, damage = Checkpoints(path / "checkpoints").newest()
+    def _newest(self, path: Path, data: FederatedData) -> Manifest | None:
+        """Return the newest checkpoint that is intact, None where none has been written.
+
+        Raises:
+            UserError: it is of another run.
+        """
+        checkpoints = Checkpoints(path / "checkpoints")
+        manifest, damage = checkpoints.newest()
         for text in damage:
             _warn(f"{text}; going back to the checkpoint before it")
+        if manifest is not None:
+            checkpoints.check_settings(manifest, self.deciding(data))
         return manifest
 
     def _print_start(self, path: Path, start: int, data: FederatedData) -> None:
@@ -573,6 +619,11 @@ def _dropped_text(round: int, bad: dict[int, str]) -> str:
     first, *others = sorted(bad)
     more = f", and {len(others)} more clients" if others else ""
     return f"round {round}: the update of client {first} is dropped: {bad[first]}{more}"
+
+
+def _going_on(manifest: Manifest | None) -> str:
+    where = f"the checkpoint after {manifest.round} rounds" if manifest else "the start"
+    return f"going on from {where}"
 
 
 def _warn(text: str) -> None:

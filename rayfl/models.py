@@ -39,7 +39,9 @@ def load_models(folder: str | Path, round: int | None = None) -> Models:
         )
     federation.engine = Inline(device="cpu", threads=torch.get_num_threads())
     federation.engine.resolve()
-    return Models(federation._plan(), federation.federated_data(), checkpoints, manifest)
+    data = federation.federated_data()
+    checkpoints.check_settings(manifest, federation.deciding(data))
+    return Models(federation._plan(), data, checkpoints, manifest)
 
 
 class Models:

@@ -16,11 +16,21 @@ from rayfl.configuration import federation_from
 from rayfl.errors import UserError, exit_code
 from rayfl.experiments.cells import Crew, Job, automatic_jobs
 from rayfl.experiments.progress import TableProgress
-from rayfl.experiments.table_file import Table, changes_of, layered, of_data, options, slug, unavailable
+from rayfl.experiments.table_file import (
+    Table,
+    changes_of,
+    layered,
+    of_data,
+    options,
+    read_mapping,
+    slug,
+    unavailable,
+)
 from rayfl.federation import Federation
 from rayfl.record.compare import decides, flat_config
 from rayfl.record.description import dump
-from rayfl.record.history import CONFIG
+from rayfl.record.folder import check_kind
+from rayfl.record.history import CONFIG, TABLE
 from rayfl.record.printed import compare, footnotes, grid, printed_table, write_tables
 from rayfl.record.result import read_config
 
@@ -83,6 +93,7 @@ def run(given: Any) -> int:
     table = Table.load(given.file)
     changes = changes_of(given, "table")
     output = Path(given.output or Path("runs", slug(table.name)))
+    _check_folder(table, output)
     cells, missing = plan(
         table,
         table.choose("row", given.rows),
@@ -100,6 +111,7 @@ def run(given: Any) -> int:
         return 0
     with console.status("Checking all cells"):
         check(table, cells)
+    _claim(table, output)
     jobs = given.jobs
     if jobs is None and any(cell.settings["engine"] == "Ray" for cell in cells):
         jobs = 1  # a Ray engine takes all CPUs for itself
@@ -190,6 +202,27 @@ def check(table: Table, cells: Sequence[Job]) -> None:
         except UserError as error:
             where = f"row {cell.row!r}, column {cell.column!r} of {table.path}"
             raise UserError(f"{where}: {error}") from error
+
+
+def _check_folder(table: Table, output: Path) -> None:
+    """Refuse a folder that belongs to a run, a sweep or another table."""
+    check_kind(output, "table")
+    if (output / TABLE).is_file():
+        name = read_mapping(output / TABLE, "table file").get("table")
+        if name != table.name:
+            raise UserError(
+                f"{output} holds the table {name}, and {table.path} is the table {table.name}: "
+                "choose another --output"
+            )
+
+
+def _claim(table: Table, output: Path) -> None:
+    """Keep a copy of the table's file in its folder, which from then on belongs to the table."""
+    try:
+        output.mkdir(parents=True, exist_ok=True)
+        (output / TABLE).write_bytes(table.path.read_bytes())
+    except OSError as error:
+        raise UserError(f"{output / TABLE} cannot be written: {error.strerror}") from error
 
 
 def _check_same(folder: Path, federation: Federation, seed: int) -> None:

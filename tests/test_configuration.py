@@ -3,6 +3,7 @@
 import errno
 import inspect
 import typing
+from dataclasses import dataclass
 from pathlib import Path
 from types import NoneType, UnionType
 from typing import Any, Literal
@@ -14,10 +15,10 @@ import yaml
 import rayfl.data
 from rayfl import Federation, Inline, Ray, Training, UserError
 from rayfl.configuration import federation_from, parser, resumed
-from rayfl.data import CIFAR10, Data, Dirichlet, Partition, Synthetic
+from rayfl.data import CIFAR10, Data, Dirichlet, EmbeddedDigits, Partition, Synthetic
 from rayfl.methods import METHODS, FedAvg, FedCO2
 from rayfl.record.cell import Cell
-from rayfl.record.description import dump
+from rayfl.record.description import dump, public_path
 from rayfl.run import main
 from tests.conftest import small
 
@@ -528,3 +529,47 @@ def test_a_cell_that_goes_on_for_more_rounds_says_so(changed: list[str], tmp_pat
     resumed(run, ["--rounds", "2", "--quiet", "true"]).run()
     cell = yaml.safe_load((run / "config.yaml").read_text())["cell"]
     assert cell == {"table": "t1", "row": "FedAvg", "column": "even", "changed": ["net=lenet", "rounds=2"]}
+
+
+@dataclass(frozen=True)
+class Warmed(Training):
+    """Training of a user's own."""
+
+
+class Own(Federation):
+    """A federation of a user's own."""
+
+
+def test_classes_that_no_configuration_records():
+    """What a resumed run would silently do without is refused."""
+    with pytest.raises(UserError, match="training is a Warmed: it must be a Training itself"):
+        Federation(training=Warmed())
+    with pytest.raises(UserError, match="Own is derived from Federation"):
+        Own()
+
+
+def test_classes_are_named_by_the_path_that_users_write():
+    """Files may move; the path of a class stays."""
+    config = yaml.safe_load(dump(Federation(engine=Inline())))
+    named = [config[name]["class_path"] for name in ("method", "data", "engine")]
+    assert named == ["rayfl.methods.FedBN", "rayfl.data.EmbeddedDigits", "rayfl.engine.Inline"]
+    assert config["data"]["init_args"]["partition"]["class_path"] == "rayfl.data.DomainPerClient"
+    assert public_path(Forgetful) == f"{__name__}.Forgetful"
+
+
+def test_what_decides_the_numbers():
+    """Everything but where files are, what runs the clients, and what may change on resume."""
+    one, other = (
+        Federation(),
+        Federation(rounds=3, checkpoint_every=1, quiet=True, tensorboard=False, output="x"),
+    )
+    other.engine, other.data = Inline(threads=2), EmbeddedDigits(root="elsewhere")
+    assert one.deciding() == other.deciding()
+    for changed in (
+        Federation(seed=1),
+        Federation(training=Training(lr=0.2)),
+        Federation(data=EmbeddedDigits(seed=3)),
+    ):
+        assert one.deciding() != changed.deciding()
+    assert one.deciding()["method"] == "rayfl.methods.FedBN"
+    assert one.deciding()["training.lr"] == Training().lr

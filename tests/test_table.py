@@ -34,6 +34,33 @@ def runs_here(monkeypatch: pytest.MonkeyPatch) -> list[Job]:
     return found
 
 
+def test_folders_of_other_kinds_are_refused(tmp_path, capsys, runs_here, monkeypatch):
+    """A table named like a run's or another table's folder writes nothing into it."""
+    monkeypatch.chdir(tmp_path)
+    run = tmp_path / "runs" / "tiny"
+    run.mkdir(parents=True)
+    for name in ("config.yaml", "metrics.jsonl"):
+        (run / name).write_text("")
+    path = write(tmp_path)
+    assert table.main([path]) == 2
+    assert "runs/tiny holds a run, and a table needs a folder of its own" in capsys.readouterr().err
+    assert {file.name for file in run.iterdir()} == {"config.yaml", "metrics.jsonl"}
+    other = write(tmp_path, TINY.replace("table: tiny", "table: other"))
+    assert table.main([other, "--rows", "FedAvg", "--columns", "even", "--seeds", "1"]) == 0
+    path = write(tmp_path)
+    assert table.main([path, "--output", "runs/other"]) == 2
+    assert "runs/other holds the table other" in capsys.readouterr().err
+    assert len(runs_here) == 1
+
+
+@pytest.mark.parametrize("name", ["..", ".", "/", "-", "../.."])
+def test_names_that_are_no_folders(tmp_path, capsys, runs_here, name):
+    path = write(tmp_path, TINY.replace("table: tiny", f"table: {name!r}"))
+    assert table.main([path]) == 2
+    assert f"table is {name!r}: it must have letters or digits" in capsys.readouterr().err
+    assert not runs_here
+
+
 def test_a_whole_table(tmp_path, capsys, runs_here, monkeypatch):
     monkeypatch.chdir(tmp_path)
     path = write(tmp_path)

@@ -228,20 +228,23 @@ class Session(ABC):
     def figures(self) -> dict[str, float | list[float]]:
         """Return what the method records of the newest server state."""
 
-    def save(self, folder: Path, round: int, progress: dict[str, Any]) -> None:
+    def save(
+        self, folder: Path, round: int, progress: dict[str, Any], settings: dict[str, Any] | None = None
+    ) -> None:
         """Write a checkpoint of everything that rounds before ``round`` have left behind.
 
         Args:
             folder: the run's checkpoints.
             round: the next round.
             progress: what the driver keeps, as plain JSON.
+            settings: what decides the run's numbers, see ``Manifest``.
         """
         checkpoints = Checkpoints(folder)
         stale = sorted({i // CLIENTS_PER_FILE for i in self._changed})
         server, names = self._save(folder, stale)
         self._files.update(names)
         files = {number: self._files[number] for number in sorted(self._files)}
-        checkpoints.commit(Manifest(round, server, files, progress))
+        checkpoints.commit(Manifest(round, server, files, progress, settings))
         self._changed = set()
 
     @abstractmethod

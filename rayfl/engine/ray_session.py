@@ -336,9 +336,11 @@ class RaySession(Session):
 
     # ---- checkpoints
 
-    def save(self, folder: Path, round: int, progress: dict[str, Any]) -> None:
+    def save(
+        self, folder: Path, round: int, progress: dict[str, Any], settings: dict[str, Any] | None = None
+    ) -> None:
         """Write a checkpoint; see ``Session.save``."""
-        super().save(folder, round, progress)
+        super().save(folder, round, progress, settings)
         self._losses = 0
 
     def _save(self, folder: Path, numbers: Sequence[int]) -> tuple[str, dict[int, str]]:

@@ -23,9 +23,9 @@ from pathlib import Path
 from types import FrameType
 from typing import IO, Any
 
-from rayfl.configuration import RESUMABLE
 from rayfl.experiments.table_file import Settings, options
 from rayfl.memory import available_memory
+from rayfl.record.description import RESUMABLE
 from rayfl.record.history import CONFIG, ENGINE, SUMMARY
 
 POLL = 0.2  # seconds between two looks at running processes

@@ -97,6 +97,7 @@ class Table:
         for key in ("table", "columns", "rows"):
             if not content.get(key):
                 raise UserError(f"{path} is not a table file: it has no {key!r}")
+        folder_name(path, "table", content["table"])
         seeds = content.get("seeds", [0])
         if not isinstance(seeds, list) or not seeds or not all(type(s) is int for s in seeds):
             raise UserError(f"{path}: seeds must be a list of whole numbers, not {seeds!r}")
@@ -260,6 +261,24 @@ def expand(arguments: Sequence[str]) -> list[str]:
 def slug(name: str) -> str:
     """Return a name as part of a path."""
     return re.sub(r"[^\w.=+-]+", "-", name).strip("-.")
+
+
+def folder_name(path: Path, key: str, name: Any) -> str:
+    """Return the name of a table or sweep as that of its folder.
+
+    Args:
+        path: the file that names it.
+        key: under which it does.
+        name: the name.
+
+    Raises:
+        UserError: the name has no letter and no digit, like ``..``.
+    """
+    if not (found := slug(str(name))):
+        raise UserError(
+            f"{path}: {key} is {name!r}: it must have letters or digits, because it names a folder"
+        )
+    return found
 
 
 def of_data(settings: Settings) -> str:

@@ -17,8 +17,9 @@ import hashlib
 import json
 import os
 import re
+from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -32,7 +33,8 @@ CLIENTS_PER_FILE = 16
 """Clients whose state shares a file."""
 KEEP = 2
 """Checkpoints that are kept: the newest and the one before, should the newest be damaged."""
-_FORMAT = 1
+_FORMATS = (1, 2)
+"""The first one did not say of which run a checkpoint is."""
 _MANIFEST = re.compile(r"manifest-\d+\.json")
 _OURS = ("server-", "clients-", "manifest-")  # names of files that may be removed
 
@@ -46,12 +48,15 @@ class Manifest:
         server: name of the server's file.
         clients: number of the client file -> its name.
         progress: what the driver keeps, as plain JSON.
+        settings: everything that decides the run's numbers: settings by name, and the digest of the divided
+            data as ``division``. None in checkpoints of earlier versions.
     """
 
     round: int
     server: str
     clients: dict[int, str]
     progress: dict[str, Any]
+    settings: dict[str, Any] | None = None
 
 
 class Checkpoints:
@@ -90,16 +95,54 @@ class Checkpoints:
                     "be on storage that all of them share"
                 )
         body = {
-            "format": _FORMAT,
+            "format": _FORMATS[-1],
             "round": manifest.round,
             "server": manifest.server,
             "clients": {str(number): name for number, name in manifest.clients.items()},
             "progress": manifest.progress,
+            "settings": manifest.settings,
         }
         text = json.dumps(body, separators=(",", ":"), sort_keys=True)
         text = json.dumps({"sha256": _hash(text.encode()), "manifest": body}, sort_keys=True, indent=1)
         self._replace(f"manifest-{manifest.round:06d}.json", text.encode())
         self._prune(manifest.round)
+
+    def check_settings(self, manifest: Manifest, settings: Mapping[str, Any]) -> None:
+        """Refuse a checkpoint of another run.
+
+        Args:
+            manifest: the checkpoint.
+            settings: those of the run that is to go on with it.
+
+        Raises:
+            UserError: a setting differs.
+        """
+        if manifest.settings is None:
+            return
+        wanted = json.loads(json.dumps(settings))
+        for key in sorted({*wanted, *manifest.settings}):
+            there, here = manifest.settings.get(key), wanted.get(key)
+            if there == here:
+                continue
+            what = (
+                "the data, or their division among the clients, are others"
+                if key == "division"
+                else f"{key} is {there!r} there, and {here!r} in the configuration"
+            )
+            raise UserError(
+                f"the checkpoint after {manifest.round} rounds in {self.folder} is of another run: {what}. "
+                "Restore the run's own config.yaml, data and checkpoints, or start anew with another --output"
+            )
+
+    def take_over(self, settings: Mapping[str, Any]) -> None:
+        """Make the newest checkpoint one of a run with other settings, which goes on with its state.
+
+        Args:
+            settings: those that change.
+        """
+        manifest, _ = self.newest()
+        if manifest is not None and manifest.settings is not None:
+            self.commit(replace(manifest, settings={**manifest.settings, **settings}))
 
     @property
     def exist(self) -> bool:
@@ -242,10 +285,10 @@ def _read_manifest(path: Path) -> Manifest:
         content = json.loads(path.read_text())
         body = content["manifest"]
         text = json.dumps(body, separators=(",", ":"), sort_keys=True)
-        if _hash(text.encode()) != content["sha256"] or body["format"] != _FORMAT:
+        if _hash(text.encode()) != content["sha256"] or body["format"] not in _FORMATS:
             raise ValueError
         clients = {int(number): name for number, name in body["clients"].items()}
-        return Manifest(body["round"], body["server"], clients, body["progress"])
+        return Manifest(body["round"], body["server"], clients, body["progress"], body.get("settings"))
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise UserError(f"checkpoint manifest {path} is damaged") from error
 

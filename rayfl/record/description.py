@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import inspect
 import os
-from collections.abc import Iterable
+import sys
+from collections.abc import Iterable, Mapping
 from dataclasses import is_dataclass
 from numbers import Integral, Real
 from types import NoneType, UnionType
@@ -14,6 +15,11 @@ import numpy as np
 import yaml
 
 from rayfl.errors import UserError
+
+RESUMABLE = ("rounds", "engine", "checkpoint_every", "quiet", "tensorboard")
+"""Settings that may change when a run is resumed; any other would make it another run."""
+_PLACES = ("output", "cell", "data.root", "data.cache", "data.download", "data.verify")
+"""Settings that say where things are, or what is checked, and decide no number."""
 
 
 def dump(federation: object) -> str:
@@ -25,6 +31,31 @@ def dump(federation: object) -> str:
     described = _plain(federation, "")["init_args"]
     del described["output"]
     return yaml.safe_dump(described, sort_keys=False)
+
+
+def deciding(config: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the settings of a configuration that decide a run's numbers, by their dotted names.
+
+    Args:
+        config: nested, as :func:`dump` writes it.
+    """
+    found: dict[str, Any] = {}
+
+    def collect(value: Any, name: str) -> None:
+        if name in _PLACES or name in RESUMABLE:
+            return
+        if isinstance(value, Mapping) and "class_path" in value:
+            found[name] = value["class_path"]
+            value = value.get("init_args") or {}
+        elif not isinstance(value, Mapping):
+            found[name] = value
+            return
+        for key, inner in value.items():
+            collect(inner, f"{name}.{key}")
+
+    for key, value in config.items():
+        collect(value, key)
+    return found
 
 
 def _plain(value: Any, where: str) -> Any:
@@ -52,11 +83,34 @@ def _plain(value: Any, where: str) -> Any:
         argument, path = getattr(value, name), f"{where}.{name}" if where else name
         if not fits(argument, kind):
             raise UserError(f"{path} is {argument!r}: it must be {_expected(kind)}")
+        _check_recordable(argument, kind, path)
         arguments[name] = _plain(argument, path)
     if is_dataclass(value):
         return arguments
-    described: dict[str, Any] = {"class_path": f"{cls.__module__}.{cls.__qualname__}"}
+    described: dict[str, Any] = {"class_path": public_path(cls)}
     return described | ({"init_args": arguments} if arguments else {})
+
+
+def _check_recordable(value: Any, kind: Any, where: str) -> None:
+    """Refuse a subclass where a configuration has options alone, and would be read as the class itself."""
+    exact = [each for each in (kind, *get_args(kind)) if isinstance(each, type) and is_dataclass(each)]
+    if is_dataclass(value) and exact and type(value) not in exact:
+        name = exact[0].__name__
+        raise UserError(
+            f"{where} is a {type(value).__name__}: it must be a {name} itself, because config.yaml records "
+            f"only the options of {name}, and a resumed run would go on without your changes"
+        )
+
+
+def public_path(cls: type) -> str:
+    """Return the import path of a class: of rayfl's own classes the one that users write.
+
+    ``rayfl.methods.FedBN`` stays, in whatever file the class is defined.
+    """
+    package, _, _ = cls.__module__.rpartition(".")
+    if package.startswith("rayfl.") and getattr(sys.modules[package], cls.__qualname__, None) is cls:
+        return f"{package}.{cls.__qualname__}"
+    return f"{cls.__module__}.{cls.__qualname__}"
 
 
 def arguments_of(cls: type) -> dict[str, Any]:

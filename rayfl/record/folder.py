@@ -25,6 +25,8 @@ from rayfl.record.history import (
     METRICS,
     PARTITION,
     SUMMARY,
+    SWEEP,
+    TABLE,
     Population,
     complete_lines,
     evaluations,
@@ -38,7 +40,34 @@ from rayfl.record.result import Result
 if TYPE_CHECKING:
     from torch.utils.tensorboard import SummaryWriter
 
+KINDS = {"run": (CONFIG, METRICS), "table": (TABLE,), "sweep": (SWEEP,)}
+"""The files by which folders are known."""
 PACKAGES = ("rayfl", "torch", "torchvision", "numpy", "ray")
+
+
+def kind_of(path: Path) -> str | None:
+    """Return what a folder holds: a ``run``, a ``table`` or a ``sweep``; None if none of them."""
+    return next((k for k, files in KINDS.items() if all((path / f).is_file() for f in files)), None)
+
+
+def check_kind(path: Path, wanted: str) -> None:
+    """Refuse a folder that belongs to something else: to a run, a table or a sweep, or that is inside a run.
+
+    Args:
+        path: the folder.
+        wanted: what it is to hold, ``run``, ``table`` or ``sweep``.
+
+    Raises:
+        UserError: it does.
+    """
+    found = kind_of(path)
+    if found not in (None, wanted):
+        raise UserError(
+            f"{path} holds a {found}, and a {wanted} needs a folder of its own: choose another --output"
+        )
+    run = next((above for above in path.absolute().parents if kind_of(above) == "run"), None)
+    if run is not None:
+        raise UserError(f"{path} is inside the run folder {run}: choose another --output")
 
 
 def check_unused(path: str | Path) -> None:
@@ -48,6 +77,8 @@ def check_unused(path: str | Path) -> None:
         UserError: it is a file, or a folder that holds something, or no folder can be made there.
     """
     path = Path(path)
+    if path.is_dir():
+        check_kind(path, "run")
     above = next(p for p in (path, *path.absolute().parents) if p.exists())
     if not (above.is_dir() and os.access(above, os.W_OK | os.X_OK)) and not path.is_file():
         raise UserError(f"{path} cannot be made: {above} is not a folder that can be written to")
@@ -61,6 +92,7 @@ def check_unused(path: str | Path) -> None:
             f"{path} already exists and {what}; choose another --output, "
             f"or continue the run that is there with --resume {path}"
         )
+    check_kind(path, "run")
 
 
 def _has_no_run(path: Path) -> bool:

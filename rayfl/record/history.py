@@ -21,6 +21,10 @@ METRICS = "metrics.jsonl"
 ENGINE = "engine.jsonl"
 CLIENTS = "clients.parquet"
 SUMMARY = "summary.json"
+TABLE = "table.yaml"
+"""In the folder of a table: a copy of its file."""
+SWEEP = "sweep.json"
+"""In the folder of a sweep: its points, and how they are run."""
 
 PARTS = ("train", "val", "test")
 

@@ -14,17 +14,17 @@ from typing import Any
 import jsonargparse
 from rich.console import Console
 
-from rayfl.configuration import RESUMABLE, federation_from
+from rayfl.configuration import federation_from
 from rayfl.errors import UserError, exit_code
 from rayfl.experiments.cells import Job
 from rayfl.experiments.progress import TableProgress
 from rayfl.experiments.table_file import Settings, changes_of, first_seeds, layered, of_data, options, slug
 from rayfl.federation import Federation
-from rayfl.record.folder import held
+from rayfl.record.description import RESUMABLE
+from rayfl.record.folder import check_kind, held
+from rayfl.record.history import SWEEP
 from rayfl.tune.outcome import best_of, points_table, result_of, write_all
 from rayfl.tune.space import Dimension, Point, Scheduler, Space, check_population
-
-SWEEP = "sweep.json"
 
 
 def parser() -> jsonargparse.ArgumentParser:
@@ -258,6 +258,7 @@ def _new(given: Any, changes: Settings) -> tuple[Sweep, Path]:
     if space.scheduler.name == "pbt":
         check_population(space)
     output = Path(given.output or Path("runs", space.name))
+    check_kind(output, "sweep")
     if not given.list and output.exists() and (not output.is_dir() or any(output.iterdir())):
         raise UserError(f"{output} already exists; choose another --output, or go on with --resume {output}")
     points = [

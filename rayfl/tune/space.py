@@ -20,7 +20,15 @@ import yaml
 from rayfl.configuration import federation_from
 from rayfl.errors import UserError
 from rayfl.experiments import Table
-from rayfl.experiments.table_file import Settings, is_table, layered, options, read_mapping, rooted, slug
+from rayfl.experiments.table_file import (
+    Settings,
+    folder_name,
+    is_table,
+    layered,
+    options,
+    read_mapping,
+    rooted,
+)
 from rayfl.federation import Federation
 from rayfl.randomness import numpy_generator
 from rayfl.record.cell import Cell
@@ -274,7 +282,7 @@ def _space(path: Path, content: Mapping[str, Any]) -> Space:
     base, base_name = _base(path, content["base"])
     searches = content["search"] if isinstance(content["search"], list) else [content["search"]]
     space = Space(
-        name=slug(str(content["sweep"])),
+        name=folder_name(path, "sweep", content["sweep"]),
         title=str(content.get("title", "")),
         base=base,
         base_name=base_name,

@@ -96,6 +96,8 @@ def _run_alone(name: str, job: Job, values: Settings, order: Order) -> None:
     if order.interval:
         values = begin(job.folder, name, values, copied=checkpoint is not None)
     federation = federation_of(job, values)
+    if checkpoint is not None:  # of a trial with other values, which training may change
+        Checkpoints(job.folder / "checkpoints").take_over(federation.deciding())
     scores = RoundScores(job.folder, protocol(federation.protocol), order.metric)
     if federation._resumes and (job.folder / PARTITION).exists():
         for record in read_lines(job.folder / METRICS):

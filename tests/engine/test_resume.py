@@ -5,13 +5,18 @@ import signal
 import subprocess
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from rayfl import Inline, Training, UserError, resumed
+from rayfl import Inline, Training, UserError, load_models, resumed
+from rayfl.data import Dirichlet, FederatedData, Synthetic
+from rayfl.engine.base import Session
+from rayfl.engine.host import Plan
 from rayfl.methods import METHODS
+from rayfl.record.checkpoint import Checkpoints, Manifest
 from rayfl.record.description import dump
 from tests.conftest import bytes_of_run, rounds_of, small, wait_until
 from tests.methods.federate import net_of
@@ -192,8 +197,11 @@ def reworded(old: str, new: str) -> Callable[[Path], None]:
         (a_file_for_checkpoints, "checkpoints cannot be read"),
         (reworded("train: 900", "train: 800"), "partition.json differs"),
         (reworded("clients: 12", "clients: 11"), "partition.json differs"),
-        (reworded("fedavg.FedAvg", "scaffold.SCAFFOLD"), "'control' differs"),
-        (reworded("net: lenet", "net: cnn"), "'weights' differs"),
+        (reworded("FedAvg", "SCAFFOLD"), "method is 'rayfl.methods.FedAvg' there"),
+        (reworded("net: lenet", "net: cnn"), "net is 'lenet' there, and 'cnn' in the configuration"),
+        (reworded("lr: 0.05", "lr: 0.06"), "training.lr is 0.05 there, and 0.06 in the configuration"),
+        (reworded("momentum: 0.5", "momentum: 0.0"), "training.momentum is 0.5 there"),
+        (reworded("eval_every: 1", "eval_every: 2"), "eval_every is 1 there"),
         (lambda run: (run / "partition.json").write_text("{"), "partition.json cannot be read or is damaged"),
     ],
 )
@@ -205,11 +213,72 @@ def test_resume_refuses_what_is_another_run(
     before = files_of(tmp_path / "run")
     with pytest.raises(UserError, match=says):
         resumed(tmp_path / "run", ["--rounds", "4", "--quiet", "true"]).run()
-    after = files_of(tmp_path / "run")
-    kept = ("metrics.jsonl", "engine.jsonl", "partition.json")
-    assert [after[tmp_path / "run" / name] for name in kept] == [
-        before[tmp_path / "run" / name] for name in kept
-    ]
+    assert files_of(tmp_path / "run") == before
+
+
+def test_checkpoints_of_another_seed(tmp_path: Path) -> None:
+    """A run is not resumed from another run's checkpoints, and their models are not taken for its own.
+
+    The data seed is the same, so that partition.json does not differ.
+    """
+    data = Synthetic(train=900, test=240, partition=Dirichlet(alpha=1.0), val_fraction=0.1, seed=5)
+    for seed in (0, 1):
+        small(tmp_path / f"run-{seed}", data=data, rounds=2, seed=seed).run()
+    shutil.rmtree(tmp_path / "run-0" / "checkpoints")
+    shutil.copytree(tmp_path / "run-1" / "checkpoints", tmp_path / "run-0" / "checkpoints")
+    before = files_of(tmp_path / "run-0")
+    with pytest.raises(UserError, match="seed is 1 there, and 0 in the configuration"):
+        resumed(tmp_path / "run-0", ["--rounds", "4"]).run()
+    with pytest.raises(UserError, match="seed is 1 there, and 0 in the configuration"):
+        load_models(tmp_path / "run-0")
+    assert files_of(tmp_path / "run-0") == before
+
+
+def test_checkpoints_of_other_data(tmp_path: Path) -> None:
+    """The division is compared, too, where partition.json has gone the same way as the checkpoints."""
+    small(tmp_path / "run", rounds=2).run()
+    checkpoints = Checkpoints(tmp_path / "run" / "checkpoints")
+    manifest, _ = checkpoints.newest()
+    assert manifest
+    assert manifest.settings
+    checkpoints.commit(replace(manifest, settings=manifest.settings | {"division": "0" * 64}))
+    with pytest.raises(UserError, match="the data, or their division among the clients, are others"):
+        resumed(tmp_path / "run", ["--rounds", "4"]).run()
+
+
+def test_checkpoints_without_settings(tmp_path: Path) -> None:
+    """Checkpoints that were written before they had settings can still be used."""
+    small(tmp_path / "run", rounds=2).run()
+    checkpoints = Checkpoints(tmp_path / "run" / "checkpoints")
+    manifest, _ = checkpoints.newest()
+    assert manifest
+    checkpoints.commit(replace(manifest, settings=None))
+    assert resumed(tmp_path / "run", ["--rounds", "4", "--quiet", "true"]).run().complete
+
+
+class Broken(Inline):
+    """An engine whose processes cannot take up a checkpoint."""
+
+    def open(self, plan: Plan, data: FederatedData) -> Session:
+        """Return a session that cannot be restored."""
+        session = super().open(plan, data)
+
+        def restore(folder: Path, manifest: Manifest | None) -> None:
+            raise UserError("no room for the state")
+
+        session.restore = restore  # type: ignore[method-assign]
+        return session
+
+
+def test_a_failed_resume_leaves_a_finished_run_alone(tmp_path: Path) -> None:
+    small(tmp_path / "run", rounds=2).run()
+    before = files_of(tmp_path / "run")
+    assert {"summary.json", "clients.parquet"} <= {file.name for file in before}
+    federation = resumed(tmp_path / "run", ["--rounds", "4", "--quiet", "true"])
+    federation.engine = Broken()
+    with pytest.raises(UserError, match="no room for the state"):
+        federation.run()
+    assert files_of(tmp_path / "run") == before
 
 
 def test_a_copy_beside_the_checkpoints_is_none_of_them(tmp_path: Path) -> None:

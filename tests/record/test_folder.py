@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rayfl.errors import UserError
-from rayfl.record.folder import RunFolder, _line, check_unused
+from rayfl.record.folder import KINDS, RunFolder, _line, check_kind, check_unused
 from rayfl.record.history import read_lines
 from tests.record.made_up import partition, record, write_run
 
@@ -52,6 +52,23 @@ def test_an_empty_folder_is_used_and_a_used_one_refused(tmp_path):
         with pytest.raises(UserError, match="already exists"):
             RunFolder.create(used, "rounds: 2\n")
     assert (tmp_path / "empty" / "config.yaml").read_text() == "rounds: 1\n"
+
+
+@pytest.mark.parametrize("kind", ["table", "sweep"])
+def test_a_folder_of_another_kind(tmp_path, kind):
+    """A folder holds a run, a table or a sweep; nothing is put into a run folder."""
+    (tmp_path / KINDS[kind][0]).write_text("{}")
+    with pytest.raises(UserError, match=rf"holds a {kind}, and a run needs a folder of its own"):
+        check_unused(tmp_path)
+    RunFolder.create(tmp_path / "cell", "rounds: 1\n")  # as tables and sweeps do
+    for wanted in ("table", "sweep"):
+        with pytest.raises(UserError, match=r"holds a run, and a .* needs a folder of its own"):
+            check_kind(tmp_path / "cell", wanted)
+        with pytest.raises(UserError, match=r"is inside the run folder .*cell"):
+            check_kind(tmp_path / "cell" / "a" / "b", wanted)
+    with pytest.raises(UserError, match=r"is inside the run folder .*cell"):
+        check_unused(tmp_path / "cell" / "run")
+    check_kind(tmp_path, kind)
 
 
 def test_a_folder_is_free_where_a_run_ended_before_its_configuration_was_written(tmp_path):

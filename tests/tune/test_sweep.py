@@ -11,11 +11,12 @@ from typing import Any
 import pytest
 import yaml
 
-from rayfl import resumed
+from rayfl import UserError, resumed
 from rayfl.configuration import federation_from
 from rayfl.experiments import Table
 from rayfl.experiments.progress import TableProgress
 from rayfl.experiments.table_file import layered, options
+from rayfl.record.checkpoint import Checkpoints
 from rayfl.record.result import Result
 from rayfl.run import main as run_main
 from rayfl.tune.command import Sweep, main
@@ -199,7 +200,11 @@ def test_population_based_training(tmp_path: Path, capsys, ray_runtime) -> None:
     made = alone(trial(output, donor), tmp_path / "made", rounds=rounds)
     config = yaml.safe_load((trial(output, copy) / "config.yaml").read_text())
     (made / "config.yaml").write_text(yaml.safe_dump(config))
-    resumed(made).run()
+    with pytest.raises(UserError, match=r"of another run: training\.lr is"):
+        resumed(made).run()
+    goes_on = resumed(made)
+    Checkpoints(made / "checkpoints").take_over(goes_on.deciding())
+    goes_on.run()
     assert bytes_of_run(made) == bytes_of_run(trial(output, copy))
     assert layered({}, second["values"])["training.lr"] == config["training"]["lr"]
 
