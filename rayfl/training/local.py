@@ -245,8 +245,17 @@ def fit_loop(request: Request) -> Fitted:
             _sgd(trained, gradients, velocity, optimiser, used)
             loss_sum += loss.detach()
     steps = len(request.batches)
-    final = work.assemble([t.detach().contiguous() for t in trained], buffers, live=False)
+    final = work.assemble([_plain(t.detach()) for t in trained], buffers, live=False)
     return Fitted(final, steps, loss_sum.item() / max(1, steps), optimiser.effective_steps(steps))
+
+
+def _plain(t: Tensor) -> Tensor:
+    """Return a weight in the memory layout that it has when it is read from a checkpoint.
+
+    One of a single input channel counts as contiguous in the channels-last layout too, and the strides then
+    decide by which kernel a convolution computes.
+    """
+    return t.contiguous().view(-1).view(t.shape)
 
 
 def total_loop(request: Request) -> Any:

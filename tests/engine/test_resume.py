@@ -32,6 +32,18 @@ def test_every_method_resumes_from_its_checkpoint(tmp_path: Path, name: str) -> 
     assert bytes_of_run(split) == bytes_of_run(whole)
 
 
+def test_a_run_of_several_client_files_is_resumed_twice(tmp_path: Path) -> None:
+    """Few clients of each file train between two checkpoints, and some files are left alone by a session."""
+    many: dict[str, Any] = {"method": METHODS["Ditto"](), "clients": 50, "participation": 0.1}
+    many |= {"data": Synthetic(train=600, test=100, shape=(1, 16, 16), val_fraction=0.1), "eval_every": 4}
+    small(tmp_path / "whole", **many, rounds=12).run()
+    small(tmp_path / "split", **many, rounds=4).run()
+    for rounds in ("8", "12"):
+        resumed(tmp_path / "split", ["--rounds", rounds, "--quiet", "true"]).run()
+    assert len(list((tmp_path / "whole" / "checkpoints").glob("clients-*"))) > 3
+    assert bytes_of_run(tmp_path / "split") == bytes_of_run(tmp_path / "whole")
+
+
 def test_scores_after_training_survive(tmp_path: Path) -> None:
     whole, split = tmp_path / "whole", tmp_path / "split"
     settings = {"method": METHODS["Ditto"](), "protocol": "fedios", "participation": 0.3}

@@ -8,11 +8,13 @@ import torch.nn.functional as F
 from torch import nn
 
 from rayfl import UserError
+from rayfl.nets import SplitNet
 from rayfl.training import Fitted, Net, Params, Training
 from rayfl.training.client import Optimiser
 from rayfl.training.local import run_loop
 from rayfl.training.noise import uniform
 from tests.training.made_up import (
+    CLASSES,
     close,
     make_client,
     make_images,
@@ -456,6 +458,19 @@ def test_memory_formats_agree(batch_norm):
         results.append(run(client.fit(client.initial, client.cross_entropy)))
     assert close(results[0], results[1], 1e-9)
     assert all(t.is_contiguous() for t in results[1].weights.values())
+
+
+def depthwise():
+    """A net whose first kernels have one input channel each."""
+    conv = nn.Sequential(nn.Conv2d(2, 2, 3, groups=2), nn.Conv2d(2, 3, 2), nn.Flatten())
+    return SplitNet(conv, nn.Sequential(), nn.Linear(27, CLASSES))
+
+
+def test_fitted_weights_lie_in_memory_as_those_read_from_a_file():
+    """A kernel of one input channel is contiguous in either format, and its strides choose the code."""
+    client = make_client(Net(depthwise, dtype=torch.float64), make_images(channels_last=True))
+    for t in run(client.fit(client.initial, client.cross_entropy)).weights.values():
+        assert t.stride() == torch.empty(t.shape).stride()
 
 
 def test_single_precision_is_single_precision():
