@@ -2,9 +2,11 @@
 
 import ctypes
 import multiprocessing
+from contextlib import nullcontext
 from dataclasses import replace
 from itertools import pairwise
-from typing import Any
+from pathlib import Path
+from typing import Any, ClassVar
 
 import numpy as np
 import pytest
@@ -18,7 +20,8 @@ from rayfl.engine.host import Host, Plan, Report
 from rayfl.engine.inline import InlineSession
 from rayfl.methods import Cohort, FedAvg
 from rayfl.nets import SplitNet
-from rayfl.training import Mean, Sum
+from rayfl.record.checkpoint import Checkpoints, Manifest
+from rayfl.training import Gather, Mean, Sum
 from rayfl.training.reduce import finish
 from tests.training.made_up import close, make_pool, same_bits
 
@@ -232,6 +235,65 @@ def test_a_bad_update_stops_the_run_or_is_dropped() -> None:
         assert not same_bits(session._server.state["weights"], before)
         (cohort,) = session._server.method.seen
     assert cohort == Cohort((0, 1, 4, 5), (12, 17, 10, 5), population=6, round=0)
+
+
+def test_clients_without_steps_are_not_in_the_cohort() -> None:
+    """Their uploads are not folded either, so that methods can read the two side by side."""
+
+    class Told(Idle):
+        cohorts: ClassVar[list[Cohort]] = []
+
+        @property
+        def uploads(self) -> Any:
+            return {"weights": Gather()}
+
+        def aggregate(self, server: Any, up: Any, cohort: Cohort) -> Any:
+            self.cohorts.append(cohort)
+            assert tuple(up["weights"]) == cohort.ids
+            return server
+
+    with InlineSession(plan(method=Told()), data()) as session:
+        assert session.train(0, WHOLE).idle == {1}
+    assert Told.cohorts == [Cohort((0, 3, 4, 5), (12, 9, 10, 5), population=6, round=0)]
+
+
+def test_a_checkpoint_holds_the_newest_state_of_every_client(tmp_path: Path) -> None:
+    """Of those too that have trained rounds ago, or before the run was resumed."""
+    shards = tuple(Shard(np.arange(k, k + 2), np.arange(0), np.arange(190, 200)) for k in range(0, 80, 2))
+    many = FederatedData(make_pool(), shards)
+    found: Manifest | None = None
+    for cohorts in ([(0, 20), (39,), (3,), (21,)], [(1,), (0, 2)]):
+        with InlineSession(plan(), many) as session:
+            session.restore(tmp_path, found)
+            start = found.round if found else 0
+            for round, cohort in enumerate(cohorts, start):
+                session.train(round, [cohort])
+                if round % 2:
+                    session.save(tmp_path, round + 1, {})
+            found, _ = Checkpoints(tmp_path).newest()
+            assert found is not None
+            kept: dict[int, Any] = {}
+            for name in found.clients.values():
+                kept |= Checkpoints(tmp_path).read(name)
+            assert same_bits(kept, dict(sorted(session._host.states.items())))
+    assert list(kept) == [0, 1, 2, 3, 20, 21, 39]
+
+
+@pytest.mark.parametrize(
+    ("execution", "limits"), [("loop", [0.7] * 5), ("stacked", [2 * 0.7, pytest.approx(3 * 0.7)])]
+)
+def test_a_stack_gets_the_time_limits_of_its_clients(
+    monkeypatch: pytest.MonkeyPatch, execution: Any, limits: list[float]
+) -> None:
+    given: list[float] = []
+
+    def at_most(seconds: float) -> Any:
+        given.append(seconds)
+        return nullcontext()
+
+    monkeypatch.setattr("rayfl.engine.host._at_most", at_most)
+    train(plan(execution=execution, client_timeout=0.7), WHOLE)
+    assert given == limits
 
 
 def test_nothing_changes_where_nobody_took_part() -> None:

@@ -184,6 +184,14 @@ def test_clients_stay_at_home_where_work_is_even():
     assert all((b[0] * 7) % 3 == actor for actor, mine in enumerate(placed) for b in mine)
 
 
+def test_a_long_block_stays_at_home_where_home_is_as_free_as_any():
+    """It exceeds the fair share wherever it goes."""
+    costs = {(0,): 9.0, (1,): 1.0, (2,): 1.0}
+    for home in range(3):
+        placed = place(list(costs), costs.__getitem__, {(0,): home, (1,): None, (2,): None}.get, 3)
+        assert placed[home] == [(0,)]
+
+
 def test_clients_move_to_actors_that_would_be_idle():
     """All at home with actor 0: a third of the work each."""
     placed = place([(k,) for k in range(9)], lambda b: 1.0, lambda b: 0, 3)
