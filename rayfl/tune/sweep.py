@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import logging
+import math
 import os
 import shutil
 import signal
@@ -282,7 +283,7 @@ def scheduler_of(plan: Plan, ended: Ended) -> TrialScheduler:
             **common,
             grace_period=wanted.grace,
             min_samples_required=wanted.min_trials,
-            min_time_slice=rounds,  # a trial never waits for others to come as far
+            min_time_slice=math.inf,  # a trial never waits for others to come as far
         )
     for name, job in plan.jobs.items():
         if ended.over(name):

@@ -5,10 +5,13 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+from tensorboard.plugins.hparams.plugin_data_pb2 import HParamsPluginData
 
 from rayfl.experiments.cells import Job
 from rayfl.methods import FedAvg
-from rayfl.record.history import read_lines
+from rayfl.record.history import Population, read_lines
+from rayfl.record.protocol import protocol
 from rayfl.record.result import Result
 from rayfl.tune.outcome import (
     PointResult,
@@ -20,9 +23,10 @@ from rayfl.tune.outcome import (
     write_points,
 )
 from rayfl.tune.schedule import begin, read_schedule
-from rayfl.tune.scores import RoundScores, validation_score
+from rayfl.tune.scores import RoundScores, measure, validation_score
 from rayfl.tune.space import Point
 from tests.conftest import small
+from tests.record.made_up import write_run
 
 
 def result(
@@ -58,6 +62,27 @@ def test_points_in_a_table_and_a_file(tmp_path):
     assert rows[1]["test_std"] == ""
 
 
+def test_seeds_without_a_score_leave_a_point_without_one(tmp_path):
+    write_points([result({"mu": 0.1}, [0.5, None], 0.3)], tmp_path / "points.csv")
+    (row,) = csv.DictReader((tmp_path / "points.csv").open())
+    assert (row["validation"], row["validation_std"], row["seeds"]) == ("", "", "2")
+    assert float(row["test"]) == pytest.approx(0.305)
+
+
+def test_a_point_has_come_as_far_as_its_slowest_seed(tmp_path):
+    folders = [
+        write_run(tmp_path / "fast", rounds=6, seed=0),
+        write_run(tmp_path / "slow", rounds=6, seed=1, stop_after=4),
+        tmp_path / "not begun",
+    ]
+    jobs = [Job("a", "base", seed, 6, folder, {}) for seed, folder in enumerate(folders)]
+    point = Point("a", {}, {}, 6)
+    assert result_of(point, jobs[:1], "accuracy").completed == 6
+    found = result_of(point, jobs[:2], "accuracy")
+    assert (found.completed, found.seeds) == (4, [0, 1])
+    assert result_of(point, jobs, "accuracy").completed == 0
+
+
 def lines_of(results: list[PointResult]) -> list[dict[str, list[float]]]:
     """Per panel of the picture: the legend -> the numbers on the x axis."""
     figure = draw(results, "accuracy")
@@ -86,25 +111,72 @@ def test_pictures_have_a_line_for_what_the_points_have_in_common():
     assert draw([result({"method": "FedAvg"}, [0.5], 0.5)], "accuracy") is None
 
 
+def hparams_of(folder: Path) -> tuple[dict[str, object], dict[str, float]]:
+    """Return the settings and the figures that TensorBoard reads in a folder."""
+    events = EventAccumulator(str(folder)).Reload()
+    content = events.summary_metadata["_hparams_/session_start_info"].plugin_data.content
+    start = HParamsPluginData.FromString(content).session_start_info
+    settings = {key: getattr(value, str(value.WhichOneof("kind"))) for key, value in start.hparams.items()}
+    return settings, {tag: events.Scalars(tag)[-1].value for tag in events.Tags()["scalars"]}
+
+
 def test_tensorboard_has_a_table_of_hyperparameters(tmp_path):
-    write_hparams([result({"mu": 0.1, "net": ["a"]}, [0.5], 0.3)], tmp_path)
-    assert list(tmp_path.rglob("events.out.tfevents*"))
+    results = [
+        result({"mu": 0.1, "net": ["a"], "kind": "x", "use": True}, [0.5, 0.7], 0.3),
+        result({"mu": 2.0}, [0.9], 0.9, completed=0),  # has nothing to show
+        result({"mu": 1.0}, [None], 0.25),
+    ]
+    write_hparams(results, tmp_path)
+    assert sorted(path.name for path in tmp_path.iterdir() if path.is_dir()) == ["000", "002"]
+    settings, figures = hparams_of(tmp_path / "000")
+    assert settings == {"mu": 0.1, "kind": "x", "use": True}
+    assert figures == {"validation": pytest.approx(0.6), "test": pytest.approx(0.305)}
+    assert hparams_of(tmp_path / "002") == ({"mu": 1.0}, {"test": pytest.approx(0.25)})
 
 
-@pytest.mark.parametrize("protocol", ["best_val+pooled", "fedios", "dcpfl+last_2"])
-def test_scores_are_those_of_the_rounds_that_the_protocol_chooses(tmp_path, protocol):
-    small(tmp_path / "run", method=FedAvg(), protocol=protocol).run()
+@pytest.mark.parametrize("words", ["best_val+pooled", "fedios", "dcpfl+last_2"])
+def test_scores_are_those_of_the_rounds_that_the_protocol_chooses(tmp_path, words):
+    small(tmp_path / "run", method=FedAvg(), protocol=words).run()
     run = Result.load(tmp_path / "run")
     scores = RoundScores(tmp_path / "run", run.protocol, "accuracy")
     each = [scores.score(record) for record in read_lines(tmp_path / "run" / "metrics.jsonl")]
     chosen = run.summary["headline"]["rounds"]
     assert validation_score(run, "accuracy") == pytest.approx(np.mean([each[r] for r in chosen]))
-    if protocol.startswith("best_val"):
+    if words.startswith("best_val"):
         assert each[chosen[0]] == max(each)
-    for metric in ("loss", "worst_decile"):
-        value = validation_score(run, metric)
-        assert value is not None
-        assert 0 <= value < (4 if metric == "loss" else 1)
+    point = run.summary["headline"]["point"]
+    val = run.history.score(point, run.summary["headline"]["view"], "val")
+    ever = np.logical_or.accumulate(run.history.trained, axis=0) | (not run.protocol.trained_only)
+    lowest, losses = [], []
+    for r in chosen:
+        accuracy = val.correct[r][ever[r]] / val.samples[ever[r]]
+        lowest.append(np.sort(accuracy)[: -(-len(accuracy) // 10)].mean())
+        losses.append(val.loss[r][ever[r]].mean())
+    assert validation_score(run, "worst_decile") == pytest.approx(np.mean(lowest))
+    assert validation_score(run, "loss") == pytest.approx(np.mean(losses))
+
+
+@pytest.mark.parametrize(
+    ("words", "accuracy", "loss"),
+    [
+        ("default", (0.9 + 0.2) / 2, (1 + 3) / 2),
+        ("pooled", (0.9 + 0.2) / 2, (1 + 3) / 2),
+        ("fdse", (0.9 * 300 + 0.2 * 100) / 400, (1 * 300 + 3 * 100) / 400),
+        ("fdse_global+best_val", (0.9 * 300 + 0.2 * 100) / 400, (1 * 300 + 3 * 100) / 400),
+    ],
+)
+def test_points_are_compared_by_the_average_that_chooses_rounds(words, accuracy, loss):
+    """Not by that of the headline, which FDSE's protocol pools. Client 2 has no score."""
+    clients = [
+        {"train": train, "val": val, "test": 9, "domain": None}
+        for train, val in ((300, 10), (100, 40), (50, 10))
+    ]
+    population = Population.from_partition({"clients": clients, "domain_names": []})
+    scores = np.array([9, 8, np.nan]), np.array([1.0, 3.0, np.nan])
+    found = [measure(*scores, population, "val", protocol(words), m) for m in ("accuracy", "loss")]
+    assert found == [pytest.approx(accuracy), pytest.approx(loss)]
+    nothing = np.full(3, np.nan)
+    assert measure(nothing, nothing, population, "val", protocol(words), "loss") is None
 
 
 def test_a_point_whose_trial_was_changed_ends_with_its_last_values(tmp_path: Path):

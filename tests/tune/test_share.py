@@ -7,7 +7,9 @@ from rayfl.errors import UserError
 
 pytest.importorskip("ray")
 
-from rayfl.tune.sweep import share
+from rayfl.experiments.cells import Job
+from rayfl.tune.space import Scheduler
+from rayfl.tune.sweep import Ended, Plan, _PastTrial, scheduler_of, share
 
 NODES = [{"CPU": 8.0, "GPU": 2.0}, {"CPU": 4.0}]
 
@@ -34,6 +36,23 @@ def test_shares(engine, trials, at_once, bundles, together):
     assert found.at_once == together
     if isinstance(engine, Ray):
         assert found.engine["engine.actors"] == len(bundles)
+
+
+@pytest.mark.parametrize(
+    ("mode", "decisions"), [("max", ["CONTINUE", "CONTINUE"]), ("min", ["CONTINUE", "STOP"])]
+)
+@pytest.mark.parametrize("name", ["asha", "median"])
+def test_a_scheduler_stops_what_is_bad_in_the_mode_of_the_sweep(tmp_path, name, mode, decisions):
+    """The second trial comes with the larger score."""
+    job = Job("a", "base", 0, 9, tmp_path / "a", {})
+    wanted = Scheduler(name, grace=1, reduction=2, min_trials=1)
+    plan = Plan(tmp_path, {"a": job}, {"a": {}}, (), "loss", mode, wanted, None)
+    scheduler = scheduler_of(plan, Ended(tmp_path / "ended.jsonl"))
+    found = []
+    for name, score in (("a", 0.1), ("b", 0.9)):
+        scheduler.on_trial_add(None, _PastTrial(name))
+        found.append(scheduler.on_trial_result(None, _PastTrial(name), {"round": 1, "score": score}))
+    assert found == decisions
 
 
 def test_a_trial_has_no_more_actors_than_clients():

@@ -54,6 +54,13 @@ def test_a_value_can_stand_for_a_bundle_of_settings(tmp_path):
     assert points[1].settings["net"] == "cnn"
 
 
+def test_a_bundle_is_in_use_where_all_of_its_settings_are(tmp_path):
+    kinds = "{mild: {method.mu: 0.1, training.clip: 2.0}}"
+    other = "{method.mu: [0.1], training.clip: [1.0, 2.0]}"
+    points = space(tmp_path, f"[{{kind: {{grid: {kinds}}}}}, {other}]").points()
+    assert [p.values["kind"] for p in points] == ["mild", None]  # with clip 2.0 it is the first point again
+
+
 def test_draws_are_those_of_the_file(tmp_path):
     search = (
         "{a: {choice: {x: {training.clip: 1.0}, y: {training.clip: 2.0}}}, method.mu: {uniform: [1, 3]}, "
@@ -71,6 +78,12 @@ def test_draws_are_those_of_the_file(tmp_path):
     assert [p.values for p in fewer.points()] == [p.values for p in points[:3]]
     other = replace(fewer, draw_seed=1)
     assert not {p.label for p in points} & {p.label for p in other.points()}
+
+
+def test_every_dimension_has_draws_of_its_own(tmp_path):
+    search = "{method.mu: {uniform: [0, 1]}, training.lr: {uniform: [0.0, 1]}}"
+    for point in space(tmp_path, search, samples="samples: 4").points():
+        assert point.values["method.mu"] != point.values["training.lr"]
 
 
 def test_the_range_of_randint_is_that_of_numpy():
@@ -159,6 +172,12 @@ def test_the_shipped_spaces_hold_the_papers_grids():
     assert [name for name, s in spaces.items() if not s.best] == ["dirichlet_alpha"]
     assert all(s.name == name for name, s in spaces.items())
     assert len(spaces["fdse"].points()) == 12 + 4 + 3
+
+
+def test_small_losses_are_good_unless_the_file_says_otherwise(tmp_path):
+    for metric, mode in (("accuracy", "max"), ("worst_decile", "max"), ("loss", "min")):
+        assert Space.load(write(tmp_path, metric=f"metric: {metric}")).mode == mode
+    assert Space.load(write(tmp_path, metric="metric: loss", mode="mode: max")).mode == "max"
 
 
 def test_schedulers_have_defaults(tmp_path):
