@@ -11,15 +11,13 @@ import torch
 
 from rayfl import Federation, Inline, Ray, Training, UserError
 from rayfl.data import DomainPerClient, FederatedData, Synthetic
-from rayfl.engine.host import OFFERED
 from rayfl.methods import FDSE, METHODS, FedAvg, FedBN, FediOS
+from rayfl.methods.fedbn import BatchNormPart
 from rayfl.nets import build, dse_blocks
 from rayfl.record.metrics import summarise
 from rayfl.record.protocol import protocol
 from rayfl.record.result import Result
-from rayfl.training import Net, State
-from rayfl.training.local import run_loop
-from rayfl.training.reduce import finish
+from rayfl.training import Client, Net, State
 from tests.conftest import bytes_of_run, small
 from tests.methods.federate import Run, net_of, normed, points, ragged, start
 
@@ -114,11 +112,17 @@ def as_newcomer(run: Run, moves: bool = True) -> tuple[State, State]:
     """Return the state of client 1, a newcomer, before and after adapting; client 0 has trained."""
     down, each = run.server.download([1])
     assert not any(each.values())
-    client = run.host._unlabelled(1, 0)
-    offered = finish(OFFERED, [run.host.offer([0])])["state"]
-    state = {**run.host.method.init_client(client), **offered}
-    (adapted,) = run_loop([run.host.method.adapt(client, state, down, moves)], lambda k, fitted: None)
-    return state, adapted
+    method = run.host.method
+    adapt, seen = method.adapt, {}
+
+    async def watched(client: Client, state: State, down: State, moves: bool) -> State:
+        seen[moves] = state, await adapt(client, state, down, moves)
+        return seen[moves][1]
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(method, "adapt", watched)
+        run.host.unseen(0, down, each, [1], [run.host.offer([0])])
+    return seen[moves]
 
 
 def held_out(data: FederatedData) -> FederatedData:
@@ -126,13 +130,19 @@ def held_out(data: FederatedData) -> FederatedData:
     return FederatedData(data.pool, data.shards, unseen=1)
 
 
-def test_fedbn_renews_statistics_by_hand() -> None:
-    """x1 of the newcomer is 4 and 8: mean 6, variance (with n - 1) 8. Two passes, each a tenth of the way."""
+@pytest.mark.parametrize("bn_personal", ["all", "affine_only"])
+def test_fedbn_renews_statistics_by_hand(bn_personal: BatchNormPart) -> None:
+    """x1 of the newcomer is 4 and 8: mean 6, variance (with n - 1) 8. Two passes, each a tenth of the way.
+
+    They begin with the offered statistics of client 0 or, where only weight and bias are personal, with the
+    averaged ones, which are client 0's too; the renewed ones are the newcomer's own in either case.
+    """
     data = held_out(points([((1, 0), 0), ((3, 0), 1)], [((4, 0), 0), ((8, 0), 1)]))
-    run = start(FedBN(unseen_passes=2), data, "tests.methods.federate.normed")
+    run = start(FedBN(bn_personal, unseen_passes=2), data, "tests.methods.federate.normed")
     run.round([0])
     before, after = as_newcomer(run)
-    assert before["own"]["fc.0.running_mean"].tolist() == pytest.approx([0.1 * 2, 0])  # client 0's: one batch
+    received = run.server.state["weights"].merge(before["own"])
+    assert received["fc.0.running_mean"].tolist() == pytest.approx([0.1 * 2, 0])  # client 0's: one batch
     mean = 0.9 * (0.9 * 0.2 + 0.1 * 6) + 0.1 * 6
     variance = 0.9 * (0.9 * (0.9 + 0.1 * 2) + 0.1 * 8) + 0.1 * 8
     assert after["own"]["fc.0.running_mean"].tolist() == pytest.approx([mean, 0])
@@ -142,17 +152,23 @@ def test_fedbn_renews_statistics_by_hand() -> None:
 
 
 def test_newcomers_start_from_the_mean_of_those_who_have_trained() -> None:
-    clients = [[((float(x), 0.0), 0), ((x + 2.0, 0.0), 1)] for x in (0, 4, 10)]
+    """Whoever hosts these; client 2 has not trained, and its state is nobody's."""
+    clients = [[((float(x), 0.0), 0), ((x + 2.0, 0.0), 1)] for x in (0, 4, 10, 3)]
     run = start(FedBN(), held_out(points(*clients)), "tests.methods.federate.normed")
     run.round([0, 1])
-    down, each = run.server.download([2])
-    whole = run.host.unseen(0, down, each, [2], [run.host.offer([0, 1])])
-    parts = run.host.unseen(0, down, each, [2], [run.host.offer([1]), run.host.offer([0])])
+    down, each = run.server.download([3])
+    whole = run.host.unseen(0, down, each, [3], [run.host.offer([0, 1, 2])])
+    parts = run.host.unseen(0, down, each, [3], [run.host.offer([1]), run.host.offer([0, 2])])
     assert whole == parts
-    offered = run.host.offer([0, 1])["state"].total
-    assert offered is not None
-    own = [torch.cat([t.reshape(-1) for t in run.host.states[i]["own"].values()]) for i in (0, 1)]
-    torch.testing.assert_close(offered.value() / 2, (own[0] + own[1]) / 2, rtol=0, atol=1e-12)
+
+    first, second = (run.host.states[i]["own"] for i in (0, 1))
+    mean = (first + second) / 2
+    assert (mean["fc.0.running_mean"] - run.host.initial["fc.0.running_mean"]).abs().max() > 0.1
+    x, y = run.host.images.batch(torch.tensor([6, 7]))
+    scores = run.host.net.eval(down["weights"].merge(mean), x)
+    found = whole["unseen"][3]["test"]["personal"]
+    assert found.loss == pytest.approx(torch.nn.functional.cross_entropy(scores, y).item(), abs=1e-12)
+    assert found.correct == int((scores.argmax(1) == y).sum())
 
 
 @pytest.mark.parametrize("moves", [True, False])
