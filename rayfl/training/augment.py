@@ -25,8 +25,9 @@ def moved(images: Tensor, keys: Tensor, kind: Augmentation) -> tuple[Tensor, Ten
 
     ``fedbn``: a flip from left to right in half of the cases, and a turn by -30 to 30 degrees about the
     middle without smoothing (Li et al., ICLR 2021). ``fedgh``: a flip likewise; in half of the cases a
-    rectangle of 4 to 20 % of the area with a ratio of sides between 1/2 and 2 is erased; and a shift by up
-    to 4 pixels in both directions (random erasing and a crop of the image with a border, Yi et al., MM 2023).
+    rectangle of 4 to 20 % of the area with a ratio of sides between 1/2 and 2 is erased, its sides rounded to
+    whole pixels; and a shift by up to 4 pixels in both directions (random erasing and a crop of the image
+    with a border, Yi et al., MM 2023).
 
     Args:
         images: [N, C, H, W] of any dtype.

@@ -118,6 +118,15 @@ def test_whole_test_leaves_the_test_samples_of_a_domain_alone():
         assert np.array_equal(shard.test, everything) == (domain >= 2)
 
 
+@pytest.mark.parametrize(("train", "available"), [(49, 32), (47, 24), (22, 15), (25, 29)])
+def test_proportions_are_whole_numbers_exactly(train, available):
+    """In floats, 32 / 49 * 49 is less than 32."""
+    assert int(available / train * train) == available - 1
+    pool = make_pool([train, 2 * train], [available, 2 * available])
+    (shard,) = assign(DomainDirichlet(1), pool, 1)
+    assert matrix(pool, [shard], "test")[0].tolist() == [available, 2 * available]
+
+
 def test_validation_samples_are_held_to_the_same_proportions():
     pool = make_pool([60] * 3, [30] * 3, val=[40] * 3, domains=2)
     for shard in assign(DomainDirichlet(3, 0.5), pool, 2):

@@ -137,6 +137,18 @@ def test_validation_part_is_carved_from_the_training_part(fraction, clients, see
     assert (np.abs(val - quota) < 1).all()
 
 
+def test_every_client_draws_its_own_validation_part():
+    """Of clients with as many samples of one class, each has others in its validation part."""
+
+    class OneClass(Tiny):
+        sizes = (90, 0, 0)
+
+    plain, carved = (OneClass(val_fraction=f).federate(3, 0) for f in (0.0, 0.5))
+    places = [np.isin(a.train, b.val) for a, b in zip(plain.shards, carved.shards)]
+    assert [mask.sum() for mask in places] == [15] * 3
+    assert len({mask.tobytes() for mask in places}) == 3
+
+
 def test_validation_part_adds_to_the_published_one():
     class Published(Tiny):
         def load(self):

@@ -1,11 +1,13 @@
 """Images whose noise rises from client to client."""
 
+from itertools import combinations
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rayfl.data import CIFAR10, CIFAR100
+from rayfl.data import CIFAR10, CIFAR100, FederatedData, Pool, Shard
 from rayfl.data.noise import noise_levels, with_noise
 from rayfl.errors import UserError
 from tests.data.test_files import write_cifar10
@@ -52,6 +54,28 @@ def test_noise_of_each_client(root):
     last = values(noisy, noisy.shards[3].train)
     assert (np.abs(last - np.round(last)) > 0.01).mean() > 0.5  # clipped, but not rounded
     assert ((last < 1e-3) | (last > 255 - 1e-3)).mean() > 0.01
+
+
+def test_every_client_has_noise_of_its_own():
+    """Of grey images, none of which is clipped; equal draws would be equal multiples of the levels."""
+    n, shape = 40, (1, 2, 2)
+    pool = Pool(
+        images=np.full((n, *shape), 128, np.uint8),
+        labels=np.zeros(n, np.int64),
+        domains=np.zeros(n, np.int64),
+        origin=np.zeros(n, np.uint8),
+        class_names=("grey",),
+        domain_names=("one",),
+        mean=(0.5,),
+        std=(0.25,),
+    )
+    nothing = np.zeros(0, np.int64)
+    shards = tuple(Shard(part, nothing, nothing) for part in np.split(np.arange(n), 4))
+    noisy = with_noise(FederatedData(pool, shards), 9.0, 0)
+    draws = [(values(noisy, s.train) - 128) / level for s, level in zip(shards[1:], (3, 6, 9))]
+    for one, other in combinations(draws, 2):
+        assert abs(np.corrcoef(one.ravel(), other.ravel())[0, 1]) < 0.7
+    assert all(abs(draw.std() - 1) < 0.3 for draw in draws)
 
 
 def test_noise_is_decided_by_the_seed_and_not_by_the_validation_part(root):

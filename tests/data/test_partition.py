@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import rayfl.data.partition as partition_module
-from rayfl.data import IID, TEST, TRAIN, Dirichlet, DomainPerClient, Pathological
+from rayfl.data import IID, TEST, TRAIN, Dirichlet, DomainDirichlet, DomainPerClient, Pathological
 from rayfl.errors import UserError
 from tests.data.made_up import ORIGIN, assign, make_pool, matrix, spread
 
@@ -27,6 +27,25 @@ def test_iid_deals_everything_evenly(pool, clients, seed):
         assert counts.sum() == (pool.origin == origin).sum()
         assert spread(counts) <= 1
         assert spread(counts.sum(axis=1)) <= 1
+        cells = pool.labels * len(pool.domain_names) + pool.domains
+        dealt = [np.bincount(cells[s.part(part)], minlength=cells.max() + 1) for s in shards]
+        assert spread(np.array(dealt)) <= 1  # of each class in each domain
+
+
+@pytest.mark.parametrize(
+    "partition", [IID(), DomainPerClient(), DomainDirichlet(4, 1.0, whole_test=["d0"], min_cell=1)]
+)
+@pytest.mark.parametrize("seed", range(3))
+def test_parts_are_dealt_in_the_same_order_of_clients(partition, seed):
+    """Whoever has a sample more in one part has it in the other, if the parts have the same classes."""
+    counts = [15, 13, 18]
+    pool = make_pool([60] * 3 if isinstance(partition, DomainDirichlet) else counts, counts, val=counts)
+    shards = assign(partition, pool, 4, seed)
+    test = matrix(pool, shards, "test")
+    assert spread(test) == 1
+    assert (matrix(pool, shards, "val") == test).all()
+    if not isinstance(partition, DomainDirichlet):
+        assert (matrix(pool, shards, "train") == test).all()
 
 
 @given(pool=pools, clients=st.integers(1, 12), seed=st.integers(0, 99))

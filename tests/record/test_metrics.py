@@ -11,6 +11,7 @@ from rayfl.record.metrics import (
     Validation,
     counted_scores,
     figures,
+    mean_loss,
     round_figures,
     summarise,
 )
@@ -379,6 +380,39 @@ def test_patience_does_not_wait_for_clients_that_do_not_count():
     first = validation.accuracy(line(0, [5, 5], [8, 1], cohort=[0]))
     second = validation.accuracy(line(1, [5, 5], [8, 2], cohort=[1]))
     assert (first, second) == (pytest.approx(0.8), pytest.approx(0.5))
+
+
+def test_a_client_whose_update_was_dropped_has_not_trained():
+    """In the scores as they come, and in those of the whole history."""
+    words = protocol("trained_only+best_val")
+    records = [
+        line(0, [5, 5, 5], [8, 2, 9], cohort=[0, 1], dropped=[1]),
+        line(1, [5, 5, 5], [7, 1, 9], cohort=[1]),
+    ]
+    population = people([10, 10, 10])
+    validation = Validation(population, words)
+    assert [validation.accuracy(r) for r in records] == [pytest.approx(0.8), pytest.approx(0.4)]
+    history = History.build(population, records)
+    scores = counted_scores(history, words, "after_aggregation", "personal", "val")
+    assert np.isnan(scores.correct).tolist() == [[False, True, True], [False, False, True]]
+    assert np.isnan(scores.loss).tolist() == np.isnan(scores.correct).tolist()
+
+
+@pytest.mark.parametrize(
+    ("how", "expected"),
+    [
+        ("mean_clients", (1 + 2 + 4) / 3),
+        ("pooled", (1 * 10 + 2 * 30 + 4 * 20) / 60),
+        ("weighted", (1 * 100 + 2 * 300 + 4 * 50) / 450),
+    ],
+)
+def test_mean_losses_by_hand(how, expected):
+    """Client 3 has no samples and client 4 no loss; in the second evaluation nobody has."""
+    population = people([10, 30, 20, 0, 5], train=[100, 300, 50, 70, 90])
+    loss = np.array([[1.0, 2.0, 4.0, 9.0, math.nan], [math.nan] * 5])
+    found = mean_loss(loss, population.samples["test"], population, how)
+    assert found[0] == pytest.approx(expected)
+    assert math.isnan(found[1])
 
 
 def test_round_figures_weigh_the_loss_by_samples():

@@ -11,7 +11,7 @@ from PIL import Image
 from rayfl import Inline, Ray
 from rayfl.data import Data, DomainPerClient, Partition, Pool
 from rayfl.data.cache import Decoded, MappedImages, cached
-from rayfl.training.augment import moved
+from rayfl.training.augment import _shifted, moved
 from rayfl.training.evaluate import score
 from rayfl.training.examples import Images
 from rayfl.training.local import fit_loop, fit_stacked, total_loop, total_stacked
@@ -114,13 +114,37 @@ def test_flip_erase_and_crop():
         if len(rows):
             tall, wide = int(rows.max() - rows.min()) + 1, int(columns.max() - columns.min()) + 1
             assert differs.sum() == tall * wide  # one full rectangle
-            assert tall * wide <= 0.25 * side * side
+            assert tall * wide <= 9 * 9  # 20 % are 80 pixels: sqrt(80) is 8.9
             erased += 1
         flips += flip
         shifts.add((dy, dx))
     assert {dy for dy, _ in shifts} == {dx for _, dx in shifts} == set(range(9))
     assert abs(flips / n - 0.5) < 0.12
     assert abs(erased / n - 0.5) < 0.12
+
+
+@pytest.mark.parametrize(
+    ("area", "ratio", "tall", "wide"),
+    [
+        (0.0, 0.5, 20, 20),  # 4 %: 400 pixels of 100 x 100
+        (1.0, 0.5, 45, 45),  # 20 %: sqrt(2000) = 44.7
+        (1.0, 1.0, 63, 32),  # twice as tall as wide: sqrt(4000) = 63.2, sqrt(1000) = 31.6
+        (1.0, 0.0, 32, 63),
+        (0.5, 0.5, 35, 35),  # 12 %: sqrt(1200) = 34.6
+    ],
+)
+@pytest.mark.parametrize("corner", [0.0, 0.999])
+def test_rectangles_by_hand(area, ratio, tall, wide, corner):
+    """Their sides are the roots of area times and by ratio, to the nearest pixel; nothing is shifted."""
+    still = (4 + 0.5) / 9
+    for erase in (0.49, 0.5):
+        draws = torch.tensor([[erase, area, ratio, corner, corner, still, still]], dtype=torch.float64)
+        rows, columns, erased = _shifted(draws, 100, 100, torch.device("cpu"))
+        assert rows[0, :, 0].tolist() == columns[0, 0].tolist() == list(range(100))
+        where = torch.zeros(100, 100, dtype=torch.bool)
+        top, left = (0, 0) if corner == 0 else (100 - tall, 100 - wide)
+        where[top : top + tall, left : left + wide] = erase < 0.5
+        assert torch.equal(erased[0], where)
 
 
 def image_pool(augment, n=60, **changes):
