@@ -9,7 +9,7 @@ import torch.nn.functional as F
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rayfl.methods import DCPFL, Local
+from rayfl.methods import DCPFL, Cohort, Local
 from rayfl.methods.dcpfl import largest_remainder, pack_symmetric, pool, symmetric_root, unpack_symmetric
 from rayfl.training.reduce import finish
 from tests.methods.federate import assert_same, federate, points, ragged, start
@@ -83,11 +83,8 @@ def test_samples_of_classes_without_a_mean_are_not_pulled():
 
 @pytest.mark.parametrize("steps", [1, 3])
 def test_the_server_takes_its_steps_client_by_client(steps):
-    """Each step is on the mean cross-entropy of one client's class means; the order is the round's own."""
-    run = federate(
-        DCPFL(server_lr=0.5, server_steps=steps, calibrate=False), PAIR, TWO_LAYER, cohorts=2, lr=1.0
-    )
-    sent = [([[1.0, 0.0]], [0]), ([[4.0, 0.0], [0.0, 1.0]], [0, 1])]  # of round 0, where features are x
+    """Each step is on the mean cross-entropy of one client's class means, in an order drawn anew."""
+    sent = [([[1.0, 0.0]], [0]), ([[4.0, 0.0], [0.0, 1.0]], [0, 1])]
     ends = []
     for order in ([0, 1], [1, 0]):
         head = torch.zeros(2, 2, dtype=torch.float64, requires_grad=True)
@@ -98,10 +95,23 @@ def test_the_server_takes_its_steps_client_by_client(steps):
                 head = (head - 0.5 * torch.autograd.grad(loss, head)[0]).detach().requires_grad_()
         ends.append(head.detach())
     assert (ends[0] - ends[1]).abs().max() > 1e-3
-    drawn = torch.randperm(2, generator=run.server.method.generator("order", 0))
-    close(run.servers[0]["head"]["head.weight"], ends[int(drawn[0])])
-    orders = {tuple(torch.randperm(2, generator=run.server.method.generator("order", t))) for t in range(20)}
-    assert len({tuple(map(int, order)) for order in orders}) == 2
+
+    method = start(DCPFL(server_lr=0.5, server_steps=steps, calibrate=False), PAIR, TWO_LAYER).server.method
+    up = {}
+    for k, (means, classes) in enumerate(sent):
+        counts = torch.ones(len(classes), dtype=torch.int64)
+        mean = torch.tensor(means, dtype=torch.float64)
+        up[k] = {"classes": torch.tensor(classes), "counts": counts, "mean": mean}
+    orders = {}
+    for method.seed in (3, 4):
+        for round in range(12):
+            server = method.init_server(method.net.initial(0))
+            head = method.aggregate(server, {"means": up}, Cohort((0, 1), (1, 3), 2, round))["head"]
+            which = [bool((head["head.weight"] - end).abs().max() < 1e-12) for end in ends]
+            assert sum(which) == 1
+            orders.setdefault(method.seed, []).append(which[0])
+    assert all(len(set(found)) == 2 for found in orders.values())
+    assert orders[3] != orders[4]
 
 
 def test_first_round_is_local_training():

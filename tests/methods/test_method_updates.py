@@ -136,6 +136,21 @@ def test_scaffold_averages_statistics():
         torch.testing.assert_close(scaffold[name], fedavg[name], rtol=0, atol=1e-12)
 
 
+@pytest.mark.parametrize("server_lr", [0.5, 1.0])
+def test_scaffold_scores_the_model_that_a_client_has_trained(server_lr):
+    """Right after training it is the client's own: the server's step size comes later.
+
+    In round 1 client 0 has made the step (q - 1/4, -1/4) of ``test_scaffold``, or with eta_g = 1 from
+    (1/4, -1/4) the step (s(-1/2) - 1/4, -1/4), and its logits of (1, 0) are what the first column says.
+    """
+    run = federate(SCAFFOLD(server_lr=server_lr), PAIR, cohorts=1, lr=1.0)
+    run.round([0], score_parts=["test"])
+    first = server_lr / 4
+    logit = first + s(-2 * first) - 1 / 4
+    loss = run.reports[1].scores[0]["test"]["personal"].loss
+    assert loss == pytest.approx(math.log(1 + math.exp(-2 * logit)), abs=1e-12)
+
+
 def test_scaffold_with_momentum():
     """Two steps with momentum 1/2: velocities g and g/2 + g', so w = -(3/2 g + g') and K = 1 + 3/2.
 
