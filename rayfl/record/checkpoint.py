@@ -104,7 +104,9 @@ class Checkpoints:
         }
         text = json.dumps(body, separators=(",", ":"), sort_keys=True)
         text = json.dumps({"sha256": _hash(text.encode()), "manifest": body}, sort_keys=True, indent=1)
+        _sync(self.folder)  # the names of its files, before the manifest that needs them
         self._replace(f"manifest-{manifest.round:06d}.json", text.encode())
+        _sync(self.folder)  # the manifest's name, before files of older ones are removed
         self._prune(manifest.round)
 
     def check_settings(self, manifest: Manifest, settings: Mapping[str, Any]) -> None:
@@ -274,6 +276,16 @@ class Checkpoints:
         for path in self.folder.iterdir():
             if path.name not in needed and path.name.startswith(_OURS):
                 path.unlink(missing_ok=True)
+
+
+def _sync(folder: Path) -> None:
+    """Bring the names in a folder to the disk, so that what was renamed in it survives a power failure."""
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        with suppress(OSError):  # some file systems do not offer it
+            os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
 
 
 def _round_of(path: Path) -> int:

@@ -249,6 +249,46 @@ def test_a_full_disk_leaves_the_checkpoint_before_intact(checkpoints, monkeypatc
     assert not any(n.endswith(".tmp") for n in names(checkpoints))
 
 
+def test_what_a_power_failure_leaves_is_whole(checkpoints, monkeypatch):
+    """Content is on the disk before its name, all names before the manifest's, and that before removals."""
+    for round in (2, 4):
+        write(checkpoints, round)
+    fsync, replace, unlink, done = os.fsync, os.replace, Path.unlink, []
+
+    def synced(descriptor: int) -> None:
+        fsync(descriptor)
+        found = os.fstat(descriptor)
+        written = {path.stat().st_ino: path.name for path in checkpoints.folder.glob("*.tmp")}
+        done.append(("sync", written.get(found.st_ino, "folder"), found.st_size))
+
+    def renamed(source: Path, target: Path) -> None:
+        replace(source, target)
+        done.append(("rename", source.name, target.name))
+
+    def removed(path: Path, missing_ok: bool = False) -> None:
+        unlink(path, missing_ok)
+        done.append(("remove", path.name))
+
+    monkeypatch.setattr(os, "fsync", synced)
+    monkeypatch.setattr(os, "replace", renamed)
+    monkeypatch.setattr(Path, "unlink", removed)
+    manifest = write(checkpoints, 6)
+    files = [*manifest.clients.values(), manifest.server]
+    expected = []
+    for name in [*files, "manifest-000006.json"]:
+        if name.startswith("manifest"):
+            expected.append(("sync", "folder"))
+        temporary = f"{name}.{os.getpid()}.tmp"
+        size = (checkpoints.folder / name).stat().st_size
+        expected += [("sync", temporary, size), ("rename", temporary, name)]
+    expected.append(("sync", "folder"))
+    steps = [step[:2] if step[:2] == ("sync", "folder") else step for step in done]
+    assert steps[: len(expected)] == expected
+    removals = steps[len(expected) :]
+    assert len(removals) == 4  # the oldest manifest and its three files
+    assert {kind for kind, _ in removals} == {"remove"}
+
+
 def test_a_state_that_cannot_be_written_is_refused_by_name(checkpoints):
     with pytest.raises(TypeError, match="state/5/bad is a list"):
         checkpoints.write_clients(0, {5: {"bad": [1]}})
