@@ -184,15 +184,20 @@ def test_fdse_adapts_the_eraser_only(moves: bool) -> None:
         assert torch.equal(before["own"][name], after["own"][name]) == (not moves and not statistic), name
 
 
+OPTIMISER = {"momentum": 0.9, "weight_decay": 0.5, "clip": 1e-3}
+
+
+@pytest.mark.parametrize("optimiser", [{}, OPTIMISER], ids=["plain", "momentum, decay and clip"])
 @pytest.mark.parametrize("epochs", [1, 2])
-def test_fdse_adapts_by_gradient_descent_on_the_regulariser(epochs: int) -> None:
+def test_fdse_adapts_by_gradient_descent_on_the_regulariser(epochs: int, optimiser: dict[str, float]) -> None:
     """Algorithm 3 on one batch per epoch, with steps so long that they count: dse_conv and dse_bn descend.
 
-    dse_bn alone normalises by its batch, and renews its statistics; L_con draws to those of dfe_bn.
+    dse_bn alone normalises by its batch, and renews its statistics; L_con draws to those of dfe_bn. The run's
+    momentum, weight decay and clip have no part in it.
     """
     gamma, beta, lr = 0.6, 0.3, 20.0
     method = FDSE(gamma=gamma, beta=beta, unseen_epochs=epochs, unseen_lr=lr)
-    run = start(method, held_out(ragged([8, 8])), "tests.methods.federate.dse")
+    run = start(method, held_out(ragged([8, 8])), "tests.methods.federate.dse", **optimiser)
     run.round([0])
     before, after = as_newcomer(run)
     module = build("tests.methods.federate.dse", (1, 16, 16), 4).double().eval()

@@ -226,7 +226,11 @@ class FDSE(PartlyPersonal):
         return {"weights": self.shared_part(w), **up}, {"own": own}
 
     async def adapt(self, client: Client, state: State, down: State, moves: bool) -> State:
-        """Draw the statistics of an unseen domain to the global ones by its DSE alone (Algorithm 3)."""
+        """Draw the statistics of an unseen domain to the global ones by its DSE alone (Algorithm 3).
+
+        Its steps are of plain gradient descent on L_con. The run's weight decay, momentum and clip have no
+        part in it: weight decay alone would move the DSE much further than L_con does.
+        """
         w = self._model(state, down)
         own = self.personal_part(w)
         net = client.net.training_only([f"{block}.dse_bn" for block in self._blocks])
@@ -238,7 +242,9 @@ class FDSE(PartlyPersonal):
 
         start = {"net": Params(w.tensors, own.train_names), "seen": self._consistency.start(targets)}
         lr = self.unseen_lr if moves else 0.0
-        fitted = await client.fit(start, loss, targets, epochs=self.unseen_epochs, lr=lr)
+        fitted = await client.fit(
+            start, loss, targets, epochs=self.unseen_epochs, lr=lr, momentum=0, weight_decay=0, clip=0
+        )
         return {"own": fitted.weights["net"].select(own.keys().__contains__), "adapted": True}
 
     def _model(self, state: State, down: State) -> Params:

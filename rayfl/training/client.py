@@ -186,6 +186,9 @@ class Client:
         correct: GradientRule | None = None,
         epochs: int | None = None,
         lr: float | None = None,
+        momentum: float | None = None,
+        weight_decay: float | None = None,
+        clip: float | None = None,
         stream: int | None = None,
     ) -> Awaitable[Fitted]:
         """Train from ``start`` on the client's data by SGD; ``await`` the result.
@@ -204,14 +207,21 @@ class Client:
             correct: a change of the gradient after the clip (a control variate).
             epochs: passes over the data instead of ``training.epochs``.
             lr: learning rate instead of the round's.
+            momentum: instead of ``training.momentum``.
+            weight_decay: instead of ``training.weight_decay``.
+            clip: largest norm of a net's gradient instead of ``training.clip``; 0 does not clip.
             stream: number of the batch order; by default the number of the fit within the round. Two fits
                 with one number see the same batches.
         """
         stream = self._fits if stream is None else stream
         self._fits += 1
         settings = self._training
-        lr = settings.lr_at(self._round) if lr is None else lr
-        optimiser = Optimiser(lr, settings.momentum, settings.weight_decay, settings.clip)
+        optimiser = Optimiser(
+            lr=settings.lr_at(self._round) if lr is None else lr,
+            momentum=settings.momentum if momentum is None else momentum,
+            weight_decay=settings.weight_decay if weight_decay is None else weight_decay,
+            clip=settings.clip if clip is None else clip,
+        )
         losses = loss if isinstance(loss, tuple) else (loss,)
         epochs = (settings.epochs if epochs is None else epochs) * len(losses)
         batches = self._batches(epochs, stream)

@@ -39,6 +39,23 @@ def test_a_rate_of_its_own(run: Any) -> None:
 
 
 @EXECUTIONS
+@pytest.mark.parametrize(
+    "given", [{"momentum": 0.0}, {"weight_decay": 0.0}, {"clip": 0.0}, {"momentum": 0.5, "clip": 0.3}]
+)
+def test_an_optimiser_of_its_own(run: Any, given: dict[str, float]) -> None:
+    """What a fit is given counts as if the run had it, and the rest is the run's; 0 switches off."""
+    net, settings = smooth_net(), {"momentum": 0.9, "weight_decay": 0.1, "clip": 0.2}
+    clients, others = make_clients(net, [12, 7], **settings), make_clients(net, [12, 7], **(settings | given))
+    found = drive(run, [only(c.fit(c.initial, c.cross_entropy, epochs=2, **given)) for c in clients])
+    expected = drive(run, [only(c.fit(c.initial, c.cross_entropy, epochs=2)) for c in others])
+    plain = drive(run, [only(c.fit(c.initial, c.cross_entropy, epochs=2)) for c in clients])
+    for a, b, c in zip(found, expected, plain):
+        assert same_bits(a.weights, b.weights)
+        assert a.effective_steps == b.effective_steps
+        assert not same_bits(a.weights, c.weights)
+
+
+@EXECUTIONS
 def test_a_fit_that_only_renews_buffers(run: Any) -> None:
     """It ends where a fit at rate 0 ends, without a gradient."""
     net = smooth_net(batch_norm=True)
