@@ -11,6 +11,9 @@ from torch.func import grad
 
 from rayfl.training import Batch, Params
 
+GUARD = 1e-8
+"""What the public code adds to variances below a fraction line."""
+
 
 class Consistency:
     """How far running estimates of the features' statistics lie from global ones.
@@ -95,9 +98,10 @@ class Consistency:
             mean = past * mean + (1 - past) * channels.mean()
             variance = past * variance + (1 - past) * channels.var()
             missing = torch.zeros_like(missing)
-            spread, wanted = variance.clamp(min=1e-8), target_variance.clamp(min=1e-8)
+            spread = variance.clamp(min=GUARD)  # where the code would divide by 0
             means = (target_mean.square() - mean.square()) / (2 * spread)
-            terms.append(means.mean() + 0.5 * (torch.log(spread / wanted) + wanted / spread).mean())
+            ratios = torch.log(spread / (target_variance + GUARD)) + target_variance / (variance + GUARD)
+            terms.append(means.mean() + 0.5 * ratios.mean())
         for name, value in (("0", mean), ("1", variance), ("missing", missing)):
             seen[name].copy_(value.detach())
         return terms

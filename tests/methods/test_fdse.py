@@ -236,6 +236,25 @@ def test_regulariser_of_the_code_by_hand():
     assert (seen["0"].item(), seen["1"].item()) == pytest.approx(after)
 
 
+def test_the_code_adds_its_guard_to_variances():
+    """Also to those that are as small: 0 becomes 1e-8, and 1e-8 becomes 2e-8. Estimates as above, 3/2, 1/2."""
+    means, variances = torch.tensor([0.5, 0.0]).double(), torch.tensor([0.0, 1e-8]).double()
+    found, _ = batches(consistency(reg="code"), [means, variances])
+    distance = (0.25 - 2 * 1.5**2) / 2 / (2 * 0.5)
+    ratios = math.log(0.5 / 1e-8) + 0 + math.log(0.5 / 2e-8) + 1e-8 / 0.5
+    assert found[0] == pytest.approx(distance + ratios / 2 / 2, rel=1e-9)
+
+
+def test_equal_channels_have_no_infinite_distance_in_the_code():
+    """Their variance 0 counts as 1e-8; in the ratio it is that too."""
+    made = consistency(reg="code")
+    seen = Params({n: t.clone() for n, t in made.start(TARGETS).items()}, frozenset())
+    x = torch.tensor([[1.0, 1.0], [3.0, 3.0]]).double()
+    distance = ((0.25 - 4) + (0 - 4)) / 2 / 2e-8
+    ratios = math.log(1e-8 / (1 + 1e-8)) + 1e8 + math.log(1e-8 / (2 + 1e-8)) + 2e8
+    assert made.loss([x], seen, TARGETS).item() == pytest.approx(distance + ratios / 4, rel=1e-12)
+
+
 def test_estimates_of_the_code_go_through_the_blocks_with_their_gradient():
     made, targets = consistency(reg="code", beta=0.7), TARGETS * 2
     x, y = (torch.tensor(v).double().requires_grad_() for v in (FIRST, SECOND))
