@@ -31,8 +31,8 @@ class FedCO2(Method):
     Deviations from the paper: none in the formulas. Where it is silent: the exchanged classifier is the whole
     fully connected stack; each phase takes one epoch; a client's first participation has no mutual phase;
     teachers and foreign classifiers run in eval mode, these with their owners' BatchNorm statistics; clients
-    that are not sampled are represented by their last classifier. The recorded training loss is the sum over
-    both nets.
+    that are not sampled are represented by their last classifier, and by the common initial one before their
+    first. Each phase starts with a velocity of its own. The recorded training loss is the sum over both nets.
 
     Args:
         mu: weight of the loss through each foreign classifier, at least 0.
@@ -116,9 +116,12 @@ class FedCO2(Method):
     # ---- server
 
     def init_server(self, initial: Params) -> State:
-        """Start without classifiers."""
-        heads: State = {} if self.inter == "none" else {"heads": {}}
-        return {"weights": self.shared_part(initial), **heads}
+        """Start with the initial classifier for every client (Algorithm 1, line 3)."""
+        state: State = {"weights": self.shared_part(initial)}
+        if self.inter != "none":
+            head = initial.select(self.net.names(self.exchange, "head").__contains__)
+            state["heads"] = dict.fromkeys(range(self.population), head)
+        return state
 
     def aggregate(self, server: State, up: Mapping[str, Any], cohort: Cohort) -> State:
         """Average the online nets and store the offline classifiers beside those of earlier rounds."""
@@ -145,6 +148,17 @@ class FedCO2(Method):
                 loss = loss + self._divergence(taught, net(w[m], batch.x))
             return loss
 
+        def through(head: Params, z: Tensor, y: Tensor, own: bool | Tensor) -> Tensor:
+            """Return the cross-entropy of features z, [B, d], sent through a foreign classifier.
+
+            In a stack ``own`` is a tensor where the classifier is that of one of its clients: of this one
+            nothing goes in, and 0 comes out, whatever the classifier would make of its features.
+            """
+            if isinstance(own, Tensor):
+                z = z.masked_fill(own, 0)
+            loss = F.cross_entropy(net.eval.head(head, z, cut), y)
+            return loss.masked_fill(own, 0) if isinstance(own, Tensor) else loss
+
         def adapt(w: Nets, batch: Batch, foreign: dict[str, Any]) -> Tensor:
             """Eq. 6 and 7: the own task, and the same task through the others' frozen classifiers."""
             loss = batch.x.new_zeros(())
@@ -152,18 +166,17 @@ class FedCO2(Method):
                 z = net.features(w[m], batch.x, cut)
                 loss = loss + F.cross_entropy(net.head(w[m], z, cut), batch.y)
                 if m in CHOSEN[self.inter]:
-                    for head, use in zip(foreign["heads"], foreign["use"].unbind()):
-                        through = F.cross_entropy(net.eval.head(head, z, cut), batch.y)
-                        loss = loss + self.mu * use * through
+                    for head, own in zip(foreign["heads"], foreign["own"]):
+                        if own is not True:
+                            loss = loss + self.mu * through(head, z, batch.y, own)
             return loss
 
         nets: Nets = {"online": down["weights"].merge(state["own"]), "offline": state["offline"]}
         if self.intra != "none" and state["trained"]:
             nets = (await client.fit(nets, mutual, nets, epochs=self.mutual_epochs)).weights
         heads = down.get("heads", {})
-        # all clients are handed the same heads, so that a stack holds them once; the own one counts 0
-        use = nets["offline"]["head.weight"].new_tensor([float(j != client.id) for j in heads])
-        foreign = {"heads": list(heads.values()), "use": use}
+        # all clients are handed the same heads, so that a stack holds them once
+        foreign = {"heads": list(heads.values()), "own": [j == client.id for j in heads]}
         nets = (await client.fit(nets, adapt, foreign, epochs=self.adapt_epochs)).weights
 
         up = {"weights": self.shared_part(nets["online"])}

@@ -90,6 +90,11 @@ def two_layer(shape, classes):
     return SplitNet(nn.Sequential(nn.Flatten(), _matrix(IDENTITY)), nn.Sequential(), _matrix(ZERO))
 
 
+def identities(shape, classes):
+    """Logits B A x with A = B = I: entries ``conv.1.weight`` and ``head.weight``."""
+    return SplitNet(nn.Sequential(nn.Flatten(), _matrix(IDENTITY)), nn.Sequential(), _matrix(IDENTITY))
+
+
 def normed(shape, classes):
     """Logits W BatchNorm(x) with W = 0: entries ``fc.0.*`` and ``head.weight``."""
     return SplitNet(nn.Flatten(), nn.Sequential(nn.BatchNorm1d(2)), _matrix(ZERO))

@@ -185,8 +185,8 @@ def test_bytes_of_fedco2_without_inter_client_transfer_or_with_the_last_layer():
     k = counts(plain.host.net)
     assert plain.reports[1].up == plain.reports[1].down == {"weights": [8 * (k["theta"] - k["b"])] * 4}
     small = federate(FedCO2(exchange="last_layer"), DATA, "cnn-b", [[0, 1], [0, 2]])
-    assert [r.down["heads"][0] for r in small.reports] == [0, 8 * k["H"]]  # only client 1's is foreign yet
-    assert small.reports[1].down["heads"][1] == 8 * 2 * k["H"]  # client 2 has none of its own
+    foreign = 8 * 3 * k["H"]  # there is one of every client from the start: at first the initial one
+    assert [r.down["heads"] for r in small.reports] == [[foreign, foreign]] * 2
     assert small.reports[1].up["head"][1] == 8 * k["H"]
 
 

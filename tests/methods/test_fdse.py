@@ -237,7 +237,7 @@ def test_regulariser_of_the_code_by_hand():
 
 
 def test_the_code_adds_its_guard_to_variances():
-    """Also to those that are as small: 0 becomes 1e-8, and 1e-8 becomes 2e-8. Estimates as above, 3/2, 1/2."""
+    """Also to those that are as small: 0 becomes 1e-8, and 1e-8 becomes 2e-8. Estimates are 3/2 and 1/2."""
     means, variances = torch.tensor([0.5, 0.0]).double(), torch.tensor([0.0, 1e-8]).double()
     found, _ = batches(consistency(reg="code"), [means, variances])
     distance = (0.25 - 2 * 1.5**2) / 2 / (2 * 0.5)

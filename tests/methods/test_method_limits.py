@@ -270,14 +270,14 @@ def test_fedco2_of_one_client_or_without_mu_has_no_inter_client_transfer(data, m
 
 
 def test_fedco2_learns_by_each_transfer():
-    """Each transfer changes both nets, from the second round on."""
+    """Each changes both nets, that between clients from the first round on, the other from the second."""
     runs = {
         (intra, inter): federate(FedCO2(intra=intra, inter=inter), DATA, "cnn-b", 2)
         for intra, inter in [("none", "none"), ("both", "none"), ("none", "both")]
     }
     plain = runs.pop(("none", "none"))
-    for run in runs.values():
-        for k, differs in ((0, False), (1, True)):
+    for (_, inter), run in runs.items():
+        for k, differs in ((0, inter == "both"), (1, True)):
             offline = run.clients[k][0]["offline"] - plain.clients[k][0]["offline"]
             online = run.servers[k]["weights"] - plain.servers[k]["weights"]
             assert bool(offline.norm() > 1e-6) == differs
@@ -311,9 +311,13 @@ def test_fedco2_offline_nets_may_start_apart():
 
 
 def test_fedco2_represents_a_client_that_was_not_sampled_by_its_last_classifier():
+    """And by the common initial one as long as it has not been sampled at all."""
     run = federate(FedCO2(), DATA, "cnn-b", [[2, 0], [1, 2]])
-    assert list(run.servers[0]["heads"]) == [0, 2]
-    assert list(run.servers[1]["heads"]) == [0, 1, 2]
+    assert [list(server["heads"]) for server in run.servers] == [[0, 1, 2, 3]] * 2
+    names = run.host.net.names("fc_stack", "head")
+    for k, never in ((0, (1, 3)), (1, (3,))):
+        for i in never:
+            assert_same(dict(run.servers[k]["heads"][i]), {n: run.host.initial[n] for n in sorted(names)})
     assert_same(dict(run.servers[1]["heads"][0]), dict(run.servers[0]["heads"][0]))
     assert not torch.equal(
         run.servers[1]["heads"][2]["head.weight"], run.servers[0]["heads"][2]["head.weight"]
@@ -339,6 +343,41 @@ def test_fedco2_uses_foreign_classifiers_with_their_owners_statistics(client, en
         return run.host.states[0]["offline"]
 
     assert bool((second_round(2.0) - second_round(1.0)).norm() > 1e-6) == matters
+
+
+@pytest.mark.parametrize("execution", ["loop", "stacked"])
+def test_fedco2_leaves_a_clients_own_classifier_out(execution):
+    """Also one whose scores are infinite: times 0 they would not be numbers.
+
+    Client 1, to whom it is foreign, has a bad update; the others are as they were, to the bit.
+    """
+    run = federate(FedCO2(intra="none"), DATA, "cnn-b", 1, execution=execution)
+    heads, found = run.server.state["heads"], []
+    for factor in (1.0, 1e308):
+        weight = factor * heads[0]["head.weight"].sign()
+        head = Params({**heads[0], "head.weight": weight}, heads[0].train_names)
+        down = {**run.server.download([0])[0], "heads": {**heads, 0: head}}
+        before = dict(run.host.states)
+        report = run.host.train(1, down, {}, [(0, 1)])[1]
+        assert set(report.bad) == (set() if factor == 1 else {1})
+        found.append(run.host.states[0])
+        run.host.states = before
+    assert_same(dict(found[1]["offline"]), dict(found[0]["offline"]))
+    assert_same(dict(found[1]["own"]), dict(found[0]["own"]))
+
+
+def test_fedco2_does_not_compute_with_a_clients_own_classifier(monkeypatch):
+    """One batch of four clients in a loop: two nets, each through the classifiers of three others."""
+    run = start(FedCO2(), ragged([8, 8, 8, 8]), "cnn-b")
+    calls, compute = [], run.host.net.eval.head
+
+    def head(w, z, cut):
+        calls.append(w)
+        return compute(w, z, cut)
+
+    monkeypatch.setattr(run.host.net.eval, "head", head)
+    run.round([0, 1, 2, 3])
+    assert len(calls) == 4 * 2 * 3
 
 
 def test_fedco2_leaves_frozen_classifiers_alone():

@@ -304,7 +304,8 @@ def test_fedproto_before_any_prototype_predicts_by_the_head():
 def test_fedco2_inter_client_transfer():
     """Nets B A x, A = I, B = 0, no mutual phase, the last layer is exchanged, mu = 0.6.
 
-    Round 0: offline heads are H_i = -g_i, the mean online head is (1/4, -1/4), every A is I. Round 1,
+    Round 0, in which foreign heads are 0 and have no part in the gradient of A: offline heads become
+    H_i = -g_i, the mean online head is (1/4, -1/4), every A stays I. Round 1,
     client 0, x = (1, 0): through the foreign head H_1 = (0, -1/2) the logits are 0, p - e_0 = (-1/2, 1/2),
     and the gradient of A is mu H_1^T (-1/2, 1/2) x^T = [[0, 0], [mu/2, 0]], in both nets.
 
@@ -327,6 +328,32 @@ def test_fedco2_inter_client_transfer():
     on, off = 1 + r / 4, -(r + mu) / 4
     assert_matrix(lower(run.servers[1]["weights"]), [[on, off], [off, on]])
     assert_rows(head(run.servers[1]["weights"]), [1 / 4 + r / 2, -1 / 4 - r / 2])
+
+
+@pytest.mark.parametrize("execution", ["loop", "stacked"])
+@pytest.mark.parametrize("inter", ["both", "online", "offline"])
+def test_fedco2_sends_the_initial_classifier_for_every_client_in_the_first_round(inter, execution):
+    """Nets B A x, A = B = I, three clients, of which only 0 and 1 take part: 2's classifier is there too.
+
+    Client 0, x = (1, 0): the logits are (1, 0), through its own classifier and through those of the two
+    others. p - e_0 = (-r, r), r = s(-1). Every classifier adds (-r, r) x^T to the gradient of A, the foreign
+    ones mu times: A_0 = [[1 + k r, 0], [-k r, 1]] with k = 1 + 2 mu. Only the own one moves: B_0 = [[1 + r,
+    0], [-r, 1]]. Client 1 mirrors this, and the mean of A has 1 + k r/2 on and -k r/2 off the diagonal.
+    """
+    mu, r = 0.6, s(-1)
+    data = points([((1, 0), 0)], [((0, 1), 1)], [((1, 1), 0)])
+    method = FedCO2(mu=mu, inter=inter, exchange="last_layer")
+    net = "tests.methods.federate.identities"
+    run = federate(method, data, net, cohorts=[[0, 1]], lr=1.0, execution=execution)
+    online, offline = (1 + 2 * mu * (inter in ("both", part)) for part in ("online", "offline"))
+    own = run.clients[0][0]["offline"]
+    assert_matrix(lower(own), [[1 + offline * r, 0], [-offline * r, 1]])
+    assert_matrix(head(own), [[1 + r, 0], [-r, 1]])
+    on, off = 1 + online * r / 2, -online * r / 2
+    assert_matrix(lower(run.servers[0]["weights"]), [[on, off], [off, on]])
+    heads = run.servers[0]["heads"]
+    assert_matrix(head(heads[0]), [[1 + r, 0], [-r, 1]])
+    assert_matrix(head(heads[2]), [[1, 0], [0, 1]])
 
 
 @pytest.mark.parametrize("inter", ["online", "offline"])
