@@ -8,7 +8,6 @@ import math
 import os
 import platform
 import shlex
-import subprocess
 import sys
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -17,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from rayfl.errors import UserError
+from rayfl.record.commit import checked_out
 from rayfl.record.history import (
     CLIENTS,
     CONFIG,
@@ -357,15 +357,13 @@ def event_values(record: Mapping[str, Any], population: Population) -> dict[str,
 
 def environment() -> dict[str, Any]:
     """Return what a reader must know of machine, libraries and code; no environment variables."""
-    commit = _git("rev-parse", "HEAD")
     return {
         "python": platform.python_version(),
         "packages": {name: _version(name) for name in PACKAGES},
         "platform": platform.platform(),
         "cpu": _cpu(),
         "cpus": os.cpu_count(),
-        "git_commit": commit,
-        "git_changed": commit and bool(_git("status", "--porcelain", "--untracked-files=no")),
+        "git_commit": checked_out(Path.cwd()),
         "command": shlex.join(sys.orig_argv),
     }
 
@@ -383,15 +381,6 @@ def _cpu() -> str:
             if line.startswith("model name"):
                 return line.partition(":")[2].strip()
     return platform.processor() or platform.machine()
-
-
-def _git(*arguments: str) -> str | None:
-    """Return what git says of the working directory; None without git or outside a repository."""
-    try:
-        done = subprocess.run(["git", *arguments], capture_output=True, text=True, timeout=10, check=True)
-    except (OSError, subprocess.SubprocessError):
-        return None
-    return done.stdout.strip() or None
 
 
 def _line(record: Mapping[str, Any]) -> str:
