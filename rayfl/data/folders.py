@@ -25,6 +25,9 @@ from rayfl.randomness import numpy_generator
 log = logging.getLogger(__name__)
 
 _KINDS = {".bmp", ".gif", ".jpeg", ".jpg", ".png", ".ppm", ".tif", ".tiff", ".webp"}
+
+FORMATS = ("PNG", "JPEG", "BMP", "GIF", "WEBP", "TIFF", "PPM")
+"""What images may be, whatever a file is called: some of the others that Pillow knows start programs."""
 _CHUNK = 64  # images that are decoded together
 
 
@@ -422,7 +425,7 @@ def in_chunks(read: Callable[[Path], np.ndarray], files: Sequence[Path]) -> Iter
 
 
 def read_image(path: Path, side: int | None = None, grey_unless_rgb: bool = False) -> np.ndarray:
-    """Read an image as RGB.
+    """Read an image as RGB; nothing else in rayfl opens files of images.
 
     Args:
         path: the file.
@@ -433,14 +436,17 @@ def read_image(path: Path, side: int | None = None, grey_unless_rgb: bool = Fals
         uint8 [3, H, W].
 
     Raises:
-        UserError: if the file is damaged or no image.
+        UserError: if the file is damaged, of none of ``FORMATS``, or has more pixels than Pillow takes.
     """
     try:
-        with Image.open(path) as image:
+        with Image.open(path, formats=FORMATS) as image:
             grey = grey_unless_rgb and len(image.getbands()) != 3
             rgb = (image.convert("L") if grey else image).convert("RGB")
-    except (OSError, ValueError, SyntaxError, EOFError, Image.DecompressionBombError) as error:
-        raise unreadable(path, error, "as an image", "replace it by a fresh copy") from None
+    except MemoryError:
+        raise
+    except Exception as error:  # a damaged image can raise nearly anything
+        remedy = f"replace it by a fresh copy; images may be {', '.join(FORMATS[:-1])} or {FORMATS[-1]}"
+        raise unreadable(path, error, "as an image", remedy) from None
     return np.moveaxis(np.asarray(rgb if side is None else rgb.resize((side, side), _BILINEAR)), 2, 0)
 
 

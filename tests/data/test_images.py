@@ -1,0 +1,115 @@
+"""Images from strangers: the formats of data sets, whatever a file is called, and nothing else."""
+
+import ast
+from contextlib import suppress
+from io import BytesIO
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import EpsImagePlugin, Image
+
+from rayfl.data import ImageFolders
+from rayfl.data.folders import FORMATS, read_image
+from rayfl.errors import UserError
+
+ROOT = Path(__file__).parents[2]
+pytestmark = pytest.mark.filterwarnings("ignore")
+EPS = b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 4 4\n%%EndComments\nshowpage\n%%EOF\n"
+
+
+def encoded(kind: str) -> bytes:
+    """Return a small picture in a format that Pillow can write."""
+    Image.init()
+    file = BytesIO()
+    for mode in ("RGB", "L", "1", "P", "F", "RGBA", "CMYK"):
+        try:
+            Image.new(mode, (32, 32)).save(file, kind)
+        except Exception:  # this format has not this mode
+            file = BytesIO()
+        else:
+            return file.getvalue()
+    return b""
+
+
+def known() -> list[str]:
+    Image.init()
+    return sorted(kind for kind in Image.SAVE if kind in Image.OPEN and encoded(kind))
+
+
+@pytest.mark.parametrize("kind", known())
+def test_only_the_formats_of_data_sets_are_read(tmp_path: Path, kind: str) -> None:
+    content, path = encoded(kind), tmp_path / "image.png"
+    path.write_bytes(content)
+    with Image.open(BytesIO(content)) as image:
+        found = image.format
+    if found in FORMATS:
+        assert read_image(path).shape == (3, 32, 32)
+    else:
+        with pytest.raises(UserError, match=r"image\.png cannot be read as an image.*may be PNG, JPEG"):
+            read_image(path)
+
+
+@pytest.fixture
+def ran(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Return the file that is there once Ghostscript has been started."""
+    (tmp_path / "bin").mkdir()
+    program, mark = tmp_path / "bin" / "gs", tmp_path / "ran"
+    program.write_text(f"#!/bin/sh\n/usr/bin/touch {mark} || /bin/touch {mark}\n")
+    program.chmod(0o755)
+    monkeypatch.setenv("PATH", str(program.parent))
+    monkeypatch.setattr(EpsImagePlugin, "gs_binary", None)
+    return mark
+
+
+@pytest.mark.parametrize("name", ["0.png", "0.jpg", "0.tiff", "0.bmp", "0.gif", "0.webp", "0.ppm"])
+def test_no_image_starts_a_program(tmp_path: Path, ran: Path, name: str) -> None:
+    folder = tmp_path / "data" / "domain" / "class"
+    folder.mkdir(parents=True)
+    (folder / name).write_bytes(EPS)
+    with pytest.raises(UserError, match=f"{name} cannot be read as an image"):
+        ImageFolders(str(tmp_path / "data"), cache=str(tmp_path / "cache"), split="fdse").load()
+    assert not ran.exists()
+    with Image.open(folder / name) as image, suppress(OSError):
+        image.load()
+    assert ran.exists()  # so this is how it would show
+
+
+def test_an_image_of_too_many_pixels_is_refused_by_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "bomb.png"
+    Image.new("1", (100, 100)).save(path)
+    monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", 4000)  # twice as many are refused
+    with pytest.raises(UserError, match=r"bomb\.png cannot be read as an image \(Image size"):
+        read_image(path)
+
+
+@pytest.mark.parametrize("kind", FORMATS)
+def test_a_file_that_is_cut_is_an_explained_error(tmp_path: Path, kind: str) -> None:
+    content, path = encoded(kind), tmp_path / "cut"
+    for end in np.linspace(0, len(content) // 2, 20).astype(int):
+        path.write_bytes(content[:end])
+        with pytest.raises(UserError, match="cut cannot be read as an image"):
+            read_image(path)
+
+
+SOURCES = [p for folder in ("rayfl", "examples", "benchmarks") for p in sorted((ROOT / folder).rglob("*.py"))]
+
+
+@pytest.mark.parametrize("path", SOURCES, ids=lambda p: p.relative_to(ROOT).as_posix())
+def test_every_image_is_opened_in_one_place(path: Path) -> None:
+    """In ``read_image``; nothing else of Pillow, torchvision or matplotlib that opens images is named."""
+    tree = ast.parse(path.read_text())
+    opened = ("imread", "pil_loader", "default_loader", "decode_image", "ImageFolder", "ImageFile")
+    for node in ast.walk(tree):
+        name = ast.unparse(node) if isinstance(node, ast.Attribute | ast.Name) else ""
+        assert name.rpartition(".")[2] not in opened, f"{path}:{node.lineno}: {name}"
+        if name == "Image.open":
+            assert path == ROOT / "rayfl" / "data" / "folders.py", f"{path}:{node.lineno}"
+        if isinstance(node, ast.ImportFrom):
+            names = {alias.name for alias in node.names}
+            assert not (str(node.module).startswith("PIL.Image") and "open" in names), f"{path}"
+            assert not str(node.module).startswith("torchvision.io"), f"{path}"
+    opens = [n for n in ast.walk(tree) if isinstance(n, ast.Call) and ast.unparse(n.func) == "Image.open"]
+    assert all("formats" in {k.arg for k in call.keywords} for call in opens)
