@@ -2,7 +2,7 @@
 
 import logging
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -69,6 +69,29 @@ class Data(ABC):
         """
         return pool
 
+    def published_sizes(self) -> Mapping[str, int]:
+        """Return how many images each domain has in the published data set; empty where nobody knows.
+
+        They are those that ``load`` puts into the pool, used or not.
+        """
+        return {}
+
+    def contents(self, pool: Pool) -> dict[str, Any]:
+        """Return what is recorded of the data set itself, the same for every seed of the run.
+
+        Args:
+            pool: what ``load`` has returned.
+
+        Returns:
+            ``sha256``, the digest of the pool with the division of seed 0; ``images``, their number in each
+            domain; and ``published``, see ``published_sizes``.
+        """
+        return {
+            "sha256": self.divide(pool, 0).digest(),
+            "images": pool.sizes(),
+            "published": dict(self.published_sizes()),
+        }
+
     def settings(self) -> dict[str, Any]:
         """Return the class name and the constructor's arguments, but for those that say where files lie."""
         arguments = settings_of(self, leave_out=("root", "verify", "download", "cache", "partition"))
@@ -88,7 +111,8 @@ class Data(ABC):
         if clients < 1:
             raise UserError(f"clients must be at least 1, not {clients}")
         seed = seed if self.seed is None else self.seed
-        pool = self.divide(self.load(), seed)
+        loaded = self.load()
+        pool = self.divide(loaded, seed)
         size = len(pool.indices(TRAIN))
         if clients > size:
             raise UserError(
@@ -109,7 +133,8 @@ class Data(ABC):
                 for client, shard in enumerate(shards)
             ]
         self._check(shards)
-        return FederatedData(pool, tuple(shards), {"data": self.settings(), "clients": clients, "seed": seed})
+        settings = {"data": self.settings(), "clients": clients, "seed": seed}
+        return FederatedData(pool, tuple(shards), settings, contents=self.contents(loaded))
 
     def _check(self, shards: Sequence[Shard]) -> None:
         """Tell of clients that cannot train or cannot be tested; refuse where that is all of them."""

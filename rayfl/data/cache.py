@@ -64,9 +64,10 @@ class MappedImages(np.ndarray):
     """
 
     file: Path | None
+    crc: int | None  # CRC-32 of the .npy that the cache file holds
 
     def __array_finalize__(self, whole: Any) -> None:
-        self.file = None
+        self.file = self.crc = None
 
     def __reduce_ex__(self, protocol: SupportsIndex) -> Any:
         if self.file is None:
@@ -81,14 +82,14 @@ def map_images(file: Path) -> MappedImages:
         UserError: it is not there, as on a host that does not share the folder, or is no cache file.
     """
     try:
-        shape, start = _place(file)
+        shape, start, crc = _place(file)
         images = np.memmap(file, np.uint8, "r", start, shape).view(MappedImages)
     except (OSError, ValueError, KeyError, struct.error, zipfile.BadZipFile) as error:
         raise UserError(
             f"the decoded images in {file} cannot be read on this machine ({error}): on a cluster, the cache "
             "folder (RAYFL_CACHE) must be storage that all hosts share"
         ) from None
-    images.file = file
+    images.file, images.crc = file, crc
     return images
 
 
@@ -209,8 +210,8 @@ def _shown(decoded: Decoded, name: str) -> Iterator[np.ndarray]:
         raise RuntimeError(f"{name} announced {total} images and made {done}")
 
 
-def _place(path: Path) -> tuple[tuple[int, ...], int]:
-    """Return the shape of the images in a cache file and where in the file they start."""
+def _place(path: Path) -> tuple[tuple[int, ...], int, int]:
+    """Return the shape of the images in a cache file, where in it they start, and their CRC-32."""
     with path.open("rb") as file:
         with zipfile.ZipFile(file) as archive:
             member = archive.getinfo("images.npy")
@@ -223,4 +224,4 @@ def _place(path: Path) -> tuple[tuple[int, ...], int]:
         shape, _, dtype = np.lib.format.read_array_header_2_0(file)
         if dtype != np.uint8:
             raise ValueError(f"its images are {dtype}")
-        return shape, file.tell()
+        return shape, file.tell(), member.CRC

@@ -28,6 +28,7 @@ class _Cifar(Published):
     """What both data sets share: pickled batches of rows of 3,072 bytes."""
 
     source = "https://www.cs.toronto.edu/~kriz/cifar.html"
+    size = 60_000
     _folder: str
     _files: tuple[tuple[str, str, int], ...]  # name, MD5, origin
     _meta: tuple[str, str]  # name, MD5

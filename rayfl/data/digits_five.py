@@ -1,7 +1,8 @@
 """`DigitsFive`: MNIST, SVHN, USPS, SynthDigits and MNIST-M, divided and cut as FedBN has done it."""
 
 import functools
-from collections.abc import Callable, Sequence
+import math
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from importlib import resources
@@ -22,6 +23,8 @@ from rayfl.errors import UserError
 PART = 743.8
 """Images in each of FedBN's ten training parts: a tenth of the training images of USPS."""
 _PARTS = 10
+_ORIGINALS = {"MNIST": 70_000, "SVHN": 99_289, "USPS": 9_298, "SynthDigits": 488_953, "MNIST-M": 68_002}
+"""Training and test images of the originals together; FedBN's MNIST-M has 70,000, of another release."""
 
 Read = tuple[np.ndarray, np.ndarray]
 """Images, uint8 [n, H, W] or [n, H, W, 3], and labels, int64 [n]."""
@@ -99,6 +102,12 @@ class DigitsFive(Data):
     def default_partition(self) -> Partition:
         """Return `DomainPerClient`: as many clients as domains means a domain each."""
         return DomainPerClient()
+
+    def published_sizes(self) -> Mapping[str, int]:
+        """Return the images in use of all five domains: test images, and FedBN's or all training images."""
+        if self.scale == "full":
+            return _ORIGINALS
+        return {name: int(PART * _PARTS) + math.ceil(n / 5) for name, n in _ORIGINALS.items()}
 
     def load(self) -> Pool:
         """Find the files, and decode them or map what an earlier run has decoded."""

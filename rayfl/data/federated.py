@@ -22,12 +22,14 @@ class FederatedData:
         shards: the clients' data, in the order of client numbers.
         settings: how they were made: data set, partition, seed; plain JSON values.
         unseen: how many clients, the last ones, are only scored and never train.
+        contents: what the data set holds, whatever the seed, see :meth:`rayfl.data.Data.contents`.
     """
 
     pool: Pool
     shards: tuple[Shard, ...]
     settings: Mapping[str, Any] = field(default_factory=dict)
     unseen: int = 0
+    contents: Mapping[str, Any] = field(default_factory=dict)
 
     def __len__(self) -> int:
         return len(self.shards)
@@ -142,6 +144,7 @@ class FederatedData:
         ]
         return {
             "settings": dict(self.settings),
+            "pool": dict(self.contents),
             "shape": list(self.pool.shape),
             "class_names": list(self.pool.class_names),
             "domain_names": list(self.pool.domain_names),

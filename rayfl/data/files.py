@@ -4,7 +4,7 @@ import hashlib
 import io
 import pickle
 from abc import abstractmethod
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, ClassVar, Literal
 
@@ -184,6 +184,7 @@ class Published(Data):
     """A published data set, read from its files in the layout that torchvision uses."""
 
     source: ClassVar[str]  # where one gets the files
+    size: ClassVar[int]  # images that were published
 
     def __init__(
         self,
@@ -213,6 +214,10 @@ class Published(Data):
     @abstractmethod
     def files(self) -> list[str]:
         """Return the names of the files that are needed, relative to root."""
+
+    def published_sizes(self) -> Mapping[str, int]:
+        """Return the number of images in the one domain."""
+        return {type(self).__name__: self.size}
 
     def fetch(self, root: Path) -> None:
         """Download the files into root with torchvision's class of the same name."""

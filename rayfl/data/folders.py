@@ -147,6 +147,10 @@ class DomainFolders(Data):
         """Whether training images are augmented."""
         return bool(self.augment)
 
+    def published_sizes(self) -> Mapping[str, int]:
+        """Return the published number of images in each domain."""
+        return self.published
+
     def check_counts(self, found: Found, origin: np.ndarray) -> None:
         """Check, with `verify`, that each domain has as many images in use as were published.
 

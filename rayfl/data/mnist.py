@@ -57,6 +57,7 @@ class MNIST(_Digits):
     """
 
     source = "https://yann.lecun.com/exdb/mnist/"
+    size = 70_000
     # MD5 of the unpacked file and of the .gz
     _md5 = {  # noqa: RUF012
         "train-images-idx3-ubyte": ("6bbc9ace898e44ae57da46a324031adb", "f68b3c2dcbeaaa9fbdd348bbdeb94873"),
@@ -114,6 +115,7 @@ class USPS(_Digits):
     """
 
     source = "https://www.csie.ntu.edu.tw/~cjlin/libsvmtools/datasets/multiclass.html#usps"
+    size = 9_298
     _files = (
         ("usps.bz2", "ec16c51db3855ca6c91edd34d0e9b197"),
         ("usps.t.bz2", "8ea070ee2aca1ac39742fdd1ef5ed118"),

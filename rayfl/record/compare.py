@@ -9,16 +9,19 @@ import numpy as np
 from rich.table import Table
 
 from rayfl.errors import UserError
-from rayfl.record.history import Scores
+from rayfl.record.history import PARTS, Scores
 from rayfl.record.metrics import CHOICES, average, counted_scores
-from rayfl.record.progress import AVERAGE_NAMES, CHOICE_NAMES, percent, plain_table, size, spoken
+from rayfl.record.progress import AVERAGE_NAMES, CHOICE_NAMES, averaged, percent, plain_table, size, spoken
 from rayfl.record.result import Result
 
 IGNORED = (
     *("seed", "output", "resume", "checkpoint_every", "tensorboard", "quiet"),
-    *("data.seed", "data.root", "data.verify"),
+    *("data.seed", "data.root", "data.verify", "data.download", "data.cache"),
 )
-"""Configuration that tells repetitions of one experiment apart, or that does not decide its numbers."""
+"""Configuration that tells repetitions of one experiment apart, or that does not decide its numbers.
+
+Where data lie, and whether they are checked, does not decide; what they are does (see :func:`data_of`).
+"""
 
 
 def decides(key: str) -> bool:
@@ -26,7 +29,13 @@ def decides(key: str) -> bool:
     return key not in IGNORED and key.partition(".")[0] not in ("engine", "cell")
 
 
+def about_data(key: str) -> bool:
+    """Return whether a key of the configuration says which data there are, and how they are divided."""
+    return key.partition(".")[0] in ("data", "clients", "unseen")
+
+
 COMPONENTS = ("method", "data", "data.partition")
+IMAGES = "images (train/val/test)"
 
 
 def flat_config(config: dict[str, Any]) -> dict[str, Any]:
@@ -53,7 +62,7 @@ def flat_config(config: dict[str, Any]) -> dict[str, Any]:
 
 @dataclass
 class Group:
-    """Runs that are repetitions of one experiment.
+    """Runs that are repetitions of one experiment, on the same data.
 
     Attributes:
         config: their configuration, flat; "various" where they differ.
@@ -76,8 +85,46 @@ class Group:
         return min(run.summary["completed"] for run in self.runs)
 
 
+def data_of(run: Result) -> str:
+    """Return what tells the data set of a run from another one: its digest.
+
+    Runs of before rayfl recorded it are told apart by their numbers of samples.
+    """
+    contents = run.history.population.contents
+    return contents.sha256 if contents else f"not recorded, {sizes_of([run])}"
+
+
+def sizes_of(runs: Sequence[Result]) -> str:
+    """Return how many images the clients of some runs have: "2,000/200/400" for train, val and test."""
+    return "/".join(_range([int(run.history.population.samples[p].sum()) for run in runs]) for p in PARTS)
+
+
+def _range(counts: Sequence[int]) -> str:
+    low, high = min(counts), max(counts)
+    return f"{low:,}" if low == high else f"{low:,} to {high:,}"
+
+
+def data_remarks(run: Result) -> list[str]:
+    """Return what to know of a run's data: fewer than published, domains missing, not verified."""
+    contents, remarks = run.history.population.contents, []
+    published = contents.published if contents else {}
+    if contents and published:
+        fewer = [
+            f"{name} has {contents.images[name]:,} of {count:,} published images"
+            for name, count in published.items()
+            if contents.images.get(name, count) < count
+        ]
+        if fewer:
+            remarks.append(f"reduced data: {', '.join(fewer)}")
+        if missing := [name for name in published if name not in contents.images]:
+            remarks.append(f"without the domains {', '.join(missing)}")
+    if (published or not contents) and flat_config(run.config).get("data.verify") is False:
+        remarks.append("data not verified (data.verify=false)")
+    return remarks
+
+
 def group_runs(runs: Iterable[Result], by: Sequence[str] = ()) -> list[Group]:
-    """Put runs together that differ only in their seed, or in none of the keys ``by``.
+    """Put runs on the same data together that differ only in their seed, or runs equal in the keys ``by``.
 
     Raises:
         UserError: no run has a key of ``by``.
@@ -90,7 +137,7 @@ def group_runs(runs: Iterable[Result], by: Sequence[str] = ()) -> list[Group]:
         if by:
             key = {name: config.get(name) for name in by}
         else:
-            key = {name: value for name, value in config.items() if decides(name)}
+            key = {name: value for name, value in config.items() if decides(name)} | {"": data_of(run)}
         text = json.dumps([run.complete, key], sort_keys=True, default=str)
         group = groups.setdefault(text, Group(config, [], run.complete))
         group.config = {n: x if config.get(n) == x else "various" for n, x in group.config.items()}
@@ -123,11 +170,15 @@ def varying_keys(groups: Sequence[Group]) -> list[str]:
     return varying
 
 
-def labels(groups: Sequence[Group], by: Sequence[str] = ()) -> tuple[list[str], list[list[str]]]:
+def labels(
+    groups: Sequence[Group], by: Sequence[str] = (), contents: bool = True
+) -> tuple[list[str], list[list[str]]]:
     """Return headings, and per group the cells, that say what was run.
 
     The first three are method, data and partition, with those of their options that tell groups apart (the
-    partition with all of its options); the others are the remaining keys that do.
+    partition with all of its options); the others are the remaining keys that do. Data that differ though
+    their options are the same, such as a part of a data set, have the number of their images and the start of
+    their digest, unless ``contents`` is false.
     """
     keys = list(by) or varying_keys(groups)
     others = [k for k in keys if k.rpartition(".")[0] not in COMPONENTS and k not in COMPONENTS]
@@ -136,7 +187,31 @@ def labels(groups: Sequence[Group], by: Sequence[str] = ()) -> tuple[list[str], 
         [*(_component(g, name, keys) for name in COMPONENTS), *(str(g.config.get(k, "")) for k in others)]
         for g in groups
     ]
-    return headings, cells
+    if not contents:
+        return headings, cells
+    held = [_contents(group, cells, groups) for group in groups]
+    return headings, [
+        [row[0], f"{row[1]} [{what}]" if what else row[1], *row[2:]] for row, what in zip(cells, held)
+    ]
+
+
+def _contents(group: Group, cells: Sequence[Sequence[str]], groups: Sequence[Group]) -> str:
+    """Return what the data sets of a group held, where the cells do not tell it from that of other groups."""
+    mine = cells[groups.index(group)]
+    alike = [run for g, row in zip(groups, cells) if row[1] == mine[1] for run in g.runs]
+    twins = [run for g, row in zip(groups, cells) if list(row) == list(mine) for run in g.runs]
+    recorded = {run.history.population.contents and data_of(run) for run in alike}
+    if len(recorded) == 1 and len({data_of(run) for run in twins}) == 1:
+        return ""
+    return ", ".join(dict.fromkeys(_content_name(run) for run in group.runs))
+
+
+def _content_name(run: Result) -> str:
+    """Name what the data set of a run held: the number of its images, and the start of its digest."""
+    contents = run.history.population.contents
+    if contents is None:
+        return data_of(run)
+    return f"{sum(contents.images.values()):,} images, {contents.sha256[:6]}"
 
 
 def _component(group: Group, name: str, keys: Sequence[str]) -> str:
@@ -152,9 +227,9 @@ def common_labels(cells: Sequence[Sequence[str]]) -> list[int]:
     return [i for i in (1, 2) if len({row[i] for row in cells}) == 1 and cells[0][i] != "n/a"]
 
 
-def short_labels(groups: Sequence[Group], by: Sequence[str] = ()) -> list[str]:
-    """Return one label per group that holds only what tells the groups apart."""
-    headings, cells = labels(groups, by)
+def short_labels(groups: Sequence[Group], by: Sequence[str] = (), contents: bool = True) -> list[str]:
+    """Return one label per group that holds only what tells the groups apart (see :func:`labels`)."""
+    headings, cells = labels(groups, by, contents)
     shown = [i for i in range(len(headings)) if i == 0 or len({row[i] for row in cells}) > 1]
     names = []
     for group, row in zip(groups, cells):
@@ -206,24 +281,28 @@ def comparison(groups: Sequence[Group], view: str | None = None, by: Sequence[st
     """
     headings, cells = labels(groups, by)
     constant = common_labels(cells)
-    what = ", ".join(cells[0][i] for i in constant)
+    sizes = [sizes_of(group.runs) for group in groups]
+    same = [f"{sizes[0]} {IMAGES}"] if len(set(sizes)) == 1 else []
+    what = ", ".join([*(cells[0][i] for i in constant), *same])
     table = plain_table("Test accuracy in %" + (f": {what}" if what else ""))
-    table.caption, table.caption_justify = caption(groups, view), "left"
+    table.caption, table.caption_justify = caption(groups, view, by), "left"
     shown = [i for i, name in enumerate(headings) if i not in constant and name != "rounds"]
     for i in shown:
         table.add_column(headings[i], vertical="bottom", overflow="fold")
-    ks = {run.summary["k"] for group in groups for run in group.runs}
-    k = str(ks.pop()) if len(ks) == 1 else "k"
+    shown_views = [view_summary(run, view) for group in groups for run in group.runs]
+    k = averaged(entry for entry in shown_views if entry)
     accuracies = ["headline", "last\nround", "best by\nvalidation", f"mean of\nlast {k}"]
-    for heading in ["seeds", "rounds", *accuracies, "up per\nround", "down per\nround"]:
+    counts = ["seeds", "rounds"] if same else [IMAGES.replace(" ", "\n"), "seeds", "rounds"]
+    for heading in [*counts, *accuracies, "up per\nround", "down per\nround"]:
         table.add_column(heading, justify="right", no_wrap=True)
-    for group, row in zip(groups, cells):
+    for group, row, images in zip(groups, cells, sizes):
         runs = group.runs
         headline = [run.summary["headline"]["accuracy"] if run.summary["headline"] else None for run in runs]
         chosen = [[chosen_accuracy(run, view, c) for run in runs] for c in CHOICES]
         asked = runs[0].summary["rounds"]
         table.add_row(
             *(row[i] for i in shown),
+            *([] if same else [images]),
             str(group.seeds) if group.seeds == len(runs) else f"{group.seeds} ({len(runs)} runs)",
             str(asked) if group.completed >= asked else f"{group.completed} of {asked}",
             spread(headline),
@@ -241,8 +320,8 @@ def traffic(runs: Sequence[Result], direction: str) -> str:
     return size(sum(run.summary[direction] for run in runs) / rounds) if rounds else "n/a"
 
 
-def caption(groups: Sequence[Group], view: str | None) -> str:
-    """Say what the numbers of the table are."""
+def caption(groups: Sequence[Group], view: str | None, by: Sequence[str] = ()) -> str:
+    """Say what the numbers of the table are, and what should be known of their data."""
     runs = [run for group in groups for run in group.runs]
     text = []
     for protocol in dict.fromkeys(run.protocol for run in runs):
@@ -256,4 +335,19 @@ def caption(groups: Sequence[Group], view: str | None) -> str:
         text.append("± is the sample standard deviation over runs.")
     if not all(group.complete for group in groups):
         text.append("Incomplete runs are scored on the rounds they have, and not mixed with complete ones.")
-    return "\n".join(text)
+    return "\n".join(text + _remarks_of(groups, by))
+
+
+def _remarks_of(groups: Sequence[Group], by: Sequence[str]) -> list[str]:
+    """Return the remarks on the data of some groups, each with the groups that it is true of."""
+    found: dict[str, list[str]] = {}
+    for name, group in zip(short_labels(groups, by), groups):
+        remarks = [text for run in group.runs for text in data_remarks(run)]
+        if len({data_of(run) for run in group.runs}) > 1:
+            remarks.append("runs on different data are averaged")
+        for text in dict.fromkeys(remarks):
+            found.setdefault(text, []).append(name)
+    return [
+        f"{'All rows' if len(names) == len(groups) else '; '.join(names)}: {text}."
+        for text, names in found.items()
+    ]

@@ -104,12 +104,18 @@ def _has_no_run(path: Path) -> bool:
 def check_partition(path: Path, partition: Mapping[str, Any]) -> None:
     """Refuse to go on with data that are divided otherwise than those that a run folder tells of.
 
+    A folder that is older than the record of what the data set held is compared without it.
+
     Raises:
         UserError: they are, or its ``partition.json`` cannot be read.
     """
     file = path / PARTITION
     try:
-        same = not file.exists() or json.loads(file.read_text()) == json.loads(_json(partition))
+        now = json.loads(_json(partition))
+        there = json.loads(file.read_text()) if file.exists() else now
+        if isinstance(there, dict) and "pool" not in there:
+            now.pop("pool", None)
+        same = there == now
     except (OSError, ValueError) as error:
         raise UserError(f"{file} cannot be read or is damaged: restore it from a copy") from error
     if not same:
@@ -211,8 +217,9 @@ class RunFolder:
 
         Args:
             partition: at least ``domain_names`` and ``clients``, a list of dictionaries with the numbers of
-                samples ``train``, ``val`` and ``test`` and ``domain`` (index into the names, or None);
-                anything else that JSON can hold is kept with it.
+                samples ``train``, ``val`` and ``test`` and ``domain`` (index into the names, or None); under
+                ``pool`` what :class:`~rayfl.record.history.Contents` reads; anything else that JSON can hold
+                is kept with it.
         """
         self._population = Population.from_partition(partition)
         self._write(PARTITION, _json(partition))

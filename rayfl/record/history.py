@@ -30,16 +30,39 @@ PARTS = ("train", "val", "test")
 
 
 @dataclass(frozen=True)
+class Contents:
+    """What the data set of a run held, the same for every seed.
+
+    Attributes:
+        sha256: digest of the data set and of its division into parts.
+        images: domain -> number of images.
+        published: domain -> number of images in the published data set; empty where nobody knows.
+    """
+
+    sha256: str
+    images: Mapping[str, int]
+    published: Mapping[str, int]
+
+    @classmethod
+    def read(cls, content: Any) -> "Contents":
+        """Read what ``partition.json`` has under ``pool``."""
+        images, published = ({str(k): int(n) for k, n in content[x].items()} for x in ("images", "published"))
+        return cls(str(content["sha256"]), images, published)
+
+
+@dataclass(frozen=True)
 class Population:
     """The clients of a run: what is constant about them.
 
     Attributes:
         samples: per part (``train``, ``val``, ``test``) int64 [clients].
         domains: per client the name of its domain, None where it has several.
+        contents: of the data set; None where it was not recorded, as before rayfl did so.
     """
 
     samples: Mapping[str, np.ndarray]
     domains: tuple[str | None, ...]
+    contents: Contents | None = None
 
     @classmethod
     def from_partition(cls, partition: Mapping[str, Any]) -> "Population":
@@ -47,7 +70,8 @@ class Population:
         clients, names = partition["clients"], partition["domain_names"]
         samples = {part: np.array([c[part] for c in clients], dtype=np.int64) for part in PARTS}
         domains = tuple(None if c["domain"] is None else str(names[c["domain"]]) for c in clients)
-        return cls(samples, domains)
+        pool = partition.get("pool")
+        return cls(samples, domains, Contents.read(pool) if pool else None)
 
     @classmethod
     def empty(cls) -> "Population":
@@ -219,7 +243,7 @@ def read_population(folder: Path) -> Population:
         return Population.from_partition(json.loads(path.read_text()))
     except OSError as error:
         raise UserError(f"{path} cannot be read: {error.strerror}") from error
-    except (ValueError, LookupError, TypeError) as error:
+    except (ValueError, LookupError, TypeError, AttributeError) as error:
         raise UserError(f"{path} is damaged; restore it from a copy") from error
 
 

@@ -236,11 +236,17 @@ def summarise_view(
         a protocol with one, ``window``: the mean figures (see :func:`figures`) over the chosen evaluations,
         their ``rounds``, the deviation ``over_rounds`` of mean, pooled and weighted accuracy over them
         (population), and ``domains``: name -> ``clients``, ``mean``, ``pooled`` and the deviation of these
-        two ``over_rounds``. None where nothing can be chosen.
+        two ``over_rounds``. None where nothing can be chosen. Under ``each``, for the parts that were scored,
+        every evaluation: ``rounds``, and the ``mean`` over clients and the ``pooled`` accuracy in them.
     """
     choices = CHOICES + (("window",) if protocol.choose == "window" else ())
     summary: dict[str, Any] = {"point": point, "view": view, "evaluations": 0, **dict.fromkeys(choices)}
+    summary["each"] = {}
     population = history.population
+    for part in ("val", "test"):
+        scores = counted_scores(history, protocol, point, view, part)
+        if scores is not None:
+            summary["each"][part] = _each(scores, population, part)
     tests = counted_scores(history, protocol, point, view, "test")
     if tests is None:
         return summary
@@ -251,6 +257,15 @@ def summarise_view(
         if chosen:
             summary[choice] = _chosen_figures(tests, chosen, population)
     return summary
+
+
+def _each(scores: Scores, population: Population, part: str) -> dict[str, list[Any]]:
+    """Return the accuracies of every evaluation."""
+    found = [figures(row, population, part) for row in scores.correct]
+    return {
+        "rounds": [int(round) for round in scores.rounds],
+        **{name: [none_if_nan(each[name]) for each in found] for name in ("mean", "pooled")},
+    }
 
 
 def validated_at(point: str, protocol: Protocol) -> str:

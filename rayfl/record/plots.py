@@ -16,6 +16,7 @@ from rich.table import Table
 from rayfl.errors import UserError
 from rayfl.record.compare import (
     Group,
+    about_data,
     counted_view,
     flat_config,
     group_runs,
@@ -242,7 +243,8 @@ def sweep_series(
     rest = [
         replace(g, config={k: v for k, v in g.config.items() if k in by or _is_kept(k, over)}) for g in groups
     ]
-    for group, name in zip(groups, short_labels(rest, [key for key in by if key != over])):
+    keys = [key for key in by if key != over]
+    for group, name in zip(groups, short_labels(rest, keys, contents=not about_data(over))):
         value = group.config[over]
         if not isinstance(value, int | float) or isinstance(value, bool):
             raise UserError(f"{over} is {value!r} in {group.runs[0].folder}: a sweep is over numbers")

@@ -17,7 +17,7 @@ import yaml
 from rich.table import Table
 
 from rayfl.errors import UserError
-from rayfl.record.compare import view_summary
+from rayfl.record.compare import data_of, data_remarks, view_summary
 from rayfl.record.history import CONFIG
 from rayfl.record.metrics import figures, none_if_nan
 from rayfl.record.progress import plain_table
@@ -251,6 +251,10 @@ def _entry(runs: Runs, row: str, column: str, source: str, parts: Sequence[Colum
     seeds = sorted(set.intersection(*(set(cell) for cell in cells)))
     if not seeds:
         return None
+    if any(len({data_of(cell[seed]) for seed in seeds}) > 1 for cell in cells):
+        remarks = _remarks([cell[seed] for cell in cells for seed in seeds])
+        remarks.append("no mean, because its seeds have different data")
+        return Entry(row, column, None, None, "", seeds, remarks=remarks)
     found = [[figure(cell[seed], part.figure) for cell, part in zip(cells, parts)] for seed in seeds]
     remarks = _remarks([cell[seed] for cell in cells for seed in seeds])
     known = [[100 * value for value, _ in each if value is not None] for each in found]
@@ -277,6 +281,7 @@ def _beside(entry: Entry, printed: Printed) -> Entry:
 def _remarks(runs: Sequence[Result]) -> list[str]:
     changed = dict.fromkeys(text for run in runs for text in run.config["cell"]["changed"])
     remarks = [f"with {', '.join(changed)}"] if changed else []
+    remarks += dict.fromkeys(text for run in runs for text in data_remarks(run))
     unfinished = [run.summary for run in runs if not run.complete]
     if unfinished:
         least = min(unfinished, key=lambda summary: summary["completed"] / summary["rounds"])
@@ -400,6 +405,8 @@ def write_tables(
 ) -> list[Path]:
     """Write ``table.md``, ``table.csv`` and ``table.json`` into a folder.
 
+    Under ``seeds`` the first two have their number, as what is printed; ``table.json`` lists them.
+
     Raises:
         UserError: they cannot be written.
     """
@@ -408,8 +415,7 @@ def write_tables(
     writer = csv.DictWriter(sheet, list(rows[0]))
     writer.writeheader()
     for row in rows:
-        seeds, remarks = " ".join(map(str, row["seeds"])), "; ".join(row["remarks"])
-        writer.writerow({**row, "seeds": seeds, "remarks": remarks})
+        writer.writerow({**row, "seeds": len(row["seeds"]), "remarks": "; ".join(row["remarks"])})
     texts = {
         "table.md": markdown(entries, title, printed),
         "table.csv": sheet.getvalue(),

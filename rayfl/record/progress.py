@@ -1,7 +1,7 @@
 """What a person sees of a run: a header, progress, and a table at the end; everything on standard output."""
 
 import time
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from types import TracebackType
 from typing import Any
 
@@ -155,15 +155,31 @@ def print_start(facts: Mapping[str, str], console: Console | None = None) -> Non
         console.print(Text.assemble((name.ljust(width), "bold"), "  ", text), soft_wrap=True)
 
 
-def choice_name(choice: str, summary: Mapping[str, Any]) -> str:
-    """Return what people call a choice of rounds, as a table heading of two lines."""
+def choice_name(choice: str, summary: Mapping[str, Any], entries: Iterable[Mapping[str, Any]] = ()) -> str:
+    """Return what people call a choice of rounds, as a table heading of two lines.
+
+    Args:
+        choice: the choice.
+        summary: of the run.
+        entries: the views in the table, whose ``last_k`` may have fewer evaluations than ``k``; all of the
+            summary by default.
+    """
+    window = min(protocol(summary["protocol"]).length, summary["completed"])
     names = {
         "last": "last\nround",
         "best_val": "best by\nvalidation",
-        "last_k": f"mean of\nlast {summary['k']}",
-        "window": f"mean of\nlast {protocol(summary['protocol']).length}",
+        "last_k": f"mean of\nlast {averaged(entries or summary['views'])}",
+        "window": f"mean of\nlast {window}",
     }
     return names[choice]
+
+
+def averaged(entries: Iterable[Mapping[str, Any]]) -> str:
+    """Return how many evaluations ``last_k`` has averaged in some views: "5", "3 to 5"."""
+    counts = sorted({len(entry["last_k"]["rounds"]) for entry in entries if entry["last_k"]})
+    if not counts:
+        return "0"
+    return str(counts[0]) if len(counts) == 1 else f"{counts[0]} to {counts[-1]}"
 
 
 def final_table(summary: Mapping[str, Any], console: Console | None = None) -> None:
@@ -194,9 +210,10 @@ def _choices(summary: Mapping[str, Any]) -> list[str]:
 def _view_table(summary: Mapping[str, Any], point: str) -> Table:
     choices = _choices(summary)
     title = f"Test accuracy in %, {spoken(point)}"
-    table = _table(title, ["view", "average"], [choice_name(c, summary) for c in choices])
+    entries = [v for v in summary["views"] if v["point"] == point]
+    table = _table(title, ["view", "average"], [choice_name(c, summary, entries) for c in choices])
     names = {"mean": "mean over clients", "pooled": "pooled", "worst_decile": "worst tenth"}
-    for entry in (v for v in summary["views"] if v["point"] == point):
+    for entry in entries:
         if table.row_count:
             table.add_section()
         for name, text in names.items():
@@ -208,7 +225,7 @@ def _view_table(summary: Mapping[str, Any], point: str) -> Table:
 def _domain_table(summary: Mapping[str, Any], entry: Mapping[str, Any]) -> Table:
     choices = _choices(summary)
     title = f"Test accuracy in % per domain, {entry['view']}, mean over clients"
-    table = _table(title, ["domain", "clients"], [choice_name(c, summary) for c in choices])
+    table = _table(title, ["domain", "clients"], [choice_name(c, summary, [entry]) for c in choices])
     means: dict[str, list[float]] = {c: [] for c in choices}
     for name, domain in entry["last"]["domains"].items():
         cells = []

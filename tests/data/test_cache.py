@@ -10,6 +10,7 @@ import pytest
 from rayfl import memory
 from rayfl.data import cache
 from rayfl.data.cache import Decoded, MappedImages, cache_folder, cached, content, map_images
+from rayfl.data.pool import Pool
 from rayfl.errors import UserError
 
 IMAGES = np.random.default_rng(0).integers(0, 256, (7, 3, 5, 4), dtype=np.uint8)
@@ -44,6 +45,19 @@ def test_decoded_once_then_mapped(folder):
             images[0] = 0
     assert decode.calls == 1
     assert [p.suffix for p in folder.iterdir()] == [".npz"]
+
+
+def test_mapped_images_have_the_checksum_of_those_in_memory(folder):
+    def pool(images):
+        zeros = np.zeros(len(images), np.int64)
+        names = {"class_names": ("c",), "domain_names": ("d",), "mean": (0.0,) * 3, "std": (1.0,) * 3}
+        return Pool(images=images, labels=zeros, domains=zeros, origin=zeros.astype(np.uint8), **names)
+
+    images, _ = cached("pictures", 1, Decoder())
+    assert images.crc is not None
+    assert pool(images).digest() == pool(IMAGES).digest()
+    assert images[1:].crc is None, "a part has another one"
+    assert pool(images[1:]).digest() == pool(IMAGES[1:]).digest() != pool(IMAGES[:-1]).digest()
 
 
 def test_another_key_is_another_file(folder):

@@ -339,3 +339,15 @@ def test_damaged_arrays(tmp_path):
 def test_wrong_options(options, message):
     with pytest.raises(UserError, match=message):
         DigitsFive("X", **options)
+
+
+def test_what_was_published_is_known_domain_by_domain(originals):
+    some = DigitsFive(str(originals[0]), verify=False, domains=["MNIST", "USPS"])
+    contents = some.contents(some.load())
+    assert contents["images"] == {"MNIST": 950, "USPS": 950}
+    # Ten parts of 743.8 images for training, and a fifth of the originals for testing
+    assert contents["published"] == {
+        **{"MNIST": 7438 + 14_000, "SVHN": 7438 + 19_858, "USPS": 7438 + 1860},
+        **{"SynthDigits": 7438 + 97_791, "MNIST-M": 7438 + 13_601},
+    }
+    assert DigitsFive(scale="full").published_sizes()["USPS"] == 7291 + 2007

@@ -93,6 +93,44 @@ def test_describe_is_json_and_tells_shards_apart():
     assert digests[1] == record["clients"][1]["sha256"]
 
 
+def test_a_pool_has_a_digest_of_all_that_it_holds():
+    data = by_hand()
+    pool = data.pool
+    assert len(pool.digest()) == 64
+    again = replace(pool, images=np.asfortranarray(pool.images.copy()))
+    assert again.digest() == pool.digest()
+    images, labels, origin = pool.images.copy(), pool.labels.copy(), pool.origin.copy()
+    images[3].flat[0] += 1
+    labels[3], origin[3] = 3, VAL
+    changes = {
+        **{"images": images, "labels": labels, "origin": origin, "std": (2.0,)},
+        **{"class_names": ("cat", "dog", "cow", "ant"), "subclasses": pool.labels},
+    }
+    digests = [replace(pool, **{name: value}).digest() for name, value in changes.items()]
+    assert len({pool.digest(), *digests}) == 1 + len(changes)
+    first, second = replace(pool, subclasses=pool.labels), replace(pool, superclasses=pool.labels)
+    assert first.digest() != second.digest()
+
+
+def test_what_the_data_hold_is_recorded_whatever_the_seed():
+    class Half(Tiny):
+        sizes = (15, 10, 5)
+
+    class Seeded(Tiny):
+        def divide(self, pool, seed):
+            return replace(pool, origin=np.random.default_rng(seed).permutation(pool.origin))
+
+    records = [d.federate(3, s).describe() for d in (Tiny(), Half(), Seeded()) for s in (0, 1)]
+    digests = [record["pool"]["sha256"] for record in records]
+    assert digests[0] == digests[1] == Tiny(seed=9).contents(Tiny().load())["sha256"]
+    assert digests[2] == digests[3] != digests[0]
+    assert digests[4] == digests[5] not in digests[:4]
+    assert records[4]["clients"] != records[5]["clients"]
+    assert records[0]["pool"]["images"] == {records[0]["domain_names"][0]: 120}
+    assert records[0]["pool"]["published"] == {}
+    assert by_hand().describe()["pool"] == {}
+
+
 def test_table_shows_every_count_of_a_few_clients():
     lines = by_hand().table().splitlines()
     assert lines[0].split() == ["client", "train", "val", "test", "classes", "cat", "dog", "cow", "pig"]

@@ -463,3 +463,12 @@ def test_truncated_usps(tmp_path):
         USPS(str(tmp_path), verify=False).load()
     with pytest.raises(UserError, match=r"usps\.bz2 is not the published file"):
         USPS(str(tmp_path)).load()
+
+
+def test_the_published_size_is_that_of_the_one_domain(tmp_path):
+    write_cifar10(tmp_path, per_file=2)
+    data = CIFAR10(str(tmp_path), verify=False)
+    contents = data.contents(data.load())
+    assert (contents["images"], contents["published"]) == ({"CIFAR10": 12}, {"CIFAR10": 60_000})
+    for kind, size in ((CIFAR100, 60_000), (MNIST, 60_000 + 10_000), (USPS, 7291 + 2007)):
+        assert kind().published_sizes() == {kind.__name__: size}

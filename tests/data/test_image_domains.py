@@ -1,5 +1,6 @@
 """Office-Caltech10, DomainNet, PACS and image folders, on small files in their layouts."""
 
+import json
 import os
 import pickle
 import shutil
@@ -436,3 +437,20 @@ def test_image_folders_without_folders(tmp_path):
     (tmp_path / "day").mkdir()
     with pytest.raises(UserError, match="hold no folders"):
         load(ImageFolders, tmp_path)
+
+
+def test_a_random_division_does_not_tell_data_apart(tmp_path):
+    root = office(tmp_path / "a")
+    records = [
+        OfficeCaltech10(str(root), image_size=4, verify=False, split="fdse", seed=data_seed)
+        .federate(4, seed)
+        .describe()
+        for seed, data_seed in ((0, None), (7, None), (0, 3))
+    ]
+    assert len({json.dumps(record["clients"]) for record in records}) == 3
+    (contents,) = {json.dumps(record["pool"], sort_keys=True) for record in records}
+    assert json.loads(contents)["published"] == OfficeCaltech10.published
+    assert json.loads(contents)["images"]["dslr"] == 10 * SIZES[2]
+    other = office(tmp_path / "b", per_class=(6, 7, 5, 7))
+    changed = OfficeCaltech10(str(other), image_size=4, verify=False, split="fdse").federate(4, 0)
+    assert changed.contents["sha256"] != json.loads(contents)["sha256"]

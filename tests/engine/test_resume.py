@@ -1,5 +1,6 @@
 """A run that was stopped or killed and then resumed gives the bytes of one that was left alone."""
 
+import json
 import shutil
 import signal
 import subprocess
@@ -291,6 +292,27 @@ def test_a_failed_resume_leaves_a_finished_run_alone(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="no room for the state"):
         federation.run()
     assert files_of(tmp_path / "run") == before
+
+
+def test_a_folder_from_before_the_digest_of_the_data_resumes(tmp_path: Path) -> None:
+    whole, run = tmp_path / "whole", tmp_path / "run"
+    small(whole).run()
+    small(run, rounds=2).run()
+    content = json.loads((run / "partition.json").read_text())
+    del content["pool"]
+    (run / "partition.json").write_text(json.dumps(content))
+    assert resumed(run, ["--rounds", "4", "--quiet", "true"]).run().complete
+    assert bytes_of_run(run) == bytes_of_run(whole)
+
+
+def test_resume_refuses_data_of_which_an_image_has_changed(tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    small(run, rounds=2).run()
+    content = json.loads((run / "partition.json").read_text())
+    content["pool"]["sha256"] = "0" * 64
+    (run / "partition.json").write_text(json.dumps(content))
+    with pytest.raises(UserError, match="the data are not those of the run"):
+        resumed(run, ["--rounds", "4", "--quiet", "true"]).run()
 
 
 def test_a_copy_beside_the_checkpoints_is_none_of_them(tmp_path: Path) -> None:

@@ -47,6 +47,11 @@ def partition(clients: int, domains: tuple[str, ...] = ("ink", "print"), val: bo
     }
 
 
+def pool(sha256: str = "0" * 64, published: dict[str, int] | None = None, **images: int) -> dict[str, Any]:
+    """What ``partition.json`` tells of a data set with so many images of each domain."""
+    return {"sha256": sha256, "images": images or {"ink": 400, "print": 400}, "published": published or {}}
+
+
 def record(
     round: int,
     split: dict[str, Any],
@@ -99,6 +104,7 @@ def write_run(
     level: float = 0.9,
     tensorboard: bool = False,
     domains: tuple[str, ...] = ("ink", "print"),
+    pool: dict[str, Any] | None = None,
 ) -> Path:
     """Write a whole run folder, or that of a run that was killed after ``stop_after`` rounds."""
     config = CONFIG.format(
@@ -112,7 +118,7 @@ def write_run(
         protocol=protocol.name,
     )
     folder = RunFolder.create(path, config, tensorboard=tensorboard)
-    split = partition(clients, domains, val)
+    split = partition(clients, domains, val) | ({} if pool is None else {"pool": pool})
     folder.write_partition(split)
     for round in range(rounds if stop_after is None else stop_after):
         evaluate = protocol.evaluates(round, rounds, eval_every)

@@ -5,11 +5,19 @@ import pytest
 from rich.console import Console
 
 from rayfl.errors import UserError
-from rayfl.record.compare import comparison, flat_config, group_runs, labels, short_labels, spread
+from rayfl.record.compare import (
+    comparison,
+    data_remarks,
+    flat_config,
+    group_runs,
+    labels,
+    short_labels,
+    spread,
+)
 from rayfl.record.progress import percent
 from rayfl.record.protocol import PROTOCOLS
 from rayfl.record.result import Result
-from tests.record.made_up import write_run
+from tests.record.made_up import pool, write_run
 
 
 def load(tmp_path, *runs):
@@ -60,6 +68,69 @@ def test_the_engine_and_places_do_not_tell_runs_apart(tmp_path):
     assert len(group_runs([first, second])) == 1
     second.config["clients"] = 7
     assert len(group_runs([first, second])) == 2
+
+
+def test_runs_on_other_data_are_no_repetitions(tmp_path):
+    whole, part = pool("a" * 64, ink=600, print=600), pool("b" * 64, ink=60, print=60)
+    runs = load(
+        tmp_path,
+        {"pool": whole},
+        {"pool": part, "seed": 1},
+        {"pool": whole, "seed": 2},
+        {"seed": 3},
+        {"seed": 4},
+        {"seed": 5, "val": False},
+    )
+    groups = group_runs(runs)
+    assert [[run.config["seed"] for run in group.runs] for group in groups] == [[0, 2], [1], [3, 4], [5]]
+    _, cells = labels(groups)
+    assert [row[1] for row in cells] == [
+        "EmbeddedDigits [1,200 images, aaaaaa]",
+        "EmbeddedDigits [120 images, bbbbbb]",
+        "EmbeddedDigits [not recorded, 615/60/135]",  # as rayfl wrote folders before it knew digests
+        "EmbeddedDigits [not recorded, 615/0/135]",
+    ]
+    assert [row[1] for row in labels(groups[:1])[1]] == ["EmbeddedDigits"]
+    assert short_labels(groups)[1] == "FedAvg, EmbeddedDigits [120 images, bbbbbb]"
+    (all_of_them,) = group_runs(runs, ["method"])
+    assert any("runs on different data are averaged" in line for line in rows([all_of_them], by=["method"]))
+
+
+def test_the_table_shows_the_numbers_of_images(tmp_path):
+    groups = group_runs(load(tmp_path, {}, {"method": "FedBN"}))
+    text = " ".join(" ".join(rows(groups)).split())
+    assert "EmbeddedDigits, Dirichlet(alpha=0.3), 615/60/135 images (train/val/test) " in text
+    groups = group_runs(load(tmp_path / "more", {}, {"clients": 8}))
+    lines = rows(groups)
+    assert "images" not in lines[0]
+    shown = [line.split()[2] for line in lines if line.strip().startswith("FedAvg")]
+    assert shown == ["615/60/135", "828/80/188"]
+
+
+def test_what_is_remarked_of_data(tmp_path):
+    published = {"ink": 600, "print": 400, "stone": 5000}
+    part = pool("a" * 64, published, ink=60, print=400)
+    first, second, third = load(
+        tmp_path, {"pool": part}, {"pool": pool("b" * 64)}, {"pool": part, "method": "FedBN"}
+    )
+    third.config["data"]["init_args"]["verify"] = second.config["data"]["init_args"]["verify"] = False
+    reduced = "reduced data: ink has 60 of 600 published images"
+    assert data_remarks(first) == [reduced, "without the domains stone"]
+    assert data_remarks(second) == [], "nothing is published that could be verified"
+    assert data_remarks(third) == [*data_remarks(first), "data not verified (data.verify=false)"]
+    (old,) = load(tmp_path / "old", {})
+    assert data_remarks(old) == []
+    old.config["data"]["init_args"]["verify"] = False
+    assert data_remarks(old) == ["data not verified (data.verify=false)"]
+    text = [line.strip() for line in rows(group_runs([first, third]))]
+    assert f"All rows: {reduced}." in text
+    assert "FedBN: data not verified (data.verify=false)." in text
+
+
+def test_a_table_of_short_runs_says_how_many_evaluations_are_averaged(tmp_path):
+    runs = load(tmp_path, {"rounds": 6}, {"rounds": 20})
+    for chosen, shown in ((runs[:1], "last 3 "), (runs[1:], "last 5 "), (runs, "last 3 to 5 ")):
+        assert any(shown in line for line in rows(group_runs(chosen)))
 
 
 def test_incomplete_runs_stay_apart(tmp_path):

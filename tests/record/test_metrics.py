@@ -432,3 +432,16 @@ def test_round_figures_have_no_accuracy_without_an_evaluation():
 def test_a_history_without_rounds_has_an_empty_summary():
     found = summarise(History(Population.empty()), DEFAULT, 7)
     assert (found["completed"], found["views"], found["headline"], found["loss"]) == (0, [], None, None)
+
+
+def test_a_summary_keeps_every_evaluation():
+    records = [line(0, [10, 5], [2, 4]), line(1, [4, 6], [9, 7]), line(3, [None, 8], [5, None])]
+    found = summary(people([10, 20], val=[10, 20]), records)["views"][0]["each"]
+    assert found["test"]["rounds"] == found["val"]["rounds"] == [0, 1, 3]
+    assert found["test"]["mean"] == pytest.approx([(1 + 0.25) / 2, (0.4 + 0.3) / 2, 0.4])
+    assert found["test"]["pooled"] == pytest.approx([15 / 30, 10 / 30, 0.4])
+    assert found["val"]["mean"] == pytest.approx([0.2, (0.9 + 0.35) / 2, 0.5])
+    assert found["val"]["pooled"] == pytest.approx([6 / 30, 16 / 30, 0.5])
+    assert list(summary(people([10, 20]), [line(0, [10, 5])])["views"][0]["each"]) == ["test"]
+    nobody = summary(people([10, 20]), [line(0, [None, None])])["views"][0]["each"]["test"]
+    assert (nobody["mean"], nobody["pooled"]) == ([None], [None])

@@ -1,5 +1,7 @@
 """Our cells beside printed ones: figures, deviations, what is remarked."""
 
+import csv
+import json
 from dataclasses import replace
 from pathlib import Path
 
@@ -9,10 +11,20 @@ import yaml
 
 from rayfl import report
 from rayfl.errors import UserError
-from rayfl.record.printed import Entry, compare, figure, find_printed, grid, markdown, number, printed_table
+from rayfl.record.printed import (
+    Entry,
+    compare,
+    figure,
+    find_printed,
+    grid,
+    markdown,
+    number,
+    printed_table,
+    write_tables,
+)
 from rayfl.record.protocol import PROTOCOLS
 from rayfl.record.result import Result
-from tests.record.made_up import write_run
+from tests.record.made_up import pool, write_run
 
 OFFICE = ("amazon", "caltech", "dslr", "webcam")
 
@@ -79,6 +91,30 @@ def test_what_is_remarked(tmp_path):
     assert "out of reach: the code behind it gave every image the label of another one" in entry.remarks[0]
 
 
+def test_reduced_data_are_remarked_and_different_data_are_not_averaged(tmp_path):
+    published = {"amazon": 958, "caltech": 1123, "dslr": 157, "webcam": 295}
+    whole = pool("a" * 64, published, **published)
+    part = pool("b" * 64, published, **(published | {"amazon": 100}))
+    runs = [office(tmp_path / str(k), seed=k, pool=data) for k, data in enumerate((whole, whole, part))]
+    same = compare("fedco2_t1", runs[:2])
+    assert all(entry.mean is not None and entry.remarks == [] for entry in same)
+    (alone, *_) = compare("fedco2_t1", runs[2:])
+    assert alone.mean is not None
+    assert alone.remarks == ["reduced data: amazon has 100 of 958 published images"]
+    for entry in compare("fedco2_t1", runs):
+        assert (entry.mean, entry.std, entry.seeds) == (None, None, [0, 1, 2])
+        assert entry.remarks == [*alone.remarks, "no mean, because its seeds have different data"]
+
+
+def test_files_have_the_number_of_seeds_as_what_is_printed(tmp_path):
+    entries = compare("fedco2_t1", [office(tmp_path / str(k), seed=k) for k in (4, 7)])
+    write_tables(entries, "T", tmp_path)
+    rows = list(csv.DictReader((tmp_path / "table.csv").open()))
+    assert {row["seeds"] for row in rows} == {"2"}
+    cells = json.loads((tmp_path / "table.json").read_text())["cells"]
+    assert cells[0]["seeds"] == [4, 7]
+
+
 def test_a_mean_over_columns_and_other_figures_of_the_same_runs(tmp_path):
     def folder(letter: str, seed: int, row: str = "FDSE") -> Path:
         run = {"seed": seed, "protocol": PROTOCOLS["fdse"], "level": 0.6 + 0.1 * "CADW".index(letter)}
@@ -107,8 +143,6 @@ def test_a_mean_over_columns_and_other_figures_of_the_same_runs(tmp_path):
 
 def unseen(folder: Path) -> Path:
     """Turn the last client of a run into a newcomer: 50 % as it comes, 80 % with the first seed adapted."""
-    import json
-
     seed = yaml.safe_load((folder / "config.yaml").read_text())["seed"]
     lines = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
     for line in lines:

@@ -114,7 +114,8 @@ def test_the_window_of_a_protocol_has_its_own_column(tmp_path):
     out = console()
     run = write_run(tmp_path / "run", protocol=PROTOCOLS["fedco2_cifar"], rounds=20, eval_every=4)
     final_table(Result.load(run).summary, out)
-    assert "last 200" in printed(out)
+    assert "last 20 " in printed(out), "the window is as long as the run"
+    assert "last 200" not in printed(out)
     assert "pooled, mean ± std over 4 evaluations of rounds 5 to 20" in printed(out)
 
 
@@ -150,3 +151,11 @@ def test_size(count, text):
 
 def test_percent():
     assert (percent(0.12345), percent(0.5, 0.01), percent(None)) == ("12.35", "50.00 ± 1.00", "n/a")
+
+
+def test_the_mean_of_the_last_evaluations_says_how_many_there_were(tmp_path):
+    for rounds, shown in ((6, "last 3"), (20, "last 5")):
+        out = console()
+        final_table(Result.load(write_run(tmp_path / str(rounds), rounds=rounds, eval_every=2)).summary, out)
+        assert shown in printed(out)
+        assert ("last 5" in printed(out)) == (rounds == 20)

@@ -90,6 +90,8 @@ def test_the_protocol_of_the_configuration_is_used(tmp_path):
         ("metrics.jsonl", None, "is not a run folder: it has no metrics.jsonl"),
         ("partition.json", None, "partition.json cannot be read"),
         ("partition.json", '{"clients": [1]}', "partition.json is damaged"),
+        ("partition.json", '{"clients": [], "domain_names": [], "pool": [1]}', "partition.json is damaged"),
+        ("partition.json", '{"clients": [], "domain_names": [], "pool": {"images": 1}}', "is damaged"),
         (
             "partition.json",
             '{"clients": [], "domain_names": []}',
