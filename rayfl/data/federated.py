@@ -154,8 +154,11 @@ class FederatedData:
         }
 
     def digest(self) -> str:
-        """Return what tells this division from others: the SHA-256 of every client's indices and labels."""
-        found = hashlib.sha256()
+        """Return what tells these data and their division from others, as a SHA-256.
+
+        It is of the digest of the data set, and of every client's indices and labels.
+        """
+        found = hashlib.sha256(str(self.contents.get("sha256")).encode())
         for shard in self.shards:
             for part in PARTS:
                 indices = shard.part(part)
