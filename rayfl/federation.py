@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import signal
 import sys
 import threading
 import time
@@ -14,14 +13,13 @@ from dataclasses import asdict
 from datetime import datetime
 from functools import partial
 from pathlib import Path
-from types import FrameType
 from typing import Any, Literal
 
 import torch
 import yaml
 
 from rayfl.data import Data, EmbeddedDigits, FederatedData
-from rayfl.engine.base import Engine, Lost, Session
+from rayfl.engine.base import Engine, Gone, Lost, Session
 from rayfl.engine.host import Plan, Report, Scores, bind
 from rayfl.engine.ray_engine import Ray
 from rayfl.errors import UserError
@@ -31,12 +29,13 @@ from rayfl.record.cell import Cell
 from rayfl.record.checkpoint import Checkpoints, Manifest
 from rayfl.record.description import deciding, dump
 from rayfl.record.folder import RunFolder, check_partition, check_unused, held
-from rayfl.record.history import METRICS, SUMMARY, read_lines
+from rayfl.record.history import CONFIG, METRICS, SUMMARY, read_lines
 from rayfl.record.metrics import Patience, Validation, round_figures
 from rayfl.record.progress import Progress, final_table, print_start
 from rayfl.record.protocol import Protocol
 from rayfl.record.protocol import protocol as find_protocol
 from rayfl.record.result import Result
+from rayfl.signals import answered
 from rayfl.training import Net, Training
 
 # Defaults may be shared: a run works on copies, and none of its steps changes them.
@@ -143,8 +142,8 @@ class Federation:
     def run(self) -> Result:
         """Run all rounds, or those that are left of a resumed run; return the records.
 
-        A SIGINT or SIGTERM ends the run after the round in progress, with a checkpoint; the result then has
-        ``complete`` false.
+        A SIGINT, SIGTERM or SIGHUP ends the run after the round in progress, with a checkpoint; the result
+        then has ``complete`` false.
 
         Raises:
             UserError: the settings are impossible, data are missing, or the run folder is in use; raised
@@ -211,8 +210,11 @@ class Federation:
             try:
                 session.restore(path / "checkpoints", manifest)
                 return manifest
-            except Lost as lost:
-                session.clear(lost)
+            except Exception as error:
+                lost = _loss(session, error)
+                if isinstance(lost, Gone):
+                    again = f"go on with --resume {path}" if (path / CONFIG).is_file() else "start the run again"
+                    raise UserError(f"{lost}: {again}") from error
                 manifest = self._newest(path, session.data)
                 progress.go_back(manifest.round if manifest else 0)
                 _warn(f"{lost}; {_going_on(manifest)}")
@@ -233,15 +235,20 @@ class Federation:
                     if remark := self.method.remark(session.figures()):
                         _warn(remark)
                     return stopped
-                except Lost as lost:
-                    session.clear(lost)
+                except Exception as error:  # which may be anything, should what the session runs on be gone
+                    lost = _loss(session, error)
+                    if isinstance(lost, Gone) and not asked.is_set():
+                        raise UserError(
+                            f"{lost}. The run stops with its last checkpoint intact: go on with "
+                            f"--resume {folder.path}"
+                        ) from error
                     manifest = self._roll_back(lost, session, folder, progress)
                     if asked.is_set():
                         return manifest.round if manifest else 0
                     manifest = self._restore(manifest, session, folder.path, progress)
 
     def _roll_back(
-        self, lost: Lost, session: Session, folder: RunFolder, progress: Progress
+        self, lost: Gone | Lost, session: Session, folder: RunFolder, progress: Progress
     ) -> Manifest | None:
         """Take the records back to the newest intact checkpoint, or to the start where there is none."""
         manifest = self._newest(folder.path, session.data)
@@ -508,6 +515,20 @@ class Federation:
         return wanted and (evaluates or self.participation < 1)
 
 
+def _loss(session: Session, error: Exception) -> Gone | Lost:
+    """Return what has been lost, cleared up so that the run can be restored; raise what is no loss."""
+    if isinstance(error, Gone):
+        return error
+    try:
+        session.check()
+        if isinstance(error, Lost):
+            session.clear(error)
+            return error
+    except Gone as gone:
+        return gone
+    raise error
+
+
 class EarlyEnd:
     """Whether the protocol's patience has run out: a matter of the records alone, so that a resumed run ends
     where one that was never stopped does.
@@ -632,25 +653,13 @@ def _warn(text: str) -> None:
 
 @contextmanager
 def _asked_to_stop() -> Iterator[threading.Event]:
-    """Turn the first SIGINT or SIGTERM into an event; a second one acts as usual."""
+    """Turn the first SIGINT, SIGTERM or SIGHUP into an event; a second one acts as usual."""
     asked = threading.Event()
-    if threading.current_thread() is not threading.main_thread():
-        yield asked  # signal handlers belong to the main thread
-        return
-    before = {s: signal.getsignal(s) for s in (signal.SIGINT, signal.SIGTERM)}
 
-    def restore() -> None:
-        for number, handler in before.items():
-            signal.signal(number, handler)
-
-    def stop(number: int, frame: FrameType | None) -> None:
-        print("Stopping after this round, with a checkpoint; once more to stop at once.", flush=True)
+    def stop(number: int) -> None:
         asked.set()
-        restore()
+        give_back()
+        print("Stopping after this round, with a checkpoint; once more to stop at once.", flush=True)
 
-    for number in before:
-        signal.signal(number, stop)
-    try:
+    with answered(stop) as give_back:
         yield asked
-    finally:
-        restore()

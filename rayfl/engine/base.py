@@ -33,6 +33,10 @@ class Lost(UserError):
     """Processes of a federation are gone, and with them the state that they held."""
 
 
+class Gone(UserError):
+    """What a federation's processes run on is gone itself, so that none can be started again."""
+
+
 class Engine(ABC):
     """Base of the engines.
 
@@ -170,6 +174,13 @@ class Session(ABC):
                 self.settle()
         finally:
             self.close()
+
+    def check(self) -> None:  # noqa: B027 - only sessions with processes of their own can lose what these run on
+        """See that what the processes run on is there.
+
+        Raises:
+            Gone: it is not.
+        """
 
     def settle(self) -> None:  # noqa: B027 - only sessions that do work in the background have any
         """Wait for work that is still under way, and raise what has gone wrong in it."""

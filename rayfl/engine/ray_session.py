@@ -9,7 +9,7 @@ import socket
 import sys
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import replace
@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import ray
+from ray import util
 from ray.exceptions import (
     GetTimeoutError,
     NodeDiedError,
@@ -33,8 +34,9 @@ from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
 from rayfl.data import FederatedData
 from rayfl.engine.actors import ClientActor, ServerActor
-from rayfl.engine.base import Facts, Lost, Session, clients_of
+from rayfl.engine.base import Facts, Gone, Lost, Session, clients_of
 from rayfl.engine.host import Block, Plan, Report, Scores
+from rayfl.engine.local_ray import LocalRay
 from rayfl.engine.placement import Request, place, request
 from rayfl.errors import UserError
 from rayfl.methods import Cohort, Method
@@ -47,15 +49,10 @@ WAIT = 15.0
 """Seconds after which resources that the cluster has, but does not hand out, count as taken."""
 LOOK = 5.0
 """Seconds between two looks for hosts that have joined the cluster."""
+PULSE = 1.0
+"""Seconds between two looks whether Ray's own processes are there; after a minute Ray ends the driver."""
 SLACK = 60.0
 """Seconds that an actor may be later than the time limits of its clients allow."""
-UNREAD = ("RAY_enable_metrics_collection", "RAY_task_events_report_interval_ms", "RAY_event_stats")
-"""What a local cluster collects for its dashboard: a seventh of the processor time that is not training."""
-PROMPT = {
-    "RAY_raylet_client_connect_timeout_milliseconds": "20",
-    "RAY_raylet_client_num_connect_attempts": "500",
-}
-"""How the parts of a local cluster wait for each other: ten seconds, as ever, but not in steps of one."""
 GONE = (RayActorError, ObjectLostError, NodeDiedError, WorkerCrashedError, OutOfMemoryError)
 """What Ray raises when a process or a host is gone, or what it has held."""
 
@@ -75,12 +72,12 @@ class Cluster:
         self._thread = ThreadPoolExecutor(1, "ray")
         self._connecting = self._thread.submit(self._connect, engine)
 
-    def _connect(self, engine: Ray) -> bool:
+    def _connect(self, engine: Ray) -> Callable[..., None] | None:
         with _ONE_AT_A_TIME:
-            started = _connect(engine)
-            if started and self._abandoned.is_set():
-                ray.shutdown()
-            return started and not self._abandoned.is_set()
+            leave = _connect(engine)
+            if leave and self._abandoned.is_set():
+                leave()
+            return None if self._abandoned.is_set() else leave
 
     def wait(self) -> None:
         """Return when the cluster is up.
@@ -89,6 +86,11 @@ class Cluster:
             UserError: it cannot be reached.
         """
         self._connecting.result()
+        self._parts = _parts()
+
+    def gone(self) -> str | None:
+        """Say which of Ray's own processes is gone, without which nothing can be started or stopped."""
+        return next((name for name, at in self._parts.items() if _refuses(at)), None)
 
     def share(self, data: FederatedData) -> FederatedData:
         """Put the data into the object store; return a view of what is there.
@@ -116,15 +118,40 @@ class Cluster:
 
     def close(self) -> None:
         """Stop the cluster if it was started here."""
-        if self._connecting.result():
-            ray.shutdown()
+        if leave := self._connecting.result():
+            leave(broken=self.gone() is not None)
         self._thread.shutdown()
 
 
-def _stop_started(connecting: Future[bool]) -> None:
+def _parts() -> dict[str, tuple[str, int]]:
+    """Return where Ray's own processes listen that this process depends on, by their names."""
+    if util.client.ray.is_connected():  # they are out of reach, and a server of Ray's stands between
+        return {}
+    context = ray.get_runtime_context()
+    host, _, port = context.gcs_address.rpartition(":")
+    here = context.get_node_id()
+    (node,) = [node for node in ray.nodes() if node["NodeID"] == here]
+    return {
+        f"Ray's GCS at {context.gcs_address}": (host.strip("[]"), int(port)),
+        "Ray's raylet on this host": (node["NodeManagerAddress"], node["NodeManagerPort"]),
+    }
+
+
+def _refuses(address: tuple[str, int]) -> bool:
+    """Say whether nobody listens at an address; a network that is silent may come back."""
+    try:
+        socket.create_connection(address, timeout=1.0).close()
+    except ConnectionRefusedError:
+        return True
+    except OSError:
+        return False
+    return False
+
+
+def _stop_started(connecting: Future[Callable[..., None] | None]) -> None:
     """Stop a cluster that was up before it was given up."""
-    if connecting.exception() is None and connecting.result():
-        ray.shutdown()
+    if connecting.exception() is None and (leave := connecting.result()):
+        leave()
 
 
 _ONE_AT_A_TIME = threading.Lock()
@@ -152,6 +179,7 @@ class RaySession(Session):
         self._speed: dict[int, float] = {}  # client -> seconds per training sample, measured
         self._one_download = plan.method.one_download
         self._has_figures = type(plan.method).figures is not Method.figures
+        self._seen = time.monotonic()  # when Ray's own processes were last seen
         self._forget()
         try:
             while self._server is None:
@@ -173,6 +201,12 @@ class RaySession(Session):
         self._home: dict[int, int] = {}  # client -> the actor that holds its state
         self._downloads: dict[tuple[int, ...], Any] = {}  # of the newest server state
         self._look_at = time.monotonic() + LOOK
+
+    def check(self) -> None:
+        """See that Ray's own processes are there."""
+        self._seen = time.monotonic()
+        if part := self._cluster.gone():
+            raise Gone(f"{part} is gone, and with it all processes of the run")
 
     def _wanted(self, shrink: bool) -> Request:
         nodes = [node["Resources"] for node in ray.nodes() if node["Alive"]]
@@ -381,6 +415,7 @@ class RaySession(Session):
 
     def clear(self, lost: Lost) -> None:
         """Stop what is left: its state is of a round that cannot be completed."""
+        self.check()
         self._stop()
         self._losses += 1
         if self._losses > self._engine.recoveries:
@@ -406,6 +441,7 @@ class RaySession(Session):
         if self._engine.in_group or time.monotonic() < self._look_at:
             return
         self._look_at = time.monotonic() + LOOK
+        self.check()
         with suppress(UserError):
             new = self._wanted(shrink=True).actors - len(self._actors) - len(self._joining)
             if new > 0:
@@ -421,10 +457,7 @@ class RaySession(Session):
     def _get(self, references: Sequence[Any], limit: float | None = None) -> list[Any]:
         under_way, self._under_way = self._under_way, []
         try:
-            found: list[Any] = ray.get([*under_way, *references], timeout=limit)
-            return found[len(under_way) :]
-        except GetTimeoutError as error:
-            raise Lost(f"an actor has not answered for {limit:.0f} s") from error
+            return self._awaited([*under_way, *references], limit)[len(under_way) :]
         except RayError as error:
             cause = error.cause if isinstance(error, RayTaskError) else error
             if isinstance(cause, RayActorError) and cause.actor_init_failed:
@@ -434,6 +467,19 @@ class RaySession(Session):
             if isinstance(cause, UserError):
                 raise UserError(str(cause)) from None
             raise
+
+    def _awaited(self, references: Sequence[Any], limit: float | None) -> list[Any]:
+        """Return what calls return, and look after Ray's own processes meanwhile."""
+        end = math.inf if limit is None else time.monotonic() + limit
+        while True:
+            if time.monotonic() - self._seen >= PULSE:
+                self.check()
+            try:
+                found: list[Any] = ray.get(references, timeout=max(0.0, min(PULSE, end - time.monotonic())))
+                return found
+            except GetTimeoutError as error:
+                if time.monotonic() >= end:
+                    raise Lost(f"an actor has not answered for {limit:.0f} s") from error
 
     def _stop(self) -> None:
         for actor in [*self._actors, *(actor for actor, _ in self._joining), self._server]:
@@ -447,12 +493,13 @@ class RaySession(Session):
 
     def close(self) -> None:
         """Stop the actors, and the cluster if this session has started it."""
-        self._stop()
+        if self._cluster.gone() is None:  # without Ray's own processes it would wait for them
+            self._stop()
         self._cluster.close()
 
 
-def _connect(engine: Ray) -> bool:
-    """Start a local cluster or join one; return whether this call has started it."""
+def _connect(engine: Ray) -> Callable[..., None] | None:
+    """Start a local cluster or join one; return what leaves it again, None if this process was in it."""
     if ray.is_initialized():
         here = ray.get_runtime_context().gcs_address
         if engine.address not in (None, "auto", here):
@@ -460,7 +507,7 @@ def _connect(engine: Ray) -> bool:
                 f"engine.address is {engine.address!r}, but this process has joined the Ray cluster at "
                 f"{here}: leave the address out to use that one, or call ray.shutdown() first"
             )
-        return False
+        return None
     # Where an actor dies, all calls that waited for it fail: one of them is reported, the others need not be.
     os.environ.setdefault("RAY_IGNORE_UNHANDLED_ERRORS", "1")
     if engine.address is not None:
@@ -472,22 +519,8 @@ def _connect(engine: Ray) -> bool:
                 f"no Ray cluster can be reached at engine.address={engine.address!r} ({error}): start one "
                 "with `ray start --head` or `ray up`, or leave the address out for a local one"
             ) from error
-        return True
-    settings = {} if engine.dashboard else dict.fromkeys(set(UNREAD) - os.environ.keys(), "0")
-    if PROMPT.keys().isdisjoint(os.environ):  # half of it would change how long they wait altogether
-        settings |= PROMPT
-    os.environ |= settings
-    try:
-        ray.init(
-            address="local",
-            include_dashboard=engine.dashboard,
-            dashboard_host="127.0.0.1",
-            logging_level=logging.ERROR,
-        )
-    finally:
-        for name in settings:  # they are this cluster's alone: another one may have a dashboard
-            del os.environ[name]
-    return True
+        return lambda broken=False: ray.shutdown()
+    return LocalRay(engine.dashboard).stop
 
 
 def _check_reachable(address: str) -> None:

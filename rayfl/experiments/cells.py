@@ -20,13 +20,13 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from types import FrameType
 from typing import IO, Any
 
 from rayfl.experiments.table_file import Settings, options
 from rayfl.memory import available_memory
 from rayfl.record.description import RESUMABLE
 from rayfl.record.history import CONFIG, ENGINE, SUMMARY
+from rayfl.signals import answered
 
 POLL = 0.2  # seconds between two looks at running processes
 
@@ -218,17 +218,14 @@ class Crew:
 
     @contextlib.contextmanager
     def _signals(self) -> Iterator[None]:
-        numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-        before = {number: signal.signal(number, self._stop) for number in numbers}
         try:
-            yield
+            with answered(self._stop):
+                yield
         finally:
-            for number, handler in before.items():
-                signal.signal(number, handler)
             for running in self._running:  # only where this process has failed
                 running.process.terminate()
 
-    def _stop(self, number: int, frame: FrameType | None) -> None:
+    def _stop(self, number: int) -> None:
         self._asked += 1
         if self._asked == 1:
             self._told("Stopping: running cells end their round; once more to stop at once.")

@@ -10,13 +10,11 @@ import os
 import shutil
 import signal
 import sys
-import threading
 from collections.abc import Iterator, Mapping, Sequence
 from copy import copy
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
-from types import FrameType
 from typing import Any, Literal
 
 import ray
@@ -39,6 +37,7 @@ from rayfl.experiments.table_file import Settings
 from rayfl.federation import Federation
 from rayfl.record.history import METRICS, PARTITION, read_lines
 from rayfl.record.protocol import protocol
+from rayfl.signals import answered
 from rayfl.tune.scores import RoundScores
 from rayfl.tune.space import Dimension, Metric, Scheduler
 from rayfl.tune.trial import COPY, Order, run_trial
@@ -179,7 +178,7 @@ def run(
         address: the Ray cluster to join; by default the engine's, or a new local one.
 
     Returns:
-        Whether all trials are over; False after a SIGINT or SIGTERM.
+        Whether all trials are over; False after a SIGINT, SIGTERM or SIGHUP.
 
     Raises:
         UserError: a trial can never be placed, or the cluster cannot be reached.
@@ -427,17 +426,10 @@ def _quiet_tune() -> Iterator[None]:
 
 @contextlib.contextmanager
 def _stoppable() -> Iterator[None]:
-    """Let SIGTERM end the sweep as SIGINT does, on which alone Ray Tune acts."""
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-    before = signal.getsignal(signal.SIGTERM)
+    """Let SIGTERM and SIGHUP end the sweep as SIGINT does, on which alone Ray Tune acts."""
 
-    def forward(number: int, frame: FrameType | None) -> None:
+    def forward(number: int) -> None:
         signal.raise_signal(signal.SIGINT)
 
-    signal.signal(signal.SIGTERM, forward)
-    try:
+    with answered(forward, (signal.SIGTERM, signal.SIGHUP)):
         yield
-    finally:
-        signal.signal(signal.SIGTERM, before)

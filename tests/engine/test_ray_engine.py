@@ -28,7 +28,7 @@ ray: Any = pytest.importorskip("ray")
 
 from ray.util import placement_group, placement_group_table, remove_placement_group  # noqa: E402
 
-from rayfl.engine import ray_session  # noqa: E402
+from rayfl.engine import local_ray, ray_session  # noqa: E402
 from rayfl.engine.ray_session import RaySession  # noqa: E402
 
 pytestmark = pytest.mark.usefixtures("ray_runtime")
@@ -243,8 +243,8 @@ def test_an_address_at_which_nothing_listens(tmp_path: Path) -> None:
 def test_a_local_cluster_collects_what_a_dashboard_shows_only_for_a_dashboard(
     dashboard: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    ours, given = ray_session.UNREAD[0], ray_session.UNREAD[1]
-    for name in ray_session.UNREAD:  # the second call says what to undo: the variable was not there
+    ours, given = local_ray.UNREAD[0], local_ray.UNREAD[1]
+    for name in local_ray.UNREAD:  # the second call says what to undo: the variable was not there
         monkeypatch.setenv(name, "")
         monkeypatch.delenv(name)
     monkeypatch.setenv(given, "500")
@@ -252,7 +252,7 @@ def test_a_local_cluster_collects_what_a_dashboard_shows_only_for_a_dashboard(
 
     def start(**options: Any) -> None:
         assert options["include_dashboard"] == dashboard
-        seen.update((name, os.environ.get(name)) for name in ray_session.UNREAD)
+        seen.update((name, os.environ.get(name)) for name in local_ray.UNREAD)
 
     monkeypatch.setattr(ray, "is_initialized", lambda: False)
     monkeypatch.setattr(ray, "init", start)
@@ -265,7 +265,7 @@ def test_a_local_cluster_collects_what_a_dashboard_shows_only_for_a_dashboard(
 def test_a_local_cluster_waits_in_small_steps_and_as_long_as_ever(
     dashboard: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    step, steps = ray_session.PROMPT
+    step, steps = local_ray.PROMPT
     for name in (step, steps):
         monkeypatch.setenv(name, "")
         monkeypatch.delenv(name)

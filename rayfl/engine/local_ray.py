@@ -1,0 +1,172 @@
+"""A Ray that a run starts for itself: on loopback, with a token of its user alone, in sessions of its own."""
+
+from __future__ import annotations
+
+import logging
+import os
+import secrets
+import shutil
+import subprocess
+import tempfile
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import ray
+from ray._private import ray_constants, services
+
+UNREAD = ("RAY_enable_metrics_collection", "RAY_task_events_report_interval_ms", "RAY_event_stats")
+"""What a local cluster collects for its dashboard: a seventh of the processor time that is not training."""
+PROMPT = {
+    "RAY_raylet_client_connect_timeout_milliseconds": "20",
+    "RAY_raylet_client_num_connect_attempts": "500",
+}
+"""How the parts of a local cluster wait for each other: ten seconds, as ever, but not in steps of one."""
+METRICS_PORTS = ("AUTOSCALER_METRIC_PORT", "DASHBOARD_METRIC_PORT")
+"""Ports at which Ray answers everybody, without a token. It has no switch for them, and goes on without."""
+NO_PORT = "-1"
+PATIENT = {"RAY_DASHBOARD_AGENT_CHECK_PARENT_INTERVAL_S": "5"}
+"""How seldom the raylet's agents look for it. They would print its log, and are ended before they do."""
+TOKENS_SINCE = (2, 60)
+"""The first Ray that gives a local cluster a token where nothing is said about it."""
+
+
+LONGEST = 107 - len("/rayfl-12345678/ray/session_2026-01-01_00-00-00_000000_1234567/sockets/plasma_store")
+"""Most bytes of the name of a folder in which Ray can have its sockets: the kernel takes no longer paths."""
+CLEAN_UP = """
+trap '' HUP INT TERM
+while read -r pid; do pids="$pids $pid"; done
+for pid in $pids; do kill -s KILL -- "-$pid"; done
+for again in 1 2 3 4 5 6 7 8 9 10; do rm -rf "$1" && break; sleep 0.2; done
+"""
+"""Waits until the process that writes to it has ended in any way; then clears up behind it."""
+
+
+class LocalRay:
+    """A Ray on this machine for this process alone, which has joined it; until it is stopped.
+
+    Ray binds all of its servers to loopback if that is the address of its host. Its processes get sessions of
+    their own, so that a signal to the process group of the run reaches the run alone: Ray's processes would
+    end with it, and the round in progress could not. Sockets, logs and spilled objects are in a folder that
+    no other user can enter; in it, Ray lets everybody write.
+
+    The kernel ends Ray's processes with the thread that has started them, but for the raylet's agents, which
+    would stay for a minute. A small process ends these and removes the folder, however this one ends.
+
+    Args:
+        dashboard: whether it serves a dashboard, and collects what that shows.
+    """
+
+    def __init__(self, dashboard: bool) -> None:
+        _make_token()
+        self._folder = tempfile.mkdtemp(prefix="rayfl-", dir=_place())
+        self._cleaner = subprocess.Popen(
+            ["/bin/sh", "-c", CLEAN_UP, "sh", self._folder],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            start_new_session=True,
+        )
+        settings = PATIENT | dict.fromkeys(METRICS_PORTS, NO_PORT)
+        settings |= {} if dashboard else dict.fromkeys(UNREAD, "0")
+        settings = {name: value for name, value in settings.items() if name not in os.environ}
+        if PROMPT.keys().isdisjoint(os.environ):  # half of it would change how long they wait altogether
+            settings |= PROMPT
+        try:
+            with (
+                _environment(settings),  # this cluster's alone: another one may have a dashboard
+                _replaced(services, "ConsolePopen", partial(self._start, services.ConsolePopen)),
+                _replaced(ray_constants, "ENABLE_RAY_CLUSTER", False),
+            ):
+                ray.init(
+                    address="local",
+                    include_dashboard=dashboard,
+                    dashboard_host="127.0.0.1",
+                    logging_level=logging.ERROR,
+                    _temp_dir=str(Path(self._folder, "ray")),
+                )
+        except BaseException:
+            self._clean_up()
+            raise
+
+    def _start(self, popen: Callable[..., Any], *arguments: Any, **options: Any) -> Any:
+        """Start one of Ray's processes."""
+        process = popen(*arguments, **options, start_new_session=True)
+        assert self._cleaner.stdin is not None
+        self._cleaner.stdin.write(f"{process.pid}\n".encode())
+        self._cleaner.stdin.flush()
+        return process
+
+    def _clean_up(self) -> None:
+        assert self._cleaner.stdin is not None
+        self._cleaner.stdin.close()
+        self._cleaner.wait()
+
+    def stop(self, broken: bool = False) -> None:
+        """Stop it.
+
+        Args:
+            broken: whether one of its processes is gone; the others would wait for it.
+        """
+        if broken:
+            self._clean_up()
+        ray.shutdown()
+        self._clean_up()
+        shutil.rmtree(self._folder, ignore_errors=True)  # a driver without a raylet makes it once more
+
+
+def _place() -> str:
+    """Return where Ray would have its folder, or what else is short enough."""
+    wanted = os.environ.get("RAY_TMPDIR") or tempfile.gettempdir()
+    return wanted if len(os.fsencode(wanted)) <= LONGEST else "/tmp"
+
+
+@contextmanager
+def _environment(settings: Mapping[str, str]) -> Iterator[None]:
+    os.environ |= settings
+    try:
+        yield
+    finally:
+        for name in settings:
+            del os.environ[name]
+
+
+@contextmanager
+def _replaced(module: Any, name: str, value: Any) -> Iterator[None]:
+    before = getattr(module, name)
+    setattr(module, name, value)
+    try:
+        yield
+    finally:
+        setattr(module, name, before)
+
+
+def _make_token() -> None:
+    """Make the token that Ray would make for everybody to read; see that one that is there is the user's own.
+
+    What the user has said about tokens in Ray's variables holds.
+    """
+    mode = os.environ.get("RAY_AUTH_MODE")
+    if mode is None:
+        used = tuple(map(int, ray.__version__.split(".")[:2])) >= TOKENS_SINCE
+    else:
+        used = mode.lower() == "token"
+    if not used or not {"RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH"}.isdisjoint(os.environ):
+        return
+    path = Path.home() / ".ray" / "auth_token"
+    if not path.exists():
+        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        own = path.with_name(f"{path.name}.{os.getpid()}")
+        with suppress(FileNotFoundError):  # of a process of this number that was killed here
+            own.unlink()
+        try:
+            with open(os.open(own, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
+                file.write(secrets.token_hex(32))
+            with suppress(FileExistsError):  # another process was faster, and may be using its token already
+                os.link(own, path)
+        finally:
+            own.unlink(missing_ok=True)
+    if path.stat().st_mode & 0o077:
+        path.chmod(0o600)

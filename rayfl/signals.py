@@ -1,0 +1,60 @@
+"""The signals by which a program is told to stop, and who answers them for a while."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from types import FrameType
+
+STOPPING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+"""Ctrl-C; ``kill``, ``timeout`` and schedulers of batch jobs; a terminal that is closed."""
+
+
+@contextmanager
+def answered(
+    answer: Callable[[int], None], numbers: Sequence[signal.Signals] = STOPPING
+) -> Iterator[Callable[[], None]]:
+    """Call a function with the number of each of these signals that comes, in the main thread.
+
+    Outside the main thread nothing is done: signal handlers belong to it. A SIGHUP that is ignored, as under
+    ``nohup``, stays ignored. After another one, what is written to a terminal that is gone goes nowhere
+    instead of failing.
+
+    Yields:
+        What gives the signals back to those who had them before; leaving does it, too.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        yield lambda: None
+        return
+    before = {number: signal.getsignal(number) for number in numbers}
+    if before.get(signal.SIGHUP) is signal.SIG_IGN:
+        del before[signal.SIGHUP]
+    shown = [file for file in (1, 2) if os.isatty(file)]
+
+    def give_back() -> None:
+        for number, handler in before.items():
+            signal.signal(number, signal.SIG_DFL if handler is None else handler)
+
+    def handle(number: int, frame: FrameType | None) -> None:
+        if number == signal.SIGHUP:
+            _let_go(shown)
+        answer(number)
+
+    for number in before:
+        signal.signal(number, handle)
+    try:
+        yield give_back
+    finally:
+        give_back()
+
+
+def _let_go(files: list[int]) -> None:
+    """Let what is written to those of these terminals that are gone go nowhere."""
+    for file in files:
+        if not os.isatty(file):
+            nowhere = os.open(os.devnull, os.O_WRONLY)
+            os.dup2(nowhere, file)
+            os.close(nowhere)
