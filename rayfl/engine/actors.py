@@ -6,6 +6,7 @@ They only translate between Ray's object store and the plain classes that do the
 from __future__ import annotations
 
 import os
+import signal
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -37,6 +38,7 @@ class ClientActor:
     def __init__(self, plan: Plan, data: FederatedData, gpu_share: float) -> None:
         if plan.device == "cuda" and 0 < gpu_share < 1 and torch.cuda.is_available():
             torch.cuda.set_per_process_memory_fraction(gpu_share)
+        signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the driver's
         self.host = Host(plan, data)
 
     def ready(self) -> dict[str, Any]:
@@ -117,6 +119,7 @@ class ServerActor:
     """
 
     def __init__(self, plan: Plan, data: FederatedData) -> None:
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
         self.server = Server(plan, data)
 
     def ready(self) -> dict[str, Any]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import os
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -25,6 +26,10 @@ LOOP_BLOCK = 32
 """A large cohort is cut into blocks of so many clients at most: each block costs a sum of all parameters."""
 
 
+MOST_THREADS = 64
+"""Threads that every process may have on any machine, so that runs of larger ones can be repeated on it."""
+
+
 class BadUpdate(UserError):
     """A client's update cannot be used, and the run's policy is to stop."""
 
@@ -44,7 +49,8 @@ class Engine(ABC):
         execution: ``loop`` trains client after client, ``stacked`` many in one call; ``auto`` is stacked on a
             GPU and loop on a CPU, where a stack is slower.
         device: ``cpu``, ``cuda``, or ``auto``: CUDA where torch sees it.
-        threads: torch threads of every process, at least 1. Results depend on it in the last bits.
+        threads: torch threads of every process, from 1 to 64, or to the number of CPUs if that is larger.
+            Results depend on it in the last bits.
         memory_format: layout of images and convolution weights in training: ``channels_last``,
             ``contiguous``, or ``auto``: channels_last in a loop on the CPU, where it is faster.
         stack: clients per stacked call, at least 1.
@@ -83,8 +89,15 @@ class Engine(ABC):
         """Replace every ``auto`` by what it means here, so that the configuration that is kept says it.
 
         Raises:
-            UserError: ``device`` is ``cuda``, and the engine cannot provide it.
+            UserError: ``device`` is ``cuda``, and the engine cannot provide it; or ``threads`` are far more
+                than this machine has use for.
         """
+        cpus = os.cpu_count() or 1
+        if self.threads > (most := max(MOST_THREADS, cpus)):
+            raise UserError(
+                f"engine.threads is {self.threads}, and this machine has {cpus} CPUs: it may be {most} at "
+                "most, and more than a process has CPUs make it slower"
+            )
         if self.device == "auto":
             self.device = "cuda" if self._uses_cuda() else "cpu"
         if self.execution == "auto":

@@ -7,6 +7,7 @@ import math
 import os
 import signal
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
@@ -78,6 +79,25 @@ class Plan:
 
 class TimeUp(Exception):
     """A client has taken too long."""
+
+
+@contextmanager
+def exits_as_errors() -> Iterator[None]:
+    """Make an error of what would end this process without a word: a method's code that calls ``sys.exit``.
+
+    A KeyboardInterrupt counts where Ctrl-C does not raise it, and so must come from the code itself.
+    """
+    try:
+        yield
+    except (SystemExit, KeyboardInterrupt) as end:
+        here = threading.current_thread() is threading.main_thread()
+        if (
+            isinstance(end, KeyboardInterrupt)
+            and here
+            and signal.getsignal(signal.SIGINT) is signal.default_int_handler
+        ):
+            raise
+        raise RuntimeError(f"the method's code would end the process ({type(end).__name__}: {end})") from end
 
 
 @dataclass
@@ -243,7 +263,7 @@ class Host:
         fits: list[list[Fitted]] = [[] for _ in ids]
         limit = self.plan.client_timeout
         try:
-            with _at_most(limit * len(ids)) if limit else _UNLIMITED:
+            with exits_as_errors(), _at_most(limit * len(ids)) if limit else _UNLIMITED:
                 updates = [
                     self.method.local_update(c, self.state(c.id, c), d)
                     for c, d in zip(clients, downs, strict=True)
@@ -287,6 +307,7 @@ class Host:
                 model = self.method.trained(downs[k], up)
                 report.scores[i] = self._score(clients[k], state, model, score_parts)
 
+    @exits_as_errors()
     def evaluate(
         self,
         round: int,
@@ -331,6 +352,7 @@ class Host:
 
     # ---- clients that never train
 
+    @exits_as_errors()
     def offer(self, ids: Iterable[int]) -> dict[str, Folded]:
         """Fold what those of the clients that have a state here offer to newcomers."""
         fold = Fold(OFFERED)  # each client by itself: it must not matter who is hosted together
@@ -340,6 +362,7 @@ class Host:
                 fold.add(i, fold.prepare({"state": offer}, 1)[1], 1)
         return fold.end()
 
+    @exits_as_errors()
     def unseen(
         self,
         round: int,

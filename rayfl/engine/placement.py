@@ -45,7 +45,7 @@ def request(
     Args:
         nodes: the resources of every node: ``CPU``, ``GPU``, ``memory`` (bytes).
         clients: the population.
-        actors: as asked for; None for one per CPU, or per share of a GPU.
+        actors: as asked for; None for one per CPU, or per share of a GPU, as far as the memory goes.
         clients_per_actor: as asked for; None for as many as it takes.
         cpus_per_actor: as asked for; None for one, or less where there are more actors than CPUs.
         gpus_per_actor: as asked for.
@@ -63,6 +63,8 @@ def request(
         count = max(1, int(sum(_fitting(node, share, gpus_per_actor) for node in nodes)))
     else:
         count = max(1, sum(int(node.get("CPU", 0.0) / (cpus_per_actor or 1.0)) for node in nodes))
+    if actors is None and clients_per_actor is None and (room := _memory(nodes) // ACTOR_MEMORY):
+        count = int(min(count, room))
     count = min(count, clients) if actors is None else count
     if shrink:
         least = 0.001 if cpus_per_actor is None else cpus_per_actor
@@ -71,7 +73,7 @@ def request(
     share = _cpu_share(nodes, count, gpus_per_actor) if cpus_per_actor is None else cpus_per_actor
     wanted = Request(count, share, gpus_per_actor)
     _refuse_too_large(wanted, nodes)
-    if not shrink:
+    if not shrink and (actors is not None or clients_per_actor is not None):
         _refuse_without_memory(wanted, nodes, clients_per_actor)
     return wanted
 
@@ -113,16 +115,25 @@ def _refuse_too_large(wanted: Request, nodes: Sequence[Mapping[str, float]]) -> 
     )
 
 
+def _memory(nodes: Sequence[Mapping[str, float]]) -> float:
+    """Return the memory of all nodes in bytes; 0 where nobody says."""
+    return sum(node.get("memory", 0.0) for node in nodes)
+
+
 def _refuse_without_memory(
     wanted: Request, nodes: Sequence[Mapping[str, float]], clients_per_actor: int | None
 ) -> None:
-    memory = sum(node.get("memory", 0.0) for node in nodes)
-    if clients_per_actor is not None and memory and wanted.actors * ACTOR_MEMORY > memory:
-        raise UserError(
-            f"engine.clients_per_actor={clients_per_actor} makes {wanted.actors} actors, which take about "
-            f"{ACTOR_MEMORY / 1e9:.2f} GB each, {wanted.actors * ACTOR_MEMORY / 1e9:.1f} GB in all; the "
-            f"cluster has {memory / 1e9:.1f} GB. Leave it at auto: an actor hosts any number of clients"
-        )
+    memory = _memory(nodes)
+    if not memory or wanted.actors * ACTOR_MEMORY <= memory:
+        return
+    asked, instead = f"engine.actors={wanted.actors} asks for", "Lower engine.actors"
+    if clients_per_actor is not None:
+        asked, instead = f"engine.clients_per_actor={clients_per_actor} makes", "Leave it at auto"
+    raise UserError(
+        f"{asked} {wanted.actors} actors, which take about {ACTOR_MEMORY / 1e9:.2f} GB each, "
+        f"{wanted.actors * ACTOR_MEMORY / 1e9:.1f} GB in all; the cluster has {memory / 1e9:.1f} GB, room "
+        f"for {int(memory // ACTOR_MEMORY)} of them. {instead}: an actor hosts any number of clients"
+    )
 
 
 def place(

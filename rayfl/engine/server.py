@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 from rayfl.data import FederatedData
-from rayfl.engine.host import Plan, bind
+from rayfl.engine.host import Plan, bind, exits_as_errors
 from rayfl.errors import UserError
 from rayfl.methods import Cohort
 from rayfl.training.params import Params
@@ -30,11 +30,13 @@ class Server:
         net = bind(self.method, plan, data)[0]
         self.state: State = self.method.init_server(net.initial(plan.seed))
 
+    @exits_as_errors()
     def download(self, ids: Sequence[int]) -> tuple[State, dict[int, State]]:
         """Return what all clients receive, and what each of ``ids`` receives besides."""
         each = {} if self.method.one_download else {i: self.method.download_for(self.state, i) for i in ids}
         return self.method.download(self.state), each
 
+    @exits_as_errors()
     def figures(self) -> dict[str, float | list[float]]:
         """Return what the method records of its state."""
         return self.method.figures(self.state)
@@ -53,6 +55,7 @@ class Server:
                 )
         self.state = state
 
+    @exits_as_errors()
     def aggregate(self, cohort: Cohort, parts: list[dict[str, Folded]]) -> None:
         """Finish the fold and take the method's server step; nothing changes where nobody took part."""
         if cohort.ids:

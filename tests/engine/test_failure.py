@@ -412,7 +412,7 @@ class Failing(FedAvg):
     """Client 2 fails in round 1.
 
     Args:
-        how: what it does: ``raise``, or ``hang``.
+        how: what it does: ``raise``, ``exit``, ``interrupt``, or ``hang``.
     """
 
     def __init__(self, how: str = "raise") -> None:
@@ -423,6 +423,10 @@ class Failing(FedAvg):
         if client.id == 2 and client.round == 1:
             if self.how == "raise":
                 raise ValueError("no such luck\nreally")
+            if self.how == "exit":
+                sys.exit("enough")
+            if self.how == "interrupt":
+                raise KeyboardInterrupt
             threading.Event().wait()
         return result
 
@@ -448,6 +452,76 @@ def test_a_client_that_raises_is_dropped(
     reasons = [line["dropped"] for line in records(tmp_path / "run", "engine.jsonl")]
     assert reasons == [{}, {"2": "has raised ValueError: no such luck"}, {}]
     assert "round 1: the update of client 2 is dropped: has raised ValueError" in capsys.readouterr().err
+
+
+WOULD_END = {
+    "exit": "has raised RuntimeError: the method's code would end the process (SystemExit: enough)",
+    "interrupt": "has raised RuntimeError: the method's code would end the process (KeyboardInterrupt: )",
+}
+
+
+@pytest.mark.parametrize("how", WOULD_END)
+def test_a_client_that_would_end_the_process_is_dropped(
+    tmp_path: Path, how: str, request: pytest.FixtureRequest
+) -> None:
+    """With every engine as if it had raised anything else."""
+    small(tmp_path / "raised", method=Failing(), **EVERYONE).run()
+    for engine in (Inline(), Ray(actors=1)):
+        if isinstance(engine, Ray):
+            request.getfixturevalue("ray_runtime")
+        folder = tmp_path / type(engine).__name__
+        small(folder, method=Failing(how), engine=engine, **EVERYONE).run()
+        assert everything(folder) == everything(tmp_path / "raised")
+        reasons = [line["dropped"] for line in records(folder, "engine.jsonl")]
+        assert reasons == [{}, {"2": WOULD_END[how]}, {}]
+
+
+def test_a_client_that_would_end_the_process_stops_the_run_by_name(tmp_path: Path) -> None:
+    with pytest.raises(RuntimeError, match="would end the process") as raised:
+        small(tmp_path / "run", method=Failing("exit"), **(EVERYONE | {"on_bad_update": "stop"})).run()
+    assert raised.value.__notes__ == ["raised while client 2 trained in round 1"]
+    assert isinstance(raised.value.__cause__, SystemExit)
+
+
+class Quitting(FedAvg):
+    """Its code would end the process in one place.
+
+    Args:
+        where: ``aggregate`` or ``scores``.
+    """
+
+    def __init__(self, where: str) -> None:
+        self.where = where
+
+    def aggregate(self, server: State, up: Mapping[str, Any], cohort: Cohort) -> State:
+        if self.where == "aggregate":
+            sys.exit(3)
+        return super().aggregate(server, up, cohort)
+
+    def scores(self, client: Client, state: State, down: State, x: Any) -> dict[str, Any]:
+        if self.where == "scores":
+            sys.exit(3)
+        return super().scores(client, state, down, x)
+
+
+@pytest.mark.usefixtures("ray_runtime")
+@pytest.mark.parametrize("where", ["aggregate", "scores"])
+@pytest.mark.parametrize("engine", [Inline(), Ray(actors=1)], ids=["Inline", "Ray"])
+def test_code_that_would_end_the_process_elsewhere(tmp_path: Path, where: str, engine: Any) -> None:
+    """It is an error, and not a loss that is replayed."""
+    with pytest.raises(RuntimeError, match=r"would end the process \(SystemExit: 3\)"):
+        small(tmp_path / "run", method=Quitting(where), engine=engine).run()
+
+
+@pytest.mark.parametrize("engine", [Inline, Ray])
+def test_threads_have_a_bound(engine: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "cpu_count", lambda: 2)
+    engine(threads=64).resolve()  # a run of a larger machine can be repeated
+    says = r"engine\.threads is 1000000, and this machine has 2 CPUs: it may be 64 at most"
+    with pytest.raises(UserError, match=says):
+        engine(threads=1_000_000).resolve()
+    monkeypatch.setattr(os, "cpu_count", lambda: 192)
+    engine(threads=192).resolve()
 
 
 @pytest.mark.usefixtures("ray_runtime")

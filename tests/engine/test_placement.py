@@ -131,6 +131,23 @@ def test_one_actor_per_client_is_refused_where_memory_does_not_allow_it():
     assert ask(tight, clients=100, clients_per_actor=10).actors == 10
 
 
+def test_more_actors_than_the_memory_holds_are_refused_with_the_numbers():
+    two = [node(2, memory=4e9), node(2, memory=2e9)]
+    says = (
+        "engine.actors=200 asks for 200 actors, which take about 0.32 GB each, 64.0 GB in all; the cluster "
+        "has 6.0 GB, room for 18 of them. Lower engine.actors"
+    )
+    with pytest.raises(UserError, match=re.escape(says)):
+        ask(two, actors=200)
+    assert ask(two, actors=18).actors == 18
+    assert ask([{"CPU": 4.0}], actors=200).actors == 200  # nobody says how much memory there is
+
+
+def test_automatic_actors_are_no_more_than_the_memory_holds():
+    assert ask([node(64, memory=3.3e9)]).actors == 10
+    assert ask([node(64, memory=0.1e9)]).actors == 64  # less than any run needs says nothing
+
+
 @pytest.mark.parametrize(
     ("nodes", "options", "expected"),
     [
