@@ -27,8 +27,11 @@ PROMPT = {
 METRICS_PORTS = ("AUTOSCALER_METRIC_PORT", "DASHBOARD_METRIC_PORT")
 """Ports at which Ray answers everybody, without a token. It has no switch for them, and goes on without."""
 NO_PORT = "-1"
-PATIENT = {"RAY_DASHBOARD_AGENT_CHECK_PARENT_INTERVAL_S": "5"}
-"""How seldom the raylet's agents look for it. They would print its log, and are ended before they do."""
+PATIENT = {
+    "RAY_enable_pipe_based_agent_to_parent_health_check": "0",
+    "RAY_DASHBOARD_AGENT_CHECK_PARENT_INTERVAL_S": "5",
+}
+"""How late the raylet's agents learn that it is gone. They would print its log, and are ended before that."""
 TOKENS_SINCE = (2, 60)
 """The first Ray that gives a local cluster a token where nothing is said about it."""
 

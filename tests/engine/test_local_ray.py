@@ -1,0 +1,273 @@
+"""A Ray that a run starts for itself: what it opens, what it leaves, and what happens when it goes.
+
+Only processes and files of the runs that are started here are looked at: others may run Ray, too.
+"""
+
+import contextlib
+import http.client
+import os
+import shutil
+import signal
+import stat
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import psutil
+import pytest
+
+from tests.conftest import rounds_of, wait_until
+
+pytest.importorskip("ray")
+
+from rayfl.engine import local_ray
+
+LIMIT = 120.0
+"""Seconds after which something that should end counts as never ending."""
+SMALLEST = [
+    "--data",
+    "Synthetic",
+    "--data.train",
+    "40",
+    "--data.test",
+    "20",
+    "--clients",
+    "2",
+    "--net",
+    "lenet",
+]
+SMALLEST += ["--method", "FedAvg", "--engine", "Ray", "--engine.actors", "1", "--tensorboard", "false"]
+
+
+@dataclass
+class Run:
+    """A run in a fresh home, with a folder of its own for temporary files."""
+
+    home: Path
+    process: subprocess.Popen[str]
+
+    @property
+    def folder(self) -> Path:
+        return self.home / "run"
+
+    def family(self) -> list[psutil.Process]:
+        """Return the driver and all of Ray's processes."""
+        driver = psutil.Process(self.process.pid)
+        return [driver, *driver.children(recursive=True)]
+
+    def left(self, family: list[psutil.Process], shared: set[Path]) -> list[str]:
+        """Return what is left of a run that has ended, in words; wait a while until it is nothing."""
+        end = time.monotonic() + LIMIT
+        while True:
+            left = [f"process {p.pid}" for p in family if lives(p)]
+            left += [f"shared memory {path}" for path in shared if path.exists()]
+            left += [f"temporary file {path}" for path in (self.home / "tmp").rglob("*")]
+            if not left or time.monotonic() > end:
+                return left
+            threading.Event().wait(0.05)
+
+
+def lives(process: psutil.Process) -> bool:
+    try:
+        return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return False
+
+
+def shared_by(family: list[psutil.Process]) -> set[Path]:
+    """Return the names of shared memory that these processes use; what is deleted has none."""
+    found = set()
+    for process in family:
+        for line in Path(f"/proc/{process.pid}/maps").read_text().splitlines():
+            path = line.partition("/dev/shm/")[2]
+            if path and not path.endswith("(deleted)"):
+                found.add(Path("/dev/shm", path))
+    return found
+
+
+@contextlib.contextmanager
+def started(*options: str) -> Iterator[Run]:
+    """Start a run, as the leader of a process group."""
+    home = Path(tempfile.mkdtemp(dir="/tmp"))  # the paths of sockets must be short
+    (home / "tmp").mkdir()
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("RAY_")}
+    process = subprocess.Popen(
+        [sys.executable, "-m", "rayfl.run", *SMALLEST, "--output", str(home / "run"), *options],
+        env=environment | {"HOME": str(home), "TMPDIR": str(home / "tmp"), "OMP_NUM_THREADS": "1"},
+        start_new_session=True,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    try:
+        yield Run(home, process)
+    finally:
+        process.kill()
+        process.communicate()
+        shutil.rmtree(home, ignore_errors=True)
+
+
+def under_way(run: Run) -> list[psutil.Process]:
+    """Return the processes of a run that has got to its third round."""
+    wait_until(lambda: rounds_of(run.folder) >= 2, run.process)
+    return run.family()
+
+
+def listening(family: list[psutil.Process]) -> list[tuple[str, str, int]]:
+    """Return name of the process, address and port of all sockets to which others can send."""
+    found = []
+    for process in family:
+        for connection in process.net_connections("inet"):
+            if connection.status in (psutil.CONN_LISTEN, psutil.CONN_NONE):  # the latter is UDP
+                found.append((process.name(), connection.laddr.ip, connection.laddr.port))
+    return found
+
+
+def metrics(port: int) -> int | None:
+    """Return the status with which a port answers somebody without a token who asks for metrics."""
+    asked = http.client.HTTPConnection("127.0.0.1", port, timeout=10)
+    try:
+        asked.request("GET", "/metrics")
+        return asked.getresponse().status
+    except (OSError, http.client.HTTPException):  # it speaks another language
+        return None
+    finally:
+        asked.close()
+
+
+def mode(path: Path) -> int:
+    return stat.S_IMODE(path.stat().st_mode)
+
+
+def test_what_a_run_opens_and_a_signal_to_its_process_group() -> None:
+    """``timeout`` and batch systems send SIGTERM to all of a group; Ray's processes are not in it."""
+    with started("--rounds", "100000", "--checkpoint_every", "100000") as run:
+        family = under_way(run)
+        assert {"gcs_server", "raylet"} <= {process.name() for process in family}
+
+        open_to_others = listening(family)
+        assert {"gcs_server", "raylet"} <= {name for name, _, _ in open_to_others}
+        loopback = {"127.0.0.1", "::1", "::ffff:127.0.0.1"}
+        assert [socket for socket in open_to_others if socket[1] not in loopback] == []
+        assert {port: status for *_, port in open_to_others if (status := metrics(port)) == 200} == {}
+
+        assert mode(run.home / ".ray") == 0o700
+        assert mode(run.home / ".ray" / "auth_token") == 0o600
+        (place,) = (run.home / "tmp").iterdir()
+        assert mode(place) == 0o700
+
+        shared = shared_by(family)
+        os.killpg(run.process.pid, signal.SIGTERM)
+        out, err = run.process.communicate(timeout=LIMIT)
+        assert (run.process.returncode, err) == (130, "")
+        assert f"go on with --resume {run.folder}" in out
+        assert list((run.folder / "checkpoints").glob("manifest-*.json"))
+        assert run.left(family, shared) == []
+        assert [path.name for path in run.home.iterdir() if path.name not in ("run", "tmp")] == [".ray"]
+        assert [path.name for path in (run.home / ".ray").iterdir()] == ["auth_token"]
+
+
+def test_what_a_run_leaves_that_ends_by_itself() -> None:
+    with started("--rounds", "10") as run:
+        family = under_way(run)
+        shared = shared_by(family)
+        run.process.communicate(timeout=LIMIT)
+        assert run.process.returncode == 0
+        assert run.left(family, shared) == []
+
+
+def test_what_a_killed_driver_leaves() -> None:
+    with started("--rounds", "100000") as run:
+        family = under_way(run)
+        shared = shared_by(family)
+        run.process.kill()
+        assert run.left(family, shared) == []
+
+
+@pytest.mark.parametrize("name", ["raylet", "gcs_server"])
+def test_a_run_whose_ray_is_gone_says_so_in_a_line(name: str) -> None:
+    with started("--rounds", "100000", "--quiet", "true") as run:
+        family = under_way(run)
+        shared = shared_by(family)
+        (victim,) = [process for process in family if process.name() == name]
+        victim.kill()
+        out, err = run.process.communicate(timeout=LIMIT)
+        assert (run.process.returncode, out) == (2, "")
+        (line,) = err.splitlines()
+        part = {"raylet": "Ray's raylet on this host", "gcs_server": "Ray's GCS at 127.0.0.1:"}[name]
+        assert line.startswith(f"rayfl: error: {part}")
+        assert line.endswith(f"go on with --resume {run.folder}")
+        assert run.left(family, shared) == []
+
+
+# ---- the token
+
+
+@pytest.fixture
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """A fresh home, in a process that makes files for everybody."""
+    monkeypatch.setenv("HOME", str(tmp_path))
+    for name in ("RAY_AUTH_MODE", "RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH"):
+        monkeypatch.delenv(name, raising=False)
+    before = os.umask(0)
+    yield tmp_path
+    os.umask(before)
+
+
+def test_a_token_is_made_once_and_for_its_user_alone(home: Path) -> None:
+    local_ray._make_token()
+    token = home / ".ray" / "auth_token"
+    first = token.read_text()
+    assert len(bytes.fromhex(first)) == 32
+    assert (mode(token.parent), mode(token)) == (0o700, 0o600)
+    local_ray._make_token()
+    assert token.read_text() == first
+    assert list(token.parent.iterdir()) == [token]
+
+
+def test_a_token_of_the_users_is_kept_and_closed_to_others(home: Path) -> None:
+    (home / ".ray").mkdir(mode=0o755)
+    token = home / ".ray" / "auth_token"
+    token.write_text("mine")
+    assert mode(token) == 0o666
+    local_ray._make_token()
+    assert (token.read_text(), mode(token), mode(token.parent)) == ("mine", 0o600, 0o755)
+
+
+def test_a_token_of_a_faster_process_is_kept(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    token = home / ".ray" / "auth_token"
+    link = os.link
+
+    def slower(*paths: Path) -> None:
+        token.write_text("faster")
+        link(*paths)
+
+    monkeypatch.setattr(os, "link", slower)
+    local_ray._make_token()
+    assert (token.read_text(), mode(token)) == ("faster", 0o600)
+    assert list(token.parent.iterdir()) == [token]
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [("RAY_AUTH_MODE", "disabled"), ("RAY_AUTH_TOKEN", "abc"), ("RAY_AUTH_TOKEN_PATH", "/elsewhere")],
+)
+def test_what_the_user_says_about_tokens_holds(
+    home: Path, monkeypatch: pytest.MonkeyPatch, name: str, value: str
+) -> None:
+    monkeypatch.setenv(name, value)
+    local_ray._make_token()
+    assert not (home / ".ray").exists()
+
+
+def test_a_long_path_of_temporary_files_is_not_used(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ray could not make its sockets there."""
+    monkeypatch.setenv("RAY_TMPDIR", "/" + "x" * (local_ray.LONGEST - 1))
+    assert local_ray._place() == os.environ["RAY_TMPDIR"]
+    monkeypatch.setenv("RAY_TMPDIR", "/" + "x" * local_ray.LONGEST)
+    assert local_ray._place() == "/tmp"
