@@ -1,0 +1,105 @@
+"""Who answers the signals by which a program is told to stop."""
+
+import contextlib
+import fcntl
+import os
+import pty
+import signal
+import subprocess
+import sys
+import termios
+import threading
+from pathlib import Path
+
+import pytest
+
+from rayfl.signals import STOPPING, answered
+from tests.conftest import rounds_of, wait_until
+
+
+@pytest.mark.parametrize("number", STOPPING)
+def test_every_signal_is_answered_and_given_back(number: signal.Signals) -> None:
+    before = {n: signal.getsignal(n) for n in STOPPING}
+    came: list[int] = []
+    with answered(came.append) as give_back:
+        signal.raise_signal(number)
+        signal.raise_signal(number)
+        assert came == [number, number]
+        give_back()
+        assert {n: signal.getsignal(n) for n in STOPPING} == before
+    assert {n: signal.getsignal(n) for n in STOPPING} == before
+
+
+def test_signals_are_given_back_after_an_error() -> None:
+    before = {n: signal.getsignal(n) for n in STOPPING}
+    with pytest.raises(ValueError, match="mine"), answered(lambda number: None):
+        raise ValueError("mine")
+    assert {n: signal.getsignal(n) for n in STOPPING} == before
+
+
+def test_a_hangup_that_is_ignored_stays_ignored() -> None:
+    """As ``nohup`` has it."""
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    try:
+        with answered(lambda number: pytest.fail("it was answered")):
+            assert signal.getsignal(signal.SIGTERM) is not signal.SIG_DFL
+            signal.raise_signal(signal.SIGHUP)
+        assert signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
+    finally:
+        signal.signal(signal.SIGHUP, before)
+
+
+def test_only_the_main_thread_answers() -> None:
+    before = {n: signal.getsignal(n) for n in STOPPING}
+    seen: list[object] = []
+
+    def elsewhere() -> None:
+        with answered(lambda number: None) as give_back:
+            seen.append({n: signal.getsignal(n) for n in STOPPING})
+            give_back()
+
+    thread = threading.Thread(target=elsewhere)
+    thread.start()
+    thread.join()
+    assert seen == [before]
+
+
+def test_a_run_whose_terminal_is_closed_ends_with_a_checkpoint(tmp_path: Path) -> None:
+    """What it still has to say fails there, and ends nothing."""
+    control, terminal = pty.openpty()
+    command = [sys.executable, "-m", "rayfl.run", "--engine", "Inline", "--data", "Synthetic"]
+    command += ["--data.train", "60", "--data.test", "20", "--net", "lenet", "--rounds", "100000"]
+    command += ["--checkpoint_every", "100000", "--tensorboard", "false", "--output", str(tmp_path / "run")]
+    process = subprocess.Popen(
+        command,
+        stdin=terminal,
+        stdout=terminal,
+        stderr=terminal,
+        start_new_session=True,
+        preexec_fn=lambda: fcntl.ioctl(0, termios.TIOCSCTTY, 0),
+    )
+    os.close(terminal)
+    os.set_blocking(control, False)
+
+    def under_way() -> bool:
+        with contextlib.suppress(BlockingIOError):  # nothing new is shown
+            os.read(control, 65536)
+        return rounds_of(tmp_path / "run") >= 2
+
+    try:
+        wait_until(under_way, process)
+        os.close(control)
+        assert process.wait(120) == 130
+    finally:
+        process.kill()
+        process.wait()
+    assert list((tmp_path / "run" / "checkpoints").glob("manifest-*.json"))
+
+
+@pytest.mark.parametrize("number", STOPPING)
+def test_every_signal_ends_a_sweep_as_ctrl_c_does(number: signal.Signals) -> None:
+    pytest.importorskip("ray")
+    from rayfl.tune.sweep import _stoppable
+
+    with pytest.raises(KeyboardInterrupt), _stoppable():
+        signal.raise_signal(number)
