@@ -54,6 +54,17 @@ def test_evaluation_can_be_rarer_or_off(tmp_path: Path) -> None:
     assert not (tmp_path / "off" / "checkpoints").exists()
 
 
+def test_rare_evaluations_have_the_scores_after_training_of_all_rounds(tmp_path: Path) -> None:
+    """A client counts by the model of its latest training, whether or not that round was evaluated."""
+    found = []
+    for every in (1, 2):
+        small(tmp_path / str(every), protocol="fedios+last", eval_every=every, participation=0.3).run()
+        lines = [json.loads(x) for x in (tmp_path / str(every) / "metrics.jsonl").read_text().splitlines()]
+        found.append([lines[k]["evaluation"] for k in (1, 3)])
+    assert found[0] == found[1]
+    assert set(found[0][0]["after_training"]) == {"personal"}  # a client's copy is not the global model
+
+
 def test_the_users_objects_are_not_changed(tmp_path: Path) -> None:
     method, engine = FedAvg(), Inline()
     small(tmp_path / "run", method=method, engine=engine, averaging="uniform", rounds=1).run()

@@ -175,6 +175,15 @@ def test_validation_part_is_carved_from_the_training_part(fraction, clients, see
     assert (np.abs(val - quota) < 1).all()
 
 
+def test_classes_get_validation_samples_by_largest_remainders():
+    """5 of 20: quotas of 2.25, 2 and 0.75."""
+
+    class Uneven(Tiny):
+        sizes = (9, 8, 3)
+
+    assert Uneven(val_fraction=0.25).federate(1, 0).label_matrix("val").tolist() == [[2, 2, 1]]
+
+
 def test_every_client_draws_its_own_validation_part():
     """Of clients with as many samples of one class, each has others in its validation part."""
 

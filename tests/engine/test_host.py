@@ -178,6 +178,18 @@ def test_a_client_without_steps_has_no_weight() -> None:
     assert same_bits(both, one)
 
 
+def test_validation_images_are_augmented_anew_for_every_client_and_round() -> None:
+    """Test images are as they are."""
+    images = np.arange(100, 110)
+    pool = replace(make_pool(), augment="fedbn", val_augment=True)
+    host = Host(plan(), FederatedData(pool, (Shard(np.arange(9), images, images),) * 2))
+    found = [host.evaluate(r, {"weights": host.initial}, {}, [0, 1], ("val", "test")) for r in (0, 1, 1)]
+    losses = [[scores[i]["val"]["personal"].loss for i in (0, 1)] for scores in found]
+    assert len({*losses[0], *losses[1]}) == 4
+    assert losses[1] == losses[2]
+    assert len({scores[i]["test"]["personal"].loss for scores in found for i in (0, 1)}) == 1
+
+
 # ---- state
 
 
@@ -255,6 +267,12 @@ def test_clients_without_steps_are_not_in_the_cohort() -> None:
     with InlineSession(plan(method=Told()), data()) as session:
         assert session.train(0, WHOLE).idle == {1}
     assert Told.cohorts == [Cohort((0, 3, 4, 5), (12, 9, 10, 5), population=6, round=0)]
+
+
+def test_clients_that_never_train_are_not_of_the_population() -> None:
+    with InlineSession(plan(), replace(data(), unseen=2)) as session:
+        session.train(0, [(0, 1)])
+        assert session._server.method.seen == [Cohort((0, 1), (12, 17), population=4, round=0)]
 
 
 def test_a_checkpoint_holds_the_newest_state_of_every_client(tmp_path: Path) -> None:

@@ -30,6 +30,7 @@ def node(cpus, gpus=0, memory=64e9):
         ([node(4)], {"actors": 2}, Request(2, 1.0, 0.0)),
         ([node(2)], {"actors": 3}, Request(3, 0.666, 0.0)),
         ([node(1)], {"actors": 4}, Request(4, 0.25, 0.0)),
+        ([node(8)], {"actors": 4, "clients": 3}, Request(4, 1.0, 0.0)),
         # shares of CPUs
         ([node(4)], {"cpus": 2.0}, Request(2, 2.0, 0.0)),
         ([node(3), node(3)], {"cpus": 2.0}, Request(2, 2.0, 0.0)),

@@ -15,7 +15,7 @@ from rayfl.training.augment import _shifted, moved
 from rayfl.training.evaluate import score
 from rayfl.training.examples import Images
 from rayfl.training.local import fit_loop, fit_stacked, total_loop, total_stacked
-from rayfl.training.noise import step_keys
+from rayfl.training.noise import step_keys, uniform
 from tests.conftest import bytes_of_run, small
 from tests.training.made_up import make_client, make_pool, smooth_net
 
@@ -229,6 +229,35 @@ def test_scores_are_clean_unless_a_key_is_given():
     assert torch.equal(seen[0], images.batch(torch.arange(60))[0])
     assert torch.equal(seen[1], seen[2])
     assert len({x.numpy().tobytes() for x in seen}) == 3
+
+
+def test_batches_of_scores_are_augmented_apart(monkeypatch):
+    """Of twice the same images, the second half is not turned like the first."""
+    monkeypatch.setattr("rayfl.training.evaluate.BATCH", 30)
+    images = Images(image_pool("fedbn"), torch.device("cpu"), torch.float32, False)
+    seen = []
+
+    def predict(x):
+        seen.append(x)
+        return {"v": x.mean((2, 3))}
+
+    score(predict, images, torch.arange(30).repeat(2), key=3)
+    assert len(seen) == 2
+    assert not torch.equal(*seen)
+
+
+@pytest.mark.parametrize("kind", ["fedbn", "fedgh"])
+def test_a_loss_may_draw_with_the_key_of_its_step(monkeypatch, kind):
+    """And has other numbers than the augmentation of its batch."""
+    keys = []
+
+    def kept(key, shape):
+        keys.append(int(key))
+        return uniform(key, shape)
+
+    monkeypatch.setattr("rayfl.training.augment.uniform", kept)
+    moved(pictures(6), KEYS, kind)
+    assert len({*keys, *KEYS.tolist()}) == 6
 
 
 class Turned(Data):

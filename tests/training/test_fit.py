@@ -12,7 +12,7 @@ from rayfl.nets import SplitNet
 from rayfl.training import Fitted, Net, Params, Training
 from rayfl.training.client import Optimiser
 from rayfl.training.local import run_loop
-from rayfl.training.noise import uniform
+from rayfl.training.noise import step_keys, uniform
 from tests.training.made_up import (
     CLASSES,
     close,
@@ -270,6 +270,15 @@ def test_facts():
     assert client.lr == pytest.approx(0.005)
 
 
+def test_random_weights_belong_to_the_client_alone():
+    """Nobody's are the initial ones, and they are the same in every round."""
+    net = smooth_net()
+    drawn = [make_client(net, id=i).random_weights()["head.weight"] for i in range(4)]
+    found = [*drawn, make_client(net).initial["head.weight"]]
+    assert len({w.numpy().tobytes() for w in found}) == 5
+    assert same_bits(make_client(net, id=2, round=3).random_weights()["head.weight"], drawn[2])
+
+
 def test_noise_belongs_to_client_round_stream_and_step():
     net = smooth_net()
 
@@ -501,6 +510,15 @@ def test_a_total_is_the_sum_over_the_training_data():
     assert torch.equal(found["count"].long(), client.class_counts)
     assert not found["features"].requires_grad
     assert same_bits(client.initial, before)
+
+
+def test_totals_and_fits_share_no_noise():
+    client = make_client(smooth_net())
+    total = client.total(lambda w, batch, extra: uniform(batch.key, (4,)), client.initial).request
+    for stream in range(4):
+        fit = client.fit(client.initial, client.cross_entropy, stream=stream).request
+        shared = {*step_keys(total.key, 9).tolist()} & {*step_keys(fit.key, 9).tolist()}
+        assert not shared
 
 
 def test_a_total_of_one_class():

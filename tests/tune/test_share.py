@@ -8,8 +8,8 @@ from rayfl.errors import UserError
 pytest.importorskip("ray")
 
 from rayfl.experiments.cells import Job
-from rayfl.tune.space import Scheduler
-from rayfl.tune.sweep import Ended, Plan, _PastTrial, scheduler_of, share
+from rayfl.tune.space import Dimension, Scheduler
+from rayfl.tune.sweep import Ended, Plan, _inside, _PastTrial, scheduler_of, share
 
 NODES = [{"CPU": 8.0, "GPU": 2.0}, {"CPU": 4.0}]
 
@@ -53,6 +53,24 @@ def test_a_scheduler_stops_what_is_bad_in_the_mode_of_the_sweep(tmp_path, name, 
         scheduler.on_trial_add(None, _PastTrial(name))
         found.append(scheduler.on_trial_result(None, _PastTrial(name), {"round": 1, "score": score}))
     assert found == decisions
+
+
+def test_changed_values_stay_in_their_ranges():
+    """Of whole numbers the upper end is none of them."""
+    dimensions = [
+        Dimension("whole", "randint", low=1, high=4),
+        Dimension("real", "uniform", low=0.1, high=0.9),
+        Dimension("listed", "choice", values=(1, 5)),
+    ]
+    for given, expected in (
+        ((7, 1.2, 5), (3, 0.9, 5)),
+        ((0, 0.0, 1), (1, 0.1, 1)),
+        ((2, 0.5, 1), (2, 0.5, 1)),
+    ):
+        values = dict(zip(("whole", "real", "listed"), given))
+        found = _inside(dimensions, {"values": values, "other": 1})
+        assert found == {"values": dict(zip(values, expected)), "other": 1}
+        assert type(found["values"]["whole"]) is int
 
 
 def test_a_trial_has_no_more_actors_than_clients():
