@@ -20,10 +20,10 @@ import yaml
 
 from rayfl.data import Data, EmbeddedDigits, FederatedData
 from rayfl.engine.base import Engine, Gone, Lost, Session
-from rayfl.engine.host import Plan, Report, Scores, bind
+from rayfl.engine.host import Plan, Report, Scores, bind, try_scores
 from rayfl.engine.ray_engine import Ray
 from rayfl.errors import UserError
-from rayfl.methods import FedBN, Method
+from rayfl.methods import METHODS, FedBN, Method
 from rayfl.randomness import generator
 from rayfl.record.cell import Cell
 from rayfl.record.checkpoint import Checkpoints, Manifest
@@ -376,6 +376,8 @@ class Federation:
         method = copy(plan.method)
         nets = bind(method, plan, data)
         self._check_unseen(plan.method, nets, data)
+        if type(method) not in METHODS.values():  # a method of the user's own
+            try_scores(method, nets[0], plan, data)
         if self._protocol.needs_validation and not any(len(s.val) for s in data.shards[: data.seen]):
             raise UserError(
                 f"protocol {self.protocol} goes by validation accuracy, and the data have no validation "

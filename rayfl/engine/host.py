@@ -9,7 +9,7 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
 from functools import partial
@@ -32,7 +32,7 @@ from rayfl.training.local import run_loop, run_stacked
 from rayfl.training.net import Net
 from rayfl.training.reduce import Fold, Folded, Mean, Reduction, finish
 from rayfl.training.settings import Training
-from rayfl.training.state import State, as_tensor
+from rayfl.training.state import State, as_tensor, is_finite
 
 Block = tuple[int, ...]
 """Client numbers, ascending, that are always trained by one process and folded in this order."""
@@ -284,13 +284,15 @@ class Host:
             report.bad[ids[0]] = _failure_text(error, limit)
             return
         for k, (i, (up, state)) in enumerate(zip(ids, results, strict=True)):
+            if wrong := fold.wrong_keys(up):
+                raise UserError(f"{type(self.method).__name__}: in round {round} client {i} {wrong}")
             samples = clients[k].samples
             losses, steps = [f.loss for f in fits[k]], sum(f.steps for f in fits[k])
             diverged = [loss for loss in losses if not math.isfinite(loss)]  # of whatever fit
             problem, prepared = fold.prepare(up, samples)
             if problem is None and diverged:
                 problem = f"the training loss is {diverged[0]}"
-            if problem is None and not _is_finite(state):
+            if problem is None and not all(map(is_finite, pytree.tree_leaves(state))):
                 problem = "the personal state is not finite"
             traffic = self.method.traffic(clients[k], downs[k], up)
             report.add(i, losses[-1] if losses else 0.0, steps, *traffic)
@@ -338,7 +340,7 @@ class Host:
         shard = self.data.shards[client.id]
         key = seed_of(self.plan.seed, "augmented validation", client.id, client.round)
         keys = {"val": key} if self.data.pool.val_augment else {}
-        return {
+        scores = {
             part: score(
                 predict,
                 self.images,
@@ -349,6 +351,9 @@ class Host:
             for part in parts
             if len(shard.part(part))
         }
+        for views in scores.values():
+            _check_views(self.method, views)
+        return scores
 
     # ---- clients that never train
 
@@ -454,6 +459,45 @@ def bind(method: Method, plan: Plan, data: FederatedData) -> list[Net]:
     return [nets[name] for name in names]
 
 
+def try_scores(method: Method, net: Net, plan: Plan, data: FederatedData) -> None:
+    """Score one image with initial weights, to see whether there is a score for every view.
+
+    Args:
+        method: bound to the net.
+        net: client 0's.
+        plan: for the settings that every client has.
+        data: whose first image is scored.
+
+    Raises:
+        UserError: the views that ``scores`` returns are not those that the method declares.
+    """
+    images = Images(data.pool, torch.device("cpu"), plan.training.dtype, channels_last=False)
+    counts, train = as_tensor(data.label_matrix("train"))[0], as_tensor(data.shards[0].train)
+    try:
+        with torch.random.fork_rng(devices=[]), torch.no_grad():
+            initial = net.initial(plan.seed)
+            client = Client(0, net, initial, images, train, counts, plan.training, plan.seed, 0)
+            server = method.init_server(initial)
+            down = {**method.download(server), **method.download_for(server, 0)}
+            x, _ = images.batch(torch.zeros(1, dtype=torch.int64))
+            found = method.scores(client, method.init_client(client), down, x)
+    except UserError:
+        raise
+    except Exception:  # it may need what only the run has, such as a GPU: the run will tell
+        return
+    _check_views(method, found)
+
+
+def _check_views(method: Method, found: Mapping[str, Any]) -> None:
+    """Refuse scores of other views than those that a method declares."""
+    if found.keys() != set(method.views):
+        returned, declared = (", ".join(map(repr, names)) or "none" for names in (found, method.views))
+        raise UserError(
+            f"{type(method).__name__}.scores returns the views {returned}, but `views` of the method has "
+            f"{declared}: both must name the same"
+        )
+
+
 def _failure_text(error: Exception, limit: float | None) -> str:
     """Say in one line why there is no update."""
     if isinstance(error, TimeUp):
@@ -505,14 +549,6 @@ def _keep_freed_memory() -> None:
     if mallopt is not None:
         mallopt(mmap_max, 0)
         mallopt(trim_threshold, -1)  # never
-
-
-def _is_finite(state: State) -> bool:
-    return all(
-        bool(torch.isfinite(leaf).all())
-        for leaf in pytree.tree_leaves(state)
-        if isinstance(leaf, Tensor) and leaf.is_floating_point()
-    )
 
 
 def _on(tree: Any, device: torch.device) -> Any:

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import torch
+from torch.utils import _pytree as pytree
 
 from rayfl.data import FederatedData
 from rayfl.engine.host import Plan, bind, exits_as_errors
@@ -13,7 +14,7 @@ from rayfl.errors import UserError
 from rayfl.methods import Cohort
 from rayfl.training.params import Params
 from rayfl.training.reduce import Folded, finish
-from rayfl.training.state import State
+from rayfl.training.state import State, is_finite
 
 
 class Server:
@@ -57,10 +58,33 @@ class Server:
 
     @exits_as_errors()
     def aggregate(self, cohort: Cohort, parts: list[dict[str, Folded]]) -> None:
-        """Finish the fold and take the method's server step; nothing changes where nobody took part."""
+        """Finish the fold and take the method's server step; nothing changes where nobody took part.
+
+        Raises:
+            UserError: the step leads to a state that is not finite; the old one is kept.
+        """
         if cohort.ids:
             uploads = finish(self.method.uploads, parts)
-            self.state = self.method.aggregate(self.state, uploads, cohort)
+            state = self.method.aggregate(self.state, uploads, cohort)
+            if wrong := _not_finite(state, [self.state, uploads]):
+                raise UserError(
+                    f"round {cohort.round}: the state that {type(self.method).__name__}.aggregate returns is "
+                    f"not finite (NaN or infinity): {wrong}. The run stops, with its records and checkpoints "
+                    "intact. Where training has diverged, try a smaller training.lr or training.clip"
+                )
+            self.state = state
+
+
+def _not_finite(state: State, known: Any) -> str | None:
+    """Return the first key at which a state is not finite, except for what it has taken from ``known``."""
+    seen = {id(leaf) for leaf in pytree.tree_leaves(known)}
+    if all(is_finite(leaf) for leaf in pytree.tree_leaves(state) if id(leaf) not in seen):
+        return None
+    return next(
+        pytree.keystr(path)
+        for path, leaf in pytree.tree_flatten_with_path(state)[0]
+        if id(leaf) not in seen and not is_finite(leaf)
+    )
 
 
 def _shapes(entry: Any) -> dict[str, torch.Size] | None:

@@ -178,6 +178,21 @@ class Fold:
         self._open: tuple[int, ...] = ()  # the block that is being folded
         self._sums: dict[str, tuple[Tensor, int]] = {}  # its weighted sums, and how large each may be
 
+    def wrong_keys(self, upload: Mapping[str, Any]) -> str | None:
+        """Say which keys a client uploads without, or against, their declaration.
+
+        What is gathered or summed may be left out. A mean would be that of the others, and not show it.
+        """
+        odd = [key for key in upload if key not in self._reductions]
+        if odd:
+            known = ", ".join(map(repr, self._reductions)) or "nothing"
+            return f"uploads {', '.join(map(repr, odd))}, but `uploads` of the method declares {known}"
+        means = [key for key, reduction in self._reductions.items() if isinstance(reduction, Mean)]
+        lacking = [key for key in means if key not in upload]
+        if lacking:
+            return f"does not upload {', '.join(map(repr, lacking))}, which `uploads` of the method averages"
+        return None
+
     def prepare(self, upload: Mapping[str, Any], samples: int) -> tuple[str | None, Prepared]:
         """Flatten an upload and say what is wrong with it.
 
@@ -186,15 +201,13 @@ class Fold:
             ``add`` takes.
 
         Raises:
-            KeyError: the method uploads a key that it has not declared.
+            KeyError: a key is not declared; see ``wrong_keys``.
         """
         prepared: Prepared = {}
         for key, payload in upload.items():
-            if key not in self._reductions:
-                known = ", ".join(self._reductions) or "none"
-                raise KeyError(f"the upload {key!r} is not declared in `uploads` (declared: {known})")
+            reduction = self._reductions[key]
             vector, template = _flat(payload)
-            weight = _weight(self._reductions[key], samples)
+            weight = _weight(reduction, samples)
             # the norm is an upper bound of the largest entry, and several times cheaper
             norm = math.sqrt(square) if (square := vector.dot(vector).item()) >= 0 else math.nan
             if not norm * weight <= LIMIT:

@@ -20,6 +20,16 @@ from rayfl.training.params import Params
 State = dict[str, Any]
 
 
+def is_finite(leaf: Any) -> bool:
+    """Say whether a tensor or a number is free of NaN and infinity; anything else counts as finite."""
+    if isinstance(leaf, float):
+        return math.isfinite(leaf)
+    if not isinstance(leaf, Tensor) or not leaf.is_floating_point():
+        return True
+    # one pass and no copy: the sum is finite unless an entry is not, or they are so large that it overflows
+    return math.isfinite(leaf.sum().item()) or bool(torch.isfinite(leaf).all())
+
+
 def take_apart(tree: Any, path: str = "state") -> tuple[Any, dict[str, Tensor]]:
     """Split a state into a JSON-able structure and its tensors by path.
 

@@ -273,9 +273,25 @@ def test_different_structures_are_refused():
             finish({"x": Sum()}, parts)
 
 
-def test_a_key_that_is_not_declared_is_refused():
-    with pytest.raises(KeyError, match=r"'y' is not declared.*declared: x"):
-        Fold({"x": Sum()}).prepare({"y": vector(1)}, 1)
+@pytest.mark.parametrize(
+    ("keys", "says"),
+    [
+        ("xyz", None),
+        ("x", None),  # what is summed or gathered may be missing
+        ("xyab", "uploads 'a', 'b', but `uploads` of the method declares 'x', 'y', 'z'"),
+        ("yz", "does not upload 'x', which `uploads` of the method averages"),
+    ],
+)
+def test_keys_are_those_that_are_declared(keys, says):
+    fold = Fold({"x": Mean(), "y": Sum(), "z": Gather()})
+    assert fold.wrong_keys(dict.fromkeys(keys, vector(1))) == says
+
+
+def test_where_nothing_is_declared_nothing_may_be_uploaded():
+    assert Fold({}).wrong_keys({}) is None
+    assert (
+        Fold({}).wrong_keys({"x": vector(1)}) == "uploads 'x', but `uploads` of the method declares nothing"
+    )
 
 
 @pytest.mark.parametrize("reduction", [Mean(), Sum(), Gather()])

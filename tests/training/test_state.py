@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from rayfl.training import Params
-from rayfl.training.state import as_tensor, pack, put_together, take_apart, unpack
+from rayfl.training.state import as_tensor, is_finite, pack, put_together, take_apart, unpack
 
 DTYPES = [torch.float32, torch.float64, torch.int64, torch.uint8, torch.bool, torch.int32, torch.float16]
 
@@ -132,3 +132,18 @@ def test_a_read_only_array_becomes_a_tensor_without_a_warning(recwarn):
     array.flags.writeable = False
     assert as_tensor(array).tolist() == [0, 1, 2]
     assert not recwarn.list
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.float32, torch.float64])
+def test_what_is_finite(dtype):
+    """Infinities that would cancel are found, and large numbers whose sum is infinite are finite."""
+    most = torch.finfo(dtype).max
+    for fine in ([], [0.0, -1.0], [most] * 9, [most, -most]):
+        assert is_finite(torch.tensor(fine, dtype=dtype))
+    for bad in ([math.nan, 0.0], [math.inf, -math.inf], [most, -math.inf]):
+        assert not is_finite(torch.tensor(bad, dtype=dtype))
+
+
+def test_numbers_that_are_finite():
+    assert not any(map(is_finite, (math.nan, -math.inf)))
+    assert all(map(is_finite, (0.5, 3, True, None, torch.tensor([2**62] * 9), torch.tensor([True]))))
