@@ -213,8 +213,9 @@ class Federation:
             except Exception as error:
                 lost = _loss(session, error)
                 if isinstance(lost, Gone):
-                    again = f"go on with --resume {path}" if (path / CONFIG).is_file() else "start the run again"
-                    raise UserError(f"{lost}: {again}") from error
+                    begun = (path / CONFIG).is_file()
+                    way = f"go on with --resume {path}" if begun else "start the run again"
+                    raise UserError(f"{lost}: {way}") from error
                 manifest = self._newest(path, session.data)
                 progress.go_back(manifest.round if manifest else 0)
                 _warn(f"{lost}; {_going_on(manifest)}")

@@ -23,8 +23,8 @@ from rayfl.federation import Federation
 from rayfl.record.description import RESUMABLE
 from rayfl.record.folder import check_kind, held
 from rayfl.record.history import SWEEP
-from rayfl.tune.outcome import best_of, points_table, result_of, write_all
-from rayfl.tune.space import Dimension, Point, Scheduler, Space, check_population
+from rayfl.tune.outcome import Best, points_table, result_of, write_all
+from rayfl.tune.space import Dimension, Point, Scheduler, Space, check_population, scored_on
 
 
 def parser() -> jsonargparse.ArgumentParser:
@@ -218,7 +218,7 @@ def _run(sweep: Sweep, output: Path, federation: Federation, console: Console, a
         result_of(point, sweep.of_point(jobs, number), sweep.metric)
         for number, point in enumerate(sweep.points)
     ]
-    best = best_of(results, sweep.mode) if sweep.best and complete else None
+    best = Best.of(results, sweep.mode) if sweep.best and complete else None
     console.print(points_table(sweep.title or sweep.name, results, sweep.metric, best))
     if not complete:
         console.print(f"Stopped; go on with --resume {output}", soft_wrap=True, markup=False)
@@ -291,10 +291,16 @@ def check(sweep: Sweep) -> None:
     """Refuse a sweep that cannot choose, before anything is started.
 
     Raises:
-        UserError: the data are missing or have no validation part, nothing would be evaluated, or the first
-            point with some data cannot work with them.
+        UserError: the data are missing or have no validation part, nothing would be evaluated, a scheduler
+            would compare trials on different data, or the first point with some data cannot work with them.
     """
     seen: set[str] = set()
+    if sweep.scheduler.name in ("asha", "median") and len(set(scored_on(sweep.points))) > 1:
+        raise UserError(
+            f"scheduler {sweep.scheduler.name} stops the worse trials, and the points of this sweep have "
+            "different data, clients or protocols, so that their accuracies cannot be compared: use "
+            "scheduler none, or a sweep for each setting of the data"
+        )
     for point in sweep.points:
         federation = federation_from(options(point.settings | {"seed": sweep.seeds[0]}))
         if federation.eval_every == 0:

@@ -19,7 +19,7 @@ from rich.table import Table
 
 from rayfl.errors import UserError
 from rayfl.experiments.cells import Job
-from rayfl.experiments.table_file import layered
+from rayfl.experiments.table_file import layered, slug
 from rayfl.record.compare import spread
 from rayfl.record.draw import draw_points, style
 from rayfl.record.history import METRICS
@@ -27,7 +27,7 @@ from rayfl.record.progress import plain_table
 from rayfl.record.result import Result
 from rayfl.tune.schedule import read_schedule
 from rayfl.tune.scores import validation_score
-from rayfl.tune.space import Metric, Point, tidy
+from rayfl.tune.space import Metric, Point, scored_on, tidy
 
 BEST = "best.yaml"
 POINTS = "points.csv"
@@ -101,13 +101,62 @@ def best_of(results: Sequence[PointResult], mode: str) -> PointResult | None:
     return max(farthest, key=lambda r: sign * (r.score or 0.0), default=None)
 
 
+@dataclass(frozen=True)
+class Best:
+    """The best points of a sweep: one, or one for each setting of the data.
+
+    Attributes:
+        keys: searched keys that tell the settings of the data apart; empty where all points have the same.
+        groups: the points of each setting, and the best of them, if one could be chosen.
+    """
+
+    keys: list[str]
+    groups: list[tuple[list[PointResult], PointResult | None]]
+
+    @classmethod
+    def of(cls, results: Sequence[PointResult], mode: str) -> Best:
+        """Choose among points that are scored on the same data; nothing where all have data of their own."""
+        groups: dict[str, list[PointResult]] = {}
+        for text, result in zip(scored_on([r.point for r in results]), results):
+            groups.setdefault(text, []).append(result)
+        searched = list(results[0].point.values) if results else []
+        keys = [key for key in searched if len(groups) > 1 and _tells_apart(key, list(groups.values()))]
+        alone = len(groups) > 1 and all(len(group) == 1 for group in groups.values())
+        return cls(keys, [(group, None if alone else best_of(group, mode)) for group in groups.values()])
+
+    @property
+    def points(self) -> list[PointResult]:
+        """The best points."""
+        return [best for _, best in self.groups if best is not None]
+
+    def name(self, group: Sequence[PointResult]) -> str:
+        """Return what the points of a group have in common, for people; empty where there is one group."""
+        return ", ".join(_in_common(key, group[0].point.values[key]) for key in self.keys)
+
+    def caption(self) -> str | None:
+        """Say what the star in the table means, or why there is none."""
+        if len(self.groups) == 1:
+            return "* best by validation" if self.points else None
+        what = " and ".join(self.keys) or "their data"
+        if self.points:
+            return f"* best by validation for each setting of {what}, on which all accuracies depend"
+        return f"no best point: the points differ in {what}, so their accuracies are not of the same data"
+
+
+def _tells_apart(key: str, groups: Sequence[Sequence[PointResult]]) -> bool:
+    """Say whether a key has one value in each group, and not the same in all."""
+    values = [{str(r.point.values[key]) for r in group} for group in groups]
+    return all(len(found) == 1 for found in values) and len(set.union(*values)) > 1
+
+
 # ---- tables
 
 
 def points_table(
-    title: str, results: Sequence[PointResult], metric: Metric, best: PointResult | None
+    title: str, results: Sequence[PointResult], metric: Metric, best: Best | None = None
 ) -> Table:
     """Return the table of all points: searched values, validation and test over seeds."""
+    stars = best.points if best is not None else []
     table = plain_table(title)
     keys = list(results[0].point.values) if results else []
     for key in keys:
@@ -121,14 +170,13 @@ def points_table(
         done = f"{result.completed}" + ("" if result.completed >= result.point.rounds else " (stopped)")
         cells = [tidy(result.point.values[key]) for key in keys]
         figures = [_score_text(result.scores, metric)] if scored else []
-        chosen = result is best
+        chosen = any(result is star for star in stars)
         table.add_row(
             *cells, str(len(result.seeds)), done, *figures, tests + (" *" if chosen else ""),
             style="bold" if chosen else None,
         )  # fmt: skip
     if best is not None:
-        table.caption = "* best by validation"
-        table.caption_justify = "left"
+        table.caption, table.caption_justify = best.caption(), "left"
     return table
 
 
@@ -171,24 +219,24 @@ def _mean_and_std(values: Sequence[float]) -> tuple[float, float]:
 
 
 def write_best(
-    name: str, best: PointResult, seeds: Sequence[int], metric: Metric, count: int, path: Path
+    name: str, best: PointResult, seeds: Sequence[int], metric: Metric, among: str, path: Path
 ) -> None:
     """Write the best point as a table of one cell, which ``rayfl.run`` and ``rayfl.table`` take.
 
     Args:
-        name: of the sweep.
+        name: of the table.
         best: the point.
         seeds: of the sweep.
         metric: by which it was chosen.
-        count: points of the sweep.
+        among: of what it is the best, for people.
         path: where.
     """
     settings = {key: value for key, value in best.point.settings.items() if key not in ("cell", "seed")}
     row = {key: value for key, value in settings.items() if key.partition(".")[0] == "method"}
     method = str(row.setdefault("method", "FedBN")).rpartition(".")[2]
     content = {
-        "table": f"{name}_best",
-        "title": f"Best point of the sweep {name}",
+        "table": name,
+        "title": f"Best of {among}",
         "seeds": list(seeds),
         "base": {key: value for key, value in settings.items() if key not in row},
         "columns": {best.point.settings["cell"]["column"]: {}},
@@ -196,7 +244,7 @@ def write_best(
     }
     tests = spread([None if math.isnan(t) else t for t in best.tests])
     lines = [
-        f"{best.point.label}: best of {count} points by validation {metric}",
+        f"{best.point.label}: best of {among} by validation {metric}",
         f"validation {metric} {_score_text(best.scores, metric)}, test accuracy {tests}",
         f"  python -m rayfl.run --config {path}",
         f"  python -m rayfl.table {path} --seeds 5",
@@ -207,6 +255,27 @@ def write_best(
             lines.append(f"  from round {entry['round'] + 1} on: {json.dumps(entry['values'])}")
     text = "".join(f"# {line}\n" for line in lines) + yaml.safe_dump(content, sort_keys=False)
     path.write_text(text)
+
+
+def write_all_best(name: str, best: Best, seeds: Sequence[int], metric: Metric, output: Path) -> list[Path]:
+    """Write ``best.yaml``, or ``best-<setting>.yaml`` for each setting of the data; return the paths."""
+    paths: list[Path] = []
+    if len(best.groups) > 1:
+        (output / BEST).unlink(missing_ok=True)  # of a version that chose across settings of the data
+    for number, (group, point) in enumerate(best.groups):
+        if point is None:
+            continue
+        among, own, path = f"{len(group)} points of the sweep {name}", f"{name}_best", output / BEST
+        if len(best.groups) > 1:
+            common = best.name(group)
+            place = slug(common) or str(number)
+            if output / f"best-{place}.yaml" in paths:  # values that differ only in digits that are not shown
+                place += f"-{number}"
+            among, own = f"{among} with {common or 'the same data'}", f"{own}_{place}"
+            path = output / f"best-{place}.yaml"
+        write_best(own, point, seeds, metric, among, path)
+        paths.append(path)
+    return paths
 
 
 # ---- pictures
@@ -302,7 +371,7 @@ def write_hparams(results: Sequence[PointResult], folder: Path) -> None:
 
 
 def write_all(
-    title: str, name: str, results: Sequence[PointResult], metric: Metric, best: PointResult | None,
+    title: str, name: str, results: Sequence[PointResult], metric: Metric, best: Best | None,
     seeds: Sequence[int], output: Path, tensorboard: bool,
 ) -> list[Path]:  # fmt: skip
     """Write all files of a sweep that is over, as far as it has what they show; return their paths."""
@@ -313,8 +382,7 @@ def write_all(
             figure.savefig(output / PICTURE, dpi=150)
             written.append(output / PICTURE)
         if best is not None:
-            write_best(name, best, seeds, metric, len(results), output / BEST)
-            written.append(output / BEST)
+            written += write_all_best(name, best, seeds, metric, output)
         if tensorboard:
             write_hparams(results, output / "tensorboard")
             written.append(output / "tensorboard")

@@ -32,7 +32,7 @@ from rayfl.experiments.table_file import (
 from rayfl.federation import Federation
 from rayfl.randomness import numpy_generator
 from rayfl.record.cell import Cell
-from rayfl.record.compare import flat_config
+from rayfl.record.compare import about_data, flat_config
 from rayfl.record.description import dump
 
 Kind = Literal["grid", "choice", "uniform", "loguniform", "randint"]
@@ -255,6 +255,27 @@ class Space:
                 else:
                     values.setdefault(d.key, settings.get(d.key, flat.get(d.key)))
         return {key: values[key] for key in self.keys}
+
+
+SAME_IMAGES = ("augment", "normalise", "image_size", "verify", "download", "cache")
+"""Options of data sets that leave the division and its images as they are, and so may be compared."""
+
+
+def scored_on(points: Sequence[Point]) -> list[str]:
+    """Return for each point, as a text to compare, on what it is scored: its data, clients and protocol.
+
+    Accuracies of points with different texts are no measure of which one is better.
+    """
+    keys = sorted({key for point in points for key in point.settings | point.values if _decides_score(key)})
+    return [
+        json.dumps({key: point.values.get(key, point.settings.get(key)) for key in keys}, default=str)
+        for point in points
+    ]
+
+
+def _decides_score(key: str) -> bool:
+    """Return whether a setting says on what federations are scored, and not how they learn."""
+    return key == "protocol" or (about_data(key) and key.removeprefix("data.") not in SAME_IMAGES)
 
 
 def tidy(value: Any) -> str:

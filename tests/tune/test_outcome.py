@@ -1,6 +1,7 @@
 """What a sweep gives: the choice of the best point, tables, pictures; and the scores by which it chooses."""
 
 import csv
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -8,23 +9,26 @@ import pytest
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 from tensorboard.plugins.hparams.plugin_data_pb2 import HParamsPluginData
 
+from rayfl.experiments import Table
 from rayfl.experiments.cells import Job
 from rayfl.methods import FedAvg
 from rayfl.record.history import Population, read_lines
 from rayfl.record.protocol import protocol
 from rayfl.record.result import Result
 from rayfl.tune.outcome import (
+    Best,
     PointResult,
     best_of,
     draw,
     points_table,
     result_of,
+    write_all_best,
     write_hparams,
     write_points,
 )
 from rayfl.tune.schedule import begin, read_schedule
 from rayfl.tune.scores import RoundScores, measure, validation_score
-from rayfl.tune.space import Point
+from rayfl.tune.space import Point, scored_on
 from tests.conftest import small
 from tests.record.made_up import write_run
 
@@ -50,9 +54,81 @@ def test_best_is_by_validation_among_those_that_came_farthest():
     assert best_of([unscored], "max") is None
 
 
+def starred(results: list[PointResult], best: Best) -> list[str]:
+    tests = list(points_table("t", results, "accuracy", best).columns[-1].cells)
+    return [r.point.label for r, test in zip(results, tests, strict=True) if str(test).endswith(" *")]
+
+
+def with_settings(found: PointResult, **settings: object) -> PointResult:
+    cell = {"table": "s", "row": "r", "column": "base", "changed": []}
+    return replace(found, point=replace(found.point, settings={"cell": cell, "method": "Ditto"} | settings))
+
+
+def test_no_point_is_best_across_settings_of_the_data(tmp_path):
+    """The easier data have the higher scores; each setting of them has a best point of its own."""
+    results = [
+        with_settings(
+            result({"clients": clients, "lr": lr}, [score], 0.5), **{"clients": clients, "training.lr": lr}
+        )
+        for clients, lr, score in ((5, 0.1, 0.8), (5, 1.0, 0.9), (100, 0.1, 0.3), (100, 1.0, 0.2))
+    ]
+    best = Best.of(results, "max")
+    assert starred(results, best) == ["clients=5, lr=1.0", "clients=100, lr=0.1"]
+    caption = str(points_table("t", results, "accuracy", best).caption)
+    assert caption == "* best by validation for each setting of clients, on which all accuracies depend"
+    (tmp_path / "best.yaml").touch()
+    written = write_all_best("s", best, [0], "accuracy", tmp_path)
+    assert sorted(tmp_path.iterdir()) == sorted(written)
+    assert [path.name for path in written] == ["best-clients=5.yaml", "best-clients=100.yaml"]
+    tables = [Table.load(path) for path in written]
+    assert [table.name for table in tables] == ["s_best_clients=5", "s_best_clients=100"]
+    assert [(t.base["clients"], t.base["training.lr"]) for t in tables] == [(5, 1.0), (100, 0.1)]
+    assert "best of 2 points of the sweep s with clients=5 by validation" in written[0].read_text()
+
+
+def test_points_of_which_each_has_other_data_have_no_best(tmp_path):
+    bundles = [
+        with_settings(result({"data": name}, [score], 0.5), **{"data": name, "data.partition.alpha": score})
+        for name, score in (("easy", 0.9), ("hard", 0.2))
+    ]
+    best = Best.of(bundles, "max")
+    assert (starred(bundles, best), best.points) == ([], [])
+    assert (
+        best.caption()
+        == "no best point: the points differ in data, so their accuracies are not of the same data"
+    )
+    assert write_all_best("s", best, [0], "accuracy", tmp_path) == []
+
+
+def test_what_leaves_the_images_as_they_are_may_be_chosen(tmp_path):
+    results = [
+        with_settings(
+            result({"data.normalise": how}, [score], 0.5), **{"data.normalise": how, "data": "CIFAR10"}
+        )
+        for how, score in (("own", 0.4), ("half", 0.6))
+    ]
+    best = Best.of(results, "max")
+    assert starred(results, best) == ["data.normalise=half"]
+    assert best.caption() == "* best by validation"
+    (path,) = write_all_best("s", best, [0], "accuracy", tmp_path)
+    assert path.name == "best.yaml"
+
+
+def test_a_base_that_says_nothing_has_the_value_of_the_search():
+    """In the second search of a list, alpha is that of the base, though its settings do not name it."""
+    key = "data.partition.alpha"
+    points = [
+        Point("a", {key: 0.3}, {"method": "Ditto", key: 0.3}, 9),
+        Point("b", {key: 0.3}, {"method": "Ditto"}, 9),
+    ]
+    assert len(set(scored_on(points))) == 1
+    other = Point("c", {key: 1.0}, {"method": "Ditto", key: 1.0}, 9)
+    assert len(set(scored_on([*points, other]))) == 2
+
+
 def test_points_in_a_table_and_a_file(tmp_path):
     results = [result({"mu": 0.1, "net": "a"}, [0.5, 0.7], 0.3), result({"mu": 1.0, "net": "a"}, [0.2], 0.25)]
-    table = points_table("t", results, "accuracy", results[0])
+    table = points_table("t", results, "accuracy", Best([], [(results, results[0])]))
     cells = [list(column.cells) for column in table.columns]
     assert [c[0] for c in cells] == ["0.1", "a", "2", "9", "60.00 ± 14.14", "30.50 ± 0.71 *"]
     write_points(results, tmp_path / "points.csv")

@@ -20,7 +20,7 @@ from rayfl.record.checkpoint import Checkpoints
 from rayfl.record.result import Result
 from rayfl.run import main as run_main
 from rayfl.tune.command import Sweep, main
-from rayfl.tune.outcome import best_of, points_table, result_of, write_all
+from rayfl.tune.outcome import Best, points_table, result_of, write_all
 from rayfl.tune.space import Scheduler, Space
 from tests.conftest import bytes_of_run, rounds_of, wait_until
 from tests.tune.made_up import SPACES, small, write
@@ -82,13 +82,16 @@ def test_two_trials_of_every_shipped_space(tmp_path: Path) -> None:
     assert ended.why == dict.fromkeys(jobs, ("finished", ""))
     for name, (sweep, own) in plans.items():
         results = [result_of(p, sweep.of_point(own, k), sweep.metric) for k, p in enumerate(sweep.points)]
-        best = best_of(results, sweep.mode)
-        assert best is not None
-        assert best.score == max(r.score for r in results)
+        best = Best.of(results, sweep.mode)
         (tmp_path / name).mkdir(exist_ok=True)
         assert points_table(name, results, sweep.metric, best).row_count == 2
         write_all(name, name, results, sweep.metric, best, [0], tmp_path / name, False)
-        assert Table.load(tmp_path / name / "best.yaml").rows
+        if name == "dirichlet_alpha":
+            assert best.points == [], "no two points have the same data"
+            assert not list((tmp_path / name).glob("best*"))
+        else:
+            assert [b.score for b in best.points] == [max(r.score for r in results)]
+            assert Table.load(tmp_path / name / "best.yaml").rows
 
 
 def test_a_trial_is_a_federation_in_one_placement_group(tmp_path: Path, capsys, ray_runtime) -> None:
@@ -218,4 +221,7 @@ def test_points_that_cannot_work_are_refused(tmp_path: Path, capsys) -> None:
     batch = ["net=cnn-b", "training.batch_size=1"]
     assert main([write(tmp_path), "--set", *batch, "--output", str(output)]) == 2
     assert "training.batch_size is 1, but cnn-b has BatchNorm" in capsys.readouterr().err
+    halving = {"search": "search: {clients: [4, 40]}", "scheduler": "scheduler: {name: asha, grace: 1}"}
+    assert main([write(tmp_path, **halving), "--output", str(output)]) == 2
+    assert "scheduler asha stops the worse trials, and the points of this sweep" in capsys.readouterr().err
     assert not output.exists()
