@@ -1,0 +1,316 @@
+"""The tables of docs/results.md, made from the summaries in docs/results/ and the papers' printed numbers.
+
+``python -m tests.results_page`` writes them anew into the page, each below its marker,
+``<!-- numbers: NAME -->``.
+"""
+
+import json
+import re
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from rayfl.experiments import Table
+from rayfl.experiments.table_file import slug
+from rayfl.record.metrics import AVERAGES
+from rayfl.record.printed import number, printed_table
+
+ROOT = Path(__file__).parents[1]
+PAGE = ROOT / "docs" / "results.md"
+FOLDER = ROOT / "docs" / "results"
+SEEDS = {"fdse": 2}  # of the other papers' runs: 0
+
+OFFICE, PACS = "Office-Caltech10", "PACS"
+FEDIOS, CIFAR100 = "Office-Caltech-10 N=4", "CIFAR-100 N=5"
+PATHOLOGICAL, DIRICHLET = "CIFAR10 Pathological", "CIFAR10 Dirichlet"
+DCPFL = "CIFAR10 K=10"
+
+
+class Run:
+    """The published summary of the run of one cell of a table."""
+
+    def __init__(self, table: str, row: str, column: str) -> None:
+        self.table, self.row, self.column = table, row, column
+        seed = SEEDS.get(table.partition("_")[0], 0)
+        self.path = FOLDER / table / f"{slug(row)}--{slug(column)}--seed-{seed}.json"
+        self.summary: dict[str, Any] = json.loads(self.path.read_text())
+
+    @property
+    def completed(self) -> int:
+        """Rounds of the run."""
+        return int(self.summary["completed"])
+
+    def headline(self) -> str:
+        """What the declared protocol counts."""
+        headline = self.summary["headline"]
+        return cell(headline["accuracy"], headline["std"])
+
+    def domain(self, name: str) -> str:
+        """The headline of one domain."""
+        return cell(self.summary["headline"]["domains"][name]["accuracy"])
+
+    def average(self, how: str) -> str:
+        """The rounds of the headline under another average over clients."""
+        return cell(self.summary["headline"]["averages"][how]["accuracy"])
+
+    def value(self, choice: str, view: str = "", point: str = "", average: str = "") -> float:
+        """An accuracy under a choice of rounds; view, point and average are by default the headline's."""
+        return float(self.chosen(choice, view, point)[self._average(average)])
+
+    def shown(self, choice: str, view: str = "", point: str = "", average: str = "") -> str:
+        """The same as the page shows it, with the deviation over the evaluations where there are several."""
+        chosen = self.chosen(choice, view, point)
+        several = len(chosen["rounds"]) > 1
+        std = chosen["over_rounds"][self._average(average)] if several else None
+        return cell(self.value(choice, view, point, average), std)
+
+    def evaluations(self, choice: str) -> int:
+        """How many evaluations a choice averages."""
+        return len(self.chosen(choice)["rounds"])
+
+    def _average(self, average: str) -> str:
+        return AVERAGES[average or self.summary["headline"]["average"]]  # type: ignore[index]
+
+    def chosen(self, choice: str, view: str = "", point: str = "") -> dict[str, Any]:
+        """The summary of a view under a choice of rounds, or of those of the headline."""
+        headline = self.summary["headline"]
+        wanted = (point or headline["point"], view or headline["view"])
+        (entry,) = (v for v in self.summary["views"] if (v["point"], v["view"]) == wanted)
+        found: dict[str, Any] = entry[headline["choose"] if choice == "headline" else choice]
+        return found
+
+
+USED: list[Run] = []
+
+
+@cache
+def run(table: str, row: str, column: str) -> Run:
+    """Return the run of a cell."""
+    USED.append(Run(table, row, column))
+    return USED[-1]
+
+
+def cell(accuracy: float, std: float | None = None) -> str:
+    """Return an accuracy in [0, 1] as the page shows it: in per cent, with one decimal."""
+    return f"{100 * accuracy:.1f}" + (f" ± {100 * std:.1f}" if std is not None else "")
+
+
+def printed(table: str, row: str, *columns: str) -> list[str]:
+    """Return what the paper prints in a row."""
+    known = printed_table(table)
+    assert known is not None
+    return [number(*known.rows[row][column]) for column in columns]
+
+
+def setting(path: str, row: str, column: str, key: str) -> Any:
+    """Return a setting of a table file."""
+    return Table.load(ROOT / "examples" / path).settings(row, column, {})[key]
+
+
+# ---- the tables
+
+
+Rows = list[list[str]]
+
+
+def _with_three(table: str, column: str, rows: list[str], paper: str = "") -> Rows:
+    """Rows of headline, last round and mean of the last five evaluations, and of what is printed."""
+    found = []
+    for row in rows:
+        own = run(table, row, column)
+        shown = [own.headline(), own.shown("last"), own.shown("last_k")]
+        found.append([row, *shown, *(printed(paper, row, column) if paper else [])])
+    return found
+
+
+def fedco2_t3(column: str) -> Rows:
+    """Table 3 of Fed-CO2."""
+    head = ["", "headline", "last round", "mean of the last five evaluations", "printed, after 1,500 rounds"]
+    rows = ["SingleSet", "FedAvg", "FedPer", "FedBN", "Fed-CO2"]
+    found = _with_three("fedco2_t3", column, rows, "fedco2_t3")
+    own = run("fedco2_t3", "Fed-CO2", column)
+    for view in ("online", "offline"):
+        shown = [own.shown(choice, view) for choice in ("headline", "last", "last_k")]
+        found.append([f"Fed-CO2, {view} model alone", *shown, ""])
+    return [head, *found]
+
+
+def fedco2_t7() -> Rows:
+    """Table 7 of Fed-CO2."""
+    domains = ["MNIST", "USPS", "MNIST-M"]
+    head = ["", "headline", *domains, *(f"printed {name}" for name in domains)]
+    found = []
+    for row in ("FedBN", "Fed-CO2"):
+        own = run("fedco2_t7", row, "Digits-Five")
+        name = f"{row}, {own.completed} rounds"
+        found.append([name, own.headline(), *map(own.domain, domains), *printed("fedco2_t7", row, *domains)])
+    for view in ("online", "offline"):
+        own = run("fedco2_t7", "Fed-CO2", "Digits-Five")
+        shown = [cell(own.chosen("headline", view)["domains"][name]["mean"]) for name in domains]
+        found.append([f"Fed-CO2, {view} model alone", own.shown("headline", view), *shown, "", "", ""])
+    return [head, *found]
+
+
+def fedco2_t1() -> Rows:
+    """Table 1 of Fed-CO2."""
+    domains = ["amazon", "caltech", "dslr", "webcam"]
+    head = ["", "headline", *domains, "last round", "mean of the last five evaluations", "printed"]
+    found = []
+    for row in ("SingleSet", "FedAvg", "FedBN", "Fed-CO2"):
+        own = run("fedco2_t1", row, OFFICE)
+        each = [own.headline(), *map(own.domain, domains), own.shown("last"), own.shown("last_k")]
+        found.append([row, *each, *printed("fedco2_t1", row, "Avg")])
+    return [head, *found]
+
+
+def fedco2_transfers() -> Rows:
+    """The rows of Fed-CO2's Table 5 on Office-Caltech10."""
+    head = ["", "headline", "last round", "mean of the last five evaluations"]
+    rows = ["no transfer", "no intra-client transfer", "no inter-client transfer"]
+    return [head, *_with_three("fedco2_transfers", OFFICE, rows)]
+
+
+def fdse(column: str, last: str = "mean of the last five evaluations") -> Rows:
+    """Table 1 of FDSE, and on Office-Caltech10 Table 3."""
+    head = ["", "headline (ALL)", "AVG", "ALL, last round", f"ALL, {last}", "printed ALL", "printed AVG"]
+    rows = [
+        ("fdse_t1", row, "fdse_t1") for row in ("Local", "FedAvg", "Ditto", "FedBN", "FDSE", "FDSE (code)")
+    ]
+    if column == OFFICE:
+        rows += [("fdse_t3", row, "fdse_t3") for row in ("none", "B", "C", "A B")]
+    found = []
+    for table, row, paper in rows:
+        own = run(table, row, column)
+        known = printed_table(paper)
+        assert known is not None
+        beside = printed(paper, row, f"{column} ALL", f"{column} AVG") if row in known.rows else ["", ""]
+        name = f"{row} (Table 3)" if table == "fdse_t3" else row
+        shown = [own.headline(), own.average("mean_clients"), own.shown("last"), own.shown("last_k")]
+        found.append([name, *shown, *beside])
+    return [head, *found]
+
+
+FDSE_T2 = {
+    "FedAvg": ("FedAvg", "unseen"),
+    "FedBN, not adapted": ("FedBN", "unseen"),
+    "FedBN": ("FedBN", "unseen_adapted"),
+    "FDSE, not adapted": ("FDSE", "unseen"),
+    "FDSE": ("FDSE", "unseen_adapted"),
+    "FDSE, step 0": ("FDSE", "unseen_control"),
+}
+
+
+def fdse_t2_values(row: str, choice: str) -> list[float]:
+    """Return the accuracies of Table 2 of FDSE, for the domains C, A, D and W."""
+    method, point = FDSE_T2[row]
+    return [run("fdse_t2", method, f"Office {d}").value(choice, point=point) for d in "CADW"]
+
+
+def mean(values: list[float]) -> float:
+    """Return the mean."""
+    return sum(values) / len(values)
+
+
+def fdse_t2() -> Rows:
+    """Table 2 of FDSE, on Office-Caltech10."""
+    head = [
+        "",
+        "headline",
+        "caltech",
+        "amazon",
+        "dslr",
+        "webcam",
+        "last round",
+        "mean of the last five evaluations",
+    ]
+    known = printed_table("fdse_t2")
+    assert known is not None
+    found = []
+    for row in FDSE_T2:
+        each = {choice: fdse_t2_values(row, choice) for choice in ("best_val", "last", "last_k")}
+        beside = printed("fdse_t2", row, "Office AVG") if row in known.rows else [""]
+        shown = [cell(mean(each["best_val"])), *map(cell, each["best_val"])]
+        found.append([row, *shown, cell(mean(each["last"])), cell(mean(each["last_k"])), *beside])
+    return [[*head, "printed"], *found]
+
+
+FEDIOS_ROWS = {
+    "Local": "fedios_t1",
+    "FedAvg": "fedios_t1",
+    "FedPer": "fedios_bases",
+    "Ditto": "fedios_t1",
+    "FediOS": "fedios_t1",
+    "FediOS, identity basis": "fedios_bases",
+    "FediOS, uniform basis": "fedios_bases",
+    "w/o L_re": "fedios_t7",
+    "w/o personal extractors": "fedios_t7",
+    "w/o orthogonal projections": "fedios_t7",
+}
+
+
+def fedios(column: str) -> Rows:
+    """Tables 1 and 7 of FediOS."""
+    head = ["", "headline", "last round", "the common model alone, after aggregation", "printed"]
+    found = []
+    for row, table in FEDIOS_ROWS.items():
+        if column == CIFAR100 and table == "fedios_t7":
+            continue
+        own = run(table, row, column)
+        known = printed_table(table)
+        views = {view["view"] for view in own.summary["views"] if view["point"] == "after_aggregation"}
+        common = own.shown("last_k", "global", "after_aggregation") if "global" in views else ""
+        beside = printed(table, row, column) if known and row in known.rows else [""]
+        found.append([row, own.headline(), own.shown("last"), common, *beside])
+    return [head, *found]
+
+
+def dcpfl() -> Rows:
+    """Table 1 of DC-PFL."""
+    head = ["", "headline", "best by validation", "mean of the last five evaluations", "printed, all data"]
+    found = []
+    for row in ("Local-T", "FedAvg", "DC-PFL", "DC-PFL w/o AL", "DC-PFL w/o GC"):
+        own = run("dcpfl_t1", row, DCPFL)
+        each = [own.headline(), own.shown("best_val"), own.shown("last_k")]
+        found.append([row, *each, *printed("dcpfl_t1", row, DCPFL)])
+    return [head, *found]
+
+
+def tables() -> dict[str, Rows]:
+    """Return the rows of every table of the page, the first with the headings."""
+    return {
+        "fedco2_t3 pathological": fedco2_t3(PATHOLOGICAL),
+        "fedco2_t3 dirichlet": fedco2_t3(DIRICHLET),
+        "fedco2_t7": fedco2_t7(),
+        "fedco2_t1": fedco2_t1(),
+        "fedco2_transfers": fedco2_transfers(),
+        "fdse_t1 office": fdse(OFFICE),
+        "fdse_t1 pacs": fdse(PACS, "mean of all three evaluations"),
+        "fdse_t2": fdse_t2(),
+        "fedios office": fedios(FEDIOS),
+        "fedios cifar100": fedios(CIFAR100),
+        "dcpfl_t1": dcpfl(),
+    }
+
+
+def markdown(rows: Rows) -> str:
+    """Return a table as Markdown."""
+    lines = ["|" + "|".join(f" {text} " if text else " " for text in row) + "|" for row in rows]
+    return "\n".join([lines[0], "|---" * len(rows[0]) + "|", *lines[1:]])
+
+
+MARKER = re.compile(r"<!-- numbers: ([^>]+) -->\n\n((?:\|.*\n)*)")
+
+
+def shown_tables(page: str) -> dict[str, str]:
+    """Return the tables that a page has below markers, by their names."""
+    return {name: text.rstrip("\n") for name, text in MARKER.findall(page)}
+
+
+def renewed(page: str) -> str:
+    """Return the page with all tables made anew."""
+    made = tables()
+    return MARKER.sub(lambda m: f"<!-- numbers: {m[1]} -->\n\n{markdown(made[m[1]])}\n", page)
+
+
+if __name__ == "__main__":
+    PAGE.write_text(renewed(PAGE.read_text()))

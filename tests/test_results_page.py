@@ -1,0 +1,415 @@
+"""docs/results.md says what the summaries in docs/results/ say, in its tables and its sentences."""
+
+import json
+import re
+from collections.abc import Mapping
+
+import pytest
+
+from rayfl.record.printed import known_tables
+from tests.results_page import (
+    CIFAR100,
+    DCPFL,
+    DIRICHLET,
+    FDSE_T2,
+    FEDIOS,
+    FEDIOS_ROWS,
+    FOLDER,
+    OFFICE,
+    PACS,
+    PAGE,
+    PATHOLOGICAL,
+    USED,
+    Run,
+    cell,
+    fdse_t2_values,
+    markdown,
+    mean,
+    printed,
+    run,
+    setting,
+    shown_tables,
+    tables,
+)
+
+TEXT = PAGE.read_text()
+
+
+def ranked(values: Mapping[str, float]) -> str:
+    """Return names and accuracies in [0, 1], the highest first: "FDSE 76.1, Ditto 75.7"."""
+    order = sorted(values, key=lambda name: -values[name])
+    return ", ".join(f"{name} {cell(values[name])}" for name in order)
+
+
+def ranked_printed(table: str, rows: Mapping[str, str], column: str) -> str:
+    """Return names and what a paper prints of these rows, the highest first."""
+    shown = {name: printed(table, row, column)[0].split()[0] for name, row in rows.items()}
+    return ", ".join(f"{name} {shown[name]}" for name in sorted(shown, key=lambda name: -float(shown[name])))
+
+
+def in_paper(table: str, rows: list[str], column: str) -> str:
+    return f"The paper prints {ranked_printed(table, dict(zip(rows, rows)), column)}."
+
+
+def of(table: str, rows: list[str], column: str, choice: str = "headline") -> str:
+    return ranked({row: run(table, row, column).value(choice) for row in rows})
+
+
+def paper(table: str, rows: list[str], column: str) -> dict[str, float]:
+    return {row: float(printed(table, row, column)[0].split()[0]) / 100 for row in rows}
+
+
+def gap(first: float, second: float) -> str:
+    return f"{100 * (first - second):.1f} points"
+
+
+def rounds(table: str, row: str, column: str, file: str) -> str:
+    """Say how many of the paper's rounds a run has had."""
+    return (
+        f"{run(table, row, column).completed} of the paper's {setting(file, row, column, 'rounds'):,} rounds"
+    )
+
+
+def t3(column: str) -> dict[str, str]:
+    rows = ["SingleSet", "FedAvg", "FedPer", "FedBN", "Fed-CO2"]
+    own, per = run("fedco2_t3", "Fed-CO2", column), run("fedco2_t3", "FedPer", column)
+    beside = paper("fedco2_t3", ["FedPer"], column)["FedPer"]
+    better = {c: max(own.value(c, view) for view in ("online", "offline")) for c in ("headline", "last_k")}
+    return {
+        "headline": f"The order by the headline is {of('fedco2_t3', rows, column)}.",
+        "last_k": "By the mean of the last five evaluations it is "
+        f"{of('fedco2_t3', rows, column, 'last_k')}.",
+        "printed": in_paper("fedco2_t3", rows, column),
+        "both": f"Both models together have {gap(own.value('headline'), better['headline'])} more than the "
+        f"better one alone by the headline, and {gap(own.value('last_k'), better['last_k'])} by the last "
+        "five evaluations.",
+        "fedper": f"FedPer is {gap(per.value('headline'), beside)} above its printed accuracy.",
+    }
+
+
+def t7() -> dict[str, str]:
+    co2, bn = (run("fedco2_t7", row, "Digits-Five") for row in ("Fed-CO2", "FedBN"))
+    domain = [r.chosen("headline")["domains"]["MNIST-M"]["mean"] for r in (co2, bn)]
+    beside = paper("fedco2_t7", ["Fed-CO2", "FedBN"], "MNIST-M")
+    return {
+        "rounds": f"FedBN has had {bn.completed} rounds, Fed-CO2 {co2.completed}",
+        "gain": f"On MNIST-M Fed-CO2 has {gap(*domain)} more than FedBN (printed: "
+        f"{gap(beside['Fed-CO2'], beside['FedBN'])}).",
+        "offline": f"Its offline model alone has {co2.shown('headline', 'offline')} in the mean of the "
+        f"domains, both models together {co2.headline()}.",
+    }
+
+
+def t1() -> dict[str, str]:
+    rows = ["SingleSet", "FedAvg", "FedBN", "Fed-CO2"]
+    runs = {row: run("fedco2_t1", row, OFFICE) for row in rows}
+    beside = paper("fedco2_t1", rows, "Avg")
+
+    def ahead(first: str, second: str) -> str:
+        by = {
+            choice: gap(*(runs[r].value(choice) for r in (first, second)))
+            for choice in ("headline", "last_k")
+        }
+        return (
+            f"{first} has {by['headline']} more than {second} by the headline and {by['last_k']} by the last "
+            f"five evaluations (printed: {gap(beside[first], beside[second])})"
+        )
+
+    def behind(domain: str, name: str) -> str:
+        here = [runs[r].chosen("headline")["domains"][domain]["mean"] for r in ("SingleSet", "FedAvg")]
+        there = paper("fedco2_t1", rows, name)
+        return f"{gap(*here)} in {domain} (printed: {gap(there['SingleSet'], there['FedAvg'])})"
+
+    co2 = runs["Fed-CO2"]
+    return {
+        "headline": f"The order by the headline is {of('fedco2_t1', rows, OFFICE)}.",
+        "last_k": "By the mean of the last five evaluations it is "
+        f"{of('fedco2_t1', rows, OFFICE, 'last_k')}.",
+        "first": ahead("Fed-CO2", "FedBN"),
+        "second": ahead("FedBN", "SingleSet"),
+        "fedavg": f"FedAvg is behind SingleSet by {behind('dslr', 'DSLR')} and {behind('webcam', 'WebCam')}",
+        "views": f"Of Fed-CO2's models the online one has {co2.shown('last_k', 'online')} in the last five "
+        f"evaluations, the offline one {co2.shown('last_k', 'offline')}, and both together "
+        f"{co2.shown('last_k')}.",
+    }
+
+
+def transfers() -> dict[str, str]:
+    rows = ["no transfer", "no intra-client transfer", "no inter-client transfer"]
+    done = {run("fedco2_transfers", row, OFFICE).completed for row in rows}
+    assert len(done) == 1
+    return {
+        "rounds": f"Here they have had {done.pop()} rounds.",
+        "headline": f"The order by the headline is {of('fedco2_transfers', rows, OFFICE)}.",
+        "last_k": "By the mean of the last five evaluations it is "
+        f"{of('fedco2_transfers', rows, OFFICE, 'last_k')}.",
+    }
+
+
+FDSE = ["Local", "FedAvg", "Ditto", "FedBN", "FDSE"]
+
+
+def fdse_t1() -> dict[str, str]:
+    code = run("fdse_t1", "FDSE (code)", OFFICE)
+    parts = {row: run("fdse_t3", row, OFFICE) for row in ("none", "B", "C", "A B")}
+    parts["A B C"] = run("fdse_t1", "FDSE", OFFICE)
+    images = run("fdse_t1", "FDSE", OFFICE).value("headline") * 251
+    assert images == pytest.approx(round(images)), "251 test images"
+    ablation = paper("fdse_t3", list(parts), f"{OFFICE} ALL")
+    assert list(ablation.values()) == sorted(ablation.values())
+    return {
+        "rounds": rounds("fdse_t1", "FDSE", OFFICE, "fdse/t1.yaml"),
+        "image": f"251 test images, so that one is {100 / 251:.1f} points",
+        "headline": f"The order by the headline is {of('fdse_t1', FDSE, OFFICE)}.",
+        "last_k": f"By the mean of the last five evaluations it is {of('fdse_t1', FDSE, OFFICE, 'last_k')}.",
+        "last": f"By the last round it is {of('fdse_t1', FDSE, OFFICE, 'last')}.",
+        "printed": in_paper("fdse_t1", FDSE, f"{OFFICE} ALL"),
+        "code": f"FDSE (code) has {code.headline()} in its chosen round, {code.shown('last')} in the last "
+        f"one and {code.shown('last_k')} in the last five evaluations.",
+        "t3": f"The order by the headline is {ranked({k: r.value('headline') for k, r in parts.items()})}.",
+        "t3 last_k": "By the mean of the last five evaluations it is "
+        f"{ranked({k: r.value('last_k') for k, r in parts.items()})}.",
+        "t3 printed": in_paper("fdse_t3", list(parts), f"{OFFICE} ALL"),
+    }
+
+
+def fdse_pacs() -> dict[str, str]:
+    values = [run("fdse_t1", row, PACS).value("headline") for row in (*FDSE, "FDSE (code)")]
+    return {
+        "rounds": f"{run('fdse_t1', 'FDSE', PACS).completed} rounds of one epoch "
+        f"(the paper: {setting('fdse/t1.yaml', 'FDSE', PACS, 'rounds')} rounds of "
+        f"{setting('fdse/t1.yaml', 'FDSE', PACS, 'training.epochs')} epochs)",
+        "range": f"The methods lie within {gap(max(values), min(values))}",
+    }
+
+
+def fdse_t2() -> dict[str, str]:
+    rows = ("FedAvg", "FedBN", "FDSE")
+    by = {
+        choice: {row: mean(fdse_t2_values(row, choice)) for row in FDSE_T2}
+        for choice in ("best_val", "last", "last_k")
+    }
+    for row, (method, point) in FDSE_T2.items():
+        for domain in "CADW":
+            own = run("fdse_t2", method, f"Office {domain}")
+            assert own.chosen("best_val", point=point)["rounds"] == own.summary["headline"]["rounds"], row
+    for choice in by:  # the sentence on the control
+        assert fdse_t2_values("FDSE", choice) == fdse_t2_values("FDSE, step 0", choice)
+    beside = paper("fdse_t2", ["FedAvg", "FedBN", "FDSE, not adapted", "FDSE"], "Office AVG")
+
+    def order(choice: str) -> str:
+        return ranked({row: by[choice][row] for row in rows})
+
+    def gain(row: str, choice: str) -> str:
+        return gap(by[choice][row], by[choice][f"{row}, not adapted"])
+
+    lead = [gap(by[choice]["FDSE"], by[choice]["FedAvg"]) for choice in ("best_val", "last_k")]
+    return {
+        "rounds": rounds("fdse_t2", "FDSE", "Office C", "fdse/t2.yaml"),
+        "images": "dslr has 15 test images and webcam 29, so that one is "
+        f"{100 / 15:.1f} or {100 / 29:.1f} points",
+        "headline": f"The order by the headline is {order('best_val')}.",
+        "last_k": f"By the mean of the last five evaluations it is {order('last_k')}.",
+        "printed": in_paper("fdse_t2", list(rows), "Office AVG"),
+        "lead": f"FDSE has {lead[0]} more than FedAvg by the headline and {lead[1]} by the last five "
+        f"evaluations (printed: {gap(beside['FDSE'], beside['FedAvg'])}).",
+        "gain": f"By adapting FDSE gains {gain('FDSE', 'best_val')} in the headline and "
+        f"{gain('FDSE', 'last_k')} in the last five evaluations "
+        f"(printed: {gap(beside['FDSE'], beside['FDSE, not adapted'])}).",
+        "fedbn": f"FedBN gains {gain('FedBN', 'best_val')} in the headline and {gain('FedBN', 'last_k')} in "
+        "the last five evaluations.",
+    }
+
+
+def fedios_office() -> dict[str, str]:
+    rows = ["Local", "FedAvg", "Ditto", "FediOS"]
+    runs = {row: run(table, row, FEDIOS) for row, table in FEDIOS_ROWS.items()}
+    value = {row: own.value("headline") for row, own in runs.items()}
+    ablation = paper("fedios_t7", ["w/o personal extractors", "w/o orthogonal projections", "FediOS"], FEDIOS)
+    own = runs["FediOS"]
+    assert runs["w/o L_re"].summary["views"] == own.summary["views"], "the very numbers of FediOS"
+    without, alone = "w/o orthogonal projections", "w/o personal extractors"
+    return {
+        "rounds": rounds("fedios_t1", "FediOS", FEDIOS, "fedios/t1.yaml"),
+        "headline": f"The order by the headline is {of('fedios_t1', rows, FEDIOS)}.",
+        "printed": in_paper("fedios_t1", rows, FEDIOS),
+        "common": "The common model alone has "
+        f"{own.shown('last_k', 'global', 'after_aggregation')} after aggregation, the individual one "
+        f"{own.shown('last_k', 'individual')} after training, and both together {own.headline()}.",
+        "projections": f"Without orthogonal projections {gap(value['FediOS'], value[without])} are lost "
+        f"(printed: {gap(ablation['FediOS'], ablation[without])}).",
+        "personal": f"Without personal extractors the accuracy is {gap(value[alone], value['FediOS'])} "
+        f"higher, where the paper loses {gap(ablation['FediOS'], ablation[alone])}.",
+        "fedavg": f"FedAvg differs from this variant by the projection alone, and has "
+        f"{gap(value[alone], value['FedAvg'])} less.",
+    }
+
+
+def fedios_cifar100() -> dict[str, str]:
+    rows = ["Local", "FedAvg", "Ditto", "FediOS"]
+    lead = [
+        run("fedios_t1", "FediOS", CIFAR100).value("headline"),
+        run("fedios_t1", "FedAvg", CIFAR100).value("headline"),
+    ]
+    return {
+        "rounds": rounds("fedios_t1", "FediOS", CIFAR100, "fedios/t1.yaml"),
+        "headline": f"The order by the headline is {of('fedios_t1', rows, CIFAR100)}.",
+        "printed": in_paper("fedios_t1", rows, CIFAR100),
+        "lead": f"FediOS leads by {gap(*lead)}, and its own five evaluations have a deviation of "
+        f"{run('fedios_t1', 'FediOS', CIFAR100).headline().split()[-1]}.",
+    }
+
+
+def dcpfl() -> dict[str, str]:
+    rows = ["Local-T", "FedAvg", "DC-PFL", "DC-PFL w/o AL", "DC-PFL w/o GC"]
+    runs = {row: run("dcpfl_t1", row, DCPFL) for row in rows}
+
+    def right(row: str, choice: str) -> float:
+        return runs[row].value(choice, average="pooled") * 595
+
+    last = {row: right(row, "last") for row in rows}
+    assert list(last.values()) == pytest.approx([512, 502, 512, 512, 518]), "595 test images"
+    ahead = {choice: right("DC-PFL", choice) - right("Local-T", choice) for choice in ("best_val", "last_k")}
+    return {
+        "rounds": rounds("dcpfl_t1", "DC-PFL", DCPFL, "dcpfl/t1.yaml"),
+        "image": f"There are 595 test images; one is {100 / 595:.2f} points.",
+        "equal": f"Local-T, DC-PFL and DC-PFL without feature-level calibration (w/o AL) all have "
+        f"{last['DC-PFL']:.0f} of them right",
+        "gc": f"DC-PFL without calibration of the classifier (w/o GC) has {last['DC-PFL w/o GC']:.0f}",
+        "ahead": f"DC-PFL is ahead of Local-T by {ahead['best_val']:.0f} images in the round that validation "
+        f"chooses, and by {ahead['last_k']:.0f} in the mean of the last five evaluations.",
+        "printed": in_paper("dcpfl_t1", rows, DCPFL),
+        "loss": f"the training loss of Local-T falls to {runs['Local-T'].summary['loss']:.4f}",
+        "fedavg": f"its average, which has {runs['FedAvg'].shown('last', point='after_aggregation')} % after "
+        "aggregation,",
+    }
+
+
+def statements() -> dict[str, dict[str, str]]:
+    """Return the sentences with numbers, by the heading of their section."""
+    return {
+        "Fed-CO2, Table 3: label skew on CIFAR-10": {
+            "rounds": rounds("fedco2_t3", "Fed-CO2", PATHOLOGICAL, "fedco2/t3.yaml"),
+            **{f"pathological {name}": text for name, text in t3(PATHOLOGICAL).items()},
+            **{f"dirichlet {name}": text for name, text in t3(DIRICHLET).items()},
+        },
+        "Fed-CO2, Table 7: three domains of digits": t7(),
+        "Fed-CO2, Table 1: Office-Caltech10": t1()
+        | {f"transfers {name}": text for name, text in transfers().items()},
+        "FDSE, Tables 1 and 3: Office-Caltech10": fdse_t1(),
+        "FDSE, Table 1: PACS": fdse_pacs(),
+        "FDSE, Table 2: a domain left out, Office-Caltech10": fdse_t2(),
+        "FediOS, Tables 1 and 7: Office-Caltech10": fedios_office(),
+        "FediOS, Table 1: superclasses of the CIFAR-100 subset": fedios_cifar100(),
+        "DC-PFL, Table 1: CIFAR-10, ten clients": dcpfl(),
+    }
+
+
+STATEMENTS = statements()
+SECTIONS = dict(part.split("\n", 1) for part in TEXT.split("\n## ")[1:])
+
+
+def joined(text: str) -> str:
+    return " ".join(text.split())
+
+
+def test_every_table_is_what_the_summaries_and_the_papers_say():
+    shown, made = shown_tables(TEXT), tables()
+    assert list(shown) == list(made)
+    for name, rows in made.items():
+        assert shown[name] == markdown(rows), f"{name}: python -m tests.results_page writes it anew"
+    first, *sections = TEXT.split("\n## ")
+    assert not re.search(r"\|.*\d\.\d.*\|", first), "the overview has no numbers"
+    lines = sum(line.startswith("|") for part in sections for line in part.splitlines())
+    assert lines == sum(len(rows) + 1 for rows in made.values()), "there are other tables"
+
+
+def test_the_first_number_of_a_row_is_the_headline_of_the_declared_protocol():
+    for name, (head, *rows) in tables().items():
+        assert head[1].startswith("headline"), name
+        for row in rows:
+            assert re.match(r"\d", row[1])
+    for path in FOLDER.glob("*/*.json"):
+        headline = json.loads(path.read_text())["headline"]
+        own = Run(path.parent.name, *path.stem.split("--")[:2])
+        assert own.value("headline") == headline["accuracy"]
+        assert own.chosen("headline")["rounds"] == headline["rounds"]
+
+
+@pytest.mark.parametrize(
+    ("title", "name"), [(title, name) for title, found in STATEMENTS.items() for name in found]
+)
+def test_the_sentences_say_what_the_summaries_say(title, name):
+    assert STATEMENTS[title][name] in joined(SECTIONS[title])
+
+
+WORDS = "one|two|three|four|five|six|seven|eight|nine|ten|a|some"
+NUMBER = rf"(?<![\w.])\d*\.\d+|\d+ (?:points?|%|per cent)|\b(?:{WORDS}) points?"
+"""What a sentence may not have without a test: decimals, and numbers of points."""
+
+
+@pytest.mark.parametrize("title", SECTIONS)
+def test_there_are_no_other_numbers(title):
+    text = re.sub(r"```.*?```", "", SECTIONS[title], flags=re.S)
+    text = joined("\n".join(line for line in text.splitlines() if not line.startswith(("|", "!["))))
+    for statement in STATEMENTS[title].values():
+        text = text.replace(statement, "")
+    text = re.sub(r"`[^`]*`|alpha \d\.\d|\.5 and \.5", "", text)  # settings
+    assert re.findall(NUMBER, text) == []
+
+
+def names(order: str, *without: str) -> list[str]:
+    """Return the names of ``ranked`` in their order."""
+    found = [text.rpartition(" ")[0] for text in order.split(", ")]
+    return [name for name in found if name not in without]
+
+
+def test_what_is_said_of_orders_without_numbers():
+    """The overview, and sentences such as "this is the printed order"."""
+    rows = ["SingleSet", "FedAvg", "FedPer", "FedBN", "Fed-CO2"]
+    for column in (PATHOLOGICAL, DIRICHLET):
+        beside = names(ranked(paper("fedco2_t3", rows, column)), "FedPer")
+        assert names(of("fedco2_t3", rows, column, "last_k"), "FedPer") == beside
+        by_headline = names(of("fedco2_t3", rows, column))
+        assert by_headline[0] == "FedPer"
+        assert by_headline.index("FedBN") > by_headline.index("SingleSet")
+    rows.remove("FedPer")
+    for choice in ("headline", "last", "last_k"):
+        shown = names(of("fedco2_t1", rows, OFFICE, choice))
+        assert shown == names(ranked(paper("fedco2_t1", rows, "Avg")))
+    transferred = [t for _, t in transfers().items() if "no transfer" in t]
+    assert len({tuple(re.findall("no [a-z -]*transfer", text)) for text in transferred}) == 2
+
+    beside = names(ranked(paper("fdse_t1", FDSE, f"{OFFICE} ALL")), "Local")
+    orders = {choice: names(of("fdse_t1", FDSE, OFFICE, choice)) for choice in ("headline", "last", "last_k")}
+    same = {choice: [name for name in order if name != "Local"] == beside for choice, order in orders.items()}
+    assert same == {"headline": True, "last": False, "last_k": False}
+    assert orders["headline"][0] == "FDSE"
+    assert orders["last"][0] == orders["last_k"][0] == "Local"
+    parts = [run("fdse_t3", row, OFFICE).value("headline") for row in ("none", "B", "C", "A B")]
+    assert parts == sorted(parts)
+    assert run("fdse_t1", "FDSE", OFFICE).value("headline") <= parts[1]
+
+    unseen = {
+        choice: [mean(fdse_t2_values(row, choice)) for row in ("FDSE", "FedBN", "FedAvg")]
+        for choice in ("best_val", "last", "last_k")
+    }
+    assert all(values[0] == max(values) for values in unseen.values())
+    assert {choice: values[1] > values[2] for choice, values in unseen.items()} == {
+        **{"best_val": True, "last": False, "last_k": False}
+    }
+    office = names(of("fedios_t1", ["Local", "FedAvg", "Ditto", "FediOS"], FEDIOS))
+    assert office == ["FediOS", "Local", "Ditto", "FedAvg"]
+    assert names(ranked(paper("fedios_t1", office, FEDIOS))) == ["FediOS", "Ditto", "Local", "FedAvg"]
+
+
+def test_every_summary_is_on_the_page():
+    tables()
+    statements()
+    assert {own.path for own in USED} == set(FOLDER.glob("*/*.json"))
+
+
+def test_the_summaries_are_those_of_known_tables():
+    known = {f"{name}_{table}" for name, found in known_tables().items() for table in found}
+    ours = {"fedco2_transfers", "fedios_bases"}
+    assert {folder.name for folder in FOLDER.iterdir()} <= known | ours
