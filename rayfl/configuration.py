@@ -11,12 +11,13 @@ from pathlib import Path
 from typing import Any
 
 import yaml
-from jsonargparse import ActionConfigFile, ArgumentError, ArgumentParser, Namespace, set_parsing_settings
+from jsonargparse import ActionConfigFile, ArgumentError, ArgumentParser, Namespace
 
 from rayfl.errors import UserError
 from rayfl.experiments import expand
 from rayfl.experiments.table_file import read_mapping
 from rayfl.federation import Federation
+from rayfl.imports import guard_parsers, refusal
 from rayfl.record.description import RESUMABLE, arguments_of, fits
 
 
@@ -80,7 +81,7 @@ def parser(blank: bool = False) -> ArgumentParser:
     Args:
         blank: whether files of ``--config`` may be without any settings; that of a run has all of them.
     """
-    set_parsing_settings(import_path_denylist=[])  # from here on jsonargparse's own list is enforced
+    guard_parsers()
     made = ArgumentParser(
         prog="python -m rayfl.run",
         allow_abbrev=False,
@@ -223,10 +224,7 @@ def _explain(made: ArgumentParser, text: str) -> str:
             f"there is no {where} {found[1]!r}{_hint(found[1], known)}, or the import path of your own class"
         )
     if found := re.search(r"Importing '([^']+)' is not allowed", text):
-        return (
-            f"{where} is {found[1]!r}, which no configuration may name: it is of the parts of Python that "
-            "run programs or reach files and networks"
-        )
+        return f"{where} is {refusal(found[1])}"
     if found := re.search(r"but (?:\S+\.)?(\w+) is abstract", text):
         return (
             f"{where} is not chosen ({found[1]} is what all have in common): give --{where} NAME before its "

@@ -3,16 +3,180 @@
 import ast
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
+import torch
+from jsonargparse._common import default_import_path_denylist
 
 import rayfl
 from rayfl.configuration import federation_from
+from rayfl.data import contact_sheet
 from rayfl.errors import UserError
+from rayfl.experiments import Table
+from rayfl.imports import named, refused
 from rayfl.methods import FedAvg
+from rayfl.nets import build
+from rayfl.table import plan
+from rayfl.tune.space import Space
 from tests.conftest import small
 
 SOURCES = sorted(Path(rayfl.__file__).parent.rglob("*.py"))
+
+
+NOBODYS = (
+    "antigravity.fly",  # to import it opens a browser
+    "antigravity.webbrowser.open",
+    "this.s",
+    "os.system",
+    "posix.system",
+    "os.path.join",
+    "subprocess.Popen",
+    "shutil.rmtree",
+    "pathlib.Path",
+    "code.interact",
+    "builtins.exec",
+    "builtins.open",
+    "collections.OrderedDict",
+    "idlelib.idle.main",
+    "turtledemo.__main__.main",
+    "test.support.script_helper.run_python_until_end",
+    "pip._internal.main",
+    "setuptools.setup",
+    "jsonargparse.set_parsing_settings",
+    "torch.hub.load",
+    "torch.load",
+    "numpy.load",
+    "ray.init",
+    "psutil.Popen",
+    "joblib.load",
+    "cloudpickle.load",
+    "a_strangers.os",
+    "a_strangers.system",
+    "a_strangers.Popen",
+    "a_strangers.later",
+    "a_strangers.much_later",
+    "a_strangers.read",
+)
+"""What no configuration may name: by its path, or by what is found there."""
+
+STRANGERS = """
+import os
+from functools import partial
+from os import system
+from subprocess import Popen
+later = partial(system, "touch ran")
+much_later = partial(later)
+read = open("made").read
+"""
+
+NO_NETS = ("rayfl.run.main", "rayfl.methods.FedAvg", "torch.nn.Linear", "torchvision.models.resnet18")
+"""What may be named, and says by its type that it makes no net."""
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Return the current folder, whose modules can be imported."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(tmp_path)
+    Path("made").touch()
+    Path("a_strangers.py").write_text(STRANGERS)
+    Path("ones_own.py").write_text(
+        "from rayfl.nets.convolutional import lenet\nfrom functools import cache, partial\n"
+        "def plain(shape, classes): return lenet(shape, classes)\n"
+        "bound, kept = partial(lenet), cache(plain)\nclass Outer:\n    class Inner: pass\n"
+    )
+    monkeypatch.delitem(sys.modules, "a_strangers", raising=False)
+    monkeypatch.delitem(sys.modules, "ones_own", raising=False)
+    return tmp_path
+
+
+@pytest.mark.parametrize("path", NOBODYS)
+def test_no_net_is_what_runs_programs(folder: Path, path: str) -> None:
+    before = set(sys.modules)
+    with pytest.raises(UserError, match=f"net is '{path}', which no configuration may name"):
+        build(path)
+    assert not (folder / "ran").exists()
+    assert not {"antigravity", "this", "idlelib", "turtledemo", "test.support"} & set(sys.modules) - before
+
+
+@pytest.mark.parametrize("path", NOBODYS)
+@pytest.mark.parametrize("option", ["method", "data", "data.partition", "engine"])
+def test_no_component_is_what_runs_programs(folder: Path, path: str, option: str) -> None:
+    before = set(sys.modules)
+    with pytest.raises(UserError, match=r"no configuration may name|not correspond to a subclass"):
+        federation_from([f"--{option}", path])
+    assert not (folder / "ran").exists()
+    assert not {"antigravity", "this", "idlelib", "turtledemo", "test.support"} & set(sys.modules) - before
+
+
+@pytest.mark.parametrize("path", NO_NETS)
+def test_what_makes_no_net_is_not_called(monkeypatch: pytest.MonkeyPatch, path: str) -> None:
+    with pytest.raises(UserError, match=r"it returns an? \w+, not a rayfl\.nets\.SplitNet"):
+        build(path)
+
+
+@pytest.mark.parametrize("name", ["plain", "bound", "kept"])
+def test_a_net_of_ones_own_is_built(folder: Path, name: str) -> None:
+    assert build(f"ones_own.{name}")(torch.zeros(1, 3, 32, 32)).shape == (1, 10)
+
+
+@pytest.mark.parametrize("path", ["torchvision.models.resnet18", "ones_own.Outer", "rayfl.methods.FedAvg"])
+def test_other_code_can_be_named(folder: Path, path: str) -> None:
+    assert named(path).__name__ == path.rpartition(".")[2]
+
+
+@pytest.mark.parametrize("path", ["", ".", ".x", "x.", "a..b", "a b.c", "../x.y", "x.y\x1b"])
+def test_what_is_no_import_path_is_not_imported(path: str) -> None:
+    with pytest.raises(UserError, match="no import path"):
+        named(path)
+
+
+def test_no_import_path_is_resolved_elsewhere() -> None:
+    """jsonargparse goes by the same list, and ``rayfl`` imports its own parts by name."""
+    resolving = ("import_module", "importlib.import_module", "__import__", "pkgutil.resolve_name")
+    found = {
+        path.relative_to(SOURCES[0].parent).as_posix()
+        for path in SOURCES
+        for name, _ in calls(path)
+        if name in resolving
+    }
+    assert found == {"__init__.py", "imports.py", "configuration.py"}
+    assert [entry for entry in default_import_path_denylist if not refused(entry)] == []
+
+
+def test_a_table_a_tune_space_and_a_contact_sheet_go_by_the_same_list(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    Path("t.yaml").write_text("table: t\ncolumns: {c: {}}\nrows: {r: {method: antigravity.fly}}\n")
+    Path("s.yaml").write_text("sweep: s\nbase: {rounds: 1}\nsearch: {method: {grid: [antigravity.fly]}}\n")
+    table = Table.load("t.yaml")
+    with pytest.raises(UserError, match="no configuration may name"):
+        plan(table, ["r"], ["c"], [0], {}, folder)
+    with pytest.raises(UserError, match="no configuration may name"):
+        Space.load("s.yaml").points()
+    monkeypatch.setattr(sys, "argv", ["contact_sheet", "x.png", "--data", "antigravity.fly"])
+    with pytest.raises(SystemExit):
+        contact_sheet.main()
+    assert "antigravity" not in sys.modules
+
+
+class Loose(FedAvg):
+    """Has an option of any type."""
+
+    def __init__(self, what: Any = None) -> None:
+        self.what = what
+
+
+def test_an_option_of_any_type_makes_no_object(tmp_path: Path) -> None:
+    Recording.made = 0
+    inner = f"{{class_path: {__name__}.Recording}}"
+    (tmp_path / "config.yaml").write_text(
+        f"method: {{class_path: {__name__}.Loose, init_args: {{what: {inner}}}}}"
+    )
+    with pytest.raises(UserError, match="Namespace"):
+        federation_from(["--config", str(tmp_path / "config.yaml")])
+    assert Recording.made == 0
 
 
 @pytest.mark.parametrize(

@@ -13,6 +13,7 @@ from rayfl.data import EmbeddedDigits
 from rayfl.data.base import Data
 from rayfl.data.pool import PARTS, Pool
 from rayfl.errors import UserError, exit_code
+from rayfl.imports import guard_parsers
 
 _COLUMNS = 20
 _SIDE = 64  # pixels; larger images are shown smaller
@@ -88,6 +89,7 @@ def _block(pool: Pool, domain: int, origin: int, shown: int, each: int, rows: in
 
 def main() -> int:
     """Run from the command line; return the exit code."""
+    guard_parsers()
     return exit_code(lambda: auto_cli(contact_sheet))
 
 

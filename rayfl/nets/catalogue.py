@@ -5,15 +5,15 @@ that of its default.
 """
 
 import difflib
-import importlib
 import inspect
 from collections.abc import Callable, Mapping
 from functools import partial
-from typing import Any
+from typing import Any, get_type_hints
 
 import torch
 
 from rayfl.errors import UserError
+from rayfl.imports import named
 from rayfl.nets.alexnet import alexnet, alexnet_1024, alexnet_nobn1
 from rayfl.nets.backbones import densenet121, efficientnet_b0, mobilenet_v2
 from rayfl.nets.convolutional import (
@@ -136,7 +136,9 @@ def _build_users(name: str, path: str, given: Mapping[str, str], shape: Shape, c
     """Build a net of the user's own, and see that it fits."""
     module_name, _, function_name = path.rpartition(".")
     try:
-        function = getattr(importlib.import_module(module_name), function_name)
+        function = named(path)
+    except UserError as error:
+        raise UserError(f"net is {error}") from None
     except ImportError as error:
         raise UserError(
             f"net {path!r}: cannot import {module_name!r} ({error}); it must be on Python's path"
@@ -145,6 +147,13 @@ def _build_users(name: str, path: str, given: Mapping[str, str], shape: Shape, c
         raise UserError(f"net {path!r}: module {module_name!r} has no {function_name!r}") from error
     if not callable(function):
         raise UserError(f"net {path!r}: {function_name!r} is not a function (shape, classes) -> SplitNet")
+    promised = _promised(function)
+    if (
+        isinstance(promised, type)
+        and not issubclass(SplitNet, promised)
+        and not issubclass(promised, SplitNet)
+    ):
+        raise UserError(f"net {path!r}: it returns a {promised.__name__}, not a rayfl.nets.SplitNet")
     options = _options(name, function, given)
     try:
         net = function(shape, classes, **options)
@@ -157,6 +166,16 @@ def _build_users(name: str, path: str, given: Mapping[str, str], shape: Shape, c
         raise UserError(f"net {path!r}: it returns a {type(net).__name__}, not a rayfl.nets.SplitNet")
     _check_scores(net, path, shape, classes)
     return net
+
+
+def _promised(function: Callable[..., Any]) -> Any:
+    """Return the type that comes from a call, as far as that can be told without one; else None."""
+    if isinstance(function, type):
+        return function
+    try:
+        return get_type_hints(function.func if isinstance(function, partial) else function).get("return")
+    except Exception:  # whatever its annotations raise
+        return None
 
 
 def _check_scores(net: SplitNet, path: str, shape: Shape, classes: int) -> None:

@@ -1,0 +1,89 @@
+"""What a configuration may name by import path is decided here, before anything is imported."""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from functools import partial
+from inspect import ismodule
+from typing import Any
+
+from rayfl.errors import UserError
+
+REFUSED = frozenset(
+    (
+        # Python's own library: no net, method, data set, partition or engine is in it.
+        *sys.stdlib_module_names,
+        *("test", "sitecustomize", "usercustomize"),
+        # What decides about imports, installs, builds or tests.
+        *("jsonargparse", "pip", "setuptools", "pkg_resources", "distutils", "wheel", "setup", "virtualenv"),
+        *("_distutils_hack", "cffi", "numpy.f2py", "torch.utils.cpp_extension", "triton", "torchgen"),
+        *("pytest", "_pytest", "IPython", "mypy", "pre_commit", "nodeenv", "isympy", "sympy", "pylab"),
+        # What starts programs, or reads files in a way that runs them.
+        *("psutil", "execnet", "ray", "torch.multiprocessing", "torch.distributed", "numpy.testing"),
+        *("cloudpickle", "dill", "joblib", "yaml", "torch.load", "torch.hub", "torch.package", "torch.jit"),
+        *("numpy.load", "pandas.read_pickle", "pandas.io"),
+        # What reaches files or networks by an address.
+        *("fsspec", "smart_open", "requests", "urllib3", "aiohttp", "grpc", "werkzeug", "tensorboard"),
+        *("torchvision.datasets", "sklearn.datasets", "scipy.datasets"),
+    )
+)
+"""Modules, and single things in them, that no configuration may name, nor anything that is in them."""
+
+
+def refused(path: str) -> bool:
+    """Say whether an import path or a part that it begins with is in ``REFUSED``."""
+    parts = path.split(".")
+    return any(".".join(parts[:end]) in REFUSED for end in range(1, len(parts) + 1))
+
+
+def refusal(path: str) -> str:
+    """Say that a path is refused."""
+    return (
+        f"{path!r}, which no configuration may name: it is of Python's own library, or of what runs programs "
+        "or reaches files and networks"
+    )
+
+
+def named(path: str) -> Any:
+    """Return what the import path ``module.name`` of a configuration names.
+
+    Both the path and the module that the thing is defined in are looked at, for modules show what they
+    have imported: ``some.module.popen`` may be that of ``os``.
+
+    Raises:
+        UserError: it may not be named, or is no import path.
+        ImportError: there is no such module.
+        AttributeError: the module has no such name.
+    """
+    if not all(part.isidentifier() for part in path.split(".")):
+        raise UserError(f"{path!r}, which is no import path: write module.name")
+    if refused(path):
+        raise UserError(refusal(path))
+    module_name, _, name = path.rpartition(".")
+    found = getattr(importlib.import_module(module_name), name)
+    home = _home(found)
+    if callable(found) if home is None else refused(home):
+        raise UserError(refusal(path))
+    return found
+
+
+def _home(thing: Any) -> str | None:
+    """Return the import path of what something is or was made of; None where it does not say."""
+    while isinstance(thing, partial):
+        thing = thing.func
+    if ismodule(thing):
+        return thing.__name__
+    module = getattr(thing, "__module__", None)
+    name = getattr(thing, "__qualname__", type(thing).__qualname__)
+    return f"{module}.{name}" if isinstance(module, str) else None
+
+
+def guard_parsers() -> None:
+    """Have jsonargparse, which resolves import paths by itself, go by the same list."""
+    import jsonargparse  # not needed where clients run
+
+    jsonargparse.set_parsing_settings(
+        import_path_denylist=sorted(REFUSED),
+        instantiate_subclass_spec_in_any=False,  # else an option of any type could be any object
+    )
