@@ -2,6 +2,7 @@
 
 import json
 import re
+import shutil
 import subprocess
 from pathlib import Path
 from typing import Any
@@ -119,3 +120,38 @@ def test_the_firewall_is_set_where_there_is_an_address_of_the_internet(
         refused = subprocess.run(call, env=environment, capture_output=True, text=True)
         assert refused.returncode == 1
         assert "RAYFL_FIREWALL=mine" in refused.stderr
+
+
+IP = "echo '2: eth0    inet 203.0.113.9/24 scope global eth0'"
+SUDO = 'shift; exec "$@"'
+
+
+@pytest.mark.parametrize(
+    ("programs", "address", "told"),
+    [
+        ({}, "10.1.2.3", "command ip"),
+        ({"nft": "exit 0", "sudo": SUDO}, "10.1.2.3", "command ip"),
+        ({"ip": "exit 1", "nft": "exit 0", "sudo": SUDO}, "10.1.2.3", "command ip"),
+        ({"ip": "exit 0", "nft": "exit 0", "sudo": SUDO}, "10.1.2.3", "command ip"),
+        ({"ip": f"{IP}; exit 1", "nft": "exit 0", "sudo": SUDO}, "10.1.2.3", "command ip"),
+        ({"ip": "echo '2: eth0'", "nft": "exit 1", "sudo": SUDO}, "10.1.2.3", "not understood"),
+        ({"ip": IP}, "10.1.2.3", "nftables"),
+        ({"ip": IP, "sudo": SUDO, "nft": "exit 3"}, "10.1.2.3", "nftables"),
+        ({"ip": IP, "env": "exit 1", "sudo": "exit 1", "nft": "exit 0"}, "10.1.2.3", "nftables"),
+        ({"ip": IP, "nft": "exit 0", "sudo": SUDO}, None, "address"),
+    ],
+)
+def test_without_what_it_needs_the_firewall_ends_with_an_error(
+    tmp_path: Path, programs: dict[str, str], address: str | None, told: str
+) -> None:
+    """With a PATH on which nothing else is; Ray is started only after success."""
+    for name, body in programs.items():
+        (tmp_path / name).write_text(f"#!{shutil.which('sh')}\n{body}\n")
+        (tmp_path / name).chmod(0o755)
+    script = str(ROOT / "examples" / "clusters" / "firewall.sh")
+    call = [str(shutil.which("bash")), script, *([] if address is None else [address])]
+    environment = {"PATH": str(tmp_path), "RAYFL_PORTS": "6379"}
+    found = subprocess.run(call, env=environment, capture_output=True, text=True)
+    assert found.returncode == 1
+    assert told in found.stderr
+    subprocess.run(call, env=environment | {"RAYFL_FIREWALL": "mine"}, check=True)
