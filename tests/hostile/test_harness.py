@@ -1,0 +1,87 @@
+"""The harness itself: what a case must not do is seen."""
+
+import os
+import subprocess
+import sys
+import webbrowser
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from rayfl.errors import UserError
+from tests.hostile import harness
+from tests.hostile.harness import CANARY, Case, Late, carry_out
+
+
+def refuse(text: str = "wrong") -> None:
+    raise UserError(text)
+
+
+def write(folder: Path) -> None:
+    (folder / "new").touch()
+    refuse()
+
+
+def run(folder: Path) -> None:
+    subprocess.run([sys.executable, "-c", "pass"], check=True)
+    refuse()
+
+
+def browse(folder: Path) -> None:
+    webbrowser.register("none", None, webbrowser.GenericBrowser("true"), preferred=True)
+    webbrowser.open("about:blank")
+    refuse()
+
+
+def leave(folder: Path) -> None:
+    os.system(f"touch {CANARY}")
+    refuse()
+
+
+def remove(folder: Path) -> None:
+    (folder / "mine").unlink()
+    refuse()
+
+
+@pytest.mark.parametrize(
+    ("do", "fault"),
+    [
+        (lambda folder: refuse(), None),
+        (lambda folder: refuse("another"), "'wrong' is not in"),
+        (lambda folder: refuse("wrong\nand more"), "not one line"),
+        (lambda folder: refuse("wrong \x1b[2J"), "control characters"),
+        (lambda folder: refuse("wrong " * 1000), "characters"),
+        (lambda folder: None, "code 0, not 2"),
+        (write, "something was written"),
+        (remove, "something was written, or is gone"),
+        (run, "commands were run"),
+        (browse, "commands were run"),
+        (leave, "commands were run"),
+    ],
+    ids=lambda value: "" if isinstance(value, str) else getattr(value, "__name__", "fine"),
+)
+def test_what_a_case_must_not_do_is_seen(
+    do: Callable[[Path], None],
+    fault: str | None,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    case = Case("made up", do, "wrong", files={"mine": "precious"})
+    if fault is None:
+        carry_out(case, tmp_path, monkeypatch, capsys)
+    else:
+        with pytest.raises(AssertionError, match=fault):
+            carry_out(case, tmp_path, monkeypatch, capsys)
+
+
+def test_a_case_that_hangs_is_ended(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(harness, "SECONDS", 0.01)
+    os.mkfifo(tmp_path / "fifo")
+    with pytest.raises(Late):
+        carry_out(
+            Case("made up", lambda folder: (folder / "fifo").read_text(), ""), tmp_path, monkeypatch, capsys
+        )
