@@ -49,7 +49,7 @@ class FDSE(PartlyPersonal):
         share_every: rounds between two measurements of the regulariser's share of the gradient, at least 0;
             0 measures never.
         unseen_epochs: epochs of the adaptation to an unseen domain, at least 1.
-        unseen_lr: learning rate of this adaptation, at least 0.
+        unseen_lr: learning rate of this adaptation, at least 0; below 10 it hardly moves anything.
     """
 
     averaging: Averaging = "uniform"
