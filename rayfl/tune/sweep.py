@@ -10,7 +10,8 @@ import os
 import shutil
 import signal
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from copy import copy
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -29,7 +30,7 @@ from ray.tune.schedulers import (
 
 from rayfl.engine import Engine, Ray
 from rayfl.engine.placement import request
-from rayfl.engine.ray_session import Cluster
+from rayfl.engine.ray_session import PULSE, Cluster
 from rayfl.errors import UserError
 from rayfl.experiments.cells import Job
 from rayfl.experiments.progress import TableProgress
@@ -197,9 +198,11 @@ def run(
         clients = max(federation.clients, 1)
         part = share(engine, clients, nodes, len(waiting), plan.at_once)
         jobs = {name: replace(job, settings=job.settings | part.engine) for name, job in waiting.items()}
-        watcher = Watcher(plan, part, ended, progress)
+        watcher = Watcher(plan, part, ended, progress, cluster.gone)
         with _quiet_tune(), _stoppable():
             _tuner(plan, part, jobs, ended, watcher).fit()
+    except _Broken as broken:
+        raise UserError(str(broken)) from None
     finally:
         cluster.close()
     return all(name in ended.why for name in waiting)
@@ -332,6 +335,10 @@ def _inside(dimensions: Sequence[Dimension], config: dict[str, Any]) -> dict[str
 # ---- while it runs
 
 
+class _Broken(BaseException):
+    """Ray itself is gone. No Exception, after which Ray Tune would tidy up, with the help of what is gone."""
+
+
 class Watcher(tune.Callback):
     """Tells people of trials, notes those that are over, and ends a sweep that can never go on.
 
@@ -340,14 +347,31 @@ class Watcher(tune.Callback):
         part: what a trial gets.
         ended: where the end of trials is noted.
         progress: where people are told.
+        gone: says which of Ray's own processes is gone.
     """
 
-    def __init__(self, plan: Plan, part: Share, ended: Ended, progress: TableProgress) -> None:
+    def __init__(
+        self,
+        plan: Plan,
+        part: Share,
+        ended: Ended,
+        progress: TableProgress,
+        gone: Callable[[], str | None],
+    ) -> None:
         self._plan, self._part, self._ended, self._progress = plan, part, ended, progress
+        self._gone, self._seen = gone, time.monotonic()
 
     def __getstate__(self) -> dict[str, Any]:
         """Ray Tune writes its callbacks to disk, from where nobody reads them."""
         return {}
+
+    def on_step_begin(self, iteration: int, trials: list[Any], **info: Any) -> None:
+        """See that Ray itself is there."""
+        if time.monotonic() - self._seen < PULSE:
+            return
+        self._seen = time.monotonic()
+        if part := self._gone():
+            raise _Broken(f"{part} is gone, and with it all trials: go on with --resume {self._plan.output}")
 
     def on_step_end(self, iteration: int, trials: list[Any], **info: Any) -> None:
         """Show what runs, and look whether what waits has room on the hosts that are left."""
