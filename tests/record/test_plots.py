@@ -24,7 +24,7 @@ from rayfl.record.plots import (
 )
 from rayfl.record.protocol import PROTOCOLS, Protocol
 from rayfl.record.result import Result
-from tests.record.made_up import write_run
+from tests.record.made_up import pool, write_run
 
 
 def run(path, **settings):
@@ -159,6 +159,25 @@ def test_a_sweep_has_a_line_for_what_else_differs(tmp_path):
         sweep_series(runs, "method.nu", None)
     with pytest.raises(UserError, match=r"net is 'cnn' in .*: a sweep is over numbers"):
         sweep_series(runs, "net", None)
+
+
+def test_a_sweep_over_the_data_is_one_line_and_other_data_are_another(tmp_path):
+    """A key such as ``data.quantity`` changes the data by itself; a key such as ``mu`` does not."""
+    sizes = {0.1: pool("a" * 64, ink=60), 0.5: pool("b" * 64, ink=300)}
+    runs = [run(tmp_path / str(mu), mu=mu, rounds=2, pool=held) for mu, held in sizes.items()]
+    for made, mu in zip(runs, sizes):
+        made.config["data"]["init_args"]["quantity"] = mu
+        made.config["method"]["init_args"]["mu"] = 0.0
+    ((name, points),) = sweep_series(runs, "data.quantity", None)
+    assert (name, [x for x, _ in points]) == ("FedAvg", [0.1, 0.5])
+    for made, mu in zip(runs, sizes):
+        made.config["data"]["init_args"]["quantity"] = 1
+        made.config["method"]["init_args"]["mu"] = mu
+    lines = sweep_series(runs, "method.mu", None)
+    assert [name.partition(", ")[2] for name, _ in lines] == [
+        "EmbeddedDigits [60 images, aaaaaa]",
+        "EmbeddedDigits [300 images, bbbbbb]",
+    ]
 
 
 def test_a_radar_scales_every_axis_by_its_best(tmp_path):
