@@ -45,7 +45,7 @@ def parser() -> jsonargparse.ArgumentParser:
         default="",
         metavar="KEYS",
         help="group runs by these keys of the configuration alone, such as method,method.mu,clients; "
-        "default: by all but the seeds, the output folder and the engine",
+        "default: by the data and all keys but the seeds, the output folder and the engine",
     )
     return made
 
