@@ -398,6 +398,16 @@ def test_a_client_whose_update_was_dropped_has_not_trained():
     assert np.isnan(scores.loss).tolist() == np.isnan(scores.correct).tolist()
 
 
+def test_newcomers_count_though_they_never_train():
+    """Also where clients count only once they have been trained."""
+    words = protocol("unseen+trained_only")
+    history = History.build(people([10, 10]), [line(0, [None, 7], cohort=[0], point="unseen")])
+    scores = counted_scores(history, words, "unseen", "personal", "test")
+    assert scores.correct[0, 1] == 7
+    found = summarise(history, words, 1)["headline"]
+    assert (found["accuracy"], found["clients"]) == (pytest.approx(0.7), 1)
+
+
 @pytest.mark.parametrize(
     ("how", "expected"),
     [

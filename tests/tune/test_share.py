@@ -55,6 +55,20 @@ def test_a_scheduler_stops_what_is_bad_in_the_mode_of_the_sweep(tmp_path, name, 
     assert found == decisions
 
 
+@pytest.mark.parametrize("name", ["asha", "median"])
+def test_no_trial_is_stopped_where_the_grace_exceeds_the_rounds(tmp_path, name):
+    jobs = {k: Job(k, "base", 0, 9, tmp_path / k, {}) for k in "abc"}
+    wanted = Scheduler(name, grace=20, reduction=2, min_trials=1)
+    plan = Plan(tmp_path, jobs, {key: {} for key in jobs}, (), "accuracy", "max", wanted, None)
+    scheduler = scheduler_of(plan, Ended(tmp_path / "ended.jsonl"))
+    for k, score in zip(jobs, (0.9, 0.5, 0.1)):
+        scheduler.on_trial_add(None, _PastTrial(k))
+        found = [
+            scheduler.on_trial_result(None, _PastTrial(k), {"round": r, "score": score}) for r in range(1, 9)
+        ]
+        assert found == ["CONTINUE"] * 8
+
+
 def test_changed_values_stay_in_their_ranges():
     """Of whole numbers the upper end is none of them."""
     dimensions = [
