@@ -22,7 +22,10 @@ from matplotlib.figure import Figure
 from sklearn.manifold import TSNE
 
 from rayfl import Models, UserError, load_models
+from rayfl.pictures import drawn
+from rayfl.pictures import save as write
 from rayfl.randomness import generator, seed_of
+from rayfl.shown import complain, tell
 
 MARKERS = "os^DvPX*<>"
 COLOURS = colormaps["tab20"]
@@ -71,7 +74,7 @@ def tsne(
         found["place"] = embedding.fit_transform(found["features"])
         rows.append((run, models, found))
     draw(rows, panels, Path(save))
-    print(save)
+    tell(save)
 
 
 def collect(
@@ -119,13 +122,15 @@ def draw(rows: list[tuple[str, Models, dict[str, np.ndarray]]], panels: str, pat
         for part, ax in zip(parts, axes):
             shown = found[panels] == part if panels != "together" else np.ones(len(found["label"]), bool)
             scatter(ax, found, shown, "domain" if len(np.unique(found["domain"])) > 1 else "client", models)
-            title = {"together": "", "client": f"client {part}", "domain": names[int(part)]}[panels]
-            ax.set_title(f"{Path(run).name}\n{title}" if ax is axes[0] else title, fontsize=9, loc="left")
+            domain = drawn(names[int(part)]) if panels == "domain" else ""
+            title = {"together": "", "client": f"client {part}", "domain": domain}[panels]
+            above = f"{drawn(Path(run).name)}\n" if ax is axes[0] else ""
+            ax.set_title(above + title, fontsize=9, loc="left")
     handles, labels = grid[0][0].get_legend_handles_labels()
     figure.legend(handles, labels, loc="outside right upper", frameon=False, fontsize=8)
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        figure.savefig(path, dpi=150)
+        write(figure, path, dpi=150)
     except (OSError, ValueError) as error:
         raise UserError(f"{path} cannot be written: {error}; choose another --save") from error
 
@@ -140,10 +145,10 @@ def scatter(ax: Axes, found: dict[str, np.ndarray], shown: np.ndarray, marked: s
         marker = MARKERS[int(number) % len(MARKERS)]
         ax.scatter(x, y, c=COLOURS(found["label"][mine] % COLOURS.N), marker=marker, s=9)
         name = models.data.pool.domain_names[int(number)] if marked == "domain" else f"client {number}"
-        ax.plot([], [], "k", marker=marker, linestyle="", markersize=4, label=name)
+        ax.plot([], [], "k", marker=marker, linestyle="", markersize=4, label=drawn(name))
     if len(classes) <= COLOURS.N:
         for number, name in enumerate(classes):
-            ax.scatter([], [], color=COLOURS(number), s=20, label=name)
+            ax.scatter([], [], color=COLOURS(number), s=20, label=drawn(name))
     (left, lowest), (right, highest) = low - 0.03 * (high - low), high + 0.03 * (high - low)
     ax.set(xlim=(left, right), ylim=(lowest, highest), xticks=[], yticks=[])
 
@@ -157,7 +162,7 @@ def main() -> int:
     try:
         tsne(**options.as_dict())
     except UserError as error:
-        print(f"error: {error}", file=sys.stderr)
+        complain(f"error: {error}")
         return 2
     return 0
 

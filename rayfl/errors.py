@@ -2,9 +2,10 @@
 
 import logging
 import signal
-import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+
+from rayfl.shown import complain, told
 
 
 class UserError(Exception):
@@ -36,13 +37,20 @@ def exit_code(command: Callable[[], int | None]) -> int:
         told = f" ({error})" if str(error) else ""
         return _refused(f"not enough memory{told}: use less data, smaller images or fewer clients")
     except KeyboardInterrupt:
-        print("rayfl: interrupted", file=sys.stderr)
+        complain("rayfl: interrupted")
         return 128 + signal.SIGINT
 
 
 def _refused(text: str) -> int:
-    print(f"rayfl: error: {text}", file=sys.stderr)
+    complain(f"rayfl: error: {text}")
     return 2
+
+
+class _Formatter(logging.Formatter):
+    """Names may come from anywhere, in warnings as in errors."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        return told(super().format(record))
 
 
 @contextmanager
@@ -50,7 +58,7 @@ def _warnings_told() -> Iterator[None]:
     """Show what rayfl's loggers have to say in the form of all other warnings."""
     shown = logging.StreamHandler()
     shown.setLevel(logging.WARNING)
-    shown.setFormatter(logging.Formatter("warning: %(message)s"))
+    shown.setFormatter(_Formatter("warning: %(message)s"))
     logger = logging.getLogger("rayfl")
     logger.addHandler(shown)
     try:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -35,6 +34,7 @@ from rayfl.record.progress import Progress, final_table, print_start
 from rayfl.record.protocol import Protocol
 from rayfl.record.protocol import protocol as find_protocol
 from rayfl.record.result import Result
+from rayfl.shown import complain, tell
 from rayfl.signals import answered
 from rayfl.training import Net, Training
 
@@ -188,7 +188,7 @@ class Federation:
             return result
         folder.close()
         if not self.quiet:
-            print(f"Stopped before round {stopped + 1} of {self.rounds}; go on with --resume {folder_path}")
+            tell(f"Stopped before round {stopped + 1} of {self.rounds}; go on with --resume {folder_path}")
         return Result.load(folder_path)
 
     def _finished(self, path: Path) -> Result | None:
@@ -502,7 +502,7 @@ class Federation:
             "run folder": str(path),
         }
         print_start(facts)
-        print(data.table())
+        tell(data.table())
 
     # ---- what is scored when
 
@@ -651,7 +651,7 @@ def _going_on(manifest: Manifest | None) -> str:
 
 
 def _warn(text: str) -> None:
-    print(f"warning: {text}", file=sys.stderr)
+    complain(f"warning: {text}")
 
 
 @contextmanager

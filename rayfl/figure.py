@@ -6,9 +6,9 @@ from pathlib import Path
 
 import jsonargparse
 from matplotlib.figure import Figure
-from rich.console import Console
 
 from rayfl.errors import UserError, exit_code
+from rayfl.pictures import save as write
 from rayfl.record.compare import group_runs
 from rayfl.record.history import CONFIG
 from rayfl.record.plots import (
@@ -28,6 +28,8 @@ from rayfl.record.plots import (
 )
 from rayfl.record.printed import run_folders
 from rayfl.record.result import Result
+from rayfl.shown import tell
+from rayfl.terminal import Terminal
 
 KINDS = {
     "rounds": "test accuracy (or loss) over rounds, a panel per domain; prints how rough the curves are",
@@ -131,9 +133,7 @@ def picture(options: jsonargparse.Namespace) -> Figure:
     if o.quantity not in ("accuracy", "loss"):
         raise UserError(f"--quantity is {o.quantity}: it must be accuracy or loss")
     panels = scored_panels(check_panels(_names(o.panels), series), series)
-    Console(highlight=False, width=None if sys.stdout.isatty() else 200).print(
-        progress_table(series, panels, o.target)
-    )
+    Terminal(width=None if sys.stdout.isatty() else 200).print(progress_table(series, panels, o.target))
     return draw_rounds(series, panels, o.quantity)
 
 
@@ -149,7 +149,7 @@ def save(figure: Figure, path: Path) -> None:
     """
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        figure.savefig(path, dpi=150)
+        write(figure, path, dpi=150)
     except (OSError, ValueError) as error:
         raise UserError(f"{path} cannot be written: {error}; choose another --save") from error
 
@@ -161,7 +161,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     def draw() -> None:
         path = Path(options[options.kind].save)
         save(picture(options), path)
-        print(path)
+        tell(path)
 
     return exit_code(draw)
 

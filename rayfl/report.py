@@ -14,6 +14,7 @@ from rayfl.record.compare import comparison, group_runs
 from rayfl.record.draw import draw
 from rayfl.record.printed import compare, compared, find_printed, footnotes, run_folders
 from rayfl.record.result import Result
+from rayfl.terminal import Terminal
 
 
 def parser() -> jsonargparse.ArgumentParser:
@@ -101,7 +102,7 @@ def show(table: Table) -> Console:
 
     Lines too long for the terminal still show every figure; a table squeezed into it would not.
     """
-    console = Console(highlight=False)
+    console = Terminal()
     needed = console.measure(table, options=console.options.update(max_width=1000)).maximum
     console.width = max(console.width, needed)
     console.print(table)

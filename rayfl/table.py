@@ -33,6 +33,8 @@ from rayfl.record.folder import check_kind
 from rayfl.record.history import CONFIG, TABLE
 from rayfl.record.printed import compare, footnotes, grid, printed_table, write_tables
 from rayfl.record.result import read_config
+from rayfl.shown import complain
+from rayfl.terminal import Terminal
 
 
 def parser() -> jsonargparse.ArgumentParser:
@@ -102,7 +104,7 @@ def run(given: Any) -> int:
         changes,
         output,
     )
-    console = Console(highlight=False)
+    console = Terminal()
     _announce(console, table, cells, missing, output)
     if given.list:
         for cell in cells:
@@ -131,9 +133,9 @@ def run(given: Any) -> int:
             command = f"python -m rayfl.report --against {paper} {number} {output}"
             console.print(f"Beside the printed numbers: {command}", soft_wrap=True, markup=False)
     for cell, why in outcome.failed.items():
-        print(f"rayfl: failed: {cell}: {why}", file=sys.stderr)
+        complain(f"rayfl: failed: {cell}: {why}")
     for cell in outcome.elsewhere:
-        print(f"rayfl: left out: {cell} is being run by another process", file=sys.stderr)
+        complain(f"rayfl: left out: {cell} is being run by another process")
     if outcome.stopped:
         console.print("Stopped; the same command goes on.")
         return 128 + signal.SIGINT

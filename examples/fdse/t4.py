@@ -17,7 +17,6 @@ from importlib import resources
 
 import torch
 import yaml
-from rich.console import Console
 from rich.table import Table
 from torch.utils.flop_counter import FlopCounterMode
 
@@ -25,6 +24,7 @@ from rayfl import Federation, Inline, Method, Training
 from rayfl.data import Synthetic
 from rayfl.methods import FDSE, Ditto, FedBN
 from rayfl.nets import build
+from rayfl.terminal import Terminal
 
 BATCH = 50
 MIB = 2**20
@@ -122,7 +122,7 @@ def main(arguments: list[str] | None = None) -> dict[str, Cost]:
                 flops,
                 f"{c.seconds:.2f}",
             )
-    Console(width=110).print(table)
+    Terminal(width=110).print(table)
     return found
 
 

@@ -37,12 +37,14 @@ import torch
 from jsonargparse import auto_cli
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from rich.console import Console
 from rich.table import Table
 from torch import Tensor
 
 from rayfl import UserError
+from rayfl.pictures import save as write
 from rayfl.randomness import generator
+from rayfl.shown import complain
+from rayfl.terminal import Terminal
 
 Projection = Literal["s", "plain"]
 Covariance = Literal["true", "sample"]
@@ -362,7 +364,7 @@ def draw_figure(draws: list[Draw], path: Path) -> None:
         axes.legend(frameon=False, fontsize=8)
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        figure.savefig(path, dpi=150)
+        write(figure, path, dpi=150)
     except (OSError, ValueError) as error:
         raise UserError(f"{path} cannot be written: {error}; choose another --save") from error
 
@@ -435,7 +437,7 @@ def analyse(
         data = draw_samples(clients, samples, dimension, covariance, seed, number)
         net = initial(clients, dimension, width, alpha, seed, number)
         done.append(carry_out(data, net, alpha, steps))
-    console = Console(width=None if sys.stdout.isatty() else 120, highlight=False)
+    console = Terminal(width=None if sys.stdout.isatty() else 120)
     console.print(
         f"N = {clients} clients x {samples} samples, d = {dimension}, m = {width}, alpha = {alpha:g}, "
         f"{covariance} covariances\n"
@@ -456,7 +458,7 @@ def main() -> int:
     try:
         auto_cli(analyse)
     except UserError as error:
-        print(f"error: {error}", file=sys.stderr)
+        complain(f"error: {error}")
         return 2
     return 0
 

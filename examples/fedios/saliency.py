@@ -21,7 +21,10 @@ from matplotlib.figure import Figure
 from torch import Tensor
 
 from rayfl import Models, UserError, load_models
+from rayfl.pictures import drawn
+from rayfl.pictures import save as write
 from rayfl.randomness import generator
+from rayfl.shown import complain, tell
 
 
 def saliency(
@@ -70,7 +73,7 @@ def saliency(
             name = models.data.pool.class_names[int(y[k])]
             columns.append((f"{where}\n{name}", x[k], {view: maps[view][k] for view in wanted}))
     draw(columns, wanted, Path(save))
-    print(save)
+    tell(save)
 
 
 def first_of_classes(x: Tensor, y: Tensor, count: int) -> tuple[Tensor, Tensor]:
@@ -112,17 +115,17 @@ def draw(columns: list[tuple[str, Tensor, dict[str, Tensor]]], views: list[str],
     grid = figure.subplots(rows, len(columns), squeeze=False)
     for (title, image, maps), axes in zip(columns, grid.T):
         axes[0].imshow(shown(image))
-        axes[0].set_title(title, fontsize=7)
+        axes[0].set_title(drawn(title), fontsize=7)
         for view, ax in zip(views, axes[1:]):
             scaled = maps[view] / maps[view].max().clamp_min(1e-30)
             ax.imshow(scaled.numpy(), cmap="inferno", vmin=0, vmax=1)
     for name, ax in zip(["image", *views], grid[:, 0]):
-        ax.set_ylabel(name, fontsize=8)
+        ax.set_ylabel(drawn(name), fontsize=8)
     for ax in grid.ravel():
         ax.set(xticks=[], yticks=[])
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        figure.savefig(path, dpi=150)
+        write(figure, path, dpi=150)
     except (OSError, ValueError) as error:
         raise UserError(f"{path} cannot be written: {error}; choose another --save") from error
 
@@ -139,7 +142,7 @@ def main() -> int:
     try:
         auto_cli(saliency)
     except UserError as error:
-        print(f"error: {error}", file=sys.stderr)
+        complain(f"error: {error}")
         return 2
     return 0
 

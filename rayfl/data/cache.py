@@ -196,11 +196,12 @@ def _write(path: Path, decode: Callable[[], Decoded], name: str) -> None:
 
 def _shown(decoded: Decoded, name: str) -> Iterator[np.ndarray]:
     """Pass the chunks on, and show on standard error how far they have come."""
-    from rich.console import Console  # as seldom needed as a cache is made
-    from rich.progress import Progress
+    from rich.progress import Progress  # as seldom needed as a cache is made
+
+    from rayfl.terminal import Terminal
 
     total, done = decoded.shape[0], 0
-    with Progress(console=Console(stderr=True), disable=total < _MANY) as progress:
+    with Progress(console=Terminal(stderr=True), disable=total < _MANY) as progress:
         task = progress.add_task(f"decoding {name}, once", total=total)
         for chunk in decoded.chunks:
             yield chunk

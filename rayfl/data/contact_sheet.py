@@ -33,6 +33,8 @@ def contact_sheet(output: str, data: Data | None = None, part: str = "train", ro
     """
     import matplotlib.figure
 
+    from rayfl.pictures import drawn, save
+
     if part not in PARTS:
         raise UserError(f'part must be "train", "val" or "test", not "{part}"')
     if rows < 1:
@@ -45,7 +47,7 @@ def contact_sheet(output: str, data: Data | None = None, part: str = "train", ro
     blocks = [
         _block(pool, domain, PARTS.index(part), shown, each, rows) for domain in range(len(pool.domain_names))
     ]
-    names = [n.replace("_", " ") for n in pool.class_names[:shown]]
+    names = [drawn(n.replace("_", " ")) for n in pool.class_names[:shown]]
     turned = max(map(len, names)) > 10
     height, width, _ = blocks[0].shape
     figure = matplotlib.figure.Figure(figsize=(8, len(blocks) * (8 * height / width + 0.35) + turned))
@@ -53,7 +55,7 @@ def contact_sheet(output: str, data: Data | None = None, part: str = "train", ro
     step = blocks[0].shape[1] / shown
     for axis, block, name in zip(axes, blocks, pool.domain_names):
         axis.imshow(block, interpolation="nearest")
-        axis.set_title(name, loc="left", fontsize=8, pad=2)
+        axis.set_title(drawn(name), loc="left", fontsize=8, pad=2)
         axis.set_yticks([])
         last = axis is axes[-1]  # where names are long they stand below the last block only
         axis.set_xticks(
@@ -65,7 +67,7 @@ def contact_sheet(output: str, data: Data | None = None, part: str = "train", ro
         axis.tick_params(length=0, pad=1)
     figure.tight_layout(pad=0.3, h_pad=0.3)
     Path(output).parent.mkdir(parents=True, exist_ok=True)
-    figure.savefig(output, dpi=120)
+    save(figure, output, dpi=120)
 
 
 def _block(pool: Pool, domain: int, origin: int, shown: int, each: int, rows: int) -> np.ndarray:

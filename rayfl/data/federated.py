@@ -9,6 +9,7 @@ import numpy as np
 
 from rayfl.data.pool import PARTS, Pool, Shard
 from rayfl.errors import UserError
+from rayfl.shown import one_line
 
 _ROWS, _COLUMNS = 24, 20  # of the printed label matrix
 
@@ -177,7 +178,9 @@ class FederatedData:
         columns = [["client", *map(str, shown)]]
         if len(self.pool.domain_names) > 1:
             domains = [self.shards[i].domain for i in shown]
-            columns.append(["domain", *("-" if d is None else self.pool.domain_names[d] for d in domains)])
+            columns.append(
+                ["domain", *("-" if d is None else one_line(self.pool.domain_names[d]) for d in domains)]
+            )
         for part in PARTS:
             columns.append([part, *map(str, self.counts(part)[shown])])
         columns += self._label_columns(shown)
@@ -201,7 +204,7 @@ class FederatedData:
 
     def _label_columns(self, shown: list[int]) -> list[list[str]]:
         """Return a column per class, or one that names each client's largest classes where there are many."""
-        matrix, names = self.label_matrix("train")[shown], self.pool.class_names
+        matrix, names = self.label_matrix("train")[shown], [one_line(name) for name in self.pool.class_names]
         held = ["classes", *map(str, (matrix > 0).sum(axis=1))]
         if len(names) <= _COLUMNS:
             return [held, *([name[:6], *(str(k or ".") for k in row)] for name, row in zip(names, matrix.T))]

@@ -6,7 +6,6 @@ import logging
 import math
 import os
 import socket
-import sys
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -41,6 +40,7 @@ from rayfl.engine.placement import Request, place, request
 from rayfl.errors import UserError
 from rayfl.methods import Cohort, Method
 from rayfl.record.checkpoint import Manifest
+from rayfl.shown import complain
 
 if TYPE_CHECKING:
     from rayfl.engine.ray_engine import Ray
@@ -436,7 +436,7 @@ class RaySession(Session):
                 self.where.append(ray.get(up))
                 self._actors.append(actor)
             except RayError as error:  # the federation runs without it
-                print(f"warning: {_death_text(error)}", file=sys.stderr)
+                complain(f"warning: {_death_text(error)}")
                 self._look_at = math.inf
         if self._engine.in_group or time.monotonic() < self._look_at:
             return

@@ -11,6 +11,7 @@ from rich.console import Console
 
 from rayfl.experiments.cells import Job, remaining_seconds
 from rayfl.record.progress import clock
+from rayfl.terminal import Terminal
 
 REFRESH = 5.0  # seconds between two looks at the records of all cells
 
@@ -31,7 +32,7 @@ class TableProgress:
         self.cells = cells
         self.jobs = jobs
         self.interval = interval
-        self.console = console or Console(highlight=False)
+        self.console = console or Terminal()
         self._looked = self._printed = time.monotonic()
         self._bar: bar.Progress | None = None
         self._tasks: dict[Job, bar.TaskID] = {}
@@ -39,7 +40,7 @@ class TableProgress:
     def __enter__(self) -> TableProgress:
         if self.console.is_terminal:
             self._bar = bar.Progress(
-                bar.TextColumn("{task.description}"),
+                bar.TextColumn("{task.description}", markup=False),
                 bar.BarColumn(bar_width=None),
                 bar.TextColumn("{task.completed:.0f}/{task.total:.0f} rounds"),
                 bar.TextColumn("{task.fields[eta]}"),

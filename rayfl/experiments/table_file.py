@@ -24,6 +24,7 @@ from rayfl.errors import UserError
 from rayfl.methods import METHODS
 from rayfl.record.cell import Cell
 from rayfl.record.compare import decides
+from rayfl.shown import one_line
 
 Settings = dict[str, Any]
 """Options of ``rayfl.run`` by their dotted names."""
@@ -111,10 +112,12 @@ class Table:
         }
         for names in (columns, rows):
             _check_folders(path, names)
+        for name in (str(content["table"]), *columns, *rows):
+            if name != one_line(name):
+                raise UserError(f"{path}: the name {name!r} has characters that cannot be shown: rename it")
+        title = one_line(" ".join(str(content.get("title", "")).split()))
         base = _settings(path, "base", content.get("base"))
-        return cls(
-            path, str(content["table"]), str(content.get("title", "")), tuple(seeds), base, columns, rows
-        )
+        return cls(path, str(content["table"]), title, tuple(seeds), base, columns, rows)
 
     def settings(self, row: str, column: str, changes: Mapping[str, Any] | None = None) -> Settings:
         """Return the settings of a cell, with changes, and its place in the table.

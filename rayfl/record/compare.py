@@ -13,6 +13,7 @@ from rayfl.record.history import PARTS, Scores
 from rayfl.record.metrics import CHOICES, average, counted_scores
 from rayfl.record.progress import AVERAGE_NAMES, CHOICE_NAMES, averaged, percent, plain_table, size, spoken
 from rayfl.record.result import Result
+from rayfl.shown import one_line
 
 IGNORED = (
     *("seed", "output", "resume", "checkpoint_every", "tensorboard", "quiet"),
@@ -187,6 +188,7 @@ def labels(
         [*(_component(g, name, keys) for name in COMPONENTS), *(str(g.config.get(k, "")) for k in others)]
         for g in groups
     ]
+    headings, cells = [one_line(h) for h in headings], [[one_line(cell) for cell in row] for row in cells]
     if not contents:
         return headings, cells
     held = [_contents(group, cells, groups) for group in groups]

@@ -10,6 +10,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
 from rayfl.errors import UserError
+from rayfl.pictures import drawn, save
 from rayfl.record.compare import Group, common_labels, counted_view, labels, short_labels
 from rayfl.record.metrics import curve
 from rayfl.record.progress import AVERAGE_NAMES, spoken
@@ -44,7 +45,7 @@ def draw(
         draw_band(axes["loss.png"], [loss_curve(run) for run in group.runs], name, look)
         clients = np.concatenate([client_accuracies(run, view) for run in group.runs])
         if len(clients):
-            axes["clients.png"].ecdf(100 * clients, label=name, **look)
+            axes["clients.png"].ecdf(100 * clients, label=drawn(name), **look)
     for name in ("accuracy.png", "loss.png"):
         axes[name].xaxis.set_major_locator(MaxNLocator(integer=True))
     axes["accuracy.png"].set(xlabel="completed rounds", ylabel="test accuracy in %")
@@ -66,7 +67,7 @@ def draw(
         path = folder / name
         try:
             folder.mkdir(parents=True, exist_ok=True)
-            figure.savefig(path, dpi=150)
+            save(figure, path, dpi=150)
         except OSError as error:
             raise UserError(
                 f"{path} cannot be written: {error.strerror}; choose another --plot-dir"
@@ -125,7 +126,7 @@ def draw_points(
         x,
         [mean for mean, _ in found],
         yerr=[std for _, std in found],
-        label=name,
+        label=None if name is None else drawn(name),
         marker=MARKERS[place % len(MARKERS)],
         markersize=4,
         capsize=2,
@@ -157,14 +158,14 @@ def draw_band(
     values = np.array([y[np.isin(x, rounds)] for x, y in curves])
     mean = values.mean(axis=0)
     marker = "o" if len(rounds) == 1 else None
-    ax.plot(rounds, mean, label=name, marker=marker, linewidth=linewidth, **look)
+    ax.plot(rounds, mean, label=drawn(name), marker=marker, linewidth=linewidth, **look)
     if len(curves) > 1:
         std = values.std(axis=0, ddof=1)
         ax.fill_between(rounds, mean - std, mean + std, color=look["color"], alpha=0.18, linewidth=0)
 
 
 def _finish(figure: Figure, ax: Axes, title: str) -> None:
-    ax.set_title(title.strip(), loc="left", fontsize=10)
+    ax.set_title(drawn(title.strip()), loc="left", fontsize=10)
     ax.grid(alpha=0.3)
     ax.spines[["top", "right"]].set_visible(False)
     handles, _ = ax.get_legend_handles_labels()

@@ -36,6 +36,7 @@ from rayfl.record.history import (
 )
 from rayfl.record.metrics import figures
 from rayfl.record.result import Result
+from rayfl.shown import one_line
 
 if TYPE_CHECKING:
     from torch.utils.tensorboard import SummaryWriter
@@ -333,7 +334,7 @@ class RunFolder:
             where = str(self.path / "tensorboard")
             self._events = SummaryWriter(where, purge_step=self._purge, flush_secs=10)
         for tag, value in event_values(record, self.population).items():
-            self._events.add_scalar(tag, value, record["round"])
+            self._events.add_scalar(one_line(tag), value, record["round"])
 
     def _close_events(self) -> None:
         if self._events is not None:

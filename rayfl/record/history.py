@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from rayfl.errors import UserError
+from rayfl.shown import one_line
 
 CONFIG = "config.yaml"
 ENVIRONMENT = "environment.json"
@@ -69,7 +70,7 @@ class Population:
         """Read the sample counts and the domain of each client from the content of ``partition.json``."""
         clients, names = partition["clients"], partition["domain_names"]
         samples = {part: np.array([c[part] for c in clients], dtype=np.int64) for part in PARTS}
-        domains = tuple(None if c["domain"] is None else str(names[c["domain"]]) for c in clients)
+        domains = tuple(None if c["domain"] is None else one_line(str(names[c["domain"]])) for c in clients)
         pool = partition.get("pool")
         return cls(samples, domains, Contents.read(pool) if pool else None)
 

@@ -14,6 +14,7 @@ from rich import box
 from rich.table import Table
 
 from rayfl.errors import UserError
+from rayfl.pictures import drawn
 from rayfl.record.compare import (
     Group,
     about_data,
@@ -28,6 +29,7 @@ from rayfl.record.draw import COLOURS, MARKERS, draw_band, draw_points, mean_and
 from rayfl.record.history import PARTITION, Scores
 from rayfl.record.metrics import average, curve, mean_loss
 from rayfl.record.result import Result
+from rayfl.shown import one_line
 
 ALL = "all"
 """The panel of all clients together, as the protocol averages them."""
@@ -76,7 +78,7 @@ def _group_names(groups: Sequence[Group], by: Sequence[str]) -> list[str]:
     """Name groups by the rows of a table of experiments where these tell them apart, else by what differs."""
     columns = {group.config.get("cell.column") for group in groups}
     places = [[g.config.get("cell.row"), g.config.get("cell.column")][: min(2, len(columns))] for g in groups]
-    names = [", ".join(map(str, place)) for place in places]
+    names = [one_line(", ".join(map(str, place))) for place in places]
     known = all(x not in (None, "various") for place in places for x in place)
     complete = all(group.complete for group in groups)
     return names if known and complete and len(set(names)) == len(names) else short_labels(groups, by)
@@ -277,7 +279,7 @@ def draw_sweep(
         if len(values) <= 12:
             ax.set_xticks(values, [f"{x:g}" for x in values], rotation=45 if len(values) > 7 else 0)
             ax.minorticks_off()
-        ax.set(title=_title(panel), xlabel=over.rpartition(".")[2])
+        ax.set(title=_title(panel), xlabel=drawn(over.rpartition(".")[2]))
     axes[0].set_ylabel("test accuracy in %")
     return _finished(figure, axes)
 
@@ -294,7 +296,9 @@ def draw_bars(series: Sequence[Series], panels: Sequence[str]) -> Figure:
         errors = [std for _, std in found] if len(s.runs) > 1 else None
         color = COLOURS[place % len(COLOURS)]
         hatch = ("", "//", "..", "xx")[place // len(COLOURS) % 4]
-        ax.bar(where, [m for m, _ in found], width, yerr=errors, label=s.name, color=color, hatch=hatch)
+        ax.bar(
+            where, [m for m, _ in found], width, yerr=errors, label=drawn(s.name), color=color, hatch=hatch
+        )
     ax.set_xticks(range(len(panels)), [_title(panel) for panel in panels])
     ax.set(ylabel="test accuracy in %", ylim=(max(0.0, 10 * math.floor((low - 5) / 10)), None))
     return _finished(figure, [ax])
@@ -321,12 +325,12 @@ def draw_radar(series: Sequence[Series]) -> Figure:
         angles = 2 * math.pi * np.arange(len(domains)) / len(domains)
         for s, row in zip(own, table / best):
             colour = style(names.index(s.name))
-            ax.plot([*angles, angles[0]], [*row, row[0]], label=s.name, linewidth=1.5, **colour)
-        ax.set_xticks(angles, [f"{d}\n{b:.1f}" for d, b in zip(domains, best)], fontsize=8)
+            ax.plot([*angles, angles[0]], [*row, row[0]], label=drawn(s.name), linewidth=1.5, **colour)
+        ax.set_xticks(angles, [f"{drawn(d)}\n{b:.1f}" for d, b in zip(domains, best)], fontsize=8)
         ax.set_ylim(max(0.0, float(np.nanmin(table / best)) - 0.1), 1.0)
         ax.set_yticklabels([])
         ax.tick_params(pad=8)
-        ax.set_title(data, fontsize=10, pad=18)
+        ax.set_title(drawn(data), fontsize=10, pad=18)
     return _finished(figure, axes)
 
 
@@ -350,8 +354,8 @@ def draw_clients(series: Sequence[Series]) -> Figure:
         if len({len(run) for run in runs}) == 1:
             mean = 100 * np.mean(runs, axis=0)
             marker = MARKERS[place % len(MARKERS)]
-            each.plot(mean, marker, color=color, markersize=3.5, label=s.name)
-    boxes.set_xticks(range(len(series)), [s.name for s in series], rotation=20, ha="right", fontsize=8)
+            each.plot(mean, marker, color=color, markersize=3.5, label=drawn(s.name))
+    boxes.set_xticks(range(len(series)), [drawn(s.name) for s in series], rotation=20, ha="right", fontsize=8)
     boxes.set(ylabel="test accuracy of a client in %", title="last evaluation")
     each.set(xlabel="client", title="each client, mean over runs")
     each.xaxis.set_major_locator(MaxNLocator(integer=True))
@@ -378,7 +382,7 @@ def draw_labels(runs: Sequence[Result]) -> Figure:
         shown = ax.imshow(matrix.T, aspect="auto", cmap="Blues", vmin=0, interpolation="nearest")
         ax.invert_yaxis()
         figure.colorbar(shown, ax=ax, label="training samples")
-        ax.set_title(name, fontsize=9, loc="left")
+        ax.set_title(drawn(name), fontsize=9, loc="left")
         ax.set(xlabel="client", ylabel="class")
         for axis in (ax.xaxis, ax.yaxis):
             axis.set_major_locator(MaxNLocator(integer=True))
@@ -386,7 +390,7 @@ def draw_labels(runs: Sequence[Result]) -> Figure:
 
 
 def _title(panel: str) -> str:
-    return "all clients" if panel == ALL else panel
+    return "all clients" if panel == ALL else drawn(panel)
 
 
 def _series_mean(series: Series, panel: str) -> float:

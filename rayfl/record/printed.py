@@ -22,6 +22,8 @@ from rayfl.record.history import CONFIG
 from rayfl.record.metrics import figures, none_if_nan
 from rayfl.record.progress import plain_table
 from rayfl.record.result import Result, read_config
+from rayfl.shown import markdown as escaped
+from rayfl.shown import one_line
 
 PAPERS = ("fedco2", "fedios", "dcpfl", "fdse")
 
@@ -204,7 +206,8 @@ def compare(
         cell = read_config(folder).get("cell")
         if cell and cell["table"] == name:
             run = Result.load(folder)
-            seeds, seed = runs.setdefault((cell["row"], cell["column"]), {}), int(run.config.get("seed", 0))
+            place = one_line(str(cell["row"])), one_line(str(cell["column"]))
+            seeds, seed = runs.setdefault(place, {}), int(run.config.get("seed", 0))
             if seed in seeds:
                 raise UserError(
                     f"{seeds[seed].folder} and {folder} are both the cell {cell['row']!r}, "
@@ -279,7 +282,7 @@ def _beside(entry: Entry, printed: Printed) -> Entry:
 
 
 def _remarks(runs: Sequence[Result]) -> list[str]:
-    changed = dict.fromkeys(text for run in runs for text in run.config["cell"]["changed"])
+    changed = dict.fromkeys(one_line(str(text)) for run in runs for text in run.config["cell"]["changed"])
     remarks = [f"with {', '.join(changed)}"] if changed else []
     remarks += dict.fromkeys(text for run in runs for text in data_remarks(run))
     unfinished = [run.summary for run in runs if not run.complete]
@@ -432,7 +435,8 @@ def write_tables(
 def markdown(entries: Sequence[Entry], title: str, printed: Printed | None = None) -> str:
     """Return the table as Markdown: in each cell our figure and, in brackets, the printed one."""
     columns = list(dict.fromkeys(entry.column for entry in entries))
-    lines = [f"# {title}", "", f"| | {' | '.join(columns)} |", "|---" * (len(columns) + 1) + "|"]
+    heads = "".join(f" {escaped(column)} |" for column in columns)
+    lines = [f"# {escaped(title)}", "", f"| |{heads}", "|---" * (len(columns) + 1) + "|"]
     for row in dict.fromkeys(entry.row for entry in entries):
         mine = {entry.column: entry for entry in entries if entry.row == row}
         cells = []
@@ -443,11 +447,12 @@ def markdown(entries: Sequence[Entry], title: str, printed: Printed | None = Non
                 _ours(entry)
                 + (f" ({number(entry.printed_mean, entry.printed_std)})" if entry and has else "")
             )
-        name = row.replace("|", "\\|")
-        lines.append(f"| {name} | {' | '.join(cells)} |")
+        lines.append(f"| {escaped(row)} | {' | '.join(cells)} |")
     beside = any(entry.printed_mean is not None for entry in entries)
     text = footnotes(entries, printed) + (["Printed numbers are in brackets."] if beside else [])
-    return "\n".join([*lines, "", *(f"- {line}" for line in [*text, *remarks_of(entries)])]) + "\n"
+    return (
+        "\n".join([*lines, "", *(f"- {line}" for line in [*text, *map(escaped, remarks_of(entries))])]) + "\n"
+    )
 
 
 def _ours(entry: Entry | None) -> str:

@@ -13,6 +13,8 @@ from rich.text import Text
 
 from rayfl.record.metrics import RoundFigures
 from rayfl.record.protocol import protocol
+from rayfl.shown import one_line
+from rayfl.terminal import Terminal
 
 AVERAGE_NAMES = {
     "mean_clients": "mean over clients",
@@ -55,7 +57,7 @@ class Progress:
         self.rounds = rounds
         self.start = start
         self.interval = interval
-        self.console = console or Console(quiet=quiet, highlight=False)
+        self.console = console or Terminal(quiet=quiet)
         self._accuracy: float | None = None
         self._began = time.monotonic()
         self._printed: float | None = None
@@ -68,7 +70,7 @@ class Progress:
             self._bar = bar.Progress(
                 bar.TextColumn("round {task.completed}/{task.total}"),
                 bar.BarColumn(bar_width=None),
-                bar.TextColumn("{task.fields[figures]}"),
+                bar.TextColumn("{task.fields[figures]}", markup=False),
                 bar.TextColumn("ETA"),
                 bar.TimeRemainingColumn(elapsed_when_finished=False),
                 console=self.console,
@@ -149,10 +151,10 @@ def size(count: float) -> str:
 
 def print_start(facts: Mapping[str, str], console: Console | None = None) -> None:
     """Print what is about to run, one fact per line; a long path can be copied in one piece."""
-    console = console or Console(highlight=False)
+    console = console or Terminal()
     width = max(map(len, facts))
     for name, text in facts.items():
-        console.print(Text.assemble((name.ljust(width), "bold"), "  ", text), soft_wrap=True)
+        console.print(Text.assemble((name.ljust(width), "bold"), "  ", one_line(text)), soft_wrap=True)
 
 
 def choice_name(choice: str, summary: Mapping[str, Any], entries: Iterable[Mapping[str, Any]] = ()) -> str:
@@ -188,7 +190,7 @@ def final_table(summary: Mapping[str, Any], console: Console | None = None) -> N
     A table per evaluation point with a row per view and average and a column per choice of rounds; then the
     same per domain for the view of the headline; then the headline.
     """
-    console = console or Console(highlight=False)
+    console = console or Terminal()
     views = summary["views"]
     if not views:
         console.print("No evaluation took place.")

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import signal
-import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -23,6 +22,8 @@ from rayfl.federation import Federation
 from rayfl.record.description import RESUMABLE
 from rayfl.record.folder import check_kind, held
 from rayfl.record.history import SWEEP
+from rayfl.shown import complain
+from rayfl.terminal import Terminal
 from rayfl.tune.outcome import Best, points_table, result_of, write_all
 from rayfl.tune.space import Dimension, Point, Scheduler, Space, check_population, scored_on
 
@@ -178,7 +179,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def run(given: Any) -> int:
     """Run a sweep as the parsed command line asks for; see :func:`main`."""
     changes = changes_of(given, "sweep")
-    console = Console(highlight=False)
+    console = Terminal()
     if given.resume is not None:
         sweep, output = _resumed(given, changes), Path(given.resume)
     else:
@@ -229,7 +230,7 @@ def _run(sweep: Sweep, output: Path, federation: Federation, console: Console, a
     console.print(f"Written: {', '.join(map(str, written))}", soft_wrap=True, markup=False)
     failed = {name: why for name, (end, why) in ended.why.items() if end == "failed"}
     for name, why in failed.items():
-        print(f"rayfl: failed: {jobs[name]}: {why}", file=sys.stderr)
+        complain(f"rayfl: failed: {jobs[name]}: {why}")
     return 1 if failed else 0
 
 

@@ -20,11 +20,13 @@ from rich.table import Table
 from rayfl.errors import UserError
 from rayfl.experiments.cells import Job
 from rayfl.experiments.table_file import layered, slug
+from rayfl.pictures import drawn, save
 from rayfl.record.compare import spread
 from rayfl.record.draw import draw_points, style
 from rayfl.record.history import METRICS
 from rayfl.record.progress import plain_table
 from rayfl.record.result import Result
+from rayfl.shown import one_line
 from rayfl.tune.schedule import read_schedule
 from rayfl.tune.scores import validation_score
 from rayfl.tune.space import Metric, Point, scored_on, tidy
@@ -253,7 +255,7 @@ def write_best(
         lines.append("These are its last settings. While it ran it had:")
         for entry in best.schedule:
             lines.append(f"  from round {entry['round'] + 1} on: {json.dumps(entry['values'])}")
-    text = "".join(f"# {line}\n" for line in lines) + yaml.safe_dump(content, sort_keys=False)
+    text = "".join(f"# {one_line(line)}\n" for line in lines) + yaml.safe_dump(content, sort_keys=False)
     path.write_text(text)
 
 
@@ -315,7 +317,7 @@ def draw(results: Sequence[PointResult], metric: Metric) -> Figure | None:
         if np.diff(places).min() >= 0.05 * np.ptp(places):  # room for a number at each
             ax.set_xticks(values, [tidy(v) for v in values], rotation=45 if len(values) > 6 else 0)
             ax.minorticks_off()
-        ax.set_xlabel(key)
+        ax.set_xlabel(drawn(key))
         ax.grid(alpha=0.3)
         ax.spines[["top", "right"]].set_visible(False)
         handles, _ = ax.get_legend_handles_labels()
@@ -355,7 +357,9 @@ def _draw_line(
     color = style(place)["color"]
     scores = [r.score for r in points]
     if validation and all(score is not None for score in scores):
-        ax.plot(x, [100 * (s or 0.0) for s in scores], ":", color=color, label=f"{name} validation".strip())
+        ax.plot(
+            x, [100 * (s or 0.0) for s in scores], ":", color=color, label=drawn(f"{name} validation".strip())
+        )
 
 
 def write_hparams(results: Sequence[PointResult], folder: Path) -> None:
@@ -363,7 +367,8 @@ def write_hparams(results: Sequence[PointResult], folder: Path) -> None:
     from torch.utils.tensorboard import SummaryWriter
 
     for number, r in zip(itertools.count(), results):
-        values = {k: v for k, v in r.point.values.items() if isinstance(v, bool | str | int | float)}
+        known = {k: v for k, v in r.point.values.items() if isinstance(v, bool | str | int | float)}
+        values = {one_line(k): one_line(v) if isinstance(v, str) else v for k, v in known.items()}
         figures = {"test": r.test} | ({} if r.score is None else {"validation": r.score})
         if r.completed and not math.isnan(r.test):
             with SummaryWriter(str(folder)) as writer:
@@ -379,7 +384,7 @@ def write_all(
     try:
         write_points(results, written[0])
         if (figure := draw(results, metric)) is not None:
-            figure.savefig(output / PICTURE, dpi=150)
+            save(figure, output / PICTURE, dpi=150)
             written.append(output / PICTURE)
         if best is not None:
             written += write_all_best(name, best, seeds, metric, output)

@@ -34,6 +34,7 @@ from rayfl.randomness import numpy_generator
 from rayfl.record.cell import Cell
 from rayfl.record.compare import about_data, flat_config
 from rayfl.record.description import dump
+from rayfl.shown import one_line
 
 Kind = Literal["grid", "choice", "uniform", "loguniform", "randint"]
 Metric = Literal["accuracy", "worst_decile", "loss"]
@@ -221,6 +222,7 @@ class Space:
         points: list[Point] = []
         for number, (values, settings, federation) in enumerate(entries):
             label = ", ".join(f"{_short(k, self.keys)}={tidy(values[k])}" for k in varying) or "base"
+            label = one_line(label)
             place = asdict(Cell(self.name, label, self.base_name, []))
             if any(label == other.label for other in points):
                 label = f"{label} ({number})"  # draws that differ only in digits that are not shown
@@ -304,9 +306,9 @@ def _space(path: Path, content: Mapping[str, Any]) -> Space:
     searches = content["search"] if isinstance(content["search"], list) else [content["search"]]
     space = Space(
         name=folder_name(path, "sweep", content["sweep"]),
-        title=str(content.get("title", "")),
+        title=one_line(" ".join(str(content.get("title", "")).split())),
         base=base,
-        base_name=base_name,
+        base_name=one_line(base_name),
         searches=tuple(_search(search) for search in searches),
         samples=_whole(content, "samples", 1),
         draw_seed=_whole(content, "draw_seed", 0, at_least=0),

@@ -1,0 +1,51 @@
+"""Names and texts from anywhere, made safe for where people read them."""
+
+import re
+import sys
+import unicodedata
+
+_ACTED_ON = {"Cc", "Cf", "Cs", "Zl", "Zp"}  # categories of Unicode that steer a terminal, or are not seen
+_JOINERS = "\u200c\u200d"  # of that kind, but parts of words and of emoji
+
+
+def hidden(character: str) -> bool:
+    """Say whether a terminal acts on a character, such as escape, or shows nothing of it."""
+    return unicodedata.category(character) in _ACTED_ON and character not in _JOINERS
+
+
+def printable(text: str, kept: str = "\n\t") -> str:
+    r"""Return a text with escapes such as ``\x1b`` in place of hidden characters.
+
+    Args:
+        text: the text.
+        kept: hidden characters that stay.
+    """
+    if text.isprintable():
+        return text
+    return "".join(c.encode("unicode_escape").decode() if hidden(c) and c not in kept else c for c in text)
+
+
+def one_line(text: str) -> str:
+    r"""Return a text with escapes for line ends, too: for names, which stand among other text."""
+    return printable(text, kept="")
+
+
+def told(text: str) -> str:
+    """Return a message with its further lines indented, so that none passes for a message of its own."""
+    return printable(text).replace("\n", "\n  ")
+
+
+def tell(text: object) -> None:
+    """Print on standard output."""
+    print(printable(str(text)))
+
+
+def complain(text: str) -> None:
+    """Print a message on standard error."""
+    print(told(text), file=sys.stderr)
+
+
+def markdown(text: str) -> str:
+    """Return a text as Markdown that shows it as it is: no HTML, links, images or further cells."""
+    text = one_line(text).replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
+    return re.sub(r"([\\`*_\[\]|~$])", r"\\\1", text)

@@ -1,0 +1,303 @@
+"""Names from strangers are text on a terminal, in Markdown and in pictures, and nothing acts on them."""
+
+import ast
+import csv
+import logging
+import unicodedata
+from dataclasses import replace
+from io import StringIO
+from pathlib import Path
+from typing import Any
+from xml.etree import ElementTree
+
+import matplotlib
+import pytest
+import yaml
+from markdown_it import MarkdownIt
+from matplotlib.figure import Figure
+from PIL import Image
+from rich.progress import BarColumn, Progress, TextColumn
+from rich.table import Table as Grid
+from rich.text import Text
+
+from rayfl import Federation, Inline, Result, Training, errors, figure, report
+from rayfl.data import ImageFolders
+from rayfl.errors import UserError, exit_code
+from rayfl.experiments import Table
+from rayfl.methods import FedAvg
+from rayfl.pictures import drawn, save
+from rayfl.record.printed import Entry, markdown, write_tables
+from rayfl.shown import complain, one_line, printable, tell
+from rayfl.shown import markdown as escaped
+from rayfl.terminal import Terminal
+from rayfl.tune.outcome import PointResult, write_best
+from rayfl.tune.space import Point, Space
+from tests.record.made_up import write_run
+
+ROOT = Path(__file__).parents[1]
+
+NAMES = {
+    "colour": "a\x1b[31mb",
+    "clear the screen": "a\x1b[2J\x1b[Hb",
+    "title of the window": "a\x1b]0;owned\x07b",
+    "link": "a\x1b]8;;http://x\x1b\\b\x1b]8;;\x1b\\",
+    "control by one character": "a\x9b31mb\x9d",
+    "over what was there": "a\rb\x08\x08",
+    "a line of its own": "a\nrayfl: error: b",
+    "another line": "a\u2028b\u2029c\x85d\x0be\x0cf",
+    "writing direction": "a\u202eb\u2066c\u200fd",
+    "not seen": "a\u200bb\ufeffc\xadd",
+    "NUL and delete": "a\0b\x7f",
+    "no Unicode": "a\udcffb",
+    "rich's markup": "a[red]b[/red][link=http://x]c[/link]",
+    "emoji code": "a:bomb:b",
+    "HTML": "a<script>b</script><img src=x onerror=y>&lt;",
+    "Markdown": "a[b](http://x)![c](http://y)*d*_e_`f`~~g~~\\",
+    "cell": "a|b||c",
+    "heading": "a\n\n# b\n- c",
+    "formula": "a$x^2$b$\\frac{1}{0}$",
+    "money": "$5 \\$6",
+}
+"""What folders, rows, classes and domains may be called."""
+
+EVERY = pytest.mark.parametrize("name", NAMES.values(), ids=NAMES)
+
+
+def steering(text: str) -> set[str]:
+    """Return the characters of a text that are no ink, but for line ends."""
+    return {c for c in text if unicodedata.category(c) in ("Cc", "Cf", "Cs", "Zl", "Zp") and c != "\n"}
+
+
+@EVERY
+def test_what_is_escaped_is_printable_and_stays_so(name: str) -> None:
+    assert one_line(name).isprintable()
+    assert one_line(one_line(name)) == one_line(name)
+    assert steering(printable(name)) == set()
+    assert printable(name).count("\n") == name.count("\n")
+
+
+@pytest.mark.parametrize("name", ["", "naïve", "数据", "a b", "می\u200cخواهم", "👩\u200d🔬", "x ± y"])
+def test_ordinary_names_stay_as_they_are(name: str) -> None:
+    assert one_line(name) == printable(name) == name
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [("\x1b", r"\x1b"), ("\u202e", r"\u202e"), ("\n", r"\n"), ("\udcff", r"\udcff"), ("\x9b", r"\x9b")],
+)
+def test_an_escape_says_what_was_there(text: str, shown: str) -> None:
+    assert one_line(f"a{text}b") == f"a{shown}b"
+
+
+@EVERY
+def test_errors_and_warnings(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    def of_file() -> None:
+        raise FileNotFoundError(2, "No such file", name)
+
+    def of_user() -> None:
+        logging.getLogger("rayfl.somewhere").warning("the folder %s is odd", name)
+        raise UserError(f"the folder {name} is missing")
+
+    assert exit_code(of_file) == exit_code(of_user) == 2
+    complain(f"warning: {name}")
+    tell(name)
+    out, err = capsys.readouterr()
+    assert steering(out + err) == set()
+    own = ("rayfl: error: a", "rayfl: error: the folder", "rayfl: error: $", "warning: ")
+    assert all(line.startswith((*own, "  ")) or not line for line in err.splitlines())
+
+
+@EVERY
+@pytest.mark.parametrize("is_terminal", [True, False])
+def test_what_rich_prints(name: str, is_terminal: bool) -> None:
+    out = StringIO()
+    console = Terminal(file=out, force_terminal=is_terminal, color_system=None, width=200)
+    grid = Grid(title=name, caption=name)
+    grid.add_column(name)
+    grid.add_row(name)
+    for thing in (name, Text(name), grid, Text.assemble((name, "bold"))):
+        console.print(thing)
+    console.print(name, soft_wrap=True)
+    assert steering(out.getvalue()) == set()
+    kept = "".join(c for c in name.splitlines()[0] if not steering(c))
+    assert out.getvalue().count(kept) >= 6  # markup and codes of emoji, too
+
+
+def test_a_name_in_a_progress_bar() -> None:
+    out = StringIO()
+    console = Terminal(file=out, force_terminal=True, width=100)
+    columns = TextColumn("{task.description}", markup=False), BarColumn()
+    with Progress(*columns, console=console) as progress:
+        progress.add_task("a[red]b\x1b]0;owned\x07")
+    assert "a[red]b]0;owned" in out.getvalue()
+    assert "\x1b]0" not in out.getvalue()
+
+
+@EVERY
+def test_tables_in_markdown_show_names_as_they_are(name: str) -> None:
+    entry = Entry(name, name, 1.0, None, "", [0], remarks=[f"with {name}"])
+    html = (
+        MarkdownIt("commonmark")
+        .enable(["table", "strikethrough"])
+        .render(markdown([entry, replace(entry, column="c")], name))
+    )
+    tree = ElementTree.fromstring(f"<all>{html}</all>")
+    tags = {e.tag for e in tree.iter()}
+    assert tags <= {"all", "h1", "table", "thead", "tbody", "tr", "th", "td", "ul", "li"}
+    said = one_line(name).strip()
+    assert "".join(tree.find("h1").itertext()) == said  # type: ignore[union-attr]
+    cells = ["".join(e.itertext()) for e in tree.iter() if e.tag in ("th", "td")]
+    assert cells == ["", said, "c", said, "1.00", "1.00"]
+    assert f"with {said}" in ["".join(e.itertext()) for e in tree.iter("li")]
+
+
+@EVERY
+def test_a_picture_shows_a_name_letter_by_letter(tmp_path: Path, name: str) -> None:
+    made = Figure()
+    axes = made.subplots()
+    axes.plot([0, 1], [0, 1], label=drawn(f"label {name}"))
+    axes.set_xticks([0, 1], [drawn(f"tick {name}"), "other"])
+    axes.set_title(drawn(f"title {name}"))
+    axes.legend()
+    with matplotlib.rc_context({"svg.fonttype": "none"}):
+        save(made, tmp_path / "x.svg")
+    text = "".join(ElementTree.parse(tmp_path / "x.svg").getroot().itertext())
+    for line in printable(name).splitlines():
+        assert text.count(line.strip()) >= 3
+
+
+def test_no_picture_starts_latex(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With a ``matplotlibrc`` that asks for it, as one in the current folder may, and a ``latex`` of ours."""
+    mark, program = tmp_path / "ran", tmp_path / "latex"
+    program.write_text(f"#!/bin/sh\n/usr/bin/touch {mark} || /bin/touch {mark}\nexit 1\n")
+    program.chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.setattr("matplotlib.texmanager.TexManager._cache_dir", tmp_path / "cache")
+    monkeypatch.setitem(matplotlib.rcParams, "text.usetex", True)
+    run = write_run(tmp_path / "run", rounds=2)
+    assert figure.main(["bars", str(run), "--save", str(tmp_path / "x.png")]) == 0
+    assert report.main([str(run), "--plot-dir", str(tmp_path)]) == 0
+    assert not mark.exists()
+    made = Figure()
+    made.suptitle("x")
+    with pytest.raises(RuntimeError, match="latex"):
+        made.savefig(tmp_path / "y.png")
+    assert mark.exists()  # so this is how it would show
+
+
+def test_a_run_on_folders_with_such_names(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Domains and classes that are called so, from the header of the run to its report and pictures."""
+    names = [name.replace("/", "").replace("\0", "") for name in NAMES.values()]
+    for domain in names:
+        for label in (names[0], names[-1]):
+            folder = tmp_path / "data" / domain / label
+            folder.mkdir(parents=True)
+            for k in range(5):
+                Image.new("L", (8, 8), 20 * k).save(folder / f"{k}.png")
+    data = ImageFolders(str(tmp_path / "data"), cache=str(tmp_path / "cache"), image_size=32)
+    run = tmp_path / "run"
+    Federation(
+        method=FedAvg(), data=data, net="lenet", clients=len(names), rounds=1, training=Training(lr=0.01),
+        engine=Inline(), checkpoint_every=0, tensorboard=False, output=str(run),
+    ).run()  # fmt: skip
+    assert report.main([str(run), "--by", "data"]) == 0
+    for kind in ("bars", "radar", "labels"):
+        path = tmp_path / f"{kind}.svg"
+        assert figure.main([kind, str(run), "--save", str(path)]) == 0
+        ElementTree.parse(path)
+    out, err = capsys.readouterr()
+    assert steering(out + err) == set()
+    assert not any(line.startswith("rayfl: error") for line in (out + err).splitlines())
+    assert set(map(one_line, names)) == set(Result.load(run).summary["headline"]["domains"])
+
+
+def test_strangers_run_folders(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "300")
+    for number, name in enumerate(NAMES.values()):
+        run = write_run(tmp_path / "runs" / str(number), rounds=2, domains=("ink", name))
+        config = yaml.safe_load((run / "config.yaml").read_text())
+        config |= {"net": name, name: name}
+        config["data"]["init_args"][name] = name
+        cell = {"table": "fedco2_t3", "row": name, "column": "10 clients, α = 0.3", "changed": [f"x={name}"]}
+        config["cell"] = cell
+        (run / "config.yaml").write_text(yaml.safe_dump(config, allow_unicode=False))
+    runs = str(tmp_path / "runs")
+    for arguments in ([], ["--by", "net"], ["--against", "fedco2", "t3"]):
+        assert report.main([runs, *arguments]) == 0
+    for kind in ("bars", "rounds"):
+        path = tmp_path / f"{kind}.svg"
+        assert figure.main([kind, runs, "--by", "net", "--panels", "ink", "--save", str(path)]) == 0
+        ElementTree.parse(path)
+    out, err = capsys.readouterr()
+    assert steering(out + err) == set()
+    for name in NAMES.values():
+        assert report.main([runs, "--view", name]) == 2
+        assert steering(capsys.readouterr().err) == set()
+
+
+@EVERY
+def test_names_in_table_files(tmp_path: Path, name: str) -> None:
+    file = tmp_path / "t.yaml"
+    content: dict[str, Any] = {"table": "t", "columns": {"c": {}}, "rows": {"r": {"method": "FedAvg"}}}
+    file.write_text(yaml.safe_dump(content | {"title": f" {name}\n"}, allow_unicode=False))
+    assert Table.load(file).title.isprintable()
+    for changed in ({"table": name}, {"columns": {name: {}}}, {"rows": {name: {"method": "FedAvg"}}}):
+        file.write_text(yaml.safe_dump(content | changed, allow_unicode=False))
+        if name.isprintable():
+            Table.load(file)
+        else:
+            with pytest.raises(UserError, match="cannot be shown: rename it"):
+                Table.load(file)
+
+
+def test_a_space_and_its_best_point(tmp_path: Path) -> None:
+    """A value with a line end neither leaves the comment of ``best.yaml`` nor its line on the terminal."""
+    trap = "FedAvg\nrows: {stolen: {method: os.system}}\n\x1b[2J"
+    file = tmp_path / "s.yaml"
+    content = {
+        "sweep": "s",
+        "title": trap,
+        "base": {"rounds": 1},
+        "search": {"x": {"grid": {trap: {}, "b": {}}}},
+    }
+    file.write_text(yaml.safe_dump(content))
+    space = Space.load(file)
+    assert space.title.isprintable()
+    cell = {"table": "s", "row": trap, "column": "base", "changed": []}
+    point = Point(trap, {}, {"method": "FedAvg", "cell": cell}, 1)
+    write_best("s", PointResult(point, [0], [0.5], [0.5], 1, []), [0], "accuracy", 1, tmp_path / "best.yaml")
+    written = (tmp_path / "best.yaml").read_text()
+    assert steering(written) == set()
+    assert yaml.safe_load(written)["rows"] == {"FedAvg": {"method": "FedAvg"}}
+    assert Table.load(tmp_path / "best.yaml").rows.keys() == {"FedAvg"}
+
+
+@EVERY
+def test_written_tables(tmp_path: Path, name: str) -> None:
+    shown = one_line(name)
+    write_tables([Entry(shown, shown, 1.0, None, "", [0])], shown, tmp_path)
+    with (tmp_path / "table.csv").open() as file:
+        assert [row["row"] for row in csv.DictReader(file)] == [shown]
+    assert steering((tmp_path / "table.json").read_text() + (tmp_path / "table.md").read_text()) == set()
+    assert "<script" not in (tmp_path / "table.md").read_text()
+    assert escaped(name) in (tmp_path / "table.md").read_text()
+
+
+SOURCES = [p for folder in ("rayfl", "examples") for p in sorted((ROOT / folder).rglob("*.py"))]
+OUTLETS = {"print": "shown.py", "Console": "terminal.py", "savefig": "pictures.py"}
+
+
+@pytest.mark.parametrize("path", SOURCES, ids=lambda p: p.relative_to(ROOT).as_posix())
+def test_all_that_is_shown_goes_through_one_place(path: Path) -> None:
+    """Texts that are written in the source may be printed as they are."""
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Call):
+            name = ast.unparse(node.func).rpartition(".")[2]
+            constant = bool(node.args) and isinstance(node.args[0], ast.Constant)
+            if isinstance(node.func, ast.Attribute) and name == "print":  # a console's
+                continue
+            if path.name != "quickstart.py" and name in OUTLETS and not (name == "print" and constant):
+                assert path.name == OUTLETS[name], f"{path}:{node.lineno}: {name}"
+    assert errors.complain is complain
