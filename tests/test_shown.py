@@ -6,6 +6,7 @@ import logging
 import unicodedata
 from dataclasses import replace
 from io import StringIO
+from itertools import chain
 from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
@@ -26,7 +27,9 @@ from rayfl.errors import UserError, exit_code
 from rayfl.experiments import Table
 from rayfl.methods import FedAvg
 from rayfl.pictures import drawn, save
+from rayfl.record.compare import group_runs, labels
 from rayfl.record.printed import Entry, markdown, write_tables
+from rayfl.record.progress import print_start
 from rayfl.shown import complain, one_line, printable, tell
 from rayfl.shown import markdown as escaped
 from rayfl.terminal import Terminal
@@ -123,6 +126,13 @@ def test_what_rich_prints(name: str, is_terminal: bool) -> None:
     assert out.getvalue().count(kept) >= 6  # markup and codes of emoji, too
 
 
+@EVERY
+def test_the_header_of_a_run_has_a_line_for_each_fact(name: str) -> None:
+    out = StringIO()
+    print_start({"a": name, "b": name}, Terminal(file=out, width=20))
+    assert out.getvalue().splitlines() == [f"a  {one_line(name)}", f"b  {one_line(name)}"]
+
+
 def test_a_name_in_a_progress_bar() -> None:
     out = StringIO()
     console = Terminal(file=out, force_terminal=True, width=100)
@@ -166,6 +176,17 @@ def test_a_picture_shows_a_name_letter_by_letter(tmp_path: Path, name: str) -> N
         assert text.count(line.strip()) >= 3
 
 
+def test_text_that_is_made_while_a_picture_is_written_is_no_latex(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Such as ticks."""
+    seen = []
+    monkeypatch.setattr(Figure, "savefig", lambda *_, **__: seen.append(matplotlib.rcParams["text.usetex"]))
+    monkeypatch.setitem(matplotlib.rcParams, "text.usetex", True)
+    save(Figure(), tmp_path / "x.png")
+    assert seen == [False]
+
+
 def test_no_picture_starts_latex(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """With a ``matplotlibrc`` that asks for it, as one in the current folder may, and a ``latex`` of ours."""
     mark, program = tmp_path / "ran", tmp_path / "latex"
@@ -185,6 +206,13 @@ def test_no_picture_starts_latex(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     assert mark.exists()  # so this is how it would show
 
 
+def drawn_text(path: Path, kind: str, *arguments: str) -> str:
+    """Draw a picture and return all text in it."""
+    with matplotlib.rc_context({"svg.fonttype": "none"}):
+        assert figure.main([kind, *arguments, "--save", str(path)]) == 0
+    return "".join(ElementTree.parse(path).getroot().itertext())
+
+
 def test_a_run_on_folders_with_such_names(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Domains and classes that are called so, from the header of the run to its report and pictures."""
     names = [name.replace("/", "").replace("\0", "") for name in NAMES.values()]
@@ -202,12 +230,11 @@ def test_a_run_on_folders_with_such_names(tmp_path: Path, capsys: pytest.Capture
     ).run()  # fmt: skip
     assert report.main([str(run), "--by", "data"]) == 0
     for kind in ("bars", "radar", "labels"):
-        path = tmp_path / f"{kind}.svg"
-        assert figure.main([kind, str(run), "--save", str(path)]) == 0
-        ElementTree.parse(path)
+        text = drawn_text(tmp_path / f"{kind}.svg", kind, str(run))
+        assert kind == "labels" or all(one_line(name).strip() in text for name in names)
     out, err = capsys.readouterr()
     assert steering(out + err) == set()
-    assert not any(line.startswith("rayfl: error") for line in (out + err).splitlines())
+    assert not any(line.strip().startswith("rayfl: error") for line in (out + err).splitlines())
     assert set(map(one_line, names)) == set(Result.load(run).summary["headline"]["domains"])
 
 
@@ -223,15 +250,18 @@ def test_strangers_run_folders(
         cell = {"table": "fedco2_t3", "row": name, "column": "10 clients, α = 0.3", "changed": [f"x={name}"]}
         config["cell"] = cell
         (run / "config.yaml").write_text(yaml.safe_dump(config, allow_unicode=False))
+    loaded = [Result.load(folder) for folder in (tmp_path / "runs").iterdir()]
+    headings, cells = labels(group_runs(loaded))
+    assert all(text.isprintable() for text in [*headings, *chain(*cells)])
     runs = str(tmp_path / "runs")
     for arguments in ([], ["--by", "net"], ["--against", "fedco2", "t3"]):
         assert report.main([runs, *arguments]) == 0
     for kind in ("bars", "rounds"):
-        path = tmp_path / f"{kind}.svg"
-        assert figure.main([kind, runs, "--by", "net", "--panels", "ink", "--save", str(path)]) == 0
-        ElementTree.parse(path)
+        text = drawn_text(tmp_path / f"{kind}.svg", kind, runs, "--by", "net", "--panels", "ink")
+        assert all(one_line(name).strip() in text for name in NAMES.values())
     out, err = capsys.readouterr()
     assert steering(out + err) == set()
+    assert not any(line.strip().startswith("rayfl: error") for line in (out + err).splitlines())
     for name in NAMES.values():
         assert report.main([runs, "--view", name]) == 2
         assert steering(capsys.readouterr().err) == set()
