@@ -149,6 +149,31 @@ def test_dirichlet_draws_equal_a_plain_loop():
             held = [h + p for h, p in zip(held, pieces)]
 
 
+class Drawn:
+    """A generator whose Dirichlet shares are these, class after class."""
+
+    def __init__(self, *shares):
+        self.shares = shares
+
+    def dirichlet(self, alpha, size):
+        if isinstance(size, tuple):
+            return np.broadcast_to(self.shares, (*size, 2)).copy()
+        first, *self.shares = self.shares
+        return np.broadcast_to(first, (size, 2)).copy()
+
+
+def test_who_holds_exactly_an_equal_share_takes_no_more():
+    """Of 20 and 20 samples client 0 has been given all of class 0; of 25 and 15 part 0 has been given 20."""
+    cuts, valid = Dirichlet()._draw(np.array([20, 20]), 2, Drawn((1.0, 0.0), (0.5, 0.5)))
+    assert valid.all()
+    for c, pieces in enumerate(([20, 0], [0, 20])):
+        assert partition_module.piece_sizes(cuts[0, c], 20).tolist() == pieces
+    found = DomainDirichlet(2, min_cell=1)._draw(np.array([25, 15]), Drawn((0.8, 0.2), (0.5, 0.5)))
+    assert not len(found)  # part 0 has nothing of class 1
+    found = DomainDirichlet(2, min_cell=1)._draw(np.array([25, 17]), Drawn((0.8, 0.2), (0.5, 0.5)))
+    assert (found[:, :, 0] == [0.8, 0.5]).all()
+
+
 def test_dirichlet_gets_more_even_with_alpha():
     pool = make_pool([200] * 10, [50] * 10)
 
