@@ -23,6 +23,7 @@ from rayfl.data import (
     Synthetic,
 )
 from rayfl.errors import UserError
+from rayfl.randomness import numpy_generator
 
 
 class Tiny(Data):
@@ -182,6 +183,19 @@ def test_classes_get_validation_samples_by_largest_remainders():
         sizes = (9, 8, 3)
 
     assert Uneven(val_fraction=0.25).federate(1, 0).label_matrix("val").tolist() == [[2, 2, 1]]
+
+
+def test_partition_and_validation_parts_are_drawn_from_streams_of_their_own(monkeypatch):
+    named = []
+
+    def kept(*name):
+        named.append(name)
+        return numpy_generator(*name)
+
+    monkeypatch.setattr("rayfl.data.base.numpy_generator", kept)
+    Tiny(val_fraction=0.2).federate(3, 7)
+    assert len(named) == len(set(named)) == 4
+    assert {seed for seed, *_ in named} == {7}
 
 
 def test_every_client_draws_its_own_validation_part():

@@ -126,6 +126,12 @@ def test_a_base_that_says_nothing_has_the_value_of_the_search():
     assert len(set(scored_on([*points, other]))) == 2
 
 
+def test_points_of_fewer_rounds_have_come_as_far_when_they_are_complete():
+    short = result({"rounds": 4}, [0.8], 0.5, completed=4)
+    short = replace(short, point=replace(short.point, rounds=4))
+    assert best_of([result({"rounds": 9}, [0.7], 0.6), short], "max") is short
+
+
 def test_points_in_a_table_and_a_file(tmp_path):
     results = [result({"mu": 0.1, "net": "a"}, [0.5, 0.7], 0.3), result({"mu": 1.0, "net": "a"}, [0.2], 0.25)]
     table = points_table("t", results, "accuracy", Best([], [(results, results[0])]))

@@ -86,6 +86,13 @@ def test_every_dimension_has_draws_of_its_own(tmp_path):
         assert point.values["method.mu"] != point.values["training.lr"]
 
 
+def test_every_search_has_draws_of_its_own(tmp_path):
+    search = "[{method.mu: {uniform: [0, 1]}, clients: [3, 4]}, {training.lr: {uniform: [0.0, 1]}}]"
+    points = space(tmp_path, search, samples="samples: 2").points()
+    drawn = [p.values["method.mu"] for p in points[:4]] + [p.values["training.lr"] for p in points[4:]]
+    assert len(set(drawn)) == 6
+
+
 def test_the_range_of_randint_is_that_of_numpy():
     rng = np.random.default_rng(0)
     assert {Dimension("x", "randint", low=0, high=2).draw(rng) for _ in range(50)} == {0, 1}
