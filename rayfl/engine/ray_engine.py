@@ -16,7 +16,8 @@ class Ray(Engine):
     """Run clients on Ray actors that keep their personal state in memory, and the server on another actor.
 
     Args:
-        actors: number of client actors; ``auto`` is one per CPU, or one per ``gpus_per_actor`` of a GPU.
+        actors: number of client actors; ``auto`` is one per CPU, or one per ``gpus_per_actor`` of a GPU, as
+            far as the memory goes.
         clients_per_actor: clients that an actor hosts; ``auto`` spreads them over the actors, 1 gives one
             actor per client (about 0.3 GB each). Not together with ``actors``.
         cpus_per_actor: CPUs that an actor reserves; ``auto`` is 1, or less where there are more actors.

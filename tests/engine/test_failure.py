@@ -8,6 +8,7 @@ import errno
 import json
 import os
 import random
+import re
 import signal
 import subprocess
 import sys
@@ -23,7 +24,7 @@ import pytest
 from rayfl import Inline, Ray, UserError, resumed
 from rayfl.data import FederatedData
 from rayfl.engine import BadUpdate
-from rayfl.engine.base import Lost, Session
+from rayfl.engine.base import Gone, Lost, Session
 from rayfl.engine.host import Host, Plan
 from rayfl.engine.inline import InlineSession, _own
 from rayfl.engine.server import Server
@@ -405,6 +406,51 @@ def test_a_loss_after_a_signal_ends_the_run(tmp_path: Path, undisturbed: dict[st
     stop = partial(os.kill, os.getpid(), signal.SIGTERM)
     flaky(tmp_path / "run", 11, after_loss=stop, method=Ditto())
     assert not Result.load(tmp_path / "run").complete
+    resumed(tmp_path / "run").run()
+    assert everything(tmp_path / "run") == undisturbed
+
+
+def without_ray(monkeypatch: pytest.MonkeyPatch) -> None:
+    """After a loss, what the processes run on is found to be gone."""
+
+    def check(self: FlakySession) -> None:
+        if self.calls >= 11:
+            raise Gone("Ray's raylet on this host is gone, and with it all processes of the run")
+
+    monkeypatch.setattr(FlakySession, "check", check)
+
+
+def test_a_run_whose_processes_cannot_be_started_again_says_how_to_go_on(
+    tmp_path: Path, undisturbed: dict[str, bytes], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    without_ray(monkeypatch)
+    says = re.escape(
+        f"Ray's raylet on this host is gone, and with it all processes of the run. The run stops with "
+        f"its last checkpoint intact: go on with --resume {tmp_path / 'run'}"
+    )
+    with pytest.raises(UserError, match=says):
+        flaky(tmp_path / "run", 11, method=Ditto())
+    resumed(tmp_path / "run").run()
+    assert everything(tmp_path / "run") == undisturbed
+
+
+def test_a_run_that_was_told_to_stop_stops_without_ray(
+    tmp_path: Path, undisturbed: dict[str, bytes], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As where a service manager sends SIGTERM to Ray's processes, too: the newest checkpoint is the end."""
+    without_ray(monkeypatch)
+    train = FlakySession._train
+
+    def stopping(self: FlakySession, *arguments: Any) -> Any:
+        if self.calls == 10:
+            os.kill(os.getpid(), signal.SIGTERM)
+        return train(self, *arguments)
+
+    monkeypatch.setattr(FlakySession, "_train", stopping)
+    flaky(tmp_path / "run", 11, 12, method=Ditto())
+    assert not Result.load(tmp_path / "run").complete
+    (lost,) = [line["lost"] for line in records(tmp_path / "run", "engine.jsonl") if "lost" in line]
+    assert lost.startswith("Ray's raylet on this host is gone")
     resumed(tmp_path / "run").run()
     assert everything(tmp_path / "run") == undisturbed
 

@@ -244,6 +244,7 @@ def test_a_local_cluster_collects_what_a_dashboard_shows_only_for_a_dashboard(
     dashboard: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     ours, given = local_ray.UNREAD[0], local_ray.UNREAD[1]
+    monkeypatch.setenv("RAY_AUTH_MODE", "disabled")  # it needs no token in this home
     for name in local_ray.UNREAD:  # the second call says what to undo: the variable was not there
         monkeypatch.setenv(name, "")
         monkeypatch.delenv(name)
@@ -266,6 +267,7 @@ def test_a_local_cluster_waits_in_small_steps_and_as_long_as_ever(
     dashboard: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     step, steps = local_ray.PROMPT
+    monkeypatch.setenv("RAY_AUTH_MODE", "disabled")  # it needs no token in this home
     for name in (step, steps):
         monkeypatch.setenv(name, "")
         monkeypatch.delenv(name)

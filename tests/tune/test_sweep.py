@@ -27,6 +27,7 @@ from tests.tune.made_up import SPACES, small, write
 
 ray: Any = pytest.importorskip("ray")
 
+from rayfl.tune import sweep  # noqa: E402
 from rayfl.tune.sweep import Ended, Plan, run, scheduler_of  # noqa: E402
 
 pytestmark = pytest.mark.usefixtures("ray_runtime")
@@ -121,6 +122,18 @@ def test_too_few_processors(tmp_path: Path, capsys, ray_runtime) -> None:
     assert "a trial can never be placed" in said
     assert "need 50 CPUs" in said
     assert "room for 4 of them" in said
+
+
+def test_a_sweep_whose_ray_is_gone_says_so_in_a_line(
+    tmp_path: Path, capsys, ray_runtime, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sweep, "PULSE", 0.0)
+    monkeypatch.setattr(sweep.Cluster, "gone", lambda self: "Ray's GCS at 192.0.2.1:6379")
+    output = str(tmp_path / "sweep")
+    assert main([write(tmp_path), "--output", output, "--address", ray_runtime]) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    says = "Ray's GCS at 192.0.2.1:6379 is gone, and with it all trials: go on with --resume"
+    assert line == f"rayfl: error: {says} {output}"
 
 
 def test_a_killed_sweep_goes_on(tmp_path: Path, capsys, ray_runtime) -> None:
