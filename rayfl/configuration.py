@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import difflib
 import inspect
+import json
 import pkgutil
 import re
+from collections.abc import Sequence
 from dataclasses import is_dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -13,12 +15,13 @@ from typing import Any
 import yaml
 from jsonargparse import ActionConfigFile, ArgumentError, ArgumentParser, Namespace
 
-from rayfl.errors import UserError
+from rayfl.arguments import arguments_of, fits
+from rayfl.errors import UserError, own_fault
 from rayfl.experiments import expand
-from rayfl.experiments.table_file import read_mapping
 from rayfl.federation import Federation
 from rayfl.imports import guard_parsers, refusal
-from rayfl.record.description import RESUMABLE, arguments_of, fits
+from rayfl.record.description import RESUMABLE
+from rayfl.yaml_file import OutOfBounds, check_bounds, read_mapping
 
 
 class _ConfigFile(ActionConfigFile):
@@ -32,15 +35,59 @@ class _ConfigFile(ActionConfigFile):
         Raises:
             UserError: it cannot be read, or holds something else than options and their values.
         """
-        path = Path(values).expanduser()
+        path = _home(values)
         settings = read_mapping(path, "configuration")
         _check_names(parser, path, settings)
-        if any("." in name for name in settings):
+        _check_classes(path, settings)
+        files = [name for name in settings.keys() & _groups(parser) if isinstance(settings[name], str)]
+        for name in files:
+            settings[name] = read_mapping(path.parent / _home(settings[name]), f"file with options of {name}")
+        if files or any("." in name for name in settings):
             super().__call__(parser, cfg, yaml.safe_dump(_nested(path, settings)), option_string)
         elif settings:
             super().__call__(parser, cfg, values, option_string)
         elif not self.blank:
             raise UserError(f"{path} has no settings")
+
+
+def _home(path: str) -> Path:
+    try:
+        return Path(path).expanduser()
+    except RuntimeError:  # ~name, and there is nobody of this name
+        return Path(path)
+
+
+def _groups(made: ArgumentParser) -> set[str]:
+    """Return the options that map names to values, such as ``training``, and may name a file that does."""
+    return {name for group in made._action_groups if (name := getattr(group, "dest", None))}
+
+
+def _read_files(made: ArgumentParser, arguments: Sequence[str]) -> list[str]:
+    """Return a command line with the content of files in the place of their names, as in --training FILE.
+
+    Raises:
+        UserError: a file cannot be read, or a value is YAML without bounds.
+    """
+    groups = {f"--{name}" for name in _groups(made)}
+    read: list[str] = []
+    for argument in arguments:
+        option, equals, value = argument.partition("=") if argument.startswith("--") else ("", "", argument)
+        option = option or (read[-1] if read else "an argument")
+        try:
+            value.encode()
+            check_bounds(value)
+        except UnicodeError as error:
+            raise UserError(f"{option}: {value!a} is not valid UTF-8") from error
+        except OutOfBounds as error:
+            raise UserError(f"{option}: its value cannot be used: {error.problem}") from error
+        except yaml.YAMLError:
+            pass  # a text
+        if option in groups and value and not value.lstrip().startswith("{") and _home(value).exists():
+            what = f"file with options of {option[2:]}"
+            value = json.dumps(read_mapping(_home(value), what))
+            argument = f"{option}={value}" if equals else value
+        read.append(argument)
+    return read
 
 
 def _nested(path: Path, settings: dict[str, Any]) -> dict[str, Any]:
@@ -73,6 +120,20 @@ def _check_names(made: ArgumentParser, path: Path, settings: dict[str, Any]) -> 
             head = key.partition(".")[0]
             if key not in options and (head in groups or head not in options):
                 raise UserError(f"{path}: {_no_option(key, options)}")
+
+
+def _check_classes(path: Path, settings: dict[str, Any], above: str = "") -> None:
+    """Refuse mappings that should name a class and its arguments, and do not."""
+    for name, value in settings.items():
+        key = f"{above}{name}"
+        if not isinstance(value, dict):
+            continue
+        if not isinstance(value.get("class_path", ""), str):
+            raise UserError(f"{path}: {key}.class_path must be the name of a class")
+        inner = value.get("init_args")
+        if not isinstance(inner, dict | None):
+            raise UserError(f"{path}: {key}.init_args must map arguments to values")
+        _check_classes(path, inner or {}, f"{key}.")
 
 
 def parser(blank: bool = False) -> ArgumentParser:
@@ -176,20 +237,20 @@ def _build(made: ArgumentParser, config: Namespace) -> Federation:
     except Exception as error:
         if isinstance(error.__cause__, UserError):
             raise error.__cause__ from None
-        raise UserError(_explain(made, str(error))) from error
+        raise UserError(own_fault(error) or explain(made, str(error))) from error
     arguments = inspect.signature(Federation).parameters
     return Federation(**{a: getattr(built, a) for a in arguments})
 
 
 def _parse(made: ArgumentParser, arguments: list[str], defaults: bool = True) -> Namespace:
     try:
-        config = made.parse_args(arguments, defaults=defaults)
+        config = made.parse_args(_read_files(made, arguments), defaults=defaults)
     except OSError as error:
         if error.filename is None:
             raise
         raise UserError(f"{error.filename} cannot be read: {error.strerror}") from error
-    except (ArgumentError, TypeError, ValueError) as error:
-        raise UserError(_explain(made, str(error))) from error
+    except (ArgumentError, TypeError, ValueError, LookupError) as error:
+        raise UserError(own_fault(error) or explain(made, str(error))) from error
     if defaults:
         _check_null(Federation, config, "")
     return config
@@ -210,10 +271,15 @@ def _check_null(cls: type, config: Namespace, above: str) -> None:
             _check_null(kind, value, f"{where}.")
 
 
-def _explain(made: ArgumentParser, text: str) -> str:
-    """Return a parser's message in one line, with the names that would have been right."""
+def explain(made: ArgumentParser, text: str) -> str:
+    """Return a parser's message in one line, with the names that would have been right.
+
+    Args:
+        made: the parser.
+        text: its message.
+    """
     keys = re.findall(r'Parser key "([^"]+)"', text) + re.findall(r"--(\w+)\.help: ", text)
-    where = ".".join(dict.fromkeys(keys))
+    where = ".".join(key for key in dict.fromkeys(keys) if not any(o.startswith(f"{key}.") for o in keys))
     known = _known_classes(keys[-1] if keys else "")
     given = re.search(r"(?:Got|Given) value: (.*)", text)
     value = {"None": "null"}.get(given[1], given[1]) if given else ""
@@ -243,6 +309,9 @@ def _explain(made: ArgumentParser, text: str) -> str:
             f"{where} is {found[1]!r}, which is no YAML file with its options: give one, or single options "
             f"such as --{where}.NAME VALUE"
         )
+    if found := re.search(r"following arguments are required: (.*)", text):
+        missing = [_spoken(made, name) for name in found[1].split(", ")]
+        return f"{' and '.join(missing)} must be given (--help explains all arguments)"
     if "Not a valid subclass" in text:
         return f"{where} is {value}: it must be a name{_hint(value, known)}"
     if given and (allowed := _allowed(text, value)):
@@ -264,6 +333,15 @@ def _allowed(text: str, value: str) -> str:
         if kind != "NoneType":
             found.append(names.get(kind, "") if kind else choices.replace(", ", " or "))
     return " or ".join(dict.fromkeys(found)) if all(found) else ""
+
+
+def _spoken(made: ArgumentParser, name: str) -> str:
+    """Return what a command line calls an argument."""
+    above, _, last = name.rpartition(".")
+    inner = [a.choices[above] for a in made._actions if isinstance(a.choices, dict) and above in a.choices]
+    action = next((a for a in (*inner, made)[0]._actions if a.dest == last), None)
+    names = (*action.option_strings, action.metavar) if action else (name,)
+    return str(names[0])
 
 
 def _no_option(wrong: str, options: list[str], prefix: str = "") -> str:

@@ -1,11 +1,24 @@
 """The one exception that is meant for people, and how command lines tell of it."""
 
+import errno
 import logging
+import os
 import signal
+import sys
+import sysconfig
+import traceback
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from pathlib import Path
 
-from rayfl.shown import complain, told
+from rayfl.shown import complain, one_line, printable, told
+from rayfl.streams import lasting_output
+
+LONGEST = 1500
+"""Characters of a line of error; the longest ones list all nets."""
+
+_RAYFL = os.path.dirname(os.path.abspath(__file__)) + os.sep
+_PYTHON = sysconfig.get_path("stdlib") + os.sep
 
 
 class UserError(Exception):
@@ -16,33 +29,53 @@ class UserError(Exception):
     """
 
 
-def exit_code(command: Callable[[], int | None]) -> int:
+def exit_code(command: Callable[[], int | None], shows: bool = False) -> int:
     """Run a command; tell what is wrong in one line on standard error, and so of every warning.
 
-    Files that cannot be read or written, and too little memory, count as errors of the user's, too.
+    Files that cannot be read or written, and too little memory, count as errors of the user's, too. So does
+    what code of the user's own raises, such as a net or a data set: its traceback follows the line. Standard
+    output that is closed or full does not end the command.
+
+    Args:
+        command: what to run.
+        shows: whether what it prints is all that it does, so that a full disk there is an error.
 
     Returns:
         What the command returns (None is 0), 2 after an error of the user's, 130 after Ctrl-C.
     """
+    with lasting_output() as lost:
+        code = _code(command)
+        if shows and (error := lost()) is not None and error.errno != errno.EPIPE:
+            return _refused(f"standard output: {error.strerror}")
+        return code
+
+
+def _code(command: Callable[[], int | None]) -> int:
     try:
         with _warnings_told():
             return command() or 0
     except UserError as error:
-        return _refused(str(error))
-    except OSError as error:
-        if error.filename is None:  # not about a file: more likely a mistake of ours
-            raise
-        return _refused(f"{error.filename}: {error.strerror or error}")
+        return _refused(str(error), _own(error.__cause__, called=True)[0])
     except MemoryError as error:
         told = f" ({error})" if str(error) else ""
         return _refused(f"not enough memory{told}: use less data, smaller images or fewer clients")
     except KeyboardInterrupt:
         complain("rayfl: interrupted")
         return 128 + signal.SIGINT
+    except (Exception, SystemExit) as error:
+        if (fault := own_fault(error)) is not None:
+            return _refused(fault, error)
+        if isinstance(error, OSError) and error.filename is not None:
+            return _refused(f"{error.filename}: {error.strerror or error}")
+        if isinstance(error, ValueError) and "embedded null" in str(error):
+            return _refused("a path contains the character NUL: remove it")
+        raise  # more likely a mistake of ours
 
 
-def _refused(text: str) -> int:
-    complain(f"rayfl: error: {text}")
+def _refused(text: str, cause: BaseException | None = None) -> int:
+    complain(f"rayfl: error: {in_one_line(text)}")
+    if cause is not None:
+        print(printable("".join(traceback.format_exception(cause))), file=sys.stderr)
     return 2
 
 
@@ -51,6 +84,50 @@ class _Formatter(logging.Formatter):
 
     def format(self, record: logging.LogRecord) -> str:
         return told(super().format(record))
+
+
+def in_one_line(text: str) -> str:
+    """Return a message as one line of a bounded length, with escapes for what a terminal would act on."""
+    line = one_line(" ".join(part.strip() for part in text.splitlines()))
+    return line if len(line) <= LONGEST else f"{line[: LONGEST - 305]} ... {line[-300:]}"
+
+
+def own_fault(error: BaseException) -> str | None:
+    """Say what code of the user's own has raised; None if no such code has led to an error."""
+    cause, place = _own(error)
+    return None if cause is None else f"{place} raised {type(cause).__name__}: {cause}"
+
+
+def _own(found: BaseException | None, called: bool = False) -> tuple[BaseException | None, str]:
+    """Return the error, or what has led to it, that code of the user's own has raised, and where.
+
+    The user's own is what rayfl has called, and what lies neither in rayfl nor among Python's packages.
+
+    Args:
+        found: the error.
+        called: whether rayfl has called all that its traceback holds, not only what comes after rayfl there.
+    """
+    while found is not None:
+        place = ""
+        for frame, line in traceback.walk_tb(found.__traceback__):
+            code = frame.f_code
+            if code.co_filename.startswith(_RAYFL):
+                called = called or code.co_filename != __file__
+            elif called and _is_own(code.co_filename):
+                place = f"{code.co_qualname} ({code.co_filename}:{line})"
+        if isinstance(found, SyntaxError) and found.filename and _is_own(found.filename):
+            place = f"{found.filename}:{found.lineno}"
+        if place:
+            return found, place
+        called = True  # whoever has caught it and raised another was called by rayfl
+        found = found.__cause__ or (None if found.__suppress_context__ else found.__context__)
+    return None, ""
+
+
+def _is_own(file: str) -> bool:
+    if file.startswith((_RAYFL, _PYTHON)) or {"site-packages", "dist-packages"} & {*Path(file).parts}:
+        return False
+    return os.path.isfile(file)  # frames of compiled code name files that are elsewhere
 
 
 @contextmanager

@@ -36,6 +36,7 @@ from rayfl.record.protocol import protocol as find_protocol
 from rayfl.record.result import Result
 from rayfl.shown import complain, tell
 from rayfl.signals import answered
+from rayfl.streams import lasting_output
 from rayfl.training import Net, Training
 
 # Defaults may be shared: a run works on copies, and none of its steps changes them.
@@ -151,6 +152,7 @@ class Federation:
         """
         folder_path = self._folder()
         with ExitStack() as stack:
+            stack.enter_context(lasting_output())
             if self._resumes:
                 stack.enter_context(held(folder_path))
             else:

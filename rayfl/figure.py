@@ -7,6 +7,7 @@ from pathlib import Path
 import jsonargparse
 from matplotlib.figure import Figure
 
+from rayfl.command_line import parse
 from rayfl.errors import UserError, exit_code
 from rayfl.pictures import save as write
 from rayfl.record.compare import group_runs
@@ -41,16 +42,21 @@ KINDS = {
 }
 
 
+ENDINGS = (".png", ".pdf", ".svg")
+"""Of pictures: they say the format."""
+
+
 def parser() -> jsonargparse.ArgumentParser:
     """Return the parser of the command line, with a subcommand for every kind of picture."""
     made = jsonargparse.ArgumentParser(
+        exit_on_error=False,
         prog="python -m rayfl.figure",
         description="Draw a picture of runs: PNG, PDF or SVG, by the file's ending. Accuracies are those of "
         "each run's protocol; lines and bars are means over seeds, with one sample standard deviation.",
     )
     kinds = made.add_subcommands(dest="kind", metavar="KIND")
     for kind, text in KINDS.items():
-        one = jsonargparse.ArgumentParser(description=f"Draw {text}.")
+        one = jsonargparse.ArgumentParser(exit_on_error=False, description=f"Draw {text}.")
         one.add_argument(
             "runs", nargs="+", metavar="RUN", type=str, help="run folders, or folders that hold some"
         )
@@ -156,10 +162,12 @@ def save(figure: Figure, path: Path) -> None:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line and return its exit code: 2 for an error of the user's, told in one line."""
-    options = parser().parse_args(arguments)
 
     def draw() -> None:
+        options = parse(parser(), arguments)
         path = Path(options[options.kind].save)
+        if path.suffix.lower() not in ENDINGS:
+            raise UserError(f"--save {path}: its name must end in {', '.join(ENDINGS[:-1])} or {ENDINGS[-1]}")
         save(picture(options), path)
         tell(path)
 

@@ -9,6 +9,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from rayfl.command_line import parse
 from rayfl.errors import UserError, exit_code
 from rayfl.record.compare import comparison, group_runs
 from rayfl.record.draw import draw
@@ -20,6 +21,7 @@ from rayfl.terminal import Terminal
 def parser() -> jsonargparse.ArgumentParser:
     """Return the parser of the command line."""
     made = jsonargparse.ArgumentParser(
+        exit_on_error=False,
         prog="python -m rayfl.report",
         description="Compare runs: accuracies (mean ± std over seeds) and traffic in a table, curves as PNG.",
     )
@@ -111,15 +113,15 @@ def show(table: Table) -> Console:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line and return its exit code: 2 for an error of the user's, told in one line."""
-    options = parser().parse_args(arguments)
 
     def show_runs() -> None:
+        options = parse(parser(), arguments)
         if options.against is not None:
             report_against(options.runs, *options.against)
         else:
             report(options.runs, options.plot_dir, options.view, options.by)
 
-    return exit_code(show_runs)
+    return exit_code(show_runs, shows=True)
 
 
 if __name__ == "__main__":

@@ -12,6 +12,7 @@ import jsonargparse
 import yaml
 from rich.console import Console
 
+from rayfl.command_line import parse_with_options
 from rayfl.configuration import federation_from
 from rayfl.errors import UserError, exit_code
 from rayfl.experiments.cells import Crew, Job, automatic_jobs
@@ -40,10 +41,13 @@ from rayfl.terminal import Terminal
 def parser() -> jsonargparse.ArgumentParser:
     """Return the parser of the command line."""
     made = jsonargparse.ArgumentParser(
+        exit_on_error=False,
         prog="python -m rayfl.table",
         allow_abbrev=False,
         description="Run a table of experiments: a cell per row, column and seed, several at once. Finished "
-        "cells are not repeated, interrupted ones go on from their last checkpoint.",
+        "cells are not repeated, interrupted ones go on from their last checkpoint. All options of rayfl.run "
+        "are taken too, such as --data.root DATA --engine.device cpu: they hold for all cells, and win over "
+        "those of the file.",
     )
     made.add_argument("file", metavar="FILE", type=str, help="the table, such as examples/fedco2/t3.yaml")
     made.add_argument("--rows", nargs="+", type=str, default=None, help="rows to run; default: all")
@@ -57,8 +61,7 @@ def parser() -> jsonargparse.ArgumentParser:
         type=str,
         default=[],
         metavar="KEY=VALUE",
-        help="options of rayfl.run for all cells, such as data.root=DATA engine.device=cpu; they win over "
-        "those of the file",
+        help="another way to write options of rayfl.run: --set training.lr=0.05 is --training.lr 0.05",
     )
     made.add_argument(
         "--output", type=str | None, default=None, help="folder of the runs; default: runs/<table>"
@@ -84,8 +87,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         0 when all cells are finished, 1 if some failed or are being run by another process, 2 after an error
         of the user's, 130 if the table was told to stop.
     """
-    given = parser().parse_args(None if arguments is None else list(arguments))
-    return exit_code(lambda: run(given))
+    return exit_code(lambda: run(parse_with_options(parser(), arguments)))
 
 
 def run(given: Any) -> int:

@@ -14,6 +14,7 @@ import yaml
 
 import rayfl.data
 from rayfl import Federation, Inline, Ray, Training, UserError
+from rayfl.arguments import fits
 from rayfl.configuration import federation_from, parser, resumed
 from rayfl.data import CIFAR10, Data, Dirichlet, EmbeddedDigits, Partition, Synthetic
 from rayfl.methods import METHODS, FedAvg, FedCO2
@@ -212,7 +213,8 @@ FILES = [
     ("training: [1]\n", "{path}: training must map options to values, and is [1]"),
     ("rounds: [\n", "{path} is not valid YAML in line 2"),
     ("rounds: 3\nrounds: 4\n", "{path} is not valid YAML in line 1: 'rounds' is there twice"),
-    ("cell: 2020-13-45\n", "{path} is not valid YAML"),
+    ("rounds: !!int x\n", "{path} is not valid YAML"),
+    ("cell: 2020-13-45\n", "cell is '2020-13-45': it must be a mapping"),
     (
         "- a: b\n",
         "{path} is not a configuration: it must map names to values, as in 'rounds: 3', and holds a list",
@@ -432,10 +434,6 @@ def test_a_folder_that_is_no_run_and_a_configuration_that_is_damaged(
         ({"participation": None}, "participation is None: it must be a number"),
         ({"quiet": "no"}, "quiet is 'no': it must be True or False"),
         ({"averaging": "both"}, "averaging is 'both': it must be 'samples' or 'uniform' or None"),
-        ({"method": FedCO2(mutual_epochs=1.5)}, "method.mutual_epochs is 1.5: it must be a whole number"),
-        ({"training": Training(epochs=1.5)}, "training.epochs is 1.5: it must be a whole number"),
-        ({"data": Synthetic(partition="IID")}, "data.partition is 'IID': it must be an object of class Part"),
-        ({"engine": Inline(threads=1.5)}, "engine.threads is 1.5: it must be a whole number"),
     ],
     ids=lambda value: "" if isinstance(value, str) else str(*value),
 )
@@ -443,6 +441,57 @@ def test_values_of_other_types_are_refused_at_once(arguments, says):
     with pytest.raises(UserError) as refusal:
         Federation(**arguments)
     assert says in str(refusal.value)
+
+
+@pytest.mark.parametrize(
+    ("make", "says"),
+    [
+        (lambda: FedCO2(mutual_epochs=1.5), "method.mutual_epochs is 1.5: it must be a whole number"),
+        (lambda: Training(epochs=1.5), "training.epochs is 1.5: it must be a whole number"),
+        (lambda: Synthetic(partition="IID"), "data.partition is 'IID': it must be an object of class Part"),
+        (lambda: Inline(threads=1.5), "engine.threads is 1.5: it must be a whole number"),
+        (lambda: Training("x"), "training.epochs is 'x': it must be a whole number"),
+        (lambda: Dirichlet("x"), "data.partition.alpha is 'x': it must be a number"),
+        (lambda: Half(factor="x"), "method.factor is 'x': it must be a number"),
+    ],
+)
+def test_classes_refuse_values_of_other_types_themselves(make, says):
+    with pytest.raises(UserError) as refusal:
+        make()
+    assert says in str(refusal.value)
+
+
+class Half(FedAvg):
+    def __init__(self, factor: float = 0.5) -> None:
+        self.factor = factor * 1.0
+
+
+def test_arguments_that_do_not_exist_are_told_by_python():
+    with pytest.raises(TypeError, match=r"Half\.__init__\(\) got an unexpected keyword argument 'other'"):
+        Half(other=1)
+
+
+@pytest.mark.parametrize(
+    ("value", "kind", "fine"),
+    [
+        (True, int, False),
+        (np.int64(3), int, True),
+        (np.float32(0.5), float, True),
+        (np.True_, bool, True),
+        (3, float, True),
+        ("abc", list[str], False),
+        (["a", 1], list[str], False),
+        (["a"], list[str], True),
+        ((1, 2), tuple[int, int, int], False),
+        ([1, 2, 3], tuple[int, int, int], True),
+        ({"a": "b"}, dict[str, int], False),
+        ({"a": 1}, dict[str, int] | None, True),
+        (np.zeros(2), Literal["a"], False),
+        (True, Literal[1], False),
+    ],
+)
+def test_what_fits_a_type(value, kind, fine):
+    assert fits(value, kind) == fine
 
 
 def test_what_a_configuration_cannot_hold_is_refused():

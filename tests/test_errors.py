@@ -5,12 +5,14 @@ import logging
 import subprocess
 import sys
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
 
-from rayfl.errors import UserError, exit_code
+from rayfl.errors import LONGEST, UserError, exit_code, one_line
 from rayfl.run import main
 
 
@@ -54,6 +56,36 @@ def test_mistakes_of_ours_are_not_hidden(error: Exception) -> None:
         exit_code(raising(error))
 
 
+def test_what_code_of_the_users_own_raises_is_told_with_its_traceback(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One line names it; a message that it has for people stands alone."""
+    (tmp_path / "users_net.py").write_text(
+        "from rayfl import UserError\n"
+        "def net(shape, classes):\n"
+        "    return shape[7]\n"
+        "def other(shape, classes):\n"
+        "    raise UserError('use another')\n"
+    )
+    monkeypatch.syspath_prepend(str(tmp_path))
+    tiny = ["--engine", "Inline", "--data", "Synthetic", "--data.train", "60", "--data.test", "20", "--net"]
+    assert main([*tiny, "users_net.net"]) == 2
+    line, title, *trace = capsys.readouterr().err.splitlines()
+    place = tmp_path / "users_net.py"
+    assert line == f"rayfl: error: net ({place}:3) raised IndexError: tuple index out of range"
+    assert title == "Traceback (most recent call last):"
+    assert trace[-1] == "IndexError: tuple index out of range"
+    assert any("return shape[7]" in text for text in trace)
+    assert main([*tiny, "users_net.other"]) == 2
+    assert capsys.readouterr().err == "rayfl: error: use another\n"
+
+
+def test_a_message_is_one_line_of_a_bounded_length() -> None:
+    assert one_line("a\n  b\x1b[2J\udcff ± c") == "a b\\x1b[2J\\udcff ± c"
+    assert one_line("x" * LONGEST) == "x" * LONGEST
+    assert len(one_line("x" * 10_000)) == LONGEST
+
+
 def test_warnings_of_the_loggers_look_like_the_others(capsys: pytest.CaptureFixture[str]) -> None:
     for _ in range(2):  # the second time not twice
         exit_code(lambda: logging.getLogger("rayfl.data.base").warning("%s is unused", "domain3"))
@@ -76,13 +108,12 @@ def test_a_folder_of_data_that_is_closed(
     capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     usual = Path.is_dir
-
-    def is_dir(path: Path) -> bool:
-        if path.name == "closed":  # as it is to everyone but root
-            raise PermissionError(errno.EACCES, "Permission denied", str(path))
-        return usual(path)
-
-    monkeypatch.setattr(Path, "is_dir", is_dir)
+    refused = PermissionError(errno.EACCES, "Permission denied", str(tmp_path / "closed"))
+    # As to everyone but root; by a part of Python, because what this file raises is code of the user's own.
+    closed = Mock(side_effect=refused)
+    monkeypatch.setattr(
+        Path, "is_dir", property(lambda path: closed if path.name == "closed" else partial(usual, path))
+    )
     root = tmp_path / "closed"
     assert main(["--engine", "Inline", "--data", "PACS", "--data.root", str(root)]) == 2
     assert capsys.readouterr().err == f"rayfl: error: {root}: Permission denied\n"

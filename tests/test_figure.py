@@ -81,8 +81,16 @@ def test_errors_are_one_line_and_exit_code_2(tmp_path, capsys, runs, options, me
     assert err.count("\n") == 1
 
 
-@pytest.mark.parametrize("name", ["x.painting", "file/x.png"])
+@pytest.mark.parametrize("name", ["file/x.png", "folder.png"])
 def test_a_place_that_cannot_be_written(tmp_path, capsys, runs, name):
     (tmp_path / "file").write_text("")
+    (tmp_path / "folder.png").mkdir()
     assert figure.main(["clients", runs, "--save", str(tmp_path / name)]) == 2
     assert "choose another --save" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("name", ["x.painting", "x", ".png", "x.pgf"])
+def test_a_picture_without_a_known_ending(tmp_path, capsys, runs, name):
+    assert figure.main(["clients", runs, "--save", str(tmp_path / name)]) == 2
+    assert "must end in .png, .pdf or .svg" in capsys.readouterr().err
+    assert not list(tmp_path.glob(f"{name}*"))

@@ -14,14 +14,17 @@ FILES = sorted(ROOT.rglob("*.py"))
 
 # A layer may import from itself and from the layers below it; each name is a folder or a file of the package.
 LAYERS = [
-    {"errors", "imports", "memory", "pictures", "randomness", "shown", "signals", "terminal"},
+    {
+        *("arguments", "errors", "imports", "memory", "pictures", "randomness", "shown", "signals"),
+        *("streams", "terminal", "yaml_file"),
+    },
     {"nets"},
     {"data"},
     {"training"},
     {"methods"},
     {"record"},
     {"engine"},
-    {"federation", "configuration", "experiments", "models"},
+    {"federation", "command_line", "configuration", "experiments", "models"},
     {"run", "report", "table", "figure", "tune"},
 ]
 RANK = {name: rank for rank, names in enumerate(LAYERS) for name in names}

@@ -103,6 +103,26 @@ def test_a_whole_table(tmp_path, capsys, runs_here, monkeypatch):
     ]
 
 
+def test_options_are_those_of_a_run(tmp_path, runs_here):
+    """``--set`` is another way to write them; wherever they stand."""
+    path = write(tmp_path)
+    chosen = ["--rows", "Prox", "--columns", "even", "--seeds", "1", "--rounds", "1"]
+    ways = [
+        ["--training.lr", "0.05", "--quiet=true", path, *chosen],
+        [path, *chosen, "--set", "training.lr=0.05", "quiet=true"],
+        [path, *chosen, "--set", "training.lr=0.05", "--quiet", "true"],
+    ]
+    found = []
+    for number, given in enumerate(ways):
+        output = tmp_path / str(number)
+        assert table.main([*given, "--output", str(output)]) == 0
+        folder = output / "Prox" / "even" / "seed-0"
+        config = yaml.safe_load((folder / "config.yaml").read_text())
+        found.append((config.pop("cell")["changed"], config, (folder / "metrics.jsonl").read_bytes()))
+    assert sorted(found[0][0]) == ["rounds=1", "training.lr=0.05"]
+    assert found[0] == found[1] == found[2]
+
+
 def test_one_cell_alone_is_the_cell_of_the_table(tmp_path, runs_here, capsys):
     path = write(tmp_path)
     given = ["--rounds", "1", "--engine", "Inline", "--quiet", "true"]
@@ -124,6 +144,11 @@ BAD = [
     ("--rounds 0", "rounds is 0"),
     ("--jobs 0", "--jobs is 0"),
     ("--set rounds", "write KEY=VALUE"),
+    ("--seeds 1000000", "--seeds is 1000000: it must be at least 1 and at most 1000"),
+    ("--training.lrr 3", "did you mean --training.lr"),
+    ("--data CIFAR10 --data.root nowhere", "row 'FedAvg', column 'even' of TABLE: CIFAR10: the file"),
+    ("--data.verify", "--data.verify has no value: write --data.verify VALUE"),
+    ("--seed 3", "the table decides seed"),
     ("--set seed=3", "the table decides seed"),
     ("--set training.lrr=3", "did you mean --training.lr"),
     ("--set data.partition=Dirichlett", "did you mean Dirichlet"),

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from rayfl.arguments import checked, shown
 from rayfl.data.federated import FederatedData
 from rayfl.data.partition import IID, Partition, settings_of
 from rayfl.data.pool import TRAIN, Pool, Shard
@@ -18,6 +19,10 @@ log = logging.getLogger(__name__)
 
 class Data(ABC):
     """A data set and how it is divided among clients."""
+
+    def __init_subclass__(cls, **options: Any) -> None:
+        super().__init_subclass__(**options)
+        checked(cls, "data")
 
     def __init__(
         self,
@@ -112,6 +117,9 @@ class Data(ABC):
             raise UserError(f"clients must be at least 1, not {clients}")
         seed = seed if self.seed is None else self.seed
         loaded = self.load()
+        if not isinstance(loaded, Pool):
+            what = f"{type(self).__name__}.load returns {shown(loaded)}"
+            raise UserError(f"{what}: it must return a rayfl.data.Pool")
         pool = self.divide(loaded, seed)
         size = len(pool.indices(TRAIN))
         if clients > size:

@@ -14,6 +14,7 @@ from typing import Any, Literal
 
 import numpy as np
 
+from rayfl.arguments import checked
 from rayfl.data.pool import TEST, TRAIN, UNUSED, VAL, Pool, Shard
 from rayfl.errors import UserError
 
@@ -25,6 +26,10 @@ _BATCH = 25  # redraws that are drawn together; a fixed number, because it decid
 
 class Partition(ABC):
     """How a data set is divided among clients."""
+
+    def __init_subclass__(cls, **options: Any) -> None:
+        super().__init_subclass__(**options)
+        checked(cls, "data.partition")
 
     @abstractmethod
     def assign(self, pool: Pool, clients: int, rng: np.random.Generator) -> list[Shard]:

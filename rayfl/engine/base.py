@@ -14,6 +14,7 @@ from typing import Any, Literal
 
 import torch
 
+from rayfl.arguments import checked
 from rayfl.data import FederatedData
 from rayfl.engine.host import Block, Plan, Report, Scores
 from rayfl.errors import UserError
@@ -28,6 +29,9 @@ LOOP_BLOCK = 32
 
 MOST_THREADS = 64
 """Threads that every process may have on any machine, so that runs of larger ones can be repeated on it."""
+
+LONGEST_TIMEOUT = 10_000_000
+"""Seconds, some months: the system's clocks refuse times that are far larger."""
 
 
 class BadUpdate(UserError):
@@ -59,6 +63,10 @@ class Engine(ABC):
             given. A client that takes longer has a bad update. Results then depend on time.
     """
 
+    def __init_subclass__(cls, **options: Any) -> None:
+        super().__init_subclass__(**options)
+        checked(cls, "engine")
+
     def __init__(
         self,
         execution: Literal["auto", "loop", "stacked"] = "auto",
@@ -69,9 +77,10 @@ class Engine(ABC):
         deterministic: bool = False,
         client_timeout: float | None = None,
     ) -> None:
-        if client_timeout is not None and not 0 < client_timeout < float("inf"):
+        if client_timeout is not None and not 0 < client_timeout <= LONGEST_TIMEOUT:
             raise UserError(
-                f"engine.client_timeout is {client_timeout}: it must be a number of seconds above 0"
+                f"engine.client_timeout is {client_timeout}: it must be a number of seconds above 0 and at "
+                f"most {LONGEST_TIMEOUT:,}"
             )
         if threads < 1:
             raise UserError(f"engine.threads is {threads}: it must be at least 1")

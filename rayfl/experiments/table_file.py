@@ -18,13 +18,13 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-import yaml
-
+from rayfl.arguments import shown
 from rayfl.errors import UserError
 from rayfl.methods import METHODS
 from rayfl.record.cell import Cell
 from rayfl.record.compare import decides
 from rayfl.shown import one_line
+from rayfl.yaml_file import read_mapping, read_yaml
 
 Settings = dict[str, Any]
 """Options of ``rayfl.run`` by their dotted names."""
@@ -50,6 +50,13 @@ KNOWN_METHODS = (
     *("FedHEAL", "FedDGGA", "FedSR", "FedCO2", "FediOS", "DCPFL", "FDSE"),
 )
 """Every method in the tables of the four papers, whether rayfl has it or not."""
+
+DECIDED = ("seed", "output", "cell", "config", "resume", "row", "column")
+"""Options that a table or sweep gives to its runs itself."""
+
+MOST_SEEDS = 1000
+LONGEST_NAME = 200
+"""Characters of a folder's name; file systems take 255 bytes."""
 
 _KEYS = {"table", "title", "seeds", "base", "columns", "rows"}
 
@@ -98,10 +105,14 @@ class Table:
         for key in ("table", "columns", "rows"):
             if not content.get(key):
                 raise UserError(f"{path} is not a table file: it has no {key!r}")
+        for key in ("table", "title"):
+            if isinstance(content.get(key), list | dict):
+                raise UserError(f"{path}: {key} is {shown(content[key])}: it must be a text")
         folder_name(path, "table", content["table"])
         seeds = content.get("seeds", [0])
-        if not isinstance(seeds, list) or not seeds or not all(type(s) is int for s in seeds):
-            raise UserError(f"{path}: seeds must be a list of whole numbers, not {seeds!r}")
+        fine = isinstance(seeds, list) and seeds and all(type(s) is int for s in seeds)
+        if not fine or len(set(seeds)) < len(seeds):
+            raise UserError(f"{path}: seeds must be a list of different whole numbers, not {shown(seeds)}")
         columns = {
             name: _settings(path, name, settings)
             for name, settings in _named(path, content, "columns").items()
@@ -158,18 +169,18 @@ def first_seeds(seeds: Sequence[int], count: int | None) -> tuple[int, ...]:
     """Return as many seeds as asked for: those of a file, then the smallest other ones.
 
     Raises:
-        UserError: fewer than one.
+        UserError: fewer than one, or more than ``MOST_SEEDS``.
     """
     if count is None:
         return tuple(seeds)
-    if count < 1:
-        raise UserError(f"--seeds is {count}: it must be at least 1")
+    if not 1 <= count <= MOST_SEEDS:
+        raise UserError(f"--seeds is {count}: it must be at least 1 and at most {MOST_SEEDS}")
     others = (seed for seed in itertools.count() if seed not in seeds)
     return tuple(itertools.islice(itertools.chain(seeds, others), count))
 
 
 def changes_of(given: Any, what: str) -> Settings:
-    """Return what ``--set KEY=VALUE ...`` and ``--rounds`` of a command line change.
+    """Return what ``--set KEY=VALUE ...``, so also options of ``rayfl.run``, and ``--rounds`` change.
 
     Args:
         given: the parsed command line.
@@ -183,8 +194,8 @@ def changes_of(given: Any, what: str) -> Settings:
         name, equals, value = text.removeprefix("--").partition("=")
         if not equals or not name:
             raise UserError(f"--set {text}: write KEY=VALUE, such as training.lr=0.05")
-        if name in ("seed", "output", "cell", "config", "resume", "row", "column"):
-            raise UserError(f"--set {text}: the {what} decides {name}")
+        if name in DECIDED:
+            raise UserError(f"--{name} {value}: the {what} decides {name}")
         changes[name] = value
     return changes | ({} if given.rounds is None else {"rounds": given.rounds})
 
@@ -309,57 +320,11 @@ def _text(value: Any) -> str:
     return value if isinstance(value, str) else json.dumps(value)
 
 
-class _Loader(yaml.SafeLoader):
-    """Refuses a name that is given twice, of which YAML would silently drop one."""
-
-    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
-        names = [key.value for key, _ in node.value if isinstance(key, yaml.ScalarNode)]
-        twice = {name for name in names if name != "<<" and names.count(name) > 1}
-        if twice:
-            raise yaml.constructor.ConstructorError(
-                problem=f"{twice.pop()!r} is there twice", problem_mark=node.start_mark
-            )
-        return super().construct_mapping(node, deep)
-
-
-def read_mapping(path: Path, what: str) -> dict[str, Any]:
-    """Read a YAML file that maps names to something.
-
-    Args:
-        path: the file.
-        what: what it should be, for the message.
-
-    Returns:
-        What is in the file; nothing if it is empty, or holds comments alone.
-
-    Raises:
-        UserError: it cannot be read, is no mapping, or has a name twice.
-    """
-    try:
-        content = yaml.load(path.read_text(), _Loader)
-    except OSError as error:
-        raise UserError(f"{path} cannot be read: {error.strerror}") from error
-    except UnicodeDecodeError as error:
-        raise UserError(f"{path} is not valid YAML: it is no text") from error
-    except (yaml.YAMLError, ValueError) as error:
-        where = f" in line {m.line + 1}" if (m := getattr(error, "problem_mark", None)) else ""
-        problem = getattr(error, "problem", None)
-        raise UserError(f"{path} is not valid YAML{where}{f': {problem}' if problem else ''}") from error
-    if content is None:
-        return {}
-    if not isinstance(content, dict):
-        raise UserError(
-            f"{path} is not a {what}: it must map names to values, as in 'rounds: 3', and holds a "
-            f"{type(content).__name__}"
-        )
-    return content
-
-
 def is_table(path: Path) -> bool:
     """Return whether a file is a table of experiments."""
     try:
-        content = yaml.safe_load(path.read_text())
-    except (OSError, ValueError, yaml.YAMLError):
+        content = read_yaml(path)
+    except UserError:
         return False
     return isinstance(content, dict) and {"table", "rows", "columns"} <= content.keys()
 
@@ -389,7 +354,10 @@ def _settings(path: Path, name: str, content: Any) -> Settings:
     if content is None:
         return {}
     if not isinstance(content, dict):
-        raise UserError(f"{path}: {name!r} must map options to values, and is {content!r}")
+        raise UserError(f"{path}: {name!r} must map options to values, and is {shown(content)}")
+    for option in content:
+        if option in DECIDED:
+            raise UserError(f"{path}: {name!r} has {option!r}, which the table decides: leave it out")
     return {str(option): value for option, value in content.items()}
 
 
@@ -397,6 +365,8 @@ def _check_folders(path: Path, names: Collection[str]) -> None:
     folders: dict[str, str] = {}
     for name in names:
         folder = slug(name).lower()
+        if len(folder) > LONGEST_NAME:
+            raise UserError(f"{path}: {shown(name)} is too long: it names a run folder")
         if not folder or folder in folders:
             other = f"{name!r} and {folders[folder]!r}" if folder else f"{name!r}"
             raise UserError(f"{path}: {other} must differ in letters and digits: they name run folders")

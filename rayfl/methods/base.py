@@ -10,6 +10,7 @@ from typing import Any, ClassVar, Literal
 import torch
 from torch import Tensor, nn
 
+from rayfl.arguments import checked
 from rayfl.errors import UserError
 from rayfl.randomness import generator
 from rayfl.training.client import Client
@@ -65,6 +66,10 @@ class Method(ABC):
     net: Net
     population: int
     seed: int
+
+    def __init_subclass__(cls, **options: Any) -> None:
+        super().__init_subclass__(**options)
+        checked(cls, "method")
 
     def bind(self, net: Net, population: int, seed: int) -> None:
         """Take up the facts of the run, and refuse what the method cannot do with them.

@@ -78,7 +78,7 @@ def build(name: str, shape: Shape = (3, 32, 32), classes: int = 10) -> SplitNet:
     base, given = _parts(name)
     if base in NETS:
         return NETS[base](shape, classes, **_options(name, NETS[base], given))
-    if "." in base:
+    if "." in base and all(part.isidentifier() for part in base.split(".")):
         return _build_users(name, base, given, shape, classes)
     close = {known.lower(): known for known in NETS}
     suggestion = difflib.get_close_matches(base.lower(), close, n=1)

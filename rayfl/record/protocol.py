@@ -146,14 +146,20 @@ def protocol(name: str) -> Protocol:
             ``patience_<k>``. Words alone change ``default``.
 
     Raises:
-        UserError: a part of the name is unknown.
+        UserError: a part of the name is unknown, or two words say the same thing differently.
     """
     first, *words = name.split("+")
     if first not in PROTOCOLS:
         first, words = "default", [first, *words]
     changes: dict[str, Any] = {}
+    said: dict[str, str] = {}  # field -> the word that has set it
     for word in words:
-        changes |= _meaning(name, word)
+        meaning = _meaning(name, word)
+        for key in meaning:
+            if said.setdefault(key, word) != word:
+                both = f"{said[key]!r} and {word!r}"
+                raise UserError(f"protocol {name!r}: {both} contradict each other: leave one of them out")
+        changes |= meaning
     return replace(PROTOCOLS[first], name=name, **changes)
 
 

@@ -8,12 +8,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import yaml
 
 from rayfl.errors import UserError
 from rayfl.record.history import CONFIG, METRICS, History, read_history
 from rayfl.record.metrics import curve, summarise
 from rayfl.record.protocol import Protocol, protocol
+from rayfl.yaml_file import read_yaml
 
 if TYPE_CHECKING:
     import pandas as pd  # at run time where tables are made: a run should not wait for it to start
@@ -89,12 +89,7 @@ def read_config(folder: Path) -> dict[str, Any]:
         UserError: it cannot be read, or is no YAML mapping.
     """
     path = folder / CONFIG
-    try:
-        config = yaml.safe_load(path.read_text())
-    except OSError as error:
-        raise UserError(f"{path} cannot be read: {error.strerror}") from error
-    except (yaml.YAMLError, UnicodeDecodeError) as error:
-        raise UserError(f"{path} is not valid YAML") from error
+    config = read_yaml(path)
     if not isinstance(config, dict):
         raise UserError(f"{path} is not a configuration: a mapping was expected")
     return config

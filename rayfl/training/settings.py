@@ -5,6 +5,7 @@ from typing import Literal
 
 import torch
 
+from rayfl.arguments import check_arguments
 from rayfl.errors import UserError
 
 
@@ -39,6 +40,7 @@ class Training:
     precision: Literal["float32", "float64"] = "float32"
 
     def __post_init__(self) -> None:
+        check_arguments(Training, vars(self), "training")
         for name, fine, allowed in [
             ("epochs", self.epochs >= 1, "at least 1"),
             ("batch_size", self.batch_size >= 1, "at least 1"),

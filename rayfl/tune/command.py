@@ -13,6 +13,7 @@ from typing import Any
 import jsonargparse
 from rich.console import Console
 
+from rayfl.command_line import parse_with_options
 from rayfl.configuration import federation_from
 from rayfl.errors import UserError, exit_code
 from rayfl.experiments.cells import Job
@@ -27,14 +28,20 @@ from rayfl.terminal import Terminal
 from rayfl.tune.outcome import Best, points_table, result_of, write_all
 from rayfl.tune.space import Dimension, Point, Scheduler, Space, check_population, scored_on
 
+MOST_TRIALS = 2000
+"""Trials of a sweep: each is a federation, and a second of looking at its settings."""
+
 
 def parser() -> jsonargparse.ArgumentParser:
     """Return the parser of the command line."""
     made = jsonargparse.ArgumentParser(
+        exit_on_error=False,
         prog="python -m rayfl.tune",
         allow_abbrev=False,
         description="Run a sweep on Ray Tune: a federation for each point of a search space and each seed, "
-        "several at once. The best point is chosen on validation data and reported with test data.",
+        "several at once. The best point is chosen on validation data and reported with test data. All "
+        "options of rayfl.run are taken too, such as --data.root DATA --engine.actors 1: they hold for all "
+        f"trials, and win over the base. With --resume only {', '.join(RESUMABLE[1:])} may be given.",
     )
     made.add_argument(
         "space", metavar="SPACE", nargs="?", type=str | None, default=None,
@@ -54,8 +61,7 @@ def parser() -> jsonargparse.ArgumentParser:
         type=str,
         default=[],
         metavar="KEY=VALUE",
-        help="options of rayfl.run for all trials, such as data.root=DATA engine.actors=1; they win over the "
-        f"base. With --resume only {', '.join(RESUMABLE[1:])}",
+        help="another way to write options of rayfl.run: --set training.lr=0.05 is --training.lr 0.05",
     )
     made.add_argument("--rounds", type=int | None, default=None, help="rounds; default: the base's")
     made.add_argument("--seeds", type=int | None, default=None, help="number of seeds; default: the file's")
@@ -172,8 +178,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         0 when all trials are over, 1 if some have failed, 2 after an error of the user's, 130 if the sweep
         was told to stop.
     """
-    given = parser().parse_args(None if arguments is None else list(arguments))
-    return exit_code(lambda: run(given))
+    return exit_code(lambda: run(parse_with_options(parser(), arguments)))
 
 
 def run(given: Any) -> int:
@@ -183,7 +188,7 @@ def run(given: Any) -> int:
     if given.resume is not None:
         sweep, output = _resumed(given, changes), Path(given.resume)
     else:
-        sweep, output = _new(given, changes)
+        sweep, output = _new(given, changes, console)
     console.print(f"{sweep.name}: {sweep.title}", style="bold", markup=False, soft_wrap=True)
     trials = len(sweep.points) * len(sweep.seeds)
     console.print(f"{len(sweep.points)} points, {trials} trials, in {output}", soft_wrap=True, markup=False)
@@ -247,7 +252,7 @@ def _values(sweep: Sweep) -> dict[str, Settings]:
 # ---- planning
 
 
-def _new(given: Any, changes: Settings) -> tuple[Sweep, Path]:
+def _new(given: Any, changes: Settings, console: Console) -> tuple[Sweep, Path]:
     if given.space is None:
         raise UserError("name a tune space, such as tune_spaces/fdse.yaml, or a sweep's folder with --resume")
     space = Space.load(given.space)
@@ -262,9 +267,15 @@ def _new(given: Any, changes: Settings) -> tuple[Sweep, Path]:
     check_kind(output, "sweep")
     if not given.list and output.exists() and (not output.is_dir() or any(output.iterdir())):
         raise UserError(f"{output} already exists; choose another --output, or go on with --resume {output}")
-    points = [
-        replace(point, settings=_everywhere(point.settings)) for point in space.points(_everywhere(changes))
-    ]
+    planned = space.count * len(space.seeds)
+    if planned > MOST_TRIALS:
+        raise UserError(
+            f"{space.count:,} points with {len(space.seeds):,} seeds are {planned:,} trials, more than "
+            f"{MOST_TRIALS:,}: search fewer values, or draw random points (samples)"
+        )
+    with console.status(f"Checking {space.count:,} points"):
+        points = space.points(_everywhere(changes))
+    points = [replace(point, settings=_everywhere(point.settings)) for point in points]
     return Sweep.of(space, points), output
 
 
@@ -276,7 +287,7 @@ def _resumed(given: Any, changes: Settings) -> Sweep:
             raise UserError(f"--resume takes everything from the folder; remove --{name}")
     allowed = RESUMABLE[1:]
     if odd := [key for key in changes if key.partition(".")[0] not in allowed]:
-        raise UserError(f"--set {odd[0]}: with --resume only {', '.join(allowed)} may change")
+        raise UserError(f"--{odd[0]}: with --resume only {', '.join(allowed)} may change")
     sweep = Sweep.load(Path(given.resume))
     points = [replace(p, settings=layered(p.settings, changes)) for p in sweep.points]
     return replace(sweep, points=points, at_once=given.at_once or sweep.at_once)
@@ -318,6 +329,6 @@ def check(sweep: Sweep) -> None:
         federation.check(data)
         if sweep.best and not any(len(shard.val) for shard in data.shards):
             raise UserError(
-                "a sweep chooses by validation data, and the data have no validation part: set "
-                "data.val_fraction, for example --set data.val_fraction=0.1"
+                "a sweep chooses by validation data, and the data have no validation part: give "
+                "some, for example with --data.val_fraction 0.1"
             )

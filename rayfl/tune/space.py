@@ -17,24 +17,18 @@ from typing import Any, Literal, get_args
 import numpy as np
 import yaml
 
+from rayfl.arguments import check_arguments, fits, shown
 from rayfl.configuration import federation_from
 from rayfl.errors import UserError
 from rayfl.experiments import Table
-from rayfl.experiments.table_file import (
-    Settings,
-    folder_name,
-    is_table,
-    layered,
-    options,
-    read_mapping,
-    rooted,
-)
+from rayfl.experiments.table_file import Settings, folder_name, is_table, layered, options, rooted
 from rayfl.federation import Federation
 from rayfl.randomness import numpy_generator
 from rayfl.record.cell import Cell
 from rayfl.record.compare import about_data, flat_config
 from rayfl.record.description import dump
 from rayfl.shown import one_line
+from rayfl.yaml_file import read_mapping
 
 Kind = Literal["grid", "choice", "uniform", "loguniform", "randint"]
 Metric = Literal["accuracy", "worst_decile", "loss"]
@@ -44,6 +38,9 @@ _KEYS = (
     *("sweep", "title", "base", "search", "samples", "draw_seed", "metric", "mode", "best"),
     *("scheduler", "seeds", "at_once"),
 )
+FARTHEST = 1e300
+"""Ends of ranges; what is drawn lies between them, and their difference must be a number, too."""
+
 _NAMED = ("config", "row", "column")  # what the base may name besides settings
 _DECIDED = ("seed", "output", "resume", "cell")  # settings that belong to the sweep
 
@@ -109,10 +106,11 @@ class Scheduler:
     resample: float = 0.25
 
     def __post_init__(self) -> None:
+        check_arguments(Scheduler, vars(self), "scheduler")
         for name, fine, allowed in [
             ("name", self.name in get_args(SchedulerName), ", ".join(get_args(SchedulerName))),
             ("grace", self.grace >= 1, "at least 1"),
-            ("reduction", self.reduction > 1, "above 1"),
+            ("reduction", 1 < self.reduction < math.inf, "a number above 1"),
             ("min_trials", self.min_trials >= 1, "at least 1"),
             ("interval", self.interval >= 1, "at least 1"),
             ("quantile", 0 < self.quantile <= 0.5, "above 0 and at most 0.5"),
@@ -192,6 +190,13 @@ class Space:
     def keys(self) -> list[str]:
         """The searched keys, in the order of the file."""
         return list(dict.fromkeys(d.key for search in self.searches for d in search))
+
+    @property
+    def count(self) -> int:
+        """How many points there are, before those are left out that are there twice."""
+        grids = (math.prod(len(d.values) for d in search if d.kind == "grid") for search in self.searches)
+        drawn = (any(d.kind != "grid" for d in search) for search in self.searches)
+        return sum(grid * (self.samples if random else 1) for grid, random in zip(grids, drawn, strict=True))
 
     def points(self, changes: Mapping[str, Any] | None = None) -> list[Point]:
         """Return all points, each once.
@@ -303,6 +308,9 @@ def _space(path: Path, content: Mapping[str, Any]) -> Space:
         if not content.get(key):
             raise UserError(f"it is not a tune space: it has no {key!r}")
     base, base_name = _base(path, content["base"])
+    for key in ("sweep", "title"):
+        if isinstance(content.get(key), list | dict):
+            raise UserError(f"{key} is {shown(content[key])}: it must be a text")
     searches = content["search"] if isinstance(content["search"], list) else [content["search"]]
     space = Space(
         name=folder_name(path, "sweep", content["sweep"]),
@@ -397,8 +405,10 @@ def _dimension(key: str, content: Any) -> Dimension:
     if not isinstance(what, list) or len(what) != 2 or not all(_is_number(x) for x in what):
         raise UserError(f"search.{key}: {kind} must have two numbers, a lower and an upper end")
     low, high = what
-    if kind == "randint" and not all(isinstance(x, int) for x in what):
-        raise UserError(f"search.{key}: the ends of randint must be whole numbers")
+    if kind == "randint" and not all(fits(x, int) for x in what):
+        raise UserError(f"search.{key}: the ends of randint must be whole numbers of at most 64 bits")
+    if not all(abs(x) < FARTHEST for x in what) and kind != "randint":
+        raise UserError(f"search.{key}: {kind} is {what}: its ends must be numbers below {FARTHEST:g}")
     if not low < high or (kind == "loguniform" and low <= 0):
         above = " above 0" if kind == "loguniform" else ""
         raise UserError(f"search.{key}: {kind} is {what}: the lower end must lie{above} below the upper end")
@@ -408,6 +418,8 @@ def _dimension(key: str, content: Any) -> Dimension:
 def _listed(key: str, kind: Kind, what: Any) -> Dimension:
     if isinstance(what, dict) and what and all(isinstance(v, dict) for v in what.values()):
         bundles = {str(name): {str(k): v for k, v in settings.items()} for name, settings in what.items()}
+        if decided := [k for settings in bundles.values() for k in settings if k in _DECIDED]:
+            raise UserError(f"search.{key} has {decided[0]!r}, which the sweep decides")
         return Dimension(key, kind, tuple(what), bundles)
     if not isinstance(what, list) or not what:
         raise UserError(
@@ -478,7 +490,7 @@ def _whole(content: Mapping[str, Any], key: str, default: int, at_least: int = 1
 
 def _word(content: Mapping[str, Any], key: str, allowed: Sequence[Any], default: Any) -> Any:
     value = content.get(key, default)
-    if value not in allowed:
+    if not any(type(value) is type(word) and value == word for word in allowed):
         raise UserError(f"{key} is {value!r}: it must be one of {', '.join(map(str, allowed))}")
     return value
 

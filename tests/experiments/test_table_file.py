@@ -71,8 +71,10 @@ def test_seeds(tmp_path):
     assert table.first_seeds(None) == [0, 5]
     assert table.first_seeds(1) == [0]
     assert table.first_seeds(4) == [0, 5, 1, 2]
-    with pytest.raises(UserError, match="--seeds is 0"):
-        table.first_seeds(0)
+    for count in (0, 1001):
+        with pytest.raises(UserError, match=f"--seeds is {count}: it must be at least 1 and at most 1000"):
+            table.first_seeds(count)
+    assert len(table.first_seeds(1000)) == 1000
 
 
 def test_expanded_arguments(tmp_path):
@@ -111,13 +113,18 @@ def test_bad_choices(tmp_path, arguments, says):
     [
         ("title:", "tilte:", "has 'tilte', which no table file has"),
         ("table: tiny", "table:", "it has no 'table'"),
-        ("seeds: [0, 5]", "seeds: 3", "seeds must be a list of whole numbers"),
+        ("seeds: [0, 5]", "seeds: 3", "seeds must be a list of different whole numbers"),
         ("    method: FedAvg\n", "", "row 'FedAvg' names no method"),
         ("      by class: {method.mu: 0.5}", "      odd: {}", "row 'Prox' has settings at 'odd'"),
         ("  Prox:", "  FedAvg:", "line 20: 'FedAvg' is there twice"),
         ("  Prox:", "  fed avg:\n    method: FedAvg\n  Fed-avg:", "'Fed-avg' and 'fed avg' must differ"),
         ("  even:\n    data.partition: IID", "  even: 3", "'even' must map options to values, and is 3"),
         ("rows:", "rows: [", "is not valid YAML"),
+        ("[0, 5]", "[0, 0]", "seeds must be a list of different whole numbers"),
+        ("  net: lenet", "  seed: 3", "'base' has 'seed', which the table decides"),
+        ("    data.partition: IID", "    output: x", "'even' has 'output', which the table decides"),
+        ("    method: FedAvg\n", "    method: FedAvg\n    seed: 3\n", "'FedAvg' has 'seed', which the table"),
+        ("{method.mu: 0.5}", "{resume: runs/x}", "'Prox' has 'resume', which the table decides"),
     ],
 )
 def test_bad_files(tmp_path: Path, old: str, new: str, says: str) -> None:

@@ -179,7 +179,7 @@ def _check_said(case: Case, out: str, err: str) -> None:
         assert lines[1].startswith("Traceback"), err
         lines, text = lines[:1], lines[0]
     else:
-        assert "Traceback" not in out + err
+        assert "Traceback" not in out + err, f"a traceback: {err}"
         text = "\n".join(lines)
     if case.code == 2:
         assert len(lines) == 1, f"not one line: {err}"

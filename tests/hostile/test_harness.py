@@ -18,6 +18,11 @@ def refuse(text: str = "wrong") -> None:
     raise UserError(text)
 
 
+def say(arguments: list[str]) -> int:
+    print(f"rayfl: error: {arguments[0]}", file=sys.stderr)
+    return 2
+
+
 def write(folder: Path) -> None:
     (folder / "new").touch()
     refuse()
@@ -49,9 +54,11 @@ def remove(folder: Path) -> None:
     [
         (lambda folder: refuse(), None),
         (lambda folder: refuse("another"), "'wrong' is not in"),
-        (lambda folder: refuse("wrong\nand more"), "not one line"),
-        (lambda folder: refuse("wrong \x1b[2J"), "control characters"),
-        (lambda folder: refuse("wrong " * 1000), "characters"),
+        (["say", "wrong"], None),
+        (["say", "wrong\nand more"], "not one line"),
+        (["say", "wrong \x1b[2J"], "control characters"),
+        (["say", "wrong " * 1000], "characters"),
+        (["say", "wrong\nTraceback"], "a traceback"),
         (lambda folder: None, "code 0, not 2"),
         (write, "something was written"),
         (remove, "something was written, or is gone"),
@@ -59,15 +66,15 @@ def remove(folder: Path) -> None:
         (browse, "commands were run"),
         (leave, "commands were run"),
     ],
-    ids=lambda value: "" if isinstance(value, str) else getattr(value, "__name__", "fine"),
 )
 def test_what_a_case_must_not_do_is_seen(
-    do: Callable[[Path], None],
+    do: Callable[[Path], None] | list[str],
     fault: str | None,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
+    monkeypatch.setitem(harness.COMMANDS, "say", say)
     case = Case("made up", do, "wrong", files={"mine": "precious"})
     if fault is None:
         carry_out(case, tmp_path, monkeypatch, capsys)

@@ -69,6 +69,23 @@ def test_an_unknown_word_is_named(name, word):
         protocol(name)
 
 
+@pytest.mark.parametrize(
+    "name",
+    [
+        "dcpfl+best_val+last",
+        "last_5+last_10",
+        "pooled+weighted",
+        "unseen+after_training",
+        "personal+global",
+    ],
+)
+def test_words_that_contradict_each_other(name):
+    with pytest.raises(UserError, match=r"'\w+' and '\w+' contradict each other: leave one of them out"):
+        protocol(name)
+    assert protocol("pooled+pooled").average == "pooled"
+    assert protocol("last_5+patience_3").patience == 3
+
+
 def test_what_the_papers_mean_by_plus_minus():
     assert {name for name, p in PROTOCOLS.items() if p.spread == "evaluations"} == {"fedco2_cifar"}
 

@@ -1,0 +1,136 @@
+"""Arguments of classes that can be configured: their types, and whether values are of them."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import os
+from collections.abc import Mapping, Sequence
+from numbers import Integral, Real
+from types import NoneType, UnionType
+from typing import Any, Literal, Union, get_args, get_origin
+
+import numpy as np
+
+from rayfl.errors import UserError
+
+_NUMBERS: dict[Any, tuple[type, str]] = {
+    int: (Integral, "a whole number"),
+    float: (Real, "a number"),
+    bool: (bool, "True or False"),
+}
+
+
+def checked(cls: type, above: str) -> None:
+    """Let a class refuse arguments of other types before its constructor works with them.
+
+    Args:
+        cls: the class.
+        above: what configurations call its objects, such as ``method``.
+    """
+    init: Any = cls.__init__  # type: ignore[misc]
+    if init is object.__init__:  # it takes none
+        return
+
+    @functools.wraps(init)
+    def checking(self: Any, *given: Any, **named: Any) -> None:
+        try:
+            arguments = inspect.signature(init).bind(self, *given, **named).arguments
+        except TypeError:  # there is no such argument; the constructor says so better
+            arguments = {}
+        check_arguments(cls, arguments, above)
+        init(self, *given, **named)
+
+    cls.__init__ = checking  # type: ignore[misc]
+
+
+def check_arguments(cls: type, given: Mapping[str, Any], above: str) -> None:
+    """Refuse arguments of other types than those of a constructor.
+
+    Args:
+        cls: the class.
+        given: argument -> value.
+        above: what configurations call its objects, such as ``method``.
+
+    Raises:
+        UserError: a value is of another type.
+    """
+    for name, kind in arguments_of(cls).items():
+        if name in given:
+            check_type(f"{above}.{name}", given[name], kind)
+
+
+def check_type(name: str, value: Any, kind: Any) -> None:
+    """Refuse a value of another type.
+
+    Raises:
+        UserError: it is.
+    """
+    if not fits(value, kind):
+        raise UserError(f"{name} is {shown(value)}: it must be {expected(kind)}")
+
+
+def arguments_of(cls: type) -> dict[str, Any]:
+    """Return the arguments of a class and their types, as far as they can be told."""
+    try:
+        parameters = inspect.signature(cls, eval_str=True).parameters
+    except NameError:  # a name that only type checkers import
+        parameters = inspect.signature(cls).parameters
+    several = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)  # of the type each
+    return {name: Any if p.kind in several else p.annotation for name, p in parameters.items()}
+
+
+def fits(value: Any, kind: Any) -> bool:
+    """Say whether a value is of a type, with all that a list, tuple or mapping holds."""
+    if isinstance(value, np.generic):
+        value = value.item()
+    origin, inner = get_origin(kind), get_args(kind)
+    if origin in (Union, UnionType):
+        return any(fits(value, each) for each in inner)
+    if origin is Literal:
+        return any(type(value) is type(choice) and value == choice for choice in inner)
+    if kind is int and isinstance(value, int) and not -(2**63) <= value < 2**63:
+        return False  # what computes with it has 64 bits
+    if kind in _NUMBERS:
+        return isinstance(value, _NUMBERS[kind][0]) and (kind is bool or not isinstance(value, bool))
+    if kind is str:
+        return isinstance(value, str | os.PathLike)
+    if origin is tuple:
+        kinds = [inner[0]] * len(value) if isinstance(value, Sequence) and inner[1:] == (...,) else inner
+        return _is_list(value) and len(value) == len(kinds) and all(map(fits, value, kinds))
+    if isinstance(origin, type) and issubclass(origin, Mapping):
+        held = value.items() if isinstance(value, Mapping) else ()
+        return isinstance(value, Mapping) and all(fits(k, inner[0]) and fits(v, inner[1]) for k, v in held)
+    if isinstance(origin, type) and issubclass(origin, Sequence):
+        return _is_list(value) and all(fits(each, inner[0]) for each in value)
+    try:
+        return not isinstance(kind, type) or kind is inspect.Parameter.empty or isinstance(value, kind)
+    except TypeError:  # a type that instances cannot be told by
+        return True
+
+
+def _is_list(value: Any) -> bool:
+    return isinstance(value, list | tuple)
+
+
+def expected(kind: Any) -> str:
+    """Say what a value should be."""
+    origin, inner = get_origin(kind), get_args(kind)
+    if origin in (Union, UnionType):
+        return " or ".join(expected(each) for each in inner)
+    if origin is Literal:
+        return " or ".join(map(repr, inner))
+    if kind in _NUMBERS:
+        return _NUMBERS[kind][1]
+    if kind in (str, NoneType):
+        return "a text" if kind is str else "None"
+    return f"a {origin.__name__}" if origin else f"an object of class {kind.__name__}"
+
+
+def shown(value: Any) -> str:
+    """Return a value for a message, in one line that is not too long."""
+    try:
+        text = " ".join(repr(value).split())
+    except Exception:  # whose representation does not work
+        text = f"an object of class {type(value).__name__}"
+    return text if len(text) <= 80 else f"{text[:60]}...{text[-15:]}"

@@ -1,0 +1,140 @@
+"""YAML files of strangers: read with bounds, so that none can keep rayfl busy or break it."""
+
+from __future__ import annotations
+
+import stat
+from pathlib import Path
+from typing import Any, cast
+
+import yaml
+
+from rayfl.errors import UserError
+
+LARGEST = 1_000_000
+"""Bytes of a file, or characters of an option's value; files that come with rayfl have 20,000 at most."""
+DEEPEST = 50
+"""Mappings and lists within each other; a complete configuration has six."""
+MOST = 100_000
+"""Values of a file, those that aliases repeat included."""
+
+_FAST = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+
+
+class OutOfBounds(yaml.MarkedYAMLError):
+    """YAML that is too large, too deep or endless; ``problem`` says which."""
+
+
+class _Loader(yaml.SafeLoader):
+    """Refuses a name that is given twice, of which YAML would silently drop one; leaves dates texts."""
+
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
+        names = [key.value for key, _ in node.value if isinstance(key, yaml.ScalarNode)]
+        twice = {name for name in names if name != "<<" and names.count(name) > 1}
+        if twice:
+            raise yaml.constructor.ConstructorError(
+                problem=f"{twice.pop()!r} is there twice", problem_mark=node.start_mark
+            )
+        return super().construct_mapping(node, deep)
+
+
+# Options are texts, numbers, true, false, null, and lists and mappings of these.
+_PLAIN = ("null", "bool", "int", "float", "str", "seq", "map")
+_Loader.yaml_constructors = {
+    tag: make
+    for tag, make in yaml.SafeLoader.yaml_constructors.items()
+    if tag is None or tag.rpartition(":")[2] in _PLAIN
+}
+_Loader.yaml_implicit_resolvers = {
+    first: [(tag, pattern) for tag, pattern in known if not tag.endswith(":timestamp")]
+    for first, known in yaml.SafeLoader.yaml_implicit_resolvers.items()
+}
+
+
+def check_bounds(text: str) -> None:
+    """Refuse YAML that is too large, too deep, or endless by its aliases, without making anything of it.
+
+    Raises:
+        OutOfBounds: it is one of these.
+        yaml.YAMLError: it is no YAML.
+    """
+    if len(text) > LARGEST:
+        raise OutOfBounds(problem=f"it has more than {LARGEST:,} characters")
+    sizes: dict[str, int | None] = {}  # of what an anchor names; None while that is still open
+    open_ones: list[tuple[str | None, int]] = []
+    found = 0
+    for event in yaml.parse(text, Loader=_FAST):
+        if isinstance(event, yaml.AliasEvent):
+            size = sizes.get(str(event.anchor), 1)
+            if size is None:
+                raise _at(event, f"*{event.anchor} stands within what it names")
+            found += size
+        elif isinstance(event, yaml.CollectionStartEvent):
+            found += 1
+            open_ones.append((event.anchor, found))
+            sizes |= {event.anchor: None} if event.anchor else {}
+            if len(open_ones) > DEEPEST:
+                raise _at(event, f"lists and mappings are nested more than {DEEPEST} deep")
+        elif isinstance(event, yaml.CollectionEndEvent):
+            anchor, before = open_ones.pop()
+            sizes |= {anchor: found - before + 1} if anchor else {}
+        elif isinstance(event, yaml.ScalarEvent):
+            found += 1
+            sizes |= {event.anchor: 1} if event.anchor else {}
+        if found > MOST:
+            raise _at(event, f"it has more than {MOST:,} values")
+
+
+def _at(event: yaml.Event, problem: str) -> OutOfBounds:
+    return OutOfBounds(problem=problem, problem_mark=cast(Any, event.start_mark))
+
+
+def read_yaml(path: Path) -> Any:
+    """Read a YAML file.
+
+    Raises:
+        UserError: it cannot be read, or is no YAML within bounds.
+    """
+    try:
+        status = path.stat()
+        if not stat.S_ISREG(status.st_mode) and not stat.S_ISDIR(status.st_mode):  # which may never end
+            raise UserError(f"{path} cannot be read: it is not a regular file")
+        if status.st_size > LARGEST:
+            raise UserError(f"{path} cannot be read: it is larger than {LARGEST // 1_000_000} MB")
+        text = path.read_text(encoding="utf-8")
+    except OSError as error:
+        raise UserError(f"{path} cannot be read: {error.strerror}") from error
+    except UnicodeDecodeError as error:
+        raise UserError(f"{path} is not valid YAML: it is no text") from error
+    except ValueError as error:  # a character that no name of a file has
+        raise UserError(f"{str(path)!r} cannot be read: {error}") from error
+    try:
+        check_bounds(text)
+        return yaml.load(text, _Loader)
+    except (yaml.YAMLError, ValueError, LookupError) as error:  # the latter two: a value unlike its tag
+        where = f" in line {m.line + 1}" if (m := getattr(error, "problem_mark", None)) else ""
+        problem = getattr(error, "problem", None)
+        raise UserError(f"{path} is not valid YAML{where}{f': {problem}' if problem else ''}") from error
+
+
+def read_mapping(path: Path, what: str) -> dict[str, Any]:
+    """Read a YAML file that maps names to something.
+
+    Args:
+        path: the file.
+        what: what it should be, for the message.
+
+    Returns:
+        What is in the file; nothing if it is empty, or holds comments alone.
+
+    Raises:
+        UserError: it cannot be read, is no mapping, or has a name twice.
+    """
+    content = read_yaml(path)
+    if content is None:
+        return {}
+    if not isinstance(content, dict):
+        raise UserError(
+            f"{path} is not a {what}: it must map names to values, as in 'rounds: 3', and holds a "
+            f"{type(content).__name__}"
+        )
+    return content
