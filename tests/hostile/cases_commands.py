@@ -1,13 +1,366 @@
-"""Command lines: options, values and the ways to give them."""
+"""Command lines: options and values of ``rayfl.run``, reports and pictures, and code of the user's own."""
 
-from tests.hostile.harness import Case
+import os
+
+from tests.hostile.harness import CANARY, Case, put_run
 
 TINY = (
-    "run --engine Inline --data Synthetic --data.train 200 --data.test 60 --net lenet --tensorboard false "
-    "--output out"
+    "run --engine Inline --data Synthetic --data.train 200 --data.test 60 --net lenet --rounds 1 --output out"
 )
 
+# options behind those of a tiny run -> what is said
+LINES: dict[str, tuple[str, ...] | str] = {
+    "--rouns 3": "there is no option --rouns; did you mean --rounds?",
+    "--training.epoch 3": "did you mean --training.epochs?",
+    "---rounds 3": "there is no option ---rounds; did you mean --rounds?",
+    "--=3": "there is no option --=3",
+    "-x": "unrecognized arguments: -x",
+    "positional": "unrecognized arguments: positional",
+    "--rounds 3 4": "unrecognized arguments: 4",
+    "--rounds": "--rounds: expected one argument",
+    "--rounds=": "rounds",
+    "--rounds=3=4": "rounds is 3=4: it must be a whole number",
+    "--rounds 0": "rounds is 0: it must be at least 1",
+    "--rounds -1": "rounds is -1: it must be at least 1",
+    "--rounds 1e3": "rounds is 1000.0: it must be a whole number",
+    "--rounds 99999999999999999999": "rounds is 99999999999999999999: it must be a whole number",
+    f"--rounds {'9' * 5000}": "rounds",
+    "--clients 0": "clients is 0: it must be at least 1",
+    "--clients 99999999999999999999": "clients is 99999999999999999999: it must be a whole number",
+    "--clients 999999999999": "too few for 999999999999 clients",
+    "--participation 0": "participation is 0.0: it must be above 0",
+    "--participation 1.01": "participation is 1.01: it must be above 0 and at most 1",
+    "--participation nan": "participation is nan: it must be a finite number",
+    "--participation inf": "participation is inf: it must be a finite number",
+    "--seed 1e400": "seed is inf: it must be a whole number",
+    "--seed 99999999999999999999": "seed is 99999999999999999999: it must be a whole number",
+    "--seed null": "seed",
+    "--averaging median": "averaging is median: it must be 'samples' or 'uniform'",
+    "--eval_every -1": "eval_every is -1: it must be at least 0",
+    "--checkpoint_every -1": "checkpoint_every is -1: it must be at least 0",
+    "--checkpoint_every 0.5": "checkpoint_every is 0.5: it must be a whole number",
+    "--on_bad_update ignore": "on_bad_update is ignore: it must be 'stop' or 'drop'",
+    "--tensorboard perhaps": "tensorboard is perhaps: it must be true or false",
+    "--quiet": "--quiet: expected one argument",
+    "--unseen nowhere": "unseen='nowhere': the data have no such domain",
+    "--cell 3": "cell is '3': it must be a mapping",
+    "--row A": "--row and --column choose a cell of a table",
+    # training
+    "--training 3": "training",
+    "--training nowhere.yaml": "training is 'nowhere.yaml', which is no YAML file",
+    "--training.lr 0": "training.lr is 0.0: it must be a number above 0",
+    "--training.lr true": "training.lr is True: it must be a number",
+    "--training.lr 1e400": "training.lr is inf: it must be a number above 0",
+    "--training.lr [1]": "training.lr is [1]: it must be a number",
+    "--training.batch_size 0": "training.batch_size is 0: it must be at least 1",
+    "--training.batch_size 99999999999999999999": "training.batch_size is 99999999999999999999",
+    "--training.epochs 0": "training.epochs is 0: it must be at least 1",
+    "--training.lr_decay 2": "training.lr_decay is 2.0: it must be in (0, 1]",
+    "--training.momentum 1": "training.momentum is 1.0: it must be in [0, 1)",
+    "--training.weight_decay -1": "training.weight_decay is -1.0: it must be at least 0",
+    "--training.clip -1": "training.clip is -1.0: it must be at least 0",
+    "--training.precision float16": "training.precision is float16",
+    "--training.last_batch lose": "training.last_batch is lose",
+    # engine
+    "--engine Nosuch": "there is no engine 'Nosuch'",
+    "--engine rayfl.engine.Engine": "engine is not chosen",
+    "--engine rayfl.methods.FedAvg": "engine: Import path rayfl.methods.FedAvg does not correspond",
+    "--engine.actors 2": "engine Inline has no option 'actors'",
+    "--engine.threads 0": "engine.threads is 0",
+    "--engine.threads 1.5": "engine.threads is 1.5: it must be a whole number",
+    "--engine.stack 0": "engine.stack is 0: it must be at least 1",
+    "--engine.device tpu": "engine.device is tpu: it must be 'auto' or 'cpu' or 'cuda'",
+    "--engine.execution fast": "engine.execution is fast",
+    "--engine.memory_format nchw": "engine.memory_format is nchw",
+    "--engine.client_timeout 0": "engine.client_timeout is 0.0: it must be a number of seconds above 0",
+    "--engine.client_timeout 1e300": "engine.client_timeout is 1e+300: it must be a number of seconds",
+    "--engine.client_timeout nan": "engine.client_timeout is nan",
+    "--engine Ray --engine.actors 0": "engine.actors is 0: it must be auto or at least 1",
+    "--engine Ray --engine.actors many": "engine.actors is many: it must be a whole number or 'auto'",
+    "--engine Ray --engine.clients_per_actor 0": "engine.clients_per_actor is 0",
+    "--engine Ray --engine.gpus_per_actor 1.5": "engine.gpus_per_actor is 1.5",
+    "--engine Ray --engine.cpus_per_actor -1": "engine.cpus_per_actor is -1.0",
+    "--engine Ray --engine.recoveries -1": "engine.recoveries is -1",
+    # protocols
+    "--protocol=": "protocol '' is unknown",
+    "--protocol +": "protocol '+': '' is unknown",
+    "--protocol nosuch": "protocol 'nosuch' is unknown",
+    "--protocol dcpfl+best_val+last": "'best_val' and 'last' contradict each other: leave one of them out",
+    "--protocol last_5+last_10": "'last_5' and 'last_10' contradict each other",
+    "--protocol fdse+pooled+weighted": "'pooled' and 'weighted' contradict each other",
+    "--protocol unseen+after_training": "'unseen' and 'after_training' contradict each other",
+    "--protocol fdse+fedios": "protocol 'fdse+fedios': 'fedios' is unknown",
+    "--protocol last_-1": "protocol 'last_-1' is unknown",
+    "--protocol patience_0": "protocol 'patience_0' is unknown",
+    # data
+    "--data Nosuch": "there is no data 'Nosuch'",
+    "--data CIFAR10 --data.root nowhere": "CIFAR10",
+    "--data.shape 3": "data.shape",
+    "--data.shape [3,8]": "data.shape: Expected a tuple with 3 elements",
+    "--data.shape [0,0,0]": "Synthetic: shape must be at least 1",
+    "--data.shape [a,b,c]": "data.shape is a: it must be a whole number",
+    "--data.train -1": "Synthetic: train must be at least 1, not -1",
+    "--data.test 0": "Synthetic: test must be at least 1, not 0",
+    "--data.train 999999999999": "GB of memory",
+    "--data.classes 1": "Synthetic: classes must be at least 2, not 1",
+    "--data.noise nan": "data.noise is nan",
+    "--data.val_fraction 1": "Synthetic: val_fraction must be at least 0 and below 1, not 1.0",
+    "--data.val_fraction nan": "data.val_fraction is nan",
+    "--data.seed x": "data.seed is x: it must be a whole number",
+    "--data.partition Nosuch": "there is no data.partition 'Nosuch'",
+    "--data.partition rayfl.data.Synthetic": "data.partition: Import path",
+    "--data.partition Dirichlet --data.partition.alpha 0": "Dirichlet: alpha must be a number above 0",
+    "--data.partition Dirichlet --data.partition.alpha inf": "data.partition.alpha is inf",
+    "--data.partition Dirichlet --data.partition.min_samples 999": "needs at least 4995 training samples",
+    "--data.partition Pathological --data.partition.classes_per_client 0": "must be at least 1, not 0",
+    # methods and nets
+    "--method Nosuch": "there is no method 'Nosuch'",
+    "--method FedProx --method.mu nan": "method.mu is nan",
+    "--method FedProx --method.mu [1]": "method.mu is [1]: it must be a number",
+    "--method FedProx --method.nu 1": "method FedProx has no option 'nu'",
+    "--method .": "method",
+    "--method nosuch.Method": "method",
+    "--net nosuch": "there is no net 'nosuch'",
+    "--net .": "net",
+    "--net ..": "net",
+    "--net a.": "net",
+    "--net .a": "net",
+    "--net a..b": "net",
+    "--net=": "net is '': it must be a name",
+    "--net []": "net is []: it must be a name, or a list of at least one",
+    "--net [[lenet]]": "there is no net '[[lenet]]'",
+    "--net [1,2]": "there is no net '[1,2]'",
+    "--net null": "there is no net 'null'",
+    "--net lenet(": "options are written in parentheses",
+    "--net lenet(x=1)": "net 'lenet(x=1)' has no option 'x'",
+    "--net FDSE-AlexNet(G=x)": "option G is 'x': it must be a whole number",
+    "--net nosuch.module": "cannot import 'nosuch'",
+    "--net rayfl.nosuch": "has no 'nosuch'",
+    # what would run something
+    "--net os.system": "net",
+    "--net shutil.rmtree": "net",
+    "--method os.system": "method is 'os.system', which no configuration may name",
+    "--method subprocess.Popen": "method is 'subprocess.Popen', which no configuration may name",
+    "--data webbrowser.open": "data",
+    # places
+    "--output file": "file already exists and is a file",
+    "--output file/x": "file/x cannot be made",
+    "--output fifo": "fifo cannot be made",
+    "--output /dev/null/x": "/dev/null/x cannot be made",
+    "--output full": "full already exists and holds files",
+    "--output": "--output: expected one argument",
+    "--data.root \udcff": "--data.root: '\\udcff' is not valid UTF-8",
+    "--output \udcff\udcfe": "--output: '\\udcff\\udcfe' is not valid UTF-8",
+    "--net \udcff": "--net: '\\udcff' is not valid UTF-8",
+}
+
+# a whole command line -> what is said
+COMMANDS: dict[str, tuple[str, ...] | str] = {
+    "run --resume": "--resume: expected one argument",
+    "run --resume nowhere": "nowhere cannot be resumed: it is not a run folder",
+    "run --resume file": "file cannot be resumed: it is not a run folder",
+    "run --resume fifo": "fifo cannot be resumed: it is not a run folder",
+    "run --resume /dev/zero": "/dev/zero cannot be resumed: it is not a run folder",
+    "run --resume full": "full cannot be resumed: it is not a run folder",
+    "run --resume nowhere --seed 3": "remove --seed",
+    "run --resume nowhere --rounds x": "rounds is x: it must be a whole number",
+    "run --method.help Nosuch": "there is no method 'Nosuch'",
+    "run --data.help Nosuch": "there is no data 'Nosuch'",
+    "run --nosuch.help x": "there is no option --nosuch.help",
+    "report": "RUN must be given",
+    "report nowhere": "nowhere is not a run folder",
+    "report file": "file is not a run folder",
+    "report fifo": "fifo is not a run folder",
+    "report /dev/zero": "/dev/zero is not a run folder",
+    "report \udcff": "is not a run folder",
+    "report nowhere --foo": "there is no option --foo",
+    "report nowhere --view": "--view: expected one argument",
+    "report nowhere --against fedco2": "--against: expected 2 arguments",
+    "report nowhere --against ../.. x": "--against ../..: there is no such paper",
+    "report nowhere --against fedco2 t99": "--against fedco2 t99: fedco2 has t1",
+    "report run --view nosuch": "--view nosuch: no run has this view; there are ",
+    "report run --by nosuch": "--by nosuch: no run has this key",
+    "report run --plot-dir file": "file",
+    "figure": "kind",
+    "figure nosuch": "invalid choice: 'nosuch'",
+    "figure rounds": "RUN and --save must be given",
+    "figure rounds run": "--save must be given",
+    "figure rounds run --save picture": "--save picture: its name must end in .png, .pdf or .svg",
+    "figure rounds run --save picture.xyz": "--save picture.xyz: its name must end in .png, .pdf or .svg",
+    "figure rounds run --save .png": "--save .png: its name must end in .png, .pdf or .svg",
+    "figure rounds run --save .": "--save .: its name must end in .png, .pdf or .svg",
+    "figure clients run --save picture.pgf": "--save picture.pgf: its name must end in",
+    "figure bars run --save PICTURE.EPS": "--save PICTURE.EPS: its name must end in",
+    "figure rounds run --save file/x.png": "file/x.png cannot be written",
+    "figure rounds nowhere --save x.png": "nowhere is not a run folder and holds none",
+    "figure rounds fifo --save x.png": "fifo is not a run folder and holds none",
+    "figure rounds run --save x.png --target x": "target is x: it must be a number",
+    "figure rounds run --save x.png --quantity speed": "--quantity is speed: it must be accuracy or loss",
+    "figure rounds run --save x.png --panels nosuch": "nosuch",
+    "figure bars run --save x.png --views nosuch": "no run has the view nosuch",
+    "figure sweep run --save x.png": "--over must be given",
+    "figure sweep run --save x.png --over nosuch": "run has no key nosuch",
+    "figure labels run --save x.png --by clients": "there is no option --by",
+}
+
+NUL = [
+    (["run", "--resume", "a\0b"], "a\\x00b cannot be resumed"),
+    ([*TINY.split(), "--output", "a\0b"], "output is 'a\\x00b': it must be text in UTF-8 without"),
+    ([*TINY.split(), "--data", "CIFAR10", "--data.root", "a\0b"], "data.root is 'a\\x00b': it must be text"),
+    (["table", "a\0b"], "'a\\x00b' cannot be read"),
+    (["tune", "a\0b"], "'a\\x00b' cannot be read"),
+    (["tune", "--resume", "a\0b"], "a\\x00b cannot be resumed"),
+    (["report", "a\0b"], "a\\x00b is not a run folder"),
+    (["figure", "rounds", "a\0b", "--save", "x.png"], "a\\x00b is not a run folder"),
+    (["figure", "rounds", "run", "--save", "a\0b.png"], "run is not a run folder"),
+]
+
+OWN = """\
+import os
+from rayfl.data import IID, Synthetic
+from rayfl.methods import FedAvg
+from rayfl.nets.convolutional import lenet
+
+def raises(shape, classes):
+    raise RuntimeError("no such \\x1b[2J luck\\nsecond line")
+def key(shape, classes):
+    return {}["x"]
+def kind(shape, classes):
+    return 1 + "a"
+def value(shape, classes):
+    raise ValueError("bad")
+def leaves(shape, classes):
+    raise SystemExit(3)
+def nothing(shape, classes):
+    return None
+def takes_none():
+    return None
+def two(shape, classes):
+    return lenet(shape, classes + 1)
+def forward(shape, classes):
+    net = lenet(shape, classes)
+    net.forward = lambda x: {}["x"]
+    return net
+number = 3
+
+class Load(Synthetic):
+    def load(self):
+        raise RuntimeError("bad load")
+class Missing(Synthetic):
+    def load(self):
+        return open("nowhere.bin")
+class Nothing(Synthetic):
+    def load(self):
+        return None
+class Made(Synthetic):
+    def __init__(self, x: int = 1):
+        raise RuntimeError("bad start")
+class Divided(IID):
+    def assign(self, pool, clients, rng):
+        return {}[3]
+class Bound(FedAvg):
+    def bind(self, net, population, seed):
+        raise RuntimeError("bad bind")
+class Typed(FedAvg):
+    def __init__(self, factor: float = 0.5) -> None:
+        self.factor = 1 + factor
+class Forgets(FedAvg):
+    def __init__(self, factor: float = 0.5) -> None:
+        pass
+"""
+
+# options -> what is said of code of the user's own that raises; its traceback follows
+RAISING: dict[str, tuple[str, ...]] = {
+    "--net own.raises": ("raises (", "own.py:7", "RuntimeError: no such \\x1b[2J luck second line"),
+    "--net own.key": ("key (", "own.py:9", "KeyError: 'x'"),
+    "--net own.kind": ("own.kind", "unsupported operand"),
+    "--net own.value": ("value (", "own.py:13", "ValueError: bad"),
+    "--net own.leaves": ("leaves (", "own.py:15", "SystemExit: 3"),
+    "--net own.forward": ("own.py:24", "KeyError: 'x'"),
+    "--net [lenet,own.raises] --method Local": ("raises (", "own.py:7"),
+    "--net broken.net": ("broken.py:1", "SyntaxError"),
+    "--net bad.net": ("bad.py:1", "ValueError: at import"),
+    "--net needs.net": ("needs.net", "nosuchmodule"),
+    "--data own.Load": ("Load.load (", "own.py:30", "RuntimeError: bad load"),
+    "--data own.Missing": ("Missing.load (", "own.py:33", "nowhere.bin"),
+    "--data own.Made": ("Made.__init__ (", "own.py:39", "RuntimeError: bad start"),
+    "--data.partition own.Divided": ("Divided.assign (", "own.py:42", "KeyError: 3"),
+    "--method own.Bound": ("Bound.bind (", "own.py:45", "RuntimeError: bad bind"),
+    "--method broken.Method": ("broken.py:1", "SyntaxError"),
+    "--method bad.Method": ("bad.py:1", "ValueError: at import"),
+}
+
+# options -> what is said of code of the user's own that does not fit
+UNFIT: dict[str, tuple[str, ...] | str] = {
+    "--net own.nothing": "net 'own.nothing': it returns a NoneType",
+    "--net own.takes_none": "net 'own.takes_none': calling takes_none(shape, classes) failed",
+    "--net own.two": "net 'own.two': for 2 images it returns (2, 11), not 2 x 10 scores",
+    "--net own.number": "net",
+    "--net own.nosuch": "has no 'nosuch'",
+    "--net own.os": "net",
+    "--net own.nothing(x=1)": "has no option 'x'",
+    "--data own.Nothing": "Nothing.load returns None: it must return a rayfl.data.Pool",
+    "--method own.Typed --method.factor x": "method.factor is x: it must be a number",
+    "--method own.Forgets": "Forgets does not keep its argument 'factor'",
+    "--method own.Nosuch": "method",
+    "--method own.Load": "method: Import path own.Load does not correspond to a subclass of Method",
+    "--data own.Bound": "data: Import path own.Bound does not correspond to a subclass of Data",
+}
+
+FILES = {
+    "own.py": OWN,
+    "broken.py": "def net(:\n",
+    "bad.py": 'raise ValueError("at import")\n',
+    "needs.py": "import nosuchmodule\n",
+}
+
+PLACES = {"file": "", "full/file": ""}
+
 CASES = [
-    Case("rounds below one", f"{TINY} --rounds 0", "rounds is 0: it must be at least 1"),
-    Case("an unknown option", f"{TINY} --rouns 3", "did you mean --rounds?"),
+    *(
+        Case(
+            line if len(line) < 100 else f"{line[:40]}...",
+            [*TINY.split(), *line.split()],
+            says,
+            files=PLACES,
+            prepare=lambda folder: os.mkfifo(folder / "fifo"),
+        )
+        for line, says in LINES.items()
+    ),
+    *(
+        Case(
+            line,
+            line,
+            says,
+            files=PLACES,
+            prepare=lambda folder: (os.mkfifo(folder / "fifo"), put_run(folder)),
+        )
+        for line, says in COMMANDS.items()
+    ),
+    *(Case(f"NUL: {words}", words, says) for words, says in NUL),
+    *(
+        Case(f"own: {line}", f"{TINY} {line}", says, files=FILES, traceback=True)
+        for line, says in RAISING.items()
+    ),
+    *(Case(f"own: {line}", f"{TINY} {line}", says, files=FILES) for line, says in UNFIT.items()),
+    Case(
+        "a value without end",
+        ["run", "--net", "&a [*a]"],
+        "--net: its value cannot be used: *a stands within what it names",
+    ),
+    Case(
+        "a value 500 deep",
+        ["run", f"--net={'[' * 500}{']' * 500}"],
+        "--net: its value cannot be used: lists and mappings are nested more than 50 deep",
+    ),
+    Case(
+        "a value of 2 MB", ["run", "--net", "x" * 2_000_000], "--net: its value cannot be used: it has more"
+    ),
+    Case("a value with a command", [*TINY.split(), "--net", f"$(touch {CANARY})"], "net '$(touch CANARY)'"),
+    Case(
+        "a value with a tag",
+        ["run", "--training", f"!!python/object/apply:os.system ['touch {CANARY}']"],
+        "training",
+    ),
+    Case("control characters", [*TINY.split(), "--net", "\x1b[2J\x07\nnet"], "there is no net '\\x1b[2J"),
 ]
