@@ -396,6 +396,7 @@ class RaySession(Session):
 
     def restore(self, folder: Path, manifest: Manifest | None) -> None:
         """Take up a state; see ``Session.restore``."""
+        self._folder = folder.parent
         if self._server is None:
             self._start(shrink=True)
         super().restore(folder, manifest)
@@ -422,7 +423,7 @@ class RaySession(Session):
             often = f", {self._losses} times since the last checkpoint" if self._losses > 1 else ""
             raise UserError(
                 f"{lost}{often}. The run stops with its last checkpoint intact: free memory or use fewer "
-                "actors, and go on with --resume"
+                f"actors, and go on with --resume {self._folder}"
             ) from lost
 
     def _welcome(self) -> None:

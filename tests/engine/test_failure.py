@@ -202,6 +202,7 @@ def test_a_process_that_dies_again_and_again_ends_the_run(
     ) as end:
         small(tmp_path / "run", method=method, engine=engine, rounds=ROUNDS).run()
     assert "\n" not in str(end.value)
+    assert str(end.value).endswith(f"go on with --resume {tmp_path / 'run'}")
     assert (tmp_path / "run" / "engine.jsonl").read_text().count('"lost"') == 1  # the one that was survived
     federation = resumed(tmp_path / "run")
     federation.method = Ditto()

@@ -66,7 +66,7 @@ class Run:
         while True:
             left = [f"process {p.pid}" for p in family if lives(p)]
             left += [f"shared memory {path}" for path in shared if path.exists()]
-            left += [f"temporary file {path}" for path in (self.home / "tmp").rglob("*")]
+            left += [f"temporary file {path}" for path in (self.home / "tmp").iterdir()]
             if not left or time.monotonic() > end:
                 return left
             threading.Event().wait(0.05)
