@@ -175,6 +175,7 @@ class RaySession(Session):
         self._engine = engine
         self._cluster = cluster
         self._losses = 0  # since the last checkpoint
+        self._resume = "--resume"  # a run that has not begun has no folder yet
         self._rate = 1.0  # seconds per training sample, over all clients
         self._speed: dict[int, float] = {}  # client -> seconds per training sample, measured
         self._one_download = plan.method.one_download
@@ -396,7 +397,7 @@ class RaySession(Session):
 
     def restore(self, folder: Path, manifest: Manifest | None) -> None:
         """Take up a state; see ``Session.restore``."""
-        self._folder = folder.parent
+        self._resume = f"--resume {folder.parent}"
         if self._server is None:
             self._start(shrink=True)
         super().restore(folder, manifest)
@@ -423,7 +424,7 @@ class RaySession(Session):
             often = f", {self._losses} times since the last checkpoint" if self._losses > 1 else ""
             raise UserError(
                 f"{lost}{often}. The run stops with its last checkpoint intact: free memory or use fewer "
-                f"actors, and go on with --resume {self._folder}"
+                f"actors, and go on with {self._resume}"
             ) from lost
 
     def _welcome(self) -> None:
