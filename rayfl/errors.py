@@ -4,14 +4,13 @@ import errno
 import logging
 import os
 import signal
-import sys
 import sysconfig
 import traceback
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from rayfl.shown import complain, one_line, printable, told
+from rayfl.shown import complain, one_line, told
 from rayfl.streams import lasting_output
 
 LONGEST = 1500
@@ -75,7 +74,7 @@ def _code(command: Callable[[], int | None]) -> int:
 def _refused(text: str, cause: BaseException | None = None) -> int:
     complain(f"rayfl: error: {in_one_line(text)}")
     if cause is not None:
-        print(printable("".join(traceback.format_exception(cause))), file=sys.stderr)
+        complain("".join(traceback.format_exception(cause)).rstrip())
     return 2
 
 

@@ -10,6 +10,8 @@ import sys
 from collections.abc import Callable, Iterator
 from typing import Any, TextIO
 
+from rayfl.shown import complain
+
 
 class Outlet(io.RawIOBase):
     """A file to write to, which swallows everything once it cannot be written to any more.
@@ -73,7 +75,7 @@ def lasting_output() -> Iterator[Callable[[], OSError | None]]:
 
 def _tell(error: OSError) -> None:
     if not isinstance(error, BrokenPipeError):  # whose reader has seen enough, as in `| head -1`
-        print(f"warning: standard output cannot be written: {error.strerror}", file=sys.stderr)
+        complain(f"warning: standard output cannot be written: {error.strerror}")
 
 
 def _lasting(stream: TextIO | None, told: Callable[[OSError], None] = lambda error: None) -> TextIO:

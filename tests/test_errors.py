@@ -12,7 +12,7 @@ from unittest.mock import Mock
 import numpy as np
 import pytest
 
-from rayfl.errors import LONGEST, UserError, exit_code, one_line
+from rayfl.errors import LONGEST, UserError, exit_code, in_one_line
 from rayfl.run import main
 
 
@@ -34,7 +34,7 @@ def raising(error: BaseException) -> Callable[[], None]:
         (MemoryError("9 GB"), "not enough memory (9 GB): use less data, smaller images or fewer clients"),
     ],
 )
-def test_what_a_user_can_put_right_is_one_line(
+def test_what_a_user_can_put_right_is_in_one_line(
     capsys: pytest.CaptureFixture[str], error: Exception, says: str
 ) -> None:
     assert exit_code(raising(error)) == 2
@@ -74,16 +74,16 @@ def test_what_code_of_the_users_own_raises_is_told_with_its_traceback(
     place = tmp_path / "users_net.py"
     assert line == f"rayfl: error: net ({place}:3) raised IndexError: tuple index out of range"
     assert title == "Traceback (most recent call last):"
-    assert trace[-1] == "IndexError: tuple index out of range"
+    assert trace[-1] == "  IndexError: tuple index out of range"
     assert any("return shape[7]" in text for text in trace)
     assert main([*tiny, "users_net.other"]) == 2
     assert capsys.readouterr().err == "rayfl: error: use another\n"
 
 
 def test_a_message_is_one_line_of_a_bounded_length() -> None:
-    assert one_line("a\n  b\x1b[2J\udcff ± c") == "a b\\x1b[2J\\udcff ± c"
-    assert one_line("x" * LONGEST) == "x" * LONGEST
-    assert len(one_line("x" * 10_000)) == LONGEST
+    assert in_one_line("a\n  b\x1b[2J\udcff ± c") == "a b\\x1b[2J\\udcff ± c"
+    assert in_one_line("x" * LONGEST) == "x" * LONGEST
+    assert len(in_one_line("x" * 10_000)) == LONGEST
 
 
 def test_warnings_of_the_loggers_look_like_the_others(capsys: pytest.CaptureFixture[str]) -> None:
