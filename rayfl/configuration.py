@@ -20,7 +20,9 @@ from rayfl.errors import UserError, own_fault
 from rayfl.experiments import expand
 from rayfl.federation import Federation
 from rayfl.imports import guard_parsers, refusal
+from rayfl.reading import refuse_links
 from rayfl.record.description import RESUMABLE
+from rayfl.record.result import read_config
 from rayfl.yaml_file import OutOfBounds, check_bounds, read_mapping
 
 
@@ -215,6 +217,8 @@ def resumed(folder: str | Path, arguments: list[str] | None = None) -> Federatio
     path = Path(folder) / "config.yaml"
     if not path.is_file():
         raise UserError(f"{folder} cannot be resumed: it is not a run folder (it has no config.yaml)")
+    refuse_links(path.parent)
+    read_config(path.parent)  # refuses what the parser would stumble over
     made = parser()
     try:
         config = _parse(made, ["--config", str(path), *(arguments or [])])

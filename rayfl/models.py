@@ -62,7 +62,7 @@ class Models:
         # Binding a method ties it to one net, so host and server have one each.
         self._host = Host(replace(plan, method=deepcopy(plan.method)), data)
         for name in manifest.clients.values():
-            self._host.put(checkpoints.read(name))
+            self._host.restore(checkpoints.read(name))
         self._server = Server(plan, data)
         self._server.restore(checkpoints.read(manifest.server))
         self.views = tuple(self._host.method.views)

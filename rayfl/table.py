@@ -244,7 +244,7 @@ def _check_same(folder: Path, federation: Federation, seed: int) -> None:
                 f"{folder} holds a run with other settings ({key}: {old} there, {new} asked for): choose "
                 "another --output, or move it away"
             )
-    if federation.rounds < there["rounds"]:
+    if federation.rounds < there.get("rounds", 0):
         raise UserError(
             f"{folder} holds a run of {there['rounds']} rounds, more than the {federation.rounds} asked for: "
             "choose another --output, or ask for as many rounds"

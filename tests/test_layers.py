@@ -15,8 +15,8 @@ FILES = sorted(ROOT.rglob("*.py"))
 # A layer may import from itself and from the layers below it; each name is a folder or a file of the package.
 LAYERS = [
     {
-        *("arguments", "errors", "imports", "memory", "pictures", "randomness", "shown", "signals"),
-        *("streams", "terminal", "yaml_file"),
+        *("arguments", "errors", "imports", "memory", "pictures", "randomness", "reading", "shown"),
+        *("signals", "streams", "terminal", "yaml_file"),
     },
     {"nets"},
     {"data"},

@@ -23,6 +23,7 @@ import PIL
 from rayfl.data.files import unreadable
 from rayfl.errors import UserError
 from rayfl.memory import check_memory
+from rayfl.reading import open_file
 
 log = logging.getLogger(__name__)
 
@@ -103,8 +104,8 @@ def content(paths: Iterable[Path]) -> str:
     for path in paths:
         try:
             for file in sorted(filter(Path.is_file, path.iterdir())) if path.is_dir() else [path]:
-                with file.open("rb") as opened:
-                    total.update(file.name.encode() + hashlib.file_digest(opened, "sha256").digest())
+                with open_file(file) as opened:
+                    total.update(os.fsencode(file.name) + hashlib.file_digest(opened, "sha256").digest())
         except OSError as error:
             raise unreadable(Path(error.filename or path), error) from error
     return total.hexdigest()

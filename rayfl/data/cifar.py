@@ -149,7 +149,9 @@ class _Cifar(Published):
         batch = {"images": rows.reshape(-1, 3, 32, 32)}
         for field, key, names_key in (("labels", *self._labels), *self._others):
             labels = content.get(key)
-            if not isinstance(labels, list) or not all(isinstance(label, int) for label in labels):
+            if not isinstance(labels, list) or not all(
+                isinstance(label, int) and abs(label) < 2**63 for label in labels
+            ):
                 raise UserError(f'{path} has no entry "{key}" with a list of whole numbers: {REPLACE}')
             batch[field] = np.array(labels, np.int64)
             names = _names(path.parent / self._meta[0], meta, names_key)

@@ -322,7 +322,7 @@ def _mat(path: Path, ten_is_zero: bool = False) -> Read:
     images, labels = content.get("X"), content.get("y")
     if not isinstance(images, np.ndarray) or images.ndim != 4 or labels is None:
         raise UserError(f"{path} has no images X and labels y: {REPLACE}")
-    if ten_is_zero:
+    if ten_is_zero and np.issubdtype(np.asarray(labels).dtype, np.number):
         labels = np.where(labels == 10, 0, labels)
     return _checked(path, images.transpose(3, 0, 1, 2), labels)
 

@@ -14,6 +14,7 @@ from PIL import Image
 from rayfl.data.base import Data
 from rayfl.data.partition import Partition
 from rayfl.errors import UserError
+from rayfl.reading import open_file, read_file
 
 REPLACE = "replace it by a fresh copy (delete it and use download=True, or copy it again)"
 MAX_SIDE = 1024  # pixels
@@ -53,7 +54,7 @@ def read_bytes(path: Path) -> bytes:
         UserError: if it cannot be read.
     """
     try:
-        return path.read_bytes()
+        return read_file(path)
     except OSError as error:
         raise unreadable(path, error) from None
 
@@ -79,7 +80,7 @@ def check_sum(path: Path, published: str, kind: Literal["md5", "sha256"] = "md5"
         UserError: if its checksum differs, or it cannot be read.
     """
     try:
-        with path.open("rb") as file:
+        with open_file(path) as file:
             found = hashlib.file_digest(file, lambda: hashlib.new(kind, usedforsecurity=False)).hexdigest()
     except OSError as error:
         raise unreadable(path, error) from None
@@ -153,6 +154,8 @@ def images_and_labels(path: Path, images: np.ndarray, labels: np.ndarray, classe
     """
     if len(images) != len(labels):
         raise UserError(f"{path} has {len(images)} images but {len(labels)} labels: {REPLACE}")
+    if len(images) and not images.size:
+        raise UserError(f"{path} has images without pixels: {REPLACE}")
     if len(labels) and not (labels.min() >= 0 and labels.max() < classes):
         raise UserError(
             f"{path} has labels from {labels.min()} to {labels.max()}, not 0 to {classes - 1}: {REPLACE}"

@@ -235,6 +235,7 @@ class DomainFolders(Data):
                         f'{type(self).__name__}: class "{name}" of domain {domain} has no images: {folder} '
                         "holds none"
                     )
+                _check_text(folder, found)
                 files += [f"{folder.relative_to(root).as_posix()}/{file}" for file in found]
                 labels += [label] * len(found)
                 numbers += [list(domains).index(domain)] * len(found)
@@ -418,7 +419,18 @@ def subfolder(parent: Path, name: str) -> Path | None:
 
 
 def _folders(parent: Path) -> list[str]:
-    return sorted(p.name for p in parent.iterdir() if p.is_dir() and not p.name.startswith("."))
+    names = sorted(p.name for p in parent.iterdir() if p.is_dir() and not p.name.startswith("."))
+    _check_text(parent, names)
+    return names
+
+
+def _check_text(parent: Path, names: Sequence[str]) -> None:
+    """Refuse names that are no text: they could neither be shown nor recorded."""
+    for name in names:
+        try:
+            name.encode()
+        except UnicodeEncodeError:
+            raise UserError(f"{parent} holds {name!a}, whose name is no text in UTF-8: rename it") from None
 
 
 def in_chunks(read: Callable[[Path], np.ndarray], files: Sequence[Path]) -> Iterator[np.ndarray]:

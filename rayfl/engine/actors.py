@@ -106,7 +106,7 @@ class ClientActor:
         restored: dict[int, State] = {}
         for name in names:
             restored |= checkpoints.read(name)
-        self.host.put(restored)
+        self.host.restore(restored)
         return list(restored)
 
 

@@ -20,6 +20,7 @@ from rayfl.engine.host import Block, Plan, Report, Scores
 from rayfl.errors import UserError
 from rayfl.methods import Cohort
 from rayfl.record.checkpoint import CLIENTS_PER_FILE, Checkpoints, Manifest
+from rayfl.record.checks import PARTS, check_scores
 
 LOOP_BLOCKS = 32
 """A small cohort in loop execution is cut into so many blocks at most: enough to balance 32 processes."""
@@ -292,6 +293,7 @@ class Session(ABC):
         self._changed = set()
         self._files = dict(manifest.clients) if manifest else {}
         if manifest:
+            _check_progress(folder, manifest, self.data)
             self._restore(folder, manifest)
 
     def clear(self, lost: Lost) -> None:
@@ -314,6 +316,17 @@ class Session(ABC):
 def clients_of(number: int) -> range:
     """Return the client numbers whose state is kept in a client file."""
     return range(number * CLIENTS_PER_FILE, (number + 1) * CLIENTS_PER_FILE)
+
+
+def _check_progress(folder: Path, manifest: Manifest, data: FederatedData) -> None:
+    """Refuse a checkpoint whose scores are not those of the clients."""
+    try:
+        check_scores(manifest.progress.get("after_training", {}), {part: data.counts(part) for part in PARTS})
+    except ValueError as error:
+        raise UserError(
+            f"the checkpoint after {manifest.round} rounds in {folder} is damaged (its scores: {error}): "
+            "restore it from a copy, or start the run anew with another --output"
+        ) from error
 
 
 def _bad_update_text(round: int, bad: dict[int, str]) -> str:

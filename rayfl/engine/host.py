@@ -32,7 +32,7 @@ from rayfl.training.local import run_loop, run_stacked
 from rayfl.training.net import Net
 from rayfl.training.reduce import Fold, Folded, Mean, Reduction, finish
 from rayfl.training.settings import Training
-from rayfl.training.state import State, as_tensor, is_finite
+from rayfl.training.state import State, as_tensor, is_finite, mismatch
 
 Block = tuple[int, ...]
 """Client numbers, ascending, that are always trained by one process and folded in this order."""
@@ -435,6 +435,46 @@ class Host:
     def put(self, rows: dict[int, State]) -> None:
         """Host clients with the given state."""
         self.states.update(rows)
+
+    def restore(self, rows: dict[int, State]) -> None:
+        """Host clients with their state from a checkpoint.
+
+        Raises:
+            UserError: it is of another method or another net, or there are no such clients.
+        """
+        wanted: dict[int, State] = {}
+        for i, row in rows.items():
+            if not 0 <= i < self.data.seen:
+                raise UserError(
+                    f"the checkpoint has a state of client {i}, and clients are numbered from 0 to "
+                    f"{self.data.seen - 1}: restore the run's own checkpoints from a copy"
+                )
+            kind = i % len(self._nets)
+            if kind not in wanted:
+                wanted[kind] = self.method.init_client(self.client(i, 0))
+            check_fits(wanted[kind], row)
+        self.put(rows)
+
+
+def check_fits(state: State, read: State) -> None:
+    """Refuse a state that was read where it cannot take the place of one that a method begins with.
+
+    Raises:
+        UserError: it is of another method or another net.
+    """
+    for key, mine in state.items():
+        if key not in read or mismatch(mine, read[key]):
+            raise UserError(
+                f"the checkpoint does not fit method and net ({key!r} differs): config.yaml has been "
+                "changed since it was written; restore it, or start anew with another --output"
+            )
+        if all(map(is_finite, pytree.tree_leaves(mine))) and not all(
+            map(is_finite, pytree.tree_leaves(read[key]))
+        ):
+            raise UserError(
+                f"the checkpoint has values that are not finite ({key!r}): restore the run's own checkpoints "
+                "from a copy, or start anew with another --output"
+            )
 
 
 def bind(method: Method, plan: Plan, data: FederatedData) -> list[Net]:

@@ -86,7 +86,7 @@ class InlineSession(Session):
         checkpoints = Checkpoints(folder)
         self._server.restore(checkpoints.read(manifest.server))
         for name in manifest.clients.values():
-            self._host.put(checkpoints.read(name))
+            self._host.restore(checkpoints.read(name))
 
     def close(self) -> None:
         """Give the process its torch threads back."""

@@ -9,10 +9,9 @@ import torch
 from torch.utils import _pytree as pytree
 
 from rayfl.data import FederatedData
-from rayfl.engine.host import Plan, bind, exits_as_errors
+from rayfl.engine.host import Plan, bind, check_fits, exits_as_errors
 from rayfl.errors import UserError
 from rayfl.methods import Cohort
-from rayfl.training.params import Params
 from rayfl.training.reduce import Folded, finish
 from rayfl.training.state import State, is_finite
 
@@ -48,12 +47,7 @@ class Server:
         Raises:
             UserError: it is of another method or another net.
         """
-        for key, mine in self.state.items():
-            if key not in state or _shapes(mine) != _shapes(state[key]):
-                raise UserError(
-                    f"the checkpoint does not fit method and net ({key!r} differs): config.yaml has been "
-                    "changed since it was written; restore it, or start anew with another --output"
-                )
+        check_fits(self.state, state)
         self.state = state
 
     @exits_as_errors()
@@ -85,8 +79,3 @@ def _not_finite(state: State, known: Any) -> str | None:
         for path, leaf in pytree.tree_flatten_with_path(state)[0]
         if id(leaf) not in seen and not is_finite(leaf)
     )
-
-
-def _shapes(entry: Any) -> dict[str, torch.Size] | None:
-    """Return the shapes of a net's weights; other entries may grow in the course of a run."""
-    return {name: t.shape for name, t in entry.tensors.items()} if isinstance(entry, Params) else None

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
-import json
 import os
 import shutil
 import signal
@@ -22,8 +21,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, Any
 
+from rayfl.errors import UserError
 from rayfl.experiments.table_file import Settings, options
 from rayfl.memory import available_memory
+from rayfl.reading import parse_json, read_file, read_json
+from rayfl.record.checks import check_summary
 from rayfl.record.description import RESUMABLE
 from rayfl.record.history import CONFIG, ENGINE, SUMMARY
 from rayfl.signals import answered
@@ -62,22 +64,29 @@ class Job:
     @property
     def finished(self) -> bool:
         """Whether all rounds are done and summed up."""
+        path = self.folder / SUMMARY
         try:
-            summary = json.loads((self.folder / SUMMARY).read_text())
-        except (OSError, ValueError):
+            summary = read_json(path)
+            check_summary(summary)
+        except (FileNotFoundError, NotADirectoryError):
             return False
+        except (OSError, ValueError) as error:
+            raise UserError(
+                f"{path} is damaged ({error}): remove it, and the run goes on from its checkpoint"
+            ) from error
         return bool(summary["completed"] >= self.rounds or summary.get("early"))
 
     def seconds(self) -> list[float]:
         """Return the duration of every round that is recorded."""
         try:
-            lines = (self.folder / ENGINE).read_text().splitlines()
+            lines = read_file(self.folder / ENGINE).splitlines()
         except OSError:
             return []
         found: dict[int, float] = {}
         for line in lines:
-            with contextlib.suppress(ValueError, KeyError, TypeError):  # torn, or a line about something else
-                entry = json.loads(line)
+            # torn, or a line about something else
+            with contextlib.suppress(ValueError, KeyError, TypeError, OverflowError):
+                entry = parse_json(line)
                 found[entry["round"]] = float(entry["seconds"])
         return list(found.values())
 

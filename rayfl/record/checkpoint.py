@@ -27,6 +27,7 @@ import safetensors
 import safetensors.torch
 
 from rayfl.errors import UserError
+from rayfl.reading import parse_json, read_file, refuse_links
 from rayfl.training.state import State, put_together, take_apart
 
 CLIENTS_PER_FILE = 16
@@ -129,7 +130,7 @@ class Checkpoints:
             what = (
                 "the data, or their division among the clients, are others"
                 if key == "division"
-                else f"{key} is {there!r} there, and {here!r} in the configuration"
+                else f"{key:.200} is {there!r:.200} there, and {here!r:.200} in the configuration"
             )
             raise UserError(
                 f"the checkpoint after {manifest.round} rounds in {self.folder} is of another run: {what}. "
@@ -183,8 +184,9 @@ class Checkpoints:
             UserError: there is none, or it is damaged.
         """
         path = self.folder / f"manifest-{round:06d}.json"
-        if not path.exists():
-            kept = sorted(map(_round_of, self._manifests()))
+        manifests = self._manifests()
+        if path not in manifests:
+            kept = sorted(map(_round_of, manifests))
             raise UserError(
                 f"{self.folder} has no checkpoint after {round} rounds; it has those after "
                 f"{', '.join(map(str, kept)) or 'none'}"
@@ -198,18 +200,21 @@ class Checkpoints:
             UserError: the file is missing or damaged.
         """
         content = self._content(name)
-        # Copied, because some kernels' last bits depend on how their input lies in memory; see `unpack`.
-        tensors = {name: tensor.clone() for name, tensor in safetensors.torch.load(content).items()}
-        size = int.from_bytes(content[:8], "little")
-        structure = json.loads(json.loads(content[8 : 8 + size])["__metadata__"]["structure"])
-        return put_together(structure, tensors)
+        try:
+            return _state_in(name, content)
+        except ValueError as error:
+            raise UserError(
+                f"checkpoint file {self.folder / name} holds no state ({error}): restore it from a copy, or "
+                "start the run anew with another --output"
+            ) from error
 
     def _manifests(self) -> list[Path]:
         """Return the manifests, the newest first.
 
         Raises:
-            UserError: the folder cannot be read.
+            UserError: the folder cannot be read, or leads to another place.
         """
+        refuse_links(self.folder.parent, self.folder.name)
         try:
             names = os.listdir(self.folder)
         except FileNotFoundError:
@@ -223,7 +228,7 @@ class Checkpoints:
     def _content(self, name: str) -> bytes:
         path = self.folder / name
         try:
-            content = path.read_bytes()
+            content = read_file(path)
         except OSError as error:
             raise UserError(f"checkpoint file {path} cannot be read ({error.strerror})") from error
         if _hash(content) != path.stem.rsplit("-", 1)[-1]:
@@ -239,7 +244,7 @@ class Checkpoints:
         name = f"{stem}-{_hash(content)}.safetensors"
         path = self.folder / name
         with suppress(OSError):
-            if path.read_bytes() == content:
+            if read_file(path) == content:
                 return name
         self._replace(name, content)  # also a damaged file of this name
         return name
@@ -294,15 +299,66 @@ def _round_of(path: Path) -> int:
 
 def _read_manifest(path: Path) -> Manifest:
     try:
-        content = json.loads(path.read_text())
+        content = parse_json(read_file(path))
         body = content["manifest"]
         text = json.dumps(body, separators=(",", ":"), sort_keys=True)
         if _hash(text.encode()) != content["sha256"] or body["format"] not in _FORMATS:
-            raise ValueError
+            raise ValueError("its checksum differs")
+        _check_manifest(path, body)
         clients = {int(number): name for number, name in body["clients"].items()}
         return Manifest(body["round"], body["server"], clients, body["progress"], body.get("settings"))
-    except (OSError, ValueError, KeyError, TypeError) as error:
+    except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
         raise UserError(f"checkpoint manifest {path} is damaged") from error
+
+
+def _check_manifest(path: Path, body: dict[str, Any]) -> None:
+    """Raise ``ValueError`` unless a manifest has the form that ``commit`` gives it.
+
+    A name must be that of a file beside it, and carry its number: so no file is read from elsewhere, and none
+    twice.
+    """
+    round, clients = body["round"], body["clients"]
+    if type(round) is not int or path.name != f"manifest-{round:06d}.json":
+        raise ValueError("its round is not that of its name")
+    if not re.fullmatch(r"server-[0-9a-f]{24}\.safetensors", body["server"]):
+        raise ValueError("its server file has no name of one")
+    if not all(isinstance(body[key], dict) for key in ("clients", "progress")):
+        raise ValueError("its client files or its progress are no mapping")
+    if not isinstance(body.get("settings"), dict | None):
+        raise ValueError("its settings are no mapping")
+    for number, name in clients.items():
+        if not re.fullmatch(r"0|[1-9][0-9]{0,8}", number, re.ASCII):
+            raise ValueError("a client file has no number")
+        if not re.fullmatch(rf"clients-{int(number):05d}-[0-9a-f]{{24}}\.safetensors", name):
+            raise ValueError("a client file has no name of one")
+
+
+def _state_in(name: str, content: bytes) -> Any:
+    """Return the state in a checkpoint file of this name.
+
+    Raises:
+        ValueError: it holds something else than a server's state, or than states of the clients of its
+            number.
+    """
+    try:
+        # Copied, because some kernels' last bits depend on how their input lies in memory; see `unpack`.
+        tensors = {name: tensor.clone() for name, tensor in safetensors.torch.load(content).items()}
+        size = int.from_bytes(content[:8], "little")
+        structure = parse_json(parse_json(content[8 : 8 + size])["__metadata__"]["structure"].encode())
+        state = put_together(structure, tensors)
+        again, kept = take_apart(state)
+    except (safetensors.SafetensorError, LookupError, TypeError, AttributeError, RecursionError) as error:
+        raise ValueError("its parts do not fit together") from error
+    if again != structure or kept.keys() != tensors.keys():
+        raise ValueError("its parts do not fit together")
+    if not isinstance(state, dict):
+        raise ValueError("it is no mapping")
+    if name.startswith("clients-"):
+        number = int(name.split("-")[1])
+        odd = [i for i in state if type(i) is not int or i // CLIENTS_PER_FILE != number]
+        if odd or not all(isinstance(row, dict) for row in state.values()):
+            raise ValueError("it is not of the clients of its number")
+    return state
 
 
 def _hash(content: bytes) -> str:

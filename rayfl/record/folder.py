@@ -16,6 +16,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from rayfl.errors import UserError
+from rayfl.reading import read_json
+from rayfl.record.checks import check_environment
 from rayfl.record.commit import checked_out
 from rayfl.record.history import (
     CLIENTS,
@@ -28,10 +30,11 @@ from rayfl.record.history import (
     SWEEP,
     TABLE,
     Population,
+    checked_lines,
     complete_lines,
     evaluations,
-    read_lines,
     read_population,
+    read_records,
     round_totals,
 )
 from rayfl.record.metrics import figures
@@ -113,7 +116,7 @@ def check_partition(path: Path, partition: Mapping[str, Any]) -> None:
     file = path / PARTITION
     try:
         now = json.loads(_json(partition))
-        there = json.loads(file.read_text()) if file.exists() else now
+        there = read_json(file) if file.exists() else now
         if isinstance(there, dict) and "pool" not in there:
             now.pop("pool", None)
         same = there == now
@@ -203,10 +206,8 @@ class RunFolder:
         folder = cls(Path(path), tensorboard)
         if not (folder.path / CONFIG).is_file():
             raise UserError(f"{folder.path} is not a run folder: it has no {CONFIG}")
+        first = _environment_of(folder.path)
         folder.truncate(round)
-        first = {}
-        with contextlib.suppress(OSError, ValueError):
-            first = json.loads((folder.path / ENVIRONMENT).read_text())
         resumed = [*first.get("resumed", []), {"round": round, **environment()}]
         folder._write(ENVIRONMENT, _json({**first, "resumed": resumed}, indent=2))
         if config is not None:
@@ -246,7 +247,7 @@ class RunFolder:
 
     def records(self) -> Iterator[dict[str, Any]]:
         """Return the records of all rounds so far."""
-        return read_lines(self.path / METRICS)
+        return read_records(self.path)
 
     def append_engine(self, record: Mapping[str, Any]) -> None:
         """Append one line to ``engine.jsonl``: times, placement, memory, whatever depends on the machines."""
@@ -260,13 +261,10 @@ class RunFolder:
         """
         self._close_events()
         self._purge = round
+        lines = {METRICS: checked_lines(self.path), ENGINE: complete_lines(self.path / ENGINE)}
         kept = {
-            name: [
-                (line, content.get("round", -1))
-                for line, content in complete_lines(self.path / name)
-                if content.get("round", -1) < round
-            ]
-            for name in (METRICS, ENGINE)
+            name: [(line, r) for line, content in found if (r := self._round(name, content)) < round]
+            for name, found in lines.items()
         }
         have = [number for _, number in kept[METRICS]]
         if have != list(range(round)):
@@ -276,10 +274,19 @@ class RunFolder:
                 f"{self.path / METRICS} {what}, so the run cannot go on with round {round}: "
                 "restore the file from a copy, or start anew with another --output"
             )
-        for name, lines in kept.items():
-            self._write(name, b"".join(line for line, _ in lines))
+        for name, some in kept.items():
+            self._write(name, b"".join(line for line, _ in some))
         for name in (CLIENTS, SUMMARY):
             (self.path / name).unlink(missing_ok=True)
+
+    def _round(self, name: str, content: Mapping[str, Any]) -> int:
+        """Return the round of a line; -1 where it is of none."""
+        round = content.get("round", -1)
+        if type(round) is not int:
+            raise UserError(
+                f"{self.path / name} is damaged: a round is {round!r:.60}; restore it from a copy"
+            )
+        return round
 
     def finish(self) -> Result:
         """Write ``clients.parquet`` and ``summary.json`` from the records, and close the events.
@@ -374,6 +381,25 @@ def environment() -> dict[str, Any]:
         "git_commit": checked_out(Path.cwd()),
         "command": shlex.join(sys.orig_argv),
     }
+
+
+def _environment_of(folder: Path) -> dict[str, Any]:
+    """Return what ``environment.json`` of a run says; nothing if it is not there.
+
+    Raises:
+        UserError: it cannot be read, or is damaged.
+    """
+    path = folder / ENVIRONMENT
+    try:
+        content: dict[str, Any] = read_json(path)
+        check_environment(content)
+    except FileNotFoundError:
+        return {}
+    except OSError as error:
+        raise UserError(f"{path} cannot be read: {error.strerror}") from error
+    except ValueError as error:
+        raise UserError(f"{path} is damaged ({error}): restore it from a copy, or remove it") from error
+    return content
 
 
 def _version(package: str) -> str | None:

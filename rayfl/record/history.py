@@ -4,7 +4,6 @@ The records of a run count rounds from 0.
 """
 
 import itertools
-import json
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -13,6 +12,8 @@ from typing import Any
 import numpy as np
 
 from rayfl.errors import UserError
+from rayfl.reading import open_file, parse_json, read_json
+from rayfl.record.checks import PARTS, check_partition, check_record
 from rayfl.shown import one_line
 
 CONFIG = "config.yaml"
@@ -26,8 +27,6 @@ TABLE = "table.yaml"
 """In the folder of a table: a copy of its file."""
 SWEEP = "sweep.json"
 """In the folder of a sweep: its points, and how they are run."""
-
-PARTS = ("train", "val", "test")
 
 
 @dataclass(frozen=True)
@@ -213,7 +212,7 @@ def read_lines(path: Path) -> Iterator[dict[str, Any]]:
 def complete_lines(path: Path) -> Iterator[tuple[bytes, dict[str, Any]]]:
     """Yield each complete line of a JSON-lines file as its bytes (with the line end) and its content."""
     try:
-        file = path.open("rb")
+        file = open_file(path)
     except OSError as error:
         raise UserError(f"{path} cannot be read: {error.strerror}") from error
     damaged = None
@@ -224,7 +223,7 @@ def complete_lines(path: Path) -> Iterator[tuple[bytes, dict[str, Any]]]:
                     f"{path} is damaged: line {damaged} is not a JSON object; restore it from a copy"
                 )
             try:
-                content = json.loads(line) if line.endswith(b"\n") else None
+                content = parse_json(line) if line.endswith(b"\n") else None
             except ValueError:
                 content = None
             if isinstance(content, dict):
@@ -233,19 +232,61 @@ def complete_lines(path: Path) -> Iterator[tuple[bytes, dict[str, Any]]]:
                 damaged = number
 
 
-def read_population(folder: Path) -> Population:
-    """Read the clients from the ``partition.json`` of a run folder.
+def checked_lines(folder: Path) -> Iterator[tuple[bytes, dict[str, Any]]]:
+    """Yield each complete line of ``metrics.jsonl`` as its bytes and its content, which fits the clients.
+
+    Raises:
+        UserError: ``metrics.jsonl`` or ``partition.json`` cannot be read or is damaged.
+    """
+    path, population = folder / METRICS, None
+    for number, (line, record) in enumerate(complete_lines(path), start=1):
+        if population is None:
+            population = read_population(folder)
+        try:
+            check_record(record, population.samples)
+        except ValueError as error:
+            raise UserError(
+                f"{path} does not fit {PARTITION} beside it, or is damaged: line {number}: {error}; restore "
+                "both from a copy"
+            ) from error
+        yield line, record
+
+
+def read_records(folder: Path) -> Iterator[dict[str, Any]]:
+    """Yield the records of a run, round after round.
+
+    Raises:
+        UserError: they cannot be read, are damaged, or a round is missing.
+    """
+    for number, (_, record) in enumerate(checked_lines(folder)):
+        if record["round"] != number:
+            raise UserError(
+                f"{folder / METRICS} is damaged: line {number + 1} has round {record['round']}, where round "
+                f"{number} must be; restore it from a copy"
+            )
+        yield record
+
+
+def read_partition(folder: Path) -> dict[str, Any]:
+    """Return the content of the ``partition.json`` of a run folder.
 
     Raises:
         UserError: the file is missing or damaged.
     """
     path = folder / PARTITION
     try:
-        return Population.from_partition(json.loads(path.read_text()))
+        content: dict[str, Any] = read_json(path)
+        check_partition(content)
     except OSError as error:
         raise UserError(f"{path} cannot be read: {error.strerror}") from error
-    except (ValueError, LookupError, TypeError, AttributeError) as error:
-        raise UserError(f"{path} is damaged; restore it from a copy") from error
+    except ValueError as error:
+        raise UserError(f"{path} is damaged ({error}); restore it from a copy") from error
+    return content
+
+
+def read_population(folder: Path) -> Population:
+    """Read the clients from the ``partition.json`` of a run folder; see :func:`read_partition`."""
+    return Population.from_partition(read_partition(folder))
 
 
 def read_history(folder: Path) -> History:
@@ -255,11 +296,8 @@ def read_history(folder: Path) -> History:
     Raises:
         UserError: a file is missing or damaged.
     """
-    records = read_lines(folder / METRICS)
+    records = read_records(folder)
     first = next(records, None)
     if first is None:
         return History(Population.empty())
-    try:
-        return History.build(read_population(folder), itertools.chain([first], records))
-    except (LookupError, TypeError, ValueError) as error:
-        raise UserError(f"{folder / METRICS} does not fit {PARTITION} beside it; restore both") from error
+    return History.build(read_population(folder), itertools.chain([first], records))

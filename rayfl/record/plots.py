@@ -1,6 +1,5 @@
 """Pictures of runs as papers have them: panels per domain, sweeps, bars, radars, clients, labels."""
 
-import json
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -26,7 +25,7 @@ from rayfl.record.compare import (
     view_summary,
 )
 from rayfl.record.draw import COLOURS, MARKERS, draw_band, draw_points, mean_and_std, style
-from rayfl.record.history import PARTITION, Scores
+from rayfl.record.history import PARTITION, Scores, read_partition
 from rayfl.record.metrics import average, curve, mean_loss
 from rayfl.record.result import Result
 from rayfl.shown import one_line
@@ -370,11 +369,10 @@ def draw_labels(runs: Sequence[Result]) -> Figure:
     """
     found: dict[str, tuple[str, np.ndarray]] = {}
     for run in runs:
-        try:
-            partition = json.loads((run.folder / PARTITION).read_text())
-            matrix = np.array([client["labels"]["train"] for client in partition["clients"]])
-        except (OSError, ValueError, LookupError) as error:
-            raise UserError(f"{run.folder / PARTITION} has no label counts") from error
+        partition = read_partition(run.folder)
+        if not all("labels" in client for client in partition["clients"]) or not partition["clients"]:
+            raise UserError(f"{run.folder / PARTITION} has no label counts")
+        matrix = np.array([client["labels"]["train"] for client in partition["clients"]])
         _, (cells,) = labels(group_runs([run]))
         found.setdefault(matrix.tobytes().hex(), (", ".join(cells[1:3]), matrix))
     figure, axes = _grid(len(found), width=max(_WIDTH, 1.4 * _WIDTH * len(found)))

@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from rayfl.errors import UserError
+from rayfl.reading import refuse_links
+from rayfl.record.checks import check_config
 from rayfl.record.history import CONFIG, METRICS, History, read_history
 from rayfl.record.metrics import curve, summarise
 from rayfl.record.protocol import Protocol, protocol
@@ -46,14 +48,18 @@ class Result:
         for name in (CONFIG, METRICS):
             if not (folder / name).is_file():
                 raise UserError(f"{folder} is not a run folder: it has no {name}")
+        refuse_links(folder)
         config = read_config(folder)
+        if "rounds" not in config:
+            raise UserError(f"{folder / CONFIG} has no number of rounds")
         history = read_history(folder)
-        try:
-            rounds = int(config["rounds"])
-        except (KeyError, TypeError, ValueError) as error:
-            raise UserError(f"{folder / CONFIG} has no number of rounds") from error
+        if len(history.rounds) > config["rounds"]:
+            raise UserError(
+                f"{folder / METRICS} has {len(history.rounds)} rounds, and {CONFIG} beside it says rounds: "
+                f"{config['rounds']}; restore both from a copy"
+            )
         chosen = protocol(config.get("protocol", "default"))
-        return cls(folder, config, history, summarise(history, chosen, rounds))
+        return cls(folder, config, history, summarise(history, chosen, config["rounds"]))
 
     @property
     def protocol(self) -> Protocol:
@@ -86,12 +92,14 @@ def read_config(folder: Path) -> dict[str, Any]:
     """Return the configuration of a run folder.
 
     Raises:
-        UserError: it cannot be read, or is no YAML mapping.
+        UserError: it cannot be read, or is no configuration.
     """
     path = folder / CONFIG
-    config = read_yaml(path)
-    if not isinstance(config, dict):
-        raise UserError(f"{path} is not a configuration: a mapping was expected")
+    config: Any = read_yaml(path)
+    try:
+        check_config(config)
+    except ValueError as error:
+        raise UserError(f"{path} is not a configuration ({error}): restore it from a copy") from error
     return config
 
 

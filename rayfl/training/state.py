@@ -131,3 +131,33 @@ def as_tensor(array: np.ndarray) -> Tensor:
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message="The given NumPy array is not writable")
         return torch.from_numpy(array)
+
+
+def mismatch(mine: Any, other: Any) -> bool:
+    """Say whether a state that was read cannot take the place of one.
+
+    Weights must have the same names, shapes and types. Tensors may have grown by rows, and dicts by entries,
+    in the course of a run, and numbers may have become tensors; what is None at first, or an empty dict, may
+    have become anything.
+    """
+    if mine is None or (isinstance(mine, dict) and not mine):
+        return False
+    if isinstance(mine, Params):
+        return not isinstance(other, Params) or _layout(mine) != _layout(other)
+    if isinstance(mine, Tensor):
+        return (
+            not isinstance(other, Tensor)
+            or mine.dtype != other.dtype
+            or mine.ndim != other.ndim
+            or mine.shape[1:] != other.shape[1:]
+            or mine.shape[:1] > other.shape[:1]
+        )
+    if isinstance(mine, dict):
+        return not isinstance(other, dict) or any(
+            mismatch(child, other[key]) for key, child in mine.items() if key in other
+        )
+    return isinstance(other, dict | Params)
+
+
+def _layout(params: Params) -> tuple[Any, ...]:
+    return params.train_names, {name: (t.dtype, t.shape) for name, t in params.tensors.items()}

@@ -8,7 +8,7 @@ import signal
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import jsonargparse
 from rich.console import Console
@@ -20,13 +20,15 @@ from rayfl.experiments.cells import Job
 from rayfl.experiments.progress import TableProgress
 from rayfl.experiments.table_file import Settings, changes_of, first_seeds, layered, of_data, options, slug
 from rayfl.federation import Federation
+from rayfl.reading import read_json, refuse_links
+from rayfl.record.checks import check_config
 from rayfl.record.description import RESUMABLE
 from rayfl.record.folder import check_kind, held
 from rayfl.record.history import SWEEP
 from rayfl.shown import complain
 from rayfl.terminal import Terminal
 from rayfl.tune.outcome import Best, points_table, result_of, write_all
-from rayfl.tune.space import Dimension, Point, Scheduler, Space, check_population, scored_on
+from rayfl.tune.space import Dimension, Kind, Metric, Point, Scheduler, Space, check_population, scored_on
 
 MOST_TRIALS = 2000
 """Trials of a sweep: each is a federation, and a second of looking at its settings."""
@@ -130,15 +132,38 @@ class Sweep:
                 f"{folder} cannot be resumed: it is not the folder of a sweep (it has no {SWEEP})"
             )
         try:
-            content = json.loads(path.read_text())
+            content = read_json(path)
             content["points"] = [Point(**point) for point in content["points"]]
             content["scheduler"] = Scheduler(**content["scheduler"])
             content["dimensions"] = [
                 Dimension(**(d | {"values": tuple(d["values"])})) for d in content["dimensions"]
             ]
-            return cls(**content)
-        except (OSError, ValueError, TypeError, KeyError) as error:
+            sweep = cls(**content)
+            sweep.check()
+        except (OSError, ValueError, TypeError, KeyError, AttributeError, UserError) as error:
             raise UserError(f"{path} is damaged: restore it from a copy, or start the sweep anew") from error
+        return sweep
+
+    def check(self) -> None:
+        """Raise ``ValueError`` unless all values are such as a tune space can give."""
+        whole = [
+            *self.seeds,
+            *(p.rounds for p in self.points),
+            *([] if self.at_once is None else [self.at_once]),
+        ]
+        fine = [
+            all(isinstance(text, str) for text in (self.name, self.title, *(p.label for p in self.points))),
+            set(map(type, whole)) <= {int} and self.seeds and len(set(self.seeds)) == len(self.seeds),
+            self.at_once is None or self.at_once >= 1,
+            self.metric in get_args(Metric) and self.mode in ("max", "min") and type(self.best) is bool,
+            self.points and all(_is_point(p) for p in self.points),
+            all(p.values.keys() == self.points[0].values.keys() for p in self.points),
+            all(
+                d.kind in get_args(Kind) and d.key in p.settings for d in self.dimensions for p in self.points
+            ),
+        ]
+        if not all(fine):
+            raise ValueError
 
     def save(self, folder: Path) -> None:
         """Write the sweep."""
@@ -164,6 +189,16 @@ class Sweep:
     def of_point(self, jobs: Mapping[str, Job], number: int) -> list[Job]:
         """Return the trials of a point."""
         return [jobs[trial_name(number, seed)] for seed in self.seeds]
+
+
+def _is_point(point: Point) -> bool:
+    """Say whether a point that was read has the values and the settings of one."""
+    decided = {"seed", "output", "resume", "config", "row", "column"}
+    named = isinstance(point.values, dict) and isinstance(point.settings, dict) and point.rounds >= 1
+    if not named or decided & point.settings.keys():
+        return False
+    check_config({"cell": point.settings["cell"]})
+    return point.settings["cell"] is not None
 
 
 def trial_name(number: int, seed: int) -> str:
@@ -289,6 +324,7 @@ def _resumed(given: Any, changes: Settings) -> Sweep:
     if odd := [key for key in changes if key.partition(".")[0] not in allowed]:
         raise UserError(f"--{odd[0]}: with --resume only {', '.join(allowed)} may change")
     sweep = Sweep.load(Path(given.resume))
+    refuse_links(Path(given.resume))
     points = [replace(p, settings=layered(p.settings, changes)) for p in sweep.points]
     return replace(sweep, points=points, at_once=given.at_once or sweep.at_once)
 

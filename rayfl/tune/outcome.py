@@ -85,7 +85,7 @@ def result_of(point: Point, jobs: Sequence[Job], metric: Metric) -> PointResult:
         point = Point(point.label, point.values | values, layered(point.settings, values), point.rounds)
     return PointResult(
         point,
-        [run.config["seed"] for run in runs],
+        [run.config.get("seed", 0) for run in runs],
         [validation_score(run, metric) for run in runs],
         [run.accuracy for run in runs],
         completed,

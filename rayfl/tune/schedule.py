@@ -7,7 +7,9 @@ import os
 from pathlib import Path
 from typing import Any
 
+from rayfl.errors import UserError
 from rayfl.experiments.table_file import Settings
+from rayfl.reading import read_json
 from rayfl.record.checkpoint import Checkpoints
 
 SCHEDULE = ".schedule.json"
@@ -20,10 +22,31 @@ def schedule_of(folder: Path) -> Path:
 
 
 def read_schedule(folder: Path) -> list[dict[str, Any]]:
-    """Return the stages of a trial: first ``round``, ``values``, and the ``trial`` that had them then."""
+    """Return the stages of a trial: first ``round``, ``values``, and the ``trial`` that had them then.
+
+    Raises:
+        UserError: they cannot be read, or are damaged.
+    """
     path = schedule_of(folder)
-    stages: list[dict[str, Any]] = json.loads(path.read_text()) if path.exists() else []
+    try:
+        stages: list[dict[str, Any]] = read_json(path)
+        fine = isinstance(stages, list) and all(map(_is_stage, stages))
+    except FileNotFoundError:
+        return []
+    except (OSError, ValueError):
+        fine = False
+    if not fine:
+        raise UserError(f"{path} is damaged: restore it from a copy, or start the sweep anew")
     return stages
+
+
+def _is_stage(stage: Any) -> bool:
+    return (
+        isinstance(stage, dict)
+        and type(stage.get("round")) is int
+        and isinstance(stage.get("values"), dict)
+        and isinstance(stage.get("trial"), str)
+    )
 
 
 def begin(folder: Path, name: str, values: Settings, copied: bool) -> Settings:

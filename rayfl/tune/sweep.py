@@ -16,7 +16,7 @@ from copy import copy
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 import ray
 from ray import tune
@@ -36,7 +36,7 @@ from rayfl.experiments.cells import Job
 from rayfl.experiments.progress import TableProgress
 from rayfl.experiments.table_file import Settings
 from rayfl.federation import Federation
-from rayfl.record.history import METRICS, PARTITION, read_lines
+from rayfl.record.history import PARTITION, read_lines, read_records
 from rayfl.record.protocol import protocol
 from rayfl.signals import answered
 from rayfl.tune.scores import RoundScores
@@ -95,7 +95,11 @@ class Ended:
         found = cls(plan.output / ENDED)
         if found.path.exists():
             for line in read_lines(found.path):
-                found.why[line["trial"]] = (line["end"], line.get("reason", ""))
+                end: Any = line.get("end")
+                name, reason = line.get("trial"), line.get("reason", "")
+                if not isinstance(name, str) or end not in get_args(End) or not isinstance(reason, str):
+                    raise UserError(f"{found.path} is damaged: a line is of no trial; restore it from a copy")
+                found.why[name] = (end, reason)
         found.why |= {name: ("finished", "") for name, job in plan.jobs.items() if job.finished}
         return found
 
@@ -300,7 +304,7 @@ def _show_again(scheduler: TrialScheduler, name: str, job: Job, metric: Metric) 
     past = _PastTrial(name)
     scheduler.on_trial_add(None, past)
     scores = RoundScores(job.folder, protocol(str(job.settings.get("protocol", "default"))), metric)
-    for record in read_lines(job.folder / METRICS):
+    for record in read_records(job.folder):
         score = scores.score(record)
         if score is not None:
             scheduler.on_trial_result(None, past, {"round": record["round"] + 1, "score": score})

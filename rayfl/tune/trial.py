@@ -27,7 +27,7 @@ from rayfl.experiments.cells import Job
 from rayfl.experiments.table_file import Settings, layered, options
 from rayfl.federation import Federation
 from rayfl.record.checkpoint import Checkpoints
-from rayfl.record.history import CONFIG, ENGINE, METRICS, PARTITION, SUMMARY, read_lines
+from rayfl.record.history import CONFIG, ENGINE, METRICS, PARTITION, SUMMARY, read_records
 from rayfl.record.protocol import protocol
 from rayfl.tune.schedule import SCHEDULE, begin, schedule_of
 from rayfl.tune.scores import RoundScores
@@ -100,7 +100,7 @@ def _run_alone(name: str, job: Job, values: Settings, order: Order) -> None:
         Checkpoints(job.folder / "checkpoints").take_over(federation.deciding())
     scores = RoundScores(job.folder, protocol(federation.protocol), order.metric)
     if federation._resumes and (job.folder / PARTITION).exists():
-        for record in read_lines(job.folder / METRICS):
+        for record in read_records(job.folder):
             score = scores.score(record)
             if order.replays:
                 _report(record, score)
@@ -108,7 +108,7 @@ def _run_alone(name: str, job: Job, values: Settings, order: Order) -> None:
         federation.after_round = reporter(job, scores, order.interval)
         federation.run()
     if order.interval is None:  # population based training could make a copy of a run that is over
-        *_, last = read_lines(job.folder / METRICS)
+        *_, last = read_records(job.folder)
         _report(last, scores.score(last))
 
 

@@ -277,14 +277,15 @@ def test_truncated_cifar_batch(tmp_path):
 )
 def test_a_file_that_may_not_be_read(tmp_path, monkeypatch, kind, write, closed, call, verify):
     write(tmp_path)
-    usual = getattr(Path, call)
+    owner = os if call == "open" else Path
+    usual = getattr(owner, call)
 
     def refuse(path, *arguments, **options):
-        if path.name == closed:
+        if Path(path).name == closed:
             raise PermissionError(errno.EACCES, "Permission denied", str(path))
         return usual(path, *arguments, **options)
 
-    monkeypatch.setattr(Path, call, refuse)
+    monkeypatch.setattr(owner, call, refuse)
     with pytest.raises(UserError) as caught:
         kind(str(tmp_path), verify=verify).load()
     assert f"{closed} cannot be read (Permission denied): check who may read it" in str(caught.value)

@@ -137,8 +137,11 @@ LINES: dict[str, tuple[str, ...] | str] = {
     "--net nosuch.module": "cannot import 'nosuch'",
     "--net rayfl.nosuch": "has no 'nosuch'",
     # what would run something
-    "--net os.system": "net",
-    "--net shutil.rmtree": "net",
+    "--net os.system": "net is 'os.system', which no configuration may name",
+    "--net shutil.rmtree": "net is 'shutil.rmtree', which no configuration may name",
+    "--net subprocess.Popen": "net is 'subprocess.Popen', which no configuration may name",
+    "--net antigravity.fly": "net is 'antigravity.fly', which no configuration may name",
+    "--net rayfl.files.os.system": "net",
     "--method os.system": "method is 'os.system', which no configuration may name",
     "--method subprocess.Popen": "method is 'subprocess.Popen', which no configuration may name",
     "--data webbrowser.open": "data",

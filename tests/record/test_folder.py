@@ -174,14 +174,14 @@ def test_a_resumed_run_has_the_bytes_of_one_that_was_never_stopped(tmp_path):
     whole = write_run(tmp_path / "whole")
     run = write_run(tmp_path / "stopped", stop_after=7)
     config = (run / "config.yaml").read_text()
-    folder = RunFolder.resume(run, 4, config=config.replace("rounds: 10", "rounds: 8"), tensorboard=False)
+    folder = RunFolder.resume(run, 4, config=config.replace("rounds: 10", "rounds: 12"), tensorboard=False)
     folder.write_partition(partition(6))
     for r in range(4, 10):
         folder.append_metrics(record(r, partition(6), evaluate=r % 2 == 1))
     folder.finish()
     for name in ("metrics.jsonl", "partition.json", "clients.parquet"):
         assert (run / name).read_bytes() == (whole / name).read_bytes()
-    assert "rounds: 8" in (run / "config.yaml").read_text()
+    assert "rounds: 12" in (run / "config.yaml").read_text()
     (again,) = json.loads((run / "environment.json").read_text())["resumed"]
     assert again["round"] == 4
 

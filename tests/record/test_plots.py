@@ -199,7 +199,7 @@ def test_labels_are_those_of_the_partition(tmp_path):
     path = made.folder / "partition.json"
     partition = json.loads(path.read_text())
     for client, counts in zip(partition["clients"], ([5, 0, 2], [0, 7, 1])):
-        client["labels"] = {"train": counts}
+        client |= {"labels": {"train": counts}, "train": sum(counts)}
     path.write_text(json.dumps(partition))
     figure = draw_labels([made, made])
     assert figure.axes[0].images[0].get_array().tolist() == [[5, 0], [0, 7], [2, 1]]

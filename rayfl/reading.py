@@ -1,0 +1,94 @@
+"""Reading files that may be damaged or come from a stranger: nothing is waited for, nothing is followed.
+
+Functions raise ``OSError`` for a file that cannot be read and ``ValueError`` for content that is not what it
+should be, and nothing else, so that whoever knows what the file is for can name it and say what to do.
+"""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import stat
+from io import BufferedReader
+from pathlib import Path
+from typing import Any
+
+from rayfl.errors import UserError
+
+
+def open_file(path: str | Path) -> BufferedReader:
+    """Open a file for reading.
+
+    Raises:
+        OSError: it cannot be opened, or is no file: a fifo could be waited for without end.
+        ValueError: the path has a NUL in it.
+    """
+    handle = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    try:
+        mode = os.fstat(handle).st_mode
+        if stat.S_ISDIR(mode):
+            raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(path))
+        if not stat.S_ISREG(mode):
+            raise OSError(errno.EINVAL, "it is no file, but a pipe, a socket or a device", str(path))
+        return os.fdopen(handle, "rb")
+    except BaseException:
+        os.close(handle)
+        raise
+
+
+def read_file(path: str | Path) -> bytes:
+    """Return what is in a file; see :func:`open_file`."""
+    with open_file(path) as file:
+        return file.read()
+
+
+def _no_number(text: str) -> Any:
+    raise ValueError(f"{text} is no number in JSON")
+
+
+_JSON = json.JSONDecoder(parse_constant=_no_number)
+
+
+def parse_json(content: bytes) -> Any:
+    """Return what JSON in UTF-8 says.
+
+    Raises:
+        ValueError: it is no JSON, is nested too deeply to be read, or has NaN or text that is no Unicode.
+    """
+    text = content.decode()
+    try:
+        value = _JSON.decode(text)
+    except RecursionError:
+        raise ValueError("it is nested too deeply") from None
+    if "\\ud" in text or "\\uD" in text:  # half a character, which cannot be written again
+        json.dumps(value, ensure_ascii=False).encode()
+    return value
+
+
+def read_json(path: str | Path) -> Any:
+    """Return what a file of JSON says; see :func:`open_file` and :func:`parse_json`."""
+    return parse_json(read_file(path))
+
+
+def refuse_links(folder: Path, *inside: str) -> None:
+    """Refuse a folder with links to what lies outside of it, through which others' files would be changed.
+
+    Args:
+        folder: it may be a link itself.
+        inside: folders in it to be looked at, too.
+
+    Raises:
+        UserError: there is such a link.
+    """
+    home = os.path.realpath(folder)
+    for above in (folder, *(folder / name for name in inside)):
+        try:
+            links = [entry.path for entry in os.scandir(above) if entry.is_symlink()]
+        except OSError:
+            continue  # whoever reads it says so
+        for link in links:
+            if os.path.commonpath([home, os.path.realpath(link)]) != home:
+                raise UserError(
+                    f"{link} is a link that leads out of {folder}: put what it leads to in its place"
+                )

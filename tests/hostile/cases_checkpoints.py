@@ -1,0 +1,301 @@
+"""Checkpoints that are damaged or forged, the forged ones with the right checksums."""
+
+import hashlib
+import json
+import os
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import safetensors.torch
+import torch
+
+from rayfl.methods import SCAFFOLD
+from rayfl.models import load_models
+from rayfl.training import Params
+from rayfl.training.state import State, take_apart
+from tests.hostile.harness import Case, put_run
+
+RESUME = "run --resume run --rounds 3 --quiet true --tensorboard false"
+METHOD = SCAFFOLD()  # one object, so that all cases share a run; it has state on both sides
+
+Body = dict[str, Any]
+
+
+def newest(run: Path) -> Path:
+    """Return the last manifest, and remove those before it."""
+    *others, last = sorted((run / "checkpoints").glob("manifest-*.json"))
+    for other in others:
+        other.unlink()
+    return last
+
+
+def digest(content: bytes) -> str:
+    return hashlib.sha256(content).hexdigest()[:24]
+
+
+def seal(path: Path, body: Any) -> None:
+    text = json.dumps(body, separators=(",", ":"), sort_keys=True)
+    path.write_text(json.dumps({"sha256": digest(text.encode()), "manifest": body}))
+
+
+def forge(change: Callable[[Body, Path], Any]) -> Callable[[Path], None]:
+    """Change the body of the manifest, and make its checksum right."""
+
+    def prepare(folder: Path) -> None:
+        path = newest(put_run(folder, method=METHOD))
+        body = json.loads(path.read_text())["manifest"]
+        seal(path, change(body, path.parent) or body)
+
+    return prepare
+
+
+def put(key: str, value: Any) -> Callable[[Path], None]:
+    return forge(lambda body, _: body.update({key: value}))
+
+
+def number(key: str) -> Callable[[Path], None]:
+    return forge(lambda body, _: body.update(clients={key: body["clients"]["0"]}))
+
+
+def raw(content: bytes) -> Callable[[Path], None]:
+    return lambda folder: newest(put_run(folder, method=METHOD)).write_bytes(content) and None
+
+
+def state(kind: str, change: Callable[[Any], Any]) -> Callable[[Path], None]:
+    """Change the state in the server's file or in that of the clients, and make all checksums right."""
+
+    def forged(body: Body, folder: Path) -> None:
+        from rayfl.record.checkpoint import Checkpoints
+
+        old = body["server"] if kind == "server" else body["clients"]["0"]
+        found = Checkpoints(folder).read(old)
+        structure, tensors = take_apart(change(found) or found)
+        _name(body, kind, folder, safetensors.torch.save(tensors, {"structure": json.dumps(structure)}))
+
+    return forge(forged)
+
+
+def file(kind: str, change: Callable[[bytes], bytes]) -> Callable[[Path], None]:
+    """Change the bytes of a file, and make all checksums right."""
+
+    def forged(body: Body, folder: Path) -> None:
+        old = body["server"] if kind == "server" else body["clients"]["0"]
+        _name(body, kind, folder, change((folder / old).read_bytes()))
+
+    return forge(forged)
+
+
+def _name(body: Body, kind: str, folder: Path, content: bytes) -> None:
+    name = f"{'server' if kind == 'server' else 'clients-00000'}-{digest(content)}.safetensors"
+    (folder / name).write_bytes(content)
+    if kind == "server":
+        body["server"] = name
+    else:
+        body["clients"]["0"] = name
+
+
+def structured(structure: str) -> Callable[[Path], None]:
+    def change(content: bytes) -> bytes:
+        return safetensors.torch.save(safetensors.torch.load(content), {"structure": structure})
+
+    return file("server", change)
+
+
+def header(text: bytes, size: int | None = None) -> Callable[[Path], None]:
+    return file(
+        "server", lambda _: (len(text) if size is None else size).to_bytes(8, "little") + text + b"\0" * 64
+    )
+
+
+def replaced(what: str, how: Callable[[Path], Any]) -> Callable[[Path], None]:
+    """Put something else in the place of the manifest, the server's file or the whole folder."""
+
+    def prepare(folder: Path) -> None:
+        manifest = newest(put_run(folder, method=METHOD))
+        server = json.loads(manifest.read_text())["manifest"]["server"]
+        places = {"manifest": manifest, "server": manifest.with_name(server), "folder": manifest.parent}
+        how(places[what])
+
+    return prepare
+
+
+def away(path: Path) -> None:
+    """Move it out of the run folder, and lead there."""
+    target = path.absolute().parents[1 if path.is_dir() else 2] / f"elsewhere-{path.name}"
+    shutil.move(path, target)
+    path.symlink_to(target)
+
+
+def into_fifo(path: Path) -> None:
+    shutil.rmtree(path) if path.is_dir() else path.unlink()
+    os.mkfifo(path)
+
+
+def into_loop(path: Path) -> None:
+    shutil.rmtree(path) if path.is_dir() else path.unlink()
+    path.symlink_to(path.name)
+
+
+def into_folder(path: Path) -> None:
+    path.unlink()
+    path.mkdir()
+
+
+def into_file(path: Path) -> None:
+    shutil.rmtree(path)
+    path.write_text("nothing")
+
+
+def outside(body: Body, folder: Path) -> None:
+    content = b"precious"
+    (folder.parent.parent / f"mine-{digest(content)}.safetensors").write_bytes(content)
+    body["server"] = f"../../mine-{digest(content)}.safetensors"
+
+
+def each(change: Callable[[torch.Tensor], torch.Tensor]) -> Callable[[State], State]:
+    return lambda server: {**server, "weights": server["weights"].map(change)}
+
+
+def renamed(server: State) -> State:
+    w = server["weights"]
+    return {**server, "weights": Params({f"x.{n}": t for n, t in w.items()}, frozenset())}
+
+
+def models(folder: Path) -> None:
+    load_models(folder / "run").scores(0, torch.zeros(1, 3, 32, 32))
+
+
+NONE_INTACT = ("no checkpoint in run/checkpoints is intact", "manifest-000002.json is damaged")
+NO_STATE = ("checkpoint file run/checkpoints/", "holds no state")
+OTHER = "does not fit method and net"
+SCORES = ("checkpoint after 2 rounds", "is damaged (its scores")
+LINK = "is a link that leads out of run"
+
+BODIES: list[tuple[str, Callable[[Path], None]]] = [
+    *((f"round {value!r:.20}", put("round", value)) for value in (True, -1, 1, 1.5, "2", None, 10**30, [2])),
+    *(
+        (f"server {value!r:.30}", put("server", value))
+        for value in (
+            *(None, 5, ["a"], "", "..", "/etc/passwd", "server-\0.safetensors", "server-" + "a" * 5000),
+            *("manifest-000002.json", "server-" + "0" * 24, "SERVER-" + "0" * 24 + ".safetensors"),
+        )
+    ),
+    ("server outside of the folder", forge(outside)),
+    ("server by an absolute path", forge(lambda b, f: b.update(server=str(f.absolute() / b["server"])))),
+    ("server by way of ..", forge(lambda b, f: b.update(server=f"../checkpoints/{b['server']}"))),
+    ("a client file as server", forge(lambda b, f: b.update(server=b["clients"]["0"]))),
+    ("the server as client file", forge(lambda b, f: b.update(clients={"0": b["server"]}))),
+    *((f"clients {value!r:.20}", put("clients", value)) for value in (None, [], "x", {"0": 5}, {"0": None})),
+    *(
+        (f"client file {key!r:.20}", number(key))
+        for key in ("-1", "7", "x", " 0", "00", "1_0", "1" * 30, "١")
+    ),
+    ("a client file twice", forge(lambda b, f: b.update(clients=dict.fromkeys("01", b["clients"]["0"])))),
+    (
+        "ten thousand client files",
+        forge(lambda b, f: b.update(clients=dict.fromkeys(map(str, range(10_000)), b["clients"]["0"]))),
+    ),
+    *((f"progress {value!r:.20}", put("progress", value)) for value in (None, [], "x", 5)),
+    *((f"settings {value!r:.20}", put("settings", value)) for value in ([], "x", 5)),
+    ("another format", put("format", 99)),
+    ("no round", forge(lambda b, f: b.pop("round") and None)),
+    ("a list", forge(lambda b, f: [b])),
+    ("NaN", put("progress", {"x": float("nan")})),
+    ("half a character", raw(b'{"sha256": "", "manifest": {"a": "\\ud800"}}')),
+    ("nested lists", raw(b"[" * 100_000 + b"]" * 100_000)),
+    ("nested mappings", raw(b'{"a":' * 100_000 + b"1" + b"}" * 100_000)),
+    ("nothing", raw(b" ")),
+    ("no text", raw(b"\xff\xfe\0")),
+    ("a number", raw(b"5")),
+    ("a number of 5000 digits", raw(b'{"manifest": {"round": ' + b"9" * 5000 + b"}}")),
+    ("a fifo", replaced("manifest", into_fifo)),
+    ("a folder", replaced("manifest", into_folder)),
+    ("a loop of links", replaced("manifest", into_loop)),
+]
+
+DEEP = '{"dict":[["a",' * 5000 + '{"value":1}' + "]]}" * 5000
+
+STATES: list[tuple[str, Callable[[Path], None]]] = [
+    ("no safetensors", file("server", lambda _: b"x")),
+    ("a header beyond the end", header(b"{}", 2**62)),
+    ("a header that is no JSON", header(b"{{{{{{{{")),
+    ("a header without a structure", header(b'{"__metadata__":{}}     ')),
+    ("tensors beyond the end", header(b'{"a":{"dtype":"F32","shape":[1000000],"data_offsets":[0,4000000]}}')),
+    ("tensors that overlap", file("server", lambda c: c[:-400])),
+    ("a structure that is no JSON", structured("{")),
+    ("a structure nested deeply", structured(DEEP)),
+    ("a structure without its tensors", structured('{"dict":[]}')),
+    ("a structure of text", structured('"params"')),
+    ("a structure with other names", structured('{"params":["nothing"],"train":[]}')),
+    ("a structure with a list as value", structured('{"value":[1]}')),
+    ("a structure with NaN", structured('{"value":NaN}')),
+    ("clients of another file", state("clients", lambda rows: {i + 16: row for i, row in rows.items()})),
+    ("negative clients", state("clients", lambda rows: {i - 16: row for i, row in rows.items()})),
+    ("clients with names", state("clients", lambda rows: {f"{i}": row for i, row in rows.items()})),
+    ("a client without a mapping", state("clients", lambda rows: dict.fromkeys(rows, 1))),
+]
+
+
+def _infinite(row: State) -> State:
+    return {key: w.map(lambda t: t + torch.inf) for key, w in row.items()}
+
+
+FITTING: list[tuple[str, Callable[[Path], None], str]] = [
+    ("NaN in the server's weights", state("server", each(lambda t: t * float("nan"))), "not finite"),
+    (
+        "infinity in a client's state",
+        state("clients", lambda rows: {i: _infinite(row) for i, row in rows.items()}),
+        "not finite",
+    ),
+    ("weights of other shapes", state("server", each(lambda t: t[..., :1].contiguous())), OTHER),
+    ("weights of another type", state("server", each(lambda t: t.double())), OTHER),
+    ("weights of other names", state("server", renamed), OTHER),
+    ("a server without weights", state("server", lambda s: {"control": s["control"]}), OTHER),
+    ("a number for weights", state("server", lambda s: {**s, "weights": 1}), OTHER),
+    ("a mapping for weights", state("server", lambda s: {**s, "weights": dict(s["weights"])}), OTHER),
+    ("clients without state", state("clients", lambda rows: {i: {} for i in rows}), OTHER),
+    ("clients of another method", state("clients", lambda rows: {i: {"own": 1} for i in rows}), OTHER),
+    (
+        "clients of another type",
+        state(
+            "clients",
+            lambda rows: {i: {k: w.to(torch.float64) for k, w in r.items()} for i, r in rows.items()},
+        ),
+        OTHER,
+    ),
+    (
+        "clients that there are not",
+        state("clients", lambda rows: {i + 8: row for i, row in rows.items()}),
+        "clients are numbered from 0 to 3",
+    ),
+]
+
+CASES = [
+    *(Case(f"manifest: {name}", RESUME, NONE_INTACT, prepare=prepare) for name, prepare in BODIES),
+    *(Case(f"file: {name}", RESUME, NO_STATE, prepare=prepare) for name, prepare in STATES),
+    *(Case(f"file: {name}", RESUME, says, prepare=prepare) for name, prepare, says in FITTING),
+    *(Case(f"models: {name}", models, OTHER, prepare=prepare) for name, prepare, _ in FITTING[2:4]),
+    Case("models: a server outside", models, "is intact", prepare=forge(outside)),
+    *(
+        Case(f"scores {value!r:.40}", RESUME, SCORES, prepare=put("progress", {"after_training": value}))
+        for value in (
+            *([], None, {"personal": 5}, {"personal": {"test": {"correct": [1], "loss": [1]}}}),
+            {"personal": {"all": {"correct": [None] * 4, "loss": None}}},
+            {"personal": {"test": {"correct": [10**6] * 4, "loss": None}}},
+        )
+    ),
+    Case("a manifest elsewhere", RESUME, LINK, prepare=replaced("manifest", away)),
+    Case("a server file elsewhere", RESUME, LINK, prepare=replaced("server", away)),
+    Case("all checkpoints elsewhere", RESUME, LINK, prepare=replaced("folder", away)),
+    Case(
+        "models: all checkpoints elsewhere", models, "is a link that leads", prepare=replaced("folder", away)
+    ),
+    Case("a server file as fifo", RESUME, "it is no file, but a pipe", prepare=replaced("server", into_fifo)),
+    Case("a server file as folder", RESUME, "Is a directory", prepare=replaced("server", into_folder)),
+    Case(
+        "checkpoints as file", RESUME, "run/checkpoints cannot be read", prepare=replaced("folder", into_file)
+    ),
+    Case("checkpoints as loop", RESUME, "Too many levels", prepare=replaced("folder", into_loop)),
+]

@@ -1,0 +1,239 @@
+"""Data files that are truncated, of other shapes or types, or no files at all."""
+
+import bz2
+import os
+import pickle
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from tests.data.test_digits_five import write_svhn
+from tests.data.test_files import idx, write_cifar10, write_mnist
+from tests.data.test_image_domains import write
+from tests.hostile.harness import Case
+
+COMMON = (
+    "--data.verify false --data.root data --engine Inline --net lenet --clients 1 --rounds 1 --output run"
+)
+CIFAR = f"run --data CIFAR10 {COMMON}"
+MNIST = f"run --data MNIST {COMMON}"
+USPS = f"run --data USPS {COMMON}"
+SVHN = f"run --data DigitsFive --data.domains [SVHN] --data.quantity 1 {COMMON}"
+FOLDERS = f"run --data ImageFolders --data.image_size 32 {COMMON}"
+
+BATCH = "data/cifar-10-batches-py/data_batch_2"
+IMAGES = "data/MNIST/raw/train-images-idx3-ubyte"
+LABELS = "data/MNIST/raw/train-labels-idx1-ubyte"
+PICTURE = "data/a/x/frame_0000.png"
+
+How = Callable[[Path], Any]
+
+
+def content(made: bytes) -> How:
+    return lambda path: path.write_bytes(made)
+
+
+def cut(path: Path) -> None:
+    path.write_bytes(path.read_bytes()[:-10])
+
+
+def longer(path: Path) -> None:
+    path.write_bytes(path.read_bytes() + b"more")
+
+
+def into_folder(path: Path) -> None:
+    path.unlink()
+    path.mkdir()
+
+
+def into_fifo(path: Path) -> None:
+    path.unlink()
+    os.mkfifo(path)
+
+
+def into_loop(path: Path) -> None:
+    path.unlink()
+    path.symlink_to(path.name)
+
+
+def cifar(how: How, name: str = BATCH) -> Callable[[Path], None]:
+    def prepare(folder: Path) -> None:
+        write_cifar10(folder / "data")
+        how(folder / name)
+
+    return prepare
+
+
+def batch(**entries: Any) -> Callable[[Path], None]:
+    whole = {"data": np.zeros((4, 3072), np.uint8), "labels": [0, 1, 2, 3]}
+    return cifar(content(pickle.dumps(whole | entries, protocol=2)))
+
+
+def mnist(how: How, name: str = IMAGES) -> Callable[[Path], None]:
+    def prepare(folder: Path) -> None:
+        write_mnist(folder / "data")
+        how(folder / name)
+
+    return prepare
+
+
+def usps(text: bytes, packed: bool = True) -> Callable[[Path], None]:
+    def prepare(folder: Path) -> None:
+        (folder / "data").mkdir()
+        for name in ("usps.bz2", "usps.t.bz2"):
+            (folder / "data" / name).write_bytes(bz2.compress(text) if packed else text)
+
+    return prepare
+
+
+def svhn(how: How) -> Callable[[Path], None]:
+    def prepare(folder: Path) -> None:
+        write_svhn(folder / "data")
+        (path,) = folder.glob("data/**/train_32x32.mat")
+        how(path)
+
+    return prepare
+
+
+def mat(**arrays: Any) -> How:
+    def how(path: Path) -> None:
+        from scipy.io import savemat
+
+        savemat(path, arrays)
+
+    return how
+
+
+def pictures(how: How, name: str = PICTURE) -> Callable[[Path], None]:
+    def prepare(folder: Path) -> None:
+        write(folder / "data", ["a", "b"], ["x", "y"], [5, 5])
+        how(folder / name)
+
+    return prepare
+
+
+def strange_name(path: Path) -> None:
+    shutil.copyfile(path, path.with_name("frame_\udcff.png"))
+
+
+def strange_class(path: Path) -> None:
+    shutil.copytree(path.parent, path.parent.with_name("z\udcff"))
+
+
+def no_images(path: Path) -> None:
+    shutil.rmtree(path.parent)
+    path.parent.mkdir()
+
+
+LINE = b"1 " + b" ".join(b"%d:0.5" % i for i in range(1, 257)) + b"\n"
+X = np.zeros((32, 32, 3, 4), np.uint8)
+Y = np.array([[1], [2], [3], [4]], np.uint8)
+
+CASES = [
+    *(
+        Case(f"CIFAR-10: {name}", CIFAR, "data_batch_2", prepare=prepare)
+        for name, prepare in {
+            "cut": cifar(cut),
+            "empty": cifar(content(b"")),
+            "a list": cifar(content(pickle.dumps([1]))),
+            "a command": cifar(content(b"cos\nsystem\n(S'touch CANARY'\ntR.")),
+            "a class": cifar(content(b"cbuiltins\neval\n(S'1'\ntR.")),
+            "a huge array": cifar(
+                content(b"cnumpy\nndarray\n((I1000000000000000\nI1\ntcnumpy\ndtype\n(S'u1'\ntRtR.")
+            ),
+            "nested": cifar(content(b"(" * 100_000 + b"l" * 100_000 + b".")),
+            "a folder": cifar(into_folder),
+            "a fifo": cifar(into_fifo),
+            "a loop": cifar(into_loop),
+            "no data": batch(data=None),
+            "data as list": batch(data=[[0] * 3072] * 4),
+            "data of another type": batch(data=np.zeros((4, 3072), np.float32)),
+            "data of another shape": batch(data=np.zeros((4, 3071), np.uint8)),
+            "data in one dimension": batch(data=np.zeros(3072, np.uint8)),
+            "fewer labels": batch(labels=[0, 1]),
+            "labels out of range": batch(labels=[0, 1, 2, 10]),
+            "negative labels": batch(labels=[0, 1, 2, -1]),
+            "labels as text": batch(labels=["0", "1", "2", "3"]),
+            "labels without end": batch(labels=[0, 1, 2, 10**30]),
+            "no labels": batch(labels=None),
+        }.items()
+    ),
+    Case(
+        "CIFAR-10: no names",
+        CIFAR,
+        "batches.meta",
+        prepare=cifar(
+            content(pickle.dumps({"label_names": [1, 2]})), "data/cifar-10-batches-py/batches.meta"
+        ),
+    ),
+    *(
+        Case(f"MNIST: {name}", MNIST, "data/MNIST/raw/t", prepare=prepare)
+        for name, prepare in {
+            "cut": mnist(cut),
+            "longer": mnist(longer),
+            "empty": mnist(content(b"")),
+            "a header alone": mnist(content(bytes([0, 0, 8, 3]))),
+            "another type": mnist(content(bytes([0, 0, 13, 3]) + b"\0" * 100)),
+            "sizes without end": mnist(content(bytes([0, 0, 8, 3]) + b"\xff" * 12)),
+            "other dimensions": mnist(content(idx(np.zeros((6, 28), np.uint8)))),
+            "images without pixels": mnist(content(idx(np.zeros((6, 0, 28), np.uint8)))),
+            "labels out of range": mnist(content(idx(np.full(6, 10, np.uint8))), LABELS),
+            "fewer labels": mnist(content(idx(np.zeros(5, np.uint8))), LABELS),
+            "a folder": mnist(into_folder),
+            "a fifo": mnist(into_fifo),
+            "a loop": mnist(into_loop),
+            "a damaged archive": mnist(
+                lambda path: (path.with_name(path.name + ".gz").write_bytes(b"\x1f\x8bx"), path.unlink())
+            ),
+        }.items()
+    ),
+    *(
+        Case(f"USPS: {name}", USPS, "data/usps.bz2", prepare=prepare)
+        for name, prepare in {
+            "no archive": usps(b"x", packed=False),
+            "empty": usps(b""),
+            "no numbers": usps(b"a b c"),
+            "a value short": usps(LINE[:-8]),
+            "a label out of range": usps(LINE.replace(b"1 ", b"11 ", 1)),
+            "a value out of range": usps(LINE.replace(b":0.5", b":1.5", 1)),
+            "a value that is no number": usps(LINE.replace(b":0.5", b":nan", 1)),
+        }.items()
+    ),
+    *(
+        Case(f"SVHN: {name}", SVHN, "train_32x32.mat", prepare=prepare)
+        for name, prepare in {
+            "cut": svhn(cut),
+            "no file of MATLAB": svhn(content(b"MATLAB" * 100)),
+            "no images": svhn(mat(y=Y)),
+            "no labels": svhn(mat(X=X)),
+            "images of another type": svhn(mat(X=X.astype(float), y=Y)),
+            "images in three dimensions": svhn(mat(X=X[0], y=Y)),
+            "labels of another type": svhn(mat(X=X, y=Y + 0.5)),
+            "labels out of range": svhn(mat(X=X, y=Y + 200)),
+            "fewer labels": svhn(mat(X=X, y=Y[1:])),
+            "labels as text": svhn(mat(X=X, y="text")),
+            "a folder": svhn(into_folder),
+            "a fifo": svhn(into_fifo),
+        }.items()
+    ),
+    *(
+        Case(f"images: {name}", FOLDERS, says, prepare=prepare)
+        for name, prepare, says in (
+            ("cut", pictures(lambda path: path.write_bytes(path.read_bytes()[:50])), "frame_0000.png"),
+            ("empty", pictures(content(b"")), "frame_0000.png"),
+            ("text", pictures(content(b"hello")), "frame_0000.png"),
+            (
+                "no folders",
+                pictures(lambda path: shutil.rmtree(path.parents[2]) or path.parents[2].mkdir()),
+                "data",
+            ),
+            ("no images", pictures(no_images), "has no images"),
+            ("a class as file", pictures(lambda p: shutil.rmtree(p.parent) or p.parent.touch()), "a/x"),
+            ("a name that is no text", pictures(strange_name), "whose name is no text"),
+            ("a class that is no text", pictures(strange_class), "whose name is no text"),
+        )
+    ),
+]

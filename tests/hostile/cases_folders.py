@@ -1,0 +1,219 @@
+"""Folders of sweeps and tables whose files are damaged or made up."""
+
+import json
+import os
+import shutil
+import tempfile
+from collections.abc import Callable
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from rayfl.configuration import federation_from
+from rayfl.experiments.table_file import Table, options
+from rayfl.table import plan
+from rayfl.tune.command import Sweep
+from rayfl.tune.space import Space
+from tests.hostile.harness import Case
+
+TINY = {
+    **{"data": "Synthetic", "data.train": 60, "data.test": 20, "data.val_fraction": 0.2, "net": "lenet"},
+    **{"clients": 2, "rounds": 1, "engine": "Inline", "quiet": True, "tensorboard": False},
+}
+SPACE = {"sweep": "mine", "base": {"method": "Ditto", **TINY}, "search": {"method.mu": [0.1, 1.0]}}
+TABLE = {
+    "table": "mine",
+    "seeds": [0],
+    "base": TINY,
+    "columns": {"C": {}},
+    "rows": {"R": {"method": "FedAvg"}},
+}
+CELL = "folder/R/C/seed-0"
+HUGE = 10**400
+
+_made = tempfile.TemporaryDirectory(prefix="hostile-")
+
+
+@cache
+def _sweep() -> Path:
+    """Make a sweep of two points that is over."""
+    folder = Path(_made.name, "sweep")
+    folder.mkdir()
+    (folder.parent / "space.yaml").write_text(yaml.safe_dump(SPACE))
+    space = Space.load(folder.parent / "space.yaml")
+    sweep = Sweep.of(space, space.points())
+    sweep.save(folder)
+    for job in sweep.jobs(folder).values():
+        federation_from(options(job.settings | {"seed": job.seed, "output": str(job.folder)})).run()
+    return folder
+
+
+@cache
+def _table() -> Path:
+    """Make a table of one cell that is finished."""
+    folder = Path(_made.name, "table")
+    folder.mkdir()
+    (folder.parent / "table.yaml").write_text(yaml.safe_dump(TABLE))
+    (cell,), _ = plan(Table.load(folder.parent / "table.yaml"), ["R"], ["C"], [0], {}, folder)
+    federation_from(options(cell.settings | {"seed": 0, "output": str(cell.folder)})).run()
+    return folder
+
+
+def sweep(*path: Any) -> Callable[[Path], None]:
+    """Set a value in ``sweep.json``."""
+
+    def prepare(folder: Path) -> None:
+        shutil.copytree(_sweep(), folder / "folder")
+        file = folder / "folder" / "sweep.json"
+        content = json.loads(file.read_text())
+        *above, last, value = path
+        place = content
+        for key in above:
+            place = place[key]
+        place[last] = value
+        file.write_text(json.dumps(content))
+
+    return prepare
+
+
+def in_sweep(name: str, content: bytes | None) -> Callable[[Path], None]:
+    """Write a file in the folder of a sweep; None makes a fifo."""
+    return lambda folder: _write(shutil.copytree(_sweep(), folder / "folder"), name, content)
+
+
+def in_cell(name: str, content: bytes | None) -> Callable[[Path], None]:
+    """Write a file in the run folder of a table's cell."""
+
+    def prepare(folder: Path) -> None:
+        shutil.copytree(_table(), folder / "folder")
+        (folder / "table.yaml").write_text(yaml.safe_dump(TABLE))
+        _write(folder / CELL, name, content)
+
+    return prepare
+
+
+def _write(folder: Path, name: str, content: bytes | None) -> None:
+    (path,) = [*folder.glob(name)] or [folder / name]
+    path.unlink(missing_ok=True)
+    if content is None:
+        os.mkfifo(path)
+    else:
+        path.write_bytes(content)
+
+
+def elsewhere(folder: Path) -> None:
+    shutil.copytree(_sweep(), folder / "folder")
+    shutil.move(folder / "folder" / "trials", folder / "elsewhere")
+    (folder / "folder" / "trials").symlink_to(folder / "elsewhere")
+
+
+def cell(value: Any) -> Callable[[Path], None]:
+    def prepare(folder: Path) -> None:
+        shutil.copytree(_table(), folder / "folder")
+        path = folder / CELL / "config.yaml"
+        path.write_text(yaml.safe_dump(yaml.safe_load(path.read_text()) | {"cell": value}))
+
+    return prepare
+
+
+RESUME = "tune --resume folder"
+RUN = "table table.yaml --output folder"
+AGAINST = "report --against fedco2 t3 folder"
+SWEEP = "folder/sweep.json is damaged"
+NESTED = b"[" * 100_000 + b"\n{}\n"
+
+CASES = [
+    *(
+        Case(f"sweep: {key} {value!r:.20}", RESUME, SWEEP, prepare=sweep(key, value))
+        for key, values in {
+            "name": (None, 5, []),
+            "title": (None, {}),
+            "points": (None, "x", [], {}, [None], 5),
+            "seeds": (None, [], [None], [0, 0], ["0"], [True]),
+            "metric": (None, "speed", []),
+            "mode": (None, "most", {}),
+            "best": (None, 1),
+            "scheduler": (None, "x", [], {"name": "none", "grace": "x"}, {"name": "luck"}),
+            "dimensions": (None, "x", [None], [{"key": "x"}]),
+            "at_once": ("x", 0, 1.5, True),
+        }.items()
+        for value in values
+    ),
+    *(
+        Case(f"sweep: point's {key} {value!r:.20}", RESUME, SWEEP, prepare=sweep("points", 0, key, value))
+        for key, values in {
+            "label": (None, 5),
+            "values": (None, "x", [], {"other": 1}),
+            "settings": (None, "x", {}),
+            "rounds": (None, "x", -1, 1.5),
+        }.items()
+        for value in values
+    ),
+    *(
+        Case(f"sweep: setting {key}", RESUME, SWEEP, prepare=sweep("points", 0, "settings", key, value))
+        for key, value in {"resume": "x", "output": "x", "config": "x", "seed": 1, "cell": None}.items()
+    ),
+    Case("sweep: unknown setting", RESUME, "nonsense", prepare=sweep("points", 0, "settings", "nonsense", 1)),
+    Case("sweep: unknown entry", RESUME, SWEEP, prepare=sweep("more", 1)),
+    *(
+        Case(f"sweep.json {name}", RESUME, SWEEP, prepare=in_sweep("sweep.json", content))
+        for name, content in {"nested": NESTED, "no text": b"\xff", "empty": b"", "a list": b"[]"}.items()
+    ),
+    Case("sweep.json as fifo", RESUME, "it has no sweep.json", prepare=in_sweep("sweep.json", None)),
+    Case("ended nested", RESUME, "ended.jsonl is damaged", prepare=in_sweep("ended.jsonl", NESTED)),
+    Case(
+        "ended of no trial",
+        RESUME,
+        "a line is of no trial",
+        prepare=in_sweep("ended.jsonl", b'{"trial": 5}\n'),
+    ),
+    Case(
+        "ended of no kind",
+        RESUME,
+        "a line is of no trial",
+        prepare=in_sweep("ended.jsonl", b'{"trial": "000-seed-0", "end": "lost"}\n'),
+    ),
+    Case("ended as fifo", RESUME, "it is no file, but a pipe", prepare=in_sweep("ended.jsonl", None)),
+    *(
+        Case(
+            f"trial: {name}",
+            RESUME,
+            says,
+            prepare=in_sweep(f"trials/000-*/seed-0/{name}", content),
+            writes=True,
+        )
+        for name, content, says in (
+            ("summary.json", b"{}", "summary.json is damaged"),
+            ("metrics.jsonl", b"[]\n{}\n", "metrics.jsonl is damaged"),
+            ("partition.json", b"{}", "partition.json is damaged"),
+            ("config.yaml", b"[]", "config.yaml is not a configuration"),
+        )
+    ),
+    Case("trials elsewhere", RESUME, "is a link that leads out of folder", prepare=elsewhere),
+    *(
+        Case(f"cell: {name} {content!r:.20}", RUN, says, prepare=in_cell(name, content), writes=True)
+        for name, content, says in (
+            ("summary.json", b"[]", "summary.json is damaged"),
+            ("summary.json", b"{}", "summary.json is damaged"),
+            ("summary.json", b'{"completed": "1"}', "summary.json is damaged"),
+            ("summary.json", NESTED, "summary.json is damaged"),
+            ("summary.json", b"\xff", "summary.json is damaged"),
+            ("summary.json", None, "summary.json is damaged"),
+            ("metrics.jsonl", b"[]\n{}\n", "metrics.jsonl is damaged"),
+            ("metrics.jsonl", NESTED, "metrics.jsonl is damaged"),
+            ("partition.json", b"\xff", "partition.json is damaged"),
+            ("partition.json", None, "it is no file, but a pipe"),
+            ("config.yaml", b"- 1\n", "config.yaml is not a configuration"),
+            ("config.yaml", b"seed: {}\n", "config.yaml is not a configuration"),
+        )
+    ),
+    *(
+        Case(f"cell: {value!r:.40}", AGAINST, "config.yaml is not a configuration", prepare=cell(value))
+        for value in (
+            *("x", [1], {"table": "fedco2_t3"}, {"table": "fedco2_t3", "row": 5, "column": [1]}),
+            {"table": "fedco2_t3", "row": "a", "column": "b", "changed": 3},
+        )
+    ),
+]
