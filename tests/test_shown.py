@@ -39,6 +39,8 @@ from tests.record.made_up import write_run
 
 ROOT = Path(__file__).parents[1]
 
+UNWRITABLE = "no Unicode"
+"""What such names are in is refused when it is read: no file in UTF-8 could tell of them."""
 NAMES = {
     "colour": "a\x1b[31mb",
     "clear the screen": "a\x1b[2J\x1b[Hb",
@@ -51,7 +53,7 @@ NAMES = {
     "writing direction": "a\u202eb\u2066c\u200fd",
     "not seen": "a\u200bb\ufeffc\xadd",
     "NUL and delete": "a\0b\x7f",
-    "no Unicode": "a\udcffb",
+    UNWRITABLE: "a\udcffb",
     "rich's markup": "a[red]b[/red][link=http://x]c[/link]",
     "emoji code": "a:bomb:b",
     "HTML": "a<script>b</script><img src=x onerror=y>&lt;",
@@ -215,7 +217,7 @@ def drawn_text(path: Path, kind: str, *arguments: str) -> str:
 
 def test_a_run_on_folders_with_such_names(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Domains and classes that are called so, from the header of the run to its report and pictures."""
-    names = [name.replace("/", "").replace("\0", "") for name in NAMES.values()]
+    names = [x.replace("/", "").replace("\0", "") for key, x in NAMES.items() if key != UNWRITABLE]
     for domain in names:
         for label in (names[0], names[-1]):
             folder = tmp_path / "data" / domain / label
@@ -242,7 +244,7 @@ def test_strangers_run_folders(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("COLUMNS", "300")
-    names = [name for key, name in NAMES.items() if key != "no Unicode"]  # of which YAML has none
+    names = [name for key, name in NAMES.items() if key != UNWRITABLE]
     for number, name in enumerate(names):
         run = write_run(tmp_path / "runs" / str(number), rounds=2, domains=("ink", name))
         config = yaml.safe_load((run / "config.yaml").read_text())
@@ -273,7 +275,7 @@ def test_names_in_table_files(tmp_path: Path, name: str) -> None:
     file = tmp_path / "t.yaml"
     content: dict[str, Any] = {"table": "t", "columns": {"c": {}}, "rows": {"r": {"method": "FedAvg"}}}
     file.write_text(yaml.safe_dump(content | {"title": f" {name}\n"}, allow_unicode=False))
-    if name == NAMES["no Unicode"]:
+    if name == NAMES[UNWRITABLE]:
         with pytest.raises(UserError, match="not valid YAML"):
             Table.load(file)
         return

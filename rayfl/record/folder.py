@@ -64,6 +64,8 @@ def check_kind(path: Path, wanted: str) -> None:
     Raises:
         UserError: it does.
     """
+    if "\0" in str(path):
+        raise UserError(f"{str(path)!r} contains the character NUL, which no path has: remove it")
     found = kind_of(path)
     if found not in (None, wanted):
         raise UserError(

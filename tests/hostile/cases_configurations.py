@@ -175,13 +175,13 @@ CASES = [
     Case(
         "a recorded configuration without end",
         "run --resume run",
-        ("config.yaml cannot be used", "*a stands within"),
+        ("config.yaml is not valid YAML", "*a stands within"),
         files={"run/config.yaml": "net: &a [*a]"},
     ),
     Case(
         "a recorded configuration that is empty",
         "run --resume run",
-        "config.yaml has no settings",
+        "config.yaml is not a configuration",
         files={"run/config.yaml": ""},
     ),
     Case(

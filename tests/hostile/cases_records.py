@@ -228,16 +228,14 @@ CONFIGS: list[tuple[str, Callable[[Path], None], str]] = [
         for v in values
     ),
     ("a number for a name", file("config.yaml", lambda text: text + b"5: 1\n"), CONFIG),
-    ("a date", file("config.yaml", lambda text: text + b"x: 2020-01-01\n"), CONFIG),
-    ("an impossible date", file("config.yaml", lambda text: text + b"x: 2020-99-99\n"), "is not valid YAML"),
     ("infinite rounds", setting("rounds", float("inf")), CONFIG),
     (
         "nested lists",
         file("config.yaml", lambda text: text + b"x: " + b"[" * 500 + b"]" * 500),
-        "nested too deeply",
+        "nested more than 50 deep",
     ),
-    ("itself", file("config.yaml", lambda text: text + b"x: &x [*x]\n"), "far too many values"),
-    ("a billion values", file("config.yaml", lambda text: BOMB + text), "far too many values"),
+    ("itself", file("config.yaml", lambda text: text + b"x: &x [*x]\n"), "*x stands within"),
+    ("a billion values", file("config.yaml", lambda text: BOMB + text), "more than 100,000 values"),
     (
         "an object",
         file("config.yaml", lambda text: text + b"x: !!python/object/apply:os.system ['touch CANARY']\n"),
