@@ -95,7 +95,9 @@ def test_an_escape_says_what_was_there(text: str, shown: str) -> None:
 
 
 @EVERY
-def test_errors_and_warnings(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_errors_and_warnings(
+    name: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     def of_file() -> None:
         raise FileNotFoundError(2, "No such file", name)
 
@@ -103,6 +105,8 @@ def test_errors_and_warnings(name: str, capsys: pytest.CaptureFixture[str]) -> N
         logging.getLogger("rayfl.somewhere").warning("the folder %s is odd", name)
         raise UserError(f"the folder {name} is missing")
 
+    # What pytest catches of logs it sends from process to process, which it cannot where it is no Unicode.
+    monkeypatch.setattr(logging.getLogger("rayfl"), "propagate", False)
     assert exit_code(of_file) == exit_code(of_user) == 2
     complain(f"warning: {name}")
     tell(name)
