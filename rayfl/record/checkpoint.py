@@ -141,11 +141,13 @@ class Checkpoints:
         """Make the newest checkpoint one of a run with other settings, which goes on with its state.
 
         Args:
-            settings: those that change.
+            settings: of that run, but for ``division``, which stays.
         """
         manifest, _ = self.newest()
         if manifest is not None and manifest.settings is not None:
-            self.commit(replace(manifest, settings={**manifest.settings, **settings}))
+            self.commit(
+                replace(manifest, settings={"division": manifest.settings.get("division"), **settings})
+            )
 
     @property
     def exist(self) -> bool:

@@ -29,6 +29,7 @@ from rayfl.engine.host import Host, Plan
 from rayfl.engine.inline import InlineSession, _own
 from rayfl.engine.server import Server
 from rayfl.methods import Cohort, Ditto, FedAvg
+from rayfl.record.checkpoint import Checkpoints
 from rayfl.record.description import dump
 from rayfl.record.result import Result
 from rayfl.training import Client, State
@@ -207,6 +208,7 @@ def test_a_process_that_dies_again_and_again_ends_the_run(
     federation = resumed(tmp_path / "run")
     federation.method = Ditto()
     federation.engine = Inline()
+    Checkpoints(tmp_path / "run" / "checkpoints").take_over(federation.deciding())  # of a method that dies
     federation.run()
     assert everything(tmp_path / "run") == undisturbed
 
