@@ -1,7 +1,7 @@
-"""Reading files that may be damaged or come from a stranger: nothing is waited for, nothing is followed.
+"""Reading files that may be damaged or come from a stranger: rayfl waits for none of them without end.
 
-Functions raise ``OSError`` for a file that cannot be read and ``ValueError`` for content that is not what it
-should be, and nothing else, so that whoever knows what the file is for can name it and say what to do.
+Functions that read raise ``OSError`` for a file that cannot be read and ``ValueError`` for content that is
+not what it should be, and nothing else. The caller knows what the file is for, names it and says what to do.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ def open_file(path: str | Path) -> BufferedReader:
     """Open a file for reading.
 
     Raises:
-        OSError: it cannot be opened, or is no file: a fifo could be waited for without end.
+        OSError: it cannot be opened, or is not a regular file: a pipe could be waited for without end.
         ValueError: the path has a NUL in it.
     """
     handle = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
@@ -30,7 +30,7 @@ def open_file(path: str | Path) -> BufferedReader:
         if stat.S_ISDIR(mode):
             raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(path))
         if not stat.S_ISREG(mode):
-            raise OSError(errno.EINVAL, "it is no file, but a pipe, a socket or a device", str(path))
+            raise OSError(errno.EINVAL, "it is not a regular file", str(path))
         return os.fdopen(handle, "rb")
     except BaseException:
         os.close(handle)

@@ -23,7 +23,6 @@ from rayfl.experiments.table_file import (
     layered,
     of_data,
     options,
-    read_mapping,
     slug,
     unavailable,
 )
@@ -36,6 +35,7 @@ from rayfl.record.printed import compare, footnotes, grid, printed_table, write_
 from rayfl.record.result import read_config
 from rayfl.shown import complain
 from rayfl.terminal import Terminal
+from rayfl.yaml_file import read_mapping
 
 
 def parser() -> jsonargparse.ArgumentParser:

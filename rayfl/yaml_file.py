@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import stat
 from pathlib import Path
 from typing import Any, cast
 
 import yaml
 
 from rayfl.errors import UserError
+from rayfl.reading import open_file
 
 LARGEST = 1_000_000
 """Bytes of a file, or characters of an option's value; files that come with rayfl have 20,000 at most."""
@@ -95,12 +95,11 @@ def read_yaml(path: Path) -> Any:
         UserError: it cannot be read, or is no YAML within bounds.
     """
     try:
-        status = path.stat()
-        if not stat.S_ISREG(status.st_mode) and not stat.S_ISDIR(status.st_mode):  # which may never end
-            raise UserError(f"{path} cannot be read: it is not a regular file")
-        if status.st_size > LARGEST:
+        with open_file(path) as file:
+            content = file.read(LARGEST + 1)
+        if len(content) > LARGEST:
             raise UserError(f"{path} cannot be read: it is larger than {LARGEST // 1_000_000} MB")
-        text = path.read_text(encoding="utf-8")
+        text = content.decode()
     except OSError as error:
         raise UserError(f"{path} cannot be read: {error.strerror}") from error
     except UnicodeDecodeError as error:

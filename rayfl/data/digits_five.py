@@ -13,12 +13,22 @@ import numpy as np
 
 from rayfl.data.base import Data
 from rayfl.data.cache import Decoded, cached, content
-from rayfl.data.files import REPLACE, check_side, check_sum, images_and_labels, scaled, unpickle, unreadable
+from rayfl.data.files import (
+    REPLACE,
+    check_side,
+    check_sum,
+    images_and_labels,
+    read_bytes,
+    scaled,
+    unpickle,
+    unreadable,
+)
 from rayfl.data.folders import plain, read_image, stratified_shuffle
 from rayfl.data.mnist import MNIST, USPS
 from rayfl.data.partition import DomainPerClient, Partition
 from rayfl.data.pool import TEST, TRAIN, UNUSED, Pool
 from rayfl.errors import UserError
+from rayfl.reading import open_file
 
 PART = 743.8
 """Images in each of FedBN's ten training parts: a tenth of the training images of USPS."""
@@ -316,7 +326,8 @@ def _mat(path: Path, ten_is_zero: bool = False) -> Read:
     from scipy.io import loadmat
 
     try:
-        content = loadmat(path)
+        with open_file(path) as file:
+            content = loadmat(file)
     except Exception as error:  # a damaged file can raise nearly anything
         raise unreadable(path, error, "as a .mat file") from None
     images, labels = content.get("X"), content.get("y")
@@ -338,7 +349,7 @@ def _mnistm_npz(folder: Path, verify: bool) -> Read:
     parts = []
     for path in (folder / name for name in _NPZ):
         try:
-            with np.load(path, allow_pickle=False) as content:
+            with open_file(path) as file, np.load(file, allow_pickle=False) as content:
                 parts.append(_checked(path, content["x"], content["y"]))
         except UserError:
             raise
@@ -355,9 +366,9 @@ def _mnistm_original(folder: Path, verify: bool) -> Read:
     for part in ("train", "test"):
         path = folder / f"mnist_m_{part}_labels.txt"
         try:
-            lines = [line.split() for line in path.read_text().splitlines() if line.strip()]
+            lines = [line.split() for line in read_bytes(path).decode().splitlines() if line.strip()]
             names, labels = [name for name, _ in lines], np.array([int(label) for _, label in lines])
-        except (OSError, ValueError) as error:
+        except ValueError as error:
             raise unreadable(path, error, "as lines of file and label") from None
         images = [read_image(folder / f"mnist_m_{part}" / name) for name in names]
         parts.append(_checked(path, np.stack(images).transpose(0, 2, 3, 1), labels))

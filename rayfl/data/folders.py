@@ -21,6 +21,7 @@ from rayfl.data.partition import DomainPerClient, Partition
 from rayfl.data.pool import TEST, TRAIN, UNUSED, VAL, Pool
 from rayfl.errors import UserError
 from rayfl.randomness import numpy_generator
+from rayfl.reading import open_file
 
 log = logging.getLogger(__name__)
 
@@ -455,7 +456,7 @@ def read_image(path: Path, side: int | None = None, grey_unless_rgb: bool = Fals
         UserError: if the file is damaged, of none of ``FORMATS``, or has more pixels than Pillow takes.
     """
     try:
-        with Image.open(path, formats=FORMATS) as image:
+        with open_file(path) as file, Image.open(file, formats=FORMATS) as image:
             grey = grey_unless_rgb and len(image.getbands()) != 3
             rgb = (image.convert("L") if grey else image).convert("RGB")
     except MemoryError:

@@ -8,7 +8,7 @@ from typing import ClassVar, Literal
 
 import numpy as np
 
-from rayfl.data.files import unpickle, unreadable
+from rayfl.data.files import read_bytes, unpickle, unreadable
 from rayfl.data.folders import DomainFolders, Found, origin_of, plain, stratified
 from rayfl.data.partition import Partition
 from rayfl.data.pool import TRAIN, UNUSED, VAL
@@ -292,9 +292,10 @@ class DomainNet(_Protocols):
         for name in names:
             path = found.root / name
             try:
-                lines = [line.rsplit(maxsplit=1)[0] for line in path.read_text().splitlines() if line.strip()]
-            except (OSError, UnicodeDecodeError) as error:
+                text = read_bytes(path).decode()
+            except UnicodeDecodeError as error:
                 raise unreadable(path, error, "as a list", "replace it by a fresh copy") from None
+            lines = [line.rsplit(maxsplit=1)[0] for line in text.splitlines() if line.strip()]
             mine = [line for line in lines if _place(line).split("/")[1] in wanted]
             origin[self.indices_of(mine, name.rsplit("_", 1)[0], path, found, places)] = TRAIN
         return origin

@@ -7,6 +7,8 @@ git itself is not asked: it runs commands that the repository's own configuratio
 import re
 from pathlib import Path
 
+from rayfl.reading import open_file
+
 _LARGEST = 2**24  # bytes that are read of a file
 _HASH = re.compile(r"[0-9a-f]{40}|[0-9a-f]{64}")
 _NAME = re.compile(r"refs(/[\w@+=,-][\w.@+=,-]*)+")  # no part begins with a dot, so none is ".."
@@ -58,12 +60,6 @@ def _packed(common: Path, name: str) -> str:
 
 
 def _read(path: Path) -> str:
-    """Return the text of an ordinary file, up to a limit.
-
-    Raises:
-        OSError, ValueError: it is none, or cannot be read.
-    """
-    if not path.is_file():  # a pipe would keep us waiting
-        raise ValueError(path)
-    with path.open("rb") as file:
+    """Return the text of a file, up to a limit; see :func:`~rayfl.reading.open_file`."""
+    with open_file(path) as file:
         return file.read(_LARGEST).decode()

@@ -292,7 +292,7 @@ CASES = [
     Case(
         "models: all checkpoints elsewhere", models, "is a link that leads", prepare=replaced("folder", away)
     ),
-    Case("a server file as fifo", RESUME, "it is no file, but a pipe", prepare=replaced("server", into_fifo)),
+    Case("a server file as fifo", RESUME, "it is not a regular file", prepare=replaced("server", into_fifo)),
     Case("a server file as folder", RESUME, "Is a directory", prepare=replaced("server", into_folder)),
     Case(
         "checkpoints as file", RESUME, "run/checkpoints cannot be read", prepare=replaced("folder", into_file)

@@ -175,7 +175,7 @@ CASES = [
         "a line is of no trial",
         prepare=in_sweep("ended.jsonl", b'{"trial": "000-seed-0", "end": "lost"}\n'),
     ),
-    Case("ended as fifo", RESUME, "it is no file, but a pipe", prepare=in_sweep("ended.jsonl", None)),
+    Case("ended as fifo", RESUME, "it is not a regular file", prepare=in_sweep("ended.jsonl", None)),
     *(
         Case(
             f"trial: {name}",
@@ -204,7 +204,7 @@ CASES = [
             ("metrics.jsonl", b"[]\n{}\n", "metrics.jsonl is damaged"),
             ("metrics.jsonl", NESTED, "metrics.jsonl is damaged"),
             ("partition.json", b"\xff", "partition.json is damaged"),
-            ("partition.json", None, "it is no file, but a pipe"),
+            ("partition.json", None, "it is not a regular file"),
             ("config.yaml", b"- 1\n", "config.yaml is not a configuration"),
             ("config.yaml", b"seed: {}\n", "config.yaml is not a configuration"),
         )

@@ -204,7 +204,7 @@ PARTITIONS: list[tuple[str, Callable[[Path], None], str]] = [
     ("nested", file("partition.json", lambda _: b"[" * 100_000), PARTITION),
     ("no text", file("partition.json", lambda _: b"\xff\xfe"), PARTITION),
     ("nothing", file("partition.json", lambda _: b""), PARTITION),
-    ("a fifo", replaced("partition.json", into_fifo), "it is no file, but a pipe"),
+    ("a fifo", replaced("partition.json", into_fifo), "it is not a regular file"),
     ("a loop of links", replaced("partition.json", into_loop), "Too many levels"),
 ]
 
@@ -257,8 +257,8 @@ RESUMED: list[tuple[str, Callable[[Path], None], str]] = [
         file("environment.json", lambda _: b'{"resumed": 5}'),
         "environment.json is damaged",
     ),
-    ("environment.json as fifo", replaced("environment.json", into_fifo), "it is no file, but a pipe"),
-    ("engine.jsonl as fifo", replaced("engine.jsonl", into_fifo), "it is no file, but a pipe"),
+    ("environment.json as fifo", replaced("environment.json", into_fifo), "it is not a regular file"),
+    ("engine.jsonl as fifo", replaced("engine.jsonl", into_fifo), "it is not a regular file"),
     ("engine.jsonl elsewhere", replaced("engine.jsonl", away), "is a link that leads out of"),
     (
         "engine.jsonl without its end",
