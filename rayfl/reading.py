@@ -24,17 +24,26 @@ def open_file(path: str | Path) -> BufferedReader:
         OSError: it cannot be opened, or is not a regular file: a pipe could be waited for without end.
         ValueError: the path has a NUL in it.
     """
-    handle = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    try:
+        handle = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    except OSError as error:
+        if error.errno == errno.ENXIO:  # a socket
+            raise _irregular(path) from error
+        raise
     try:
         mode = os.fstat(handle).st_mode
         if stat.S_ISDIR(mode):
             raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(path))
         if not stat.S_ISREG(mode):
-            raise OSError(errno.EINVAL, "it is not a regular file", str(path))
+            raise _irregular(path)
         return os.fdopen(handle, "rb")
     except BaseException:
         os.close(handle)
         raise
+
+
+def _irregular(path: str | Path) -> OSError:
+    return OSError(errno.EINVAL, "it is not a regular file", str(path))
 
 
 def read_file(path: str | Path) -> bytes:

@@ -259,10 +259,10 @@ def test_files_that_cannot_be_read_at_all(tmp_path: Path) -> None:
 
 
 def test_a_file_that_may_not_be_read(run_folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def refuse(path: Path, *arguments: Any, **options: Any) -> None:
+    def refuse(path: Path) -> None:
         raise PermissionError(errno.EACCES, "Permission denied", str(path))
 
-    monkeypatch.setattr(Path, "read_text", refuse)
+    monkeypatch.setattr("rayfl.yaml_file.open_file", refuse)
     path = run_folder / "config.yaml"
     for arguments in (["--config", str(path)], ["--resume", str(run_folder)]):
         with pytest.raises(UserError, match=rf"{path} cannot be read: Permission denied$"):

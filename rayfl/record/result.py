@@ -15,7 +15,7 @@ from rayfl.record.checks import check_config
 from rayfl.record.history import CONFIG, METRICS, History, read_history
 from rayfl.record.metrics import curve, summarise
 from rayfl.record.protocol import Protocol, protocol
-from rayfl.yaml_file import read_yaml
+from rayfl.yaml_file import read_mapping
 
 if TYPE_CHECKING:
     import pandas as pd  # at run time where tables are made: a run should not wait for it to start
@@ -95,7 +95,7 @@ def read_config(folder: Path) -> dict[str, Any]:
         UserError: it cannot be read, or is no configuration.
     """
     path = folder / CONFIG
-    config: Any = read_yaml(path)
+    config = read_mapping(path, "configuration")
     try:
         check_config(config)
     except ValueError as error:

@@ -181,7 +181,7 @@ CASES = [
     Case(
         "a recorded configuration that is empty",
         "run --resume run",
-        "config.yaml is not a configuration",
+        "config.yaml has no settings",
         files={"run/config.yaml": ""},
     ),
     Case(
