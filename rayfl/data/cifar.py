@@ -72,12 +72,6 @@ class _Cifar(Published):
         super().__init__(root, partition, val_fraction, seed, verify, download)
         if not (noise >= 0 and math.isfinite(noise)):
             raise UserError(f"{type(self).__name__}: noise must be a number of at least 0, not {noise}")
-        if augment not in ("none", "fedgh"):
-            raise UserError(f'{type(self).__name__}: augment must be "none" or "fedgh", not "{augment}"')
-        if normalise not in ("own", *_NORMALISATIONS):
-            raise UserError(
-                f'{type(self).__name__}: normalise must be "own", "half" or "imagenet", not "{normalise}"'
-            )
         check_side(type(self).__name__, image_size)
         self.noise = noise
         self.augment = augment
@@ -210,7 +204,7 @@ class CIFAR100(_Cifar):
         seed: int | None = None,
         verify: bool = True,
         download: bool = False,
-        labels: str = "fine",
+        labels: Literal["fine", "coarse"] = "fine",
         noise: float = 0.0,
         augment: Literal["none", "fedgh"] = "none",
         normalise: Normalisation = "own",
@@ -239,8 +233,6 @@ class CIFAR100(_Cifar):
         super().__init__(
             root, partition, val_fraction, seed, verify, download, noise, augment, normalise, image_size
         )
-        if labels not in ("fine", "coarse"):
-            raise UserError(f'CIFAR100: labels must be "fine" or "coarse", not "{labels}"')
         self.labels = labels
         kinds = {kind: (f"{kind}_labels", f"{kind}_label_names") for kind in ("fine", "coarse")}
         self._labels = kinds[labels]

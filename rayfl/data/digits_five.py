@@ -90,8 +90,6 @@ class DigitsFive(Data):
                 f"DigitsFive: domains must be some of {', '.join(_DOMAINS)}, each once, not {domains}"
             )
         check_side("DigitsFive", image_size)
-        if scale not in ("fedbn", "full"):
-            raise UserError(f'DigitsFive: scale must be "fedbn" or "full", not "{scale}"')
         whole = quantity in range(1, _PARTS + 1)
         if not (whole or 1 / int(PART) <= quantity < 1):
             raise UserError(

@@ -301,8 +301,6 @@ class ImageFolders(DomainFolders):
             UserError: if a value is out of its range.
         """
         super().__init__(root, partition, val_fraction, seed, verify, cache, image_size, augment, val_augment)
-        if split not in ("stratified", "fdse"):
-            raise UserError(f'ImageFolders: split must be "stratified" or "fdse", not "{split}"')
         for name, value in (("domains", domains), ("classes", classes)):
             if value is not None and (not value or len(set(value)) < len(value)):
                 raise UserError(f"ImageFolders: {name} must name each once, at least one, not {value}")

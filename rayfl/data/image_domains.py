@@ -63,14 +63,6 @@ class _Protocols(DomainFolders):
             UserError: if a value is out of its range.
         """
         super().__init__(root, partition, val_fraction, seed, verify, cache, image_size, augment, val_augment)
-        for name, value, allowed in (
-            ("split", split, ("fedbn", "fdse")),
-            ("scale", scale, ("fedbn", "full")),
-        ):
-            if value not in allowed:
-                raise UserError(
-                    f'{type(self).__name__}: {name} must be "{allowed[0]}" or "{allowed[1]}", not "{value}"'
-                )
         self.split = split
         self.scale = scale
 

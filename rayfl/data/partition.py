@@ -279,8 +279,6 @@ class Pathological(Partition):
         """
         if classes_per_client < 1:
             raise UserError(f"Pathological: classes_per_client must be at least 1, not {classes_per_client}")
-        if split not in ("published", "pooled", "fedgh"):
-            raise UserError(f'Pathological: split must be "published", "pooled" or "fedgh", not "{split}"')
         self.classes_per_client = classes_per_client
         self.distinct = distinct
         self.split = split

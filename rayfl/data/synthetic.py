@@ -1,6 +1,7 @@
 """Learnable data of any size, made from random numbers."""
 
 import math
+from typing import Literal
 
 import numpy as np
 import torch
@@ -36,7 +37,7 @@ class Synthetic(Data):
         classes: int = 10,
         domains: int = 1,
         noise: float = 1.0,
-        dtype: str = "float32",
+        dtype: Literal["float32", "uint8"] = "float32",
     ) -> None:
         """Check the settings.
 
@@ -64,8 +65,6 @@ class Synthetic(Data):
                 raise UserError(f"Synthetic: {name} must be at least {least}, not {value}")
         if not (noise >= 0 and np.isfinite(noise)):
             raise UserError(f"Synthetic: noise must be a number of at least 0, not {noise}")
-        if dtype not in ("float32", "uint8"):
-            raise UserError(f'Synthetic: dtype must be "float32" or "uint8", not "{dtype}"')
         self.train, self.test = train, test
         self.shape = (shape[0], shape[1], shape[2])
         self.classes, self.domains = classes, domains

@@ -29,11 +29,6 @@ def check_weight(option: str, value: float) -> None:
     check(option, value, 0 <= value < float("inf"), "a number of at least 0")
 
 
-def check_choice(option: str, value: str, *choices: str) -> None:
-    """Refuse what is none of the choices."""
-    check(option, value, value in choices, f"{', '.join(choices[:-1])} or {choices[-1]}")
-
-
 def check_equal_features(method: str, nets: Mapping[str, Net]) -> None:
     """Refuse nets whose features, the inputs of their last layers, are not of one size.
 

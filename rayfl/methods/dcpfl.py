@@ -11,7 +11,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from rayfl.methods.base import Cohort, Method
-from rayfl.methods.checks import check, check_choice, check_equal_features, check_weight
+from rayfl.methods.checks import check, check_equal_features, check_weight
 from rayfl.training import Batch, Client, Gather, Params, Reduction, State, Sum
 from rayfl.training.net import Net
 
@@ -91,11 +91,7 @@ class DCPFL(Method):
         check("calib_batch", calib_batch, calib_batch >= 1, "at least 1")
         check("calib_lr", calib_lr, 0 < calib_lr < float("inf"), "a number above 0")
         check("calib_steps", calib_steps, calib_steps is None or calib_steps >= 1, "at least 1")
-        check_choice("cov_formula", cov_formula, "pooled", "printed")
-        check_choice("absent", absent, "skip", "reuse", "mask")
         check("min_class_count", min_class_count, min_class_count >= 1, "at least 1")
-        check_choice("eval_head", eval_head, "local", "global")
-        check_choice("init", init, "common", "independent")
         self.lam = lam
         self.num_virtual = num_virtual
         self.server_lr = server_lr

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from rayfl.errors import UserError
 from rayfl.methods.base import Averaging, Cohort
-from rayfl.methods.checks import check, check_choice, check_weight
+from rayfl.methods.checks import check, check_weight
 from rayfl.methods.consensus import agree, attend, mean
 from rayfl.methods.consistency import Consistency, ratio_of_gradients
 from rayfl.methods.partly_personal import PartlyPersonal
@@ -74,10 +74,6 @@ class FDSE(PartlyPersonal):
         check("tau", tau, 0 < tau < float("inf"), "a number above 0")
         check("beta", beta, abs(beta) < float("inf"), "a finite number")
         check("gamma", gamma, 0 <= gamma < 1, "in [0, 1)")
-        check_choice("unit", unit, "block", "tensor")
-        check_choice("attn_unit", attn_unit, "block", "tensor")
-        check_choice("reg", reg, "paper", "code")
-        check_choice("ema_init", ema_init, "received", "bias_corrected")
         check("consensus", consensus, consensus in (True, False), "True or False")
         check("attention", attention, attention in (True, False, "mean"), "True, False or mean")
         check("share_every", share_every, share_every >= 0, "at least 0 (0: never)")

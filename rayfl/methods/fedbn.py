@@ -6,7 +6,7 @@ from typing import Literal
 
 from torch import Tensor, nn
 
-from rayfl.methods.checks import check, check_choice
+from rayfl.methods.checks import check
 from rayfl.methods.partly_personal import PartlyPersonal
 from rayfl.training import Batch, Client, Params, State
 from rayfl.training.net import is_batch_norm
@@ -38,7 +38,6 @@ class FedBN(PartlyPersonal):
     """
 
     def __init__(self, bn_personal: BatchNormPart = "all", unseen_passes: int = 1) -> None:
-        check_choice("bn_personal", bn_personal, "all", "affine_only")
         check("unseen_passes", unseen_passes, unseen_passes >= 1, "at least 1")
         self.bn_personal = bn_personal
         self.unseen_passes = unseen_passes

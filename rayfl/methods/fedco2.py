@@ -9,7 +9,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from rayfl.methods.base import Averaging, Cohort, Method
-from rayfl.methods.checks import check, check_choice, check_weight
+from rayfl.methods.checks import check, check_weight
 from rayfl.methods.fedbn import BatchNormPart, in_batch_norm
 from rayfl.training import Batch, Client, Gather, Mean, Params, Reduction, State
 from rayfl.training.net import Cut
@@ -74,12 +74,6 @@ class FedCO2(Method):
         check("mutual_epochs", mutual_epochs, mutual_epochs >= 1, "at least 1 (intra=none leaves it out)")
         check("adapt_epochs", adapt_epochs, adapt_epochs is None or adapt_epochs >= 1, "at least 1")
         check("kd_temperature", kd_temperature, 0 < kd_temperature < float("inf"), "a number above 0")
-        check_choice("bn_personal", bn_personal, "all", "affine_only")
-        check_choice("intra", intra, "both", "to_online", "to_offline", "none")
-        check_choice("inter", inter, "both", "online", "offline", "none")
-        check_choice("personal", personal, "bn", "head", "bn_and_head")
-        check_choice("exchange", exchange, "fc_stack", "last_layer")
-        check_choice("offline_init", offline_init, "same", "independent")
         self.mu = mu
         self.mutual_epochs = mutual_epochs
         self.adapt_epochs = adapt_epochs

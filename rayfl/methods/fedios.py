@@ -12,7 +12,7 @@ from torch import Tensor
 
 from rayfl.errors import UserError
 from rayfl.methods.base import Cohort, Method
-from rayfl.methods.checks import check, check_choice, check_weight
+from rayfl.methods.checks import check, check_weight
 from rayfl.randomness import generator
 from rayfl.training import Batch, Client, Mean, Params, Reduction, State
 from rayfl.training.net import Net
@@ -73,11 +73,7 @@ class FediOS(Method):
     ) -> None:
         check("alpha", alpha, 0 <= alpha <= 1, "in [0, 1]")
         check_weight("lam", lam)
-        check_choice("basis", basis, "qr", "uniform", "identity")
         check("rank", rank, rank is None or rank >= 1, "at least 1")
-        check_choice("overflow", overflow, "error", "reuse")
-        check_choice("ortho_reg_on", ortho_reg_on, "projected", "cos", "raw", "relu")
-        check_choice("schedule", schedule, "joint", "alternating")
         if ortho_reg_on == "relu" and basis == "identity" and projections:
             raise UserError(
                 "method.ortho_reg_on=relu is zero with method.basis=identity, whose subspaces share no "

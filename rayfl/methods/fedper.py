@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from torch import nn
 
-from rayfl.methods.checks import check_choice
 from rayfl.methods.partly_personal import PartlyPersonal
 from rayfl.training.net import Cut
 
@@ -24,7 +23,6 @@ class FedPer(PartlyPersonal):
     """
 
     def __init__(self, personal: Cut = "last_layer") -> None:
-        check_choice("personal", personal, "last_layer", "fc_stack")
         self.personal = personal
 
     def shared(self, name: str, module: nn.Module) -> bool:

@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from rayfl.methods.base import Cohort, Method
-from rayfl.methods.checks import check_choice, check_equal_features, check_weight
+from rayfl.methods.checks import check_equal_features, check_weight
 from rayfl.training import Batch, Client, Params, Reduction, State, Sum
 from rayfl.training.net import Net
 
@@ -46,8 +46,6 @@ class FedProto(Method):
         prototype_weights: Literal["uniform", "counts"] = "uniform",
     ) -> None:
         check_weight("lam", lam)
-        check_choice("predict", predict, "prototype", "head")
-        check_choice("prototype_weights", prototype_weights, "uniform", "counts")
         self.lam = lam
         self.predict = predict
         self.prototype_weights = prototype_weights

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any, Literal
 
 from rayfl.methods.base import Method
-from rayfl.methods.checks import check_choice, check_weight
+from rayfl.methods.checks import check_weight
 from rayfl.training import Client, Params, State
 
 
@@ -28,7 +28,6 @@ class FedProx(Method):
 
     def __init__(self, mu: float = 0.01, norm: Literal["squared", "l2"] = "squared") -> None:
         check_weight("mu", mu)
-        check_choice("norm", norm, "squared", "l2")
         self.mu = mu
         self.norm = norm
 

@@ -49,9 +49,6 @@ class Training:
             ("momentum", 0 <= self.momentum < 1, "in [0, 1)"),
             ("weight_decay", 0 <= self.weight_decay < float("inf"), "at least 0"),
             ("clip", 0 <= self.clip < float("inf"), "at least 0 (0: no clipping)"),
-            ("last_batch", self.last_batch in ("keep", "drop"), "keep or drop"),
-            ("bn_single", self.bn_single in ("refuse", "eval"), "refuse or eval"),
-            ("precision", self.precision in ("float32", "float64"), "float32 or float64"),
         ]:
             if not fine:
                 raise UserError(f"training.{name} is {getattr(self, name)!r}: it must be {allowed}")

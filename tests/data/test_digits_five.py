@@ -331,7 +331,7 @@ def test_damaged_arrays(tmp_path):
         ({"quantity": 0.001}, "quantity must be"),
         ({"quantity": 1.5}, "quantity must be"),
         ({"quantity": 11}, "quantity must be"),
-        ({"scale": "half"}, 'scale must be "fedbn" or "full"'),
+        ({"scale": "half"}, "data.scale is 'half': it must be 'fedbn' or 'full'"),
         ({"scale": "full", "quantity": 2}, "give one of them"),
         ({"image_size": 0}, "image_size"),
     ],

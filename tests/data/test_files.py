@@ -122,7 +122,7 @@ def test_cifar100_fine_and_coarse(tmp_path, labels, classes, expected):
 
 
 def test_cifar100_refuses_other_labels():
-    with pytest.raises(UserError, match='"fine" or "coarse"'):
+    with pytest.raises(UserError, match="'fine' or 'coarse'"):
         CIFAR100(labels="medium")
 
 

@@ -385,10 +385,10 @@ def test_a_damaged_image_is_named(tmp_path, folder, content):
 @pytest.mark.parametrize(
     ("kind", "options", "message"),
     [
-        (OfficeCaltech10, {"split": "own"}, 'split must be "fedbn" or "fdse"'),
-        (DomainNet, {"scale": "half"}, 'scale must be "fedbn" or "full"'),
+        (OfficeCaltech10, {"split": "own"}, "data.split is 'own': it must be 'fedbn' or 'fdse'"),
+        (DomainNet, {"scale": "half"}, "data.scale is 'half': it must be 'fedbn' or 'full'"),
         (PACS, {"image_size": 0}, "image_size must be at least 1"),
-        (ImageFolders, {"split": "fedbn"}, "split must be"),
+        (ImageFolders, {"split": "fedbn"}, "data.split is 'fedbn': it must be"),
         (ImageFolders, {"domains": ["a", "a"]}, "domains must name each once"),
         (ImageFolders, {"classes": []}, "classes must name each once"),
     ],
