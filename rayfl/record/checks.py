@@ -11,6 +11,7 @@ from typing import Any, get_args
 
 import numpy as np
 
+from rayfl.arguments import shown
 from rayfl.record.protocol import Point
 
 PARTS = ("train", "val", "test")
@@ -19,10 +20,6 @@ _COUNT = 2**53
 """Larger counts are not exact in the arithmetic of means."""
 _LOSS = 1e280
 """Larger losses cannot be added up, weighted by samples."""
-_DEPTH = 40
-"""Nests of a configuration."""
-_VALUES = 100_000
-"""Values in a configuration."""
 _KINDS: dict[str, tuple[type, ...]] = {
     "method": (str, dict),
     "data": (str, dict),
@@ -48,7 +45,7 @@ def check_partition(content: Any) -> None:
             _count(client.get(part), f"{part} of client {number}")
         domain = client.get("domain")
         if domain is not None and not (type(domain) is int and 0 <= domain < len(names)):
-            raise ValueError(f"client {number} has domain {_short(domain)}, and there are {len(names)}")
+            raise ValueError(f"client {number} has domain {shown(domain)}, and there are {len(names)}")
     _check_pool(content.get("pool", {"sha256": "", "images": {}, "published": {}}))
     labels = [client["labels"] for client in clients if "labels" in client]
     if labels and len(labels) < len(clients):
@@ -97,7 +94,7 @@ def check_record(record: Mapping[str, Any], samples: Mapping[str, np.ndarray]) -
     _mapping(points, "evaluation")
     for point, views in points.items():
         if point not in get_args(Point):
-            raise ValueError(f"{_short(point)} is no evaluation point")
+            raise ValueError(f"{shown(point)} is no evaluation point")
         check_scores(views, samples)
     figures = record.get("figures", {})
     _mapping(figures, "figures")
@@ -115,9 +112,9 @@ def check_scores(views: Any, samples: Mapping[str, np.ndarray]) -> None:
     """
     _mapping(views, "the views")
     for view, parts in views.items():
-        _mapping(parts, f"view {_short(view)}")
+        _mapping(parts, f"view {shown(view)}")
         for part, score in parts.items():
-            where = f"{part} of view {_short(view)}"
+            where = f"{part} of view {shown(view)}"
             if part not in samples:
                 raise ValueError(f"{where} is no part of the data")
             _mapping(score, where)
@@ -139,12 +136,12 @@ def check_config(config: Any) -> None:
         value = config.get(key, 1)
         if type(value) is not int or (least is not None and value < least) or abs(value) > _COUNT:
             raise ValueError(
-                f"{key} is {_short(value)}: it must be a whole number" + (" above 0" * bool(least))
+                f"{key} is {shown(value)}: it must be a whole number" + (" above 0" * bool(least))
             )
     for key in ("method", "data", "net", "training", "protocol"):
         kinds = _KINDS[key]
         if not isinstance(config.get(key, ""), kinds):
-            raise ValueError(f"{key} is {_short(config[key])}: it must be {_NAMED[kinds]}")
+            raise ValueError(f"{key} is {shown(config[key])}: it must be {_NAMED[kinds]}")
     cell = config.get("cell")
     if cell is not None:
         _mapping(cell, "cell")
@@ -154,25 +151,22 @@ def check_config(config: Any) -> None:
 
 
 def _check_plain(config: Mapping[Any, Any]) -> None:
-    """Check that there are nests of names and plain values only, of a size that people may have written."""
-    nodes, values = [("", config, 0)], 0
+    """Check that there are nests of names and plain values only."""
+    nodes: list[tuple[str, Any]] = [("", config)]
     while nodes:
-        where, node, depth = nodes.pop()
-        values += 1
-        if depth > _DEPTH or values > _VALUES:
-            raise ValueError("it is nested too deeply, or has far too many values")
+        where, node = nodes.pop()
         if isinstance(node, Mapping):
             if odd := [key for key in node if not isinstance(key, str)]:
-                raise ValueError(f"the name {_short(odd[0])} is no text")
+                raise ValueError(f"the name {shown(odd[0])} is no text")
             if "class_path" in node:
                 if not isinstance(node["class_path"], str):
                     raise ValueError(f"{where}class_path must be the path of a class")
                 for key in ("init_args", "dict_kwargs"):
                     if node.get(key) is not None:
                         _mapping(node[key], f"{where}{key}")
-            nodes += [(f"{where}{key}.", value, depth + 1) for key, value in node.items()]
+            nodes += [(f"{where}{key}.", value) for key, value in node.items()]
         elif isinstance(node, list):
-            nodes += [(where, value, depth + 1) for value in node]
+            nodes += [(where, value) for value in node]
         elif node is not None and not isinstance(node, str | bool | int | float):
             raise ValueError(f"{where.rstrip('.')} is neither text nor number")
 
@@ -212,7 +206,7 @@ def _list_of(value: Any, kind: type, what: str) -> None:
 
 def _count(value: Any, what: str) -> None:
     if type(value) is not int or not 0 <= value <= _COUNT:
-        raise ValueError(f"{what} is {_short(value)}: it must be a whole number of at least 0")
+        raise ValueError(f"{what} is {shown(value)}: it must be a whole number of at least 0")
 
 
 def _counts(values: Any, what: str, length: int | None) -> None:
@@ -235,11 +229,3 @@ def _ascending(values: Any, what: str, among: Sequence[int]) -> None:
     fine = set(map(type, values)) <= {int} and set(values) <= set(among)
     if not fine or any(a >= b for a, b in pairwise(values)):
         raise ValueError(f"{what} must be different clients in ascending order, of those that there are")
-
-
-def _short(value: Any) -> str:
-    """Return a value as a message can show it."""
-    text = ascii(value) if isinstance(value, str | float | bool | None) else f"a {type(value).__name__}"
-    if type(value) is int:
-        text = str(value) if abs(value) <= _COUNT else "a number too large"
-    return text if len(text) <= 60 else f"{text[:57]}..."

@@ -9,16 +9,14 @@ import numpy as np
 from rich.table import Table
 
 from rayfl.errors import UserError
+from rayfl.record.description import PLACES, RESUMABLE
 from rayfl.record.history import PARTS, Scores
 from rayfl.record.metrics import CHOICES, average, counted_scores
 from rayfl.record.progress import AVERAGE_NAMES, CHOICE_NAMES, averaged, percent, plain_table, size, spoken
 from rayfl.record.result import Result
 from rayfl.shown import one_line
 
-IGNORED = (
-    *("seed", "output", "resume", "checkpoint_every", "tensorboard", "quiet"),
-    *("data.seed", "data.root", "data.verify", "data.download", "data.cache"),
-)
+IGNORED = {"seed", "data.seed", "resume", *PLACES, *RESUMABLE} - {"rounds"}
 """Configuration that tells repetitions of one experiment apart, or that does not decide its numbers.
 
 Where data lie, and whether they are checked, does not decide; what they are does (see :func:`data_of`).
@@ -27,7 +25,7 @@ Where data lie, and whether they are checked, does not decide; what they are doe
 
 def decides(key: str) -> bool:
     """Return whether a key of the configuration makes another experiment, and not a repetition."""
-    return key not in IGNORED and key.partition(".")[0] not in ("engine", "cell")
+    return IGNORED.isdisjoint((key, key.partition(".")[0]))
 
 
 def about_data(key: str) -> bool:

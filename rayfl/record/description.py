@@ -16,7 +16,7 @@ from rayfl.errors import UserError
 
 RESUMABLE = ("rounds", "engine", "checkpoint_every", "quiet", "tensorboard")
 """Settings that may change when a run is resumed; any other would make it another run."""
-_PLACES = ("output", "cell", "data.root", "data.cache", "data.download", "data.verify")
+PLACES = ("output", "cell", "data.root", "data.cache", "data.download", "data.verify")
 """Settings that say where things are, or what is checked, and decide no number."""
 
 
@@ -40,7 +40,7 @@ def deciding(config: Mapping[str, Any]) -> dict[str, Any]:
     found: dict[str, Any] = {}
 
     def collect(value: Any, name: str) -> None:
-        if name in _PLACES or name in RESUMABLE:
+        if name in PLACES or name in RESUMABLE:
             return
         if isinstance(value, Mapping) and "class_path" in value:
             found[name] = value["class_path"]
