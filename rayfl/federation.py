@@ -27,7 +27,7 @@ from rayfl.randomness import generator
 from rayfl.record.cell import Cell
 from rayfl.record.checkpoint import Checkpoints, Manifest
 from rayfl.record.description import deciding, dump
-from rayfl.record.folder import RunFolder, check_partition, check_unused, held
+from rayfl.record.folder import RunFolder, check_same_data, check_unused, held
 from rayfl.record.history import CONFIG, METRICS, SUMMARY, read_lines
 from rayfl.record.metrics import Patience, Validation, round_figures
 from rayfl.record.progress import Progress, final_table, print_start
@@ -465,7 +465,7 @@ class Federation:
 
     def _manifest(self, path: Path, data: FederatedData) -> Manifest | None:
         """Return the checkpoint to go on with; None where the run has to start again."""
-        check_partition(path, data.describe())
+        check_same_data(path, data.describe())
         manifest = self._newest(path, data)
         done = manifest.round if manifest else sum(1 for _ in read_lines(path / METRICS))
         if done > self.rounds:

@@ -69,7 +69,8 @@ def lasting_output() -> Iterator[Callable[[], OSError | None]]:
     try:
         yield lambda: _lost(sys.stdout)
     finally:
-        _lost(sys.stdout), _lost(sys.stderr)
+        for stream in (sys.stdout, sys.stderr):
+            _lost(stream)
         sys.stdout, sys.stderr = before
 
 

@@ -107,7 +107,7 @@ def _has_no_run(path: Path) -> bool:
     return left <= {ENVIRONMENT, METRICS, ENGINE, CONFIG} and not (path / CONFIG).exists()
 
 
-def check_partition(path: Path, partition: Mapping[str, Any]) -> None:
+def check_same_data(path: Path, partition: Mapping[str, Any]) -> None:
     """Refuse to go on with data that are divided otherwise than those that a run folder tells of.
 
     A folder that is older than the record of what the data set held is compared without it.

@@ -18,7 +18,16 @@ from rayfl.configuration import federation_from
 from rayfl.errors import UserError, exit_code
 from rayfl.experiments.cells import Job
 from rayfl.experiments.progress import TableProgress
-from rayfl.experiments.table_file import Settings, changes_of, first_seeds, layered, of_data, options, slug
+from rayfl.experiments.table_file import (
+    DECIDED,
+    Settings,
+    changes_of,
+    first_seeds,
+    layered,
+    of_data,
+    options,
+    slug,
+)
 from rayfl.federation import Federation
 from rayfl.reading import read_json, refuse_links
 from rayfl.record.checks import check_config
@@ -193,9 +202,8 @@ class Sweep:
 
 def _is_point(point: Point) -> bool:
     """Say whether a point that was read has the values and the settings of one."""
-    decided = {"seed", "output", "resume", "config", "row", "column"}
     named = isinstance(point.values, dict) and isinstance(point.settings, dict) and point.rounds >= 1
-    if not named or decided & point.settings.keys():
+    if not named or (set(DECIDED) - {"cell"}) & point.settings.keys():
         return False
     check_config({"cell": point.settings["cell"]})
     return point.settings["cell"] is not None
