@@ -1,5 +1,6 @@
 """What all tests share: one Ray runtime, and small federations."""
 
+import json
 import os
 import subprocess
 from collections.abc import Callable, Iterator
@@ -80,10 +81,20 @@ def rounds_of(run: Path) -> int:
     return metrics.read_bytes().count(b"\n") if metrics.exists() else 0
 
 
-def bytes_of_run(folder: Path) -> dict[str, bytes]:
-    """What must not depend on how a run was carried out: metrics and the newest checkpoint."""
+def bytes_of_run(folder: Path, settings: bool = True) -> dict[str, bytes]:
+    """What must not depend on how a run was carried out: metrics and the newest checkpoint.
+
+    Args:
+        folder: of the run.
+        settings: whether those that the checkpoint carries count.
+    """
     kept = [folder / "metrics.jsonl", folder / "partition.json"]
     newest = max((folder / "checkpoints").glob("manifest-*.json"))
     text = newest.read_text()
     kept += [newest, *(f for f in (folder / "checkpoints").glob("*.safetensors") if f.name in text)]
-    return {str(f.relative_to(folder)): f.read_bytes() for f in kept}
+    found = {str(f.relative_to(folder)): f.read_bytes() for f in kept}
+    if not settings:
+        manifest = json.loads(text)["manifest"]
+        del manifest["settings"]
+        found[str(newest.relative_to(folder))] = json.dumps(manifest).encode()
+    return found

@@ -19,7 +19,7 @@ from rayfl.configuration import federation_from, parser, resumed
 from rayfl.data import CIFAR10, Data, Dirichlet, EmbeddedDigits, Partition, Synthetic
 from rayfl.methods import METHODS, FedAvg, FedCO2
 from rayfl.record.cell import Cell
-from rayfl.record.description import dump, public_path
+from rayfl.record.description import deciding, dump, public_path
 from rayfl.run import main
 from tests.conftest import small
 
@@ -621,4 +621,8 @@ def test_what_decides_the_numbers():
     ):
         assert one.deciding() != changed.deciding()
     assert one.deciding()["method"] == "rayfl.methods.FedBN"
+    assert deciding({"a": {"b": [1, float("nan")]}, "c": float("inf")}) == {
+        "a.b": [1, "NaN"],
+        "c": "Infinity",
+    }
     assert one.deciding()["training.lr"] == Training().lr

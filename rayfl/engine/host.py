@@ -514,7 +514,7 @@ def try_scores(method: Method, net: Net, plan: Plan, data: FederatedData) -> Non
     images = Images(data.pool, torch.device("cpu"), plan.training.dtype, channels_last=False)
     counts, train = as_tensor(data.label_matrix("train"))[0], as_tensor(data.shards[0].train)
     try:
-        with torch.random.fork_rng(devices=[]), torch.no_grad():
+        with exits_as_errors(), torch.random.fork_rng(devices=[]), torch.no_grad():
             initial = net.initial(plan.seed)
             client = Client(0, net, initial, images, train, counts, plan.training, plan.seed, 0)
             server = method.init_server(initial)

@@ -122,9 +122,8 @@ class Checkpoints:
         """
         if manifest.settings is None:
             return
-        wanted = json.loads(json.dumps(settings))
-        for key in sorted({*wanted, *manifest.settings}):
-            there, here = manifest.settings.get(key), wanted.get(key)
+        for key in sorted({*settings, *manifest.settings}):
+            there, here = manifest.settings.get(key), settings.get(key)
             if there == here:
                 continue
             what = (

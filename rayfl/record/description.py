@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import sys
 from collections.abc import Mapping
@@ -32,7 +33,7 @@ def dump(federation: object) -> str:
 
 
 def deciding(config: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the settings of a configuration that decide a run's numbers, by their dotted names.
+    """Return the settings of a configuration that decide a run's numbers, by their dotted names, as JSON.
 
     Args:
         config: nested, as :func:`dump` writes it.
@@ -46,7 +47,7 @@ def deciding(config: Mapping[str, Any]) -> dict[str, Any]:
             found[name] = value["class_path"]
             value = value.get("init_args") or {}
         elif not isinstance(value, Mapping):
-            found[name] = value
+            found[name] = json.loads(json.dumps(value), parse_constant=str)  # of NaN and infinity, the names
             return
         for key, inner in value.items():
             collect(inner, f"{name}.{key}")
