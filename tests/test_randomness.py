@@ -1,10 +1,22 @@
 """Streams of random numbers: each belongs to its seed, its purpose and its counters, and to nothing else."""
 
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
 import numpy as np
+import pytest
 import torch
 
-from rayfl.methods import FedAvg
+from rayfl.data import IID, FederatedData, Pachinko, Synthetic
+from rayfl.data.folders import divide_randomly
+from rayfl.data.noise import with_noise
+from rayfl.methods import DCPFL, FedAvg
+from rayfl.methods.fedios import orthonormal
 from rayfl.randomness import generator, numpy_generator, seed_of
+from rayfl.training import Client, State
+from tests.conftest import small
+from tests.data.made_up import assign, make_pool
 from tests.training.made_up import make_client, smooth_net
 
 
@@ -47,3 +59,64 @@ def test_what_a_client_draws_depends_on_seed_purpose_client_and_round():
     method = FedAvg()
     method.seed = 5
     assert drawn(method.generator("a", 0)) not in found
+
+
+Asked = list[tuple[int | str, ...]]
+
+
+@pytest.fixture
+def asked(monkeypatch: pytest.MonkeyPatch) -> Asked:
+    """Every (seed, purpose, counters) of which a stream is asked for."""
+    names: Asked = []
+
+    def record(seed: int, purpose: str, *counters: int) -> int:
+        names.append((int(seed), purpose, *map(int, counters)))
+        return seed_of(seed, purpose, *counters)
+
+    for module in ("randomness", "training.client", "training.net", "engine.host"):
+        monkeypatch.setattr(f"rayfl.{module}.seed_of", record)
+    return names
+
+
+class Draws(DCPFL):
+    """Draws of every kind that a client can."""
+
+    async def local_update(self, client: Client, state: State, down: State) -> tuple[dict[str, Any], State]:
+        """Draw, and train."""
+        client.generator("own")
+        client.random_weights()
+        return await super().local_update(client, state, down)
+
+
+def test_the_streams_of_a_run_are_named_by_purpose_client_and_round(tmp_path: Path, asked: Asked):
+    """Another name, or counters in another order, would be another experiment under the same seed."""
+    data = Synthetic(train=120, test=60, val_fraction=0.2, seed=5)
+    few: dict[str, Any] = {"clients": 3, "rounds": 2, "participation": 1.0, "seed": 7}
+    small(tmp_path / "run", method=Draws(num_virtual=30), data=data, **few).run()
+    both = [(client, round) for client in range(3) for round in range(2)]
+    wanted = {(5, "synthetic"), (5, "synthetic noise"), (5, "partition"), (7, "init")}
+    wanted |= {(5, "validation", client) for client in range(3)}
+    wanted |= {(7, "init", client + 1) for client in range(3)}
+    wanted |= {(7, "cohort", round) for round in range(2)}
+    wanted |= {
+        (7, f"server {what}", round) for what in ("order", "calibration", "virtual") for round in range(2)
+    }
+    wanted |= {(7, what, *who) for what in ("client own", "augmented validation") for who in both}
+    wanted |= {(7, what, *who, 0) for what in ("batches", "noise") for who in both}
+    wanted |= {(7, "noise", *who, -1) for who in both}
+    assert set(asked) == wanted
+
+
+def test_the_streams_of_data_and_bases_are_named_by_their_purpose(asked: Asked):
+    """Each with the seed that it is given; the partition of a superclass with its own, not the data's."""
+    pool = make_pool([6, 6], [2, 2], domains=2)
+    divide_randomly(pool, 3)
+    assert asked == [(3, "division of d0"), (3, "division of d1")]
+    asked.clear()
+    shards = assign(IID(), pool, 2)
+    with_noise(FederatedData(pool, tuple(shards), {}), 9.0, 4)
+    assert set(asked) == {(4, "image noise", 0), (4, "image noise", 1)}
+    asked.clear()
+    Pachinko(seed=6).assign(replace(pool, superclasses=pool.labels), 2, np.random.default_rng(0))
+    orthonormal("qr", 3, 8)
+    assert asked == [(6, "pachinko"), (8, "projections")]
