@@ -1,6 +1,7 @@
 """What a sweep gives: the choice of the best point, tables, pictures; and the scores by which it chooses."""
 
 import csv
+import json
 from dataclasses import replace
 from pathlib import Path
 
@@ -22,7 +23,9 @@ from rayfl.tune.outcome import (
     draw,
     points_table,
     result_of,
+    write_all,
     write_all_best,
+    write_best,
     write_hparams,
     write_points,
 )
@@ -273,3 +276,121 @@ def test_a_point_whose_trial_was_changed_ends_with_its_last_values(tmp_path: Pat
     found = result_of(point, [Job("lr=0.1", "base", 0, 1, folder, {})], "accuracy")
     assert found.point.values == found.point.settings == {"training.lr": 0.2}
     assert (found.completed, found.seeds) == (1, [0])
+
+
+def test_losses_are_shown_as_they_are_and_not_in_per_cent():
+    results = [result({"mu": 0.1}, [0.5, 0.7], 0.3), result({"mu": 1.0}, [0.5, None], 0.3)]
+    results += [result({"mu": 2.0}, [0.25], 0.3, completed=4), result({"mu": [3]}, [0.25], 0.3)]
+    table = points_table("t", results, "loss")
+    cells = [list(column.cells) for column in table.columns]
+    assert cells[0] == ["0.1", "1", "2", "[3]"]
+    assert cells[2] == ["9", "9", "4 (stopped)", "9"]
+    assert cells[3] == ["0.6000 ± 0.1414", "n/a", "0.2500", "0.2500"]
+    assert str(table.columns[3].header) == "validation\nloss"
+    assert table.caption is None
+
+
+def test_a_file_of_points_has_its_figures_under_their_names(tmp_path):
+    found = result({"kind": {"a": 1}, "mu": [0.1]}, [0.5, 0.7, 0.9], 0.25, completed=4)
+    write_points([found], tmp_path / "points.csv")
+    (row,) = csv.DictReader((tmp_path / "points.csv").open())
+    assert list(row) == ["kind", "mu", "seeds", "rounds", "validation", "validation_std", "test", "test_std"]
+    assert (json.loads(row["kind"]), json.loads(row["mu"])) == ({"a": 1}, [0.1])
+    assert (row["seeds"], row["rounds"]) == ("3", "4")
+    figures = [float(row[name]) for name in ("validation", "validation_std", "test", "test_std")]
+    assert figures == pytest.approx([0.7, 0.2, 0.26, 0.01])
+
+
+def test_the_best_point_is_written_as_a_table_of_one_cell(tmp_path):
+    found = with_settings(
+        result({"mu": 0.5}, [0.5, 0.7], 0.3), seed=4, clients=5, **{"method.mu": 0.5, "training.lr": 0.1}
+    )
+    found = replace(
+        found,
+        schedule=[
+            {"round": 0, "values": {"method.mu": 0.1}, "trial": "a"},
+            {"round": 6, "values": {"method.mu": 0.5}, "trial": "b"},
+        ],
+    )
+    write_best("s_best", found, [7, 8], "accuracy", "2 points of the sweep s", tmp_path / "best.yaml")
+    table = Table.load(tmp_path / "best.yaml")
+    assert (table.name, table.title) == ("s_best", "Best of 2 points of the sweep s")
+    assert list(table.seeds) == [7, 8]
+    assert table.base == {"clients": 5, "training.lr": 0.1}
+    settings = table.settings("Ditto", "base")
+    assert settings.pop("cell")["row"] == "Ditto"
+    assert settings == {"clients": 5, "training.lr": 0.1, "method": "Ditto", "method.mu": 0.5}
+    notes = [line for line in (tmp_path / "best.yaml").read_text().splitlines() if line.startswith("#")]
+    assert notes[1] == "# validation accuracy 60.00 ± 14.14, test accuracy 30.50 ± 0.71"
+    assert notes[-2:] == [
+        '#   from round 1 on: {"method.mu": 0.1}',
+        '#   from round 7 on: {"method.mu": 0.5}',
+    ]
+    bare = replace(found, point=replace(found.point, settings={"cell": found.point.settings["cell"]}))
+    write_best("s_best", replace(bare, schedule=[]), [0], "loss", "1", tmp_path / "bare.yaml")
+    assert Table.load(tmp_path / "bare.yaml").settings("FedBN", "base")["method"] == "FedBN"
+    assert "from round" not in (tmp_path / "bare.yaml").read_text()
+
+
+def test_settings_of_the_data_whose_names_are_alike_have_files_of_their_own(tmp_path):
+    results = [
+        with_settings(result({"data.noise": noise, "lr": lr}, [0.5], 0.5), **{"data.noise": noise})
+        for noise in (0.1, 0.1000001)
+        for lr in (1, 2)
+    ]
+    written = write_all_best("s", Best.of(results, "max"), [0], "accuracy", tmp_path)
+    assert len(set(written)) == 2
+    assert [Table.load(path).base["data.noise"] for path in written] == [0.1, 0.1000001]
+
+
+def test_pictures_are_in_per_cent_and_in_the_order_of_the_axis():
+    """A line of tests with bars and, where lines are few, a dotted one of validation."""
+    rising = [result({"mu": mu}, [mu / 20, mu / 20], mu / 10) for mu in (4.0, 1.0, 2.0)]
+    early = result({"mu": 8.0}, [0.5], 0.7, completed=3)
+    figure = draw([*rising, early], "accuracy")
+    assert figure is not None
+    (ax,) = figure.axes
+    lines = {str(line.get_label()): line for line in ax.lines}
+    assert ax.get_xscale() == "linear"
+    assert list(lines["stopped early"].get_xydata()[0]) == [8.0, pytest.approx(70)]
+    assert list(lines["validation"].get_xdata()) == [1.0, 2.0, 4.0]
+    assert list(lines["validation"].get_ydata()) == pytest.approx([5, 10, 20])
+    (bars,) = ax.containers
+    assert list(bars.lines[0].get_ydata()) == pytest.approx([10.5, 20.5, 40.5])
+    apart = draw([result({"mu": mu, "lr": 3 * mu}, [0.5], mu / 10) for mu in (1.0, 10.0)], "accuracy")
+    assert apart is not None
+    assert list(apart.axes[0].lines[0].get_ydata()) == pytest.approx([10, 100])
+    assert apart.axes[0].get_xscale() == "log"
+
+
+@pytest.mark.parametrize(("kinds", "dotted"), [(1, 1), (2, 2), (3, 0)])
+def test_validation_is_dotted_where_lines_are_few(kinds, dotted):
+    results = [result({"net": f"net{k}", "mu": mu}, [0.5], 0.5) for k in range(kinds) for mu in (1.0, 2.0)]
+    figure = draw(results, "accuracy")
+    assert figure is not None
+    found = [line for line in figure.axes[0].lines if "validation" in str(line.get_label())]
+    assert len(found) == dotted
+    losses = draw(results, "loss")
+    assert losses is not None
+    assert not any("validation" in str(line.get_label()) for line in losses.axes[0].lines)
+
+
+def test_a_sweep_writes_what_it_has(tmp_path, monkeypatch):
+    monkeypatch.setattr("rayfl.tune.outcome.save", lambda figure, path, dpi: path.touch())
+    results = [with_settings(result({"mu": mu}, [mu], 0.5)) for mu in (0.1, 0.2)]
+    best = Best.of(results, "max")
+    names = []
+    for tensorboard, chosen, points in ((False, None, results[:1]), (True, best, results)):
+        written = write_all("t", "s", points, "accuracy", chosen, [0], tmp_path, tensorboard)
+        names.append([path.name for path in written])
+        assert all(path.exists() for path in written)
+    assert names == [["points.csv"], ["points.csv", "sensitivity.png", "best.yaml", "tensorboard"]]
+
+
+def test_a_copied_trial_begins_a_stage_though_its_values_are_the_same(tmp_path):
+    folder = tmp_path / "seed-0"
+    begin(folder, "000", {"lr": 0.1}, copied=False)
+    begin(folder, "001", {"lr": 0.1}, copied=True)
+    assert [(s["round"], s["trial"]) for s in read_schedule(folder)] == [(0, "000"), (0, "001")]
+    begin(folder, "001", {"lr": 0.2}, copied=True)
+    assert begin(folder, "001", {"lr": 0.3}, copied=False) == {"lr": 0.2}

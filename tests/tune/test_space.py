@@ -8,10 +8,12 @@ import pytest
 import yaml
 
 from rayfl.configuration import federation_from
+from rayfl.errors import UserError
 from rayfl.experiments.table_file import options
+from rayfl.randomness import numpy_generator
 from rayfl.record.description import dump
 from rayfl.tune.command import main
-from rayfl.tune.space import Dimension, Scheduler, Space
+from rayfl.tune.space import Dimension, Point, Scheduler, Space, _short, scored_on, tidy
 from tests.tune.made_up import ROOT, SPACES, write
 
 SEVERAL = "[{method.mu: [0.1, 1.0]}, {training.lr: [0.1, 0.5]}, {training.clip: [3.0]}]"
@@ -190,3 +192,124 @@ def test_small_losses_are_good_unless_the_file_says_otherwise(tmp_path):
 def test_schedulers_have_defaults(tmp_path):
     assert Space.load(write(tmp_path)).scheduler == Scheduler()
     assert Space.load(write(tmp_path, scheduler="scheduler: asha")).scheduler == Scheduler("asha")
+
+
+def test_what_a_file_says_and_what_it_leaves_out(tmp_path):
+    """Every entry under its own name."""
+    left_out = Space.load(write(tmp_path, title=""))
+    assert (left_out.name, left_out.title, left_out.base_name) == ("tiny", "", "base")
+    assert (left_out.samples, left_out.draw_seed, left_out.seeds, left_out.at_once) == (1, 0, (0,), None)
+    assert (left_out.metric, left_out.mode, left_out.best) == ("accuracy", "max", True)
+    entries = {"samples": 2, "draw_seed": 3, "at_once": 4, "metric": "worst_decile", "mode": "min"}
+    changes = {key: f"{key}: {value}" for key, value in entries.items()}
+    said = Space.load(
+        write(tmp_path, title="title: A b", best="best: false", seeds="seeds: [5, 6]", **changes)
+    )
+    assert (said.title, said.best, said.seeds) == ("A b", False, (5, 6))
+    assert {key: getattr(said, key) for key in entries} == entries
+
+
+def test_the_defaults_and_bounds_of_schedulers():
+    assert vars(Scheduler()) == {
+        "name": "none",
+        "grace": 1,
+        "reduction": 3.0,
+        "min_trials": 3,
+        "interval": 5,
+        "quantile": 0.25,
+        "resample": 0.25,
+    }
+    for allowed in (
+        {"quantile": 0.5},
+        {"resample": 0.0},
+        {"resample": 1.0},
+        {"reduction": 1.01},
+        {"interval": 1},
+    ):
+        Scheduler(**allowed)
+    for refused in ({"quantile": 0.0}, {"quantile": 0.51}, {"resample": 1.1}, {"resample": -0.1},
+                    {"reduction": 1.0}, {"interval": 0}, {"min_trials": 0}):  # fmt: skip
+        with pytest.raises(UserError, match=f"scheduler.{next(iter(refused))} is"):
+            Scheduler(**refused)
+
+
+def test_a_draw_belongs_to_its_number_and_its_dimension(tmp_path):
+    """Numbers go on from one combination of the grid to the next, and dimensions count those that draw."""
+    search = "{clients: [2, 3], method.mu: {uniform: [1, 3]}, training.lr: {loguniform: [0.01, 1.0]}}"
+    points = space(tmp_path, search, samples="samples: 2", draw_seed="draw_seed: 7").points()
+    for number, point in enumerate(points):
+        uniform, logarithm = (
+            numpy_generator(7, "sweep", number, dimension).uniform(low, high)
+            for dimension, low, high in ((0, 1, 3), (1, np.log(0.01), 0.0))
+        )
+        wanted = {"clients": 2 + number // 2, "method.mu": uniform, "training.lr": np.exp(logarithm)}
+        assert point.values == pytest.approx(wanted, rel=1e-12)
+
+
+def test_the_number_of_points_is_grids_times_draws_search_by_search(tmp_path):
+    search = (
+        "[{clients: [2, 3], training.clip: [1.0, 2.0, 3.0], method.mu: {uniform: [0, 1]}}, {clients: [4, 5]}]"
+    )
+    found = space(tmp_path, search, samples="samples: 4")
+    assert found.count == len(found.points()) == 2 * 3 * 4 + 2
+
+
+def test_labels_name_every_point_apart(tmp_path):
+    """Also where values differ in digits that are not shown, and keys in their last part."""
+    points = space(tmp_path, "{method.mu: [0.123456, 0.123457]}").points()
+    assert [p.label for p in points] == ["mu=0.1235", "mu=0.1235 (1)"]
+    assert [tidy(value) for value in (0.123456, 12345.6, None, 12345, True)] == [
+        "0.1235",
+        "1.235e+04",
+        "-",
+        "12345",
+        "True",
+    ]
+    keys = ["training.lr", "method.lr", "method.mu", "clients"]
+    assert [_short(key, keys) for key in keys] == ["training.lr", "method.lr", "mu", "clients"]
+
+
+def test_rounds_of_a_point_are_those_of_its_federation(tmp_path):
+    assert [p.rounds for p in space(tmp_path, "{rounds: [2, 4]}").points({"rounds": 9})] == [2, 4]
+
+
+def test_settings_of_the_base_win_over_its_file_and_what_the_sweep_decides_is_left_out(tmp_path):
+    settings = Space.load(write(tmp_path)).points()[0].settings
+    (tmp_path / "config.yaml").write_text(dump(federation_from(options(settings | {"seed": 5}))))
+    found = Space.load(write(tmp_path, base="base: {config: config.yaml, method.mu: 3.0}"))
+    assert found.base["method.mu"] == 3.0
+    assert found.base["clients"] == 4
+    assert found.base_name == "config"
+    assert not {"seed", "output", "resume", "cell"} & found.base.keys()
+
+
+APART = ("data", "data.noise", "data.partition.alpha", "clients", "unseen", "protocol")
+SAME = ("augment", "normalise", "image_size", "verify", "download", "cache")
+LEARNING = ("training.lr", "method", "method.mu", "net", "rounds", "engine")
+
+
+@pytest.mark.parametrize(
+    ("key", "apart"),
+    [
+        *((key, True) for key in APART),
+        *((f"data.{key}", False) for key in SAME),
+        *((key, False) for key in LEARNING),
+    ],
+)
+def test_points_are_scored_on_the_same_where_only_learning_differs(key, apart):
+    points = [Point(str(value), {key: value}, {key: value}, 9) for value in (1, 2)]
+    assert (len(set(scored_on(points))) == 2) is apart
+
+
+@pytest.mark.parametrize(
+    ("changes", "says"),
+    [
+        ({"scheduler": "scheduler: pbt", "at_once": "at_once: 2"}, "leave at_once out"),
+        ({"scheduler": "scheduler: pbt", "search": f"search: {SEVERAL}"}, "needs one search"),
+        ({"scheduler": "scheduler: median", "best": "best: false"}, "would choose between trials"),
+        ({"search": "search: {method.mu: {uniform: [1, 1]}}"}, "must lie below the upper end"),
+    ],
+)
+def test_spaces_that_contradict_themselves(tmp_path, changes, says):
+    with pytest.raises(UserError, match=says):
+        Space.load(write(tmp_path, **changes))
