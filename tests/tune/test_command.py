@@ -1,15 +1,21 @@
 """The command line of sweeps, with trials that run one after the other in this process."""
 
 from pathlib import Path
+from typing import Any
 
 import pytest
+from rich.console import Console
 
 pytest.importorskip("ray")
 
+from rayfl.command_line import parse_with_options
+from rayfl.errors import UserError
 from rayfl.experiments import Table
+from rayfl.experiments.table_file import changes_of
 from rayfl.record.result import Result
-from rayfl.tune.command import main
-from rayfl.tune.sweep import Plan
+from rayfl.tune.command import Sweep, _new, _resumed, _values, check, main, parser
+from rayfl.tune.space import Space
+from rayfl.tune.sweep import Ended, Plan
 from rayfl.tune.trial import federation_of
 from tests.tune.made_up import write
 
@@ -43,3 +49,145 @@ def test_the_best_point_is_that_of_the_mode(
         losses.append(run.history.scores["after_aggregation", "personal", "val"].loss[-1].mean())
     assert losses[1] < losses[0] - 0.01
     assert Table.load(tmp_path / "out" / "best.yaml").base["training.lr"] == best
+
+
+def sweep_of(folder: Path, **changes: str) -> Sweep:
+    space = Space.load(write(folder, **changes))
+    return Sweep.of(space, space.points())
+
+
+def test_the_trials_of_a_sweep(tmp_path: Path) -> None:
+    """Every point with every seed, seeds last; and what population based training may change."""
+    sweep = sweep_of(tmp_path, seeds="seeds: [5, 6]")
+    jobs = sweep.jobs(tmp_path)
+    assert list(jobs) == ["000-seed-5", "001-seed-5", "000-seed-6", "001-seed-6"]
+    assert [(job.row, job.column, job.seed, job.rounds) for job in jobs.values()] == [
+        (f"mu={mu}", "base", seed, 3) for seed in (5, 6) for mu in (0, 1)
+    ]
+    assert jobs["001-seed-6"].folder == tmp_path / "trials" / "001-mu=1" / "seed-6"
+    assert sweep.of_point(jobs, 1) == [jobs["001-seed-5"], jobs["001-seed-6"]]
+    assert (sweep.metric, sweep.mode, sweep.best, sweep.dimensions) == ("accuracy", "max", True, [])
+    population = sweep_of(tmp_path, scheduler="scheduler: pbt")
+    assert [d.key for d in population.dimensions] == ["method.mu"]
+    assert _values(population) == {
+        "000-seed-0": {"method.mu": 0.0},
+        "001-seed-0": {"method.mu": 1.0},
+    }
+    population.save(tmp_path)
+    assert Sweep.load(tmp_path) == population
+
+
+def asked(function: Any, *arguments: str) -> Any:
+    given = parse_with_options(parser(), arguments)
+    console = () if function is _resumed else (Console(),)
+    return function(given, changes_of(given, "sweep"), *console)
+
+
+def test_the_command_line_wins_over_the_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    space = write(
+        tmp_path,
+        samples="samples: 2",
+        at_once="at_once: 3",
+        seeds="seeds: [4]",
+        search="search: {method.mu: {uniform: [0, 1]}}",
+        title="title: Another",
+    )
+    sweep, output = asked(_new, space)
+    assert (len(sweep.points), sweep.seeds, sweep.at_once) == (2, [4], 3)
+    assert (sweep.points[0].rounds, output) == (3, Path("runs", "tiny"))
+    more = ("--samples", "3", "--seeds", "2", "--at_once", "1", "--rounds", "9", "--output", "here")
+    sweep, output = asked(_new, space, *more, "--data.root", "there")
+    assert (len(sweep.points), sweep.seeds, sweep.at_once) == (3, [4, 0], 1)
+    assert (sweep.points[0].rounds, output) == (9, Path("here"))
+    assert {point.settings["data.root"] for point in sweep.points} == {str(tmp_path / "there")}
+
+
+def test_a_sweep_has_so_many_trials_at_most(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("rayfl.tune.command.MOST_TRIALS", 4)
+    assert len(asked(_new, write(tmp_path), "--seeds", "2", "--output", str(tmp_path / "new"))[0].seeds) == 2
+    with pytest.raises(UserError, match="2 points with 3 seeds are 6 trials, more than 4"):
+        asked(_new, write(tmp_path), "--seeds", "3", "--output", str(tmp_path / "new"))
+
+
+def test_what_may_change_when_a_sweep_goes_on(tmp_path: Path) -> None:
+    sweep_of(tmp_path, at_once="at_once: 3").save(tmp_path)
+    folder = ("--resume", str(tmp_path))
+    assert asked(_resumed, *folder).at_once == 3
+    found = asked(_resumed, *folder, "--at_once", "2", "--checkpoint_every", "7")
+    assert found.at_once == 2
+    assert {int(point.settings["checkpoint_every"]) for point in found.points} == {7}
+    for option in ("rounds", "seeds", "samples", "output"):
+        with pytest.raises(UserError, match=f"remove --{option}"):
+            asked(_resumed, *folder, f"--{option}", "2")
+    with pytest.raises(UserError, match=r"--training\.lr: with --resume only engine, "):
+        asked(_resumed, *folder, "--training.lr", "0.5")
+    with pytest.raises(UserError, match="give one of the two"):
+        asked(_resumed, *folder, write(tmp_path))
+
+
+@pytest.mark.parametrize(
+    ("changes", "says"),
+    [
+        ({"more": "{eval_every: 0}"}, "eval_every is 0"),
+        ({"more": "{eval_every: 2}", "scheduler": "scheduler: {name: pbt, interval: 3}"}, "multiple of"),
+        ({"more": "{data.val_fraction: 0.0}"}, "the data have no validation part"),
+        ({"scheduler": "scheduler: asha", "search": "search: {clients: [2, 3]}"}, "scheduler asha stops"),
+        ({"scheduler": "scheduler: median", "search": "search: {clients: [2, 3]}"}, "median stops"),
+        ({"more": "{eval_every: 2}", "scheduler": "scheduler: {name: pbt, interval: 4}"}, None),
+        ({"more": "{data.val_fraction: 0.0}", "best": "best: false"}, None),
+        ({"search": "search: {clients: [2, 3]}"}, None),
+        ({"scheduler": "scheduler: median"}, None),
+    ],
+)
+def test_sweeps_that_cannot_choose_are_refused(
+    tmp_path: Path, changes: dict[str, str], says: str | None
+) -> None:
+    sweep = sweep_of(tmp_path, **changes)
+    if says is None:
+        check(sweep)
+        return
+    with pytest.raises(UserError, match=says):
+        check(sweep)
+
+
+def test_a_sweep_is_checked_with_the_data_of_its_first_seed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seeds = []
+
+    def federated_data(federation: Any) -> None:
+        seeds.append(federation.seed)
+        raise UserError("enough")
+
+    monkeypatch.setattr("rayfl.federation.Federation.federated_data", federated_data)
+    with pytest.raises(UserError, match="enough"):
+        check(sweep_of(tmp_path, seeds="seeds: [5, 6]"))
+    assert seeds == [5]
+
+
+@pytest.mark.parametrize(
+    ("complete", "failed", "best", "code"),
+    [(True, False, True, 0), (True, True, True, 1), (False, False, True, 130), (True, False, False, 0)],
+)
+def test_exit_codes_and_the_files_of_a_sweep(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, complete: bool, failed: bool, best: bool, code: int
+) -> None:
+    """A sweep that was stopped writes nothing, and one without a best point writes none."""
+
+    def run(plan: Plan, ended: Ended, *others: object) -> bool:
+        first, other = plan.jobs
+        if failed:
+            ended.note(other, "failed", "for a reason")
+        if not (output / "trials").exists():
+            federation_of(plan.jobs[first], {}).run()
+        return complete
+
+    monkeypatch.setattr("rayfl.tune.sweep.run", run)
+    output = tmp_path / "out"
+    space = write(tmp_path, best=f"best: {str(best).lower()}", more="{rounds: 1}")
+    assert main([space, "--output", str(output)]) == code
+    written = {path.name for path in output.iterdir()} & {"points.csv", "best.yaml", "sensitivity.png"}
+    assert written == ({"points.csv"} if complete else set()) | (
+        {"best.yaml"} if complete and best else set()
+    )

@@ -313,3 +313,11 @@ def test_points_are_scored_on_the_same_where_only_learning_differs(key, apart):
 def test_spaces_that_contradict_themselves(tmp_path, changes, says):
     with pytest.raises(UserError, match=says):
         Space.load(write(tmp_path, **changes))
+
+
+def test_the_base_names_one_cell_of_a_table(tmp_path):
+    table = ROOT.parent / "examples" / "embedded" / "methods.yaml"
+    with pytest.raises(UserError, match="base must name a column"):
+        Space.load(write(tmp_path, base=f"base: {{config: {table}, row: Ditto}}"))
+    with pytest.raises(UserError, match="base must name a row"):
+        Space.load(write(tmp_path, base=f"base: {{config: {table}, column: labels}}"))
