@@ -228,9 +228,9 @@ class Space:
         for number, (values, settings, federation) in enumerate(entries):
             label = ", ".join(f"{_short(k, self.keys)}={tidy(values[k])}" for k in varying) or "base"
             label = one_line(label)
-            place = asdict(Cell(self.name, label, self.base_name, []))
             if any(label == other.label for other in points):
                 label = f"{label} ({number})"  # draws that differ only in digits that are not shown
+            place = asdict(Cell(self.name, label, self.base_name, []))
             points.append(Point(label, values, settings | {"cell": place}, federation.rounds))
         return points
 

@@ -258,6 +258,7 @@ def test_labels_name_every_point_apart(tmp_path):
     """Also where values differ in digits that are not shown, and keys in their last part."""
     points = space(tmp_path, "{method.mu: [0.123456, 0.123457]}").points()
     assert [p.label for p in points] == ["mu=0.1235", "mu=0.1235 (1)"]
+    assert [p.settings["cell"]["row"] for p in points] == [p.label for p in points]
     assert [tidy(value) for value in (0.123456, 12345.6, None, 12345, True)] == [
         "0.1235",
         "1.235e+04",
