@@ -1,5 +1,6 @@
 """The command line of sweeps, with trials that run one after the other in this process."""
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ from rayfl.command_line import parse_with_options
 from rayfl.errors import UserError
 from rayfl.experiments import Table
 from rayfl.experiments.table_file import changes_of
+from rayfl.federation import Federation
 from rayfl.record.result import Result
 from rayfl.tune.command import Sweep, _new, _resumed, _values, check, main, parser
 from rayfl.tune.space import Space
@@ -166,12 +168,30 @@ def test_a_sweep_is_checked_with_the_data_of_its_first_seed(
     assert seeds == [5]
 
 
+def test_one_client_with_validation_data_is_enough(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    read = Federation.federated_data
+
+    def without_the_first(federation: Federation) -> Any:
+        data = read(federation)
+        first, *others = data.shards
+        return replace(data, shards=(replace(first, val=first.val[:0]), *others))
+
+    monkeypatch.setattr(Federation, "federated_data", without_the_first)
+    check(sweep_of(tmp_path))
+
+
 @pytest.mark.parametrize(
     ("complete", "failed", "best", "code"),
     [(True, False, True, 0), (True, True, True, 1), (False, False, True, 130), (True, False, False, 0)],
 )
 def test_exit_codes_and_the_files_of_a_sweep(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, complete: bool, failed: bool, best: bool, code: int
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    complete: bool,
+    failed: bool,
+    best: bool,
+    code: int,
 ) -> None:
     """A sweep that was stopped writes nothing, and one without a best point writes none."""
 
@@ -187,6 +207,10 @@ def test_exit_codes_and_the_files_of_a_sweep(
     output = tmp_path / "out"
     space = write(tmp_path, best=f"best: {str(best).lower()}", more="{rounds: 1}")
     assert main([space, "--output", str(output)]) == code
+    said = capsys.readouterr()
+    assert ("best by validation" in said.out) is (complete and best)
+    assert ("for a reason" in said.err) is failed
+    assert ("go on with --resume" in said.out) is not complete
     written = {path.name for path in output.iterdir()} & {"points.csv", "best.yaml", "sensitivity.png"}
     assert written == ({"points.csv"} if complete else set()) | (
         {"best.yaml"} if complete and best else set()
