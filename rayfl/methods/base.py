@@ -60,7 +60,7 @@ class Method(ABC):
     """
 
     averaging: Averaging = "samples"
-    views: ClassVar[tuple[str, ...]] = ("personal", "global")
+    views: tuple[str, ...] = ("personal", "global")
     views_without_loss: frozenset[str] = frozenset()
     heterogeneous: ClassVar[bool] = False
     net: Net

@@ -62,7 +62,7 @@ class DCPFL(Method):
             (``independent``).
     """
 
-    views: ClassVar[tuple[str, ...]] = ("personal",)
+    views: tuple[str, ...] = ("personal",)
     heterogeneous: ClassVar[bool] = True
 
     def __init__(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, ClassVar
+from typing import Any
 
 from torch import Tensor
 
@@ -25,7 +25,7 @@ class Ditto(Method):
         mu: weight of the pull, lambda in the paper; at least 0. With 0 the personal model is trained locally.
     """
 
-    views: ClassVar[tuple[str, ...]] = ("personal", "global")
+    views: tuple[str, ...] = ("personal", "global")
 
     def __init__(self, mu: float = 1.0) -> None:
         check_weight("mu", mu)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, ClassVar, Literal
+from typing import Any, Literal
 
 import torch.nn.functional as F
 from torch import Tensor, nn
@@ -55,7 +55,7 @@ class FedCO2(Method):
     """
 
     averaging: Averaging = "uniform"
-    views: ClassVar[tuple[str, ...]] = ("personal", "online", "offline")
+    views: tuple[str, ...] = ("personal", "online", "offline")
 
     def __init__(
         self,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from typing import Any, ClassVar, Literal
+from typing import Any, Literal
 
 import torch
 import torch.nn.functional as F
@@ -57,7 +57,7 @@ class FediOS(Method):
             mixture nor regulariser.
     """
 
-    views: ClassVar[tuple[str, ...]] = ("personal", "global", "generic", "individual")
+    views: tuple[str, ...] = ("personal", "global", "generic", "individual")
 
     def __init__(
         self,
@@ -86,6 +86,8 @@ class FediOS(Method):
         self.overflow = overflow
         self.projections = projections
         self.individual_extractor = individual_extractor
+        if not individual_extractor:
+            self.views = ("personal", "global", "generic")
         self.ortho_reg_on = ortho_reg_on
         self.schedule = schedule
 

@@ -36,7 +36,7 @@ class FedProto(Method):
             weighted by their ``counts`` of samples of it.
     """
 
-    views: ClassVar[tuple[str, ...]] = ("personal",)
+    views: tuple[str, ...] = ("personal",)
     heterogeneous: ClassVar[bool] = True
 
     def __init__(

@@ -19,7 +19,7 @@ class Local(Method):
     trains less often.
     """
 
-    views: ClassVar[tuple[str, ...]] = ("personal",)
+    views: tuple[str, ...] = ("personal",)
     heterogeneous: ClassVar[bool] = True
 
     @property

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from typing import Any, ClassVar
+from typing import Any
 
 from torch import Tensor, nn
 
@@ -17,7 +17,7 @@ class PartlyPersonal(Method):
     A client that is not sampled keeps its part as it is, and is scored with it and the newest shared part.
     """
 
-    views: ClassVar[tuple[str, ...]] = ("personal",)
+    views: tuple[str, ...] = ("personal",)
 
     @abstractmethod
     def shared(self, name: str, module: nn.Module) -> bool:

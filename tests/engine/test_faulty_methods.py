@@ -3,7 +3,7 @@
 import json
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 import pytest
 import torch
@@ -135,7 +135,7 @@ class Viewing(Ditto):
         late: whether only those who have trained are scored like this.
     """
 
-    views: ClassVar[tuple[str, ...]] = ("personal", "global")
+    views: tuple[str, ...] = ("personal", "global")
 
     def __init__(self, names: str = "", late: bool = False) -> None:
         super().__init__()
