@@ -176,13 +176,17 @@ class Federation:
             if not self.quiet:
                 self._print_start(folder_path, start, data)
         data = self.engine.share(data)
-        with self.engine.open(plan, data) as session, Progress(self.rounds, start, self.quiet) as progress:
+        with (
+            self.engine.open(plan, data) as session,
+            Progress(self.rounds, start, self.quiet) as progress,
+            _asked_to_stop() as asked,
+        ):
             manifest = self._restore(manifest, session, folder_path, progress)
             # Nothing is written before this line: a run that cannot go on stays as it is.
             folder = self._open(folder_path, manifest.round if manifest else 0, data)
             if not self._resumes:
                 stack.enter_context(held(folder_path))
-            stopped = self._carry_out(manifest, session, folder, progress)
+            stopped = self._carry_out(manifest, session, folder, progress, asked)
         if stopped is None:
             result = folder.finish()
             if not self.quiet:
@@ -223,32 +227,36 @@ class Federation:
                 _warn(f"{lost}; {_going_on(manifest)}")
 
     def _carry_out(
-        self, manifest: Manifest | None, session: Session, folder: RunFolder, progress: Progress
+        self,
+        manifest: Manifest | None,
+        session: Session,
+        folder: RunFolder,
+        progress: Progress,
+        asked: threading.Event,
     ) -> int | None:
         """Run the rounds that are left; where processes die, go back to the newest checkpoint and replay.
 
         Returns:
             None, or the round before which a signal has stopped the run.
         """
-        with _asked_to_stop() as asked:
-            while True:
-                try:
-                    stopped = self._rounds(manifest, session, folder, progress, asked)
-                    session.settle()
-                    if remark := self.method.remark(session.figures()):
-                        _warn(remark)
-                    return stopped
-                except Exception as error:  # which may be anything, should what the session runs on be gone
-                    lost = _loss(session, error)
-                    if isinstance(lost, Gone) and not asked.is_set():
-                        raise UserError(
-                            f"{lost}. The run stops with its last checkpoint intact: go on with "
-                            f"--resume {folder.path}"
-                        ) from error
-                    manifest = self._roll_back(lost, session, folder, progress)
-                    if asked.is_set():
-                        return manifest.round if manifest else 0
-                    manifest = self._restore(manifest, session, folder.path, progress)
+        while True:
+            try:
+                stopped = self._rounds(manifest, session, folder, progress, asked)
+                session.settle()
+                if remark := self.method.remark(session.figures()):
+                    _warn(remark)
+                return stopped
+            except Exception as error:  # which may be anything, should what the session runs on be gone
+                lost = _loss(session, error)
+                if isinstance(lost, Gone) and not asked.is_set():
+                    raise UserError(
+                        f"{lost}. The run stops with its last checkpoint intact: go on with "
+                        f"--resume {folder.path}"
+                    ) from error
+                manifest = self._roll_back(lost, session, folder, progress)
+                if asked.is_set():
+                    return manifest.round if manifest else 0
+                manifest = self._restore(manifest, session, folder.path, progress)
 
     def _roll_back(
         self, lost: Gone | Lost, session: Session, folder: RunFolder, progress: Progress

@@ -56,7 +56,7 @@ DECIDED = ("seed", "output", "cell", "config", "resume", "row", "column")
 
 MOST_SEEDS = 1000
 LONGEST_NAME = 200
-"""Characters of a folder's name; file systems take 255 bytes."""
+"""Bytes of a folder's name; file systems take 255."""
 
 _KEYS = {"table", "title", "seeds", "base", "columns", "rows"}
 
@@ -286,12 +286,14 @@ def folder_name(path: Path, key: str, name: Any) -> str:
         name: the name.
 
     Raises:
-        UserError: the name has no letter and no digit, like ``..``.
+        UserError: the name has no letter and no digit, like ``..``, or is too long.
     """
     if not (found := slug(str(name))):
         raise UserError(
             f"{path}: {key} is {name!r}: it must have letters or digits, because it names a folder"
         )
+    if len(found.encode()) > LONGEST_NAME:
+        raise UserError(f"{path}: {key} is {shown(name)}: it is too long to name a folder")
     return found
 
 
@@ -365,7 +367,7 @@ def _check_folders(path: Path, names: Collection[str]) -> None:
     folders: dict[str, str] = {}
     for name in names:
         folder = slug(name).lower()
-        if len(folder) > LONGEST_NAME:
+        if len(folder.encode()) > LONGEST_NAME:
             raise UserError(f"{path}: {shown(name)} is too long: it names a run folder")
         if not folder or folder in folders:
             other = f"{name!r} and {folders[folder]!r}" if folder else f"{name!r}"
