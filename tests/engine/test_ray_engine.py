@@ -239,6 +239,15 @@ def test_an_address_at_which_nothing_listens(tmp_path: Path) -> None:
     assert no_records(tmp_path / "run")
 
 
+def connect_and_leave(monkeypatch: pytest.MonkeyPatch, engine: Ray) -> None:
+    """Start what a test has put in the place of a local cluster, and clear up behind it."""
+    leave = ray_session._connect(engine)
+    assert leave
+    with monkeypatch.context() as patch:
+        patch.setattr(ray, "shutdown", lambda: None)
+        leave()
+
+
 @pytest.mark.parametrize("dashboard", [False, True])
 def test_a_local_cluster_collects_what_a_dashboard_shows_only_for_a_dashboard(
     dashboard: bool, monkeypatch: pytest.MonkeyPatch
@@ -257,7 +266,7 @@ def test_a_local_cluster_collects_what_a_dashboard_shows_only_for_a_dashboard(
 
     monkeypatch.setattr(ray, "is_initialized", lambda: False)
     monkeypatch.setattr(ray, "init", start)
-    assert ray_session._connect(Ray(dashboard=dashboard))
+    connect_and_leave(monkeypatch, Ray(dashboard=dashboard))
     assert (seen[ours], seen[given]) == (None if dashboard else "0", "500")
     assert (os.environ.get(ours), os.environ[given]) == (None, "500")
 
@@ -274,16 +283,16 @@ def test_a_local_cluster_waits_in_small_steps_and_as_long_as_ever(
     seen: dict[str, str] = {}
     monkeypatch.setattr(ray, "is_initialized", lambda: False)
     monkeypatch.setattr(ray, "init", lambda **_: seen.update(os.environ))
-    assert ray_session._connect(Ray(dashboard=dashboard))
+    connect_and_leave(monkeypatch, Ray(dashboard=dashboard))
     assert int(seen[step]) <= 50
     assert int(seen[step]) * int(seen[steps]) == 10_000  # Ray's own: 10 steps of 1,000 ms
     assert not {step, steps} & os.environ.keys()
     monkeypatch.setenv(steps, "30")  # of a second each, as the user knows them
     seen.clear()
-    assert ray_session._connect(Ray())
+    connect_and_leave(monkeypatch, Ray())
     assert (seen.get(step), seen[steps]) == (None, "30")
     monkeypatch.setenv(step, "1000")
-    assert ray_session._connect(Ray())
+    connect_and_leave(monkeypatch, Ray())
     assert (seen[step], seen[steps]) == ("1000", "30")
 
 
