@@ -255,7 +255,8 @@ def _plain(t: Tensor) -> Tensor:
     One of a single input channel counts as contiguous in the channels-last layout too, and the strides then
     decide by which kernel a convolution computes.
     """
-    return t.contiguous().view(-1).view(t.shape)
+    t = t.contiguous()
+    return t.view(-1).view(t.shape) if 1 in t.shape else t
 
 
 def total_loop(request: Request) -> Any:
