@@ -2,7 +2,6 @@
 
 import hashlib
 import json
-import os
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -15,6 +14,7 @@ from rayfl.methods import SCAFFOLD
 from rayfl.models import load_models
 from rayfl.training import Params
 from rayfl.training.state import State, take_apart
+from tests.hostile.damage import into_fifo, into_folder, into_loop
 from tests.hostile.harness import Case, put_run
 
 RESUME = "run --resume run --rounds 3 --quiet true --tensorboard false"
@@ -126,21 +126,6 @@ def away(path: Path) -> None:
     target = path.absolute().parents[1 if path.is_dir() else 2] / f"elsewhere-{path.name}"
     shutil.move(path, target)
     path.symlink_to(target)
-
-
-def into_fifo(path: Path) -> None:
-    shutil.rmtree(path) if path.is_dir() else path.unlink()
-    os.mkfifo(path)
-
-
-def into_loop(path: Path) -> None:
-    shutil.rmtree(path) if path.is_dir() else path.unlink()
-    path.symlink_to(path.name)
-
-
-def into_folder(path: Path) -> None:
-    path.unlink()
-    path.mkdir()
 
 
 def into_file(path: Path) -> None:

@@ -1,7 +1,6 @@
 """Data files that are truncated, of other shapes or types, or no files at all."""
 
 import bz2
-import os
 import pickle
 import shutil
 from collections.abc import Callable
@@ -13,6 +12,7 @@ import numpy as np
 from tests.data.test_digits_five import write_svhn
 from tests.data.test_files import idx, write_cifar10, write_mnist
 from tests.data.test_image_domains import write
+from tests.hostile.damage import into_fifo, into_folder, into_loop
 from tests.hostile.harness import Case
 
 COMMON = (
@@ -42,21 +42,6 @@ def cut(path: Path) -> None:
 
 def longer(path: Path) -> None:
     path.write_bytes(path.read_bytes() + b"more")
-
-
-def into_folder(path: Path) -> None:
-    path.unlink()
-    path.mkdir()
-
-
-def into_fifo(path: Path) -> None:
-    path.unlink()
-    os.mkfifo(path)
-
-
-def into_loop(path: Path) -> None:
-    path.unlink()
-    path.symlink_to(path.name)
 
 
 def cifar(how: How, name: str = BATCH) -> Callable[[Path], None]:

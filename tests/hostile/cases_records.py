@@ -1,7 +1,6 @@
 """Records of a run that are damaged or made up: metrics, partition, configuration, environment."""
 
 import json
-import os
 import re
 import shutil
 from collections.abc import Callable
@@ -11,6 +10,7 @@ from typing import Any
 import yaml
 
 from rayfl.record.result import Result
+from tests.hostile.damage import into_fifo, into_folder, into_loop
 from tests.hostile.harness import Case, put_run
 
 RESUME = "run --resume run --rounds 3 --quiet true --tensorboard false"
@@ -67,21 +67,6 @@ def replaced(name: str, how: Callable[[Path], Any]) -> Callable[[Path], None]:
         how(put_run(folder) / name)
 
     return prepare
-
-
-def into_fifo(path: Path) -> None:
-    path.unlink()
-    os.mkfifo(path)
-
-
-def into_loop(path: Path) -> None:
-    path.unlink()
-    path.symlink_to(path.name)
-
-
-def into_folder(path: Path) -> None:
-    path.unlink()
-    path.mkdir()
 
 
 def away(path: Path) -> None:
