@@ -13,7 +13,7 @@ from pathlib import Path
 
 import numpy as np
 
-from rayfl.data.files import unpickle
+from rayfl.data.readers.files import unpickle
 from rayfl.shown import tell
 
 META = {"batches.meta": "labels", "meta": "fine_labels"}

@@ -22,9 +22,9 @@ from matplotlib.figure import Figure
 from sklearn.manifold import TSNE
 
 from rayfl import Models, UserError, load_models
-from rayfl.pictures import drawn
-from rayfl.pictures import save as write
 from rayfl.randomness import generator, seed_of
+from rayfl.report.pictures import drawn
+from rayfl.report.pictures import save as write
 from rayfl.shown import complain, tell
 
 MARKERS = "os^DvPX*<>"

@@ -4,13 +4,13 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from rayfl.configuration import resumed
+    from rayfl.config.parser import resumed
     from rayfl.engine import Inline, Ray
     from rayfl.errors import UserError
+    from rayfl.evaluation.result import Result
     from rayfl.federation import Federation
     from rayfl.methods import Method
     from rayfl.models import Models, load_models
-    from rayfl.record.result import Result
     from rayfl.training import Training
 
 __version__ = "0.1.0"
@@ -34,11 +34,11 @@ _HOME = {
     "Method": "rayfl.methods",
     "Models": "rayfl.models",
     "Ray": "rayfl.engine",
-    "Result": "rayfl.record.result",
+    "Result": "rayfl.evaluation.result",
     "Training": "rayfl.training",
     "UserError": "rayfl.errors",
     "load_models": "rayfl.models",
-    "resumed": "rayfl.configuration",
+    "resumed": "rayfl.config.parser",
 }
 
 

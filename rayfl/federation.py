@@ -17,11 +17,16 @@ from typing import Any, Literal
 import torch
 import yaml
 
+from rayfl.callbacks.terminal import Progress, print_start
 from rayfl.data import Data, EmbeddedDigits, FederatedData
 from rayfl.engine.base import Engine, Gone, Lost, Session
 from rayfl.engine.host import Plan, Report, Scores, bind, try_scores
 from rayfl.engine.ray_engine import Ray
 from rayfl.errors import UserError
+from rayfl.evaluation.metrics import Patience, Validation, round_figures
+from rayfl.evaluation.protocol import Protocol
+from rayfl.evaluation.protocol import protocol as find_protocol
+from rayfl.evaluation.result import Result
 from rayfl.methods import METHODS, FedBN, Method
 from rayfl.randomness import generator
 from rayfl.record.cell import Cell
@@ -29,11 +34,7 @@ from rayfl.record.checkpoint import Checkpoints, Manifest
 from rayfl.record.description import deciding, dump
 from rayfl.record.folder import RunFolder, check_same_data, check_unused, held
 from rayfl.record.history import CONFIG, METRICS, SUMMARY, read_lines
-from rayfl.record.metrics import Patience, Validation, round_figures
-from rayfl.record.progress import Progress, final_table, print_start
-from rayfl.record.protocol import Protocol
-from rayfl.record.protocol import protocol as find_protocol
-from rayfl.record.result import Result
+from rayfl.report.summary import final_table
 from rayfl.shown import complain, tell
 from rayfl.signals import answered
 from rayfl.streams import lasting_output

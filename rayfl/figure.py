@@ -7,12 +7,13 @@ from pathlib import Path
 import jsonargparse
 from matplotlib.figure import Figure
 
-from rayfl.command_line import parse
+from rayfl.config.command_line import parse
 from rayfl.errors import UserError, exit_code
-from rayfl.pictures import save as write
-from rayfl.record.compare import group_runs
+from rayfl.evaluation.result import Result
 from rayfl.record.history import CONFIG
-from rayfl.record.plots import (
+from rayfl.report.compare import group_runs
+from rayfl.report.pictures import save as write
+from rayfl.report.plots import (
     ALL,
     check_panels,
     domains_of,
@@ -27,8 +28,7 @@ from rayfl.record.plots import (
     series_of,
     sweep_series,
 )
-from rayfl.record.printed import run_folders
-from rayfl.record.result import Result
+from rayfl.report.printed import run_folders
 from rayfl.shown import tell
 from rayfl.terminal import Terminal
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from rayfl.configuration import resumed
+from rayfl.config.parser import resumed
 from rayfl.data import FederatedData
 from rayfl.engine import Inline
 from rayfl.engine.host import Host, Plan

@@ -5,7 +5,7 @@ from __future__ import annotations
 import signal
 import sys
 
-from rayfl.configuration import federation_from
+from rayfl.config.parser import federation_from
 from rayfl.errors import exit_code
 
 

@@ -12,12 +12,9 @@ import jsonargparse
 import yaml
 from rich.console import Console
 
-from rayfl.command_line import parse_with_options
-from rayfl.configuration import federation_from
-from rayfl.errors import UserError, exit_code
-from rayfl.experiments.cells import Crew, Job, automatic_jobs
-from rayfl.experiments.progress import TableProgress
-from rayfl.experiments.table_file import (
+from rayfl.config.command_line import parse_with_options
+from rayfl.config.parser import federation_from
+from rayfl.config.table_file import (
     Table,
     changes_of,
     layered,
@@ -26,13 +23,16 @@ from rayfl.experiments.table_file import (
     slug,
     unavailable,
 )
+from rayfl.errors import UserError, exit_code
+from rayfl.evaluation.result import read_config
 from rayfl.federation import Federation
-from rayfl.record.compare import decides, flat_config
+from rayfl.jobs.cells import Crew, Job, automatic_jobs
+from rayfl.jobs.progress import TableProgress
 from rayfl.record.description import dump
 from rayfl.record.folder import check_kind
 from rayfl.record.history import CONFIG, TABLE
-from rayfl.record.printed import compare, footnotes, grid, printed_table, write_tables
-from rayfl.record.result import read_config
+from rayfl.report.compare import decides, flat_config
+from rayfl.report.printed import compare, footnotes, grid, printed_table, write_tables
 from rayfl.shown import complain
 from rayfl.terminal import Terminal
 from rayfl.yaml_file import read_mapping

@@ -1,21 +1,11 @@
-"""What all tests share: one Ray runtime, and small federations."""
+"""The one Ray runtime that all tests share."""
 
-import json
 import os
-import subprocess
-from collections.abc import Callable, Iterator
-from pathlib import Path
-from typing import Any
+from collections.abc import Iterator
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 import pytest
-import torch
-
-from rayfl import Federation, Inline, Training
-from rayfl.data import Dirichlet, Synthetic
-from rayfl.methods import FedAvg
-from rayfl.training import Client, State
 
 
 @pytest.fixture(scope="session")
@@ -32,69 +22,3 @@ def ray_runtime() -> Iterator[str]:
     )
     yield context.address_info["address"]
     ray.shutdown()
-
-
-def small(output: Path, **changes: Any) -> Federation:
-    """A federation of twelve uneven clients that runs in about a second."""
-    settings: dict[str, Any] = {
-        "method": FedAvg(),
-        "data": Synthetic(train=900, test=240, partition=Dirichlet(alpha=1.0), val_fraction=0.1),
-        "net": "lenet",
-        "clients": 12,
-        "participation": 0.5,
-        "rounds": 4,
-        "training": Training(lr=0.05, batch_size=20, momentum=0.5),
-        "engine": Inline(),
-        "checkpoint_every": 2,
-        "tensorboard": False,
-        "quiet": True,
-        "output": str(output),
-    }
-    return Federation(**(settings | changes))
-
-
-class Poisoned(FedAvg):
-    """Client 2's update is not a number in round 1."""
-
-    async def local_update(self, client: Client, state: State, down: State) -> tuple[dict[str, Any], State]:
-        """Train, then spoil the update."""
-        up, state = await super().local_update(client, state, down)
-        if client.id == 2 and client.round == 1:
-            up = {"weights": up["weights"] * torch.nan}
-        return up, state
-
-
-def wait_until(reached: Callable[[], bool], process: subprocess.Popen[Any]) -> None:
-    """Return when ``reached``, with the process still running."""
-    while not reached():
-        try:
-            process.wait(0.02)
-        except subprocess.TimeoutExpired:
-            continue
-        said = process.stderr or process.stdout
-        raise AssertionError(f"the process has ended early: {said.read() if said else ''}")
-
-
-def rounds_of(run: Path) -> int:
-    """Return how many rounds a run has recorded, 0 where it has not begun."""
-    metrics = run / "metrics.jsonl"
-    return metrics.read_bytes().count(b"\n") if metrics.exists() else 0
-
-
-def bytes_of_run(folder: Path, settings: bool = True) -> dict[str, bytes]:
-    """What must not depend on how a run was carried out: metrics and the newest checkpoint.
-
-    Args:
-        folder: of the run.
-        settings: whether those that the checkpoint carries count.
-    """
-    kept = [folder / "metrics.jsonl", folder / "partition.json"]
-    newest = max((folder / "checkpoints").glob("manifest-*.json"))
-    text = newest.read_text()
-    kept += [newest, *(f for f in (folder / "checkpoints").glob("*.safetensors") if f.name in text)]
-    found = {str(f.relative_to(folder)): f.read_bytes() for f in kept}
-    if not settings:
-        manifest = json.loads(text)["manifest"]
-        del manifest["settings"]
-        found[str(newest.relative_to(folder))] = json.dumps(manifest).encode()
-    return found

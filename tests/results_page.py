@@ -10,10 +10,9 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from rayfl.experiments import Table
-from rayfl.experiments.table_file import slug
-from rayfl.record.metrics import AVERAGES
-from rayfl.record.printed import number, printed_table
+from rayfl.config.table_file import Table, slug
+from rayfl.evaluation.metrics import AVERAGES
+from rayfl.report.printed import number, printed_table
 
 ROOT = Path(__file__).parents[1]
 PAGE = ROOT / "docs" / "results.md"

@@ -11,7 +11,7 @@ import pytest
 from rayfl.errors import UserError
 from rayfl.methods import FedAvg
 from rayfl.run import main
-from tests.methods.federate import assert_same, federate, ragged
+from tests.support.by_hand import assert_same, federate, ragged
 
 TEXT = (Path(__file__).parents[1] / "CONTRIBUTING.md").read_text()
 METHOD, TEST = re.findall(r"```python\n(.*?)```", TEXT, re.DOTALL)

@@ -12,7 +12,7 @@ from rayfl.data import IID, Synthetic
 from rayfl.engine import BadUpdate
 from rayfl.methods import FedAvg
 from rayfl.training import Client, State
-from tests.conftest import Poisoned, bytes_of_run, small
+from tests.support.federations import Poisoned, bytes_of_run, small
 
 
 def test_cohorts_depend_on_seed_and_round_only(tmp_path: Path) -> None:

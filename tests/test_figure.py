@@ -2,8 +2,8 @@ import pytest
 from matplotlib.image import imread
 
 from rayfl import Result, figure
-from tests.conftest import small
-from tests.record.made_up import write_run
+from tests.support.federations import small
+from tests.support.records import write_run
 
 
 @pytest.fixture

@@ -9,7 +9,7 @@ import pytest
 from rayfl import Federation, Inline, Training
 from rayfl.data import CIFAR10, IID, EmbeddedDigits, Pathological, Synthetic
 from rayfl.methods import METHODS
-from tests.methods.federate import net_of
+from tests.support.by_hand import net_of
 
 ROUNDS = {"FedCO2": 2}  # two nets, two phases and four foreign classifiers: a round takes four times as long
 

@@ -8,8 +8,8 @@ import torch
 from rayfl import Result, UserError, load_models
 from rayfl.data import EmbeddedDigits
 from rayfl.methods import METHODS
-from tests.conftest import small
-from tests.methods.federate import net_of
+from tests.support.by_hand import net_of
+from tests.support.federations import small
 
 
 @pytest.mark.parametrize("name", METHODS)

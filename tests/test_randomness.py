@@ -9,15 +9,15 @@ import pytest
 import torch
 
 from rayfl.data import IID, FederatedData, Pachinko, Synthetic
-from rayfl.data.folders import divide_randomly
 from rayfl.data.noise import with_noise
+from rayfl.data.sets.folders import divide_randomly
 from rayfl.methods import DCPFL, FedAvg
 from rayfl.methods.fedios import orthonormal
 from rayfl.randomness import generator, numpy_generator, seed_of
 from rayfl.training import Client, State
-from tests.conftest import small
-from tests.data.made_up import assign, make_pool
-from tests.training.made_up import make_client, smooth_net
+from tests.support.datasets import assign, make_pool
+from tests.support.federations import small
+from tests.support.nets import make_client, smooth_net
 
 
 def test_a_name_has_one_seed():

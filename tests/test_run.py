@@ -9,9 +9,9 @@ import pytest
 import yaml
 
 from rayfl import Federation, Inline
-from rayfl.configuration import federation_from
+from rayfl.config.parser import federation_from
+from rayfl.evaluation.result import Result
 from rayfl.record.description import dump
-from rayfl.record.result import Result
 from rayfl.run import main
 
 TINY = ["--engine", "Inline", "--data", "Synthetic", "--data.train", "200", "--data.test", "60"]

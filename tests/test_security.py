@@ -10,16 +10,16 @@ import torch
 from jsonargparse._common import default_import_path_denylist
 
 import rayfl
-from rayfl.configuration import federation_from
-from rayfl.data import contact_sheet
+from rayfl import contact_sheet
+from rayfl.config.parser import federation_from
+from rayfl.config.table_file import Table
 from rayfl.errors import UserError
-from rayfl.experiments import Table
 from rayfl.imports import named, refused
 from rayfl.methods import FedAvg
 from rayfl.nets import build
 from rayfl.table import plan
 from rayfl.tune.space import Space
-from tests.conftest import small
+from tests.support.federations import small
 
 SOURCES = sorted(Path(rayfl.__file__).parent.rglob("*.py"))
 
@@ -141,7 +141,7 @@ def test_no_import_path_is_resolved_elsewhere() -> None:
         for name, _ in calls(path)
         if name in resolving
     }
-    assert found == {"__init__.py", "imports.py", "configuration.py"}
+    assert found == {"__init__.py", "imports.py", "config/parser.py"}
     assert [entry for entry in default_import_path_denylist if not refused(entry)] == []
 
 

@@ -21,21 +21,22 @@ from rich.progress import BarColumn, Progress, TextColumn
 from rich.table import Table as Grid
 from rich.text import Text
 
-from rayfl import Federation, Inline, Result, Training, errors, figure, report
+from rayfl import Federation, Inline, Result, Training, errors, figure
+from rayfl.callbacks.terminal import print_start
+from rayfl.config.table_file import Table
 from rayfl.data import ImageFolders
 from rayfl.errors import UserError, exit_code
-from rayfl.experiments import Table
 from rayfl.methods import FedAvg
-from rayfl.pictures import drawn, save
-from rayfl.record.compare import group_runs, labels
-from rayfl.record.printed import Entry, markdown, write_tables
-from rayfl.record.progress import print_start
+from rayfl.report import command as report
+from rayfl.report.compare import group_runs, labels
+from rayfl.report.pictures import drawn, save
+from rayfl.report.printed import Entry, markdown, write_tables
 from rayfl.shown import complain, one_line, printable, tell
 from rayfl.shown import markdown as escaped
 from rayfl.terminal import Terminal
 from rayfl.tune.outcome import PointResult, write_best
 from rayfl.tune.space import Point, Space
-from tests.record.made_up import write_run
+from tests.support.records import write_run
 
 ROOT = Path(__file__).parents[1]
 

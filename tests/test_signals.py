@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from rayfl.signals import STOPPING, answered
-from tests.conftest import rounds_of, wait_until
+from tests.support.processes import rounds_of, wait_until
 
 
 @pytest.mark.parametrize("number", STOPPING)

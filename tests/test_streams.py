@@ -10,7 +10,8 @@ import pytest
 
 from rayfl.errors import exit_code
 from rayfl.streams import lasting_output
-from tests.conftest import rounds_of, small
+from tests.support.federations import small
+from tests.support.processes import rounds_of
 
 
 def take(monkeypatch: pytest.MonkeyPatch, file: int, name: str = "stdout") -> None:

@@ -8,13 +8,12 @@ import pytest
 import yaml
 
 from rayfl import Federation, table
-from rayfl.configuration import federation_from
-from rayfl.experiments import Table
-from rayfl.experiments.cells import Crew, Job, Outcome
-from rayfl.experiments.table_file import options
+from rayfl.config.parser import federation_from
+from rayfl.config.table_file import Table, options
+from rayfl.jobs.cells import Crew, Job, Outcome
 from rayfl.record.description import dump
 from rayfl.run import main as run_main
-from tests.experiments.tables import TINY, write
+from tests.support.tables import TINY, write
 
 
 @pytest.fixture

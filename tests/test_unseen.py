@@ -11,15 +11,15 @@ import torch
 
 from rayfl import Federation, Inline, Ray, Training, UserError
 from rayfl.data import DomainPerClient, FederatedData, Synthetic
+from rayfl.evaluation.metrics import summarise
+from rayfl.evaluation.protocol import protocol
+from rayfl.evaluation.result import Result
 from rayfl.methods import FDSE, METHODS, FedAvg, FedBN, FediOS
 from rayfl.methods.fedbn import BatchNormPart
 from rayfl.nets import build, dse_blocks
-from rayfl.record.metrics import summarise
-from rayfl.record.protocol import protocol
-from rayfl.record.result import Result
 from rayfl.training import Client, Net, State
-from tests.conftest import bytes_of_run, small
-from tests.methods.federate import Run, net_of, normed, points, ragged, start
+from tests.support.by_hand import Run, net_of, normed, points, ragged, start
+from tests.support.federations import bytes_of_run, small
 
 DATA = Synthetic(
     train=240, test=90, shape=(3, 16, 16), domains=3, partition=DomainPerClient(), val_fraction=0.2
@@ -138,7 +138,7 @@ def test_fedbn_renews_statistics_by_hand(bn_personal: BatchNormPart) -> None:
     averaged ones, which are client 0's too; the renewed ones are the newcomer's own in either case.
     """
     data = held_out(points([((1, 0), 0), ((3, 0), 1)], [((4, 0), 0), ((8, 0), 1)]))
-    run = start(FedBN(bn_personal, unseen_passes=2), data, "tests.methods.federate.normed")
+    run = start(FedBN(bn_personal, unseen_passes=2), data, "tests.support.by_hand.normed")
     run.round([0])
     before, after = as_newcomer(run)
     received = run.server.state["weights"].merge(before["own"])
@@ -154,7 +154,7 @@ def test_fedbn_renews_statistics_by_hand(bn_personal: BatchNormPart) -> None:
 def test_newcomers_start_from_the_mean_of_those_who_have_trained() -> None:
     """Whoever hosts these; client 2 has not trained, and its state is nobody's."""
     clients = [[((float(x), 0.0), 0), ((x + 2.0, 0.0), 1)] for x in (0, 4, 10, 3)]
-    run = start(FedBN(), held_out(points(*clients)), "tests.methods.federate.normed")
+    run = start(FedBN(), held_out(points(*clients)), "tests.support.by_hand.normed")
     run.round([0, 1])
     down, each = run.server.download([3])
     whole = run.host.unseen(0, down, each, [3], [run.host.offer([0, 1, 2])])
@@ -175,7 +175,7 @@ def test_newcomers_start_from_the_mean_of_those_who_have_trained() -> None:
 def test_fdse_adapts_the_eraser_only(moves: bool) -> None:
     data = DATA.federate(3, 0).hold_out("domain1")
     data = FederatedData(data.pool, data.shards[:1] + data.shards[2:], unseen=1)
-    run = start(FDSE(unseen_lr=0.5), data, "tests.methods.federate.dse", batch_size=16)
+    run = start(FDSE(unseen_lr=0.5), data, "tests.support.by_hand.dse", batch_size=16)
     run.round([0])
     before, after = as_newcomer(run, moves)
     assert before["own"].keys() == after["own"].keys()
@@ -197,10 +197,10 @@ def test_fdse_adapts_by_gradient_descent_on_the_regulariser(epochs: int, optimis
     """
     gamma, beta, lr = 0.6, 0.3, 20.0
     method = FDSE(gamma=gamma, beta=beta, unseen_epochs=epochs, unseen_lr=lr)
-    run = start(method, held_out(ragged([8, 8])), "tests.methods.federate.dse", **optimiser)
+    run = start(method, held_out(ragged([8, 8])), "tests.support.by_hand.dse", **optimiser)
     run.round([0])
     before, after = as_newcomer(run)
-    module = build("tests.methods.federate.dse", (1, 16, 16), 4).double().eval()
+    module = build("tests.support.by_hand.dse", (1, 16, 16), 4).double().eval()
     module.load_state_dict({**run.server.state["weights"], **before["own"]}, strict=False)  # no batch counts
     inputs: list[torch.Tensor] = []
     for block in dse_blocks(module).values():
@@ -234,7 +234,7 @@ def test_fdse_scores_the_eraser_that_has_adapted(attention: bool | Literal["mean
     """Also where every client receives the mean of the erasers."""
     data = DATA.federate(3, 0).hold_out("domain1")
     data = FederatedData(data.pool, data.shards[:1] + data.shards[2:], unseen=1)
-    run = start(FDSE(unseen_lr=0.5, attention=attention), data, "tests.methods.federate.dse", batch_size=16)
+    run = start(FDSE(unseen_lr=0.5, attention=attention), data, "tests.support.by_hand.dse", batch_size=16)
     run.round([0])
     down, _ = run.server.download([1])
     x, client = run.host.images.batch(torch.tensor(data.shards[1].test[:4]))[0], run.host.client(1, 0)

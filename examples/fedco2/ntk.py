@@ -41,8 +41,8 @@ from rich.table import Table
 from torch import Tensor
 
 from rayfl import UserError
-from rayfl.pictures import save as write
 from rayfl.randomness import generator
+from rayfl.report.pictures import save as write
 from rayfl.shown import complain
 from rayfl.terminal import Terminal
 

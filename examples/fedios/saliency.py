@@ -21,9 +21,9 @@ from matplotlib.figure import Figure
 from torch import Tensor
 
 from rayfl import Models, UserError, load_models
-from rayfl.pictures import drawn
-from rayfl.pictures import save as write
 from rayfl.randomness import generator
+from rayfl.report.pictures import drawn
+from rayfl.report.pictures import save as write
 from rayfl.shown import complain, tell
 
 

@@ -1,18 +1,18 @@
 """Data sets, and how they are divided among clients."""
 
 from rayfl.data.base import Data
-from rayfl.data.cifar import CIFAR10, CIFAR100
-from rayfl.data.digits import EmbeddedDigits
-from rayfl.data.digits_five import DigitsFive
-from rayfl.data.domain_dirichlet import DomainDirichlet
 from rayfl.data.federated import FederatedData
-from rayfl.data.folders import ImageFolders
-from rayfl.data.hierarchy import Pachinko, Superclass
-from rayfl.data.image_domains import PACS, DomainNet, OfficeCaltech10
-from rayfl.data.mnist import MNIST, USPS
-from rayfl.data.partition import IID, Dirichlet, DomainPerClient, Partition, Pathological
+from rayfl.data.partitions.domain_dirichlet import DomainDirichlet
+from rayfl.data.partitions.hierarchy import Pachinko, Superclass
+from rayfl.data.partitions.partition import IID, Dirichlet, DomainPerClient, Partition, Pathological
 from rayfl.data.pool import PARTS, TEST, TRAIN, UNUSED, VAL, Pool, Shard
-from rayfl.data.synthetic import Synthetic
+from rayfl.data.sets.cifar import CIFAR10, CIFAR100
+from rayfl.data.sets.digits import EmbeddedDigits
+from rayfl.data.sets.digits_five import DigitsFive
+from rayfl.data.sets.folders import ImageFolders
+from rayfl.data.sets.image_domains import PACS, DomainNet, OfficeCaltech10
+from rayfl.data.sets.mnist import MNIST, USPS
+from rayfl.data.sets.synthetic import Synthetic
 
 __all__ = [
     "CIFAR10",

@@ -9,7 +9,7 @@ import numpy as np
 
 from rayfl.arguments import checked, shown
 from rayfl.data.federated import FederatedData
-from rayfl.data.partition import IID, Partition, settings_of
+from rayfl.data.partitions.partition import IID, Partition, settings_of
 from rayfl.data.pool import TRAIN, Pool, Shard
 from rayfl.errors import UserError
 from rayfl.randomness import numpy_generator

@@ -22,11 +22,11 @@ from torch.utils import _pytree as pytree
 
 from rayfl.data import FederatedData
 from rayfl.errors import UserError
+from rayfl.evaluation.score import Score, score
 from rayfl.methods import Method
 from rayfl.nets import build
 from rayfl.randomness import seed_of
 from rayfl.training.client import Client, Fitted
-from rayfl.training.evaluate import Score, score
 from rayfl.training.examples import Images
 from rayfl.training.local import run_loop, run_stacked
 from rayfl.training.net import Net

@@ -1,4 +1,4 @@
-"""What is kept of a run: records, checkpoints, figures derived from them, and what people are shown.
+"""What is kept of a run: its folder, its history, its checkpoints.
 
-Import from the modules: client actors need the checkpoints, and must not wait for tables and plots to load.
+Import from the modules: client actors need the checkpoints, and must not wait for the others to load.
 """

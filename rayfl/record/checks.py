@@ -7,13 +7,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import pairwise
-from typing import Any, get_args
+from typing import Any, Literal, get_args
 
 import numpy as np
 
 from rayfl.arguments import shown
-from rayfl.record.protocol import Point
 
+Point = Literal["after_aggregation", "after_training", "unseen", "unseen_adapted", "unseen_control"]
+"""When models are scored, see ``Protocol``."""
 PARTS = ("train", "val", "test")
 
 _COUNT = 2**53

@@ -109,9 +109,11 @@ def public_path(cls: type) -> str:
 
     ``rayfl.methods.FedBN`` stays, in whatever file the class is defined.
     """
-    package, _, _ = cls.__module__.rpartition(".")
-    if package.startswith("rayfl.") and getattr(sys.modules[package], cls.__qualname__, None) is cls:
-        return f"{package}.{cls.__qualname__}"
+    parts = cls.__module__.split(".")
+    for length in range(2, len(parts)) if parts[0] == "rayfl" else ():
+        package = ".".join(parts[:length])
+        if getattr(sys.modules[package], cls.__qualname__, None) is cls:
+            return f"{package}.{cls.__qualname__}"
     return f"{cls.__module__}.{cls.__qualname__}"
 
 

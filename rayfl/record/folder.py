@@ -16,6 +16,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from rayfl.errors import UserError
+from rayfl.evaluation.metrics import figures
+from rayfl.evaluation.result import Result
 from rayfl.reading import read_json
 from rayfl.record.checks import check_environment
 from rayfl.record.commit import checked_out
@@ -37,8 +39,6 @@ from rayfl.record.history import (
     read_records,
     round_totals,
 )
-from rayfl.record.metrics import figures
-from rayfl.record.result import Result
 from rayfl.shown import one_line
 
 if TYPE_CHECKING:

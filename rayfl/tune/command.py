@@ -13,12 +13,9 @@ from typing import Any, get_args
 import jsonargparse
 from rich.console import Console
 
-from rayfl.command_line import parse_with_options
-from rayfl.configuration import federation_from
-from rayfl.errors import UserError, exit_code
-from rayfl.experiments.cells import Job
-from rayfl.experiments.progress import TableProgress
-from rayfl.experiments.table_file import (
+from rayfl.config.command_line import parse_with_options
+from rayfl.config.parser import federation_from
+from rayfl.config.table_file import (
     DECIDED,
     Settings,
     changes_of,
@@ -28,7 +25,10 @@ from rayfl.experiments.table_file import (
     options,
     slug,
 )
+from rayfl.errors import UserError, exit_code
 from rayfl.federation import Federation
+from rayfl.jobs.cells import Job
+from rayfl.jobs.progress import TableProgress
 from rayfl.reading import read_json, refuse_links
 from rayfl.record.checks import check_config
 from rayfl.record.description import RESUMABLE

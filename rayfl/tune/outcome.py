@@ -17,15 +17,15 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, LogLocator
 from rich.table import Table
 
+from rayfl.config.table_file import layered, slug
 from rayfl.errors import UserError
-from rayfl.experiments.cells import Job
-from rayfl.experiments.table_file import layered, slug
-from rayfl.pictures import drawn, save
-from rayfl.record.compare import spread
-from rayfl.record.draw import draw_points, style
+from rayfl.evaluation.result import Result
+from rayfl.jobs.cells import Job
 from rayfl.record.history import METRICS
-from rayfl.record.progress import plain_table
-from rayfl.record.result import Result
+from rayfl.report.compare import spread
+from rayfl.report.draw import draw_points, style
+from rayfl.report.pictures import drawn, save
+from rayfl.report.text import plain_table
 from rayfl.shown import one_line
 from rayfl.tune.schedule import read_schedule
 from rayfl.tune.scores import validation_score

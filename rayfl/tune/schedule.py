@@ -7,8 +7,8 @@ import os
 from pathlib import Path
 from typing import Any
 
+from rayfl.config.table_file import Settings
 from rayfl.errors import UserError
-from rayfl.experiments.table_file import Settings
 from rayfl.reading import read_json
 from rayfl.record.checkpoint import Checkpoints
 

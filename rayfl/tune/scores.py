@@ -8,8 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from rayfl.record.history import Population, read_population
-from rayfl.record.metrics import (
+from rayfl.evaluation.metrics import (
     Validation,
     average,
     counted_scores,
@@ -18,8 +17,9 @@ from rayfl.record.metrics import (
     none_if_nan,
     validated_at,
 )
-from rayfl.record.protocol import Protocol
-from rayfl.record.result import Result
+from rayfl.evaluation.protocol import Protocol
+from rayfl.evaluation.result import Result
+from rayfl.record.history import Population, read_population
 from rayfl.tune.space import Metric
 
 

@@ -18,15 +18,14 @@ import numpy as np
 import yaml
 
 from rayfl.arguments import check_arguments, fits, shown
-from rayfl.configuration import federation_from
+from rayfl.config.parser import federation_from
+from rayfl.config.table_file import Settings, Table, folder_name, is_table, layered, options, rooted
 from rayfl.errors import UserError
-from rayfl.experiments import Table
-from rayfl.experiments.table_file import Settings, folder_name, is_table, layered, options, rooted
 from rayfl.federation import Federation
 from rayfl.randomness import numpy_generator
 from rayfl.record.cell import Cell
-from rayfl.record.compare import about_data, flat_config
 from rayfl.record.description import dump
+from rayfl.report.compare import about_data, flat_config
 from rayfl.shown import one_line
 from rayfl.yaml_file import read_mapping
 

@@ -28,16 +28,16 @@ from ray.tune.schedulers import (
     TrialScheduler,
 )
 
+from rayfl.config.table_file import Settings
 from rayfl.engine import Engine, Ray
 from rayfl.engine.placement import request
 from rayfl.engine.ray_session import PULSE, Cluster
 from rayfl.errors import UserError
-from rayfl.experiments.cells import Job
-from rayfl.experiments.progress import TableProgress
-from rayfl.experiments.table_file import Settings
+from rayfl.evaluation.protocol import protocol
 from rayfl.federation import Federation
+from rayfl.jobs.cells import Job
+from rayfl.jobs.progress import TableProgress
 from rayfl.record.history import PARTITION, read_lines, read_records
-from rayfl.record.protocol import protocol
 from rayfl.signals import answered
 from rayfl.tune.scores import RoundScores
 from rayfl.tune.space import Dimension, Metric, Scheduler

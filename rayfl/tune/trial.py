@@ -20,15 +20,15 @@ from typing import Any
 
 from ray import tune
 
-from rayfl.configuration import federation_from
+from rayfl.config.parser import federation_from
+from rayfl.config.table_file import Settings, layered, options
 from rayfl.engine import Ray
 from rayfl.errors import UserError
-from rayfl.experiments.cells import Job
-from rayfl.experiments.table_file import Settings, layered, options
+from rayfl.evaluation.protocol import protocol
 from rayfl.federation import Federation
+from rayfl.jobs.cells import Job
 from rayfl.record.checkpoint import Checkpoints
 from rayfl.record.history import CONFIG, ENGINE, METRICS, PARTITION, SUMMARY, read_records
-from rayfl.record.protocol import protocol
 from rayfl.tune.schedule import SCHEDULE, begin, schedule_of
 from rayfl.tune.scores import RoundScores
 from rayfl.tune.space import Metric

@@ -17,8 +17,9 @@ from pathlib import Path
 import pytest
 import yaml
 
-from tests.cluster.hosts import Host, hosts, missing, plug
-from tests.conftest import bytes_of_run, rounds_of, wait_until
+from tests.support.federations import bytes_of_run
+from tests.support.hosts import Host, hosts, missing, plug
+from tests.support.processes import rounds_of, wait_until
 
 ROOT = Path(__file__).parents[2]
 

@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 
 from rayfl import memory
-from rayfl.data import cache
-from rayfl.data.cache import Decoded, MappedImages, cache_folder, cached, content, map_images
 from rayfl.data.pool import Pool
+from rayfl.data.readers import cache
+from rayfl.data.readers.cache import Decoded, MappedImages, cache_folder, cached, content, map_images
 from rayfl.errors import UserError
 
 IMAGES = np.random.default_rng(0).integers(0, 256, (7, 3, 5, 4), dtype=np.uint8)

@@ -3,8 +3,8 @@ import logging
 import numpy as np
 import pytest
 
-import rayfl.data.cache as data_cache
-import rayfl.data.digits as digits
+import rayfl.data.readers.cache as data_cache
+import rayfl.data.sets.digits as digits
 from rayfl.data import TEST, TRAIN, VAL, EmbeddedDigits
 
 PARTS = (TRAIN, VAL, TEST)

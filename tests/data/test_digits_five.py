@@ -10,7 +10,7 @@ from scipy.io import savemat
 from sklearn.model_selection import StratifiedShuffleSplit
 
 from rayfl.data import TEST, TRAIN, UNUSED, DigitsFive
-from rayfl.data import digits_five as module
+from rayfl.data.sets import digits_five as module
 from rayfl.errors import UserError
 from tests.data.test_files import idx
 

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from rayfl.data import TEST, TRAIN, DomainDirichlet, Pool
 from rayfl.errors import UserError
-from tests.data.made_up import assign, make_pool, matrix
+from tests.support.datasets import assign, make_pool, matrix
 
 OFFICE = {  # training samples of each class in the published lists, about 80 % of the domain's
     "amazon": (74, 66, 75, 79, 80, 80, 79, 80, 75, 78),

@@ -13,8 +13,8 @@ import torchvision
 from PIL import Image
 
 from rayfl.data import CIFAR10, CIFAR100, MNIST, TEST, TRAIN, USPS
-from rayfl.data.files import unpickle
-from rayfl.data.mnist import _libsvm
+from rayfl.data.readers.files import unpickle
+from rayfl.data.sets.mnist import _libsvm
 from rayfl.errors import UserError
 
 RNG = np.random.default_rng(0)

@@ -5,10 +5,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-import rayfl.data.hierarchy as hierarchy
+import rayfl.data.partitions.hierarchy as hierarchy
 from rayfl.data import FederatedData, Pachinko, Superclass
 from rayfl.errors import UserError
-from tests.data.made_up import ORIGIN, assign, make_pool, matrix, spread
+from tests.support.datasets import ORIGIN, assign, make_pool, matrix, spread
 
 BIG = 20  # superclasses, of five classes each
 

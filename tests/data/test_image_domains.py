@@ -10,7 +10,7 @@ import pytest
 from PIL import Image
 
 from rayfl.data import PACS, TEST, TRAIN, UNUSED, VAL, DomainNet, ImageFolders, OfficeCaltech10
-from rayfl.data.folders import divide_randomly, read_image
+from rayfl.data.sets.folders import divide_randomly, read_image
 from rayfl.errors import UserError
 
 OFFICE = OfficeCaltech10.order["fedbn"]

@@ -10,7 +10,7 @@ import pytest
 from PIL import EpsImagePlugin, Image
 
 from rayfl.data import ImageFolders
-from rayfl.data.folders import FORMATS, read_image
+from rayfl.data.sets.folders import FORMATS, read_image
 from rayfl.errors import UserError
 
 ROOT = Path(__file__).parents[2]
@@ -106,7 +106,7 @@ def test_every_image_is_opened_in_one_place(path: Path) -> None:
         name = ast.unparse(node) if isinstance(node, ast.Attribute | ast.Name) else ""
         assert name.rpartition(".")[2] not in opened, f"{path}:{node.lineno}: {name}"
         if name == "Image.open":
-            assert path == ROOT / "rayfl" / "data" / "folders.py", f"{path}:{node.lineno}"
+            assert path == ROOT / "rayfl" / "data" / "sets" / "folders.py", f"{path}:{node.lineno}"
         if isinstance(node, ast.ImportFrom):
             names = {alias.name for alias in node.names}
             assert not (str(node.module).startswith("PIL.Image") and "open" in names), f"{path}"

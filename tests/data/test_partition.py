@@ -5,10 +5,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-import rayfl.data.partition as partition_module
+import rayfl.data.partitions.partition as partition_module
 from rayfl.data import IID, TEST, TRAIN, Dirichlet, DomainDirichlet, DomainPerClient, Pathological
 from rayfl.errors import UserError
-from tests.data.made_up import ORIGIN, assign, make_pool, matrix, spread
+from tests.support.datasets import ORIGIN, assign, make_pool, matrix, spread
 
 pools = st.builds(
     make_pool,

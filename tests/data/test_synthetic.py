@@ -3,7 +3,7 @@ import tracemalloc
 import numpy as np
 import pytest
 
-import rayfl.data.synthetic as synthetic
+import rayfl.data.sets.synthetic as synthetic
 from rayfl import memory
 from rayfl.data import TEST, TRAIN, DomainPerClient, Synthetic
 from rayfl.errors import UserError

@@ -8,12 +8,12 @@ import torch
 
 import rayfl.training.local
 from rayfl import Inline, Ray, Training, UserError, resumed
-from rayfl.configuration import federation_from
+from rayfl.config.parser import federation_from
 from rayfl.data import IID, Synthetic
 from rayfl.methods import DCPFL, METHODS, FedAvg, FedProto, Local
 from rayfl.record.description import dump
-from tests.conftest import bytes_of_run, small
-from tests.methods.federate import assert_same, federate, ragged, start
+from tests.support.by_hand import assert_same, federate, ragged, start
+from tests.support.federations import bytes_of_run, small
 
 DATA = ragged()
 NETS = ["lenet", "cnn-b"]

@@ -28,12 +28,12 @@ from rayfl.engine.base import Gone, Lost, Session
 from rayfl.engine.host import Host, Plan
 from rayfl.engine.inline import InlineSession, _own
 from rayfl.engine.server import Server
+from rayfl.evaluation.result import Result
 from rayfl.methods import Cohort, Ditto, FedAvg
 from rayfl.record.checkpoint import Checkpoints
 from rayfl.record.description import dump
-from rayfl.record.result import Result
 from rayfl.training import Client, State
-from tests.conftest import bytes_of_run, small
+from tests.support.federations import bytes_of_run, small
 
 ray: Any = pytest.importorskip("ray")
 

@@ -16,7 +16,7 @@ from rayfl.engine.host import Plan, bind, try_scores
 from rayfl.methods import Cohort, Ditto, FedAvg, Method
 from rayfl.record.checkpoint import Checkpoints
 from rayfl.training import Client, Gather, Mean, Reduction, State, Sum
-from tests.conftest import small
+from tests.support.federations import small
 
 INLINE, RAY = Inline(), Ray(actors=1)
 pytestmark = pytest.mark.usefixtures("ray_runtime")

@@ -23,7 +23,7 @@ from rayfl.nets import SplitNet
 from rayfl.record.checkpoint import Checkpoints, Manifest
 from rayfl.training import Gather, Mean, Sum
 from rayfl.training.reduce import finish
-from tests.training.made_up import close, make_pool, same_bits
+from tests.support.nets import close, make_pool, same_bits
 
 SIZES = (12, 17, 0, 9, 10, 5)  # client 2 has no training data
 
@@ -78,7 +78,7 @@ def plan(spoil: str = "", **changes: Any) -> Plan:
     method = Method()
     method.spoil = spoil
     training = Training(lr=0.1, batch_size=5, precision="float64", momentum=0.5)
-    return replace(Plan(method, "tests.training.made_up.smooth", training, seed=3), **changes)
+    return replace(Plan(method, "tests.support.nets.smooth", training, seed=3), **changes)
 
 
 def train(made: Plan, blocks: Any, **options: Any) -> tuple[Host, Any, Report]:
@@ -365,7 +365,7 @@ def blocks_given_back(net: str) -> int:
 
 @pytest.mark.skipif(not GLIBC, reason="only glibc can be told to keep what is freed")
 @pytest.mark.parametrize(
-    ("net", "given_back"), [("tests.engine.test_host.wide", 0), ("tests.training.made_up.smooth", 3)]
+    ("net", "given_back"), [("tests.engine.test_host.wide", 0), ("tests.support.nets.smooth", 3)]
 )
 def test_freed_memory_is_kept_where_a_layer_is_large(net: str, given_back: int) -> None:
     with multiprocessing.get_context("spawn").Pool(1) as pool:  # for a process it is for life

@@ -21,7 +21,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from tests.conftest import rounds_of, wait_until
+from tests.support.processes import rounds_of, wait_until
 
 pytest.importorskip("ray")
 

@@ -18,11 +18,11 @@ import torch
 from rayfl import Inline, Ray, UserError, resumed
 from rayfl.data import IID, Synthetic
 from rayfl.engine import BadUpdate
+from rayfl.evaluation.result import Result
 from rayfl.methods import Ditto
-from rayfl.record.result import Result
 from rayfl.training import Params
 from rayfl.training.state import pack
-from tests.conftest import Poisoned, bytes_of_run, small
+from tests.support.federations import Poisoned, bytes_of_run, small
 
 ray: Any = pytest.importorskip("ray")
 
@@ -335,7 +335,7 @@ import sys
 sys.modules["ray"] = None
 import rayfl.engine
 from rayfl import Inline, Ray, UserError
-from tests.conftest import small
+from tests.support.federations import small
 from pathlib import Path
 
 assert small(Path(sys.argv[1], "inline"), rounds=1, engine=Inline()).run().complete

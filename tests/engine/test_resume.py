@@ -19,8 +19,9 @@ from rayfl.engine.host import Plan
 from rayfl.methods import METHODS
 from rayfl.record.checkpoint import Checkpoints, Manifest
 from rayfl.record.description import dump
-from tests.conftest import bytes_of_run, rounds_of, small, wait_until
-from tests.methods.federate import net_of
+from tests.support.by_hand import net_of
+from tests.support.federations import bytes_of_run, small
+from tests.support.processes import rounds_of, wait_until
 
 
 @pytest.mark.parametrize("name", METHODS)

@@ -12,8 +12,8 @@ from rayfl.data import Dirichlet, Synthetic
 from rayfl.engine.host import Block
 from rayfl.methods import METHODS
 from rayfl.training import Training
-from tests.conftest import bytes_of_run, small
-from tests.methods.federate import net_of
+from tests.support.by_hand import net_of
+from tests.support.federations import bytes_of_run, small
 
 LENIENT = Training(lr=0.05, batch_size=20, bn_single="eval")
 pytestmark = pytest.mark.usefixtures("ray_runtime")

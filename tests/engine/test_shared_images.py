@@ -8,7 +8,7 @@ import pytest
 
 from rayfl import Ray
 from rayfl.data import TEST, TRAIN, FederatedData, Pool, Shard
-from rayfl.data.cache import Decoded, MappedImages, cached
+from rayfl.data.readers.cache import Decoded, MappedImages, cached
 
 ray: Any = pytest.importorskip("ray")
 

@@ -1,4 +1,4 @@
-from tests.examples.loaded import example
+from tests.support.examples import example
 
 
 def test_costs_of_table_4_on_small_images(capsys):

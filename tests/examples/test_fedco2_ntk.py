@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from rayfl import UserError
-from tests.examples.loaded import example
+from tests.support.examples import example
 
 ntk = example("fedco2/ntk.py")
 

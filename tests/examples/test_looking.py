@@ -10,8 +10,8 @@ from matplotlib.image import imread
 from rayfl import Inline, UserError, load_models
 from rayfl.data import EmbeddedDigits
 from rayfl.methods import METHODS
-from tests.conftest import small
-from tests.examples.loaded import example
+from tests.support.examples import example
+from tests.support.federations import small
 
 tsne = example("tsne.py")
 saliency = example("fedios/saliency.py")

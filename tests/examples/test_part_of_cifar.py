@@ -8,7 +8,7 @@ import pytest
 
 from rayfl.data import CIFAR10, CIFAR100
 from tests.data.test_files import write_cifar10, write_cifar100
-from tests.examples.loaded import example
+from tests.support.examples import example
 
 script = example("part_of_cifar.py")
 

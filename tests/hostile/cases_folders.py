@@ -11,8 +11,8 @@ from typing import Any
 
 import yaml
 
-from rayfl.configuration import federation_from
-from rayfl.experiments.table_file import Table, options
+from rayfl.config.parser import federation_from
+from rayfl.config.table_file import Table, options
 from rayfl.table import plan
 from rayfl.tune.command import Sweep
 from rayfl.tune.space import Space

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 
 from rayfl import Federation, Inline, Ray, Training, load_models, resumed
+from rayfl.config.table_file import Table
 from rayfl.data import (
     CIFAR10,
     CIFAR100,
@@ -24,14 +25,13 @@ from rayfl.data import (
     Pathological,
     Synthetic,
 )
-from rayfl.experiments import Table
+from rayfl.evaluation.protocol import protocol
+from rayfl.evaluation.result import Result
 from rayfl.methods import DCPFL, FDSE, SCAFFOLD, Ditto, FedAvg, FedCO2, FediOS, FedProto, FedProx
 from rayfl.record.cell import Cell
-from rayfl.record.protocol import protocol
-from rayfl.record.result import Result
 from rayfl.tune.space import Scheduler, Space
-from tests.conftest import small
 from tests.hostile.harness import Case
+from tests.support.federations import small
 
 
 class Silent:

@@ -21,10 +21,11 @@ from typing import Any
 
 import pytest
 
-from rayfl import figure, report, run, table
+from rayfl import figure, run, table
 from rayfl.errors import exit_code
+from rayfl.report import command as report
 from rayfl.tune import command as tune
-from tests.conftest import small
+from tests.support.federations import small
 
 SECONDS = 20  # until a case counts as one that hangs; no case takes one
 LONGEST = 2000  # characters of a line of error

@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 from rayfl.methods import DCPFL, Cohort, Local
 from rayfl.methods.dcpfl import largest_remainder, pack_symmetric, pool, symmetric_root, unpack_symmetric
 from rayfl.training.reduce import finish
-from tests.methods.federate import assert_same, federate, points, ragged, start
+from tests.support.by_hand import assert_same, federate, points, ragged, start
 
-TWO_LAYER = "tests.methods.federate.two_layer"
+TWO_LAYER = "tests.support.by_hand.two_layer"
 # one sample of class 0; two of class 0 and one of class 1
 PAIR = points([((1, 0), 0)], [((3, 0), 0), ((5, 0), 0), ((0, 1), 1)])
 DATA = ragged()

@@ -10,7 +10,7 @@ import torch
 from rayfl.errors import UserError
 from rayfl.methods import METHODS, FedCO2, FedProto
 from rayfl.training.net import is_batch_norm
-from tests.methods.federate import assert_same, federate, net_of, ragged, start
+from tests.support.by_hand import assert_same, federate, net_of, ragged, start
 
 DATA = ragged()
 SOME = [[0, 1, 2], [1, 3], [0, 2, 3]]

@@ -17,11 +17,11 @@ from rayfl.methods.partly_personal import PartlyPersonal
 from rayfl.nets import build
 from rayfl.record.folder import event_values
 from rayfl.training import Batch, Net, Params
-from tests.conftest import small
-from tests.methods.federate import assert_same, federate, ragged, start
+from tests.support.by_hand import assert_same, federate, ragged, start
+from tests.support.federations import small
 
 DATA = ragged()
-NET = "tests.methods.federate.dse"
+NET = "tests.support.by_hand.dse"
 SETTINGS = {"epochs": 2, "momentum": 0.5, "weight_decay": 1e-3, "clip": 1.0}
 
 

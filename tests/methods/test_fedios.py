@@ -25,12 +25,12 @@ from rayfl.nets import SplitNet
 from rayfl.randomness import generator
 from rayfl.training import Net, Params, Training
 from rayfl.training.local import run_loop
-from tests.methods.federate import assert_same, federate, points, ragged, start
+from tests.support.by_hand import assert_same, federate, points, ragged, start
 
 DATA = ragged()
 SETTINGS = {"epochs": 2, "momentum": 0.5, "weight_decay": 1e-3, "clip": 1.0}
 ONE = points([((1, 1), 0)])
-TWO_LAYER = "tests.methods.federate.two_layer"
+TWO_LAYER = "tests.support.by_hand.two_layer"
 J = [[1.0, 1.0], [1.0, 1.0]]
 
 

@@ -18,7 +18,7 @@ from rayfl.methods import (
 )
 from rayfl.nets import build
 from rayfl.training.params import Params
-from tests.methods.federate import assert_same, federate, net_of, points, ragged, start
+from tests.support.by_hand import assert_same, federate, net_of, points, ragged, start
 
 DATA = ragged()
 ALONE = ragged([12], missing=False)
@@ -409,4 +409,4 @@ def test_fedco2_teaches_only_the_net_that_it_is_told_to():
         assert statistics(intra, part) == pytest.approx(1 - 0.9**passes, abs=1e-12)
 
 
-NORMED = "tests.methods.federate.normed"
+NORMED = "tests.support.by_hand.normed"

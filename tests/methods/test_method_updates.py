@@ -17,7 +17,7 @@ import torch
 
 from rayfl.methods import SCAFFOLD, Ditto, FedAvg, FedBN, FedCO2, FedPer, FedProto, FedProx, Local
 from rayfl.training import Fitted
-from tests.methods.federate import federate, points, ragged
+from tests.support.by_hand import federate, points, ragged
 
 PAIR = points([((1, 0), 0)], [((0, 1), 1)])
 ONE = points([((1, 0), 0)])
@@ -192,7 +192,7 @@ def test_fedbn():
     + 0.2.
     """
     data = points([((3, 0), 0), ((1, 0), 1)], [((0, 0), 0), ((0, 4), 1)])
-    run = federate(FedBN(), data, "tests.methods.federate.normed", cohorts=2, lr=1.0)
+    run = federate(FedBN(), data, "tests.support.by_hand.normed", cohorts=2, lr=1.0)
     a, b = 1 / math.sqrt(1 + 1e-5), 2 / math.sqrt(4 + 1e-5)
     assert set(run.servers[0]["weights"]) == {"head.weight"}
     assert_rows(head(run.servers[0]["weights"]), [a / 4, -b / 4])
@@ -211,7 +211,7 @@ def test_fedbn():
 def test_fedbn_affine_only():
     """As above, but running statistics are averaged: means (0.1, 0.1), variances (1.0, 1.3)."""
     data = points([((3, 0), 0), ((1, 0), 1)], [((0, 0), 0), ((0, 4), 1)])
-    run = federate(FedBN(bn_personal="affine_only"), data, "tests.methods.federate.normed", cohorts=1, lr=1.0)
+    run = federate(FedBN(bn_personal="affine_only"), data, "tests.support.by_hand.normed", cohorts=1, lr=1.0)
     assert set(run.host.states[0]["own"]) == {"fc.0.weight", "fc.0.bias"}
     assert_matrix(run.server.state["weights"]["fc.0.running_mean"], [0.1, 0.1])
     assert_matrix(run.server.state["weights"]["fc.0.running_var"], [1.0, 1.3])
@@ -224,7 +224,7 @@ def test_fedper():
     (-q, q), q = s(-1), so B_0 gains (q, 0) and A's gradient is B_0^T (-q, q) x^T = [[-q, 0], [0, 0]];
     client 1 likewise [[0, 0], [0, -q]]. The mean of A is (1 + q/2) I.
     """
-    run = federate(FedPer(), PAIR, "tests.methods.federate.two_layer", cohorts=2, lr=1.0)
+    run = federate(FedPer(), PAIR, "tests.support.by_hand.two_layer", cohorts=2, lr=1.0)
     q = s(-1)
     assert_matrix(lower(run.servers[0]["weights"]), [[1.0, 0.0], [0.0, 1.0]])
     assert_matrix(lower(run.servers[1]["weights"]), [[1 + q / 2, 0.0], [0.0, 1 + q / 2]])
@@ -261,7 +261,7 @@ def test_fedproto(weights, mean):
     """
     data = points([((1, 0), 0)], [((3, 0), 0), ((5, 0), 0), ((0, 1), 1)])
     method = FedProto(lam=0.4, prototype_weights=weights)
-    run = federate(method, data, "tests.methods.federate.two_layer", cohorts=2, lr=1.0)
+    run = federate(method, data, "tests.support.by_hand.two_layer", cohorts=2, lr=1.0)
     assert_matrix(run.servers[0]["prototypes"], [[mean, 0], [0, 1]])
     assert run.servers[0]["known"].tolist() == [True, True]
     assert_matrix(lower(run.clients[1][0]["weights"]), [[1 + s(-1) + 0.4 * (mean - 1), 0], [0, 1]])
@@ -275,7 +275,7 @@ def test_fedproto_averages_the_distance_over_the_whole_batch():
     2/4 (3 - 1) * 3 = 3 in the first entry.
     """
     data = points([((1, 0), 0)], [((3, 0), 0), ((0, 1), 1)])
-    run = federate(FedProto(lam=0.4), data, "tests.methods.federate.two_layer", cohorts=[[0], [1]], lr=1.0)
+    run = federate(FedProto(lam=0.4), data, "tests.support.by_hand.two_layer", cohorts=[[0], [1]], lr=1.0)
     assert_matrix(lower(run.clients[1][1]["weights"]), [[1 - 0.4 * 3, 0], [0, 1]])
 
 
@@ -286,7 +286,7 @@ def test_fedproto_with_an_unknown_class():
     1 comes alone, class 0 keeps its prototype, class 1 gets one, and client 1's sample of class 1 is not
     pulled.
     """
-    run = federate(FedProto(), PAIR, "tests.methods.federate.two_layer", cohorts=[[0]], lr=1.0)
+    run = federate(FedProto(), PAIR, "tests.support.by_hand.two_layer", cohorts=[[0]], lr=1.0)
     x = torch.tensor([[[[0.0, 1.0]]]], dtype=torch.float64)
     assert_matrix(run.scores(1, x)["personal"], [[-math.sqrt(2), -math.inf]])
     run.round([1])
@@ -296,7 +296,7 @@ def test_fedproto_with_an_unknown_class():
 
 
 def test_fedproto_before_any_prototype_predicts_by_the_head():
-    run = federate(FedProto(), PAIR, "tests.methods.federate.two_layer", cohorts=0)
+    run = federate(FedProto(), PAIR, "tests.support.by_hand.two_layer", cohorts=0)
     x = torch.tensor([[[[0.0, 1.0]]]], dtype=torch.float64)
     assert run.scores(0, x)["personal"].tolist() == [[0, 0]]
 
@@ -317,7 +317,7 @@ def test_fedco2_inter_client_transfer():
     """
     mu, q, r = 0.6, s(-1), s(-1 / 2)
     method = FedCO2(mu=mu, intra="none", exchange="last_layer")
-    run = federate(method, PAIR, "tests.methods.federate.two_layer", cohorts=2, lr=1.0)
+    run = federate(method, PAIR, "tests.support.by_hand.two_layer", cohorts=2, lr=1.0)
     assert_rows(head(run.servers[0]["heads"][0]), [1 / 2, 0])
     assert_rows(head(run.servers[0]["heads"][1]), [0, -1 / 2])
     assert_rows(head(run.servers[0]["weights"]), [1 / 4, -1 / 4])
@@ -343,7 +343,7 @@ def test_fedco2_sends_the_initial_classifier_for_every_client_in_the_first_round
     mu, r = 0.6, s(-1)
     data = points([((1, 0), 0)], [((0, 1), 1)], [((1, 1), 0)])
     method = FedCO2(mu=mu, inter=inter, exchange="last_layer")
-    net = "tests.methods.federate.identities"
+    net = "tests.support.by_hand.identities"
     run = federate(method, data, net, cohorts=[[0, 1]], lr=1.0, execution=execution)
     online, offline = (1 + 2 * mu * (inter in ("both", part)) for part in ("online", "offline"))
     own = run.clients[0][0]["offline"]
@@ -361,7 +361,7 @@ def test_fedco2_inter_client_transfer_to_one_net(inter):
     """As above, but the term of the foreign head, mu/2 in A, reaches only one of the nets."""
     mu, r = 0.6, s(-1 / 2)
     method = FedCO2(mu=mu, intra="none", inter=inter, exchange="last_layer")
-    run = federate(method, PAIR, "tests.methods.federate.two_layer", cohorts=2, lr=1.0)
+    run = federate(method, PAIR, "tests.support.by_hand.two_layer", cohorts=2, lr=1.0)
     online, offline = (mu, 0) if inter == "online" else (0, mu)
     assert lower(run.clients[1][0]["offline"])[1, 0].item() == pytest.approx(-offline / 2, abs=1e-12)
     assert lower(run.servers[1]["weights"])[1, 0].item() == pytest.approx(-(r + online) / 4, abs=1e-12)
@@ -372,7 +372,7 @@ def test_fedco2_adds_up_the_terms_of_all_foreign_heads():
     mu, q = 0.6, s(-1)
     data = points([((1, 0), 0)], [((0, 1), 1)], [((0, 1), 1)])
     method = FedCO2(mu=mu, intra="none", inter="offline", exchange="last_layer")
-    run = federate(method, data, "tests.methods.federate.two_layer", cohorts=2, lr=1.0)
+    run = federate(method, data, "tests.support.by_hand.two_layer", cohorts=2, lr=1.0)
     assert_matrix(lower(run.clients[1][0]["offline"]), [[1 + q, 0], [-2 * mu / 2, 1]])
 
 

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from rayfl.errors import UserError
 from rayfl.record.folder import KINDS, RunFolder, _line, check_kind, check_unused
 from rayfl.record.history import read_lines
-from tests.record.made_up import partition, record, write_run
+from tests.support.records import partition, record, write_run
 
 
 @pytest.fixture

@@ -10,14 +10,14 @@ from PIL import Image
 
 from rayfl import Inline, Ray
 from rayfl.data import Data, DomainPerClient, Partition, Pool
-from rayfl.data.cache import Decoded, MappedImages, cached
+from rayfl.data.readers.cache import Decoded, MappedImages, cached
+from rayfl.evaluation.score import score
 from rayfl.training.augment import _shifted, moved
-from rayfl.training.evaluate import score
 from rayfl.training.examples import Images
 from rayfl.training.local import fit_loop, fit_stacked, total_loop, total_stacked
 from rayfl.training.noise import step_keys, uniform
-from tests.conftest import bytes_of_run, small
-from tests.training.made_up import make_client, make_pool, smooth_net
+from tests.support.federations import bytes_of_run, small
+from tests.support.nets import make_client, make_pool, smooth_net
 
 
 def pictures(n, height=24, width=24, seed=0):
@@ -233,7 +233,7 @@ def test_scores_are_clean_unless_a_key_is_given():
 
 def test_batches_of_scores_are_augmented_apart(monkeypatch):
     """Of twice the same images, the second half is not turned like the first."""
-    monkeypatch.setattr("rayfl.training.evaluate.BATCH", 30)
+    monkeypatch.setattr("rayfl.evaluation.score.BATCH", 30)
     images = Images(image_pool("fedbn"), torch.device("cpu"), torch.float32, False)
     seen = []
 

@@ -13,7 +13,7 @@ from rayfl.training import Fitted, Net, Params, Training
 from rayfl.training.client import Optimiser
 from rayfl.training.local import run_loop
 from rayfl.training.noise import step_keys, uniform
-from tests.training.made_up import (
+from tests.support.nets import (
     CLASSES,
     close,
     make_client,

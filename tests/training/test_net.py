@@ -3,7 +3,7 @@ import torch
 import torch.nn.functional as F
 
 from rayfl.training import Batch, Net, Params
-from tests.training.made_up import (
+from tests.support.nets import (
     CLASSES,
     SHAPE,
     make_client,
@@ -101,7 +101,7 @@ def test_a_teacher_in_train_mode_is_refused_within_a_fit():
         return (net(w, batch.x) - net(teacher, batch.x)).square().mean()
 
     from rayfl.training.local import run_loop
-    from tests.training.made_up import only
+    from tests.support.nets import only
 
     with pytest.raises(RuntimeError, match=r"use net\.eval"):
         run_loop([only(client.fit(client.initial, loss, client.initial))], lambda *_: None)

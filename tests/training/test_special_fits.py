@@ -8,7 +8,7 @@ from torch import Tensor
 
 from rayfl.training import Batch, Params
 from rayfl.training.local import run_loop, run_stacked
-from tests.training.made_up import Update, close, make_clients, only, same_bits, smooth_net
+from tests.support.nets import Update, close, make_clients, only, same_bits, smooth_net
 
 EXECUTIONS = pytest.mark.parametrize("run", [run_loop, run_stacked])
 

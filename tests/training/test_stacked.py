@@ -11,7 +11,7 @@ import torch.nn.functional as F
 from rayfl.training import Net, Params, local
 from rayfl.training.local import run_loop, run_stacked
 from rayfl.training.noise import uniform
-from tests.training.made_up import (
+from tests.support.nets import (
     SHAPE,
     close,
     make_client,

@@ -9,17 +9,16 @@ from rich.console import Console
 
 pytest.importorskip("ray")
 
-from rayfl.command_line import parse_with_options
+from rayfl.config.command_line import parse_with_options
+from rayfl.config.table_file import Table, changes_of
 from rayfl.errors import UserError
-from rayfl.experiments import Table
-from rayfl.experiments.table_file import changes_of
+from rayfl.evaluation.result import Result
 from rayfl.federation import Federation
-from rayfl.record.result import Result
 from rayfl.tune.command import Sweep, _new, _resumed, _values, check, main, parser
 from rayfl.tune.space import Space
 from rayfl.tune.sweep import Ended, Plan
 from rayfl.tune.trial import federation_of
-from tests.tune.made_up import write
+from tests.support.sweeps import write
 
 
 @pytest.fixture

@@ -10,12 +10,12 @@ import pytest
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 from tensorboard.plugins.hparams.plugin_data_pb2 import HParamsPluginData
 
-from rayfl.experiments import Table
-from rayfl.experiments.cells import Job
+from rayfl.config.table_file import Table
+from rayfl.evaluation.protocol import protocol
+from rayfl.evaluation.result import Result
+from rayfl.jobs.cells import Job
 from rayfl.methods import FedAvg
 from rayfl.record.history import Population, read_lines
-from rayfl.record.protocol import protocol
-from rayfl.record.result import Result
 from rayfl.tune.outcome import (
     Best,
     PointResult,
@@ -32,8 +32,8 @@ from rayfl.tune.outcome import (
 from rayfl.tune.schedule import begin, read_schedule
 from rayfl.tune.scores import RoundScores, measure, validation_score
 from rayfl.tune.space import Point, scored_on
-from tests.conftest import small
-from tests.record.made_up import write_run
+from tests.support.federations import small
+from tests.support.records import write_run
 
 
 def result(

@@ -7,7 +7,7 @@ from rayfl.errors import UserError
 
 pytest.importorskip("ray")
 
-from rayfl.experiments.cells import Job
+from rayfl.jobs.cells import Job
 from rayfl.tune.space import Dimension, Scheduler
 from rayfl.tune.sweep import Ended, Plan, _inside, _PastTrial, scheduler_of, share
 

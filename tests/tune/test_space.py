@@ -7,14 +7,14 @@ import numpy as np
 import pytest
 import yaml
 
-from rayfl.configuration import federation_from
+from rayfl.config.parser import federation_from
+from rayfl.config.table_file import options
 from rayfl.errors import UserError
-from rayfl.experiments.table_file import options
 from rayfl.randomness import numpy_generator
 from rayfl.record.description import dump
 from rayfl.tune.command import main
 from rayfl.tune.space import Dimension, Point, Scheduler, Space, _short, scored_on, tidy
-from tests.tune.made_up import ROOT, SPACES, write
+from tests.support.sweeps import ROOT, SPACES, write
 
 SEVERAL = "[{method.mu: [0.1, 1.0]}, {training.lr: [0.1, 0.5]}, {training.clip: [3.0]}]"
 

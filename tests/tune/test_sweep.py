@@ -12,18 +12,18 @@ import pytest
 import yaml
 
 from rayfl import UserError, resumed
-from rayfl.configuration import federation_from
-from rayfl.experiments import Table
-from rayfl.experiments.progress import TableProgress
-from rayfl.experiments.table_file import layered, options
+from rayfl.config.parser import federation_from
+from rayfl.config.table_file import Table, layered, options
+from rayfl.evaluation.result import Result
+from rayfl.jobs.progress import TableProgress
 from rayfl.record.checkpoint import Checkpoints
-from rayfl.record.result import Result
 from rayfl.run import main as run_main
 from rayfl.tune.command import Sweep, main
 from rayfl.tune.outcome import Best, points_table, result_of, write_all
 from rayfl.tune.space import Scheduler, Space
-from tests.conftest import bytes_of_run, rounds_of, wait_until
-from tests.tune.made_up import SPACES, small, write
+from tests.support.federations import bytes_of_run
+from tests.support.processes import rounds_of, wait_until
+from tests.support.sweeps import SPACES, small, write
 
 ray: Any = pytest.importorskip("ray")
 
@@ -99,7 +99,7 @@ def test_a_trial_is_a_federation_in_one_placement_group(tmp_path: Path, capsys, 
     """And its result is that of the same configuration alone."""
     told = tmp_path / "told"
     told.mkdir()
-    more = f"{{method: tests.tune.made_up.Tells, method.folder: {told}, engine: Ray, engine.actors: 2, "
+    more = f"{{method: tests.support.sweeps.Tells, method.folder: {told}, engine: Ray, engine.actors: 2, "
     more += f"engine.cpus_per_actor: 0.5, engine.address: '{ray_runtime}', rounds: 2}}"
     output = tmp_path / "out"
     assert main([write(tmp_path, more=more), "--output", str(output)]) == 0

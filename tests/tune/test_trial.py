@@ -13,16 +13,17 @@ import pytest
 pytest.importorskip("ray")
 
 from rayfl import Ray
-from rayfl.experiments.cells import Job
+from rayfl.evaluation.protocol import protocol
+from rayfl.jobs.cells import Job
 from rayfl.methods import Ditto
 from rayfl.record.checkpoint import Checkpoints
-from rayfl.record.protocol import protocol
 from rayfl.tune.schedule import begin, read_schedule
 from rayfl.tune.scores import RoundScores
 from rayfl.tune.space import Space
 from rayfl.tune.trial import Order, federation_of, reporter, run_trial, snapshot, take_over
-from tests.conftest import rounds_of, small
-from tests.tune.made_up import write
+from tests.support.federations import small
+from tests.support.processes import rounds_of
+from tests.support.sweeps import write
 
 
 def test_a_copy_has_all_of_its_donor_and_nothing_of_its_own(tmp_path: Path) -> None:

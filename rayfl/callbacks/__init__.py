@@ -1,0 +1,1 @@
+"""Callbacks: what looks at a run after every round."""

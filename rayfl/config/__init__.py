@@ -1,0 +1,1 @@
+"""Configurations: command lines, files and tables of experiments; and how a run describes itself."""

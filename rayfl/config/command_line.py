@@ -1,0 +1,61 @@
+"""What all command lines have in common: how they are read, and what is said of a bad one."""
+
+from __future__ import annotations
+
+import sys
+from argparse import ArgumentError
+from collections.abc import Sequence
+from typing import Any
+
+from jsonargparse import ArgumentParser
+
+from rayfl.errors import UserError
+
+
+def parse(made: ArgumentParser, arguments: Sequence[str] | None = None) -> Any:
+    """Read a command line.
+
+    Args:
+        made: the command's parser, with ``exit_on_error`` false.
+        arguments: the command line; that of this process by default.
+
+    Raises:
+        UserError: there is no such option, or a value is of another type.
+    """
+    given = sys.argv[1:] if arguments is None else list(arguments)
+    try:
+        return made.parse_args(given)
+    except (ArgumentError, TypeError, ValueError, LookupError) as error:
+        from rayfl.config.parser import explain  # which takes seconds to import
+
+        raise UserError(explain(made, str(error))) from error
+
+
+def parse_with_options(made: ArgumentParser, arguments: Sequence[str] | None = None) -> Any:
+    """Read a command line that may have options of ``rayfl.run`` among its own: they are added to ``--set``.
+
+    Args:
+        made: the command's parser, which has ``--set KEY=VALUE ...``.
+        arguments: the command line; that of this process by default.
+
+    Raises:
+        UserError: as for :func:`parse`.
+    """
+    from rayfl.arguments import arguments_of
+    from rayfl.federation import Federation
+
+    own = {option for action in made._actions for option in action.option_strings}
+    waiting = iter(sys.argv[1:] if arguments is None else arguments)
+    kept: list[str] = []
+    found: list[str] = []
+    for argument in waiting:
+        option, equals, value = argument.partition("=")
+        key = option.removeprefix("--")
+        if key == option or option in own or key.partition(".")[0] not in arguments_of(Federation):
+            kept.append(argument)
+            continue
+        value = value if equals else next(waiting, "--")
+        if not equals and value.startswith("--"):
+            raise UserError(f"{option} has no value: write {option} VALUE")
+        found.append(f"{key}={value}")
+    return parse(made, [*kept, *(["--set", *found] if found else [])])

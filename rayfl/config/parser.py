@@ -1,0 +1,383 @@
+"""Configurations: from command lines and YAML files to federations, by one parser."""
+
+from __future__ import annotations
+
+import difflib
+import inspect
+import json
+import pkgutil
+import re
+from collections.abc import Sequence
+from dataclasses import is_dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import yaml
+from jsonargparse import ActionConfigFile, ArgumentError, ArgumentParser, Namespace
+
+from rayfl.arguments import arguments_of, fits
+from rayfl.config.table_file import expand
+from rayfl.errors import UserError, own_fault
+from rayfl.evaluation.result import read_config
+from rayfl.federation import Federation
+from rayfl.imports import guard_parsers, refusal
+from rayfl.reading import refuse_links
+from rayfl.record.description import RESUMABLE
+from rayfl.yaml_file import OutOfBounds, check_bounds, read_mapping
+
+
+class _ConfigFile(ActionConfigFile):
+    """``--config``: a look into the file comes first, because the parser's own messages do not name it."""
+
+    blank = False  # whether a file may be without any settings
+
+    def __call__(self, parser: Any, cfg: Any, values: Any, option_string: str | None = None) -> None:
+        """Take the settings of a file.
+
+        Raises:
+            UserError: it cannot be read, or holds something else than options and their values.
+        """
+        path = _home(values)
+        settings = read_mapping(path, "configuration")
+        _check_names(parser, path, settings)
+        _check_classes(path, settings)
+        files = [name for name in settings.keys() & _groups(parser) if isinstance(settings[name], str)]
+        for name in files:
+            settings[name] = read_mapping(path.parent / _home(settings[name]), f"file with options of {name}")
+        if files or any("." in name for name in settings):
+            super().__call__(parser, cfg, yaml.safe_dump(_nested(path, settings)), option_string)
+        elif settings:
+            super().__call__(parser, cfg, values, option_string)
+        elif not self.blank:
+            raise UserError(f"{path} has no settings")
+
+
+def _home(path: str) -> Path:
+    try:
+        return Path(path).expanduser()
+    except RuntimeError:  # ~name, and there is nobody of this name
+        return Path(path)
+
+
+def _groups(made: ArgumentParser) -> set[str]:
+    """Return the options that map names to values, such as ``training``, and may name a file that does."""
+    return {name for group in made._action_groups if (name := getattr(group, "dest", None))}
+
+
+def _read_files(made: ArgumentParser, arguments: Sequence[str]) -> list[str]:
+    """Return a command line with the content of files in the place of their names, as in --training FILE.
+
+    Raises:
+        UserError: a file cannot be read, or a value is YAML without bounds.
+    """
+    groups = {f"--{name}" for name in _groups(made)}
+    read: list[str] = []
+    for argument in arguments:
+        option, equals, value = argument.partition("=") if argument.startswith("--") else ("", "", argument)
+        option = option or (read[-1] if read else "an argument")
+        try:
+            value.encode()
+            check_bounds(value)
+        except UnicodeError as error:
+            raise UserError(f"{option}: {value!a} is not valid UTF-8") from error
+        except OutOfBounds as error:
+            raise UserError(f"{option}: its value cannot be used: {error.problem}") from error
+        except yaml.YAMLError:
+            pass  # a text
+        if option in groups and value and not value.lstrip().startswith("{") and _home(value).exists():
+            what = f"file with options of {option[2:]}"
+            value = json.dumps(read_mapping(_home(value), what))
+            argument = f"{option}={value}" if equals else value
+        read.append(argument)
+    return read
+
+
+def _nested(path: Path, settings: dict[str, Any]) -> dict[str, Any]:
+    """Return a file's settings with nests for dotted names, such as ``method.mu`` beside ``method``."""
+    nest: dict[str, Any] = {}
+    for name, value in sorted(settings.items(), key=lambda setting: setting[0].count(".")):
+        place = nest
+        *above, last = name.split(".")
+        for part in above:
+            if isinstance(place.get(part), str):
+                place[part] = {"class_path": place[part]}
+            place = place.setdefault(part, {})
+            if not isinstance(place, dict):
+                raise UserError(f"{path}: {name} is an option of {part}, and {part} is {place!r}")
+            if "class_path" in place:
+                place = place.setdefault("init_args", {})
+        place[last] = value
+    return nest
+
+
+def _check_names(made: ArgumentParser, path: Path, settings: dict[str, Any]) -> None:
+    """Refuse names in a configuration file that are no options, as far as the parser knows all of them."""
+    options = [action.dest for action in made._actions if not action.dest.endswith(".help")]
+    groups = {option.partition(".")[0] for option in options if "." in option}
+    for name, value in settings.items():
+        if name in groups and not isinstance(value, dict | str):  # a text names another file
+            raise UserError(f"{path}: {name} must map options to values, and is {value!r}")
+        inside = name in groups and isinstance(value, dict)
+        for key in [f"{name}.{inner}" for inner in value] if inside else [str(name)]:
+            head = key.partition(".")[0]
+            if key not in options and (head in groups or head not in options):
+                raise UserError(f"{path}: {_no_option(key, options)}")
+
+
+def _check_classes(path: Path, settings: dict[str, Any], above: str = "") -> None:
+    """Refuse mappings that should name a class and its arguments, and do not."""
+    for name, value in settings.items():
+        key = f"{above}{name}"
+        if not isinstance(value, dict):
+            continue
+        if not isinstance(value.get("class_path", ""), str):
+            raise UserError(f"{path}: {key}.class_path must be the name of a class")
+        inner = value.get("init_args")
+        if not isinstance(inner, dict | None):
+            raise UserError(f"{path}: {key}.init_args must map arguments to values")
+        _check_classes(path, inner or {}, f"{key}.")
+
+
+def parser(blank: bool = False) -> ArgumentParser:
+    """Return the parser of ``rayfl.run``: the arguments of ``Federation``, ``--config`` and ``--resume``.
+
+    Args:
+        blank: whether files of ``--config`` may be without any settings; that of a run has all of them.
+    """
+    guard_parsers()
+    made = ArgumentParser(
+        prog="python -m rayfl.run",
+        allow_abbrev=False,
+        description="Run a personalised federation: a method on data split over clients.",
+        epilog="Examples: `python -m rayfl.run` runs the default; `--method FedCO2 --method.mu 0.5` chooses "
+        "a method and an option of it. Methods, data sets, partitions and engines have options of their own: "
+        "`--method.help FedCO2`, `--data.help CIFAR10`, `--data.partition.help Dirichlet` and `--engine.help "
+        "Ray` list them.",
+    )
+    config = made.add_argument(
+        "--config",
+        action=_ConfigFile,
+        help="YAML file with any of the options below; or a table of experiments, of which --row ROW and "
+        "--column COLUMN choose a cell.",
+    )
+    config.blank = blank
+    made.add_argument(
+        "--resume",
+        type=str | None,
+        default=None,
+        metavar="RUN_FOLDER",
+        help="Go on with a run that was stopped; of the other options only "
+        f"{', '.join(RESUMABLE)} may be given.",
+    )
+    made.add_class_arguments(Federation)
+    next(a for a in made._actions if a.dest == "training").help = "YAML file with options of training."
+    made.exit_on_error = False
+    made.set_defaults(
+        {
+            "method": {"class_path": "rayfl.methods.FedBN"},
+            "data": {"class_path": "rayfl.data.EmbeddedDigits"},
+            "engine": {"class_path": "rayfl.engine.Ray"},
+        }
+    )
+    return made
+
+
+def federation_from(arguments: list[str]) -> Federation:
+    """Build the federation that a command line asks for.
+
+    Raises:
+        UserError: a value is impossible, or the folder to resume is not a run.
+    """
+    made = parser(blank=True)
+    arguments = expand(arguments)
+    config = _parse(made, arguments)
+    if config.resume is None:
+        return _build(made, config)
+    given = _parse(made, arguments, defaults=False)
+    given.pop("resume")
+    odd = sorted({key.split(".")[0] for key, value in given.items() if value is not None} - {*RESUMABLE})
+    if odd:
+        raise UserError(
+            f"--resume takes everything but {', '.join(RESUMABLE)} from the run folder; remove "
+            f"{', '.join('--' + key for key in odd)}"
+        )
+    return resumed(config.resume, arguments)
+
+
+def resumed(folder: str | Path, arguments: list[str] | None = None) -> Federation:
+    """Build the federation of a run folder, to go on where its last checkpoint is.
+
+    Args:
+        folder: the run folder.
+        arguments: command-line options among ``RESUMABLE`` that take the place of the recorded ones.
+
+    Raises:
+        UserError: there is no such run, or its configuration cannot be read.
+    """
+    path = Path(folder) / "config.yaml"
+    if not path.is_file():
+        raise UserError(f"{folder} cannot be resumed: it is not a run folder (it has no config.yaml)")
+    refuse_links(path.parent)
+    read_config(path.parent)  # refuses what the parser would stumble over
+    made = parser()
+    try:
+        config = _parse(made, ["--config", str(path), *(arguments or [])])
+    except UserError as error:
+        raise UserError(f"the configuration {path} cannot be used: {error}") from error
+    federation = _build(made, config)
+    if federation.cell and federation.rounds != read_mapping(path, "configuration").get("rounds"):
+        others = [text for text in federation.cell.changed if not text.startswith("rounds=")]
+        federation.cell = replace(federation.cell, changed=[*others, f"rounds={federation.rounds}"])
+    federation.output = str(folder)
+    federation._resumes = True
+    return federation
+
+
+def _build(made: ArgumentParser, config: Namespace) -> Federation:
+    try:
+        built = made.instantiate(config)
+    except UserError:
+        raise
+    except Exception as error:
+        if isinstance(error.__cause__, UserError):
+            raise error.__cause__ from None
+        raise UserError(own_fault(error) or explain(made, str(error))) from error
+    arguments = inspect.signature(Federation).parameters
+    return Federation(**{a: getattr(built, a) for a in arguments})
+
+
+def _parse(made: ArgumentParser, arguments: list[str], defaults: bool = True) -> Namespace:
+    try:
+        config = made.parse_args(_read_files(made, arguments), defaults=defaults)
+    except OSError as error:
+        if error.filename is None:
+            raise
+        raise UserError(f"{error.filename} cannot be read: {error.strerror}") from error
+    except (ArgumentError, TypeError, ValueError, LookupError) as error:
+        raise UserError(own_fault(error) or explain(made, str(error))) from error
+    if defaults:
+        _check_null(Federation, config, "")
+    return config
+
+
+def _check_null(cls: type, config: Namespace, above: str) -> None:
+    """Refuse ``null`` where it is of no use; the parser lets it pass in classes and in files."""
+    for name, kind in arguments_of(cls).items():
+        if name not in config:
+            continue
+        value, where = config[name], f"{above}{name}"
+        if value is None and not fits(None, kind):
+            raise UserError(f"{where} is null: it needs a value; leave it out for its default")
+        if isinstance(value, Namespace) and "class_path" in value:
+            inner = pkgutil.resolve_name(value["class_path"])
+            _check_null(inner, value.get("init_args") or Namespace(), f"{where}.")
+        elif isinstance(value, Namespace) and is_dataclass(kind) and isinstance(kind, type):
+            _check_null(kind, value, f"{where}.")
+
+
+def explain(made: ArgumentParser, text: str) -> str:
+    """Return a parser's message in one line, with the names that would have been right.
+
+    Args:
+        made: the parser.
+        text: its message.
+    """
+    keys = re.findall(r'Parser key "([^"]+)"', text) + re.findall(r"--(\w+)\.help: ", text)
+    where = ".".join(key for key in dict.fromkeys(keys) if not any(o.startswith(f"{key}.") for o in keys))
+    known = _known_classes(keys[-1] if keys else "")
+    given = re.search(r"(?:Got|Given) value: (.*)", text)
+    value = {"None": "null"}.get(given[1], given[1]) if given else ""
+    if found := re.search(r"Expected a dot import path string: (\S+)", text):
+        if not known:
+            return f"{where} is {found[1]!r}: it must be a mapping, or the import path of a class"
+        return (
+            f"there is no {where} {found[1]!r}{_hint(found[1], known)}, or the import path of your own class"
+        )
+    if found := re.search(r"Importing '([^']+)' is not allowed", text):
+        return f"{where} is {refusal(found[1])}"
+    if found := re.search(r"but (?:\S+\.)?(\w+) is abstract", text):
+        return (
+            f"{where} is not chosen ({found[1]} is what all have in common): give --{where} NAME before its "
+            f"options{_hint('', known)}"
+        )
+    if found := re.search(r"unrecognized arguments: --(\S+)", text):
+        return _no_option(found[1], [o.lstrip("-") for a in made._actions for o in a.option_strings], "--")
+    if found := re.search(r".*class_path '([^']+)'.*?Option '([^']+)' is not accepted", text, re.DOTALL):
+        name = found[1].rsplit(".", 1)[-1]
+        return f"{where} {name} has no option {found[2]!r}: --{where}.help {name} lists what it has"
+    if found := re.search(r"(?:Group '([^']+)' does not accept option|Option) '([^']+)'", text):
+        key = f"{found[1]}.{found[2]}" if found[1] else found[2]
+        return _no_option(key, [action.dest for action in made._actions])
+    if found := re.search(r"Unable to load config '(.*)'", text):
+        return (
+            f"{where} is {found[1]!r}, which is no YAML file with its options: give one, or single options "
+            f"such as --{where}.NAME VALUE"
+        )
+    if found := re.search(r"following arguments are required: (.*)", text):
+        missing = [_spoken(made, name) for name in found[1].split(", ")]
+        return f"{' and '.join(missing)} must be given (--help explains all arguments)"
+    if "Not a valid subclass" in text:
+        return f"{where} is {value}: it must be a name{_hint(value, known)}"
+    if given and (allowed := _allowed(text, value)):
+        return f"{where} is {value}: it must be {allowed}"
+    lines = [line.strip(" -") for line in text.splitlines()]
+    noise = ("Does not validate", "Subtypes:", "Errors:", "Given value", "Expected a <class 'NoneType'>")
+    kept = [x for x in lines if x and not x.startswith((*noise, "Parser key", "Problem with"))]
+    return ": ".join([*([where] if where else []), *(kept or lines)])
+
+
+def _allowed(text: str, value: str) -> str:
+    """Say what a value should have been, from what a parser's message expects; nothing if that is unclear."""
+    names = {"int": "a whole number", "float": "a number", "bool": "true or false", "str": "a text"}
+    names |= {"dict": "a mapping", "list": "a list"}
+    if value.lstrip("+-.").lower() in ("inf", "infinity", "nan"):
+        names["float"] = "a finite number"
+    found = []
+    for kind, choices in re.findall(r"Expected a (?:<class '(\w+)'>|typing\.Literal\[([^]]*)\])", text):
+        if kind != "NoneType":
+            found.append(names.get(kind, "") if kind else choices.replace(", ", " or "))
+    return " or ".join(dict.fromkeys(found)) if all(found) else ""
+
+
+def _spoken(made: ArgumentParser, name: str) -> str:
+    """Return what a command line calls an argument."""
+    above, _, last = name.rpartition(".")
+    inner = [a.choices[above] for a in made._actions if isinstance(a.choices, dict) and above in a.choices]
+    action = next((a for a in (*inner, made)[0]._actions if a.dest == last), None)
+    names = (*action.option_strings, action.metavar) if action else (name,)
+    return str(names[0])
+
+
+def _no_option(wrong: str, options: list[str], prefix: str = "") -> str:
+    """Say that there is no such option, and which one may have been meant."""
+    group, dot, name = wrong.rpartition(".")
+    if siblings := [option[len(group) + 1 :] for option in options if dot and option.startswith(f"{group}.")]:
+        return f"there is no option {prefix}{wrong}{_hint(name, siblings, before=f'{prefix}{group}.')}"
+    near = _hint(prefix + wrong, [prefix + option for option in options], listed=False)
+    return f"there is no option {prefix}{wrong}{near} (--help lists all)"
+
+
+def _known_classes(key: str) -> list[str]:
+    from rayfl import data, engine, methods
+
+    bases = {
+        "method": (methods, methods.Method),
+        "data": (data, data.Data),
+        "partition": (data, data.Partition),
+        "engine": (engine, engine.Engine),
+    }
+    if key not in bases:
+        return []
+    module, base = bases[key]
+    named = [(name, getattr(module, name)) for name in module.__all__]
+    return [name for name, c in named if isinstance(c, type) and issubclass(c, base) and c is not base]
+
+
+def _hint(wrong: str, known: list[str], listed: bool = True, before: str = "") -> str:
+    close = {k.lower(): k for k in known}
+    near = difflib.get_close_matches(wrong.lower(), close, n=1)
+    if near:
+        hint = f"; did you mean {before}{close[near[0]]}?"
+    else:
+        hint = "." if known and listed else ""
+    return hint + (f" Choose one of {', '.join(sorted(known, key=str.lower))}" if known and listed else "")

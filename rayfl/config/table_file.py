@@ -1,0 +1,381 @@
+"""Table files: experiments as rows (methods) and columns (data settings), in YAML.
+
+A file has a name (``table``), a ``title``, ``seeds``, and four layers of settings under the names of the
+command line of ``rayfl.run``: ``base`` for all cells, ``columns``, ``rows``, and within a row ``at``, for
+single columns of it. Later layers win.
+"""
+
+from __future__ import annotations
+
+import argparse
+import difflib
+import itertools
+import json
+import os
+import re
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from rayfl.arguments import shown
+from rayfl.errors import UserError
+from rayfl.methods import METHODS
+from rayfl.record.cell import Cell
+from rayfl.report.compare import decides
+from rayfl.shown import one_line
+from rayfl.yaml_file import read_mapping, read_yaml
+
+Settings = dict[str, Any]
+"""Options of ``rayfl.run`` by their dotted names."""
+
+COMPONENTS = ("method", "data", "data.partition", "engine")
+"""Options that name a class; the class has options of its own."""
+
+KNOWN_METHODS = (
+    *(
+        "Local",
+        "FedAvg",
+        "FedProx",
+        "SCAFFOLD",
+        "FedDyn",
+        "MOON",
+        "FedPer",
+        "FedRoD",
+        "FedBN",
+        "COPA",
+        "Ditto",
+    ),
+    *("FedProto", "FedCP", "pFedVEM", "FML", "FedKD", "LGFedAvg", "FD", "FedGH", "PartialFed", "FedFA"),
+    *("FedHEAL", "FedDGGA", "FedSR", "FedCO2", "FediOS", "DCPFL", "FDSE"),
+)
+"""Every method in the tables of the four papers, whether rayfl has it or not."""
+
+DECIDED = ("seed", "output", "cell", "config", "resume", "row", "column")
+"""Options that a table or sweep gives to its runs itself."""
+
+MOST_SEEDS = 1000
+LONGEST_NAME = 200
+"""Bytes of a folder's name; file systems take 255."""
+
+_KEYS = {"table", "title", "seeds", "base", "columns", "rows"}
+
+
+@dataclass(frozen=True)
+class Row:
+    """A row: the settings of its cells, and further ones for some columns."""
+
+    settings: Settings
+    at: dict[str, Settings]
+
+
+@dataclass(frozen=True)
+class Table:
+    """A table of experiments, as its file describes it.
+
+    Attributes:
+        path: the file.
+        name: what reports and folders call it, such as ``fedco2_t3``.
+        title: what it is about.
+        seeds: one run of every cell per seed.
+        base: settings of all cells.
+        columns: name -> settings.
+        rows: name -> row.
+    """
+
+    path: Path
+    name: str
+    title: str
+    seeds: tuple[int, ...]
+    base: Settings
+    columns: dict[str, Settings]
+    rows: dict[str, Row]
+
+    @classmethod
+    def load(cls, path: str | Path) -> Table:
+        """Read a table file.
+
+        Raises:
+            UserError: it cannot be read, or is no table file.
+        """
+        path = Path(path)
+        content = read_mapping(path, "table file")
+        if odd := sorted(content.keys() - _KEYS):
+            raise UserError(f"{path} has {odd[0]!r}, which no table file has: there are {', '.join(_KEYS)}")
+        for key in ("table", "columns", "rows"):
+            if not content.get(key):
+                raise UserError(f"{path} is not a table file: it has no {key!r}")
+        for key in ("table", "title"):
+            if isinstance(content.get(key), list | dict):
+                raise UserError(f"{path}: {key} is {shown(content[key])}: it must be a text")
+        folder_name(path, "table", content["table"])
+        seeds = content.get("seeds", [0])
+        fine = isinstance(seeds, list) and seeds and all(type(s) is int for s in seeds)
+        if not fine or len(set(seeds)) < len(seeds):
+            raise UserError(f"{path}: seeds must be a list of different whole numbers, not {shown(seeds)}")
+        columns = {
+            name: _settings(path, name, settings)
+            for name, settings in _named(path, content, "columns").items()
+        }
+        rows = {
+            name: _row(path, name, settings, columns)
+            for name, settings in _named(path, content, "rows").items()
+        }
+        for names in (columns, rows):
+            _check_folders(path, names)
+        for name in (str(content["table"]), *columns, *rows):
+            if name != one_line(name):
+                raise UserError(f"{path}: the name {name!r} has characters that cannot be shown: rename it")
+        title = one_line(" ".join(str(content.get("title", "")).split()))
+        base = _settings(path, "base", content.get("base"))
+        return cls(path, str(content["table"]), title, tuple(seeds), base, columns, rows)
+
+    def settings(self, row: str, column: str, changes: Mapping[str, Any] | None = None) -> Settings:
+        """Return the settings of a cell, with changes, and its place in the table.
+
+        Raises:
+            UserError: there is no such row or column.
+        """
+        (row,), (column,) = self.choose("row", [row]), self.choose("column", [column])
+        chosen = self.rows[row]
+        layers = (self.base, self.columns[column], chosen.settings, chosen.at.get(column, {}), changes or {})
+        place = Cell(self.name, row, column, _worth_telling(changes or {}))
+        return rooted(layered(*layers)) | {"cell": asdict(place)}
+
+    def choose(self, kind: str, names: Sequence[str] | None) -> list[str]:
+        """Return the rows or columns of these names in the order of the file; all, where None are named.
+
+        Args:
+            kind: ``row`` or ``column``.
+            names: the names asked for.
+
+        Raises:
+            UserError: there is no such row or column.
+        """
+        known = self.rows if kind == "row" else self.columns
+        if names is None:
+            return list(known)
+        for name in names:
+            if name not in known:
+                raise UserError(f"{self.path} has no {kind} {name!r}{_hint(name, known)}")
+        return [name for name in known if name in names]
+
+    def first_seeds(self, count: int | None) -> list[int]:
+        """Return as many seeds as asked for, see :func:`first_seeds`."""
+        return list(first_seeds(self.seeds, count))
+
+
+def first_seeds(seeds: Sequence[int], count: int | None) -> tuple[int, ...]:
+    """Return as many seeds as asked for: those of a file, then the smallest other ones.
+
+    Raises:
+        UserError: fewer than one, or more than ``MOST_SEEDS``.
+    """
+    if count is None:
+        return tuple(seeds)
+    if not 1 <= count <= MOST_SEEDS:
+        raise UserError(f"--seeds is {count}: it must be at least 1 and at most {MOST_SEEDS}")
+    others = (seed for seed in itertools.count() if seed not in seeds)
+    return tuple(itertools.islice(itertools.chain(seeds, others), count))
+
+
+def changes_of(given: Any, what: str) -> Settings:
+    """Return what ``--set KEY=VALUE ...``, so also options of ``rayfl.run``, and ``--rounds`` change.
+
+    Args:
+        given: the parsed command line.
+        what: which decides the rest, ``table`` or ``sweep``.
+
+    Raises:
+        UserError: an item is no setting, or one that may not be changed.
+    """
+    changes: Settings = {}
+    for text in itertools.chain.from_iterable(given.set):
+        name, equals, value = text.removeprefix("--").partition("=")
+        if not equals or not name:
+            raise UserError(f"--set {text}: write KEY=VALUE, such as training.lr=0.05")
+        if name in DECIDED:
+            raise UserError(f"--{name} {value}: the {what} decides {name}")
+        changes[name] = value
+    return changes | ({} if given.rounds is None else {"rounds": given.rounds})
+
+
+def layered(*layers: Mapping[str, Any]) -> Settings:
+    """Return the settings of all layers, of which later ones win.
+
+    A layer that names a class, as in ``data: CIFAR10``, drops the options that earlier layers gave to another
+    one.
+    """
+    merged: Settings = {}
+    for layer in layers:
+        for component in COMPONENTS:
+            if component in layer and layer[component] != merged.get(component):
+                merged = {k: v for k, v in merged.items() if not k.startswith(f"{component}.")}
+        merged |= layer
+    return merged
+
+
+def rooted(settings: Settings) -> Settings:
+    """Add the folder of data sets from the environment, where data are in files and nothing else is said."""
+    root = os.environ.get("RAYFL_DATA")
+    if not root or settings.get("data") in (None, "EmbeddedDigits", "Synthetic"):
+        return settings
+    return {"data.root": root} | settings
+
+
+def options(settings: Mapping[str, Any]) -> list[str]:
+    """Return settings as options of ``rayfl.run``, classes before the options of the class."""
+    ordered = sorted(settings.items(), key=lambda item: item[0].count("."))
+    return [text for name, value in ordered for text in (f"--{name}", _text(value))]
+
+
+def unavailable(settings: Mapping[str, Any]) -> str | None:
+    """Return the name of the settings' method if it is known, but rayfl does not have it yet."""
+    method = settings.get("method")
+    return method if method in KNOWN_METHODS and method not in METHODS else None
+
+
+def expand(arguments: Sequence[str]) -> list[str]:
+    """Put the options of a cell in the place of ``--config TABLE --row ROW --column COLUMN``.
+
+    Arguments without a table file are returned as they are. Row and column may be left out where there is
+    one.
+
+    Raises:
+        UserError: the table has no such cell, or rows and columns are named without a table.
+    """
+    reader = argparse.ArgumentParser(add_help=False, allow_abbrev=False, exit_on_error=False)
+    for option in ("--config", "--row", "--column"):
+        reader.add_argument(option, action="append", default=[])
+    try:
+        given, others = reader.parse_known_args(list(arguments))
+    except argparse.ArgumentError:
+        return list(arguments)  # an option without its value: the real parser will say so
+    tables = [path for path in given.config if is_table(Path(path))]
+    if not tables:
+        if given.row or given.column:
+            raise UserError("--row and --column choose a cell of a table: give its file with --config")
+        return list(arguments)
+    if len(given.config) > 1:
+        raise UserError(f"--config {tables[0]} is a table file: no other --config goes with it")
+    table = Table.load(tables[0])
+    given.row = given.row or (list(table.rows) if len(table.rows) == 1 else [])
+    given.column = given.column or (list(table.columns) if len(table.columns) == 1 else [])
+    for kind, names in (("row", given.row), ("column", given.column)):
+        if len(names) != 1:
+            known = ", ".join(table.choose(kind, None))
+            raise UserError(f"{table.path} is a table: choose one cell of it with --{kind} ({known})")
+    settings = table.settings(given.row[0], given.column[0], _changes(others))
+    if method := unavailable(settings):
+        raise UserError(f"row {given.row[0]!r} needs the method {method}, which rayfl does not have yet")
+    own = table.settings(given.row[0], given.column[0]) | {"cell": settings["cell"]}
+    return [*options(own), *others]
+
+
+def slug(name: str) -> str:
+    """Return a name as part of a path."""
+    return re.sub(r"[^\w.=+-]+", "-", name).strip("-.")
+
+
+def folder_name(path: Path, key: str, name: Any) -> str:
+    """Return the name of a table or sweep as that of its folder.
+
+    Args:
+        path: the file that names it.
+        key: under which it does.
+        name: the name.
+
+    Raises:
+        UserError: the name has no letter and no digit, like ``..``, or is too long.
+    """
+    if not (found := slug(str(name))):
+        raise UserError(
+            f"{path}: {key} is {name!r}: it must have letters or digits, because it names a folder"
+        )
+    if len(found.encode()) > LONGEST_NAME:
+        raise UserError(f"{path}: {key} is {shown(name)}: it is too long to name a folder")
+    return found
+
+
+def of_data(settings: Settings) -> str:
+    """Return the settings that decide about the data and their division, as one text to compare."""
+    about = ("data", "clients", "unseen", "seed")
+    return json.dumps({k: v for k, v in sorted(settings.items()) if k.partition(".")[0] in about})
+
+
+def _changes(arguments: Sequence[str]) -> Settings:
+    """Return options of a command line as settings, as far as they tell of themselves."""
+    found: Settings = {}
+    for argument, following in zip(arguments, [*arguments[1:], "--"]):
+        if argument.startswith("--"):
+            name, equals, value = argument[2:].partition("=")
+            if equals or not following.startswith("--"):
+                found[name] = value if equals else following
+    return found
+
+
+def _worth_telling(changes: Mapping[str, Any]) -> list[str]:
+    return [f"{name}={_text(value)}" for name, value in changes.items() if decides(name)]
+
+
+def _text(value: Any) -> str:
+    return value if isinstance(value, str) else json.dumps(value)
+
+
+def is_table(path: Path) -> bool:
+    """Return whether a file is a table of experiments."""
+    try:
+        content = read_yaml(path)
+    except UserError:
+        return False
+    return isinstance(content, dict) and {"table", "rows", "columns"} <= content.keys()
+
+
+def _named(path: Path, content: Mapping[str, Any], key: str) -> dict[str, Any]:
+    if not isinstance(content[key], dict):
+        raise UserError(f"{path}: {key} must map names to settings")
+    return {str(name): settings for name, settings in content[key].items()}
+
+
+def _row(path: Path, name: str, content: Any, columns: Collection[str]) -> Row:
+    content = dict(content) if isinstance(content, dict) else {}
+    at = content.pop("at", None) or {}
+    if not isinstance(at, dict):
+        raise UserError(f"{path}: 'at' of row {name!r} must map columns to settings")
+    for column in at:
+        if column not in columns:
+            raise UserError(f"{path}: row {name!r} has settings at {column!r}, and there is no such column")
+    settings = _settings(path, name, content)
+    if not isinstance(settings.get("method"), str):
+        raise UserError(f"{path}: row {name!r} names no method")
+    return Row(settings, {column: _settings(path, name, inner) for column, inner in at.items()})
+
+
+def _settings(path: Path, name: str, content: Any) -> Settings:
+    """Check that settings are options with values; a mapping is the value of one option."""
+    if content is None:
+        return {}
+    if not isinstance(content, dict):
+        raise UserError(f"{path}: {name!r} must map options to values, and is {shown(content)}")
+    for option in content:
+        if option in DECIDED:
+            raise UserError(f"{path}: {name!r} has {option!r}, which the table decides: leave it out")
+    return {str(option): value for option, value in content.items()}
+
+
+def _check_folders(path: Path, names: Collection[str]) -> None:
+    folders: dict[str, str] = {}
+    for name in names:
+        folder = slug(name).lower()
+        if len(folder.encode()) > LONGEST_NAME:
+            raise UserError(f"{path}: {shown(name)} is too long: it names a run folder")
+        if not folder or folder in folders:
+            other = f"{name!r} and {folders[folder]!r}" if folder else f"{name!r}"
+            raise UserError(f"{path}: {other} must differ in letters and digits: they name run folders")
+        folders[folder] = name
+
+
+def _hint(wrong: str, known: Collection[str]) -> str:
+    close = {name.lower(): name for name in known}
+    near = difflib.get_close_matches(wrong.lower(), close, n=1)
+    return (f"; did you mean {close[near[0]]!r}?" if near else ".") + f" There are {', '.join(known)}"

@@ -1,0 +1,1 @@
+"""Partitions: how the samples of a data set are divided among clients."""

@@ -1,0 +1,203 @@
+"""Label skew on top of feature skew: a domain per client, and of it one uneven part."""
+
+from collections.abc import Iterable, Mapping
+
+import numpy as np
+
+from rayfl.data.partitions.partition import Partition, by_class, clients_of_domains, deal, joined, piece_sizes
+from rayfl.data.pool import TEST, TRAIN, VAL, Pool, Shard
+from rayfl.errors import UserError
+
+_BATCH = 10_000  # divisions that are drawn together; a fixed number, because it decides the random numbers
+_BATCHES = 200
+
+
+class DomainDirichlet(Partition):
+    """Label and feature skew: each domain is cut into uneven parts, and a client gets one of them.
+
+    Client i has domain i mod M of M. The training samples of each class of a domain are divided among
+    ``parts`` parts by shares from a symmetric Dirichlet distribution, where parts that hold an equal share of
+    the domain take no more classes; the division is redrawn, at most two million times, until every part has
+    ``min_cell`` samples of every class. The first client of a domain gets the part that ``chosen`` names,
+    further ones the parts that follow. Its test samples are those of its domain, of which as many are used as
+    have the class proportions of its part: int(r n_c) of class c, where n_c are the training samples and r is
+    the least ratio of test to training samples over classes (Cai et al., NeurIPS 2023, appendix).
+    """
+
+    def __init__(
+        self,
+        parts: int = 3,
+        alpha: float = 0.3,
+        chosen: dict[str, int] | None = None,
+        thin: dict[str, int] | None = None,
+        whole_test: list[str] | None = None,
+        min_cell: int = 2,
+    ) -> None:
+        """Check the settings.
+
+        Args:
+            parts: number of parts of each domain, at least 1.
+            alpha: concentration, above 0; the smaller, the more uneven.
+            chosen: name of a domain -> number of the part, from 0, that its (first) client gets; 0 for
+                domains that are not named.
+            thin: name of a domain -> a number t; of the client's n_c training samples of each class only
+                int(n_c / t) are used. The test samples keep the proportions of the part before that.
+            whole_test: names of domains whose test samples are all used, whatever their proportions.
+            min_cell: least number of training samples of every class in every part, at least 1.
+
+        Raises:
+            UserError: if a value is out of its range.
+        """
+        if parts < 1:
+            raise UserError(f"DomainDirichlet: parts must be at least 1, not {parts}")
+        if not (alpha > 0 and np.isfinite(alpha)):
+            raise UserError(f"DomainDirichlet: alpha must be a number above 0, not {alpha}")
+        if min_cell < 1:
+            raise UserError(f"DomainDirichlet: min_cell must be at least 1, not {min_cell}")
+        for domain, part in (chosen or {}).items():
+            if not 0 <= part < parts:
+                raise UserError(
+                    f"DomainDirichlet: chosen names part {part} of {domain}, but parts are numbered from 0 "
+                    f"to {parts - 1}"
+                )
+        for domain, times in (thin or {}).items():
+            if times < 1:
+                raise UserError(f"DomainDirichlet: thin must be at least 1 for {domain}, not {times}")
+        self.parts = parts
+        self.alpha = alpha
+        self.chosen = chosen
+        self.thin = thin
+        self.whole_test = whole_test
+        self.min_cell = min_cell
+
+    def assign(self, pool: Pool, clients: int, rng: np.random.Generator) -> list[Shard]:
+        """Cut the domains one after the other."""
+        for option in ("chosen", "thin", "whole_test"):
+            _check_names(option, getattr(self, option) or (), pool)
+        most = len(pool.domain_names) * self.parts
+        if clients > most:
+            raise UserError(
+                f"DomainDirichlet: {len(pool.domain_names)} domains of {self.parts} parts have no more than "
+                f"{most} clients, not {clients}: use fewer clients or more parts"
+            )
+        shards: dict[int, Shard] = {}
+        used = clients_of_domains(self, pool, clients)
+        for domain, _ in used:
+            self._check_sizes(pool, domain)
+        for (domain, mine), own in zip(used, rng.spawn(len(used))):
+            shards |= self._domain(pool, domain, mine, own)
+        return [shards[client] for client in range(clients)]
+
+    def _domain(
+        self, pool: Pool, domain: int, clients: np.ndarray, rng: np.random.Generator
+    ) -> dict[int, Shard]:
+        """Return the shards of one domain's clients."""
+        name = pool.domain_names[domain]
+        inside = {
+            o: np.flatnonzero((pool.domains == domain) & (pool.origin == o)) for o in (TRAIN, VAL, TEST)
+        }
+        cells = by_class(pool, inside[TRAIN], rng)
+        sizes = np.array([len(cell) for cell in cells])
+        cuts = self._search(name, sizes, rng)
+        ends = (cuts * sizes[:, None]).astype(np.int64)
+        order = rng.permutation(len(clients))
+        held_out = {o: deal(pool, inside[o], order, rng) for o in (VAL, TEST)}
+        shards = {}
+        for j, client in enumerate(clients):
+            part = ((self.chosen or {}).get(name, 0) + j) % self.parts
+            own = [np.split(cell, end[:-1])[part] for cell, end in zip(cells, ends)]
+            counts = np.array([len(piece) for piece in own])
+            train = joined([piece[: len(piece) // (self.thin or {}).get(name, 1)] for piece in own])
+            val, test = held_out[VAL][j], held_out[TEST][j]
+            if name not in (self.whole_test or ()):
+                val = _in_proportion(pool, val, counts, f"validation samples of {name}", rng)
+                test = _in_proportion(pool, test, counts, f"test samples of {name}", rng)
+            shards[int(client)] = Shard(train, val, test, domain)
+        return shards
+
+    def _named(self) -> str:
+        return f"DomainDirichlet(parts={self.parts}, alpha={self.alpha:g}, min_cell={self.min_cell})"
+
+    def _check_sizes(self, pool: Pool, domain: int) -> None:
+        """Refuse a domain that cannot have enough of every class in every part."""
+        name = pool.domain_names[domain]
+        labels = pool.labels[(pool.domains == domain) & (pool.origin == TRAIN)]
+        if not len(labels):
+            raise UserError(f"{self._named()}: the domain {name} has no training samples")
+        held, sizes = np.unique(labels, return_counts=True)
+        if sizes.min() < self.parts * self.min_cell:
+            raise UserError(
+                f"{self._named()}: the domain {name} has {sizes.min()} training samples of the class "
+                f"{pool.class_names[held[sizes.argmin()]]}, too few for {self.min_cell} in each part: use "
+                "fewer parts, a smaller min_cell or more of the data set"
+            )
+
+    def _search(self, name: str, sizes: np.ndarray, rng: np.random.Generator) -> np.ndarray:
+        """Return cumulated shares, float64 [classes, parts], that give every part enough of every class."""
+        for _ in range(_BATCHES):
+            found = self._draw(sizes, rng)
+            if len(found):
+                return found[0]
+        raise UserError(
+            f"{self._named()}: {_BATCH * _BATCHES:,} divisions of the domain {name} were drawn, and in none "
+            f"had every part {self.min_cell} samples of every class: use a larger alpha, fewer parts or a "
+            "smaller min_cell"
+        )
+
+    def _draw(self, sizes: np.ndarray, rng: np.random.Generator) -> np.ndarray:
+        """Draw `_BATCH` divisions class by class, and return those that have enough in every cell.
+
+        Divisions that fail are left out of the classes that follow; each of the others is as probable as if
+        all had been drawn to their end.
+
+        Args:
+            sizes: int64 [classes], training samples of each class.
+            rng: source of randomness.
+
+        Returns:
+            Cumulated shares, float64 [good divisions, classes, parts].
+        """
+        cuts = np.empty((_BATCH, len(sizes), self.parts))
+        held = np.zeros((_BATCH, self.parts), np.int64)
+        for c, size in enumerate(sizes):
+            shares = rng.dirichlet(np.full(self.parts, self.alpha), len(held))
+            shares[held * self.parts >= sizes.sum()] = 0.0
+            sums = np.cumsum(shares, axis=1)
+            cuts[:, c] = sums / np.where(sums[:, -1:] > 0, sums[:, -1:], 1.0)
+            cell = piece_sizes(cuts[:, c], size)
+            held += cell
+            if size:
+                good = cell.min(axis=1) >= self.min_cell
+                cuts, held = cuts[good], held[good]
+        return cuts
+
+
+def _check_names(option: str, names: Iterable[str] | Mapping[str, int], pool: Pool) -> None:
+    """Refuse names of domains that the data set does not have."""
+    for name in names:
+        if name not in pool.domain_names:
+            raise UserError(
+                f"DomainDirichlet: {option} names the domain {name!r}, which the data set does not have; its "
+                f"domains are {', '.join(pool.domain_names)}"
+            )
+
+
+def _in_proportion(
+    pool: Pool, indices: np.ndarray, counts: np.ndarray, what: str, rng: np.random.Generator
+) -> np.ndarray:
+    """Return the largest random subset with the class proportions of ``counts``, int64 [classes], ascending.
+
+    There are no indices without any; a class without a count has none.
+    """
+    if not len(indices):
+        return indices
+    cells = by_class(pool, indices, rng)
+    held = np.flatnonzero(counts)
+    scarcest = held[np.argmin([len(cells[c]) / counts[c] for c in held])]
+    if not len(cells[scarcest]):
+        raise UserError(
+            f"DomainDirichlet: there are no {what} of the class {pool.class_names[scarcest]}, so none with "
+            "the class proportions of the training part: use fewer clients or name the domain in whole_test"
+        )
+    keep = len(cells[scarcest]) * counts // counts[scarcest]  # int(r n_c), without rounding errors
+    return joined([cell[:n] for cell, n in zip(cells, keep)])

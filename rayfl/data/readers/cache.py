@@ -1,0 +1,229 @@
+"""Images that are decoded once and kept in a file, which every process maps into its memory.
+
+A cache file is an uncompressed .npz: zip keeps a CRC-32 of every array, and the images in it can be mapped.
+Its name carries a checksum of everything that decides its content.
+"""
+
+import hashlib
+import json
+import logging
+import math
+import os
+import struct
+import sys
+import tempfile
+import zipfile
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import Any, NamedTuple, SupportsIndex
+
+import numpy as np
+import PIL
+
+from rayfl.data.readers.files import unreadable
+from rayfl.errors import UserError
+from rayfl.memory import check_memory
+from rayfl.reading import open_file
+
+log = logging.getLogger(__name__)
+
+_RECIPE = 1  # raise it whenever other images are made of the same files
+_MANY = 500  # images; the decoding of fewer is not worth a bar
+
+
+def cache_folder() -> Path:
+    """Return the folder for caches: RAYFL_CACHE, or rayfl's folder where the platform keeps caches."""
+    if chosen := os.environ.get("RAYFL_CACHE"):
+        return Path(chosen).expanduser()
+    if sys.platform == "win32":
+        base = os.environ.get("LOCALAPPDATA") or Path.home() / "AppData" / "Local"
+    elif sys.platform == "darwin":
+        base = Path.home() / "Library" / "Caches"
+    else:
+        base = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+    return Path(base) / "rayfl"
+
+
+class Decoded(NamedTuple):
+    """What a data set makes of its files.
+
+    Attributes:
+        shape: of all images together, ``(N, C, H, W)``.
+        chunks: the images, uint8, some at a time.
+        arrays: other arrays to keep with them, by name.
+    """
+
+    shape: tuple[int, int, int, int]
+    chunks: Iterable[np.ndarray]
+    arrays: Mapping[str, np.ndarray]
+
+
+class MappedImages(np.ndarray):
+    """The images of a cache file: read as they are used, and in memory once for all processes of a machine.
+
+    Between processes only the name of the file travels. Parts and copies are arrays like any other.
+    """
+
+    file: Path | None
+    crc: int | None  # CRC-32 of the .npy that the cache file holds
+
+    def __array_finalize__(self, whole: Any) -> None:
+        self.file = self.crc = None
+
+    def __reduce_ex__(self, protocol: SupportsIndex) -> Any:
+        if self.file is None:
+            return np.asarray(self).__reduce_ex__(protocol)
+        return map_images, (self.file,)
+
+
+def map_images(file: Path) -> MappedImages:
+    """Return the images of a cache file, uint8 [N, C, H, W], read-only.
+
+    Raises:
+        UserError: it is not there, as on a host that does not share the folder, or is no cache file.
+    """
+    try:
+        shape, start, crc = _place(file)
+        images = np.memmap(file, np.uint8, "r", start, shape).view(MappedImages)
+    except (OSError, ValueError, KeyError, struct.error, zipfile.BadZipFile) as error:
+        raise UserError(
+            f"the decoded images in {file} cannot be read on this machine ({error}): on a cluster, the cache "
+            "folder (RAYFL_CACHE) must be storage that all hosts share"
+        ) from None
+    images.file, images.crc = file, crc
+    return images
+
+
+def content(paths: Iterable[Path]) -> str:
+    """Return a checksum of what is in some files, in their order; a folder stands for the files in it.
+
+    Raises:
+        UserError: one of them cannot be read.
+    """
+    total = hashlib.sha256()
+    for path in paths:
+        try:
+            for file in sorted(filter(Path.is_file, path.iterdir())) if path.is_dir() else [path]:
+                with open_file(file) as opened:
+                    total.update(os.fsencode(file.name) + hashlib.file_digest(opened, "sha256").digest())
+        except OSError as error:
+            raise unreadable(Path(error.filename or path), error) from error
+    return total.hexdigest()
+
+
+def cached(
+    name: str, key: Any, decode: Callable[[], Decoded], folder: str | None = None, verify: bool = True
+) -> tuple[np.ndarray, dict[str, np.ndarray]]:
+    """Return decoded images and the arrays that belong to them, from a cache file that is made if need be.
+
+    Several processes may do so at once: each writes a file of its own and renames it when it is complete.
+
+    Args:
+        name: first part of the file's name.
+        key: JSON value of whatever decides the content.
+        decode: makes the content; called again if the file cannot be written.
+        folder: where caches are kept; ``cache_folder()`` by default.
+        verify: whether the file is read through to find damage.
+
+    Returns:
+        Images, uint8 [N, C, H, W], mapped (or in memory, where no file can be written), and the arrays.
+
+    Raises:
+        UserError: no file can be written, and there is too little memory.
+    """
+    where = (Path(folder).expanduser() if folder else cache_folder()).absolute()
+    text = json.dumps([_RECIPE, PIL.__version__, key])
+    path = where / f"{name}-{hashlib.blake2b(text.encode(), digest_size=10).hexdigest()}.npz"
+    found = _read(path, verify)
+    if found is not None:
+        return found
+    try:
+        _write(path, decode, name)
+    except OSError as error:
+        log.warning(
+            "%s could not be written (%s): the images are decoded in every run and held in memory. "
+            "RAYFL_CACHE or the option cache can name another folder",
+            path,
+            error,
+        )
+    found = _read(path, verify=False)
+    if found is not None:
+        return found
+    decoded = decode()
+    remedy = "let RAYFL_CACHE or the option cache name a folder that has room, or use smaller images"
+    check_memory(math.prod(decoded.shape), f"{name}: decoded images", remedy)
+    return np.concatenate(list(_shown(decoded, name))), dict(decoded.arrays)
+
+
+def _read(path: Path, verify: bool) -> tuple[np.ndarray, dict[str, np.ndarray]] | None:
+    """Return what a cache file holds, or None if it is missing or damaged."""
+    try:
+        if not path.is_file():
+            return None
+        if verify:
+            with zipfile.ZipFile(path) as file:
+                if (bad := file.testzip()) is not None:
+                    raise ValueError(f"the checksum of {bad} differs")
+        with np.load(path, allow_pickle=False) as arrays:
+            others = {name: arrays[name] for name in arrays.files if name != "images"}
+        return map_images(path), others
+    except PermissionError:  # whether the file can be made anew shows when it is written
+        return None
+    except Exception as error:  # a damaged zip file can raise nearly anything
+        log.warning("the cache file %s is damaged (%s) and is made anew", path, error)
+        return None
+
+
+def _write(path: Path, decode: Callable[[], Decoded], name: str) -> None:
+    """Write a cache file under another name and rename it, so that no process ever reads half a file."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    descriptor, temporary = tempfile.mkstemp(".tmp", path.stem, path.parent)
+    try:
+        with os.fdopen(descriptor, "wb") as raw, zipfile.ZipFile(raw, "w", zipfile.ZIP_STORED) as file:
+            decoded = decode()  # not before it is known that the folder can be written to
+            with file.open("images.npy", "w", force_zip64=True) as member:
+                header = {"descr": "|u1", "fortran_order": False, "shape": decoded.shape}
+                np.lib.format.write_array_header_2_0(member, header)
+                for chunk in _shown(decoded, name):
+                    member.write(np.ascontiguousarray(chunk).data)
+            for other, array in decoded.arrays.items():
+                with file.open(f"{other}.npy", "w", force_zip64=True) as member:
+                    np.lib.format.write_array(member, array, allow_pickle=False)
+        os.replace(temporary, path)
+    except BaseException:
+        Path(temporary).unlink(missing_ok=True)
+        raise
+
+
+def _shown(decoded: Decoded, name: str) -> Iterator[np.ndarray]:
+    """Pass the chunks on, and show on standard error how far they have come."""
+    from rich.progress import Progress  # as seldom needed as a cache is made
+
+    from rayfl.terminal import Terminal
+
+    total, done = decoded.shape[0], 0
+    with Progress(console=Terminal(stderr=True), disable=total < _MANY) as progress:
+        task = progress.add_task(f"decoding {name}, once", total=total)
+        for chunk in decoded.chunks:
+            yield chunk
+            done += len(chunk)
+            progress.update(task, completed=done)
+    if done != total:
+        raise RuntimeError(f"{name} announced {total} images and made {done}")
+
+
+def _place(path: Path) -> tuple[tuple[int, ...], int, int]:
+    """Return the shape of the images in a cache file, where in it they start, and their CRC-32."""
+    with path.open("rb") as file:
+        with zipfile.ZipFile(file) as archive:
+            member = archive.getinfo("images.npy")
+        file.seek(
+            member.header_offset + 26
+        )  # in a local header, two lengths follow; then name and extra field
+        name, extra = struct.unpack("<2H", file.read(4))
+        file.seek(name + extra, os.SEEK_CUR)
+        np.lib.format.read_magic(file)
+        shape, _, dtype = np.lib.format.read_array_header_2_0(file)
+        if dtype != np.uint8:
+            raise ValueError(f"its images are {dtype}")
+        return shape, file.tell(), member.CRC

@@ -1,0 +1,269 @@
+"""Finding, checking and unpickling the files of published data sets."""
+
+import hashlib
+import io
+import pickle
+from abc import abstractmethod
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, ClassVar, Literal
+
+import numpy as np
+from PIL import Image
+
+from rayfl.data.base import Data
+from rayfl.data.partitions.partition import Partition
+from rayfl.errors import UserError
+from rayfl.reading import open_file, read_file
+
+REPLACE = "replace it by a fresh copy (delete it and use download=True, or copy it again)"
+MAX_SIDE = 1024  # pixels
+_CHUNK = 1000  # images that are scaled together
+
+
+def unreadable(path: Path, error: Exception, what: str = "", remedy: str = REPLACE) -> UserError:
+    """Return what to say of a file that could not be read.
+
+    Args:
+        path: the file.
+        error: what was raised.
+        what: what it was read as, such as "as an image".
+        remedy: what helps if the file is damaged.
+    """
+    if isinstance(error, OSError) and error.strerror:  # from the system, before a byte of it was seen
+        return UserError(f"{path} cannot be read ({error.strerror}): check who may read it, or copy it again")
+    return UserError(f"{path} cannot be read{f' {what}' if what else ''} ({error}): {remedy}")
+
+
+def is_there(path: Path) -> bool:
+    """Return whether there is a file.
+
+    Raises:
+        UserError: if nobody can tell, because a folder above it is closed.
+    """
+    try:
+        return path.is_file()
+    except OSError as error:
+        raise unreadable(path, error) from None
+
+
+def read_bytes(path: Path) -> bytes:
+    """Return what is in a file.
+
+    Raises:
+        UserError: if it cannot be read.
+    """
+    try:
+        return read_file(path)
+    except OSError as error:
+        raise unreadable(path, error) from None
+
+
+def check_side(kind: str, image_size: int) -> None:
+    """Refuse a size of images that makes no sense.
+
+    Args:
+        kind: the data set, for the message.
+        image_size: side in pixels.
+
+    Raises:
+        UserError: if it is below 1 or above ``MAX_SIDE``.
+    """
+    if not 1 <= image_size <= MAX_SIDE:
+        raise UserError(f"{kind}: image_size must be at least 1 and at most {MAX_SIDE}, not {image_size}")
+
+
+def check_sum(path: Path, published: str, kind: Literal["md5", "sha256"] = "md5") -> None:
+    """Check that a file is the published one.
+
+    Raises:
+        UserError: if its checksum differs, or it cannot be read.
+    """
+    try:
+        with open_file(path) as file:
+            found = hashlib.file_digest(file, lambda: hashlib.new(kind, usedforsecurity=False)).hexdigest()
+    except OSError as error:
+        raise unreadable(path, error) from None
+    if found != published:
+        raise UserError(
+            f"{path} is not the published file: its {kind.upper()} is {found}, not {published}. It may be "
+            f"damaged or incomplete: {REPLACE}; or read it as it is with verify=False (--data.verify false)"
+        )
+
+
+def _latin1(text: str, encoding: str) -> bytes:
+    """Stand in for ``codecs.encode``, which pickles of Python 3 name where they hold bytes."""
+    if encoding != "latin1":
+        raise pickle.UnpicklingError(f"it holds bytes in the encoding {encoding}")
+    return text.encode("latin1")
+
+
+def _frombuffer(
+    buffer: bytes, dtype: np.dtype, shape: tuple[int, ...], order: Literal["C", "F"]
+) -> np.ndarray:
+    """Stand in for NumPy's function that newer pickles name where they hold an array."""
+    return np.frombuffer(buffer, dtype).reshape(shape, order=order)
+
+
+_reconstruct = np.empty(0).__reduce__()[0]  # the function that pickled arrays name; its module has moved
+
+# What a pickled array needs. Plain containers, numbers and strings need no name at all.
+_ADMITTED: dict[tuple[str, str], Any] = {
+    ("numpy.core.multiarray", "_reconstruct"): _reconstruct,
+    ("numpy._core.multiarray", "_reconstruct"): _reconstruct,
+    ("numpy", "ndarray"): np.ndarray,
+    ("numpy", "dtype"): np.dtype,
+    ("numpy.core.numeric", "_frombuffer"): _frombuffer,
+    ("numpy._core.numeric", "_frombuffer"): _frombuffer,
+    ("_codecs", "encode"): _latin1,
+}
+
+
+class _Unpickler(pickle.Unpickler):
+    """Rebuilds NumPy arrays and builtin containers, and refuses every other name."""
+
+    def find_class(self, module: str, name: str) -> Any:
+        if (module, name) not in _ADMITTED:
+            raise pickle.UnpicklingError(f"it asks for {module}.{name}, which a data file never needs")
+        return _ADMITTED[module, name]
+
+
+def unpickle(path: Path, kind: type[dict] | type[tuple] = dict) -> Any:
+    """Read a pickled dictionary or tuple of NumPy arrays, lists, numbers and strings.
+
+    Raises:
+        UserError: if the file cannot be read, is damaged, or names anything else.
+    """
+    raw = io.BytesIO(read_bytes(path))
+    try:
+        content = _Unpickler(raw, encoding="latin1").load()
+    except Exception as error:  # a damaged pickle can raise nearly anything
+        raise unreadable(path, error, f"as a pickled {kind.__name__} of arrays") from None
+    if not isinstance(content, kind):
+        raise UserError(
+            f"{path} holds a {type(content).__name__} where a {kind.__name__} is needed: {REPLACE}"
+        )
+    return content
+
+
+def images_and_labels(path: Path, images: np.ndarray, labels: np.ndarray, classes: int) -> None:
+    """Check that there is one label in range per image.
+
+    Raises:
+        UserError: if not.
+    """
+    if len(images) != len(labels):
+        raise UserError(f"{path} has {len(images)} images but {len(labels)} labels: {REPLACE}")
+    if len(images) and not images.size:
+        raise UserError(f"{path} has images without pixels: {REPLACE}")
+    if len(labels) and not (labels.min() >= 0 and labels.max() < classes):
+        raise UserError(
+            f"{path} has labels from {labels.min()} to {labels.max()}, not 0 to {classes - 1}: {REPLACE}"
+        )
+
+
+def scaled(parts: Sequence[np.ndarray], size: int) -> Iterator[np.ndarray]:
+    """Yield images, uint8 [n, 3, size, size], some at a time.
+
+    Args:
+        parts: images of one size each, uint8 [n, H, W] or [n, H, W, 3]; grey ones get three channels.
+        size: side to which they are scaled, bilinear with antialiasing.
+    """
+    for images in parts:
+        for start in range(0, len(images), _CHUNK):
+            chunk = images[start : start + _CHUNK]
+            if chunk.shape[1:3] != (size, size):
+                smooth = Image.Resampling.BILINEAR
+                chunk = np.stack(
+                    [
+                        np.asarray(Image.fromarray(i).resize((size, size), smooth))
+                        for i in np.ascontiguousarray(chunk)
+                    ]
+                )
+            yield np.repeat(chunk[:, None], 3, axis=1) if chunk.ndim == 3 else chunk.transpose(0, 3, 1, 2)
+
+
+class Published(Data):
+    """A published data set, read from its files in the layout that torchvision uses."""
+
+    source: ClassVar[str]  # where one gets the files
+    size: ClassVar[int]  # images that were published
+
+    def __init__(
+        self,
+        root: str | None = None,
+        partition: Partition | None = None,
+        val_fraction: float = 0.0,
+        seed: int | None = None,
+        verify: bool = True,
+        download: bool = False,
+    ) -> None:
+        """Keep and check the settings.
+
+        Args:
+            root: folder that holds the data set's files or folder.
+            partition: how samples are divided among clients; IID by default.
+            val_fraction: fraction of every client's training samples that becomes its validation part.
+            seed: seed of the partition and the validation part; the run's seed if not given.
+            verify: whether files must have the published checksums.
+            download: whether missing files are fetched into root (by torchvision).
+
+        Raises:
+            UserError: if a value is out of its range.
+        """
+        super().__init__(root, partition, val_fraction, seed, verify)
+        self.download = download
+
+    @abstractmethod
+    def files(self) -> list[str]:
+        """Return the names of the files that are needed, relative to root."""
+
+    def published_sizes(self) -> Mapping[str, int]:
+        """Return the number of images in the one domain."""
+        return {type(self).__name__: self.size}
+
+    def fetch(self, root: Path) -> None:
+        """Download the files into root with torchvision's class of the same name."""
+        import torchvision
+
+        getattr(torchvision.datasets, type(self).__name__)(root, download=True)
+
+    def folder(self) -> Path:
+        """Return root, after fetching what is missing if that was asked for.
+
+        Raises:
+            UserError: if no root was given, or the download fails.
+        """
+        name = type(self).__name__
+        if self.root is None:
+            raise UserError(
+                f"{name} needs the folder that holds its files: give root (--data.root FOLDER); with "
+                "download=True (--data.download true) they are fetched into it"
+            )
+        root = Path(self.root).expanduser()
+        if self.download and not all((root / file).is_file() for file in self.files()):
+            try:
+                root.mkdir(parents=True, exist_ok=True)
+                self.fetch(root)
+            except Exception as error:  # network, disk, checksum: torchvision passes on whatever went wrong
+                raise UserError(
+                    f"downloading {name} failed ({error}): check the network, or copy the files by hand and "
+                    "leave download off"
+                ) from None
+        return root
+
+    def check(self, path: Path, md5: str) -> None:
+        """Check that a file is there and, with `verify`, that it is the published one.
+
+        Raises:
+            UserError: if it is missing (the message names the file, where it was looked for, and how to get
+                it), if its checksum differs, or if it cannot be read.
+        """
+        if not is_there(path):
+            raise UserError(
+                f"{type(self).__name__}: the file {path.name} is missing; it was looked for at {path}. Set "
+                "root to the right folder, use download=True to fetch it, or get it from "
+                f"{self.source}"
+            )
+        if self.verify:
+            check_sum(path, md5)

@@ -1,0 +1,240 @@
+"""CIFAR-10 and CIFAR-100 (Krizhevsky, 2009) from the files for Python, in torchvision's layout."""
+
+import math
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+
+from rayfl.data.federated import FederatedData
+from rayfl.data.noise import noise_levels, with_noise
+from rayfl.data.partitions.partition import Partition
+from rayfl.data.pool import TEST, TRAIN, Pool
+from rayfl.data.readers.cache import Decoded, cached, content
+from rayfl.data.readers.files import REPLACE, Published, check_side, images_and_labels, scaled, unpickle
+from rayfl.errors import UserError
+
+_SIDE = 32  # pixels
+Normalisation = Literal["own", "half", "imagenet"]
+_Values = tuple[float, float, float]
+_NORMALISATIONS: dict[str, tuple[_Values, _Values]] = {
+    "half": ((0.5, 0.5, 0.5), (0.5, 0.5, 0.5)),
+    "imagenet": ((0.485, 0.456, 0.406), (0.229, 0.224, 0.225)),
+}
+"""Mean and standard deviation per channel, beside each data set's own."""
+
+
+class _Cifar(Published):
+    """What both data sets share: pickled batches of rows of 3,072 bytes."""
+
+    source = "https://www.cs.toronto.edu/~kriz/cifar.html"
+    size = 60_000
+    _folder: str
+    _files: tuple[tuple[str, str, int], ...]  # name, MD5, origin
+    _meta: tuple[str, str]  # name, MD5
+    _mean: _Values
+    _std: _Values
+    _labels: tuple[str, str]  # what they are called in a batch, what their names are called in the meta file
+    _others: tuple[tuple[str, str, str], ...] = ()  # other labels: field of Pool, and the two as above
+
+    def __init__(
+        self,
+        root: str | None = None,
+        partition: Partition | None = None,
+        val_fraction: float = 0.0,
+        seed: int | None = None,
+        verify: bool = True,
+        download: bool = False,
+        noise: float = 0.0,
+        augment: Literal["none", "fedgh"] = "none",
+        normalise: Normalisation = "own",
+        image_size: int = _SIDE,
+    ) -> None:
+        """Keep and check the settings.
+
+        Args:
+            root: folder that holds the data set's folder.
+            partition: how samples are divided among clients; IID by default.
+            val_fraction: fraction of every client's training samples that becomes its validation part.
+            seed: seed of the partition and the validation part; the run's seed if not given.
+            verify: whether files must have the published checksums.
+            download: whether missing files are fetched into root (by torchvision).
+            noise: standard deviation, in units of 0 to 255, of Gaussian noise in the images of the last
+                client; the first has none, and from client to client it rises evenly.
+            augment: "fedgh" flips, erases parts of and shifts training images at random (Yi et al., MM 2023).
+            normalise: mean and standard deviation per channel that images are normalised by: the data set's
+                "own"; "half", .5 and .5; or "imagenet", those of ImageNet.
+            image_size: side to which images are scaled in pixels, from 1 to 1024; 32 leaves them as they are.
+
+        Raises:
+            UserError: if a value is out of its range.
+        """
+        super().__init__(root, partition, val_fraction, seed, verify, download)
+        if not (noise >= 0 and math.isfinite(noise)):
+            raise UserError(f"{type(self).__name__}: noise must be a number of at least 0, not {noise}")
+        check_side(type(self).__name__, image_size)
+        self.noise = noise
+        self.augment = augment
+        self.normalise = normalise
+        self.image_size = image_size
+
+    def files(self) -> list[str]:
+        """Return the names of the meta file and of the batches."""
+        return [f"{self._folder}/{name}" for name, *_ in (self._meta, *self._files)]
+
+    def federate(self, clients: int, seed: int) -> FederatedData:
+        """Load the data set, divide it, and add the noise (see :meth:`rayfl.data.Data.federate`)."""
+        if self.noise:
+            noise_levels(self.noise, clients)  # refuses what cannot be before files are read
+        data = super().federate(clients, seed)
+        return with_noise(data, self.noise, seed if self.seed is None else self.seed) if self.noise else data
+
+    def load(self) -> Pool:
+        """Read all batches."""
+        folder = self.folder() / self._folder
+        meta_name, meta_md5 = self._meta
+        self.check(folder / meta_name, meta_md5)
+        meta = unpickle(folder / meta_name)
+        names = _names(folder / meta_name, meta, self._labels[1])
+        batches = [self._batch(folder / file, md5, meta) for file, md5, _ in self._files]
+        fields = {name: np.concatenate([b[name] for b in batches]) for name in batches[0]}
+        mean, std = self.mean_and_std
+        return Pool(
+            images=self._sized(fields["images"]),
+            labels=fields["labels"],
+            superclasses=fields.get("superclasses"),
+            subclasses=fields.get("subclasses"),
+            domains=np.zeros(len(fields["images"]), np.int64),
+            origin=np.concatenate(
+                [np.full(len(b["images"]), o, np.uint8) for b, (*_, o) in zip(batches, self._files)]
+            ),
+            class_names=tuple(names),
+            domain_names=(type(self).__name__,),
+            mean=mean,
+            std=std,
+            augment=self.augment,
+        )
+
+    @property
+    def mean_and_std(self) -> tuple[_Values, _Values]:
+        """Mean and standard deviation per channel that images are normalised by."""
+        return _NORMALISATIONS.get(self.normalise, (self._mean, self._std))
+
+    def _sized(self, images: np.ndarray) -> np.ndarray:
+        """Return images, uint8 [N, 3, 32, 32], in the size asked for; another one is kept in a cache file."""
+        side = self.image_size
+        if side == _SIDE:
+            return images
+        key = [side, content(self.folder() / file for file in self.files())]
+        shape = (len(images), 3, side, side)
+
+        def decode() -> Decoded:
+            return Decoded(shape, scaled([images.transpose(0, 2, 3, 1)], side), {})
+
+        return cached(type(self).__name__, key, decode, None, self.verify)[0]
+
+    def _batch(self, path: Path, md5: str, meta: dict[str, Any]) -> dict[str, np.ndarray]:
+        """Return images, uint8 [n, 3, 32, 32], and every kind of labels, int64 [n]."""
+        self.check(path, md5)
+        content = unpickle(path)
+        rows = content.get("data")
+        if not (isinstance(rows, np.ndarray) and rows.dtype == np.uint8 and rows.shape[1:] == (3072,)):
+            raise UserError(f'{path} has no entry "data" of rows of 3,072 bytes: {REPLACE}')
+        batch = {"images": rows.reshape(-1, 3, 32, 32)}
+        for field, key, names_key in (("labels", *self._labels), *self._others):
+            labels = content.get(key)
+            if not isinstance(labels, list) or not all(
+                isinstance(label, int) and abs(label) < 2**63 for label in labels
+            ):
+                raise UserError(f'{path} has no entry "{key}" with a list of whole numbers: {REPLACE}')
+            batch[field] = np.array(labels, np.int64)
+            names = _names(path.parent / self._meta[0], meta, names_key)
+            images_and_labels(path, batch["images"], batch[field], len(names))
+        return batch
+
+
+def _names(path: Path, content: dict[str, Any], key: str) -> list[str]:
+    names = content.get(key)
+    if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
+        raise UserError(f'{path} has no entry "{key}" with a list of names: {REPLACE}')
+    return names
+
+
+class CIFAR10(_Cifar):
+    """CIFAR-10: 50,000 training and 10,000 test images of 3x32x32 in 10 classes (Krizhevsky, 2009).
+
+    Files: root/cifar-10-batches-py/{batches.meta, data_batch_1 to 5, test_batch}.
+    """
+
+    _folder = "cifar-10-batches-py"
+    _files = (
+        ("data_batch_1", "c99cafc152244af753f735de768cd75f", TRAIN),
+        ("data_batch_2", "d4bba439e000b95fd0a9bffe97cbabec", TRAIN),
+        ("data_batch_3", "54ebc095f3ab1f0389bbae665268c751", TRAIN),
+        ("data_batch_4", "634d18415352ddfa80567beed471001a", TRAIN),
+        ("data_batch_5", "482c414d41f54cd18b22e5b47cb7c3cb", TRAIN),
+        ("test_batch", "40351d587109b95175f43aff81a1287e", TEST),
+    )
+    _meta = ("batches.meta", "5ff9c542aee3614f3951f8cda6e48888")
+    _mean = (0.4914, 0.4822, 0.4465)
+    _std = (0.2023, 0.1994, 0.2010)
+    _labels = ("labels", "label_names")
+
+
+class CIFAR100(_Cifar):
+    """CIFAR-100: 50,000 training and 10,000 test images of 3x32x32 in 100 classes, or 20 superclasses.
+
+    Files: root/cifar-100-python/{meta, train, test} (Krizhevsky, 2009).
+    """
+
+    _folder = "cifar-100-python"
+    _files = (
+        ("train", "16019d7e3df5f24257cddd939b257f8d", TRAIN),
+        ("test", "f0ef6b0ae62326f3e7ffdfab6717acfc", TEST),
+    )
+    _meta = ("meta", "7973b15100ade9c7d40fb424638fde48")
+    _mean = (0.5071, 0.4865, 0.4409)
+    _std = (0.2673, 0.2564, 0.2762)
+
+    def __init__(
+        self,
+        root: str | None = None,
+        partition: Partition | None = None,
+        val_fraction: float = 0.0,
+        seed: int | None = None,
+        verify: bool = True,
+        download: bool = False,
+        labels: Literal["fine", "coarse"] = "fine",
+        noise: float = 0.0,
+        augment: Literal["none", "fedgh"] = "none",
+        normalise: Normalisation = "own",
+        image_size: int = _SIDE,
+    ) -> None:
+        """Keep and check the settings.
+
+        Args:
+            root: folder that holds cifar-100-python.
+            partition: how samples are divided among clients; IID by default.
+            val_fraction: fraction of every client's training samples that becomes its validation part.
+            seed: seed of the partition and the validation part; the run's seed if not given.
+            verify: whether files must have the published checksums.
+            download: whether missing files are fetched into root (by torchvision).
+            labels: "fine" (100 classes) or "coarse" (20 superclasses).
+            noise: standard deviation, in units of 0 to 255, of Gaussian noise in the images of the last
+                client; the first has none, and from client to client it rises evenly.
+            augment: "fedgh" flips, erases parts of and shifts training images at random (Yi et al., MM 2023).
+            normalise: mean and standard deviation per channel that images are normalised by: the data set's
+                "own"; "half", .5 and .5; or "imagenet", those of ImageNet.
+            image_size: side to which images are scaled in pixels, from 1 to 1024; 32 leaves them as they are.
+
+        Raises:
+            UserError: if a value is out of its range.
+        """
+        super().__init__(
+            root, partition, val_fraction, seed, verify, download, noise, augment, normalise, image_size
+        )
+        self.labels = labels
+        kinds = {kind: (f"{kind}_labels", f"{kind}_label_names") for kind in ("fine", "coarse")}
+        self._labels = kinds[labels]
+        other = ("superclasses", *kinds["coarse"]) if labels == "fine" else ("subclasses", *kinds["fine"])
+        self._others = (other,)

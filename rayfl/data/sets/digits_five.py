@@ -1,0 +1,415 @@
+"""`DigitsFive`: MNIST, SVHN, USPS, SynthDigits and MNIST-M, divided and cut as FedBN has done it."""
+
+import functools
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from importlib import resources
+from pathlib import Path
+from typing import Any, Literal, NamedTuple
+
+import numpy as np
+
+from rayfl.data.base import Data
+from rayfl.data.partitions.partition import DomainPerClient, Partition
+from rayfl.data.pool import TEST, TRAIN, UNUSED, Pool
+from rayfl.data.readers.cache import Decoded, cached, content
+from rayfl.data.readers.files import (
+    REPLACE,
+    check_side,
+    check_sum,
+    images_and_labels,
+    read_bytes,
+    scaled,
+    unpickle,
+    unreadable,
+)
+from rayfl.data.sets.folders import plain, read_image, stratified_shuffle
+from rayfl.data.sets.mnist import MNIST, USPS
+from rayfl.errors import UserError
+from rayfl.reading import open_file
+
+PART = 743.8
+"""Images in each of FedBN's ten training parts: a tenth of the training images of USPS."""
+_PARTS = 10
+_ORIGINALS = {"MNIST": 70_000, "SVHN": 99_289, "USPS": 9_298, "SynthDigits": 488_953, "MNIST-M": 68_002}
+"""Training and test images of the originals together; FedBN's MNIST-M has 70,000, of another release."""
+
+Read = tuple[np.ndarray, np.ndarray]
+"""Images, uint8 [n, H, W] or [n, H, W, 3], and labels, int64 [n]."""
+
+
+class DigitsFive(Data):
+    """Digits-Five, five domains of digits at 3x28x28 as Li et al. (FedBN, ICLR 2021) prepared them.
+
+    The originals' training and test images together are divided 80/20, stratified. Of the training images a
+    client gets the first of ten parts of 743 or 744, so that all have as many; all test images are used. Read
+    are the originals or FedBN's prepared files, whichever are there for a domain.
+    """
+
+    def __init__(
+        self,
+        root: str | None = None,
+        partition: Partition | None = None,
+        val_fraction: float = 0.0,
+        seed: int | None = None,
+        verify: bool = True,
+        cache: str | None = None,
+        image_size: int = 28,
+        domains: list[str] | None = None,
+        scale: Literal["fedbn", "full"] = "fedbn",
+        quantity: float = 1.0,
+    ) -> None:
+        """Keep and check the settings.
+
+        Args:
+            root: folder that holds the domains' files or folders.
+            partition: how samples are divided among clients; a domain per client by default.
+            val_fraction: fraction of every client's training samples that becomes its validation part.
+            seed: seed of the partition and the validation part; the run's seed if not given.
+            verify: whether files must have the published checksums, where they are known, and a cache is read
+                through to find damage.
+            cache: folder for decoded images; that of RAYFL_CACHE, or the platform's, by default.
+            image_size: side of an image in pixels, from 1 to 1024.
+            domains: which of MNIST, SVHN, USPS, SynthDigits and MNIST-M to use, always in this order; all by
+                default.
+            scale: whether a domain has FedBN's few training images ("fedbn") or all of them ("full", which
+                needs the originals).
+            quantity: how many of FedBN's ten training parts a domain has: a whole number from 1 to 10, or a
+                number below 1 for that fraction of the first one.
+
+        Raises:
+            UserError: if a value is out of its range.
+        """
+        super().__init__(root, partition, val_fraction, seed, verify)
+        known = {plain(name): name for name in _DOMAINS}
+        chosen = [known.get(plain(d)) for d in (list(_DOMAINS) if domains is None else domains)]
+        if None in chosen or not chosen or len(set(chosen)) < len(chosen):
+            raise UserError(
+                f"DigitsFive: domains must be some of {', '.join(_DOMAINS)}, each once, not {domains}"
+            )
+        check_side("DigitsFive", image_size)
+        whole = quantity in range(1, _PARTS + 1)
+        if not (whole or 1 / int(PART) <= quantity < 1):
+            raise UserError(
+                f"DigitsFive: quantity must be a whole number from 1 to {_PARTS}, or below 1 and large "
+                f"enough for an image (1/{int(PART)}), not {quantity}"
+            )
+        if scale == "full" and quantity != 1:
+            raise UserError(
+                f"DigitsFive: quantity={quantity:g} is a number of FedBN's training parts, and scale=full "
+                "takes all training images: give one of them"
+            )
+        self.cache = cache
+        self.image_size = image_size
+        self.domains = None if domains is None else [name for name in _DOMAINS if name in chosen]
+        self.scale = scale
+        self.quantity = quantity
+
+    def default_partition(self) -> Partition:
+        """Return `DomainPerClient`: as many clients as domains means a domain each."""
+        return DomainPerClient()
+
+    def published_sizes(self) -> Mapping[str, int]:
+        """Return the images in use of all five domains: test images, and FedBN's or all training images."""
+        if self.scale == "full":
+            return _ORIGINALS
+        return {name: int(PART * _PARTS) + math.ceil(n / 5) for name, n in _ORIGINALS.items()}
+
+    def load(self) -> Pool:
+        """Find the files, and decode them or map what an earlier run has decoded."""
+        names = tuple(self.domains or _DOMAINS)
+        found = [self._find(name) for name in names]
+        key = [self.image_size, self.scale, self.verify, [f.key() for f in found]]
+        images, arrays = cached(
+            "DigitsFive", key, partial(self._decode, names, found), self.cache, self.verify
+        )
+        origin = arrays["origin"].copy()
+        if self.scale == "fedbn":
+            for k, name in enumerate(names):
+                train = np.flatnonzero((arrays["domains"] == k) & (origin == TRAIN))
+                origin[train[self._wanted(name, len(train)) :]] = UNUSED
+        return Pool(
+            images=images,
+            labels=arrays["labels"],
+            domains=arrays["domains"],
+            origin=origin,
+            class_names=tuple("0123456789"),
+            domain_names=names,
+            mean=(0.5, 0.5, 0.5),
+            std=(0.5, 0.5, 0.5),
+        )
+
+    def _wanted(self, name: str, available: int) -> int:
+        wanted = int(int(PART) * self.quantity) if self.quantity < 1 else int(PART * self.quantity)
+        if wanted > available:
+            raise UserError(
+                f"DigitsFive: domain {name} has {available} training images here, and quantity="
+                f"{self.quantity:g} takes {wanted}: use a smaller quantity (--data.quantity) or other "
+                "domains (--data.domains)"
+            )
+        return wanted
+
+    def _find(self, name: str) -> "_Files":
+        """Return the files of a domain in the first of its layouts that is complete."""
+        if self.root is None:
+            raise UserError(
+                "DigitsFive needs the folder that holds its files: give root (--data.root FOLDER)"
+            )
+        root = Path(self.root).expanduser()
+        layouts = _DOMAINS[name]
+        begun: Path | None = None
+        for layout in layouts:
+            for place in layout.places:
+                files = [_packed(root / place / file) for file in layout.files]
+                missing = [file for file in files if not file.exists()]
+                if not missing:
+                    return _Files(layout, root / place, files)
+                if len(missing) < len(files) and begun is None:
+                    begun = missing[0]
+        remedy = f"get it from {layouts[-1].source}, or leave the domain out (--data.domains)"
+        if begun is not None:
+            raise UserError(
+                f"DigitsFive: the file {begun.name} of domain {name} is missing; it was looked for at "
+                f"{begun}: {remedy}"
+            )
+        places = [f"{root / layout.places[0] / layout.files[0]} ({layout.what})" for layout in layouts]
+        raise UserError(
+            f"DigitsFive: domain {name} is missing: there is neither {' nor '.join(places)}. Set root to the "
+            f"right folder, {remedy}"
+        )
+
+    def _decode(self, names: Sequence[str], found: Sequence["_Files"]) -> Decoded:
+        """Read, divide and cut all domains; the images are scaled as they are written."""
+        parts: list[Read] = []
+        domains: list[np.ndarray] = []
+        origin: list[np.ndarray] = []
+        for k, (name, files) in enumerate(zip(names, found)):
+            for o, part in zip((TRAIN, TEST), self._divided(name, files)):
+                parts.append(part)
+                domains.append(np.full(len(part[1]), k, np.int64))
+                origin.append(np.full(len(part[1]), o, np.uint8))
+        arrays = {
+            "labels": np.concatenate([labels for _, labels in parts]),
+            "domains": np.concatenate(domains),
+            "origin": np.concatenate(origin),
+        }
+        size = self.image_size
+        chunks = scaled([images for images, _ in parts], size)
+        return Decoded((len(arrays["labels"]), 3, size, size), chunks, arrays)
+
+    def _divided(self, name: str, files: "_Files") -> tuple[Read, Read]:
+        """Return a domain's training images, all or those of the ten parts, and its test images."""
+        if files.layout.read is None:
+            if self.scale == "full":
+                raise UserError(
+                    f"DigitsFive: scale=full needs the originals of domain {name}, and in {files.folder} are "
+                    "FedBN's prepared files, which have ten parts only: use quantity=10, or other files"
+                )
+            *parts, held_out = (_prepared(path, self.verify) for path in files.paths)
+            return _joined(parts), held_out
+        images, labels = files.layout.read(files.folder, self.verify)
+        train, test = stratified_shuffle(labels, f"domain {name} in {files.folder}")
+        if self.scale == "fedbn":
+            train = train[: int(PART * _PARTS)]
+        return (images[train], labels[train]), (images[test], labels[test])
+
+
+# ---- files
+
+
+class _Layout(NamedTuple):
+    """One of the ways in which a domain's files come."""
+
+    what: str
+    places: tuple[str, ...]  # folders below root
+    files: tuple[str, ...]
+    read: Callable[[Path, bool], Read] | None  # None: FedBN's files, which come divided
+    source: str = ""
+
+
+@dataclass(frozen=True)
+class _Files:
+    """The files of a domain on disk."""
+
+    layout: _Layout
+    folder: Path
+    paths: list[Path]
+
+    def key(self) -> list[Any]:
+        """Return what tells these files from others: their names and what is in them."""
+        return [[path.name for path in self.paths], content(self.paths)]
+
+
+def _packed(path: Path) -> Path:
+    """Return the .gz of a file where only that is there."""
+    packed = path.with_name(path.name + ".gz")
+    return packed if packed.is_file() and not path.exists() else path
+
+
+def _prepared(path: Path, verify: bool) -> Read:
+    """Read one of FedBN's files: a pickled tuple of images and labels."""
+    if verify:
+        check_sum(
+            path,
+            _checksums()["/".join(path.parts[-3 if path.parent.name == "partitions" else -2 :])],
+            "sha256",
+        )
+    content = unpickle(path, tuple)
+    if len(content) != 2:
+        raise UserError(f"{path} does not hold images and labels: {REPLACE}")
+    return _checked(path, *content)
+
+
+@functools.cache
+def _checksums() -> dict[str, str]:
+    """Return the SHA-256 of FedBN's files by their path."""
+    text = resources.files("rayfl.data.sets").joinpath("fedbn_digits.sha256").read_text()
+    return {path: digest for digest, path in map(str.split, text.splitlines())}
+
+
+def _checked(path: Path, images: Any, labels: Any) -> Read:
+    """Return images and labels in their proper types.
+
+    Raises:
+        UserError: if they are no images or no labels.
+    """
+    fine = isinstance(images, np.ndarray) and images.dtype == np.uint8
+    if not fine or not (images.ndim == 3 or (images.ndim == 4 and images.shape[3] == 3)):
+        raise UserError(f"{path} does not hold images of one byte per value: {REPLACE}")
+    numbers = np.asarray(labels)
+    if not np.issubdtype(numbers.dtype, np.integer):
+        raise UserError(f"{path} does not hold labels that are whole numbers: {REPLACE}")
+    numbers = numbers.reshape(-1).astype(np.int64)
+    images_and_labels(path, images, numbers, 10)
+    return images, numbers
+
+
+def _joined(parts: Sequence[Read]) -> Read:
+    images, labels = zip(*parts)
+    return np.concatenate(images), np.concatenate(labels)
+
+
+def _mnist(folder: Path, verify: bool) -> Read:
+    return _joined(MNIST(str(folder), verify=verify).read())
+
+
+def _usps(folder: Path, verify: bool) -> Read:
+    return _joined(USPS(str(folder), verify=verify).read())
+
+
+_SVHN = {
+    "train_32x32.mat": "e26dedcc434d2e4c54c9b2d4a06d8373",
+    "test_32x32.mat": "eb5a983be6a315427106f1b164d9cef3",
+}
+
+
+def _svhn(folder: Path, verify: bool) -> Read:
+    if verify:
+        for name, md5 in _SVHN.items():
+            check_sum(folder / name, md5)
+    return _joined([_mat(folder / name, ten_is_zero=True) for name in _SVHN])
+
+
+_SYNTH = ("synth_train_32x32.mat", "synth_test_32x32.mat")
+
+
+def _synth(folder: Path, verify: bool) -> Read:
+    return _joined([_mat(folder / name) for name in _SYNTH])
+
+
+def _mat(path: Path, ten_is_zero: bool = False) -> Read:
+    """Read a file of MATLAB with images X, uint8 [32, 32, 3, n], and labels y."""
+    from scipy.io import loadmat
+
+    try:
+        with open_file(path) as file:
+            content = loadmat(file)
+    except Exception as error:  # a damaged file can raise nearly anything
+        raise unreadable(path, error, "as a .mat file") from None
+    images, labels = content.get("X"), content.get("y")
+    if not isinstance(images, np.ndarray) or images.ndim != 4 or labels is None:
+        raise UserError(f"{path} has no images X and labels y: {REPLACE}")
+    if ten_is_zero and np.issubdtype(np.asarray(labels).dtype, np.number):
+        labels = np.where(labels == 10, 0, labels)
+    return _checked(path, images.transpose(3, 0, 1, 2), labels)
+
+
+def _mnistm_arrays(folder: Path, verify: bool) -> Read:
+    path = folder / "mnistm_data.pkl"
+    content = unpickle(path)
+    parts = ("train", "valid", "test")
+    return _joined([_checked(path, content.get(p), content.get(f"{p}_label")) for p in parts])
+
+
+def _mnistm_npz(folder: Path, verify: bool) -> Read:
+    parts = []
+    for path in (folder / name for name in _NPZ):
+        try:
+            with open_file(path) as file, np.load(file, allow_pickle=False) as content:
+                parts.append(_checked(path, content["x"], content["y"]))
+        except UserError:
+            raise
+        except Exception as error:  # a damaged zip file can raise nearly anything
+            raise unreadable(path, error, "as arrays x and y") from None
+    return _joined(parts)
+
+
+_NPZ = ("mnist_m_train.npz", "mnist_m_test.npz")
+
+
+def _mnistm_original(folder: Path, verify: bool) -> Read:
+    parts = []
+    for part in ("train", "test"):
+        path = folder / f"mnist_m_{part}_labels.txt"
+        try:
+            lines = [line.split() for line in read_bytes(path).decode().splitlines() if line.strip()]
+            names, labels = [name for name, _ in lines], np.array([int(label) for _, label in lines])
+        except ValueError as error:
+            raise unreadable(path, error, "as lines of file and label") from None
+        images = [read_image(folder / f"mnist_m_{part}" / name) for name in names]
+        parts.append(_checked(path, np.stack(images).transpose(0, 2, 3, 1), labels))
+    return _joined(parts)
+
+
+_FEDBN_FILES = (*(f"partitions/train_part{k}.pkl" for k in range(_PARTS)), "test.pkl")
+
+
+def _fedbn(folder: str) -> _Layout:
+    return _Layout("FedBN's prepared files", (folder, f"digit/{folder}"), _FEDBN_FILES, None)
+
+
+_MNISTM = "http://yaroslav.ganin.net (mnist_m.tar.gz), or FedBN's at https://github.com/med-air/FedBN"
+_MNISTM_PLACES = ("mnist_m", "MNIST_M", ".")
+# The domains in the order of the clients, each with the layouts of its files in the order of preference.
+_DOMAINS: dict[str, list[_Layout]] = {
+    "MNIST": [
+        _fedbn("MNIST"),
+        _Layout("original", (".",), tuple(MNIST().files()), _mnist, MNIST.source),
+    ],
+    "SVHN": [
+        _fedbn("SVHN"),
+        _Layout("original", ("SVHN", "."), tuple(_SVHN), _svhn, "http://ufldl.stanford.edu/housenumbers"),
+    ],
+    "USPS": [
+        _fedbn("USPS"),
+        _Layout("original", (".", "USPS"), tuple(USPS().files()), _usps, USPS.source),
+    ],
+    "SynthDigits": [
+        _fedbn("SynthDigits"),
+        _Layout("original", ("SynthDigits", "."), _SYNTH, _synth, "https://github.com/med-air/FedBN"),
+    ],
+    "MNIST-M": [
+        _fedbn("MNIST_M"),
+        _Layout("arrays", _MNISTM_PLACES, _NPZ, _mnistm_npz),
+        _Layout("FedBN's source", ("MNIST_M", "mnist_m", "."), ("mnistm_data.pkl",), _mnistm_arrays),
+        _Layout(
+            "original",
+            _MNISTM_PLACES,
+            tuple(f"mnist_m_{part}{end}" for part in ("train", "test") for end in ("", "_labels.txt")),
+            _mnistm_original,
+            _MNISTM,
+        ),
+    ],
+}

@@ -1,0 +1,468 @@
+"""Data sets of several domains whose images lie in folders: root/domain/class/*."""
+
+import logging
+import os
+import re
+from abc import abstractmethod
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+from typing import Any, ClassVar, Literal
+
+import numpy as np
+from PIL import Image
+
+from rayfl.data.base import Data
+from rayfl.data.partitions.partition import DomainPerClient, Partition
+from rayfl.data.pool import TEST, TRAIN, UNUSED, VAL, Pool
+from rayfl.data.readers.cache import Decoded, cached, content
+from rayfl.data.readers.files import check_side, unreadable
+from rayfl.errors import UserError
+from rayfl.randomness import numpy_generator
+from rayfl.reading import open_file
+
+log = logging.getLogger(__name__)
+
+_KINDS = {".bmp", ".gif", ".jpeg", ".jpg", ".png", ".ppm", ".tif", ".tiff", ".webp"}
+
+FORMATS = ("PNG", "JPEG", "BMP", "GIF", "WEBP", "TIFF", "PPM")
+"""What images may be, whatever a file is called: some of the others that Pillow knows start programs."""
+_CHUNK = 64  # images that are decoded together
+
+
+@dataclass(frozen=True)
+class Found:
+    """The images of a data set on disk, in a fixed order.
+
+    Attributes:
+        root: the folder that holds the domains' folders.
+        files: paths ``domain/class/file`` below root, as they are spelled on disk.
+        labels: int64 [N], class of each image.
+        domains: int64 [N], domain of each image, in the order of the data set.
+        domain_names: the domains in that order.
+    """
+
+    root: Path
+    files: list[str]
+    labels: np.ndarray
+    domains: np.ndarray
+    domain_names: tuple[str, ...]
+
+    def of(self, domain: int) -> np.ndarray:
+        """Return the int64 indices of a domain's images."""
+        return np.flatnonzero(self.domains == domain)
+
+
+class DomainFolders(Data):
+    """What data sets of image folders share.
+
+    Images are scaled to a square, kept as bytes, and used as numbers from 0 to 1 without normalisation.
+    """
+
+    source: ClassVar[str] = ""  # where one gets the files
+    published: ClassVar[Mapping[str, int]] = {}  # images per domain, where they are known
+    colour: ClassVar[Literal["RGB", "grey unless RGB"]] = "RGB"
+    split: str = "fdse"  # "fdse" is random 80/10/10 of each domain, drawn from the seed
+
+    def __init__(
+        self,
+        root: str | None = None,
+        partition: Partition | None = None,
+        val_fraction: float = 0.0,
+        seed: int | None = None,
+        verify: bool = True,
+        cache: str | None = None,
+        image_size: int = 256,
+        augment: bool | None = None,
+        val_augment: bool = False,
+    ) -> None:
+        """Keep and check the settings.
+
+        Args:
+            root: folder of the domains' folders, or the one above it.
+            partition: how samples are divided among clients; a domain per client by default.
+            val_fraction: fraction of every client's training samples that becomes its validation part.
+            seed: seed of the division and the partition; the run's seed if not given.
+            verify: whether the numbers of images must be the published ones, and a cache is read through to
+                find damage.
+            cache: folder for decoded images; that of RAYFL_CACHE, or the platform's, by default.
+            image_size: side of an image in pixels, from 1 to 1024.
+            augment: whether training images are flipped and turned at random.
+            val_augment: whether validation images are, too.
+
+        Raises:
+            UserError: if a value is out of its range.
+        """
+        super().__init__(root, partition, val_fraction, seed, verify)
+        check_side(type(self).__name__, image_size)
+        self.cache = cache
+        self.image_size = image_size
+        self.augment = augment
+        self.val_augment = val_augment
+
+    def default_partition(self) -> Partition:
+        """Return `DomainPerClient`: as many clients as domains means a domain each."""
+        return DomainPerClient()
+
+    @abstractmethod
+    def find(self) -> tuple[Found, tuple[str, ...]]:
+        """Look for the images; return them and the names of the classes.
+
+        Raises:
+            UserError: if a folder is missing or empty.
+        """
+
+    @abstractmethod
+    def origin(self, found: Found) -> np.ndarray:
+        """Divide the images into parts as far as that does not depend on a seed; return uint8 [N]."""
+
+    def divide(self, pool: Pool, seed: int) -> Pool:
+        """Return the pool with the division that belongs to a seed."""
+        return divide_randomly(pool, seed) if self.split == "fdse" else pool
+
+    def load(self) -> Pool:
+        """Find the images and decode them, or map what an earlier run has decoded."""
+        found, class_names = self.find()
+        origin = self.origin(found)
+        images, _ = cached(
+            type(self).__name__, self._key(found), partial(self._decode, found), self.cache, self.verify
+        )
+        pool = Pool(
+            images=images,
+            labels=found.labels,
+            domains=found.domains,
+            origin=origin,
+            class_names=class_names,
+            domain_names=found.domain_names,
+            mean=(0.0, 0.0, 0.0),
+            std=(1.0, 1.0, 1.0),
+            augment="fedbn" if self.augments else "none",
+            val_augment=self.val_augment and self.augments,
+        )
+        return self.divide(pool, self.seed or 0)
+
+    @property
+    def augments(self) -> bool:
+        """Whether training images are augmented."""
+        return bool(self.augment)
+
+    def published_sizes(self) -> Mapping[str, int]:
+        """Return the published number of images in each domain."""
+        return self.published
+
+    def check_counts(self, found: Found, origin: np.ndarray) -> None:
+        """Check, with `verify`, that each domain has as many images in use as were published.
+
+        Raises:
+            UserError: if not.
+        """
+        if not self.verify:
+            return
+        for k, name in enumerate(found.domain_names):
+            n = int((origin[found.of(k)] != UNUSED).sum())
+            if n != self.published.get(name, n):
+                raise UserError(
+                    f"{type(self).__name__}: domain {name} in {found.root} has {n} images, and "
+                    f"{self.published[name]} were published: complete the folder, or use it as it is with "
+                    "verify=False (--data.verify false)"
+                )
+
+    def _key(self, found: Found) -> list[Any]:
+        return [self.image_size, self.colour, content(found.root / file for file in found.files)]
+
+    def _decode(self, found: Found) -> Decoded:
+        files = [found.root / file for file in found.files]
+        side = self.image_size
+        read = partial(read_image, side=side, grey_unless_rgb=self.colour != "RGB")
+        return Decoded((len(files), 3, side, side), in_chunks(read, files), {})
+
+    # ---- finding folders
+
+    def home(self, *places: str, domains: Sequence[str] = ()) -> Path:
+        """Return the first of some folders below root that has any of the domains' folders.
+
+        Args:
+            *places: folders below root to try, in this order; then root itself is tried.
+            domains: names of the domains; with none, root itself is meant.
+
+        Raises:
+            UserError: if no root was given, it is missing, or no place has any domain.
+        """
+        name = type(self).__name__
+        if self.root is None:
+            raise UserError(f"{name} needs the folder that holds its files: give root (--data.root FOLDER)")
+        root = Path(self.root).expanduser()
+        if not root.is_dir():
+            raise UserError(f"{name}: the folder {root} (root) does not exist")
+        tried = [*(root / place for place in places), root]
+        for folder in tried:
+            if not domains or any(subfolder(folder, domain) for domain in domains):
+                return folder
+        raise UserError(
+            f"{name}: none of the domains {', '.join(domains)} has a folder: they were looked for in "
+            f"{' and '.join(map(str, tried))}. Set root to the right folder, or get the images from "
+            f"{self.source}"
+        )
+
+    def scan(self, root: Path, domains: Sequence[str], classes: Sequence[str]) -> Found:
+        """Find the images of all classes in all domains.
+
+        Files are ordered by domain, class and name, whatever the order in which the domains are numbered, so
+        that one cache serves all.
+
+        Args:
+            root: the folder that holds the domains' folders.
+            domains: their names; case and punctuation may differ on disk.
+            classes: likewise.
+
+        Raises:
+            UserError: if a folder is missing or has no image.
+        """
+        files: list[str] = []
+        labels: list[int] = []
+        numbers: list[int] = []
+        for domain in sorted(domains):
+            for label, name in enumerate(classes):
+                folder = self._folder(root, domain, name)
+                found = sorted(
+                    entry.name
+                    for entry in os.scandir(folder)
+                    if entry.is_file() and Path(entry.name).suffix.lower() in _KINDS
+                )
+                if not found:
+                    raise UserError(
+                        f'{type(self).__name__}: class "{name}" of domain {domain} has no images: {folder} '
+                        "holds none"
+                    )
+                _check_text(folder, found)
+                files += [f"{folder.relative_to(root).as_posix()}/{file}" for file in found]
+                labels += [label] * len(found)
+                numbers += [list(domains).index(domain)] * len(found)
+        return Found(root, files, np.array(labels, np.int64), np.array(numbers, np.int64), tuple(domains))
+
+    def _folder(self, root: Path, domain: str, name: str) -> Path:
+        remedy = f": complete the folder, or get the images from {self.source}" if self.source else ""
+        above = subfolder(root, domain)
+        if above is None:
+            raise UserError(
+                f"{type(self).__name__}: domain {domain} is missing: it was looked for at {root / domain}"
+                f"{remedy}"
+            )
+        folder = subfolder(above, name)
+        if folder is None:
+            raise UserError(
+                f'{type(self).__name__}: class "{name}" of domain {domain} is missing: it was looked for at '
+                f"{above / name}{remedy}"
+            )
+        return folder
+
+
+class ImageFolders(DomainFolders):
+    """Any images in folders root/domain/class/*: feature skew of your own.
+
+    Images that are not RGB are turned into it.
+    """
+
+    def __init__(
+        self,
+        root: str | None = None,
+        partition: Partition | None = None,
+        val_fraction: float = 0.0,
+        seed: int | None = None,
+        verify: bool = True,
+        cache: str | None = None,
+        image_size: int = 256,
+        augment: bool | None = None,
+        val_augment: bool = False,
+        domains: list[str] | None = None,
+        classes: list[str] | None = None,
+        split: Literal["stratified", "fdse"] = "stratified",
+    ) -> None:
+        """Keep and check the settings.
+
+        Args:
+            root: folder of the domains' folders.
+            partition: how samples are divided among clients; a domain per client by default.
+            val_fraction: fraction of every client's training samples that becomes its validation part.
+            seed: seed of the division and the partition; the run's seed if not given.
+            verify: whether a cache is read through to find damage.
+            cache: folder for decoded images; that of RAYFL_CACHE, or the platform's, by default.
+            image_size: side of an image in pixels, from 1 to 1024.
+            augment: whether training images are flipped and turned at random.
+            val_augment: whether validation images are, too.
+            domains: names of the domains in the order of the clients; all folders, sorted, by default.
+            classes: names of the classes in the order of the labels; all folders, sorted, by default.
+            split: "stratified" is 80/20 for training and testing, the same for every seed; "fdse" is random
+                80/10/10 for training, validation and testing, drawn from the seed.
+
+        Raises:
+            UserError: if a value is out of its range.
+        """
+        super().__init__(root, partition, val_fraction, seed, verify, cache, image_size, augment, val_augment)
+        for name, value in (("domains", domains), ("classes", classes)):
+            if value is not None and (not value or len(set(value)) < len(value)):
+                raise UserError(f"ImageFolders: {name} must name each once, at least one, not {value}")
+        self.domains = domains
+        self.classes = classes
+        self.split = split
+
+    def find(self) -> tuple[Found, tuple[str, ...]]:
+        """Look for the images; return them and the names of the classes."""
+        root = self.home()
+        domains = self.domains or _folders(root)
+        if not domains:
+            raise UserError(f"ImageFolders: {root} holds no folders; images are read from domain/class/*")
+        classes = self.classes
+        if classes is None:
+            inside = [subfolder(root, domain) for domain in domains]
+            classes = sorted({name for folder in inside if folder for name in _folders(folder)})
+            if not classes and all(inside):
+                raise UserError(
+                    f"ImageFolders: the folders in {root} hold no folders; images are read from "
+                    "domain/class/*"
+                )
+        return self.scan(root, domains, classes), tuple(classes)
+
+    def origin(self, found: Found) -> np.ndarray:
+        """Divide each domain 80/20, class by class; with split=fdse leave it to ``divide``."""
+        if self.split == "fdse":
+            return np.full(len(found.files), TRAIN, np.uint8)
+        return origin_of(len(found.files), [stratified(found, k) for k in range(len(found.domain_names))])
+
+
+# ---- divisions
+
+
+def stratified(found: Found, domain: int) -> tuple[np.ndarray, np.ndarray]:
+    """Divide a domain 80/20, each class alike, always in the same way.
+
+    Returns:
+        int64 indices for training and for testing, each in random order.
+
+    Raises:
+        UserError: if a class has one image only.
+    """
+    mine = found.of(domain)
+    train, test = stratified_shuffle(found.labels[mine], f"domain {found.domain_names[domain]}")
+    return mine[train], mine[test]
+
+
+def stratified_shuffle(labels: np.ndarray, what: str) -> tuple[np.ndarray, np.ndarray]:
+    """Return int64 places of 80 % and of 20 % of some samples, stratified and shuffled with random state 0.
+
+    This is how Li et al. (FedBN, ICLR 2021) have divided their data.
+
+    Args:
+        labels: int64 [n].
+        what: names the samples in an error message.
+
+    Raises:
+        UserError: if there are too few samples of a class.
+    """
+    from sklearn.model_selection import StratifiedShuffleSplit  # a second that is seldom needed
+
+    splitter = StratifiedShuffleSplit(n_splits=1, test_size=0.2, random_state=0)
+    try:
+        train, test = next(splitter.split(np.zeros(len(labels)), labels))
+    except ValueError as error:
+        counts = np.bincount(labels)
+        raise UserError(
+            f"{what} cannot be divided 80/20, each class alike ({error}): it has {len(labels)} images, from "
+            f"{counts[counts > 0].min()} to {counts.max()} of a class"
+        ) from None
+    return train.astype(np.int64), test.astype(np.int64)
+
+
+def origin_of(n: int, parts: Sequence[tuple[np.ndarray, np.ndarray]]) -> np.ndarray:
+    """Return the origin, uint8 [n], of images that are divided into training and test indices."""
+    origin = np.full(n, UNUSED, np.uint8)
+    for train, test in parts:
+        origin[train], origin[test] = TRAIN, TEST
+    return origin
+
+
+def divide_randomly(pool: Pool, seed: int) -> Pool:
+    """Divide the images in use of every domain 80/10/10 at random, as Wang et al. (FDSE, CVPR 2025) do.
+
+    Of n images int(n / 5) are held out; half of them, rounded down, are for testing, the others for
+    validation.
+    """
+    origin = pool.origin.copy()
+    for domain, name in enumerate(pool.domain_names):
+        mine = np.flatnonzero((pool.domains == domain) & (pool.origin != UNUSED))
+        shuffled = numpy_generator(seed, f"division of {name}").permutation(mine)
+        held_out = int(0.2 * len(mine))
+        test = int(0.5 * held_out)
+        origin[mine] = TRAIN
+        origin[shuffled[:test]] = TEST
+        origin[shuffled[test:held_out]] = VAL
+    return replace(pool, origin=origin)
+
+
+# ---- files
+
+
+def plain(name: str) -> str:
+    """Return a name without case and punctuation: copies of a data set spell their folders differently."""
+    return re.sub(r"[^a-z0-9]", "", name.lower())
+
+
+def subfolder(parent: Path, name: str) -> Path | None:
+    """Return the folder of a name, or one whose name differs in case and punctuation only."""
+    if (parent / name).is_dir():
+        return parent / name
+    alike = [n for n in _folders(parent) if plain(n) == plain(name)] if parent.is_dir() else []
+    return parent / alike[0] if alike else None
+
+
+def _folders(parent: Path) -> list[str]:
+    names = sorted(p.name for p in parent.iterdir() if p.is_dir() and not p.name.startswith("."))
+    _check_text(parent, names)
+    return names
+
+
+def _check_text(parent: Path, names: Sequence[str]) -> None:
+    """Refuse names that are no text: they could neither be shown nor recorded."""
+    for name in names:
+        try:
+            name.encode()
+        except UnicodeEncodeError:
+            raise UserError(f"{parent} holds {name!a}, whose name is no text in UTF-8: rename it") from None
+
+
+def in_chunks(read: Callable[[Path], np.ndarray], files: Sequence[Path]) -> Iterator[np.ndarray]:
+    """Read images in threads (decoding leaves Python's lock alone); yield some of them at a time."""
+    with ThreadPoolExecutor() as threads:
+        for start in range(0, len(files), _CHUNK):
+            yield np.stack(list(threads.map(read, files[start : start + _CHUNK])))
+
+
+def read_image(path: Path, side: int | None = None, grey_unless_rgb: bool = False) -> np.ndarray:
+    """Read an image as RGB; nothing else in rayfl opens files of images.
+
+    Args:
+        path: the file.
+        side: pixels of the square to which it is scaled, with antialiasing; as it is by default.
+        grey_unless_rgb: whether an image that has not three channels loses its colours, if it has any.
+
+    Returns:
+        uint8 [3, H, W].
+
+    Raises:
+        UserError: if the file is damaged, of none of ``FORMATS``, or has more pixels than Pillow takes.
+    """
+    try:
+        with open_file(path) as file, Image.open(file, formats=FORMATS) as image:
+            grey = grey_unless_rgb and len(image.getbands()) != 3
+            rgb = (image.convert("L") if grey else image).convert("RGB")
+    except MemoryError:
+        raise
+    except Exception as error:  # a damaged image can raise nearly anything
+        remedy = f"replace it by a fresh copy; images may be {', '.join(FORMATS[:-1])} or {FORMATS[-1]}"
+        raise unreadable(path, error, "as an image", remedy) from None
+    return np.moveaxis(np.asarray(rgb if side is None else rgb.resize((side, side), _BILINEAR)), 2, 0)
+
+
+_BILINEAR = Image.Resampling.BILINEAR

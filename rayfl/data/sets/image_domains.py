@@ -1,0 +1,318 @@
+"""Office-Caltech10, DomainNet and PACS: photographs, drawings and paintings of the same few classes."""
+
+import logging
+from abc import abstractmethod
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import ClassVar, Literal
+
+import numpy as np
+
+from rayfl.data.partitions.partition import Partition
+from rayfl.data.pool import TRAIN, UNUSED, VAL
+from rayfl.data.readers.files import read_bytes, unpickle, unreadable
+from rayfl.data.sets.folders import DomainFolders, Found, origin_of, plain, stratified
+from rayfl.errors import UserError
+
+log = logging.getLogger(__name__)
+
+
+class _Protocols(DomainFolders):
+    """What the data sets share that both FedBN and FDSE have used, each in its own way."""
+
+    colour = "grey unless RGB"
+    order: ClassVar[Mapping[str, tuple[str, ...]]]  # split -> domains in the order of the clients
+    classes: ClassVar[tuple[str, ...]]
+    places: ClassVar[tuple[str, ...]]  # folders below root that may hold the domains
+    shares: ClassVar[tuple[float, float]]  # FedBN's sizes for training and validation, of the smallest list
+
+    def __init__(
+        self,
+        root: str | None = None,
+        partition: Partition | None = None,
+        val_fraction: float = 0.0,
+        seed: int | None = None,
+        verify: bool = True,
+        cache: str | None = None,
+        image_size: int = 256,
+        augment: bool | None = None,
+        val_augment: bool = False,
+        split: Literal["fedbn", "fdse"] = "fedbn",
+        scale: Literal["fedbn", "full"] = "fedbn",
+    ) -> None:
+        """Keep and check the settings.
+
+        Args:
+            root: folder of the domains' folders, or the one above it.
+            partition: how samples are divided among clients; a domain per client by default.
+            val_fraction: fraction of every client's training samples that becomes its validation part.
+            seed: seed of the division and the partition; the run's seed if not given.
+            verify: whether the numbers of images must be the published ones, and a cache is read through to
+                find damage.
+            cache: folder for decoded images; that of RAYFL_CACHE, or the platform's, by default.
+            image_size: side of an image in pixels, from 1 to 1024.
+            augment: whether training images are flipped and turned at random; by default with split=fedbn,
+                as FedBN does, and not with split=fdse.
+            val_augment: whether validation images are, too, as in FedBN's code.
+            split: "fedbn" divides as FedBN's lists do (or 80/20 where there are none); "fdse" is random
+                80/10/10 for training, validation and testing, drawn from the seed.
+            scale: with split=fedbn, whether clients train on the few images of FedBN's protocol ("fedbn",
+                which also sets validation images aside) or on their whole training lists ("full").
+
+        Raises:
+            UserError: if a value is out of its range.
+        """
+        super().__init__(root, partition, val_fraction, seed, verify, cache, image_size, augment, val_augment)
+        self.split = split
+        self.scale = scale
+
+    @property
+    def augments(self) -> bool:
+        """Whether training images are augmented."""
+        return self.split == "fedbn" if self.augment is None else self.augment
+
+    def find(self) -> tuple[Found, tuple[str, ...]]:
+        """Look for the images; return them and the names of the classes."""
+        domains = self.order[self.split]
+        return self.scan(self.home(*self.places, domains=domains), domains, self.classes), self.classes
+
+    def origin(self, found: Found) -> np.ndarray:
+        """Divide by lists, as far as there are any, and take FedBN's small parts of them."""
+        if self.split == "fdse":
+            origin = self.used_by_fdse(found)
+            self.check_counts(found, origin)
+            return origin
+        parts = self._listed(found)
+        if parts is None:
+            log.warning(
+                "%s: FedBN's lists (%s and so on) are not in %s, so each domain is divided 80/20, class by "
+                "class",
+                type(self).__name__,
+                f"{found.domain_names[0]}_train.pkl",
+                found.root,
+            )
+            parts = [stratified(found, k) for k in range(len(found.domain_names))]
+        origin = origin_of(len(found.files), parts)
+        self.check_counts(found, origin)
+        if self.scale == "fedbn":
+            self._take_few(origin, [train for train, _ in parts], found)
+        return origin
+
+    @abstractmethod
+    def used_by_fdse(self, found: Found) -> np.ndarray:
+        """Return the origin, TRAIN for images that take part in FDSE's division and UNUSED for others."""
+
+    def _take_few(self, origin: np.ndarray, lists: Sequence[np.ndarray], found: Found) -> None:
+        """Keep the first training images of every list, make its last ones validation images, drop others."""
+        smallest = min(map(len, lists))
+        few, held_out = (int(share * smallest) for share in self.shares)
+        if few < 1 or held_out < 1:
+            raise UserError(
+                f"{type(self).__name__}: the smallest training list in {found.root} has {smallest} images; "
+                f"scale=fedbn takes {self.shares[0]:.0%} of them for training and {self.shares[1]:.0%} for "
+                "validation, which leaves nothing: use scale=full (--data.scale full)"
+            )
+        for train in lists:
+            origin[train[few:]] = UNUSED
+            origin[train[len(train) - held_out :]] = VAL
+
+    def _listed(self, found: Found) -> list[tuple[np.ndarray, np.ndarray]] | None:
+        """Return each domain's training and test images as FedBN's lists order them; None without lists."""
+        names = [[f"{domain}_{part}.pkl" for part in ("train", "test")] for domain in found.domain_names]
+        missing = [name for pair in names for name in pair if not (found.root / name).is_file()]
+        if len(missing) == 2 * len(names):
+            return None
+        if missing:
+            raise UserError(
+                f"{type(self).__name__}: FedBN's list {missing[0]} is missing; it was looked for at "
+                f"{found.root / missing[0]}. All domains need theirs, or none has one"
+            )
+        places = _places(found)
+        parts = []
+        for domain, pair in zip(found.domain_names, names):
+            train, test = (self._read_list(found, domain, found.root / name, places) for name in pair)
+            if len(np.unique(np.concatenate([train, test]))) < len(train) + len(test):
+                raise UserError(
+                    f"{type(self).__name__}: {pair[0]} and {pair[1]} in {found.root} name an image twice"
+                )
+            parts.append((train, test))
+        return parts
+
+    def _read_list(self, found: Found, domain: str, path: Path, places: Mapping[str, int]) -> np.ndarray:
+        """Return the indices of the images on one of FedBN's lists: arrays of paths and of class names."""
+        content = unpickle(path, tuple)
+        columns = [c.tolist() if isinstance(c, np.ndarray) else c for c in content]
+        fine = len(columns) == 2 and all(isinstance(c, list) for c in columns)
+        if (
+            not fine
+            or len(columns[0]) != len(columns[1])
+            or not all(isinstance(v, str) for c in columns for v in c)
+        ):
+            raise UserError(f"{path} does not hold as many class names as paths: replace it by a fresh copy")
+        indices = self.indices_of(columns[0], domain, path, found, places)
+        for k, name in zip(indices, columns[1]):
+            if plain(name) != plain(self.classes[found.labels[k]]):
+                raise UserError(
+                    f'{path} gives the class "{name}" to {found.files[k]}: replace it by a fresh copy'
+                )
+        return indices
+
+    def indices_of(
+        self, listed: Sequence[str], domain: str, path: Path, found: Found, places: Mapping[str, int]
+    ) -> np.ndarray:
+        """Return int64 indices of listed images, whose paths end in ``domain/class/file``.
+
+        Raises:
+            UserError: if an image is of another domain or is missing on disk.
+        """
+        indices = []
+        for line in listed:
+            k = places.get(_place(line))
+            if k is None:
+                raise UserError(
+                    f"{type(self).__name__}: the image {line}, which {path} names, is missing; it was looked "
+                    f"for in {found.root}: complete the folder, or get the images from {self.source}"
+                )
+            if found.domain_names[found.domains[k]] != domain:
+                raise UserError(f"{path} names {line}, which is not of domain {domain}")
+            indices.append(k)
+        return np.array(indices, np.int64)
+
+
+def _places(found: Found) -> dict[str, int]:
+    """Return the index of each image by what identifies it on any list."""
+    return {_place(file): k for k, file in enumerate(found.files)}
+
+
+def _place(path: str) -> str:
+    """Reduce a path to domain, class and file, the folders without case and punctuation."""
+    domain, name, file = ["", "", *path.replace("\\", "/").split("/")][-3:]
+    return f"{plain(domain)}/{plain(name)}/{file}"
+
+
+class OfficeCaltech10(_Protocols):
+    """Office-Caltech10: 2,533 photographs of 10 classes in four domains (Gong et al., CVPR 2012).
+
+    Files: root/office_caltech_10/{amazon,caltech,dslr,webcam}/class/*, and FedBN's lists
+    root/office_caltech_10/{domain}_{train,test}.pkl. In FedBN's protocol (Li et al., ICLR 2021) a client
+    trains on 62 images and validates on 50.
+    """
+
+    source = "https://github.com/med-air/FedBN (with lists), or https://github.com/ChristophRaab/Office_Caltech_DA_Dataset"
+    published = {"amazon": 958, "caltech": 1123, "dslr": 157, "webcam": 295}  # noqa: RUF012
+    order = {  # noqa: RUF012
+        "fedbn": ("amazon", "caltech", "dslr", "webcam"),
+        "fdse": ("caltech", "amazon", "dslr", "webcam"),
+    }
+    classes = (
+        "back_pack",
+        "bike",
+        "calculator",
+        "headphones",
+        "keyboard",
+        "laptop_computer",
+        "monitor",
+        "mouse",
+        "mug",
+        "projector",
+    )
+    places = ("office_caltech_10",)
+    shares = (0.5, 0.4)
+
+    def used_by_fdse(self, found: Found) -> np.ndarray:
+        """Use every image."""
+        return np.full(len(found.files), TRAIN, np.uint8)
+
+
+_DOMAINNET = ("clipart", "infograph", "painting", "quickdraw", "real", "sketch")
+
+
+class DomainNet(_Protocols):
+    """Ten classes of DomainNet: 22,851 images in six domains (Peng et al., ICCV 2019).
+
+    Files: root/DomainNet/{clipart,infograph,painting,quickdraw,real,sketch}/class/*, FedBN's lists
+    root/DomainNet/{domain}_{train,test}.pkl for split=fedbn, and the official lists
+    root/DomainNet/{domain}_{train,test}.txt for split=fdse. In FedBN's protocol (Li et al., ICLR 2021) a
+    client trains on 105 images and validates on 105.
+    """
+
+    source = "https://ai.bu.edu/M3SDA/ (FedBN's lists: https://github.com/med-air/FedBN)"
+    published = {  # noqa: RUF012
+        "clipart": 2629,
+        "infograph": 3283,
+        "painting": 3091,
+        "quickdraw": 5000,
+        "real": 6081,
+        "sketch": 2767,
+    }
+    order = {"fedbn": _DOMAINNET, "fdse": _DOMAINNET}  # noqa: RUF012
+    classes = (
+        "bird",
+        "feather",
+        "headphones",
+        "ice_cream",
+        "teapot",
+        "tiger",
+        "whale",
+        "windmill",
+        "wine_glass",
+        "zebra",
+    )
+    places = ("DomainNet", "domainnet")
+    shares = (0.05, 0.05)
+
+    def used_by_fdse(self, found: Found) -> np.ndarray:
+        """Use the images that the official lists name, or all where there are no lists."""
+        names = [f"{domain}_{part}.txt" for domain in found.domain_names for part in ("train", "test")]
+        missing = [name for name in names if not (found.root / name).is_file()]
+        if len(missing) == len(names):
+            log.warning(
+                "DomainNet: the official lists (%s and so on) are not in %s, so all images of the folders "
+                "are used",
+                names[0],
+                found.root,
+            )
+            return np.full(len(found.files), TRAIN, np.uint8)
+        if missing:
+            raise UserError(
+                f"DomainNet: the official list {missing[0]} is missing; it was looked for at "
+                f"{found.root / missing[0]}. All domains need theirs, or none has one"
+            )
+        places = _places(found)
+        wanted = {plain(name) for name in self.classes}
+        origin = np.full(len(found.files), UNUSED, np.uint8)
+        for name in names:
+            path = found.root / name
+            try:
+                text = read_bytes(path).decode()
+            except UnicodeDecodeError as error:
+                raise unreadable(path, error, "as a list", "replace it by a fresh copy") from None
+            lines = [line.rsplit(maxsplit=1)[0] for line in text.splitlines() if line.strip()]
+            mine = [line for line in lines if _place(line).split("/")[1] in wanted]
+            origin[self.indices_of(mine, name.rsplit("_", 1)[0], path, found, places)] = TRAIN
+        return origin
+
+
+class PACS(DomainFolders):
+    """PACS: 9,991 images of 7 classes in four domains (Li et al., ICCV 2017).
+
+    Files: root/PACS/{art_painting,cartoon,photo,sketch}/class/*. Each domain is divided at random, 80/10/10
+    for training, validation and testing, drawn from the seed (Wang et al., CVPR 2025).
+    """
+
+    source = "https://dali-dl.github.io/project_iccv2017.html"
+    published = {"art_painting": 2048, "cartoon": 2344, "photo": 1670, "sketch": 3929}  # noqa: RUF012
+    classes = ("dog", "elephant", "giraffe", "guitar", "horse", "house", "person")
+
+    def find(self) -> tuple[Found, tuple[str, ...]]:
+        """Look for the images; return them and the names of the classes."""
+        domains = tuple(self.published)
+        return self.scan(
+            self.home("PACS", "PACS/kfold", domains=domains), domains, self.classes
+        ), self.classes
+
+    def origin(self, found: Found) -> np.ndarray:
+        """Leave the division to ``divide``."""
+        origin = np.full(len(found.files), TRAIN, np.uint8)
+        self.check_counts(found, origin)
+        return origin

@@ -1,0 +1,136 @@
+"""Learnable data of any size, made from random numbers."""
+
+import math
+from typing import Literal
+
+import numpy as np
+import torch
+
+from rayfl.data.base import Data
+from rayfl.data.partitions.partition import Partition
+from rayfl.data.pool import TEST, TRAIN, Pool
+from rayfl.errors import UserError
+from rayfl.memory import check_memory
+from rayfl.randomness import generator, numpy_generator
+
+_CHUNK = 256  # images that are made together, so that making them needs little memory beside the result
+
+
+class Synthetic(Data):
+    """Made-up images for tests and benchmarks: a smooth prototype per class, plus noise.
+
+    With several domains each has its own contrast and brightness per channel, so that there is feature skew.
+    Every class and domain has the same number of samples, give or take one. Images depend on ``seed`` (0 if
+    it is not given), not on the run's seed.
+    """
+
+    def __init__(
+        self,
+        root: str | None = None,
+        partition: Partition | None = None,
+        val_fraction: float = 0.0,
+        seed: int | None = None,
+        verify: bool = True,
+        train: int = 5000,
+        test: int = 1000,
+        shape: tuple[int, int, int] = (3, 32, 32),
+        classes: int = 10,
+        domains: int = 1,
+        noise: float = 1.0,
+        dtype: Literal["float32", "uint8"] = "float32",
+    ) -> None:
+        """Check the settings.
+
+        Args:
+            root: not used.
+            partition: how samples are divided among clients; IID by default.
+            val_fraction: fraction of every client's training samples that becomes its validation part.
+            seed: seed of the images, the partition and the validation part.
+            verify: not used.
+            train: number of training samples.
+            test: number of test samples.
+            shape: channels, height and width of an image.
+            classes: number of classes, at least 2.
+            domains: number of domains, at least 1.
+            noise: standard deviation of the noise; that of the prototypes is 1.
+            dtype: "float32" (used as it is) or "uint8".
+
+        Raises:
+            UserError: if a value is out of its range.
+        """
+        super().__init__(root, partition, val_fraction, seed, verify)
+        bounds = (("train", train, 1), ("test", test, 1), ("classes", classes, 2), ("domains", domains, 1))
+        for name, value, least in (*bounds, ("shape", min(shape), 1)):
+            if value < least:
+                raise UserError(f"Synthetic: {name} must be at least {least}, not {value}")
+        if not (noise >= 0 and np.isfinite(noise)):
+            raise UserError(f"Synthetic: noise must be a number of at least 0, not {noise}")
+        self.train, self.test = train, test
+        self.shape = (shape[0], shape[1], shape[2])
+        self.classes, self.domains = classes, domains
+        self.noise, self.dtype = noise, dtype
+
+    def load(self) -> Pool:
+        """Make the images.
+
+        Raises:
+            UserError: if there is too little memory for them.
+        """
+        n = self.train + self.test
+        values = math.prod(self.shape)
+        check_memory(
+            values * (n * np.dtype(self.dtype).itemsize + 12 * self.classes) + 40 * n,  # 12: of a prototype
+            f"Synthetic: {n:,} images of {'x'.join(map(str, self.shape))} in {self.classes:,} classes",
+            "use fewer images or classes, or smaller images",
+        )
+        rng = numpy_generator(self.seed or 0, "synthetic")
+        channels, height, width = self.shape
+        coarse = rng.standard_normal((self.classes, channels, 4, 4))
+        prototypes = _interpolation(height) @ coarse @ _interpolation(width).T
+        prototypes /= prototypes.std()
+        prototypes = prototypes.astype(np.float32)
+        scale = rng.uniform(0.5, 1.5, (self.domains, channels, 1, 1)).astype(np.float32)
+        shift = rng.uniform(-1.0, 1.0, (self.domains, channels, 1, 1)).astype(np.float32)
+
+        labels, domains = (
+            np.concatenate([cell[: self.train], cell[: self.test]]).astype(np.int64)
+            for cell in self._cells(max(self.train, self.test))
+        )
+        images = np.empty((n, *self.shape), dtype=self.dtype)
+        noise = generator(self.seed or 0, "synthetic noise")
+        for start in range(0, n, _CHUNK):
+            part = slice(start, min(start + _CHUNK, n))
+            x = (
+                images[part]
+                if self.dtype == "float32"
+                else np.empty((part.stop - start, *self.shape), np.float32)
+            )
+            torch.from_numpy(x).normal_(0, self.noise, generator=noise)  # three times as fast as NumPy's
+            x += prototypes[labels[part]]
+            if self.domains > 1:
+                x *= scale[domains[part]]
+                x += shift[domains[part]]
+            if self.dtype == "uint8":
+                images[part] = np.clip(x * 40 + 128, 0, 255)
+        quantised = self.dtype == "uint8"
+        return Pool(
+            images=images,
+            labels=labels,
+            domains=domains,
+            origin=np.repeat(np.array([TRAIN, TEST], np.uint8), [self.train, self.test]),
+            class_names=tuple(str(c) for c in range(self.classes)),
+            domain_names=tuple(f"domain{d}" for d in range(self.domains)),
+            mean=(0.5 if quantised else 0.0,) * channels,
+            std=(0.5 if quantised else 1.0,) * channels,
+        )
+
+    def _cells(self, n: int) -> tuple[np.ndarray, np.ndarray]:
+        """Return labels and domains of n samples that go through all combinations in turn."""
+        cell = np.arange(n)
+        return cell % self.classes, cell // self.classes % self.domains
+
+
+def _interpolation(size: int) -> np.ndarray:
+    """Return the matrix [size, 4] that interpolates linearly from 4 points to `size` points."""
+    at = np.linspace(0, 3, size)
+    return np.maximum(0, 1 - np.abs(at[:, None] - np.arange(4)))

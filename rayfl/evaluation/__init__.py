@@ -1,0 +1,1 @@
+"""Evaluation: how models are scored, and the figures that are made of the scores."""

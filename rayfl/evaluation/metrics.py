@@ -1,0 +1,421 @@
+"""Figures derived from the scores of single clients.
+
+All accuracies lie in [0, 1]. Clients without data (n = 0) or without a score are left out of every figure,
+and counted. A round is chosen by its number or by validation data, never by the test data on which it is
+reported.
+"""
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from rayfl.evaluation.protocol import Average, Protocol
+from rayfl.record.history import History, Population, Scores, evaluations, round_totals
+
+CHOICES = ("last", "best_val", "last_k")
+"""The ways of choosing rounds that every summary reports, whatever the protocol."""
+
+AVERAGES: dict[Average, str] = {"mean_clients": "mean", "pooled": "pooled", "weighted": "weighted"}
+"""Under which name :func:`figures` returns what a protocol's ``average`` means."""
+
+
+def figures(correct: np.ndarray, population: Population, part: str = "test") -> dict[str, float]:
+    """Return the figures of one evaluation over its clients.
+
+    Args:
+        correct: float64 [clients], samples classified correctly; NaN for clients without a score.
+        population: the clients.
+        part: the part of their data that was scored.
+
+    Returns:
+        ``mean``, ``median`` and ``std`` (population) of the clients' accuracies; ``worst_decile``, the mean
+        of the lowest tenth (of ceil(clients / 10)); ``pooled``, correct over samples; ``weighted``,
+        accuracies weighted by training samples; ``clients``, how many count, and ``left_out``, how many do
+        not. All accuracies are NaN where no client counts.
+    """
+    samples = population.samples[part]
+    counted = (samples > 0) & ~np.isnan(correct)
+    n = int(counted.sum())
+    counts = {"clients": n, "left_out": len(population) - n}
+    if n == 0:
+        accuracies = ("mean", "median", "std", "worst_decile", "pooled", "weighted")
+        return dict.fromkeys(accuracies, math.nan) | counts
+    correct, samples = correct[counted], samples[counted]
+    accuracy = np.sort(correct / samples)
+    train = population.samples["train"][counted]
+    weighted = float(train @ (correct / samples)) / train.sum() if train.sum() > 0 else math.nan
+    return {
+        "mean": float(accuracy.mean()),
+        "median": float(np.median(accuracy)),
+        "std": float(accuracy.std()),
+        "worst_decile": float(accuracy[: math.ceil(n / 10)].mean()),
+        "pooled": float(correct.sum() / samples.sum()),
+        "weighted": float(weighted),
+        **counts,
+    }
+
+
+def average(found: Mapping[str, float], how: Average) -> float:
+    """Return the figure that a protocol's ``average`` means."""
+    return found[AVERAGES[how]]
+
+
+@dataclass(frozen=True)
+class RoundFigures:
+    """What people are shown of one round.
+
+    Attributes:
+        round: its number, from 0.
+        cohort: clients that took part.
+        dropped: clients whose update was not used.
+        loss: mean training loss over their samples, None without one.
+        accuracy: test accuracy of the protocol's view and average, None in a round without evaluation.
+        up: bytes sent by all clients of the cohort.
+        down: bytes received by them.
+    """
+
+    round: int
+    cohort: int
+    dropped: int
+    loss: float | None
+    accuracy: float | None
+    up: int
+    down: int
+
+
+def round_figures(record: Mapping[str, Any], population: Population, protocol: Protocol) -> RoundFigures:
+    """Return the figures of one round from its record as it goes to ``metrics.jsonl``."""
+    tests = {
+        view: score["correct"]
+        for (point, view, part), score in evaluations(record)
+        if point == protocol.point and part == "test"
+    }
+    view = protocol.headline_view(tests)
+    accuracy = None
+    if view is not None:
+        found = figures(np.array(tests[view], dtype=np.float64), population)
+        accuracy = none_if_nan(average(found, protocol.average))
+    return RoundFigures(accuracy=accuracy, **round_totals(record))
+
+
+def none_if_nan(value: float) -> float | None:
+    """Return None for NaN, which JSON and people do not read."""
+    return None if math.isnan(value) else value
+
+
+def counted_scores(history: History, protocol: Protocol, point: str, view: str, part: str) -> Scores | None:
+    """Return the scores that the protocol counts: all, or those of clients that have been trained by then.
+
+    None where the part of the data has not been scored.
+    """
+    scores = history.score(point, view, part)
+    if scores is None or not protocol.trained_only or point.startswith("unseen"):
+        return scores
+    recorded = np.array([entry["round"] for entry in history.rounds])
+    ever = np.logical_or.accumulate(history.trained, axis=0)[np.searchsorted(recorded, scores.rounds)]
+    correct, loss = np.where(ever, scores.correct, np.nan), np.where(ever, scores.loss, np.nan)
+    return Scores(scores.rounds, correct, loss, scores.samples)
+
+
+class Validation:
+    """The validation scores by which a protocol chooses rounds, as the rounds come.
+
+    Args:
+        population: the clients.
+        protocol: of the run.
+    """
+
+    def __init__(self, population: Population, protocol: Protocol) -> None:
+        self.population, self.protocol = population, protocol
+        self._trained: set[int] = set()
+
+    def scores(self, record: Mapping[str, Any]) -> tuple[np.ndarray, np.ndarray] | None:
+        """Return correct samples and losses of a round, each float64 [clients]; None in one without scores.
+
+        NaN stands for clients that do not count. Every round must be given, in order.
+        """
+        self._trained |= set(record["cohort"]) - set(record["dropped"])
+        point = validated_at(self.protocol.point, self.protocol)
+        views = {view: s for (p, view, part), s in evaluations(record) if (p, part) == (point, "val")}
+        view = self.protocol.headline_view(views)
+        if view is None:
+            return None
+        count = len(self.population)
+        correct = np.array(views[view]["correct"], dtype=np.float64)
+        loss = np.broadcast_to(np.array(views[view]["loss"], dtype=np.float64), count).copy()
+        if self.protocol.trained_only:
+            untrained = [i for i in range(count) if i not in self._trained]
+            correct[untrained] = loss[untrained] = np.nan
+        return correct, loss
+
+    def accuracy(self, record: Mapping[str, Any]) -> float | None:
+        """Return the accuracy by which ``best_val`` chooses; None in a round without one."""
+        found = self.scores(record)
+        if found is None:
+            return None
+        return none_if_nan(average(figures(found[0], self.population, "val"), self.protocol.choose_by))
+
+
+class Patience:
+    """Says when a run has gone on for too long without a better validation accuracy.
+
+    Args:
+        rounds: how long; 0 for ever.
+    """
+
+    def __init__(self, rounds: int) -> None:
+        self._rounds = rounds
+        self._best, self._at = -math.inf, -1
+
+    def ends(self, round: int, accuracy: float | None) -> bool:
+        """Take in a round, and say whether the run ends with it; None is a round without evaluation."""
+        if accuracy is None:
+            return False
+        if accuracy > self._best:
+            self._best, self._at = accuracy, round
+        return 0 < self._rounds <= round - self._at
+
+
+def ended_early(history: History, protocol: Protocol) -> bool:
+    """Say whether a run's last evaluation has used up the patience of its protocol."""
+    if not protocol.patience:
+        return False
+    point = validated_at(protocol.point, protocol)
+    view = protocol.headline_view([view for p, view in history.views() if p == point])
+    scores = counted_scores(history, protocol, point, view, "val") if view is not None else None
+    if scores is None:
+        return False
+    patience = Patience(protocol.patience)
+    accuracies = curve(scores, history.population, "val", protocol.choose_by)
+    ends = [patience.ends(int(r), none_if_nan(float(a))) for r, a in zip(scores.rounds, accuracies)]
+    return ends[-1]
+
+
+def curve(scores: Scores, population: Population, part: str, how: Average) -> np.ndarray:
+    """Return the accuracy averaged over clients at every evaluation, float64 [evaluations]."""
+    return np.array([average(figures(row, population, part), how) for row in scores.correct])
+
+
+def mean_loss(loss: np.ndarray, samples: np.ndarray, population: Population, how: Average) -> np.ndarray:
+    """Return the loss averaged over clients, NaN where no client counts: float64 [evaluations].
+
+    Args:
+        loss: float64 [evaluations, clients]; NaN for clients without one.
+        samples: int64 [clients], of the part that was scored.
+        population: the clients.
+        how: the average over clients.
+    """
+    weights = {
+        "mean_clients": np.ones(len(population)),
+        "pooled": samples,
+        "weighted": population.samples["train"],
+    }[how]
+    present = np.where(np.isnan(loss) | (samples == 0), 0, weights)
+    total = present.sum(axis=1)
+    sums = (present * np.nan_to_num(loss)).sum(axis=1)
+    return np.divide(sums, total, out=np.full(len(total), np.nan), where=total > 0)
+
+
+def summarise_view(
+    history: History, protocol: Protocol, rounds: int, point: str, view: str
+) -> dict[str, Any]:
+    """Return the figures of one view under every choice of rounds.
+
+    Args:
+        history: the run.
+        protocol: its ``k``, ``choose_by`` and ``trained_only`` are used, and its window if it has one.
+        rounds: rounds that the run was asked for.
+        point: evaluation point of the scores.
+        view: their view.
+
+    Returns:
+        ``point``, ``view``, ``evaluations`` (how many) and, under ``last``, ``best_val``, ``last_k`` and, for
+        a protocol with one, ``window``: the mean figures (see :func:`figures`) over the chosen evaluations,
+        their ``rounds``, the deviation ``over_rounds`` of mean, pooled and weighted accuracy over them
+        (population), and ``domains``: name -> ``clients``, ``mean``, ``pooled`` and the deviation of these
+        two ``over_rounds``. None where nothing can be chosen. Under ``each``, for the parts that were scored,
+        every evaluation: ``rounds``, and the ``mean`` over clients and the ``pooled`` accuracy in them.
+    """
+    choices = CHOICES + (("window",) if protocol.choose == "window" else ())
+    summary: dict[str, Any] = {"point": point, "view": view, "evaluations": 0, **dict.fromkeys(choices)}
+    summary["each"] = {}
+    population = history.population
+    for part in ("val", "test"):
+        scores = counted_scores(history, protocol, point, view, part)
+        if scores is not None:
+            summary["each"][part] = _each(scores, population, part)
+    tests = counted_scores(history, protocol, point, view, "test")
+    if tests is None:
+        return summary
+    summary["evaluations"] = len(tests.rounds)
+    validation = counted_scores(history, protocol, validated_at(point, protocol), view, "val")
+    for choice in choices:
+        chosen = _choose(choice, tests, validation, population, protocol, rounds)
+        if chosen:
+            summary[choice] = _chosen_figures(tests, chosen, population)
+    return summary
+
+
+def _each(scores: Scores, population: Population, part: str) -> dict[str, list[Any]]:
+    """Return the accuracies of every evaluation."""
+    found = [figures(row, population, part) for row in scores.correct]
+    return {
+        "rounds": [int(round) for round in scores.rounds],
+        **{name: [none_if_nan(each[name]) for each in found] for name in ("mean", "pooled")},
+    }
+
+
+def validated_at(point: str, protocol: Protocol) -> str:
+    """Return the point whose validation scores choose rounds: newcomers have none, so the others choose."""
+    if not point.startswith("unseen"):
+        return point
+    return "after_aggregation" if protocol.point.startswith("unseen") else protocol.point
+
+
+def _choose(
+    choice: str,
+    tests: Scores,
+    validation: Scores | None,
+    population: Population,
+    protocol: Protocol,
+    rounds: int,
+) -> list[int]:
+    """Return the positions of the chosen evaluations in ``tests``."""
+    everything = list(range(len(tests.rounds)))
+    if choice == "last":
+        return everything[-1:]
+    if choice == "last_k":
+        return everything[-protocol.k :]
+    if choice == "window":
+        return [i for i in everything if protocol.counts(int(tests.rounds[i]), rounds)]
+    return _best(tests, validation, population, protocol.choose_by)
+
+
+def _best(tests: Scores, validation: Scores | None, population: Population, by: Average) -> list[int]:
+    """Return the position of the evaluation with the highest validation accuracy, the earliest of equals."""
+    if validation is None:
+        return []
+    places = {int(r): i for i, r in enumerate(tests.rounds)}
+    values = {
+        places[int(r)]: average(figures(row, population, "val"), by)
+        for r, row in zip(validation.rounds, validation.correct)
+        if int(r) in places
+    }
+    values = {i: value for i, value in values.items() if not math.isnan(value)}
+    return [max(values, key=lambda i: (values[i], -i))] if values else []
+
+
+def _chosen_figures(tests: Scores, chosen: list[int], population: Population) -> dict[str, Any]:
+    """Return the mean figures over the chosen evaluations."""
+    each = [figures(tests.correct[i], population) for i in chosen]
+    mean: dict[str, Any] = {name: _mean([found[name] for found in each]) for name in each[0]}
+    mean["clients"], mean["left_out"] = each[-1]["clients"], each[-1]["left_out"]
+    mean["rounds"] = [int(tests.rounds[i]) for i in chosen]
+    mean["over_rounds"] = {name: _deviation([f[name] for f in each]) for name in AVERAGES.values()}
+    mean["domains"] = _by_domain(tests.correct[chosen], population)
+    return mean
+
+
+def _mean(values: list[float]) -> float | None:
+    return none_if_nan(float(np.mean(values)))
+
+
+def _deviation(values: list[float]) -> float | None:
+    return none_if_nan(float(np.std(values)))
+
+
+def _by_domain(correct: np.ndarray, population: Population) -> dict[str, dict[str, Any]]:
+    """Return the figures of each domain, averaged over the rows of ``correct`` [evaluations, clients]."""
+    names = np.array([name or "" for name in population.domains])
+    domains = {}
+    for name in dict.fromkeys(n for n in population.domains if n):
+        each = [figures(np.where(names == name, row, np.nan), population) for row in correct]
+        domains[name] = {
+            "clients": each[-1]["clients"],
+            "mean": _mean([found["mean"] for found in each]),
+            "pooled": _mean([found["pooled"] for found in each]),
+            "over_rounds": {name: _deviation([f[name] for f in each]) for name in ("mean", "pooled")},
+        }
+    return domains
+
+
+def summarise(history: History, protocol: Protocol, rounds: int) -> dict[str, Any]:
+    """Return the content of ``summary.json``.
+
+    Args:
+        history: the run.
+        protocol: says which figure is the headline.
+        rounds: rounds that the run was asked for; it may have stopped before.
+
+    Returns:
+        ``protocol``, ``rounds``, ``completed`` (rounds), ``early`` (whether the protocol's patience has
+        ended the run), ``clients``, ``loss`` (training loss of the last round), ``up`` and ``down`` (bytes,
+        all rounds), ``dropped`` (updates not used), ``not_finite`` (values that were NaN or infinite),
+        ``k``, ``views`` (see :func:`summarise_view`) and ``headline``.
+    """
+    views = [summarise_view(history, protocol, rounds, point, view) for point, view in history.views()]
+    return {
+        "protocol": protocol.name,
+        "rounds": rounds,
+        "completed": len(history.rounds),
+        "early": ended_early(history, protocol),
+        "clients": len(history.population),
+        "loss": history.rounds[-1]["loss"] if history.rounds else None,
+        "up": sum(entry["up"] for entry in history.rounds),
+        "down": sum(entry["down"] for entry in history.rounds),
+        "dropped": sum(entry["dropped"] for entry in history.rounds),
+        "not_finite": history.not_finite,
+        "k": protocol.k,
+        "views": views,
+        "headline": headline(views, protocol),
+    }
+
+
+def headline(views: list[dict[str, Any]], protocol: Protocol) -> dict[str, Any] | None:
+    """Return what a table prints of a run, from the summaries of all views.
+
+    Returns:
+        ``accuracy``; ``std``, its deviation over the averaged evaluations, None for a single one;
+        ``spread``: what the "±" of a table is over, ``runs`` or ``evaluations`` (then it is ``std``);
+        ``averages``: the same rounds under every average over clients, name -> ``accuracy``, ``std``;
+        ``domains``: name -> ``clients``, ``accuracy``, ``std``, and ``domain_mean``, the mean accuracy of the
+        domains (None without domains); both are pooled within a domain if the protocol pools, and means over
+        its clients otherwise. Further ``point``, ``view``, ``average``, ``choose``; ``rounds``, ``clients``
+        and ``left_out`` as in :func:`summarise_view`. None where the run has no score that the protocol
+        counts.
+    """
+    candidates = {entry["view"]: entry for entry in views if entry["point"] == protocol.point}
+    view = protocol.headline_view(candidates)
+    chosen = candidates[view][protocol.choose] if view is not None else None
+    if view is None or chosen is None:
+        return None
+    single = len(chosen["rounds"]) == 1
+    averages = {how: _printed(chosen, name, single) for how, name in AVERAGES.items()}
+    within = "pooled" if protocol.average == "pooled" else "mean"
+    domains = {
+        name: {"clients": found["clients"], **_printed(found, within, single)}
+        for name, found in chosen["domains"].items()
+    }
+    scored = [d["accuracy"] for d in domains.values() if d["accuracy"] is not None]
+    return {
+        **averages[protocol.average],
+        "spread": protocol.spread,
+        "averages": averages,
+        "domains": domains,
+        "domain_mean": _mean(scored) if scored else None,
+        "point": protocol.point,
+        "view": view,
+        "average": protocol.average,
+        "choose": protocol.choose,
+        "rounds": chosen["rounds"],
+        "clients": chosen["clients"],
+        "left_out": chosen["left_out"],
+    }
+
+
+def _printed(found: Mapping[str, Any], name: str, single: bool) -> dict[str, float | None]:
+    """Return a figure of the chosen evaluations with its deviation over them."""
+    return {"accuracy": found[name], "std": None if single else found["over_rounds"][name]}

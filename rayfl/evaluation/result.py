@@ -1,0 +1,158 @@
+"""What a run gives back: its folder as tidy tables and a summary."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from rayfl.errors import UserError
+from rayfl.evaluation.metrics import curve, summarise
+from rayfl.evaluation.protocol import Protocol, protocol
+from rayfl.reading import refuse_links
+from rayfl.record.checks import check_config
+from rayfl.record.history import CONFIG, METRICS, History, read_history
+from rayfl.yaml_file import read_mapping
+
+if TYPE_CHECKING:
+    import pandas as pd  # at run time where tables are made: a run should not wait for it to start
+
+
+@dataclass(frozen=True)
+class Result:
+    """The records of a run, finished or not.
+
+    Attributes:
+        folder: the run folder.
+        config: its configuration.
+        history: its records as arrays.
+        summary: the figures of :func:`rayfl.evaluation.metrics.summarise`, as in ``summary.json``.
+    """
+
+    folder: Path
+    config: dict[str, Any]
+    history: History
+    summary: dict[str, Any]
+
+    @classmethod
+    def load(cls, folder: str | Path) -> Result:
+        """Read a run folder; a run that was stopped gives the rounds that it completed.
+
+        Raises:
+            UserError: the folder is no run folder, or a file in it is damaged.
+        """
+        folder = Path(folder)
+        for name in (CONFIG, METRICS):
+            if not (folder / name).is_file():
+                raise UserError(f"{folder} is not a run folder: it has no {name}")
+        refuse_links(folder)
+        config = read_config(folder)
+        if "rounds" not in config:
+            raise UserError(f"{folder / CONFIG} has no number of rounds")
+        history = read_history(folder)
+        if len(history.rounds) > config["rounds"]:
+            raise UserError(
+                f"{folder / METRICS} has {len(history.rounds)} rounds, and {CONFIG} beside it says rounds: "
+                f"{config['rounds']}; restore both from a copy"
+            )
+        chosen = protocol(config.get("protocol", "default"))
+        return cls(folder, config, history, summarise(history, chosen, config["rounds"]))
+
+    @property
+    def protocol(self) -> Protocol:
+        """The protocol of the headline."""
+        return protocol(self.summary["protocol"])
+
+    @property
+    def accuracy(self) -> float:
+        """The headline test accuracy in [0, 1]; NaN where the protocol finds no score."""
+        headline = self.summary["headline"]
+        return float("nan") if headline is None or headline["accuracy"] is None else headline["accuracy"]
+
+    @property
+    def complete(self) -> bool:
+        """Whether all rounds of the configuration are recorded, or those up to an early end."""
+        return bool(self.summary["completed"] >= self.summary["rounds"] or self.summary["early"])
+
+    @cached_property
+    def clients(self) -> pd.DataFrame:
+        """One row per round, point, view, part and client (see :func:`client_table`)."""
+        return client_table(self.history)
+
+    @cached_property
+    def rounds(self) -> pd.DataFrame:
+        """One row per round (see :func:`round_table`)."""
+        return round_table(self.history)
+
+
+def read_config(folder: Path) -> dict[str, Any]:
+    """Return the configuration of a run folder.
+
+    Raises:
+        UserError: it cannot be read, or is no configuration.
+    """
+    path = folder / CONFIG
+    config = read_mapping(path, "configuration")
+    try:
+        check_config(config)
+    except ValueError as error:
+        raise UserError(f"{path} is not a configuration ({error}): restore it from a copy") from error
+    return config
+
+
+def client_table(history: History) -> pd.DataFrame:
+    """Return all scores as they were recorded, one row each.
+
+    Columns: ``round`` (from 0), ``point``, ``view``, ``part``, ``client``, ``domain`` (missing for clients
+    with several), ``samples``, ``correct``, ``accuracy``, ``loss`` (missing where the view has none).
+    Clients without data or without a score have no row.
+    """
+    import pandas as pd
+
+    domains = np.array(history.population.domains, dtype=object)
+    blocks = []
+    for (point, view, part), scores in history.scores.items():
+        place, client = np.nonzero(~np.isnan(scores.accuracy))
+        blocks.append(
+            pd.DataFrame(
+                {
+                    "round": scores.rounds[place],
+                    "point": point,
+                    "view": view,
+                    "part": part,
+                    "client": client,
+                    "domain": domains[client],
+                    "samples": scores.samples[client],
+                    "correct": scores.correct[place, client].astype(np.int64),
+                    "accuracy": scores.accuracy[place, client],
+                    "loss": scores.loss[place, client],
+                }
+            )
+        )
+    if not blocks:
+        return pd.DataFrame(columns=["round", "point", "view", "part", "client", *_SCORE_COLUMNS])
+    return pd.concat(blocks, ignore_index=True).sort_values("round", kind="stable", ignore_index=True)
+
+
+_SCORE_COLUMNS = ["domain", "samples", "correct", "accuracy", "loss"]
+
+
+def round_table(history: History) -> pd.DataFrame:
+    """Return one row per round: its totals and the mean accuracies over clients.
+
+    Columns: ``round`` (from 0), ``cohort``, ``dropped``, ``loss``, ``up``, ``down`` (bytes) and, per view,
+    point and part, one column ``<part>/<point>/<view>`` with the mean accuracy over clients, missing in
+    rounds without it.
+    """
+    import pandas as pd
+
+    columns = ["round", "cohort", "dropped", "loss", "up", "down"]
+    table = pd.DataFrame(history.rounds, columns=columns).astype({"loss": float})
+    for (point, view, part), recorded in history.scores.items():
+        scores = history.score(point, view, part) or recorded
+        means = pd.Series(curve(scores, history.population, part, "mean_clients"), index=scores.rounds)
+        table[f"{part}/{point}/{view}"] = table["round"].map(means)
+    return table

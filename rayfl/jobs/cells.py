@@ -1,0 +1,321 @@
+"""Cells of a table: one run each, several at once, each in a process of its own.
+
+A cell is an ordinary run folder beside its log. What has been done is read from the folders alone, so a
+table can be interrupted in any way: finished cells are not repeated, and a cell that was interrupted goes on
+from its last checkpoint. A running process holds a lock on its log; a cell that is locked is left to whoever
+runs it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import IO, Any
+
+from rayfl.config.table_file import Settings, options
+from rayfl.errors import UserError
+from rayfl.memory import available_memory
+from rayfl.reading import parse_json, read_file, read_json
+from rayfl.record.checks import check_summary
+from rayfl.record.description import RESUMABLE
+from rayfl.record.history import CONFIG, ENGINE, SUMMARY
+from rayfl.signals import answered
+
+POLL = 0.2  # seconds between two looks at running processes
+
+
+@dataclass(frozen=True, eq=False)
+class Job:
+    """A cell with one seed, as it is to be run.
+
+    Attributes:
+        row: name of the row.
+        column: name of the column.
+        seed: of the run.
+        rounds: of the run.
+        folder: the run folder.
+        settings: options of ``rayfl.run``, without the folder.
+    """
+
+    row: str
+    column: str
+    seed: int
+    rounds: int
+    folder: Path
+    settings: Settings
+
+    def __str__(self) -> str:
+        return f"{self.row}, {self.column}, seed {self.seed}"
+
+    @property
+    def log(self) -> Path:
+        """Where the process writes what it has to say."""
+        return self.folder.with_name(self.folder.name + ".log")
+
+    @property
+    def finished(self) -> bool:
+        """Whether all rounds are done and summed up."""
+        path = self.folder / SUMMARY
+        try:
+            summary = read_json(path)
+            check_summary(summary)
+        except (FileNotFoundError, NotADirectoryError):
+            return False
+        except (OSError, ValueError) as error:
+            raise UserError(
+                f"{path} is damaged ({error}): remove it, and the run goes on from its checkpoint"
+            ) from error
+        return bool(summary["completed"] >= self.rounds or summary.get("early"))
+
+    def seconds(self) -> list[float]:
+        """Return the duration of every round that is recorded."""
+        try:
+            lines = read_file(self.folder / ENGINE).splitlines()
+        except OSError:
+            return []
+        found: dict[int, float] = {}
+        for line in lines:
+            # torn, or a line about something else
+            with contextlib.suppress(ValueError, KeyError, TypeError, OverflowError):
+                entry = parse_json(line)
+                found[entry["round"]] = float(entry["seconds"])
+        return list(found.values())
+
+    def command(self) -> list[str]:
+        """Return the command that runs the cell, or goes on with it."""
+        if (self.folder / CONFIG).is_file():
+            kept = {k: v for k, v in self.settings.items() if k.partition(".")[0] in RESUMABLE}
+            given = ["--resume", str(self.folder), *options(kept | {"rounds": self.rounds})]
+        else:
+            given = [*options(self.settings | {"seed": self.seed}), "--output", str(self.folder)]
+        return [sys.executable, "-m", "rayfl.run", *given]
+
+
+@dataclass
+class Process:
+    """A running cell."""
+
+    job: Job
+    process: subprocess.Popen[bytes]
+    log: IO[bytes]
+    slot: int
+    peak: int = 0
+
+    def measure(self) -> int:
+        """Return the most memory that the process has used so far, in bytes."""
+        self.peak = max(self.peak, _status(self.process.pid, "VmHWM"))
+        return self.peak
+
+
+@dataclass
+class Outcome:
+    """What became of the cells.
+
+    Attributes:
+        failed: cell -> why.
+        elsewhere: cells that another process is running.
+        stopped: whether the table was told to stop.
+    """
+
+    failed: dict[Job, str] = field(default_factory=dict)
+    elsewhere: list[Job] = field(default_factory=list)
+    stopped: bool = False
+
+
+class Crew:
+    """Runs cells, several at once.
+
+    Args:
+        jobs: how many at once; None for as many as CPUs (or GPUs, where there are some) and memory allow.
+        told: called with a line about every cell that starts, ends or fails.
+        shown: called regularly with the cells that run and those that wait.
+        keep_checkpoints: whether finished cells keep their checkpoints.
+    """
+
+    def __init__(
+        self,
+        jobs: int | None,
+        told: Callable[[str], None],
+        shown: Callable[[Sequence[Job], Sequence[Job]], None],
+        keep_checkpoints: bool = True,
+    ) -> None:
+        self.limit = jobs or automatic_jobs()
+        self._watch_memory = jobs is None
+        self._told, self._shown = told, shown
+        self._keep_checkpoints = keep_checkpoints
+        self._running: list[Process] = []
+        self._largest = 0
+        self._asked = 0
+
+    def run(self, cells: Sequence[Job]) -> Outcome:
+        """Run all cells that are not finished; the failure of one does not keep the others.
+
+        The first SIGINT, SIGTERM or SIGHUP lets running cells end their round and write a checkpoint; the
+        second kills them.
+        """
+        outcome = Outcome()
+        waiting = [cell for cell in cells if not cell.finished]
+        with self._signals():
+            while self._running or (waiting and not self._asked):
+                while waiting and not self._asked and self._has_room():
+                    self._start(waiting.pop(0), outcome)
+                time.sleep(POLL)
+                for running in [r for r in self._running if r.process.poll() is not None]:
+                    self._running.remove(running)
+                    self._end(running, outcome)
+                self._shown([r.job for r in self._running], waiting)
+        outcome.stopped = bool(self._asked)
+        return outcome
+
+    def _has_room(self) -> bool:
+        if len(self._running) >= self.limit:
+            return False
+        if not self._running or not self._watch_memory:
+            return True
+        self._largest = max([self._largest, *(r.measure() for r in self._running)])
+        known = all(r.job.seconds() for r in self._running)  # before its first round a cell is still growing
+        return known and available_memory() > 1.25 * self._largest
+
+    def _start(self, job: Job, outcome: Outcome) -> None:
+        job.folder.parent.mkdir(parents=True, exist_ok=True)
+        log = job.log.open("ab")
+        try:
+            fcntl.flock(log, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            log.close()
+            outcome.elsewhere.append(job)
+            self._told(f"{job}: being run by another process")
+            return
+        if job.finished:  # by another process, in the meantime
+            log.close()
+            return
+        resumed = f" after {len(done)} rounds" if (done := job.seconds()) else ""
+        slot = min(set(range(self.limit)) - {r.slot for r in self._running})
+        # In a session of its own, so that Ctrl-C reaches it through this process, as a request to stop.
+        process = subprocess.Popen(
+            job.command(),
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=subprocess.STDOUT,
+            env=_environment(slot),
+            start_new_session=True,
+        )
+        self._running.append(Process(job, process, log, slot))
+        self._told(f"{job}: started{resumed}")
+
+    def _end(self, running: Process, outcome: Outcome) -> None:
+        running.log.close()
+        job, code = running.job, running.process.returncode
+        if job.finished:
+            if not self._keep_checkpoints:
+                shutil.rmtree(job.folder / "checkpoints", ignore_errors=True)
+            self._told(f"{job}: finished")
+        elif self._asked:
+            self._told(f"{job}: stopped after {len(job.seconds())} rounds")
+        else:
+            outcome.failed[job] = why = _reason(job.log, code)
+            self._told(f"{job}: FAILED: {why} (all of it in {job.log})")
+
+    @contextlib.contextmanager
+    def _signals(self) -> Iterator[None]:
+        try:
+            with answered(self._stop):
+                yield
+        finally:
+            for running in self._running:  # only where this process has failed
+                running.process.terminate()
+
+    def _stop(self, number: int) -> None:
+        self._asked += 1
+        if self._asked == 1:
+            self._told("Stopping: running cells end their round; once more to stop at once.")
+        for running in self._running:
+            running.process.send_signal(signal.SIGTERM if self._asked == 1 else signal.SIGKILL)
+
+
+def automatic_jobs() -> int:
+    """Return how many cells to run at once: one per GPU, or one per CPU where there is none."""
+    import torch
+
+    return torch.cuda.device_count() or _cpus()
+
+
+def _cpus() -> int:
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def _environment(slot: int) -> dict[str, str]:
+    """Return a process's environment: one thread unless told otherwise, and a GPU of its own if possible."""
+    import torch
+
+    found = {"OMP_NUM_THREADS": "1", **os.environ}
+    if (gpus := torch.cuda.device_count()) > 1:
+        visible = os.environ.get("CUDA_VISIBLE_DEVICES")
+        names = visible.split(",") if visible else [str(k) for k in range(gpus)]
+        found["CUDA_VISIBLE_DEVICES"] = names[slot % gpus]
+    return found
+
+
+def _status(pid: int, key: str) -> int:
+    """Return a figure of /proc/PID/status in bytes, 0 where there is none."""
+    with contextlib.suppress(OSError, ValueError, IndexError):
+        for line in Path(f"/proc/{pid}/status").read_text().splitlines():
+            if line.startswith(f"{key}:"):
+                return 1024 * int(line.split()[1])
+    return 0
+
+
+def _reason(log: Path, code: int) -> str:
+    """Return why a process has failed, from the end of its log."""
+    lines = [line.strip() for line in log.read_text(errors="replace").splitlines() if line.strip()]
+    told = [line.removeprefix("rayfl: error: ") for line in lines[-3:] if line.startswith("rayfl: error: ")]
+    if told:
+        return told[-1]
+    if code < 0:
+        hint = "; too little memory?" if code == -signal.SIGKILL else ""
+        return f"killed by {signal.Signals(-code).name}{hint}"
+    return f"ended with code {code}: {lines[-1] if lines else 'no output'}"
+
+
+def remaining_seconds(cells: Sequence[Job], jobs: int) -> float | None:
+    """Return how long the rest of a table will take, from what its rounds have taken so far; None if unknown.
+
+    A cell without a round counts by those of its row and column, else of its column, else by all.
+
+    Args:
+        cells: all cells of the table.
+        jobs: how many run at once.
+    """
+    spent = {cell: cell.seconds() for cell in cells}
+    work = []
+    for cell in cells:
+        left = 0 if cell.finished else max(0, cell.rounds - len(spent[cell]))
+        if left:
+            each = _estimate(cell, spent)
+            if each is None:
+                return None
+            work.append(left * each)
+    return max([sum(work) / jobs, *work], default=0.0)
+
+
+def _estimate(cell: Job, spent: Mapping[Job, list[float]]) -> float | None:
+    def alike(test: Callable[[Job], bool]) -> list[float]:
+        return [sum(s) / len(s) for other, s in spent.items() if s and test(other)]
+
+    tests: list[Callable[[Job], bool]] = [
+        lambda other: other is cell,
+        lambda other: (other.row, other.column) == (cell.row, cell.column),
+        lambda other: other.column == cell.column,
+        lambda other: True,
+    ]
+    found: Any = next((means for test in tests if (means := alike(test))), None)
+    return None if found is None else sum(found) / len(found)

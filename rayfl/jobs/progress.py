@@ -1,0 +1,99 @@
+"""What a person sees of a table that is being run."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from types import TracebackType
+
+from rich import progress as bar
+from rich.console import Console
+
+from rayfl.jobs.cells import Job, remaining_seconds
+from rayfl.report.text import clock
+from rayfl.terminal import Terminal
+
+REFRESH = 5.0  # seconds between two looks at the records of all cells
+
+
+class TableProgress:
+    """Shows how far a table has come: bars on a terminal, plain lines anywhere else.
+
+    Args:
+        cells: all cells of the table.
+        jobs: how many run at once.
+        interval: seconds between two plain lines.
+        console: where to print; standard output by default.
+    """
+
+    def __init__(
+        self, cells: Sequence[Job], jobs: int, interval: float = 60.0, console: Console | None = None
+    ) -> None:
+        self.cells = cells
+        self.jobs = jobs
+        self.interval = interval
+        self.console = console or Terminal()
+        self._looked = self._printed = time.monotonic()
+        self._bar: bar.Progress | None = None
+        self._tasks: dict[Job, bar.TaskID] = {}
+
+    def __enter__(self) -> TableProgress:
+        if self.console.is_terminal:
+            self._bar = bar.Progress(
+                bar.TextColumn("{task.description}", markup=False),
+                bar.BarColumn(bar_width=None),
+                bar.TextColumn("{task.completed:.0f}/{task.total:.0f} rounds"),
+                bar.TextColumn("{task.fields[eta]}"),
+                console=self.console,
+                refresh_per_second=2,
+                expand=True,
+            )
+            self._bar.start()
+            self._all = self._bar.add_task("all cells", total=sum(c.rounds for c in self.cells), eta="")
+            self._look([])
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._bar is not None:
+            self._bar.stop()
+            self._bar = None
+
+    def tell(self, text: str) -> None:
+        """Print a line."""
+        self.console.print(text, soft_wrap=True, markup=False)
+
+    def show(self, running: Sequence[Job], waiting: Sequence[Job]) -> None:
+        """Show what runs and what waits, from time to time."""
+        now = time.monotonic()
+        if self._bar is not None and now - self._looked >= REFRESH:
+            self._looked = now
+            self._look(running)
+        elif self._bar is None and now - self._printed >= self.interval:
+            self._printed = now
+            finished = sum(cell.finished for cell in self.cells)
+            parts = [f"{finished}/{len(self.cells)} cells finished"]
+            parts += [f"{job}: round {len(job.seconds())}/{job.rounds}" for job in running]
+            self.tell("; ".join([*parts, self._eta()]))
+
+    def _look(self, running: Sequence[Job]) -> None:
+        assert self._bar is not None
+        done = sum(c.rounds if c.finished else len(c.seconds()) for c in self.cells)
+        finished = sum(cell.finished for cell in self.cells)
+        self._bar.update(
+            self._all,
+            completed=done,
+            description=f"{finished}/{len(self.cells)} cells",
+            eta=self._eta(),
+        )
+        for job in [job for job in self._tasks if job not in running]:
+            self._bar.remove_task(self._tasks.pop(job))
+        for job in running:
+            if job not in self._tasks:
+                self._tasks[job] = self._bar.add_task(str(job), total=job.rounds, eta="")
+            self._bar.update(self._tasks[job], completed=len(job.seconds()))
+
+    def _eta(self) -> str:
+        left = remaining_seconds(self.cells, self.jobs)
+        return "ETA unknown" if left is None else f"ETA {clock(left)}"

@@ -1,0 +1,1 @@
+"""The numbers that papers print, a file for each paper."""

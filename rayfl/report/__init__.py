@@ -1,0 +1,1 @@
+"""Reports: runs in tables and pictures, also beside the numbers that papers print."""

@@ -1,0 +1,128 @@
+"""``python -m rayfl.report RUN...``: compare runs in a table, also with a paper's, and draw their curves."""
+
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+import jsonargparse
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from rayfl.config.command_line import parse
+from rayfl.errors import UserError, exit_code
+from rayfl.evaluation.result import Result
+from rayfl.report.compare import comparison, group_runs
+from rayfl.report.draw import draw
+from rayfl.report.printed import compare, compared, find_printed, footnotes, run_folders
+from rayfl.terminal import Terminal
+
+
+def parser() -> jsonargparse.ArgumentParser:
+    """Return the parser of the command line."""
+    made = jsonargparse.ArgumentParser(
+        exit_on_error=False,
+        prog="python -m rayfl.report",
+        description="Compare runs: accuracies (mean ± std over seeds) and traffic in a table, curves as PNG.",
+    )
+    made.add_argument("runs", nargs="+", metavar="RUN", type=str, help="run folders, or folders of them")
+    made.add_argument(
+        "--against",
+        nargs=2,
+        type=str,
+        default=None,
+        metavar=("PAPER", "TABLE"),
+        help="show runs of a table of experiments beside the numbers that the paper prints, cell by cell, as "
+        "in --against fedco2 t3; the other options have no effect then",
+    )
+    made.add_argument("--plot-dir", type=str | None, default=None, metavar="DIR", help="where the curves go")
+    made.add_argument(
+        "--view",
+        type=str | None,
+        default=None,
+        help="view to show, such as personal; default: that of the headline",
+    )
+    made.add_argument(
+        "--by",
+        type=str,
+        default="",
+        metavar="KEYS",
+        help="group runs by these keys of the configuration alone, such as method,method.mu,clients; "
+        "default: by the data and all keys but the seeds, the output folder and the engine",
+    )
+    return made
+
+
+def report(runs: Sequence[str], plot_dir: str | None = None, view: str | None = None, by: str = "") -> None:
+    """Print the comparison of run folders and draw their curves.
+
+    Args:
+        runs: the folders.
+        plot_dir: where the PNG files go; None draws nothing.
+        view: the view to show, by default that of each run's headline.
+        by: keys of the configuration, separated by commas, by which runs are grouped; by default all that
+            count.
+
+    Raises:
+        UserError: a folder is no run folder or damaged, or an option fits no run.
+    """
+    keys = [key.strip() for key in by.split(",") if key.strip()]
+    folders = run_folders([Path(run) for run in runs])
+    loaded = [Result.load(folder) for folder in folders]
+    views = {name for run in loaded for _, name in run.history.views()}
+    if view is not None and view not in views:
+        raise UserError(
+            f"--view {view}: no run has this view; there are {', '.join(sorted(views)) or 'none'}"
+        )
+    groups = group_runs(loaded, keys)
+    console = show(comparison(groups, view, keys))
+    if plot_dir is not None:
+        for path in draw(groups, Path(plot_dir), view, keys):
+            console.print(Text(str(path)), soft_wrap=True)
+
+
+def report_against(runs: Sequence[str], paper: str, table: str) -> None:
+    """Print the cells of a table of experiments beside the numbers that the paper prints.
+
+    Args:
+        runs: run folders, or folders of them; runs of other tables are passed over.
+        paper: the paper, such as ``fedco2``.
+        table: the table, such as ``t3``.
+
+    Raises:
+        UserError: there is no such table, or no run of it.
+    """
+    printed = find_printed(paper, table)
+    entries = compare(printed.name, run_folders([Path(run) for run in runs]))
+    console = show(compared(entries, printed))
+    for line in footnotes(entries, printed):
+        console.print(Text(line), soft_wrap=True)
+
+
+def show(table: Table) -> Console:
+    """Print a table at its full width, and return the console.
+
+    Lines too long for the terminal still show every figure; a table squeezed into it would not.
+    """
+    console = Terminal()
+    needed = console.measure(table, options=console.options.update(max_width=1000)).maximum
+    console.width = max(console.width, needed)
+    console.print(table)
+    return console
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the command line and return its exit code: 2 for an error of the user's, told in one line."""
+
+    def show_runs() -> None:
+        options = parse(parser(), arguments)
+        if options.against is not None:
+            report_against(options.runs, *options.against)
+        else:
+            report(options.runs, options.plot_dir, options.view, options.by)
+
+    return exit_code(show_runs, shows=True)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

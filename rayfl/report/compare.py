@@ -1,0 +1,353 @@
+"""Several runs side by side: groups of repetitions, and the table that compares them."""
+
+import json
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from rich.table import Table
+
+from rayfl.errors import UserError
+from rayfl.evaluation.metrics import CHOICES, average, counted_scores
+from rayfl.evaluation.result import Result
+from rayfl.record.description import PLACES, RESUMABLE
+from rayfl.record.history import PARTS, Scores
+from rayfl.report.text import AVERAGE_NAMES, CHOICE_NAMES, averaged, percent, plain_table, size, spoken
+from rayfl.shown import one_line
+
+IGNORED = {"seed", "data.seed", "resume", *PLACES, *RESUMABLE} - {"rounds"}
+"""Configuration that tells repetitions of one experiment apart, or that does not decide its numbers.
+
+Where data lie, and whether they are checked, does not decide; what they are does (see :func:`data_of`).
+"""
+
+
+def decides(key: str) -> bool:
+    """Return whether a key of the configuration makes another experiment, and not a repetition."""
+    return IGNORED.isdisjoint((key, key.partition(".")[0]))
+
+
+def about_data(key: str) -> bool:
+    """Return whether a key of the configuration says which data there are, and how they are divided."""
+    return key.partition(".")[0] in ("data", "clients", "unseen")
+
+
+COMPONENTS = ("method", "data", "data.partition")
+IMAGES = "images (train/val/test)"
+
+
+def flat_config(config: dict[str, Any]) -> dict[str, Any]:
+    """Return the configuration under the names of the command line: ``method``, ``method.mu``, ``clients``...
+
+    The class path of a component stands under its own name, shortened to the class.
+    """
+    flat: dict[str, Any] = {}
+
+    def collect(value: Any, name: str) -> None:
+        if not isinstance(value, dict) or not value:
+            flat[name] = json.dumps(value) if isinstance(value, list | dict) else value
+            return
+        if "class_path" in value:
+            flat[name] = str(value["class_path"]).rpartition(".")[2]
+            value = {**(value.get("init_args") or {}), **(value.get("dict_kwargs") or {})}
+        for key, inner in value.items():
+            collect(inner, f"{name}.{key}")
+
+    for key, value in config.items():
+        collect(value, key)
+    return flat
+
+
+@dataclass
+class Group:
+    """Runs that are repetitions of one experiment, on the same data.
+
+    Attributes:
+        config: their configuration, flat; "various" where they differ.
+        runs: all of them.
+        complete: whether they have all their rounds; incomplete runs make groups of their own.
+    """
+
+    config: dict[str, Any]
+    runs: list[Result]
+    complete: bool
+
+    @property
+    def seeds(self) -> int:
+        """Number of different seeds."""
+        return len({run.config.get("seed") for run in self.runs})
+
+    @property
+    def completed(self) -> int:
+        """Rounds that all runs have completed."""
+        return min(run.summary["completed"] for run in self.runs)
+
+
+def data_of(run: Result) -> str:
+    """Return what tells the data set of a run from another one: its digest.
+
+    Runs of before rayfl recorded it are told apart by their numbers of samples.
+    """
+    contents = run.history.population.contents
+    return contents.sha256 if contents else f"not recorded, {sizes_of([run])}"
+
+
+def sizes_of(runs: Sequence[Result]) -> str:
+    """Return how many images the clients of some runs have: "2,000/200/400" for train, val and test."""
+    return "/".join(_range([int(run.history.population.samples[p].sum()) for run in runs]) for p in PARTS)
+
+
+def _range(counts: Sequence[int]) -> str:
+    low, high = min(counts), max(counts)
+    return f"{low:,}" if low == high else f"{low:,} to {high:,}"
+
+
+def data_remarks(run: Result) -> list[str]:
+    """Return what to know of a run's data: fewer than published, domains missing, not verified."""
+    contents, remarks = run.history.population.contents, []
+    published = contents.published if contents else {}
+    if contents and published:
+        fewer = [
+            f"{name} has {contents.images[name]:,} of {count:,} published images"
+            for name, count in published.items()
+            if contents.images.get(name, count) < count
+        ]
+        if fewer:
+            remarks.append(f"reduced data: {', '.join(fewer)}")
+        if missing := [name for name in published if name not in contents.images]:
+            remarks.append(f"without the domains {', '.join(missing)}")
+    if (published or not contents) and flat_config(run.config).get("data.verify") is False:
+        remarks.append("data not verified (data.verify=false)")
+    return remarks
+
+
+def group_runs(runs: Iterable[Result], by: Sequence[str] = ()) -> list[Group]:
+    """Put runs on the same data together that differ only in their seed, or runs equal in the keys ``by``.
+
+    Raises:
+        UserError: no run has a key of ``by``.
+    """
+    groups: dict[str, Group] = {}
+    known: set[str] = set()
+    for run in runs:
+        config = flat_config(run.config)
+        known |= config.keys()
+        if by:
+            key = {name: config.get(name) for name in by}
+        else:
+            key = {name: value for name, value in config.items() if decides(name)} | {"": data_of(run)}
+        text = json.dumps([run.complete, key], sort_keys=True, default=str)
+        group = groups.setdefault(text, Group(config, [], run.complete))
+        group.config = {n: x if config.get(n) == x else "various" for n, x in group.config.items()}
+        group.runs.append(run)
+    for name in by:
+        if name not in known:
+            near = ", ".join(sorted(known))
+            raise UserError(f"--by {name}: no run has this key; the keys are {near}")
+    return list(groups.values())
+
+
+def varying_keys(groups: Sequence[Group]) -> list[str]:
+    """Return the keys in which groups differ, in the order of the configuration.
+
+    A key of a component counts only where two groups with the same component differ in it: ``mu`` does not
+    tell FedProx from FedAvg, which has none.
+    """
+    keys = dict.fromkeys(key for group in groups for key in group.config)
+    varying = []
+    for key in keys:
+        if not decides(key):
+            continue
+        owner = key.rpartition(".")[0]
+        values: dict[str, set[str]] = {}
+        for group in groups:
+            if key in group.config:
+                values.setdefault(str(group.config.get(owner)), set()).add(str(group.config[key]))
+        if any(len(found) > 1 for found in values.values()):
+            varying.append(key)
+    return varying
+
+
+def labels(
+    groups: Sequence[Group], by: Sequence[str] = (), contents: bool = True
+) -> tuple[list[str], list[list[str]]]:
+    """Return headings, and per group the cells, that say what was run.
+
+    The first three are method, data and partition, with those of their options that tell groups apart (the
+    partition with all of its options); the others are the remaining keys that do. Data that differ though
+    their options are the same, such as a part of a data set, have the number of their images and the start of
+    their digest, unless ``contents`` is false.
+    """
+    keys = list(by) or varying_keys(groups)
+    others = [k for k in keys if k.rpartition(".")[0] not in COMPONENTS and k not in COMPONENTS]
+    headings = ["method", "data", "partition", *others]
+    cells = [
+        [*(_component(g, name, keys) for name in COMPONENTS), *(str(g.config.get(k, "")) for k in others)]
+        for g in groups
+    ]
+    headings, cells = [one_line(h) for h in headings], [[one_line(cell) for cell in row] for row in cells]
+    if not contents:
+        return headings, cells
+    held = [_contents(group, cells, groups) for group in groups]
+    return headings, [
+        [row[0], f"{row[1]} [{what}]" if what else row[1], *row[2:]] for row, what in zip(cells, held)
+    ]
+
+
+def _contents(group: Group, cells: Sequence[Sequence[str]], groups: Sequence[Group]) -> str:
+    """Return what the data sets of a group held, where the cells do not tell it from that of other groups."""
+    mine = cells[groups.index(group)]
+    alike = [run for g, row in zip(groups, cells) if row[1] == mine[1] for run in g.runs]
+    twins = [run for g, row in zip(groups, cells) if list(row) == list(mine) for run in g.runs]
+    recorded = {run.history.population.contents and data_of(run) for run in alike}
+    if len(recorded) == 1 and len({data_of(run) for run in twins}) == 1:
+        return ""
+    return ", ".join(dict.fromkeys(_content_name(run) for run in group.runs))
+
+
+def _content_name(run: Result) -> str:
+    """Name what the data set of a run held: the number of its images, and the start of its digest."""
+    contents = run.history.population.contents
+    if contents is None:
+        return data_of(run)
+    return f"{sum(contents.images.values()):,} images, {contents.sha256[:6]}"
+
+
+def _component(group: Group, name: str, keys: Sequence[str]) -> str:
+    """Return a component as it would be constructed: its class and the options to be shown."""
+    own = [k for k in group.config if k.rpartition(".")[0] == name and k not in COMPONENTS]
+    shown = own if name == "data.partition" else [k for k in own if k in keys]
+    values = ", ".join(f"{k.rpartition('.')[2]}={group.config[k]}" for k in shown)
+    return str(group.config.get(name, "n/a")) + (f"({values})" if values else "")
+
+
+def common_labels(cells: Sequence[Sequence[str]]) -> list[int]:
+    """Return which of data (1) and partition (2) are the same in all groups."""
+    return [i for i in (1, 2) if len({row[i] for row in cells}) == 1 and cells[0][i] != "n/a"]
+
+
+def short_labels(groups: Sequence[Group], by: Sequence[str] = (), contents: bool = True) -> list[str]:
+    """Return one label per group that holds only what tells the groups apart (see :func:`labels`)."""
+    headings, cells = labels(groups, by, contents)
+    shown = [i for i in range(len(headings)) if i == 0 or len({row[i] for row in cells}) > 1]
+    names = []
+    for group, row in zip(groups, cells):
+        parts = [row[i] if i < 3 else f"{headings[i]}={row[i]}" for i in shown]
+        if not group.complete:
+            parts.append(f"{group.completed} rounds only")
+        names.append(", ".join(parts))
+    return names
+
+
+def chosen_accuracy(run: Result, view: str | None, choice: str) -> float | None:
+    """Return the accuracy of a view under one choice of rounds, averaged as the protocol says."""
+    entry = view_summary(run, view)
+    if entry is None or entry.get(choice) is None:
+        return None
+    return average(entry[choice], run.protocol.average)
+
+
+def view_summary(run: Result, view: str | None) -> dict[str, Any] | None:
+    """Return the summary of the view, by default the headline's, at the protocol's evaluation point."""
+    entries = {e["view"]: e for e in run.summary["views"] if e["point"] == run.protocol.point}
+    name = view or run.protocol.headline_view(entries)
+    return None if name is None else entries.get(name)
+
+
+def counted_view(run: Result, view: str | None) -> Scores | None:
+    """Return the test scores that count for the view, by default for that of the headline."""
+    entry = view_summary(run, view)
+    if entry is None:
+        return None
+    return counted_scores(run.history, run.protocol, entry["point"], entry["view"], "test")
+
+
+def spread(values: Sequence[float | None]) -> str:
+    """Return mean and sample deviation of accuracies in per cent; n/a where one of them is missing."""
+    known = [v for v in values if v is not None]
+    if len(known) < len(values) or not known:
+        return "n/a"
+    return percent(float(np.mean(known)), float(np.std(known, ddof=1)) if len(known) > 1 else None)
+
+
+def comparison(groups: Sequence[Group], view: str | None = None, by: Sequence[str] = ()) -> Table:
+    """Return the table that compares groups of runs: accuracies in per cent and bytes per round.
+
+    Args:
+        groups: one row each.
+        view: the view to show, by default that of each run's headline.
+        by: the keys by which runs were grouped, if not by all.
+    """
+    headings, cells = labels(groups, by)
+    constant = common_labels(cells)
+    sizes = [sizes_of(group.runs) for group in groups]
+    same = [f"{sizes[0]} {IMAGES}"] if len(set(sizes)) == 1 else []
+    what = ", ".join([*(cells[0][i] for i in constant), *same])
+    table = plain_table("Test accuracy in %" + (f": {what}" if what else ""))
+    table.caption, table.caption_justify = caption(groups, view, by), "left"
+    shown = [i for i, name in enumerate(headings) if i not in constant and name != "rounds"]
+    for i in shown:
+        table.add_column(headings[i], vertical="bottom", overflow="fold")
+    shown_views = [view_summary(run, view) for group in groups for run in group.runs]
+    k = averaged(entry for entry in shown_views if entry)
+    accuracies = ["headline", "last\nround", "best by\nvalidation", f"mean of\nlast {k}"]
+    counts = ["seeds", "rounds"] if same else [IMAGES.replace(" ", "\n"), "seeds", "rounds"]
+    for heading in [*counts, *accuracies, "up per\nround", "down per\nround"]:
+        table.add_column(heading, justify="right", no_wrap=True)
+    for group, row, images in zip(groups, cells, sizes):
+        runs = group.runs
+        headline = [run.summary["headline"]["accuracy"] if run.summary["headline"] else None for run in runs]
+        chosen = [[chosen_accuracy(run, view, c) for run in runs] for c in CHOICES]
+        asked = runs[0].summary["rounds"]
+        table.add_row(
+            *(row[i] for i in shown),
+            *([] if same else [images]),
+            str(group.seeds) if group.seeds == len(runs) else f"{group.seeds} ({len(runs)} runs)",
+            str(asked) if group.completed >= asked else f"{group.completed} of {asked}",
+            spread(headline),
+            *map(spread, chosen),
+            traffic(runs, "up"),
+            traffic(runs, "down"),
+            style=None if group.complete else "yellow",
+        )
+    return table
+
+
+def traffic(runs: Sequence[Result], direction: str) -> str:
+    """Return the mean bytes of a round in one direction, over all its clients."""
+    rounds = sum(run.summary["completed"] for run in runs)
+    return size(sum(run.summary[direction] for run in runs) / rounds) if rounds else "n/a"
+
+
+def caption(groups: Sequence[Group], view: str | None, by: Sequence[str] = ()) -> str:
+    """Say what the numbers of the table are, and what should be known of their data."""
+    runs = [run for group in groups for run in group.runs]
+    text = []
+    for protocol in dict.fromkeys(run.protocol for run in runs):
+        headlines = [run.summary["headline"] for run in runs if run.protocol == protocol]
+        views = " or ".join(dict.fromkeys(h["view"] for h in headlines if h)) or protocol.view
+        scored = f"{views}, {spoken(protocol.point)}, {AVERAGE_NAMES[protocol.average]}"
+        text.append(f"Protocol {protocol.name}: {scored}; headline: {CHOICE_NAMES[protocol.choose]}.")
+    if view is not None:
+        text.append(f"The columns after the headline show the view {view}.")
+    if any(len(group.runs) > 1 for group in groups):
+        text.append("± is the sample standard deviation over runs.")
+    if not all(group.complete for group in groups):
+        text.append("Incomplete runs are scored on the rounds they have, and not mixed with complete ones.")
+    return "\n".join(text + _remarks_of(groups, by))
+
+
+def _remarks_of(groups: Sequence[Group], by: Sequence[str]) -> list[str]:
+    """Return the remarks on the data of some groups, each with the groups that it is true of."""
+    found: dict[str, list[str]] = {}
+    for name, group in zip(short_labels(groups, by), groups):
+        remarks = [text for run in group.runs for text in data_remarks(run)]
+        if len({data_of(run) for run in group.runs}) > 1:
+            remarks.append("runs on different data are averaged")
+        for text in dict.fromkeys(remarks):
+            found.setdefault(text, []).append(name)
+    return [
+        f"{'All rows' if len(names) == len(groups) else '; '.join(names)}: {text}."
+        for text, names in found.items()
+    ]

@@ -1,0 +1,181 @@
+"""Curves of several groups of runs as PNG files."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator
+
+from rayfl.errors import UserError
+from rayfl.evaluation.metrics import curve
+from rayfl.evaluation.result import Result
+from rayfl.report.compare import Group, common_labels, counted_view, labels, short_labels
+from rayfl.report.pictures import drawn, save
+from rayfl.report.text import AVERAGE_NAMES, spoken
+
+# Okabe and Ito's colours, which people with any colour vision tell apart.
+COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
+DASHES = ("-", "--", ":", "-.")
+MARKERS = "osD^vPX"
+
+
+def draw(
+    groups: Sequence[Group], folder: Path, view: str | None = None, by: Sequence[str] = ()
+) -> list[Path]:
+    """Write ``accuracy.png``, ``loss.png`` and ``clients.png`` and return their paths.
+
+    Args:
+        groups: one curve each; a band shows one standard deviation over its runs.
+        folder: where the files go; it is made if need be.
+        view: the view to draw, by default that of each run's headline.
+        by: the keys by which runs were grouped, if not by all.
+
+    Raises:
+        UserError: a file cannot be written.
+    """
+    names = short_labels(groups, by)
+    figures = {"accuracy.png": Figure(), "loss.png": Figure(), "clients.png": Figure()}
+    axes = {name: figure.subplots() for name, figure in figures.items()}
+    for place, (group, name) in enumerate(zip(groups, names)):
+        look = style(place)
+        draw_band(axes["accuracy.png"], [accuracy_curve(run, view) for run in group.runs], name, look)
+        draw_band(axes["loss.png"], [loss_curve(run) for run in group.runs], name, look)
+        clients = np.concatenate([client_accuracies(run, view) for run in group.runs])
+        if len(clients):
+            axes["clients.png"].ecdf(100 * clients, label=drawn(name), **look)
+    for name in ("accuracy.png", "loss.png"):
+        axes[name].xaxis.set_major_locator(MaxNLocator(integer=True))
+    axes["accuracy.png"].set(xlabel="completed rounds", ylabel="test accuracy in %")
+    axes["loss.png"].set(xlabel="completed rounds", ylabel="mean training loss")
+    axes["clients.png"].set(
+        xlabel="test accuracy of a client in %, last evaluation",
+        ylabel="share of clients at or below",
+        ylim=(0, 1.02),
+    )
+    what, scored = plot_title(groups, view)
+    written = []
+    titles = {
+        "accuracy.png": f"{what}\n{scored}",
+        "loss.png": what,
+        "clients.png": f"{what}\n{scored.rpartition(', ')[0]}",  # each client's own accuracy, no average
+    }
+    for name, figure in figures.items():
+        _finish(figure, axes[name], titles[name])
+        path = folder / name
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+            save(figure, path, dpi=150)
+        except OSError as error:
+            raise UserError(
+                f"{path} cannot be written: {error.strerror}; choose another --plot-dir"
+            ) from error
+        written.append(path)
+    return written
+
+
+def accuracy_curve(run: Result, view: str | None) -> tuple[np.ndarray, np.ndarray]:
+    """Return completed rounds and test accuracy in per cent at every evaluation of a run."""
+    scores = counted_view(run, view)
+    if scores is None:
+        return np.zeros(0), np.zeros(0)
+    return scores.rounds + 1, 100 * curve(scores, run.history.population, "test", run.protocol.average)
+
+
+def loss_curve(run: Result) -> tuple[np.ndarray, np.ndarray]:
+    """Return completed rounds and mean training loss of a run."""
+    table = run.rounds.dropna(subset=["loss"])
+    return table["round"].to_numpy() + 1, table["loss"].to_numpy()
+
+
+def client_accuracies(run: Result, view: str | None) -> np.ndarray:
+    """Return the accuracy of every client that counts, at the last evaluation of a run."""
+    scores = counted_view(run, view)
+    if scores is None:
+        return np.zeros(0)
+    last = scores.accuracy[-1]
+    return last[~np.isnan(last)]
+
+
+def plot_title(groups: Sequence[Group], view: str | None) -> tuple[str, str]:
+    """Return what all groups have in common: data and partition; view, point and average."""
+    _, cells = labels(groups)
+    protocols = {run.protocol for group in groups for run in group.runs}
+    scored = {f"{view or p.view}, {spoken(p.point)}, {AVERAGE_NAMES[p.average]}" for p in protocols}
+    return ", ".join(cells[0][i] for i in common_labels(cells)), scored.pop() if len(scored) == 1 else ""
+
+
+def style(place: int) -> dict[str, Any]:
+    """Return colour and dashes of the line at a place of the legend."""
+    return {"color": COLOURS[place % len(COLOURS)], "linestyle": DASHES[place // len(COLOURS) % len(DASHES)]}
+
+
+def mean_and_std(values: Sequence[float]) -> tuple[float, float]:
+    """Return mean and sample deviation, which is 0 for a single value."""
+    return float(np.mean(values)), float(np.std(values, ddof=1)) if len(values) > 1 else 0.0
+
+
+def draw_points(
+    ax: Axes, x: Sequence[float], repeats: Sequence[Sequence[float]], name: str | None, place: int
+) -> None:
+    """Draw a line through the means of repeated values; bars are one sample deviation."""
+    found = [mean_and_std(values) for values in repeats]
+    ax.errorbar(
+        x,
+        [mean for mean, _ in found],
+        yerr=[std for _, std in found],
+        label=None if name is None else drawn(name),
+        marker=MARKERS[place % len(MARKERS)],
+        markersize=4,
+        capsize=2,
+        **style(place),
+    )
+
+
+def draw_band(
+    ax: Axes,
+    curves: Sequence[tuple[np.ndarray, np.ndarray]],
+    name: str,
+    look: dict[str, Any],
+    linewidth: float = 1.8,
+) -> None:
+    """Draw the mean of several curves over the rounds that all of them have; bands are one deviation.
+
+    Args:
+        ax: where.
+        curves: rounds and values, one curve for each run.
+        name: for the legend.
+        look: colour and dashes.
+        linewidth: in points.
+    """
+    rounds = curves[0][0]
+    for x, _ in curves[1:]:
+        rounds = np.intersect1d(rounds, x)
+    if not len(rounds):
+        return
+    values = np.array([y[np.isin(x, rounds)] for x, y in curves])
+    mean = values.mean(axis=0)
+    marker = "o" if len(rounds) == 1 else None
+    ax.plot(rounds, mean, label=drawn(name), marker=marker, linewidth=linewidth, **look)
+    if len(curves) > 1:
+        std = values.std(axis=0, ddof=1)
+        ax.fill_between(rounds, mean - std, mean + std, color=look["color"], alpha=0.18, linewidth=0)
+
+
+def _finish(figure: Figure, ax: Axes, title: str) -> None:
+    ax.set_title(drawn(title.strip()), loc="left", fontsize=10)
+    ax.grid(alpha=0.3)
+    ax.spines[["top", "right"]].set_visible(False)
+    handles, _ = ax.get_legend_handles_labels()
+    if not handles:
+        ax.text(0.5, 0.5, "nothing recorded", ha="center", va="center", transform=ax.transAxes)
+    below = len(handles) > 5
+    rows = len(handles) if below else 0
+    figure.set_size_inches(7, 4.3 + 0.2 * rows)
+    figure.set_layout_engine("constrained")
+    if below:
+        figure.legend(handles=handles, loc="outside lower left", frameon=False, fontsize=9)
+    elif handles:
+        ax.legend(frameon=False, fontsize=9)

@@ -1,0 +1,494 @@
+"""Tables of experiments: our runs cell by cell, beside the numbers that the papers print."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from functools import cache
+from importlib import resources
+from pathlib import Path
+
+import numpy as np
+import yaml
+from rich.table import Table
+
+from rayfl.errors import UserError
+from rayfl.evaluation.metrics import figures, none_if_nan
+from rayfl.evaluation.result import Result, read_config
+from rayfl.record.history import CONFIG
+from rayfl.report.compare import data_of, data_remarks, view_summary
+from rayfl.report.text import plain_table
+from rayfl.shown import markdown as escaped
+from rayfl.shown import one_line
+
+PAPERS = ("fedco2", "fedios", "dcpfl", "fdse")
+
+SPREADS = {
+    "seeds": "sample standard deviation over seeds",
+    "evaluations": "standard deviation over the evaluations that one run averages",
+}
+"""What ± may be in our figures."""
+
+
+@dataclass(frozen=True)
+class Column:
+    """A column as it is printed, and where its figures are found in our runs.
+
+    Attributes:
+        cell: the column of the table file whose runs have the figure.
+        figure: the figure of a run, see :func:`figure`.
+        mean_of: instead of these, printed columns of which this one is the mean.
+    """
+
+    cell: str = ""
+    figure: str = "headline"
+    mean_of: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Printed:
+    """A table of a paper.
+
+    Attributes:
+        name: such as ``fedco2_t3``.
+        paper: the paper.
+        number: its number there.
+        title: what it shows.
+        spread: what ± is there; empty where none is printed.
+        columns: name -> where our figures are.
+        rows: name -> column -> mean and deviation, as printed, either may be missing.
+        same: rows of ours that are compared with a row of another name.
+        figures: rows of ours that show another row's runs: name -> that row, and the figure; empty for the
+            columns' own, where a row is the same setting under another name.
+        notes: what to know about the printed numbers.
+        unreachable: row (or ``*``) -> column (or ``*``) -> why nobody should expect to find the number.
+    """
+
+    name: str
+    paper: str
+    number: str
+    title: str
+    spread: str
+    columns: dict[str, Column]
+    rows: dict[str, dict[str, tuple[float | None, float | None]]]
+    same: dict[str, str]
+    figures: dict[str, tuple[str, str]]
+    notes: list[str]
+    unreachable: dict[str, dict[str, str]]
+
+    @property
+    def parts(self) -> dict[str, list[Column]]:
+        """Return for every column those of which it is the mean; itself, where it is no mean."""
+        return {
+            name: [self.columns[part] for part in column.mean_of] or [column]
+            for name, column in self.columns.items()
+        }
+
+    def reason(self, row: str, column: str) -> str | None:
+        """Return why a printed number cannot be reached; None where nothing is known against it."""
+        for r in (row, "*"):
+            for c in (column, "*"):
+                if why := self.unreachable.get(r, {}).get(c):
+                    return why
+        return None
+
+
+@dataclass(frozen=True)
+class Entry:
+    """A cell of a table: our figure and, where there is one, the printed one; all in per cent.
+
+    Attributes:
+        row: name of the row.
+        column: name of the column, as printed.
+        mean: our mean over runs.
+        std: our deviation, None for a single figure.
+        spread: what the deviation is over, a key of ``SPREADS``, or empty.
+        seeds: seeds of our runs.
+        printed_mean: the paper's figure.
+        printed_std: its deviation.
+        remarks: what to know about this cell.
+    """
+
+    row: str
+    column: str
+    mean: float | None
+    std: float | None
+    spread: str
+    seeds: list[int]
+    printed_mean: float | None = None
+    printed_std: float | None = None
+    remarks: list[str] = field(default_factory=list)
+
+    @property
+    def difference(self) -> float | None:
+        """Ours minus the paper's."""
+        if self.mean is None or self.printed_mean is None:
+            return None
+        return self.mean - self.printed_mean
+
+
+Runs = dict[tuple[str, str], dict[int, Result]]
+"""Runs by row and column of the table file, and by seed."""
+
+
+def printed_table(name: str) -> Printed | None:
+    """Return the table of that name, None where no paper has it."""
+    return _all_printed().get(name)
+
+
+@cache
+def _all_printed() -> dict[str, Printed]:
+    return {table.name: table for paper in PAPERS for table in _read_paper(paper)}
+
+
+def _read_paper(paper: str) -> list[Printed]:
+    text = resources.files("rayfl.papers").joinpath(f"{paper}.yaml").read_text()
+    content = yaml.safe_load(text)
+    tables = []
+    for short, table in content["tables"].items():
+        columns = {
+            name: Column(
+                where.get("cell", ""), where.get("figure", "headline"), tuple(where.get("mean_of", ()))
+            )
+            for name, where in table["columns"].items()
+        }
+        rows = {
+            row: {c: (v[0], v[1]) if isinstance(v, list) else (v, None) for c, v in zip(columns, values)}
+            for row, values in table.get("rows", {}).items()
+        }
+        tables.append(
+            Printed(
+                name=f"{paper}_{short}",
+                paper=content["paper"],
+                number=table["number"],
+                title=table["title"],
+                spread=table.get("spread", ""),
+                columns=columns,
+                rows=rows,
+                same=table.get("same", {}),
+                figures={r: (w["row"], w["figure"]) for r, w in table.get("figures", {}).items()},
+                notes=table.get("notes", []),
+                unreachable=table.get("unreachable", {}),
+            )
+        )
+    return tables
+
+
+def run_folders(paths: Iterable[Path]) -> list[Path]:
+    """Return the run folders among the paths and below them; a path without any is returned as it is."""
+    found: list[Path] = []
+    for path in paths:
+        below = [] if (path / CONFIG).is_file() else sorted(c.parent for c in path.rglob(CONFIG))
+        found += below or [path]
+    return list(dict.fromkeys(found))
+
+
+def compare(
+    name: str, folders: Sequence[Path], rows: Sequence[str] = (), columns: Sequence[str] = ()
+) -> list[Entry]:
+    """Return the cells of a table that runs fill, beside the printed numbers if there are any.
+
+    Args:
+        name: of the table.
+        folders: run folders; those of other tables are passed over.
+        rows: names of rows, in their order; rows that are not named follow.
+        columns: likewise for the columns of a table that no paper prints.
+
+    Raises:
+        UserError: no run belongs to the table, two are of the same cell and seed, or a folder is damaged.
+    """
+    runs: Runs = {}
+    for folder in folders:
+        cell = read_config(folder).get("cell")
+        if cell and cell["table"] == name:
+            run = Result.load(folder)
+            place = one_line(str(cell["row"])), one_line(str(cell["column"]))
+            seeds, seed = runs.setdefault(place, {}), int(run.config.get("seed", 0))
+            if seed in seeds:
+                raise UserError(
+                    f"{seeds[seed].folder} and {folder} are both the cell {cell['row']!r}, "
+                    f"{cell['column']!r} of {name} with seed {seed}: name one of them"
+                )
+            seeds[seed] = run
+    if not runs:
+        raise UserError(
+            f"none of these runs is a cell of {name}: run the table with `python -m rayfl.table`, or a cell "
+            "of it with `python -m rayfl.run --config TABLE --row ROW --column COLUMN`"
+        )
+    printed = printed_table(name)
+    others = [row for row in printed.rows if row not in printed.figures] if printed else []
+    names = list(dict.fromkeys([*rows, *others, *(row for row, _ in runs)]))
+    if printed is None:
+        order = dict.fromkeys([*columns, *(column for _, column in runs)])
+        found = [_entry(runs, row, column, row, [Column(column)]) for row in names for column in order]
+    else:
+        found = []
+        lines = [
+            line
+            for name in names
+            for line in [(name, name, ""), *((r, s, f) for r, (s, f) in printed.figures.items() if s == name)]
+        ]
+        for row, source, other in lines:
+            for column, parts in printed.parts.items():
+                shown = [replace(part, figure=other or part.figure) for part in parts]
+                entry = _entry(runs, row, column, source, shown)
+                found.append(entry and _beside(entry, printed))
+    return [entry for entry in found if entry is not None]
+
+
+def _entry(runs: Runs, row: str, column: str, source: str, parts: Sequence[Column]) -> Entry | None:
+    """Return our side of a cell; None where there is no run for it.
+
+    Args:
+        runs: all runs.
+        row: name of the row.
+        column: name of the column.
+        source: the row whose runs have the figure.
+        parts: where the figures are, of which the cell is the mean.
+    """
+    cells = [runs.get((source, part.cell), {}) for part in parts]
+    seeds = sorted(set.intersection(*(set(cell) for cell in cells)))
+    if not seeds:
+        return None
+    if any(len({data_of(cell[seed]) for seed in seeds}) > 1 for cell in cells):
+        remarks = _remarks([cell[seed] for cell in cells for seed in seeds])
+        remarks.append("no mean, because its seeds have different data")
+        return Entry(row, column, None, None, "", seeds, remarks=remarks)
+    found = [[figure(cell[seed], part.figure) for cell, part in zip(cells, parts)] for seed in seeds]
+    remarks = _remarks([cell[seed] for cell in cells for seed in seeds])
+    known = [[100 * value for value, _ in each if value is not None] for each in found]
+    if any(len(values) < len(parts) for values in known):
+        return Entry(row, column, None, None, "", seeds, remarks=remarks)
+    means = [float(np.mean(values)) for values in known]
+    std, spread = None, ""
+    if len(seeds) > 1:
+        std, spread = float(np.std(means, ddof=1)), "seeds"
+    elif len(parts) == 1 and (over := found[0][0][1]) is not None:
+        std, spread = 100 * over, "evaluations"
+    return Entry(row, column, float(np.mean(means)), std, spread, seeds, remarks=remarks)
+
+
+def _beside(entry: Entry, printed: Printed) -> Entry:
+    """Add the paper's side of a cell."""
+    row = printed.same.get(entry.row, entry.row)
+    mean, std = printed.rows.get(row, {}).get(entry.column, (None, None))
+    why = printed.reason(row, entry.column)
+    remarks = [*([f"out of reach: {why}"] if why else []), *entry.remarks]
+    return replace(entry, printed_mean=mean, printed_std=std, remarks=remarks)
+
+
+def _remarks(runs: Sequence[Result]) -> list[str]:
+    changed = dict.fromkeys(one_line(str(text)) for run in runs for text in run.config["cell"]["changed"])
+    remarks = [f"with {', '.join(changed)}"] if changed else []
+    remarks += dict.fromkeys(text for run in runs for text in data_remarks(run))
+    unfinished = [run.summary for run in runs if not run.complete]
+    if unfinished:
+        least = min(unfinished, key=lambda summary: summary["completed"] / summary["rounds"])
+        remarks.append(f"only {least['completed']} of {least['rounds']} rounds yet")
+    return remarks
+
+
+def figure(run: Result, what: str) -> tuple[float | None, float | None]:
+    """Return a figure of a run in [0, 1], and its deviation over the evaluations that it averages.
+
+    Args:
+        run: the run.
+        what: ``headline``; or ``mean``, ``pooled``, ``weighted``, ``worst_decile`` over clients, or
+            ``domain NAME``, of the rounds and the view that make the headline; ``VIEW:`` before it asks for
+            another view, as in ``online:mean``. With ``@POINT`` after it, the scores of these rounds at
+            another evaluation point count: the first of several, as in ``mean@unseen_adapted|unseen``, that
+            the run has.
+
+    Returns:
+        None and None where the run has no such figure.
+    """
+    headline = run.summary["headline"]
+    if headline is None:
+        return None, None
+    if what == "headline":
+        return headline["accuracy"], headline["std"]
+    what, _, points = what.partition("@")
+    if points:
+        return _figure_at(run, what, points.split("|"), headline["rounds"]), None
+    view, _, name = what.rpartition(":")
+    summary = view_summary(run, view or None)
+    chosen = summary[run.protocol.choose] if summary else None
+    if chosen is None:
+        return None, None
+    if name.startswith("domain "):
+        domains = {_plain(domain): found for domain, found in chosen["domains"].items()}
+        chosen_domain = domains.get(_plain(name.removeprefix("domain ")))
+        if chosen_domain is None:
+            return None, None
+        found, name = chosen_domain, "mean"
+    else:
+        found = chosen
+    several = len(chosen["rounds"]) > 1
+    return found.get(name), found["over_rounds"].get(name) if several else None
+
+
+def _figure_at(run: Result, what: str, points: Sequence[str], rounds: Sequence[int]) -> float | None:
+    """Return a figure of the test scores of given rounds at the first of the points that the run has."""
+    recorded = run.history.views()
+    for point in points:
+        view = run.protocol.headline_view({name for at, name in recorded if at == point})
+        scores = run.history.score(point, view, "test") if view else None
+        if scores is None:
+            continue
+        rows = [row for round, row in zip(scores.rounds, scores.correct) if int(round) in rounds]
+        found = [figures(row, run.history.population)[what] for row in rows]
+        return none_if_nan(float(np.mean(found))) if found else None
+    return None
+
+
+def _plain(name: str) -> str:
+    """Return a domain's name without what data sets and papers write differently."""
+    return re.sub(r"[^a-z0-9]", "", name.lower())
+
+
+# ---- shown and written
+
+
+def number(mean: float | None, std: float | None = None) -> str:
+    """Return a figure in per cent as people read it."""
+    if mean is None:
+        return "n/a"
+    return f"{mean:.2f}" + (f" ± {std:.2f}" if std is not None else "")
+
+
+def grid(entries: Sequence[Entry], title: str) -> Table:
+    """Return our figures as the paper lays them out: methods down, columns across."""
+    columns = list(dict.fromkeys(entry.column for entry in entries))
+    table = _table(title, ["", *columns])
+    for row in dict.fromkeys(entry.row for entry in entries):
+        mine = {entry.column: entry for entry in entries if entry.row == row}
+        table.add_row(row, *(_ours(mine.get(column)) for column in columns))
+    return table
+
+
+def compared(entries: Sequence[Entry], printed: Printed) -> Table:
+    """Return our figures beside the paper's: a line per cell, column by column."""
+    title = f"{printed.paper}, {printed.number}: {printed.title}"
+    table = _table(title, ["column", "row", "ours", "printed", "difference", "seeds", "remarks"])
+    for column in dict.fromkeys(entry.column for entry in entries):
+        for entry in (e for e in entries if e.column == column):
+            table.add_row(
+                entry.column,
+                entry.row,
+                _ours(entry),
+                number(entry.printed_mean, entry.printed_std) if entry.printed_mean is not None else "–",
+                "" if entry.difference is None else f"{entry.difference:+.2f}",
+                str(len(entry.seeds)),
+                "; ".join(entry.remarks),
+            )
+        table.add_section()
+    return table
+
+
+def footnotes(entries: Sequence[Entry], printed: Printed | None = None) -> list[str]:
+    """Say what our figures are and what the printed ones are, a sentence per line."""
+    spreads = list(dict.fromkeys(entry.spread for entry in entries if entry.spread))
+    text = ["Test accuracy in %."]
+    if len(spreads) == 1:
+        text.append(f"Our ±: {SPREADS[spreads[0]]}.")
+    elif spreads:
+        text.append(f"Our ±: {SPREADS['seeds']}; where there is one seed, {SPREADS['evaluations']}.")
+    if printed is not None and printed.rows:
+        text.append(f"Printed ±: {printed.spread}." if printed.spread else "The paper prints no ±.")
+        text += printed.notes
+    return text
+
+
+def write_tables(
+    entries: Sequence[Entry], title: str, folder: Path, printed: Printed | None = None
+) -> list[Path]:
+    """Write ``table.md``, ``table.csv`` and ``table.json`` into a folder.
+
+    Under ``seeds`` the first two have their number, as what is printed; ``table.json`` lists them.
+
+    Raises:
+        UserError: they cannot be written.
+    """
+    rows = [{**asdict(entry), "difference": entry.difference} for entry in entries]
+    sheet = io.StringIO()
+    writer = csv.DictWriter(sheet, list(rows[0]))
+    writer.writeheader()
+    for row in rows:
+        writer.writerow({**row, "seeds": len(row["seeds"]), "remarks": "; ".join(row["remarks"])})
+    texts = {
+        "table.md": markdown(entries, title, printed),
+        "table.csv": sheet.getvalue(),
+        "table.json": json.dumps({"title": title, "cells": rows}, indent=1, ensure_ascii=False) + "\n",
+    }
+    for name, text in texts.items():
+        try:
+            (folder / name).write_text(text)
+        except OSError as error:
+            raise UserError(f"{folder / name} cannot be written: {error.strerror}") from error
+    return [folder / name for name in texts]
+
+
+def markdown(entries: Sequence[Entry], title: str, printed: Printed | None = None) -> str:
+    """Return the table as Markdown: in each cell our figure and, in brackets, the printed one."""
+    columns = list(dict.fromkeys(entry.column for entry in entries))
+    heads = "".join(f" {escaped(column)} |" for column in columns)
+    lines = [f"# {escaped(title)}", "", f"| |{heads}", "|---" * (len(columns) + 1) + "|"]
+    for row in dict.fromkeys(entry.row for entry in entries):
+        mine = {entry.column: entry for entry in entries if entry.row == row}
+        cells = []
+        for column in columns:
+            entry = mine.get(column)
+            has = entry is not None and entry.printed_mean is not None
+            cells.append(
+                _ours(entry)
+                + (f" ({number(entry.printed_mean, entry.printed_std)})" if entry and has else "")
+            )
+        lines.append(f"| {escaped(row)} | {' | '.join(cells)} |")
+    beside = any(entry.printed_mean is not None for entry in entries)
+    text = footnotes(entries, printed) + (["Printed numbers are in brackets."] if beside else [])
+    return (
+        "\n".join([*lines, "", *(f"- {line}" for line in [*text, *map(escaped, remarks_of(entries))])]) + "\n"
+    )
+
+
+def _ours(entry: Entry | None) -> str:
+    return "" if entry is None else number(entry.mean, entry.std)
+
+
+def _table(title: str, headings: Sequence[str]) -> Table:
+    table = plain_table(title)
+    for heading in headings:
+        table.add_column(heading, justify="left" if heading in ("", "column", "row", "remarks") else "right")
+    return table
+
+
+def remarks_of(entries: Iterable[Entry]) -> list[str]:
+    """Return all remarks, each once."""
+    return list(dict.fromkeys(text for entry in entries for text in entry.remarks))
+
+
+def known_tables() -> dict[str, list[str]]:
+    """Return paper -> the tables of it that have printed numbers or a layout."""
+    found: dict[str, list[str]] = {}
+    for name in _all_printed():
+        paper, _, table = name.partition("_")
+        found.setdefault(paper, []).append(table)
+    return found
+
+
+def find_printed(paper: str, table: str) -> Printed:
+    """Return a table of a paper.
+
+    Raises:
+        UserError: there is no such paper, or it has no such table.
+    """
+    tables = known_tables()
+    if paper not in tables:
+        raise UserError(f"--against {paper}: there is no such paper; there are {', '.join(tables)}")
+    if table not in tables[paper]:
+        raise UserError(f"--against {paper} {table}: {paper} has {', '.join(tables[paper])}")
+    return _all_printed()[f"{paper}_{table}"]

@@ -1,0 +1,135 @@
+"""A run's summary as tables and sentences."""
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from rayfl.evaluation.protocol import protocol
+from rayfl.report.text import AVERAGE_NAMES, averaged, percent, plain_table, size, spoken
+from rayfl.terminal import Terminal
+
+
+def final_table(summary: Mapping[str, Any], console: Console | None = None) -> None:
+    """Print the accuracies of a run, as ``summary.json`` holds them, in per cent.
+
+    A table per evaluation point with a row per view and average and a column per choice of rounds; then the
+    same per domain for the view of the headline; then the headline.
+    """
+    console = console or Terminal()
+    views = summary["views"]
+    if not views:
+        console.print("No evaluation took place.")
+    for point in dict.fromkeys(entry["point"] for entry in views):
+        console.print(_view_table(summary, point))
+    headline = summary["headline"]
+    if headline is not None:
+        shown = next(v for v in views if (v["point"], v["view"]) == (headline["point"], headline["view"]))
+        if len(shown["last"]["domains"]) > 1:
+            console.print(_domain_table(summary, shown))
+    for line in remarks(summary):
+        console.print(Text(line), soft_wrap=True)
+
+
+def choice_name(choice: str, summary: Mapping[str, Any], entries: Iterable[Mapping[str, Any]] = ()) -> str:
+    """Return what people call a choice of rounds, as a table heading of two lines.
+
+    Args:
+        choice: the choice.
+        summary: of the run.
+        entries: the views in the table, whose ``last_k`` may have fewer evaluations than ``k``; all of the
+            summary by default.
+    """
+    window = min(protocol(summary["protocol"]).length, summary["completed"])
+    names = {
+        "last": "last\nround",
+        "best_val": "best by\nvalidation",
+        "last_k": f"mean of\nlast {averaged(entries or summary['views'])}",
+        "window": f"mean of\nlast {window}",
+    }
+    return names[choice]
+
+
+def _choices(summary: Mapping[str, Any]) -> list[str]:
+    return [c for c in ("last", "best_val", "last_k", "window") if c in summary["views"][0]]
+
+
+def _view_table(summary: Mapping[str, Any], point: str) -> Table:
+    choices = _choices(summary)
+    title = f"Test accuracy in %, {spoken(point)}"
+    entries = [v for v in summary["views"] if v["point"] == point]
+    table = _table(title, ["view", "average"], [choice_name(c, summary, entries) for c in choices])
+    names = {"mean": "mean over clients", "pooled": "pooled", "worst_decile": "worst tenth"}
+    for entry in entries:
+        if table.row_count:
+            table.add_section()
+        for name, text in names.items():
+            cells = [percent(entry[c][name] if entry[c] else None) for c in choices]
+            table.add_row(entry["view"] if name == "mean" else "", text, *cells)
+    return table
+
+
+def _domain_table(summary: Mapping[str, Any], entry: Mapping[str, Any]) -> Table:
+    choices = _choices(summary)
+    title = f"Test accuracy in % per domain, {entry['view']}, mean over clients"
+    table = _table(title, ["domain", "clients"], [choice_name(c, summary, [entry]) for c in choices])
+    means: dict[str, list[float]] = {c: [] for c in choices}
+    for name, domain in entry["last"]["domains"].items():
+        cells = []
+        for choice in choices:
+            mean = entry[choice]["domains"][name]["mean"] if entry[choice] else None
+            cells.append(percent(mean))
+            if mean is not None:
+                means[choice].append(mean)
+        table.add_row(name, str(domain["clients"]), *cells)
+    table.add_section()
+    found = [sum(m) / len(m) if m else None for m in means.values()]
+    table.add_row("mean of domains", "", *map(percent, found))
+    return table
+
+
+def _table(title: str, labels: list[str], numbers: list[str]) -> Table:
+    table = plain_table(title)
+    for label in labels:
+        table.add_column(label, vertical="bottom")
+    for number in numbers:
+        table.add_column(number, justify="right", no_wrap=True)
+    return table
+
+
+def remarks(summary: Mapping[str, Any]) -> list[str]:
+    """Return the headline of a run and what one should know about its numbers, one sentence per line."""
+    lines = []
+    headline = summary["headline"]
+    if headline is None:
+        lines.append(f"Protocol {summary['protocol']}: n/a, no score that it counts.")
+    else:
+        accuracy = percent(headline["accuracy"], headline["std"])
+        lines.append(f"Protocol {summary['protocol']}: {accuracy} %, {headline_source(headline)}.")
+        if headline["left_out"]:
+            lines.append(
+                f"{headline['left_out']} clients without data or score are left out of every figure."
+            )
+    lines.append(f"Sent by clients {size(summary['up'])}, received {size(summary['down'])}.")
+    if summary["dropped"]:
+        lines.append(f"{summary['dropped']} updates were dropped; metrics.jsonl names their clients.")
+    if summary["not_finite"]:
+        lines.append(f"{summary['not_finite']} values were NaN or infinite; metrics.jsonl names them.")
+    if summary["completed"] < summary["rounds"]:
+        why = "Ended early, by the protocol's patience" if summary["early"] else "Incomplete"
+        lines.append(f"{why}: {summary['completed']} of {summary['rounds']} rounds.")
+    return lines
+
+
+def headline_source(headline: Mapping[str, Any]) -> str:
+    """Say where a headline comes from; rounds are counted from 1 here, as in all that is printed."""
+    first, last = headline["rounds"][0] + 1, headline["rounds"][-1] + 1
+    if len(headline["rounds"]) > 1:
+        when = f"mean ± std over {len(headline['rounds'])} evaluations of rounds {first} to {last}"
+    elif headline["choose"] == "best_val":
+        when = f"round {last}, best by validation"
+    else:
+        when = f"round {last}"
+    return f"{headline['view']}, {spoken(headline['point'])}, {AVERAGE_NAMES[headline['average']]}, {when}"

@@ -1,0 +1,163 @@
+import io
+
+import pytest
+from rich.console import Console
+
+from rayfl.callbacks.terminal import Progress, print_start
+from rayfl.evaluation.metrics import round_figures
+from rayfl.evaluation.protocol import PROTOCOLS
+from rayfl.evaluation.result import Result
+from rayfl.record.history import Population
+from rayfl.report.summary import final_table
+from rayfl.report.text import clock, percent, size
+from tests.support.records import partition, record, write_run
+
+
+def shown(round, evaluate=True):
+    split = partition(6)
+    return round_figures(
+        record(round, split, evaluate=evaluate), Population.from_partition(split), PROTOCOLS["default"]
+    )
+
+
+def console(**options):
+    return Console(file=io.StringIO(), width=80, highlight=False, **options)
+
+
+def printed(made):
+    return made.file.getvalue()
+
+
+def test_plain_lines_when_not_a_terminal():
+    out = console()
+    with Progress(12, interval=0, console=out) as progress:
+        progress.update(shown(0, evaluate=False))
+        progress.update(shown(1))
+        progress.update(shown(11, evaluate=False))
+    first, second, last = printed(out).splitlines()
+    assert first.startswith("round  1/12  cohort 3  loss 2.30")
+    assert "accuracy" not in first
+    assert "accuracy" in second
+    assert "ETA 0:00:0" in second
+    assert last.startswith("round 12/12  cohort 3")
+    assert last.endswith(f"accuracy {percent(shown(1).accuracy)} %")
+
+
+def test_plain_lines_keep_their_distance_but_never_miss_the_first_and_the_last():
+    out = console()
+    with Progress(50, interval=1e9, console=out) as progress:
+        for round in range(50):
+            progress.update(shown(round, evaluate=False))
+    assert [line.split()[1] for line in printed(out).splitlines()] == ["1/50", "50/50"]
+
+
+def test_a_resumed_run_estimates_from_its_own_rounds():
+    out = console()
+    with Progress(10, start=9, interval=0, console=out) as progress:
+        progress.update(shown(9))
+    assert "10/10" in printed(out)
+
+
+def test_the_bar_of_a_terminal_shows_round_cohort_loss_accuracy_and_eta():
+    out = console(force_terminal=True, color_system=None)
+    with Progress(4, console=out) as progress:
+        for round in range(4):
+            progress.update(shown(round))
+    text = printed(out)
+    for part in ("round 4/4", "cohort 3", "loss 1.4", f"accuracy {percent(shown(3).accuracy)} %", "ETA"):
+        assert part in text
+
+
+def test_quiet_prints_nothing(capsys):
+    with Progress(3, quiet=True, interval=0) as progress:
+        print_start({"method": "FedAvg"}, progress.console)
+        for round in range(3):
+            progress.update(shown(round))
+    assert capsys.readouterr() == ("", "")
+
+
+def test_without_a_console_everything_goes_to_standard_output(capsys):
+    path = "a folder/" * 12
+    print_start({"method": "FedAvg [mu]", "output": path})
+    out, err = capsys.readouterr()
+    assert out == f"method  FedAvg [mu]\noutput  {path}\n"
+    assert err == ""
+
+
+def test_the_final_table_shows_every_view_choice_and_domain(tmp_path):
+    summary = Result.load(write_run(tmp_path / "run", domains=("ink", "print", "photo"))).summary
+    out = console()
+    final_table(summary, out)
+    text = printed(out)
+    personal, shared = summary["views"]
+    for entry in (personal, shared):
+        for choice in ("last", "best_val", "last_k"):
+            for name in ("mean", "pooled", "worst_decile"):
+                assert percent(entry[choice][name]) in text
+    for name, domain in personal["last"]["domains"].items():
+        (row,) = [line.split() for line in text.splitlines() if line.strip().startswith(f"{name} ")]
+        assert row[:3] == [name, "2", percent(domain["mean"])]
+    means = [d["mean"] for d in personal["last"]["domains"].values()]
+    assert f"mean of domains             {percent(sum(means) / 3)}" in text
+    assert (
+        f"Protocol default: {percent(summary['headline']['accuracy'])} %, personal, after aggregation" in text
+    )
+    assert "…" not in text
+
+
+def test_best_by_validation_is_na_without_validation_data(tmp_path):
+    out = console()
+    final_table(Result.load(write_run(tmp_path / "run", val=False)).summary, out)
+    (row,) = [line for line in printed(out).splitlines() if line.strip().startswith("personal ")]
+    assert row.split()[-2] == "n/a"
+
+
+def test_the_window_of_a_protocol_has_its_own_column(tmp_path):
+    out = console()
+    run = write_run(tmp_path / "run", protocol=PROTOCOLS["fedco2_cifar"], rounds=20, eval_every=4)
+    final_table(Result.load(run).summary, out)
+    assert "last 20 " in printed(out), "the window is as long as the run"
+    assert "last 200" not in printed(out)
+    assert "pooled, mean ± std over 4 evaluations of rounds 5 to 20" in printed(out)
+
+
+def test_what_is_wrong_with_a_run_is_said(tmp_path):
+    summary = Result.load(write_run(tmp_path / "run", stop_after=4)).summary
+    out = console()
+    final_table(summary | {"dropped": 2, "not_finite": 3}, out)
+    text = printed(out)
+    assert "2 updates were dropped" in text
+    assert "3 values were NaN or infinite" in text
+    assert "Incomplete: 4 of 10 rounds." in text
+    out = console()
+    final_table(summary | {"early": True}, out)
+    assert "Ended early, by the protocol's patience: 4 of 10 rounds." in printed(out)
+    out = console()
+    final_table(Result.load(write_run(tmp_path / "none", stop_after=0)).summary, out)
+    assert printed(out).startswith("No evaluation took place.\nProtocol default: n/a")
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"), [(0, "0:00:00"), (59.6, "0:01:00"), (3661, "1:01:01"), (360000, "100:00:00")]
+)
+def test_clock(seconds, text):
+    assert clock(seconds) == text
+
+
+@pytest.mark.parametrize(
+    ("count", "text"), [(999, "999 B"), (1000, "1.00 kB"), (2.5e9, "2.50 GB"), (3e15, "3000.00 TB")]
+)
+def test_size(count, text):
+    assert size(count) == text
+
+
+def test_percent():
+    assert (percent(0.12345), percent(0.5, 0.01), percent(None)) == ("12.35", "50.00 ± 1.00", "n/a")
+
+
+def test_the_mean_of_the_last_evaluations_says_how_many_there_were(tmp_path):
+    for rounds, shown in ((6, "last 3"), (20, "last 5")):
+        out = console()
+        final_table(Result.load(write_run(tmp_path / str(rounds), rounds=rounds, eval_every=2)).summary, out)
+        assert shown in printed(out)
+        assert ("last 5" in printed(out)) == (rounds == 20)

@@ -1,0 +1,628 @@
+"""Configurations: every object that can be configured is recorded and made again."""
+
+import errno
+import inspect
+import typing
+from dataclasses import dataclass
+from pathlib import Path
+from types import NoneType, UnionType
+from typing import Any, Literal
+
+import numpy as np
+import pytest
+import yaml
+
+import rayfl.data
+from rayfl import Federation, Inline, Ray, Training, UserError
+from rayfl.arguments import fits
+from rayfl.config.parser import federation_from, parser, resumed
+from rayfl.data import CIFAR10, Data, Dirichlet, EmbeddedDigits, Partition, Synthetic
+from rayfl.methods import METHODS, FedAvg, FedCO2
+from rayfl.record.cell import Cell
+from rayfl.record.description import deciding, dump, public_path
+from rayfl.run import main
+from tests.support.federations import small
+
+DATA = [c for c in vars(rayfl.data).values() if inspect.isclass(c) and issubclass(c, Data) and c is not Data]
+PARTITIONS = [
+    c
+    for c in vars(rayfl.data).values()
+    if inspect.isclass(c) and issubclass(c, Partition) and c is not Partition
+]
+CONFIGURABLE = [*METHODS.values(), *DATA, *PARTITIONS, Inline, Ray, Training]
+
+
+def candidates(kind: Any, default: Any) -> list[Any]:
+    """Values of a type, of which a constructor may refuse some."""
+    origin = typing.get_origin(kind)
+    if origin is Literal:
+        return list(typing.get_args(kind))
+    if origin in (typing.Union, UnionType):
+        return [v for part in typing.get_args(kind) for v in candidates(part, default)]
+    if origin is list:
+        return [["MNIST", "USPS"]]
+    if origin is dict:
+        return [{"amazon": 1}]
+    if origin is tuple:
+        return [tuple(7 + k for k, _ in enumerate(typing.get_args(kind)))]
+    if inspect.isclass(kind) and issubclass(kind, Partition):
+        return [rayfl.data.Dirichlet(alpha=0.25, min_samples=3)]
+    return {
+        bool: [not default],
+        int: [3, 2],
+        float: [0.125, 2.5e-7, 3.0],
+        str: ["float32", "uint8", "coarse", "somewhere"],
+        NoneType: [],
+    }[kind]
+
+
+def variants(cls: type) -> list[dict[str, Any]]:
+    """Every argument once with a value that is not the default."""
+    hints = typing.get_type_hints(cls.__init__)
+    found = []
+    for name, parameter in inspect.signature(cls).parameters.items():
+        for value in candidates(hints[name], parameter.default):
+            if value == parameter.default:
+                continue
+            try:
+                cls(**{name: value})
+            except UserError:
+                continue
+            found.append({name: value})
+            break
+        else:
+            pytest.fail(f"no value but the default was accepted for {cls.__name__}.{name}")
+    return found
+
+
+def same(a: Any, b: Any) -> bool:
+    if type(a).__module__.startswith("rayfl"):
+        return (
+            type(a) is type(b)
+            and vars(a).keys() == vars(b).keys()
+            and all(same(v, vars(b)[n]) for n, v in vars(a).items())
+        )
+    return type(a) is type(b) and a == b
+
+
+@pytest.mark.parametrize("cls", CONFIGURABLE, ids=lambda c: c.__name__)
+def test_arguments_are_kept_under_their_own_names(cls: type) -> None:
+    for arguments in [{}, *variants(cls)]:
+        made = cls(**arguments)
+        for name, parameter in inspect.signature(cls).parameters.items():
+            assert hasattr(made, name)
+            if name in arguments:
+                assert getattr(made, name) == arguments[name]
+            elif name != "partition":  # whose default depends on the data set
+                assert getattr(made, name) == parameter.default
+
+
+def around(made: Any, **arguments: Any) -> Federation:
+    """A federation with the object in its place."""
+    if isinstance(made, Partition):
+        return Federation(data=rayfl.data.Synthetic(partition=made), **arguments)
+    kinds = {Data: "data", Training: "training", (Inline, Ray): "engine"}
+    place = next((name for kind, name in kinds.items() if isinstance(made, kind)), "method")
+    return Federation(**{place: made}, **arguments)
+
+
+def again(federation: Federation, tmp_path: Path) -> Federation:
+    path = tmp_path / "config.yaml"
+    path.write_text(dump(federation))
+    return federation_from(["--config", str(path)])
+
+
+@pytest.mark.parametrize("cls", CONFIGURABLE, ids=lambda c: c.__name__)
+def test_what_is_recorded_is_made_again(cls: type, tmp_path: Path) -> None:
+    changes = variants(cls)
+    together: dict[str, Any] = {}
+    for change in changes:  # as many at once as go together
+        try:
+            cls(**together, **change)
+        except UserError:
+            continue
+        together |= change
+    for made in (cls(), cls(**together)):
+        federation = around(made)
+        other = again(federation, tmp_path)
+        for name in ("method", "data", "engine", "training"):
+            assert same(getattr(other, name), getattr(federation, name))
+        assert dump(other) == dump(federation)
+
+
+def test_every_setting_of_a_federation_is_recorded(tmp_path: Path) -> None:
+    settings: dict[str, Any] = {
+        "net": "cnn",
+        "clients": 3,
+        "participation": 0.5,
+        "rounds": 7,
+        "averaging": "uniform",
+        "eval_every": 2,
+        "protocol": "fedios",
+        "checkpoint_every": 0,
+        "on_bad_update": "drop",
+        "seed": 11,
+        "tensorboard": False,
+        "quiet": True,
+        "unseen": "printed",
+        "cell": Cell("mine", "FedAvg", "N=3", ["rounds=7"]),
+    }
+    objects = {"method", "data", "training", "engine", "output"}
+    assert settings.keys() | objects == set(inspect.signature(Federation).parameters)
+    found = again(Federation(**settings), tmp_path)
+    assert {name: getattr(found, name) for name in settings} == settings
+    recorded = yaml.safe_load(dump(Federation(**settings)))
+    assert recorded.keys() == (settings.keys() | objects) - {"output"}
+
+
+class Forgetful(FedAvg):
+    def __init__(self, factor: float = 0.5) -> None:
+        self.other = factor
+
+
+def test_a_class_that_does_not_keep_an_argument_is_refused_by_name() -> None:
+    with pytest.raises(
+        UserError, match=r"Forgetful does not keep its argument 'factor'.*self\.factor = factor"
+    ):
+        dump(Federation(method=Forgetful()))
+
+
+def test_options_of_the_command_line_win_over_the_file(tmp_path: Path) -> None:
+    path = tmp_path / "config.yaml"
+    path.write_text(dump(Federation(training=Training(lr=0.5, epochs=3), rounds=9)))
+    found = federation_from(["--config", str(path), "--training.lr", "0.25", "--rounds", "4"])
+    assert (found.training.lr, found.training.epochs, found.rounds) == (0.25, 3, 4)
+
+
+# ---- what cannot be used: code 2, one message, nothing started
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "rounds: 3\nnonsense: 1\n",
+        "training:\n  nonsense: 1\n",
+        "rounds: [",
+        "rounds: many\n",
+        "- 1\n",
+        "rounds: 0\n",
+    ],
+)
+def test_a_bad_file_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str], text: str) -> None:
+    path = tmp_path / "config.yaml"
+    path.write_text(text)
+    assert main(["--config", str(path), "--output", str(tmp_path / "run")]) == 2
+    shown = capsys.readouterr().err
+    assert shown.startswith("rayfl: error: ")
+    assert "Traceback" not in shown
+    assert not (tmp_path / "run").exists()
+
+
+FILES = [
+    ("rouns: 3\n", "{path}: there is no option rouns; did you mean rounds? (--help lists all)"),
+    (
+        "training: {{learning_rate: 1}}\n",
+        "{path}: there is no option training.learning_rate. Choose one of batch_size, bn_single, clip, "
+        "epochs, last_batch, lr, lr_decay, momentum, precision, weight_decay",
+    ),
+    (
+        "training.moment: 0.5\n",
+        "{path}: there is no option training.moment; did you mean training.momentum? ",
+    ),
+    ("3: 4\n", "{path}: there is no option 3"),
+    ("training: [1]\n", "{path}: training must map options to values, and is [1]"),
+    ("rounds: [\n", "{path} is not valid YAML in line 2"),
+    ("rounds: 3\nrounds: 4\n", "{path} is not valid YAML in line 1: 'rounds' is there twice"),
+    ("rounds: !!int x\n", "{path} is not valid YAML"),
+    ("cell: 2020-13-45\n", "cell is '2020-13-45': it must be a mapping"),
+    (
+        "- a: b\n",
+        "{path} is not a configuration: it must map names to values, as in 'rounds: 3', and holds a list",
+    ),
+    ("\x00", "{path} is not valid YAML"),
+    ("clients: null\n", "clients is null: it needs a value"),
+    ("training: {{lr: null}}\n", "training.lr is null: it needs a value"),
+    (
+        "data: {{class_path: Synthetic, init_args: {{partition: {{class_path: IID, "
+        "init_args: {{alpha: 1}}}}}}}}\n",
+        "data.partition IID has no option 'alpha': --data.partition.help IID lists what it has",
+    ),
+    (
+        "data: {{class_path: Synthetic, init_args: {{partition: {{class_path: Dirichlet, "
+        "init_args: {{alpha: null}}}}}}}}\n",
+        "data.partition.alpha is null: it needs a value",
+    ),
+]
+
+
+@pytest.mark.parametrize(("text", "says"), FILES, ids=[repr(text)[:40] for text, _ in FILES])
+def test_what_is_wrong_with_a_file_is_said_in_one_line(tmp_path: Path, text: str, says: str) -> None:
+    path = tmp_path / "config.yaml"
+    path.write_text(text.format())
+    with pytest.raises(UserError) as caught:
+        federation_from(["--config", str(path)])
+    assert str(caught.value).startswith(says.format(path=path))
+    assert "\n" not in str(caught.value)
+
+
+def test_files_that_cannot_be_read_at_all(tmp_path: Path) -> None:
+    for name, says in [
+        ("nowhere.yaml", "cannot be read: No such file"),
+        ("folder", "cannot be read: Is a directory"),
+    ]:
+        (tmp_path / "folder").mkdir(exist_ok=True)
+        with pytest.raises(UserError, match=rf"^{tmp_path / name} {says}"):
+            federation_from(["--config", str(tmp_path / name)])
+    (tmp_path / "binary").write_bytes(b"\xff\xfe\xff\x00")
+    with pytest.raises(UserError, match=rf"^{tmp_path / 'binary'} is not valid YAML"):
+        federation_from(["--config", str(tmp_path / "binary")])
+
+
+def test_a_file_that_may_not_be_read(run_folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(path: Path) -> None:
+        raise PermissionError(errno.EACCES, "Permission denied", str(path))
+
+    monkeypatch.setattr("rayfl.yaml_file.open_file", refuse)
+    path = run_folder / "config.yaml"
+    for arguments in (["--config", str(path)], ["--resume", str(run_folder)]):
+        with pytest.raises(UserError, match=rf"{path} cannot be read: Permission denied$"):
+            federation_from(arguments)
+
+
+@pytest.mark.parametrize("text", ["", "# nothing yet\n", "---\n", "{}\n"])
+def test_a_file_without_settings(tmp_path: Path, run_folder: Path, text: str) -> None:
+    """It leaves all defaults, but the configuration of a run can only have been damaged."""
+    path = tmp_path / "blank.yaml"
+    path.write_text(text)
+    assert dump(federation_from(["--config", str(path)])) == dump(Federation())
+    assert federation_from(["--rounds", "3", f"--config={path}"]).rounds == 3
+    (run_folder / "config.yaml").write_text(text)
+    with pytest.raises(UserError, match=r"config\.yaml has no settings$"):
+        federation_from(["--resume", str(run_folder)])
+
+
+PARTITIONS_LISTED = (
+    "Choose one of Dirichlet, DomainDirichlet, DomainPerClient, IID, Pachinko, Pathological, Sup"
+)
+LINES = [
+    (
+        "--data Synthetic --data.partition IID --data.partition.alpha 1",
+        "data.partition IID has no option 'alpha': --data.partition.help IID lists what it has",
+    ),
+    ("--method.help Nope", "there is no method 'Nope'. Choose one of DCPFL, Ditto, FDSE, FedAvg, FedBN, "),
+    (
+        "--data.help CIFAR11",
+        "there is no data 'CIFAR11'; did you mean CIFAR10? Choose one of CIFAR10, CIFAR1",
+    ),
+    ("--data.partition.help Nope", f"there is no data.partition 'Nope'. {PARTITIONS_LISTED}"),
+    ("--data.partition Nope", f"there is no data.partition 'Nope'. {PARTITIONS_LISTED}"),
+    ("--engine Nope", "there is no engine 'Nope'. Choose one of Inline, Ray, or the import path of your own"),
+    ("--cell foo", "cell is 'foo': it must be a mapping"),
+    (
+        "--training foo",
+        "training is 'foo', which is no YAML file with its options: give one, or single options",
+    ),
+    (
+        "--data CIFAR10 --data.partition.alpha 0.1",
+        "data.partition is not chosen (Partition is what all have in common): give --data.partition NAME "
+        f"before its options. {PARTITIONS_LISTED}",
+    ),
+    (
+        "--method rayfl.methods.Method",
+        "method is not chosen (Method is what all have in common): give --method NAME",
+    ),
+    ("--training.lr inf", "training.lr is inf: it must be a finite number"),
+    ("--participation nan", "participation is nan: it must be a finite number"),
+    ("--rounds 1.5", "rounds is 1.5: it must be a whole number"),
+    ("--quiet maybe", "quiet is maybe: it must be true or false"),
+    ("--averaging foo", "averaging is foo: it must be 'samples' or 'uniform'"),
+    ("--engine Ray --engine.actors many", "engine.actors is many: it must be a whole number or 'auto'"),
+    (
+        "--data Synthetic --data.shape [3,8]",
+        "data.shape: Expected a tuple with 3 elements. Got value: [3, 8]",
+    ),
+    (
+        "--training.epoch 3",
+        "there is no option --training.epoch; did you mean --training.epochs? Choose one of",
+    ),
+    ("--rouns 3", "there is no option --rouns; did you mean --rounds? (--help lists all)"),
+    ("--clients null", "clients is null: it must be a whole number"),
+    ("--method null", "method is null: it must be a name. Choose one of DCPFL"),
+    (
+        "--method FedProx --method.mu null",
+        "method.mu is null: it needs a value; leave it out for its default",
+    ),
+    ("--data Synthetic --data.train null", "data.train is null: it needs a value; leave it out"),
+    ("--data Synthetic --data.shape null", "data.shape is null: it needs a value; leave it out"),
+    ("--engine.threads null", "engine.threads is null: it needs a value; leave it out"),
+]
+
+
+@pytest.mark.parametrize(("options", "says"), LINES, ids=[options for options, _ in LINES])
+def test_what_is_wrong_on_the_command_line_is_said_in_one_line(options: str, says: str) -> None:
+    with pytest.raises(UserError) as caught:
+        federation_from(options.split())
+    assert str(caught.value).startswith(says)
+    assert "\n" not in str(caught.value)
+
+
+def test_null_where_it_means_something() -> None:
+    found = federation_from(["--averaging", "null", "--data.seed", "null", "--engine.client_timeout", "null"])
+    assert dump(found) == dump(Federation())
+
+
+def test_help_leads_to_all_options_and_to_no_base_class() -> None:
+    text = " ".join(parser().format_help().split())
+    for option in (
+        "--method.help FedCO2",
+        "--data.help CIFAR10",
+        "--data.partition.help Dir",
+        "--engine.help R",
+    ):
+        assert option in text
+    assert "rayfl.methods.FedPer" in text
+    assert "PartlyPersonal" not in text
+    assert "--training CONFIG YAML file with options of training." in text
+
+
+@pytest.fixture
+def run_folder(tmp_path: Path) -> Path:
+    folder = tmp_path / "run"
+    folder.mkdir()
+    federation = Federation(method=METHODS["FedProx"](mu=0.3), engine=Inline(), rounds=5, seed=4)
+    (folder / "config.yaml").write_text(dump(federation))
+    return folder
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        ["--seed", "1"],
+        ["--method", "FedAvg"],
+        ["--training.lr", "0.5"],
+        ["--clients", "7"],
+        ["--data", "Synthetic"],
+        ["--output", "elsewhere"],
+        ["--net", "cnn"],
+    ],
+)
+def test_resume_refuses_what_would_make_it_another_run(run_folder: Path, options: list[str]) -> None:
+    name = options[0].split(".")[0]
+    with pytest.raises(UserError, match=rf"--resume takes everything but .*remove {name}$"):
+        federation_from(["--resume", str(run_folder), *options])
+
+
+def test_resume_refuses_a_configuration_beside_the_recorded_one(run_folder: Path, tmp_path: Path) -> None:
+    other = tmp_path / "other.yaml"
+    other.write_text("seed: 3\n")
+    with pytest.raises(UserError, match="--resume takes everything but"):
+        federation_from(["--resume", str(run_folder), "--config", str(other)])
+
+
+def test_resume_takes_the_rest_from_the_run_folder(run_folder: Path) -> None:
+    found = federation_from(
+        ["--resume", str(run_folder), "--rounds", "9", "--checkpoint_every", "2", "--engine", "Ray"]
+    )
+    assert (found.rounds, found.checkpoint_every, found.seed) == (9, 2, 4)
+    assert found.method.mu == 0.3
+    assert isinstance(found.engine, Ray)
+    assert found.output == str(run_folder)
+    assert found._resumes
+
+
+def test_a_folder_that_is_no_run_and_a_configuration_that_is_damaged(
+    run_folder: Path, tmp_path: Path
+) -> None:
+    with pytest.raises(UserError, match="it is not a run folder"):
+        resumed(tmp_path)
+    (run_folder / "config.yaml").write_text("rounds: [")
+    with pytest.raises(UserError, match=r"config\.yaml"):
+        resumed(run_folder)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        ({"method": FedCO2}, "must be an object of class Method"),
+        ({"data": "Synthetic"}, "data is 'Synthetic': it must be an object of class Data"),
+        ({"engine": Inline}, "must be an object of class Engine"),
+        ({"training": {"lr": 0.1}}, "must be an object of class Training"),
+        ({"net": None}, "net is None: it must be a list or a text"),
+        ({"clients": "5"}, "clients is '5': it must be a whole number"),
+        ({"rounds": 2.0}, "rounds is 2.0: it must be a whole number"),
+        ({"seed": None}, "seed is None: it must be a whole number"),
+        ({"participation": None}, "participation is None: it must be a number"),
+        ({"quiet": "no"}, "quiet is 'no': it must be True or False"),
+        ({"averaging": "both"}, "averaging is 'both': it must be 'samples' or 'uniform' or None"),
+    ],
+    ids=lambda value: "" if isinstance(value, str) else str(*value),
+)
+def test_values_of_other_types_are_refused_at_once(arguments, says):
+    with pytest.raises(UserError) as refusal:
+        Federation(**arguments)
+    assert says in str(refusal.value)
+
+
+@pytest.mark.parametrize(
+    ("make", "says"),
+    [
+        (lambda: FedCO2(mutual_epochs=1.5), "method.mutual_epochs is 1.5: it must be a whole number"),
+        (lambda: Training(epochs=1.5), "training.epochs is 1.5: it must be a whole number"),
+        (lambda: Synthetic(partition="IID"), "data.partition is 'IID': it must be an object of class Part"),
+        (lambda: Inline(threads=1.5), "engine.threads is 1.5: it must be a whole number"),
+        (lambda: Training("x"), "training.epochs is 'x': it must be a whole number"),
+        (lambda: Dirichlet("x"), "data.partition.alpha is 'x': it must be a number"),
+        (lambda: Half(factor="x"), "method.factor is 'x': it must be a number"),
+    ],
+)
+def test_classes_refuse_values_of_other_types_themselves(make, says):
+    with pytest.raises(UserError) as refusal:
+        make()
+    assert says in str(refusal.value)
+
+
+class Half(FedAvg):
+    def __init__(self, factor: float = 0.5) -> None:
+        self.factor = factor * 1.0
+
+
+def test_arguments_that_do_not_exist_are_told_by_python():
+    with pytest.raises(TypeError, match=r"Half\.__init__\(\) got an unexpected keyword argument 'other'"):
+        Half(other=1)
+
+
+@pytest.mark.parametrize(
+    ("value", "kind", "fine"),
+    [
+        (True, int, False),
+        (np.int64(3), int, True),
+        (np.float32(0.5), float, True),
+        (np.True_, bool, True),
+        (3, float, True),
+        ("abc", list[str], False),
+        (["a", 1], list[str], False),
+        (["a"], list[str], True),
+        ((1, 2), tuple[int, int, int], False),
+        ([1, 2, 3], tuple[int, int, int], True),
+        ({"a": "b"}, dict[str, int], False),
+        ({"a": 1}, dict[str, int] | None, True),
+        (np.zeros(2), Literal["a"], False),
+        (True, Literal[1], False),
+    ],
+)
+def test_what_fits_a_type(value, kind, fine):
+    assert fits(value, kind) == fine
+
+
+def test_what_a_configuration_cannot_hold_is_refused():
+    for value in ({1, 2}, len):
+        with pytest.raises(UserError, match=r"method.mu is .*, which no configuration can hold"):
+            Federation(method=Held(value))
+
+
+class Held(FedAvg):
+    def __init__(self, mu):
+        super().__init__()
+        self.mu = mu
+
+
+def test_numbers_of_numpy_and_paths_are_recorded_as_plain_ones(tmp_path):
+    """They come out of ranges and of pathlib, in notebooks."""
+    plain = small(tmp_path, method=FedCO2(mu=0.5), clients=3, participation=0.5, seed=2)
+    other = small(
+        tmp_path / "run",
+        method=FedCO2(mu=np.float64(0.5)),
+        data=Synthetic(
+            train=np.int64(900), test=240, partition=Dirichlet(alpha=np.float64(1.0)), val_fraction=0.1
+        ),
+        training=Training(lr=np.linspace(0, 0.05, 2)[1], batch_size=20, momentum=0.5),
+        clients=np.int64(3),
+        participation=np.float32(0.5),
+        seed=np.int64(2),
+    )
+    assert dump(other) == dump(plain)
+    assert other.run().complete
+    root = CIFAR10(root=tmp_path)
+    assert yaml.safe_load(dump(small(tmp_path, data=root)))["data"]["init_args"]["root"] == str(tmp_path)
+
+
+def test_dotted_names_in_a_file_mean_what_they_mean_on_the_command_line(tmp_path: Path):
+    """In any order, and beside nests."""
+    dotted = {
+        "data.partition.alpha": 0.3,
+        "method.mu": 0.25,
+        "method": "FedCO2",
+        "data.root": "somewhere",
+        "data": "CIFAR10",
+        "data.partition": "Dirichlet",
+        "training.lr": 0.2,
+        "training": {"epochs": 2},
+        "engine": {"class_path": "Inline", "init_args": {"threads": 2}},
+        "engine.stack": 8,
+    }
+    nested = {
+        "method": {"class_path": "FedCO2", "init_args": {"mu": 0.25}},
+        "data": {
+            "class_path": "CIFAR10",
+            "init_args": {
+                "root": "somewhere",
+                "partition": {"class_path": "Dirichlet", "init_args": {"alpha": 0.3}},
+            },
+        },
+        "training": {"epochs": 2, "lr": 0.2},
+        "engine": {"class_path": "Inline", "init_args": {"threads": 2, "stack": 8}},
+    }
+    made = []
+    for name, settings in (("dotted", dotted), ("nested", nested)):
+        file = tmp_path / f"{name}.yaml"
+        file.write_text(yaml.safe_dump(settings, sort_keys=False))
+        made.append(dump(federation_from(["--config", str(file), "--method.kd_temperature", "3"])))
+    assert made[0] == made[1]
+    assert yaml.safe_load(made[0])["method"]["init_args"]["mu"] == 0.25
+
+
+@pytest.mark.parametrize("settings", [{"clients": 3, "clients.x": 1}, {"method": None, "method.mu": 1}])
+def test_a_dotted_name_below_something_without_options_is_refused(settings, tmp_path: Path):
+    file = tmp_path / "a.yaml"
+    file.write_text(yaml.safe_dump(settings))
+    option = list(settings)[1]
+    with pytest.raises(UserError, match=rf"a\.yaml: {option} is an option of"):
+        federation_from(["--config", str(file)])
+
+
+@pytest.mark.parametrize("changed", [["net=lenet", "rounds=1"], ["net=lenet"]])
+def test_a_cell_that_goes_on_for_more_rounds_says_so(changed: list[str], tmp_path: Path):
+    run = tmp_path / "run"
+    small(run, rounds=1, cell=Cell("t1", "FedAvg", "even", changed)).run()
+    assert resumed(run).cell == resumed(run, ["--rounds", "1"]).cell == Cell("t1", "FedAvg", "even", changed)
+    resumed(run, ["--rounds", "2", "--quiet", "true"]).run()
+    cell = yaml.safe_load((run / "config.yaml").read_text())["cell"]
+    assert cell == {"table": "t1", "row": "FedAvg", "column": "even", "changed": ["net=lenet", "rounds=2"]}
+
+
+@dataclass(frozen=True)
+class Warmed(Training):
+    """Training of a user's own."""
+
+
+class Own(Federation):
+    """A federation of a user's own."""
+
+
+def test_classes_that_no_configuration_records():
+    """What a resumed run would silently do without is refused."""
+    with pytest.raises(UserError, match="training is a Warmed: it must be a Training itself"):
+        Federation(training=Warmed())
+    with pytest.raises(UserError, match="Own is derived from Federation"):
+        Own()
+
+
+def test_classes_are_named_by_the_path_that_users_write():
+    """Files may move; the path of a class stays."""
+    config = yaml.safe_load(dump(Federation(engine=Inline())))
+    named = [config[name]["class_path"] for name in ("method", "data", "engine")]
+    assert named == ["rayfl.methods.FedBN", "rayfl.data.EmbeddedDigits", "rayfl.engine.Inline"]
+    assert config["data"]["init_args"]["partition"]["class_path"] == "rayfl.data.DomainPerClient"
+    assert public_path(Forgetful) == f"{__name__}.Forgetful"
+
+
+def test_what_decides_the_numbers():
+    """Everything but where files are, what runs the clients, and what may change on resume."""
+    one, other = (
+        Federation(),
+        Federation(rounds=3, checkpoint_every=1, quiet=True, tensorboard=False, output="x"),
+    )
+    other.engine, other.data = Inline(threads=2), EmbeddedDigits(root="elsewhere")
+    assert one.deciding() == other.deciding()
+    for changed in (
+        Federation(seed=1),
+        Federation(training=Training(lr=0.2)),
+        Federation(data=EmbeddedDigits(seed=3)),
+    ):
+        assert one.deciding() != changed.deciding()
+    assert one.deciding()["method"] == "rayfl.methods.FedBN"
+    assert deciding({"a": {"b": [1, float("nan")]}, "c": float("inf")}) == {
+        "a.b": [1, "NaN"],
+        "c": "Infinity",
+    }
+    assert one.deciding()["training.lr"] == Training().lr

@@ -1,0 +1,139 @@
+"""Table files: layers of settings, and what is said of bad ones."""
+
+from pathlib import Path
+
+import pytest
+
+from rayfl import UserError
+from rayfl.config.table_file import Table, expand, layered, options, unavailable
+from rayfl.methods import METHODS
+from tests.support.tables import TINY, write
+
+
+def test_later_layers_win(tmp_path):
+    table = Table.load(write(tmp_path))
+    settings = table.settings("Prox", "by class", {"training.batch_size": 30, "seed": 3})
+    assert settings["method"] == "FedProx"
+    assert settings["method.mu"] == 0.5
+    assert settings["data.partition"] == "Dirichlet"
+    assert settings["training.batch_size"] == 30
+    assert table.settings("Prox", "even")["method.mu"] == 0.1
+    place = {"table": "tiny", "row": "Prox", "column": "by class", "changed": ["training.batch_size=30"]}
+    assert settings["cell"] == place
+
+
+def test_options_of_one_class_are_not_given_to_another():
+    base = {"data": "CIFAR10", "data.partition": "Dirichlet", "data.partition.alpha": 0.3, "clients": 4}
+    assert layered(base, {"data": "Synthetic"}) == {"data": "Synthetic", "clients": 4}
+    assert layered(base, {"data.partition": "IID"}) == {
+        "data": "CIFAR10",
+        "data.partition": "IID",
+        "clients": 4,
+    }
+    assert layered(base, {"data": "CIFAR10", "data.noise": 5}) == base | {"data.noise": 5}
+
+
+def test_options_name_a_class_before_its_options():
+    given = {
+        "data.partition.alpha": 0.3,
+        "method.norm": None,
+        "data.partition": "Dirichlet",
+        "data": "CIFAR10",
+    }
+    expected = "--data CIFAR10 --method.norm null --data.partition Dirichlet --data.partition.alpha 0.3"
+    assert options(given) == expected.split()
+    assert options({"quiet": True, "net": ["a", "b"], "x": {"y": 1}}) == [
+        *("--quiet", "true", "--net", '["a", "b"]', "--x", '{"y": 1}')
+    ]
+
+
+def test_methods_that_are_known_and_not_there():
+    assert unavailable({"method": "FedAvg"}) is None
+    assert unavailable({"method": "mine.Own"}) is None
+    missing = next(iter({"MOON", "FedSR", "FedKD"} - METHODS.keys()), None)
+    if missing:
+        assert unavailable({"method": missing}) == missing
+
+
+def test_data_root_comes_from_the_environment(tmp_path, monkeypatch):
+    table = Table.load(write(tmp_path, TINY.replace("data: Synthetic", "data: MNIST")))
+    monkeypatch.setenv("RAYFL_DATA", "/there")
+    assert table.settings("FedAvg", "even")["data.root"] == "/there"
+    assert table.settings("FedAvg", "even", {"data.root": "/here"})["data.root"] == "/here"
+    assert "data.root" not in table.settings("FedAvg", "even", {"data": "Synthetic"})
+    monkeypatch.delenv("RAYFL_DATA")
+    assert "data.root" not in table.settings("FedAvg", "even")
+
+
+def test_seeds(tmp_path):
+    table = Table.load(write(tmp_path))
+    assert table.first_seeds(None) == [0, 5]
+    assert table.first_seeds(1) == [0]
+    assert table.first_seeds(4) == [0, 5, 1, 2]
+    for count in (0, 1001):
+        with pytest.raises(UserError, match=f"--seeds is {count}: it must be at least 1 and at most 1000"):
+            table.first_seeds(count)
+    assert len(table.first_seeds(1000)) == 1000
+
+
+def test_expanded_arguments(tmp_path):
+    path = write(tmp_path)
+    cell = ["--config", path, "--row", "FedAvg", "--column", "even"]
+    found = expand([*cell, "--rounds", "9", "--engine=Inline"])
+    assert found[-3:] == ["--rounds", "9", "--engine=Inline"]
+    assert found[found.index("--net") + 1] == "lenet"
+    assert found[found.index("--rounds") + 1] == "2"  # the later one wins
+    assert '"changed": ["rounds=9"]' in found[found.index("--cell") + 1]
+    assert expand(["--rounds", "3"]) == ["--rounds", "3"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        ("--row FedAvg", "give its file with --config"),
+        ("--config {path}", r"choose one cell of it with --row \(FedAvg, Prox, MOON"),
+        ("--config {path} --row FedAvg", "with --column"),
+        ("--config {path} --row FedAgv --column even", "no row 'FedAgv'; did you mean 'FedAvg'"),
+        ("--config {path} --row FedAvg --column odd", "no column 'odd'"),
+        ("--config {path} --config x.yaml --row FedAvg --column even", "no other --config"),
+        ("--config {path} --row MOON* --column even", "MOON"),
+    ],
+)
+def test_bad_choices(tmp_path, arguments, says):
+    given = [a.replace("MOON*", "MOON (ours)") for a in arguments.format(path=write(tmp_path)).split()]
+    if "MOON" in arguments and "MOON" in METHODS:
+        pytest.skip("rayfl has MOON")
+    with pytest.raises(UserError, match=says):
+        expand(given)
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "says"),
+    [
+        ("title:", "tilte:", "has 'tilte', which no table file has"),
+        ("table: tiny", "table:", "it has no 'table'"),
+        ("seeds: [0, 5]", "seeds: 3", "seeds must be a list of different whole numbers"),
+        ("    method: FedAvg\n", "", "row 'FedAvg' names no method"),
+        ("      by class: {method.mu: 0.5}", "      odd: {}", "row 'Prox' has settings at 'odd'"),
+        ("  Prox:", "  FedAvg:", "line 20: 'FedAvg' is there twice"),
+        ("  Prox:", "  fed avg:\n    method: FedAvg\n  Fed-avg:", "'Fed-avg' and 'fed avg' must differ"),
+        ("  even:\n    data.partition: IID", "  even: 3", "'even' must map options to values, and is 3"),
+        ("rows:", "rows: [", "is not valid YAML"),
+        ("[0, 5]", "[0, 0]", "seeds must be a list of different whole numbers"),
+        ("  net: lenet", "  seed: 3", "'base' has 'seed', which the table decides"),
+        ("    data.partition: IID", "    output: x", "'even' has 'output', which the table decides"),
+        ("    method: FedAvg\n", "    method: FedAvg\n    seed: 3\n", "'FedAvg' has 'seed', which the table"),
+        ("{method.mu: 0.5}", "{resume: runs/x}", "'Prox' has 'resume', which the table decides"),
+    ],
+)
+def test_bad_files(tmp_path: Path, old: str, new: str, says: str) -> None:
+    assert old in TINY
+    path = write(tmp_path, TINY.replace(old, new, 1))
+    with pytest.raises(UserError, match=says) as caught:
+        Table.load(path)
+    assert path in str(caught.value)
+
+
+def test_no_file():
+    with pytest.raises(UserError, match="cannot be read: No such file"):
+        Table.load("nowhere.yaml")

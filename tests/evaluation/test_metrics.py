@@ -1,0 +1,457 @@
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from rayfl.evaluation.metrics import (
+    Patience,
+    Validation,
+    counted_scores,
+    figures,
+    mean_loss,
+    round_figures,
+    summarise,
+)
+from rayfl.evaluation.protocol import PROTOCOLS, Protocol, protocol
+from rayfl.record.history import History, Population
+from tests.support.records import partition, record
+
+DEFAULT = PROTOCOLS["default"]
+
+
+def people(test, train=None, val=None, domains=None):
+    """A population with these test sizes; by default 10 validation samples each and domain None."""
+    n = len(test)
+    domains = domains or [None] * n
+    names = sorted({d for d in domains if d})
+    split = {
+        "domain_names": names,
+        "clients": [
+            {
+                "train": (train or [100] * n)[i],
+                "val": (val or [10] * n)[i],
+                "test": test[i],
+                "domain": None if domains[i] is None else names.index(domains[i]),
+            }
+            for i in range(n)
+        ],
+    }
+    return Population.from_partition(split)
+
+
+def line(round, correct, val=None, cohort=(0,), point="after_aggregation", view="personal", **more):
+    """A record with these numbers of correct answers."""
+    parts = {"test": {"correct": correct, "loss": [1.0] * len(correct)}}
+    if val is not None:
+        parts["val"] = {"correct": val, "loss": [1.0] * len(val)}
+    made = {
+        "round": round,
+        "cohort": list(cohort),
+        "samples": [100 for _ in cohort],
+        "loss": [2.0 for _ in cohort],
+        "steps": [1 for _ in cohort],
+        "dropped": [],
+        "up": {"weights": [10 for _ in cohort]},
+        "down": {"weights": [20 for _ in cohort], "extra": [1 for _ in cohort]},
+        "evaluation": {point: {view: parts}},
+    }
+    return made | more
+
+
+def summary(population, records, protocol=DEFAULT, rounds=None):
+    return summarise(History.build(population, records), protocol, rounds or len(records))
+
+
+def test_figures_of_three_clients_by_hand():
+    # Accuracies 8/10, 5/20 and 10/10; client 3 has no data, client 4 no score.
+    population = people([10, 20, 10, 0, 10], train=[100, 300, 100, 50, 50])
+    found = figures(np.array([8, 5, 10, math.nan, math.nan]), population)
+    assert found == pytest.approx(
+        {
+            "mean": (0.8 + 0.25 + 1) / 3,
+            "median": 0.8,
+            "std": math.sqrt(((0.8**2 + 0.25**2 + 1) / 3) - ((0.8 + 0.25 + 1) / 3) ** 2),
+            "worst_decile": 0.25,
+            "pooled": 23 / 40,
+            "weighted": (0.8 * 100 + 0.25 * 300 + 1 * 100) / 500,
+            "clients": 3,
+            "left_out": 2,
+        }
+    )
+
+
+@pytest.mark.parametrize(("clients", "worst"), [(10, 1), (11, 2), (20, 2), (21, 3)])
+def test_the_worst_decile_is_the_mean_of_the_lowest_tenth_rounded_up(clients, worst):
+    correct = np.arange(clients, dtype=float)[::-1]
+    found = figures(correct, people([100] * clients))
+    assert found["worst_decile"] == pytest.approx(np.arange(worst).mean() / 100)
+
+
+def test_no_client_with_a_score_gives_nan_and_a_count():
+    found = figures(np.array([math.nan, math.nan]), people([0, 10]))
+    assert math.isnan(found["mean"])
+    assert math.isnan(found["pooled"])
+    assert (found["clients"], found["left_out"]) == (0, 2)
+
+
+@given(
+    st.lists(st.tuples(st.integers(0, 30), st.integers(1, 30), st.integers(1, 500)), min_size=1, max_size=40)
+)
+def test_figures_lie_where_they_must(clients):
+    test = [max(correct, n) for correct, n, _ in clients]
+    correct = np.array([c for c, _, _ in clients], dtype=float)
+    found = figures(correct, people(test, train=[t for _, _, t in clients]))
+    accuracy = correct / test
+    for name in ("mean", "median", "pooled", "weighted", "worst_decile"):
+        assert accuracy.min() - 1e-12 <= found[name] <= accuracy.max() + 1e-12
+    assert found["worst_decile"] <= found["mean"] + 1e-12
+    equal = figures(accuracy * 100, people([100] * len(test)))
+    assert equal["pooled"] == pytest.approx(equal["mean"])
+    assert equal["weighted"] == pytest.approx(equal["mean"])
+
+
+def test_best_by_validation_is_chosen_by_validation_and_never_by_test():
+    # Round 0 is best on test, round 1 on validation data, round 2 is the last.
+    records = [line(0, [10, 10], [2, 2]), line(1, [4, 6], [9, 7]), line(2, [7, 7], [5, 5])]
+    view = summary(people([10, 10]), records)["views"][0]
+    assert view["best_val"]["rounds"] == [1]
+    assert view["best_val"]["mean"] == pytest.approx(0.5)
+    assert view["last"]["mean"] == pytest.approx(0.7)
+    assert view["last_k"]["mean"] == pytest.approx((1 + 0.5 + 0.7) / 3)
+    assert view["last_k"]["rounds"] == [0, 1, 2]
+
+
+def test_of_equally_good_rounds_the_earliest_is_the_best():
+    records = [line(0, [1], [5]), line(1, [2], [8]), line(2, [3], [8])]
+    assert summary(people([10]), records)["views"][0]["best_val"]["rounds"] == [1]
+
+
+def test_without_validation_data_there_is_no_best_round():
+    without = summary(people([10], val=[0]), [line(0, [5])])["views"][0]
+    assert without["best_val"] is None
+    empty = summary(people([10], val=[0]), [line(0, [5], val=[None])])["views"][0]
+    assert empty["best_val"] is None
+
+
+def test_the_last_five_evaluations_are_averaged():
+    records = [line(r, [r, 2 * r]) for r in range(8)]
+    chosen = summary(people([20, 20]), records, PROTOCOLS["fedios_global"])["views"][0]["last_k"]
+    assert chosen["rounds"] == [3, 4, 5, 6, 7]
+    assert chosen["mean"] == pytest.approx(1.5 * 5 / 20)
+    assert chosen["over_rounds"]["mean"] == pytest.approx(1.5 * math.sqrt(2) / 20)
+
+
+def test_a_window_takes_its_own_rounds_and_reports_their_deviation():
+    window = Protocol("default", average="pooled", choose="window", length=4, step=2)
+    # Of the last four of ten rounds, numbers 6 to 9, every second one that ends with the last: 7 and 9.
+    records = [line(r, [r, 0]) for r in (1, 3, 5, 6, 7, 8, 9)]
+    headline = summary(people([10, 10]), records, window, rounds=10)["headline"]
+    assert headline["rounds"] == [7, 9]
+    assert headline["accuracy"] == pytest.approx((7 + 9) / 2 / 20)
+    assert headline["std"] == pytest.approx(1 / 20)
+
+
+def test_after_training_keeps_the_last_known_score_of_absent_clients():
+    records = [
+        line(0, [5, None, 8], cohort=[0, 2], point="after_training"),
+        line(1, [None, 3, None], cohort=[1], point="after_training"),
+        line(2, [7, None, None], cohort=[0], point="after_training"),
+    ]
+    history = History.build(people([10, 10, 10]), records)
+    filled = history.score("after_training", "personal", "test")
+    np.testing.assert_array_equal(filled.correct, [[5, np.nan, 8], [5, 3, 8], [7, 3, 8]])
+    found = summarise(history, PROTOCOLS["fedios"], 3)["views"][0]
+    assert found["last"]["mean"] == pytest.approx(0.6)
+    assert found["last_k"]["mean"] == pytest.approx((0.65 + 16 / 30 + 0.6) / 3)
+
+
+def test_after_aggregation_fills_nothing():
+    history = History.build(people([10, 10]), [line(0, [5, 5]), line(1, [None, 6])])
+    scores = history.score("after_aggregation", "personal", "test")
+    np.testing.assert_array_equal(scores.correct, [[5, 5], [np.nan, 6]])
+
+
+def test_dcpfl_leaves_out_clients_that_have_never_been_trained():
+    # Client 2 is only ever scored with its initial model, client 1's first update was dropped.
+    records = [
+        line(0, [9, 9, 1], cohort=[0, 1], dropped=[1], point="after_training"),
+        line(1, [9, 9, 1], cohort=[0], point="after_training"),
+        line(2, [9, 5, 1], cohort=[1], point="after_training"),
+    ]
+    population = people([10, 10, 10])
+    history = History.build(population, records)
+    counted = counted_scores(history, PROTOCOLS["dcpfl"], "after_training", "personal", "test")
+    np.testing.assert_array_equal(counted.correct, [[9, np.nan, np.nan], [9, np.nan, np.nan], [9, 5, np.nan]])
+    headline = summarise(history, PROTOCOLS["dcpfl"], 3)["headline"]
+    assert headline["accuracy"] == pytest.approx(0.7)
+    assert (headline["clients"], headline["left_out"]) == (2, 1)
+    everyone = summarise(history, PROTOCOLS["fedios"], 3)["views"][0]["last"]
+    assert everyone["mean"] == pytest.approx(0.5)
+
+
+def test_fdse_chooses_by_weighted_validation_and_reports_all_and_avg():
+    population = people([10, 30], train=[900, 100])
+    records = [
+        line(0, [9, 3], [8, 1], point="after_training"),
+        line(1, [3, 24], [5, 10], point="after_training"),
+    ]
+    found = summary(population, records, PROTOCOLS["fdse"])
+    assert found["headline"]["rounds"] == [0]
+    assert found["headline"]["accuracy"] == pytest.approx(12 / 40)
+    assert found["views"][0]["best_val"]["mean"] == pytest.approx(0.5)
+    plain = Protocol("default", point="after_training", choose="best_val")
+    assert summary(population, records, plain)["headline"]["rounds"] == [1]
+
+
+def test_the_headline_is_none_without_a_score_that_counts():
+    records = [line(0, [5])]
+    assert summary(people([10]), records, PROTOCOLS["fedios"])["headline"] is None
+    assert summary(people([10]), records, PROTOCOLS["fedios_global"])["headline"] is None
+    assert summary(people([10]), records, PROTOCOLS["fedco2_feature"])["headline"] is None
+    assert summary(people([10]), [line(0, [5], view="global")])["headline"]["view"] == "global"
+
+
+def test_figures_per_domain():
+    population = people([10, 10, 20, 10], domains=["ink", "paper", "ink", None])
+    domains = summary(population, [line(0, [5, 9, 20, 10])])["views"][0]["last"]["domains"]
+    still = {"mean": 0, "pooled": 0}
+    assert domains == {
+        "ink": {
+            "clients": 2,
+            "mean": pytest.approx(0.75),
+            "pooled": pytest.approx(25 / 30),
+            "over_rounds": still,
+        },
+        "paper": {
+            "clients": 1,
+            "mean": pytest.approx(0.9),
+            "pooled": pytest.approx(0.9),
+            "over_rounds": still,
+        },
+    }
+
+
+# --- what a table of each paper prints, from a history made by hand: three clients with 10, 20 and 30 test
+# --- samples, 100, 300 and 100 training samples, in the domains ink, paper and ink
+
+
+def papers():
+    return people([10, 20, 30], train=[100, 300, 100], domains=["ink", "paper", "ink"])
+
+
+def test_fedco2_prints_domains_and_their_mean_at_the_round_best_on_validation_data():
+    records = [
+        line(0, [9, 18, 27], [4, 4, 4]),
+        line(1, [5, 16, 24], [9, 9, 3]),  # mean validation accuracy .7, the highest
+        line(2, [8, 10, 30], [5, 5, 5]),
+    ]
+    best = summary(papers(), records, PROTOCOLS["fedco2_feature"])["headline"]
+    assert best["rounds"] == [1]
+    assert best["accuracy"] == pytest.approx((0.5 + 0.8 + 0.8) / 3)
+    assert best["domains"]["ink"] == {"clients": 2, "accuracy": pytest.approx(0.65), "std": None}
+    assert best["domains"]["paper"]["accuracy"] == pytest.approx(0.8)
+    assert best["domain_mean"] == pytest.approx((0.65 + 0.8) / 2)
+    assert (best["std"], best["spread"]) == (None, "runs")
+    last = summary(papers(), records, PROTOCOLS["fedco2_last"])["headline"]
+    assert last["rounds"] == [2]
+    assert last["accuracy"] == pytest.approx((0.8 + 0.5 + 1) / 3)
+
+
+def test_fedco2_on_cifar_prints_mean_and_deviation_over_evaluations_of_one_run():
+    rounds = 1500
+    counted = [r for r in range(rounds) if PROTOCOLS["fedco2_cifar"].counts(r, rounds)]
+    records = [line(r, [0, 0, 0]) for r in (99, 1299)]
+    records += [line(r, [10, 0, 8 if i % 2 else 14]) for i, r in enumerate(counted)]
+    found = summary(papers(), records, PROTOCOLS["fedco2_cifar"], rounds)["headline"]
+    assert len(found["rounds"]) == 40
+    assert found["accuracy"] == pytest.approx(21 / 60)  # pooled: 18 and 24 of 60 in turn
+    assert found["std"] == pytest.approx(3 / 60)
+    assert found["spread"] == "evaluations"
+    assert found["averages"]["mean_clients"]["accuracy"] == pytest.approx((1 + 0 + 11 / 30) / 3)
+    assert found["domains"]["ink"] == {
+        "clients": 2,
+        "accuracy": pytest.approx(21 / 40),
+        "std": pytest.approx(3 / 40),
+    }
+
+
+def test_fedios_averages_the_last_five_rounds_of_personal_or_global_models():
+    records = []
+    for r in range(7):
+        made = line(r, [r, 2 * r, 3 * r], point="after_training", cohort=[0, 1, 2])
+        counts = {"test": {"correct": [10, 0, 3 * r], "loss": [1.0] * 3}}
+        made["evaluation"]["after_aggregation"] = {"global": counts}
+        records.append(made)
+    personal = summary(papers(), records, PROTOCOLS["fedios"])["headline"]
+    assert personal["rounds"] == [2, 3, 4, 5, 6]
+    assert personal["accuracy"] == pytest.approx(0.4)  # r / 10 at every client
+    assert personal["std"] == pytest.approx(math.sqrt(2) / 10)
+    assert personal["spread"] == "runs"
+    union = summary(papers(), records, PROTOCOLS["fedios_global"])["headline"]
+    assert union["accuracy"] == pytest.approx((10 + 3 * 4) / 60)
+    assert union["view"] == "global"
+
+
+def test_dcpfl_prints_the_last_round_and_the_one_best_on_validation_data():
+    records = [
+        line(0, [5, None, None], [9, None, None], cohort=[0], point="after_training"),
+        line(1, [None, 10, None], [None, 1, None], cohort=[1], point="after_training"),
+    ]
+    last = summary(papers(), records, PROTOCOLS["dcpfl"])["headline"]
+    assert last["accuracy"] == pytest.approx((0.5 + 0.5) / 2)  # of the two clients that have trained
+    assert (last["clients"], last["left_out"], last["rounds"]) == (2, 1, [1])
+    best = summary(papers(), records, protocol("dcpfl+best_val"))["headline"]
+    assert (best["rounds"], best["clients"]) == ([0], 1)
+
+
+@pytest.mark.parametrize(
+    ("name", "point"), [("fdse", "after_training"), ("fdse_global", "after_aggregation")]
+)
+def test_fdse_prints_all_and_avg_of_the_round_best_on_weighted_validation_data(name, point):
+    view = "global" if name == "fdse_global" else "personal"
+    records = [
+        line(0, [10, 4, 30], [9, 3, 9], point=point, view=view, cohort=[0, 1, 2]),  # weighted .54, mean .7
+        line(1, [5, 20, 15], [4, 8, 4], point=point, view=view, cohort=[0, 1, 2]),  # weighted .64, mean .53
+    ]
+    found = summary(papers(), records, PROTOCOLS[name])["headline"]
+    assert found["rounds"] == [1]
+    assert found["accuracy"] == pytest.approx(40 / 60)  # ALL
+    assert found["averages"]["mean_clients"]["accuracy"] == pytest.approx((0.5 + 1 + 0.5) / 3)  # AVG
+    assert found["averages"]["weighted"]["accuracy"] == pytest.approx((0.5 * 100 + 1 * 300 + 0.5 * 100) / 500)
+    weighted = summary(papers(), records, protocol(f"{name}+weighted"))["headline"]
+    assert weighted["accuracy"] == found["averages"]["weighted"]["accuracy"]
+
+
+def test_a_headline_without_domains_has_no_mean_of_them():
+    found = summary(people([10]), [line(0, [5])])["headline"]
+    assert (found["domains"], found["domain_mean"]) == ({}, None)
+
+
+def test_a_view_may_have_no_loss_at_all():
+    made = line(0, [5, 5])
+    made["evaluation"]["after_aggregation"]["personal"]["test"]["loss"] = None
+    scores = History.build(people([10, 10]), [made]).score("after_aggregation", "personal", "test")
+    assert np.isnan(scores.loss).tolist() == [[True, True]]
+    np.testing.assert_array_equal(scores.accuracy, [[0.5, 0.5]])
+
+
+def test_totals_of_a_run():
+    records = [
+        line(0, [5, 5], cohort=[0, 1]),
+        line(1, [6, 6], cohort=[1], dropped=[1], loss=[None], not_finite=["loss.0=nan"]),
+    ]
+    found = summary(people([10, 10]), records, rounds=5)
+    assert (found["rounds"], found["completed"], found["clients"]) == (5, 2, 2)
+    assert (found["up"], found["down"]) == (30, 63)
+    assert (found["dropped"], found["not_finite"], found["loss"]) == (1, 1, None)
+
+
+@pytest.mark.parametrize(
+    ("words", "val", "early"),
+    [
+        ("patience_2", [5, 6, 6, 4], True),  # an equal one is not better
+        ("patience_2", [5, 6, 6], False),
+        ("patience_2", [5, 4, 6, 6], False),  # a gap before the best round does not count
+        ("patience_3", [5, 6, 6, 4], False),
+        ("default", [5, 4, 4, 4, 4, 4], False),
+    ],
+)
+def test_patience_ends_a_run_early(words, val, early):
+    records = [line(r, [5], [correct]) for r, correct in enumerate(val)]
+    assert summary(people([10]), records, protocol(words), rounds=9)["early"] is early
+    # round by round, as a run sees them
+    validation, patience = Validation(people([10]), protocol(words)), Patience(protocol(words).patience)
+    ends = [patience.ends(record["round"], validation.accuracy(record)) for record in records]
+    assert ends == [False] * (len(val) - 1) + [early]
+
+
+def test_patience_counts_rounds_not_evaluations():
+    records = [line(0, [5], [5]), line(1, [5], evaluation={}), line(2, [5], [4]), line(3, [5], [4])]
+    assert not summary(people([10]), records[:2], protocol("patience_1"), rounds=9)["early"]
+    assert summary(people([10]), records[:3], protocol("patience_2"), rounds=9)["early"]
+    assert not summary(people([10]), records[:3], protocol("patience_3"), rounds=9)["early"]
+
+
+def test_patience_does_not_wait_for_clients_that_do_not_count():
+    words = "trained_only+patience_1"
+    validation = Validation(people([10, 10]), protocol(words))
+    first = validation.accuracy(line(0, [5, 5], [8, 1], cohort=[0]))
+    second = validation.accuracy(line(1, [5, 5], [8, 2], cohort=[1]))
+    assert (first, second) == (pytest.approx(0.8), pytest.approx(0.5))
+
+
+def test_a_client_whose_update_was_dropped_has_not_trained():
+    """In the scores as they come, and in those of the whole history."""
+    words = protocol("trained_only+best_val")
+    records = [
+        line(0, [5, 5, 5], [8, 2, 9], cohort=[0, 1], dropped=[1]),
+        line(1, [5, 5, 5], [7, 1, 9], cohort=[1]),
+    ]
+    population = people([10, 10, 10])
+    validation = Validation(population, words)
+    assert [validation.accuracy(r) for r in records] == [pytest.approx(0.8), pytest.approx(0.4)]
+    history = History.build(population, records)
+    scores = counted_scores(history, words, "after_aggregation", "personal", "val")
+    assert np.isnan(scores.correct).tolist() == [[False, True, True], [False, False, True]]
+    assert np.isnan(scores.loss).tolist() == np.isnan(scores.correct).tolist()
+
+
+def test_newcomers_count_though_they_never_train():
+    """Also where clients count only once they have been trained."""
+    words = protocol("unseen+trained_only")
+    history = History.build(people([10, 10]), [line(0, [None, 7], cohort=[0], point="unseen")])
+    scores = counted_scores(history, words, "unseen", "personal", "test")
+    assert scores.correct[0, 1] == 7
+    found = summarise(history, words, 1)["headline"]
+    assert (found["accuracy"], found["clients"]) == (pytest.approx(0.7), 1)
+
+
+@pytest.mark.parametrize(
+    ("how", "expected"),
+    [
+        ("mean_clients", (1 + 2 + 4) / 3),
+        ("pooled", (1 * 10 + 2 * 30 + 4 * 20) / 60),
+        ("weighted", (1 * 100 + 2 * 300 + 4 * 50) / 450),
+    ],
+)
+def test_mean_losses_by_hand(how, expected):
+    """Client 3 has no samples and client 4 no loss; in the second evaluation nobody has."""
+    population = people([10, 30, 20, 0, 5], train=[100, 300, 50, 70, 90])
+    loss = np.array([[1.0, 2.0, 4.0, 9.0, math.nan], [math.nan] * 5])
+    found = mean_loss(loss, population.samples["test"], population, how)
+    assert found[0] == pytest.approx(expected)
+    assert math.isnan(found[1])
+
+
+def test_round_figures_weigh_the_loss_by_samples():
+    made = line(3, [5, 8], cohort=[0, 1], samples=[100, 300], loss=[1.0, 2.0])
+    found = round_figures(made, people([10, 10]), DEFAULT)
+    assert (found.round, found.cohort, found.dropped, found.up, found.down) == (3, 2, 0, 20, 42)
+    assert found.loss == pytest.approx(1.75)
+    assert found.accuracy == pytest.approx(0.65)
+
+
+def test_round_figures_have_no_accuracy_without_an_evaluation():
+    split = partition(4)
+    found = round_figures(record(0, split, evaluate=False), Population.from_partition(split), DEFAULT)
+    assert found.accuracy is None
+
+
+def test_a_history_without_rounds_has_an_empty_summary():
+    found = summarise(History(Population.empty()), DEFAULT, 7)
+    assert (found["completed"], found["views"], found["headline"], found["loss"]) == (0, [], None, None)
+
+
+def test_a_summary_keeps_every_evaluation():
+    records = [line(0, [10, 5], [2, 4]), line(1, [4, 6], [9, 7]), line(3, [None, 8], [5, None])]
+    found = summary(people([10, 20], val=[10, 20]), records)["views"][0]["each"]
+    assert found["test"]["rounds"] == found["val"]["rounds"] == [0, 1, 3]
+    assert found["test"]["mean"] == pytest.approx([(1 + 0.25) / 2, (0.4 + 0.3) / 2, 0.4])
+    assert found["test"]["pooled"] == pytest.approx([15 / 30, 10 / 30, 0.4])
+    assert found["val"]["mean"] == pytest.approx([0.2, (0.9 + 0.35) / 2, 0.5])
+    assert found["val"]["pooled"] == pytest.approx([6 / 30, 16 / 30, 0.5])
+    assert list(summary(people([10, 20]), [line(0, [10, 5])])["views"][0]["each"]) == ["test"]
+    nobody = summary(people([10, 20]), [line(0, [None, None])])["views"][0]["each"]["test"]
+    assert (nobody["mean"], nobody["pooled"]) == ([None], [None])

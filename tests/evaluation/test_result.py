@@ -1,0 +1,113 @@
+import math
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from rayfl.errors import UserError
+from rayfl.evaluation.protocol import PROTOCOLS
+from rayfl.evaluation.result import Result
+from rayfl.record.folder import RunFolder
+from tests.support.records import partition, record, write_run
+
+
+def test_the_client_table_holds_every_score_once(tmp_path):
+    result = Result.load(write_run(tmp_path / "run", rounds=4, clients=3, eval_every=2))
+    table = result.clients
+    columns = ["round", "point", "view", "part", "client", "domain", "samples", "correct", "accuracy", "loss"]
+    assert list(table.columns) == columns
+    assert len(table) == 2 * 2 * 2 * 3  # rounds 1 and 3, two views, two parts, three clients
+    assert not table.duplicated(["round", "point", "view", "part", "client"]).any()
+    made = record(3, partition(3))["evaluation"]["after_aggregation"]["global"]["test"]
+    rows = table[(table["round"] == 3) & (table["view"] == "global") & (table["part"] == "test")]
+    assert rows["correct"].tolist() == made["correct"]
+    assert rows["loss"].tolist() == made["loss"]
+    assert rows["domain"].tolist() == ["ink", "print", "ink"]
+    np.testing.assert_allclose(rows["accuracy"], np.array(made["correct"]) / [20, 21, 22])
+
+
+def test_clients_without_data_or_score_have_no_row(tmp_path):
+    split = partition(4)
+    split["clients"][1]["test"] = 0
+    split["clients"][3]["domain"] = None
+    made = record(0, split, views=("personal",))
+    made["evaluation"]["after_aggregation"]["personal"]["test"] = {
+        "correct": [5, None, None, 7],
+        "loss": [0.5, None, None, None],
+    }
+    folder = RunFolder.create(tmp_path / "run", "rounds: 1\n", tensorboard=False)
+    folder.write_partition(split)
+    folder.append_metrics(made)
+    result = folder.finish()
+    tests = result.clients[result.clients["part"] == "test"]
+    assert tests["client"].tolist() == [0, 3]
+    assert tests["domain"].isna().tolist() == [False, True]
+    assert tests["loss"].isna().tolist() == [False, True]
+    assert result.summary["headline"]["clients"] == 2
+    assert result.summary["headline"]["left_out"] == 2
+    stored = pd.read_parquet(folder.path / "clients.parquet")
+    assert stored["domain"].isna().sum() == result.clients["domain"].isna().sum() == 2
+
+
+def test_the_round_table_has_all_rounds_and_accuracies_where_evaluated(tmp_path):
+    result = Result.load(write_run(tmp_path / "run", rounds=5, clients=4, eval_every=2))
+    assert result.rounds["round"].tolist() == [0, 1, 2, 3, 4]
+    assert result.rounds["up"].tolist() == [2000] * 5
+    assert result.rounds["down"].tolist() == [4000] * 5
+    accuracy = result.rounds["test/after_aggregation/personal"]
+    assert accuracy.isna().tolist() == [True, False, True, False, False]
+    assert accuracy.iloc[-1] == result.accuracy == result.summary["headline"]["accuracy"]
+
+
+def test_a_killed_run_can_be_read(tmp_path):
+    result = Result.load(write_run(tmp_path / "run", rounds=10, stop_after=3))
+    assert not result.complete
+    assert result.summary["completed"] == 3
+    assert result.clients["round"].unique().tolist() == [1]
+    assert result.accuracy == result.clients.query("view == 'personal' and part == 'test'")["accuracy"].mean()
+
+
+def test_a_run_that_never_evaluated_has_no_accuracy(tmp_path):
+    for run in (write_run(tmp_path / "a", stop_after=0), write_run(tmp_path / "b", eval_every=0)):
+        result = Result.load(run)
+        assert math.isnan(result.accuracy)
+        assert result.clients.empty
+        assert len(result.rounds) == result.summary["completed"]
+
+
+def test_the_protocol_of_the_configuration_is_used(tmp_path):
+    run = write_run(tmp_path / "run", protocol=PROTOCOLS["fedios"], rounds=8, eval_every=100)
+    result = Result.load(run)
+    assert result.protocol == PROTOCOLS["fedios"]
+    assert result.summary["headline"]["rounds"] == [3, 4, 5, 6, 7]
+    assert result.accuracy == pytest.approx(result.rounds["test/after_training/personal"].mean())
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "message"),
+    [
+        ("config.yaml", None, "is not a run folder: it has no config.yaml"),
+        ("metrics.jsonl", None, "is not a run folder: it has no metrics.jsonl"),
+        ("partition.json", None, "partition.json cannot be read"),
+        ("partition.json", '{"clients": [1]}', "partition.json is damaged"),
+        ("partition.json", '{"clients": [], "domain_names": [], "pool": [1]}', "partition.json is damaged"),
+        ("partition.json", '{"clients": [], "domain_names": [], "pool": {"images": 1}}', "is damaged"),
+        (
+            "partition.json",
+            '{"clients": [], "domain_names": []}',
+            "metrics.jsonl does not fit partition.json",
+        ),
+        ("config.yaml", "a: [", "config.yaml is not valid YAML"),
+        ("config.yaml", "- a\n", "config.yaml is not a configuration"),
+        ("config.yaml", "protocol: default\n", "config.yaml has no number of rounds"),
+        ("config.yaml", "rounds: 5\nprotocol: best_on_test\n", "protocol 'best_on_test' is unknown"),
+    ],
+)
+def test_a_damaged_folder_is_an_explained_error(tmp_path, name, content, message):
+    run = write_run(tmp_path / "run", rounds=3)
+    if content is None:
+        (run / name).unlink()
+    else:
+        (run / name).write_text(content)
+    with pytest.raises(UserError, match=message):
+        Result.load(run)

@@ -1,0 +1,37 @@
+import pytest
+import torch
+import torch.nn.functional as F
+
+from rayfl.evaluation.score import BATCH, score
+from tests.support.nets import make_images, smooth_net
+
+
+def test_scores_are_those_of_all_samples_at_once():
+    net, images = smooth_net(batch_norm=True), make_images(BATCH + 300)
+    w, other = net.initial(0), net.initial(1)
+    indices = torch.arange(7, BATCH + 290)  # two parts
+    seen = []
+
+    def predict(x):
+        assert not torch.is_grad_enabled()
+        seen.append(len(x))
+        return {"personal": net.eval(w, x), "distances": net.eval(other, x)}
+
+    found = score(predict, images, indices, frozenset({"distances"}))
+    assert max(seen) <= BATCH
+    assert sum(seen) == len(indices)
+    x, y = images.batch(indices)
+    for view, weights in (("personal", w), ("distances", other)):
+        logits = net.eval(weights, x)
+        assert found[view].correct == (logits.argmax(1) == y).sum().item()
+    assert found["personal"].loss == pytest.approx(F.cross_entropy(net.eval(w, x), y).item(), abs=1e-12)
+    assert found["distances"].loss is None
+    assert type(found["personal"].correct) is int
+
+
+def test_scoring_changes_nothing():
+    net, images = smooth_net(batch_norm=True), make_images(20)
+    w = net.initial(0)
+    before = w.clone()
+    score(lambda x: {"v": net.eval(w, x)}, images, torch.arange(20))
+    assert all(torch.equal(w[n], before[n]) for n in w)

@@ -1,0 +1,194 @@
+"""Cells in processes of their own: several at once, interrupted in every way, none twice."""
+
+import fcntl
+import json
+import os
+import signal
+from pathlib import Path
+
+import pytest
+
+from rayfl.config.parser import federation_from
+from rayfl.config.table_file import options
+from rayfl.jobs import cells
+from rayfl.jobs.cells import Crew, Job, Outcome, remaining_seconds
+from tests.support.federations import bytes_of_run
+
+SETTINGS = {
+    "data": "Synthetic",
+    "data.train": 400,
+    "data.test": 60,
+    "net": "lenet",
+    "method": "Ditto",
+    "clients": 6,
+    "participation": 0.5,
+    "training.batch_size": 20,
+    "checkpoint_every": 3,
+    "tensorboard": False,
+    "engine": "Inline",
+}
+ROUNDS = 24
+
+
+def job(folder: Path, **changes: object) -> Job:
+    settings = SETTINGS | {"rounds": ROUNDS} | changes
+    return Job("Ditto", "even", 4, int(str(settings["rounds"])), folder, settings)
+
+
+class Watch:
+    """Does something once, when the running cells have so many rounds, and keeps what was told."""
+
+    def __init__(self, rounds: int = 0, act: object = None) -> None:
+        self.rounds, self.act = rounds, act
+        self.told: list[str] = []
+        self.most = 0
+
+    def show(self, running: list[Job], waiting: list[Job]) -> None:
+        self.most = max(self.most, len(running))
+        if self.act and running and all(len(job.seconds()) >= self.rounds for job in running):
+            act, self.act = self.act, None
+            act()  # type: ignore[operator]
+
+
+def run(jobs: list[Job], watch: Watch, at_once: int | None = 2) -> Outcome:
+    crew = Crew(at_once, watch.told.append, watch.show)
+    if watch.act == "kill":
+        watch.act = lambda: crew._running[0].process.kill()
+    return crew.run(jobs)
+
+
+def test_stopped_and_killed_and_finished_to_the_same_bytes(tmp_path: Path) -> None:
+    one = job(tmp_path / "cells" / "one")
+    watch = Watch(2, lambda: os.kill(os.getpid(), signal.SIGTERM))
+    outcome = run([one], watch)
+    assert (outcome.stopped, outcome.failed) == (True, {})
+    stopped_after = len(one.seconds())
+    assert 2 <= stopped_after < ROUNDS
+    assert any("Stopping" in text for text in watch.told)
+
+    watch = Watch(stopped_after + 2, "kill")
+    outcome = run([one], watch)
+    assert watch.told[0] == f"Ditto, even, seed 4: started after {stopped_after} rounds"
+    assert list(outcome.failed.values()) == ["killed by SIGKILL; too little memory?"]
+    assert not one.finished
+
+    assert run([one], Watch()) == Outcome()
+    assert one.finished
+    whole = {**SETTINGS, "rounds": ROUNDS, "seed": 4, "quiet": True}
+    federation_from([*options(whole), "--output", str(tmp_path / "whole")]).run()
+    assert bytes_of_run(one.folder) == bytes_of_run(tmp_path / "whole")
+
+
+def test_one_fails_the_others_go_on_and_nothing_is_repeated(tmp_path: Path, monkeypatch) -> None:
+    fine = job(tmp_path / "fine", rounds=2)
+    bad = job(tmp_path / "bad", rounds=3, method="tests.support.federations.Poisoned")
+    (tmp_path / "fine").mkdir()  # as a process leaves it that is killed right at its start
+    (tmp_path / "fine" / "environment.json").write_text("{}")
+    watch = Watch()
+    outcome = run([bad, fine], watch)
+    assert list(outcome.failed) == [bad]
+    assert "client 2" in outcome.failed[bad]
+    assert watch.most == 2
+    assert fine.finished
+
+    def refused(*arguments: object, **more: object) -> None:
+        raise AssertionError("a finished cell was started")
+
+    monkeypatch.setattr(cells.subprocess, "Popen", refused)
+    before = (fine.folder / "metrics.jsonl").stat().st_mtime_ns
+    assert run([fine], Watch()) == Outcome()
+    Crew(1, print, print)._start(fine, Outcome())  # as if another process had finished it just now
+    assert (fine.folder / "metrics.jsonl").stat().st_mtime_ns == before
+
+
+def test_a_cell_of_another_process_is_left_to_it(tmp_path: Path) -> None:
+    mine = job(tmp_path / "cell")
+    with mine.log.open("ab") as log:
+        fcntl.flock(log, fcntl.LOCK_EX)
+        outcome = run([mine], Watch())
+    assert outcome == Outcome(elsewhere=[mine])
+
+
+def test_finished_cells_may_lose_their_checkpoints(tmp_path: Path, monkeypatch) -> None:
+    mine = job(tmp_path / "cell", rounds=1)
+    (mine.folder / "checkpoints").mkdir(parents=True)
+    crew = Crew(1, lambda text: None, lambda running, waiting: None, keep_checkpoints=False)
+    (mine.folder / "summary.json").write_text(json.dumps({"completed": 1}))
+
+    class Done:
+        returncode = 0
+
+    with mine.log.open("ab") as log:
+        crew._end(cells.Process(mine, Done(), log, 0), Outcome())  # type: ignore[arg-type]
+    assert not (mine.folder / "checkpoints").exists()
+
+
+def test_memory_decides_how_many_run_at_once(tmp_path: Path, monkeypatch) -> None:
+    crew = Crew(None, print, print)
+    crew.limit = 3
+    assert crew._has_room()
+    running = job(tmp_path / "cell")
+    running.folder.mkdir()
+    own = cells.Process(running, cells.subprocess.Popen(["sleep", "60"]), None, 0)  # type: ignore[arg-type]
+    own.process.kill()
+    own.process.wait()
+    own.peak = 800
+    crew._running = [own]
+    monkeypatch.setattr(cells, "available_memory", lambda: 1001.0)
+    assert not crew._has_room(), "before its first round nobody knows how much it takes"
+    record(running, [1.0])
+    assert crew._has_room()
+    monkeypatch.setattr(cells, "available_memory", lambda: 999.0)
+    assert not crew._has_room()
+    crew._watch_memory = False  # the user has said how many
+    assert crew._has_room()
+    crew.limit = 1
+    assert not crew._has_room()
+    assert cells.available_memory() > 0
+
+
+def record(of: Job, seconds: list[float], finished: bool = False) -> None:
+    of.folder.mkdir(exist_ok=True)
+    lines = [json.dumps({"round": k, "seconds": s}) for k, s in enumerate(seconds)]
+    (of.folder / "engine.jsonl").write_text("\n".join(['{"other": 1}', *lines, '{"torn']))
+    if finished:
+        (of.folder / "summary.json").write_text(json.dumps({"completed": len(seconds)}))
+
+
+def test_remaining_time(tmp_path: Path) -> None:
+    def cell(name: str, row: str, column: str) -> Job:
+        return Job(row, column, 0, 10, tmp_path / name, {})
+
+    done, begun = cell("a", "FedAvg", "large"), cell("b", "Ditto", "large")
+    alike, new = cell("c", "FedBN", "large"), cell("d", "FedBN", "small")
+    assert remaining_seconds([done, begun], 2) is None
+    record(done, [2.0] * 10, finished=True)
+    record(begun, [6.0, 4.0, 5.0, 5.0])
+    assert remaining_seconds([done], 2) == 0
+    # 6 rounds of 5 s; 10 of (2 + 5) / 2 s, the mean of the column; 10 of the same, the mean of all
+    assert remaining_seconds([done, begun, alike, new], 2) == (6 * 5 + 10 * 3.5 + 10 * 3.5) / 2
+    assert remaining_seconds([done, begun], 8) == 6 * 5, "one cell is not divided"
+
+
+def test_why_a_process_has_failed(tmp_path: Path) -> None:
+    log = tmp_path / "log"
+    log.write_text("round 1/2\nrayfl: error: data.root is missing\n")
+    assert cells._reason(log, 2) == "data.root is missing"
+    log.write_text("Traceback\n  File\nValueError: no\n\n")
+    assert cells._reason(log, 1) == "ended with code 1: ValueError: no"
+    assert cells._reason(log, -signal.SIGTERM) == "killed by SIGTERM"
+    log.write_text("")
+    assert cells._reason(log, 3) == "ended with code 3: no output"
+
+
+def test_each_gpu_gets_a_cell(monkeypatch: pytest.MonkeyPatch) -> None:
+    import torch
+
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "3,5")
+    assert cells.automatic_jobs() == 2
+    assert [cells._environment(slot)["CUDA_VISIBLE_DEVICES"] for slot in (0, 1, 2)] == ["3", "5", "3"]
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 0)
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES")
+    assert "CUDA_VISIBLE_DEVICES" not in cells._environment(0)
+    assert cells.automatic_jobs() >= 1

@@ -1,0 +1,47 @@
+"""What is shown of a table while it runs."""
+
+import io
+import json
+from pathlib import Path
+
+from rich.console import Console
+
+from rayfl.jobs import progress
+from rayfl.jobs.cells import Job
+from rayfl.jobs.progress import TableProgress
+
+
+def two_cells(folder: Path) -> list[Job]:
+    """One that is finished after 10 rounds of 2 s, and one that has done 4 rounds of 3 s."""
+    made = [Job("FedBN", name, 0, 10, folder / name, {}) for name in ("done", "begun")]
+    for job, rounds, seconds in zip(made, (10, 4), (2.0, 3.0)):
+        job.folder.mkdir()
+        lines = [json.dumps({"round": k, "seconds": seconds}) for k in range(rounds)]
+        (job.folder / "engine.jsonl").write_text("\n".join(lines) + "\n")
+    (made[0].folder / "summary.json").write_text(json.dumps({"completed": 10}))
+    return made
+
+
+def test_plain_lines(tmp_path: Path) -> None:
+    cells = two_cells(tmp_path)
+    out = io.StringIO()
+    with TableProgress(cells, 2, interval=0, console=Console(file=out, width=40)) as shown:
+        shown.tell("FedBN, begun, seed 0: started [now]")
+        shown.show(cells[1:], [])
+    assert out.getvalue().splitlines() == [
+        "FedBN, begun, seed 0: started [now]",
+        "1/2 cells finished; FedBN, begun, seed 0: round 4/10; ETA 0:00:18",
+    ]
+
+
+def test_bars_on_a_terminal(tmp_path: Path, monkeypatch) -> None:
+    monkeypatch.setattr(progress, "REFRESH", 0.0)
+    cells = two_cells(tmp_path)
+    out = io.StringIO()
+    console = Console(file=out, width=120, force_terminal=True, color_system=None)
+    with TableProgress(cells, 2, console=console) as shown:
+        shown.show(cells[1:], [])
+        shown.show(cells[1:], [])
+    text = out.getvalue()
+    for part in ("1/2 cells", "14/20 rounds", "FedBN, begun, seed 0", "4/10 rounds", "ETA 0:00:18"):
+        assert part in text

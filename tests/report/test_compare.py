@@ -1,0 +1,214 @@
+import io
+
+import numpy as np
+import pytest
+from rich.console import Console
+
+from rayfl.errors import UserError
+from rayfl.evaluation.protocol import PROTOCOLS
+from rayfl.evaluation.result import Result
+from rayfl.report.compare import (
+    comparison,
+    data_remarks,
+    flat_config,
+    group_runs,
+    labels,
+    short_labels,
+    spread,
+)
+from rayfl.report.text import percent
+from tests.support.records import pool, write_run
+
+
+def load(tmp_path, *runs):
+    return [Result.load(write_run(tmp_path / str(i), **options)) for i, options in enumerate(runs)]
+
+
+def rows(groups, **options):
+    console = Console(file=io.StringIO(), width=200, highlight=False)
+    console.print(comparison(groups, **options))
+    return console.file.getvalue().splitlines()
+
+
+def test_a_configuration_is_flat_under_the_names_of_the_command_line():
+    config = {
+        "method": {"class_path": "rayfl.methods.FedProx", "init_args": {"mu": 0.1}},
+        "data": {
+            "class_path": "rayfl.data.CIFAR10",
+            "init_args": {"partition": {"class_path": "Dirichlet", "init_args": {"alpha": 0.3}}},
+        },
+        "training": {"lr": 0.01, "milestones": [1, 2], "extra": {}},
+        "clip": None,
+    }
+    assert flat_config(config) == {
+        "method": "FedProx",
+        "method.mu": 0.1,
+        "data": "CIFAR10",
+        "data.partition": "Dirichlet",
+        "data.partition.alpha": 0.3,
+        "training.lr": 0.01,
+        "training.milestones": "[1, 2]",
+        "training.extra": "{}",
+        "clip": None,
+    }
+
+
+def test_runs_that_differ_in_their_seed_are_one_group(tmp_path):
+    runs = load(tmp_path, {"seed": 0}, {"seed": 1}, {"method": "FedProx"}, {"seed": 2})
+    groups = group_runs(runs)
+    assert [len(group.runs) for group in groups] == [3, 1]
+    assert [group.seeds for group in groups] == [3, 1]
+
+
+def test_the_engine_and_places_do_not_tell_runs_apart(tmp_path):
+    first, second = load(tmp_path, {}, {"seed": 1})
+    second.config["engine"] = {"class_path": "rayfl.engine.Ray", "init_args": {"actors": 3}}
+    second.config.update(quiet=True, tensorboard=False, checkpoint_every=3)
+    second.config["data"]["init_args"] |= {"root": "elsewhere", "seed": 1}
+    assert len(group_runs([first, second])) == 1
+    second.config["clients"] = 7
+    assert len(group_runs([first, second])) == 2
+
+
+def test_runs_on_other_data_are_no_repetitions(tmp_path):
+    whole, part = pool("a" * 64, ink=600, print=600), pool("b" * 64, ink=60, print=60)
+    runs = load(
+        tmp_path,
+        {"pool": whole},
+        {"pool": part, "seed": 1},
+        {"pool": whole, "seed": 2},
+        {"seed": 3},
+        {"seed": 4},
+        {"seed": 5, "val": False},
+    )
+    groups = group_runs(runs)
+    assert [[run.config["seed"] for run in group.runs] for group in groups] == [[0, 2], [1], [3, 4], [5]]
+    _, cells = labels(groups)
+    assert [row[1] for row in cells] == [
+        "EmbeddedDigits [1,200 images, aaaaaa]",
+        "EmbeddedDigits [120 images, bbbbbb]",
+        "EmbeddedDigits [not recorded, 615/60/135]",  # as rayfl wrote folders before it knew digests
+        "EmbeddedDigits [not recorded, 615/0/135]",
+    ]
+    assert [row[1] for row in labels(groups[:1])[1]] == ["EmbeddedDigits"]
+    assert short_labels(groups)[1] == "FedAvg, EmbeddedDigits [120 images, bbbbbb]"
+    (all_of_them,) = group_runs(runs, ["method"])
+    assert any("runs on different data are averaged" in line for line in rows([all_of_them], by=["method"]))
+
+
+def test_the_table_shows_the_numbers_of_images(tmp_path):
+    groups = group_runs(load(tmp_path, {}, {"method": "FedBN"}))
+    text = " ".join(" ".join(rows(groups)).split())
+    assert "EmbeddedDigits, Dirichlet(alpha=0.3), 615/60/135 images (train/val/test) " in text
+    groups = group_runs(load(tmp_path / "more", {}, {"clients": 8}))
+    lines = rows(groups)
+    assert "images" not in lines[0]
+    shown = [line.split()[2] for line in lines if line.strip().startswith("FedAvg")]
+    assert shown == ["615/60/135", "828/80/188"]
+
+
+def test_what_is_remarked_of_data(tmp_path):
+    published = {"ink": 600, "print": 400, "stone": 5000}
+    part = pool("a" * 64, published, ink=60, print=400)
+    first, second, third = load(
+        tmp_path, {"pool": part}, {"pool": pool("b" * 64)}, {"pool": part, "method": "FedBN"}
+    )
+    third.config["data"]["init_args"]["verify"] = second.config["data"]["init_args"]["verify"] = False
+    reduced = "reduced data: ink has 60 of 600 published images"
+    assert data_remarks(first) == [reduced, "without the domains stone"]
+    assert data_remarks(second) == [], "nothing is published that could be verified"
+    assert data_remarks(third) == [*data_remarks(first), "data not verified (data.verify=false)"]
+    (old,) = load(tmp_path / "old", {})
+    assert data_remarks(old) == []
+    old.config["data"]["init_args"]["verify"] = False
+    assert data_remarks(old) == ["data not verified (data.verify=false)"]
+    text = [line.strip() for line in rows(group_runs([first, third]))]
+    assert f"All rows: {reduced}." in text
+    assert "FedBN: data not verified (data.verify=false)." in text
+
+
+def test_a_table_of_short_runs_says_how_many_evaluations_are_averaged(tmp_path):
+    runs = load(tmp_path, {"rounds": 6}, {"rounds": 20})
+    for chosen, shown in ((runs[:1], "last 3 "), (runs[1:], "last 5 "), (runs, "last 3 to 5 ")):
+        assert any(shown in line for line in rows(group_runs(chosen)))
+
+
+def test_incomplete_runs_stay_apart(tmp_path):
+    groups = group_runs(load(tmp_path, {"seed": 0}, {"seed": 1, "stop_after": 4}))
+    assert [(len(g.runs), g.complete, g.completed) for g in groups] == [(1, True, 10), (1, False, 4)]
+
+
+def test_by_groups_by_these_keys_alone(tmp_path):
+    runs = load(tmp_path, {"mu": 0.1}, {"mu": 0.2}, {"method": "FedProx"})
+    groups = group_runs(runs, ["method"])
+    assert [len(group.runs) for group in groups] == [2, 1]
+    assert groups[0].config["method.mu"] == "various"
+    with pytest.raises(UserError, match=r"--by mu: no run has this key; the keys are .*method.mu"):
+        group_runs(runs, ["mu"])
+
+
+def test_labels_hold_what_tells_groups_apart(tmp_path):
+    groups = group_runs(load(tmp_path, {"mu": 0.1}, {"mu": 0.2}, {"mu": 0.1, "clients": 8}))
+    headings, cells = labels(groups)
+    assert headings == ["method", "data", "partition", "clients"]
+    assert cells[1] == ["FedAvg(mu=0.2)", "EmbeddedDigits", "Dirichlet(alpha=0.3)", "6"]
+    assert short_labels(groups) == [
+        "FedAvg(mu=0.1), clients=6",
+        "FedAvg(mu=0.2), clients=6",
+        "FedAvg(mu=0.1), clients=8",
+    ]
+
+
+def test_an_option_of_one_method_alone_is_no_difference(tmp_path):
+    runs = load(tmp_path, {}, {"method": "FedProx", "mu": 0.1}, {"method": "FedBN", "stop_after": 2})
+    runs[0].config["method"]["init_args"] = {}
+    assert short_labels(group_runs(runs)) == ["FedAvg", "FedProx", "FedBN, 2 rounds only"]
+
+
+def test_the_table_shows_mean_and_deviation_over_seeds(tmp_path):
+    runs = load(tmp_path, {"seed": 0}, {"seed": 1}, {"seed": 2}, {"method": "FedBN", "stop_after": 4})
+    lines = rows(group_runs(runs))
+    found = [run.accuracy for run in runs[:3]]
+    expected = percent(np.mean(found), np.std(found, ddof=1))
+    (row,) = [line for line in lines if line.strip().startswith("FedAvg")]
+    assert row.split("  ")[0].strip() == "FedAvg"
+    assert row.count(expected) == 2  # headline and last round
+    assert "3.00 kB" in row
+    assert "6.00 kB" in row
+    (row,) = [line for line in lines if line.strip().startswith("FedBN")]
+    assert "4 of 10" in row
+    assert percent(runs[3].accuracy) in row
+    assert "EmbeddedDigits, Dirichlet(alpha=0.3)" in lines[0]
+    assert any("Incomplete runs" in line for line in lines)
+
+
+def test_another_view_can_be_shown(tmp_path):
+    (run,) = load(tmp_path, {})
+    (row,) = [line for line in rows(group_runs([run]), view="global") if line.strip().startswith("FedAvg")]
+    last = run.summary["views"][1]["last"]["mean"]
+    assert row.split()[1:5] == ["1", "10", percent(run.accuracy), percent(last)]
+
+
+def test_accuracies_are_averaged_as_the_protocol_says(tmp_path):
+    (run,) = load(tmp_path, {"protocol": PROTOCOLS["fdse"]})
+    (row,) = [line for line in rows(group_runs([run])) if line.strip().startswith("FedAvg")]
+    assert row.split()[4] == percent(run.summary["views"][0]["last"]["pooled"])
+
+
+def test_repeated_seeds_are_not_counted_as_seeds(tmp_path):
+    runs = load(tmp_path, {"seed": 3}, {"seed": 3}, {"seed": 4})
+    assert any("2 (3 runs)" in line for line in rows(group_runs(runs)))
+
+
+def test_runs_without_a_score_are_na(tmp_path):
+    runs = load(tmp_path, {"stop_after": 0})
+    (row,) = [line for line in rows(group_runs(runs)) if line.strip().startswith("FedAvg")]
+    assert row.split()[2:5] == ["0", "of", "10"]
+    assert row.split()[5:] == ["n/a"] * 6
+
+
+def test_spread_of_incomplete_values_is_na():
+    assert spread([0.5, None]) == "n/a"
+    assert spread([]) == "n/a"
+    assert spread([0.5]) == "50.00"
+    assert spread([0.4, 0.6]) == "50.00 ± 14.14"

@@ -1,0 +1,221 @@
+import json
+import math
+
+import numpy as np
+import pytest
+
+from rayfl.errors import UserError
+from rayfl.evaluation.protocol import PROTOCOLS, Protocol
+from rayfl.evaluation.result import Result
+from rayfl.report.compare import group_runs
+from rayfl.report.plots import (
+    ALL,
+    check_panels,
+    chosen_value,
+    domains_of,
+    draw_labels,
+    draw_radar,
+    draw_rounds,
+    panel_curve,
+    progress_table,
+    roughness,
+    rounds_to,
+    scored_panels,
+    series_of,
+    sweep_series,
+)
+from tests.support.records import pool, write_run
+
+
+def run(path, **settings):
+    return Result.load(write_run(path, **settings))
+
+
+def test_the_curve_of_a_domain_is_that_of_its_clients(tmp_path):
+    made = run(tmp_path / "run", rounds=5)
+    rounds, accuracy = panel_curve(made, None, "ink")
+    tests = made.clients.query("part == 'test' and view == 'personal' and domain == 'ink'")
+    expected = 100 * tests.groupby("round")["accuracy"].mean()
+    assert rounds.tolist() == [2, 4, 5]
+    np.testing.assert_allclose(accuracy, expected)
+    assert panel_curve(made, None, ALL)[1][-1] == pytest.approx(100 * made.accuracy)
+    assert len(panel_curve(made, None, "paint")[0]) == 0
+    assert len(panel_curve(made, "online", ALL)[0]) == 0
+
+
+@pytest.mark.parametrize("average", ["mean_clients", "pooled", "weighted"])
+def test_losses_are_averaged_as_the_protocol_says(tmp_path, monkeypatch, average):
+    monkeypatch.setitem(PROTOCOLS, "mine", Protocol("mine", average=average))
+    made = run(tmp_path / "run", rounds=4, protocol=PROTOCOLS["mine"])
+    table = made.clients.query("part == 'test' and view == 'global' and round == 3")
+    weights = {"mean_clients": None, "pooled": table["samples"], "weighted": 100 + table["client"]}[average]
+    expected = np.average(table["loss"], weights=weights)
+    rounds, loss = panel_curve(made, "global", ALL, "loss")
+    assert (rounds[-1], loss[-1]) == (4, pytest.approx(expected))
+    inside = table.query("domain == 'print'")
+    weights = None if weights is None else weights[inside.index]
+    expected = np.average(inside["loss"], weights=weights)
+    assert panel_curve(made, "global", "print", "loss")[1][-1] == pytest.approx(expected)
+
+
+def test_the_chosen_value_is_the_headline(tmp_path):
+    made = run(tmp_path / "run", protocol=PROTOCOLS["fedco2_feature"])
+    assert chosen_value(made, None, ALL) == pytest.approx(100 * made.accuracy)
+    (best,) = made.summary["headline"]["rounds"]
+    query = f"part == 'test' and view == 'personal' and domain == 'ink' and round == {best}"
+    assert chosen_value(made, None, "ink") == pytest.approx(
+        100 * made.clients.query(query)["accuracy"].mean()
+    )
+    assert math.isnan(chosen_value(made, None, "paint"))
+    without = run(tmp_path / "without", protocol=PROTOCOLS["fedco2_feature"], val=False)
+    with pytest.raises(UserError, match="no scores on validation data; draw rounds instead"):
+        chosen_value(without, None, ALL)
+
+
+def test_progress_by_hand():
+    rounds, accuracy = np.array([1, 2, 3, 4]), np.array([10.0, 30.0, 20.0, 40.0])
+    assert rounds_to(rounds, accuracy, 25.0) == 2
+    assert rounds_to(rounds, accuracy, 40.0) == 4
+    assert rounds_to(rounds, accuracy, 41.0) is None
+    assert roughness(accuracy) == pytest.approx(math.sqrt((10**2 + 20**2 + 10**2) / 2))  # of 20, -10, 20
+    assert math.isnan(roughness(accuracy[:2]))
+
+
+def test_progress_is_printed_per_panel(tmp_path):
+    runs = [run(tmp_path / str(seed), seed=seed, rounds=10) for seed in range(2)]
+    series = series_of(group_runs(runs))
+    table = progress_table(series, ["ink", ALL], target=101.0)
+    cells = [list(column.cells) for column in table.columns]
+    assert [str(column.header) for column in table.columns] == ["", "ink", "ink, rounds", ALL, "all, rounds"]
+    assert cells[2] == cells[4] == ["never"]
+    expected = np.mean([roughness(panel_curve(r, None, ALL)[1]) for r in runs])
+    assert cells[3] == [f"{expected:.2f}"]
+
+
+def test_views_make_series(tmp_path):
+    groups = group_runs([run(tmp_path / m, method=m) for m in ("A", "B")])
+    assert [s.name for s in series_of(groups)] == ["A", "B"]
+    names = [s.name for s in series_of(groups, ["personal", "global"])]
+    assert names == ["A, personal", "A, global", "B, personal", "B, global"]
+    with pytest.raises(UserError, match="no run has the view online; there are global, personal"):
+        series_of(groups, ["online"])
+    never = group_runs([run(tmp_path / "never", eval_every=0)])
+    with pytest.raises(UserError, match="none of the runs has been evaluated"):
+        series_of(never)
+
+
+def cell(path, row, column, **settings):
+    """A run that is a cell of a table of experiments."""
+    config = write_run(path, **settings) / "config.yaml"
+    with config.open("a") as file:
+        file.write(f"cell:\n  table: t1\n  row: {row}\n  column: {column}\n  changed: []\n")
+    return Result.load(path)
+
+
+def test_cells_of_a_table_are_named_by_their_rows(tmp_path):
+    runs = [
+        cell(tmp_path / f"{method}{seed}", f"Fed-{method}", "digits", method=method, mu=mu, seed=seed)
+        for method, mu in (("A", 0.1), ("B", 0.5))
+        for seed in (0, 1)
+    ]
+    assert [s.name for s in series_of(group_runs(runs))] == ["Fed-A", "Fed-B"]
+    other = cell(tmp_path / "other", "Fed-A", "office", method="A", mu=0.2)
+    names = ["Fed-A, digits", "Fed-B, digits", "Fed-A, office"]
+    assert [s.name for s in series_of(group_runs([*runs, other]))] == names
+    ((name, points),) = sweep_series([runs[0], other], "method.mu", None)
+    assert (name, [x for x, _ in points]) == ("Fed-A", [0.1, 0.2])
+    lines = sweep_series(
+        [runs[0], cell(tmp_path / "row", "mu = 1", "digits", method="A", mu=1.0)], "method.mu", None
+    )
+    assert [name for name, _ in lines] == ["A"]
+    without = run(tmp_path / "without", method="C")
+    assert [s.name for s in series_of(group_runs([runs[0], without]))][1].startswith("C")
+
+
+def test_panels_are_domains(tmp_path):
+    series = series_of(group_runs([run(tmp_path / "run")]))
+    assert domains_of(series) == ["ink", "print"]
+    assert check_panels([], series) == ["ink", "print"]
+    assert check_panels([ALL, "ink"], series) == [ALL, "ink"]
+    with pytest.raises(UserError, match="no domain paint; panels are ink, print, all"):
+        check_panels(["paint"], series)
+
+
+def test_a_sweep_has_a_line_for_what_else_differs(tmp_path):
+    runs = [
+        run(tmp_path / f"{m}{mu}{seed}", method=m, mu=mu, seed=seed, rounds=2)
+        for m in ("A", "B")
+        for mu in (0.5, 0.1)
+        for seed in (0, 1)
+    ]
+    lines = sweep_series(runs, "method.mu", None)
+    assert [name for name, _ in lines] == ["A", "B"]
+    for _, points in lines:
+        assert [x for x, _ in points] == [0.1, 0.5]
+        assert [len(s.runs) for _, s in points] == [2, 2]
+    together = sweep_series(runs, "method.mu", "global", by=["clients"])
+    assert [[len(s.runs) for _, s in points] for _, points in together] == [[4, 4]]
+    with pytest.raises(UserError, match=r"has no key method\.nu; its keys are clients, data, "):
+        sweep_series(runs, "method.nu", None)
+    with pytest.raises(UserError, match=r"net is 'cnn' in .*: a sweep is over numbers"):
+        sweep_series(runs, "net", None)
+
+
+def test_a_sweep_over_the_data_is_one_line_and_other_data_are_another(tmp_path):
+    """A key such as ``data.quantity`` changes the data by itself; a key such as ``mu`` does not."""
+    sizes = {0.1: pool("a" * 64, ink=60), 0.5: pool("b" * 64, ink=300)}
+    runs = [run(tmp_path / str(mu), mu=mu, rounds=2, pool=held) for mu, held in sizes.items()]
+    for made, mu in zip(runs, sizes):
+        made.config["data"]["init_args"]["quantity"] = mu
+        made.config["method"]["init_args"]["mu"] = 0.0
+    ((name, points),) = sweep_series(runs, "data.quantity", None)
+    assert (name, [x for x, _ in points]) == ("FedAvg", [0.1, 0.5])
+    for made, mu in zip(runs, sizes):
+        made.config["data"]["init_args"]["quantity"] = 1
+        made.config["method"]["init_args"]["mu"] = mu
+    lines = sweep_series(runs, "method.mu", None)
+    assert [name.partition(", ")[2] for name, _ in lines] == [
+        "EmbeddedDigits [60 images, aaaaaa]",
+        "EmbeddedDigits [300 images, bbbbbb]",
+    ]
+
+
+def test_a_radar_scales_every_axis_by_its_best(tmp_path):
+    domains = ("ink", "print", "paint")
+    runs = [run(tmp_path / m, method=m, level=x, domains=domains) for m, x in (("A", 0.9), ("B", 0.6))]
+    (ax,) = [a for a in draw_radar(series_of(group_runs(runs))).axes if a.get_visible()]
+    best, worse = (line.get_ydata() for line in ax.lines)
+    assert best.tolist() == [1, 1, 1, 1]  # closed: the first again
+    expected = [chosen_value(runs[1], None, d) / chosen_value(runs[0], None, d) for d in domains]
+    np.testing.assert_allclose(worse[:3], expected)
+    with pytest.raises(UserError, match="at least three domains; EmbeddedDigits has 2: draw bars"):
+        draw_radar(series_of(group_runs([run(tmp_path / "two")])))
+
+
+def test_labels_are_those_of_the_partition(tmp_path):
+    made = run(tmp_path / "run", clients=2, rounds=1)
+    with pytest.raises(UserError, match=r"partition\.json has no label counts"):
+        draw_labels([made])
+    path = made.folder / "partition.json"
+    partition = json.loads(path.read_text())
+    for client, counts in zip(partition["clients"], ([5, 0, 2], [0, 7, 1])):
+        client |= {"labels": {"train": counts}, "train": sum(counts)}
+    path.write_text(json.dumps(partition))
+    figure = draw_labels([made, made])
+    assert figure.axes[0].images[0].get_array().tolist() == [[5, 0], [0, 7], [2, 1]]
+    assert len(figure.axes) == 2  # one panel and its colour bar
+
+
+def test_panels_show_the_runs_that_have_scores_there(tmp_path):
+    """As where every run leaves another domain out of training."""
+    runs = [run(tmp_path / str(seed), seed=seed) for seed in range(2)]
+    for made, left_out in zip(runs, ("ink", "print"), strict=True):
+        population = made.history.population
+        population.samples["test"][[domain == left_out for domain in population.domains]] = 0
+    both, one = series_of(group_runs(runs)), series_of(group_runs(runs[:1]))
+    assert scored_panels(["ink", "print"], both) == ["ink", "print"]
+    assert [len(ax.lines) for ax in draw_rounds(both, ["ink", "print"], "accuracy").axes] == [1, 1]
+    assert list(progress_table(one, ["ink", ALL], None).columns[1].cells) == ["n/a"]
+    assert scored_panels(["ink", "print", ALL], one) == ["print", ALL]
+    with pytest.raises(UserError, match="no run has scores of ink, so there is nothing to draw"):
+        scored_panels(["ink"], one)

@@ -1,0 +1,237 @@
+"""Our cells beside printed ones: figures, deviations, what is remarked."""
+
+import csv
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import yaml
+
+from rayfl.errors import UserError
+from rayfl.evaluation.protocol import PROTOCOLS
+from rayfl.evaluation.result import Result
+from rayfl.report import command as report
+from rayfl.report.printed import (
+    Entry,
+    compare,
+    figure,
+    find_printed,
+    grid,
+    markdown,
+    number,
+    printed_table,
+    write_tables,
+)
+from tests.support.records import pool, write_run
+
+OFFICE = ("amazon", "caltech", "dslr", "webcam")
+
+
+def write_cell(folder: Path, table: str, row: str, column: str, changed: tuple[str, ...] = (), **run) -> Path:
+    write_run(folder, **run)
+    config = yaml.safe_load((folder / "config.yaml").read_text())
+    config["cell"] = {"table": table, "row": row, "column": column, "changed": list(changed)}
+    (folder / "config.yaml").write_text(yaml.safe_dump(config))
+    return folder
+
+
+def office(folder: Path, row: str = "FedBN", **run) -> Path:
+    run = {"protocol": PROTOCOLS["fedco2_feature"], "domains": OFFICE, "clients": 4, **run}
+    return write_cell(folder, "fedco2_t1", row, "Office-Caltech10", **run)
+
+
+def test_domains_and_their_mean_over_seeds(tmp_path):
+    folders = [office(tmp_path / str(seed), seed=seed) for seed in range(3)]
+    entries = compare("fedco2_t1", folders)
+    assert [entry.column for entry in entries] == ["Amazon", "Caltech", "DSLR", "WebCam", "Avg"]
+    for entry in entries:
+        found = []
+        for folder in folders:
+            run = Result.load(folder)
+            accuracy = 100 * run.history.score("after_aggregation", "personal", "test").accuracy
+            place = list(run.history.score("after_aggregation", "personal", "test").rounds).index(
+                run.summary["headline"]["rounds"][0]
+            )
+            domains = [name.lower() for name in ("Amazon", "Caltech", "DSLR", "WebCam")]
+            of = slice(None) if entry.column == "Avg" else domains.index(entry.column.lower())
+            found.append(accuracy[place, of].mean())
+        assert entry.mean == pytest.approx(np.mean(found))
+        assert entry.std == pytest.approx(np.std(found, ddof=1))
+        assert (entry.spread, entry.seeds, entry.remarks) == ("seeds", [0, 1, 2], [])
+    assert (entries[-1].printed_mean, entries[-1].printed_std) == (70.5, 2.0)
+    assert entries[-1].difference == pytest.approx(entries[-1].mean - 70.5)
+
+
+def test_one_seed_has_no_deviation_but_that_over_evaluations(tmp_path):
+    (entry, *_) = compare("fedco2_t1", [office(tmp_path / "a")])
+    assert (entry.std, entry.spread) == (None, "")
+    run = {"protocol": PROTOCOLS["fedco2_cifar"], "eval_every": 1, "val": False}
+    folder = write_cell(tmp_path / "b", "fedco2_t3", "Fed-CO2", "CIFAR10 Dirichlet", **run)
+    entries = compare("fedco2_t3", [folder])
+    headline = Result.load(folder).summary["headline"]
+    (entry,) = (e for e in entries if e.column == "CIFAR10 Dirichlet")
+    assert entry.mean == pytest.approx(100 * headline["accuracy"])
+    assert entry.std == pytest.approx(100 * headline["std"])
+    assert (entry.spread, entry.printed_mean, entry.printed_std) == ("evaluations", 77.45, 0.3)
+    assert len(entries) == 1, "cells without runs are left out"
+
+
+def test_what_is_remarked(tmp_path):
+    folders = [
+        office(tmp_path / "a", changed=("rounds=300", "clients=3"), stop_after=4),
+        office(tmp_path / "b", seed=1, changed=("rounds=300",)),
+    ]
+    (entry, *_) = compare("fedco2_t1", folders)
+    assert entry.remarks == ["with rounds=300, clients=3", "only 4 of 10 rounds yet"]
+    run = {"protocol": PROTOCOLS["fedco2_last"], "domains": OFFICE, "clients": 4}
+    folder = write_cell(tmp_path / "c", "fedco2_t9", "FedAvg", "Office-Caltech10", **run)
+    (entry, *_) = compare("fedco2_t9", [folder])
+    assert "out of reach: the code behind it gave every image the label of another one" in entry.remarks[0]
+
+
+def test_reduced_data_are_remarked_and_different_data_are_not_averaged(tmp_path):
+    published = {"amazon": 958, "caltech": 1123, "dslr": 157, "webcam": 295}
+    whole = pool("a" * 64, published, **published)
+    part = pool("b" * 64, published, **(published | {"amazon": 100}))
+    runs = [office(tmp_path / str(k), seed=k, pool=data) for k, data in enumerate((whole, whole, part))]
+    same = compare("fedco2_t1", runs[:2])
+    assert all(entry.mean is not None and entry.remarks == [] for entry in same)
+    (alone, *_) = compare("fedco2_t1", runs[2:])
+    assert alone.mean is not None
+    assert alone.remarks == ["reduced data: amazon has 100 of 958 published images"]
+    for entry in compare("fedco2_t1", runs):
+        assert (entry.mean, entry.std, entry.seeds) == (None, None, [0, 1, 2])
+        assert entry.remarks == [*alone.remarks, "no mean, because its seeds have different data"]
+
+
+def test_files_have_the_number_of_seeds_as_what_is_printed(tmp_path):
+    entries = compare("fedco2_t1", [office(tmp_path / str(k), seed=k) for k in (4, 7)])
+    write_tables(entries, "T", tmp_path)
+    rows = list(csv.DictReader((tmp_path / "table.csv").open()))
+    assert {row["seeds"] for row in rows} == {"2"}
+    cells = json.loads((tmp_path / "table.json").read_text())["cells"]
+    assert cells[0]["seeds"] == [4, 7]
+
+
+def test_a_mean_over_columns_and_other_figures_of_the_same_runs(tmp_path):
+    def folder(letter: str, seed: int, row: str = "FDSE") -> Path:
+        run = {"seed": seed, "protocol": PROTOCOLS["fdse"], "level": 0.6 + 0.1 * "CADW".index(letter)}
+        place = tmp_path / row / letter / str(seed)
+        return unseen(write_cell(place, "fdse_t2", row, f"Office {letter}", **run))
+
+    folders = [folder(letter, seed) for letter in "CADW" for seed in (2, 15)] + [folder("C", 333)]
+    entries = {(e.row, e.column): e for e in compare("fdse_t2", folders)}
+    parts = [entries["FDSE", f"Office {letter}"] for letter in "CADW"]
+    assert [part.seeds for part in parts] == [[2, 15, 333], *[[2, 15]] * 3]
+    mean = entries["FDSE", "Office AVG"]
+    assert mean.seeds == [2, 15], "the seeds that all parts have"
+    by_seed = [
+        100
+        * np.mean([figure(Result.load(tmp_path / f"FDSE/{x}/{s}"), "mean@unseen_adapted")[0] for x in "CADW"])
+        for s in (2, 15)
+    ]
+    assert mean.mean == pytest.approx(np.mean(by_seed))
+    assert mean.std == pytest.approx(np.std(by_seed, ddof=1))
+    assert (mean.printed_mean, mean.printed_std) == (75.52, None)
+    before = entries["FDSE, not adapted", "Office C"]
+    assert (before.mean, before.printed_mean) == (pytest.approx(48.0), 40.17)
+    assert entries["FDSE, step 0", "Office C"].printed_mean is None
+    assert "DomainNet AVG" not in {column for _, column in entries}
+
+
+def unseen(folder: Path) -> Path:
+    """Turn the last client of a run into a newcomer: 48 % as it comes, 80 % with the first seed adapted."""
+    seed = yaml.safe_load((folder / "config.yaml").read_text())["seed"]
+    lines = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+    for line in lines:
+        if "evaluation" in line:
+            for point, share in (
+                ("unseen", 0.48),
+                ("unseen_adapted", 0.8 if seed == 2 else 0.4),
+                ("unseen_control", 0.6),
+            ):
+                correct = [None] * 5 + [int(share * 25 + 0.5)]
+                line["evaluation"][point] = {"personal": {"test": {"correct": correct, "loss": [None] * 6}}}
+    (folder / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    return folder
+
+
+def test_figures_of_a_run(tmp_path):
+    run = Result.load(write_run(tmp_path / "run", clients=20))
+    entry = next(v for v in run.summary["views"] if v["view"] == "global")
+    assert figure(run, "headline")[0] == run.summary["headline"]["accuracy"]
+    assert figure(run, "global:pooled") == (entry["last"]["pooled"], None)
+    assert figure(run, "worst_decile")[0] < figure(run, "mean")[0]
+    assert figure(run, "domain INK")[0] == run.summary["headline"]["domains"]["ink"]["accuracy"]
+    assert figure(run, "domain charcoal") == (None, None)
+    assert figure(run, "online:mean") == (None, None)
+    assert figure(run, "mean@nowhere|after_aggregation")[0] == pytest.approx(figure(run, "mean")[0])
+    assert figure(run, "mean@nowhere") == (None, None)
+
+
+def test_a_table_that_no_paper_prints(tmp_path):
+    folders = [
+        write_cell(tmp_path / f"{row}{column}", "mine", row, column, mu=column)
+        for row in ("b", "a")
+        for column in ("2", "1")
+    ]
+    entries = compare("mine", folders, ["a", "b"], ["1", "2"])
+    assert [(e.row, e.column) for e in entries] == [("a", "1"), ("a", "2"), ("b", "1"), ("b", "2")]
+    assert entries[0].mean == pytest.approx(100 * Result.load(folders[3]).accuracy)
+    assert [c.header for c in grid(entries, "x").columns] == ["", "1", "2"]
+    with pytest.raises(UserError, match="none of these runs is a cell of yours"):
+        compare("yours", folders)
+
+
+def test_markdown_has_the_printed_numbers_in_brackets():
+    entry = Entry("a|b", "C", 61.234, 1.0, "seeds", [0, 1], 63.0, 1.6, ["with rounds=3"])
+    text = markdown([entry, replace(entry, column="D", std=None, spread="", printed_mean=None)], "T")
+    assert "| a\\|b | 61.23 ± 1.00 (63.00 ± 1.60) | 61.23 |" in text
+    assert "- with rounds=3" in text
+    assert number(None) == "n/a"
+    assert entry.difference == pytest.approx(-1.766)
+
+
+def test_the_command(tmp_path, capsys, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "60")
+    office(tmp_path / "runs" / "a", changed=("rounds=10",))
+    office(tmp_path / "runs" / "b", seed=1, row="Fed-CO2")
+    write_run(tmp_path / "runs" / "c")
+    assert report.main([str(tmp_path / "runs"), "--against", "fedco2", "t1"]) == 0
+    said = capsys.readouterr().out
+    assert "Fed-CO2 (Cai et al., NeurIPS 2023), Table 1" in said
+    lines = [line for line in said.splitlines() if line.lstrip().startswith("WebCam")]
+    assert len(lines) == 2
+    assert "90.50 ± 2.30" in lines[0]
+    assert "with rounds=10" in lines[0]
+    assert "96.60 ± 1.50" in lines[1]
+    assert "Printed ±: standard deviation over 5 runs." in said
+
+
+@pytest.mark.parametrize(
+    ("paper", "table", "says"),
+    [
+        ("fedco3", "t1", "--against fedco3: there is no such paper; there are fedco2, fedios, dcpfl, fdse"),
+        ("fedco2", "t6", "--against fedco2 t6: fedco2 has t1, t2,"),
+        ("fedco2", "t2", "none of these runs is a cell of fedco2_t2"),
+    ],
+)
+def test_bad_input(tmp_path, capsys, paper, table, says):
+    office(tmp_path / "a")
+    assert report.main([str(tmp_path / "a"), "--against", paper, table]) == 2
+    assert says in capsys.readouterr().err
+
+
+def test_two_runs_of_one_cell_and_seed_are_not_mixed(tmp_path):
+    first, second = office(tmp_path / "a" / "run"), office(tmp_path / "b" / "run")
+    with pytest.raises(UserError) as raised:
+        compare("fedco2_t1", [first, second])
+    cell = "the cell 'FedBN', 'Office-Caltech10' of fedco2_t1 with seed 0"
+    assert str(raised.value) == f"{first} and {second} are both {cell}: name one of them"
+
+
+def test_names():
+    assert find_printed("fdse", "t1") is printed_table("fdse_t1")
+    assert printed_table("mine") is None

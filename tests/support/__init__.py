@@ -1,0 +1,1 @@
+"""What tests share: small federations, data sets, nets, records, tables, sweeps, processes and hosts."""

@@ -1,0 +1,199 @@
+"""A federation for tests: host and server driven round by round, on tiny data and nets."""
+
+from collections.abc import Sequence
+from copy import deepcopy
+from dataclasses import dataclass, field
+
+import numpy as np
+import torch
+from torch import nn
+
+from rayfl.data import TEST, TRAIN, FederatedData, Pool, Shard
+from rayfl.engine.host import Host, Plan, Report
+from rayfl.engine.server import Server
+from rayfl.methods import Cohort, Method
+from rayfl.nets import SplitNet
+from rayfl.nets.dse import DSEConv, DSELinear
+from rayfl.training import State, Training
+from rayfl.training.state import take_apart
+
+# ---- data
+
+
+def points(*clients: Sequence[tuple[tuple[float, float], int]]) -> FederatedData:
+    """Two numbers, two classes: each client's samples as (x, class), which are its test data too."""
+    samples = [sample for client in clients for sample in client]
+    images = np.array([x for x, _ in samples], np.float32)[:, None, None, :]
+    ends = np.cumsum([len(client) for client in clients])
+    shards = []
+    for end, client in zip(ends, clients):
+        indices = np.arange(end - len(client), end)
+        shards.append(Shard(train=indices, val=indices[:0], test=indices))
+    return _federated(images, [y for _, y in samples], 2, shards)
+
+
+def ragged(sizes: Sequence[int] = (12, 22, 16, 5), classes: int = 4, missing: bool = True) -> FederatedData:
+    """Clients of these many noisy images, 1x16x16, with four test images each.
+
+    Client i lacks the class i mod ``classes`` if ``missing``.
+    """
+    rng = np.random.default_rng(5)
+    patterns = rng.standard_normal((classes, 1, 16, 16))
+    labels, shards, start = [], [], 0
+    for i, size in enumerate(sizes):
+        own = [c for c in range(classes) if not (missing and c == i % classes)]
+        labels += [own[k % len(own)] for k in range(size + 4)]
+        train, test = np.arange(start, start + size), np.arange(start + size, start + size + 4)
+        shards.append(Shard(train=train, val=train[:0], test=test))
+        start += size + 4
+    images = patterns[labels] + 0.5 * rng.standard_normal((start, 1, 16, 16))
+    return _federated(images.astype(np.float32), labels, classes, shards)
+
+
+def _federated(images, labels, classes, shards):
+    n = len(images)
+    origin = np.full(n, TRAIN, np.uint8)
+    for shard in shards:
+        origin[np.setdiff1d(shard.test, shard.train)] = TEST
+    pool = Pool(
+        images=images,
+        labels=np.array(labels, np.int64),
+        domains=np.zeros(n, np.int64),
+        origin=origin,
+        class_names=tuple(str(c) for c in range(classes)),
+        domain_names=("all",),
+        mean=(0.0,),
+        std=(1.0,),
+    )
+    return FederatedData(pool, tuple(shards))
+
+
+# ---- nets without bias and with fixed initial weights, to be worked out by hand
+
+
+def _matrix(rows: Sequence[Sequence[float]]) -> nn.Linear:
+    layer = nn.Linear(2, 2, bias=False)
+    layer.weight.data = torch.tensor(rows)
+    return layer
+
+
+IDENTITY, ZERO = ((1.0, 0.0), (0.0, 1.0)), ((0.0, 0.0), (0.0, 0.0))
+
+
+def linear(shape, classes):
+    """Logits W x with W = 0: entry ``head.weight``."""
+    return SplitNet(nn.Flatten(), nn.Sequential(), _matrix(ZERO))
+
+
+def two_layer(shape, classes):
+    """Logits B A x with A = I and B = 0: entries ``conv.1.weight`` and ``head.weight``."""
+    return SplitNet(nn.Sequential(nn.Flatten(), _matrix(IDENTITY)), nn.Sequential(), _matrix(ZERO))
+
+
+def identities(shape, classes):
+    """Logits B A x with A = B = I: entries ``conv.1.weight`` and ``head.weight``."""
+    return SplitNet(nn.Sequential(nn.Flatten(), _matrix(IDENTITY)), nn.Sequential(), _matrix(IDENTITY))
+
+
+def normed(shape, classes):
+    """Logits W BatchNorm(x) with W = 0: entries ``fc.0.*`` and ``head.weight``."""
+    return SplitNet(nn.Flatten(), nn.Sequential(nn.BatchNorm1d(2)), _matrix(ZERO))
+
+
+def dse(shape, classes):
+    """A small net of DSE blocks."""
+    conv = nn.Sequential(DSEConv(shape[0], 16, 5, 2, G=2, dw=3, act="relu"), nn.MaxPool2d(2), nn.Flatten())
+    features = 16 * ((shape[1] - 3) // 4) * ((shape[2] - 3) // 4)
+    return SplitNet(conv, nn.Sequential(DSELinear(features, 48, G=2, act="relu")), nn.Linear(48, classes))
+
+
+def net_of(name: str, net: str) -> str:
+    """Return a net for the method of this name: ``net``, if it can work with any."""
+    return "tests.support.by_hand.dse" if name == "FDSE" else net
+
+
+# ---- rounds
+
+
+@dataclass
+class Run:
+    """What a federation has gone through; states are never changed in place, so they are kept as they are."""
+
+    host: Host
+    server: Server
+    reports: list[Report] = field(default_factory=list)
+    servers: list[State] = field(default_factory=list)  # after each round
+    clients: list[dict[int, State]] = field(default_factory=list)  # after each round
+
+    def round(self, cohort: Sequence[int], score_parts: Sequence[str] = ()) -> None:
+        """Train and aggregate a cohort."""
+        number = len(self.reports)
+        down, each = self.server.download(cohort)
+        parts, report = self.host.train(number, down, each, [tuple(cohort)], score_parts)
+        assert not report.bad, report.bad
+        samples = tuple(len(self.host.data.shards[i].train) for i in report.ids)
+        population = len(self.host.data.shards)
+        self.server.aggregate(Cohort(tuple(report.ids), samples, population, number), [parts])
+        self.reports.append(report)
+        self.servers.append(self.server.state)
+        self.clients.append(dict(self.host.states))
+
+    def scores(self, client: int, x: torch.Tensor) -> dict[str, torch.Tensor]:
+        """Return what every view says of images after the last round."""
+        down, each = self.server.download([client])
+        view = self.host.client(client, len(self.reports))
+        with torch.no_grad():
+            return self.host.method.scores(
+                view, self.host.state(client, view), {**down, **each.get(client, {})}, x
+            )
+
+    def values(self) -> dict[str, torch.Tensor]:
+        """Return every tensor and number of the newest states, by name, as float64."""
+        state = {"server": self.server.state, "clients": self.host.states}
+        _, tensors = take_apart(state)
+        return {name: t.double() for name, t in tensors.items()}
+
+
+def start(
+    method: Method,
+    data: FederatedData,
+    net: str | Sequence[str] = "tests.support.by_hand.linear",
+    execution: str = "loop",
+    averaging: str | None = None,
+    **training,
+) -> Run:
+    """Build a federation in float64, with batches of 8 and lr 0.1 unless ``training`` says otherwise."""
+    method = deepcopy(method)
+    if averaging is not None:
+        method.averaging = averaging
+    settings = Training(**{"batch_size": 8, "lr": 0.1, "precision": "float64", **training})
+    plan = Plan(method, net, settings, seed=3, execution=execution)
+    return Run(Host(plan, data), Server(plan, data))
+
+
+def federate(
+    method: Method,
+    data: FederatedData,
+    net: str | Sequence[str] = "tests.support.by_hand.linear",
+    cohorts: Sequence[Sequence[int]] | int = 3,
+    **options,
+) -> Run:
+    """Run the rounds of these cohorts, or so many rounds of all clients."""
+    run = start(method, data, net, **options)
+    everyone = range(len(data.shards))
+    for cohort in [everyone] * cohorts if isinstance(cohorts, int) else cohorts:
+        run.round(cohort)
+    return run
+
+
+def assert_same(
+    got: dict[str, torch.Tensor], expected: dict[str, torch.Tensor], tolerance: float = 0
+) -> None:
+    """Compare tensors by name: bit for bit, or to a tolerance relative to 1 and to the larger value."""
+    assert got.keys() == expected.keys()
+    for name, value in got.items():
+        other = expected[name]
+        if tolerance == 0:
+            assert torch.equal(value, other), f"{name}: {(value - other).abs().max()}"
+        else:
+            torch.testing.assert_close(value, other, rtol=tolerance, atol=tolerance, msg=name)

@@ -1,0 +1,48 @@
+import numpy as np
+import pytest
+from PIL import Image
+
+from rayfl.contact_sheet import contact_sheet, main
+from rayfl.data import Synthetic
+from rayfl.errors import UserError
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"domains": 3, "dtype": "uint8"},
+        {"shape": (1, 9, 5), "classes": 3},
+        {"classes": 40, "train": 80},
+        {"shape": (3, 150, 130), "train": 40, "dtype": "uint8"},
+    ],
+)
+def test_a_picture_is_written(tmp_path, options):
+    path = tmp_path / "new" / "sheet.png"
+    contact_sheet(str(path), Synthetic(**({"train": 120, "test": 40, "shape": (3, 8, 8)} | options)))
+    with Image.open(path) as image:
+        picture = np.asarray(image.convert("RGB"))
+    assert picture.shape[1] > 800
+    assert len(np.unique(picture)) > 50
+
+
+def test_wrong_options_are_refused(tmp_path):
+    data = Synthetic(train=20, test=20, shape=(1, 4, 4))
+    for options, message in (
+        ({"part": "all"}, "part must be"),
+        ({"rows": 0}, "rows"),
+        ({"part": "val"}, "no val"),
+    ):
+        with pytest.raises(UserError, match=message):
+            contact_sheet(str(tmp_path / "x.png"), data, **options)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_command_line(tmp_path, monkeypatch, capsys):
+    path = str(tmp_path / "sheet.png")
+    monkeypatch.setattr("sys.argv", ["contact_sheet", path, "--data", "Synthetic", "--data.train", "30"])
+    assert main() == 0
+    with Image.open(path) as picture:
+        assert picture.format == "PNG"
+    monkeypatch.setattr("sys.argv", ["contact_sheet", path, "--data", "USPS"])
+    assert main() == 2
+    assert "USPS needs the folder" in capsys.readouterr().err
