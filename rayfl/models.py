@@ -41,7 +41,7 @@ def load_models(folder: str | Path, round: int | None = None) -> Models:
     federation.engine.resolve()
     data = federation.federated_data()
     checkpoints.check_settings(manifest, federation.deciding(data))
-    return Models(federation._plan(), data, checkpoints, manifest)
+    return Models(federation.plan(), data, checkpoints, manifest)
 
 
 class Models:

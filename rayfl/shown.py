@@ -45,6 +45,11 @@ def complain(text: str) -> None:
     print(told(text), file=sys.stderr)
 
 
+def warn(text: str) -> None:
+    """Print a warning on standard error."""
+    complain(f"warning: {text}")
+
+
 def markdown(text: str) -> str:
     """Return a text as Markdown that shows it as it is: no HTML, links, images or further cells."""
     text = one_line(text).replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")

@@ -51,6 +51,20 @@ def answered(
         give_back()
 
 
+@contextmanager
+def asked_to_stop() -> Iterator[threading.Event]:
+    """Turn the first SIGINT, SIGTERM or SIGHUP into an event; a second one acts as usual."""
+    asked = threading.Event()
+
+    def stop(number: int) -> None:
+        asked.set()
+        give_back()
+        print("Stopping after this round, with a checkpoint; once more to stop at once.", flush=True)
+
+    with answered(stop) as give_back:
+        yield asked
+
+
 def _let_go(files: list[int]) -> None:
     """Let what is written to those of these terminals that are gone go nowhere."""
     for file in files:

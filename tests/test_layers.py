@@ -28,7 +28,7 @@ LAYERS = [
     {"engine"},
     {"papers", "report"},
     {"callbacks"},
-    {"federation"},
+    {"checks", "federation", "recovery", "sampling"},
     {"config", "models"},
     {"jobs"},
     {"contact_sheet", "figure", "report.command", "report.__main__", "run", "table", "tune"},

@@ -2,53 +2,40 @@
 
 import time
 from collections.abc import Mapping
-from types import TracebackType
+from typing import Any
 
 from rich import progress as bar
 from rich.console import Console
 from rich.text import Text
 
-from rayfl.evaluation.metrics import RoundFigures
+from rayfl.callbacks.callback import Callback, Run
+from rayfl.evaluation.metrics import round_figures
 from rayfl.report.text import clock, percent
 from rayfl.shown import one_line
 from rayfl.terminal import Terminal
 
 
-class Progress:
+class Progress(Callback):
     """Shows how far a run has come: a bar on a terminal, plain lines anywhere else.
 
-    Use it as a context manager around the rounds and call :meth:`update` after each of them.
-
     Args:
-        rounds: rounds of the run.
-        start: rounds that are done already (a resumed run).
-        quiet: print nothing at all.
         interval: least number of seconds between two plain lines; the first and the last round always get
             one.
         console: where to print; standard output by default.
     """
 
-    def __init__(
-        self,
-        rounds: int,
-        start: int = 0,
-        quiet: bool = False,
-        interval: float = 2.0,
-        console: Console | None = None,
-    ) -> None:
-        self.rounds = rounds
-        self.start = start
+    def __init__(self, interval: float = 2.0, console: Console | None = None) -> None:
         self.interval = interval
-        self.console = console or Terminal(quiet=quiet)
+        self.console = console or Terminal()
         self._accuracy: float | None = None
-        self._began = time.monotonic()
         self._printed: float | None = None
         self._bar: bar.Progress | None = None
-        self._task = bar.TaskID(0)
 
-    def __enter__(self) -> "Progress":
+    def start(self, run: Run, round: int) -> bool:
+        """Show what is done already."""
+        self._rounds, self._start = run.rounds, round
         self._began = time.monotonic()
-        if self.console.is_terminal:
+        if self.console.is_terminal and self._bar is None:
             self._bar = bar.Progress(
                 bar.TextColumn("round {task.completed}/{task.total}"),
                 bar.BarColumn(bar_width=None),
@@ -62,18 +49,14 @@ class Progress:
                 expand=True,
             )
             self._bar.start()
-            self._task = self._bar.add_task("", total=self.rounds, completed=self.start, figures="")
-        return self
+            self._task = self._bar.add_task("", total=run.rounds, completed=round, figures="")
+        elif self._bar is not None:
+            self._bar.update(self._task, completed=round)
+        return False
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        if self._bar is not None:
-            self._bar.stop()
-            self._bar = None
-
-    def update(self, figures: RoundFigures) -> None:
-        """Show that a round is done (see :func:`rayfl.evaluation.metrics.round_figures`)."""
+    def after_round(self, run: Run, record: Mapping[str, Any]) -> bool:
+        """Show that a round is done."""
+        figures = round_figures(record, run.population, run.protocol)
         if figures.accuracy is not None:
             self._accuracy = figures.accuracy
         parts = [f"cohort {figures.cohort}"]
@@ -87,24 +70,24 @@ class Progress:
             self._bar.update(self._task, completed=done, figures="  ".join(parts))
         else:
             self._line(done, parts)
+        return False
 
-    def go_back(self, start: int) -> None:
-        """Show that the run goes on from an earlier round."""
-        self.start = start
-        self._began = time.monotonic()
+    def end(self) -> None:
+        """Leave the terminal to others."""
         if self._bar is not None:
-            self._bar.update(self._task, completed=start)
+            self._bar.stop()
+            self._bar = None
 
     def _line(self, done: int, parts: list[str]) -> None:
         now = time.monotonic()
         due = self._printed is None or now - self._printed >= self.interval
-        if not due and done != self.rounds:
+        if not due and done != self._rounds:
             return
         self._printed = now
-        seconds = (now - self._began) / (done - self.start)
-        parts = [f"round {done:>{len(str(self.rounds))}}/{self.rounds}", *parts]
-        if done < self.rounds:
-            parts.append(f"ETA {clock(seconds * (self.rounds - done))}")
+        seconds = (now - self._began) / (done - self._start)
+        parts = [f"round {done:>{len(str(self._rounds))}}/{self._rounds}", *parts]
+        if done < self._rounds:
+            parts.append(f"ETA {clock(seconds * (self._rounds - done))}")
         self.console.print("  ".join(parts), soft_wrap=True, markup=False)
 
 

@@ -228,9 +228,7 @@ def resumed(folder: str | Path, arguments: list[str] | None = None) -> Federatio
     if federation.cell and federation.rounds != read_mapping(path, "configuration").get("rounds"):
         others = [text for text in federation.cell.changed if not text.startswith("rounds=")]
         federation.cell = replace(federation.cell, changed=[*others, f"rounds={federation.rounds}"])
-    federation.output = str(folder)
-    federation._resumes = True
-    return federation
+    return federation.resume(folder)
 
 
 def _build(made: ArgumentParser, config: Namespace) -> Federation:

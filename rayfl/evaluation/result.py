@@ -14,6 +14,7 @@ from rayfl.evaluation.metrics import curve, summarise
 from rayfl.evaluation.protocol import Protocol, protocol
 from rayfl.reading import refuse_links
 from rayfl.record.checks import check_config
+from rayfl.record.folder import RunFolder
 from rayfl.record.history import CONFIG, METRICS, History, read_history
 from rayfl.yaml_file import read_mapping
 
@@ -86,6 +87,13 @@ class Result:
     def rounds(self) -> pd.DataFrame:
         """One row per round (see :func:`round_table`)."""
         return round_table(self.history)
+
+
+def finish(folder: RunFolder) -> Result:
+    """Write the tables of a run that is over, and return its records."""
+    result = Result.load(folder.path)
+    folder.finish(result.clients, result.summary)
+    return result
 
 
 def read_config(folder: Path) -> dict[str, Any]:

@@ -23,6 +23,10 @@ class Score(NamedTuple):
     loss: float | None
 
 
+ClientScores = dict[str, dict[str, Score]]
+"""What a client's models score: part of its data (val, test) -> view -> score."""
+
+
 def score(
     predict: Callable[[Tensor], Mapping[str, Tensor]],
     images: Images,

@@ -1,5 +1,7 @@
 """The run folder: what a run leaves behind, written while it runs."""
 
+from __future__ import annotations
+
 import contextlib
 import fcntl
 import importlib.metadata
@@ -16,8 +18,6 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from rayfl.errors import UserError
-from rayfl.evaluation.metrics import figures
-from rayfl.evaluation.result import Result
 from rayfl.reading import read_json
 from rayfl.record.checks import check_environment
 from rayfl.record.commit import checked_out
@@ -34,15 +34,12 @@ from rayfl.record.history import (
     Population,
     checked_lines,
     complete_lines,
-    evaluations,
     read_population,
     read_records,
-    round_totals,
 )
-from rayfl.shown import one_line
 
 if TYPE_CHECKING:
-    from torch.utils.tensorboard import SummaryWriter
+    import pandas as pd  # at run time where tables are made
 
 KINDS = {"run": (CONFIG, METRICS), "table": (TABLE,), "sweep": (SWEEP,)}
 """The files by which folders are known."""
@@ -160,28 +157,24 @@ class RunFolder:
     that is killed keeps all rounds up to its last one.
     """
 
-    def __init__(self, path: Path, tensorboard: bool) -> None:
+    def __init__(self, path: Path) -> None:
         self.path = path
-        self._tensorboard = tensorboard
-        self._events: SummaryWriter | None = None
         self._population: Population | None = None
-        self._purge: int | None = None
 
     @classmethod
-    def create(cls, path: str | Path, config: str, tensorboard: bool = True) -> "RunFolder":
+    def create(cls, path: str | Path, config: str) -> RunFolder:
         """Make a new run folder with its ``config.yaml`` and ``environment.json``.
 
         Args:
             path: where; must not exist or be empty.
             config: the complete configuration as YAML.
-            tensorboard: whether TensorBoard events are written (their library takes a second to import).
 
         Raises:
             UserError: the path is in use, or cannot be written.
         """
         check_unused(path)
-        folder = cls(Path(path), tensorboard)
-        with _explained(folder.path):
+        folder = cls(Path(path))
+        with explained(folder.path):
             folder.path.mkdir(parents=True, exist_ok=True)
         folder._write(ENVIRONMENT, _json(environment(), indent=2))
         for name in (METRICS, ENGINE):
@@ -191,21 +184,18 @@ class RunFolder:
         return folder
 
     @classmethod
-    def resume(
-        cls, path: str | Path, round: int, config: str | None = None, tensorboard: bool = True
-    ) -> "RunFolder":
+    def resume(cls, path: str | Path, round: int, config: str | None = None) -> RunFolder:
         """Open an existing run folder, to go on with the given round.
 
         Args:
             path: the folder.
             round: first round to be run; the records of it and of later ones are removed.
             config: the configuration with which the run goes on, where it differs from the earlier one.
-            tensorboard: as for :meth:`create`.
 
         Raises:
             UserError: the folder is no run folder, or its records do not reach up to the round.
         """
-        folder = cls(Path(path), tensorboard)
+        folder = cls(Path(path))
         if not (folder.path / CONFIG).is_file():
             raise UserError(f"{folder.path} is not a run folder: it has no {CONFIG}")
         first = _environment_of(folder.path)
@@ -236,16 +226,13 @@ class RunFolder:
         return self._population
 
     def append_metrics(self, record: Mapping[str, Any]) -> None:
-        """Append the record of one round to ``metrics.jsonl`` and to the TensorBoard events.
+        """Append the record of one round to ``metrics.jsonl``.
 
         JSON has no NaN and no infinity: such a value is written as null, and the line gets a list
         ``not_finite`` that names it and says what it was. The keys are sorted, so equal records are equal
         bytes.
         """
         self._append(METRICS, record)
-        if self._tensorboard:
-            with _explained(self.path / "tensorboard"):
-                self._write_events(record)
 
     def records(self) -> Iterator[dict[str, Any]]:
         """Return the records of all rounds so far."""
@@ -261,8 +248,6 @@ class RunFolder:
         Raises:
             UserError: ``metrics.jsonl`` does not hold every earlier round.
         """
-        self._close_events()
-        self._purge = round
         lines = {METRICS: checked_lines(self.path), ENGINE: complete_lines(self.path / ENGINE)}
         kept = {
             name: [(line, r) for line, content in found if (r := self._round(name, content)) < round]
@@ -290,29 +275,18 @@ class RunFolder:
             )
         return round
 
-    def finish(self) -> Result:
-        """Write ``clients.parquet`` and ``summary.json`` from the records, and close the events.
-
-        Returns:
-            The records as ``Result.load`` gives them, under the protocol and the rounds of ``config.yaml``.
-        """
-        self._close_events()
-        result = Result.load(self.path)
+    def finish(self, clients: pd.DataFrame, summary: Mapping[str, Any]) -> None:
+        """Write ``clients.parquet`` and ``summary.json``, which a run has when it is over."""
         temporary = self.path / (CLIENTS + ".tmp")
-        with _explained(self.path / CLIENTS):
-            result.clients.to_parquet(temporary, index=False)
+        with explained(self.path / CLIENTS):
+            clients.to_parquet(temporary, index=False)
             os.replace(temporary, self.path / CLIENTS)
-        self._write(SUMMARY, _json(result.summary, indent=2))
-        return result
-
-    def close(self) -> None:
-        """Close the TensorBoard events of a run that stops early; the other files need no closing."""
-        self._close_events()
+        self._write(SUMMARY, _json(summary, indent=2))
 
     def _append(self, name: str, record: Mapping[str, Any]) -> None:
         path = self.path / name
         line = (_line(record) + "\n").encode()
-        with _explained(path, "; the earlier lines are intact"), path.open("ab", buffering=0) as file:
+        with explained(path, "; the earlier lines are intact"), path.open("ab", buffering=0) as file:
             end = file.tell()
             try:
                 written = 0
@@ -327,7 +301,7 @@ class RunFolder:
         """Write a whole file so that a crash leaves the old one or the new one, never a part."""
         path = self.path / name
         temporary = path.with_name(name + ".tmp")
-        with _explained(path):
+        with explained(path):
             try:
                 temporary.write_bytes(content.encode() if isinstance(content, str) else content)
                 os.replace(temporary, path)
@@ -335,41 +309,6 @@ class RunFolder:
                 with contextlib.suppress(OSError):
                     temporary.unlink(missing_ok=True)
                 raise
-
-    def _write_events(self, record: Mapping[str, Any]) -> None:
-        if self._events is None:
-            from torch.utils.tensorboard import SummaryWriter
-
-            where = str(self.path / "tensorboard")
-            self._events = SummaryWriter(where, purge_step=self._purge, flush_secs=10)
-        for tag, value in event_values(record, self.population).items():
-            self._events.add_scalar(one_line(tag), value, record["round"])
-
-    def _close_events(self) -> None:
-        if self._events is not None:
-            with _explained(self.path / "tensorboard"):
-                self._events.close()
-            self._events = None
-
-
-def event_values(record: Mapping[str, Any], population: Population) -> dict[str, float]:
-    """Return tag -> value of the TensorBoard scalars of one round."""
-    totals = round_totals(record)
-    values = {"bytes/up": totals["up"], "bytes/down": totals["down"]}
-    if totals["loss"] is not None:
-        values["train/loss"] = totals["loss"]
-    for name, value in record.get("figures", {}).items():
-        if not isinstance(value, list):
-            values[f"figures/{name}"] = value
-        elif value:
-            ends = {"mean": np.mean(value), "min": min(value), "max": max(value)}
-            values |= {f"figures/{name}/{end}": float(number) for end, number in ends.items()}
-    for (point, view, part), score in evaluations(record):
-        found = figures(np.array(score["correct"], dtype=np.float64), population, part)
-        for name in ("mean", "pooled"):
-            if not math.isnan(found[name]):
-                values[f"accuracy/{part}/{point}/{view}/{name}"] = found[name]
-    return values
 
 
 def environment() -> dict[str, Any]:
@@ -458,7 +397,7 @@ def _plain(value: Any) -> Any:
 
 
 @contextlib.contextmanager
-def _explained(path: Path, remark: str = "") -> Iterator[None]:
+def explained(path: Path, remark: str = "") -> Iterator[None]:
     """Turn an OSError into a message that names the file."""
     try:
         yield

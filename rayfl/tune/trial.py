@@ -12,7 +12,7 @@ import os
 import shutil
 import sys
 import tempfile
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,6 +20,7 @@ from typing import Any
 
 from ray import tune
 
+from rayfl.callbacks.callback import Callback, Run
 from rayfl.config.parser import federation_from
 from rayfl.config.table_file import Settings, layered, options
 from rayfl.engine import Ray
@@ -99,13 +100,13 @@ def _run_alone(name: str, job: Job, values: Settings, order: Order) -> None:
     if checkpoint is not None:  # of a trial with other values, which training may change
         Checkpoints(job.folder / "checkpoints").take_over(federation.deciding())
     scores = RoundScores(job.folder, protocol(federation.protocol), order.metric)
-    if federation._resumes and (job.folder / PARTITION).exists():
+    if federation.resumes and (job.folder / PARTITION).exists():
         for record in read_records(job.folder):
             score = scores.score(record)
             if order.replays:
                 _report(record, score)
     if not job.finished:
-        federation.after_round = reporter(job, scores, order.interval)
+        federation.callbacks.append(Reporter(job, scores, order.interval))
         federation.run()
     if order.interval is None:  # population based training could make a copy of a run that is over
         *_, last = read_records(job.folder)
@@ -116,30 +117,38 @@ def federation_of(job: Job, values: Settings) -> Federation:
     """Return the federation of a trial, in this process's placement group; one that has begun goes on."""
     settings = layered(job.settings, values) | {"seed": job.seed, "quiet": True, "output": str(job.folder)}
     federation = federation_from(options(settings))
-    federation._resumes = (job.folder / CONFIG).is_file()
+    if (job.folder / CONFIG).is_file():
+        federation = federation.resume(job.folder)
     if isinstance(federation.engine, Ray):
         federation.engine.in_group = True
         federation.engine.address = None  # this process is in the cluster already
     return federation
 
 
-def reporter(
-    job: Job, scores: RoundScores, interval: int | None
-) -> Callable[[Mapping[str, Any], Callable[[], None]], None]:
-    """Return what tells Ray Tune of every evaluated round but the last, which is told when all is written."""
+class Reporter(Callback):
+    """Tells Ray Tune of every evaluated round but the last, which is told when all is written.
 
-    def after_round(record: Mapping[str, Any], save: Callable[[], None]) -> None:
+    Args:
+        job: the trial.
+        scores: what is told, round by round.
+        interval: rounds between two checkpoints for copying; None for none.
+    """
+
+    def __init__(self, job: Job, scores: RoundScores, interval: int | None) -> None:
+        self._job, self._scores, self._interval = job, scores, interval
+
+    def after_round(self, run: Run, record: Mapping[str, Any]) -> bool:
+        """Report the round, with a copy of all that the run needs to go on where it is time for one."""
         done = record["round"] + 1
-        if done == job.rounds:
-            return
-        if interval and done % interval == 0:
-            save()
-            with snapshot(job.folder, done) as copied:
-                _report(record, scores.score(record), tune.Checkpoint.from_directory(copied))
+        if done == self._job.rounds:
+            return False
+        if self._interval and done % self._interval == 0:
+            run.save()
+            with snapshot(self._job.folder, done) as copied:
+                _report(record, self._scores.score(record), tune.Checkpoint.from_directory(copied))
         else:
-            _report(record, scores.score(record))
-
-    return after_round
+            _report(record, self._scores.score(record))
+        return False
 
 
 def _report(

@@ -7,17 +7,19 @@ from rayfl.callbacks.terminal import Progress, print_start
 from rayfl.evaluation.metrics import round_figures
 from rayfl.evaluation.protocol import PROTOCOLS
 from rayfl.evaluation.result import Result
-from rayfl.record.history import Population
 from rayfl.report.summary import final_table
 from rayfl.report.text import clock, percent, size
-from tests.support.records import partition, record, write_run
+from tests.support.records import MadeUpRun, partition, record, write_run
+
+RUN = MadeUpRun()
 
 
 def shown(round, evaluate=True):
-    split = partition(6)
-    return round_figures(
-        record(round, split, evaluate=evaluate), Population.from_partition(split), PROTOCOLS["default"]
-    )
+    return record(round, partition(6), evaluate=evaluate)
+
+
+def accuracy(made):
+    return percent(round_figures(made, RUN.population, RUN.protocol).accuracy)
 
 
 def console(**options):
@@ -28,52 +30,47 @@ def printed(made):
     return made.file.getvalue()
 
 
+def progress(rounds, *records, start=0, **options):
+    """Tell a terminal of some rounds."""
+    shows, run = Progress(**options), MadeUpRun(rounds=rounds)
+    assert not shows.start(run, start)
+    for made in records:
+        assert not shows.after_round(run, made)
+    shows.end()
+
+
 def test_plain_lines_when_not_a_terminal():
     out = console()
-    with Progress(12, interval=0, console=out) as progress:
-        progress.update(shown(0, evaluate=False))
-        progress.update(shown(1))
-        progress.update(shown(11, evaluate=False))
+    made = shown(1)
+    progress(12, shown(0, evaluate=False), made, shown(11, evaluate=False), interval=0, console=out)
     first, second, last = printed(out).splitlines()
     assert first.startswith("round  1/12  cohort 3  loss 2.30")
     assert "accuracy" not in first
     assert "accuracy" in second
     assert "ETA 0:00:0" in second
     assert last.startswith("round 12/12  cohort 3")
-    assert last.endswith(f"accuracy {percent(shown(1).accuracy)} %")
+    assert last.endswith(f"accuracy {accuracy(made)} %")
 
 
-def test_plain_lines_keep_their_distance_but_never_miss_the_first_and_the_last():
+def test_plain_lines_keep_their_distance():
+    """But never miss the first and the last."""
     out = console()
-    with Progress(50, interval=1e9, console=out) as progress:
-        for round in range(50):
-            progress.update(shown(round, evaluate=False))
+    progress(50, *(shown(round, evaluate=False) for round in range(50)), interval=1e9, console=out)
     assert [line.split()[1] for line in printed(out).splitlines()] == ["1/50", "50/50"]
 
 
 def test_a_resumed_run_estimates_from_its_own_rounds():
     out = console()
-    with Progress(10, start=9, interval=0, console=out) as progress:
-        progress.update(shown(9))
+    progress(10, shown(9), start=9, interval=0, console=out)
     assert "10/10" in printed(out)
 
 
-def test_the_bar_of_a_terminal_shows_round_cohort_loss_accuracy_and_eta():
+def test_the_bar_of_a_terminal():
     out = console(force_terminal=True, color_system=None)
-    with Progress(4, console=out) as progress:
-        for round in range(4):
-            progress.update(shown(round))
+    progress(4, *map(shown, range(4)), console=out)
     text = printed(out)
-    for part in ("round 4/4", "cohort 3", "loss 1.4", f"accuracy {percent(shown(3).accuracy)} %", "ETA"):
+    for part in ("round 4/4", "cohort 3", "loss 1.4", f"accuracy {accuracy(shown(3))} %", "ETA"):
         assert part in text
-
-
-def test_quiet_prints_nothing(capsys):
-    with Progress(3, quiet=True, interval=0) as progress:
-        print_start({"method": "FedAvg"}, progress.console)
-        for round in range(3):
-            progress.update(shown(round))
-    assert capsys.readouterr() == ("", "")
 
 
 def test_without_a_console_everything_goes_to_standard_output(capsys):

@@ -407,7 +407,7 @@ def test_resume_takes_the_rest_from_the_run_folder(run_folder: Path) -> None:
     assert found.method.mu == 0.3
     assert isinstance(found.engine, Ray)
     assert found.output == str(run_folder)
-    assert found._resumes
+    assert found.resumes
 
 
 def test_a_folder_that_is_no_run_and_a_configuration_that_is_damaged(

@@ -5,7 +5,7 @@ import shutil
 import signal
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from rayfl import Inline, Training, UserError, load_models, resumed
+from rayfl.callbacks.callback import Callback, Run
 from rayfl.data import Dirichlet, FederatedData, Synthetic
 from rayfl.engine.base import Session
 from rayfl.engine.host import Plan
@@ -144,18 +145,22 @@ def test_resume_refuses_a_run_that_is_still_going_on(tmp_path: Path) -> None:
     """The one that runs keeps all its records; when it has ended, the folder is free."""
     asked: list[str] = []
 
-    def ask(record: dict[str, Any], save: Any) -> None:
-        with pytest.raises(UserError, match="is being run by another process") as refusal:
-            resumed(tmp_path / "run").run()
-        asked.append(str(refusal.value))
+    class Second(Callback):
+        """Starts the run once more while it is going on."""
+
+        def after_round(self, run: Run, record: Mapping[str, Any]) -> bool:
+            with pytest.raises(UserError, match="is being run by another process") as refusal:
+                resumed(tmp_path / "run").run()
+            asked.append(str(refusal.value))
+            return False
 
     federation = small(tmp_path / "run")
-    federation.after_round = ask
+    federation.callbacks = [Second()]
     federation.run()
     assert len(asked) == federation.rounds
     assert rounds_of(tmp_path / "run") == federation.rounds
     longer = resumed(tmp_path / "run", ["--rounds", str(federation.rounds + 1)])
-    longer.after_round = ask
+    longer.callbacks = [Second()]
     longer.run()
     assert len(asked) == longer.rounds == rounds_of(tmp_path / "run")
 

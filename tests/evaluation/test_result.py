@@ -6,7 +6,7 @@ import pytest
 
 from rayfl.errors import UserError
 from rayfl.evaluation.protocol import PROTOCOLS
-from rayfl.evaluation.result import Result
+from rayfl.evaluation.result import Result, finish
 from rayfl.record.folder import RunFolder
 from tests.support.records import partition, record, write_run
 
@@ -35,10 +35,10 @@ def test_clients_without_data_or_score_have_no_row(tmp_path):
         "correct": [5, None, None, 7],
         "loss": [0.5, None, None, None],
     }
-    folder = RunFolder.create(tmp_path / "run", "rounds: 1\n", tensorboard=False)
+    folder = RunFolder.create(tmp_path / "run", "rounds: 1\n")
     folder.write_partition(split)
     folder.append_metrics(made)
-    result = folder.finish()
+    result = finish(folder)
     tests = result.clients[result.clients["part"] == "test"]
     assert tests["client"].tolist() == [0, 3]
     assert tests["domain"].isna().tolist() == [False, True]

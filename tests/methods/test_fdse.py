@@ -9,13 +9,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rayfl import Inline, Training, UserError
+from rayfl.callbacks.tensorboard import event_values
 from rayfl.data import Synthetic
 from rayfl.methods import FDSE, FedAvg, consensus
 from rayfl.methods.consensus import agree, attend, least_norm, mean
 from rayfl.methods.consistency import Consistency, ratio_of_gradients
 from rayfl.methods.partly_personal import PartlyPersonal
 from rayfl.nets import build
-from rayfl.record.folder import event_values
 from rayfl.training import Batch, Net, Params
 from tests.support.by_hand import assert_same, federate, ragged, start
 from tests.support.federations import small

@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rayfl.errors import UserError
+from rayfl.evaluation.result import finish
 from rayfl.record.folder import KINDS, RunFolder, _line, check_kind, check_unused
 from rayfl.record.history import read_lines
 from tests.support.records import partition, record, write_run
@@ -18,7 +19,7 @@ from tests.support.records import partition, record, write_run
 
 @pytest.fixture
 def folder(tmp_path):
-    made = RunFolder.create(tmp_path / "run", "rounds: 5\n", tensorboard=False)
+    made = RunFolder.create(tmp_path / "run", "rounds: 5\n")
     made.write_partition(partition(4))
     return made
 
@@ -28,7 +29,7 @@ def lines(path):
 
 
 def test_a_finished_run_leaves_these_files(tmp_path):
-    run = write_run(tmp_path / "run", tensorboard=True)
+    run = write_run(tmp_path / "run")
     assert {p.name for p in run.iterdir()} == {
         "config.yaml",
         "environment.json",
@@ -37,7 +38,6 @@ def test_a_finished_run_leaves_these_files(tmp_path):
         "partition.json",
         "clients.parquet",
         "summary.json",
-        "tensorboard",
     }
     assert json.loads((run / "partition.json").read_text()) == partition(6)
     assert (run / "config.yaml").read_text().startswith("method:\n")
@@ -73,7 +73,7 @@ def test_a_folder_of_another_kind(tmp_path, kind):
 
 def test_a_folder_is_free_where_a_run_ended_before_its_configuration_was_written(tmp_path):
     with no_room_beyond(20_000), pytest.raises(UserError, match=r"config.yaml cannot be written"):
-        RunFolder.create(tmp_path / "run", "#" * 30_000, tensorboard=False)
+        RunFolder.create(tmp_path / "run", "#" * 30_000)
     assert {p.name for p in (tmp_path / "run").iterdir()} == {
         "environment.json",
         "metrics.jsonl",
@@ -124,7 +124,7 @@ def test_values_that_are_not_finite_become_null_and_are_named(folder):
     ]
     folder.append_metrics(record(1, partition(4)))
     assert "not_finite" not in lines(folder.path / "metrics.jsonl")[1]
-    assert math.isnan(folder.finish().rounds["loss"][0])
+    assert math.isnan(finish(folder).rounds["loss"][0])
 
 
 json_values = st.recursive(
@@ -154,7 +154,7 @@ def test_truncate_removes_the_round_later_ones_and_a_torn_line(tmp_path):
         file.write(b'{"cohort":[1,2],"ro')
     with (run / "engine.jsonl").open("ab") as file:
         file.write(b'{"event":"actor lost"}\n{"round":7')
-    folder = RunFolder.resume(run, 5, tensorboard=False)
+    folder = RunFolder.resume(run, 5)
     assert (run / "metrics.jsonl").read_bytes() == b"".join(before[:5])
     assert [line.get("round") for line in lines(run / "engine.jsonl")] == [0, 1, 2, 3, 4, None]
     folder.append_metrics(record(5, partition(6), evaluate=True))
@@ -166,7 +166,7 @@ def test_a_last_line_without_its_end_is_torn_even_if_it_reads_well(tmp_path):
     whole = (run / "metrics.jsonl").read_bytes()
     (run / "metrics.jsonl").write_bytes(whole[:-1])
     assert [line["round"] for line in lines(run / "metrics.jsonl")] == [0, 1]
-    RunFolder.resume(run, 2, tensorboard=False)
+    RunFolder.resume(run, 2)
     assert (run / "metrics.jsonl").read_bytes() == b"".join(whole.splitlines(keepends=True)[:2])
 
 
@@ -174,11 +174,11 @@ def test_a_resumed_run_has_the_bytes_of_one_that_was_never_stopped(tmp_path):
     whole = write_run(tmp_path / "whole")
     run = write_run(tmp_path / "stopped", stop_after=7)
     config = (run / "config.yaml").read_text()
-    folder = RunFolder.resume(run, 4, config=config.replace("rounds: 10", "rounds: 12"), tensorboard=False)
+    folder = RunFolder.resume(run, 4, config=config.replace("rounds: 10", "rounds: 12"))
     folder.write_partition(partition(6))
     for r in range(4, 10):
         folder.append_metrics(record(r, partition(6), evaluate=r % 2 == 1))
-    folder.finish()
+    finish(folder)
     for name in ("metrics.jsonl", "partition.json", "clients.parquet"):
         assert (run / name).read_bytes() == (whole / name).read_bytes()
     assert "rounds: 12" in (run / "config.yaml").read_text()
@@ -243,35 +243,9 @@ def test_a_full_disk_leaves_the_old_whole_file(folder):
 def test_the_parquet_table_is_the_table_of_the_result(folder):
     for r in range(3):
         folder.append_metrics(record(r, partition(4), evaluate=r != 1))
-    result = folder.finish()
+    result = finish(folder)
     pd.testing.assert_frame_equal(pd.read_parquet(folder.path / "clients.parquet"), result.clients)
     assert json.loads((folder.path / "summary.json").read_text()) == result.summary
-
-
-def test_tensorboard_events_hold_the_figures_and_a_resume_replaces_its_rounds(tmp_path):
-    accumulator = pytest.importorskip("tensorboard.backend.event_processing.event_accumulator")
-    run = tmp_path / "run"
-    folder = RunFolder.create(run, "rounds: 4\n")
-    folder.write_partition(partition(4))
-    for r in range(3):
-        folder.append_metrics(record(r, partition(4)))
-    folder.close()
-    folder = RunFolder.resume(run, 2)
-    for r in (2, 3):
-        folder.append_metrics(record(r, partition(4), seed=9))
-    result = folder.finish()
-    events = accumulator.EventAccumulator(str(run / "tensorboard")).Reload()
-    tag = "accuracy/test/after_aggregation/personal/mean"
-    assert set(events.Tags()["scalars"]) >= {
-        "train/loss",
-        "bytes/up",
-        "bytes/down",
-        tag,
-        "accuracy/val/after_aggregation/global/pooled",
-    }
-    assert [event.step for event in events.Scalars(tag)] == [0, 1, 2, 3]
-    expected = result.rounds["test/after_aggregation/personal"]
-    np.testing.assert_allclose([event.value for event in events.Scalars(tag)], expected, rtol=1e-6)
 
 
 def test_a_path_below_a_file_is_refused(tmp_path: Path) -> None:

@@ -1,11 +1,15 @@
 """Deterministic made-up records with known figures, in the format that a run writes."""
 
+from collections.abc import Iterator
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from rayfl.evaluation.protocol import PROTOCOLS, Protocol
+from rayfl.evaluation.result import finish
 from rayfl.randomness import numpy_generator
 from rayfl.record.folder import RunFolder
+from rayfl.record.history import Population, read_records
 
 CONFIG = """\
 method:
@@ -102,7 +106,6 @@ def write_run(
     val: bool = True,
     mu: float = 0.0,
     level: float = 0.9,
-    tensorboard: bool = False,
     domains: tuple[str, ...] = ("ink", "print"),
     pool: dict[str, Any] | None = None,
 ) -> Path:
@@ -117,7 +120,7 @@ def write_run(
         eval_every=eval_every,
         protocol=protocol.name,
     )
-    folder = RunFolder.create(path, config, tensorboard=tensorboard)
+    folder = RunFolder.create(path, config)
     split = partition(clients, domains, val) | ({} if pool is None else {"pool": pool})
     folder.write_partition(split)
     for round in range(rounds if stop_after is None else stop_after):
@@ -127,6 +130,21 @@ def write_run(
         )
         folder.append_engine({"round": round, "seconds": 0.5})
     if stop_after is None:
-        folder.finish()
-    folder.close()
+        finish(folder)
     return path
+
+
+@dataclass
+class MadeUpRun:
+    """A run as callbacks see it, whose rounds a test tells them of."""
+
+    path: Path = Path("run")
+    rounds: int = 10
+    protocol: Protocol = PROTOCOLS["default"]
+    population: Population = field(default_factory=lambda: Population.from_partition(partition(6)))
+
+    def records(self) -> Iterator[dict[str, Any]]:
+        return read_records(self.path)
+
+    def save(self) -> None:
+        raise AssertionError("no test saves a made-up run")

@@ -20,7 +20,7 @@ from rayfl.record.checkpoint import Checkpoints
 from rayfl.tune.schedule import begin, read_schedule
 from rayfl.tune.scores import RoundScores
 from rayfl.tune.space import Space
-from rayfl.tune.trial import Order, federation_of, reporter, run_trial, snapshot, take_over
+from rayfl.tune.trial import Order, Reporter, federation_of, run_trial, snapshot, take_over
 from tests.support.federations import small
 from tests.support.processes import rounds_of
 from tests.support.sweeps import write
@@ -63,7 +63,7 @@ def test_every_round_but_the_last_is_reported(
     begin(folder, "000", {}, copied=False)
     federation = small(folder, method=Ditto(), clients=4, checkpoint_every=0)
     job = Job("a", "base", 0, 4, folder, {})
-    federation.after_round = reporter(job, RoundScores(folder, protocol("default"), "accuracy"), interval)
+    federation.callbacks = [Reporter(job, RoundScores(folder, protocol("default"), "accuracy"), interval)]
     result = federation.run()
     means = result.rounds["val/after_aggregation/personal"].tolist()
     assert [(number, score) for number, score, _ in told] == [
@@ -87,10 +87,10 @@ def test_the_federation_of_a_trial(tmp_path: Path) -> None:
     assert (federation.seed, federation.quiet, federation.output) == (4, True, str(job.folder))
     assert isinstance(federation.engine, Ray)
     assert (federation.engine.in_group, federation.engine.address) == (True, None)
-    assert not federation._resumes
+    assert not federation.resumes
     job.folder.mkdir(parents=True)
     (job.folder / "config.yaml").touch()
-    assert federation_of(job, {})._resumes
+    assert federation_of(job, {}).resumes
 
 
 class Told:

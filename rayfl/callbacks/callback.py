@@ -1,0 +1,63 @@
+"""What all callbacks have in common, and what they see of a run."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any, Protocol
+
+from rayfl.evaluation import protocol
+from rayfl.record.history import Population
+
+
+class Run(Protocol):
+    """A run as its callbacks see it.
+
+    Attributes:
+        path: its folder.
+        rounds: how many it is to have.
+        protocol: its evaluation protocol.
+        population: its clients.
+    """
+
+    path: Path
+    rounds: int
+    protocol: protocol.Protocol
+    population: Population
+
+    def records(self) -> Iterator[dict[str, Any]]:
+        """Yield the metrics lines of all rounds that are over."""
+
+    def save(self) -> None:
+        """Write a checkpoint of the round that is over, if there is none yet."""
+
+
+class Callback:
+    """Looks at a run after every round; override what you need."""
+
+    def start(self, run: Run, round: int) -> bool:
+        """Take up a run that begins, is resumed, or has gone back to an earlier round.
+
+        Args:
+            run: the run.
+            round: the one that comes next; earlier ones are in ``run.records()``.
+
+        Returns:
+            Whether the run is over, with the rounds that it has.
+        """
+        return False
+
+    def after_round(self, run: Run, record: Mapping[str, Any]) -> bool:
+        """Take in a round.
+
+        Args:
+            run: the run.
+            record: the line of ``metrics.jsonl``.
+
+        Returns:
+            Whether the run ends with this round, with a checkpoint.
+        """
+        return False
+
+    def end(self) -> None:
+        """Let go of what the callback holds: the run has ended, in whatever way."""

@@ -1,0 +1,99 @@
+"""What is refused before a run starts: settings that do not go together, and what its user should know."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from copy import copy
+
+from rayfl.data import FederatedData
+from rayfl.engine.host import Plan, bind, try_scores
+from rayfl.errors import UserError
+from rayfl.evaluation.protocol import Protocol
+from rayfl.methods import METHODS, Method
+from rayfl.training import Net, Training
+
+
+def check(plan: Plan, protocol: Protocol, data: FederatedData) -> list[str]:
+    """Refuse what cannot work before any process is started; return warnings.
+
+    Raises:
+        UserError: method, net, data, training and protocol do not go together.
+    """
+    method = copy(plan.method)
+    nets = bind(method, plan, data)
+    _check_unseen(plan.method, nets, data)
+    if type(method) not in METHODS.values():  # a method of the user's own
+        try_scores(method, nets[0], plan, data)
+    if protocol.needs_validation and not any(len(s.val) for s in data.shards[: data.seen]):
+        raise UserError(
+            f"protocol {protocol.name} goes by validation accuracy, and the data have no validation part: "
+            "set data.val_fraction, for example to 0.1, or choose another protocol"
+        )
+    names = [plan.net] if isinstance(plan.net, str) else plan.net
+    return [
+        *_check_batches(plan.training, names, nets, data),
+        *_check_shared(method, plan),
+    ]
+
+
+def _check_unseen(method: Method, nets: Sequence[Net], data: FederatedData) -> None:
+    """Refuse clients that never train where they cannot be scored, or the method cannot adapt to them."""
+    for i, shard in enumerate(data.shards[data.seen :], data.seen):
+        domain = data.pool.domain_names[shard.domain or 0]  # `hold_out` has seen to it that they have one
+        if method.adapts and not nets[i % len(nets)].has_batch_norm:
+            raise UserError(
+                f"unseen={domain!r}: {type(method).__name__} adapts to a domain by the statistics "
+                "of BatchNorm, and the net has none: use a net with BatchNorm, such as cnn-b"
+            )
+        if len(shard.test) < 2:
+            raise UserError(
+                f"unseen={domain!r}: client {i} has {len(shard.test)} test images, and needs at "
+                "least 2 to be adapted to: use fewer clients"
+            )
+
+
+def _check_batches(
+    training: Training, names: Sequence[str], nets: Sequence[Net], data: FederatedData
+) -> list[str]:
+    """Refuse batches that are too small for BatchNorm, and warn of those that are nearly so."""
+    normed = [name for name, net in zip(names, nets, strict=True) if net.has_batch_norm]
+    if not normed:
+        return []
+    if training.batch_size == 1:
+        raise UserError(
+            f"training.batch_size is 1, but {normed[0]} has BatchNorm, which needs at least 2 "
+            "samples to a batch: use a larger batch_size or a net without BatchNorm"
+        )
+    of_normed = [(i, s) for i, s in enumerate(data.shards[: data.seen]) if nets[i % len(nets)].has_batch_norm]
+    single = [i for i, s in of_normed if len(s.train) == 1]
+    if single and training.bn_single == "refuse":
+        name = names[single[0] % len(names)]
+        raise UserError(
+            f"client {single[0]} has one training sample ({len(single)} such clients), on which a "
+            f"net with BatchNorm ({name}) cannot train: use fewer clients or another partition, "
+            "or --training.bn_single eval to train them with running statistics"
+        )
+    few = [i for i, s in of_normed if 2 <= _last_batch(training, len(s.train)) <= 3]
+    if not few:
+        return []
+    return [
+        f"client {few[0]} ({len(few)} such clients) has a last batch of 2 or 3 samples, of which "
+        "BatchNorm has poor statistics: choose another training.batch_size, or "
+        "training.last_batch=drop, should accuracy break down"
+    ]
+
+
+def _last_batch(training: Training, samples: int) -> int:
+    """Return the size of a client's last batch, 0 where it is full or left out."""
+    dropped = training.last_batch == "drop" and samples > training.batch_size
+    return 0 if dropped else samples % training.batch_size
+
+
+def _check_shared(method: Method, plan: Plan) -> list[str]:
+    """Warn where a method would keep a part of the net with the clients, and the net has no such part."""
+    if type(method).shared is Method.shared or not method.shares_everything:
+        return []
+    return [
+        f"{type(method).__name__} leaves a part of the net with the clients, such as BatchNorm, and "
+        f"{plan.net} has no such part: all of it is averaged"
+    ]

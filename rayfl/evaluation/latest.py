@@ -1,0 +1,72 @@
+"""The latest scores of all clients, of whom few may have been scored in this round."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from rayfl.data import FederatedData
+from rayfl.evaluation.score import ClientScores
+
+
+class LatestScores:
+    """The scores of all clients: after aggregation those of now, after training from when each trained last.
+
+    Attributes:
+        clients: who is scored: all that train, which those without training samples do not.
+        parts: of the data on which they are scored.
+
+    Args:
+        data: says which clients have which parts.
+        progress: what a checkpoint has kept of an earlier process.
+    """
+
+    def __init__(self, data: FederatedData, progress: Mapping[str, Any]) -> None:
+        self._population = len(data)
+        self.clients = [i for i, shard in enumerate(data.shards[: data.seen]) if len(shard.train)]
+        has_val = any(len(s.val) for s in data.shards)
+        self.parts: tuple[str, ...] = ("val", "test") if has_val else ("test",)
+        self._trained: dict[str, Any] = progress.get("after_training", {})
+
+    def keep(self, scores: Mapping[int, ClientScores]) -> None:
+        """Keep the scores of clients right after their training."""
+        personal = {
+            i: {part: {v: s for v, s in views.items() if v != "global"} for part, views in parts.items()}
+            for i, parts in scores.items()
+        }  # one client's trained copy is not the global model
+        self._fill(self._trained, personal)
+
+    def evaluation(self, current: Mapping[int, ClientScores], point: str) -> dict[str, Any]:
+        """Return the ``evaluation`` of a metrics line.
+
+        Args:
+            current: the scores after aggregation.
+            point: the one at which the protocol scores.
+        """
+        found = self.points({"after_aggregation": current})
+        if point == "after_training":
+            found["after_training"] = {
+                view: {part: {k: list(v) for k, v in column.items()} for part, column in parts.items()}
+                for view, parts in self._trained.items()
+            }
+        return found
+
+    def points(self, scores: Mapping[str, Mapping[int, ClientScores]]) -> dict[str, Any]:
+        """Return scores as columns over all clients: evaluation point -> view -> part -> columns."""
+        points: dict[str, Any] = {point: {} for point in scores}
+        for point, found in scores.items():
+            self._fill(points[point], found)
+        return points
+
+    def progress(self) -> dict[str, Any]:
+        """Return what a checkpoint has to keep."""
+        return {"after_training": self._trained} if self._trained else {}
+
+    def _fill(self, columns: dict[str, Any], scores: Mapping[int, ClientScores]) -> None:
+        for client, parts in scores.items():
+            for part, views in parts.items():
+                for view, one in views.items():
+                    empty = {"correct": [None] * self._population, "loss": [None] * self._population}
+                    column = columns.setdefault(view, {}).setdefault(part, empty)
+                    column["correct"][client] = one.correct
+                    column["loss"][client] = one.loss

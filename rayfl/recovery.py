@@ -1,0 +1,137 @@
+"""Back to the newest checkpoint: when a run is resumed, and when processes die."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from rayfl.data import FederatedData
+from rayfl.engine.base import Gone, Lost, Session
+from rayfl.errors import UserError
+from rayfl.evaluation.result import Result
+from rayfl.record.checkpoint import Checkpoints, Manifest
+from rayfl.record.folder import check_same_data
+from rayfl.record.history import CONFIG, METRICS, SUMMARY, read_lines
+from rayfl.shown import warn
+
+if TYPE_CHECKING:
+    from rayfl.federation import Run
+
+
+def finished(path: Path, rounds: int) -> Result | None:
+    """Return the records of a run that is over and has no checkpoint to go on from."""
+    if Checkpoints(path / "checkpoints").exist or not (path / SUMMARY).is_file():
+        return None
+    result = Result.load(path)
+    return result if result.complete and result.summary["rounds"] == rounds else None
+
+
+def to_resume(path: Path, rounds: int, data: FederatedData, settings: Mapping[str, Any]) -> Manifest | None:
+    """Return the checkpoint with which a run goes on; None where it has to start again.
+
+    Args:
+        path: the run folder.
+        rounds: how many the run is to have.
+        data: of the run that goes on.
+        settings: its own that decide the numbers.
+
+    Raises:
+        UserError: data or settings are not those of the run in the folder, or it has more rounds.
+    """
+    check_same_data(path, data.describe())
+    manifest = newest(path, settings)
+    done = manifest.round if manifest else sum(1 for _ in read_lines(path / METRICS))
+    if done > rounds:
+        raise UserError(
+            f"{path} has completed {done} rounds, more than rounds={rounds}: give a larger --rounds"
+        )
+    if manifest is None and done:
+        warn(f"{path} has no checkpoint: its {done} rounds are run again")
+    return manifest
+
+
+def newest(path: Path, settings: Mapping[str, Any]) -> Manifest | None:
+    """Return the newest checkpoint that is intact, None where none has been written.
+
+    Raises:
+        UserError: it is of another run.
+    """
+    checkpoints = Checkpoints(path / "checkpoints")
+    manifest, damage = checkpoints.newest()
+    for text in damage:
+        warn(f"{text}; going back to the checkpoint before it")
+    if manifest is not None:
+        checkpoints.check_settings(manifest, settings)
+    return manifest
+
+
+def restored(
+    session: Session, path: Path, manifest: Manifest | None, settings: Mapping[str, Any]
+) -> Manifest | None:
+    """Give the processes the state of a checkpoint; where some die, start anew from the newest one.
+
+    Returns:
+        The checkpoint from which the run goes on.
+    """
+    while True:
+        try:
+            session.restore(path / "checkpoints", manifest)
+            return manifest
+        except Exception as error:
+            lost = _loss(session, error)
+            if isinstance(lost, Gone):
+                begun = (path / CONFIG).is_file()
+                way = f"go on with --resume {path}" if begun else "start the run again"
+                raise UserError(f"{lost}: {way}") from error
+            manifest = newest(path, settings)
+            _tell_of(lost, manifest)
+
+
+def carry_out(run: Run, manifest: Manifest | None) -> int | None:
+    """Run the rounds that are left; where processes die, go back to the newest checkpoint and replay.
+
+    Returns:
+        None, or the round before which a signal has stopped the run.
+    """
+    session, method = run.session, run.federation.method
+    while True:
+        try:
+            stopped = run.go_on(manifest)
+            session.settle()
+            if remark := method.remark(session.figures()):
+                warn(remark)
+            return stopped
+        except Exception as error:  # which may be anything, should what the session runs on be gone
+            lost = _loss(session, error)
+            if isinstance(lost, Gone) and not run.asked.is_set():
+                raise UserError(
+                    f"{lost}. The run stops with its last checkpoint intact: go on with --resume {run.path}"
+                ) from error
+            manifest = newest(run.path, run.settings)
+            start = manifest.round if manifest else 0
+            run.folder.truncate(start)
+            run.folder.append_engine({"lost": str(lost), "back_to": start})
+            _tell_of(lost, manifest)
+            if run.asked.is_set():
+                return start
+            manifest = restored(session, run.path, manifest, run.settings)
+
+
+def _loss(session: Session, error: Exception) -> Gone | Lost:
+    """Return what has been lost, cleared up so that the run can be restored; raise what is no loss."""
+    if isinstance(error, Gone):
+        return error
+    try:
+        session.check()
+        if isinstance(error, Lost):
+            session.clear(error)
+            return error
+    except Gone as gone:
+        return gone
+    raise error
+
+
+def _tell_of(lost: Gone | Lost, manifest: Manifest | None) -> None:
+    where = f"the checkpoint after {manifest.round} rounds" if manifest else "the start"
+    warn(f"{lost}; going on from {where}")

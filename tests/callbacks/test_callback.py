@@ -1,0 +1,62 @@
+"""Callbacks see every round of a run and may end it, with a checkpoint."""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from rayfl.callbacks.callback import Callback, Run
+from rayfl.record.checkpoint import Checkpoints
+from tests.support.federations import bytes_of_run, small
+
+
+class Notes(Callback):
+    """Notes what a run tells, and ends it after a round."""
+
+    def __init__(self, last: int) -> None:
+        self.told: list[Any] = []
+        self._last = last
+
+    def start(self, run: Run, round: int) -> bool:
+        self.told.append(("start", round, len(list(run.records()))))
+        return False
+
+    def after_round(self, run: Run, record: Mapping[str, Any]) -> bool:
+        assert [line["round"] for line in run.records()] == list(range(record["round"] + 1))
+        self.told.append(record["round"])
+        return bool(record["round"] == self._last)
+
+    def end(self) -> None:
+        self.told.append("end")
+
+
+def test_a_callback_ends_a_run_with_a_checkpoint(tmp_path: Path) -> None:
+    federation = small(tmp_path / "run", rounds=4, checkpoint_every=3)
+    federation.callbacks = [notes := Notes(last=1)]
+    result = federation.run()
+    assert notes.told == [("start", 0, 0), 0, 1, "end"]
+    assert (result.summary["completed"], result.complete) == (2, False)
+    manifest, damage = Checkpoints(tmp_path / "run" / "checkpoints").newest()
+    assert not damage
+    assert manifest is not None
+    assert manifest.round == 2
+    going_on = small(tmp_path / "elsewhere", rounds=4, checkpoint_every=3).resume(tmp_path / "run")
+    going_on.callbacks = [notes := Notes(last=9)]
+    assert going_on.run().complete
+    assert notes.told == [("start", 2, 2), 2, 3, "end"]
+    small(tmp_path / "whole", rounds=4, checkpoint_every=3).run()
+    assert bytes_of_run(tmp_path / "run") == bytes_of_run(tmp_path / "whole")
+
+
+def test_a_checkpoint_is_written_once_a_round(tmp_path: Path, monkeypatch: Any) -> None:
+    class Saves(Callback):
+        def after_round(self, run: Run, record: Mapping[str, Any]) -> bool:
+            run.save()
+            return False
+
+    committed: list[int] = []
+    commit = Checkpoints.commit
+    monkeypatch.setattr(Checkpoints, "commit", lambda self, m: (committed.append(m.round), commit(self, m)))
+    federation = small(tmp_path / "run", rounds=3, checkpoint_every=2)
+    federation.callbacks = [Saves()]
+    federation.run()
+    assert committed == [1, 2, 3]

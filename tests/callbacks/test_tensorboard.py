@@ -1,0 +1,29 @@
+"""TensorBoard events hold what the records hold."""
+
+import numpy as np
+import pytest
+
+from rayfl.callbacks.tensorboard import TensorBoard
+from rayfl.evaluation.result import Result
+from tests.support.records import MadeUpRun, partition, record, write_run
+
+
+def test_a_resume_replaces_the_rounds_after_it(tmp_path):
+    accumulator = pytest.importorskip("tensorboard.backend.event_processing.event_accumulator")
+    run = MadeUpRun(write_run(tmp_path / "run", rounds=4, eval_every=1))
+    split = partition(6)
+    events = TensorBoard()
+    assert not events.start(run, 0)
+    for number in range(3):
+        assert not events.after_round(run, record(number, split, seed=9 * (number == 2)))
+    events.start(run, 2)
+    for number in (2, 3):
+        events.after_round(run, record(number, split))
+    events.end()
+    found = accumulator.EventAccumulator(str(run.path / "tensorboard")).Reload()
+    tag = "accuracy/test/after_aggregation/personal/mean"
+    others = {"train/loss", "bytes/up", "bytes/down", "accuracy/val/after_aggregation/global/pooled"}
+    assert set(found.Tags()["scalars"]) >= {tag, *others}
+    assert [event.step for event in found.Scalars(tag)] == [0, 1, 2, 3]
+    expected = Result.load(run.path).rounds["test/after_aggregation/personal"]
+    np.testing.assert_allclose([event.value for event in found.Scalars(tag)], expected, rtol=1e-6)
