@@ -18,7 +18,8 @@ from rayfl.engine.server import Server
 from rayfl.methods import METHODS, FedAvg
 from rayfl.training import examples
 from rayfl.training.state import take_apart
-from tests.support.by_hand import Run, assert_same, net_of, ragged
+from tests.methods.cases import net_of
+from tests.support.by_hand import Run, assert_same, ragged
 from tests.support.federations import bytes_of_run, small
 
 pytestmark = [

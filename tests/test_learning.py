@@ -9,9 +9,7 @@ import pytest
 from rayfl import Federation, Inline, Training
 from rayfl.data import CIFAR10, IID, EmbeddedDigits, Pathological, Synthetic
 from rayfl.methods import METHODS
-from tests.support.by_hand import net_of
-
-ROUNDS = {"FedCO2": 2}  # two nets, two phases and four foreign classifiers: a round takes four times as long
+from tests.methods.cases import CASES, net_of
 
 
 def accuracies(folder: Path, name: str, options: dict[str, Any] | None = None, **settings: Any) -> Any:
@@ -46,7 +44,7 @@ def test_every_method_learns_digits_of_five_domains(tmp_path: Path, name: str) -
         data=EmbeddedDigits(),
         net=net_of(name, "cnn-b"),
         clients=5,
-        rounds=ROUNDS.get(name, 3),
+        rounds=CASES[name].rounds,
         training=Training(lr=0.1, batch_size=64),
     )
     assert found["personal"] > 0.35

@@ -18,7 +18,8 @@ from rayfl.methods import FDSE, METHODS, FedAvg, FedBN, FediOS
 from rayfl.methods.fedbn import BatchNormPart
 from rayfl.nets import build, dse_blocks
 from rayfl.training import Client, Net, State
-from tests.support.by_hand import Run, net_of, normed, points, ragged, start
+from tests.methods.cases import CASES, net_of
+from tests.support.by_hand import Run, normed, points, ragged, start
 from tests.support.federations import bytes_of_run, small
 
 DATA = Synthetic(
@@ -49,8 +50,7 @@ def test_every_method_trains_without_the_domain_and_scores_it(tmp_path: Path, na
     assert record["cohort"] == [0, 1]
     assert result.history.population.domains == ("domain0", "domain2", "domain1")
     assert json.loads((tmp_path / "partition.json").read_text())["unseen"] == 1
-    adapts = name in ("FedBN", "FDSE")
-    expected = {"after_aggregation", *(POINTS if adapts else POINTS[:1])}
+    expected = {"after_aggregation", *(POINTS if CASES[name].adapts else POINTS[:1])}
     assert set(record["evaluation"]) == expected
     for point in expected:
         for view in METHODS[name].views:

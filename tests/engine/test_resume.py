@@ -20,7 +20,7 @@ from rayfl.engine.host import Plan
 from rayfl.methods import METHODS
 from rayfl.record.checkpoint import Checkpoints, Manifest
 from rayfl.record.description import dump
-from tests.support.by_hand import net_of
+from tests.methods.cases import net_of
 from tests.support.federations import bytes_of_run, small
 from tests.support.processes import rounds_of, wait_until
 

@@ -12,7 +12,7 @@ from rayfl.data import Dirichlet, Synthetic
 from rayfl.engine.host import Block
 from rayfl.methods import METHODS
 from rayfl.training import Training
-from tests.support.by_hand import net_of
+from tests.methods.cases import net_of
 from tests.support.federations import bytes_of_run, small
 
 LENIENT = Training(lr=0.05, batch_size=20, bn_single="eval")

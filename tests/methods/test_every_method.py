@@ -10,14 +10,13 @@ import torch
 from rayfl.errors import UserError
 from rayfl.methods import METHODS, FedCO2, FedProto
 from rayfl.training.net import is_batch_norm
-from tests.support.by_hand import assert_same, federate, net_of, ragged, start
+from tests.methods.cases import CASES, net_of
+from tests.support.by_hand import assert_same, federate, ragged, start
 
 DATA = ragged()
 SOME = [[0, 1, 2], [1, 3], [0, 2, 3]]
 SETTINGS = {"epochs": 2, "momentum": 0.5, "weight_decay": 1e-3, "clip": 1.0}
 DOCS = Path(__file__).parents[2] / "docs" / "methods"
-
-STATELESS = {"FedAvg", "FedProx"}
 
 each_method = pytest.mark.parametrize("name", METHODS)
 
@@ -40,28 +39,9 @@ def test_stacked_equals_loop(name, net, cohorts):
         assert a.loss == pytest.approx(b.loss, rel=1e-9)
 
 
-OPTIONS = [
-    ("FedProx", {"mu": 0.1, "norm": "l2"}),
-    ("FedBN", {"bn_personal": "affine_only"}),
-    ("FedPer", {"personal": "fc_stack"}),
-    ("FedProto", {"prototype_weights": "counts", "predict": "head"}),
-    ("FediOS", {"basis": "identity", "schedule": "alternating"}),
-    ("FediOS", {"rank": 20, "overflow": "reuse", "ortho_reg_on": "relu"}),
-    ("FediOS", {"projections": False, "ortho_reg_on": "cos", "alpha": 0.3}),
-    ("FediOS", {"basis": "uniform", "individual_extractor": False}),
-    ("DCPFL", {"absent": "reuse", "cov_formula": "printed", "eval_head": "global"}),
-    ("DCPFL", {"absent": "mask", "min_class_count": 4, "init": "independent", "clamp_virtual": True}),
-    ("DCPFL", {"calibrate": False, "server_steps": 2}),
-    ("FDSE", {"reg": "code", "attention": "mean", "share_every": 1}),
-    ("FDSE", {"ema_init": "bias_corrected", "attn_unit": "block", "share_every": 0}),
-    ("FDSE", {"consensus": False, "attention": False}),
-    ("FedCO2", {"intra": "to_online", "inter": "offline", "exchange": "last_layer"}),
-    ("FedCO2", {"intra": "to_offline", "inter": "online", "offline_init": "independent"}),
-    ("FedCO2", {"intra": "none", "inter": "none", "personal": "bn_and_head"}),
-]
-
-
-@pytest.mark.parametrize(("name", "options"), OPTIONS, ids=lambda v: v if isinstance(v, str) else "")
+@pytest.mark.parametrize(
+    ("name", "options"), [(name, options) for name in METHODS for options in CASES[name].options]
+)
 def test_stacked_equals_loop_with_options(name, options):
     loop, stacked = (
         federate(METHODS[name](**options), DATA, net_of(name, "cnn-b"), SOME, execution=execution)
@@ -100,7 +80,7 @@ def test_state_changes_and_is_used(name):
         r.round([0, 1, 2, 3])
     after = run.values()
     personal = [key for key in after if key.startswith("state/clients/")]
-    if name in STATELESS:
+    if CASES[name].stateless:
         assert not personal
         assert_same(forgetful.values(), after)
         return
@@ -130,42 +110,6 @@ def counts(net):
     }
 
 
-def same(count):
-    return {"weights": count}, {"weights": count}
-
-
-# method -> numbers (down, up) of a client that owns ``owned`` classes, when all N clients have taken part
-DECLARED = {
-    "Local": lambda k, owned, n: ({}, {}),
-    "FedAvg": lambda k, owned, n: same(k["theta"] + k["s"]),
-    "FedProx": lambda k, owned, n: same(k["theta"] + k["s"]),
-    "SCAFFOLD": lambda k, owned, n: (
-        {"weights": k["theta"] + k["s"], "control": k["theta"]},
-        {"step": k["theta"] + k["s"], "control": k["theta"]},
-    ),
-    "FedBN": lambda k, owned, n: same(k["theta"] - k["b"]),
-    "FedPer": lambda k, owned, n: same(k["theta"] - k["H"] + k["s"]),
-    "Ditto": lambda k, owned, n: same(k["theta"] + k["s"]),
-    "FedProto": lambda k, owned, n: (
-        {"prototypes": k["d"] * k["C"]},
-        {"prototypes": k["d"] * owned, "owners": owned},
-    ),
-    "FediOS": lambda k, owned, n: same(k["theta"] + k["s"]),
-    "DCPFL": lambda k, owned, n: (
-        {"head": k["H"], "means": k["d"] * k["C"]},
-        {"counts": owned, "means": owned * k["d"], "covariances": owned * k["d"] * (k["d"] + 1) // 2},
-    ),
-    "FDSE": lambda k, owned, n: (
-        {"weights": k["theta"] - k["dse"] + k["s"] - k["dse_s"], "dse": k["dse"]},
-        {"weights": k["theta"] - k["dse"] + k["s"] - k["dse_s"], "dse": k["dse"]},
-    ),
-    "FedCO2": lambda k, owned, n: (
-        {"weights": k["theta"] - k["b"], "heads": (n - 1) * k["stack"]},
-        {"weights": k["theta"] - k["b"], "head": k["stack"]},
-    ),
-}
-
-
 @each_method
 @pytest.mark.parametrize(("precision", "width"), [("float64", 8), ("float32", 4)])
 def test_bytes_counted_are_bytes_declared(name, precision, width):
@@ -175,7 +119,7 @@ def test_bytes_counted_are_bytes_declared(name, precision, width):
         up, down = ({key: column[place] for key, column in c.items()} for c in (report.up, report.down))
         owned = int((DATA.label_matrix("train")[i] > 0).sum())
         assert owned < k["C"]
-        expected = DECLARED[name](k, owned, len(DATA.shards))
+        expected = CASES[name].traffic(k, owned, len(DATA.shards))
         assert down == {key: width * count for key, count in expected[0].items()}
         assert up == {key: width * count for key, count in expected[1].items()}
 
@@ -193,9 +137,6 @@ def test_bytes_of_fedco2_without_inter_client_transfer_or_with_the_last_layer():
 # ---- views
 
 
-WITH_GLOBAL = {"FedAvg", "FedProx", "SCAFFOLD", "Ditto", "FediOS"}
-
-
 @each_method
 def test_views_are_scored_as_declared(name):
     """Before the first round, after training and after aggregation, of clients old and new."""
@@ -206,7 +147,7 @@ def test_views_are_scored_as_declared(name):
     found.append(run.host.evaluate(0, *run.server.download(range(4)), range(4), ["test"]))
     assert [set(f) for f in found] == [{0, 1, 2, 3}, {0, 2}, {0, 1, 2, 3}]
     views = METHODS[name].views
-    assert ("global" in views) == (name in WITH_GLOBAL)
+    assert ("global" in views) == CASES[name].has_global
     assert views[0] == "personal"
     for scores in found:
         for parts in scores.values():
@@ -215,97 +156,45 @@ def test_views_are_scored_as_declared(name):
                 assert (one.loss is None) == (view in run.host.method.views_without_loss)
 
 
-def test_only_distances_to_prototypes_have_no_loss():
-    without = {name for name, method in METHODS.items() if method().views_without_loss}
-    assert without == {"FedProto"}
+@each_method
+def test_views_without_loss(name):
+    assert bool(METHODS[name]().views_without_loss) == CASES[name].without_loss
+
+
+def test_the_head_of_fedproto_has_a_loss():
     assert not FedProto(predict="head").views_without_loss
 
 
-def test_global_views_are_the_same_model_for_everyone():
+@pytest.mark.parametrize("name", [name for name in METHODS if CASES[name].has_global])
+def test_global_views_are_the_same_model_for_everyone(name):
     x = torch.tensor(DATA.pool.images[:4]).double()
-    for name in WITH_GLOBAL:
-        run = federate(METHODS[name](), DATA, "lenet", [[0, 1]])
-        assert torch.equal(run.scores(0, x)["global"], run.scores(3, x)["global"])
+    run = federate(METHODS[name](), DATA, net_of(name, "lenet"), [[0, 1]])
+    assert torch.equal(run.scores(0, x)["global"], run.scores(3, x)["global"])
 
 
 # ---- options and documents
-
-
-BAD = [
-    ("FedProx", "mu", -0.1),
-    ("FedProx", "mu", float("nan")),
-    ("FedProx", "norm", "l1"),
-    ("SCAFFOLD", "server_lr", 0.0),
-    ("SCAFFOLD", "server_lr", float("inf")),
-    ("FedBN", "bn_personal", "none"),
-    ("FedPer", "personal", "conv"),
-    ("Ditto", "mu", -1.0),
-    ("FedProto", "lam", -1.0),
-    ("FedProto", "predict", "both"),
-    ("FedProto", "prototype_weights", "samples"),
-    ("FediOS", "alpha", 1.5),
-    ("FediOS", "lam", -0.1),
-    ("FediOS", "basis", "random"),
-    ("FediOS", "rank", 0),
-    ("FediOS", "overflow", "wrap"),
-    ("FediOS", "ortho_reg_on", "features"),
-    ("FediOS", "schedule", "both"),
-    ("DCPFL", "lam", -0.1),
-    ("DCPFL", "num_virtual", 0),
-    ("DCPFL", "server_lr", 0.0),
-    ("DCPFL", "server_steps", 0),
-    ("DCPFL", "calib_epochs", 0),
-    ("DCPFL", "calib_batch", 0),
-    ("DCPFL", "calib_lr", -1.0),
-    ("DCPFL", "calib_steps", 0),
-    ("DCPFL", "cov_formula", "exact"),
-    ("DCPFL", "absent", "ignore"),
-    ("DCPFL", "min_class_count", 0),
-    ("DCPFL", "eval_head", "both"),
-    ("DCPFL", "init", "random"),
-    ("FDSE", "lam", -0.1),
-    ("FDSE", "tau", 0.0),
-    ("FDSE", "beta", float("nan")),
-    ("FDSE", "gamma", 1.0),
-    ("FDSE", "unit", "layer"),
-    ("FDSE", "attn_unit", "layer"),
-    ("FDSE", "reg", "none"),
-    ("FDSE", "ema_init", "zero"),
-    ("FDSE", "share_every", -1),
-    ("FDSE", "unseen_epochs", 0),
-    ("FDSE", "unseen_lr", -1.0),
-    ("FedBN", "unseen_passes", 0),
-    ("FedCO2", "mu", -1.0),
-    ("FedCO2", "mutual_epochs", 0),
-    ("FedCO2", "adapt_epochs", 0),
-    ("FedCO2", "kd_temperature", 0.0),
-    ("FedCO2", "bn_personal", "some"),
-    ("FedCO2", "intra", "online"),
-    ("FedCO2", "inter", "to_online"),
-    ("FedCO2", "personal", "fc"),
-    ("FedCO2", "exchange", "conv"),
-    ("FedCO2", "offline_init", "zero"),
-]
 
 
 def options_of(name):
     return inspect.signature(METHODS[name]).parameters
 
 
-@pytest.mark.parametrize(("name", "option", "value"), BAD)
+@pytest.mark.parametrize(
+    ("name", "option", "value"), [(name, *bad) for name in METHODS for bad in CASES[name].bad]
+)
 def test_bad_options_are_refused_by_name(name, option, value):
     with pytest.raises(UserError, match=re.escape(f"method.{option} is {value!r}: it must be ")):
         METHODS[name](**{option: value})
 
 
-def test_every_option_is_checked():
+@each_method
+def test_every_option_is_checked(name):
     options = {
-        (name, option)
-        for name in METHODS
+        option
         for option, parameter in options_of(name).items()
         if not isinstance(parameter.default, bool)  # every truth value is fine
     }
-    assert {(name, option) for name, option, _ in BAD} == options
+    assert {option for option, _ in CASES[name].bad} == options
 
 
 @each_method
@@ -320,19 +209,13 @@ def test_options_are_kept_and_documented(name):
     assert f"[{name}]({name.lower()}.md)" in (DOCS / "README.md").read_text()
 
 
-NOT_TO_BE_MISSED = {
-    "DCPFL": "For a class with one sample the mean is that sample's feature vector",
-    "FediOS": "## The regulariser of eq. 11 is zero\n\nFor projections onto orthogonal subspaces",
-}
-
-
 @each_method
 def test_pages_say_what_deviates_and_what_uploads_reveal(name):
     page = (DOCS / f"{name.lower()}.md").read_text()
     for heading in ("## Deviations", "## What uploads can reveal"):
         (text,) = re.findall(rf"^{heading}\n+([^#]+)", page, re.MULTILINE)
         assert text.strip()
-    assert NOT_TO_BE_MISSED.get(name, "") in page
+    assert CASES[name].page in page
 
 
 def test_options_of_the_default_method_keep_their_meaning():
@@ -342,18 +225,19 @@ def test_options_of_the_default_method_keep_their_meaning():
         assert defaults == {parameter.default}
 
 
-def test_defaults_of_the_averages():
-    uniform = {name for name, method in METHODS.items() if method.averaging == "uniform"}
-    assert uniform == {"SCAFFOLD", "FedCO2", "FDSE"}
+@each_method
+def test_defaults_of_the_averages(name):
+    assert METHODS[name].averaging == CASES[name].averaging
 
 
 @each_method
 def test_averaging_is_obeyed(name):
     """Clients have unequal sizes, so the two averages differ where a method averages."""
-    method = METHODS[name](**({"consensus": False} if name == "FDSE" else {}))
+    averages = CASES[name].averages
+    method = METHODS[name](**(averages or {}))
     net = net_of(name, "lenet")
     runs = [federate(method, DATA, net, 1, averaging=a) for a in ("samples", "uniform")]
     a, b = ({k: v for k, v in run.values().items() if k.startswith("state/server/weights")} for run in runs)
     alike = ("running_var", "dfe_bias", "dfe_conv.bias")  # biases before BatchNorm have no gradient
     assert all(not torch.equal(a[k], b[k]) for k in a if not k.endswith(alike))
-    assert bool(a) == (name not in ("Local", "FedProto", "DCPFL"))
+    assert bool(a) == (averages is not None)

@@ -18,7 +18,8 @@ from rayfl.methods import (
 )
 from rayfl.nets import build
 from rayfl.training.params import Params
-from tests.support.by_hand import assert_same, federate, net_of, points, ragged, start
+from tests.methods.cases import CASES, net_of
+from tests.support.by_hand import assert_same, federate, points, ragged, start
 
 DATA = ragged()
 ALONE = ragged([12], missing=False)
@@ -45,13 +46,6 @@ def test_equals_fedavg_bit_for_bit(method, net):
     assert_same(dict(run.server.state["weights"]), dict(other.server.state["weights"]))
 
 
-PLAIN = {"FedProx": {"mu": 0}, "Ditto": {"mu": 0}, "FedCO2": {"intra": "none"}}
-PLAIN["FedProto"] = {"lam": 0, "predict": "head"}
-TRAINED_BY_THE_SERVER = {"DCPFL"}  # its classifier, which replaces the client's in every round
-PLAIN["FDSE"] = {"lam": 0}
-PLAIN["FediOS"] = {"projections": False, "individual_extractor": False}
-
-
 def sgd(net, data, rounds, epochs, momentum, weight_decay, clip):
     """Train a plain module on all of the first client's data at once, with a new optimiser in each round."""
     train = data.shards[0].train
@@ -65,11 +59,11 @@ def sgd(net, data, rounds, epochs, momentum, weight_decay, clip):
             optimiser.step()
 
 
-@pytest.mark.parametrize("name", [n for n in METHODS if n not in TRAINED_BY_THE_SERVER])
+@pytest.mark.parametrize("name", [n for n in METHODS if CASES[n].plain is not None])
 def test_one_client_is_plain_sgd(name):
     """A federation of one, without regularisers, is SGD; every view is the trained net."""
     kind = net_of(name, "cnn-b")
-    run = federate(METHODS[name](**PLAIN.get(name, {})), ALONE, kind, batch_size=50, **SETTINGS)
+    run = federate(METHODS[name](**CASES[name].plain), ALONE, kind, batch_size=50, **SETTINGS)
     net = build(kind, ALONE.pool.shape, ALONE.pool.classes).double()
     for entry, tensor in [*net.named_parameters(), *net.named_buffers()]:
         tensor.data.copy_(run.host.initial[entry])
@@ -84,10 +78,7 @@ def test_one_client_is_plain_sgd(name):
         torch.testing.assert_close(got, expected, rtol=1e-10, atol=1e-10, msg=view)
 
 
-MADE_BY_THE_SERVER = {"FedProto", "DCPFL"}  # prototypes, a classifier: clients predict with what is sent
-
-
-@pytest.mark.parametrize("name", [n for n in METHODS if n not in MADE_BY_THE_SERVER])
+@pytest.mark.parametrize("name", [n for n in METHODS if CASES[n].predicts_with_own])
 def test_scores_after_training_are_those_of_the_clients_own_model(name):
     """In a federation of one that is what the server sends next, so that aggregation changes no score."""
     run = start(METHODS[name](), ALONE, net_of(name, "cnn-b"))

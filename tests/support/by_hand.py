@@ -107,11 +107,6 @@ def dse(shape, classes):
     return SplitNet(conv, nn.Sequential(DSELinear(features, 48, G=2, act="relu")), nn.Linear(48, classes))
 
 
-def net_of(name: str, net: str) -> str:
-    """Return a net for the method of this name: ``net``, if it can work with any."""
-    return "tests.support.by_hand.dse" if name == "FDSE" else net
-
-
 # ---- rounds
 
 

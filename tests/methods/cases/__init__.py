@@ -1,0 +1,71 @@
+"""What tests know of each method, one file per method: a new one needs a file here and touches no other."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from importlib import import_module
+from typing import Any, Literal
+
+from rayfl.methods import METHODS
+
+Numbers = dict[str, int]
+"""Key of a payload, or of a part of the net -> how many numbers it has."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Cases:
+    """What a method is and does, as far as it differs from method to method.
+
+    Attributes:
+        traffic: the numbers (down, up) of a client, by the numbers in the net's parts, the classes that the
+            client owns, and the number of clients, all of which have taken part.
+        options: options with which a stack of clients must equal the loop, too.
+        bad: (option, value) that is refused; at least one for every option that is no yes or no.
+        stateless: whether clients keep nothing.
+        has_global: whether there is a global model to be scored.
+        without_loss: whether a view's scores are not logits.
+        averaging: the default.
+        plain: options with which a federation of one client is plain SGD; None where it never is, because
+            the server trains what the client uses.
+        predicts_with_own: whether clients predict with their own models alone, not with what a server has
+            made of several.
+        averages: options with which the server's ``weights`` are means; None where it has none.
+        net: the net that the method needs; None for any.
+        rounds: that it takes to learn handwriting.
+        adapts: whether it adapts to clients that never train.
+        page: a sentence that its page must have.
+    """
+
+    traffic: Callable[[Numbers, int, int], tuple[Numbers, Numbers]]
+    options: Sequence[dict[str, Any]] = ()
+    bad: Sequence[tuple[str, Any]] = ()
+    stateless: bool = False
+    has_global: bool = False
+    without_loss: bool = False
+    averaging: Literal["samples", "uniform"] = "samples"
+    plain: dict[str, Any] | None = field(default_factory=dict)
+    predicts_with_own: bool = True
+    averages: dict[str, Any] | None = field(default_factory=dict)
+    net: str | None = None
+    rounds: int = 3
+    adapts: bool = False
+    page: str = ""
+
+
+def same(count: int) -> tuple[Numbers, Numbers]:
+    """Traffic of a method whose clients send and receive as many weights."""
+    return {"weights": count}, {"weights": count}
+
+
+def _cases_of(name: str) -> Cases:
+    cases: Cases = import_module(f"{__name__}.{name.lower()}").CASES
+    return cases
+
+
+CASES = {name: _cases_of(name) for name in METHODS}
+
+
+def net_of(name: str, net: Any) -> Any:
+    """Return a net for the method of this name: ``net``, if it can work with any."""
+    return CASES[name].net or net

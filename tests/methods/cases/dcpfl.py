@@ -1,0 +1,34 @@
+"""What tests know of DCPFL."""
+
+from tests.methods.cases import Cases
+
+CASES = Cases(
+    traffic=lambda k, owned, n: (
+        {"head": k["H"], "means": k["d"] * k["C"]},
+        {"counts": owned, "means": owned * k["d"], "covariances": owned * k["d"] * (k["d"] + 1) // 2},
+    ),
+    options=[
+        {"absent": "reuse", "cov_formula": "printed", "eval_head": "global"},
+        {"absent": "mask", "min_class_count": 4, "init": "independent", "clamp_virtual": True},
+        {"calibrate": False, "server_steps": 2},
+    ],
+    bad=[
+        ("lam", -0.1),
+        ("num_virtual", 0),
+        ("server_lr", 0.0),
+        ("server_steps", 0),
+        ("calib_epochs", 0),
+        ("calib_batch", 0),
+        ("calib_lr", -1.0),
+        ("calib_steps", 0),
+        ("cov_formula", "exact"),
+        ("absent", "ignore"),
+        ("min_class_count", 0),
+        ("eval_head", "both"),
+        ("init", "random"),
+    ],
+    plain=None,
+    predicts_with_own=False,
+    averages=None,
+    page="For a class with one sample the mean is that sample's feature vector",
+)

@@ -1,0 +1,10 @@
+"""What tests know of FedBN."""
+
+from tests.methods.cases import Cases, same
+
+CASES = Cases(
+    traffic=lambda k, owned, n: same(k["theta"] - k["b"]),
+    options=[{"bn_personal": "affine_only"}],
+    bad=[("bn_personal", "none"), ("unseen_passes", 0)],
+    adapts=True,
+)

@@ -1,0 +1,9 @@
+"""What tests know of FedPer."""
+
+from tests.methods.cases import Cases, same
+
+CASES = Cases(
+    traffic=lambda k, owned, n: same(k["theta"] - k["H"] + k["s"]),
+    options=[{"personal": "fc_stack"}],
+    bad=[("personal", "conv")],
+)

@@ -1,0 +1,16 @@
+"""What tests know of FedProto."""
+
+from tests.methods.cases import Cases
+
+CASES = Cases(
+    traffic=lambda k, owned, n: (
+        {"prototypes": k["d"] * k["C"]},
+        {"prototypes": k["d"] * owned, "owners": owned},
+    ),
+    options=[{"prototype_weights": "counts", "predict": "head"}],
+    bad=[("lam", -1.0), ("predict", "both"), ("prototype_weights", "samples")],
+    plain={"lam": 0, "predict": "head"},
+    predicts_with_own=False,
+    averages=None,
+    without_loss=True,
+)
