@@ -56,7 +56,7 @@ def test_mistakes_of_ours_are_not_hidden(error: Exception) -> None:
         exit_code(raising(error))
 
 
-def test_what_code_of_the_users_own_raises_is_told_with_its_traceback(
+def test_what_code_of_the_users_own_raises_is_told(
     capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """One line names it; a message that it has for people stands alone."""

@@ -54,7 +54,7 @@ def test_evaluation_can_be_rarer_or_off(tmp_path: Path) -> None:
     assert not (tmp_path / "off" / "checkpoints").exists()
 
 
-def test_rare_evaluations_have_the_scores_after_training_of_all_rounds(tmp_path: Path) -> None:
+def test_rare_evaluations_have_all_scores_after_training(tmp_path: Path) -> None:
     """A client counts by the model of its latest training, whether or not that round was evaluated."""
     found = []
     for every in (1, 2):

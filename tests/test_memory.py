@@ -50,7 +50,8 @@ class Knot:
 
 
 @pytest.mark.usefixtures("collector")
-def test_what_is_made_uncollected_is_of_the_oldest_generation_but_not_out_of_reach() -> None:
+def test_uncollected_objects_stay_within_reach() -> None:
+    """What is made uncollected is of the oldest generation but not out of reach."""
     gc.enable()
     gc.collect()
     gc.set_threshold(100_000, 50, 50)  # nothing by chance
@@ -66,7 +67,8 @@ def test_what_is_made_uncollected_is_of_the_oldest_generation_but_not_out_of_rea
 
 
 @pytest.mark.usefixtures("collector")
-def test_a_program_that_steers_the_collector_itself_is_left_alone() -> None:
+def test_a_program_that_steers_the_collector_is_left_alone() -> None:
+    """A program that steers the collector itself is left alone."""
     gc.disable()
     with uncollected():
         pass

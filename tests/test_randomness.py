@@ -50,7 +50,8 @@ def test_what_the_server_draws_depends_on_seed_purpose_and_round():
     assert len(found) == 8
 
 
-def test_what_a_client_draws_depends_on_seed_purpose_client_and_round():
+def test_what_the_draws_of_a_client_depend_on():
+    """What a client draws depends on seed purpose client and round."""
     net = smooth_net()
     clients = [make_client(net, id=i, round=r, seed=s) for i in (0, 1) for r in (0, 1) for s in (5, 6)]
     found = {drawn(client.generator(purpose)) for client in clients for purpose in "ab"}
@@ -88,7 +89,7 @@ class Draws(DCPFL):
         return await super().local_update(client, state, down)
 
 
-def test_the_streams_of_a_run_are_named_by_purpose_client_and_round(tmp_path: Path, asked: Asked):
+def test_the_names_of_the_streams_of_a_run(tmp_path: Path, asked: Asked):
     """Another name, or counters in another order, would be another experiment under the same seed."""
     data = Synthetic(train=120, test=60, val_fraction=0.2, seed=5)
     few: dict[str, Any] = {"clients": 3, "rounds": 2, "participation": 1.0, "seed": 7}
@@ -107,7 +108,7 @@ def test_the_streams_of_a_run_are_named_by_purpose_client_and_round(tmp_path: Pa
     assert set(asked) == wanted
 
 
-def test_the_streams_of_data_and_bases_are_named_by_their_purpose(asked: Asked):
+def test_the_names_of_the_streams_of_data_and_bases(asked: Asked):
     """Each with the seed that it is given; the partition of a superclass with its own, not the data's."""
     pool = make_pool([6, 6], [2, 2], domains=2)
     divide_randomly(pool, 3)

@@ -324,7 +324,8 @@ def test_every_table_is_what_the_summaries_and_the_papers_say():
     assert lines == sum(len(rows) + 1 for rows in made.values()), "there are other tables"
 
 
-def test_the_first_number_of_a_row_is_the_headline_of_the_declared_protocol():
+def test_the_first_number_is_the_declared_headline():
+    """The first number of a row is the headline of the declared protocol."""
     for name, (head, *rows) in tables().items():
         assert head[1].startswith("headline"), name
         for row in rows:

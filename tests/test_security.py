@@ -145,9 +145,10 @@ def test_no_import_path_is_resolved_elsewhere() -> None:
     assert [entry for entry in default_import_path_denylist if not refused(entry)] == []
 
 
-def test_a_table_a_tune_space_and_a_contact_sheet_go_by_the_same_list(
+def test_tables_spaces_and_contact_sheets_go_by_one_list(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """A table a tune space and a contact sheet go by the same list."""
     Path("t.yaml").write_text("table: t\ncolumns: {c: {}}\nrows: {r: {method: antigravity.fly}}\n")
     Path("s.yaml").write_text("sweep: s\nbase: {rounds: 1}\nsearch: {method: {grid: [antigravity.fly]}}\n")
     table = Table.load("t.yaml")
@@ -192,9 +193,10 @@ def test_an_option_of_any_type_makes_no_object(tmp_path: Path) -> None:
         ("training: {lr: !!python/object/apply:os.system [touch X]}", "could not determine a constructor"),
     ],
 )
-def test_a_configuration_names_classes_of_its_kind_and_nothing_else(
+def test_a_configuration_names_classes_of_its_kind_alone(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str, answer: str
 ) -> None:
+    """A configuration names classes of its kind and nothing else."""
     monkeypatch.chdir(tmp_path)
     Path("config.yaml").write_text(text)
     with pytest.raises(UserError, match=answer):

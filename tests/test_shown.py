@@ -183,7 +183,7 @@ def test_a_picture_shows_a_name_letter_by_letter(tmp_path: Path, name: str) -> N
         assert text.count(line.strip()) >= 3
 
 
-def test_text_that_is_made_while_a_picture_is_written_is_no_latex(
+def test_text_made_while_a_picture_is_written_is_no_latex(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Such as ticks."""

@@ -244,7 +244,8 @@ def test_fdse_scores_the_eraser_that_has_adapted(attention: bool | Literal["mean
     assert not torch.equal(*scores)
 
 
-def test_newcomers_of_fedios_have_an_untrained_extractor_in_the_subspace_of_another() -> None:
+def test_new_clients_of_fedios_have_an_untrained_extractor() -> None:
+    """Newcomers of FediOS have an untrained extractor in the subspace of another."""
     run = start(FediOS(), held_out(ragged([8, 8, 8])), "lenet")
     run.round([0, 1])
     assert run.host.offer([0, 1]) == {}

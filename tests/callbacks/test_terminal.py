@@ -152,7 +152,8 @@ def test_percent():
     assert (percent(0.12345), percent(0.5, 0.01), percent(None)) == ("12.35", "50.00 ± 1.00", "n/a")
 
 
-def test_the_mean_of_the_last_evaluations_says_how_many_there_were(tmp_path):
+def test_the_mean_of_the_last_evaluations_says_their_number(tmp_path):
+    """The mean of the last evaluations says how many there were."""
     for rounds, shown in ((6, "last 3"), (20, "last 5")):
         out = console()
         final_table(Result.load(write_run(tmp_path / str(rounds), rounds=rounds, eval_every=2)).summary, out)

@@ -95,9 +95,7 @@ def test_the_ports_of_the_firewall_are_those_of_ray() -> None:
         (["10.1.2.3/8", "2001:db8::1/64"], True),
     ],
 )
-def test_the_firewall_is_set_where_there_is_an_address_of_the_internet(
-    tmp_path: Path, addresses: list[str], asks: bool
-) -> None:
+def test_the_firewall_is_set_on_the_internet(tmp_path: Path, addresses: list[str], asks: bool) -> None:
     """With stand-ins for ip, nft and sudo that say what they are given."""
     lines = "\n".join(f"2: eth0    inet {address} scope global eth0" for address in addresses)
     for name, body in [

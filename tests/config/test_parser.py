@@ -160,7 +160,8 @@ class Forgetful(FedAvg):
         self.other = factor
 
 
-def test_a_class_that_does_not_keep_an_argument_is_refused_by_name() -> None:
+def test_a_class_that_does_not_keep_an_argument_is_refused() -> None:
+    """A class that does not keep an argument is refused by name."""
     with pytest.raises(
         UserError, match=r"Forgetful does not keep its argument 'factor'.*self\.factor = factor"
     ):
@@ -410,9 +411,8 @@ def test_resume_takes_the_rest_from_the_run_folder(run_folder: Path) -> None:
     assert found.resumes
 
 
-def test_a_folder_that_is_no_run_and_a_configuration_that_is_damaged(
-    run_folder: Path, tmp_path: Path
-) -> None:
+def test_no_run_folder_and_a_damaged_configuration(run_folder: Path, tmp_path: Path) -> None:
+    """A folder that is no run and a configuration that is damaged."""
     with pytest.raises(UserError, match="it is not a run folder"):
         resumed(tmp_path)
     (run_folder / "config.yaml").write_text("rounds: [")
@@ -526,7 +526,7 @@ def test_numbers_of_numpy_and_paths_are_recorded_as_plain_ones(tmp_path):
     assert yaml.safe_load(dump(small(tmp_path, data=root)))["data"]["init_args"]["root"] == str(tmp_path)
 
 
-def test_dotted_names_in_a_file_mean_what_they_mean_on_the_command_line(tmp_path: Path):
+def test_dotted_names_in_a_file_are_those_of_the_command_line(tmp_path: Path):
     """In any order, and beside nests."""
     dotted = {
         "data.partition.alpha": 0.3,
@@ -562,7 +562,8 @@ def test_dotted_names_in_a_file_mean_what_they_mean_on_the_command_line(tmp_path
 
 
 @pytest.mark.parametrize("settings", [{"clients": 3, "clients.x": 1}, {"method": None, "method.mu": 1}])
-def test_a_dotted_name_below_something_without_options_is_refused(settings, tmp_path: Path):
+def test_a_dotted_name_below_no_options_is_refused(settings, tmp_path: Path):
+    """A dotted name below something without options is refused."""
     file = tmp_path / "a.yaml"
     file.write_text(yaml.safe_dump(settings))
     option = list(settings)[1]

@@ -99,7 +99,8 @@ def test_chosen_names_the_part():
     assert len(np.unique(together)) == sum(OFFICE["dslr"])
 
 
-def test_thin_keeps_a_fraction_of_each_class_and_the_proportions_of_the_whole_part():
+def test_thin_keeps_a_fraction_of_each_class():
+    """Thin keeps a fraction of each class and the proportions of the whole part."""
     pool = office()
     plain = assign(DomainDirichlet(2, 1.0), pool, 4)
     thin = assign(DomainDirichlet(2, 1.0, thin={"amazon": 6, "caltech": 7, "webcam": 2}), pool, 4)

@@ -185,7 +185,8 @@ def test_classes_get_validation_samples_by_largest_remainders():
     assert Uneven(val_fraction=0.25).federate(1, 0).label_matrix("val").tolist() == [[2, 2, 1]]
 
 
-def test_partition_and_validation_parts_are_drawn_from_streams_of_their_own(monkeypatch):
+def test_partition_and_validation_have_their_own_streams(monkeypatch):
+    """Partition and validation parts are drawn from streams of their own."""
     named = []
 
     def kept(*name):
@@ -267,7 +268,8 @@ def test_impossible_federations_are_refused(data, clients, message):
         data.federate(clients, 0)
 
 
-def test_clients_without_test_samples_are_named_and_left_out_of_the_means(tmp_path, caplog):
+def test_clients_without_test_samples_are_left_out(tmp_path, caplog):
+    """Clients without test samples are named and left out of the means."""
     data = Synthetic(train=40, test=20, shape=(3, 32, 32))
     result = Federation(
         data=data,
@@ -335,7 +337,8 @@ def test_a_pool_refuses_arrays_that_do_not_fit(change):
         Pool(**(vars(by_hand().pool) | change))
 
 
-def test_clients_without_training_samples_are_told_of_and_left_out_of_the_figures(caplog):
+def test_clients_without_training_samples_are_left_out(caplog):
+    """Clients without training samples are told of and left out of the figures."""
     data = Synthetic(train=40, test=20, shape=(1, 1, 1), partition=Greedy(), val_fraction=0.5)
     with caplog.at_level(logging.WARNING):
         federated = data.federate(15, 0)

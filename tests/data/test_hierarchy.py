@@ -59,7 +59,8 @@ def test_pachinko_has_a_seed_of_its_own():
     assert any(not np.array_equal(a.train, b.train) for a, b in zip(one, other))
 
 
-def test_pachinko_skews_superclasses_by_alpha_and_classes_by_beta():
+def test_pachinko_skews_superclasses_and_classes():
+    """Pachinko skews superclasses by alpha and classes by beta."""
     pool = fine_pool(25, 5, superclasses=BIG)
 
     def distances(alpha, beta):
@@ -86,7 +87,8 @@ def test_pachinko_exhausts_what_it_draws_from():
     assert len(shard.test) == 3 * 20
 
 
-def test_a_closed_place_gives_its_weight_to_the_others_in_proportion():
+def test_a_closed_place_gives_its_weight_to_the_others():
+    """A closed place gives its weight to the others in proportion."""
     rng = np.random.default_rng(0)
     kept = hierarchy._without_closed(np.array([0.5, 0.2, 0.3]), np.array([False, True, True]), 1.0, rng)
     np.testing.assert_allclose(kept, [0, 0.2, 0.3])

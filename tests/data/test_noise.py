@@ -78,7 +78,9 @@ def test_every_client_has_noise_of_its_own():
     assert all(abs(draw.std() - 1) < 0.3 for draw in draws)
 
 
-def test_noise_is_decided_by_the_seed_and_not_by_the_validation_part(root):
+def test_noise_is_decided_by_the_seed_alone(root):
+    """Noise is decided by the seed and not by the validation part."""
+
     def images(run, **options):
         return CIFAR10(root, verify=False, noise=10.0, **options).federate(4, run).pool.images
 

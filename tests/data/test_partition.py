@@ -340,9 +340,8 @@ def test_pathological_without_distinct_may_give_a_class_twice():
     with_val=st.booleans(),
     seed=st.integers(0, 99),
 )
-def test_pooled_divides_every_class_of_a_client_eight_to_one_to_one(
-    setting, per_class, distinct, with_val, seed
-):
+def test_pooled_divides_classes_eight_to_one_to_one(setting, per_class, distinct, with_val, seed):
+    """Pooled divides every class of a client eight to one to one."""
     s, classes, clients = setting
     held_out = [per_class // 5] * classes
     pool = make_pool([per_class] * classes, held_out, val=held_out if with_val else None)

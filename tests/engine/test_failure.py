@@ -419,9 +419,10 @@ def without_ray(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(FlakySession, "check", check)
 
 
-def test_a_run_whose_processes_cannot_be_started_again_says_how_to_go_on(
+def test_a_run_that_cannot_start_again_says_how_to_go_on(
     tmp_path: Path, undisturbed: dict[str, bytes], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """A run whose processes cannot be started again says how to go on."""
     without_ray(monkeypatch)
     says = re.escape(
         f"Ray's raylet on this host is gone, and with it all processes of the run. The run stops with "
@@ -525,7 +526,8 @@ def test_a_client_that_would_end_the_process_is_dropped(
         assert reasons == [{}, {"2": WOULD_END[how]}, {}]
 
 
-def test_a_client_that_would_end_the_process_stops_the_run_by_name(tmp_path: Path) -> None:
+def test_a_client_that_would_end_the_process_is_named(tmp_path: Path) -> None:
+    """A client that would end the process stops the run by name."""
     with pytest.raises(RuntimeError, match="would end the process") as raised:
         small(tmp_path / "run", method=Failing("exit"), **(EVERYONE | {"on_bad_update": "stop"})).run()
     assert raised.value.__notes__ == ["raised while client 2 trained in round 1"]

@@ -196,7 +196,8 @@ class Drawing(FedAvg):
         return super().scores(client, state, down, x)
 
 
-def test_a_trial_that_cannot_score_leaves_it_to_the_run_and_no_trace(tmp_path: Path) -> None:
+def test_a_trial_that_cannot_score_leaves_it_to_the_run(tmp_path: Path) -> None:
+    """A trial that cannot score leaves it to the run and no trace."""
     made = federation(tmp_path, Drawing(), rounds=1)
     data, plan = made.federated_data(), Plan(Drawing(), "lenet", made.training, 0)
     torch.manual_seed(0)

@@ -178,7 +178,7 @@ def test_a_client_without_steps_has_no_weight() -> None:
     assert same_bits(both, one)
 
 
-def test_validation_images_are_augmented_anew_for_every_client_and_round() -> None:
+def test_validation_images_are_augmented_anew_every_round() -> None:
     """Test images are as they are."""
     images = np.arange(100, 110)
     pool = replace(make_pool(), augment="fedbn", val_augment=True)

@@ -122,7 +122,8 @@ def test_what_cannot_fit_is_refused_with_the_arithmetic(nodes, options, arithmet
     assert re.search(r"Lower engine\.\w+", str(refused.value))
 
 
-def test_one_actor_per_client_is_refused_where_memory_does_not_allow_it():
+def test_an_actor_per_client_is_refused_for_lack_of_memory():
+    """One actor per client is refused where memory does not allow it."""
     roomy, tight = [node(4, memory=40e9)], [node(4, memory=8e9)]
     assert ask(roomy, clients=100, clients_per_actor=1).actors == 100
     with pytest.raises(
@@ -132,7 +133,8 @@ def test_one_actor_per_client_is_refused_where_memory_does_not_allow_it():
     assert ask(tight, clients=100, clients_per_actor=10).actors == 10
 
 
-def test_more_actors_than_the_memory_holds_are_refused_with_the_numbers():
+def test_more_actors_than_the_memory_holds_are_refused():
+    """More actors than the memory holds are refused with the numbers."""
     two = [node(2, memory=4e9), node(2, memory=2e9)]
     says = (
         "engine.actors=200 asks for 200 actors, which take about 0.32 GB each, 64.0 GB in all; the cluster "

@@ -249,9 +249,10 @@ def connect_and_leave(monkeypatch: pytest.MonkeyPatch, engine: Ray) -> None:
 
 
 @pytest.mark.parametrize("dashboard", [False, True])
-def test_a_local_cluster_collects_what_a_dashboard_shows_only_for_a_dashboard(
+def test_a_local_cluster_collects_only_for_a_dashboard(
     dashboard: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """A local cluster collects what a dashboard shows only for a dashboard."""
     ours, given = local_ray.UNREAD[0], local_ray.UNREAD[1]
     monkeypatch.setenv("RAY_AUTH_MODE", "disabled")  # it needs no token in this home
     for name in local_ray.UNREAD:  # the second call says what to undo: the variable was not there
@@ -272,9 +273,8 @@ def test_a_local_cluster_collects_what_a_dashboard_shows_only_for_a_dashboard(
 
 
 @pytest.mark.parametrize("dashboard", [False, True])
-def test_a_local_cluster_waits_in_small_steps_and_as_long_as_ever(
-    dashboard: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_local_cluster_waits_in_small_steps(dashboard: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A local cluster waits in small steps and as long as ever."""
     step, steps = local_ray.PROMPT
     monkeypatch.setenv("RAY_AUTH_MODE", "disabled")  # it needs no token in this home
     for name in (step, steps):

@@ -177,7 +177,8 @@ def files_of(folder: Path) -> dict[Path, bytes]:
     return {file: file.read_bytes() for file in folder.rglob("*") if file.is_file()}
 
 
-def test_resume_of_a_complete_run_without_checkpoints_changes_nothing(tmp_path: Path) -> None:
+def test_resume_of_a_complete_run_changes_nothing_without_files(tmp_path: Path) -> None:
+    """Resume of a complete run without checkpoints changes nothing."""
     small(tmp_path / "run", checkpoint_every=0).run()
     before = files_of(tmp_path / "run")
     assert resumed(tmp_path / "run").run().complete
@@ -187,7 +188,8 @@ def test_resume_of_a_complete_run_without_checkpoints_changes_nothing(tmp_path: 
     assert files_of(tmp_path / "run") == before
 
 
-def test_rounds_without_a_checkpoint_are_run_again_with_a_warning(tmp_path: Path, capsys) -> None:
+def test_rounds_without_a_checkpoint_are_run_again(tmp_path: Path, capsys) -> None:
+    """Rounds without a checkpoint are run again with a warning."""
     small(tmp_path / "run", checkpoint_every=0).run()
     records = (tmp_path / "run" / "metrics.jsonl").read_bytes()
     longer = resumed(tmp_path / "run", ["--rounds", "5"]).run()

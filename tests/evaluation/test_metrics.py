@@ -83,7 +83,8 @@ def test_figures_of_three_clients_by_hand():
 
 
 @pytest.mark.parametrize(("clients", "worst"), [(10, 1), (11, 2), (20, 2), (21, 3)])
-def test_the_worst_decile_is_the_mean_of_the_lowest_tenth_rounded_up(clients, worst):
+def test_the_worst_decile_is_the_mean_of_the_lowest_tenth(clients, worst):
+    """The worst decile is the mean of the lowest tenth rounded up."""
     correct = np.arange(clients, dtype=float)[::-1]
     found = figures(correct, people([100] * clients))
     assert found["worst_decile"] == pytest.approx(np.arange(worst).mean() / 100)
@@ -112,8 +113,9 @@ def test_figures_lie_where_they_must(clients):
     assert equal["weighted"] == pytest.approx(equal["mean"])
 
 
-def test_best_by_validation_is_chosen_by_validation_and_never_by_test():
+def test_best_by_validation_never_looks_at_test_data():
     # Round 0 is best on test, round 1 on validation data, round 2 is the last.
+    """Best by validation is chosen by validation and never by test."""
     records = [line(0, [10, 10], [2, 2]), line(1, [4, 6], [9, 7]), line(2, [7, 7], [5, 5])]
     view = summary(people([10, 10]), records)["views"][0]
     assert view["best_val"]["rounds"] == [1]
@@ -143,7 +145,8 @@ def test_the_last_five_evaluations_are_averaged():
     assert chosen["over_rounds"]["mean"] == pytest.approx(1.5 * math.sqrt(2) / 20)
 
 
-def test_a_window_takes_its_own_rounds_and_reports_their_deviation():
+def test_a_window_takes_its_own_rounds():
+    """A window takes its own rounds and reports their deviation."""
     window = Protocol("default", average="pooled", choose="window", length=4, step=2)
     # Of the last four of ten rounds, numbers 6 to 9, every second one that ends with the last: 7 and 9.
     records = [line(r, [r, 0]) for r in (1, 3, 5, 6, 7, 8, 9)]
@@ -153,7 +156,8 @@ def test_a_window_takes_its_own_rounds_and_reports_their_deviation():
     assert headline["std"] == pytest.approx(1 / 20)
 
 
-def test_after_training_keeps_the_last_known_score_of_absent_clients():
+def test_after_training_absent_clients_keep_their_score():
+    """After training keeps the last known score of absent clients."""
     records = [
         line(0, [5, None, 8], cohort=[0, 2], point="after_training"),
         line(1, [None, 3, None], cohort=[1], point="after_training"),
@@ -191,7 +195,8 @@ def test_dcpfl_leaves_out_clients_that_have_never_been_trained():
     assert everyone["mean"] == pytest.approx(0.5)
 
 
-def test_fdse_chooses_by_weighted_validation_and_reports_all_and_avg():
+def test_fdse_chooses_by_weighted_validation():
+    """FDSE chooses by weighted validation and reports all and avg."""
     population = people([10, 30], train=[900, 100])
     records = [
         line(0, [9, 3], [8, 1], point="after_training"),
@@ -241,7 +246,8 @@ def papers():
     return people([10, 20, 30], train=[100, 300, 100], domains=["ink", "paper", "ink"])
 
 
-def test_fedco2_prints_domains_and_their_mean_at_the_round_best_on_validation_data():
+def test_what_fedco2_prints_of_domains():
+    """FedCO2 prints domains and their mean at the round best on validation data."""
     records = [
         line(0, [9, 18, 27], [4, 4, 4]),
         line(1, [5, 16, 24], [9, 9, 3]),  # mean validation accuracy .7, the highest
@@ -259,7 +265,8 @@ def test_fedco2_prints_domains_and_their_mean_at_the_round_best_on_validation_da
     assert last["accuracy"] == pytest.approx((0.8 + 0.5 + 1) / 3)
 
 
-def test_fedco2_on_cifar_prints_mean_and_deviation_over_evaluations_of_one_run():
+def test_what_fedco2_prints_of_cifar():
+    """FedCO2 on CIFAR prints mean and deviation over evaluations of one run."""
     rounds = 1500
     counted = [r for r in range(rounds) if PROTOCOLS["fedco2_cifar"].counts(r, rounds)]
     records = [line(r, [0, 0, 0]) for r in (99, 1299)]
@@ -277,7 +284,8 @@ def test_fedco2_on_cifar_prints_mean_and_deviation_over_evaluations_of_one_run()
     }
 
 
-def test_fedios_averages_the_last_five_rounds_of_personal_or_global_models():
+def test_what_fedios_prints():
+    """FediOS averages the last five rounds of personal or global models."""
     records = []
     for r in range(7):
         made = line(r, [r, 2 * r, 3 * r], point="after_training", cohort=[0, 1, 2])
@@ -294,7 +302,8 @@ def test_fedios_averages_the_last_five_rounds_of_personal_or_global_models():
     assert union["view"] == "global"
 
 
-def test_dcpfl_prints_the_last_round_and_the_one_best_on_validation_data():
+def test_what_dcpfl_prints():
+    """DC-PFL prints the last round and the one best on validation data."""
     records = [
         line(0, [5, None, None], [9, None, None], cohort=[0], point="after_training"),
         line(1, [None, 10, None], [None, 1, None], cohort=[1], point="after_training"),
@@ -309,7 +318,8 @@ def test_dcpfl_prints_the_last_round_and_the_one_best_on_validation_data():
 @pytest.mark.parametrize(
     ("name", "point"), [("fdse", "after_training"), ("fdse_global", "after_aggregation")]
 )
-def test_fdse_prints_all_and_avg_of_the_round_best_on_weighted_validation_data(name, point):
+def test_what_fdse_prints(name, point):
+    """FDSE prints all and avg of the round best on weighted validation data."""
     view = "global" if name == "fdse_global" else "personal"
     records = [
         line(0, [10, 4, 30], [9, 3, 9], point=point, view=view, cohort=[0, 1, 2]),  # weighted .54, mean .7

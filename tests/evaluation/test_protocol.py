@@ -98,7 +98,8 @@ def test_only_protocols_that_choose_by_validation_need_it():
     }
 
 
-def test_fedco2_on_cifar_averages_forty_rounds_that_end_with_the_last():
+def test_fedco2_on_cifar_averages_the_last_forty_rounds():
+    """FedCO2 on CIFAR averages forty rounds that end with the last."""
     cifar = PROTOCOLS["fedco2_cifar"]
     counted = [r + 1 for r in range(1500) if cifar.counts(r, 1500)]
     assert counted == list(range(1305, 1501, 5))
@@ -106,12 +107,14 @@ def test_fedco2_on_cifar_averages_forty_rounds_that_end_with_the_last():
     assert evaluated == [1000, *counted]
 
 
-def test_fedios_evaluates_its_last_five_rounds_whatever_eval_every_is():
+def test_fedios_always_evaluates_its_last_five_rounds():
+    """FediOS evaluates its last five rounds whatever eval every is."""
     assert [r for r in range(20) if PROTOCOLS["fedios"].evaluates(r, 20, 8)] == [7, 15, 16, 17, 18, 19]
 
 
 @given(st.sampled_from(list(PROTOCOLS.values())), st.integers(1, 400), st.integers(1, 50))
-def test_evaluation_rounds_hold_every_nth_the_last_and_those_that_count(p, rounds, every):
+def test_evaluation_rounds(p, rounds, every):
+    """Evaluation rounds hold every nth the last and those that count."""
     evaluated = {r for r in range(rounds) if p.evaluates(r, rounds, every)}
     assert evaluated >= {r for r in range(rounds) if (r + 1) % every == 0} | {rounds - 1}
     assert evaluated >= {r for r in range(rounds) if p.counts(r, rounds)}

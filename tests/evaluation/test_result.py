@@ -49,7 +49,8 @@ def test_clients_without_data_or_score_have_no_row(tmp_path):
     assert stored["domain"].isna().sum() == result.clients["domain"].isna().sum() == 2
 
 
-def test_the_round_table_has_all_rounds_and_accuracies_where_evaluated(tmp_path):
+def test_the_round_table_has_all_rounds(tmp_path):
+    """The round table has all rounds and accuracies where evaluated."""
     result = Result.load(write_run(tmp_path / "run", rounds=5, clients=4, eval_every=2))
     assert result.rounds["round"].tolist() == [0, 1, 2, 3, 4]
     assert result.rounds["up"].tolist() == [2000] * 5

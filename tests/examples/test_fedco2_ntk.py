@@ -41,7 +41,8 @@ def same(a, b):
     torch.testing.assert_close(a, b, rtol=1e-10, atol=1e-10)
 
 
-def test_kernels_are_inner_products_of_gradients_and_that_of_the_mean_is_a_quarter_of_the_sum():
+def test_kernels_are_inner_products_of_gradients():
+    """Kernels are inner products of gradients and that of the mean is a quarter of the sum."""
     alpha = 1.5
     data, net = drawn(alpha=alpha)
     found = ntk.kernels(net, data, alpha)["Λ"]
@@ -84,7 +85,8 @@ def test_wide_nets_have_the_kernels_of_the_closed_form():
     torch.testing.assert_close(ntk.magnitude_kernel(net, data), g, rtol=0, atol=0.01 * scale)
 
 
-def test_both_projections_are_one_where_covariances_are_multiples_of_the_identity():
+def test_both_projections_are_one_for_like_covariances():
+    """Both projections are one where covariances are multiples of the identity."""
     data, net = drawn()
     data = replace(data, covariance=2 * torch.eye(5, dtype=torch.float64).expand(3, 5, 5))
     same(ntk.direction_kernel(net, data, 1.5, "plain"), ntk.direction_kernel(net, data, 1.5, "s"))
@@ -117,7 +119,8 @@ def test_training_starts_in_the_direction_of_its_kernel():
         assert float(after - before) / lr == pytest.approx(slope, rel=1e-3)
 
 
-def test_a_wide_net_trains_as_its_first_kernel_predicts_and_keeps_the_bound():
+def test_a_wide_net_trains_as_its_first_kernel_predicts():
+    """A wide net trains as its first kernel predicts and keeps the bound."""
     data, net = drawn(2, 2, 4, width=20_000, alpha=1.0)
     draw = ntk.carry_out(data, net, alpha=1.0, steps=40)
     for mix in ntk.RUNS:

@@ -240,7 +240,8 @@ def made_up(*classes):
     }
 
 
-def test_virtual_features_have_mean_and_covariance_of_their_class():
+def test_virtual_features_have_the_moments_of_their_class():
+    """Virtual features have mean and covariance of their class."""
     method = start(DCPFL(num_virtual=40_000), PAIR, TWO_LAYER).server.method
     z, y = method.virtual_features(made_up((0, 300), (3, 99), (7, 1)), 0)
     assert torch.bincount(y).tolist() == [30_000, 0, 0, 9_900, 0, 0, 0, 100]

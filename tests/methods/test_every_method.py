@@ -124,7 +124,8 @@ def test_bytes_counted_are_bytes_declared(name, precision, width):
         assert up == {key: width * count for key, count in expected[1].items()}
 
 
-def test_bytes_of_fedco2_without_inter_client_transfer_or_with_the_last_layer():
+def test_bytes_of_fedco2_with_other_exchanges():
+    """Bytes of FedCO2 without inter client transfer or with the last layer."""
     plain = federate(FedCO2(inter="none"), DATA, "cnn-b", 2)
     k = counts(plain.host.net)
     assert plain.reports[1].up == plain.reports[1].down == {"weights": [8 * (k["theta"] - k["b"])] * 4}

@@ -255,7 +255,8 @@ def test_equal_channels_have_no_infinite_distance_in_the_code():
     assert made.loss([x], seen, TARGETS).item() == pytest.approx(distance + ratios / 4, rel=1e-12)
 
 
-def test_estimates_of_the_code_go_through_the_blocks_with_their_gradient():
+def test_estimates_of_the_code_carry_gradients():
+    """Estimates of the code go through the blocks with their gradient."""
     made, targets = consistency(reg="code", beta=0.7), TARGETS * 2
     x, y = (torch.tensor(v).double().requires_grad_() for v in (FIRST, SECOND))
     seen = Params({n: t.clone() for n, t in made.start(targets).items()}, frozenset())
@@ -387,7 +388,8 @@ def test_measuring_changes_nothing():
     assert "regulariser/share" not in runs[0].host.method.figures(runs[0].server.state)
 
 
-def test_the_printed_regulariser_is_inert_and_that_of_the_code_is_not():
+def test_only_the_regulariser_of_the_code_acts():
+    """The printed regulariser is inert and that of the code is not."""
     shares = {}
     for options in ({"reg": "paper"}, {"reg": "paper", "ema_init": "bias_corrected"}, {"reg": "code"}):
         run = federate(FDSE(lam=1.0, share_every=1, **options), DATA, NET, 3)

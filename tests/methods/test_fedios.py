@@ -136,7 +136,7 @@ FOUR = "tests.methods.test_fedios.four_features"
 PAIR = points([((1, 0), 0)], [((0, 1), 1)])
 
 
-def test_the_mean_dilutes_what_one_client_has_learnt_in_its_subspace():
+def test_the_mean_dilutes_what_one_client_has_learnt():
     """Two clients, ranks 1, one column of H unused. Features: phi^g = e_0, phi_0^p = e_1, phi_1^p = e_2.
 
     Client 0 adds (3/2, 3/2, 0, 0)/2 to the first row of H = 0, client 1, of the other class, -(3/2, 0, 3/2,
@@ -183,7 +183,8 @@ def test_alternating_schedule():
     }
 
 
-def test_alternating_schedule_leaves_the_personal_columns_of_the_head_alone():
+def test_alternating_leaves_personal_columns_of_the_head():
+    """Alternating schedule leaves the personal columns of the head alone."""
     run = federate(FediOS(schedule="alternating"), DATA, "lenet", 2)
     moved = run.server.state["weights"]["head.weight"] - run.host.initial["head.weight"]
     bases = [run.host.method.bases(i, moved) for i in range(4)]
@@ -241,13 +242,15 @@ def test_bases_are_the_one_decomposition_with_positive_diagonal(basis):
     assert not torch.equal(q, orthonormal(basis, 16, seed=8))
 
 
-def test_the_first_direction_of_the_uniform_basis_takes_most_of_features_that_are_not_negative():
+def test_the_uniform_basis_takes_most_of_positive_features():
+    """The first direction of the uniform basis takes most of features that are not negative."""
     ones = torch.ones(64, dtype=torch.float64) / 8
     share = {basis: (ones @ orthonormal(basis, 64, 0)[:, 0]).item() ** 2 for basis in ("qr", "uniform")}
     assert share["qr"] < 0.2 < 0.6 < share["uniform"]
 
 
-def test_every_process_draws_the_same_projections_and_none_travel():
+def test_every_process_draws_the_same_projections():
+    """Every process draws the same projections and none travel."""
     runs = [start(FediOS(), DATA, "cnn-b") for _ in range(2)]
     one, other = (run.host.method.bases(2, run.host.initial["head.weight"]) for run in runs)
     assert all(torch.equal(one[kind], other[kind]) for kind in ("generic", "individual"))
@@ -271,7 +274,8 @@ def test_reuse_changes_nothing_where_all_subspaces_fit():
         assert all(torch.equal(a, b) for a, b in zip(error, reuse, strict=True))
 
 
-def test_reuse_falls_back_to_lines_where_there_are_more_clients_than_dimensions():
+def test_reuse_of_lines_for_many_clients():
+    """Reuse falls back to lines where there are more clients than dimensions."""
     generic, *own = bases_of(FediOS(overflow="reuse"), 4, 7)
     assert generic.shape == (4, 1)
     assert torch.equal(own[0], own[3])
@@ -344,7 +348,8 @@ def test_gradients_of_the_head_are_orthogonal_between_clients(basis):
             assert (g @ gradients[j].T).abs().max() < 1e-12
 
 
-def test_a_client_changes_the_head_in_its_own_and_the_generic_subspace_only():
+def test_a_client_changes_the_head_in_two_subspaces_only():
+    """A client changes the head in its own and the generic subspace only."""
     run = federate(FediOS(rank=10), DATA, "lenet", [[2]])
     moved = run.server.state["weights"]["head.weight"] - run.host.initial["head.weight"]
     generic, *own = (
@@ -367,7 +372,7 @@ def test_the_fused_score_is_the_average_of_logits(alpha):
     assert torch.equal(scores["global"], scores["generic"])
 
 
-def test_both_extractors_are_the_same_bits_in_round_one_without_projections():
+def test_both_extractors_are_alike_without_projections():
     """alpha = 1/2 and P = I: both start alike and have the same gradients, until the mean sets them apart."""
     run = start(FediOS(lam=0.0, projections=False), DATA, "cnn-b", momentum=0.5)
     client = run.host.client(1, 0)
@@ -394,7 +399,8 @@ def test_neither_projections_nor_individual_extractors_is_fedavg():
     assert run.host.states == {}
 
 
-def test_without_individual_extractors_only_the_generic_subspace_is_used():
+def test_only_the_generic_subspace_without_individual_ones():
+    """Without individual extractors only the generic subspace is used."""
     run = federate(FediOS(individual_extractor=False), DATA, "lenet", 1)
     moved = run.server.state["weights"]["head.weight"] - run.host.initial["head.weight"]
     assert_close(project(moved, run.host.method.bases(0, moved)["generic"]), moved)
@@ -404,7 +410,8 @@ def test_without_individual_extractors_only_the_generic_subspace_is_used():
     assert run.host.method.figures(run.server.state) == {}
 
 
-def test_a_client_that_was_not_sampled_keeps_its_extractor_and_receives_the_rest():
+def test_an_unsampled_client_keeps_its_extractor():
+    """A client that was not sampled keeps its extractor and receives the rest."""
     run = federate(FediOS(), DATA, "cnn-b", [[0, 1, 2, 3], [1, 2]])
     assert run.clients[1][0] is run.clients[0][0]
     x = torch.tensor(DATA.pool.images[:4]).double()
@@ -416,7 +423,8 @@ def test_a_client_that_was_not_sampled_keeps_its_extractor_and_receives_the_rest
     assert_close(run.scores(0, x)["personal"], net.head(w, mixed))
 
 
-def test_individual_extractors_start_as_copies_and_have_their_own_statistics():
+def test_individual_extractors_start_as_copies():
+    """Individual extractors start as copies and have their own statistics."""
     run = start(FediOS(), DATA, "cnn-b")
     client = run.host.client(0, 0)
     own = run.host.state(0, client)["own"]
@@ -426,7 +434,7 @@ def test_individual_extractors_start_as_copies_and_have_their_own_statistics():
     assert not torch.equal(trained, run.server.state["weights"]["conv.1.running_mean"])
 
 
-def test_rounds_are_counted_in_which_individual_extractors_say_nothing():
+def test_rounds_of_silent_individual_extractors_are_counted():
     """CE(H phi^p) within 0.01 of ln C: now, and in the rounds before without a break."""
     method, weights = FediOS(), Params({"head.weight": torch.zeros(5, 2)}, frozenset({"head.weight"}))
     state = method.init_server(weights)
@@ -438,7 +446,7 @@ def test_rounds_are_counted_in_which_individual_extractors_say_nothing():
     assert dead == [1, 2, 0, 1, 0]
 
 
-def test_a_raw_regulariser_of_large_weight_kills_the_individual_extractor():
+def test_a_large_raw_regulariser_kills_the_extractor():
     """Features of a net with ReLU are not negative, so their raw product is large; the cosine is bounded."""
     data = ragged([24] * 3, missing=False)
     raw, cos = (
@@ -451,7 +459,7 @@ def test_a_raw_regulariser_of_large_weight_kills_the_individual_extractor():
     assert FediOS().remark(figures[1]) is None
 
 
-def test_a_run_with_dead_individual_extractors_says_so_at_its_end(tmp_path, capsys):
+def test_a_run_with_dead_extractors_says_so_at_its_end(tmp_path, capsys):
     """With steps this small nothing is learnt in any of the three rounds; the figures are in the records."""
     federation = Federation(
         FediOS(), Synthetic(train=60, test=20), "lenet", clients=2, rounds=3, training=Training(lr=1e-6),
@@ -467,7 +475,8 @@ def test_a_run_with_dead_individual_extractors_says_so_at_its_end(tmp_path, caps
     assert all(abs(line["figures"]["individual_loss"] - math.log(10)) < 0.01 for line in lines)
 
 
-def test_figures_are_means_over_the_cohort_and_do_not_count_as_traffic():
+def test_figures_are_means_over_the_cohort_and_no_traffic():
+    """Figures are means over the cohort and do not count as traffic."""
     run = federate(FediOS(projections=False), ragged([12, 30]), "cnn-b", 1)
     assert set(run.reports[0].up) == {"weights"}
     alone = [federate(FediOS(projections=False), ragged([12, 30]), "cnn-b", [[i]]) for i in (0, 1)]

@@ -79,7 +79,7 @@ def test_one_client_is_plain_sgd(name):
 
 
 @pytest.mark.parametrize("name", [n for n in METHODS if CASES[n].predicts_with_own])
-def test_scores_after_training_are_those_of_the_clients_own_model(name):
+def test_scores_after_training_are_of_the_clients_own_model(name):
     """In a federation of one that is what the server sends next, so that aggregation changes no score."""
     run = start(METHODS[name](), ALONE, net_of(name, "cnn-b"))
     run.round([0], score_parts=("test",))
@@ -251,7 +251,8 @@ def test_fedco2_without_transfers_is_fedbn_beside_local(cohorts):
 
 
 @pytest.mark.parametrize(("data", "mu"), [(ALONE, 1.0), (DATA, 0.0)])
-def test_fedco2_of_one_client_or_without_mu_has_no_inter_client_transfer(data, mu):
+def test_fedco2_without_inter_client_transfer(data, mu):
+    """FedCO2 of one client or without mu has no inter client transfer."""
     run, other = (
         federate(FedCO2(mu=mu, inter=inter), data, "cnn-b", 3, **SETTINGS) for inter in ("both", "none")
     )
@@ -275,7 +276,7 @@ def test_fedco2_learns_by_each_transfer():
             assert bool(online.norm() > 1e-6) == differs
 
 
-def test_fedco2_has_no_mutual_phase_at_a_clients_first_participation():
+def test_fedco2_has_no_mutual_phase_the_first_time():
     """20 samples in batches of 8 are 3 steps an epoch; mutual learning takes 3 epochs, adaptation 2."""
     data = ragged([20, 20, 20])
     method = FedCO2(mutual_epochs=3, adapt_epochs=2)
@@ -283,7 +284,8 @@ def test_fedco2_has_no_mutual_phase_at_a_clients_first_participation():
     assert [r.steps for r in run.reports] == [[6, 6], [15, 6], [15, 15, 15]]
 
 
-def test_fedco2_adapts_for_the_epochs_of_the_run_if_not_told_otherwise():
+def test_fedco2_adapts_for_the_epochs_of_the_run():
+    """FedCO2 adapts for the epochs of the run if not told otherwise."""
     run = federate(FedCO2(), ragged([20]), "lenet", 2, epochs=4)
     assert [r.steps for r in run.reports] == [[12], [3 + 12]]
 
@@ -301,7 +303,7 @@ def test_fedco2_offline_nets_may_start_apart():
     assert torch.equal(offline(apart, 1), offline(apart, 1))
 
 
-def test_fedco2_represents_a_client_that_was_not_sampled_by_its_last_classifier():
+def test_fedco2_keeps_the_last_classifier_of_every_client():
     """And by the common initial one as long as it has not been sampled at all."""
     run = federate(FedCO2(), DATA, "cnn-b", [[2, 0], [1, 2]])
     assert [list(server["heads"]) for server in run.servers] == [[0, 1, 2, 3]] * 2
@@ -319,7 +321,7 @@ def test_fedco2_represents_a_client_that_was_not_sampled_by_its_last_classifier(
     ("client", "entry", "matters"),
     [(1, "fc.1.running_mean", True), (1, "head.weight", True), (0, "head.weight", False)],
 )
-def test_fedco2_uses_foreign_classifiers_with_their_owners_statistics(client, entry, matters):
+def test_fedco2_uses_foreign_classifiers_statistics(client, entry, matters):
     """Client 0 is trained with one classifier changed: client 1's matters, its own does not."""
 
     def second_round(factor):

@@ -332,7 +332,7 @@ def test_fedco2_inter_client_transfer():
 
 @pytest.mark.parametrize("execution", ["loop", "stacked"])
 @pytest.mark.parametrize("inter", ["both", "online", "offline"])
-def test_fedco2_sends_the_initial_classifier_for_every_client_in_the_first_round(inter, execution):
+def test_fedco2_sends_initial_classifiers_at_first(inter, execution):
     """Nets B A x, A = B = I, three clients, of which only 0 and 1 take part: 2's classifier is there too.
 
     Client 0, x = (1, 0): the logits are (1, 0), through its own classifier and through those of the two

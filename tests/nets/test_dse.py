@@ -86,7 +86,8 @@ def test_dse_resnet50_replaces_the_last_layer_of_every_block() -> None:
     assert not any(isinstance(block.relu, nn.ReLU) for block in dse_blocks(net).values())
 
 
-def test_dse_vit_replaces_the_last_layer_of_every_feed_forward_part() -> None:
+def test_dse_vit_replaces_the_last_feed_forward_layers() -> None:
+    """Dse vit replaces the last layer of every feed forward part."""
     plain, net = on_paper("ViT", 256), on_paper("DSE-ViT", 256)
     assert list(dse_blocks(net)) == [f"conv.block{k}.forth.last" for k in range(1, 7)]
     block = 128 * 32 + 32 + 64 + 2 * 64 + 32 + 2 * 32

@@ -71,7 +71,8 @@ def test_a_folder_of_another_kind(tmp_path, kind):
     check_kind(tmp_path, kind)
 
 
-def test_a_folder_is_free_where_a_run_ended_before_its_configuration_was_written(tmp_path):
+def test_a_folder_without_a_configuration_is_free(tmp_path):
+    """A folder is free where a run ended before its configuration was written."""
     with no_room_beyond(20_000), pytest.raises(UserError, match=r"config.yaml cannot be written"):
         RunFolder.create(tmp_path / "run", "#" * 30_000)
     assert {p.name for p in (tmp_path / "run").iterdir()} == {
@@ -89,7 +90,8 @@ def test_a_folder_that_cannot_be_made_is_an_explained_error(tmp_path):
         RunFolder.create(tmp_path / "file" / "run", "rounds: 1\n")
 
 
-def test_the_environment_holds_versions_and_the_command_but_no_variables(tmp_path, monkeypatch):
+def test_the_environment_holds_versions_but_no_variables(tmp_path, monkeypatch):
+    """The environment holds versions and the command but no variables."""
     monkeypatch.setenv("RAYFL_TEST_SECRET", "hunter2 in plain sight")
     RunFolder.create(tmp_path / "run", "rounds: 1\n")
     text = (tmp_path / "run" / "environment.json").read_text()
@@ -106,7 +108,8 @@ def test_lines_are_compact_sorted_and_on_disk_at_once(folder):
     assert written == b'{"bytes":[0,1,2],"round":0,"seconds":0.5}\n'
 
 
-def test_equal_records_are_equal_bytes_whatever_the_order_of_their_keys(folder):
+def test_equal_records_are_equal_bytes(folder):
+    """Equal records are equal bytes whatever the order of their keys."""
     made = record(0, partition(4))
     assert _line(made) == _line(dict(reversed(made.items())))
 
@@ -161,7 +164,8 @@ def test_truncate_removes_the_round_later_ones_and_a_torn_line(tmp_path):
     assert len(lines(run / "metrics.jsonl")) == 6
 
 
-def test_a_last_line_without_its_end_is_torn_even_if_it_reads_well(tmp_path):
+def test_a_last_line_without_its_end_is_torn(tmp_path):
+    """A last line without its end is torn even if it reads well."""
     run = write_run(tmp_path / "run", stop_after=3)
     whole = (run / "metrics.jsonl").read_bytes()
     (run / "metrics.jsonl").write_bytes(whole[:-1])
@@ -170,7 +174,8 @@ def test_a_last_line_without_its_end_is_torn_even_if_it_reads_well(tmp_path):
     assert (run / "metrics.jsonl").read_bytes() == b"".join(whole.splitlines(keepends=True)[:2])
 
 
-def test_a_resumed_run_has_the_bytes_of_one_that_was_never_stopped(tmp_path):
+def test_a_resumed_run_has_the_bytes_of_a_whole_one(tmp_path):
+    """A resumed run has the bytes of one that was never stopped."""
     whole = write_run(tmp_path / "whole")
     run = write_run(tmp_path / "stopped", stop_after=7)
     config = (run / "config.yaml").read_text()

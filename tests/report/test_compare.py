@@ -30,7 +30,8 @@ def rows(groups, **options):
     return console.file.getvalue().splitlines()
 
 
-def test_a_configuration_is_flat_under_the_names_of_the_command_line():
+def test_a_configuration_is_flat_under_dotted_names():
+    """A configuration is flat under the names of the command line."""
     config = {
         "method": {"class_path": "rayfl.methods.FedProx", "init_args": {"mu": 0.1}},
         "data": {
@@ -127,7 +128,8 @@ def test_what_is_remarked_of_data(tmp_path):
     assert "FedBN: data not verified (data.verify=false)." in text
 
 
-def test_a_table_of_short_runs_says_how_many_evaluations_are_averaged(tmp_path):
+def test_short_runs_say_how_many_evaluations_are_averaged(tmp_path):
+    """A table of short runs says how many evaluations are averaged."""
     runs = load(tmp_path, {"rounds": 6}, {"rounds": 20})
     for chosen, shown in ((runs[:1], "last 3 "), (runs[1:], "last 5 "), (runs, "last 3 to 5 ")):
         assert any(shown in line for line in rows(group_runs(chosen)))

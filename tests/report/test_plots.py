@@ -161,7 +161,7 @@ def test_a_sweep_has_a_line_for_what_else_differs(tmp_path):
         sweep_series(runs, "net", None)
 
 
-def test_a_sweep_over_the_data_is_one_line_and_other_data_are_another(tmp_path):
+def test_a_sweep_over_the_data_is_one_line(tmp_path):
     """A key such as ``data.quantity`` changes the data by itself; a key such as ``mu`` does not."""
     sizes = {0.1: pool("a" * 64, ink=60), 0.5: pool("b" * 64, ink=300)}
     runs = [run(tmp_path / str(mu), mu=mu, rounds=2, pool=held) for mu, held in sizes.items()]

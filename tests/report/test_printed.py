@@ -91,7 +91,8 @@ def test_what_is_remarked(tmp_path):
     assert "out of reach: the code behind it gave every image the label of another one" in entry.remarks[0]
 
 
-def test_reduced_data_are_remarked_and_different_data_are_not_averaged(tmp_path):
+def test_reduced_data_are_told_of_and_others_not_averaged(tmp_path):
+    """Reduced data are remarked and different data are not averaged."""
     published = {"amazon": 958, "caltech": 1123, "dslr": 157, "webcam": 295}
     whole = pool("a" * 64, published, **published)
     part = pool("b" * 64, published, **(published | {"amazon": 100}))

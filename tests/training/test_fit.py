@@ -159,7 +159,8 @@ def test_batch_norm_never_sees_one_sample(n, sizes):
         assert sorted(torch.cat(epoch).tolist()) == list(range(n))  # merged within its own epoch
 
 
-def test_batch_norm_with_one_training_sample_uses_running_statistics():
+def test_batch_norm_of_one_sample_uses_running_statistics():
+    """Batch norm with one training sample uses running statistics."""
     client = make_client(smooth_net(batch_norm=True), n=1, bn_single="eval")
     fitted = run(client.fit(client.initial, client.cross_entropy))
     assert same_bits(fitted.weights["conv.1.running_var"], client.initial["conv.1.running_var"])
@@ -170,7 +171,8 @@ def order(client, **options):
     return [b.tolist() for b in batches_of(client, **options)]
 
 
-def test_the_batch_order_depends_on_seed_client_round_and_stream_only():
+def test_what_the_order_of_batches_depends_on():
+    """The batch order depends on seed client round and stream only."""
     net = smooth_net()
     known = order(make_client(net, id=1, round=2, seed=3), stream=4)
     torch.manual_seed(99)
@@ -241,7 +243,8 @@ FACTS = ["id", "initial", "samples", "class_counts", "lr", "round"]
 
 @pytest.mark.parametrize("fact", FACTS)
 @pytest.mark.parametrize("where", ["loss", "regularise", "correct", "total"])
-def test_facts_of_one_client_cannot_be_read_where_one_function_serves_many(fact, where):
+def test_facts_of_one_client_cannot_be_read_for_many(fact, where):
+    """Facts of one client cannot be read where one function serves many."""
     client = make_client(smooth_net(), n=4)
 
     def nosy(*args):
@@ -371,7 +374,7 @@ def test_rules_do_not_build_a_graph():
     run(client.fit(client.initial, client.cross_entropy, regularise=rule, correct=rule))
 
 
-def test_a_rule_cannot_change_the_weights_under_training_by_what_it_keeps():
+def test_a_rule_cannot_change_the_weights_under_training():
     """FedProx's proximal term as a rule equals the term inside the loss."""
     client = make_client(smooth_net(), epochs=2)
     start = client.initial
@@ -389,7 +392,8 @@ def test_a_rule_cannot_change_the_weights_under_training_by_what_it_keeps():
 
 
 @pytest.mark.parametrize("clip", [0.0, 0.2])
-def test_nets_trained_together_for_separate_losses_are_trained_as_if_alone(clip):
+def test_nets_of_separate_losses_are_trained_as_if_alone(clip):
+    """Nets trained together for separate losses are trained as if alone."""
     net = smooth_net(batch_norm=True)
     client = make_client(net, momentum=0.5, clip=clip, epochs=2)
     starts = {"first": client.initial, "second": client.random_weights()}

@@ -83,7 +83,8 @@ def test_the_eval_twin_leaves_statistics_alone():
     assert net.eval.eval is net.eval
 
 
-def test_a_call_in_train_mode_on_weights_that_are_not_trained_is_refused():
+def test_train_mode_on_weights_not_trained_is_refused():
+    """A call in train mode on weights that are not trained is refused."""
     net = smooth_net(batch_norm=True)
     w = net.initial(0)
     batch = Batch(X, torch.zeros(len(X), dtype=torch.int64), torch.tensor(0))

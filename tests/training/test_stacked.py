@@ -279,7 +279,7 @@ def groups(monkeypatch):
     return seen
 
 
-def test_a_captured_value_of_one_client_is_not_shared_but_warned_about(groups):
+def test_a_captured_value_is_not_shared_but_warned_about(groups):
     """Captured by the loss itself, by a function that it captures, and as a default."""
     clients = make_clients(smooth_net(), RAGGED)
 

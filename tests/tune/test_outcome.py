@@ -129,7 +129,8 @@ def test_a_base_that_says_nothing_has_the_value_of_the_search():
     assert len(set(scored_on([*points, other]))) == 2
 
 
-def test_points_of_fewer_rounds_have_come_as_far_when_they_are_complete():
+def test_complete_points_of_fewer_rounds_have_come_as_far():
+    """Points of fewer rounds have come as far when they are complete."""
     short = result({"rounds": 4}, [0.8], 0.5, completed=4)
     short = replace(short, point=replace(short.point, rounds=4))
     assert best_of([result({"rounds": 9}, [0.7], 0.6), short], "max") is short
@@ -220,7 +221,8 @@ def test_tensorboard_has_a_table_of_hyperparameters(tmp_path):
 
 
 @pytest.mark.parametrize("words", ["best_val+pooled", "fedios", "dcpfl+last_2"])
-def test_scores_are_those_of_the_rounds_that_the_protocol_chooses(tmp_path, words):
+def test_scores_are_of_the_rounds_that_the_protocol_chooses(tmp_path, words):
+    """Scores are those of the rounds that the protocol chooses."""
     small(tmp_path / "run", method=FedAvg(), protocol=words).run()
     run = Result.load(tmp_path / "run")
     scores = RoundScores(tmp_path / "run", run.protocol, "accuracy")
@@ -264,7 +266,8 @@ def test_points_are_compared_by_the_average_that_chooses_rounds(words, accuracy,
     assert measure(nothing, nothing, population, "val", protocol(words), "loss") is None
 
 
-def test_a_point_whose_trial_was_changed_ends_with_its_last_values(tmp_path: Path):
+def test_a_changed_trial_ends_with_its_last_values(tmp_path: Path):
+    """A point whose trial was changed ends with its last values."""
     folder = tmp_path / "seed-0"
     small(folder, rounds=1).run()
     assert begin(folder, "000", {"training.lr": 0.1}, copied=False) == {"training.lr": 0.1}
@@ -332,7 +335,8 @@ def test_the_best_point_is_written_as_a_table_of_one_cell(tmp_path):
     assert "from round" not in (tmp_path / "bare.yaml").read_text()
 
 
-def test_settings_of_the_data_whose_names_are_alike_have_files_of_their_own(tmp_path):
+def test_data_of_like_names_have_files_of_their_own(tmp_path):
+    """Settings of the data whose names are alike have files of their own."""
     results = [
         with_settings(result({"data.noise": noise, "lr": lr}, [0.5], 0.5), **{"data.noise": noise})
         for noise in (0.1, 0.1000001)
@@ -387,7 +391,8 @@ def test_a_sweep_writes_what_it_has(tmp_path, monkeypatch):
     assert names == [["points.csv"], ["points.csv", "sensitivity.png", "best.yaml", "tensorboard"]]
 
 
-def test_a_copied_trial_begins_a_stage_though_its_values_are_the_same(tmp_path):
+def test_a_copied_trial_begins_a_stage_with_equal_values(tmp_path):
+    """A copied trial begins a stage though its values are the same."""
     folder = tmp_path / "seed-0"
     begin(folder, "000", {"lr": 0.1}, copied=False)
     begin(folder, "001", {"lr": 0.1}, copied=True)

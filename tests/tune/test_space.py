@@ -33,7 +33,7 @@ def test_a_grid_is_a_product(tmp_path):
     assert (federation.cell.table, federation.cell.row) == ("tiny", "mu=1, lr=0.5")
 
 
-def test_a_list_of_searches_sweeps_each_by_itself_around_the_base(tmp_path):
+def test_each_of_several_searches_sweeps_by_itself(tmp_path):
     """Without repeating the base; a key that a search leaves out has the base's value, or the default."""
     points = space(tmp_path, SEVERAL).points()
     assert [list(p.values.values()) for p in points] == [
@@ -246,7 +246,8 @@ def test_a_draw_belongs_to_its_number_and_its_dimension(tmp_path):
         assert point.values == pytest.approx(wanted, rel=1e-12)
 
 
-def test_the_number_of_points_is_grids_times_draws_search_by_search(tmp_path):
+def test_the_number_of_points_is_grids_times_draws(tmp_path):
+    """The number of points is grids times draws search by search."""
     search = (
         "[{clients: [2, 3], training.clip: [1.0, 2.0, 3.0], method.mu: {uniform: [0, 1]}}, {clients: [4, 5]}]"
     )
@@ -274,7 +275,8 @@ def test_rounds_of_a_point_are_those_of_its_federation(tmp_path):
     assert [p.rounds for p in space(tmp_path, "{rounds: [2, 4]}").points({"rounds": 9})] == [2, 4]
 
 
-def test_settings_of_the_base_win_over_its_file_and_what_the_sweep_decides_is_left_out(tmp_path):
+def test_settings_of_the_base_win_over_its_file(tmp_path):
+    """Settings of the base win over its file and what the sweep decides is left out."""
     settings = Space.load(write(tmp_path)).points()[0].settings
     (tmp_path / "config.yaml").write_text(dump(federation_from(options(settings | {"seed": 5}))))
     found = Space.load(write(tmp_path, base="base: {config: config.yaml, method.mu: 3.0}"))
@@ -297,7 +299,8 @@ LEARNING = ("training.lr", "method", "method.mu", "net", "rounds", "engine")
         *((key, False) for key in LEARNING),
     ],
 )
-def test_points_are_scored_on_the_same_where_only_learning_differs(key, apart):
+def test_points_that_only_learn_otherwise_are_scored_alike(key, apart):
+    """Points are scored on the same where only learning differs."""
     points = [Point(str(value), {key: value}, {key: value}, 9) for value in (1, 2)]
     assert (len(set(scored_on(points))) == 2) is apart
 
