@@ -19,8 +19,8 @@ from rayfl.engine.host import Block, Host, Plan, Report, Scores
 from rayfl.engine.server import Server
 from rayfl.methods import Cohort
 from rayfl.record.checkpoint import Checkpoints
-from rayfl.training.reduce import Folded
 from rayfl.training.state import Packed, State, pack, unpack
+from rayfl.training.sums import Folded
 
 Download = tuple[Packed, dict[int, Packed]]
 """What all clients receive, and what single clients receive besides."""

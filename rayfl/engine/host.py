@@ -28,11 +28,12 @@ from rayfl.nets import build
 from rayfl.randomness import seed_of
 from rayfl.training.client import Client, Fitted
 from rayfl.training.examples import Images
-from rayfl.training.local import run_loop, run_stacked
+from rayfl.training.loop import run_loop
 from rayfl.training.net import Net
-from rayfl.training.reduce import Fold, Folded, Mean, Reduction, finish
 from rayfl.training.settings import Training
+from rayfl.training.stacked import run_stacked
 from rayfl.training.state import State, as_tensor, is_finite, mismatch
+from rayfl.training.sums import Fold, Folded, Mean, Reduction, finish
 
 Block = tuple[int, ...]
 """Client numbers, ascending, that are always trained by one process and folded in this order."""

@@ -17,7 +17,7 @@ from rayfl.engine.server import Server
 from rayfl.errors import UserError
 from rayfl.methods import Cohort
 from rayfl.record.checkpoint import Checkpoints, Manifest
-from rayfl.training.reduce import Folded
+from rayfl.training.sums import Folded
 
 
 class Inline(Engine):

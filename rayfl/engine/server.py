@@ -12,8 +12,8 @@ from rayfl.data import FederatedData
 from rayfl.engine.host import Plan, bind, check_fits, exits_as_errors
 from rayfl.errors import UserError
 from rayfl.methods import Cohort
-from rayfl.training.reduce import Folded, finish
 from rayfl.training.state import State, is_finite
+from rayfl.training.sums import Folded, finish
 
 
 class Server:

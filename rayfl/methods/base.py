@@ -16,8 +16,8 @@ from rayfl.randomness import generator
 from rayfl.training.client import Client
 from rayfl.training.net import Net
 from rayfl.training.params import Params
-from rayfl.training.reduce import Mean, Reduction, payload_bytes
 from rayfl.training.state import State
+from rayfl.training.sums import Mean, Reduction, payload_bytes
 
 Averaging = Literal["samples", "uniform"]
 

@@ -3,9 +3,9 @@
 from rayfl.training.client import Client, Fitted
 from rayfl.training.net import Batch, Net
 from rayfl.training.params import Params
-from rayfl.training.reduce import Gather, Mean, Reduction, Sum
 from rayfl.training.settings import Training
 from rayfl.training.state import State
+from rayfl.training.sums import Gather, Mean, Reduction, Sum
 
 __all__ = [
     "Batch",

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 import torch
 
-import rayfl.training.local
+import rayfl.training.stacked
 from rayfl import Inline, Ray, Training, UserError, resumed
 from rayfl.config.parser import federation_from
 from rayfl.data import IID, Synthetic
@@ -40,13 +40,13 @@ def test_equal_names_share_a_net_and_its_initial_weights() -> None:
 
 def test_stacks_are_of_one_net(monkeypatch: pytest.MonkeyPatch) -> None:
     sizes = []
-    fit = rayfl.training.local.fit_stacked
+    fit = rayfl.training.stacked.fit_stacked
 
     def recording(requests: Any) -> Any:
         sizes.append([r.client.id for r in requests])
         return fit(requests)
 
-    monkeypatch.setattr(rayfl.training.local, "fit_stacked", recording)
+    monkeypatch.setattr(rayfl.training.stacked, "fit_stacked", recording)
     federate(FedProto(), DATA, NETS, 1, execution="stacked")
     assert sorted(sizes) == [[0, 2], [1, 3]]
 

@@ -22,7 +22,7 @@ from rayfl.methods import Cohort, FedAvg
 from rayfl.nets import SplitNet
 from rayfl.record.checkpoint import Checkpoints, Manifest
 from rayfl.training import Gather, Mean, Sum
-from rayfl.training.reduce import finish
+from rayfl.training.sums import finish
 from tests.support.nets import close, make_pool, same_bits
 
 SIZES = (12, 17, 0, 9, 10, 5)  # client 2 has no training data

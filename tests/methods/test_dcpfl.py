@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from rayfl.methods import DCPFL, Cohort, Local
 from rayfl.methods.dcpfl import largest_remainder, pack_symmetric, pool, symmetric_root, unpack_symmetric
-from rayfl.training.reduce import finish
+from rayfl.training.sums import finish
 from tests.support.by_hand import assert_same, federate, points, ragged, start
 
 TWO_LAYER = "tests.support.by_hand.two_layer"

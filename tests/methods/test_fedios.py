@@ -24,7 +24,7 @@ from rayfl.methods.fedios import orthonormal, project
 from rayfl.nets import SplitNet
 from rayfl.randomness import generator
 from rayfl.training import Net, Params, Training
-from rayfl.training.local import run_loop
+from rayfl.training.loop import run_loop
 from tests.support.by_hand import assert_same, federate, points, ragged, start
 
 DATA = ragged()

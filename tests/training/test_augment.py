@@ -14,8 +14,9 @@ from rayfl.data.readers.cache import Decoded, MappedImages, cached
 from rayfl.evaluation.score import score
 from rayfl.training.augment import _shifted, moved
 from rayfl.training.examples import Images
-from rayfl.training.local import fit_loop, fit_stacked, total_loop, total_stacked
+from rayfl.training.loop import fit_loop, total_loop
 from rayfl.training.noise import step_keys, uniform
+from rayfl.training.stacked import fit_stacked, total_stacked
 from tests.support.federations import bytes_of_run, small
 from tests.support.nets import make_client, make_pool, smooth_net
 

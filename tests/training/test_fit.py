@@ -11,7 +11,7 @@ from rayfl import UserError
 from rayfl.nets import SplitNet
 from rayfl.training import Fitted, Net, Params, Training
 from rayfl.training.client import Optimiser
-from rayfl.training.local import run_loop
+from rayfl.training.loop import run_loop
 from rayfl.training.noise import step_keys, uniform
 from tests.support.nets import (
     CLASSES,

@@ -101,7 +101,7 @@ def test_a_teacher_in_train_mode_is_refused_within_a_fit():
     def loss(w, batch, teacher):
         return (net(w, batch.x) - net(teacher, batch.x)).square().mean()
 
-    from rayfl.training.local import run_loop
+    from rayfl.training.loop import run_loop
     from tests.support.nets import only
 
     with pytest.raises(RuntimeError, match=r"use net\.eval"):

@@ -7,7 +7,8 @@ import torch
 from torch import Tensor
 
 from rayfl.training import Batch, Params
-from rayfl.training.local import run_loop, run_stacked
+from rayfl.training.loop import run_loop
+from rayfl.training.stacked import run_stacked
 from tests.support.nets import Update, close, make_clients, only, same_bits, smooth_net
 
 EXECUTIONS = pytest.mark.parametrize("run", [run_loop, run_stacked])

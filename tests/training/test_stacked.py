@@ -8,9 +8,10 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from rayfl.training import Net, Params, local
-from rayfl.training.local import run_loop, run_stacked
+from rayfl.training import Net, Params, stacked
+from rayfl.training.loop import run_loop
 from rayfl.training.noise import uniform
+from rayfl.training.stacked import run_stacked
 from tests.support.nets import (
     SHAPE,
     close,
@@ -58,14 +59,14 @@ def fedavg(client):
 def calls(monkeypatch):
     """The number of clients in every vmapped step."""
     seen = []
-    batches = local._stacked_batches
+    batches = stacked._stacked_batches
 
     def counted(requests):
         for epoch, rows, batch in batches(requests):
             seen.append(len(batch.y))
             yield epoch, rows, batch
 
-    monkeypatch.setattr(local, "_stacked_batches", counted)
+    monkeypatch.setattr(stacked, "_stacked_batches", counted)
     return seen
 
 
@@ -269,13 +270,13 @@ def test_dropped_remainders_cost_no_call(calls):
 def groups(monkeypatch):
     """The clients of every stacked fit."""
     seen = []
-    fit_stacked = local.fit_stacked
+    fit_stacked = stacked.fit_stacked
 
     def recorded(requests):
         seen.append([r.client._id for r in requests])
         return fit_stacked(requests)
 
-    monkeypatch.setattr(local, "fit_stacked", recorded)
+    monkeypatch.setattr(stacked, "fit_stacked", recorded)
     return seen
 
 
@@ -396,7 +397,7 @@ def test_extras_that_are_one_object_are_not_copied():
     shared = torch.zeros(3)
     own = [torch.full((2,), float(k)) for k in range(4)]
     extras = [{"shared": shared, "own": t, "number": 2.0, "k": k, "none": None} for k, t in enumerate(own)]
-    leaves, dims, _ = local._stack_extras(extras)
+    leaves, dims, _ = stacked._stack_extras(extras)
     found = dict(zip(extras[0], zip(leaves, dims)))
     assert found["shared"][0] is shared
     assert found["number"] == (2.0, None)

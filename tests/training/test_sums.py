@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from rayfl import UserError
 from rayfl.training import Gather, Mean, Params, Sum
-from rayfl.training.reduce import _PIECE, ExactSum, Fold, finish, payload_bytes
+from rayfl.training.sums import _PIECE, ExactSum, Fold, finish, payload_bytes
 from tests.support.nets import same_bits
 
 ERROR = 2.0**-48  # promised, per term

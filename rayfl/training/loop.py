@@ -1,0 +1,114 @@
+"""Training client after client: the reference execution."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.utils import _pytree as pytree
+
+from rayfl.training.client import Fitted, Request, inside_loss
+from rayfl.training.net import Batch
+from rayfl.training.noise import step_keys
+from rayfl.training.step import (
+    LocalUpdate,
+    Observer,
+    UnderWay,
+    Working,
+    clip,
+    gradients_of,
+    leaves_of,
+    loss_of,
+    scalar,
+    sgd,
+)
+
+
+def run_loop(updates: Sequence[LocalUpdate], observe: Observer) -> list[Any]:
+    """Start all coroutines, then drive one after another to its end; return what each returns.
+
+    Args:
+        updates: what ``Method.local_update`` returned for each client.
+        observe: told of every finished fit.
+    """
+    with closing(UnderWay(updates)) as under_way:
+        under_way.start()
+        for k in range(len(updates)):
+            while (request := under_way.waiting.get(k)) is not None:
+                answer = total_loop(request) if request.total else fit_loop(request)
+                if not request.total:
+                    observe(k, answer)
+                under_way.advance(k, answer)
+    return under_way.results
+
+
+def fit_loop(request: Request) -> Fitted:
+    """Carry out one client's fit."""
+    images, optimiser = request.client._images, request.optimiser
+    work = Working(request.start, lambda t: images.private_copy(t))
+    trained, buffers = work.trained, work.buffers
+    weights = work.assemble(trained, buffers, live=True)
+    velocity = [torch.zeros_like(t) for t in trained] if optimiser.momentum else None
+    loss_sum = torch.zeros((), dtype=torch.float64, device=images.device)
+    for epoch, batch in _batches(request):
+        with inside_loss():
+            loss = scalar(loss_of(request, epoch)(weights, batch, request.extra))
+        gradients, used = gradients_of(loss, trained)
+        with torch.no_grad():
+            if request.regularise is not None:
+                gradients = _ruled(request.regularise, work, gradients, trained, request.extra)
+            if optimiser.clip:
+                gradients = clip(gradients, work.net_of, optimiser.clip, stacked=False)
+            if request.correct is not None:
+                gradients = _ruled(request.correct, work, gradients, trained, request.extra)
+            sgd(trained, gradients, velocity, optimiser, used)
+            loss_sum += loss.detach()
+    steps = len(request.batches)
+    final = work.assemble([_plain(t.detach()) for t in trained], buffers, live=False)
+    return Fitted(final, steps, loss_sum.item() / max(1, steps), optimiser.effective_steps(steps))
+
+
+def _plain(t: Tensor) -> Tensor:
+    """Return a weight in the memory layout that it has when it is read from a checkpoint.
+
+    One of a single input channel counts as contiguous in the channels-last layout too, and the strides then
+    decide by which kernel a convolution computes.
+    """
+    t = t.contiguous()
+    return t.view(-1).view(t.shape) if 1 in t.shape else t
+
+
+def total_loop(request: Request) -> Any:
+    """Carry out one client's total."""
+    total = None
+    with torch.no_grad():
+        for epoch, batch in _batches(request):
+            with inside_loss():
+                value = loss_of(request, epoch)(request.start, batch, request.extra)
+            total = value if total is None else pytree.tree_map(torch.add, total, value)
+    return total
+
+
+def _batches(request: Request) -> Iterator[tuple[int, Batch]]:
+    images = request.client._images
+    keys = step_keys(request.key, len(request.batches))
+    keys_there = keys.to(images.device).unbind()
+    for number, (key, indices) in enumerate(zip(keys.unbind(), request.batches, strict=True)):
+        x, y = images.batch(indices, None if request.total else key)
+        yield number // request.epoch_length, Batch(x, y, keys_there[number])
+
+
+def _ruled(
+    rule: Callable[[Any, Any, Any], Any],
+    work: Working,
+    gradients: list[Tensor],
+    trained: list[Tensor],
+    extra: Any,
+) -> list[Tensor]:
+    now = work.assemble([t.detach() for t in trained], None, live=False)
+    given = work.assemble(gradients, None, live=False)
+    with inside_loss():
+        return leaves_of(rule(given, now, extra), given)

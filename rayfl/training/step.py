@@ -1,0 +1,159 @@
+"""What the loop and the stack share: clients' updates under way, and one step of SGD."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Coroutine, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from rayfl.training.client import Fitted, Optimiser, Request
+from rayfl.training.params import Params
+
+LocalUpdate = Coroutine[Request, Any, Any]
+Observer = Callable[[int, Fitted], None]
+"""Told of every finished fit: the position of the client among the coroutines, and the result."""
+
+
+class UnderWay:
+    """Clients' updates, and how far they are: at which request each waits, or what it has returned."""
+
+    def __init__(self, updates: Sequence[LocalUpdate]) -> None:
+        self.updates = updates
+        self.results: list[Any] = [None] * len(updates)
+        self.waiting: dict[int, Request] = {}
+
+    def start(self) -> None:
+        """Let all come to their first request."""
+        for k in range(len(self.updates)):
+            self.advance(k, None)
+
+    def advance(self, k: int, answer: Any) -> None:
+        """Let a coroutine go on with the answer to its request, to its next request or its end."""
+        try:
+            self.waiting[k] = self.updates[k].send(answer)
+        except StopIteration as end:
+            self.waiting.pop(k, None)
+            self.results[k] = end.value
+
+    def close(self) -> None:
+        """Give up those that have not come to their end."""
+        for update in self.updates:
+            update.close()
+
+
+class Working:
+    """The private copy of the weights under training: flat lists of tensors, and the nets they form.
+
+    Args:
+        start: a net's weights or several nets' by name.
+        copy: makes the private copy of a tensor.
+    """
+
+    def __init__(self, start: Params | dict[str, Params], copy: Callable[[Tensor], Tensor]) -> None:
+        self._single = isinstance(start, Params)
+        nets = {"": start} if isinstance(start, Params) else start
+        self.trained: list[Tensor] = []
+        self.buffers: list[Tensor] = []
+        self.net_of: list[int] = []  # the number of the net of each trained tensor
+        self._layout: list[tuple[str, list[tuple[str, bool]], frozenset[str]]] = []
+        for number, (name, w) in enumerate(nets.items()):
+            for entry, tensor in w.tensors.items():
+                if entry in w.train_names:
+                    self.trained.append(copy(tensor).requires_grad_())
+                    self.net_of.append(number)
+                else:
+                    self.buffers.append(copy(tensor))
+            self._layout.append((name, [(e, e in w.train_names) for e in w.tensors], w.train_names))
+
+    def assemble(self, trained: Sequence[Tensor], buffers: Sequence[Tensor] | None, live: bool) -> Any:
+        """Return tensors in the structure of ``start``; without ``buffers`` the trainable entries only."""
+        next_trained, next_buffer = iter(trained), iter(buffers or ())
+        nets = {}
+        for name, entries, train_names in self._layout:
+            tensors = {
+                entry: next(next_trained) if train else next(next_buffer)
+                for entry, train in entries
+                if train or buffers is not None
+            }
+            nets[name] = Params(tensors, train_names, live)
+        return nets[""] if self._single else nets
+
+
+def leaves_of(found: Any, given: Any) -> list[Tensor]:
+    """Return the tensors of the gradients that a rule has ``found``, in the order of those it was ``given``.
+
+    Raises:
+        KeyError: the rule returns other names than it was given.
+    """
+    pairs = [(found, given)] if isinstance(given, Params) else [(found[net], given[net]) for net in given]
+    for theirs, ours in pairs:
+        if theirs.keys() != ours.keys():
+            odd = sorted(theirs.keys() ^ ours.keys())
+            raise KeyError(f"a rule of fit must return the names that it was given; {odd[:3]} differ")
+    return [theirs[name] for theirs, ours in pairs for name in ours]
+
+
+def gradients_of(loss: Tensor, trained: list[Tensor]) -> tuple[list[Tensor], list[int]]:
+    """Return gradients, zeros where the loss does not depend on a tensor, and the places where it does.
+
+    Like an optimiser that meets ``grad is None``, the update leaves the others alone.
+    """
+    if not trained:  # a fit that only renews buffers
+        return [], []
+    found = torch.autograd.grad(loss, trained, allow_unused=True)
+    used = [i for i, g in enumerate(found) if g is not None]
+    return [torch.zeros_like(t) if g is None else g for g, t in zip(found, trained, strict=True)], used
+
+
+def sgd(
+    trained: list[Tensor],
+    gradients: list[Tensor],
+    velocity: list[Tensor] | None,
+    optimiser: Optimiser,
+    used: list[int],
+) -> None:
+    """Take one step of SGD in place; nothing in it looks across the clients of a stack."""
+    if len(used) < len(trained):
+        trained, gradients = [trained[i] for i in used], [gradients[i] for i in used]
+        velocity = [velocity[i] for i in used] if velocity is not None else None
+    if not trained:
+        return
+    if optimiser.weight_decay:
+        gradients = list(torch._foreach_add(gradients, trained, alpha=optimiser.weight_decay))
+    if velocity is not None:
+        torch._foreach_mul_(velocity, optimiser.momentum)
+        torch._foreach_add_(velocity, gradients)
+        gradients = velocity
+    torch._foreach_add_(trained, gradients, alpha=-optimiser.lr)
+
+
+def clip(gradients: list[Tensor], net_of: list[int], limit: float, stacked: bool) -> list[Tensor]:
+    """Scale each net's gradient to a norm of at most ``limit``, per client."""
+    clipped = list(gradients)
+    for net in set(net_of):
+        mine = [i for i, n in enumerate(net_of) if n == net]
+        if stacked:
+            flat = [gradients[i].reshape(len(gradients[i]), -1) for i in mine]
+            norms = torch.stack([g.norm(dim=1) for g in flat]).norm(dim=0)
+        else:
+            norms = torch.stack([gradients[i].norm() for i in mine]).norm()
+        scale = (limit / (norms + 1e-6)).clamp(max=1.0)
+        for i in mine:
+            clipped[i] = (
+                gradients[i] * scale.view(-1, *[1] * (gradients[i].dim() - 1))
+                if stacked
+                else (gradients[i] * scale)
+            )
+    return clipped
+
+
+def scalar(loss: Tensor) -> Tensor:
+    """Return the mean of a loss, which may be one value per sample."""
+    return loss if loss.dim() == 0 else loss.mean()
+
+
+def loss_of(request: Request, epoch: int) -> Callable[..., Any]:
+    """Return the loss of an epoch; several take turns."""
+    return request.losses[epoch % len(request.losses)]
