@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from copy import copy
 
 from rayfl.data import FederatedData
-from rayfl.engine.host import Plan, bind, try_scores
+from rayfl.engine.plan import Plan, bind, try_scores
 from rayfl.errors import UserError
 from rayfl.evaluation.protocol import Protocol
 from rayfl.methods import METHODS, Method

@@ -12,8 +12,9 @@ from torch import Tensor
 from rayfl.config.parser import resumed
 from rayfl.data import FederatedData
 from rayfl.engine import Inline
-from rayfl.engine.host import Host, Plan
+from rayfl.engine.plan import Plan
 from rayfl.engine.server import Server
+from rayfl.engine.worker import Host
 from rayfl.errors import UserError
 from rayfl.record.checkpoint import Checkpoints, Manifest
 from rayfl.training.state import as_tensor

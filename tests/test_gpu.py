@@ -13,8 +13,9 @@ import torch
 
 from rayfl import Inline, Training
 from rayfl.data import IID, Synthetic
-from rayfl.engine.host import Host, Plan
+from rayfl.engine.plan import Plan
 from rayfl.engine.server import Server
+from rayfl.engine.worker import Host
 from rayfl.methods import METHODS, FedAvg
 from rayfl.training import examples
 from rayfl.training.state import take_apart

@@ -74,7 +74,7 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> Asked:
         names.append((int(seed), purpose, *map(int, counters)))
         return seed_of(seed, purpose, *counters)
 
-    for module in ("randomness", "training.client", "training.net", "engine.host"):
+    for module in ("randomness", "training.client", "training.net", "engine.worker"):
         monkeypatch.setattr(f"rayfl.{module}.seed_of", record)
     return names
 

@@ -15,8 +15,10 @@ import ray
 import torch
 
 from rayfl.data import FederatedData
-from rayfl.engine.host import Block, Host, Plan, Report, Scores
+from rayfl.engine.plan import Block, Plan
+from rayfl.engine.round_result import Report, Scores
 from rayfl.engine.server import Server
+from rayfl.engine.worker import Host
 from rayfl.methods import Cohort
 from rayfl.record.checkpoint import Checkpoints
 from rayfl.training.state import Packed, State, pack, unpack

@@ -16,7 +16,8 @@ import torch
 
 from rayfl.arguments import checked
 from rayfl.data import FederatedData
-from rayfl.engine.host import Block, Plan, Report, Scores
+from rayfl.engine.plan import Block, Plan
+from rayfl.engine.round_result import Report, Scores
 from rayfl.errors import UserError
 from rayfl.methods import Cohort
 from rayfl.record.checkpoint import CLIENTS_PER_FILE, Checkpoints, Manifest

@@ -12,8 +12,10 @@ import torch
 
 from rayfl.data import FederatedData
 from rayfl.engine.base import Engine, Facts, Session, clients_of
-from rayfl.engine.host import Block, Host, Plan, Report, Scores
+from rayfl.engine.plan import Block, Plan
+from rayfl.engine.round_result import Report, Scores
 from rayfl.engine.server import Server
+from rayfl.engine.worker import Host
 from rayfl.errors import UserError
 from rayfl.methods import Cohort
 from rayfl.record.checkpoint import Checkpoints, Manifest

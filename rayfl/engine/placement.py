@@ -9,7 +9,7 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
-from rayfl.engine.host import Block
+from rayfl.engine.plan import Block
 from rayfl.errors import UserError
 
 ACTOR_MEMORY = 320e6

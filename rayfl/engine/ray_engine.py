@@ -8,7 +8,7 @@ from typing import Literal
 
 from rayfl.data import FederatedData
 from rayfl.engine.base import Engine, Session
-from rayfl.engine.host import Plan
+from rayfl.engine.plan import Plan
 from rayfl.errors import UserError
 
 

@@ -34,9 +34,10 @@ from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 from rayfl.data import FederatedData
 from rayfl.engine.actors import ClientActor, ServerActor
 from rayfl.engine.base import Facts, Gone, Lost, Session, clients_of
-from rayfl.engine.host import Block, Plan, Report, Scores
 from rayfl.engine.local_ray import LocalRay
 from rayfl.engine.placement import Request, place, request
+from rayfl.engine.plan import Block, Plan
+from rayfl.engine.round_result import Report, Scores
 from rayfl.errors import UserError
 from rayfl.methods import Cohort, Method
 from rayfl.record.checkpoint import Manifest

@@ -9,7 +9,8 @@ import torch
 from torch.utils import _pytree as pytree
 
 from rayfl.data import FederatedData
-from rayfl.engine.host import Plan, bind, check_fits, exits_as_errors
+from rayfl.engine.plan import Plan, bind, check_fits
+from rayfl.engine.process import exits_as_errors
 from rayfl.errors import UserError
 from rayfl.methods import Cohort
 from rayfl.training.state import State, is_finite

@@ -25,9 +25,10 @@ from rayfl import Inline, Ray, UserError, resumed
 from rayfl.data import FederatedData
 from rayfl.engine import BadUpdate
 from rayfl.engine.base import Gone, Lost, Session
-from rayfl.engine.host import Host, Plan
 from rayfl.engine.inline import InlineSession, _own
+from rayfl.engine.plan import Plan
 from rayfl.engine.server import Server
+from rayfl.engine.worker import Host
 from rayfl.evaluation.result import Result
 from rayfl.methods import Cohort, Ditto, FedAvg
 from rayfl.record.checkpoint import Checkpoints

@@ -12,7 +12,7 @@ from torch import Tensor
 from rayfl import Federation, Inline, Ray, Result, UserError
 from rayfl.data import Synthetic
 from rayfl.engine.base import Engine
-from rayfl.engine.host import Plan, bind, try_scores
+from rayfl.engine.plan import Plan, bind, try_scores
 from rayfl.methods import Cohort, Ditto, FedAvg, Method
 from rayfl.record.checkpoint import Checkpoints
 from rayfl.training import Client, Gather, Mean, Reduction, State, Sum

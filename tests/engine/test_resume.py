@@ -16,7 +16,7 @@ from rayfl import Inline, Training, UserError, load_models, resumed
 from rayfl.callbacks.callback import Callback, Run
 from rayfl.data import Dirichlet, FederatedData, Synthetic
 from rayfl.engine.base import Session
-from rayfl.engine.host import Plan
+from rayfl.engine.plan import Plan
 from rayfl.methods import METHODS
 from rayfl.record.checkpoint import Checkpoints, Manifest
 from rayfl.record.description import dump

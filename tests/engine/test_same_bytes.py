@@ -9,7 +9,7 @@ import pytest
 
 from rayfl import Inline, Ray
 from rayfl.data import Dirichlet, Synthetic
-from rayfl.engine.host import Block
+from rayfl.engine.plan import Block
 from rayfl.methods import METHODS
 from rayfl.training import Training
 from tests.methods.cases import net_of

@@ -9,8 +9,10 @@ import torch
 from torch import nn
 
 from rayfl.data import TEST, TRAIN, FederatedData, Pool, Shard
-from rayfl.engine.host import Host, Plan, Report
+from rayfl.engine.plan import Plan
+from rayfl.engine.round_result import Report
 from rayfl.engine.server import Server
+from rayfl.engine.worker import Host
 from rayfl.methods import Cohort, Method
 from rayfl.nets import SplitNet
 from rayfl.nets.dse import DSEConv, DSELinear

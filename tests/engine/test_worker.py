@@ -16,8 +16,10 @@ from torch import nn
 from rayfl import Training
 from rayfl.data import FederatedData, Shard
 from rayfl.engine import BadUpdate
-from rayfl.engine.host import Host, Plan, Report
 from rayfl.engine.inline import InlineSession
+from rayfl.engine.plan import Plan
+from rayfl.engine.round_result import Report
+from rayfl.engine.worker import Host
 from rayfl.methods import Cohort, FedAvg
 from rayfl.nets import SplitNet
 from rayfl.record.checkpoint import Checkpoints, Manifest
@@ -130,7 +132,7 @@ def test_how_many_clients_a_loop_takes_at_a_time_changes_no_bit(
     expected = train(plan(spoil), WHOLE, score_parts=("test",))
     assert min(expected[2].seconds.values()) > 0
     for at_a_time in (1, 2, 4):  # with 2 and 4, some belong to two blocks
-        monkeypatch.setattr("rayfl.engine.host.TOGETHER", at_a_time)
+        monkeypatch.setattr("rayfl.engine.worker.TOGETHER", at_a_time)
         found = train(plan(spoil), WHOLE, score_parts=("test",))
         assert same_bits(found[1], expected[1])
         assert same_bits(found[0].states, expected[0].states)
@@ -309,7 +311,7 @@ def test_a_stack_gets_the_time_limits_of_its_clients(
         given.append(seconds)
         return nullcontext()
 
-    monkeypatch.setattr("rayfl.engine.host._at_most", at_most)
+    monkeypatch.setattr("rayfl.engine.worker.at_most", at_most)
     train(plan(execution=execution, client_timeout=0.7), WHOLE)
     assert given == limits
 
@@ -365,7 +367,7 @@ def blocks_given_back(net: str) -> int:
 
 @pytest.mark.skipif(not GLIBC, reason="only glibc can be told to keep what is freed")
 @pytest.mark.parametrize(
-    ("net", "given_back"), [("tests.engine.test_host.wide", 0), ("tests.support.nets.smooth", 3)]
+    ("net", "given_back"), [("tests.engine.test_worker.wide", 0), ("tests.support.nets.smooth", 3)]
 )
 def test_freed_memory_is_kept_where_a_layer_is_large(net: str, given_back: int) -> None:
     with multiprocessing.get_context("spawn").Pool(1) as pool:  # for a process it is for life

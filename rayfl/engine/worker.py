@@ -1,156 +1,38 @@
-"""A host: the process-side half of a federation, which keeps clients' personal state and does their work."""
+"""A worker: what a process keeps of its clients, and does for them."""
 
 from __future__ import annotations
 
-import ctypes
 import math
-import os
-import signal
-import sys
-import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, nullcontext
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import nullcontext
 from functools import partial
-from types import FrameType
-from typing import Any, Literal
+from typing import Any
 
 import torch
 from torch import Tensor
 from torch.utils import _pytree as pytree
 
 from rayfl.data import FederatedData
+from rayfl.engine.plan import Block, Plan, bind, check_fits, check_views
+from rayfl.engine.process import MAPPED, TimeUp, at_most, exits_as_errors, keep_freed_memory, prepare_gpu
+from rayfl.engine.round_result import Report, Scores
 from rayfl.errors import UserError
-from rayfl.evaluation.score import Score, score
-from rayfl.methods import Method
-from rayfl.nets import build
+from rayfl.evaluation.score import score
 from rayfl.randomness import seed_of
 from rayfl.training.client import Client, Fitted
 from rayfl.training.examples import Images
 from rayfl.training.loop import run_loop
-from rayfl.training.net import Net
-from rayfl.training.settings import Training
 from rayfl.training.stacked import run_stacked
-from rayfl.training.state import State, as_tensor, is_finite, mismatch
+from rayfl.training.state import State, as_tensor, is_finite
 from rayfl.training.sums import Fold, Folded, Mean, Reduction, finish
 
-Block = tuple[int, ...]
-"""Client numbers, ascending, that are always trained by one process and folded in this order."""
 OFFERED: dict[str, Reduction] = {"state": Mean("uniform")}
 """How what clients offer to newcomers is combined."""
-Scores = dict[str, dict[str, Score]]
-"""Part of the data (val, test) -> view -> score."""
 TOGETHER = 32
 """Clients that a loop takes at a time at most."""
 TOGETHER_BYTES = 8 * 2**20
 """Bytes of their weights that a loop keeps at a time, unless those of one client are more."""
-MAPPED = 32 * 2**20
-"""Bytes above which glibc gives a block back to the system as soon as it is freed."""
-
-
-@dataclass(frozen=True)
-class Plan:
-    """What every process of a federation has to know; with the data it determines every result.
-
-    Attributes:
-        method: the method, not yet bound to a net.
-        net: name or import path of the net; or several, of which client k uses number k modulo their count.
-        training: the settings of local training.
-        seed: the run's seed.
-        execution: ``loop`` or ``stacked``.
-        device: ``cpu`` or ``cuda``.
-        threads: torch threads of every process.
-        channels_last: whether training uses the channels-last memory layout.
-        deterministic: whether GPUs may use deterministic kernels only.
-        client_timeout: seconds that a client may train in a round; None for no limit.
-    """
-
-    method: Method
-    net: str | Sequence[str]
-    training: Training
-    seed: int
-    execution: Literal["loop", "stacked"] = "loop"
-    device: str = "cpu"
-    threads: int = 1
-    channels_last: bool = False
-    deterministic: bool = False
-    client_timeout: float | None = None
-
-
-class TimeUp(Exception):
-    """A client has taken too long."""
-
-
-@contextmanager
-def exits_as_errors() -> Iterator[None]:
-    """Make an error of what would end this process without a word: a method's code that calls ``sys.exit``.
-
-    A KeyboardInterrupt counts where Ctrl-C does not raise it, and so must come from the code itself.
-    """
-    try:
-        yield
-    except (SystemExit, KeyboardInterrupt) as end:
-        here = threading.current_thread() is threading.main_thread()
-        if (
-            isinstance(end, KeyboardInterrupt)
-            and here
-            and signal.getsignal(signal.SIGINT) is signal.default_int_handler
-        ):
-            raise
-        raise RuntimeError(f"the method's code would end the process ({type(end).__name__}: {end})") from end
-
-
-@dataclass
-class Report:
-    """What a round tells about the clients that were trained; small, and the only thing the driver sees.
-
-    All lists are parallel to ``ids``; ``up`` and ``down`` are bytes by payload key. ``bad`` says what is
-    wrong with an update, or why there is none (its loss is None then, and it counts no steps and no bytes);
-    ``idle`` are clients whose fits took no step: their uploads have no weight.
-    """
-
-    ids: list[int] = field(default_factory=list)
-    loss: list[float | None] = field(default_factory=list)
-    steps: list[int] = field(default_factory=list)
-    up: dict[str, list[int]] = field(default_factory=dict)
-    down: dict[str, list[int]] = field(default_factory=dict)
-    bad: dict[int, str] = field(default_factory=dict)
-    idle: set[int] = field(default_factory=set)
-    scores: dict[int, Scores] = field(default_factory=dict)
-    seconds: dict[Block, float] = field(default_factory=dict)
-
-    def merge(self, other: Report) -> None:
-        """Add another process's part."""
-        for mine, theirs in ((self.up, other.up), (self.down, other.down)):
-            for key in {**mine, **theirs}:
-                column = mine.setdefault(key, [0] * len(self.ids))
-                column.extend(theirs.get(key, [0] * len(other.ids)))
-        for name in ("ids", "loss", "steps"):
-            getattr(self, name).extend(getattr(other, name))
-        for name in ("bad", "idle", "scores", "seconds"):
-            getattr(self, name).update(getattr(other, name))
-
-    def sort(self) -> None:
-        """Put the clients in the order of their numbers."""
-        order = sorted(range(len(self.ids)), key=self.ids.__getitem__)
-        for name in ("ids", "loss", "steps"):
-            values = getattr(self, name)
-            setattr(self, name, [values[k] for k in order])
-        for columns in (self.up, self.down):
-            for key, values in columns.items():
-                columns[key] = [values[k] for k in order]
-
-    def add(self, id: int, loss: float | None, steps: int, down: dict[str, int], up: dict[str, int]) -> None:
-        """Add a client."""
-        for columns, own in ((self.down, down), (self.up, up)):
-            for key in own:
-                columns.setdefault(key, [0] * len(self.ids))
-            for key, column in columns.items():
-                column.append(own.get(key, 0))
-        self.ids.append(id)
-        self.loss.append(loss)
-        self.steps.append(steps)
 
 
 class Host:
@@ -164,7 +46,7 @@ class Host:
     def __init__(self, plan: Plan, data: FederatedData) -> None:
         torch.set_num_threads(plan.threads)
         if plan.device == "cuda":
-            _prepare_gpu(plan.deterministic)
+            prepare_gpu(plan.deterministic)
         self.plan = plan
         self.method = plan.method
         self.device = torch.device(plan.device)
@@ -172,7 +54,7 @@ class Host:
         initial = {net: net.initial(plan.seed).to(self.device) for net in set(self._nets)}
         self._initials = [initial[net] for net in self._nets]
         if plan.device == "cpu" and any(2 * params.nbytes > MAPPED for params in initial.values()):
-            _keep_freed_memory()  # an upload is folded as one float64 vector
+            keep_freed_memory()  # an upload is folded as one float64 vector
         for net in initial:
             net.to(self.device)
         self.net, self.initial = self._nets[0], self._initials[0]
@@ -264,7 +146,7 @@ class Host:
         fits: list[list[Fitted]] = [[] for _ in ids]
         limit = self.plan.client_timeout
         try:
-            with exits_as_errors(), _at_most(limit * len(ids)) if limit else _UNLIMITED:
+            with exits_as_errors(), at_most(limit * len(ids)) if limit else nullcontext():
                 updates = [
                     self.method.local_update(c, self.state(c.id, c), d)
                     for c, d in zip(clients, downs, strict=True)
@@ -353,7 +235,7 @@ class Host:
             if len(shard.part(part))
         }
         for views in scores.values():
-            _check_views(self.method, views)
+            check_views(self.method, views)
         return scores
 
     # ---- clients that never train
@@ -457,139 +339,11 @@ class Host:
         self.put(rows)
 
 
-def check_fits(state: State, read: State) -> None:
-    """Refuse a state that was read where it cannot take the place of one that a method begins with.
-
-    Raises:
-        UserError: it is of another method or another net.
-    """
-    for key, mine in state.items():
-        if key not in read or mismatch(mine, read[key]):
-            raise UserError(
-                f"the checkpoint does not fit method and net ({key!r} differs): config.yaml has been "
-                "changed since it was written; restore it, or start anew with another --output"
-            )
-        if all(map(is_finite, pytree.tree_leaves(mine))) and not all(
-            map(is_finite, pytree.tree_leaves(read[key]))
-        ):
-            raise UserError(
-                f"the checkpoint has values that are not finite ({key!r}): restore the run's own checkpoints "
-                "from a copy, or start anew with another --output"
-            )
-
-
-def bind(method: Method, plan: Plan, data: FederatedData) -> list[Net]:
-    """Build the plan's nets, and bind a method to the first.
-
-    Returns:
-        The nets in the plan's order, for the data's image shape and classes: client k's is number k modulo
-        their count. Equal names share a net.
-
-    Raises:
-        UserError: there is no such net, or the method cannot work with these.
-    """
-    names = [plan.net] if isinstance(plan.net, str) else plan.net
-    nets: dict[str, Net] = {}
-    for name in names:
-        if name not in nets:
-            make = partial(build, name, data.pool.shape, data.pool.classes)
-            nets[name] = Net(make, dtype=plan.training.dtype)
-    if len(nets) > 1:
-        method.check_nets(nets)
-    method.bind(nets[names[0]], data.seen, plan.seed)
-    return [nets[name] for name in names]
-
-
-def try_scores(method: Method, net: Net, plan: Plan, data: FederatedData) -> None:
-    """Score one image with initial weights, to see whether there is a score for every view.
-
-    Args:
-        method: bound to the net.
-        net: client 0's.
-        plan: for the settings that every client has.
-        data: whose first image is scored.
-
-    Raises:
-        UserError: the views that ``scores`` returns are not those that the method declares.
-    """
-    images = Images(data.pool, torch.device("cpu"), plan.training.dtype, channels_last=False)
-    counts, train = as_tensor(data.label_matrix("train"))[0], as_tensor(data.shards[0].train)
-    try:
-        with exits_as_errors(), torch.random.fork_rng(devices=[]), torch.no_grad():
-            initial = net.initial(plan.seed)
-            client = Client(0, net, initial, images, train, counts, plan.training, plan.seed, 0)
-            server = method.init_server(initial)
-            down = {**method.download(server), **method.download_for(server, 0)}
-            x, _ = images.batch(torch.zeros(1, dtype=torch.int64))
-            found = method.scores(client, method.init_client(client), down, x)
-    except UserError:
-        raise
-    except Exception:  # it may need what only the run has, such as a GPU: the run will tell
-        return
-    _check_views(method, found)
-
-
-def _check_views(method: Method, found: Mapping[str, Any]) -> None:
-    """Refuse scores of other views than those that a method declares."""
-    if found.keys() != set(method.views):
-        returned, declared = (", ".join(map(repr, names)) or "none" for names in (found, method.views))
-        raise UserError(
-            f"{type(method).__name__}.scores returns the views {returned}, but `views` of the method has "
-            f"{declared}: both must name the same"
-        )
-
-
 def _failure_text(error: Exception, limit: float | None) -> str:
     """Say in one line why there is no update."""
     if isinstance(error, TimeUp):
         return f"has not returned within {limit:g} s (engine.client_timeout)"
     return f"has raised {type(error).__name__}: {error}".splitlines()[0]
-
-
-_UNLIMITED = nullcontext()
-
-
-@contextmanager
-def _at_most(seconds: float) -> Iterator[None]:
-    """Raise ``TimeUp`` in the body after so many seconds, and again every second should it be caught there.
-
-    It interrupts Python code; a native call that hangs is interrupted when it returns.
-    """
-
-    def interrupt(number: int, frame: FrameType | None) -> None:
-        raise TimeUp
-
-    before = signal.signal(signal.SIGALRM, interrupt)
-    try:
-        try:
-            signal.setitimer(signal.ITIMER_REAL, seconds, 1.0)
-            yield
-        finally:
-            signal.setitimer(signal.ITIMER_REAL, 0.0)
-    finally:  # also where the time was up just now
-        signal.setitimer(signal.ITIMER_REAL, 0.0)
-        signal.signal(signal.SIGALRM, before)
-
-
-def _prepare_gpu(deterministic: bool) -> None:
-    if not torch.cuda.is_available():
-        raise UserError("engine.device is cuda, but torch sees no CUDA device here: use device=auto or cpu")
-    if deterministic:
-        os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
-        torch.use_deterministic_algorithms(True)
-
-
-def _keep_freed_memory() -> None:
-    """Let the process keep what it frees, for the rest of its life; only glibc offers it.
-
-    Where large vectors are allocated anew again and again, and that means pages that the system first has to
-    clear, a step of AlexNet takes half as long again, and folding an upload of ResNet18 three times as long.
-    """
-    trim_threshold, mmap_max = -1, -4  # names of options in glibc's malloc.h
-    mallopt = getattr(ctypes.CDLL(None), "mallopt", None) if sys.platform == "linux" else None
-    if mallopt is not None:
-        mallopt(mmap_max, 0)
-        mallopt(trim_threshold, -1)  # never
 
 
 def _on(tree: Any, device: torch.device) -> Any:

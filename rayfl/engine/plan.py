@@ -1,0 +1,136 @@
+"""The plan of a federation, and what is tried of its method before anything starts."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, Literal
+
+import torch
+from torch.utils import _pytree as pytree
+
+from rayfl.data import FederatedData
+from rayfl.engine.process import exits_as_errors
+from rayfl.errors import UserError
+from rayfl.methods import Method
+from rayfl.nets import build
+from rayfl.training.client import Client
+from rayfl.training.examples import Images
+from rayfl.training.net import Net
+from rayfl.training.settings import Training
+from rayfl.training.state import State, as_tensor, is_finite, mismatch
+
+Block = tuple[int, ...]
+"""Client numbers, ascending, that are always trained by one process and folded in this order."""
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What every process of a federation has to know; with the data it determines every result.
+
+    Attributes:
+        method: the method, not yet bound to a net.
+        net: name or import path of the net; or several, of which client k uses number k modulo their count.
+        training: the settings of local training.
+        seed: the run's seed.
+        execution: ``loop`` or ``stacked``.
+        device: ``cpu`` or ``cuda``.
+        threads: torch threads of every process.
+        channels_last: whether training uses the channels-last memory layout.
+        deterministic: whether GPUs may use deterministic kernels only.
+        client_timeout: seconds that a client may train in a round; None for no limit.
+    """
+
+    method: Method
+    net: str | Sequence[str]
+    training: Training
+    seed: int
+    execution: Literal["loop", "stacked"] = "loop"
+    device: str = "cpu"
+    threads: int = 1
+    channels_last: bool = False
+    deterministic: bool = False
+    client_timeout: float | None = None
+
+
+def bind(method: Method, plan: Plan, data: FederatedData) -> list[Net]:
+    """Build the plan's nets, and bind a method to the first.
+
+    Returns:
+        The nets in the plan's order, for the data's image shape and classes: client k's is number k modulo
+        their count. Equal names share a net.
+
+    Raises:
+        UserError: there is no such net, or the method cannot work with these.
+    """
+    names = [plan.net] if isinstance(plan.net, str) else plan.net
+    nets: dict[str, Net] = {}
+    for name in names:
+        if name not in nets:
+            make = partial(build, name, data.pool.shape, data.pool.classes)
+            nets[name] = Net(make, dtype=plan.training.dtype)
+    if len(nets) > 1:
+        method.check_nets(nets)
+    method.bind(nets[names[0]], data.seen, plan.seed)
+    return [nets[name] for name in names]
+
+
+def try_scores(method: Method, net: Net, plan: Plan, data: FederatedData) -> None:
+    """Score one image with initial weights, to see whether there is a score for every view.
+
+    Args:
+        method: bound to the net.
+        net: client 0's.
+        plan: for the settings that every client has.
+        data: whose first image is scored.
+
+    Raises:
+        UserError: the views that ``scores`` returns are not those that the method declares.
+    """
+    images = Images(data.pool, torch.device("cpu"), plan.training.dtype, channels_last=False)
+    counts, train = as_tensor(data.label_matrix("train"))[0], as_tensor(data.shards[0].train)
+    try:
+        with exits_as_errors(), torch.random.fork_rng(devices=[]), torch.no_grad():
+            initial = net.initial(plan.seed)
+            client = Client(0, net, initial, images, train, counts, plan.training, plan.seed, 0)
+            server = method.init_server(initial)
+            down = {**method.download(server), **method.download_for(server, 0)}
+            x, _ = images.batch(torch.zeros(1, dtype=torch.int64))
+            found = method.scores(client, method.init_client(client), down, x)
+    except UserError:
+        raise
+    except Exception:  # it may need what only the run has, such as a GPU: the run will tell
+        return
+    check_views(method, found)
+
+
+def check_views(method: Method, found: Mapping[str, Any]) -> None:
+    """Refuse scores of other views than those that a method declares."""
+    if found.keys() != set(method.views):
+        returned, declared = (", ".join(map(repr, names)) or "none" for names in (found, method.views))
+        raise UserError(
+            f"{type(method).__name__}.scores returns the views {returned}, but `views` of the method has "
+            f"{declared}: both must name the same"
+        )
+
+
+def check_fits(state: State, read: State) -> None:
+    """Refuse a state that was read where it cannot take the place of one that a method begins with.
+
+    Raises:
+        UserError: it is of another method or another net.
+    """
+    for key, mine in state.items():
+        if key not in read or mismatch(mine, read[key]):
+            raise UserError(
+                f"the checkpoint does not fit method and net ({key!r} differs): config.yaml has been "
+                "changed since it was written; restore it, or start anew with another --output"
+            )
+        if all(map(is_finite, pytree.tree_leaves(mine))) and not all(
+            map(is_finite, pytree.tree_leaves(read[key]))
+        ):
+            raise UserError(
+                f"the checkpoint has values that are not finite ({key!r}): restore the run's own checkpoints "
+                "from a copy, or start anew with another --output"
+            )

@@ -1,0 +1,63 @@
+"""What a round tells about the clients that were trained."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from rayfl.engine.plan import Block
+from rayfl.evaluation.score import Score
+
+Scores = dict[str, dict[str, Score]]
+"""Part of the data (val, test) -> view -> score."""
+
+
+@dataclass
+class Report:
+    """What a round tells about the clients that were trained; small, and the only thing the driver sees.
+
+    All lists are parallel to ``ids``; ``up`` and ``down`` are bytes by payload key. ``bad`` says what is
+    wrong with an update, or why there is none (its loss is None then, and it counts no steps and no bytes);
+    ``idle`` are clients whose fits took no step: their uploads have no weight.
+    """
+
+    ids: list[int] = field(default_factory=list)
+    loss: list[float | None] = field(default_factory=list)
+    steps: list[int] = field(default_factory=list)
+    up: dict[str, list[int]] = field(default_factory=dict)
+    down: dict[str, list[int]] = field(default_factory=dict)
+    bad: dict[int, str] = field(default_factory=dict)
+    idle: set[int] = field(default_factory=set)
+    scores: dict[int, Scores] = field(default_factory=dict)
+    seconds: dict[Block, float] = field(default_factory=dict)
+
+    def merge(self, other: Report) -> None:
+        """Add another process's part."""
+        for mine, theirs in ((self.up, other.up), (self.down, other.down)):
+            for key in {**mine, **theirs}:
+                column = mine.setdefault(key, [0] * len(self.ids))
+                column.extend(theirs.get(key, [0] * len(other.ids)))
+        for name in ("ids", "loss", "steps"):
+            getattr(self, name).extend(getattr(other, name))
+        for name in ("bad", "idle", "scores", "seconds"):
+            getattr(self, name).update(getattr(other, name))
+
+    def sort(self) -> None:
+        """Put the clients in the order of their numbers."""
+        order = sorted(range(len(self.ids)), key=self.ids.__getitem__)
+        for name in ("ids", "loss", "steps"):
+            values = getattr(self, name)
+            setattr(self, name, [values[k] for k in order])
+        for columns in (self.up, self.down):
+            for key, values in columns.items():
+                columns[key] = [values[k] for k in order]
+
+    def add(self, id: int, loss: float | None, steps: int, down: dict[str, int], up: dict[str, int]) -> None:
+        """Add a client."""
+        for columns, own in ((self.down, down), (self.up, up)):
+            for key in own:
+                columns.setdefault(key, [0] * len(self.ids))
+            for key, column in columns.items():
+                column.append(own.get(key, 0))
+        self.ids.append(id)
+        self.loss.append(loss)
+        self.steps.append(steps)
