@@ -12,7 +12,7 @@ from rayfl.errors import UserError, exit_code
 from rayfl.evaluation.result import Result
 from rayfl.record.history import CONFIG
 from rayfl.report.compare import group_runs
-from rayfl.report.pictures import save as write
+from rayfl.report.pictures import save
 from rayfl.report.plots import (
     ALL,
     check_panels,
@@ -147,19 +147,6 @@ def _names(text: str) -> list[str]:
     return [name.strip() for name in text.split(",") if name.strip()]
 
 
-def save(figure: Figure, path: Path) -> None:
-    """Write a picture.
-
-    Raises:
-        UserError: the file cannot be written, or its ending names no format.
-    """
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        write(figure, path, dpi=150)
-    except (OSError, ValueError) as error:
-        raise UserError(f"{path} cannot be written: {error}; choose another --save") from error
-
-
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line and return its exit code: 2 for an error of the user's, told in one line."""
 
@@ -168,7 +155,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         path = Path(options[options.kind].save)
         if path.suffix.lower() not in ENDINGS:
             raise UserError(f"--save {path}: its name must end in {', '.join(ENDINGS[:-1])} or {ENDINGS[-1]}")
-        save(picture(options), path)
+        save(picture(options), path, dpi=150)
         tell(path)
 
     return exit_code(draw)

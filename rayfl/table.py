@@ -26,6 +26,7 @@ from rayfl.config.table_file import (
 from rayfl.errors import UserError, exit_code
 from rayfl.evaluation.result import read_config
 from rayfl.federation import Federation
+from rayfl.files import read_file, write_file
 from rayfl.jobs.cells import Crew, Job, automatic_jobs
 from rayfl.jobs.progress import TableProgress
 from rayfl.record.description import dump
@@ -222,11 +223,7 @@ def _check_folder(table: Table, output: Path) -> None:
 
 def _claim(table: Table, output: Path) -> None:
     """Keep a copy of the table's file in its folder, which from then on belongs to the table."""
-    try:
-        output.mkdir(parents=True, exist_ok=True)
-        (output / TABLE).write_bytes(table.path.read_bytes())
-    except OSError as error:
-        raise UserError(f"{output / TABLE} cannot be written: {error.strerror}") from error
+    write_file(output / TABLE, read_file(table.path), "choose another --output")
 
 
 def _check_same(folder: Path, federation: Federation, seed: int) -> None:

@@ -8,7 +8,7 @@ from typing import Any, cast
 import yaml
 
 from rayfl.errors import UserError
-from rayfl.reading import open_file
+from rayfl.files import open_file, reading
 
 LARGEST = 1_000_000
 """Bytes of a file, or characters of an option's value; files that come with rayfl have 20,000 at most."""
@@ -94,18 +94,14 @@ def read_yaml(path: Path) -> Any:
     Raises:
         UserError: it cannot be read, or is no YAML within bounds.
     """
+    with reading(path), open_file(path) as file:
+        content = file.read(LARGEST + 1)
+    if len(content) > LARGEST:
+        raise UserError(f"{path} cannot be read: it is larger than {LARGEST // 1_000_000} MB")
     try:
-        with open_file(path) as file:
-            content = file.read(LARGEST + 1)
-        if len(content) > LARGEST:
-            raise UserError(f"{path} cannot be read: it is larger than {LARGEST // 1_000_000} MB")
         text = content.decode()
-    except OSError as error:
-        raise UserError(f"{path} cannot be read: {error.strerror}") from error
     except UnicodeDecodeError as error:
         raise UserError(f"{path} is not valid YAML: it is no text") from error
-    except ValueError as error:  # a character that no name of a file has
-        raise UserError(f"{str(path)!r} cannot be read: {error}") from error
     try:
         check_bounds(text)
         return yaml.load(text, _Loader)

@@ -16,7 +16,7 @@ FILES = sorted(ROOT.rglob("*.py"))
 # or a module of a folder that is in another layer than the folder.
 LAYERS = [
     {
-        *("arguments", "errors", "imports", "memory", "randomness", "reading", "shown", "signals", "streams"),
+        *("arguments", "errors", "files", "imports", "memory", "randomness", "shown", "signals", "streams"),
         *("terminal", "yaml_file"),
     },
     {"nets"},

@@ -20,8 +20,8 @@ from rayfl.config.table_file import expand
 from rayfl.errors import UserError, own_fault
 from rayfl.evaluation.result import read_config
 from rayfl.federation import Federation
+from rayfl.files import refuse_links
 from rayfl.imports import guard_parsers, refusal
-from rayfl.reading import refuse_links
 from rayfl.record.description import RESUMABLE
 from rayfl.yaml_file import OutOfBounds, check_bounds, read_mapping
 

@@ -12,7 +12,7 @@ import numpy as np
 from rayfl.errors import UserError
 from rayfl.evaluation.metrics import curve, summarise
 from rayfl.evaluation.protocol import Protocol, protocol
-from rayfl.reading import refuse_links
+from rayfl.files import reading, refuse_links
 from rayfl.record.checks import check_config
 from rayfl.record.folder import RunFolder
 from rayfl.record.history import CONFIG, METRICS, History, read_history
@@ -104,10 +104,8 @@ def read_config(folder: Path) -> dict[str, Any]:
     """
     path = folder / CONFIG
     config = read_mapping(path, "configuration")
-    try:
+    with reading(path):
         check_config(config)
-    except ValueError as error:
-        raise UserError(f"{path} is not a configuration ({error}): restore it from a copy") from error
     return config
 
 

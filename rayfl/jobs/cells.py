@@ -9,7 +9,6 @@ runs it.
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import os
 import shutil
 import signal
@@ -22,9 +21,8 @@ from pathlib import Path
 from typing import IO, Any
 
 from rayfl.config.table_file import Settings, options
-from rayfl.errors import UserError
+from rayfl.files import lock, parse_json, read_file, read_json, reading
 from rayfl.memory import available_memory
-from rayfl.reading import parse_json, read_file, read_json
 from rayfl.record.checks import check_summary
 from rayfl.record.description import RESUMABLE
 from rayfl.record.history import CONFIG, ENGINE, SUMMARY
@@ -65,15 +63,11 @@ class Job:
     def finished(self) -> bool:
         """Whether all rounds are done and summed up."""
         path = self.folder / SUMMARY
-        try:
+        if not path.exists():
+            return False
+        with reading(path, "remove it, and the run goes on from its checkpoint"):
             summary = read_json(path)
             check_summary(summary)
-        except (FileNotFoundError, NotADirectoryError):
-            return False
-        except (OSError, ValueError) as error:
-            raise UserError(
-                f"{path} is damaged ({error}): remove it, and the run goes on from its checkpoint"
-            ) from error
         return bool(summary["completed"] >= self.rounds or summary.get("early"))
 
     def seconds(self) -> list[float]:
@@ -188,9 +182,7 @@ class Crew:
     def _start(self, job: Job, outcome: Outcome) -> None:
         job.folder.parent.mkdir(parents=True, exist_ok=True)
         log = job.log.open("ab")
-        try:
-            fcntl.flock(log, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
+        if not lock(log.fileno()):
             log.close()
             outcome.elsewhere.append(job)
             self._told(f"{job}: being run by another process")

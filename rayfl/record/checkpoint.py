@@ -27,7 +27,7 @@ import safetensors
 import safetensors.torch
 
 from rayfl.errors import UserError
-from rayfl.reading import parse_json, read_file, refuse_links
+from rayfl.files import parse_json, read_file, reading, refuse_links, sync_folder, write_file
 from rayfl.training.state import State, put_together, take_apart
 
 CLIENTS_PER_FILE = 16
@@ -37,6 +37,7 @@ KEEP = 2
 _FORMATS = (1, 2)
 """The first one did not say of which run a checkpoint is."""
 _MANIFEST = re.compile(r"manifest-\d+\.json")
+_FULL = "earlier checkpoints are intact, so make room and resume the run"
 _OURS = ("server-", "clients-", "manifest-")  # names of files that may be removed
 
 
@@ -105,9 +106,9 @@ class Checkpoints:
         }
         text = json.dumps(body, separators=(",", ":"), sort_keys=True)
         text = json.dumps({"sha256": _hash(text.encode()), "manifest": body}, sort_keys=True, indent=1)
-        _sync(self.folder)  # the names of its files, before the manifest that needs them
-        self._replace(f"manifest-{manifest.round:06d}.json", text.encode())
-        _sync(self.folder)  # the manifest's name, before files of older ones are removed
+        sync_folder(self.folder)  # the names of its files, before the manifest that needs them
+        write_file(self.folder / f"manifest-{manifest.round:06d}.json", text, _FULL)
+        sync_folder(self.folder)  # the manifest's name, before files of older ones are removed
         self._prune(manifest.round)
 
     def check_settings(self, manifest: Manifest, settings: Mapping[str, Any]) -> None:
@@ -216,22 +217,17 @@ class Checkpoints:
             UserError: the folder cannot be read, or leads to another place.
         """
         refuse_links(self.folder.parent, self.folder.name)
-        try:
-            names = os.listdir(self.folder)
-        except FileNotFoundError:
-            return []
-        except OSError as error:
-            raise UserError(
-                f"{self.folder} cannot be read ({error.strerror}): check who may, and that it is a folder"
-            ) from error
+        with reading(self.folder):
+            try:
+                names = os.listdir(self.folder)
+            except FileNotFoundError:
+                return []
         return sorted((self.folder / name for name in names if _MANIFEST.fullmatch(name)), reverse=True)
 
     def _content(self, name: str) -> bytes:
         path = self.folder / name
-        try:
+        with reading(path):
             content = read_file(path)
-        except OSError as error:
-            raise UserError(f"checkpoint file {path} cannot be read ({error.strerror})") from error
         if _hash(content) != path.stem.rsplit("-", 1)[-1]:
             raise UserError(f"checkpoint file {path} is damaged: its content does not match its name")
         return content
@@ -247,25 +243,8 @@ class Checkpoints:
         with suppress(OSError):
             if read_file(path) == content:
                 return name
-        self._replace(name, content)  # also a damaged file of this name
+        write_file(path, content, _FULL)  # also a damaged file of this name
         return name
-
-    def _replace(self, name: str, content: bytes) -> None:
-        path = self.folder / name
-        temporary = path.with_name(f"{name}.{os.getpid()}.tmp")
-        try:
-            self.folder.mkdir(parents=True, exist_ok=True)
-            with temporary.open("wb") as file:
-                file.write(content)
-                file.flush()
-                os.fsync(file.fileno())
-            os.replace(temporary, path)
-        except OSError as error:
-            with suppress(OSError):
-                temporary.unlink(missing_ok=True)
-            raise UserError(
-                f"cannot write checkpoint file {path} ({error.strerror}); earlier checkpoints are intact"
-            ) from error
 
     def _prune(self, newest: int) -> None:
         """Remove what neither of the newest checkpoints needs, and what an interrupted one has left."""
@@ -282,16 +261,6 @@ class Checkpoints:
         for path in self.folder.iterdir():
             if path.name not in needed and path.name.startswith(_OURS):
                 path.unlink(missing_ok=True)
-
-
-def _sync(folder: Path) -> None:
-    """Bring the names in a folder to the disk, so that what was renamed in it survives a power failure."""
-    descriptor = os.open(folder, os.O_RDONLY)
-    try:
-        with suppress(OSError):  # some file systems do not offer it
-            os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
 
 
 def _round_of(path: Path) -> int:

@@ -7,7 +7,7 @@ git itself is not asked: it runs commands that the repository's own configuratio
 import re
 from pathlib import Path
 
-from rayfl.reading import open_file
+from rayfl.files import open_file
 
 _LARGEST = 2**24  # bytes that are read of a file
 _HASH = re.compile(r"[0-9a-f]{40}|[0-9a-f]{64}")
@@ -60,6 +60,6 @@ def _packed(common: Path, name: str) -> str:
 
 
 def _read(path: Path) -> str:
-    """Return the text of a file, up to a limit; see :func:`~rayfl.reading.open_file`."""
+    """Return the text of a file, up to a limit; see :func:`~rayfl.files.open_file`."""
     with open_file(path) as file:
         return file.read(_LARGEST).decode()

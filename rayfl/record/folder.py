@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from rayfl.errors import UserError
-from rayfl.reading import read_json
+from rayfl.files import read_json
 from rayfl.record.checks import check_environment
 from rayfl.record.commit import checked_out
 from rayfl.record.history import (

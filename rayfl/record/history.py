@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from rayfl.errors import UserError
-from rayfl.reading import open_file, parse_json, read_json
+from rayfl.files import open_file, parse_json, read_json, reading
 from rayfl.record.checks import PARTS, check_partition, check_record
 from rayfl.shown import one_line
 
@@ -211,10 +211,8 @@ def read_lines(path: Path) -> Iterator[dict[str, Any]]:
 
 def complete_lines(path: Path) -> Iterator[tuple[bytes, dict[str, Any]]]:
     """Yield each complete line of a JSON-lines file as its bytes (with the line end) and its content."""
-    try:
+    with reading(path):
         file = open_file(path)
-    except OSError as error:
-        raise UserError(f"{path} cannot be read: {error.strerror}") from error
     damaged = None
     with file:
         for number, line in enumerate(file, start=1):
@@ -274,13 +272,9 @@ def read_partition(folder: Path) -> dict[str, Any]:
         UserError: the file is missing or damaged.
     """
     path = folder / PARTITION
-    try:
+    with reading(path):
         content: dict[str, Any] = read_json(path)
         check_partition(content)
-    except OSError as error:
-        raise UserError(f"{path} cannot be read: {error.strerror}") from error
-    except ValueError as error:
-        raise UserError(f"{path} is damaged ({error}); restore it from a copy") from error
     return content
 
 

@@ -9,7 +9,6 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
-from rayfl.errors import UserError
 from rayfl.evaluation.metrics import curve
 from rayfl.evaluation.result import Result
 from rayfl.report.compare import Group, common_labels, counted_view, labels, short_labels
@@ -32,9 +31,6 @@ def draw(
         folder: where the files go; it is made if need be.
         view: the view to draw, by default that of each run's headline.
         by: the keys by which runs were grouped, if not by all.
-
-    Raises:
-        UserError: a file cannot be written.
     """
     names = short_labels(groups, by)
     figures = {"accuracy.png": Figure(), "loss.png": Figure(), "clients.png": Figure()}
@@ -64,15 +60,8 @@ def draw(
     }
     for name, figure in figures.items():
         _finish(figure, axes[name], titles[name])
-        path = folder / name
-        try:
-            folder.mkdir(parents=True, exist_ok=True)
-            save(figure, path, dpi=150)
-        except OSError as error:
-            raise UserError(
-                f"{path} cannot be written: {error.strerror}; choose another --plot-dir"
-            ) from error
-        written.append(path)
+        save(figure, folder / name, dpi=150)
+        written.append(folder / name)
     return written
 
 

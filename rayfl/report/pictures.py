@@ -7,6 +7,7 @@ import matplotlib
 from matplotlib.figure import Figure
 from matplotlib.text import Text
 
+from rayfl.files import writing
 from rayfl.shown import printable
 
 
@@ -20,10 +21,11 @@ def save(figure: Figure, path: str | Path, **options: Any) -> None:
 
     Args:
         figure: the picture.
-        path: where; the ending names the format.
+        path: where, in a folder that is made if need be; the ending names the format.
         options: as ``savefig`` takes them.
     """
-    with matplotlib.rc_context({"text.usetex": False}):
+    with writing(path), matplotlib.rc_context({"text.usetex": False}):
+        Path(path).parent.mkdir(parents=True, exist_ok=True)
         for text in figure.findobj(Text):
             assert isinstance(text, Text)
             text.set_usetex(False)

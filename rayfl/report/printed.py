@@ -19,6 +19,7 @@ from rich.table import Table
 from rayfl.errors import UserError
 from rayfl.evaluation.metrics import figures, none_if_nan
 from rayfl.evaluation.result import Result, read_config
+from rayfl.files import write_file
 from rayfl.record.history import CONFIG
 from rayfl.report.compare import data_of, data_remarks, view_summary
 from rayfl.report.text import plain_table
@@ -425,10 +426,7 @@ def write_tables(
         "table.json": json.dumps({"title": title, "cells": rows}, indent=1, ensure_ascii=False) + "\n",
     }
     for name, text in texts.items():
-        try:
-            (folder / name).write_text(text)
-        except OSError as error:
-            raise UserError(f"{folder / name} cannot be written: {error.strerror}") from error
+        write_file(folder / name, text)
     return [folder / name for name in texts]
 
 

@@ -27,9 +27,9 @@ from rayfl.config.table_file import (
 )
 from rayfl.errors import UserError, exit_code
 from rayfl.federation import Federation
+from rayfl.files import read_json, refuse_links, write_file
 from rayfl.jobs.cells import Job
 from rayfl.jobs.progress import TableProgress
-from rayfl.reading import read_json, refuse_links
 from rayfl.record.checks import check_config
 from rayfl.record.description import RESUMABLE
 from rayfl.record.folder import check_kind, held
@@ -176,9 +176,7 @@ class Sweep:
 
     def save(self, folder: Path) -> None:
         """Write the sweep."""
-        temporary = folder / (SWEEP + ".tmp")
-        temporary.write_text(json.dumps(asdict(self), indent=1) + "\n")
-        os.replace(temporary, folder / SWEEP)
+        write_file(folder / SWEEP, json.dumps(asdict(self), indent=1) + "\n")
 
     def jobs(self, output: Path) -> dict[str, Job]:
         """Return name -> trial; seeds come last, so that every point is there once before one is repeated."""
@@ -242,7 +240,6 @@ def run(given: Any) -> int:
     federation = federation_from(options(sweep.points[0].settings))
     if given.resume is None:
         check(sweep)
-        output.mkdir(parents=True, exist_ok=True)
         sweep.save(output)
     with held(output):
         return _run(sweep, output, federation, console, given.address)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import io
 import itertools
 import json
 import math
@@ -18,8 +19,8 @@ from matplotlib.ticker import FuncFormatter, LogLocator
 from rich.table import Table
 
 from rayfl.config.table_file import layered, slug
-from rayfl.errors import UserError
 from rayfl.evaluation.result import Result
+from rayfl.files import write_file, writing
 from rayfl.jobs.cells import Job
 from rayfl.record.history import METRICS
 from rayfl.report.compare import spread
@@ -195,16 +196,15 @@ def write_points(results: Sequence[PointResult], path: Path) -> None:
     """Write a line per point; accuracies in [0, 1], deviations over seeds with n - 1."""
     keys = list(results[0].point.values) if results else []
     figures = ["validation", "validation_std", "test", "test_std"]
-    with path.open("w", newline="") as file:
-        lines = csv.writer(file)
-        lines.writerow([*keys, "seeds", "rounds", *figures])
-        for r in results:
-            scores = [math.nan if s is None else s for s in r.scores]
-            numbers = [*_mean_and_std(scores), *_mean_and_std(r.tests)]
-            values = [_plain(r.point.values[key]) for key in keys]
-            lines.writerow(
-                [*values, len(r.seeds), r.completed, *("" if math.isnan(x) else x for x in numbers)]
-            )
+    sheet = io.StringIO(newline="")
+    lines = csv.writer(sheet)
+    lines.writerow([*keys, "seeds", "rounds", *figures])
+    for r in results:
+        scores = [math.nan if s is None else s for s in r.scores]
+        numbers = [*_mean_and_std(scores), *_mean_and_std(r.tests)]
+        values = [_plain(r.point.values[key]) for key in keys]
+        lines.writerow([*values, len(r.seeds), r.completed, *("" if math.isnan(x) else x for x in numbers)])
+    write_file(path, sheet.getvalue())
 
 
 def _plain(value: Any) -> Any:
@@ -256,7 +256,7 @@ def write_best(
         for entry in best.schedule:
             lines.append(f"  from round {entry['round'] + 1} on: {json.dumps(entry['values'])}")
     text = "".join(f"# {one_line(line)}\n" for line in lines) + yaml.safe_dump(content, sort_keys=False)
-    path.write_text(text)
+    write_file(path, text)
 
 
 def write_all_best(name: str, best: Best, seeds: Sequence[int], metric: Metric, output: Path) -> list[Path]:
@@ -381,16 +381,14 @@ def write_all(
 ) -> list[Path]:  # fmt: skip
     """Write all files of a sweep that is over, as far as it has what they show; return their paths."""
     written = [output / POINTS]
-    try:
-        write_points(results, written[0])
-        if (figure := draw(results, metric)) is not None:
-            save(figure, output / PICTURE, dpi=150)
-            written.append(output / PICTURE)
-        if best is not None:
-            written += write_all_best(name, best, seeds, metric, output)
-        if tensorboard:
+    write_points(results, written[0])
+    if (figure := draw(results, metric)) is not None:
+        save(figure, output / PICTURE, dpi=150)
+        written.append(output / PICTURE)
+    if best is not None:
+        written += write_all_best(name, best, seeds, metric, output)
+    if tensorboard:
+        with writing(output / "tensorboard"):
             write_hparams(results, output / "tensorboard")
-            written.append(output / "tensorboard")
-    except OSError as error:
-        raise UserError(f"{error.filename or output} cannot be written: {error.strerror}") from error
+        written.append(output / "tensorboard")
     return written

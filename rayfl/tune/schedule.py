@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import json
-import os
 from pathlib import Path
 from typing import Any
 
 from rayfl.config.table_file import Settings
-from rayfl.errors import UserError
-from rayfl.reading import read_json
+from rayfl.files import read_json, reading, write_file
 from rayfl.record.checkpoint import Checkpoints
 
 SCHEDULE = ".schedule.json"
@@ -28,15 +26,12 @@ def read_schedule(folder: Path) -> list[dict[str, Any]]:
         UserError: they cannot be read, or are damaged.
     """
     path = schedule_of(folder)
-    try:
-        stages: list[dict[str, Any]] = read_json(path)
-        fine = isinstance(stages, list) and all(map(_is_stage, stages))
-    except FileNotFoundError:
+    if not path.exists():
         return []
-    except (OSError, ValueError):
-        fine = False
-    if not fine:
-        raise UserError(f"{path} is damaged: restore it from a copy, or start the sweep anew")
+    with reading(path, "restore it from a copy, or start the sweep anew"):
+        stages: list[dict[str, Any]] = read_json(path)
+        if not isinstance(stages, list) or not all(map(_is_stage, stages)):
+            raise ValueError("a stage has no round, values and trial")
     return stages
 
 
@@ -66,9 +61,5 @@ def begin(folder: Path, name: str, values: Settings, copied: bool) -> Settings:
     if not stages or (stages[-1]["values"], stages[-1]["trial"]) != (values, name):
         manifest, _ = Checkpoints(folder / "checkpoints").newest()
         stages.append({"round": manifest.round if manifest else 0, "values": values, "trial": name})
-    path = schedule_of(folder)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_name(path.name + ".tmp")
-    temporary.write_text(json.dumps(stages, indent=1) + "\n")
-    os.replace(temporary, path)
+    write_file(schedule_of(folder), json.dumps(stages, indent=1) + "\n")
     return values

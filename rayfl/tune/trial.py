@@ -6,7 +6,6 @@ that population based training has made a copy of another takes over the other's
 
 from __future__ import annotations
 
-import fcntl
 import logging
 import os
 import shutil
@@ -27,6 +26,7 @@ from rayfl.engine import Ray
 from rayfl.errors import UserError
 from rayfl.evaluation.protocol import protocol
 from rayfl.federation import Federation
+from rayfl.files import lock
 from rayfl.jobs.cells import Job
 from rayfl.record.checkpoint import Checkpoints
 from rayfl.record.history import CONFIG, ENGINE, METRICS, PARTITION, SUMMARY, read_records
@@ -85,7 +85,7 @@ def _alone(folder: Path) -> Iterator[None]:
     """Wait until no other process has the run folder: that of a killed sweep may take a moment to end."""
     folder.parent.mkdir(parents=True, exist_ok=True)
     with folder.with_name(folder.name + ".lock").open("w") as file:
-        fcntl.flock(file, fcntl.LOCK_EX)
+        lock(file.fileno(), wait=True)
         yield
 
 

@@ -11,7 +11,6 @@ import math
 import os
 import struct
 import sys
-import tempfile
 import zipfile
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
@@ -22,8 +21,8 @@ import PIL
 
 from rayfl.data.readers.files import unreadable
 from rayfl.errors import UserError
+from rayfl.files import open_file, replaced
 from rayfl.memory import check_memory
-from rayfl.reading import open_file
 
 log = logging.getLogger(__name__)
 
@@ -175,24 +174,16 @@ def _read(path: Path, verify: bool) -> tuple[np.ndarray, dict[str, np.ndarray]] 
 
 
 def _write(path: Path, decode: Callable[[], Decoded], name: str) -> None:
-    """Write a cache file under another name and rename it, so that no process ever reads half a file."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    descriptor, temporary = tempfile.mkstemp(".tmp", path.stem, path.parent)
-    try:
-        with os.fdopen(descriptor, "wb") as raw, zipfile.ZipFile(raw, "w", zipfile.ZIP_STORED) as file:
-            decoded = decode()  # not before it is known that the folder can be written to
-            with file.open("images.npy", "w", force_zip64=True) as member:
-                header = {"descr": "|u1", "fortran_order": False, "shape": decoded.shape}
-                np.lib.format.write_array_header_2_0(member, header)
-                for chunk in _shown(decoded, name):
-                    member.write(np.ascontiguousarray(chunk).data)
-            for other, array in decoded.arrays.items():
-                with file.open(f"{other}.npy", "w", force_zip64=True) as member:
-                    np.lib.format.write_array(member, array, allow_pickle=False)
-        os.replace(temporary, path)
-    except BaseException:
-        Path(temporary).unlink(missing_ok=True)
-        raise
+    with replaced(path) as raw, zipfile.ZipFile(raw, "w", zipfile.ZIP_STORED) as file:
+        decoded = decode()  # not before it is known that the folder can be written to
+        with file.open("images.npy", "w", force_zip64=True) as member:
+            header = {"descr": "|u1", "fortran_order": False, "shape": decoded.shape}
+            np.lib.format.write_array_header_2_0(member, header)
+            for chunk in _shown(decoded, name):
+                member.write(np.ascontiguousarray(chunk).data)
+        for other, array in decoded.arrays.items():
+            with file.open(f"{other}.npy", "w", force_zip64=True) as member:
+                np.lib.format.write_array(member, array, allow_pickle=False)
 
 
 def _shown(decoded: Decoded, name: str) -> Iterator[np.ndarray]:

@@ -14,7 +14,7 @@ from PIL import Image
 from rayfl.data.base import Data
 from rayfl.data.partitions.partition import Partition
 from rayfl.errors import UserError
-from rayfl.reading import open_file, read_file
+from rayfl.files import open_file, read_file
 
 REPLACE = "replace it by a fresh copy (delete it and use download=True, or copy it again)"
 MAX_SIDE = 1024  # pixels

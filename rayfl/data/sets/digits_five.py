@@ -28,7 +28,7 @@ from rayfl.data.readers.files import (
 from rayfl.data.sets.folders import plain, read_image, stratified_shuffle
 from rayfl.data.sets.mnist import MNIST, USPS
 from rayfl.errors import UserError
-from rayfl.reading import open_file
+from rayfl.files import open_file
 
 PART = 743.8
 """Images in each of FedBN's ten training parts: a tenth of the training images of USPS."""

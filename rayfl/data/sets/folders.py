@@ -20,8 +20,8 @@ from rayfl.data.pool import TEST, TRAIN, UNUSED, VAL, Pool
 from rayfl.data.readers.cache import Decoded, cached, content
 from rayfl.data.readers.files import check_side, unreadable
 from rayfl.errors import UserError
+from rayfl.files import open_file
 from rayfl.randomness import numpy_generator
-from rayfl.reading import open_file
 
 log = logging.getLogger(__name__)
 

@@ -1,0 +1,190 @@
+"""Files: read with care, because they may be damaged or a stranger's; written whole or not at all; locked.
+
+Functions that read raise ``OSError`` for a file that cannot be read and ``ValueError`` for content that is
+not what it should be, and nothing else; :func:`reading` makes one message of both. rayfl waits for no file
+without end.
+"""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import json
+import os
+import secrets
+import stat
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from io import BufferedReader
+from pathlib import Path
+from typing import IO, Any
+
+from rayfl.errors import UserError
+
+
+def open_file(path: str | Path) -> BufferedReader:
+    """Open a file for reading.
+
+    Raises:
+        OSError: it cannot be opened, or is not a regular file: a pipe could be waited for without end.
+    """
+    try:
+        handle = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    except ValueError as error:  # a character that no name of a file has, such as NUL
+        raise OSError(errno.EINVAL, str(error), str(path)) from error
+    except OSError as error:
+        if error.errno == errno.ENXIO:  # a socket
+            raise _irregular(path) from error
+        raise
+    try:
+        mode = os.fstat(handle).st_mode
+        if stat.S_ISDIR(mode):
+            raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(path))
+        if not stat.S_ISREG(mode):
+            raise _irregular(path)
+        return os.fdopen(handle, "rb")
+    except BaseException:
+        os.close(handle)
+        raise
+
+
+def _irregular(path: str | Path) -> OSError:
+    return OSError(errno.EINVAL, "it is not a regular file", str(path))
+
+
+def read_file(path: str | Path) -> bytes:
+    """Return what is in a file; see :func:`open_file`."""
+    with open_file(path) as file:
+        return file.read()
+
+
+def _no_number(text: str) -> Any:
+    raise ValueError(f"{text} is no number in JSON")
+
+
+_JSON = json.JSONDecoder(parse_constant=_no_number)
+
+
+def parse_json(content: bytes) -> Any:
+    """Return what JSON in UTF-8 says.
+
+    Raises:
+        ValueError: it is no JSON, is nested too deeply to be read, or has NaN or text that is no Unicode.
+    """
+    text = content.decode()
+    try:
+        value = _JSON.decode(text)
+    except RecursionError:
+        raise ValueError("it is nested too deeply") from None
+    if "\\ud" in text or "\\uD" in text:  # half a character, which cannot be written again
+        json.dumps(value, ensure_ascii=False).encode()
+    return value
+
+
+def read_json(path: str | Path) -> Any:
+    """Return what a file of JSON says; see :func:`open_file` and :func:`parse_json`."""
+    return parse_json(read_file(path))
+
+
+def refuse_links(folder: Path, *inside: str) -> None:
+    """Refuse a folder with links to what lies outside of it, through which others' files would be changed.
+
+    Args:
+        folder: it may be a link itself.
+        inside: folders in it to be looked at, too.
+    """
+    home = os.path.realpath(folder)
+    for above in (folder, *(folder / name for name in inside)):
+        try:
+            links = [entry.path for entry in os.scandir(above) if entry.is_symlink()]
+        except OSError:
+            continue  # whoever reads it says so
+        for link in links:
+            if os.path.commonpath([home, os.path.realpath(link)]) != home:
+                raise UserError(
+                    f"{link} is a link that leads out of {folder}: put what it leads to in its place"
+                )
+
+
+@contextmanager
+def reading(path: str | Path, remedy: str = "restore it from a copy") -> Iterator[None]:
+    """Say in one line which file cannot be read, or holds something else than it should, and what to do.
+
+    Args:
+        path: the file that is read meanwhile.
+        remedy: what to do where its content is damaged.
+    """
+    try:
+        yield
+    except OSError as error:
+        raise UserError(f"{path} cannot be read: {error.strerror or error}") from error
+    except ValueError as error:
+        raise UserError(f"{path} is damaged ({error}): {remedy}") from error
+
+
+# ---- writing
+
+
+@contextmanager
+def writing(path: str | Path, remedy: str = "make room or choose another place") -> Iterator[None]:
+    """Say in one line which file cannot be written, and what to do."""
+    try:
+        yield
+    except OSError as error:
+        raise UserError(f"{path} cannot be written: {error.strerror or error}; {remedy}") from error
+
+
+def write_file(path: Path, content: str | bytes, remedy: str = "make room or choose another place") -> None:
+    """Write a whole file, whose folder is made if need be; see :func:`replaced`."""
+    with writing(path, remedy), replaced(path) as file:
+        file.write(content.encode() if isinstance(content, str) else content)
+        file.flush()
+        os.fsync(file.fileno())
+
+
+@contextmanager
+def replaced(path: Path) -> Iterator[IO[bytes]]:
+    """Give a file to write, and put it in the place of another when it is complete.
+
+    A kill or a crash at any moment leaves the old file or the new one, never a part. Several processes may
+    write the same file at once.
+    """
+    path.parent.mkdir(parents=True, exist_ok=True)
+    temporary = path.with_name(f"{path.name}.{secrets.token_hex(4)}.tmp")
+    try:
+        with temporary.open("xb") as file:
+            yield file
+        os.replace(temporary, path)
+    except BaseException:
+        with suppress(OSError):
+            temporary.unlink(missing_ok=True)
+        raise
+
+
+def sync_folder(folder: Path) -> None:
+    """Bring the names in a folder to the disk, so that what was renamed in it survives a power failure."""
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        with suppress(OSError):  # some file systems do not offer it
+            os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def lock(descriptor: int, wait: bool = False) -> bool:
+    """Lock an open file or folder, until it is closed everywhere, or the last process that has it open ends.
+
+    Args:
+        descriptor: of the file or folder.
+        wait: whether to wait while another process has locked it.
+
+    Returns:
+        False where another process has locked it; True also on a file system without locks.
+    """
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX if wait else fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    except OSError:  # a file system without locks
+        pass
+    return True
