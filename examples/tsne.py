@@ -23,8 +23,7 @@ from sklearn.manifold import TSNE
 
 from rayfl import Models, UserError, load_models
 from rayfl.randomness import generator, seed_of
-from rayfl.report.pictures import drawn
-from rayfl.report.pictures import save as write
+from rayfl.report.pictures import drawn, save
 from rayfl.shown import complain, tell
 
 MARKERS = "os^DvPX*<>"
@@ -128,11 +127,7 @@ def draw(rows: list[tuple[str, Models, dict[str, np.ndarray]]], panels: str, pat
             ax.set_title(above + title, fontsize=9, loc="left")
     handles, labels = grid[0][0].get_legend_handles_labels()
     figure.legend(handles, labels, loc="outside right upper", frameon=False, fontsize=8)
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        write(figure, path, dpi=150)
-    except (OSError, ValueError) as error:
-        raise UserError(f"{path} cannot be written: {error}; choose another --save") from error
+    save(figure, path)
 
 
 def scatter(ax: Axes, found: dict[str, np.ndarray], shown: np.ndarray, marked: str, models: Models) -> None:

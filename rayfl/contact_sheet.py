@@ -4,7 +4,6 @@
 """
 
 import sys
-from pathlib import Path
 
 import numpy as np
 from jsonargparse import auto_cli
@@ -66,7 +65,6 @@ def contact_sheet(output: str, data: Data | None = None, part: str = "train", ro
         )
         axis.tick_params(length=0, pad=1)
     figure.tight_layout(pad=0.3, h_pad=0.3)
-    Path(output).parent.mkdir(parents=True, exist_ok=True)
     save(figure, output, dpi=120)
 
 

@@ -9,7 +9,7 @@ from matplotlib.figure import Figure
 
 from rayfl.config.command_line import parse
 from rayfl.errors import UserError, exit_code
-from rayfl.evaluation.result import Result
+from rayfl.evaluation.result import Result, run_folders
 from rayfl.record.history import CONFIG
 from rayfl.report.compare import group_runs
 from rayfl.report.pictures import save
@@ -28,7 +28,6 @@ from rayfl.report.plots import (
     series_of,
     sweep_series,
 )
-from rayfl.report.printed import run_folders
 from rayfl.shown import tell
 from rayfl.terminal import Terminal
 
@@ -155,7 +154,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         path = Path(options[options.kind].save)
         if path.suffix.lower() not in ENDINGS:
             raise UserError(f"--save {path}: its name must end in {', '.join(ENDINGS[:-1])} or {ENDINGS[-1]}")
-        save(picture(options), path, dpi=150)
+        save(picture(options), path)
         tell(path)
 
     return exit_code(draw)

@@ -29,11 +29,12 @@ from rayfl.federation import Federation
 from rayfl.files import read_file, write_file
 from rayfl.jobs.cells import Crew, Job, automatic_jobs
 from rayfl.jobs.progress import TableProgress
+from rayfl.papers.printed import printed_table
 from rayfl.record.description import dump
 from rayfl.record.folder import check_kind
 from rayfl.record.history import CONFIG, TABLE
 from rayfl.report.compare import decides, flat_config
-from rayfl.report.printed import compare, footnotes, grid, printed_table, write_tables
+from rayfl.report.paper_tables import compare, footnotes, grid, write_tables
 from rayfl.shown import complain
 from rayfl.terminal import Terminal
 from rayfl.yaml_file import read_mapping

@@ -12,7 +12,8 @@ from typing import Any
 
 from rayfl.config.table_file import Table, slug
 from rayfl.evaluation.metrics import AVERAGES
-from rayfl.report.printed import number, printed_table
+from rayfl.papers.printed import printed_table
+from rayfl.report.paper_tables import number
 
 ROOT = Path(__file__).parents[1]
 PAGE = ROOT / "docs" / "results.md"

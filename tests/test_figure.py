@@ -86,7 +86,7 @@ def test_a_place_that_cannot_be_written(tmp_path, capsys, runs, name):
     (tmp_path / "file").write_text("")
     (tmp_path / "folder.png").mkdir()
     assert figure.main(["clients", runs, "--save", str(tmp_path / name)]) == 2
-    assert "choose another --save" in capsys.readouterr().err
+    assert "choose another place" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("name", ["x.painting", "x", ".png", "x.pgf"])

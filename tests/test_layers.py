@@ -16,8 +16,19 @@ FILES = sorted(ROOT.rglob("*.py"))
 # or a module of a folder that is in another layer than the folder.
 LAYERS = [
     {
-        *("arguments", "errors", "files", "imports", "memory", "randomness", "shown", "signals", "streams"),
-        *("terminal", "yaml_file"),
+        *(
+            "arguments",
+            "errors",
+            "files",
+            "imports",
+            "memory",
+            "randomness",
+            "papers",
+            "shown",
+            "signals",
+            "streams",
+        ),
+        *("papers", "terminal", "yaml_file"),
     },
     {"nets"},
     {"data"},
@@ -26,7 +37,7 @@ LAYERS = [
     {"record"},
     {"evaluation"},
     {"engine"},
-    {"papers", "report"},
+    {"report"},
     {"callbacks"},
     {"checks", "federation", "recovery", "sampling"},
     {"config", "models"},

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 import pytest
 
-from rayfl.report.printed import known_tables
+from rayfl.papers.printed import known_tables
 from tests.results_page import (
     CIFAR100,
     DCPFL,

@@ -29,8 +29,8 @@ from rayfl.errors import UserError, exit_code
 from rayfl.methods import FedAvg
 from rayfl.report import command as report
 from rayfl.report.compare import group_runs, labels
+from rayfl.report.paper_tables import Entry, markdown, write_tables
 from rayfl.report.pictures import drawn, save
-from rayfl.report.printed import Entry, markdown, write_tables
 from rayfl.shown import complain, one_line, printable, tell
 from rayfl.shown import markdown as escaped
 from rayfl.terminal import Terminal

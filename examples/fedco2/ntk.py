@@ -42,7 +42,7 @@ from torch import Tensor
 
 from rayfl import UserError
 from rayfl.randomness import generator
-from rayfl.report.pictures import save as write
+from rayfl.report.pictures import save
 from rayfl.shown import complain
 from rayfl.terminal import Terminal
 
@@ -362,11 +362,7 @@ def draw_figure(draws: list[Draw], path: Path) -> None:
         axes.grid(alpha=0.3)
         axes.spines[["top", "right"]].set_visible(False)
         axes.legend(frameon=False, fontsize=8)
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        write(figure, path, dpi=150)
-    except (OSError, ValueError) as error:
-        raise UserError(f"{path} cannot be written: {error}; choose another --save") from error
+    save(figure, path)
 
 
 def _draw_spectrum(axes: Axes, draw: Draw) -> None:

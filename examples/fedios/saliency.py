@@ -22,8 +22,7 @@ from torch import Tensor
 
 from rayfl import Models, UserError, load_models
 from rayfl.randomness import generator
-from rayfl.report.pictures import drawn
-from rayfl.report.pictures import save as write
+from rayfl.report.pictures import drawn, save
 from rayfl.shown import complain, tell
 
 
@@ -123,11 +122,7 @@ def draw(columns: list[tuple[str, Tensor, dict[str, Tensor]]], views: list[str],
         ax.set_ylabel(drawn(name), fontsize=8)
     for ax in grid.ravel():
         ax.set(xticks=[], yticks=[])
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        write(figure, path, dpi=150)
-    except (OSError, ValueError) as error:
-        raise UserError(f"{path} cannot be written: {error}; choose another --save") from error
+    save(figure, path)
 
 
 def shown(image: Tensor) -> np.ndarray:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -94,6 +95,15 @@ def finish(folder: RunFolder) -> Result:
     result = Result.load(folder.path)
     folder.finish(result.clients, result.summary)
     return result
+
+
+def run_folders(paths: Iterable[Path]) -> list[Path]:
+    """Return the run folders among the paths and below them; a path without any is returned as it is."""
+    found: list[Path] = []
+    for path in paths:
+        below = [] if (path / CONFIG).is_file() else sorted(c.parent for c in path.rglob(CONFIG))
+        found += below or [path]
+    return list(dict.fromkeys(found))
 
 
 def read_config(folder: Path) -> dict[str, Any]:

@@ -11,10 +11,11 @@ from rich.text import Text
 
 from rayfl.config.command_line import parse
 from rayfl.errors import UserError, exit_code
-from rayfl.evaluation.result import Result
+from rayfl.evaluation.result import Result, run_folders
+from rayfl.papers.printed import find_printed
 from rayfl.report.compare import comparison, group_runs
 from rayfl.report.draw import draw
-from rayfl.report.printed import compare, compared, find_printed, footnotes, run_folders
+from rayfl.report.paper_tables import compare, compared, footnotes
 from rayfl.terminal import Terminal
 
 

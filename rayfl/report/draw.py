@@ -60,7 +60,7 @@ def draw(
     }
     for name, figure in figures.items():
         _finish(figure, axes[name], titles[name])
-        save(figure, folder / name, dpi=150)
+        save(figure, folder / name)
         written.append(folder / name)
     return written
 

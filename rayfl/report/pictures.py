@@ -1,13 +1,12 @@
 """Text in pictures, and how they are written."""
 
 from pathlib import Path
-from typing import Any
 
 import matplotlib
 from matplotlib.figure import Figure
 from matplotlib.text import Text
 
-from rayfl.files import writing
+from rayfl.errors import UserError
 from rayfl.shown import printable
 
 
@@ -16,17 +15,20 @@ def drawn(text: str) -> str:
     return printable(text).replace("$", r"\$")
 
 
-def save(figure: Figure, path: str | Path, **options: Any) -> None:
+def save(figure: Figure, path: str | Path, dpi: int = 150) -> None:
     """Write a picture without starting LaTeX, which a ``matplotlibrc`` in the current folder can ask for.
 
     Args:
         figure: the picture.
         path: where, in a folder that is made if need be; the ending names the format.
-        options: as ``savefig`` takes them.
+        dpi: pixels per inch.
     """
-    with writing(path), matplotlib.rc_context({"text.usetex": False}):
+    try:
         Path(path).parent.mkdir(parents=True, exist_ok=True)
-        for text in figure.findobj(Text):
-            assert isinstance(text, Text)
-            text.set_usetex(False)
-        figure.savefig(path, **options)
+        with matplotlib.rc_context({"text.usetex": False}):
+            for text in figure.findobj(Text):
+                assert isinstance(text, Text)
+                text.set_usetex(False)
+            figure.savefig(path, dpi=dpi)
+    except (OSError, ValueError) as error:  # of an ending that names no format, the latter
+        raise UserError(f"{path} cannot be written: {error}; choose another place") from error

@@ -383,7 +383,7 @@ def write_all(
     written = [output / POINTS]
     write_points(results, written[0])
     if (figure := draw(results, metric)) is not None:
-        save(figure, output / PICTURE, dpi=150)
+        save(figure, output / PICTURE)
         written.append(output / PICTURE)
     if best is not None:
         written += write_all_best(name, best, seeds, metric, output)

@@ -12,7 +12,8 @@ from rayfl.config.table_file import KNOWN_METHODS, Settings, Table, layered, opt
 from rayfl.data import CIFAR10, CIFAR100
 from rayfl.evaluation.protocol import PROTOCOLS
 from rayfl.methods import FDSE
-from rayfl.report.printed import compare, known_tables, printed_table
+from rayfl.papers.printed import known_tables, printed_table
+from rayfl.report.paper_tables import compare
 from tests.support.records import write_run
 from tests.support.tables import FILES, TABLES, available, stand_in
 

@@ -40,7 +40,7 @@ def test_a_narrow_terminal_loses_no_figure(tmp_path, capsys, monkeypatch):
         (["nothing"], "is not a run folder: it has no config.yaml"),
         (["run", "--view", "online"], "--view online: no run has this view; there are global, personal"),
         (["run", "--by", "colour"], "--by colour: no run has this key"),
-        (["run", "--plot-dir", "run/config.yaml"], "choose another --plot-dir"),
+        (["run", "--plot-dir", "run/config.yaml"], "choose another place"),
     ],
 )
 def test_errors_are_one_line_and_exit_code_2(tmp_path, capsys, monkeypatch, arguments, message):

@@ -50,5 +50,5 @@ def test_curves_are_averaged_as_the_protocol_says(tmp_path):
 def test_a_place_that_cannot_be_written_is_an_explained_error(tmp_path):
     run = Result.load(write_run(tmp_path / "run"))
     (tmp_path / "file").write_text("")
-    with pytest.raises(UserError, match="choose another --plot-dir"):
+    with pytest.raises(UserError, match="choose another place"):
         draw(group_runs([run]), tmp_path / "file")

@@ -8,94 +8,26 @@ import json
 import re
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, field, replace
-from functools import cache
-from importlib import resources
 from pathlib import Path
 
 import numpy as np
-import yaml
 from rich.table import Table
 
 from rayfl.errors import UserError
 from rayfl.evaluation.metrics import figures, none_if_nan
 from rayfl.evaluation.result import Result, read_config
 from rayfl.files import write_file
-from rayfl.record.history import CONFIG
+from rayfl.papers.printed import Column, Printed, printed_table
 from rayfl.report.compare import data_of, data_remarks, view_summary
 from rayfl.report.text import plain_table
 from rayfl.shown import markdown as escaped
 from rayfl.shown import one_line
-
-PAPERS = ("fedco2", "fedios", "dcpfl", "fdse")
 
 SPREADS = {
     "seeds": "sample standard deviation over seeds",
     "evaluations": "standard deviation over the evaluations that one run averages",
 }
 """What ± may be in our figures."""
-
-
-@dataclass(frozen=True)
-class Column:
-    """A column as it is printed, and where its figures are found in our runs.
-
-    Attributes:
-        cell: the column of the table file whose runs have the figure.
-        figure: the figure of a run, see :func:`figure`.
-        mean_of: instead of these, printed columns of which this one is the mean.
-    """
-
-    cell: str = ""
-    figure: str = "headline"
-    mean_of: tuple[str, ...] = ()
-
-
-@dataclass(frozen=True)
-class Printed:
-    """A table of a paper.
-
-    Attributes:
-        name: such as ``fedco2_t3``.
-        paper: the paper.
-        number: its number there.
-        title: what it shows.
-        spread: what ± is there; empty where none is printed.
-        columns: name -> where our figures are.
-        rows: name -> column -> mean and deviation, as printed, either may be missing.
-        same: rows of ours that are compared with a row of another name.
-        figures: rows of ours that show another row's runs: name -> that row, and the figure; empty for the
-            columns' own, where a row is the same setting under another name.
-        notes: what to know about the printed numbers.
-        unreachable: row (or ``*``) -> column (or ``*``) -> why nobody should expect to find the number.
-    """
-
-    name: str
-    paper: str
-    number: str
-    title: str
-    spread: str
-    columns: dict[str, Column]
-    rows: dict[str, dict[str, tuple[float | None, float | None]]]
-    same: dict[str, str]
-    figures: dict[str, tuple[str, str]]
-    notes: list[str]
-    unreachable: dict[str, dict[str, str]]
-
-    @property
-    def parts(self) -> dict[str, list[Column]]:
-        """Return for every column those of which it is the mean; itself, where it is no mean."""
-        return {
-            name: [self.columns[part] for part in column.mean_of] or [column]
-            for name, column in self.columns.items()
-        }
-
-    def reason(self, row: str, column: str) -> str | None:
-        """Return why a printed number cannot be reached; None where nothing is known against it."""
-        for r in (row, "*"):
-            for c in (column, "*"):
-                if why := self.unreachable.get(r, {}).get(c):
-                    return why
-        return None
 
 
 @dataclass(frozen=True)
@@ -134,58 +66,6 @@ class Entry:
 
 Runs = dict[tuple[str, str], dict[int, Result]]
 """Runs by row and column of the table file, and by seed."""
-
-
-def printed_table(name: str) -> Printed | None:
-    """Return the table of that name, None where no paper has it."""
-    return _all_printed().get(name)
-
-
-@cache
-def _all_printed() -> dict[str, Printed]:
-    return {table.name: table for paper in PAPERS for table in _read_paper(paper)}
-
-
-def _read_paper(paper: str) -> list[Printed]:
-    text = resources.files("rayfl.papers").joinpath(f"{paper}.yaml").read_text()
-    content = yaml.safe_load(text)
-    tables = []
-    for short, table in content["tables"].items():
-        columns = {
-            name: Column(
-                where.get("cell", ""), where.get("figure", "headline"), tuple(where.get("mean_of", ()))
-            )
-            for name, where in table["columns"].items()
-        }
-        rows = {
-            row: {c: (v[0], v[1]) if isinstance(v, list) else (v, None) for c, v in zip(columns, values)}
-            for row, values in table.get("rows", {}).items()
-        }
-        tables.append(
-            Printed(
-                name=f"{paper}_{short}",
-                paper=content["paper"],
-                number=table["number"],
-                title=table["title"],
-                spread=table.get("spread", ""),
-                columns=columns,
-                rows=rows,
-                same=table.get("same", {}),
-                figures={r: (w["row"], w["figure"]) for r, w in table.get("figures", {}).items()},
-                notes=table.get("notes", []),
-                unreachable=table.get("unreachable", {}),
-            )
-        )
-    return tables
-
-
-def run_folders(paths: Iterable[Path]) -> list[Path]:
-    """Return the run folders among the paths and below them; a path without any is returned as it is."""
-    found: list[Path] = []
-    for path in paths:
-        below = [] if (path / CONFIG).is_file() else sorted(c.parent for c in path.rglob(CONFIG))
-        found += below or [path]
-    return list(dict.fromkeys(found))
 
 
 def compare(
@@ -467,26 +347,3 @@ def _table(title: str, headings: Sequence[str]) -> Table:
 def remarks_of(entries: Iterable[Entry]) -> list[str]:
     """Return all remarks, each once."""
     return list(dict.fromkeys(text for entry in entries for text in entry.remarks))
-
-
-def known_tables() -> dict[str, list[str]]:
-    """Return paper -> the tables of it that have printed numbers or a layout."""
-    found: dict[str, list[str]] = {}
-    for name in _all_printed():
-        paper, _, table = name.partition("_")
-        found.setdefault(paper, []).append(table)
-    return found
-
-
-def find_printed(paper: str, table: str) -> Printed:
-    """Return a table of a paper.
-
-    Raises:
-        UserError: there is no such paper, or it has no such table.
-    """
-    tables = known_tables()
-    if paper not in tables:
-        raise UserError(f"--against {paper}: there is no such paper; there are {', '.join(tables)}")
-    if table not in tables[paper]:
-        raise UserError(f"--against {paper} {table}: {paper} has {', '.join(tables[paper])}")
-    return _all_printed()[f"{paper}_{table}"]

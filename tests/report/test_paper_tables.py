@@ -12,16 +12,15 @@ import yaml
 from rayfl.errors import UserError
 from rayfl.evaluation.protocol import PROTOCOLS
 from rayfl.evaluation.result import Result
+from rayfl.papers.printed import find_printed, printed_table
 from rayfl.report import command as report
-from rayfl.report.printed import (
+from rayfl.report.paper_tables import (
     Entry,
     compare,
     figure,
-    find_printed,
     grid,
     markdown,
     number,
-    printed_table,
     write_tables,
 )
 from tests.support.records import pool, write_run

@@ -1,0 +1,142 @@
+"""The numbers that the papers print in their tables, and where in our runs the same figures are."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cache
+from importlib import resources
+
+import yaml
+
+from rayfl.errors import UserError
+
+PAPERS = ("fedco2", "fedios", "dcpfl", "fdse")
+
+
+@dataclass(frozen=True)
+class Column:
+    """A column as it is printed, and where its figures are found in our runs.
+
+    Attributes:
+        cell: the column of the table file whose runs have the figure.
+        figure: the figure of a run, see :func:`rayfl.report.paper_tables.figure`.
+        mean_of: instead of these, printed columns of which this one is the mean.
+    """
+
+    cell: str = ""
+    figure: str = "headline"
+    mean_of: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Printed:
+    """A table of a paper.
+
+    Attributes:
+        name: such as ``fedco2_t3``.
+        paper: the paper.
+        number: its number there.
+        title: what it shows.
+        spread: what ± is there; empty where none is printed.
+        columns: name -> where our figures are.
+        rows: name -> column -> mean and deviation, as printed, either may be missing.
+        same: rows of ours that are compared with a row of another name.
+        figures: rows of ours that show another row's runs: name -> that row, and the figure; empty for the
+            columns' own, where a row is the same setting under another name.
+        notes: what to know about the printed numbers.
+        unreachable: row (or ``*``) -> column (or ``*``) -> why nobody should expect to find the number.
+    """
+
+    name: str
+    paper: str
+    number: str
+    title: str
+    spread: str
+    columns: dict[str, Column]
+    rows: dict[str, dict[str, tuple[float | None, float | None]]]
+    same: dict[str, str]
+    figures: dict[str, tuple[str, str]]
+    notes: list[str]
+    unreachable: dict[str, dict[str, str]]
+
+    @property
+    def parts(self) -> dict[str, list[Column]]:
+        """Return for every column those of which it is the mean; itself, where it is no mean."""
+        return {
+            name: [self.columns[part] for part in column.mean_of] or [column]
+            for name, column in self.columns.items()
+        }
+
+    def reason(self, row: str, column: str) -> str | None:
+        """Return why a printed number cannot be reached; None where nothing is known against it."""
+        for r in (row, "*"):
+            for c in (column, "*"):
+                if why := self.unreachable.get(r, {}).get(c):
+                    return why
+        return None
+
+
+def printed_table(name: str) -> Printed | None:
+    """Return the table of that name, None where no paper has it."""
+    return _all_printed().get(name)
+
+
+@cache
+def _all_printed() -> dict[str, Printed]:
+    return {table.name: table for paper in PAPERS for table in _read_paper(paper)}
+
+
+def _read_paper(paper: str) -> list[Printed]:
+    text = resources.files("rayfl.papers").joinpath(f"{paper}.yaml").read_text()
+    content = yaml.safe_load(text)
+    tables = []
+    for short, table in content["tables"].items():
+        columns = {
+            name: Column(
+                where.get("cell", ""), where.get("figure", "headline"), tuple(where.get("mean_of", ()))
+            )
+            for name, where in table["columns"].items()
+        }
+        rows = {
+            row: {c: (v[0], v[1]) if isinstance(v, list) else (v, None) for c, v in zip(columns, values)}
+            for row, values in table.get("rows", {}).items()
+        }
+        tables.append(
+            Printed(
+                name=f"{paper}_{short}",
+                paper=content["paper"],
+                number=table["number"],
+                title=table["title"],
+                spread=table.get("spread", ""),
+                columns=columns,
+                rows=rows,
+                same=table.get("same", {}),
+                figures={r: (w["row"], w["figure"]) for r, w in table.get("figures", {}).items()},
+                notes=table.get("notes", []),
+                unreachable=table.get("unreachable", {}),
+            )
+        )
+    return tables
+
+
+def known_tables() -> dict[str, list[str]]:
+    """Return paper -> the tables of it that have printed numbers or a layout."""
+    found: dict[str, list[str]] = {}
+    for name in _all_printed():
+        paper, _, table = name.partition("_")
+        found.setdefault(paper, []).append(table)
+    return found
+
+
+def find_printed(paper: str, table: str) -> Printed:
+    """Return a table of a paper.
+
+    Raises:
+        UserError: there is no such paper, or it has no such table.
+    """
+    tables = known_tables()
+    if paper not in tables:
+        raise UserError(f"--against {paper}: there is no such paper; there are {', '.join(tables)}")
+    if table not in tables[paper]:
+        raise UserError(f"--against {paper} {table}: {paper} has {', '.join(tables[paper])}")
+    return _all_printed()[f"{paper}_{table}"]
