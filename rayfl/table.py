@@ -30,10 +30,9 @@ from rayfl.files import read_file, write_file
 from rayfl.jobs.cells import Crew, Job, automatic_jobs
 from rayfl.jobs.progress import TableProgress
 from rayfl.papers.printed import printed_table
-from rayfl.record.description import dump
+from rayfl.record.description import differing, dump, flat, tells_apart
 from rayfl.record.folder import check_kind
 from rayfl.record.history import CONFIG, TABLE
-from rayfl.report.compare import decides, flat_config
 from rayfl.report.paper_tables import compare, footnotes, grid, write_tables
 from rayfl.shown import complain
 from rayfl.terminal import Terminal
@@ -232,15 +231,14 @@ def _check_same(folder: Path, federation: Federation, seed: int) -> None:
     if not (folder / CONFIG).is_file():
         return
     federation.seed = seed
-    there = flat_config(read_config(folder))
-    wanted = flat_config(yaml.safe_load(dump(federation)))
-    compared = [key for key in wanted if key in there and decides(key) and key != "rounds"]
-    for key in [*compared, "seed", "data.seed"]:
-        old, new = there.get(key), wanted.get(key)
-        if old != new:
+    there = flat(read_config(folder), shown=True)
+    wanted = flat(yaml.safe_load(dump(federation)), shown=True)
+    known = {key for key in there.keys() & wanted.keys() if tells_apart(key)} - {"rounds"}
+    for key in differing(there, wanted):
+        if key in known | {"seed", "data.seed"}:
             raise UserError(
-                f"{folder} holds a run with other settings ({key}: {old} there, {new} asked for): choose "
-                "another --output, or move it away"
+                f"{folder} holds a run with other settings ({key}: {there.get(key)} there, "
+                f"{wanted.get(key)} asked for): choose another --output, or move it away"
             )
     if federation.rounds < there.get("rounds", 0):
         raise UserError(

@@ -22,7 +22,7 @@ from rayfl.arguments import shown
 from rayfl.errors import UserError
 from rayfl.methods import METHODS
 from rayfl.record.cell import Cell
-from rayfl.report.compare import decides
+from rayfl.record.description import about_data, tells_apart
 from rayfl.shown import one_line
 from rayfl.yaml_file import read_mapping, read_yaml
 
@@ -299,8 +299,7 @@ def folder_name(path: Path, key: str, name: Any) -> str:
 
 def of_data(settings: Settings) -> str:
     """Return the settings that decide about the data and their division, as one text to compare."""
-    about = ("data", "clients", "unseen", "seed")
-    return json.dumps({k: v for k, v in sorted(settings.items()) if k.partition(".")[0] in about})
+    return json.dumps({k: v for k, v in sorted(settings.items()) if about_data(k) or k == "seed"})
 
 
 def _changes(arguments: Sequence[str]) -> Settings:
@@ -315,7 +314,7 @@ def _changes(arguments: Sequence[str]) -> Settings:
 
 
 def _worth_telling(changes: Mapping[str, Any]) -> list[str]:
-    return [f"{name}={_text(value)}" for name, value in changes.items() if decides(name)]
+    return [f"{name}={_text(value)}" for name, value in changes.items() if tells_apart(name)]
 
 
 def _text(value: Any) -> str:

@@ -28,6 +28,7 @@ import safetensors.torch
 
 from rayfl.errors import UserError
 from rayfl.files import parse_json, read_file, reading, refuse_links, sync_folder, write_file
+from rayfl.record.description import differing
 from rayfl.training.state import State, put_together, take_apart
 
 CLIENTS_PER_FILE = 16
@@ -123,10 +124,8 @@ class Checkpoints:
         """
         if manifest.settings is None:
             return
-        for key in sorted({*settings, *manifest.settings}):
+        for key in differing(manifest.settings, settings):
             there, here = manifest.settings.get(key), settings.get(key)
-            if there == here:
-                continue
             what = (
                 "the data, or their division among the clients, are others"
                 if key == "division"

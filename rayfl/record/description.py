@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 import sys
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import is_dataclass
 from typing import Any, get_args
 
@@ -32,29 +32,59 @@ def dump(federation: object) -> str:
     return yaml.safe_dump(described, sort_keys=False)
 
 
+def flat(config: Mapping[str, Any], above: str = "", shown: bool = False) -> dict[str, Any]:
+    """Return a configuration under the names of the command line: ``method``, ``method.mu``, ``clients``...
+
+    Args:
+        config: nested, as :func:`dump` writes it; the path of a component's class stands under its own name.
+        above: what all names begin with.
+        shown: whether it is for people: classes without their modules, lists as texts.
+    """
+    found: dict[str, Any] = {}
+    for key, value in config.items():
+        name = f"{above}{key}"
+        if isinstance(value, Mapping) and "class_path" in value:
+            path = value["class_path"]
+            found[name] = str(path).rpartition(".")[2] if shown else path
+            value = {**(value.get("init_args") or {}), **(value.get("dict_kwargs") or {})}
+        elif not isinstance(value, Mapping) or not value:
+            found[name] = json.dumps(value) if shown and isinstance(value, list | Mapping) else value
+            continue
+        found |= flat(value, f"{name}.", shown)
+    return found
+
+
 def deciding(config: Mapping[str, Any]) -> dict[str, Any]:
     """Return the settings of a configuration that decide a run's numbers, by their dotted names, as JSON.
 
     Args:
         config: nested, as :func:`dump` writes it.
     """
-    found: dict[str, Any] = {}
+    return {
+        name: json.loads(json.dumps(value), parse_constant=str)  # of NaN and infinity, the names
+        for name, value in flat(config).items()
+        if value != {} and not _within(name, (*PLACES, *RESUMABLE))
+    }
 
-    def collect(value: Any, name: str) -> None:
-        if name in PLACES or name in RESUMABLE:
-            return
-        if isinstance(value, Mapping) and "class_path" in value:
-            found[name] = value["class_path"]
-            value = value.get("init_args") or {}
-        elif not isinstance(value, Mapping):
-            found[name] = json.loads(json.dumps(value), parse_constant=str)  # of NaN and infinity, the names
-            return
-        for key, inner in value.items():
-            collect(inner, f"{name}.{key}")
 
-    for key, value in config.items():
-        collect(value, key)
-    return found
+def differing(one: Mapping[str, Any], other: Mapping[str, Any]) -> list[str]:
+    """Return the names of the settings that differ between two flat configurations, in alphabetical order."""
+    return sorted(name for name in {*one, *other} if one.get(name) != other.get(name))
+
+
+def tells_apart(name: str) -> bool:
+    """Return whether a setting makes another experiment, and not a repetition of one with another seed."""
+    ignored = {*PLACES, *RESUMABLE, "seed", "data.seed", "resume"} - {"rounds"}
+    return not _within(name, ignored)
+
+
+def about_data(name: str) -> bool:
+    """Return whether a setting says which data there are, and how they are divided."""
+    return name.partition(".")[0] in ("data", "clients", "unseen")
+
+
+def _within(name: str, names: Collection[str]) -> bool:
+    return name in names or name.partition(".")[0] in names
 
 
 def _plain(value: Any, where: str) -> Any:

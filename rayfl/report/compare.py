@@ -11,52 +11,13 @@ from rich.table import Table
 from rayfl.errors import UserError
 from rayfl.evaluation.metrics import CHOICES, average, counted_scores
 from rayfl.evaluation.result import Result
-from rayfl.record.description import PLACES, RESUMABLE
+from rayfl.record.description import flat, tells_apart
 from rayfl.record.history import PARTS, Scores
 from rayfl.report.text import AVERAGE_NAMES, CHOICE_NAMES, averaged, percent, plain_table, size, spoken
 from rayfl.shown import one_line
 
-IGNORED = {"seed", "data.seed", "resume", *PLACES, *RESUMABLE} - {"rounds"}
-"""Configuration that tells repetitions of one experiment apart, or that does not decide its numbers.
-
-Where data lie, and whether they are checked, does not decide; what they are does (see :func:`data_of`).
-"""
-
-
-def decides(key: str) -> bool:
-    """Return whether a key of the configuration makes another experiment, and not a repetition."""
-    return IGNORED.isdisjoint((key, key.partition(".")[0]))
-
-
-def about_data(key: str) -> bool:
-    """Return whether a key of the configuration says which data there are, and how they are divided."""
-    return key.partition(".")[0] in ("data", "clients", "unseen")
-
-
 COMPONENTS = ("method", "data", "data.partition")
 IMAGES = "images (train/val/test)"
-
-
-def flat_config(config: dict[str, Any]) -> dict[str, Any]:
-    """Return the configuration under the names of the command line: ``method``, ``method.mu``, ``clients``...
-
-    The class path of a component stands under its own name, shortened to the class.
-    """
-    flat: dict[str, Any] = {}
-
-    def collect(value: Any, name: str) -> None:
-        if not isinstance(value, dict) or not value:
-            flat[name] = json.dumps(value) if isinstance(value, list | dict) else value
-            return
-        if "class_path" in value:
-            flat[name] = str(value["class_path"]).rpartition(".")[2]
-            value = {**(value.get("init_args") or {}), **(value.get("dict_kwargs") or {})}
-        for key, inner in value.items():
-            collect(inner, f"{name}.{key}")
-
-    for key, value in config.items():
-        collect(value, key)
-    return flat
 
 
 @dataclass
@@ -117,7 +78,7 @@ def data_remarks(run: Result) -> list[str]:
             remarks.append(f"reduced data: {', '.join(fewer)}")
         if missing := [name for name in published if name not in contents.images]:
             remarks.append(f"without the domains {', '.join(missing)}")
-    if (published or not contents) and flat_config(run.config).get("data.verify") is False:
+    if (published or not contents) and flat(run.config, shown=True).get("data.verify") is False:
         remarks.append("data not verified (data.verify=false)")
     return remarks
 
@@ -131,12 +92,12 @@ def group_runs(runs: Iterable[Result], by: Sequence[str] = ()) -> list[Group]:
     groups: dict[str, Group] = {}
     known: set[str] = set()
     for run in runs:
-        config = flat_config(run.config)
+        config = flat(run.config, shown=True)
         known |= config.keys()
         if by:
             key = {name: config.get(name) for name in by}
         else:
-            key = {name: value for name, value in config.items() if decides(name)} | {"": data_of(run)}
+            key = {name: value for name, value in config.items() if tells_apart(name)} | {"": data_of(run)}
         text = json.dumps([run.complete, key], sort_keys=True, default=str)
         group = groups.setdefault(text, Group(config, [], run.complete))
         group.config = {n: x if config.get(n) == x else "various" for n, x in group.config.items()}
@@ -157,7 +118,7 @@ def varying_keys(groups: Sequence[Group]) -> list[str]:
     keys = dict.fromkeys(key for group in groups for key in group.config)
     varying = []
     for key in keys:
-        if not decides(key):
+        if not tells_apart(key):
             continue
         owner = key.rpartition(".")[0]
         values: dict[str, set[str]] = {}

@@ -15,12 +15,11 @@ from rich.table import Table
 from rayfl.errors import UserError
 from rayfl.evaluation.metrics import average, curve, mean_loss
 from rayfl.evaluation.result import Result
+from rayfl.record.description import about_data, flat
 from rayfl.record.history import PARTITION, Scores, read_partition
 from rayfl.report.compare import (
     Group,
-    about_data,
     counted_view,
-    flat_config,
     group_runs,
     labels,
     short_labels,
@@ -235,7 +234,7 @@ def sweep_series(
         UserError: no run has the key or the view, or a value of the key is no number.
     """
     for run in runs:
-        config = flat_config(run.config)
+        config = flat(run.config, shown=True)
         if over not in config:
             raise UserError(f"{run.folder} has no key {over}; its keys are {', '.join(sorted(config))}")
     groups = group_runs(runs, [*by, over] if by else ())

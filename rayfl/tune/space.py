@@ -24,8 +24,7 @@ from rayfl.errors import UserError
 from rayfl.federation import Federation
 from rayfl.randomness import numpy_generator
 from rayfl.record.cell import Cell
-from rayfl.record.description import dump
-from rayfl.report.compare import about_data, flat_config
+from rayfl.record.description import about_data, dump, flat
 from rayfl.shown import one_line
 from rayfl.yaml_file import read_mapping
 
@@ -215,12 +214,12 @@ class Space:
                 federation = federation_from(options(settings))
             except UserError as error:
                 raise UserError(f"the point {text} cannot work: {error}") from error
-            flat = flat_config(yaml.safe_load(dump(federation)))
-            key = json.dumps({k: v for k, v in flat.items() if not k.startswith("cell")}, sort_keys=True)
-            found.setdefault(key, ({d.key: value for d, value in own}, settings, federation, flat))
+            complete = flat(yaml.safe_load(dump(federation)), shown=True)
+            key = json.dumps({k: v for k, v in complete.items() if not k.startswith("cell")}, sort_keys=True)
+            found.setdefault(key, ({d.key: value for d, value in own}, settings, federation, complete))
         entries = [
-            (self._values(own, settings, flat), settings, federation)
-            for own, settings, federation, flat in found.values()
+            (self._values(own, settings, complete), settings, federation)
+            for own, settings, federation, complete in found.values()
         ]
         varying = [k for k in self.keys if len({str(values[k]) for values, _, _ in entries}) > 1]
         points: list[Point] = []
@@ -248,7 +247,9 @@ class Space:
     def _rng(self, number: int, dimension: int) -> np.random.Generator:
         return numpy_generator(self.draw_seed, "sweep", number, dimension)
 
-    def _values(self, own: Mapping[str, Any], settings: Settings, flat: Mapping[str, Any]) -> dict[str, Any]:
+    def _values(
+        self, own: Mapping[str, Any], settings: Settings, complete: Mapping[str, Any]
+    ) -> dict[str, Any]:
         """Return the value of every searched key at a point, as far as the base says it where it does not."""
         values = {}
         for search in self.searches:
@@ -259,7 +260,7 @@ class Space:
                     inside = (v for v in d.values if d.settings(v).items() <= settings.items())
                     values.setdefault(d.key, next(inside, None))
                 else:
-                    values.setdefault(d.key, settings.get(d.key, flat.get(d.key)))
+                    values.setdefault(d.key, settings.get(d.key, complete.get(d.key)))
         return {key: values[key] for key in self.keys}
 
 
@@ -350,8 +351,8 @@ def _base(path: Path, content: Any) -> tuple[Settings, str]:
         return _cell(Table.load(file), content, own)
     if named := [key for key in ("row", "column") if key in content]:
         raise UserError(f"base names a {named[0]}, and {file} is no table")
-    settings = flat_settings(read_mapping(file, "configuration"))
-    kept = {key: value for key, value in settings.items() if key not in _DECIDED}
+    settings = flat(read_mapping(file, "configuration"))
+    kept = {key: value for key, value in settings.items() if key.partition(".")[0] not in _DECIDED}
     return layered(kept, own), file.stem
 
 
@@ -365,23 +366,6 @@ def _cell(table: Table, content: Mapping[str, Any], own: Settings) -> tuple[Sett
     settings = table.settings(chosen["row"], chosen["column"], own)
     settings.pop("cell")
     return settings, chosen["column"]
-
-
-def flat_settings(content: Mapping[str, Any], prefix: str = "") -> Settings:
-    """Return a nested configuration, such as a run's ``config.yaml``, under the names of the command line."""
-    found: Settings = {}
-    for key, value in content.items():
-        name = f"{prefix}{key}"
-        if not isinstance(value, dict):
-            found[name] = value
-        elif "class_path" in value:
-            found[name] = value["class_path"]
-            found |= flat_settings(value.get("init_args") or {}, f"{name}.")
-        elif name == "cell":
-            found[name] = value
-        else:
-            found |= flat_settings(value, f"{name}.")
-    return found
 
 
 def _search(content: Any) -> tuple[Dimension, ...]:

@@ -7,10 +7,10 @@ from rich.console import Console
 from rayfl.errors import UserError
 from rayfl.evaluation.protocol import PROTOCOLS
 from rayfl.evaluation.result import Result
+from rayfl.record.description import flat
 from rayfl.report.compare import (
     comparison,
     data_remarks,
-    flat_config,
     group_runs,
     labels,
     short_labels,
@@ -41,7 +41,7 @@ def test_a_configuration_is_flat_under_dotted_names():
         "training": {"lr": 0.01, "milestones": [1, 2], "extra": {}},
         "clip": None,
     }
-    assert flat_config(config) == {
+    assert flat(config, shown=True) == {
         "method": "FedProx",
         "method.mu": 0.1,
         "data": "CIFAR10",
