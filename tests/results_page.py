@@ -13,7 +13,7 @@ from typing import Any
 from rayfl.config.table_file import Table, slug
 from rayfl.evaluation.metrics import AVERAGES
 from rayfl.papers.printed import printed_table
-from rayfl.report.paper_tables import number
+from rayfl.report.text import number
 
 ROOT = Path(__file__).parents[1]
 PAGE = ROOT / "docs" / "results.md"

@@ -16,18 +16,7 @@ FILES = sorted(ROOT.rglob("*.py"))
 # or a module of a folder that is in another layer than the folder.
 LAYERS = [
     {
-        *(
-            "arguments",
-            "errors",
-            "files",
-            "imports",
-            "memory",
-            "randomness",
-            "papers",
-            "shown",
-            "signals",
-            "streams",
-        ),
+        *("arguments", "errors", "files", "imports", "memory", "randomness", "shown", "signals", "streams"),
         *("papers", "terminal", "yaml_file"),
     },
     {"nets"},

@@ -84,7 +84,7 @@ def _one_epoch(method: Method, net: str, shape: tuple[int, int, int], images: in
 
 def printed() -> dict[str, Cost]:
     """Return what the paper prints."""
-    text = resources.files("rayfl.record").joinpath("papers", "fdse.yaml").read_text()
+    text = resources.files("rayfl.papers").joinpath("fdse.yaml").read_text()
     return {
         name: Cost(c["parameters"], c["MiB"], None, c["MACs"], c["seconds"])
         for name, c in yaml.safe_load(text)["costs"].items()

@@ -167,8 +167,7 @@ def round_table(history: History) -> pd.DataFrame:
 
     columns = ["round", "cohort", "dropped", "loss", "up", "down"]
     table = pd.DataFrame(history.rounds, columns=columns).astype({"loss": float})
-    for (point, view, part), recorded in history.scores.items():
-        scores = history.score(point, view, part) or recorded
+    for (point, view, part), scores in history.scores.items():
         means = pd.Series(curve(scores, history.population, part, "mean_clients"), index=scores.rounds)
         table[f"{part}/{point}/{view}"] = table["round"].map(means)
     return table

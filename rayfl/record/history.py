@@ -104,16 +104,6 @@ class Scores:
         samples = np.where(self.samples > 0, self.samples, np.nan)
         return self.correct / samples
 
-    def last_known(self) -> "Scores":
-        """Return the same scores with every gap filled by the client's latest earlier score."""
-        return Scores(self.rounds, _fill_forward(self.correct), _fill_forward(self.loss), self.samples)
-
-
-def _fill_forward(values: np.ndarray) -> np.ndarray:
-    """Replace NaN by the latest earlier value of the same column."""
-    row = np.where(np.isnan(values), 0, np.arange(len(values))[:, None])
-    return np.take_along_axis(values, np.maximum.accumulate(row, axis=0), axis=0)
-
 
 @dataclass
 class History:
@@ -162,13 +152,9 @@ class History:
     def score(self, point: str, view: str, part: str) -> Scores | None:
         """Return the scores to be averaged, or None where there are none.
 
-        After training only the clients of the cohort have new scores, so the others keep their last known
-        one.
+        After training only the clients of the cohort have new scores; the record has the latest of others.
         """
-        scores = self.scores.get((point, view, part))
-        if scores is not None and point == "after_training":
-            return scores.last_known()
-        return scores
+        return self.scores.get((point, view, part))
 
     def views(self) -> list[tuple[str, str]]:
         """Return all (point, view) that have been scored on test data, in a fixed order."""

@@ -5,7 +5,6 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
 from rich.table import Table
 
 from rayfl.errors import UserError
@@ -13,7 +12,16 @@ from rayfl.evaluation.metrics import CHOICES, average, counted_scores
 from rayfl.evaluation.result import Result
 from rayfl.record.description import flat, tells_apart
 from rayfl.record.history import PARTS, Scores
-from rayfl.report.text import AVERAGE_NAMES, CHOICE_NAMES, averaged, percent, plain_table, size, spoken
+from rayfl.report.text import (
+    AVERAGE_NAMES,
+    CHOICE_NAMES,
+    averaged,
+    mean_and_std,
+    percent,
+    plain_table,
+    size,
+    spoken,
+)
 from rayfl.shown import one_line
 
 COMPONENTS = ("method", "data", "data.partition")
@@ -224,14 +232,6 @@ def counted_view(run: Result, view: str | None) -> Scores | None:
     return counted_scores(run.history, run.protocol, entry["point"], entry["view"], "test")
 
 
-def spread(values: Sequence[float | None]) -> str:
-    """Return mean and sample deviation of accuracies in per cent; n/a where one of them is missing."""
-    known = [v for v in values if v is not None]
-    if len(known) < len(values) or not known:
-        return "n/a"
-    return percent(float(np.mean(known)), float(np.std(known, ddof=1)) if len(known) > 1 else None)
-
-
 def comparison(groups: Sequence[Group], view: str | None = None, by: Sequence[str] = ()) -> Table:
     """Return the table that compares groups of runs: accuracies in per cent and bytes per round.
 
@@ -266,8 +266,7 @@ def comparison(groups: Sequence[Group], view: str | None = None, by: Sequence[st
             *([] if same else [images]),
             str(group.seeds) if group.seeds == len(runs) else f"{group.seeds} ({len(runs)} runs)",
             str(asked) if group.completed >= asked else f"{group.completed} of {asked}",
-            spread(headline),
-            *map(spread, chosen),
+            *(percent(*mean_and_std(accuracies)) for accuracies in [headline, *chosen]),
             traffic(runs, "up"),
             traffic(runs, "down"),
             style=None if group.complete else "yellow",

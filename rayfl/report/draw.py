@@ -1,5 +1,6 @@
 """Curves of several groups of runs as PNG files."""
 
+import math
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -13,7 +14,7 @@ from rayfl.evaluation.metrics import curve
 from rayfl.evaluation.result import Result
 from rayfl.report.compare import Group, common_labels, counted_view, labels, short_labels
 from rayfl.report.pictures import drawn, save
-from rayfl.report.text import AVERAGE_NAMES, spoken
+from rayfl.report.text import AVERAGE_NAMES, mean_and_std, spoken
 
 # Okabe and Ito's colours, which people with any colour vision tell apart.
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
@@ -101,11 +102,6 @@ def style(place: int) -> dict[str, Any]:
     return {"color": COLOURS[place % len(COLOURS)], "linestyle": DASHES[place // len(COLOURS) % len(DASHES)]}
 
 
-def mean_and_std(values: Sequence[float]) -> tuple[float, float]:
-    """Return mean and sample deviation, which is 0 for a single value."""
-    return float(np.mean(values)), float(np.std(values, ddof=1)) if len(values) > 1 else 0.0
-
-
 def draw_points(
     ax: Axes, x: Sequence[float], repeats: Sequence[Sequence[float]], name: str | None, place: int
 ) -> None:
@@ -113,8 +109,8 @@ def draw_points(
     found = [mean_and_std(values) for values in repeats]
     ax.errorbar(
         x,
-        [mean for mean, _ in found],
-        yerr=[std for _, std in found],
+        [math.nan if mean is None else mean for mean, _ in found],
+        yerr=[std or 0.0 for _, std in found],
         label=None if name is None else drawn(name),
         marker=MARKERS[place % len(MARKERS)],
         markersize=4,

@@ -19,7 +19,7 @@ from rayfl.evaluation.result import Result, read_config
 from rayfl.files import write_file
 from rayfl.papers.printed import Column, Printed, printed_table
 from rayfl.report.compare import data_of, data_remarks, view_summary
-from rayfl.report.text import plain_table
+from rayfl.report.text import mean_and_std, number, plain_table
 from rayfl.shown import markdown as escaped
 from rayfl.shown import one_line
 
@@ -145,12 +145,11 @@ def _entry(runs: Runs, row: str, column: str, source: str, parts: Sequence[Colum
     if any(len(values) < len(parts) for values in known):
         return Entry(row, column, None, None, "", seeds, remarks=remarks)
     means = [float(np.mean(values)) for values in known]
-    std, spread = None, ""
-    if len(seeds) > 1:
-        std, spread = float(np.std(means, ddof=1)), "seeds"
-    elif len(parts) == 1 and (over := found[0][0][1]) is not None:
+    mean, std = mean_and_std(means)
+    spread = "seeds" if len(seeds) > 1 else ""
+    if len(seeds) == 1 and len(parts) == 1 and (over := found[0][0][1]) is not None:
         std, spread = 100 * over, "evaluations"
-    return Entry(row, column, float(np.mean(means)), std, spread, seeds, remarks=remarks)
+    return Entry(row, column, mean, std, spread, seeds, remarks=remarks)
 
 
 def _beside(entry: Entry, printed: Printed) -> Entry:
@@ -232,13 +231,6 @@ def _plain(name: str) -> str:
 
 
 # ---- shown and written
-
-
-def number(mean: float | None, std: float | None = None) -> str:
-    """Return a figure in per cent as people read it."""
-    if mean is None:
-        return "n/a"
-    return f"{mean:.2f}" + (f" ± {std:.2f}" if std is not None else "")
 
 
 def grid(entries: Sequence[Entry], title: str) -> Table:

@@ -13,7 +13,7 @@ from rich import box
 from rich.table import Table
 
 from rayfl.errors import UserError
-from rayfl.evaluation.metrics import average, curve, mean_loss
+from rayfl.evaluation.metrics import average, curve, mean_loss, none_if_nan
 from rayfl.evaluation.result import Result
 from rayfl.record.description import about_data, flat
 from rayfl.record.history import PARTITION, Scores, read_partition
@@ -25,8 +25,9 @@ from rayfl.report.compare import (
     short_labels,
     view_summary,
 )
-from rayfl.report.draw import COLOURS, MARKERS, draw_band, draw_points, mean_and_std, style
+from rayfl.report.draw import COLOURS, MARKERS, draw_band, draw_points, style
 from rayfl.report.pictures import drawn
+from rayfl.report.text import mean_and_std
 from rayfl.shown import one_line
 
 ALL = "all"
@@ -288,15 +289,13 @@ def draw_bars(series: Sequence[Series], panels: Sequence[str]) -> Figure:
     width = 0.8 / len(series)
     low = math.inf
     for place, s in enumerate(series):
-        found = [mean_and_std([chosen_value(run, s.view, p) for run in s.runs]) for p in panels]
-        low = min([low, *(mean - std for mean, std in found if not math.isnan(mean))])
+        found = [mean_and_std([none_if_nan(chosen_value(run, s.view, p)) for run in s.runs]) for p in panels]
+        low = min([low, *(mean - (std or 0.0) for mean, std in found if mean is not None)])
         where = np.arange(len(panels)) + (place - (len(series) - 1) / 2) * width
-        errors = [std for _, std in found] if len(s.runs) > 1 else None
+        means, errors = ([math.nan if x is None else x for x in column] for column in zip(*found))
         color = COLOURS[place % len(COLOURS)]
         hatch = ("", "//", "..", "xx")[place // len(COLOURS) % 4]
-        ax.bar(
-            where, [m for m, _ in found], width, yerr=errors, label=drawn(s.name), color=color, hatch=hatch
-        )
+        ax.bar(where, means, width, yerr=errors, label=drawn(s.name), color=color, hatch=hatch)
     ax.set_xticks(range(len(panels)), [_title(panel) for panel in panels])
     ax.set(ylabel="test accuracy in %", ylim=(max(0.0, 10 * math.floor((low - 5) / 10)), None))
     return _finished(figure, [ax])
@@ -391,7 +390,7 @@ def _title(panel: str) -> str:
 
 
 def _series_mean(series: Series, panel: str) -> float:
-    return mean_and_std([chosen_value(run, series.view, panel) for run in series.runs])[0]
+    return float(np.mean([chosen_value(run, series.view, panel) for run in series.runs]))
 
 
 def _grid(panels: int, width: float | None = None, polar: bool = False) -> tuple[Figure, list[Axes]]:

@@ -1,8 +1,9 @@
 """Numbers and names as people read them."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+import numpy as np
 from rich import box
 from rich.table import Table
 
@@ -30,11 +31,25 @@ def clock(seconds: float) -> str:
     return f"{hours}:{minute:02d}:{second:02d}"
 
 
-def percent(accuracy: float | None, std: float | None = None) -> str:
-    """Return an accuracy in [0, 1] as a percentage with two decimals, with its deviation if there is one."""
-    if accuracy is None:
+def mean_and_std(values: Sequence[float | None]) -> tuple[float | None, float | None]:
+    """Return mean and sample deviation: None where a value is missing, and the deviation of a single one."""
+    known = [value for value in values if value is not None]
+    if not known or len(known) < len(values):
+        return None, None
+    return float(np.mean(known)), float(np.std(known, ddof=1)) if len(known) > 1 else None
+
+
+def number(mean: float | None, std: float | None = None, decimals: int = 2) -> str:
+    """Return a number as people read it, with its deviation if there is one; n/a where there is none."""
+    if mean is None:
         return "n/a"
-    return f"{100 * accuracy:.2f}" + (f" ± {100 * std:.2f}" if std is not None else "")
+    return f"{mean:.{decimals}f}" + (f" ± {std:.{decimals}f}" if std is not None else "")
+
+
+def percent(accuracy: float | None, std: float | None = None) -> str:
+    """Return an accuracy in [0, 1] as a percentage, with its deviation if there is one."""
+    mean, deviation = (None if x is None else 100 * x for x in (accuracy, std))
+    return number(mean, deviation)
 
 
 def size(count: float) -> str:

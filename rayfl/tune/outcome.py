@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import csv
 import io
-import itertools
 import json
 import math
 from collections.abc import Sequence
@@ -19,14 +18,14 @@ from matplotlib.ticker import FuncFormatter, LogLocator
 from rich.table import Table
 
 from rayfl.config.table_file import layered, slug
+from rayfl.evaluation.metrics import none_if_nan
 from rayfl.evaluation.result import Result
 from rayfl.files import write_file, writing
 from rayfl.jobs.cells import Job
 from rayfl.record.history import METRICS
-from rayfl.report.compare import spread
 from rayfl.report.draw import draw_points, style
 from rayfl.report.pictures import drawn, save
-from rayfl.report.text import plain_table
+from rayfl.report.text import mean_and_std, number, percent, plain_table
 from rayfl.shown import one_line
 from rayfl.tune.schedule import read_schedule
 from rayfl.tune.scores import validation_score
@@ -45,7 +44,7 @@ class PointResult:
         point: the point, with the values that it ended with.
         seeds: of the runs that have records, parallel to the following.
         scores: validation scores at the rounds that the protocol chooses; None where there is none.
-        tests: test accuracies at the same rounds, in [0, 1]; NaN where there is none.
+        tests: test accuracies at the same rounds, in [0, 1]; None where there is none.
         completed: rounds that all of its runs have completed; 0 while one has none.
         schedule: of a point that was changed while it ran: round -> values.
     """
@@ -53,20 +52,19 @@ class PointResult:
     point: Point
     seeds: list[int]
     scores: list[float | None]
-    tests: list[float]
+    tests: list[float | None]
     completed: int
     schedule: list[dict[str, Any]]
 
     @property
     def score(self) -> float | None:
         """The mean validation score; None where a run has none."""
-        known = [score for score in self.scores if score is not None]
-        return float(np.mean(known)) if known and len(known) == len(self.scores) else None
+        return mean_and_std(self.scores)[0]
 
     @property
-    def test(self) -> float:
-        """The mean test accuracy; NaN where a run has none."""
-        return float(np.mean(self.tests)) if self.tests else math.nan
+    def test(self) -> float | None:
+        """The mean test accuracy; None where a run has none."""
+        return mean_and_std(self.tests)[0]
 
 
 def result_of(point: Point, jobs: Sequence[Job], metric: Metric) -> PointResult:
@@ -88,7 +86,7 @@ def result_of(point: Point, jobs: Sequence[Job], metric: Metric) -> PointResult:
         point,
         [run.config.get("seed", 0) for run in runs],
         [validation_score(run, metric) for run in runs],
-        [run.accuracy for run in runs],
+        [none_if_nan(run.accuracy) for run in runs],
         completed,
         schedule,
     )
@@ -169,7 +167,7 @@ def points_table(
     for heading in headings:
         table.add_column(heading, justify="right", no_wrap=True)
     for result in results:
-        tests = spread([None if math.isnan(t) else t for t in result.tests])
+        tests = percent(*mean_and_std(result.tests))
         done = f"{result.completed}" + ("" if result.completed >= result.point.rounds else " (stopped)")
         cells = [tidy(result.point.values[key]) for key in keys]
         figures = [_score_text(result.scores, metric)] if scored else []
@@ -184,12 +182,8 @@ def points_table(
 
 
 def _score_text(scores: Sequence[float | None], metric: Metric) -> str:
-    if metric != "loss":
-        return spread(scores)
-    known = [score for score in scores if score is not None]
-    if not known or len(known) < len(scores):
-        return "n/a"
-    return f"{np.mean(known):.4f}" + (f" ± {np.std(known, ddof=1):.4f}" if len(known) > 1 else "")
+    mean, std = mean_and_std(scores)
+    return number(mean, std, decimals=4) if metric == "loss" else percent(mean, std)
 
 
 def write_points(results: Sequence[PointResult], path: Path) -> None:
@@ -200,21 +194,14 @@ def write_points(results: Sequence[PointResult], path: Path) -> None:
     lines = csv.writer(sheet)
     lines.writerow([*keys, "seeds", "rounds", *figures])
     for r in results:
-        scores = [math.nan if s is None else s for s in r.scores]
-        numbers = [*_mean_and_std(scores), *_mean_and_std(r.tests)]
+        numbers = [*mean_and_std(r.scores), *mean_and_std(r.tests)]
         values = [_plain(r.point.values[key]) for key in keys]
-        lines.writerow([*values, len(r.seeds), r.completed, *("" if math.isnan(x) else x for x in numbers)])
+        lines.writerow([*values, len(r.seeds), r.completed, *("" if x is None else x for x in numbers)])
     write_file(path, sheet.getvalue())
 
 
 def _plain(value: Any) -> Any:
     return json.dumps(value) if isinstance(value, list | dict) else value
-
-
-def _mean_and_std(values: Sequence[float]) -> tuple[float, float]:
-    if not values:
-        return math.nan, math.nan
-    return float(np.mean(values)), float(np.std(values, ddof=1)) if len(values) > 1 else math.nan
 
 
 # ---- the best point
@@ -244,7 +231,7 @@ def write_best(
         "columns": {best.point.settings["cell"]["column"]: {}},
         "rows": {method: row},
     }
-    tests = spread([None if math.isnan(t) else t for t in best.tests])
+    tests = percent(*mean_and_std(best.tests))
     lines = [
         f"{best.point.label}: best of {among} by validation {metric}",
         f"validation {metric} {_score_text(best.scores, metric)}, test accuracy {tests}",
@@ -264,15 +251,15 @@ def write_all_best(name: str, best: Best, seeds: Sequence[int], metric: Metric, 
     paths: list[Path] = []
     if len(best.groups) > 1:
         (output / BEST).unlink(missing_ok=True)  # of a version that chose across settings of the data
-    for number, (group, point) in enumerate(best.groups):
+    for index, (group, point) in enumerate(best.groups):
         if point is None:
             continue
         among, own, path = f"{len(group)} points of the sweep {name}", f"{name}_best", output / BEST
         if len(best.groups) > 1:
             common = best.name(group)
-            place = slug(common) or str(number)
+            place = slug(common) or str(index)
             if output / f"best-{place}.yaml" in paths:  # values that differ only in digits that are not shown
-                place += f"-{number}"
+                place += f"-{index}"
             among, own = f"{among} with {common or 'the same data'}", f"{own}_{place}"
             path = output / f"best-{place}.yaml"
         write_best(own, point, seeds, metric, among, path)
@@ -290,7 +277,7 @@ def draw(results: Sequence[PointResult], metric: Metric) -> Figure | None:
     differ in a key alone, as after random draws, the points stand by themselves, and so do those that were
     stopped early. None without numbers.
     """
-    known = [r for r in results if r.completed and not math.isnan(r.test)]
+    known = [r for r in results if r.completed and r.test is not None]
     keys = [k for k in (results[0].point.values if results else {}) if _is_axis(known, k)]
     if not keys:
         return None
@@ -300,9 +287,9 @@ def draw(results: Sequence[PointResult], metric: Metric) -> Figure | None:
         whole = [r for r in known if r.completed >= r.point.rounds]
         joined = {name: points for name, points in _lines(whole, key).items() if len(points) > 1}
         if not joined:
-            ax.plot([r.point.values[key] for r in whole], [100 * r.test for r in whole], "o", ms=4)
+            ax.plot([r.point.values[key] for r in whole], [_percent(r.test) for r in whole], "o", ms=4)
         if stopped := [r for r in known if r not in whole]:
-            x, y = [r.point.values[key] for r in stopped], [100 * r.test for r in stopped]
+            x, y = [r.point.values[key] for r in stopped], [_percent(r.test) for r in stopped]
             ax.plot(x, y, "o", ms=4, mfc="none", color="gray", label="stopped early")
         for place, (name, points) in enumerate(joined.items()):
             _draw_line(ax, key, name, points, place, validation=len(joined) <= 2 and metric == "accuracy")
@@ -325,6 +312,10 @@ def draw(results: Sequence[PointResult], metric: Metric) -> Figure | None:
             ax.legend(frameon=False, fontsize=7)
     axes[0].set_ylabel("test accuracy in %")
     return figure
+
+
+def _percent(known: float | None) -> float:
+    return math.nan if known is None else 100 * known
 
 
 def _is_axis(results: Sequence[PointResult], key: str) -> bool:
@@ -353,26 +344,24 @@ def _draw_line(
     ax: Any, key: str, name: str, points: Sequence[PointResult], place: int, validation: bool
 ) -> None:
     x = [r.point.values[key] for r in points]
-    draw_points(ax, x, [[100 * test for test in r.tests] for r in points], name or None, place)
+    draw_points(ax, x, [[_percent(test) for test in r.tests] for r in points], name or None, place)
     color = style(place)["color"]
     scores = [r.score for r in points]
     if validation and all(score is not None for score in scores):
-        ax.plot(
-            x, [100 * (s or 0.0) for s in scores], ":", color=color, label=drawn(f"{name} validation".strip())
-        )
+        ax.plot(x, [_percent(s) for s in scores], ":", color=color, label=drawn(f"{name} validation".strip()))
 
 
 def write_hparams(results: Sequence[PointResult], folder: Path) -> None:
     """Write TensorBoard's table of hyper-parameters, which has parallel coordinates and scatter plots."""
     from torch.utils.tensorboard import SummaryWriter
 
-    for number, r in zip(itertools.count(), results):
+    for index, r in enumerate(results):
         known = {k: v for k, v in r.point.values.items() if isinstance(v, bool | str | int | float)}
         values = {one_line(k): one_line(v) if isinstance(v, str) else v for k, v in known.items()}
-        figures = {"test": r.test} | ({} if r.score is None else {"validation": r.score})
-        if r.completed and not math.isnan(r.test):
+        if r.completed and r.test is not None:
+            figures = {"test": r.test} | ({} if r.score is None else {"validation": r.score})
             with SummaryWriter(str(folder)) as writer:
-                writer.add_hparams(values, figures, run_name=f"{number:03d}")
+                writer.add_hparams(values, figures, run_name=f"{index:03d}")
 
 
 def write_all(

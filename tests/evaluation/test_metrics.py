@@ -156,22 +156,20 @@ def test_a_window_takes_its_own_rounds():
     assert headline["std"] == pytest.approx(1 / 20)
 
 
-def test_after_training_absent_clients_keep_their_score():
-    """After training keeps the last known score of absent clients."""
+def test_scores_after_training_are_averaged_as_recorded():
+    """A record has the latest score of every client that has been trained, also of one that was absent."""
     records = [
         line(0, [5, None, 8], cohort=[0, 2], point="after_training"),
-        line(1, [None, 3, None], cohort=[1], point="after_training"),
-        line(2, [7, None, None], cohort=[0], point="after_training"),
+        line(1, [5, 3, 8], cohort=[1], point="after_training"),
+        line(2, [7, 3, 8], cohort=[0], point="after_training"),
     ]
     history = History.build(people([10, 10, 10]), records)
-    filled = history.score("after_training", "personal", "test")
-    np.testing.assert_array_equal(filled.correct, [[5, np.nan, 8], [5, 3, 8], [7, 3, 8]])
     found = summarise(history, PROTOCOLS["fedios"], 3)["views"][0]
     assert found["last"]["mean"] == pytest.approx(0.6)
     assert found["last_k"]["mean"] == pytest.approx((0.65 + 16 / 30 + 0.6) / 3)
 
 
-def test_after_aggregation_fills_nothing():
+def test_gaps_between_scores_stay():
     history = History.build(people([10, 10]), [line(0, [5, 5]), line(1, [None, 6])])
     scores = history.score("after_aggregation", "personal", "test")
     np.testing.assert_array_equal(scores.correct, [[5, 5], [np.nan, 6]])
@@ -306,7 +304,7 @@ def test_what_dcpfl_prints():
     """DC-PFL prints the last round and the one best on validation data."""
     records = [
         line(0, [5, None, None], [9, None, None], cohort=[0], point="after_training"),
-        line(1, [None, 10, None], [None, 1, None], cohort=[1], point="after_training"),
+        line(1, [5, 10, None], [9, 1, None], cohort=[1], point="after_training"),
     ]
     last = summary(papers(), records, PROTOCOLS["dcpfl"])["headline"]
     assert last["accuracy"] == pytest.approx((0.5 + 0.5) / 2)  # of the two clients that have trained

@@ -200,17 +200,17 @@ CASES = [
             ("summary.json", b'{"completed": "1"}', "summary.json is damaged"),
             ("summary.json", NESTED, "summary.json is damaged"),
             ("summary.json", b"\xff", "summary.json is damaged"),
-            ("summary.json", None, "summary.json is damaged"),
+            ("summary.json", None, "summary.json cannot be read"),
             ("metrics.jsonl", b"[]\n{}\n", "metrics.jsonl is damaged"),
             ("metrics.jsonl", NESTED, "metrics.jsonl is damaged"),
             ("partition.json", b"\xff", "partition.json is damaged"),
             ("partition.json", None, "it is not a regular file"),
             ("config.yaml", b"- 1\n", "config.yaml is not a configuration"),
-            ("config.yaml", b"seed: {}\n", "config.yaml is not a configuration"),
+            ("config.yaml", b"seed: {}\n", "config.yaml is damaged"),
         )
     ),
     *(
-        Case(f"cell: {value!r:.40}", AGAINST, "config.yaml is not a configuration", prepare=cell(value))
+        Case(f"cell: {value!r:.40}", AGAINST, "config.yaml is damaged", prepare=cell(value))
         for value in (
             *("x", [1], {"table": "fedco2_t3"}, {"table": "fedco2_t3", "row": 5, "column": [1]}),
             {"table": "fedco2_t3", "row": "a", "column": "b", "changed": 3},

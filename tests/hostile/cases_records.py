@@ -193,7 +193,7 @@ PARTITIONS: list[tuple[str, Callable[[Path], None], str]] = [
     ("a loop of links", replaced("partition.json", into_loop), "Too many levels"),
 ]
 
-CONFIG = "run/config.yaml is not a configuration"
+CONFIG = "run/config.yaml is damaged"
 BOMB = b"a: &a [x,x,x,x,x,x,x,x,x]\n" + b"".join(
     b"%c: &%c [%s]\n" % (98 + i, 98 + i, b",".join([b"*%c" % (97 + i)] * 9)) for i in range(8)
 )

@@ -14,9 +14,8 @@ from rayfl.report.compare import (
     group_runs,
     labels,
     short_labels,
-    spread,
 )
-from rayfl.report.text import percent
+from rayfl.report.text import mean_and_std, percent
 from tests.support.records import pool, write_run
 
 
@@ -210,7 +209,7 @@ def test_runs_without_a_score_are_na(tmp_path):
 
 
 def test_spread_of_incomplete_values_is_na():
-    assert spread([0.5, None]) == "n/a"
-    assert spread([]) == "n/a"
-    assert spread([0.5]) == "50.00"
-    assert spread([0.4, 0.6]) == "50.00 ± 14.14"
+    assert percent(*mean_and_std([0.5, None])) == "n/a"
+    assert percent(*mean_and_std([])) == "n/a"
+    assert percent(*mean_and_std([0.5])) == "50.00"
+    assert percent(*mean_and_std([0.4, 0.6])) == "50.00 ± 14.14"

@@ -20,9 +20,9 @@ from rayfl.report.paper_tables import (
     figure,
     grid,
     markdown,
-    number,
     write_tables,
 )
+from rayfl.report.text import number
 from tests.support.records import pool, write_run
 
 OFFICE = ("amazon", "caltech", "dslr", "webcam")

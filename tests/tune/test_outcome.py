@@ -380,7 +380,7 @@ def test_validation_is_dotted_where_lines_are_few(kinds, dotted):
 
 
 def test_a_sweep_writes_what_it_has(tmp_path, monkeypatch):
-    monkeypatch.setattr("rayfl.tune.outcome.save", lambda figure, path, dpi: path.touch())
+    monkeypatch.setattr("rayfl.tune.outcome.save", lambda figure, path: path.touch())
     results = [with_settings(result({"mu": mu}, [mu], 0.5)) for mu in (0.1, 0.2)]
     best = Best.of(results, "max")
     names = []
