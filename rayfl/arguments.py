@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-import functools
 import inspect
+import math
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from numbers import Integral, Real
 from types import NoneType, UnionType
-from typing import Any, Literal, Union, get_args, get_origin
+from typing import Annotated, Any, Literal, Union, get_args, get_origin
 
 import numpy as np
 
@@ -21,31 +22,27 @@ _NUMBERS: dict[Any, tuple[type, str]] = {
 }
 
 
-def checked(cls: type, above: str) -> None:
-    """Let a class refuse arguments of other types before its constructor works with them.
+@dataclass(frozen=True)
+class Bound:
+    """What a number of an option must be beyond its type: ``Annotated[float, at_least(0)]``.
 
-    Args:
-        cls: the class.
-        above: what configurations call its objects, such as ``method``.
+    A text beside it, as in ``Annotated[int, at_least(0), "0: never"]``, is added to messages.
     """
-    init: Any = cls.__init__  # type: ignore[misc]
-    if init is object.__init__:  # it takes none
-        return
 
-    @functools.wraps(init)
-    def checking(self: Any, *given: Any, **named: Any) -> None:
-        try:
-            arguments = inspect.signature(init).bind(self, *given, **named).arguments
-        except TypeError:  # there is no such argument; the constructor says so better
-            arguments = {}
-        check_arguments(cls, arguments, above)
-        init(self, *given, **named)
+    words: str
+    relation: Callable[[Any, float], bool]
+    limit: float
 
-    cls.__init__ = checking  # type: ignore[misc]
+    def __repr__(self) -> str:  # as helps show it
+        return self.words
+
+    def holds(self, value: Any) -> bool:
+        """Say whether a number is finite and within the bound."""
+        return math.isfinite(value) and self.relation(value, self.limit)
 
 
 def check_arguments(cls: type, given: Mapping[str, Any], above: str) -> None:
-    """Refuse arguments of other types than those of a constructor.
+    """Refuse arguments of other types than those of a constructor, or out of their bounds.
 
     Args:
         cls: the class.
@@ -53,7 +50,7 @@ def check_arguments(cls: type, given: Mapping[str, Any], above: str) -> None:
         above: what configurations call its objects, such as ``method``.
 
     Raises:
-        UserError: a value is of another type.
+        UserError: a value is.
     """
     for name, kind in arguments_of(cls).items():
         if name in given:
@@ -61,13 +58,28 @@ def check_arguments(cls: type, given: Mapping[str, Any], above: str) -> None:
 
 
 def check_type(name: str, value: Any, kind: Any) -> None:
-    """Refuse a value of another type.
+    """Refuse a value of another type, or out of its bounds.
 
     Raises:
         UserError: it is.
     """
     if not fits(value, kind):
         raise UserError(f"{name} is {shown(value)}: it must be {expected(kind)}")
+    for bounds, note in _bounds(kind):
+        if isinstance(value, Real) and not all(bound.holds(value) for bound in bounds):
+            finite = [] if math.isfinite(value) else ["finite"]
+            words = " and ".join(dict.fromkeys([*finite, *(bound.words for bound in bounds)]))
+            raise UserError(f"{name} is {shown(value)}: it must be {words}{note}")
+
+
+def _bounds(kind: Any) -> Iterator[tuple[list[Bound], str]]:
+    """Yield the bounds of a number's type, with what is to be added to their words."""
+    origin, inner = get_origin(kind), get_args(kind)
+    if origin in (Union, UnionType):
+        for each in inner:
+            yield from _bounds(each)
+    if origin is Annotated and (bounds := [x for x in inner if isinstance(x, Bound)]):
+        yield bounds, "".join(f" ({text})" for text in inner if isinstance(text, str))
 
 
 def arguments_of(cls: type) -> dict[str, Any]:
@@ -85,6 +97,8 @@ def fits(value: Any, kind: Any) -> bool:
     if isinstance(value, np.generic):
         value = value.item()
     origin, inner = get_origin(kind), get_args(kind)
+    if origin is Annotated:
+        return fits(value, inner[0])
     if origin in (Union, UnionType):
         return any(fits(value, each) for each in inner)
     if origin is Literal:
@@ -116,6 +130,8 @@ def _is_list(value: Any) -> bool:
 def expected(kind: Any) -> str:
     """Say what a value should be."""
     origin, inner = get_origin(kind), get_args(kind)
+    if origin is Annotated:
+        return expected(inner[0])
     if origin in (Union, UnionType):
         return " or ".join(expected(each) for each in inner)
     if origin is Literal:

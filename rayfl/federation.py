@@ -225,7 +225,7 @@ class Federation:
         """Return what every process of the run has to know."""
         method = copy(self.method)
         if self.averaging is not None:
-            method.averaging = self.averaging
+            method.averaging = self.averaging  # type: ignore[misc]  # of this one, not of its class
         engine = self.engine
         return Plan(
             method=method,

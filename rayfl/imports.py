@@ -86,4 +86,5 @@ def guard_parsers() -> None:
     jsonargparse.set_parsing_settings(
         import_path_denylist=sorted(REFUSED),
         instantiate_subclass_spec_in_any=False,  # else an option of any type could be any object
+        docstring_parse_attribute_docstrings=True,  # the help of an option stands below it
     )

@@ -40,7 +40,7 @@ def test_without_momentum_it_is_fedavg(fedavgm):
 
 
 def test_it_refuses_a_bad_option(fedavgm):
-    with pytest.raises(UserError, match=r"method\.momentum is 1\.0: it must be in \[0, 1\)"):
+    with pytest.raises(UserError, match=r"method\.momentum is 1\.0: it must be at least 0 and below 1"):
         fedavgm.FedAvgM(momentum=1.0)
 
 

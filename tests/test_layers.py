@@ -16,8 +16,8 @@ FILES = sorted(ROOT.rglob("*.py"))
 # or a module of a folder that is in another layer than the folder.
 LAYERS = [
     {
-        *("arguments", "errors", "files", "imports", "memory", "randomness", "shown", "signals", "streams"),
-        *("papers", "terminal", "yaml_file"),
+        *("arguments", "errors", "files", "imports", "memory", "randomness", "settings", "shown", "signals"),
+        *("streams", "terminal", "yaml_file"),
     },
     {"nets"},
     {"data"},
@@ -26,6 +26,7 @@ LAYERS = [
     {"record"},
     {"evaluation"},
     {"engine"},
+    {"papers"},
     {"report"},
     {"callbacks"},
     {"checks", "federation", "recovery", "sampling"},

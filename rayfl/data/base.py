@@ -7,22 +7,19 @@ from typing import Any
 
 import numpy as np
 
-from rayfl.arguments import checked, shown
+from rayfl.arguments import shown
 from rayfl.data.federated import FederatedData
 from rayfl.data.partitions.partition import IID, Partition, settings_of
 from rayfl.data.pool import TRAIN, Pool, Shard
 from rayfl.errors import UserError
 from rayfl.randomness import numpy_generator
+from rayfl.settings import Settings
 
 log = logging.getLogger(__name__)
 
 
-class Data(ABC):
+class Data(Settings, ABC, place="data"):
     """A data set and how it is divided among clients."""
-
-    def __init_subclass__(cls, **options: Any) -> None:
-        super().__init_subclass__(**options)
-        checked(cls, "data")
 
     def __init__(
         self,

@@ -14,7 +14,6 @@ from typing import Any, Literal
 
 import torch
 
-from rayfl.arguments import checked
 from rayfl.data import FederatedData
 from rayfl.engine.plan import Block, Plan
 from rayfl.engine.round_result import Report, Scores
@@ -22,6 +21,7 @@ from rayfl.errors import UserError
 from rayfl.methods import Cohort
 from rayfl.record.checkpoint import CLIENTS_PER_FILE, Checkpoints, Manifest
 from rayfl.record.checks import PARTS, check_scores
+from rayfl.settings import Settings
 
 LOOP_BLOCKS = 32
 """A small cohort in loop execution is cut into so many blocks at most: enough to balance 32 processes."""
@@ -48,7 +48,7 @@ class Gone(UserError):
     """What a federation's processes run on is gone itself, so that none can be started again."""
 
 
-class Engine(ABC):
+class Engine(Settings, ABC, place="engine"):
     """Base of the engines.
 
     Args:
@@ -64,10 +64,6 @@ class Engine(ABC):
         client_timeout: seconds that a client may take to train in a round, above 0; without a limit if not
             given. A client that takes longer has a bad update. Results then depend on time.
     """
-
-    def __init_subclass__(cls, **options: Any) -> None:
-        super().__init_subclass__(**options)
-        checked(cls, "engine")
 
     def __init__(
         self,

@@ -10,9 +10,9 @@ from typing import Any, ClassVar, Literal
 import torch
 from torch import Tensor, nn
 
-from rayfl.arguments import checked
 from rayfl.errors import UserError
 from rayfl.randomness import generator
+from rayfl.settings import Settings
 from rayfl.training.client import Client
 from rayfl.training.net import Net
 from rayfl.training.params import Params
@@ -39,7 +39,7 @@ class Cohort:
     round: int
 
 
-class Method(ABC):
+class Method(Settings, ABC, place="method"):
     """Base of all methods: override what differs from FedAvg.
 
     A method has no memory of its own. What a client keeps is the state that ``init_client`` and
@@ -48,28 +48,18 @@ class Method(ABC):
 
     ``weights`` in the defaults below is the shared part of the net, as ``shared`` decides.
 
+    What a class annotates are its options; see :mod:`rayfl.settings`.
+
     Attributes:
         averaging: the weights of means that do not fix their own: by ``samples`` or ``uniform``. The
             default of the class; a run may set another.
-        views: the models that ``scores`` evaluates. ``personal`` is what the client would use; ``global`` is
-            the server's model where there is one; further names are components.
-        views_without_loss: views whose scores are not logits.
         heterogeneous: whether clients may have different nets; the weights of such nets have no mean.
-        net: the net, or the first one where clients have different nets; set when a run is built, as are
+        net: the net, or the first one where clients have different nets; set by ``bind``, as are
             ``population`` (the number of all clients) and ``seed``.
     """
 
-    averaging: Averaging = "samples"
-    views: tuple[str, ...] = ("personal", "global")
-    views_without_loss: frozenset[str] = frozenset()
+    averaging: ClassVar[Averaging] = "samples"
     heterogeneous: ClassVar[bool] = False
-    net: Net
-    population: int
-    seed: int
-
-    def __init_subclass__(cls, **options: Any) -> None:
-        super().__init_subclass__(**options)
-        checked(cls, "method")
 
     def bind(self, net: Net, population: int, seed: int) -> None:
         """Take up the facts of the run, and refuse what the method cannot do with them.
@@ -110,6 +100,22 @@ class Method(ABC):
     def generator(self, purpose: str, round: int) -> torch.Generator:
         """Return a fresh CPU generator of the server's for what it draws in a round."""
         return generator(self.seed, f"server {purpose}", round)
+
+    # ---- what is scored
+
+    @property
+    def views(self) -> tuple[str, ...]:
+        """The models that ``scores`` evaluates.
+
+        ``personal`` is what the client would use; ``global`` is the server's model where there is one;
+        further names are components.
+        """
+        return ("personal", "global")
+
+    @property
+    def views_without_loss(self) -> frozenset[str]:
+        """Views whose scores are not logits."""
+        return frozenset()
 
     # ---- what is exchanged
 

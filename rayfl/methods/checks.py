@@ -9,24 +9,16 @@ from rayfl.training.net import Net
 
 
 def check(option: str, value: object, fine: bool, allowed: str) -> None:
-    """Refuse a value.
+    """Refuse the value of an option, for methods with an ``__init__`` of their own.
 
     Args:
         option: the constructor's argument.
         value: what it was given.
         fine: whether that is allowed.
         allowed: what is allowed, in words.
-
-    Raises:
-        UserError: it is not.
     """
     if not fine:
         raise UserError(f"method.{option} is {value!r}: it must be {allowed}")
-
-
-def check_weight(option: str, value: float) -> None:
-    """Refuse a weight in a loss that is negative or not finite."""
-    check(option, value, 0 <= value < float("inf"), "a number of at least 0")
 
 
 def check_equal_features(method: str, nets: Mapping[str, Net]) -> None:

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import islice
-from typing import Any, ClassVar, Literal
+from typing import Annotated, Any, Literal
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
 from rayfl.methods.base import Cohort, Method
-from rayfl.methods.checks import check, check_equal_features, check_weight
+from rayfl.methods.checks import check_equal_features
+from rayfl.settings import above, at_least
 from rayfl.training import Batch, Client, Gather, Params, Reduction, State, Sum
 from rayfl.training.net import Net
 
@@ -35,78 +36,54 @@ class DCPFL(Method):
     in an order drawn anew in each round; calibration by 10 epochs with batches of 64; features of the
     statistics come from a pass in eval mode; a class that nobody in a cohort has keeps its global mean, and
     is not calibrated. The convergence bound of the paper's section 5 is not computed.
-
-    Args:
-        lam: weight of the distance to the global class mean, lambda in the paper; at least 0. It is a norm,
-            not a square, so that it pulls with the same force at every distance: large values keep the model
-            from learning.
-        num_virtual: virtual features that the server draws per round, M in the paper; at least 1.
-        server_lr: learning rate of the server's steps on class means, above 0.
-        server_steps: those steps per client, at least 1.
-        calibrate: whether the classifier is calibrated. Otherwise no covariances are sent.
-        calib_epochs: passes over the virtual features, at least 1.
-        calib_batch: virtual features per step, at least 1.
-        calib_lr: learning rate of the calibration, above 0.
-        calib_steps: steps of the calibration, at least 1, in place of those of ``calib_epochs``; they do not
-            depend on the number of virtual features then.
-        clamp_virtual: whether virtual features are cut off at 0, as features after a ReLU are.
-        cov_formula: ``pooled`` is the covariance over all clients; ``printed`` weighs the clients'
-            covariances by n instead of n - 1, as eq. 11 does.
-        absent: what becomes of classes that nobody in a cohort has: ``skip`` draws no virtual features of
-            them; ``reuse`` draws them from what was last known; ``mask`` skips them, and leaves their scores
-            out of the loss of the calibration, which would otherwise unlearn them.
-        min_class_count: smallest number of samples of a class of which a client sends statistics, at least 1.
-        eval_head: clients are scored with the classifier that they have trained (``local``), or with the
-            newest ``global`` one.
-        init: extractors of one architecture start from common weights (``common``), or each from its own
-            (``independent``).
     """
 
-    views: tuple[str, ...] = ("personal",)
-    heterogeneous: ClassVar[bool] = True
+    views = ("personal",)
+    heterogeneous = True
 
-    def __init__(
-        self,
-        lam: float = 0.1,
-        num_virtual: int = 1000,
-        server_lr: float = 0.01,
-        server_steps: int = 1,
-        calibrate: bool = True,
-        calib_epochs: int = 10,
-        calib_batch: int = 64,
-        calib_lr: float = 0.01,
-        calib_steps: int | None = None,
-        clamp_virtual: bool = False,
-        cov_formula: Literal["pooled", "printed"] = "pooled",
-        absent: Literal["skip", "reuse", "mask"] = "skip",
-        min_class_count: int = 1,
-        eval_head: Literal["local", "global"] = "local",
-        init: Literal["common", "independent"] = "common",
-    ) -> None:
-        check_weight("lam", lam)
-        check("num_virtual", num_virtual, num_virtual >= 1, "at least 1 (calibrate=False leaves it out)")
-        check("server_lr", server_lr, 0 < server_lr < float("inf"), "a number above 0")
-        check("server_steps", server_steps, server_steps >= 1, "at least 1")
-        check("calib_epochs", calib_epochs, calib_epochs >= 1, "at least 1 (calibrate=False leaves it out)")
-        check("calib_batch", calib_batch, calib_batch >= 1, "at least 1")
-        check("calib_lr", calib_lr, 0 < calib_lr < float("inf"), "a number above 0")
-        check("calib_steps", calib_steps, calib_steps is None or calib_steps >= 1, "at least 1")
-        check("min_class_count", min_class_count, min_class_count >= 1, "at least 1")
-        self.lam = lam
-        self.num_virtual = num_virtual
-        self.server_lr = server_lr
-        self.server_steps = server_steps
-        self.calibrate = calibrate
-        self.calib_epochs = calib_epochs
-        self.calib_batch = calib_batch
-        self.calib_lr = calib_lr
-        self.calib_steps = calib_steps
-        self.clamp_virtual = clamp_virtual
-        self.cov_formula = cov_formula
-        self.absent = absent
-        self.min_class_count = min_class_count
-        self.eval_head = eval_head
-        self.init = init
+    lam: Annotated[float, at_least(0)] = 0.1
+    """Weight of the distance to the global class mean, lambda in the paper. It is a norm, not a square, so
+    that it pulls with the same force at every distance: large values keep the model from learning.
+    """
+    num_virtual: Annotated[int, at_least(1), "calibrate=False leaves it out"] = 1000
+    """Virtual features that the server draws per round, M in the paper."""
+    server_lr: Annotated[float, above(0)] = 0.01
+    """Learning rate of the server's steps on class means."""
+    server_steps: Annotated[int, at_least(1)] = 1
+    """Steps of the server on the class means of each client."""
+    calibrate: bool = True
+    """Whether the classifier is calibrated. Otherwise no covariances are sent."""
+    calib_epochs: Annotated[int, at_least(1), "calibrate=False leaves it out"] = 10
+    """Passes over the virtual features."""
+    calib_batch: Annotated[int, at_least(1)] = 64
+    """Virtual features per step."""
+    calib_lr: Annotated[float, above(0)] = 0.01
+    """Learning rate of the calibration."""
+    calib_steps: Annotated[int, at_least(1)] | None = None
+    """Steps of the calibration, in place of those of ``calib_epochs``; they do not depend on the number of
+    virtual features then.
+    """
+    clamp_virtual: bool = False
+    """Whether virtual features are cut off at 0, as features after a ReLU are."""
+    cov_formula: Literal["pooled", "printed"] = "pooled"
+    """``pooled`` is the covariance over all clients; ``printed`` weighs the clients' covariances by n instead
+    of n - 1, as eq. 11 does.
+    """
+    absent: Literal["skip", "reuse", "mask"] = "skip"
+    """What becomes of classes that nobody in a cohort has: ``skip`` draws no virtual features of them;
+    ``reuse`` draws them from what was last known; ``mask`` skips them, and leaves their scores out of the
+    loss of the calibration, which would otherwise unlearn them.
+    """
+    min_class_count: Annotated[int, at_least(1)] = 1
+    """Smallest number of samples of a class of which a client sends statistics."""
+    eval_head: Literal["local", "global"] = "local"
+    """Clients are scored with the classifier that they have trained (``local``), or with the newest
+    ``global`` one.
+    """
+    init: Literal["common", "independent"] = "common"
+    """Extractors of one architecture start from common weights (``common``), or each from its own
+    (``independent``).
+    """
 
     def check_nets(self, nets: Mapping[str, Net]) -> None:
         """Refuse nets whose features differ in size."""

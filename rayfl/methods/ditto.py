@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Annotated, Any
 
 from torch import Tensor
 
 from rayfl.methods.base import Method
-from rayfl.methods.checks import check_weight
+from rayfl.settings import at_least
 from rayfl.training import Client, State
 
 
@@ -20,16 +20,10 @@ class Ditto(Method):
     Deviations from the paper: means are weighted by samples (``averaging``) where its Algorithm 1 takes
     uniform ones. Both models make the same number of epochs over the same batches. BatchNorm layers of v are
     wholly personal, the pull acts on trainable parameters.
-
-    Args:
-        mu: weight of the pull, lambda in the paper; at least 0. With 0 the personal model is trained locally.
     """
 
-    views: tuple[str, ...] = ("personal", "global")
-
-    def __init__(self, mu: float = 1.0) -> None:
-        check_weight("mu", mu)
-        self.mu = mu
+    mu: Annotated[float, at_least(0)] = 1.0
+    """Weight of the pull, lambda in the paper. With 0 the personal model is trained locally."""
 
     def init_client(self, client: Client) -> State:
         """Start the personal model from the common initial weights."""

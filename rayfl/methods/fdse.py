@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 from rayfl.errors import UserError
-from rayfl.methods.base import Averaging, Cohort
-from rayfl.methods.checks import check, check_weight
+from rayfl.methods.base import Cohort
 from rayfl.methods.consensus import agree, attend, mean
 from rayfl.methods.consistency import Consistency, ratio_of_gradients
 from rayfl.methods.partly_personal import PartlyPersonal
 from rayfl.nets import dse_blocks
+from rayfl.settings import FINITE, above, at_least, below
 from rayfl.training import Batch, Client, Gather, Mean, Net, Params, Reduction, State
 
 
@@ -32,66 +32,38 @@ class FDSE(PartlyPersonal):
     first round, whose targets would be untrained. Updates of norm 0 have no direction and take no part in
     eq. 8. Layers outside DSE blocks are units of consensus of their own; statistics of other BatchNorm layers
     are averaged.
-
-    Args:
-        lam: weight of the regulariser, lambda; at least 0.
-        tau: temperature of the attention over clients' DSE parameters, above 0.
-        beta: the regulariser of block l is weighted by exp(beta l).
-        gamma: share of the past in the running estimates of the regulariser, in [0, 1).
-        unit: what is agreed on as one vector: the DFE of a ``block``, or each ``tensor``.
-        attn_unit: what is compared between clients as one vector: the DSE of a ``block``, or each ``tensor``.
-        reg: the regulariser of the ``paper``, or that of the public ``code``.
-        ema_init: running estimates begin a round at the ``received`` statistics, or with the first batch
-            (``bias_corrected``); the ``code`` regulariser always begins with the first batch.
-        consensus: whether eq. 8 aggregates; if not, DFE and head are averaged.
-        attention: whether eq. 9 mixes; if not, each client keeps its own DSE, and with ``mean`` they are
-            averaged.
-        share_every: rounds between two measurements of the regulariser's share of the gradient, at least 0;
-            0 measures never.
-        unseen_epochs: epochs of the adaptation to an unseen domain, at least 1.
-        unseen_lr: learning rate of this adaptation, at least 0; below 10 it hardly moves anything.
     """
 
-    averaging: Averaging = "uniform"
+    averaging = "uniform"
 
-    def __init__(
-        self,
-        lam: float = 0.1,
-        tau: float = 0.1,
-        beta: float = 0.001,
-        gamma: float = 0.9,
-        unit: Literal["block", "tensor"] = "block",
-        attn_unit: Literal["block", "tensor"] = "tensor",
-        reg: Literal["paper", "code"] = "paper",
-        ema_init: Literal["received", "bias_corrected"] = "received",
-        consensus: bool = True,
-        attention: bool | Literal["mean"] = True,
-        share_every: int = 10,
-        unseen_epochs: int = 5,
-        unseen_lr: float = 1e-3,
-    ) -> None:
-        check_weight("lam", lam)
-        check("tau", tau, 0 < tau < float("inf"), "a number above 0")
-        check("beta", beta, abs(beta) < float("inf"), "a finite number")
-        check("gamma", gamma, 0 <= gamma < 1, "in [0, 1)")
-        check("consensus", consensus, consensus in (True, False), "True or False")
-        check("attention", attention, attention in (True, False, "mean"), "True, False or mean")
-        check("share_every", share_every, share_every >= 0, "at least 0 (0: never)")
-        check("unseen_epochs", unseen_epochs, unseen_epochs >= 1, "at least 1")
-        check_weight("unseen_lr", unseen_lr)
-        self.lam = lam
-        self.tau = tau
-        self.beta = beta
-        self.gamma = gamma
-        self.unit = unit
-        self.attn_unit = attn_unit
-        self.reg = reg
-        self.ema_init = ema_init
-        self.consensus = consensus
-        self.attention = attention
-        self.share_every = share_every
-        self.unseen_epochs = unseen_epochs
-        self.unseen_lr = unseen_lr
+    lam: Annotated[float, at_least(0)] = 0.1
+    """Weight of the regulariser, lambda."""
+    tau: Annotated[float, above(0)] = 0.1
+    """Temperature of the attention over clients' DSE parameters."""
+    beta: Annotated[float, FINITE] = 0.001
+    """The regulariser of block l is weighted by exp(beta l)."""
+    gamma: Annotated[float, at_least(0), below(1)] = 0.9
+    """Share of the past in the running estimates of the regulariser."""
+    unit: Literal["block", "tensor"] = "block"
+    """What is agreed on as one vector: the DFE of a ``block``, or each ``tensor``."""
+    attn_unit: Literal["block", "tensor"] = "tensor"
+    """What is compared between clients as one vector: the DSE of a ``block``, or each ``tensor``."""
+    reg: Literal["paper", "code"] = "paper"
+    """The regulariser of the ``paper``, or that of the public ``code``."""
+    ema_init: Literal["received", "bias_corrected"] = "received"
+    """Running estimates begin a round at the ``received`` statistics, or with the first batch
+    (``bias_corrected``); the ``code`` regulariser always begins with the first batch.
+    """
+    consensus: bool = True
+    """Whether eq. 8 aggregates; if not, DFE and head are averaged."""
+    attention: bool | Literal["mean"] = True
+    """Whether eq. 9 mixes; if not, each client keeps its own DSE, and with ``mean`` they are averaged."""
+    share_every: Annotated[int, at_least(0), "0: never"] = 10
+    """Rounds between two measurements of the regulariser's share of the gradient."""
+    unseen_epochs: Annotated[int, at_least(1)] = 5
+    """Epochs of the adaptation to an unseen domain."""
+    unseen_lr: Annotated[float, at_least(0)] = 1e-3
+    """Learning rate of this adaptation; below 10 it hardly moves anything."""
 
     def bind(self, net: Net, population: int, seed: int) -> None:
         """Find the DSE blocks.

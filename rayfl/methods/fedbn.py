@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Annotated, Literal
 
 from torch import Tensor, nn
 
-from rayfl.methods.checks import check
 from rayfl.methods.partly_personal import PartlyPersonal
+from rayfl.settings import at_least
 from rayfl.training import Batch, Client, Params, State
 from rayfl.training.net import is_batch_norm
 
@@ -28,19 +28,14 @@ class FedBN(PartlyPersonal):
     and everything else is averaged. On a net without BatchNorm this is FedAvg.
 
     Deviations from the paper: none.
-
-    Args:
-        bn_personal: ``all`` keeps weight, bias and running statistics of BatchNorm with the client;
-            ``affine_only`` averages the running statistics, as the label-skew experiments of Fed-CO2's public
-            code do.
-        unseen_passes: passes over the images of an unseen domain to which running statistics are adapted, at
-            least 1.
     """
 
-    def __init__(self, bn_personal: BatchNormPart = "all", unseen_passes: int = 1) -> None:
-        check("unseen_passes", unseen_passes, unseen_passes >= 1, "at least 1")
-        self.bn_personal = bn_personal
-        self.unseen_passes = unseen_passes
+    bn_personal: BatchNormPart = "all"
+    """``all`` keeps weight, bias and running statistics of BatchNorm with the client; ``affine_only``
+    averages the running statistics, as the label-skew experiments of Fed-CO2's public code do.
+    """
+    unseen_passes: Annotated[int, at_least(1)] = 1
+    """Passes over the images of an unseen domain to which running statistics are adapted."""
 
     def shared(self, name: str, module: nn.Module) -> bool:
         """Share everything but BatchNorm, recognised by the layer's type."""

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from rayfl.methods.base import Averaging, Cohort, Method
-from rayfl.methods.checks import check, check_weight
+from rayfl.methods.base import Cohort, Method
 from rayfl.methods.fedbn import BatchNormPart, in_batch_norm
+from rayfl.settings import above, at_least
 from rayfl.training import Batch, Client, Gather, Mean, Params, Reduction, State
 from rayfl.training.net import Cut
 
@@ -33,57 +33,43 @@ class FedCO2(Method):
     teachers and foreign classifiers run in eval mode, these with their owners' BatchNorm statistics; clients
     that are not sampled are represented by their last classifier, and by the common initial one before their
     first. Each phase starts with a velocity of its own. The recorded training loss is the sum over both nets.
-
-    Args:
-        mu: weight of the loss through each foreign classifier, at least 0.
-        mutual_epochs: epochs of mutual learning in a round, at least 1.
-        adapt_epochs: epochs of local adaptation, at least 1; those of the run if not given.
-        kd_temperature: temperature of mutual learning, above 0. The divergence is multiplied by its square,
-            so that gradients keep their size.
-        bn_personal: what of the online net's BatchNorm layers is personal: ``all``, or ``affine_only``
-            (weight and bias; running statistics are averaged).
-        intra: direction of the mutual learning: ``both``, ``to_online`` (the offline net teaches),
-            ``to_offline`` (the online net teaches) or ``none``.
-        inter: which nets learn through foreign classifiers: ``both``, ``online``, ``offline`` or ``none``;
-            with none no classifier is sent.
-        personal: what the online net keeps to itself: its BatchNorm layers (``bn``), its classifier as
-            ``exchange`` cuts it (``head``), or both (``bn_and_head``).
-        exchange: the classifier that is sent: everything after the flatten with its BatchNorm layers
-            (``fc_stack``), or the last linear layer (``last_layer``).
-        offline_init: offline nets start from the common weights (``same``) or each from its own
-            (``independent``).
     """
 
-    averaging: Averaging = "uniform"
-    views: tuple[str, ...] = ("personal", "online", "offline")
+    averaging = "uniform"
+    views = ("personal", "online", "offline")
 
-    def __init__(
-        self,
-        mu: float = 1.0,
-        mutual_epochs: int = 1,
-        adapt_epochs: int | None = None,
-        kd_temperature: float = 1.0,
-        bn_personal: BatchNormPart = "all",
-        intra: Literal["both", "to_online", "to_offline", "none"] = "both",
-        inter: Literal["both", "online", "offline", "none"] = "both",
-        personal: Literal["bn", "head", "bn_and_head"] = "bn",
-        exchange: Cut = "fc_stack",
-        offline_init: Literal["same", "independent"] = "same",
-    ) -> None:
-        check_weight("mu", mu)
-        check("mutual_epochs", mutual_epochs, mutual_epochs >= 1, "at least 1 (intra=none leaves it out)")
-        check("adapt_epochs", adapt_epochs, adapt_epochs is None or adapt_epochs >= 1, "at least 1")
-        check("kd_temperature", kd_temperature, 0 < kd_temperature < float("inf"), "a number above 0")
-        self.mu = mu
-        self.mutual_epochs = mutual_epochs
-        self.adapt_epochs = adapt_epochs
-        self.kd_temperature = kd_temperature
-        self.bn_personal = bn_personal
-        self.intra = intra
-        self.inter = inter
-        self.personal = personal
-        self.exchange = exchange
-        self.offline_init = offline_init
+    mu: Annotated[float, at_least(0)] = 1.0
+    """Weight of the loss through each foreign classifier."""
+    mutual_epochs: Annotated[int, at_least(1), "intra=none leaves it out"] = 1
+    """Epochs of mutual learning in a round."""
+    adapt_epochs: Annotated[int, at_least(1)] | None = None
+    """Epochs of local adaptation; those of the run if not given."""
+    kd_temperature: Annotated[float, above(0)] = 1.0
+    """Temperature of mutual learning. The divergence is multiplied by its square, so that gradients keep
+    their size.
+    """
+    bn_personal: BatchNormPart = "all"
+    """What of the online net's BatchNorm layers is personal: ``all``, or ``affine_only`` (weight and bias;
+    running statistics are averaged).
+    """
+    intra: Literal["both", "to_online", "to_offline", "none"] = "both"
+    """Direction of the mutual learning: ``both``, ``to_online`` (the offline net teaches), ``to_offline``
+    (the online net teaches) or ``none``.
+    """
+    inter: Literal["both", "online", "offline", "none"] = "both"
+    """Which nets learn through foreign classifiers: ``both``, ``online``, ``offline`` or ``none``; with none
+    no classifier is sent.
+    """
+    personal: Literal["bn", "head", "bn_and_head"] = "bn"
+    """What the online net keeps to itself: its BatchNorm layers (``bn``), its classifier as ``exchange`` cuts
+    it (``head``), or both (``bn_and_head``).
+    """
+    exchange: Cut = "fc_stack"
+    """The classifier that is sent: everything after the flatten with its BatchNorm layers (``fc_stack``), or
+    the last linear layer (``last_layer``).
+    """
+    offline_init: Literal["same", "independent"] = "same"
+    """Offline nets start from the common weights (``same``) or each from its own (``independent``)."""
 
     # ---- what is exchanged
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import torch
 import torch.nn.functional as F
@@ -12,8 +12,8 @@ from torch import Tensor
 
 from rayfl.errors import UserError
 from rayfl.methods.base import Cohort, Method
-from rayfl.methods.checks import check, check_weight
 from rayfl.randomness import generator
+from rayfl.settings import at_least, at_most
 from rayfl.training import Batch, Client, Mean, Params, Reduction, State
 from rayfl.training.net import Net
 
@@ -38,58 +38,49 @@ class FediOS(Method):
     for orthonormal bases O_j, [d, r], that are orthogonal to each other. With them the regulariser of eq. 11
     is zero identically, and so is its gradient; ``ortho_reg_on`` offers variants that are not. Each extractor
     is clipped by its own norm, the generic one together with the head.
-
-    Args:
-        alpha: share of the generic features in the mixture, in [0, 1].
-        lam: weight of the regulariser, lambda in the paper; at least 0.
-        basis: the orthonormal matrix whose columns span the subspaces: from the QR decomposition of Gaussian
-            numbers (``qr``) or of numbers from U(0, 1) (``uniform``), or the ``identity``.
-        rank: dimensions r of each subspace, at least 1; d / (N + 1), rounded down, if not given.
-        overflow: what to do if N + 1 subspaces do not fit into d dimensions: an ``error``, or ``reuse`` them,
-            so that clients share subspaces, while the generic one stays apart.
-        projections: whether to project at all; without, the regulariser of eq. 11 is not zero.
-        individual_extractor: whether clients have an individual extractor beside the generic one.
-        ortho_reg_on: the features between which the regulariser takes the absolute inner product: after
-            projection (``projected``, eq. 11), before it (``raw``), after projection and ReLU (``relu``), or
-            before projection and divided by their norms (``cos``).
-        schedule: one step on everything per batch (``joint``), or epochs on the generic extractor and the
-            head that alternate with epochs on the individual extractor (``alternating``), which use neither
-            mixture nor regulariser.
     """
 
-    views: tuple[str, ...] = ("personal", "global", "generic", "individual")
+    alpha: Annotated[float, at_least(0), at_most(1)] = 0.5
+    """Share of the generic features in the mixture."""
+    lam: Annotated[float, at_least(0)] = 0.1
+    """Weight of the regulariser, lambda in the paper."""
+    basis: Basis = "qr"
+    """The orthonormal matrix whose columns span the subspaces: from the QR decomposition of Gaussian numbers
+    (``qr``) or of numbers from U(0, 1) (``uniform``), or the ``identity``.
+    """
+    rank: Annotated[int, at_least(1)] | None = None
+    """Dimensions r of each subspace; d / (N + 1), rounded down, if not given."""
+    overflow: Literal["error", "reuse"] = "error"
+    """What to do if N + 1 subspaces do not fit into d dimensions: an ``error``, or ``reuse`` them, so that
+    clients share subspaces, while the generic one stays apart.
+    """
+    projections: bool = True
+    """Whether to project at all; without, the regulariser of eq. 11 is not zero."""
+    individual_extractor: bool = True
+    """Whether clients have an individual extractor beside the generic one."""
+    ortho_reg_on: Literal["projected", "cos", "raw", "relu"] = "projected"
+    """The features between which the regulariser takes the absolute inner product: after projection
+    (``projected``, eq. 11), before it (``raw``), after projection and ReLU (``relu``), or before projection
+    and divided by their norms (``cos``).
+    """
+    schedule: Literal["joint", "alternating"] = "joint"
+    """One step on everything per batch (``joint``), or epochs on the generic extractor and the head that
+    alternate with epochs on the individual extractor (``alternating``), which use neither mixture nor
+    regulariser.
+    """
 
-    def __init__(
-        self,
-        alpha: float = 0.5,
-        lam: float = 0.1,
-        basis: Basis = "qr",
-        rank: int | None = None,
-        overflow: Literal["error", "reuse"] = "error",
-        projections: bool = True,
-        individual_extractor: bool = True,
-        ortho_reg_on: Literal["projected", "cos", "raw", "relu"] = "projected",
-        schedule: Literal["joint", "alternating"] = "joint",
-    ) -> None:
-        check("alpha", alpha, 0 <= alpha <= 1, "in [0, 1]")
-        check_weight("lam", lam)
-        check("rank", rank, rank is None or rank >= 1, "at least 1")
-        if ortho_reg_on == "relu" and basis == "identity" and projections:
+    def __post_init__(self) -> None:
+        if self.ortho_reg_on == "relu" and self.basis == "identity" and self.projections:
             raise UserError(
                 "method.ortho_reg_on=relu is zero with method.basis=identity, whose subspaces share no "
                 "coordinate: choose another basis, or ortho_reg_on=cos"
             )
-        self.alpha = alpha
-        self.lam = lam
-        self.basis = basis
-        self.rank = rank
-        self.overflow = overflow
-        self.projections = projections
-        self.individual_extractor = individual_extractor
-        if not individual_extractor:
-            self.views = ("personal", "global", "generic")
-        self.ortho_reg_on = ortho_reg_on
-        self.schedule = schedule
+
+    @property
+    def views(self) -> tuple[str, ...]:
+        """The models with both extractors, and each extractor alone."""
+        views = ("personal", "global", "generic")
+        return (*views, "individual") if self.individual_extractor else views
 
     # ---- projections
 

@@ -16,14 +16,12 @@ class FedPer(PartlyPersonal):
 
     Deviations from the paper: personalisation layers start from common instead of each client's own random
     weights; all layers are trained together by SGD, as in its Algorithm 1.
-
-    Args:
-        personal: ``last_layer`` keeps the last linear layer with the client; ``fc_stack`` everything after
-            the flatten, with its BatchNorm layers.
     """
 
-    def __init__(self, personal: Cut = "last_layer") -> None:
-        self.personal = personal
+    personal: Cut = "last_layer"
+    """``last_layer`` keeps the last linear layer with the client; ``fc_stack`` everything after the flatten,
+    with its BatchNorm layers.
+    """
 
     def shared(self, name: str, module: nn.Module) -> bool:
         """Share the base layers."""

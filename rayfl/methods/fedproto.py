@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, ClassVar, Literal
+from typing import Annotated, Any, Literal
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
 from rayfl.methods.base import Cohort, Method
-from rayfl.methods.checks import check_equal_features, check_weight
+from rayfl.methods.checks import check_equal_features
+from rayfl.settings import at_least
 from rayfl.training import Batch, Client, Params, Reduction, State, Sum
 from rayfl.training.net import Net
 
@@ -26,31 +27,28 @@ class FedProto(Method):
     Global prototypes are means over the owners of a class; eq. 6 as printed divides these once more by the
     number of owners. Local prototypes come from a pass in eval mode after training. A class that nobody in a
     cohort owns keeps its global prototype. Before the first prototype exists, the own head predicts.
-
-    Args:
-        lam: weight of the distance to the global prototype, lambda in the paper; at least 0. With 0 the
-            models are trained locally.
-        predict: ``prototype`` predicts the class of the nearest global prototype, ``head`` the class that the
-            client's own head scores highest.
-        prototype_weights: a global prototype is the ``uniform`` mean over the clients that own the class, or
-            weighted by their ``counts`` of samples of it.
     """
 
-    views: tuple[str, ...] = ("personal",)
-    heterogeneous: ClassVar[bool] = True
+    views = ("personal",)
+    heterogeneous = True
 
-    def __init__(
-        self,
-        lam: float = 1.0,
-        predict: Literal["prototype", "head"] = "prototype",
-        prototype_weights: Literal["uniform", "counts"] = "uniform",
-    ) -> None:
-        check_weight("lam", lam)
-        self.lam = lam
-        self.predict = predict
-        self.prototype_weights = prototype_weights
-        if predict == "prototype":
-            self.views_without_loss = frozenset({"personal"})  # distances are not logits
+    lam: Annotated[float, at_least(0)] = 1.0
+    """Weight of the distance to the global prototype, lambda in the paper. With 0 the models are trained
+    locally.
+    """
+    predict: Literal["prototype", "head"] = "prototype"
+    """``prototype`` predicts the class of the nearest global prototype, ``head`` the class that the client's
+    own head scores highest.
+    """
+    prototype_weights: Literal["uniform", "counts"] = "uniform"
+    """A global prototype is the ``uniform`` mean over the clients that own the class, or weighted by their
+    ``counts`` of samples of it.
+    """
+
+    @property
+    def views_without_loss(self) -> frozenset[str]:
+        """Distances to prototypes are not logits."""
+        return frozenset({"personal"} if self.predict == "prototype" else ())
 
     def check_nets(self, nets: Mapping[str, Net]) -> None:
         """Refuse nets whose features differ in size."""

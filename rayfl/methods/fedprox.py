@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 from rayfl.methods.base import Method
-from rayfl.methods.checks import check_weight
+from rayfl.settings import at_least
 from rayfl.training import Client, Params, State
 
 
@@ -19,17 +19,14 @@ class FedProx(Method):
     Deviations from the paper: clients make a fixed number of epochs instead of solving their problem to a
     given inexactness, and are sampled uniformly and weighted by samples (or uniformly, see ``averaging``)
     instead of being sampled by samples and weighted uniformly.
-
-    Args:
-        mu: weight of the proximal term, at least 0; 0 is FedAvg.
-        norm: ``squared`` adds mu/2 ||w - w_t||^2 to the loss, as in the paper; ``l2`` adds mu/2 ||w - w_t||,
-            as some public code does: a pull of constant strength.
     """
 
-    def __init__(self, mu: float = 0.01, norm: Literal["squared", "l2"] = "squared") -> None:
-        check_weight("mu", mu)
-        self.mu = mu
-        self.norm = norm
+    mu: Annotated[float, at_least(0)] = 0.01
+    """Weight of the proximal term; 0 is FedAvg."""
+    norm: Literal["squared", "l2"] = "squared"
+    """``squared`` adds mu/2 ||w - w_t||^2 to the loss, as in the paper; ``l2`` adds mu/2 ||w - w_t||, as some
+    public code does: a pull of constant strength.
+    """
 
     async def local_update(self, client: Client, state: State, down: State) -> tuple[dict[str, Any], State]:
         """Minimise h(w; w_t) = F(w) + mu/2 ||w - w_t||^2 from w_t (eq. 2)."""

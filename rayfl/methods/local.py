@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, ClassVar
+from typing import Any
 
 from torch import Tensor
 
@@ -19,8 +19,8 @@ class Local(Method):
     trains less often.
     """
 
-    views: tuple[str, ...] = ("personal",)
-    heterogeneous: ClassVar[bool] = True
+    views = ("personal",)
+    heterogeneous = True
 
     @property
     def uploads(self) -> Mapping[str, Reduction]:

@@ -17,7 +17,7 @@ class PartlyPersonal(Method):
     A client that is not sampled keeps its part as it is, and is scored with it and the newest shared part.
     """
 
-    views: tuple[str, ...] = ("personal",)
+    views = ("personal",)
 
     @abstractmethod
     def shared(self, name: str, module: nn.Module) -> bool:

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Annotated, Any
 
-from rayfl.methods.base import Averaging, Cohort, Method
-from rayfl.methods.checks import check
+from rayfl.methods.base import Cohort, Method
+from rayfl.settings import above
 from rayfl.training import Client, Mean, Params, Reduction, State, Sum
 
 
@@ -20,16 +20,12 @@ class SCAFFOLD(Method):
     replaced by the sum of the weights with which gradients have entered the result (with plain K the method
     diverges). Gradients are clipped, where asked, before the correction. Controls exist for trainable
     parameters; BatchNorm statistics are averaged like the weights.
-
-    Args:
-        server_lr: step size of the server, eta_g in the paper; above 0.
     """
 
-    averaging: Averaging = "uniform"
+    averaging = "uniform"
 
-    def __init__(self, server_lr: float = 1.0) -> None:
-        check("server_lr", server_lr, 0 < server_lr < float("inf"), "a number above 0")
-        self.server_lr = server_lr
+    server_lr: Annotated[float, above(0)] = 1.0
+    """Step size of the server, eta_g in the paper."""
 
     @property
     def uploads(self) -> Mapping[str, Reduction]:

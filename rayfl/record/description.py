@@ -14,6 +14,7 @@ import yaml
 
 from rayfl.arguments import arguments_of, check_type, shown
 from rayfl.errors import UserError
+from rayfl.settings import Settings
 
 RESUMABLE = ("rounds", "engine", "checkpoint_every", "quiet", "tensorboard")
 """Settings that may change when a run is resumed; any other would make it another run."""
@@ -117,7 +118,7 @@ def _plain(value: Any, where: str) -> Any:
         check_type(path, argument, kind)
         _check_recordable(argument, kind, path)
         arguments[name] = _plain(argument, path)
-    if is_dataclass(value):
+    if is_dataclass(value) and not isinstance(value, Settings):
         return arguments
     described: dict[str, Any] = {"class_path": public_path(cls)}
     return described | ({"init_args": arguments} if arguments else {})
@@ -125,8 +126,12 @@ def _plain(value: Any, where: str) -> Any:
 
 def _check_recordable(value: Any, kind: Any, where: str) -> None:
     """Refuse a subclass where a configuration has options alone, and would be read as the class itself."""
-    exact = [each for each in (kind, *get_args(kind)) if isinstance(each, type) and is_dataclass(each)]
-    if is_dataclass(value) and exact and type(value) not in exact:
+    exact = [
+        each
+        for each in (kind, *get_args(kind))
+        if isinstance(each, type) and is_dataclass(each) and not issubclass(each, Settings)
+    ]
+    if exact and is_dataclass(value) and type(value) not in exact:
         name = exact[0].__name__
         raise UserError(
             f"{where} is a {type(value).__name__}: it must be a {name} itself, because config.yaml records "

@@ -1,57 +1,45 @@
 """How clients train: the settings that every method shares."""
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import Annotated, Literal
 
 import torch
 
 from rayfl.arguments import check_arguments
-from rayfl.errors import UserError
+from rayfl.settings import above, at_least, at_most, below
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Training:
-    """Settings of local training; the optimiser is SGD, made anew in every round.
+    """Settings of local training; the optimiser is SGD, made anew in every round."""
 
-    Args:
-        epochs: passes over a client's training data per round, at least 1.
-        batch_size: samples per step, at least 1.
-        lr: learning rate of the first round, above 0.
-        lr_decay: factor on the learning rate per round, in (0, 1].
-        momentum: of SGD, in [0, 1).
-        weight_decay: of SGD, at least 0.
-        clip: largest Euclidean norm of a net's gradient; 0 does not clip.
-        last_batch: ``keep`` trains on an incomplete last batch, ``drop`` leaves it out where the client has
-            more samples than one batch: advisable on nets with BatchNorm where last batches may be tiny.
-        bn_single: what a net with BatchNorm does with a client that has one training sample: ``refuse`` the
-            run before it starts, or train it with running statistics (``eval``).
-        precision: dtype of weights and arithmetic.
-    """
-
-    epochs: int = 1
-    batch_size: int = 64
-    lr: float = 0.1
-    lr_decay: float = 1.0
-    momentum: float = 0.0
-    weight_decay: float = 0.0
-    clip: float = 0.0
+    epochs: Annotated[int, at_least(1)] = 1
+    """Passes over a client's training data per round."""
+    batch_size: Annotated[int, at_least(1)] = 64
+    """Samples per step."""
+    lr: Annotated[float, above(0)] = 0.1
+    """Learning rate of the first round."""
+    lr_decay: Annotated[float, above(0), at_most(1)] = 1.0
+    """Factor on the learning rate per round."""
+    momentum: Annotated[float, at_least(0), below(1)] = 0.0
+    """Momentum of SGD."""
+    weight_decay: Annotated[float, at_least(0)] = 0.0
+    """Weight decay of SGD."""
+    clip: Annotated[float, at_least(0), "0: no clipping"] = 0.0
+    """Largest Euclidean norm of a net's gradient."""
     last_batch: Literal["keep", "drop"] = "keep"
+    """``keep`` trains on an incomplete last batch, ``drop`` leaves it out where the client has more samples
+    than one batch: advisable on nets with BatchNorm where last batches may be tiny.
+    """
     bn_single: Literal["refuse", "eval"] = "refuse"
+    """What a net with BatchNorm does with a client that has one training sample: ``refuse`` the run before
+    it starts, or train it with running statistics (``eval``).
+    """
     precision: Literal["float32", "float64"] = "float32"
+    """Dtype of weights and arithmetic."""
 
     def __post_init__(self) -> None:
         check_arguments(Training, vars(self), "training")
-        for name, fine, allowed in [
-            ("epochs", self.epochs >= 1, "at least 1"),
-            ("batch_size", self.batch_size >= 1, "at least 1"),
-            ("lr", 0 < self.lr < float("inf"), "a number above 0"),
-            ("lr_decay", 0 < self.lr_decay <= 1, "in (0, 1]"),
-            ("momentum", 0 <= self.momentum < 1, "in [0, 1)"),
-            ("weight_decay", 0 <= self.weight_decay < float("inf"), "at least 0"),
-            ("clip", 0 <= self.clip < float("inf"), "at least 0 (0: no clipping)"),
-        ]:
-            if not fine:
-                raise UserError(f"training.{name} is {getattr(self, name)!r}: it must be {allowed}")
 
     @property
     def dtype(self) -> torch.dtype:

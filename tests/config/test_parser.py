@@ -450,7 +450,7 @@ def test_values_of_other_types_are_refused_at_once(arguments, says):
         (lambda: Training(epochs=1.5), "training.epochs is 1.5: it must be a whole number"),
         (lambda: Synthetic(partition="IID"), "data.partition is 'IID': it must be an object of class Part"),
         (lambda: Inline(threads=1.5), "engine.threads is 1.5: it must be a whole number"),
-        (lambda: Training("x"), "training.epochs is 'x': it must be a whole number"),
+        (lambda: Training(epochs="x"), "training.epochs is 'x': it must be a whole number"),
         (lambda: Dirichlet("x"), "data.partition.alpha is 'x': it must be a number"),
         (lambda: Half(factor="x"), "method.factor is 'x': it must be a number"),
     ],

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from docstring_parser import parse_from_object
 
 from rayfl.errors import UserError
 from rayfl.methods import METHODS, FedCO2, FedProto
@@ -147,7 +148,7 @@ def test_views_are_scored_as_declared(name):
     found.append(run.reports[0].scores)
     found.append(run.host.evaluate(0, *run.server.download(range(4)), range(4), ["test"]))
     assert [set(f) for f in found] == [{0, 1, 2, 3}, {0, 2}, {0, 1, 2, 3}]
-    views = METHODS[name].views
+    views = METHODS[name]().views
     assert ("global" in views) == CASES[name].has_global
     assert views[0] == "personal"
     for scores in found:
@@ -202,10 +203,10 @@ def test_every_option_is_checked(name):
 def test_options_are_kept_and_documented(name):
     """Under their own names, from which a run's configuration is written; in the help, and on the page."""
     method, page = METHODS[name](), (DOCS / f"{name.lower()}.md").read_text()
-    described = (METHODS[name].__doc__ or "").partition("Args:")[2]
+    described = {entry.arg_name: entry.description for entry in parse_from_object(METHODS[name]).params}
     for option, parameter in options_of(name).items():
         assert getattr(method, option) == parameter.default
-        assert f"        {option}: " in described
+        assert described[option]
         assert f"| `{option}` | {'none' if parameter.default is None else parameter.default} |" in page
     assert f"[{name}]({name.lower()}.md)" in (DOCS / "README.md").read_text()
 

@@ -14,9 +14,9 @@ from typing import Any, Literal
 
 import numpy as np
 
-from rayfl.arguments import checked
 from rayfl.data.pool import TEST, TRAIN, UNUSED, VAL, Pool, Shard
 from rayfl.errors import UserError
+from rayfl.settings import Settings
 
 log = logging.getLogger(__name__)
 
@@ -24,12 +24,8 @@ REDRAWS = 1000  # of a random partition until its minimum counts are reached
 _BATCH = 25  # redraws that are drawn together; a fixed number, because it decides the order of random numbers
 
 
-class Partition(ABC):
+class Partition(Settings, ABC, place="data.partition"):
     """How a data set is divided among clients."""
-
-    def __init_subclass__(cls, **options: Any) -> None:
-        super().__init_subclass__(**options)
-        checked(cls, "data.partition")
 
     @abstractmethod
     def assign(self, pool: Pool, clients: int, rng: np.random.Generator) -> list[Shard]:

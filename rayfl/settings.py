@@ -1,0 +1,101 @@
+"""Settings are declared once: name, type, bounds, default and help of an option stand in one place.
+
+What a subclass of :class:`Settings` annotates is an option of it, and the text below is the help::
+
+    class FedProx(Method):
+        mu: Annotated[float, at_least(0)] = 0.01
+        \"\"\"Weight of the proximal term; 0 is FedAvg.\"\"\"
+
+``FedProx(mu=0.1)``, ``--method.mu 0.1``, ``--method.help FedProx`` and config.yaml follow from that.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import operator
+from dataclasses import dataclass, fields, is_dataclass
+from typing import Any, ClassVar, dataclass_transform
+
+from rayfl.arguments import Bound, check_arguments
+
+
+def above(limit: float) -> Bound:
+    """Bound a number from below, without the limit itself."""
+    return Bound(f"above {limit:,}", operator.gt, limit)
+
+
+def at_least(limit: float) -> Bound:
+    """Bound a number from below."""
+    return Bound(f"at least {limit:,}", operator.ge, limit)
+
+
+def below(limit: float) -> Bound:
+    """Bound a number from above, without the limit itself."""
+    return Bound(f"below {limit:,}", operator.lt, limit)
+
+
+def at_most(limit: float) -> Bound:
+    """Bound a number from above."""
+    return Bound(f"at most {limit:,}", operator.le, limit)
+
+
+FINITE = Bound("finite", operator.lt, float("inf"))
+"""Refuses infinity and NaN, which every other bound does, too."""
+
+
+@dataclass_transform(kw_only_default=True, eq_default=False)
+class Settings:
+    """Base of the classes that a configuration names: methods, data sets, partitions, engines.
+
+    Every subclass is a keyword-only dataclass. Values of other types or outside of their bounds are refused
+    before an object is made; what several settings forbid together belongs into ``__post_init__``. Attributes
+    without an annotation are no settings, nor are those that a base class has and that are none there.
+
+    A class may have an ``__init__`` instead, if it keeps every argument under the argument's name.
+    """
+
+    _place: ClassVar[str]  # what configurations call objects of the class, such as "method"
+
+    def __init_subclass__(cls, place: str | None = None, **options: Any) -> None:
+        super().__init_subclass__(**options)
+        if place is not None:
+            cls._place = place
+        owner = next(base for base in cls.__mro__ if "__init__" in vars(base))
+        if owner is object or hasattr(vars(owner)["__init__"], "of_settings"):
+            cls.__annotations__ = _annotations(cls)
+            dataclass(kw_only=True, eq=False)(cls)
+            cls.__init__ = _checking(cls, of_settings=True)  # type: ignore[method-assign]
+        elif owner is cls:
+            cls.__init__ = _checking(cls)  # type: ignore[method-assign]
+
+
+def _annotations(cls: type) -> dict[str, Any]:
+    """Return what a class annotates: as types, whose names subclasses in other modules do not know."""
+    try:
+        found = inspect.get_annotations(cls, eval_str=True)
+    except NameError:  # a name that only type checkers import
+        found = inspect.get_annotations(cls)
+    settings = {field.name for field in fields(cls)} if is_dataclass(cls) else set()  # of base classes
+    for name in found.keys() - settings:
+        if any(name in vars(base) for base in cls.__mro__[1:]):
+            found[name] = ClassVar
+    return found
+
+
+def _checking(cls: type, of_settings: bool = False) -> Any:
+    """Return a constructor that checks arguments before that of the class works with them."""
+    init: Any = vars(cls)["__init__"]
+
+    @functools.wraps(init)
+    def checking(self: Any, *given: Any, **named: Any) -> None:
+        try:
+            arguments = inspect.signature(init).bind(self, *given, **named).arguments
+        except TypeError:  # there is no such argument; the constructor says so better
+            arguments = {}
+        check_arguments(cls, arguments, cls._place)  # type: ignore[attr-defined]
+        init(self, *given, **named)
+
+    if of_settings:
+        checking.of_settings = True  # type: ignore[attr-defined]
+    return checking
