@@ -31,8 +31,8 @@ from workload import SEED
 
 from rayfl import Inline, Training, UserError
 from rayfl.data import IID, FederatedData, Synthetic
-from rayfl.engine.base import Session
 from rayfl.engine.plan import Plan
+from rayfl.engine.session import Session
 from rayfl.methods import METHODS
 
 WARMUP = 2  # the first rounds of some methods do less: there is nothing to learn from yet

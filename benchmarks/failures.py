@@ -24,15 +24,16 @@ import ray
 from rayfl import Federation, Inline, Ray, Training
 from rayfl.data import Dirichlet, Synthetic
 from rayfl.engine import Engine
-from rayfl.engine.ray_session import RaySession
+from rayfl.engine.ray_workers import RayWorkers
+from rayfl.engine.session import Session
 from rayfl.methods import Ditto
 
 PHASES = {
-    "training": "_train",
-    "aggregation": "_aggregate",
-    "evaluation": "evaluate",
-    "checkpoint": "save",
-    "recovery": "restore",
+    "training": (Session, "train"),
+    "aggregation": (RayWorkers, "call"),
+    "evaluation": (Session, "evaluate"),
+    "checkpoint": (Session, "save"),
+    "recovery": (Session, "restore"),
 }
 LONGEST = {"training": 0.3, "aggregation": 0.02, "evaluation": 0.3, "checkpoint": 0.1, "recovery": 3.0}
 """Seconds after the beginning of a phase within which a kill comes; it may be over by then."""
@@ -88,32 +89,34 @@ class Killer:
         self._dice = dice
         self._phase = "records"
         self._timers: list[threading.Timer] = []
-        self._before = {name: getattr(RaySession, name) for name in PHASES.values()}
+        self._before = {phase: getattr(*place) for phase, place in PHASES.items()}
         self._quiet = 0
 
     def __enter__(self) -> "Killer":
-        for phase, name in PHASES.items():
-            setattr(RaySession, name, self._watched(phase, self._before[name]))
+        for phase, place in PHASES.items():
+            setattr(*place, self._watched(phase, self._before[phase]))
         return self
 
     def __exit__(self, *exception: object) -> None:
         for timer in self._timers:
             timer.cancel()
-        for name, original in self._before.items():
-            setattr(RaySession, name, original)
+        for phase, place in PHASES.items():
+            setattr(*place, self._before[phase])
 
     def _watched(self, phase: str, original: Any) -> Any:
-        def call(session: RaySession, *arguments: Any) -> Any:
+        def call(watched: Any, *arguments: Any, **options: Any) -> Any:
+            if phase == "aggregation" and arguments[1] != "aggregate":
+                return original(watched, *arguments, **options)
             self._phase = phase
             due = [kill for kill in self._waiting if kill.phase == phase]
-            at_start = phase == "recovery" and session._server is not None
+            at_start = phase == "recovery" and len(watched.workers) > 0
             if self._quiet and phase != "recovery":
                 self._quiet -= 1
             elif due and not at_start:
                 self._waiting.remove(due[0])
                 self._aim(due[0])
             try:
-                return original(session, *arguments)
+                return original(watched, *arguments, **options)
             finally:
                 self._phase = "records"
 

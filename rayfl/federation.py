@@ -20,10 +20,11 @@ from rayfl.callbacks.early_stopping import EarlyStopping
 from rayfl.callbacks.tensorboard import TensorBoard
 from rayfl.callbacks.terminal import Progress, print_start
 from rayfl.data import Data, EmbeddedDigits, FederatedData
-from rayfl.engine.base import Engine, Session
+from rayfl.engine.base import Engine
 from rayfl.engine.plan import Plan
 from rayfl.engine.ray_engine import Ray
 from rayfl.engine.round_result import Report
+from rayfl.engine.session import Session
 from rayfl.errors import UserError
 from rayfl.evaluation.latest import LatestScores
 from rayfl.evaluation.protocol import protocol as find_protocol

@@ -14,7 +14,7 @@ from rayfl.data import FederatedData
 from rayfl.engine import Inline
 from rayfl.engine.plan import Plan
 from rayfl.engine.server import Server
-from rayfl.engine.worker import Host
+from rayfl.engine.worker import Worker
 from rayfl.errors import UserError
 from rayfl.record.checkpoint import Checkpoints, Manifest
 from rayfl.training.state import as_tensor
@@ -60,13 +60,12 @@ class Models:
     def __init__(self, plan: Plan, data: FederatedData, checkpoints: Checkpoints, manifest: Manifest) -> None:
         self.data = data
         self.round = manifest.round
-        # Binding a method ties it to one net, so host and server have one each.
-        self._host = Host(replace(plan, method=deepcopy(plan.method)), data)
-        for name in manifest.clients.values():
-            self._host.restore(checkpoints.read(name))
+        # Binding a method ties it to one net, so worker and server have one each.
+        self._worker = Worker(replace(plan, method=deepcopy(plan.method)), data)
+        self._worker.restore(str(checkpoints.folder), manifest.clients.values())
         self._server = Server(plan, data)
-        self._server.restore(checkpoints.read(manifest.server))
-        self.views = tuple(self._host.method.views)
+        self._server.restore(str(checkpoints.folder), manifest.server)
+        self.views = tuple(self._worker.method.views)
 
     def __len__(self) -> int:
         """Return the number of clients that may train: those of an unseen domain have no models."""
@@ -80,7 +79,7 @@ class Models:
             part: ``train``, ``val`` or ``test``.
         """
         self._check(client)
-        return self._host.images.batch(as_tensor(self.data.shards[client].part(part)))
+        return self._worker.images.batch(as_tensor(self.data.shards[client].part(part)))
 
     def scores(self, client: int, x: Tensor) -> dict[str, Tensor]:
         """Return the scores, [B, classes], of every view of a client for images [B, C, H, W].
@@ -88,10 +87,10 @@ class Models:
         They are differentiable by the images.
         """
         self._check(client)
-        seen = self._host.client(client, self.round)
-        down, each = self._server.download([client])
-        state = self._host.state(client, seen)
-        return self._host.method.scores(seen, state, {**down, **each.get(client, {})}, x)
+        seen = self._worker.client(client, self.round)
+        down = self._server.download([client]).of(client)
+        state = self._worker.state(client, seen)
+        return self._worker.method.scores(seen, state, down, x)
 
     def features(self, client: int, x: Tensor) -> dict[str, Tensor]:
         """Return what enters the last layer, [B, d], for images [B, C, H, W], by view.
@@ -101,7 +100,7 @@ class Models:
         """
         self._check(client)
         passed: list[tuple[Tensor, Tensor]] = []
-        head = self._host.client(client, self.round).net.eval.module.head
+        head = self._worker.client(client, self.round).net.eval.module.head
         hook = head.register_forward_hook(lambda _, inputs, output: passed.append((inputs[0], output)))
         try:
             scores = self.scores(client, x)

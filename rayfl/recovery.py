@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rayfl.data import FederatedData
-from rayfl.engine.base import Gone, Lost, Session
+from rayfl.engine.session import Gone, Lost, Session
 from rayfl.errors import UserError
 from rayfl.evaluation.result import Result
 from rayfl.record.checkpoint import Checkpoints, Manifest

@@ -15,7 +15,7 @@ from rayfl import Inline, Training
 from rayfl.data import IID, Synthetic
 from rayfl.engine.plan import Plan
 from rayfl.engine.server import Server
-from rayfl.engine.worker import Host
+from rayfl.engine.worker import Worker
 from rayfl.methods import METHODS, FedAvg
 from rayfl.training import examples
 from rayfl.training.state import take_apart
@@ -41,7 +41,7 @@ def plan(name: str, device: str, execution: Any = "loop") -> Plan:
 def run(made: Plan) -> Run:
     """Three rounds, some of them with a part of the clients."""
     server_side = Plan(**{**vars(made), "method": deepcopy(made.method)})
-    found = Run(Host(made, DATA), Server(server_side, DATA))
+    found = Run(Worker(made, DATA), Server(server_side, DATA))
     for cohort in COHORTS:
         found.round(cohort, ("test",))
     return found
@@ -70,8 +70,7 @@ def test_scores_agree(name: str) -> None:
     scores = []
     for device in ("cpu", "cuda"):
         found = run(plan(name, device))
-        down, each = found.server.download(range(4))
-        scores.append(found.host.evaluate(3, down, each, range(4), ["test"]))
+        scores.append(found.host.evaluate(3, found.server.download(range(4)), range(4), ["test"]))
     assert scores[0].keys() == scores[1].keys()
     for i in scores[0]:
         on_cpu, on_gpu = scores[0][i]["test"], scores[1][i]["test"]

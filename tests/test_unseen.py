@@ -110,8 +110,8 @@ def test_the_same_bytes_on_actors(tmp_path: Path) -> None:
 
 def as_newcomer(run: Run, moves: bool = True) -> tuple[State, State]:
     """Return the state of client 1, a newcomer, before and after adapting; client 0 has trained."""
-    down, each = run.server.download([1])
-    assert not any(each.values())
+    download = run.server.download([1])
+    assert not any(download.each.values())
     method = run.host.method
     adapt, seen = method.adapt, {}
 
@@ -121,7 +121,7 @@ def as_newcomer(run: Run, moves: bool = True) -> tuple[State, State]:
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(method, "adapt", watched)
-        run.host.unseen(0, down, each, [1], [run.host.offer([0])])
+        run.host.unseen(0, download, [1], run.host.offer([0]))
     return seen[moves]
 
 
@@ -156,16 +156,16 @@ def test_newcomers_start_from_the_mean_of_those_who_have_trained() -> None:
     clients = [[((float(x), 0.0), 0), ((x + 2.0, 0.0), 1)] for x in (0, 4, 10, 3)]
     run = start(FedBN(), held_out(points(*clients)), "tests.support.by_hand.normed")
     run.round([0, 1])
-    down, each = run.server.download([3])
-    whole = run.host.unseen(0, down, each, [3], [run.host.offer([0, 1, 2])])
-    parts = run.host.unseen(0, down, each, [3], [run.host.offer([1]), run.host.offer([0, 2])])
+    download = run.server.download([3])
+    whole = run.host.unseen(0, download, [3], run.host.offer([0, 1, 2]))
+    parts = run.host.unseen(0, download, [3], run.host.offer([1]), run.host.offer([0, 2]))
     assert whole == parts
 
     first, second = (run.host.states[i]["own"] for i in (0, 1))
     mean = (first + second) / 2
     assert (mean["fc.0.running_mean"] - run.host.initial["fc.0.running_mean"]).abs().max() > 0.1
     x, y = run.host.images.batch(torch.tensor([6, 7]))
-    scores = run.host.net.eval(down["weights"].merge(mean), x)
+    scores = run.host.net.eval(download.everyone["weights"].merge(mean), x)
     found = whole["unseen"][3]["test"]["personal"]
     assert found.loss == pytest.approx(torch.nn.functional.cross_entropy(scores, y).item(), abs=1e-12)
     assert found.correct == int((scores.argmax(1) == y).sum())

@@ -7,7 +7,7 @@ grep -qxF "$line" ~/.bashrc 2> /dev/null || echo "$line" >> ~/.bashrc
 . examples/clusters/environment.sh
 
 if [ "$RAYFL_VENV" != "$HOME/rayfl/.venv" ]; then   # given: nothing is installed
-    "$RAYFL_VENV/bin/python" -c 'import rayfl.engine.ray_session'
+    "$RAYFL_VENV/bin/python" -c 'import rayfl.engine.ray_workers'
     exit
 fi
 [ -x "$RAYFL_VENV/bin/python" ] || "${PYTHON:-python3}" -m venv "$RAYFL_VENV"

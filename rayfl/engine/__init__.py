@@ -3,8 +3,9 @@
 from rayfl.memory import uncollected
 
 with uncollected():  # this is the first that an actor imports of all that it needs
-    from rayfl.engine.base import BadUpdate, Engine
+    from rayfl.engine.base import Engine
     from rayfl.engine.inline import Inline
     from rayfl.engine.ray_engine import Ray
+    from rayfl.engine.session import BadUpdate
 
 __all__ = ["BadUpdate", "Engine", "Inline", "Ray"]

@@ -166,3 +166,29 @@ def place(
         placed[actor].append(block)
         loads[actor] += costs[block]
     return [sorted(mine) for mine in placed]
+
+
+class Pace:
+    """How long clients take to train, as measured; the newest measurement counts half.
+
+    Args:
+        samples: training samples of every client.
+    """
+
+    def __init__(self, samples: Sequence[int]) -> None:
+        self._samples = samples
+        self._speed: dict[int, float] = {}  # client -> seconds per training sample
+        self._mean = 1.0  # over all clients that have been measured
+
+    def cost(self, block: Block) -> float:
+        """Return the seconds that a block will take; before the first measurement, its samples."""
+        return sum(self._speed.get(i, self._mean) * self._samples[i] for i in block)
+
+    def learn(self, seconds: Mapping[Block, float]) -> None:
+        """Take in how long some blocks have taken."""
+        for block, time in seconds.items():
+            speed = time / max(1, sum(self._samples[i] for i in block))
+            for i in block:
+                self._speed[i] = (self._speed.get(i, speed) + speed) / 2
+        if self._speed:
+            self._mean = sum(self._speed.values()) / len(self._speed)

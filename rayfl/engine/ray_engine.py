@@ -7,8 +7,9 @@ from contextlib import contextmanager
 from typing import Literal
 
 from rayfl.data import FederatedData
-from rayfl.engine.base import Engine, Session
+from rayfl.engine.base import Engine
 from rayfl.engine.plan import Plan
+from rayfl.engine.session import Session
 from rayfl.errors import UserError
 
 
@@ -119,7 +120,7 @@ class Ray(Engine):
     def preparing(self) -> Iterator[None]:
         """Start or join the cluster while the data are loaded: it takes seconds, in other processes."""
         try:
-            from rayfl.engine.ray_session import Cluster
+            from rayfl.engine.cluster import Cluster
         except ImportError as error:
             raise UserError(
                 f"the Ray engine needs Ray, which cannot be imported ({error}): install it with "
@@ -143,6 +144,6 @@ class Ray(Engine):
 
     def open(self, plan: Plan, data: FederatedData) -> Session:
         """Start the actors on the cluster that was prepared."""
-        from rayfl.engine.ray_session import RaySession
+        from rayfl.engine.ray_workers import RayWorkers
 
-        return RaySession(self, self._cluster, plan, data)
+        return Session(plan, data, RayWorkers(self, self._cluster, plan, data))

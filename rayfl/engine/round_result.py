@@ -17,7 +17,8 @@ class Report:
 
     All lists are parallel to ``ids``; ``up`` and ``down`` are bytes by payload key. ``bad`` says what is
     wrong with an update, or why there is none (its loss is None then, and it counts no steps and no bytes);
-    ``idle`` are clients whose fits took no step: their uploads have no weight.
+    ``idle`` are clients whose fits took no step: their uploads have no weight. ``keeps`` says whether any of
+    the clients has a personal state, ``bytes_down`` and ``bytes_up`` what has travelled between processes.
     """
 
     ids: list[int] = field(default_factory=list)
@@ -29,6 +30,9 @@ class Report:
     idle: set[int] = field(default_factory=set)
     scores: dict[int, Scores] = field(default_factory=dict)
     seconds: dict[Block, float] = field(default_factory=dict)
+    keeps: bool = False
+    bytes_down: int = 0
+    bytes_up: int = 0
 
     def merge(self, other: Report) -> None:
         """Add another process's part."""

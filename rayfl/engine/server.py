@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -11,8 +12,10 @@ from torch.utils import _pytree as pytree
 from rayfl.data import FederatedData
 from rayfl.engine.plan import Plan, bind, check_fits
 from rayfl.engine.process import exits_as_errors
+from rayfl.engine.travel import Download
 from rayfl.errors import UserError
 from rayfl.methods import Cohort
+from rayfl.record.checkpoint import Checkpoints
 from rayfl.training.state import State, is_finite
 from rayfl.training.sums import Folded, finish
 
@@ -32,34 +35,28 @@ class Server:
         self.state: State = self.method.init_server(net.initial(plan.seed))
 
     @exits_as_errors()
-    def download(self, ids: Sequence[int]) -> tuple[State, dict[int, State]]:
+    def download(self, ids: Sequence[int]) -> Download:
         """Return what all clients receive, and what each of ``ids`` receives besides."""
         each = {} if self.method.one_download else {i: self.method.download_for(self.state, i) for i in ids}
-        return self.method.download(self.state), each
+        return Download(self.method.download(self.state), each)
 
     @exits_as_errors()
     def figures(self) -> dict[str, float | list[float]]:
         """Return what the method records of its state."""
         return self.method.figures(self.state)
 
-    def restore(self, state: State) -> None:
-        """Take up the state of a checkpoint.
-
-        Raises:
-            UserError: it is of another method or another net.
-        """
-        check_fits(self.state, state)
-        self.state = state
-
     @exits_as_errors()
-    def aggregate(self, cohort: Cohort, parts: list[dict[str, Folded]]) -> None:
+    def aggregate(self, cohort: Cohort, *parts: dict[str, Folded]) -> tuple[Download | None, None]:
         """Finish the fold and take the method's server step; nothing changes where nobody took part.
+
+        Returns:
+            The next download, if it is one for all clients; and a sign for the driver that the step is taken.
 
         Raises:
             UserError: the step leads to a state that is not finite; the old one is kept.
         """
         if cohort.ids:
-            uploads = finish(self.method.uploads, parts)
+            uploads = finish(self.method.uploads, list(parts))
             state = self.method.aggregate(self.state, uploads, cohort)
             if wrong := _not_finite(state, [self.state, uploads]):
                 raise UserError(
@@ -68,6 +65,21 @@ class Server:
                     "intact. Where training has diverged, try a smaller training.lr or training.clip"
                 )
             self.state = state
+        return self.download(()) if self.method.one_download else None, None
+
+    def save(self, folder: str) -> str:
+        """Write the state; return the file's name."""
+        return Checkpoints(Path(folder)).write_server(self.state)
+
+    def restore(self, folder: str, name: str) -> None:
+        """Take up the state in a file.
+
+        Raises:
+            UserError: it is of another method or another net.
+        """
+        state = Checkpoints(Path(folder)).read(name)
+        check_fits(self.state, state)
+        self.state = state
 
 
 def _not_finite(state: State, known: Any) -> str | None:

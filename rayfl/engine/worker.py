@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import nullcontext
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -17,9 +18,11 @@ from rayfl.data import FederatedData
 from rayfl.engine.plan import Block, Plan, bind, check_fits, check_views
 from rayfl.engine.process import MAPPED, TimeUp, at_most, exits_as_errors, keep_freed_memory, prepare_gpu
 from rayfl.engine.round_result import Report, Scores
+from rayfl.engine.travel import Download, States
 from rayfl.errors import UserError
 from rayfl.evaluation.score import score
 from rayfl.randomness import seed_of
+from rayfl.record.checkpoint import Checkpoints
 from rayfl.training.client import Client, Fitted
 from rayfl.training.examples import Images
 from rayfl.training.loop import run_loop
@@ -35,7 +38,7 @@ TOGETHER_BYTES = 8 * 2**20
 """Bytes of their weights that a loop keeps at a time, unless those of one client are more."""
 
 
-class Host:
+class Worker:
     """Hosts clients: a working net of each architecture, a row of personal state for each trained client.
 
     Args:
@@ -88,32 +91,38 @@ class Host:
     def train(
         self,
         round: int,
-        down: State,
-        each: dict[int, State],
+        download: Download,
         blocks: Sequence[Block],
         score_parts: Sequence[str] = (),
         drop: bool = False,
+        *arrivals: States,
     ) -> tuple[dict[str, Folded], Report]:
         """Train the clients of some blocks, keep their new state, and fold their uploads.
 
         Args:
             round: from 0.
-            down: what all clients receive.
-            each: what single clients receive besides.
+            download: what they receive.
             blocks: whose turn it is.
             score_parts: parts of the data on which to score each client right after its training.
             drop: whether an exception in a client's training is reported as a bad update, and not raised.
+            arrivals: states of clients that move here before.
+
+        Returns:
+            The folded uploads, for the server; and what the round tells, for the driver.
         """
-        down = _on(down, self.device)
+        for states in arrivals:
+            self.states.update(states)
+        download = self._here(download)
         block_of = {i: block for block in blocks for i in block}
         fold, report = Fold(self.method.uploads, block_of), Report()
         report.seconds = dict.fromkeys(blocks, 0.0)
         for group in self._groups(blocks):
             began = time.perf_counter()
-            self._train_group(round, down, each, group, score_parts, fold, report, drop)
+            self._train_group(round, download, group, score_parts, fold, report, drop)
             pace = (time.perf_counter() - began) / sum(len(self._train[i]) for i in group)
             for i in group:
                 report.seconds[block_of[i]] += pace * len(self._train[i])
+        report.keeps = any(i in self.states for i in report.ids)
         return fold.end(), report
 
     def _groups(self, blocks: Sequence[Block]) -> list[list[int]]:
@@ -133,8 +142,7 @@ class Host:
     def _train_group(
         self,
         round: int,
-        down: State,
-        each: dict[int, State],
+        download: Download,
         ids: list[int],
         score_parts: Sequence[str],
         fold: Fold,
@@ -142,7 +150,7 @@ class Host:
         drop: bool,
     ) -> None:
         clients = [self.client(i, round) for i in ids]
-        downs = [{**down, **_on(each[i], self.device)} if i in each else down for i in ids]
+        downs = [self._received(download, i) for i in ids]
         fits: list[list[Fitted]] = [[] for _ in ids]
         limit = self.plan.client_timeout
         try:
@@ -158,7 +166,7 @@ class Host:
             drops = drop or isinstance(error, TimeUp)
             if len(ids) > 1 and (drops or self.plan.execution == "loop"):
                 for i in ids:  # one by one, to find out whose fault it is
-                    self._train_group(round, down, each, [i], score_parts, fold, report, drop)
+                    self._train_group(round, download, [i], score_parts, fold, report, drop)
                 return
             if not drops:
                 error.add_note(f"raised while client {', '.join(map(str, ids))} trained in round {round}")
@@ -192,12 +200,20 @@ class Host:
                 model = self.method.trained(downs[k], up)
                 report.scores[i] = self._score(clients[k], state, model, score_parts)
 
+    def _here(self, download: Download) -> Download:
+        """Return a download with what everyone receives on the device; the rest follows client by client."""
+        return download._replace(everyone=_on(download.everyone, self.device))
+
+    def _received(self, download: Download, id: int) -> State:
+        """Return all that a client receives, on the device."""
+        own = download.each.get(id)
+        return download.everyone if own is None else {**download.everyone, **_on(own, self.device)}
+
     @exits_as_errors()
     def evaluate(
         self,
         round: int,
-        down: State,
-        each: dict[int, State],
+        download: Download,
         ids: Iterable[int],
         parts: Sequence[str],
     ) -> dict[int, Scores]:
@@ -205,17 +221,15 @@ class Host:
 
         Args:
             round: the round that has just ended.
-            down: what all clients would receive.
-            each: what single clients would receive besides.
+            download: what they would receive.
             ids: whom to score.
             parts: parts of the data.
         """
-        down = _on(down, self.device)
+        download = self._here(download)
         scores = {}
         for i in ids:
             client = self.client(i, round)
-            own = {**down, **_on(each[i], self.device)} if i in each else down
-            scores[i] = self._score(client, self.state(i, client), own, parts)
+            scores[i] = self._score(client, self.state(i, client), self._received(download, i), parts)
         return scores
 
     def _score(self, client: Client, state: State, down: State, parts: Sequence[str]) -> Scores:
@@ -254,29 +268,27 @@ class Host:
     def unseen(
         self,
         round: int,
-        down: State,
-        each: dict[int, State],
+        download: Download,
         ids: Iterable[int],
-        offered: list[dict[str, Folded]],
+        *offered: dict[str, Folded],
     ) -> dict[str, dict[int, Scores]]:
         """Score clients that never train on their test data, as they come and after adapting to these.
 
         Args:
             round: the round that has just ended.
-            down: what all clients would receive.
-            each: what single clients would receive besides.
+            download: what they would receive.
             ids: whom to score.
-            offered: what all hosts have folded in ``offer``.
+            offered: what all workers have folded in ``offer``.
 
         Returns:
             Evaluation point -> client -> scores. The points are ``unseen`` and, for methods that adapt,
             ``unseen_adapted`` and ``unseen_control``, an adaptation whose steps have length 0.
         """
-        down = _on(down, self.device)
-        mean = _on(finish(OFFERED, offered).get("state", {}), self.device)
+        download = self._here(download)
+        mean = _on(finish(OFFERED, list(offered)).get("state", {}), self.device)
         found: dict[str, dict[int, Scores]] = {}
         for i in ids:
-            own = {**down, **_on(each[i], self.device)} if i in each else down
+            own = self._received(download, i)
             client = self.client(i, round)
             states = {"unseen": {**self.method.init_client(client), **mean}}
             if self.method.adapts:
@@ -307,26 +319,32 @@ class Host:
 
     # ---- state that moves or is saved
 
-    def rows(self, ids: Iterable[int]) -> dict[int, State]:
-        """Return the state of those of the clients that have one here."""
-        return {i: self.states[i] for i in ids if i in self.states}
+    def states_of(self, ids: Iterable[int]) -> States:
+        """Return the states of those of the clients that have one here."""
+        return States({i: self.states[i] for i in ids if i in self.states})
 
-    def take(self, ids: Iterable[int]) -> dict[int, State]:
-        """Return the state of clients and forget it: they move to another host."""
-        return {i: self.states.pop(i) for i in ids if i in self.states}
+    def hand_over(self, ids: Iterable[int]) -> States:
+        """Return the states of clients and forget them: they move to another worker."""
+        return States({i: self.states.pop(i) for i in ids if i in self.states})
 
-    def put(self, rows: dict[int, State]) -> None:
-        """Host clients with the given state."""
-        self.states.update(rows)
+    def save(self, folder: str, number: int, ids: Iterable[int], *others: States) -> str | None:
+        """Write a client file: the states of ``ids``, and those that other workers sent; return its name."""
+        states = self.states_of(ids)
+        for sent in others:
+            states |= sent
+        return Checkpoints(Path(folder)).write_clients(number, states)
 
-    def restore(self, rows: dict[int, State]) -> None:
-        """Host clients with their state from a checkpoint.
+    def restore(self, folder: str, names: Iterable[str]) -> list[int]:
+        """Host all clients of some client files; return their numbers.
 
         Raises:
-            UserError: it is of another method or another net, or there are no such clients.
+            UserError: a state is of another method or another net, or there are no such clients.
         """
+        found: dict[int, State] = {}
+        for name in names:
+            found |= Checkpoints(Path(folder)).read(name)
         wanted: dict[int, State] = {}
-        for i, row in rows.items():
+        for i, state in found.items():
             if not 0 <= i < self.data.seen:
                 raise UserError(
                     f"the checkpoint has a state of client {i}, and clients are numbered from 0 to "
@@ -335,8 +353,9 @@ class Host:
             kind = i % len(self._nets)
             if kind not in wanted:
                 wanted[kind] = self.method.init_client(self.client(i, 0))
-            check_fits(wanted[kind], row)
-        self.put(rows)
+            check_fits(wanted[kind], state)
+        self.states.update(found)
+        return list(found)
 
 
 def _failure_text(error: Exception, limit: float | None) -> str:

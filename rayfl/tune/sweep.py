@@ -30,8 +30,8 @@ from ray.tune.schedulers import (
 
 from rayfl.config.table_file import Settings
 from rayfl.engine import Engine, Ray
+from rayfl.engine.cluster import PULSE, Cluster
 from rayfl.engine.placement import request
-from rayfl.engine.ray_session import PULSE, Cluster
 from rayfl.errors import UserError
 from rayfl.evaluation.protocol import protocol
 from rayfl.federation import Federation

@@ -6,7 +6,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rayfl import Inline, Ray, UserError
-from rayfl.engine.base import LOOP_BLOCK, LOOP_BLOCKS, clients_of
+from rayfl.engine.base import LOOP_BLOCK, LOOP_BLOCKS
+from rayfl.engine.session import clients_of
 from rayfl.record.checkpoint import CLIENTS_PER_FILE
 
 COHORTS = st.lists(st.integers(0, 5000), unique=True, max_size=300).map(sorted) | st.integers(300, 2000).map(

@@ -13,6 +13,7 @@ import signal
 import subprocess
 import sys
 import threading
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from functools import partial
@@ -22,24 +23,19 @@ from typing import Any
 import pytest
 
 from rayfl import Inline, Ray, UserError, resumed
-from rayfl.data import FederatedData
 from rayfl.engine import BadUpdate
-from rayfl.engine.base import Gone, Lost, Session
-from rayfl.engine.inline import InlineSession, _own
-from rayfl.engine.plan import Plan
-from rayfl.engine.server import Server
-from rayfl.engine.worker import Host
 from rayfl.evaluation.result import Result
 from rayfl.methods import Cohort, Ditto, FedAvg
 from rayfl.record.checkpoint import Checkpoints
-from rayfl.record.description import dump
 from rayfl.training import Client, State
 from tests.support.federations import bytes_of_run, small
+from tests.support.workers import pretend
 
 ray: Any = pytest.importorskip("ray")
 
-from rayfl.engine import ray_session  # noqa: E402
-from rayfl.engine.ray_session import RaySession  # noqa: E402
+from rayfl.engine import ray_workers  # noqa: E402
+from rayfl.engine.ray_workers import RayWorkers  # noqa: E402
+from rayfl.engine.session import Session  # noqa: E402
 
 ROUNDS = 5
 
@@ -122,15 +118,13 @@ def test_processes_that_die_in_the_middle_of_their_work(
     assert capsys.readouterr().err.count("going on from the checkpoint after 2 rounds") == 1
 
 
-PHASES = ("_train", "_aggregate", "evaluate", "_save")
-
-
 class Strikes:
     """Kills processes of a session while calls to them are under way.
 
     Args:
         monkeypatch: undoes it.
-        strikes: (phase, number of its call) -> chooses the victims among (client actors, server), as pids.
+        strikes: (method of a session, number of its call) -> chooses the victims among (client actors,
+            server), as pids.
     """
 
     def __init__(
@@ -139,37 +133,32 @@ class Strikes:
         strikes: dict[tuple[str, int], Callable[[list[int], int], list[int]]],
     ) -> None:
         self.done = 0
-        counts = dict.fromkeys(PHASES, 0)
+        counts: Counter[str] = Counter()
         due: list[Callable[[list[int], int], list[int]]] = []
-        get = RaySession._get
+        get = RayWorkers.get
 
-        def strike(session: RaySession) -> None:
+        def striking(workers: RayWorkers, *arguments: Any) -> Any:
             for choose in due:
                 self.done += 1
-                for pid in choose([where["pid"] for where in session.where], session.server_where["pid"]):
+                for pid in choose([where["pid"] for where in workers.where], workers.server_where["pid"]):
                     os.kill(pid, signal.SIGKILL)
             due.clear()
-
-        def striking(self: RaySession, *arguments: Any) -> Any:
-            strike(self)
-            return get(self, *arguments)
+            return get(workers, *arguments)
 
         def counted(phase: str) -> Any:
-            original = getattr(RaySession, phase)
+            original = getattr(Session, phase)
 
-            def call(self: RaySession, *arguments: Any) -> Any:
+            def call(session: Session, *arguments: Any) -> Any:
                 counts[phase] += 1
                 if choose := strikes.get((phase, counts[phase])):
                     due.append(choose)
-                result = original(self, *arguments)
-                strike(self)  # an aggregation is not waited for
-                return result
+                return original(session, *arguments)
 
             return call
 
-        monkeypatch.setattr(RaySession, "_get", striking)
-        for phase in PHASES:
-            monkeypatch.setattr(RaySession, phase, counted(phase))
+        monkeypatch.setattr(RayWorkers, "get", striking)
+        for phase in {phase for phase, _ in strikes}:
+            monkeypatch.setattr(Session, phase, counted(phase))
 
 
 @pytest.mark.usefixtures("ray_runtime")
@@ -182,7 +171,7 @@ def test_killed_at_seeded_moments(
     def victims(actors: list[int], server: int) -> list[int]:
         return draw.sample([*actors, server], draw.randint(1, len(actors) + 1))
 
-    strikes = Strikes(monkeypatch, {(phase, draw.randint(1, 3)): victims for phase in ("evaluate", "_save")})
+    strikes = Strikes(monkeypatch, {(phase, draw.randint(1, 3)): victims for phase in ("evaluate", "save")})
     small(tmp_path / "run", method=Ditto(), engine=Ray(actors=2), rounds=ROUNDS).run()
     assert strikes.done == 2
     assert everything(tmp_path / "run") == undisturbed
@@ -223,7 +212,7 @@ class Deaf(FedAvg):
 def test_an_actor_that_cannot_be_interrupted_is_killed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(ray_session, "SLACK", 0.6)
+    monkeypatch.setattr(ray_workers, "SLACK", 0.6)
     engine = Ray(actors=1, client_timeout=0.2, recoveries=0)
     with pytest.raises(UserError, match="an actor has not answered for 1 s"):
         small(tmp_path / "run", method=Deaf(), clients=1, engine=engine, on_bad_update="drop").run()
@@ -263,21 +252,21 @@ def test_hosts_that_come_and_go(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """A host that joins gets an actor, clients move there, and come back when it leaves."""
-    monkeypatch.setattr(ray_session, "LOOK", 0.0)
+    monkeypatch.setattr(ray_workers, "LOOK", 0.0)
     hosts: list[subprocess.Popen[bytes]] = []
-    train = RaySession._train
+    train = Session.train
 
-    def changing(self: RaySession, round: int, *arguments: Any) -> Any:
+    def changing(self: Session, round: int, *arguments: Any) -> Any:
         if round == 0:
             hosts.append(new_host())
-        if round == 2 and self._joining:
-            ray.get([up for _, up in self._joining])
-        if round == 3 and len(self._actors) == 2:
+        if round == 2 and self.workers.joining:
+            ray.get([up for _, up in self.workers.joining])
+        if round == 3 and len(self.workers) == 2:
             hosts[0].terminate()
             hosts[0].wait()
         return train(self, round, *arguments)
 
-    monkeypatch.setattr(RaySession, "_train", changing)
+    monkeypatch.setattr(Session, "train", changing)
     small(tmp_path / "run", method=Ditto(), engine=Ray(cpus_per_actor=4), rounds=ROUNDS).run()
     assert everything(tmp_path / "run") == undisturbed
     assert losses(tmp_path / "run") == [2]
@@ -288,75 +277,27 @@ def test_hosts_that_come_and_go(
 # ---- what the driver does when a session reports a loss
 
 
-class FlakySession(InlineSession):
-    """Everything in this process, but some calls are lost, before or after they have done their work."""
-
-    def __init__(
-        self, plan: Plan, data: FederatedData, lost: set[int], after_loss: Callable[[], None]
-    ) -> None:
-        super().__init__(plan, data)
-        self.lost = lost
-        self.after_loss = after_loss
-        self.calls = 0
-
-    def flaky(self, call: Callable[..., Any], *arguments: Any) -> Any:
-        self.calls += 1
-        if self.calls in self.lost and self.calls % 2:
-            raise Lost("an actor died: before")
-        result = call(*arguments)
-        if self.calls in self.lost:
-            raise Lost("an actor died: after")
-        return result
-
-    def _train(self, *arguments: Any) -> Any:
-        return self.flaky(super()._train, *arguments)
-
-    def _aggregate(self, *arguments: Any) -> Any:
-        return self.flaky(super()._aggregate, *arguments)
-
-    def evaluate(self, *arguments: Any) -> Any:
-        return self.flaky(super().evaluate, *arguments)
-
-    def _save(self, *arguments: Any) -> Any:
-        return self.flaky(super()._save, *arguments)
-
-    def clear(self, lost: Lost) -> None:
-        self._server = Server(_own(self.plan), self.data)
-        self._host = Host(_own(self.plan), self.data)
-        self.after_loss()
+def flaky(folder: Path, *lost: tuple[str, int], **settings: Any) -> None:
+    """Run on workers that lose these calls."""
+    given = {name: settings.pop(name) for name in ("at_loss", "gone") if name in settings}
+    small(folder, rounds=ROUNDS, engine=pretend(lost=lost, **given), **settings).run()
 
 
-class Flaky(Inline):
-    """Inline that loses calls by their number."""
-
-    def __init__(self, *lost: int, after_loss: Callable[[], None] = lambda: None) -> None:
-        super().__init__()
-        self.lost = set(lost)
-        self.after_loss = after_loss
-
-    def open(self, plan: Plan, data: FederatedData) -> Session:
-        return FlakySession(plan, data, self.lost, self.after_loss)
-
-
-def flaky(folder: Path, *lost: int, after_loss: Callable[[], None] = lambda: None, **settings: Any) -> None:
-    federation = small(folder, rounds=ROUNDS, **settings)
-    recorded = dump(federation)
-    federation.engine = Flaky(*lost, after_loss=after_loss)
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("rayfl.federation.dump", lambda federation: recorded)
-        federation.run()
+OPERATIONS = ("download", "train", "aggregate", "evaluate", "save", "restore", "hand_over", "states_of")
 
 
 @pytest.mark.parametrize("seed", range(4))
 def test_any_sequence_of_losses(tmp_path: Path, undisturbed: dict[str, bytes], seed: int) -> None:
-    lost = random.Random(seed).sample(range(1, 25), 6)
+    draw = random.Random(seed)
+    lost = draw.sample([(name, number) for name in OPERATIONS for number in range(1, 9)], 8)
     flaky(tmp_path / "run", *lost, method=Ditto())
     assert everything(tmp_path / "run") == undisturbed
     assert losses(tmp_path / "run")
 
 
 def test_without_checkpoints_everything_is_replayed(tmp_path: Path, undisturbed: dict[str, bytes]) -> None:
-    flaky(tmp_path / "run", 5, 14, method=Ditto(), checkpoint_every=0)
+    lost = ("aggregate", 2), ("train", 9)
+    flaky(tmp_path / "run", *lost, method=Ditto(), checkpoint_every=0)
     assert losses(tmp_path / "run") == [0, 0]
     for name in ("metrics.jsonl", "summary.json"):
         assert (tmp_path / "run" / name).read_bytes() == undisturbed[name]
@@ -371,7 +312,7 @@ def test_what_else_the_records_hold(tmp_path: Path) -> None:
         "tensorboard": True,
     }
     small(tmp_path / "whole", rounds=ROUNDS, **settings).run()
-    flaky(tmp_path / "run", 5, 13, 17, **settings)
+    flaky(tmp_path / "run", ("aggregate", 2), ("save", 3), ("train", 12), **settings)
     assert everything(tmp_path / "run") == everything(tmp_path / "whole")
     assert losses(tmp_path / "run")
     assert loss_events(tmp_path / "run") == loss_events(tmp_path / "whole")
@@ -395,7 +336,7 @@ def test_a_loss_while_the_newest_checkpoint_is_damaged(
         content[len(content) // 2] ^= 4
         newest.with_name(name).write_bytes(content)
 
-    flaky(tmp_path / "run", 16, after_loss=flip_a_bit, method=Ditto())
+    flaky(tmp_path / "run", ("aggregate", 5), at_loss=flip_a_bit, method=Ditto())
     assert everything(tmp_path / "run") == undisturbed
     assert losses(tmp_path / "run") == [2]
     assert "does not match its name; going back to the checkpoint before it" in capsys.readouterr().err
@@ -404,51 +345,30 @@ def test_a_loss_while_the_newest_checkpoint_is_damaged(
 def test_a_loss_after_a_signal_ends_the_run(tmp_path: Path, undisturbed: dict[str, bytes]) -> None:
     """The round that was lost need not be replayed before the run can stop."""
     stop = partial(os.kill, os.getpid(), signal.SIGTERM)
-    flaky(tmp_path / "run", 11, after_loss=stop, method=Ditto())
+    flaky(tmp_path / "run", ("aggregate", 4), at_loss=stop, method=Ditto())
     assert not Result.load(tmp_path / "run").complete
     resumed(tmp_path / "run").run()
     assert everything(tmp_path / "run") == undisturbed
 
 
-def without_ray(monkeypatch: pytest.MonkeyPatch) -> None:
-    """After a loss, what the processes run on is found to be gone."""
-
-    def check(self: FlakySession) -> None:
-        if self.calls >= 11:
-            raise Gone("Ray's raylet on this host is gone, and with it all processes of the run")
-
-    monkeypatch.setattr(FlakySession, "check", check)
-
-
 def test_a_run_that_cannot_start_again_says_how_to_go_on(
-    tmp_path: Path, undisturbed: dict[str, bytes], monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, undisturbed: dict[str, bytes]
 ) -> None:
     """A run whose processes cannot be started again says how to go on."""
-    without_ray(monkeypatch)
     says = re.escape(
         f"Ray's raylet on this host is gone, and with it all processes of the run. The run stops with "
         f"its last checkpoint intact: go on with --resume {tmp_path / 'run'}"
     )
     with pytest.raises(UserError, match=says):
-        flaky(tmp_path / "run", 11, method=Ditto())
+        flaky(tmp_path / "run", ("aggregate", 4), gone=True, method=Ditto())
     resumed(tmp_path / "run").run()
     assert everything(tmp_path / "run") == undisturbed
 
 
-def test_a_run_that_was_told_to_stop_stops_without_ray(
-    tmp_path: Path, undisturbed: dict[str, bytes], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_run_that_was_told_to_stop_stops_without_ray(tmp_path: Path, undisturbed: dict[str, bytes]) -> None:
     """As where a service manager sends SIGTERM to Ray's processes, too: the newest checkpoint is the end."""
-    without_ray(monkeypatch)
-    train = FlakySession._train
-
-    def stopping(self: FlakySession, *arguments: Any) -> Any:
-        if self.calls == 10:
-            os.kill(os.getpid(), signal.SIGTERM)
-        return train(self, *arguments)
-
-    monkeypatch.setattr(FlakySession, "_train", stopping)
-    flaky(tmp_path / "run", 11, 12, method=Ditto())
+    stop = partial(os.kill, os.getpid(), signal.SIGTERM)
+    flaky(tmp_path / "run", ("aggregate", 4), at_loss=stop, gone=True, method=Ditto())
     assert not Result.load(tmp_path / "run").complete
     (lost,) = [line["lost"] for line in records(tmp_path / "run", "engine.jsonl") if "lost" in line]
     assert lost.startswith("Ray's raylet on this host is gone")

@@ -21,44 +21,44 @@ from rayfl.engine import BadUpdate
 from rayfl.evaluation.result import Result
 from rayfl.methods import Ditto
 from rayfl.training import Params
-from rayfl.training.state import pack
 from tests.support.federations import Poisoned, bytes_of_run, small
 
 ray: Any = pytest.importorskip("ray")
 
 from ray.util import placement_group, placement_group_table, remove_placement_group  # noqa: E402
 
-from rayfl.engine import local_ray, ray_session  # noqa: E402
-from rayfl.engine.ray_session import RaySession  # noqa: E402
+from rayfl.engine import cluster, local_ray, ray_workers  # noqa: E402
+from rayfl.engine.ray_workers import RayWorkers  # noqa: E402
+from rayfl.engine.session import Session  # noqa: E402
 
 pytestmark = pytest.mark.usefixtures("ray_runtime")
 
 
 @dataclass
 class Closed:
-    """What a session has had when it was closed."""
+    """What a session's workers were when they were stopped."""
 
-    session: RaySession
+    workers: RayWorkers
     actors: list[Any]
     server: Any
     group: Any
 
     @property
     def gpus(self) -> list[list[Any]]:
-        return [where["gpus"] for where in self.session.where]
+        return [where["gpus"] for where in self.workers.where]
 
 
 @pytest.fixture
 def closed(monkeypatch: pytest.MonkeyPatch) -> list[Closed]:
     """The sessions that a test has opened, in the state in which they were closed."""
     found: list[Closed] = []
-    stop = RaySession._stop
+    stop = RayWorkers.stop
 
-    def recording(self: RaySession) -> None:
-        found.append(Closed(self, list(self._actors), self._server, self._group))
+    def recording(self: RayWorkers) -> None:
+        found.append(Closed(self, list(self.actors), self.server, self.group))
         stop(self)
 
-    monkeypatch.setattr(RaySession, "_stop", recording)
+    monkeypatch.setattr(RayWorkers, "stop", recording)
     return found
 
 
@@ -108,8 +108,8 @@ def test_shares_of_a_gpu(
     counts = [[int(g[0]) for g in left.gpus].count(n) for n in (0, 1)]
     assert sorted(counts, reverse=True) == sorted([gpus_in_use.get(n, 0) for n in (0, 1)], reverse=True)
     assert left.group.bundle_specs == [{"CPU": 1.0, "GPU": engine.gpus_per_actor}] * 4
-    assert len({where["pid"] for where in left.session.where}) == 4
-    assert {where["node"] for where in left.session.where} == {ray.nodes()[0]["NodeID"]}
+    assert len({where["pid"] for where in left.workers.where}) == 4
+    assert {where["node"] for where in left.workers.where} == {ray.nodes()[0]["NodeID"]}
     assert bytes_of_run(tmp_path / "run") == inline
 
 
@@ -157,7 +157,7 @@ def test_what_does_not_fit_is_refused(
     tmp_path: Path, closed: list[Closed], monkeypatch: pytest.MonkeyPatch, engine: Ray, arithmetic: str
 ) -> None:
     """With the arithmetic, and before anything is asked of the cluster."""
-    monkeypatch.setattr(ray_session, "placement_group", None)  # to call it would raise a TypeError
+    monkeypatch.setattr(ray_workers, "placement_group", None)  # to call it would raise a TypeError
     with pytest.raises(UserError, match=re.escape(arithmetic)) as refused:
         small(tmp_path / "run", engine=engine).run()
     assert "Lower engine.actors, engine.cpus_per_actor or engine.gpus_per_actor" in str(refused.value)
@@ -178,7 +178,7 @@ def busy() -> Iterator[None]:
 def test_what_others_use_is_not_waited_for(
     tmp_path: Path, closed: list[Closed], busy: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(ray_session, "WAIT", 0.5)
+    monkeypatch.setattr(ray_workers, "WAIT", 0.5)
     says = (
         "2 actors with 1 CPUs and 0 GPUs each fit the cluster, but others use it: 1 CPUs and 2 GPUs are free"
     )
@@ -241,7 +241,7 @@ def test_an_address_at_which_nothing_listens(tmp_path: Path) -> None:
 
 def connect_and_leave(monkeypatch: pytest.MonkeyPatch, engine: Ray) -> None:
     """Start what a test has put in the place of a local cluster, and clear up behind it."""
-    leave = ray_session._connect(engine)
+    leave = cluster.connect(engine)
     assert leave
     with monkeypatch.context() as patch:
         patch.setattr(ray, "shutdown", lambda: None)
@@ -384,16 +384,17 @@ def test_state_lives_on_the_actors(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     held: list[list[set[int]]] = []
     tensors: list[Any] = []
     everyone = list(range(12))
-    evaluate = RaySession.evaluate
+    evaluate = Session.evaluate
 
-    def look(self: RaySession, *arguments: Any) -> Any:
-        rows = ray.get([actor.rows.remote(everyone) for actor in self._actors])
-        held.append([{int(path.split("/")[1]) for path, _, _ in packed.layout} for packed in rows])
-        assert all(dict.fromkeys(ids, a).items() <= self._home.items() for a, ids in enumerate(held[-1]))
+    def look(self: Session, *arguments: Any) -> Any:
+        workers = self.workers
+        states = workers.get([workers.call(k, "states_of", everyone) for k in range(len(workers))])
+        held.append([set(mine) for mine in states])
+        assert all(dict.fromkeys(ids, k).items() <= self.homes.items() for k, ids in enumerate(held[-1]))
         tensors.extend(tensors_in(self))
         return evaluate(self, *arguments)
 
-    monkeypatch.setattr(RaySession, "evaluate", look)
+    monkeypatch.setattr(Session, "evaluate", look)
     federation = small(tmp_path / "run", engine=Ray(actors=2), method=Ditto(), rounds=3)
     federation.run()
     assert tensors == []
@@ -460,15 +461,16 @@ def test_an_actor_that_dies(
     victim: str,
 ) -> None:
     """Without recoveries the run stops and says how to go on, which gives what an undisturbed run gives."""
-    train = RaySession._train
+    train = Session.train
 
-    def kill_in_the_last_round(self: RaySession, round: int, *arguments: Any) -> Any:
+    def kill_in_the_last_round(self: Session, round: int, *arguments: Any) -> Any:
         if round == 3:
-            ray.kill(self._server if victim == "server" else self._actors[1])
+            workers: Any = self.workers
+            ray.kill(workers.server if victim == "server" else workers.actors[1])
         return train(self, round, *arguments)
 
     with monkeypatch.context() as patch:
-        patch.setattr(RaySession, "_train", kill_in_the_last_round)
+        patch.setattr(Session, "train", kill_in_the_last_round)
         with pytest.raises(UserError, match=r"an actor died: .*go on with --resume") as died:
             small(tmp_path / "run", engine=Ray(actors=2, recoveries=0), method=Ditto()).run()
     assert "\n" not in str(died.value)
@@ -479,8 +481,3 @@ def test_an_actor_that_dies(
     federation.engine = engine
     federation.run()
     assert bytes_of_run(tmp_path / "run") == undisturbed
-
-
-def test_packed_rows_are_what_actors_send() -> None:
-    """The paths that ``test_state_lives_on_the_actors`` reads client numbers from."""
-    assert [path for path, _, _ in pack({7: {"own": torch.zeros(1)}}).layout] == ["state/7/own"]

@@ -15,8 +15,8 @@ import pytest
 from rayfl import Inline, Training, UserError, load_models, resumed
 from rayfl.callbacks.callback import Callback, Run
 from rayfl.data import Dirichlet, FederatedData, Synthetic
-from rayfl.engine.base import Session
 from rayfl.engine.plan import Plan
+from rayfl.engine.session import Session
 from rayfl.methods import METHODS
 from rayfl.record.checkpoint import Checkpoints, Manifest
 from rayfl.record.description import dump

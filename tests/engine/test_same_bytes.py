@@ -72,9 +72,6 @@ def test_clients_without_training_samples(tmp_path: Path, name: str) -> None:
 
 def test_clients_that_move_between_actors(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A placement drawn at random moves state in most rounds; evaluation and checkpoints follow it."""
-    pytest.importorskip("ray")
-    from rayfl.engine import ray_session
-
     rng = np.random.default_rng(0)
 
     def anywhere(blocks: list[Block], cost: Any, home: Any, actors: int) -> list[list[Block]]:
@@ -83,7 +80,7 @@ def test_clients_that_move_between_actors(tmp_path: Path, monkeypatch: pytest.Mo
             placed[rng.integers(actors)].append(block)
         return placed
 
-    monkeypatch.setattr(ray_session, "place", anywhere)
+    monkeypatch.setattr("rayfl.engine.session.place", anywhere)
     settings: dict[str, Any] = {"method": METHODS["SCAFFOLD"](), "rounds": 6, "participation": 0.7}
     folders = same(tmp_path, Inline(), Ray(actors=3), **settings)
     lines = (folders[1] / "engine.jsonl").read_text().splitlines()

@@ -12,7 +12,7 @@ from rayfl.data.readers.cache import Decoded, MappedImages, cached
 
 ray: Any = pytest.importorskip("ray")
 
-from rayfl.engine import ray_session  # noqa: E402
+from rayfl.engine import cluster as clusters  # noqa: E402
 
 pytestmark = pytest.mark.usefixtures("ray_runtime")
 
@@ -32,9 +32,9 @@ def test_how_images_travel(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, host
         (1.0,) * 3,
     )
     data = FederatedData(pool, (Shard(np.arange(20), np.arange(0), np.arange(20, 40), 0),))
-    cluster = ray_session.Cluster(Ray())
+    cluster = clusters.Cluster(Ray())
     cluster.wait()
-    monkeypatch.setattr(ray_session.ray, "nodes", lambda: [{"Alive": True}] * hosts + [{"Alive": False}])
+    monkeypatch.setattr(clusters.ray, "nodes", lambda: [{"Alive": True}] * hosts + [{"Alive": False}])
     found = cluster.share(data).pool.images
     assert isinstance(found, MappedImages) == (hosts == 1)
     assert np.array_equal(found, images)

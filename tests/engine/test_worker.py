@@ -2,6 +2,7 @@
 
 import ctypes
 import multiprocessing
+import pickle
 from contextlib import nullcontext
 from dataclasses import replace
 from itertools import pairwise
@@ -16,10 +17,12 @@ from torch import nn
 from rayfl import Training
 from rayfl.data import FederatedData, Shard
 from rayfl.engine import BadUpdate
-from rayfl.engine.inline import InlineSession
+from rayfl.engine.inline import InlineWorkers
 from rayfl.engine.plan import Plan
 from rayfl.engine.round_result import Report
-from rayfl.engine.worker import Host
+from rayfl.engine.session import Session
+from rayfl.engine.travel import Download
+from rayfl.engine.worker import Worker
 from rayfl.methods import Cohort, FedAvg
 from rayfl.nets import SplitNet
 from rayfl.record.checkpoint import Checkpoints, Manifest
@@ -83,9 +86,9 @@ def plan(spoil: str = "", **changes: Any) -> Plan:
     return replace(Plan(method, "tests.support.nets.smooth", training, seed=3), **changes)
 
 
-def train(made: Plan, blocks: Any, **options: Any) -> tuple[Host, Any, Report]:
-    host = Host(made, data())
-    folded, report = host.train(0, {"weights": host.initial}, {}, blocks, **options)
+def train(made: Plan, blocks: Any, **options: Any) -> tuple[Worker, Any, Report]:
+    host = Worker(made, data())
+    folded, report = host.train(0, Download({"weights": host.initial}, {}), blocks, **options)
     report.sort()
     return host, finish(host.method.uploads, [folded]), report
 
@@ -184,8 +187,9 @@ def test_validation_images_are_augmented_anew_every_round() -> None:
     """Test images are as they are."""
     images = np.arange(100, 110)
     pool = replace(make_pool(), augment="fedbn", val_augment=True)
-    host = Host(plan(), FederatedData(pool, (Shard(np.arange(9), images, images),) * 2))
-    found = [host.evaluate(r, {"weights": host.initial}, {}, [0, 1], ("val", "test")) for r in (0, 1, 1)]
+    host = Worker(plan(), FederatedData(pool, (Shard(np.arange(9), images, images),) * 2))
+    download = Download({"weights": host.initial}, {})
+    found = [host.evaluate(r, download, [0, 1], ("val", "test")) for r in (0, 1, 1)]
     losses = [[scores[i]["val"]["personal"].loss for i in (0, 1)] for scores in found]
     assert len({*losses[0], *losses[1]}) == 4
     assert losses[1] == losses[2]
@@ -196,20 +200,19 @@ def test_validation_images_are_augmented_anew_every_round() -> None:
 
 
 def test_state_moves_and_persists() -> None:
-    made, here = plan(), Host(plan(), data())
-    down = {"weights": here.initial}
-    here.train(0, down, {}, [(0, 1)])
-    there = Host(made, data())
-    rows = here.take([0, 2])
-    assert list(rows) == [0]
+    made, here = plan(), Worker(plan(), data())
+    download = Download({"weights": here.initial}, {})
+    here.train(0, download, [(0, 1)])
+    there = Worker(made, data())
+    states = here.hand_over([0, 2])
+    assert list(states) == [0]
     assert list(here.states) == [1]
-    assert list(here.rows([0, 1])) == [1]
-    there.put(rows)
-    there.train(1, down, {}, [(0,)])
+    assert list(here.states_of([0, 1])) == [1]
+    there.train(1, download, [(0,)], (), False, pickle.loads(pickle.dumps(states)))
     assert there.states[0]["rounds"] == 2
-    stayed = Host(plan(), data())
+    stayed = Worker(plan(), data())
     for round in range(2):
-        stayed.train(round, down, {}, [(0,)])
+        stayed.train(round, download, [(0,)])
     assert same_bits(there.states[0], stayed.states[0])
 
 
@@ -218,8 +221,8 @@ def test_what_one_client_receives_besides() -> None:
         async def local_update(self, client: Any, state: Any, down: Any) -> Any:
             return {"weights": down["weights"] * down.get("factor", 1.0)}, state
 
-    host = Host(plan(method=Personal()), data())
-    folded, _ = host.train(0, {"weights": host.initial}, {1: {"factor": 3.0}}, [(0, 1)])
+    host = Worker(plan(method=Personal()), data())
+    folded, _ = host.train(0, Download({"weights": host.initial}, {1: {"factor": 3.0}}), [(0, 1)])
     expected = host.initial * ((12 + 3 * 17) / 29)
     assert close(finish(host.method.uploads, [folded])["weights"], expected, 1e-12)
 
@@ -239,15 +242,23 @@ def test_reports_merge_in_the_order_of_clients() -> None:
 # ---- a session
 
 
+def opened(made: Plan, of: FederatedData | None = None) -> tuple[Session, Any]:
+    """Return a session in this process, and what holds its server and its worker."""
+    of = data() if of is None else of
+    workers = InlineWorkers(made, of)
+    return Session(made, of, workers), workers
+
+
 def test_a_bad_update_stops_the_run_or_is_dropped() -> None:
-    with InlineSession(plan("upload"), data()) as session:
+    session, here = opened(plan("upload"))
+    with session:
         with pytest.raises(BadUpdate, match=r"round 0: client 3: .*on_bad_update=drop"):
             session.train(0, WHOLE, "stop")
-        before = session._server.state["weights"]
+        before = here.server.state["weights"]
         report = session.train(0, WHOLE, "drop")
         assert list(report.bad) == [3]
-        assert not same_bits(session._server.state["weights"], before)
-        (cohort,) = session._server.method.seen
+        assert not same_bits(here.server.state["weights"], before)
+        (cohort,) = here.server.method.seen
     assert cohort == Cohort((0, 1, 4, 5), (12, 17, 10, 5), population=6, round=0)
 
 
@@ -266,15 +277,16 @@ def test_clients_without_steps_are_not_in_the_cohort() -> None:
             assert tuple(up["weights"]) == cohort.ids
             return server
 
-    with InlineSession(plan(method=Told()), data()) as session:
+    with opened(plan(method=Told()))[0] as session:
         assert session.train(0, WHOLE).idle == {1}
     assert Told.cohorts == [Cohort((0, 3, 4, 5), (12, 9, 10, 5), population=6, round=0)]
 
 
 def test_clients_that_never_train_are_not_of_the_population() -> None:
-    with InlineSession(plan(), replace(data(), unseen=2)) as session:
+    session, here = opened(plan(), replace(data(), unseen=2))
+    with session:
         session.train(0, [(0, 1)])
-        assert session._server.method.seen == [Cohort((0, 1), (12, 17), population=4, round=0)]
+        assert here.server.method.seen == [Cohort((0, 1), (12, 17), population=4, round=0)]
 
 
 def test_a_checkpoint_holds_the_newest_state_of_every_client(tmp_path: Path) -> None:
@@ -283,7 +295,8 @@ def test_a_checkpoint_holds_the_newest_state_of_every_client(tmp_path: Path) -> 
     many = FederatedData(make_pool(), shards)
     found: Manifest | None = None
     for cohorts in ([(0, 20), (39,), (3,), (21,)], [(1,), (0, 2)]):
-        with InlineSession(plan(), many) as session:
+        session, here = opened(plan(), many)
+        with session:
             session.restore(tmp_path, found)
             start = found.round if found else 0
             for round, cohort in enumerate(cohorts, start):
@@ -295,7 +308,7 @@ def test_a_checkpoint_holds_the_newest_state_of_every_client(tmp_path: Path) -> 
             kept: dict[int, Any] = {}
             for name in found.clients.values():
                 kept |= Checkpoints(tmp_path).read(name)
-            assert same_bits(kept, dict(sorted(session._host.states.items())))
+            assert same_bits(kept, dict(sorted(here.worker.states.items())))
     assert list(kept) == [0, 1, 2, 3, 20, 21, 39]
 
 
@@ -317,23 +330,24 @@ def test_a_stack_gets_the_time_limits_of_its_clients(
 
 
 def test_nothing_changes_where_nobody_took_part() -> None:
-    with InlineSession(plan(), data()) as session:
-        before = session._server.state
+    session, here = opened(plan())
+    with session:
+        before = here.server.state
         report = session.train(0, [(2,)])
         assert report.ids == []
-        assert session._server.state is before
+        assert here.server.state is before
 
 
 def test_threads_are_given_back() -> None:
     before = torch.get_num_threads()
-    with InlineSession(plan(threads=before + 1), data()):
+    with opened(plan(threads=before + 1))[0]:
         assert torch.get_num_threads() == before + 1
     assert torch.get_num_threads() == before
 
 
 def test_the_users_method_is_not_bound() -> None:
     made = plan()
-    with InlineSession(made, data()):
+    with opened(made)[0]:
         assert not hasattr(made.method, "net")
 
 
@@ -357,7 +371,7 @@ def blocks_given_back(net: str) -> int:
 
     mallinfo = ctypes.CDLL(None).mallinfo2
     mallinfo.restype = Usage
-    host = Host(plan(net=net), data())
+    host = Worker(plan(net=net), data())
     before = mallinfo().mapped
     tensors = [torch.empty(40 * 2**20, dtype=torch.uint8) for _ in range(3)]
     mapped = int(mallinfo().mapped - before)

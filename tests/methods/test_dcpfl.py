@@ -128,7 +128,7 @@ def statistics_of_a_round(method, net="cnn-b", data=DATA):
     """Return what the server pools after a round, and each client's features and labels."""
     run = start(method, data, net)
     everyone = range(len(data.shards))
-    parts, _ = run.host.train(0, *run.server.download(everyone), [(i,) for i in everyone])
+    parts, _ = run.host.train(0, run.server.download(everyone), [(i,) for i in everyone])
     pooled = pool(finish(run.host.method.uploads, [parts]))
     found = []
     for i in everyone:

@@ -4,6 +4,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 
+from rayfl.engine.travel import Download
 from rayfl.methods import (
     METHODS,
     SCAFFOLD,
@@ -84,8 +85,7 @@ def test_scores_after_training_are_of_the_clients_own_model(name):
     run = start(METHODS[name](), ALONE, net_of(name, "cnn-b"))
     run.round([0], score_parts=("test",))
     (trained,) = run.reports[0].scores.values()
-    down, each = run.server.download([0])
-    (aggregated,) = run.host.evaluate(0, down, each, [0], ["test"]).values()
+    (aggregated,) = run.host.evaluate(0, run.server.download([0]), [0], ["test"]).values()
     assert set(trained["test"]) == set(METHODS[name].views)
     for view, score in trained["test"].items():
         assert score.correct == aggregated["test"][view].correct
@@ -351,7 +351,7 @@ def test_fedco2_leaves_a_clients_own_classifier_out(execution):
         head = Params({**heads[0], "head.weight": weight}, heads[0].train_names)
         down = {**run.server.download([0])[0], "heads": {**heads, 0: head}}
         before = dict(run.host.states)
-        report = run.host.train(1, down, {}, [(0, 1)])[1]
+        report = run.host.train(1, Download(down, {}), [(0, 1)])[1]
         assert set(report.bad) == (set() if factor == 1 else {1})
         found.append(run.host.states[0])
         run.host.states = before
@@ -376,8 +376,7 @@ def test_fedco2_does_not_compute_with_a_clients_own_classifier(monkeypatch):
 def test_fedco2_leaves_frozen_classifiers_alone():
     run = federate(FedCO2(), DATA, "cnn-b", 1)
     before = {i: head.clone() for i, head in run.server.state["heads"].items()}
-    down, _ = run.server.download([0])
-    run.host.train(1, down, {}, [(0,)])
+    run.host.train(1, run.server.download([0]), [(0,)])
     for i, head in run.server.state["heads"].items():
         assert_same(dict(head), dict(before[i]))
 

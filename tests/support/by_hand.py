@@ -12,7 +12,7 @@ from rayfl.data import TEST, TRAIN, FederatedData, Pool, Shard
 from rayfl.engine.plan import Plan
 from rayfl.engine.round_result import Report
 from rayfl.engine.server import Server
-from rayfl.engine.worker import Host
+from rayfl.engine.worker import Worker
 from rayfl.methods import Cohort, Method
 from rayfl.nets import SplitNet
 from rayfl.nets.dse import DSEConv, DSELinear
@@ -116,7 +116,7 @@ def dse(shape, classes):
 class Run:
     """What a federation has gone through; states are never changed in place, so they are kept as they are."""
 
-    host: Host
+    host: Worker
     server: Server
     reports: list[Report] = field(default_factory=list)
     servers: list[State] = field(default_factory=list)  # after each round
@@ -125,24 +125,22 @@ class Run:
     def round(self, cohort: Sequence[int], score_parts: Sequence[str] = ()) -> None:
         """Train and aggregate a cohort."""
         number = len(self.reports)
-        down, each = self.server.download(cohort)
-        parts, report = self.host.train(number, down, each, [tuple(cohort)], score_parts)
+        download = self.server.download(cohort)
+        parts, report = self.host.train(number, download, [tuple(cohort)], score_parts)
         assert not report.bad, report.bad
         samples = tuple(len(self.host.data.shards[i].train) for i in report.ids)
         population = len(self.host.data.shards)
-        self.server.aggregate(Cohort(tuple(report.ids), samples, population, number), [parts])
+        self.server.aggregate(Cohort(tuple(report.ids), samples, population, number), parts)
         self.reports.append(report)
         self.servers.append(self.server.state)
         self.clients.append(dict(self.host.states))
 
     def scores(self, client: int, x: torch.Tensor) -> dict[str, torch.Tensor]:
         """Return what every view says of images after the last round."""
-        down, each = self.server.download([client])
+        down = self.server.download([client]).of(client)
         view = self.host.client(client, len(self.reports))
         with torch.no_grad():
-            return self.host.method.scores(
-                view, self.host.state(client, view), {**down, **each.get(client, {})}, x
-            )
+            return self.host.method.scores(view, self.host.state(client, view), down, x)
 
     def values(self) -> dict[str, torch.Tensor]:
         """Return every tensor and number of the newest states, by name, as float64."""
@@ -165,7 +163,7 @@ def start(
         method.averaging = averaging
     settings = Training(**{"batch_size": 8, "lr": 0.1, "precision": "float64", **training})
     plan = Plan(method, net, settings, seed=3, execution=execution)
-    return Run(Host(plan, data), Server(plan, data))
+    return Run(Worker(plan, data), Server(plan, data))
 
 
 def federate(

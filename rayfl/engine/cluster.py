@@ -1,0 +1,157 @@
+"""The Ray cluster of a run: joined, or started for it."""
+
+from __future__ import annotations
+
+import logging
+import os
+import socket
+import threading
+from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import numpy as np
+import ray
+from ray import util
+
+from rayfl.data import FederatedData
+from rayfl.engine.local_ray import LocalRay
+from rayfl.errors import UserError
+
+if TYPE_CHECKING:
+    from rayfl.engine.ray_engine import Ray
+
+PULSE = 1.0
+"""Seconds between two looks whether Ray's own processes are there; after a minute Ray ends the driver."""
+
+_ONE_AT_A_TIME = threading.Lock()
+
+
+class Cluster:
+    """The cluster of a run: joined, or started for it and then stopped with it.
+
+    It is started in a thread, beside what the run does meanwhile. The thread lives as long as the cluster,
+    because Ray's processes end with the thread that has started them.
+
+    Args:
+        engine: the settings.
+    """
+
+    def __init__(self, engine: Ray) -> None:
+        self._abandoned = threading.Event()
+        self._thread = ThreadPoolExecutor(1, "ray")
+        self._connecting = self._thread.submit(self._connect, engine)
+
+    def _connect(self, engine: Ray) -> Callable[..., None] | None:
+        with _ONE_AT_A_TIME:
+            leave = connect(engine)
+            if leave and self._abandoned.is_set():
+                leave()
+            return None if self._abandoned.is_set() else leave
+
+    def wait(self) -> None:
+        """Return when the cluster is up.
+
+        Raises:
+            UserError: it cannot be reached.
+        """
+        self._connecting.result()
+        self._parts = _parts()
+
+    def gone(self) -> str | None:
+        """Say which of Ray's own processes is gone, without which nothing can be started or stopped."""
+        return next((name for name, at in self._parts.items() if _refuses(at)), None)
+
+    def share(self, data: FederatedData) -> FederatedData:
+        """Put the data into the object store; return a view of what is there.
+
+        Images in a cache file stay there, and every process of this host maps them; where there are more
+        hosts they travel, once to each.
+        """
+        self._travels = sum(node["Alive"] for node in ray.nodes()) > 1
+        if self._travels:
+            data = replace(data, pool=replace(data.pool, images=np.asarray(data.pool.images)))
+        self.shared = ray.put(data)
+        view: FederatedData = ray.get(self.shared)
+        return view
+
+    def reach_all(self, data: FederatedData) -> None:
+        """See that images in a cache file reach hosts that have joined since the data were shared."""
+        if not self._travels and type(data.pool.images) is not np.ndarray:
+            self.share(data)
+
+    def abandon(self) -> None:
+        """Give the cluster up before it was used: whoever waits for an error message need not wait for it."""
+        self._abandoned.set()
+        self._connecting.add_done_callback(_stop_started)
+        self._thread.shutdown(wait=False)
+
+    def close(self) -> None:
+        """Stop the cluster if it was started here."""
+        if leave := self._connecting.result():
+            leave(broken=self.gone() is not None)
+        self._thread.shutdown()
+
+
+def _parts() -> dict[str, tuple[str, int]]:
+    """Return where Ray's own processes listen that this process depends on, by their names."""
+    if util.client.ray.is_connected():  # they are out of reach, and a server of Ray's stands between
+        return {}
+    context = ray.get_runtime_context()
+    host, _, port = context.gcs_address.rpartition(":")
+    here = context.get_node_id()
+    (node,) = [node for node in ray.nodes() if node["NodeID"] == here]
+    return {
+        f"Ray's GCS at {context.gcs_address}": (host.strip("[]"), int(port)),
+        "Ray's raylet on this host": (node["NodeManagerAddress"], node["NodeManagerPort"]),
+    }
+
+
+def _refuses(address: tuple[str, int]) -> bool:
+    """Say whether nobody listens at an address; a network that is silent may come back."""
+    try:
+        socket.create_connection(address, timeout=1.0).close()
+    except ConnectionRefusedError:
+        return True
+    except OSError:
+        return False
+    return False
+
+
+def _stop_started(connecting: Future[Callable[..., None] | None]) -> None:
+    """Stop a cluster that was up before it was given up."""
+    if connecting.exception() is None and (leave := connecting.result()):
+        leave()
+
+
+def connect(engine: Ray) -> Callable[..., None] | None:
+    """Start a local cluster or join one; return what leaves it again, None if this process was in it."""
+    if ray.is_initialized():
+        here = ray.get_runtime_context().gcs_address
+        if engine.address not in (None, "auto", here):
+            raise UserError(
+                f"engine.address is {engine.address!r}, but this process has joined the Ray cluster at "
+                f"{here}: leave the address out to use that one, or call ray.shutdown() first"
+            )
+        return None
+    # Where an actor dies, all calls that waited for it fail: one of them is reported, the others need not be.
+    os.environ.setdefault("RAY_IGNORE_UNHANDLED_ERRORS", "1")
+    if engine.address is not None:
+        try:
+            _check_reachable(engine.address)
+            ray.init(address=engine.address, logging_level=logging.ERROR)
+        except (OSError, RuntimeError, ValueError) as error:
+            raise UserError(
+                f"no Ray cluster can be reached at engine.address={engine.address!r} ({error}): start one "
+                "with `ray start --head` or `ray up`, or leave the address out for a local one"
+            ) from error
+        return lambda broken=False: ray.shutdown()
+    return LocalRay(engine.dashboard).stop
+
+
+def _check_reachable(address: str) -> None:
+    """Raise OSError where nothing listens: Ray would try for minutes, and then end the process."""
+    host, _, port = address.rpartition(":")
+    if host and port.isdigit() and "/" not in host:
+        socket.create_connection((host.strip("[]"), int(port)), timeout=5).close()

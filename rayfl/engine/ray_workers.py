@@ -1,0 +1,227 @@
+"""The server and the workers as Ray actors: how they are started, waited for, lost and stopped."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+import ray
+from ray.exceptions import (
+    GetTimeoutError,
+    NodeDiedError,
+    ObjectLostError,
+    OutOfMemoryError,
+    RayActorError,
+    RayError,
+    RayTaskError,
+    WorkerCrashedError,
+)
+from ray.util.placement_group import get_current_placement_group, placement_group, remove_placement_group
+from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
+
+from rayfl.data import FederatedData
+from rayfl.engine.actors import ClientActor, ServerActor
+from rayfl.engine.cluster import PULSE, Cluster
+from rayfl.engine.placement import Request, request
+from rayfl.engine.plan import Plan
+from rayfl.engine.session import SERVER, Gone, Lost, Workers
+from rayfl.errors import UserError
+from rayfl.shown import complain
+
+if TYPE_CHECKING:
+    from rayfl.engine.ray_engine import Ray
+
+WAIT = 15.0
+"""Seconds after which resources that the cluster has, but does not hand out, count as taken."""
+LOOK = 5.0
+"""Seconds between two looks for hosts that have joined the cluster."""
+SLACK = 60.0
+"""Seconds that an actor may be later than the time limits of its clients allow."""
+GONE = (RayActorError, ObjectLostError, NodeDiedError, WorkerCrashedError, OutOfMemoryError)
+"""What Ray raises when a process or a host is gone, or what it has held."""
+
+
+class RayWorkers(Workers):
+    """The actors of one federation.
+
+    Args:
+        engine: the settings.
+        cluster: where; closed with them.
+        plan: the federation.
+        data: the data, as ``Cluster.share`` returned them.
+
+    Attributes:
+        actors: of the workers.
+        server: the server's actor, None while there is none.
+        joining: actors that are coming up, each with the sign that it is up.
+        group: what is reserved for them.
+        where: where the workers run.
+        server_where: where the server runs.
+    """
+
+    def __init__(self, engine: Ray, cluster: Cluster, plan: Plan, data: FederatedData) -> None:
+        self.recoveries = engine.recoveries
+        self._engine = engine
+        self._cluster = cluster
+        self._plan = plan
+        self._data = data
+        self._seen = time.monotonic()  # when Ray's own processes were last seen
+        self._forget()
+
+    def _forget(self) -> None:
+        """Know of no process."""
+        self.group: Any = None
+        self.actors: list[Any] = []
+        self.server: Any = None
+        self.joining: list[tuple[Any, Any]] = []
+        self._look_at = time.monotonic() + LOOK
+
+    def __len__(self) -> int:
+        return len(self.actors)
+
+    # ---- start and stop
+
+    def start(self, shrink: bool) -> None:
+        """Start the actors, each on what is reserved for it."""
+        self._request = self._reserve(self._wanted(shrink), shrink)
+        beside = {"scheduling_strategy": PlacementGroupSchedulingStrategy(self.group, 0)}
+        server = ray.remote(ServerActor).options(num_cpus=0, **(beside if self._engine.in_group else {}))
+        self.server = server.remote(self._plan, self._cluster.shared)
+        for k in range(self._request.actors):
+            place_here = PlacementGroupSchedulingStrategy(self.group, placement_group_bundle_index=k)
+            self.actors.append(self._new_actor(scheduling_strategy=place_here))
+        signs = [self.call(k, "ready") for k in (SERVER, *range(len(self.actors)))]
+        self.server_where, *self.where = self.get(signs)
+
+    def _wanted(self, shrink: bool) -> Request:
+        nodes = [node["Resources"] for node in ray.nodes() if node["Alive"]]
+        clients, gpus = len(self._data.shards), self._engine.gpus_per_actor
+        return request(nodes, clients, *self._engine.asked, gpus, shrink)
+
+    def _reserve(self, wanted: Request, shrink: bool) -> Request:
+        """Reserve room for all actors together, so that federations that share a cluster cannot block."""
+        if self._engine.in_group:
+            self.group = get_current_placement_group()
+            if not self.group.wait(WAIT):
+                raise RuntimeError("the placement group of this trial has lost a host")
+            return wanted
+        self.group = placement_group([wanted.bundle] * wanted.actors, strategy="PACK")
+        try:
+            ray.get(self.group.ready(), timeout=WAIT)
+        except GetTimeoutError:
+            if shrink and wanted.actors > 1:
+                remove_placement_group(self.group)
+                return self._reserve(replace(wanted, actors=wanted.actors // 2), shrink)
+            free = ray.available_resources()
+            raise UserError(
+                f"{wanted.actors} actors with {wanted.cpus:g} CPUs and {wanted.gpus:g} GPUs each fit the "
+                f"cluster, but others use it: {free.get('CPU', 0):g} CPUs and {free.get('GPU', 0):g} GPUs "
+                "are free. Wait until they are done, or ask for less"
+            ) from None
+        return wanted
+
+    def _new_actor(self, **options: Any) -> Any:
+        cpus, gpus = self._request.bundle.get("CPU", 0), self._request.gpus
+        actor = ray.remote(ClientActor).options(num_cpus=cpus, num_gpus=gpus, **options)
+        return actor.remote(self._plan, self._cluster.shared, gpus)
+
+    def grow(self) -> None:
+        """Take in actors that have come up, and start some on hosts that have joined the cluster."""
+        coming, self.joining = self.joining, []
+        for actor, up in coming:
+            if not ray.wait([up], timeout=0)[0]:
+                self.joining.append((actor, up))
+                continue
+            try:
+                self.where.append(ray.get(up))
+                self.actors.append(actor)
+            except RayError as error:  # the federation runs without it
+                complain(f"warning: {_death_text(error)}")
+                self._look_at = math.inf
+        if self._engine.in_group or time.monotonic() < self._look_at:
+            return
+        self._look_at = time.monotonic() + LOOK
+        self.check()
+        with suppress(UserError):
+            new = self._wanted(shrink=True).actors - len(self.actors) - len(self.joining)
+            if new > 0:
+                self._cluster.reach_all(self._data)
+            for _ in range(new):
+                actor = self._new_actor()
+                self.joining.append((actor, actor.ready.remote()))
+
+    def stop(self) -> None:
+        """Kill all actors and give back what is reserved."""
+        for actor in [*self.actors, *(actor for actor, _ in self.joining), self.server]:
+            if actor is not None:
+                with suppress(Exception):
+                    ray.kill(actor)
+        if self.group is not None and not self._engine.in_group:
+            with suppress(Exception):
+                remove_placement_group(self.group)
+        self._forget()
+
+    def close(self) -> None:
+        """Stop the actors, and the cluster if it was started for them."""
+        if self._cluster.gone() is None:  # without Ray's own processes it would wait for them
+            self.stop()
+        self._cluster.close()
+
+    # ---- calls
+
+    def call(self, k: int, name: str, *arguments: Any, returns: int = 1) -> Any:
+        """Start an operation of an actor; see ``Workers.call``."""
+        method = getattr(self.server if k == SERVER else self.actors[k], name)
+        return (method.options(num_returns=returns) if returns > 1 else method).remote(*arguments)
+
+    def get(self, references: Sequence[Any], limit: float | None = None) -> list[Any]:
+        """Wait for what is referred to; see ``Workers.get``."""
+        try:
+            return self._awaited(references, None if limit is None else limit + SLACK)
+        except RayError as error:
+            cause = error.cause if isinstance(error, RayTaskError) else error
+            if isinstance(cause, RayActorError) and cause.actor_init_failed:
+                raise UserError(_death_text(cause)) from error
+            if isinstance(cause, GONE):
+                raise Lost(_death_text(cause)) from error
+            if isinstance(cause, UserError):
+                raise UserError(str(cause)) from None
+            raise
+
+    def _awaited(self, references: Sequence[Any], limit: float | None) -> list[Any]:
+        """Return what calls return, and look after Ray's own processes meanwhile."""
+        end = math.inf if limit is None else time.monotonic() + limit
+        while True:
+            if time.monotonic() - self._seen >= PULSE:
+                self.check()
+            try:
+                found: list[Any] = ray.get(references, timeout=max(0.0, min(PULSE, end - time.monotonic())))
+                return found
+            except GetTimeoutError as error:
+                if time.monotonic() >= end:
+                    raise Lost(f"an actor has not answered for {limit:.0f} s") from error
+
+    def check(self) -> None:
+        """See that Ray's own processes are there."""
+        self._seen = time.monotonic()
+        if part := self._cluster.gone():
+            raise Gone(f"{part} is gone, and with it all processes of the run")
+
+
+def _death_text(error: RayError) -> str:
+    """Say in one line why an actor has died or cannot start."""
+    reason = str(error).strip().splitlines()[-1].removeprefix("rayfl.errors.UserError: ")
+    if not getattr(error, "actor_init_failed", False):
+        reason = reason.split(" Worker exit type: SYSTEM_ERROR")[0].split(" Some common causes")[0]
+        facts = dict(line.strip().partition(": ")[::2] for line in str(error).splitlines())
+        who = ", ".join(facts[key] for key in ("class_name", "pid", "ip") if key in facts)
+        return f"an actor died: {reason.strip().rstrip('.')}" + (f" ({who})" if who else "")
+    hint = (
+        ". Every host of the cluster must be able to import it: start the run from its folder, or set "
+        "PYTHONPATH before Ray is started"
+    )
+    return f"an actor cannot start: {reason}{hint if 'ModuleNotFoundError' in reason else ''}"

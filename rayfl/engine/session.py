@@ -1,0 +1,447 @@
+"""A federation's running processes: what is asked of which of them in a round, an evaluation, a checkpoint.
+
+Written once. Whether the server and the workers are in this process or on other hosts is a matter of what
+carries the calls to them. The session sees references and small numbers, and no tensors.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal
+
+from rayfl.data import FederatedData
+from rayfl.engine.placement import Pace, place
+from rayfl.engine.plan import Block, Plan
+from rayfl.engine.round_result import Report, Scores
+from rayfl.errors import UserError
+from rayfl.methods import Cohort, Method
+from rayfl.record.checkpoint import CLIENTS_PER_FILE, Checkpoints, Manifest
+from rayfl.record.checks import PARTS, check_scores
+
+SERVER = -1
+"""The number by which the server is called."""
+
+
+class BadUpdate(UserError):
+    """A client's update cannot be used, and the run's policy is to stop."""
+
+
+class Lost(UserError):
+    """Processes of a federation are gone, and with them the state that they held."""
+
+
+class Gone(UserError):
+    """What a federation's processes run on is gone itself, so that none can be started again."""
+
+
+class Workers(ABC):
+    """The server and the workers of a federation, as a session reaches them.
+
+    Attributes:
+        recoveries: how many losses in a row, without another checkpoint in between, a session survives.
+    """
+
+    recoveries = 0
+
+    @abstractmethod
+    def __len__(self) -> int:
+        """Return how many workers there are; none before the start and after a stop."""
+
+    @abstractmethod
+    def start(self, shrink: bool) -> None:
+        """Start the server and the workers.
+
+        Args:
+            shrink: whether to make do with fewer than asked for where there is no room for more.
+        """
+
+    @abstractmethod
+    def call(self, k: int, name: str, *arguments: Any, returns: int = 1) -> Any:
+        """Start an operation of a worker; return a reference to what it returns.
+
+        Args:
+            k: the worker's number, or ``SERVER``.
+            name: the operation's method of ``Worker`` or ``Server``.
+            arguments: its arguments, of which each may be a reference.
+            returns: of an operation that returns several values, how many: a reference to each is returned.
+        """
+
+    @abstractmethod
+    def get(self, references: Sequence[Any], limit: float | None = None) -> list[Any]:
+        """Wait for what is referred to, and return it.
+
+        Args:
+            references: as ``call`` has returned them.
+            limit: seconds after which workers that have not answered are lost.
+
+        Raises:
+            Lost: processes are gone.
+        """
+
+    def grow(self) -> None:  # noqa: B027 - only some can
+        """Take in workers that have found room since the start; the others keep their numbers."""
+
+    def check(self) -> None:  # noqa: B027 - only processes of their own can lose what they run on
+        """See that what the processes run on is there.
+
+        Raises:
+            Gone: it is not.
+        """
+
+    @abstractmethod
+    def stop(self) -> None:
+        """Stop the server and the workers, so that others can be started."""
+
+    @abstractmethod
+    def close(self) -> None:
+        """Stop everything, for good."""
+
+
+@dataclass
+class Facts:
+    """What a round cost, for ``engine.jsonl``: it may differ from run to run.
+
+    Attributes:
+        actors: clients trained per worker.
+        moved: clients whose state moved to another worker.
+        bytes_down: bytes of the one download object.
+        bytes_up: bytes of all folded uploads.
+        busy: seconds of training per worker.
+        dropped: what was wrong with updates that were not used, by client.
+    """
+
+    actors: list[int] = field(default_factory=list)
+    moved: int = 0
+    bytes_down: int = 0
+    bytes_up: int = 0
+    busy: list[float] = field(default_factory=list)
+    dropped: dict[int, str] = field(default_factory=dict)
+
+
+class Session:
+    """A federation whose processes are running. Use it as a context manager.
+
+    Args:
+        plan: the federation.
+        data: the data, in memory that all processes share.
+        workers: the processes, not yet started; closed with the session.
+
+    Attributes:
+        facts: what the last round cost.
+        homes: client -> the worker that holds its state.
+
+    Raises:
+        UserError: they cannot be started.
+    """
+
+    def __init__(self, plan: Plan, data: FederatedData, workers: Workers) -> None:
+        self.plan = plan
+        self.data = data
+        self.workers = workers
+        self.facts = Facts()
+        self._pace = Pace([len(shard.train) for shard in data.shards])
+        self._one_download = plan.method.one_download
+        self._has_figures = type(plan.method).figures is not Method.figures
+        self._losses = 0  # since the last checkpoint
+        self._resume = "--resume"  # a run that has not begun has no folder yet
+        self._changed: set[int] = set()  # clients trained since the last checkpoint
+        self._files: dict[int, str] = {}  # number of the client file -> its name in the last checkpoint
+        self._forget()
+        try:
+            while not len(workers):
+                try:
+                    workers.start(shrink=False)
+                except Lost as lost:
+                    self.clear(lost)
+        except BaseException:
+            self.close()
+            raise
+
+    def __enter__(self) -> Session:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *exception: object) -> None:
+        try:
+            if kind is None:
+                self.settle()
+        finally:
+            self.close()
+
+    def _forget(self) -> None:
+        """Know of nothing that processes hold."""
+        self.homes: dict[int, int] = {}
+        self._downloads: dict[tuple[int, ...], Any] = {}  # of the newest server state
+        self._under_way: list[Any] = []  # references that nobody has waited for
+
+    def _get(self, references: Sequence[Any], limit: float | None = None) -> list[Any]:
+        under_way, self._under_way = self._under_way, []
+        return self.workers.get([*under_way, *references], limit)[len(under_way) :]
+
+    # ---- a round
+
+    def train(
+        self,
+        round: int,
+        blocks: Sequence[Block],
+        on_bad_update: Literal["stop", "drop"] = "stop",
+        score_parts: Sequence[str] = (),
+    ) -> Report:
+        """Run one round: download, local training, folding, aggregation.
+
+        Args:
+            round: from 0.
+            blocks: the cohort, as ``Engine.blocks`` has cut it.
+            on_bad_update: whether a bad update stops the run or leaves its client out of this round; and
+                whether an exception in a client's training is raised, or counts as a bad update.
+            score_parts: parts of the data on which each client is scored right after its training.
+
+        Raises:
+            BadUpdate: an update is not finite, has diverged or has not come in time, and the policy is to
+                stop.
+            Lost: processes are gone, here as in everything else that a session does.
+        """
+        folded, report = self._train(round, blocks, score_parts, on_bad_update == "drop")
+        report.sort()
+        self.facts.dropped = dict(sorted(report.bad.items()))
+        if report.bad and on_bad_update == "stop":
+            raise BadUpdate(_bad_update_text(round, report.bad))
+        self._changed.update(i for i in report.ids if i not in report.bad)
+        good = tuple(i for i in report.ids if i not in report.bad and i not in report.idle)
+        samples = tuple(len(self.data.shards[i].train) for i in good)
+        cohort = Cohort(good, samples, self.data.seen, round)
+        self._downloads = {}
+        download, done = self.workers.call(SERVER, "aggregate", cohort, *folded, returns=2)
+        self._under_way = [done]  # while the driver writes its records
+        if self._one_download:
+            self._downloads[()] = download
+        return report
+
+    def _train(
+        self, round: int, blocks: Sequence[Block], score_parts: Sequence[str], drop: bool
+    ) -> tuple[list[Any], Report]:
+        """Return references of what the workers have folded, and what they tell."""
+        self.workers.grow()
+        download = self._download([i for block in blocks for i in block])
+        placed = place(blocks, self._pace.cost, self._home_of, len(self.workers))
+        arrivals, moved = self._move(placed)
+        calls = [
+            self.workers.call(k, "train", round, download, mine, score_parts, drop, *states, returns=2)
+            for k, (mine, states) in enumerate(zip(placed, arrivals, strict=True))
+            if mine
+        ]
+        limit = self.plan.client_timeout
+        if limit is not None:  # twice: those of a stack that fails are trained again, one by one
+            limit *= 2 * max(sum(map(len, mine)) for mine in placed)
+        replies = self._get([reply for _, reply in calls], limit)
+        report, facts = Report(), Facts(moved=moved)
+        for reply in replies:
+            report.merge(reply)
+            facts.actors.append(len(reply.ids))
+            facts.busy.append(sum(reply.seconds.values()))
+            facts.bytes_down, facts.bytes_up = reply.bytes_down, facts.bytes_up + reply.bytes_up
+        if any(reply.keeps for reply in replies):
+            self.homes.update({i: k for k, mine in enumerate(placed) for block in mine for i in block})
+        self._pace.learn(report.seconds)
+        self.facts = facts
+        return [folded for folded, _ in calls], report
+
+    def _download(self, ids: Iterable[int]) -> Any:
+        """Return the reference of what these clients receive of the newest server state."""
+        key = () if self._one_download else tuple(ids)
+        if key not in self._downloads:
+            self._downloads[key] = self.workers.call(SERVER, "download", key)
+        return self._downloads[key]
+
+    def _move(self, placed: Sequence[Sequence[Block]]) -> tuple[list[list[Any]], int]:
+        """Let clients that train elsewhere than they live hand over their state, worker to worker."""
+        arrivals: list[list[Any]] = []
+        moved = 0
+        for k, mine in enumerate(placed):
+            leaving = self._by_home(i for block in mine for i in block)
+            leaving.pop(k, None)
+            arrivals.append([self.workers.call(home, "hand_over", ids) for home, ids in leaving.items()])
+            moved += sum(map(len, leaving.values()))
+        return arrivals, moved
+
+    def _home_of(self, block: Block) -> int | None:
+        homes = [self.homes[i] for i in block if i in self.homes]
+        return max(set(homes), key=homes.count) if homes else None
+
+    def _by_home(self, ids: Iterable[int]) -> dict[int, list[int]]:
+        """Return those of the clients that have a state, by the worker that holds it."""
+        found: dict[int, list[int]] = {}
+        for i in ids:
+            if i in self.homes:
+                found.setdefault(self.homes[i], []).append(i)
+        return found
+
+    # ---- between rounds
+
+    def evaluate(self, round: int, ids: Sequence[int], parts: Sequence[str]) -> dict[int, Scores]:
+        """Score clients with the newest server state and their own.
+
+        They are scored where their state is, and those without state wherever there is least to do.
+        """
+        download = self._download(ids)
+        placed: list[list[int]] = [[] for _ in range(len(self.workers))]
+        load = [0] * len(placed)
+        for i in sorted(ids, key=lambda i: i not in self.homes):
+            k = self.homes.get(i, min(range(len(load)), key=load.__getitem__))
+            placed[k].append(i)
+            load[k] += sum(len(self.data.shards[i].part(part)) for part in parts)
+        calls = [
+            self.workers.call(k, "evaluate", round, download, mine, parts)
+            for k, mine in enumerate(placed)
+            if mine
+        ]
+        scores: dict[int, Scores] = {}
+        for found in self._get(calls):
+            scores.update(found)
+        return scores
+
+    def unseen(self, round: int) -> dict[str, dict[int, Scores]]:
+        """Score clients that never train, dealt out to the workers in turn; see ``Worker.unseen``."""
+        ids = range(self.data.seen, len(self.data))
+        download = self._download(ids)
+        offered = [self.workers.call(k, "offer", mine) for k, mine in self._by_home(self.homes).items()]
+        count = len(self.workers)
+        calls = [
+            self.workers.call(k, "unseen", round, download, mine, *offered)
+            for k in range(count)
+            if (mine := ids[k::count])
+        ]
+        points: dict[str, dict[int, Scores]] = {}
+        for found in self._get(calls):
+            for point, scores in found.items():
+                points.setdefault(point, {}).update(scores)
+        return {point: dict(sorted(scores.items())) for point, scores in points.items()}
+
+    def figures(self) -> dict[str, float | list[float]]:
+        """Return what the method records of the newest server state."""
+        if not self._has_figures:
+            return {}
+        figures: dict[str, float | list[float]] = self._get([self.workers.call(SERVER, "figures")])[0]
+        return figures
+
+    def settle(self) -> None:
+        """Wait for work that is still under way, and raise what has gone wrong in it."""
+        self._get([])
+
+    # ---- checkpoints
+
+    def save(
+        self, folder: Path, round: int, progress: dict[str, Any], settings: dict[str, Any] | None = None
+    ) -> None:
+        """Write a checkpoint of everything that rounds before ``round`` have left behind.
+
+        Args:
+            folder: the run's checkpoints.
+            round: the next round.
+            progress: what the driver keeps, as plain JSON.
+            settings: what decides the run's numbers, see ``Manifest``.
+        """
+        where = str(folder.resolve())  # workers on a cluster that was joined run in another folder
+        stale = sorted({i // CLIENTS_PER_FILE for i in self._changed})
+        server = self.workers.call(SERVER, "save", where)
+        calls = {
+            number: self._save_clients(where, number, hosted)
+            for number in stale
+            if (hosted := self._by_home(clients_of(number)))  # none where the method keeps no state
+        }
+        name, *names = self._get([server, *calls.values()])
+        self._files.update({n: file for n, file in zip(calls, names, strict=True) if file})
+        files = {number: self._files[number] for number in sorted(self._files)}
+        Checkpoints(folder).commit(Manifest(round, name, files, progress, settings))
+        self._changed = set()
+        self._losses = 0
+
+    def _save_clients(self, folder: str, number: int, hosted: dict[int, list[int]]) -> Any:
+        """Let the worker that holds most of a client file's states write it; the others send it theirs."""
+        writer = max(hosted, key=lambda k: len(hosted[k]))
+        others = [self.workers.call(k, "states_of", ids) for k, ids in hosted.items() if k != writer]
+        return self.workers.call(writer, "save", folder, number, hosted[writer], *others)
+
+    def restore(self, folder: Path, manifest: Manifest | None) -> None:
+        """Take up the state of a checkpoint, or without one the state before the first round.
+
+        Processes that are not running are started; those that run must not have done anything yet.
+        """
+        self._resume = f"--resume {folder.parent}"
+        if not len(self.workers):
+            self.workers.start(shrink=True)
+        self._changed = set()
+        self._files = dict(manifest.clients) if manifest else {}
+        if manifest:
+            _check_progress(folder, manifest, self.data)
+            self._restore(str(folder.resolve()), manifest)
+
+    def _restore(self, folder: str, manifest: Manifest) -> None:
+        server = self.workers.call(SERVER, "restore", folder, manifest.server)
+        files, count = list(manifest.clients.values()), len(self.workers)
+        calls = {
+            k: self.workers.call(k, "restore", folder, names)
+            for k in range(count)
+            if (names := files[k::count])
+        }
+        for k, ids in zip(calls, self._get([*calls.values(), server]), strict=False):
+            self.homes.update(dict.fromkeys(ids, k))
+
+    # ---- losses, and the end
+
+    def check(self) -> None:
+        """See that what the processes run on is there.
+
+        Raises:
+            Gone: it is not.
+        """
+        self.workers.check()
+
+    def clear(self, lost: Lost) -> None:
+        """Stop what is left after a loss, so that ``restore`` can start anew: its round cannot be completed.
+
+        Raises:
+            UserError: this has happened too often.
+        """
+        self.check()
+        self.workers.stop()
+        self._forget()
+        self._losses += 1
+        if self._losses > self.workers.recoveries:
+            often = f", {self._losses} times since the last checkpoint" if self._losses > 1 else ""
+            raise UserError(
+                f"{lost}{often}. The run stops with its last checkpoint intact: free memory or use fewer "
+                f"actors, and go on with {self._resume}"
+            ) from lost
+
+    def close(self) -> None:
+        """Stop the processes."""
+        self.workers.close()
+
+
+def clients_of(number: int) -> range:
+    """Return the client numbers whose state is kept in a client file."""
+    return range(number * CLIENTS_PER_FILE, (number + 1) * CLIENTS_PER_FILE)
+
+
+def _check_progress(folder: Path, manifest: Manifest, data: FederatedData) -> None:
+    """Refuse a checkpoint whose scores are not those of the clients."""
+    try:
+        check_scores(manifest.progress.get("after_training", {}), {part: data.counts(part) for part in PARTS})
+    except ValueError as error:
+        raise UserError(
+            f"the checkpoint after {manifest.round} rounds in {folder} is damaged (its scores: {error}): "
+            "restore it from a copy, or start the run anew with another --output"
+        ) from error
+
+
+def _bad_update_text(round: int, bad: dict[int, str]) -> str:
+    first, *others = sorted(bad)
+    more = f" ({len(others)} more clients have bad updates: {others[:10]})" if others else ""
+    return (
+        f"round {round}: client {first}: {bad[first]}{more}. The run stops, with its records and checkpoints "
+        "intact. on_bad_update=drop leaves such updates out; where training has diverged, try a smaller "
+        "training.lr or training.clip"
+    )

@@ -1,0 +1,41 @@
+"""What travels between the server and the workers: states that pack themselves on the way."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+from rayfl.training.state import Packed, State, pack, unpack
+
+
+class Download(NamedTuple):
+    """What clients receive; packed into one buffer per dtype when it travels.
+
+    Attributes:
+        everyone: what all clients receive.
+        each: client -> what it alone receives besides.
+    """
+
+    everyone: State
+    each: dict[int, State]
+
+    def of(self, id: int) -> State:
+        """Return all that one client receives."""
+        return {**self.everyone, **self.each[id]} if id in self.each else self.everyone
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _arrived, (pack(self.everyone), {i: pack(state) for i, state in self.each.items()})
+
+
+class States(dict[int, State]):
+    """Client -> personal state; packed into one buffer per dtype when they travel."""
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _unpacked, (pack(self),)
+
+
+def _arrived(everyone: Packed, each: dict[int, Packed]) -> Download:
+    return Download(unpack(everyone), {i: unpack(packed) for i, packed in each.items()})
+
+
+def _unpacked(packed: Packed) -> States:
+    return States(unpack(packed))

@@ -1,0 +1,127 @@
+"""Workers in this process that behave as if they were processes of their own, and that can be lost."""
+
+import pickle
+from collections import Counter
+from collections.abc import Callable, Collection, Sequence
+from copy import deepcopy
+from dataclasses import replace
+from typing import Any
+
+import torch
+
+from rayfl import Inline
+from rayfl.data import FederatedData
+from rayfl.engine.plan import Plan
+from rayfl.engine.server import Server
+from rayfl.engine.session import SERVER, Gone, Lost, Session, Workers
+from rayfl.engine.worker import Worker
+
+
+class Reference:
+    """Stands for what an operation returns."""
+
+
+class PretendWorkers(Workers):
+    """A server and some workers that share nothing: what they give each other is pickled, and what goes wrong
+    in an operation shows when its result is waited for, or used by another.
+
+    Args:
+        plan: the federation.
+        data: the data.
+        count: of the workers.
+        lost: operations that lose their process, as (name, number of its call); those with odd numbers before
+            they have taken effect.
+        at_loss: called when an operation is lost.
+        gone: whether what the processes run on is gone.
+    """
+
+    recoveries = 100
+
+    def __init__(
+        self,
+        plan: Plan,
+        data: FederatedData,
+        count: int = 2,
+        lost: Collection[tuple[str, int]] = (),
+        at_loss: Callable[[], None] = lambda: None,
+        gone: bool = False,
+    ) -> None:
+        self.plan, self.data = plan, data
+        self.count, self.lost, self.at_loss, self.gone = count, lost, at_loss, gone
+        self.calls: Counter[str] = Counter()
+        self.processes: dict[int, Any] = {}
+        self.held: dict[Reference, Any] = {}
+        self.threads = torch.get_num_threads()
+
+    def __len__(self) -> int:
+        return max(0, len(self.processes) - 1)
+
+    def start(self, shrink: bool) -> None:
+        """Build the server and the workers, each with a method of its own."""
+        for k in (SERVER, *range(self.count)):
+            make: Any = Server if k == SERVER else Worker
+            self.processes[k] = make(replace(self.plan, method=deepcopy(self.plan.method)), self.data)
+
+    def call(self, k: int, name: str, *arguments: Any, returns: int = 1) -> Any:
+        """Carry an operation out at once, and keep what it returns, or what it raises."""
+        self.calls[name] += 1
+        references = [Reference() for _ in range(returns)]
+        try:
+            found = self._carry_out(k, name, *map(self._value, arguments))
+            sent = [pickle.dumps(value, protocol=5) for value in (found if returns > 1 else [found])]
+        except Exception as error:
+            self.held |= dict.fromkeys(references, error)
+        else:
+            self.held |= dict(zip(references, sent, strict=True))
+        return references if returns > 1 else references[0]
+
+    def _carry_out(self, k: int, name: str, *arguments: Any) -> Any:
+        number = self.calls[name]
+        lost = (name, number) in self.lost
+        found = None if lost and number % 2 else getattr(self.processes[k], name)(*arguments)
+        if lost:
+            self.at_loss()
+            raise Lost(f"an actor died: {'before' if number % 2 else 'after'} {name} {number}")
+        return found
+
+    def _value(self, argument: Any) -> Any:
+        if not isinstance(argument, Reference):
+            return argument
+        held = self.held[argument]
+        if isinstance(held, Exception):
+            raise held
+        return pickle.loads(held)
+
+    def get(self, references: Sequence[Any], limit: float | None = None) -> list[Any]:
+        """Return copies of what is referred to."""
+        return list(map(self._value, references))
+
+    def check(self) -> None:
+        """Say whether what the processes run on is gone."""
+        if self.gone:
+            raise Gone("Ray's raylet on this host is gone, and with it all processes of the run")
+
+    def stop(self) -> None:
+        """Forget all processes, and all that they held."""
+        self.processes, self.held = {}, {}
+
+    def close(self) -> None:
+        """Give the process its torch threads back."""
+        torch.set_num_threads(self.threads)
+
+
+class Pretend(Inline):
+    """An engine of such workers; ``given`` are options of theirs, which no configuration records."""
+
+    given: dict[str, Any]
+
+    def open(self, plan: Plan, data: FederatedData) -> Session:
+        """Return a session of such workers."""
+        return Session(plan, data, PretendWorkers(plan, data, **vars(self).get("given", {})))
+
+
+def pretend(**given: Any) -> Pretend:
+    """Return an engine of workers with these options."""
+    engine = Pretend()
+    engine.given = given
+    return engine
