@@ -63,8 +63,8 @@ class LocalRay:
     """
 
     def __init__(self, dashboard: bool) -> None:
-        _make_token()
-        self._folder = tempfile.mkdtemp(prefix="rayfl-", dir=_place())
+        make_token()
+        self._folder = tempfile.mkdtemp(prefix="rayfl-", dir=temporary_place())
         self._cleaner = subprocess.Popen(
             ["/bin/sh", "-c", CLEAN_UP, "sh", self._folder],
             stdin=subprocess.PIPE,
@@ -120,7 +120,7 @@ class LocalRay:
         shutil.rmtree(self._folder, ignore_errors=True)  # a driver without a raylet makes it once more
 
 
-def _place() -> str:
+def temporary_place() -> str:
     """Return where Ray would have its folder, or what else is short enough."""
     wanted = os.environ.get("RAY_TMPDIR") or tempfile.gettempdir()
     return wanted if len(os.fsencode(wanted)) <= LONGEST else "/tmp"
@@ -146,7 +146,7 @@ def _replaced(module: Any, name: str, value: Any) -> Iterator[None]:
         setattr(module, name, before)
 
 
-def _make_token() -> None:
+def make_token() -> None:
     """Make the token that Ray would make for everybody to read; see that one that is there is the user's own.
 
     What the user has said about tokens in Ray's variables holds.

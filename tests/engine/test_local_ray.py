@@ -220,12 +220,12 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 
 
 def test_a_token_is_made_once_and_for_its_user_alone(home: Path) -> None:
-    local_ray._make_token()
+    local_ray.make_token()
     token = home / ".ray" / "auth_token"
     first = token.read_text()
     assert len(bytes.fromhex(first)) == 32
     assert (mode(token.parent), mode(token)) == (0o700, 0o600)
-    local_ray._make_token()
+    local_ray.make_token()
     assert token.read_text() == first
     assert list(token.parent.iterdir()) == [token]
 
@@ -235,7 +235,7 @@ def test_a_token_of_the_users_is_kept_and_closed_to_others(home: Path) -> None:
     token = home / ".ray" / "auth_token"
     token.write_text("mine")
     assert mode(token) == 0o666
-    local_ray._make_token()
+    local_ray.make_token()
     assert (token.read_text(), mode(token), mode(token.parent)) == ("mine", 0o600, 0o755)
 
 
@@ -248,7 +248,7 @@ def test_a_token_of_a_faster_process_is_kept(home: Path, monkeypatch: pytest.Mon
         link(*paths)
 
     monkeypatch.setattr(os, "link", slower)
-    local_ray._make_token()
+    local_ray.make_token()
     assert (token.read_text(), mode(token)) == ("faster", 0o600)
     assert list(token.parent.iterdir()) == [token]
 
@@ -261,13 +261,13 @@ def test_what_the_user_says_about_tokens_holds(
     home: Path, monkeypatch: pytest.MonkeyPatch, name: str, value: str
 ) -> None:
     monkeypatch.setenv(name, value)
-    local_ray._make_token()
+    local_ray.make_token()
     assert not (home / ".ray").exists()
 
 
 def test_a_long_path_of_temporary_files_is_not_used(monkeypatch: pytest.MonkeyPatch) -> None:
     """Ray could not make its sockets there."""
     monkeypatch.setenv("RAY_TMPDIR", "/" + "x" * (local_ray.LONGEST - 1))
-    assert local_ray._place() == os.environ["RAY_TMPDIR"]
+    assert local_ray.temporary_place() == os.environ["RAY_TMPDIR"]
     monkeypatch.setenv("RAY_TMPDIR", "/" + "x" * local_ray.LONGEST)
-    assert local_ray._place() == "/tmp"
+    assert local_ray.temporary_place() == "/tmp"

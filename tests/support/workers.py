@@ -49,6 +49,7 @@ class PretendWorkers(Workers):
         self.plan, self.data = plan, data
         self.count, self.lost, self.at_loss, self.gone = count, lost, at_loss, gone
         self.calls: Counter[str] = Counter()
+        self.waits = 0
         self.processes: dict[int, Any] = {}
         self.held: dict[Reference, Any] = {}
         self.threads = torch.get_num_threads()
@@ -94,6 +95,7 @@ class PretendWorkers(Workers):
 
     def get(self, references: Sequence[Any], limit: float | None = None) -> list[Any]:
         """Return copies of what is referred to."""
+        self.waits += 1
         return list(map(self._value, references))
 
     def check(self) -> None:

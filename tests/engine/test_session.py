@@ -1,0 +1,106 @@
+"""A session over several workers that share nothing: what is called, what moves, and what comes of it."""
+
+import pickle
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from rayfl import Inline
+from rayfl.data import DomainPerClient, Synthetic
+from rayfl.engine.plan import Plan
+from rayfl.engine.session import Session
+from rayfl.engine.travel import Download, States
+from rayfl.methods import METHODS, Cohort, Ditto, FedAvg, FedBN, Method
+from rayfl.training import Params, State
+from tests.support.by_hand import ragged
+from tests.support.federations import bytes_of_run, small
+from tests.support.nets import same_bits
+from tests.support.workers import PretendWorkers, pretend
+
+DATA = ragged((12, 22, 16, 5, 9, 14))
+EVERYONE = [(i,) for i in range(6)]
+
+
+def opened(method: Method, count: int = 3) -> tuple[Session, PretendWorkers]:
+    """Return a session of six clients, and its workers."""
+    plan = Plan(method, "lenet", small(Path()).training, seed=3)
+    workers = PretendWorkers(plan, DATA, count)
+    return Session(plan, DATA, workers), workers
+
+
+def test_what_a_round_calls_and_waits_for() -> None:
+    """One download for all, one call per worker, one step; and the driver waits once, for the replies."""
+    session, workers = opened(FedAvg())
+    with session:
+        for round in range(4):
+            session.train(round, EVERYONE)
+    assert workers.calls == {"download": 1, "train": 12, "aggregate": 4}
+    assert workers.waits == 4 + 1  # and for the last step at the end
+
+
+def test_every_state_is_on_one_worker(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Wherever its client is sent next, the newest state is there, and nowhere else."""
+    draw = np.random.default_rng(0)
+
+    def anywhere(blocks: Any, cost: Any, home: Any, workers: int) -> Any:
+        placed: list[list[Any]] = [[] for _ in range(workers)]
+        for block in blocks:
+            placed[draw.integers(workers)].append(block)
+        return placed
+
+    monkeypatch.setattr("rayfl.engine.session.place", anywhere)
+    session, workers = opened(Ditto())
+    moved = 0
+    with session:
+        for round in range(4):
+            before = dict(session.homes)
+            session.train(round, EVERYONE[round:])
+            moved += session.facts.moved
+            assert session.facts.moved == sum(before.get(i, k) != k for i, k in session.homes.items())
+            held = {k: set(workers.processes[k].states) for k in range(3)}
+            assert {i: k for k, ids in held.items() for i in ids} == session.homes
+            assert sum(map(len, held.values())) == 6
+    assert moved
+    assert workers.calls["hand_over"] <= moved
+
+
+def test_a_failed_step_shows_when_it_is_waited_for() -> None:
+    class Wrong(FedAvg):
+        def aggregate(self, server: State, up: Mapping[str, Any], cohort: Cohort) -> State:
+            raise ValueError("no such step")
+
+    session, _ = opened(Wrong())
+    with pytest.raises(ValueError, match="no such step"), session:
+        assert session.train(0, EVERYONE).ids == list(range(6))
+
+
+@pytest.mark.parametrize("name", ["SCAFFOLD", "FDSE", "FedProto"])
+def test_many_workers_give_the_bytes_of_one(tmp_path: Path, name: str) -> None:
+    """With one download for all, and with what single clients receive besides."""
+    net = "tests.support.by_hand.dse" if name == "FDSE" else "lenet"
+    for k, engine in enumerate((Inline(), pretend(count=4))):
+        small(tmp_path / str(k), method=METHODS[name](), net=net, engine=engine).run()
+    assert bytes_of_run(tmp_path / "0") == bytes_of_run(tmp_path / "1")
+
+
+def test_newcomers_on_many_workers(tmp_path: Path) -> None:
+    data = Synthetic(train=600, test=180, domains=3, partition=DomainPerClient())
+    settings: dict[str, Any] = {"method": FedBN(), "net": "cnn-b", "data": data, "clients": 6, "rounds": 2}
+    for k, engine in enumerate((Inline(), pretend(count=3))):
+        small(tmp_path / str(k), engine=engine, unseen="domain1", **settings).run()
+    assert bytes_of_run(tmp_path / "0") == bytes_of_run(tmp_path / "1")
+
+
+def test_states_that_travel_have_memory_of_their_own() -> None:
+    weights = Params({"a": torch.arange(3.0)}, frozenset("a"))
+    sent = Download({"weights": weights, "n": 2}, {4: {"own": torch.ones(2)}}), States({7: {"w": weights}})
+    download, states = pickle.loads(pickle.dumps(sent, protocol=5))
+    assert same_bits(download.of(1), {"weights": weights, "n": 2})
+    assert same_bits(download.of(4), {"weights": weights, "n": 2, "own": torch.ones(2)})
+    assert isinstance(states, States)
+    states[7]["w"]["a"].zero_()
+    assert same_bits(download.everyone["weights"], weights)
