@@ -70,7 +70,7 @@ def test_scores_agree(name: str) -> None:
     scores = []
     for device in ("cpu", "cuda"):
         found = run(plan(name, device))
-        scores.append(found.host.evaluate(3, found.server.download(range(4)), range(4), ["test"]))
+        scores.append(found.worker.evaluate(3, found.server.download(range(4)), range(4), ["test"]))
     assert scores[0].keys() == scores[1].keys()
     for i in scores[0]:
         on_cpu, on_gpu = scores[0][i]["test"], scores[1][i]["test"]
@@ -108,18 +108,18 @@ def test_deterministic_kernels_give_the_same_bytes_again(
 
 def test_the_pool_is_on_the_gpu_where_it_fits(monkeypatch: pytest.MonkeyPatch) -> None:
     resident = run(plan("FedAvg", "cuda"))
-    assert resident.host.images._images.is_cuda
-    assert resident.host.images._labels.is_cuda
+    assert resident.worker.images._images.is_cuda
+    assert resident.worker.images._labels.is_cuda
     monkeypatch.setattr(examples, "_fits", lambda images, device: False)
     streamed = run(plan("FedAvg", "cuda"))
-    assert not streamed.host.images._images.is_cuda
+    assert not streamed.worker.images._images.is_cuda
     assert_same(streamed.values(), resident.values(), 1e-9)
 
 
 @pytest.mark.parametrize("name", METHODS)
 def test_state_is_on_the_cpu_between_rounds(name: str) -> None:
     found = run(plan(name, "cuda", "stacked"))
-    for state in (found.host.states, found.server.state):
+    for state in (found.worker.states, found.server.state):
         assert {str(t.device) for t in take_apart(state)[1].values()} <= {"cpu"}
 
 

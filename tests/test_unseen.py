@@ -112,7 +112,7 @@ def as_newcomer(run: Run, moves: bool = True) -> tuple[State, State]:
     """Return the state of client 1, a newcomer, before and after adapting; client 0 has trained."""
     download = run.server.download([1])
     assert not any(download.each.values())
-    method = run.host.method
+    method = run.worker.method
     adapt, seen = method.adapt, {}
 
     async def watched(client: Client, state: State, down: State, moves: bool) -> State:
@@ -121,7 +121,7 @@ def as_newcomer(run: Run, moves: bool = True) -> tuple[State, State]:
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(method, "adapt", watched)
-        run.host.unseen(0, download, [1], run.host.offer([0]))
+        run.worker.unseen(0, download, [1], run.worker.offer([0]))
     return seen[moves]
 
 
@@ -157,15 +157,15 @@ def test_newcomers_start_from_the_mean_of_those_who_have_trained() -> None:
     run = start(FedBN(), held_out(points(*clients)), "tests.support.by_hand.normed")
     run.round([0, 1])
     download = run.server.download([3])
-    whole = run.host.unseen(0, download, [3], run.host.offer([0, 1, 2]))
-    parts = run.host.unseen(0, download, [3], run.host.offer([1]), run.host.offer([0, 2]))
+    whole = run.worker.unseen(0, download, [3], run.worker.offer([0, 1, 2]))
+    parts = run.worker.unseen(0, download, [3], run.worker.offer([1]), run.worker.offer([0, 2]))
     assert whole == parts
 
-    first, second = (run.host.states[i]["own"] for i in (0, 1))
+    first, second = (run.worker.states[i]["own"] for i in (0, 1))
     mean = (first + second) / 2
-    assert (mean["fc.0.running_mean"] - run.host.initial["fc.0.running_mean"]).abs().max() > 0.1
-    x, y = run.host.images.batch(torch.tensor([6, 7]))
-    scores = run.host.net.eval(download.everyone["weights"].merge(mean), x)
+    assert (mean["fc.0.running_mean"] - run.worker.initial["fc.0.running_mean"]).abs().max() > 0.1
+    x, y = run.worker.images.batch(torch.tensor([6, 7]))
+    scores = run.worker.net.eval(download.everyone["weights"].merge(mean), x)
     found = whole["unseen"][3]["test"]["personal"]
     assert found.loss == pytest.approx(torch.nn.functional.cross_entropy(scores, y).item(), abs=1e-12)
     assert found.correct == int((scores.argmax(1) == y).sum())
@@ -209,7 +209,7 @@ def test_fdse_adapts_by_gradient_descent_on_the_regulariser(epochs: int, optimis
     norms = [block.dfe_bn for block in dse_blocks(module).values()]
     targets = [statistic.clone() for norm in norms for statistic in (norm.running_mean, norm.running_var)]
     estimates = targets
-    x, _ = run.host.images.batch(torch.tensor(run.host.data.shards[1].test))
+    x, _ = run.worker.images.batch(torch.tensor(run.worker.data.shards[1].test))
     erasers = {name: p for name, p in module.named_parameters() if ".dse_" in name}
     for _ in range(epochs):
         inputs.clear()
@@ -237,10 +237,10 @@ def test_fdse_scores_the_eraser_that_has_adapted(attention: bool | Literal["mean
     run = start(FDSE(unseen_lr=0.5, attention=attention), data, "tests.support.by_hand.dse", batch_size=16)
     run.round([0])
     down, _ = run.server.download([1])
-    x, client = run.host.images.batch(torch.tensor(data.shards[1].test[:4]))[0], run.host.client(1, 0)
+    x, client = run.worker.images.batch(torch.tensor(data.shards[1].test[:4]))[0], run.worker.client(1, 0)
     before, after = as_newcomer(run)
-    scores = [run.host.method.scores(client, state, down, x)["personal"] for state in (before, after)]
-    assert torch.equal(scores[1], run.host.net.eval(down["weights"].merge(after["own"]), x))
+    scores = [run.worker.method.scores(client, state, down, x)["personal"] for state in (before, after)]
+    assert torch.equal(scores[1], run.worker.net.eval(down["weights"].merge(after["own"]), x))
     assert not torch.equal(*scores)
 
 
@@ -248,24 +248,24 @@ def test_new_clients_of_fedios_have_an_untrained_extractor() -> None:
     """Newcomers of FediOS have an untrained extractor in the subspace of another."""
     run = start(FediOS(), held_out(ragged([8, 8, 8])), "lenet")
     run.round([0, 1])
-    assert run.host.offer([0, 1]) == {}
-    own = run.host.method.init_client(run.host.client(2, 0))["own"]
-    assert all(torch.equal(t, run.host.initial[name]) for name, t in own.items())
+    assert run.worker.offer([0, 1]) == {}
+    own = run.worker.method.init_client(run.worker.client(2, 0))["own"]
+    assert all(torch.equal(t, run.worker.initial[name]) for name, t in own.items())
     like = run.server.state["weights"]["head.weight"]
-    first, second, new = (run.host.method.bases(k, like)["individual"] for k in range(3))  # type: ignore[attr-defined]
+    first, second, new = (run.worker.method.bases(k, like)["individual"] for k in range(3))  # type: ignore[attr-defined]
     assert torch.equal(new, first)
     assert not torch.equal(new, second)
 
 
 def test_newcomers_have_no_labels() -> None:
     run = start(FedAvg(), held_out(points([((1, 0), 0)] * 2, [((4, 0), 0), ((8, 0), 1)])))
-    client = run.host._unlabelled(1, 0)
+    client = run.worker._unlabelled(1, 0)
     assert client.samples == 2
     assert client.class_counts.tolist() == [0, 0]
     x, y = client._images.batch(client._indices)
     assert y.tolist() == [-1, -1]
     assert x[:, 0, 0, 0].tolist() == [4, 8]
-    assert run.host.images.batch(client._indices)[1].tolist() == [0, 1]
+    assert run.worker.images.batch(client._indices)[1].tolist() == [0, 1]
 
 
 def test_only_named_layers_train() -> None:

@@ -132,7 +132,7 @@ def _refuse_without_memory(
     raise UserError(
         f"{asked} {wanted.actors} actors, which take about {ACTOR_MEMORY / 1e9:.2f} GB each, "
         f"{wanted.actors * ACTOR_MEMORY / 1e9:.1f} GB in all; the cluster has {memory / 1e9:.1f} GB, room "
-        f"for {int(memory // ACTOR_MEMORY)} of them. {instead}: an actor hosts any number of clients"
+        f"for {int(memory // ACTOR_MEMORY)} of them. {instead}: an actor works for any number of clients"
     )
 
 

@@ -19,7 +19,7 @@ class Ray(Engine):
     Args:
         actors: number of client actors; ``auto`` is one per CPU, or one per ``gpus_per_actor`` of a GPU, as
             far as the memory goes.
-        clients_per_actor: clients that an actor hosts; ``auto`` spreads them over the actors, 1 gives one
+        clients_per_actor: clients that an actor works for; ``auto`` spreads them over the actors, 1 gives one
             actor per client (about 0.3 GB each). Not together with ``actors``.
         cpus_per_actor: CPUs that an actor reserves; ``auto`` is 1, or less where there are more actors.
         gpus_per_actor: share of a GPU, or number of GPUs, that an actor reserves; its memory is capped to it.

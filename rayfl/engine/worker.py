@@ -39,7 +39,7 @@ TOGETHER_BYTES = 8 * 2**20
 
 
 class Worker:
-    """Hosts clients: a working net of each architecture, a row of personal state for each trained client.
+    """Trains and scores clients: it has a net of each architecture, and keeps their personal states.
 
     Args:
         plan: the federation.
@@ -85,8 +85,8 @@ class Worker:
 
     def state(self, id: int, client: Client) -> State:
         """Return a client's personal state; before its first participation, the initial one."""
-        row = self.states.get(id)
-        return self.method.init_client(client) if row is None else _on(row, self.device)
+        state = self.states.get(id)
+        return self.method.init_client(client) if state is None else _on(state, self.device)
 
     def train(
         self,
@@ -257,7 +257,7 @@ class Worker:
     @exits_as_errors()
     def offer(self, ids: Iterable[int]) -> dict[str, Folded]:
         """Fold what those of the clients that have a state here offer to newcomers."""
-        fold = Fold(OFFERED)  # each client by itself: it must not matter who is hosted together
+        fold = Fold(OFFERED)  # each client by itself: it must not matter whose states are together
         for i in sorted(set(ids) & self.states.keys()):
             offer = self.method.offer(self.states[i])
             if offer:
@@ -335,7 +335,7 @@ class Worker:
         return Checkpoints(Path(folder)).write_clients(number, states)
 
     def restore(self, folder: str, names: Iterable[str]) -> list[int]:
-        """Host all clients of some client files; return their numbers.
+        """Take up the states in some client files; return the clients' numbers.
 
         Raises:
             UserError: a state is of another method or another net, or there are no such clients.

@@ -26,13 +26,15 @@ def test_client_k_has_net_k(execution: str) -> None:
     for i, net in enumerate(NETS * 2):
         pure = federate(Local(), DATA, net, 2, execution=execution)
         tolerance = 0 if execution == "loop" else 1e-9
-        assert_same(dict(mixed.host.states[i]["weights"]), dict(pure.host.states[i]["weights"]), tolerance)
+        assert_same(
+            dict(mixed.worker.states[i]["weights"]), dict(pure.worker.states[i]["weights"]), tolerance
+        )
         assert mixed.reports[1].loss[i] == pytest.approx(pure.reports[1].loss[i], rel=1e-9)
 
 
 def test_equal_names_share_a_net_and_its_initial_weights() -> None:
-    host = start(Local(), DATA, ["lenet", "cnn", "lenet"]).host
-    clients = [host.client(i, 0) for i in range(4)]
+    worker = start(Local(), DATA, ["lenet", "cnn", "lenet"]).worker
+    clients = [worker.client(i, 0) for i in range(4)]
     assert [c.net is clients[0].net for c in clients] == [True, False, True, True]
     assert [c.initial is clients[0].initial for c in clients] == [True, False, True, True]
     assert clients[1].initial["conv.0.weight"].shape != clients[0].initial["conv.0.weight"].shape
@@ -131,14 +133,14 @@ def test_streams_of_clients_and_server() -> None:
         for purpose in ("noise", "mask")
         for round in (0, 1)
         for who, draw in {
-            "client 0": run.host.client(0, round).generator(purpose),
-            "client 1": run.host.client(1, round).generator(purpose),
+            "client 0": run.worker.client(0, round).generator(purpose),
+            "client 1": run.worker.client(1, round).generator(purpose),
             "server": run.server.method.generator(purpose, round),
         }.items()
     }
     assert len(set(streams.values())) == 12
-    assert run.host.client(1, 1).generator("mask").initial_seed() == streams["client 1", "mask", 1]
-    assert isinstance(torch.rand(2, generator=run.host.client(0, 0).generator("mask")), torch.Tensor)
+    assert run.worker.client(1, 1).generator("mask").initial_seed() == streams["client 1", "mask", 1]
+    assert isinstance(torch.rand(2, generator=run.worker.client(0, 0).generator("mask")), torch.Tensor)
 
 
 def test_a_clients_generator_is_not_for_losses() -> None:

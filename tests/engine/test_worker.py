@@ -1,4 +1,4 @@
-"""A host of clients, and a session in one process: whose work counts, and what is kept of it."""
+"""A worker, and a session in one process: whose work counts, and what is kept of it."""
 
 import ctypes
 import multiprocessing
@@ -87,21 +87,21 @@ def plan(spoil: str = "", **changes: Any) -> Plan:
 
 
 def train(made: Plan, blocks: Any, **options: Any) -> tuple[Worker, Any, Report]:
-    host = Worker(made, data())
-    folded, report = host.train(0, Download({"weights": host.initial}, {}), blocks, **options)
+    worker = Worker(made, data())
+    folded, report = worker.train(0, Download({"weights": worker.initial}, {}), blocks, **options)
     report.sort()
-    return host, finish(host.method.uploads, [folded]), report
+    return worker, finish(worker.method.uploads, [folded]), report
 
 
 WHOLE = [(0, 1, 2), (3, 4, 5)]
 
 
 def test_clients_without_data_are_left_out() -> None:
-    host, up, report = train(plan(), WHOLE)
+    worker, up, report = train(plan(), WHOLE)
     assert report.ids == [0, 1, 3, 4, 5]
     assert report.steps == [6, 8, 4, 4, 2]
     assert up["count"].item() == 5
-    assert sorted(host.states) == report.ids
+    assert sorted(worker.states) == report.ids
     assert not report.bad
 
 
@@ -153,11 +153,11 @@ def test_how_many_clients_a_loop_takes_at_a_time_changes_no_bit(
 )
 def test_a_bad_update_is_neither_folded_nor_kept(execution: Any, spoil: str, says: str) -> None:
     """Also where the loss of a fit before the last is not finite."""
-    host, up, report = train(plan(spoil, execution=execution), WHOLE, score_parts=("test",))
+    worker, up, report = train(plan(spoil, execution=execution), WHOLE, score_parts=("test",))
     assert says in report.bad[3]
     assert list(report.bad) == [3]
     assert report.ids == [0, 1, 3, 4, 5]
-    assert 3 not in host.states
+    assert 3 not in worker.states
     assert 3 not in report.scores
     assert up["count"].item() == 4
     _, without, _ = train(plan(execution="loop"), [(0, 1, 2), (4, 5)])
@@ -187,9 +187,9 @@ def test_validation_images_are_augmented_anew_every_round() -> None:
     """Test images are as they are."""
     images = np.arange(100, 110)
     pool = replace(make_pool(), augment="fedbn", val_augment=True)
-    host = Worker(plan(), FederatedData(pool, (Shard(np.arange(9), images, images),) * 2))
-    download = Download({"weights": host.initial}, {})
-    found = [host.evaluate(r, download, [0, 1], ("val", "test")) for r in (0, 1, 1)]
+    worker = Worker(plan(), FederatedData(pool, (Shard(np.arange(9), images, images),) * 2))
+    download = Download({"weights": worker.initial}, {})
+    found = [worker.evaluate(r, download, [0, 1], ("val", "test")) for r in (0, 1, 1)]
     losses = [[scores[i]["val"]["personal"].loss for i in (0, 1)] for scores in found]
     assert len({*losses[0], *losses[1]}) == 4
     assert losses[1] == losses[2]
@@ -221,10 +221,10 @@ def test_what_one_client_receives_besides() -> None:
         async def local_update(self, client: Any, state: Any, down: Any) -> Any:
             return {"weights": down["weights"] * down.get("factor", 1.0)}, state
 
-    host = Worker(plan(method=Personal()), data())
-    folded, _ = host.train(0, Download({"weights": host.initial}, {1: {"factor": 3.0}}), [(0, 1)])
-    expected = host.initial * ((12 + 3 * 17) / 29)
-    assert close(finish(host.method.uploads, [folded])["weights"], expected, 1e-12)
+    worker = Worker(plan(method=Personal()), data())
+    folded, _ = worker.train(0, Download({"weights": worker.initial}, {1: {"factor": 3.0}}), [(0, 1)])
+    expected = worker.initial * ((12 + 3 * 17) / 29)
+    assert close(finish(worker.method.uploads, [folded])["weights"], expected, 1e-12)
 
 
 def test_reports_merge_in_the_order_of_clients() -> None:
@@ -360,7 +360,7 @@ def wide(shape: tuple[int, int, int], classes: int) -> SplitNet:
 
 
 def blocks_given_back(net: str) -> int:
-    """Return how many of a host's allocations of 40 MB glibc maps, and so gives back when they are freed."""
+    """Return how many allocations of 40 MB of a worker glibc maps, and so gives back when freed."""
 
     class Usage(ctypes.Structure):
         _fields_ = [
@@ -371,11 +371,11 @@ def blocks_given_back(net: str) -> int:
 
     mallinfo = ctypes.CDLL(None).mallinfo2
     mallinfo.restype = Usage
-    host = Worker(plan(net=net), data())
+    worker = Worker(plan(net=net), data())
     before = mallinfo().mapped
     tensors = [torch.empty(40 * 2**20, dtype=torch.uint8) for _ in range(3)]
     mapped = int(mallinfo().mapped - before)
-    del host, tensors  # alive until here
+    del worker, tensors  # alive until here
     return mapped
 
 

@@ -55,7 +55,7 @@ def test_two_rounds():
     close(run.servers[0]["means"], [[4, 0], [0, 1]])
     close(run.servers[0]["head"]["head.weight"], rows((1, -1 / 4)))
 
-    trained = run.host.states[0]["weights"]
+    trained = run.worker.states[0]["weights"]
     z = [1 + 2 * q + lam, -q / 2]
     close(trained["conv.1.weight"], [[z[0], 0], [z[1], 1]])
     close(trained["head.weight"], rows((1 + q, -1 / 4)))
@@ -78,7 +78,7 @@ def test_samples_of_classes_without_a_mean_are_not_pulled():
     assert run.servers[0]["known"].tolist() == [True, False]
     close(run.servers[0]["head"]["head.weight"], rows((1 / 2, 0)))
     step = [(3 * s(-3) + 5 * s(-5) - lam * 8) / 3, -1 / 6]
-    close(run.host.states[1]["weights"]["conv.1.weight"], [[1 + step[0], step[1]], [0, 1]])
+    close(run.worker.states[1]["weights"]["conv.1.weight"], [[1 + step[0], step[1]], [0, 1]])
 
 
 @pytest.mark.parametrize("steps", [1, 3])
@@ -117,8 +117,8 @@ def test_the_server_takes_its_steps_client_by_client(steps):
 def test_first_round_is_local_training():
     """There are no class means yet, and the classifier is the initial one."""
     run, local = (federate(m, DATA, "cnn-b", 1, epochs=2, momentum=0.5) for m in (DCPFL(lam=5.0), Local()))
-    for i, state in local.host.states.items():
-        assert_same(dict(run.host.states[i]["weights"]), dict(state["weights"]), 1e-12)
+    for i, state in local.worker.states.items():
+        assert_same(dict(run.worker.states[i]["weights"]), dict(state["weights"]), 1e-12)
 
 
 # ---- statistics
@@ -128,13 +128,13 @@ def statistics_of_a_round(method, net="cnn-b", data=DATA):
     """Return what the server pools after a round, and each client's features and labels."""
     run = start(method, data, net)
     everyone = range(len(data.shards))
-    parts, _ = run.host.train(0, run.server.download(everyone), [(i,) for i in everyone])
-    pooled = pool(finish(run.host.method.uploads, [parts]))
+    parts, _ = run.worker.train(0, run.server.download(everyone), [(i,) for i in everyone])
+    pooled = pool(finish(run.worker.method.uploads, [parts]))
     found = []
     for i in everyone:
-        x, y = run.host.images.batch(torch.tensor(data.shards[i].train))
+        x, y = run.worker.images.batch(torch.tensor(data.shards[i].train))
         with torch.no_grad():
-            z = run.host.net.eval.features(run.host.states[i]["weights"], x)
+            z = run.worker.net.eval.features(run.worker.states[i]["weights"], x)
         found.append((z.numpy(), y.numpy()))
     return pooled, found
 
@@ -181,7 +181,7 @@ def test_small_classes_can_be_withheld(execution):
     up = run.reports[0].up
     assert (up["counts"], up["means"], up["covariances"]) == ([0, 8], [0, 16], [0, 24])
     alone = federate(DCPFL(min_class_count=2), PAIR, TWO_LAYER, [[0]], execution=execution)
-    assert_same(dict(alone.server.state["head"]), dict(alone.host.initial.select(lambda n: "head" in n)))
+    assert_same(dict(alone.server.state["head"]), dict(alone.worker.initial.select(lambda n: "head" in n)))
 
 
 def test_triangles():
@@ -360,18 +360,20 @@ def test_scored_classifiers():
     scores = {}
     for eval_head in ("local", "global"):
         run = federate(DCPFL(eval_head=eval_head), DATA, "lenet", 2)
-        own = run.host.states[0]["weights"]
+        own = run.worker.states[0]["weights"]
         whole = own if eval_head == "local" else own.merge(run.server.state["head"])
         scores[eval_head] = run.scores(0, x)["personal"]
         with torch.no_grad():
-            assert torch.equal(scores[eval_head], run.host.net.eval(whole, x))
+            assert torch.equal(scores[eval_head], run.worker.net.eval(whole, x))
     assert not torch.equal(*scores.values())
 
 
 def test_extractors_start_equal_or_independent():
     for init, equal in (("common", True), ("independent", False)):
         run = start(DCPFL(init=init), DATA, "lenet")
-        first, second = (run.host.state(i, run.host.client(i, 0))["weights"]["conv.0.weight"] for i in (0, 1))
+        first, second = (
+            run.worker.state(i, run.worker.client(i, 0))["weights"]["conv.0.weight"] for i in (0, 1)
+        )
         assert torch.equal(first, second) == equal
 
 
@@ -383,7 +385,7 @@ def test_different_extractors_share_a_classifier():
     nets = ["lenet", "cnn-b"]
     loop, stacked = (federate(DCPFL(), DATA, nets, 2, execution=e) for e in ("loop", "stacked"))
     assert_same(stacked.values(), loop.values(), 1e-9)
-    first, second = (loop.host.states[i]["weights"] for i in (0, 1))
+    first, second = (loop.worker.states[i]["weights"] for i in (0, 1))
     assert first["conv.0.weight"].shape[0] == 6
     assert second["conv.0.weight"].shape[0] == 16
     assert loop.server.state["means"].shape == (4, 84)

@@ -65,9 +65,9 @@ def test_fits_of_all_clients_share_a_stack(name, recwarn):
 def test_values_handed_in_are_not_changed(name):
     run = federate(METHODS[name](), DATA, net_of(name, "cnn-b"), 1)
     before = {key: t.clone() for key, t in run.values().items()}
-    server, clients = run.server.state, dict(run.host.states)
+    server, clients = run.server.state, dict(run.worker.states)
     run.round([0, 1, 2, 3])
-    run.server.state, run.host.states = server, clients
+    run.server.state, run.worker.states = server, clients
     assert_same(run.values(), before)
 
 
@@ -76,7 +76,7 @@ def test_state_changes_and_is_used(name):
     """Forgetting the clients' state after round 2 changes round 3 (of methods that keep any)."""
     run, forgetful = (federate(METHODS[name](), DATA, net_of(name, "cnn-b"), 2) for _ in range(2))
     before = run.values()
-    forgetful.host.states.clear()
+    forgetful.worker.states.clear()
     for r in (run, forgetful):
         r.round([0, 1, 2, 3])
     after = run.values()
@@ -115,7 +115,7 @@ def counts(net):
 @pytest.mark.parametrize(("precision", "width"), [("float64", 8), ("float32", 4)])
 def test_bytes_counted_are_bytes_declared(name, precision, width):
     run = federate(METHODS[name](), DATA, net_of(name, "cnn-b"), 2, precision=precision)
-    report, k = run.reports[1], counts(run.host.net)
+    report, k = run.reports[1], counts(run.worker.net)
     for place, i in enumerate(report.ids):
         up, down = ({key: column[place] for key, column in c.items()} for c in (report.up, report.down))
         owned = int((DATA.label_matrix("train")[i] > 0).sum())
@@ -128,7 +128,7 @@ def test_bytes_counted_are_bytes_declared(name, precision, width):
 def test_bytes_of_fedco2_with_other_exchanges():
     """Bytes of FedCO2 without inter client transfer or with the last layer."""
     plain = federate(FedCO2(inter="none"), DATA, "cnn-b", 2)
-    k = counts(plain.host.net)
+    k = counts(plain.worker.net)
     assert plain.reports[1].up == plain.reports[1].down == {"weights": [8 * (k["theta"] - k["b"])] * 4}
     small = federate(FedCO2(exchange="last_layer"), DATA, "cnn-b", [[0, 1], [0, 2]])
     foreign = 8 * 3 * k["H"]  # there is one of every client from the start: at first the initial one
@@ -143,10 +143,10 @@ def test_bytes_of_fedco2_with_other_exchanges():
 def test_views_are_scored_as_declared(name):
     """Before the first round, after training and after aggregation, of clients old and new."""
     run = start(METHODS[name](), DATA, net_of(name, "cnn-b"))
-    found = [run.host.evaluate(0, run.server.download(range(4)), range(4), ["test"])]
+    found = [run.worker.evaluate(0, run.server.download(range(4)), range(4), ["test"])]
     run.round([0, 2], score_parts=("test",))
     found.append(run.reports[0].scores)
-    found.append(run.host.evaluate(0, run.server.download(range(4)), range(4), ["test"]))
+    found.append(run.worker.evaluate(0, run.server.download(range(4)), range(4), ["test"]))
     assert [set(f) for f in found] == [{0, 1, 2, 3}, {0, 2}, {0, 1, 2, 3}]
     views = METHODS[name]().views
     assert ("global" in views) == CASES[name].has_global
@@ -155,7 +155,7 @@ def test_views_are_scored_as_declared(name):
         for parts in scores.values():
             assert set(parts["test"]) == set(views)
             for view, one in parts["test"].items():
-                assert (one.loss is None) == (view in run.host.method.views_without_loss)
+                assert (one.loss is None) == (view in run.worker.method.views_without_loss)
 
 
 @each_method

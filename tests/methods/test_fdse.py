@@ -345,7 +345,7 @@ def test_without_its_three_parts_the_erasers_are_simply_personal():
     run, other = (federate(m, DATA, NET, some, **SETTINGS) for m in (method, Shared()))
     assert_same(dict(run.server.state["weights"]), dict(other.server.state["weights"]))
     for i in range(4):
-        assert_same(dict(run.host.states[i]["own"]), dict(other.host.states[i]["own"]))
+        assert_same(dict(run.worker.states[i]["own"]), dict(other.worker.states[i]["own"]))
 
 
 def test_with_plain_means_it_is_fedavg():
@@ -385,7 +385,7 @@ def test_measuring_changes_nothing():
         parts = [run.server.state[key] for run in runs]
         for a, b in zip(*([p] if isinstance(p, Params) else p.values() for p in parts)):
             assert_same(dict(a), dict(b))
-    assert "regulariser/share" not in runs[0].host.method.figures(runs[0].server.state)
+    assert "regulariser/share" not in runs[0].worker.method.figures(runs[0].server.state)
 
 
 def test_only_the_regulariser_of_the_code_acts():
@@ -393,7 +393,7 @@ def test_only_the_regulariser_of_the_code_acts():
     shares = {}
     for options in ({"reg": "paper"}, {"reg": "paper", "ema_init": "bias_corrected"}, {"reg": "code"}):
         run = federate(FDSE(lam=1.0, share_every=1, **options), DATA, NET, 3)
-        found = run.host.method.figures(run.server.state)["regulariser/share"]
+        found = run.worker.method.figures(run.server.state)["regulariser/share"]
         shares[tuple(options.values())] = sum(found) / 4
     paper, corrected, code = shares.values()
     assert paper < corrected / 10 < code
@@ -406,13 +406,13 @@ def test_a_step_of_the_second_round():
     """One batch: gradient descent on cross-entropy + lambda L_con, from the client's own mixture of DSEs."""
     lam, gamma, beta = 0.7, 0.6, 0.3
     run = federate(FDSE(lam, beta=beta, gamma=gamma), ragged([8, 8]), NET, 1)
-    w = run.server.state["weights"].merge(run.host.states[1]["own"]).merge(run.server.state["dse"][1])
+    w = run.server.state["weights"].merge(run.worker.states[1]["own"]).merge(run.server.state["dse"][1])
     module = build(NET, (1, 16, 16), 4).double()
     module.load_state_dict(dict(w), strict=False)  # PyTorch asks for counts of batches, which it lacks
     blocks, inputs = [module.get_submodule(name) for name in ("conv.0", "fc.0")], []
     for block in blocks:
         block.dfe_bn.register_forward_pre_hook(lambda _, args: inputs.append(args[0]))
-    x, y = run.host.images.batch(torch.tensor(run.host.data.shards[1].train))
+    x, y = run.worker.images.batch(torch.tensor(run.worker.data.shards[1].train))
     targets = [(b.dfe_bn.running_mean.clone(), b.dfe_bn.running_var.clone()) for b in blocks]
     loss = torch.nn.functional.cross_entropy(module(x), y)
     for z, target, weight in zip(inputs, targets, (1, math.exp(beta))):
@@ -425,7 +425,7 @@ def test_a_step_of_the_second_round():
     for name, parameter in module.named_parameters():
         if ".dse_" in name:
             expected = parameter.detach() - 0.1 * parameter.grad
-            torch.testing.assert_close(run.host.states[1]["own"][name], expected, rtol=1e-9, atol=1e-11)
+            torch.testing.assert_close(run.worker.states[1]["own"][name], expected, rtol=1e-9, atol=1e-11)
     assert run.reports[1].loss[1] == pytest.approx(loss.item(), rel=1e-10)
 
 

@@ -53,7 +53,7 @@ def assert_rows(weight, first):
 
 def extractors(run, client=0):
     """Return A of the generic and of a client's individual extractor."""
-    return run.server.state["weights"]["conv.1.weight"], run.host.states[client]["own"]["conv.1.weight"]
+    return run.server.state["weights"]["conv.1.weight"], run.worker.states[client]["own"]["conv.1.weight"]
 
 
 # ---- the update by hand
@@ -79,7 +79,7 @@ def test_joint_step():
     generic, individual = extractors(run)
     assert_close(generic, [[1 + 2 * u * first, 2 * u * first], [0, 1]])
     assert_close(individual, [[1, 0], [2 * v * second, 1 + 2 * v * second]])
-    before, after = (run.host.method.figures(state) for state in run.servers)
+    before, after = (run.worker.method.figures(state) for state in run.servers)
     assert before == {"individual_loss": pytest.approx(math.log(2)), "overlap": 0, "dead_rounds": 1}
     assert after == {
         "individual_loss": pytest.approx(math.log1p(math.exp(-2 * v))),
@@ -102,7 +102,7 @@ def test_regulariser_between_features_that_are_not_projected(options):
     run = federate(FediOS(lam=0.3, basis="identity", **options), ONE, TWO_LAYER, cohorts=1, lr=1.0)
     for extractor in extractors(run):
         assert_close(extractor, torch.eye(2, dtype=torch.float64) - 0.3 * matrix(J))
-    assert run.host.method.figures(run.server.state)["overlap"] == pytest.approx(2)
+    assert run.worker.method.figures(run.server.state)["overlap"] == pytest.approx(2)
 
 
 @pytest.mark.parametrize(
@@ -177,7 +177,7 @@ def test_alternating_schedule():
     assert_close(generic, one + q * matrix(J))
     assert_close(individual, one + (q + q / 2 + 2 * s(-2 * logit) * h) * matrix(J))
     loss = (math.log1p(math.exp(-2)) + math.log1p(math.exp(-2 * logit))) / 2
-    assert run.host.method.figures(run.server.state) == {
+    assert run.worker.method.figures(run.server.state) == {
         "individual_loss": pytest.approx(loss, abs=1e-12),
         "dead_rounds": 0,
     }
@@ -186,8 +186,8 @@ def test_alternating_schedule():
 def test_alternating_leaves_personal_columns_of_the_head():
     """Alternating schedule leaves the personal columns of the head alone."""
     run = federate(FediOS(schedule="alternating"), DATA, "lenet", 2)
-    moved = run.server.state["weights"]["head.weight"] - run.host.initial["head.weight"]
-    bases = [run.host.method.bases(i, moved) for i in range(4)]
+    moved = run.server.state["weights"]["head.weight"] - run.worker.initial["head.weight"]
+    bases = [run.worker.method.bases(i, moved) for i in range(4)]
     assert (moved @ bases[0]["generic"]).norm() > 1e-3
     assert all((moved @ b["individual"]).norm() < 1e-12 for b in bases)
 
@@ -252,7 +252,7 @@ def test_the_uniform_basis_takes_most_of_positive_features():
 def test_every_process_draws_the_same_projections():
     """Every process draws the same projections and none travel."""
     runs = [start(FediOS(), DATA, "cnn-b") for _ in range(2)]
-    one, other = (run.host.method.bases(2, run.host.initial["head.weight"]) for run in runs)
+    one, other = (run.worker.method.bases(2, run.worker.initial["head.weight"]) for run in runs)
     assert all(torch.equal(one[kind], other[kind]) for kind in ("generic", "individual"))
     assert set(runs[0].server.download([0])[0]) == {"weights"}
 
@@ -318,7 +318,7 @@ def test_the_literal_regulariser_is_zero_whatever_its_weight(basis):
     off, on = (federate(FediOS(lam=lam, basis=basis), DATA, "cnn-b", 2, **SETTINGS) for lam in (0.0, 50.0))
     assert_same(on.values(), off.values())
     for state in on.servers:
-        assert on.host.method.figures(state)["overlap"] < 1e-13
+        assert on.worker.method.figures(state)["overlap"] < 1e-13
 
 
 @pytest.mark.parametrize(
@@ -327,7 +327,7 @@ def test_the_literal_regulariser_is_zero_whatever_its_weight(basis):
 def test_its_variants_are_not(options):
     off, on = (federate(FediOS(lam=lam, **options), DATA, "cnn-b", 1) for lam in (0.0, 0.05))
     assert (on.server.state["weights"] - off.server.state["weights"]).norm() > 1e-4
-    assert on.host.method.figures(on.server.state)["overlap"] > 1e-3
+    assert on.worker.method.figures(on.server.state)["overlap"] > 1e-3
 
 
 @pytest.mark.parametrize("basis", ["qr", "uniform", "identity"])
@@ -351,9 +351,9 @@ def test_gradients_of_the_head_are_orthogonal_between_clients(basis):
 def test_a_client_changes_the_head_in_two_subspaces_only():
     """A client changes the head in its own and the generic subspace only."""
     run = federate(FediOS(rank=10), DATA, "lenet", [[2]])
-    moved = run.server.state["weights"]["head.weight"] - run.host.initial["head.weight"]
+    moved = run.server.state["weights"]["head.weight"] - run.worker.initial["head.weight"]
     generic, *own = (
-        run.host.method.bases(i, moved)[k]
+        run.worker.method.bases(i, moved)[k]
         for i, k in [(0, "generic"), *((i, "individual") for i in range(4))]
     )
     assert (moved @ generic).norm() > 1e-3
@@ -375,8 +375,8 @@ def test_the_fused_score_is_the_average_of_logits(alpha):
 def test_both_extractors_are_alike_without_projections():
     """alpha = 1/2 and P = I: both start alike and have the same gradients, until the mean sets them apart."""
     run = start(FediOS(lam=0.0, projections=False), DATA, "cnn-b", momentum=0.5)
-    client = run.host.client(1, 0)
-    method, down = run.host.method, run.server.download([1])[0]
+    client = run.worker.client(1, 0)
+    method, down = run.worker.method, run.server.download([1])[0]
     update = method.local_update(client, method.init_client(client), down)
     ((up, state),) = run_loop([update], lambda *_: None)
     own = state["own"]
@@ -385,7 +385,7 @@ def test_both_extractors_are_alike_without_projections():
     assert not torch.equal(own["conv.0.weight"], client.initial["conv.0.weight"])
     run.round([0, 1, 2, 3])
     assert not torch.equal(
-        run.server.state["weights"]["conv.0.weight"], run.host.states[1]["own"]["conv.0.weight"]
+        run.server.state["weights"]["conv.0.weight"], run.worker.states[1]["own"]["conv.0.weight"]
     )
 
 
@@ -396,18 +396,18 @@ def test_neither_projections_nor_individual_extractors_is_fedavg():
     method = FediOS(projections=False, individual_extractor=False)
     run, other = (federate(m, DATA, "cnn-b", [[0, 1], [1, 2, 3]], **SETTINGS) for m in (method, FedAvg()))
     assert_same(dict(run.server.state["weights"]), dict(other.server.state["weights"]))
-    assert run.host.states == {}
+    assert run.worker.states == {}
 
 
 def test_only_the_generic_subspace_without_individual_ones():
     """Without individual extractors only the generic subspace is used."""
     run = federate(FediOS(individual_extractor=False), DATA, "lenet", 1)
-    moved = run.server.state["weights"]["head.weight"] - run.host.initial["head.weight"]
-    assert_close(project(moved, run.host.method.bases(0, moved)["generic"]), moved)
+    moved = run.server.state["weights"]["head.weight"] - run.worker.initial["head.weight"]
+    assert_close(project(moved, run.worker.method.bases(0, moved)["generic"]), moved)
     scores = run.scores(0, torch.tensor(DATA.pool.images[:4]).double())
     assert set(scores) == {"personal", "global", "generic"}
     assert all(torch.equal(score, scores["global"]) for score in scores.values())
-    assert run.host.method.figures(run.server.state) == {}
+    assert run.worker.method.figures(run.server.state) == {}
 
 
 def test_an_unsampled_client_keeps_its_extractor():
@@ -415,8 +415,8 @@ def test_an_unsampled_client_keeps_its_extractor():
     run = federate(FediOS(), DATA, "cnn-b", [[0, 1, 2, 3], [1, 2]])
     assert run.clients[1][0] is run.clients[0][0]
     x = torch.tensor(DATA.pool.images[:4]).double()
-    w, own, net = run.servers[1]["weights"], run.clients[0][0]["own"], run.host.net.eval
-    bases = run.host.method.bases(0, w["head.weight"])
+    w, own, net = run.servers[1]["weights"], run.clients[0][0]["own"], run.worker.net.eval
+    bases = run.worker.method.bases(0, w["head.weight"])
     mixed = 0.5 * project(net.features(w, x), bases["generic"]) + 0.5 * project(
         net.features(own, x), bases["individual"]
     )
@@ -426,11 +426,11 @@ def test_an_unsampled_client_keeps_its_extractor():
 def test_individual_extractors_start_as_copies():
     """Individual extractors start as copies and have their own statistics."""
     run = start(FediOS(), DATA, "cnn-b")
-    client = run.host.client(0, 0)
-    own = run.host.state(0, client)["own"]
+    client = run.worker.client(0, 0)
+    own = run.worker.state(0, client)["own"]
     assert_same(dict(own), {n: t for n, t in client.initial.items() if not n.startswith("head.")})
     run.round([0, 1])
-    trained = run.host.states[0]["own"]["conv.1.running_mean"]
+    trained = run.worker.states[0]["own"]["conv.1.running_mean"]
     assert not torch.equal(trained, run.server.state["weights"]["conv.1.running_mean"])
 
 
@@ -453,7 +453,7 @@ def test_a_large_raw_regulariser_kills_the_extractor():
         federate(FediOS(lam=10.0, ortho_reg_on=on), data, "lenet", 5, epochs=4, lr=0.05)
         for on in ("raw", "cos")
     )
-    figures = [run.host.method.figures(run.server.state) for run in (raw, cos)]
+    figures = [run.worker.method.figures(run.server.state) for run in (raw, cos)]
     assert [f["dead_rounds"] for f in figures] == [5, 0]
     assert "dead: in the last 5 rounds" in FediOS().remark(figures[0])
     assert FediOS().remark(figures[1]) is None
@@ -481,14 +481,14 @@ def test_figures_are_means_over_the_cohort_and_no_traffic():
     assert set(run.reports[0].up) == {"weights"}
     alone = [federate(FediOS(projections=False), ragged([12, 30]), "cnn-b", [[i]]) for i in (0, 1)]
     for name in ("individual_loss", "overlap"):
-        mean = sum(r.host.method.figures(r.server.state)[name] for r in alone) / 2
-        assert run.host.method.figures(run.server.state)[name] == pytest.approx(mean, rel=1e-9)
+        mean = sum(r.worker.method.figures(r.server.state)[name] for r in alone) / 2
+        assert run.worker.method.figures(run.server.state)[name] == pytest.approx(mean, rel=1e-9)
 
 
 def test_it_learns_with_both_schedules():
     data = ragged([60, 60, 60])
     for schedule in ("joint", "alternating"):
         run = federate(FediOS(schedule=schedule), data, "lenet", 8, epochs=2)
-        scores = run.host.evaluate(0, run.server.download(range(3)), range(3), ["test"])
+        scores = run.worker.evaluate(0, run.server.download(range(3)), range(3), ["test"])
         correct = sum(parts["test"]["personal"].correct for parts in scores.values())
         assert correct >= 10  # of 12 in four classes

@@ -67,7 +67,7 @@ def test_one_client_is_plain_sgd(name):
     run = federate(METHODS[name](**CASES[name].plain), ALONE, kind, batch_size=50, **SETTINGS)
     net = build(kind, ALONE.pool.shape, ALONE.pool.classes).double()
     for entry, tensor in [*net.named_parameters(), *net.named_buffers()]:
-        tensor.data.copy_(run.host.initial[entry])
+        tensor.data.copy_(run.worker.initial[entry])
     sgd(net.train(), ALONE, rounds=3, **SETTINGS)
     x = torch.tensor(ALONE.pool.images[ALONE.shards[0].test]).double()
     with torch.no_grad():
@@ -85,7 +85,7 @@ def test_scores_after_training_are_of_the_clients_own_model(name):
     run = start(METHODS[name](), ALONE, net_of(name, "cnn-b"))
     run.round([0], score_parts=("test",))
     (trained,) = run.reports[0].scores.values()
-    (aggregated,) = run.host.evaluate(0, run.server.download([0]), [0], ["test"]).values()
+    (aggregated,) = run.worker.evaluate(0, run.server.download([0]), [0], ["test"]).values()
     assert set(trained["test"]) == set(METHODS[name].views)
     for view, score in trained["test"].items():
         assert score.correct == aggregated["test"][view].correct
@@ -98,7 +98,7 @@ def test_scores_after_training_are_of_the_clients_own_model(name):
 def moved(method, **settings):
     """Return how far one round of one client moves the model."""
     run = federate(method, ALONE, "lenet", cohorts=1, batch_size=50, lr=0.01, **settings)
-    return (run.server.state["weights"] - run.host.initial).norm().item()
+    return (run.server.state["weights"] - run.worker.initial).norm().item()
 
 
 def test_fedprox_with_a_large_mu_freezes_the_model():
@@ -115,11 +115,11 @@ def test_fedprox_with_a_large_mu_freezes_the_model():
 def test_scaffold_keeps_c_the_mean_of_the_controls(cohorts):
     """N c = sum of c_i, for any participation: c changes by what the c_i change by, over N."""
     run = federate(SCAFFOLD(), DATA, "cnn-b", cohorts, **SETTINGS)
-    controls = [state["control"] for state in run.host.states.values()]
+    controls = [state["control"] for state in run.worker.states.values()]
     assert controls[0].norm() > 1e-3
     total = sum(controls[1:], controls[0]) / len(DATA.shards)
     assert_same(dict(total), dict(run.server.state["control"]), 1e-12)
-    assert set(total) == run.host.net.train_names
+    assert set(total) == run.worker.net.train_names
 
 
 def test_first_round_of_scaffold_is_fedavg():
@@ -167,9 +167,9 @@ def in_fc_stack(net):
 def test_personal_entries(method, personal):
     """BatchNorm is found by its type: in ``cnn-b`` no name gives it away."""
     run = federate(method, DATA, "cnn-b", 1)
-    expected = in_fc_stack(run.host.net) if personal is None else personal
-    assert set(run.host.states[0]["own"]) == expected
-    assert names(run) == set(run.host.net.modules_of) - expected
+    expected = in_fc_stack(run.worker.net) if personal is None else personal
+    assert set(run.worker.states[0]["own"]) == expected
+    assert names(run) == set(run.worker.net.modules_of) - expected
 
 
 def test_personal_layers_of_a_client_that_was_not_sampled_stay():
@@ -177,7 +177,7 @@ def test_personal_layers_of_a_client_that_was_not_sampled_stay():
     assert run.clients[1][0] is run.clients[0][0]
     x = torch.tensor(DATA.pool.images[:4]).double()
     own = run.servers[1]["weights"].merge(run.clients[0][0]["own"])
-    assert torch.equal(run.scores(0, x)["personal"], run.host.net.eval(own, x))
+    assert torch.equal(run.scores(0, x)["personal"], run.worker.net.eval(own, x))
 
 
 # ---- Ditto, FedProto: local training beside
@@ -185,7 +185,7 @@ def test_personal_layers_of_a_client_that_was_not_sampled_stay():
 
 def local_weights(cohorts, net="cnn-b"):
     run = federate(Local(), DATA, net, cohorts, **SETTINGS)
-    return {i: dict(state["weights"]) for i, state in run.host.states.items()}
+    return {i: dict(state["weights"]) for i, state in run.worker.states.items()}
 
 
 @pytest.mark.parametrize("mu", [0.0, 0.5])
@@ -194,7 +194,7 @@ def test_ditto_is_fedavg_beside_a_personal_model(mu):
     other = federate(FedAvg(), DATA, "cnn-b", SOME, **SETTINGS)
     assert_same(dict(run.server.state["weights"]), dict(other.server.state["weights"]))
     alone = local_weights(SOME)
-    for i, state in run.host.states.items():
+    for i, state in run.worker.states.items():
         if mu == 0:
             assert_same(dict(state["own"]), alone[i])
         else:
@@ -206,7 +206,7 @@ def test_fedproto_without_the_pull_is_local_training(weights):
     method = FedProto(lam=0, prototype_weights=weights)
     run = federate(method, DATA, "cnn-b", SOME, **SETTINGS)
     for i, expected in local_weights(SOME).items():
-        assert_same(dict(run.host.states[i]["weights"]), expected)
+        assert_same(dict(run.worker.states[i]["weights"]), expected)
 
 
 @pytest.mark.parametrize("weights", ["uniform", "counts"])
@@ -216,7 +216,7 @@ def test_fedproto_prototypes_are_class_means(weights):
     rows = [[] for _ in range(DATA.pool.classes)]
     for i, shard in enumerate(DATA.shards):
         x = torch.tensor(DATA.pool.images[shard.train]).double()
-        z = run.host.net.eval.features(run.host.states[i]["weights"], x)
+        z = run.worker.net.eval.features(run.worker.states[i]["weights"], x)
         y = torch.tensor(DATA.pool.labels[shard.train])
         for c in y.unique().tolist():
             rows[c] += [z[y == c].mean(0)] if weights == "uniform" else list(z[y == c])
@@ -229,7 +229,7 @@ def test_fedproto_pulls_features_to_the_prototypes():
         run = federate(FedProto(lam=lam), DATA, "lenet", 6, epochs=2)
         x = torch.tensor(DATA.pool.images).double()
         y = torch.tensor(DATA.pool.labels)
-        z = run.host.net.eval.features(run.host.states[0]["weights"], x)
+        z = run.worker.net.eval.features(run.worker.states[0]["weights"], x)
         prototypes = run.server.state["prototypes"]
         return ((z - prototypes[y]).square().sum() / prototypes.square().sum()).item()
 
@@ -245,8 +245,8 @@ def test_fedco2_without_transfers_is_fedbn_beside_local(cohorts):
     online = federate(FedBN(), DATA, "cnn-b", cohorts, averaging="uniform", **SETTINGS)
     assert_same(dict(run.server.state["weights"]), dict(online.server.state["weights"]))
     alone = local_weights(cohorts)
-    for i, state in run.host.states.items():
-        assert_same(dict(state["own"]), dict(online.host.states[i]["own"]))
+    for i, state in run.worker.states.items():
+        assert_same(dict(state["own"]), dict(online.worker.states[i]["own"]))
         assert_same(dict(state["offline"]), alone[i])
 
 
@@ -257,8 +257,8 @@ def test_fedco2_without_inter_client_transfer(data, mu):
         federate(FedCO2(mu=mu, inter=inter), data, "cnn-b", 3, **SETTINGS) for inter in ("both", "none")
     )
     assert_same(dict(run.server.state["weights"]), dict(other.server.state["weights"]))
-    for i, state in run.host.states.items():
-        assert_same(dict(state["offline"]), dict(other.host.states[i]["offline"]))
+    for i, state in run.worker.states.items():
+        assert_same(dict(state["offline"]), dict(other.worker.states[i]["offline"]))
 
 
 def test_fedco2_learns_by_each_transfer():
@@ -294,9 +294,9 @@ def test_fedco2_offline_nets_may_start_apart():
     same, apart = (start(FedCO2(offline_init=init), DATA, "cnn-b") for init in ("same", "independent"))
 
     def offline(run, i):
-        return run.host.state(i, run.host.client(i, 0))["offline"]["head.weight"]
+        return run.worker.state(i, run.worker.client(i, 0))["offline"]["head.weight"]
 
-    initial = same.host.initial["head.weight"]
+    initial = same.worker.initial["head.weight"]
     assert torch.equal(offline(same, 0), initial)
     starts = [initial, *(offline(apart, i) for i in range(3))]
     assert all(not torch.equal(a, b) for k, a in enumerate(starts) for b in starts[:k])
@@ -307,10 +307,10 @@ def test_fedco2_keeps_the_last_classifier_of_every_client():
     """And by the common initial one as long as it has not been sampled at all."""
     run = federate(FedCO2(), DATA, "cnn-b", [[2, 0], [1, 2]])
     assert [list(server["heads"]) for server in run.servers] == [[0, 1, 2, 3]] * 2
-    names = run.host.net.names("fc_stack", "head")
+    names = run.worker.net.names("fc_stack", "head")
     for k, never in ((0, (1, 3)), (1, (3,))):
         for i in never:
-            assert_same(dict(run.servers[k]["heads"][i]), {n: run.host.initial[n] for n in sorted(names)})
+            assert_same(dict(run.servers[k]["heads"][i]), {n: run.worker.initial[n] for n in sorted(names)})
     assert_same(dict(run.servers[1]["heads"][0]), dict(run.servers[0]["heads"][0]))
     assert not torch.equal(
         run.servers[1]["heads"][2]["head.weight"], run.servers[0]["heads"][2]["head.weight"]
@@ -333,7 +333,7 @@ def test_fedco2_uses_foreign_classifiers_statistics(client, entry, matters):
             "heads": {**run.server.state["heads"], client: changed},
         }
         run.round([0])
-        return run.host.states[0]["offline"]
+        return run.worker.states[0]["offline"]
 
     assert bool((second_round(2.0) - second_round(1.0)).norm() > 1e-6) == matters
 
@@ -350,11 +350,11 @@ def test_fedco2_leaves_a_clients_own_classifier_out(execution):
         weight = factor * heads[0]["head.weight"].sign()
         head = Params({**heads[0], "head.weight": weight}, heads[0].train_names)
         down = {**run.server.download([0])[0], "heads": {**heads, 0: head}}
-        before = dict(run.host.states)
-        report = run.host.train(1, Download(down, {}), [(0, 1)])[1]
+        before = dict(run.worker.states)
+        report = run.worker.train(1, Download(down, {}), [(0, 1)])[1]
         assert set(report.bad) == (set() if factor == 1 else {1})
-        found.append(run.host.states[0])
-        run.host.states = before
+        found.append(run.worker.states[0])
+        run.worker.states = before
     assert_same(dict(found[1]["offline"]), dict(found[0]["offline"]))
     assert_same(dict(found[1]["own"]), dict(found[0]["own"]))
 
@@ -362,13 +362,13 @@ def test_fedco2_leaves_a_clients_own_classifier_out(execution):
 def test_fedco2_does_not_compute_with_a_clients_own_classifier(monkeypatch):
     """One batch of four clients in a loop: two nets, each through the classifiers of three others."""
     run = start(FedCO2(), ragged([8, 8, 8, 8]), "cnn-b")
-    calls, compute = [], run.host.net.eval.head
+    calls, compute = [], run.worker.net.eval.head
 
     def head(w, z, cut):
         calls.append(w)
         return compute(w, z, cut)
 
-    monkeypatch.setattr(run.host.net.eval, "head", head)
+    monkeypatch.setattr(run.worker.net.eval, "head", head)
     run.round([0, 1, 2, 3])
     assert len(calls) == 4 * 2 * 3
 
@@ -376,7 +376,7 @@ def test_fedco2_does_not_compute_with_a_clients_own_classifier(monkeypatch):
 def test_fedco2_leaves_frozen_classifiers_alone():
     run = federate(FedCO2(), DATA, "cnn-b", 1)
     before = {i: head.clone() for i, head in run.server.state["heads"].items()}
-    run.host.train(1, run.server.download([0]), [(0,)])
+    run.worker.train(1, run.server.download([0]), [(0,)])
     for i, head in run.server.state["heads"].items():
         assert_same(dict(head), dict(before[i]))
 
@@ -389,7 +389,7 @@ def test_fedco2_teaches_only_the_net_that_it_is_told_to():
     }
 
     def statistics(intra, part):
-        return runs[intra].host.states[0][part]["fc.0.running_mean"][0].item()
+        return runs[intra].worker.states[0][part]["fc.0.running_mean"][0].item()
 
     for intra, part, passes in [
         ("to_online", "own", 3),

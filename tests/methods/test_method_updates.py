@@ -63,8 +63,8 @@ def test_local():
     The gradient is then (s(1) - 1, s(-1)), so that the second round adds s(-1). Nothing is exchanged.
     """
     run = federate(Local(), PAIR, cohorts=2, lr=1.0)
-    assert_rows(head(run.host.states[0]["weights"]), [1 / 2 + s(-1), 0])
-    assert_rows(head(run.host.states[1]["weights"]), [0, -1 / 2 - s(-1)])
+    assert_rows(head(run.worker.states[0]["weights"]), [1 / 2 + s(-1), 0])
+    assert_rows(head(run.worker.states[1]["weights"]), [0, -1 / 2 - s(-1)])
     assert run.server.state == {}
 
 
@@ -158,14 +158,14 @@ def test_scaffold_with_momentum():
     """
     run = federate(SCAFFOLD(), ONE, cohorts=1, lr=1.0, epochs=2, momentum=0.5)
     assert_rows(head(run.server.state["weights"]), [3 / 4 + s(-1), 0])
-    assert_rows(head(run.host.states[0]["control"]), [-(3 / 4 + s(-1)) / 2.5, 0])
+    assert_rows(head(run.worker.states[0]["control"]), [-(3 / 4 + s(-1)) / 2.5, 0])
 
 
 def test_scaffold_without_steps():
     """A client that has taken no step uploads zeros and keeps its control."""
     run = federate(SCAFFOLD(), PAIR, cohorts=1, lr=1.0)
-    client, state, down = run.host.client(0, 1), run.host.states[0], run.server.state
-    update = run.host.method.local_update(client, state, down)
+    client, state, down = run.worker.client(0, 1), run.worker.states[0], run.server.state
+    update = run.worker.method.local_update(client, state, down)
     update.send(None)
     with pytest.raises(StopIteration) as end:
         update.send(Fitted(down["weights"], 0, 0.0, 0.0))
@@ -201,7 +201,7 @@ def test_fedbn():
     assert_matrix(first[0]["fc.0.running_var"], [1.1, 0.9])
     assert_matrix(first[1]["fc.0.running_mean"], [0, 0.2])
     assert_matrix(first[1]["fc.0.running_var"], [0.9, 1.7])
-    own, q = run.host.states[0]["own"], s(-a * a / 2)
+    own, q = run.worker.states[0]["own"], s(-a * a / 2)
     assert_matrix(own["fc.0.weight"], [1 + a * a * q / 2, 1])
     assert_matrix(own["fc.0.bias"], [0, 0])
     assert_matrix(own["fc.0.running_mean"], [0.38, 0])
@@ -212,7 +212,7 @@ def test_fedbn_affine_only():
     """As above, but running statistics are averaged: means (0.1, 0.1), variances (1.0, 1.3)."""
     data = points([((3, 0), 0), ((1, 0), 1)], [((0, 0), 0), ((0, 4), 1)])
     run = federate(FedBN(bn_personal="affine_only"), data, "tests.support.by_hand.normed", cohorts=1, lr=1.0)
-    assert set(run.host.states[0]["own"]) == {"fc.0.weight", "fc.0.bias"}
+    assert set(run.worker.states[0]["own"]) == {"fc.0.weight", "fc.0.bias"}
     assert_matrix(run.server.state["weights"]["fc.0.running_mean"], [0.1, 0.1])
     assert_matrix(run.server.state["weights"]["fc.0.running_var"], [1.0, 1.3])
 
@@ -228,8 +228,8 @@ def test_fedper():
     q = s(-1)
     assert_matrix(lower(run.servers[0]["weights"]), [[1.0, 0.0], [0.0, 1.0]])
     assert_matrix(lower(run.servers[1]["weights"]), [[1 + q / 2, 0.0], [0.0, 1 + q / 2]])
-    assert_rows(head(run.host.states[0]["own"]), [1 / 2 + q, 0])
-    assert_rows(head(run.host.states[1]["own"]), [0, -1 / 2 - q])
+    assert_rows(head(run.worker.states[0]["own"]), [1 / 2 + q, 0])
+    assert_rows(head(run.worker.states[1]["own"]), [0, -1 / 2 - q])
 
 
 def test_ditto():
@@ -292,7 +292,7 @@ def test_fedproto_with_an_unknown_class():
     run.round([1])
     assert_matrix(run.server.state["prototypes"], [[1, 0], [0, 1]])
     assert run.server.state["known"].tolist() == [True, True]
-    assert_matrix(lower(run.host.states[1]["weights"]), [[1, 0], [0, 1]])
+    assert_matrix(lower(run.worker.states[1]["weights"]), [[1, 0], [0, 1]])
 
 
 def test_fedproto_before_any_prototype_predicts_by_the_head():

@@ -1,4 +1,4 @@
-"""A federation for tests: host and server driven round by round, on tiny data and nets."""
+"""A federation for tests: worker and server driven round by round, on tiny data and nets."""
 
 from collections.abc import Sequence
 from copy import deepcopy
@@ -116,7 +116,7 @@ def dse(shape, classes):
 class Run:
     """What a federation has gone through; states are never changed in place, so they are kept as they are."""
 
-    host: Worker
+    worker: Worker
     server: Server
     reports: list[Report] = field(default_factory=list)
     servers: list[State] = field(default_factory=list)  # after each round
@@ -126,25 +126,25 @@ class Run:
         """Train and aggregate a cohort."""
         number = len(self.reports)
         download = self.server.download(cohort)
-        parts, report = self.host.train(number, download, [tuple(cohort)], score_parts)
+        parts, report = self.worker.train(number, download, [tuple(cohort)], score_parts)
         assert not report.bad, report.bad
-        samples = tuple(len(self.host.data.shards[i].train) for i in report.ids)
-        population = len(self.host.data.shards)
+        samples = tuple(len(self.worker.data.shards[i].train) for i in report.ids)
+        population = len(self.worker.data.shards)
         self.server.aggregate(Cohort(tuple(report.ids), samples, population, number), parts)
         self.reports.append(report)
         self.servers.append(self.server.state)
-        self.clients.append(dict(self.host.states))
+        self.clients.append(dict(self.worker.states))
 
     def scores(self, client: int, x: torch.Tensor) -> dict[str, torch.Tensor]:
         """Return what every view says of images after the last round."""
         down = self.server.download([client]).of(client)
-        view = self.host.client(client, len(self.reports))
+        view = self.worker.client(client, len(self.reports))
         with torch.no_grad():
-            return self.host.method.scores(view, self.host.state(client, view), down, x)
+            return self.worker.method.scores(view, self.worker.state(client, view), down, x)
 
     def values(self) -> dict[str, torch.Tensor]:
         """Return every tensor and number of the newest states, by name, as float64."""
-        state = {"server": self.server.state, "clients": self.host.states}
+        state = {"server": self.server.state, "clients": self.worker.states}
         _, tensors = take_apart(state)
         return {name: t.double() for name, t in tensors.items()}
 
