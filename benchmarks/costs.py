@@ -129,13 +129,13 @@ class Contender:
             channels_last=engine.memory_format == "channels_last",
         )
         self._session: Session = stack.enter_context(engine.open(plan, data))
-        self._blocks = engine.blocks(range(case.clients))
+        self._groups = engine.groups(range(case.clients))
         self._round = 0
 
     def round(self, timed: bool) -> None:
         """Run a round; note its time, and the bytes that it moves."""
         began = time.perf_counter()
-        report = self._session.train(self._round, self._blocks)
+        report = self._session.train(self._round, self._groups)
         seconds = time.perf_counter() - began
         self._round += 1
         if timed:

@@ -343,7 +343,7 @@ class Run:
                 self.latest.keep(session.evaluate(round, self.latest.clients, self.latest.parts))
             result = session.train(
                 round,
-                federation.engine.blocks(federation.cohort(round, data.seen)),
+                federation.engine.groups(federation.cohort(round, data.seen)),
                 federation.on_bad_update,
                 self.latest.parts if self._scores_training(evaluates) else (),
             )

@@ -13,15 +13,15 @@ from typing import Any, Literal
 import torch
 
 from rayfl.data import FederatedData
-from rayfl.engine.plan import Block, Plan
+from rayfl.engine.plan import Group, Plan
 from rayfl.engine.session import Session
 from rayfl.errors import UserError
 from rayfl.settings import Settings
 
-LOOP_BLOCKS = 32
-"""A small cohort in loop execution is cut into so many blocks at most: enough to balance 32 processes."""
-LOOP_BLOCK = 32
-"""A large cohort is cut into blocks of so many clients at most: each block costs a sum of all parameters."""
+LOOP_GROUPS = 32
+"""A small cohort in loop execution is cut into so many groups at most: enough to balance 32 processes."""
+GROUP_SIZE = 32
+"""A large cohort is cut into groups of so many clients at most: each group costs a sum of all parameters."""
 
 
 MOST_THREADS = 64
@@ -100,15 +100,15 @@ class Engine(Settings, ABC, place="engine"):
         """Say what ``device: auto`` means."""
         return torch.cuda.is_available()
 
-    def blocks(self, cohort: Sequence[int]) -> list[Block]:
-        """Cut a cohort into the blocks that are trained and folded together; they never depend on placement.
+    def groups(self, cohort: Sequence[int]) -> list[Group]:
+        """Cut a cohort into the groups that are trained and folded together; they never depend on placement.
 
         Args:
             cohort: client numbers, ascending.
         """
         if self.execution == "stacked":
             return [tuple(cohort[k : k + self.stack]) for k in range(0, len(cohort), self.stack)]
-        count = min(len(cohort), max(LOOP_BLOCKS, math.ceil(len(cohort) / LOOP_BLOCK)))
+        count = min(len(cohort), max(LOOP_GROUPS, math.ceil(len(cohort) / GROUP_SIZE)))
         cuts = [k * len(cohort) // max(1, count) for k in range(count + 1)]
         return [tuple(cohort[start:end]) for start, end in pairwise(cuts)]
 

@@ -1,4 +1,4 @@
-"""Who runs where: how many actors fit on a cluster, and which blocks an actor trains in a round.
+"""Who runs where: how many actors fit on a cluster, and which groups an actor trains in a round.
 
 Placement decides how long a round takes, and nothing else.
 """
@@ -9,7 +9,7 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
-from rayfl.engine.plan import Block
+from rayfl.engine.plan import Group
 from rayfl.errors import UserError
 
 ACTOR_MEMORY = 320e6
@@ -137,34 +137,34 @@ def _refuse_without_memory(
 
 
 def place(
-    blocks: Sequence[Block],
-    cost: Callable[[Block], float],
-    home: Callable[[Block], int | None],
+    groups: Sequence[Group],
+    cost: Callable[[Group], float],
+    home: Callable[[Group], int | None],
     actors: int,
-) -> list[list[Block]]:
-    """Divide a round's blocks among actors: even work first, then as few moves as that allows.
+) -> list[list[Group]]:
+    """Divide a round's groups among actors: even work first, then as few moves as that allows.
 
-    Longest blocks first; each stays at home unless that would take the actor beyond its fair share while
+    Longest groups first; each stays at home unless that would take the actor beyond its fair share while
     another is free.
 
     Args:
-        blocks: the cohort.
-        cost: seconds, or any measure of work, per block.
-        home: the actor that holds a block's state, if any does.
+        groups: the cohort.
+        cost: seconds, or any measure of work, per group.
+        home: the actor that holds a group's state, if any does.
         actors: how many there are.
     """
-    costs = {block: max(cost(block), 1e-9) for block in blocks}
+    costs = {group: max(cost(group), 1e-9) for group in groups}
     fair = sum(costs.values()) / actors
     loads = [0.0] * actors
-    placed: list[list[Block]] = [[] for _ in range(actors)]
-    for block in sorted(blocks, key=lambda b: (-costs[b], b)):
+    placed: list[list[Group]] = [[] for _ in range(actors)]
+    for group in sorted(groups, key=lambda b: (-costs[b], b)):
         freest = min(range(actors), key=loads.__getitem__)
-        at_home = home(block)
-        limit = max(fair, loads[freest] + costs[block]) * (1 + 1e-6)
-        stays = at_home is not None and loads[at_home] + costs[block] <= limit
+        at_home = home(group)
+        limit = max(fair, loads[freest] + costs[group]) * (1 + 1e-6)
+        stays = at_home is not None and loads[at_home] + costs[group] <= limit
         actor = at_home if stays and at_home is not None else freest
-        placed[actor].append(block)
-        loads[actor] += costs[block]
+        placed[actor].append(group)
+        loads[actor] += costs[group]
     return [sorted(mine) for mine in placed]
 
 
@@ -180,15 +180,15 @@ class Pace:
         self._speed: dict[int, float] = {}  # client -> seconds per training sample
         self._mean = 1.0  # over all clients that have been measured
 
-    def cost(self, block: Block) -> float:
-        """Return the seconds that a block will take; before the first measurement, its samples."""
-        return sum(self._speed.get(i, self._mean) * self._samples[i] for i in block)
+    def cost(self, group: Group) -> float:
+        """Return the seconds that a group will take; before the first measurement, its samples."""
+        return sum(self._speed.get(i, self._mean) * self._samples[i] for i in group)
 
-    def learn(self, seconds: Mapping[Block, float]) -> None:
-        """Take in how long some blocks have taken."""
-        for block, time in seconds.items():
-            speed = time / max(1, sum(self._samples[i] for i in block))
-            for i in block:
+    def learn(self, seconds: Mapping[Group, float]) -> None:
+        """Take in how long some groups have taken."""
+        for group, time in seconds.items():
+            speed = time / max(1, sum(self._samples[i] for i in group))
+            for i in group:
                 self._speed[i] = (self._speed.get(i, speed) + speed) / 2
         if self._speed:
             self._mean = sum(self._speed.values()) / len(self._speed)

@@ -21,7 +21,7 @@ from rayfl.training.net import Net
 from rayfl.training.settings import Training
 from rayfl.training.state import State, as_tensor, is_finite, mismatch
 
-Block = tuple[int, ...]
+Group = tuple[int, ...]
 """Client numbers, ascending, that are always trained by one process and folded in this order."""
 
 

@@ -58,7 +58,7 @@ class RayWorkers(Workers):
         actors: of the workers.
         server: the server's actor, None while there is none.
         joining: actors that are coming up, each with the sign that it is up.
-        group: what is reserved for them.
+        reserved: the placement group that holds room for them.
         where: where the workers run.
         server_where: where the server runs.
     """
@@ -74,7 +74,7 @@ class RayWorkers(Workers):
 
     def _forget(self) -> None:
         """Know of no process."""
-        self.group: Any = None
+        self.reserved: Any = None
         self.actors: list[Any] = []
         self.server: Any = None
         self.joining: list[tuple[Any, Any]] = []
@@ -88,11 +88,11 @@ class RayWorkers(Workers):
     def start(self, shrink: bool) -> None:
         """Start the actors, each on what is reserved for it."""
         self._request = self._reserve(self._wanted(shrink), shrink)
-        beside = {"scheduling_strategy": PlacementGroupSchedulingStrategy(self.group, 0)}
+        beside = {"scheduling_strategy": PlacementGroupSchedulingStrategy(self.reserved, 0)}
         server = ray.remote(ServerActor).options(num_cpus=0, **(beside if self._engine.in_group else {}))
         self.server = server.remote(self._plan, self._cluster.shared)
         for k in range(self._request.actors):
-            place_here = PlacementGroupSchedulingStrategy(self.group, placement_group_bundle_index=k)
+            place_here = PlacementGroupSchedulingStrategy(self.reserved, placement_group_bundle_index=k)
             self.actors.append(self._new_actor(scheduling_strategy=place_here))
         signs = [self.call(k, "ready") for k in (SERVER, *range(len(self.actors)))]
         self.server_where, *self.where = self.get(signs)
@@ -105,16 +105,16 @@ class RayWorkers(Workers):
     def _reserve(self, wanted: Request, shrink: bool) -> Request:
         """Reserve room for all actors together, so that federations that share a cluster cannot block."""
         if self._engine.in_group:
-            self.group = get_current_placement_group()
-            if not self.group.wait(WAIT):
+            self.reserved = get_current_placement_group()
+            if not self.reserved.wait(WAIT):
                 raise RuntimeError("the placement group of this trial has lost a host")
             return wanted
-        self.group = placement_group([wanted.bundle] * wanted.actors, strategy="PACK")
+        self.reserved = placement_group([wanted.bundle] * wanted.actors, strategy="PACK")
         try:
-            ray.get(self.group.ready(), timeout=WAIT)
+            ray.get(self.reserved.ready(), timeout=WAIT)
         except GetTimeoutError:
             if shrink and wanted.actors > 1:
-                remove_placement_group(self.group)
+                remove_placement_group(self.reserved)
                 return self._reserve(replace(wanted, actors=wanted.actors // 2), shrink)
             free = ray.available_resources()
             raise UserError(
@@ -160,9 +160,9 @@ class RayWorkers(Workers):
             if actor is not None:
                 with suppress(Exception):
                     ray.kill(actor)
-        if self.group is not None and not self._engine.in_group:
+        if self.reserved is not None and not self._engine.in_group:
             with suppress(Exception):
-                remove_placement_group(self.group)
+                remove_placement_group(self.reserved)
         self._forget()
 
     def close(self) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from rayfl.engine.plan import Block
+from rayfl.engine.plan import Group
 from rayfl.evaluation.score import Score
 
 Scores = dict[str, dict[str, Score]]
@@ -29,7 +29,7 @@ class Report:
     bad: dict[int, str] = field(default_factory=dict)
     idle: set[int] = field(default_factory=set)
     scores: dict[int, Scores] = field(default_factory=dict)
-    seconds: dict[Block, float] = field(default_factory=dict)
+    seconds: dict[Group, float] = field(default_factory=dict)
     keeps: bool = False
     bytes_down: int = 0
     bytes_up: int = 0

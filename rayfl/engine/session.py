@@ -14,7 +14,7 @@ from typing import Any, Literal
 
 from rayfl.data import FederatedData
 from rayfl.engine.placement import Pace, place
-from rayfl.engine.plan import Block, Plan
+from rayfl.engine.plan import Group, Plan
 from rayfl.engine.round_result import Report, Scores
 from rayfl.errors import UserError
 from rayfl.methods import Cohort, Method
@@ -185,7 +185,7 @@ class Session:
     def train(
         self,
         round: int,
-        blocks: Sequence[Block],
+        groups: Sequence[Group],
         on_bad_update: Literal["stop", "drop"] = "stop",
         score_parts: Sequence[str] = (),
     ) -> Report:
@@ -193,7 +193,7 @@ class Session:
 
         Args:
             round: from 0.
-            blocks: the cohort, as ``Engine.blocks`` has cut it.
+            groups: the cohort, as ``Engine.groups`` has cut it.
             on_bad_update: whether a bad update stops the run or leaves its client out of this round; and
                 whether an exception in a client's training is raised, or counts as a bad update.
             score_parts: parts of the data on which each client is scored right after its training.
@@ -203,7 +203,7 @@ class Session:
                 stop.
             Lost: processes are gone, here as in everything else that a session does.
         """
-        folded, report = self._train(round, blocks, score_parts, on_bad_update == "drop")
+        folded, report = self._train(round, groups, score_parts, on_bad_update == "drop")
         report.sort()
         self.facts.dropped = dict(sorted(report.bad.items()))
         if report.bad and on_bad_update == "stop":
@@ -220,12 +220,12 @@ class Session:
         return report
 
     def _train(
-        self, round: int, blocks: Sequence[Block], score_parts: Sequence[str], drop: bool
+        self, round: int, groups: Sequence[Group], score_parts: Sequence[str], drop: bool
     ) -> tuple[list[Any], Report]:
         """Return references of what the workers have folded, and what they tell."""
         self.workers.grow()
-        download = self._download([i for block in blocks for i in block])
-        placed = place(blocks, self._pace.cost, self._home_of, len(self.workers))
+        download = self._download([i for group in groups for i in group])
+        placed = place(groups, self._pace.cost, self._home_of, len(self.workers))
         arrivals, moved = self._move(placed)
         calls = [
             self.workers.call(k, "train", round, download, mine, score_parts, drop, *states, returns=2)
@@ -243,7 +243,7 @@ class Session:
             facts.busy.append(sum(reply.seconds.values()))
             facts.bytes_down, facts.bytes_up = reply.bytes_down, facts.bytes_up + reply.bytes_up
         if any(reply.keeps for reply in replies):
-            self.homes.update({i: k for k, mine in enumerate(placed) for block in mine for i in block})
+            self.homes.update({i: k for k, mine in enumerate(placed) for group in mine for i in group})
         self._pace.learn(report.seconds)
         self.facts = facts
         return [folded for folded, _ in calls], report
@@ -255,19 +255,19 @@ class Session:
             self._downloads[key] = self.workers.call(SERVER, "download", key)
         return self._downloads[key]
 
-    def _move(self, placed: Sequence[Sequence[Block]]) -> tuple[list[list[Any]], int]:
+    def _move(self, placed: Sequence[Sequence[Group]]) -> tuple[list[list[Any]], int]:
         """Let clients that train elsewhere than they live hand over their state, worker to worker."""
         arrivals: list[list[Any]] = []
         moved = 0
         for k, mine in enumerate(placed):
-            leaving = self._by_home(i for block in mine for i in block)
+            leaving = self._by_home(i for group in mine for i in group)
             leaving.pop(k, None)
             arrivals.append([self.workers.call(home, "hand_over", ids) for home, ids in leaving.items()])
             moved += sum(map(len, leaving.values()))
         return arrivals, moved
 
-    def _home_of(self, block: Block) -> int | None:
-        homes = [self.homes[i] for i in block if i in self.homes]
+    def _home_of(self, group: Group) -> int | None:
+        homes = [self.homes[i] for i in group if i in self.homes]
         return max(set(homes), key=homes.count) if homes else None
 
     def _by_home(self, ids: Iterable[int]) -> dict[int, list[int]]:

@@ -15,7 +15,7 @@ from torch import Tensor
 from torch.utils import _pytree as pytree
 
 from rayfl.data import FederatedData
-from rayfl.engine.plan import Block, Plan, bind, check_fits, check_views
+from rayfl.engine.plan import Group, Plan, bind, check_fits, check_views
 from rayfl.engine.process import MAPPED, TimeUp, at_most, exits_as_errors, keep_freed_memory, prepare_gpu
 from rayfl.engine.round_result import Report, Scores
 from rayfl.engine.travel import Download, States
@@ -92,17 +92,17 @@ class Worker:
         self,
         round: int,
         download: Download,
-        blocks: Sequence[Block],
+        groups: Sequence[Group],
         score_parts: Sequence[str] = (),
         drop: bool = False,
         *arrivals: States,
     ) -> tuple[dict[str, Folded], Report]:
-        """Train the clients of some blocks, keep their new state, and fold their uploads.
+        """Train the clients of some groups, keep their new state, and fold their uploads.
 
         Args:
             round: from 0.
             download: what they receive.
-            blocks: whose turn it is.
+            groups: whose turn it is.
             score_parts: parts of the data on which to score each client right after its training.
             drop: whether an exception in a client's training is reported as a bad update, and not raised.
             arrivals: states of clients that move here before.
@@ -113,33 +113,33 @@ class Worker:
         for states in arrivals:
             self.states.update(states)
         download = self._here(download)
-        block_of = {i: block for block in blocks for i in block}
-        fold, report = Fold(self.method.uploads, block_of), Report()
-        report.seconds = dict.fromkeys(blocks, 0.0)
-        for group in self._groups(blocks):
+        group_of = {i: group for group in groups for i in group}
+        fold, report = Fold(self.method.uploads, group_of), Report()
+        report.seconds = dict.fromkeys(groups, 0.0)
+        for together in self._together(groups):
             began = time.perf_counter()
-            self._train_group(round, download, group, score_parts, fold, report, drop)
-            pace = (time.perf_counter() - began) / sum(len(self._train[i]) for i in group)
-            for i in group:
-                report.seconds[block_of[i]] += pace * len(self._train[i])
+            self._train_together(round, download, together, score_parts, fold, report, drop)
+            pace = (time.perf_counter() - began) / sum(len(self._train[i]) for i in together)
+            for i in together:
+                report.seconds[group_of[i]] += pace * len(self._train[i])
         report.keeps = any(i in self.states for i in report.ids)
         return fold.end(), report
 
-    def _groups(self, blocks: Sequence[Block]) -> list[list[int]]:
+    def _together(self, groups: Sequence[Group]) -> list[list[int]]:
         """Return the clients with samples, as they are trained together: a stack, or some in a loop.
 
         That loops take several at a time changes nothing but the time it takes: starting one update after
         another, and folding one after another, finds its code and data in the processor's caches.
         """
-        trained = [[i for i in block if len(self._train[i])] for block in blocks]
+        trained = [[i for i in group if len(self._train[i])] for group in groups]
         if self.plan.execution == "stacked":
             return [ids for ids in trained if ids]
         largest = max(initial.nbytes for initial in self._initials)
         size = 1 if self.plan.client_timeout else max(1, min(TOGETHER, TOGETHER_BYTES // largest))
-        ids = [i for block in trained for i in block]
+        ids = [i for group in trained for i in group]
         return [ids[k : k + size] for k in range(0, len(ids), size)]
 
-    def _train_group(
+    def _train_together(
         self,
         round: int,
         download: Download,
@@ -166,7 +166,7 @@ class Worker:
             drops = drop or isinstance(error, TimeUp)
             if len(ids) > 1 and (drops or self.plan.execution == "loop"):
                 for i in ids:  # one by one, to find out whose fault it is
-                    self._train_group(round, download, [i], score_parts, fold, report, drop)
+                    self._train_together(round, download, [i], score_parts, fold, report, drop)
                 return
             if not drops:
                 error.add_note(f"raised while client {', '.join(map(str, ids))} trained in round {round}")

@@ -37,36 +37,36 @@ from rayfl.training.step import (
 
 
 def run_stacked(updates: Sequence[LocalUpdate], observe: Observer) -> list[Any]:
-    """Drive the coroutines together: the fits at which clients wait are grouped, and each group runs at once.
+    """Drive the coroutines together: fits at which clients wait and that belong together run as one stack.
 
-    Clients may be in different phases; a group holds those whose requests differ in nothing but per-client
+    Clients may be in different phases; a stack holds those whose requests differ in nothing but per-client
     values handed over as ``start``, ``extra`` and data.
     """
     with closing(UnderWay(updates)) as under_way:
         under_way.start()
         while waiting := under_way.waiting:
-            group = _next_group(waiting, updates)
-            requests = [waiting[k] for k in group]
+            stack = _next_stack(waiting, updates)
+            requests = [waiting[k] for k in stack]
             answers = total_stacked(requests) if requests[0].total else fit_stacked(requests)
-            for k, answer in zip(group, answers, strict=True):
+            for k, answer in zip(stack, answers, strict=True):
                 if isinstance(answer, Fitted):
                     observe(k, answer)
                 under_way.advance(k, answer)
     return under_way.results
 
 
-def _next_group(waiting: dict[int, Request], updates: Sequence[LocalUpdate]) -> list[int]:
-    """Choose the group that is least far in its method, so that stragglers catch up and groups stay large."""
-    groups: dict[Any, list[int]] = {}
+def _next_stack(waiting: dict[int, Request], updates: Sequence[LocalUpdate]) -> list[int]:
+    """Choose the stack that is least far in its method, so that stragglers catch up and stacks stay large."""
+    stacks: dict[Any, list[int]] = {}
     for k, request in waiting.items():
-        groups.setdefault(_group_key(request), []).append(k)
-    _warn_if_captures_split(groups, waiting)
+        stacks.setdefault(_stack_key(request), []).append(k)
+    _warn_if_captures_split(stacks, waiting)
 
-    def line(group: list[int]) -> int:
-        frame = getattr(updates[group[0]], "cr_frame", None)
+    def line(stack: list[int]) -> int:
+        frame = getattr(updates[stack[0]], "cr_frame", None)
         return frame.f_lineno if frame is not None else 0
 
-    return min(groups.values(), key=line)
+    return min(stacks.values(), key=line)
 
 
 def fit_stacked(requests: Sequence[Request]) -> list[Fitted]:
@@ -228,7 +228,7 @@ def _stack_extras(
 # ---- what may share a stack
 
 
-def _group_key(request: Request) -> Any:
+def _stack_key(request: Request) -> Any:
     def describe(leaf: Any) -> Any:
         return (tuple(leaf.shape), leaf.dtype) if isinstance(leaf, Tensor) else type(leaf)
 
@@ -270,9 +270,9 @@ def _captured(thing: Any) -> Any:
     return id(thing)
 
 
-def _warn_if_captures_split(groups: dict[Any, list[int]], waiting: dict[int, Request]) -> None:
-    alike: dict[Any, set[Any]] = {}  # groups that only what their functions capture tells apart
-    for key, members in groups.items():
+def _warn_if_captures_split(stacks: dict[Any, list[int]], waiting: dict[int, Request]) -> None:
+    alike: dict[Any, set[Any]] = {}  # stacks that only what their functions capture tells apart
+    for key, members in stacks.items():
         request = waiting[members[0]]
         functions = (*request.losses, request.regularise, request.correct)
         codes = tuple(getattr(f, "__code__", None) for f in functions)

@@ -114,7 +114,7 @@ class ExactSum:
                 "training.lr or training.clip"
             )
         if self.terms > _MOST_TERMS:
-            raise OverflowError(f"a fold of more than {_MOST_TERMS} blocks is not exact")
+            raise OverflowError(f"a fold of more than {_MOST_TERMS} groups is not exact")
 
 
 @dataclass
@@ -159,23 +159,23 @@ class Folded:
 
 
 class Fold:
-    """Folds the uploads of one process's clients, block by block.
+    """Folds the uploads of one process's clients, group by group.
 
-    A block is a fixed group of clients, formed before clients are placed, and always on one process. Within
-    it float64 sums are taken in the order of the clients; across blocks the sum is exact.
+    A group is a fixed set of clients, formed before clients are placed, and always on one process. Within
+    it float64 sums are taken in the order of the clients; across groups the sum is exact.
 
     Args:
         reductions: upload key -> how it is combined.
-        block_of: client -> its block; clients that are not in it are a block each.
+        group_of: client -> its group; clients that are not in it are a group each.
     """
 
     def __init__(
-        self, reductions: Mapping[str, Reduction], block_of: Mapping[int, tuple[int, ...]] | None = None
+        self, reductions: Mapping[str, Reduction], group_of: Mapping[int, tuple[int, ...]] | None = None
     ) -> None:
         self._reductions = dict(reductions)
-        self._block_of = block_of or {}
+        self._group_of = group_of or {}
         self._parts: dict[str, Folded] = {}
-        self._open: tuple[int, ...] = ()  # the block that is being folded
+        self._open: tuple[int, ...] = ()  # the group that is being folded
         self._sums: dict[str, tuple[Tensor, int]] = {}  # its weighted sums, and how large each may be
 
     def wrong_keys(self, upload: Mapping[str, Any]) -> str | None:
@@ -218,11 +218,11 @@ class Fold:
         return None, prepared
 
     def add(self, client: int, upload: Prepared, samples: int) -> None:
-        """Fold a prepared upload; the clients of a block come one after another."""
-        block = self._block_of.get(client, (client,))
-        if block != self._open:
-            self._end_block()
-            self._open = block
+        """Fold a prepared upload; the clients of a group come one after another."""
+        group = self._group_of.get(client, (client,))
+        if group != self._open:
+            self._end_group()
+            self._open = group
         for key, (payload, vector, template, norm) in upload.items():
             reduction = self._reductions[key]
             part = self._parts.setdefault(key, Folded())
@@ -245,10 +245,10 @@ class Fold:
 
     def end(self) -> dict[str, Folded]:
         """Return what has been folded, by upload key."""
-        self._end_block()
+        self._end_group()
         return self._parts
 
-    def _end_block(self) -> None:
+    def _end_group(self) -> None:
         for key, (vector, reach) in self._sums.items():
             total = self._parts[key].total
             assert total is not None

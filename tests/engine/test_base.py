@@ -1,4 +1,4 @@
-"""What all engines share: settings, and the blocks of a round."""
+"""What all engines share: settings, and the groups of a round."""
 
 import pytest
 import torch
@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rayfl import Inline, Ray, UserError
-from rayfl.engine.base import LOOP_BLOCK, LOOP_BLOCKS
+from rayfl.engine.base import GROUP_SIZE, LOOP_GROUPS
 from rayfl.engine.session import clients_of
 from rayfl.record.checkpoint import CLIENTS_PER_FILE
 
@@ -16,26 +16,26 @@ COHORTS = st.lists(st.integers(0, 5000), unique=True, max_size=300).map(sorted) 
 
 
 @given(COHORTS, st.sampled_from(["loop", "stacked"]), st.integers(1, 40))
-def test_blocks_are_the_cohort_in_order(cohort, execution, stack):
-    blocks = Inline(execution=execution, stack=stack).blocks(cohort)
-    assert [i for block in blocks for i in block] == cohort
-    assert all(blocks)
+def test_groups_are_the_cohort_in_order(cohort, execution, stack):
+    groups = Inline(execution=execution, stack=stack).groups(cohort)
+    assert [i for group in groups for i in group] == cohort
+    assert all(groups)
     if execution == "stacked":
-        assert all(len(b) == stack for b in blocks[:-1])
-        assert all(len(b) <= stack for b in blocks)
+        assert all(len(b) == stack for b in groups[:-1])
+        assert all(len(b) <= stack for b in groups)
     else:
-        assert len(blocks) >= min(len(cohort), LOOP_BLOCKS)
-        assert len(blocks) <= max(LOOP_BLOCKS, len(cohort) / LOOP_BLOCK + 1)
-        assert all(len(block) <= LOOP_BLOCK for block in blocks)
-        assert max(map(len, blocks), default=0) - min(map(len, blocks), default=0) <= 1
+        assert len(groups) >= min(len(cohort), LOOP_GROUPS)
+        assert len(groups) <= max(LOOP_GROUPS, len(cohort) / GROUP_SIZE + 1)
+        assert all(len(group) <= GROUP_SIZE for group in groups)
+        assert max(map(len, groups), default=0) - min(map(len, groups), default=0) <= 1
 
 
 @given(COHORTS, st.sampled_from(["loop", "stacked"]))
-def test_blocks_do_not_depend_on_the_engine(cohort, execution):
-    known = Inline(execution=execution, stack=8).blocks(cohort)
+def test_groups_do_not_depend_on_the_engine(cohort, execution):
+    known = Inline(execution=execution, stack=8).groups(cohort)
     for other in (Ray(actors=3), Ray(clients_per_actor=1), Ray(cpus_per_actor=0.5)):
         other.execution, other.stack = execution, 8
-        assert other.blocks(cohort) == known
+        assert other.groups(cohort) == known
 
 
 def test_auto_becomes_what_it_means_here(monkeypatch):

@@ -170,41 +170,41 @@ def test_a_cluster_on_which_nothing_is_left():
         ask([node(8)], actors=4, gpus=0.25, shrink=True)
 
 
-# ---- blocks
+# ---- groups
 
 
 @st.composite
 def rounds(draw):
     sizes = draw(st.lists(st.integers(1, 4), max_size=12))
     starts = [sum(sizes[:k]) for k in range(len(sizes))]
-    blocks = [tuple(range(s, s + n)) for s, n in zip(starts, sizes)]
+    groups = [tuple(range(s, s + n)) for s, n in zip(starts, sizes)]
     actors = draw(st.integers(1, 5))
-    costs = {b: draw(st.floats(0, 100)) for b in blocks}
-    homes = {b: draw(st.one_of(st.none(), st.integers(0, actors - 1))) for b in blocks}
-    return blocks, costs, homes, actors
+    costs = {b: draw(st.floats(0, 100)) for b in groups}
+    homes = {b: draw(st.one_of(st.none(), st.integers(0, actors - 1))) for b in groups}
+    return groups, costs, homes, actors
 
 
 @settings(max_examples=200, deadline=None)
 @given(rounds())
-def test_every_block_is_placed_whole_and_once_and_work_is_even(made):
-    blocks, costs, homes, actors = made
-    placed = place(blocks, costs.__getitem__, homes.__getitem__, actors)
+def test_every_group_is_placed_whole_and_once_and_work_is_even(made):
+    groups, costs, homes, actors = made
+    placed = place(groups, costs.__getitem__, homes.__getitem__, actors)
     assert len(placed) == actors
-    assert sorted(b for mine in placed for b in mine) == blocks
+    assert sorted(b for mine in placed for b in mine) == groups
     assert all(mine == sorted(mine) for mine in placed)
     loads = [sum(costs[b] for b in mine) for mine in placed]
     largest = max(costs.values(), default=0)
     assert max(loads) <= (sum(loads) / actors + largest) * (1 + 1e-5) + 1e-6
-    assert place(list(reversed(blocks)), costs.__getitem__, homes.__getitem__, actors) == placed
+    assert place(list(reversed(groups)), costs.__getitem__, homes.__getitem__, actors) == placed
 
 
 def test_clients_stay_at_home_where_work_is_even():
-    blocks = [(k,) for k in range(12)]
-    placed = place(blocks, lambda b: 1.0, lambda b: (b[0] * 7) % 3, 3)
+    groups = [(k,) for k in range(12)]
+    placed = place(groups, lambda b: 1.0, lambda b: (b[0] * 7) % 3, 3)
     assert all((b[0] * 7) % 3 == actor for actor, mine in enumerate(placed) for b in mine)
 
 
-def test_a_long_block_stays_at_home_where_home_is_as_free_as_any():
+def test_a_long_group_stays_at_home_where_home_is_as_free_as_any():
     """It exceeds the fair share wherever it goes."""
     costs = {(0,): 9.0, (1,): 1.0, (2,): 1.0}
     for home in range(3):
@@ -218,12 +218,12 @@ def test_clients_move_to_actors_that_would_be_idle():
     assert [len(mine) for mine in placed] == [3, 3, 3]
 
 
-def test_long_blocks_count_for_what_they_cost():
+def test_long_groups_count_for_what_they_cost():
     costs = {(0, 1): 9.0, (2,): 3.0, (3,): 3.0, (4,): 3.0}
     placed = place(list(costs), costs.__getitem__, lambda b: None, 2)
     assert placed == [[(0, 1)], [(2,), (3,), (4,)]]
 
 
-def test_no_more_blocks_than_actors():
+def test_no_more_groups_than_actors():
     placed = place([(0,), (1,)], lambda b: 1.0, lambda b: 1, 4)
     assert sorted(len(mine) for mine in placed) == [0, 0, 1, 1]

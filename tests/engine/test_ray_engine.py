@@ -41,7 +41,7 @@ class Closed:
     workers: RayWorkers
     actors: list[Any]
     server: Any
-    group: Any
+    reserved: Any
 
     @property
     def gpus(self) -> list[list[Any]]:
@@ -55,7 +55,7 @@ def closed(monkeypatch: pytest.MonkeyPatch) -> list[Closed]:
     stop = RayWorkers.stop
 
     def recording(self: RayWorkers) -> None:
-        found.append(Closed(self, list(self.actors), self.server, self.group))
+        found.append(Closed(self, list(self.actors), self.server, self.reserved))
         stop(self)
 
     monkeypatch.setattr(RayWorkers, "stop", recording)
@@ -67,7 +67,7 @@ def assert_gone(left: Closed) -> None:
     for actor in [*left.actors, left.server]:
         with pytest.raises(ray.exceptions.RayActorError):
             ray.get(actor.ready.remote(), timeout=60)
-    assert placement_group_table(left.group)["state"] == "REMOVED"
+    assert placement_group_table(left.reserved)["state"] == "REMOVED"
 
 
 def engine_lines(folder: Path) -> list[dict[str, Any]]:
@@ -107,7 +107,7 @@ def test_shares_of_a_gpu(
     assert all(len(gpus) == 1 for gpus in left.gpus), "an actor has not got its share from one GPU"
     counts = [[int(g[0]) for g in left.gpus].count(n) for n in (0, 1)]
     assert sorted(counts, reverse=True) == sorted([gpus_in_use.get(n, 0) for n in (0, 1)], reverse=True)
-    assert left.group.bundle_specs == [{"CPU": 1.0, "GPU": engine.gpus_per_actor}] * 4
+    assert left.reserved.bundle_specs == [{"CPU": 1.0, "GPU": engine.gpus_per_actor}] * 4
     assert len({where["pid"] for where in left.workers.where}) == 4
     assert {where["node"] for where in left.workers.where} == {ray.nodes()[0]["NodeID"]}
     assert bytes_of_run(tmp_path / "run") == inline
@@ -115,7 +115,7 @@ def test_shares_of_a_gpu(
 
 def test_more_actors_than_cpus_share_them(tmp_path: Path, closed: list[Closed]) -> None:
     small(tmp_path / "run", engine=Ray(actors=5), rounds=1).run()
-    assert closed[0].group.bundle_specs == [{"CPU": 0.8}] * 5
+    assert closed[0].reserved.bundle_specs == [{"CPU": 0.8}] * 5
     assert len(closed[0].actors) == 5
     assert closed[0].gpus == [[]] * 5
 
@@ -162,7 +162,7 @@ def test_what_does_not_fit_is_refused(
         small(tmp_path / "run", engine=engine).run()
     assert "Lower engine.actors, engine.cpus_per_actor or engine.gpus_per_actor" in str(refused.value)
     (left,) = closed
-    assert (left.actors, left.server, left.group) == ([], None, None)
+    assert (left.actors, left.server, left.reserved) == ([], None, None)
     assert no_records(tmp_path / "run")
 
 
@@ -186,7 +186,7 @@ def test_what_others_use_is_not_waited_for(
         small(tmp_path / "run", engine=Ray(actors=2)).run()
     (left,) = closed
     assert (left.actors, left.server) == ([], None)
-    assert placement_group_table(left.group)["state"] == "REMOVED"
+    assert placement_group_table(left.reserved)["state"] == "REMOVED"
     assert no_records(tmp_path / "run")
 
 

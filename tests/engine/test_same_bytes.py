@@ -9,7 +9,7 @@ import pytest
 
 from rayfl import Inline, Ray
 from rayfl.data import Dirichlet, Synthetic
-from rayfl.engine.plan import Block
+from rayfl.engine.plan import Group
 from rayfl.methods import METHODS
 from rayfl.training import Training
 from tests.methods.cases import net_of
@@ -74,10 +74,10 @@ def test_clients_that_move_between_actors(tmp_path: Path, monkeypatch: pytest.Mo
     """A placement drawn at random moves state in most rounds; evaluation and checkpoints follow it."""
     rng = np.random.default_rng(0)
 
-    def anywhere(blocks: list[Block], cost: Any, home: Any, actors: int) -> list[list[Block]]:
-        placed: list[list[Block]] = [[] for _ in range(actors)]
-        for block in blocks:
-            placed[rng.integers(actors)].append(block)
+    def anywhere(groups: list[Group], cost: Any, home: Any, actors: int) -> list[list[Group]]:
+        placed: list[list[Group]] = [[] for _ in range(actors)]
+        for group in groups:
+            placed[rng.integers(actors)].append(group)
         return placed
 
     monkeypatch.setattr("rayfl.engine.session.place", anywhere)

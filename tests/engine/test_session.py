@@ -46,10 +46,10 @@ def test_every_state_is_on_one_worker(monkeypatch: pytest.MonkeyPatch) -> None:
     """Wherever its client is sent next, the newest state is there, and nowhere else."""
     draw = np.random.default_rng(0)
 
-    def anywhere(blocks: Any, cost: Any, home: Any, workers: int) -> Any:
+    def anywhere(groups: Any, cost: Any, home: Any, workers: int) -> Any:
         placed: list[list[Any]] = [[] for _ in range(workers)]
-        for block in blocks:
-            placed[draw.integers(workers)].append(block)
+        for group in groups:
+            placed[draw.integers(workers)].append(group)
         return placed
 
     monkeypatch.setattr("rayfl.engine.session.place", anywhere)

@@ -86,9 +86,9 @@ def plan(spoil: str = "", **changes: Any) -> Plan:
     return replace(Plan(method, "tests.support.nets.smooth", training, seed=3), **changes)
 
 
-def train(made: Plan, blocks: Any, **options: Any) -> tuple[Worker, Any, Report]:
+def train(made: Plan, groups: Any, **options: Any) -> tuple[Worker, Any, Report]:
     worker = Worker(made, data())
-    folded, report = worker.train(0, Download({"weights": worker.initial}, {}), blocks, **options)
+    folded, report = worker.train(0, Download({"weights": worker.initial}, {}), groups, **options)
     report.sort()
     return worker, finish(worker.method.uploads, [folded]), report
 
@@ -122,7 +122,7 @@ def test_stacked_is_the_loop() -> None:
     }
 
 
-def test_the_order_of_blocks_changes_no_bit() -> None:
+def test_the_order_of_groups_changes_no_bit() -> None:
     one, other = train(plan(), WHOLE), train(plan(), WHOLE[::-1])
     assert same_bits(one[1], other[1])
     assert same_bits(one[0].states[5], other[0].states[5])
@@ -134,7 +134,7 @@ def test_how_many_clients_a_loop_takes_at_a_time_changes_no_bit(
 ) -> None:
     expected = train(plan(spoil), WHOLE, score_parts=("test",))
     assert min(expected[2].seconds.values()) > 0
-    for at_a_time in (1, 2, 4):  # with 2 and 4, some belong to two blocks
+    for at_a_time in (1, 2, 4):  # with 2 and 4, some belong to two groups
         monkeypatch.setattr("rayfl.engine.worker.TOGETHER", at_a_time)
         found = train(plan(spoil), WHOLE, score_parts=("test",))
         assert same_bits(found[1], expected[1])
@@ -179,7 +179,7 @@ class Idle(FedAvg):
 
 
 def test_a_client_without_steps_has_no_weight() -> None:
-    both, one = (train(plan(method=Idle()), [block])[1]["weights"] for block in ((0, 1), (0,)))
+    both, one = (train(plan(method=Idle()), [group])[1]["weights"] for group in ((0, 1), (0,)))
     assert same_bits(both, one)
 
 

@@ -267,7 +267,7 @@ def test_dropped_remainders_cost_no_call(calls):
 
 
 @pytest.fixture
-def groups(monkeypatch):
+def stacks(monkeypatch):
     """The clients of every stacked fit."""
     seen = []
     fit_stacked = stacked.fit_stacked
@@ -280,7 +280,7 @@ def groups(monkeypatch):
     return seen
 
 
-def test_a_captured_value_is_not_shared_but_warned_about(groups):
+def test_a_captured_value_is_not_shared_but_warned_about(stacks):
     """Captured by the loss itself, by a function that it captures, and as a default."""
     clients = make_clients(smooth_net(), RAGGED)
 
@@ -304,14 +304,14 @@ def test_a_captured_value_is_not_shared_but_warned_about(groups):
     for kind in ("closure", "nested", "default", "number"):
         one = method(kind)
         looped = run_loop([one(c) for c in again(clients)], lambda *_: None)
-        groups.clear()
+        stacks.clear()
         with pytest.warns(UserWarning, match="captures values of single clients.*extra"):
             stacked = run_stacked([one(c) for c in again(clients)], lambda *_: None)
         assert close(looped, stacked, 1e-9)
-        assert sorted(groups) == [[k] for k in range(len(clients))]
+        assert sorted(stacks) == [[k] for k in range(len(clients))]
 
 
-def test_a_rule_that_captures_is_not_shared_either(groups):
+def test_a_rule_that_captures_is_not_shared_either(stacks):
     clients = make_clients(smooth_net(), RAGGED)
 
     async def method(client):
@@ -319,14 +319,14 @@ def test_a_rule_that_captures_is_not_shared_either(groups):
         return await client.fit(client.initial, client.cross_entropy, regularise=lambda g, w, e: g + pull * w)
 
     looped = run_loop([method(c) for c in again(clients)], lambda *_: None)
-    groups.clear()
+    stacks.clear()
     with pytest.warns(UserWarning, match="captures"):
         stacked = run_stacked([method(c) for c in again(clients)], lambda *_: None)
     assert close(looped, stacked, 1e-9)
-    assert len(groups) == len(clients)
+    assert len(stacks) == len(clients)
 
 
-def test_what_is_common_may_be_captured(groups):
+def test_what_is_common_may_be_captured(stacks):
     net = smooth_net()
     clients = make_clients(net, RAGGED)
     down = {"weights": net.initial(3), "scale": 0.5}
@@ -342,10 +342,10 @@ def test_what_is_common_may_be_captured(groups):
             return await client.fit(client.initial, loss)
 
     both(Method().local_update, clients)
-    assert groups == [[0, 1, 2, 3, 4, 5]]
+    assert stacks == [[0, 1, 2, 3, 4, 5]]
 
 
-def test_clients_in_different_phases(groups):
+def test_clients_in_different_phases(stacks):
     clients = make_clients(smooth_net(), RAGGED, momentum=0.5)
 
     async def method(client):
@@ -359,12 +359,12 @@ def test_clients_in_different_phases(groups):
 
     _, stacked = both(method, clients)
     assert [k for _, k in stacked] == [0, 1, 2, 3, 4, 5]
-    assert groups[0] == [1, 3, 5]  # stragglers first
-    assert groups[1] == [0, 1, 2, 3, 4, 5]  # then all together, whatever fit of the method it is
-    assert len(groups) <= 4
+    assert stacks[0] == [1, 3, 5]  # stragglers first
+    assert stacks[1] == [0, 1, 2, 3, 4, 5]  # then all together, whatever fit of the method it is
+    assert len(stacks) <= 4
 
 
-def test_different_settings_shapes_and_nets_do_not_share(groups):
+def test_different_settings_shapes_and_nets_do_not_share(stacks):
     small, norm = smooth_net(), smooth_net(batch_norm=True)
     images = make_images()
     clients = [
@@ -383,14 +383,14 @@ def test_different_settings_shapes_and_nets_do_not_share(groups):
         return net.cross_entropy(w, batch) * extra.mean()
 
     both(method, clients)
-    assert sorted(groups) == [[0], [1], [2], [3]]
+    assert sorted(stacks) == [[0], [1], [2], [3]]
 
 
-def test_a_client_with_one_sample_trains_apart_from_the_others(groups):
+def test_a_client_with_one_sample_trains_apart_from_the_others(stacks):
     """Its BatchNorm layers use running statistics."""
     clients = make_clients(smooth_net(batch_norm=True), (7, 1, 9), bn_single="eval")
     both(fedavg, clients)
-    assert sorted(groups) == [[0, 2], [1]]
+    assert sorted(stacks) == [[0, 2], [1]]
 
 
 def test_extras_that_are_one_object_are_not_copied():

@@ -16,12 +16,12 @@ from tests.support.nets import same_bits
 ERROR = 2.0**-48  # promised, per term
 
 
-def folded(reductions, uploads, blocks, processes=1):
-    """Fold uploads (client -> upload, samples) in blocks that are dealt to processes; return the parts."""
-    folds = [Fold(reductions, {i: tuple(b) for b in blocks for i in b}) for _ in range(processes)]
-    for k, block in enumerate(blocks):
+def folded(reductions, uploads, groups, processes=1):
+    """Fold uploads (client -> upload, samples) in groups that are dealt to processes; return the parts."""
+    folds = [Fold(reductions, {i: tuple(b) for b in groups for i in b}) for _ in range(processes)]
+    for k, group in enumerate(groups):
         fold = folds[k % processes]
-        for client in block:
+        for client in group:
             upload, samples = uploads[client]
             problem, prepared = fold.prepare(upload, samples)
             assert problem is None
@@ -127,18 +127,18 @@ def cohorts(draw):
         for i in range(clients)
     }
     size = draw(st.integers(1, 4))
-    blocks = [tuple(range(k, min(k + size, clients))) for k in range(0, clients, size)]
-    return uploads, blocks
+    groups = [tuple(range(k, min(k + size, clients))) for k in range(0, clients, size)]
+    return uploads, groups
 
 
 @settings(max_examples=80, deadline=None)
 @given(cohorts(), st.integers(1, 5), st.randoms(use_true_random=False))
-def test_a_fold_has_the_same_bits_however_blocks_are_placed(cohort, processes, random):
-    uploads, blocks = cohort
+def test_a_fold_has_the_same_bits_however_groups_are_placed(cohort, processes, random):
+    uploads, groups = cohort
     for by in ("samples", "uniform"):
         reductions = {"w": Mean(by), "s": Sum()}
-        known = finish(reductions, folded(reductions, uploads, blocks))
-        order = list(blocks)
+        known = finish(reductions, folded(reductions, uploads, groups))
+        order = list(groups)
         random.shuffle(order)
         parts = pickle.loads(pickle.dumps(folded(reductions, uploads, order, processes)))
         random.shuffle(parts)
@@ -148,9 +148,9 @@ def test_a_fold_has_the_same_bits_however_blocks_are_placed(cohort, processes, r
 @settings(max_examples=80, deadline=None)
 @given(cohorts())
 def test_a_fold_is_close_to_the_exact_result(cohort):
-    uploads, blocks = cohort
+    uploads, groups = cohort
     reductions = {"w": Mean("samples"), "s": Sum()}
-    result = finish(reductions, folded(reductions, uploads, blocks))
+    result = finish(reductions, folded(reductions, uploads, groups))
     weights = [n for _, n in uploads.values()]
     for k in range(2):
         terms = [n * float(up["w"][k]) for up, n in uploads.values()]
