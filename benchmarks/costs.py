@@ -106,7 +106,7 @@ class Figures:
     clients: list[float] = field(default_factory=list)
     """Seconds of the clients' own work in each timed round."""
     server: list[float] = field(default_factory=list)
-    """Seconds of everything else: folding, combining, the method's server step."""
+    """Seconds of everything else: combining, the method's server step."""
     flops: int = 0
     """Floating-point operations of a round in matrix products and convolutions, 2 per multiply-accumulate."""
     up: float = 0.0

@@ -15,7 +15,7 @@ from rayfl.engine.round_result import Report
 from rayfl.engine.server import Server
 from rayfl.engine.travel import Download
 from rayfl.engine.worker import Worker
-from rayfl.training.sums import Folded, payload_bytes
+from rayfl.training.sums import Accumulated, payload_bytes
 
 
 class ClientActor(Worker):
@@ -37,16 +37,16 @@ class ClientActor(Worker):
         """Return where this actor runs."""
         return _where()
 
-    def train(self, round: int, download: Download, *arguments: Any) -> tuple[dict[str, Folded], Report]:
+    def train(self, round: int, download: Download, *arguments: Any) -> tuple[dict[str, Accumulated], Report]:
         """Train; and count the bytes that travel for it."""
-        folded, report = super().train(round, download, *arguments)
+        accumulated, report = super().train(round, download, *arguments)
         report.bytes_down = payload_bytes(download.everyone)
-        report.bytes_up = sum(part.nbytes for part in folded.values())
-        return folded, report
+        report.bytes_up = sum(part.nbytes for part in accumulated.values())
+        return accumulated, report
 
 
 class ServerActor(Server):
-    """The server on an actor: it pulls folded uploads from the object store."""
+    """The server on an actor: it pulls accumulated uploads from the object store."""
 
     def __init__(self, plan: Plan, data: FederatedData) -> None:
         signal.signal(signal.SIGINT, signal.SIG_IGN)

@@ -101,7 +101,7 @@ class Engine(Settings, ABC, place="engine"):
         return torch.cuda.is_available()
 
     def groups(self, cohort: Sequence[int]) -> list[Group]:
-        """Cut a cohort into the groups that are trained and folded together; they never depend on placement.
+        """Cut a cohort into the groups that are trained and summed together; they never depend on placement.
 
         Args:
             cohort: client numbers, ascending.

@@ -22,7 +22,7 @@ from rayfl.training.settings import Training
 from rayfl.training.state import State, as_tensor, is_finite, mismatch
 
 Group = tuple[int, ...]
-"""Client numbers, ascending, that are always trained by one process and folded in this order."""
+"""Client numbers, ascending, that are always trained by one process and summed in this order."""
 
 
 @dataclass(frozen=True)

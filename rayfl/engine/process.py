@@ -77,7 +77,7 @@ def keep_freed_memory() -> None:
     """Let the process keep what it frees, for the rest of its life; only glibc offers it.
 
     Where large vectors are allocated anew again and again, and that means pages that the system first has to
-    clear, a step of AlexNet takes half as long again, and folding an upload of ResNet18 three times as long.
+    clear, a step of AlexNet takes half as long again, and adding an upload of ResNet18 three times as long.
     """
     trim_threshold, mmap_max = -1, -4  # names of options in glibc's malloc.h
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None) if sys.platform == "linux" else None

@@ -17,7 +17,7 @@ from rayfl.errors import UserError
 from rayfl.methods import Cohort
 from rayfl.record.checkpoint import Checkpoints
 from rayfl.training.state import State, is_finite
-from rayfl.training.sums import Folded, finish
+from rayfl.training.sums import Accumulated, combine
 
 
 class Server:
@@ -46,8 +46,8 @@ class Server:
         return self.method.figures(self.state)
 
     @exits_as_errors()
-    def aggregate(self, cohort: Cohort, *parts: dict[str, Folded]) -> tuple[Download | None, None]:
-        """Finish the fold and take the method's server step; nothing changes where nobody took part.
+    def aggregate(self, cohort: Cohort, *parts: dict[str, Accumulated]) -> tuple[Download | None, None]:
+        """Combine the uploads and take the method's server step; nothing changes where nobody took part.
 
         Returns:
             The next download, if it is one for all clients; and a sign for the driver that the step is taken.
@@ -56,7 +56,7 @@ class Server:
             UserError: the step leads to a state that is not finite; the old one is kept.
         """
         if cohort.ids:
-            uploads = finish(self.method.uploads, list(parts))
+            uploads = combine(self.method.uploads, list(parts))
             state = self.method.aggregate(self.state, uploads, cohort)
             if wrong := _not_finite(state, [self.state, uploads]):
                 raise UserError(

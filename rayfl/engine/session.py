@@ -108,7 +108,7 @@ class Facts:
         actors: clients trained per worker.
         moved: clients whose state moved to another worker.
         bytes_down: bytes of the one download object.
-        bytes_up: bytes of all folded uploads.
+        bytes_up: bytes of all accumulated uploads.
         busy: seconds of training per worker.
         dropped: what was wrong with updates that were not used, by client.
     """
@@ -189,7 +189,7 @@ class Session:
         on_bad_update: Literal["stop", "drop"] = "stop",
         score_parts: Sequence[str] = (),
     ) -> Report:
-        """Run one round: download, local training, folding, aggregation.
+        """Run one round: download, local training, accumulation, aggregation.
 
         Args:
             round: from 0.
@@ -203,7 +203,7 @@ class Session:
                 stop.
             Lost: processes are gone, here as in everything else that a session does.
         """
-        folded, report = self._train(round, groups, score_parts, on_bad_update == "drop")
+        accumulated, report = self._train(round, groups, score_parts, on_bad_update == "drop")
         report.sort()
         self.facts.dropped = dict(sorted(report.bad.items()))
         if report.bad and on_bad_update == "stop":
@@ -213,7 +213,7 @@ class Session:
         samples = tuple(len(self.data.shards[i].train) for i in good)
         cohort = Cohort(good, samples, self.data.seen, round)
         self._downloads = {}
-        download, done = self.workers.call(SERVER, "aggregate", cohort, *folded, returns=2)
+        download, done = self.workers.call(SERVER, "aggregate", cohort, *accumulated, returns=2)
         self._under_way = [done]  # while the driver writes its records
         if self._one_download:
             self._downloads[()] = download
@@ -222,7 +222,7 @@ class Session:
     def _train(
         self, round: int, groups: Sequence[Group], score_parts: Sequence[str], drop: bool
     ) -> tuple[list[Any], Report]:
-        """Return references of what the workers have folded, and what they tell."""
+        """Return references of what the workers have accumulated, and what they tell."""
         self.workers.grow()
         download = self._download([i for group in groups for i in group])
         placed = place(groups, self._pace.cost, self._home_of, len(self.workers))
@@ -246,7 +246,7 @@ class Session:
             self.homes.update({i: k for k, mine in enumerate(placed) for group in mine for i in group})
         self._pace.learn(report.seconds)
         self.facts = facts
-        return [folded for folded, _ in calls], report
+        return [accumulated for accumulated, _ in calls], report
 
     def _download(self, ids: Iterable[int]) -> Any:
         """Return the reference of what these clients receive of the newest server state."""

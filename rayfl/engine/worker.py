@@ -28,7 +28,7 @@ from rayfl.training.examples import Images
 from rayfl.training.loop import run_loop
 from rayfl.training.stacked import run_stacked
 from rayfl.training.state import State, as_tensor, is_finite
-from rayfl.training.sums import Fold, Folded, Mean, Reduction, finish
+from rayfl.training.sums import Accumulated, Accumulator, Mean, Reduction, combine
 
 OFFERED: dict[str, Reduction] = {"state": Mean("uniform")}
 """How what clients offer to newcomers is combined."""
@@ -57,7 +57,7 @@ class Worker:
         initial = {net: net.initial(plan.seed).to(self.device) for net in set(self._nets)}
         self._initials = [initial[net] for net in self._nets]
         if plan.device == "cpu" and any(2 * params.nbytes > MAPPED for params in initial.values()):
-            keep_freed_memory()  # an upload is folded as one float64 vector
+            keep_freed_memory()  # an upload is added up as one float64 vector
         for net in initial:
             net.to(self.device)
         self.net, self.initial = self._nets[0], self._initials[0]
@@ -96,8 +96,8 @@ class Worker:
         score_parts: Sequence[str] = (),
         drop: bool = False,
         *arrivals: States,
-    ) -> tuple[dict[str, Folded], Report]:
-        """Train the clients of some groups, keep their new state, and fold their uploads.
+    ) -> tuple[dict[str, Accumulated], Report]:
+        """Train the clients of some groups, keep their new state, and accumulate their uploads.
 
         Args:
             round: from 0.
@@ -108,28 +108,28 @@ class Worker:
             arrivals: states of clients that move here before.
 
         Returns:
-            The folded uploads, for the server; and what the round tells, for the driver.
+            The accumulated uploads, for the server; and what the round tells, for the driver.
         """
         for states in arrivals:
             self.states.update(states)
         download = self._here(download)
         group_of = {i: group for group in groups for i in group}
-        fold, report = Fold(self.method.uploads, group_of), Report()
+        accumulator, report = Accumulator(self.method.uploads, group_of), Report()
         report.seconds = dict.fromkeys(groups, 0.0)
         for together in self._together(groups):
             began = time.perf_counter()
-            self._train_together(round, download, together, score_parts, fold, report, drop)
+            self._train_together(round, download, together, score_parts, accumulator, report, drop)
             pace = (time.perf_counter() - began) / sum(len(self._train[i]) for i in together)
             for i in together:
                 report.seconds[group_of[i]] += pace * len(self._train[i])
         report.keeps = any(i in self.states for i in report.ids)
-        return fold.end(), report
+        return accumulator.parts(), report
 
     def _together(self, groups: Sequence[Group]) -> list[list[int]]:
         """Return the clients with samples, as they are trained together: a stack, or some in a loop.
 
         That loops take several at a time changes nothing but the time it takes: starting one update after
-        another, and folding one after another, finds its code and data in the processor's caches.
+        another, and adding one upload after another, finds its code and data in the processor's caches.
         """
         trained = [[i for i in group if len(self._train[i])] for group in groups]
         if self.plan.execution == "stacked":
@@ -145,7 +145,7 @@ class Worker:
         download: Download,
         ids: list[int],
         score_parts: Sequence[str],
-        fold: Fold,
+        accumulator: Accumulator,
         report: Report,
         drop: bool,
     ) -> None:
@@ -166,7 +166,7 @@ class Worker:
             drops = drop or isinstance(error, TimeUp)
             if len(ids) > 1 and (drops or self.plan.execution == "loop"):
                 for i in ids:  # one by one, to find out whose fault it is
-                    self._train_together(round, download, [i], score_parts, fold, report, drop)
+                    self._train_together(round, download, [i], score_parts, accumulator, report, drop)
                 return
             if not drops:
                 error.add_note(f"raised while client {', '.join(map(str, ids))} trained in round {round}")
@@ -175,12 +175,12 @@ class Worker:
             report.bad[ids[0]] = _failure_text(error, limit)
             return
         for k, (i, (up, state)) in enumerate(zip(ids, results, strict=True)):
-            if wrong := fold.wrong_keys(up):
+            if wrong := accumulator.wrong_keys(up):
                 raise UserError(f"{type(self.method).__name__}: in round {round} client {i} {wrong}")
             samples = clients[k].samples
             losses, steps = [f.loss for f in fits[k]], sum(f.steps for f in fits[k])
             diverged = [loss for loss in losses if not math.isfinite(loss)]  # of whatever fit
-            problem, prepared = fold.prepare(up, samples)
+            problem, prepared = accumulator.prepare(up, samples)
             if problem is None and diverged:
                 problem = f"the training loss is {diverged[0]}"
             if problem is None and not all(map(is_finite, pytree.tree_leaves(state))):
@@ -193,7 +193,7 @@ class Worker:
             if fits[k] and not steps:
                 report.idle.add(i)
             else:
-                fold.add(i, prepared, samples)
+                accumulator.add(i, prepared, samples)
             if state:
                 self.states[i] = _on(state, torch.device("cpu"))
             if score_parts:
@@ -255,14 +255,14 @@ class Worker:
     # ---- clients that never train
 
     @exits_as_errors()
-    def offer(self, ids: Iterable[int]) -> dict[str, Folded]:
-        """Fold what those of the clients that have a state here offer to newcomers."""
-        fold = Fold(OFFERED)  # each client by itself: it must not matter whose states are together
+    def offer(self, ids: Iterable[int]) -> dict[str, Accumulated]:
+        """Accumulate what those of the clients that have a state here offer to newcomers."""
+        accumulator = Accumulator(OFFERED)  # client by client: it must not matter who is together
         for i in sorted(set(ids) & self.states.keys()):
             offer = self.method.offer(self.states[i])
             if offer:
-                fold.add(i, fold.prepare({"state": offer}, 1)[1], 1)
-        return fold.end()
+                accumulator.add(i, accumulator.prepare({"state": offer}, 1)[1], 1)
+        return accumulator.parts()
 
     @exits_as_errors()
     def unseen(
@@ -270,7 +270,7 @@ class Worker:
         round: int,
         download: Download,
         ids: Iterable[int],
-        *offered: dict[str, Folded],
+        *offered: dict[str, Accumulated],
     ) -> dict[str, dict[int, Scores]]:
         """Score clients that never train on their test data, as they come and after adapting to these.
 
@@ -278,14 +278,14 @@ class Worker:
             round: the round that has just ended.
             download: what they would receive.
             ids: whom to score.
-            offered: what all workers have folded in ``offer``.
+            offered: what all workers have accumulated in ``offer``.
 
         Returns:
             Evaluation point -> client -> scores. The points are ``unseen`` and, for methods that adapt,
             ``unseen_adapted`` and ``unseen_control``, an adaptation whose steps have length 0.
         """
         download = self._here(download)
-        mean = _on(finish(OFFERED, list(offered)).get("state", {}), self.device)
+        mean = _on(combine(OFFERED, list(offered)).get("state", {}), self.device)
         found: dict[str, dict[int, Scores]] = {}
         for i in ids:
             own = self._received(download, i)

@@ -1,12 +1,12 @@
-"""How uploads are combined: declared per key, folded where the clients are, the same bits in any order.
+"""How uploads are combined: declared per key, accumulated where the clients are, the same bits in any order.
 
-A fold adds float64 vectors into two accumulators of fixed quanta. Splitting a number x by
+An accumulator adds float64 vectors into two sums of fixed quanta. Splitting a number x by
 
     high = (x + C) - C,  C = 1.5 * 2^52 * q
 
 rounds it to a multiple of q, and sums of such multiples are exact in float64 as long as all of them stay
 below 2^53 q; so they do not depend on the order, on how the terms were grouped, or on the number of
-processes. The rest, x - high, is rounded to the finer quantum of the second accumulator (compare the
+processes. The rest, x - high, is rounded to the finer quantum of the second sum (compare the
 pre-rounding of Demmel and Nguyen, "Fast reproducible floating-point summation", ARITH 2013). With quanta 2^-7
 and 2^-47, numbers whose magnitudes add up to at most 2^43 are summed with an error of at most 2^-48 each.
 """
@@ -114,12 +114,12 @@ class ExactSum:
                 "training.lr or training.clip"
             )
         if self.terms > _MOST_TERMS:
-            raise OverflowError(f"a fold of more than {_MOST_TERMS} groups is not exact")
+            raise OverflowError(f"a sum of more than {_MOST_TERMS} groups is not exact")
 
 
 @dataclass
-class Folded:
-    """The part of one upload key that one process has folded: what travels to the server.
+class Accumulated:
+    """The part of one upload key that one process has accumulated: what travels to the server.
 
     Attributes:
         template: shapes, dtypes and structure of an upload.
@@ -146,8 +146,8 @@ class Folded:
         self.template, self.total, self.weight, each = state
         self.each = unpack(each)
 
-    def merge(self, other: Folded) -> None:
-        """Add what another process has folded."""
+    def merge(self, other: Accumulated) -> None:
+        """Add what another process has accumulated."""
         self.each.update(other.each)
         self.weight += other.weight
         if other.total is None:
@@ -158,8 +158,8 @@ class Folded:
         self.total.merge(other.total)
 
 
-class Fold:
-    """Folds the uploads of one process's clients, group by group.
+class Accumulator:
+    """Accumulates the uploads of one process's clients, group by group.
 
     A group is a fixed set of clients, formed before clients are placed, and always on one process. Within
     it float64 sums are taken in the order of the clients; across groups the sum is exact.
@@ -174,8 +174,8 @@ class Fold:
     ) -> None:
         self._reductions = dict(reductions)
         self._group_of = group_of or {}
-        self._parts: dict[str, Folded] = {}
-        self._open: tuple[int, ...] = ()  # the group that is being folded
+        self._parts: dict[str, Accumulated] = {}
+        self._open: tuple[int, ...] = ()  # the group that is being accumulated
         self._sums: dict[str, tuple[Tensor, int]] = {}  # its weighted sums, and how large each may be
 
     def wrong_keys(self, upload: Mapping[str, Any]) -> str | None:
@@ -218,14 +218,14 @@ class Fold:
         return None, prepared
 
     def add(self, client: int, upload: Prepared, samples: int) -> None:
-        """Fold a prepared upload; the clients of a group come one after another."""
+        """Add a prepared upload; the clients of a group come one after another."""
         group = self._group_of.get(client, (client,))
         if group != self._open:
             self._end_group()
             self._open = group
         for key, (payload, vector, template, norm) in upload.items():
             reduction = self._reductions[key]
-            part = self._parts.setdefault(key, Folded())
+            part = self._parts.setdefault(key, Accumulated())
             if isinstance(reduction, Gather):
                 part.each[client] = pytree.tree_map(_to_cpu, payload)
                 continue
@@ -243,8 +243,8 @@ class Fold:
             else:
                 self._sums[key] = vector.to(torch.float64, copy=True).mul_(weight), reach
 
-    def end(self) -> dict[str, Folded]:
-        """Return what has been folded, by upload key."""
+    def parts(self) -> dict[str, Accumulated]:
+        """Return what has been accumulated, by upload key."""
         self._end_group()
         return self._parts
 
@@ -256,23 +256,23 @@ class Fold:
         self._sums = {}
 
 
-def finish(reductions: Mapping[str, Reduction], parts: list[dict[str, Folded]]) -> dict[str, Any]:
-    """Combine what all processes have folded into the uploads as ``Method.aggregate`` gets them.
+def combine(reductions: Mapping[str, Reduction], parts: list[dict[str, Accumulated]]) -> dict[str, Any]:
+    """Combine what all processes have accumulated into the uploads as ``Method.aggregate`` gets them.
 
     Keys that nobody uploaded are absent. Gathered payloads are in the order of the client numbers. Means of
     integers and plain numbers are floats.
     """
-    merged: dict[str, Folded] = {}
+    merged: dict[str, Accumulated] = {}
     for part in parts:
-        for key, folded in part.items():
-            merged.setdefault(key, Folded()).merge(folded)
+        for key, accumulated in part.items():
+            merged.setdefault(key, Accumulated()).merge(accumulated)
     result: dict[str, Any] = {}
-    for key, folded in merged.items():
+    for key, whole in merged.items():
         reduction = reductions[key]
         if isinstance(reduction, Gather):
-            result[key] = dict(sorted(folded.each.items()))
-        elif folded.total is not None and (folded.weight or isinstance(reduction, Sum)):
-            result[key] = _unflat(folded, isinstance(reduction, Mean))
+            result[key] = dict(sorted(whole.each.items()))
+        elif whole.total is not None and (whole.weight or isinstance(reduction, Sum)):
+            result[key] = _unflat(whole, isinstance(reduction, Mean))
     return result
 
 
@@ -330,11 +330,11 @@ def _same_structure(a: Any, b: Any) -> None:
         raise ValueError(f"clients upload payloads of different structure, among them {what}: use Gather()")
 
 
-def _unflat(folded: Folded, mean: bool) -> Any:
+def _unflat(whole: Accumulated, mean: bool) -> Any:
     """Return a combined payload in the structure of the uploads."""
-    assert folded.total is not None
-    vector = folded.total.value() / folded.weight if mean else folded.total.value()
-    kinds, spec = folded.template
+    assert whole.total is not None
+    vector = whole.total.value() / whole.weight if mean else whole.total.value()
+    kinds, spec = whole.template
     leaves: list[Any] = []
     start = 0
     for kind in kinds:

@@ -27,7 +27,7 @@ from rayfl.methods import Cohort, FedAvg
 from rayfl.nets import SplitNet
 from rayfl.record.checkpoint import Checkpoints, Manifest
 from rayfl.training import Gather, Mean, Sum
-from rayfl.training.sums import finish
+from rayfl.training.sums import combine
 from tests.support.nets import close, make_pool, same_bits
 
 SIZES = (12, 17, 0, 9, 10, 5)  # client 2 has no training data
@@ -88,9 +88,9 @@ def plan(spoil: str = "", **changes: Any) -> Plan:
 
 def train(made: Plan, groups: Any, **options: Any) -> tuple[Worker, Any, Report]:
     worker = Worker(made, data())
-    folded, report = worker.train(0, Download({"weights": worker.initial}, {}), groups, **options)
+    accumulated, report = worker.train(0, Download({"weights": worker.initial}, {}), groups, **options)
     report.sort()
-    return worker, finish(worker.method.uploads, [folded]), report
+    return worker, combine(worker.method.uploads, [accumulated]), report
 
 
 WHOLE = [(0, 1, 2), (3, 4, 5)]
@@ -151,7 +151,7 @@ def test_how_many_clients_a_loop_takes_at_a_time_changes_no_bit(
         ("state", "the personal state is not finite"),
     ],
 )
-def test_a_bad_update_is_neither_folded_nor_kept(execution: Any, spoil: str, says: str) -> None:
+def test_a_bad_update_is_neither_added_nor_kept(execution: Any, spoil: str, says: str) -> None:
     """Also where the loss of a fit before the last is not finite."""
     worker, up, report = train(plan(spoil, execution=execution), WHOLE, score_parts=("test",))
     assert says in report.bad[3]
@@ -222,9 +222,9 @@ def test_what_one_client_receives_besides() -> None:
             return {"weights": down["weights"] * down.get("factor", 1.0)}, state
 
     worker = Worker(plan(method=Personal()), data())
-    folded, _ = worker.train(0, Download({"weights": worker.initial}, {1: {"factor": 3.0}}), [(0, 1)])
+    accumulated, _ = worker.train(0, Download({"weights": worker.initial}, {1: {"factor": 3.0}}), [(0, 1)])
     expected = worker.initial * ((12 + 3 * 17) / 29)
-    assert close(finish(worker.method.uploads, [folded])["weights"], expected, 1e-12)
+    assert close(combine(worker.method.uploads, [accumulated])["weights"], expected, 1e-12)
 
 
 def test_reports_merge_in_the_order_of_clients() -> None:
@@ -263,7 +263,7 @@ def test_a_bad_update_stops_the_run_or_is_dropped() -> None:
 
 
 def test_clients_without_steps_are_not_in_the_cohort() -> None:
-    """Their uploads are not folded either, so that methods can read the two side by side."""
+    """Their uploads are not accumulated either, so that methods can read the two side by side."""
 
     class Told(Idle):
         cohorts: ClassVar[list[Cohort]] = []

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from rayfl.methods import DCPFL, Cohort, Local
 from rayfl.methods.dcpfl import largest_remainder, pack_symmetric, pool, symmetric_root, unpack_symmetric
-from rayfl.training.sums import finish
+from rayfl.training.sums import combine
 from tests.support.by_hand import assert_same, federate, points, ragged, start
 
 TWO_LAYER = "tests.support.by_hand.two_layer"
@@ -129,7 +129,7 @@ def statistics_of_a_round(method, net="cnn-b", data=DATA):
     run = start(method, data, net)
     everyone = range(len(data.shards))
     parts, _ = run.worker.train(0, run.server.download(everyone), [(i,) for i in everyone])
-    pooled = pool(finish(run.worker.method.uploads, [parts]))
+    pooled = pool(combine(run.worker.method.uploads, [parts]))
     found = []
     for i in everyone:
         x, y = run.worker.images.batch(torch.tensor(data.shards[i].train))

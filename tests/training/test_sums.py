@@ -1,4 +1,4 @@
-"""Folds: the same bits whatever ran them, close to the exact sum, and honest about what cannot be used."""
+"""Uploads are summed to the same bits whatever ran them, close to the exact sum, or named."""
 
 import math
 import pickle
@@ -10,27 +10,28 @@ from hypothesis import strategies as st
 
 from rayfl import UserError
 from rayfl.training import Gather, Mean, Params, Sum
-from rayfl.training.sums import _PIECE, ExactSum, Fold, finish, payload_bytes
+from rayfl.training.sums import _PIECE, Accumulator, ExactSum, combine, payload_bytes
 from tests.support.nets import same_bits
 
 ERROR = 2.0**-48  # promised, per term
 
 
-def folded(reductions, uploads, groups, processes=1):
-    """Fold uploads (client -> upload, samples) in groups that are dealt to processes; return the parts."""
-    folds = [Fold(reductions, {i: tuple(b) for b in groups for i in b}) for _ in range(processes)]
+def parts_of(reductions, uploads, groups, processes=1):
+    """Return what processes make of uploads (client -> upload, samples), dealt out in groups."""
+    group_of = {i: tuple(group) for group in groups for i in group}
+    all_of_them = [Accumulator(reductions, group_of) for _ in range(processes)]
     for k, group in enumerate(groups):
-        fold = folds[k % processes]
+        one = all_of_them[k % processes]
         for client in group:
             upload, samples = uploads[client]
-            problem, prepared = fold.prepare(upload, samples)
+            problem, prepared = one.prepare(upload, samples)
             assert problem is None
-            fold.add(client, prepared, samples)
-    return [fold.end() for fold in folds]
+            one.add(client, prepared, samples)
+    return [one.parts() for one in all_of_them]
 
 
-def combine(reductions, uploads):
-    return finish(reductions, folded(reductions, uploads, [(i,) for i in uploads]))
+def result_of(reductions, uploads):
+    return combine(reductions, parts_of(reductions, uploads, [(i,) for i in uploads]))
 
 
 # ---- exact sums
@@ -108,7 +109,7 @@ def test_a_sum_that_could_not_be_exact_is_refused():
         other.merge(one)
 
 
-# ---- folds
+# ---- accumulators
 
 
 @st.composite
@@ -133,16 +134,16 @@ def cohorts(draw):
 
 @settings(max_examples=80, deadline=None)
 @given(cohorts(), st.integers(1, 5), st.randoms(use_true_random=False))
-def test_a_fold_has_the_same_bits_however_groups_are_placed(cohort, processes, random):
+def test_a_sum_has_the_same_bits_however_groups_are_placed(cohort, processes, random):
     uploads, groups = cohort
     for by in ("samples", "uniform"):
         reductions = {"w": Mean(by), "s": Sum()}
-        known = finish(reductions, folded(reductions, uploads, groups))
+        known = combine(reductions, parts_of(reductions, uploads, groups))
         order = list(groups)
         random.shuffle(order)
-        parts = pickle.loads(pickle.dumps(folded(reductions, uploads, order, processes)))
+        parts = pickle.loads(pickle.dumps(parts_of(reductions, uploads, order, processes)))
         random.shuffle(parts)
-        assert same_bits(finish(reductions, parts), known)
+        assert same_bits(combine(reductions, parts), known)
 
 
 @settings(max_examples=80, deadline=None)
@@ -150,7 +151,7 @@ def test_a_fold_has_the_same_bits_however_groups_are_placed(cohort, processes, r
 def test_a_fold_is_close_to_the_exact_result(cohort):
     uploads, groups = cohort
     reductions = {"w": Mean("samples"), "s": Sum()}
-    result = finish(reductions, folded(reductions, uploads, groups))
+    result = combine(reductions, parts_of(reductions, uploads, groups))
     weights = [n for _, n in uploads.values()]
     for k in range(2):
         terms = [n * float(up["w"][k]) for up, n in uploads.values()]
@@ -183,19 +184,19 @@ UPLOADS = {
     ],
 )
 def test_means_and_sums(reduction, expected):
-    assert combine({"x": reduction}, UPLOADS)["x"].tolist() == pytest.approx(expected, abs=1e-14)
+    assert result_of({"x": reduction}, UPLOADS)["x"].tolist() == pytest.approx(expected, abs=1e-14)
 
 
 def test_gathered_payloads_come_by_client_number():
-    parts = folded({"x": Gather()}, UPLOADS, [(4,), (7,), (1,)], processes=2)
-    gathered = finish({"x": Gather()}, pickle.loads(pickle.dumps(parts)))["x"]
+    parts = parts_of({"x": Gather()}, UPLOADS, [(4,), (7,), (1,)], processes=2)
+    gathered = combine({"x": Gather()}, pickle.loads(pickle.dumps(parts)))["x"]
     assert list(gathered) == [1, 4, 7]
     assert gathered[7].tolist() == [-1, 0]
 
 
 def test_gathered_payloads_may_differ_in_structure():
     uploads = {0: ({"x": vector(1)}, 1), 1: ({"x": {"a": vector(1, 2), "b": 3}}, 1)}
-    gathered = combine({"x": Gather()}, uploads)["x"]
+    gathered = result_of({"x": Gather()}, uploads)["x"]
     assert gathered[1]["b"] == 3
     assert gathered[0].tolist() == [1]
 
@@ -205,7 +206,7 @@ def test_structures_come_back():
     uploads = {
         i: ({"w": w * (i + 1), "n": {"deep": [torch.full((1, 2), float(i)), 0.1]}}, 2) for i in range(3)
     }
-    result = combine({"w": Mean(), "n": Sum()}, uploads)
+    result = result_of({"w": Mean(), "n": Sum()}, uploads)
     assert isinstance(result["w"], Params)
     assert result["w"].train_names == {"a"}
     assert not result["w"].live
@@ -221,18 +222,18 @@ def test_integers_and_numbers():
         i: ({"x": {"t": torch.tensor([1, i]), "n": i, "f": 0.1, "yes": torch.tensor([i > 0])}}, 1)
         for i in range(4)
     }
-    total = combine({"x": Sum()}, uploads)["x"]
+    total = result_of({"x": Sum()}, uploads)["x"]
     assert total["t"].dtype == torch.int64
     assert (total["t"].tolist(), total["n"]) == ([4, 6], 6)
     assert total["f"] == pytest.approx(0.4, abs=1e-14)
-    mean = combine({"x": Mean()}, uploads)["x"]
+    mean = result_of({"x": Mean()}, uploads)["x"]
     assert (mean["t"].tolist(), mean["n"]) == ([1, 1.5], 1.5)
     assert mean["yes"].tolist() == [0.75]
     assert mean["f"] == pytest.approx(0.1, abs=1e-14)
 
 
 def test_results_own_their_memory():
-    total = combine({"x": Sum()}, {0: ({"x": {"a": vector(1), "b": vector(2, 3)}}, 1)})["x"]
+    total = result_of({"x": Sum()}, {0: ({"x": {"a": vector(1), "b": vector(2, 3)}}, 1)})["x"]
     assert [t.untyped_storage().nbytes() for t in total.values()] == [8, 16]
 
 
@@ -243,19 +244,19 @@ def test_a_key_that_only_some_upload():
         1: ({"x": vector(4)}, 1),
         2: ({"x": vector(4), "y": vector(40)}, 1),
     }
-    result = combine({"x": Mean(), "y": Mean(), "z": Sum()}, uploads)
+    result = result_of({"x": Mean(), "y": Mean(), "z": Sum()}, uploads)
     assert result["y"].item() == pytest.approx(70 / 4)
     assert result["x"].item() == pytest.approx(14 / 5)
     assert "z" not in result
 
 
 def test_nobody_took_part():
-    assert finish({"x": Mean(), "y": Sum(), "z": Gather()}, []) == {}
-    assert finish({"x": Mean()}, [Fold({"x": Mean()}).end()]) == {}
+    assert combine({"x": Mean(), "y": Sum(), "z": Gather()}, []) == {}
+    assert combine({"x": Mean()}, [Accumulator({"x": Mean()}).parts()]) == {}
 
 
 def test_an_empty_payload():
-    assert combine({"x": Mean()}, {0: ({"x": Params({}, frozenset())}, 2)})["x"].numel() == 0
+    assert result_of({"x": Mean()}, {0: ({"x": Params({}, frozenset())}, 2)})["x"].numel() == 0
 
 
 def test_different_structures_are_refused():
@@ -267,10 +268,10 @@ def test_different_structures_are_refused():
     ]:
         uploads = {0: (a, 1), 1: (b, 1)}
         with pytest.raises(ValueError, match=r"different structure.*Gather"):
-            combine({"x": Sum()}, uploads)
-        parts = [folded({"x": Sum()}, uploads, [(k,)])[0] for k in uploads]  # each fine in its own process
+            result_of({"x": Sum()}, uploads)
+        parts = [parts_of({"x": Sum()}, uploads, [(k,)])[0] for k in uploads]  # each fine in its own process
         with pytest.raises(ValueError, match="different structure"):
-            finish({"x": Sum()}, parts)
+            combine({"x": Sum()}, parts)
 
 
 @pytest.mark.parametrize(
@@ -283,14 +284,15 @@ def test_different_structures_are_refused():
     ],
 )
 def test_keys_are_those_that_are_declared(keys, says):
-    fold = Fold({"x": Mean(), "y": Sum(), "z": Gather()})
-    assert fold.wrong_keys(dict.fromkeys(keys, vector(1))) == says
+    one = Accumulator({"x": Mean(), "y": Sum(), "z": Gather()})
+    assert one.wrong_keys(dict.fromkeys(keys, vector(1))) == says
 
 
 def test_where_nothing_is_declared_nothing_may_be_uploaded():
-    assert Fold({}).wrong_keys({}) is None
+    assert Accumulator({}).wrong_keys({}) is None
     assert (
-        Fold({}).wrong_keys({"x": vector(1)}) == "uploads 'x', but `uploads` of the method declares nothing"
+        Accumulator({}).wrong_keys({"x": vector(1)})
+        == "uploads 'x', but `uploads` of the method declares nothing"
     )
 
 
@@ -302,7 +304,9 @@ def test_where_nothing_is_declared_nothing_may_be_uploaded():
 )
 def test_bad_uploads_are_found_and_named(reduction, dtype, bad, problem):
     payload = {"a": torch.zeros(100, dtype=dtype), "b": vector(1, bad, dtype=dtype)}
-    found, prepared = Fold({"fine": Sum(), "x": reduction}).prepare({"fine": vector(1), "x": payload}, 10)
+    found, prepared = Accumulator({"fine": Sum(), "x": reduction}).prepare(
+        {"fine": vector(1), "x": payload}, 10
+    )
     assert found is not None
     assert "'x'" in found
     assert problem in found
@@ -310,15 +314,15 @@ def test_bad_uploads_are_found_and_named(reduction, dtype, bad, problem):
 
 
 def test_large_uploads_count_with_their_weight():
-    fold = Fold({"x": Mean()})
-    assert fold.prepare({"x": vector(1e9)}, 1000)[0] is None
-    assert "diverged" in (fold.prepare({"x": vector(1e9)}, 10_000)[0] or "")
+    one = Accumulator({"x": Mean()})
+    assert one.prepare({"x": vector(1e9)}, 1000)[0] is None
+    assert "diverged" in (one.prepare({"x": vector(1e9)}, 10_000)[0] or "")
 
 
 def test_bytes():
     w = Params({"a": torch.zeros(3), "b": torch.zeros(2, dtype=torch.float64)}, frozenset())
     assert payload_bytes(w) == 3 * 4 + 2 * 8
     assert payload_bytes({"w": w, "n": 3, "t": torch.zeros(5, dtype=torch.uint8), "none": None}) == 28 + 4 + 5
-    parts = folded({"x": Sum(), "g": Gather()}, {0: ({"x": vector(1, 2), "g": vector(1)}, 1)}, [(0,)])[0]
+    parts = parts_of({"x": Sum(), "g": Gather()}, {0: ({"x": vector(1, 2), "g": vector(1)}, 1)}, [(0,)])[0]
     assert parts["x"].nbytes == 2 * 2 * 8
     assert parts["g"].nbytes == 8
