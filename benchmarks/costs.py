@@ -135,7 +135,7 @@ class Contender:
     def round(self, timed: bool) -> None:
         """Run a round; note its time, and the bytes that it moves."""
         began = time.perf_counter()
-        report = self._session.train(self._round, self._groups)
+        result = self._session.train(self._round, self._groups)
         seconds = time.perf_counter() - began
         self._round += 1
         if timed:
@@ -143,7 +143,7 @@ class Contender:
             self.figures.clients.append(busy)
             self.figures.server.append(seconds - busy)
         self.figures.up, self.figures.down = (
-            sum(map(sum, moved.values())) / len(report.ids) for moved in (report.up, report.down)
+            sum(map(sum, moved.values())) / len(result.ids) for moved in (result.up, result.down)
         )
 
     def count(self) -> None:

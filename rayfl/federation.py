@@ -23,7 +23,7 @@ from rayfl.data import Data, EmbeddedDigits, FederatedData
 from rayfl.engine.base import Engine
 from rayfl.engine.plan import Plan
 from rayfl.engine.ray_engine import Ray
-from rayfl.engine.round_result import Report
+from rayfl.engine.round_result import RoundResult
 from rayfl.engine.session import Session
 from rayfl.errors import UserError
 from rayfl.evaluation.latest import LatestScores
@@ -375,7 +375,7 @@ class Run:
             self.session.save(self.path / "checkpoints", self._done, self.latest.progress(), self.settings)
             self._saved = self._done
 
-    def _record(self, round: int, result: Report, evaluates: bool) -> dict[str, Any]:
+    def _record(self, round: int, result: RoundResult, evaluates: bool) -> dict[str, Any]:
         """Return the metrics line of a round; score all clients first, if it is time to."""
         data = self.session.data
         record: dict[str, Any] = {

@@ -58,7 +58,7 @@ def test_loop_stack_and_cpu_agree(name: str) -> None:
     )
     assert_same(loop.values(), cpu.values(), 1e-9)
     assert_same(stacked.values(), loop.values(), 1e-9)
-    for a, b, c in zip(cpu.reports, loop.reports, stacked.reports):
+    for a, b, c in zip(cpu.results, loop.results, stacked.results):
         assert (a.ids, a.steps, a.up, a.down) == (b.ids, b.steps, b.up, b.down)
         assert (a.ids, a.steps, a.up, a.down) == (c.ids, c.steps, c.up, c.down)
         assert a.loss == pytest.approx(b.loss, rel=1e-9)

@@ -11,7 +11,7 @@ import torch
 
 from rayfl.data import FederatedData
 from rayfl.engine.plan import Plan
-from rayfl.engine.round_result import Report
+from rayfl.engine.round_result import RoundResult
 from rayfl.engine.server import Server
 from rayfl.engine.travel import Download
 from rayfl.engine.worker import Worker
@@ -37,12 +37,14 @@ class ClientActor(Worker):
         """Return where this actor runs."""
         return _where()
 
-    def train(self, round: int, download: Download, *arguments: Any) -> tuple[dict[str, Accumulated], Report]:
+    def train(
+        self, round: int, download: Download, *arguments: Any
+    ) -> tuple[dict[str, Accumulated], RoundResult]:
         """Train; and count the bytes that travel for it."""
-        accumulated, report = super().train(round, download, *arguments)
-        report.bytes_down = payload_bytes(download.everyone)
-        report.bytes_up = sum(part.nbytes for part in accumulated.values())
-        return accumulated, report
+        accumulated, result = super().train(round, download, *arguments)
+        result.bytes_down = payload_bytes(download.everyone)
+        result.bytes_up = sum(part.nbytes for part in accumulated.values())
+        return accumulated, result
 
 
 class ServerActor(Server):

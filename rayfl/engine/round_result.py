@@ -12,7 +12,7 @@ Scores = dict[str, dict[str, Score]]
 
 
 @dataclass
-class Report:
+class RoundResult:
     """What a round tells about the clients that were trained; small, and the only thing the driver sees.
 
     All lists are parallel to ``ids``; ``up`` and ``down`` are bytes by payload key. ``bad`` says what is
@@ -34,7 +34,7 @@ class Report:
     bytes_down: int = 0
     bytes_up: int = 0
 
-    def merge(self, other: Report) -> None:
+    def merge(self, other: RoundResult) -> None:
         """Add another process's part."""
         for mine, theirs in ((self.up, other.up), (self.down, other.down)):
             for key in {**mine, **theirs}:

@@ -15,7 +15,7 @@ from typing import Any, Literal
 from rayfl.data import FederatedData
 from rayfl.engine.placement import Pace, place
 from rayfl.engine.plan import Group, Plan
-from rayfl.engine.round_result import Report, Scores
+from rayfl.engine.round_result import RoundResult, Scores
 from rayfl.errors import UserError
 from rayfl.methods import Cohort, Method
 from rayfl.record.checkpoint import CLIENTS_PER_FILE, Checkpoints, Manifest
@@ -188,7 +188,7 @@ class Session:
         groups: Sequence[Group],
         on_bad_update: Literal["stop", "drop"] = "stop",
         score_parts: Sequence[str] = (),
-    ) -> Report:
+    ) -> RoundResult:
         """Run one round: download, local training, accumulation, aggregation.
 
         Args:
@@ -203,13 +203,13 @@ class Session:
                 stop.
             Lost: processes are gone, here as in everything else that a session does.
         """
-        accumulated, report = self._train(round, groups, score_parts, on_bad_update == "drop")
-        report.sort()
-        self.facts.dropped = dict(sorted(report.bad.items()))
-        if report.bad and on_bad_update == "stop":
-            raise BadUpdate(_bad_update_text(round, report.bad))
-        self._changed.update(i for i in report.ids if i not in report.bad)
-        good = tuple(i for i in report.ids if i not in report.bad and i not in report.idle)
+        accumulated, result = self._train(round, groups, score_parts, on_bad_update == "drop")
+        result.sort()
+        self.facts.dropped = dict(sorted(result.bad.items()))
+        if result.bad and on_bad_update == "stop":
+            raise BadUpdate(_bad_update_text(round, result.bad))
+        self._changed.update(i for i in result.ids if i not in result.bad)
+        good = tuple(i for i in result.ids if i not in result.bad and i not in result.idle)
         samples = tuple(len(self.data.shards[i].train) for i in good)
         cohort = Cohort(good, samples, self.data.seen, round)
         self._downloads = {}
@@ -217,11 +217,11 @@ class Session:
         self._under_way = [done]  # while the driver writes its records
         if self._one_download:
             self._downloads[()] = download
-        return report
+        return result
 
     def _train(
         self, round: int, groups: Sequence[Group], score_parts: Sequence[str], drop: bool
-    ) -> tuple[list[Any], Report]:
+    ) -> tuple[list[Any], RoundResult]:
         """Return references of what the workers have accumulated, and what they tell."""
         self.workers.grow()
         download = self._download([i for group in groups for i in group])
@@ -236,17 +236,17 @@ class Session:
         if limit is not None:  # twice: those of a stack that fails are trained again, one by one
             limit *= 2 * max(sum(map(len, mine)) for mine in placed)
         replies = self._get([reply for _, reply in calls], limit)
-        report, facts = Report(), Facts(moved=moved)
+        result, facts = RoundResult(), Facts(moved=moved)
         for reply in replies:
-            report.merge(reply)
+            result.merge(reply)
             facts.actors.append(len(reply.ids))
             facts.busy.append(sum(reply.seconds.values()))
             facts.bytes_down, facts.bytes_up = reply.bytes_down, facts.bytes_up + reply.bytes_up
         if any(reply.keeps for reply in replies):
             self.homes.update({i: k for k, mine in enumerate(placed) for group in mine for i in group})
-        self._pace.learn(report.seconds)
+        self._pace.learn(result.seconds)
         self.facts = facts
-        return [accumulated for accumulated, _ in calls], report
+        return [accumulated for accumulated, _ in calls], result
 
     def _download(self, ids: Iterable[int]) -> Any:
         """Return the reference of what these clients receive of the newest server state."""

@@ -17,7 +17,7 @@ from torch.utils import _pytree as pytree
 from rayfl.data import FederatedData
 from rayfl.engine.plan import Group, Plan, bind, check_fits, check_views
 from rayfl.engine.process import MAPPED, TimeUp, at_most, exits_as_errors, keep_freed_memory, prepare_gpu
-from rayfl.engine.round_result import Report, Scores
+from rayfl.engine.round_result import RoundResult, Scores
 from rayfl.engine.travel import Download, States
 from rayfl.errors import UserError
 from rayfl.evaluation.score import score
@@ -96,7 +96,7 @@ class Worker:
         score_parts: Sequence[str] = (),
         drop: bool = False,
         *arrivals: States,
-    ) -> tuple[dict[str, Accumulated], Report]:
+    ) -> tuple[dict[str, Accumulated], RoundResult]:
         """Train the clients of some groups, keep their new state, and accumulate their uploads.
 
         Args:
@@ -114,16 +114,16 @@ class Worker:
             self.states.update(states)
         download = self._here(download)
         group_of = {i: group for group in groups for i in group}
-        accumulator, report = Accumulator(self.method.uploads, group_of), Report()
-        report.seconds = dict.fromkeys(groups, 0.0)
+        accumulator, result = Accumulator(self.method.uploads, group_of), RoundResult()
+        result.seconds = dict.fromkeys(groups, 0.0)
         for together in self._together(groups):
             began = time.perf_counter()
-            self._train_together(round, download, together, score_parts, accumulator, report, drop)
+            self._train_together(round, download, together, score_parts, accumulator, result, drop)
             pace = (time.perf_counter() - began) / sum(len(self._train[i]) for i in together)
             for i in together:
-                report.seconds[group_of[i]] += pace * len(self._train[i])
-        report.keeps = any(i in self.states for i in report.ids)
-        return accumulator.parts(), report
+                result.seconds[group_of[i]] += pace * len(self._train[i])
+        result.keeps = any(i in self.states for i in result.ids)
+        return accumulator.parts(), result
 
     def _together(self, groups: Sequence[Group]) -> list[list[int]]:
         """Return the clients with samples, as they are trained together: a stack, or some in a loop.
@@ -146,7 +146,7 @@ class Worker:
         ids: list[int],
         score_parts: Sequence[str],
         accumulator: Accumulator,
-        report: Report,
+        result: RoundResult,
         drop: bool,
     ) -> None:
         clients = [self.client(i, round) for i in ids]
@@ -159,22 +159,22 @@ class Worker:
                     self.method.local_update(c, self.state(c.id, c), d)
                     for c, d in zip(clients, downs, strict=True)
                 ]
-                results = self._run(updates, lambda k, fitted: fits[k].append(fitted))
+                returned = self._run(updates, lambda k, fitted: fits[k].append(fitted))
         except UserError:
             raise
         except Exception as error:
             drops = drop or isinstance(error, TimeUp)
             if len(ids) > 1 and (drops or self.plan.execution == "loop"):
                 for i in ids:  # one by one, to find out whose fault it is
-                    self._train_together(round, download, [i], score_parts, accumulator, report, drop)
+                    self._train_together(round, download, [i], score_parts, accumulator, result, drop)
                 return
             if not drops:
                 error.add_note(f"raised while client {', '.join(map(str, ids))} trained in round {round}")
                 raise
-            report.add(ids[0], None, 0, {}, {})
-            report.bad[ids[0]] = _failure_text(error, limit)
+            result.add(ids[0], None, 0, {}, {})
+            result.bad[ids[0]] = _failure_text(error, limit)
             return
-        for k, (i, (up, state)) in enumerate(zip(ids, results, strict=True)):
+        for k, (i, (up, state)) in enumerate(zip(ids, returned, strict=True)):
             if wrong := accumulator.wrong_keys(up):
                 raise UserError(f"{type(self.method).__name__}: in round {round} client {i} {wrong}")
             samples = clients[k].samples
@@ -186,19 +186,19 @@ class Worker:
             if problem is None and not all(map(is_finite, pytree.tree_leaves(state))):
                 problem = "the personal state is not finite"
             traffic = self.method.traffic(clients[k], downs[k], up)
-            report.add(i, losses[-1] if losses else 0.0, steps, *traffic)
+            result.add(i, losses[-1] if losses else 0.0, steps, *traffic)
             if problem is not None:
-                report.bad[i] = problem
+                result.bad[i] = problem
                 continue
             if fits[k] and not steps:
-                report.idle.add(i)
+                result.idle.add(i)
             else:
                 accumulator.add(i, prepared, samples)
             if state:
                 self.states[i] = _on(state, torch.device("cpu"))
             if score_parts:
                 model = self.method.trained(downs[k], up)
-                report.scores[i] = self._score(clients[k], state, model, score_parts)
+                result.scores[i] = self._score(clients[k], state, model, score_parts)
 
     def _here(self, download: Download) -> Download:
         """Return a download with what everyone receives on the device; the rest follows client by client."""

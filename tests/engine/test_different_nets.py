@@ -29,7 +29,7 @@ def test_client_k_has_net_k(execution: str) -> None:
         assert_same(
             dict(mixed.worker.states[i]["weights"]), dict(pure.worker.states[i]["weights"]), tolerance
         )
-        assert mixed.reports[1].loss[i] == pytest.approx(pure.reports[1].loss[i], rel=1e-9)
+        assert mixed.results[1].loss[i] == pytest.approx(pure.results[1].loss[i], rel=1e-9)
 
 
 def test_equal_names_share_a_net_and_its_initial_weights() -> None:

@@ -19,7 +19,7 @@ from rayfl.data import FederatedData, Shard
 from rayfl.engine import BadUpdate
 from rayfl.engine.inline import InlineWorkers
 from rayfl.engine.plan import Plan
-from rayfl.engine.round_result import Report
+from rayfl.engine.round_result import RoundResult
 from rayfl.engine.session import Session
 from rayfl.engine.travel import Download
 from rayfl.engine.worker import Worker
@@ -86,23 +86,23 @@ def plan(spoil: str = "", **changes: Any) -> Plan:
     return replace(Plan(method, "tests.support.nets.smooth", training, seed=3), **changes)
 
 
-def train(made: Plan, groups: Any, **options: Any) -> tuple[Worker, Any, Report]:
+def train(made: Plan, groups: Any, **options: Any) -> tuple[Worker, Any, RoundResult]:
     worker = Worker(made, data())
-    accumulated, report = worker.train(0, Download({"weights": worker.initial}, {}), groups, **options)
-    report.sort()
-    return worker, combine(worker.method.uploads, [accumulated]), report
+    accumulated, result = worker.train(0, Download({"weights": worker.initial}, {}), groups, **options)
+    result.sort()
+    return worker, combine(worker.method.uploads, [accumulated]), result
 
 
 WHOLE = [(0, 1, 2), (3, 4, 5)]
 
 
 def test_clients_without_data_are_left_out() -> None:
-    worker, up, report = train(plan(), WHOLE)
-    assert report.ids == [0, 1, 3, 4, 5]
-    assert report.steps == [6, 8, 4, 4, 2]
+    worker, up, result = train(plan(), WHOLE)
+    assert result.ids == [0, 1, 3, 4, 5]
+    assert result.steps == [6, 8, 4, 4, 2]
     assert up["count"].item() == 5
-    assert sorted(worker.states) == report.ids
-    assert not report.bad
+    assert sorted(worker.states) == result.ids
+    assert not result.bad
 
 
 def test_the_mean_is_weighted_by_samples() -> None:
@@ -153,20 +153,20 @@ def test_how_many_clients_a_loop_takes_at_a_time_changes_no_bit(
 )
 def test_a_bad_update_is_neither_added_nor_kept(execution: Any, spoil: str, says: str) -> None:
     """Also where the loss of a fit before the last is not finite."""
-    worker, up, report = train(plan(spoil, execution=execution), WHOLE, score_parts=("test",))
-    assert says in report.bad[3]
-    assert list(report.bad) == [3]
-    assert report.ids == [0, 1, 3, 4, 5]
+    worker, up, result = train(plan(spoil, execution=execution), WHOLE, score_parts=("test",))
+    assert says in result.bad[3]
+    assert list(result.bad) == [3]
+    assert result.ids == [0, 1, 3, 4, 5]
     assert 3 not in worker.states
-    assert 3 not in report.scores
+    assert 3 not in result.scores
     assert up["count"].item() == 4
     _, without, _ = train(plan(execution="loop"), [(0, 1, 2), (4, 5)])
     assert close(up, without, 1e-9)
 
 
 def test_a_client_that_made_some_steps_counts() -> None:
-    _, up, report = train(plan("idle"), WHOLE)
-    assert report.steps[2] == 2
+    _, up, result = train(plan("idle"), WHOLE)
+    assert result.steps[2] == 2
     assert up["count"].item() == 5
 
 
@@ -227,8 +227,8 @@ def test_what_one_client_receives_besides() -> None:
     assert close(combine(worker.method.uploads, [accumulated])["weights"], expected, 1e-12)
 
 
-def test_reports_merge_in_the_order_of_clients() -> None:
-    one, other = Report(), Report()
+def test_results_merge_in_the_order_of_clients() -> None:
+    one, other = RoundResult(), RoundResult()
     one.add(4, 0.4, 4, {}, {"w": 4})
     one.add(1, 0.1, 1, {}, {"w": 1, "extra": 7})
     other.add(3, 0.3, 3, {"d": 2}, {"w": 3})
@@ -255,8 +255,8 @@ def test_a_bad_update_stops_the_run_or_is_dropped() -> None:
         with pytest.raises(BadUpdate, match=r"round 0: client 3: .*on_bad_update=drop"):
             session.train(0, WHOLE, "stop")
         before = here.server.state["weights"]
-        report = session.train(0, WHOLE, "drop")
-        assert list(report.bad) == [3]
+        result = session.train(0, WHOLE, "drop")
+        assert list(result.bad) == [3]
         assert not same_bits(here.server.state["weights"], before)
         (cohort,) = here.server.method.seen
     assert cohort == Cohort((0, 1, 4, 5), (12, 17, 10, 5), population=6, round=0)
@@ -333,8 +333,8 @@ def test_nothing_changes_where_nobody_took_part() -> None:
     session, here = opened(plan())
     with session:
         before = here.server.state
-        report = session.train(0, [(2,)])
-        assert report.ids == []
+        result = session.train(0, [(2,)])
+        assert result.ids == []
         assert here.server.state is before
 
 

@@ -178,7 +178,7 @@ def test_small_classes_can_be_withheld(execution):
     run = federate(DCPFL(min_class_count=2), PAIR, TWO_LAYER, 2, execution=execution)
     assert run.servers[0]["known"].tolist() == [True, False]
     close(run.servers[0]["means"], [[4, 0], [0, 0]])
-    up = run.reports[0].up
+    up = run.results[0].up
     assert (up["counts"], up["means"], up["covariances"]) == ([0, 8], [0, 16], [0, 24])
     alone = federate(DCPFL(min_class_count=2), PAIR, TWO_LAYER, [[0]], execution=execution)
     assert_same(dict(alone.server.state["head"]), dict(alone.worker.initial.select(lambda n: "head" in n)))

@@ -35,7 +35,7 @@ def test_stacked_equals_loop(name, net, cohorts):
         for execution in ("loop", "stacked")
     )
     assert_same(stacked.values(), loop.values(), 1e-9)
-    for a, b in zip(stacked.reports, loop.reports):
+    for a, b in zip(stacked.results, loop.results):
         assert (a.ids, a.steps, a.up, a.down) == (b.ids, b.steps, b.up, b.down)
         assert a.loss == pytest.approx(b.loss, rel=1e-9)
 
@@ -115,9 +115,9 @@ def counts(net):
 @pytest.mark.parametrize(("precision", "width"), [("float64", 8), ("float32", 4)])
 def test_bytes_counted_are_bytes_declared(name, precision, width):
     run = federate(METHODS[name](), DATA, net_of(name, "cnn-b"), 2, precision=precision)
-    report, k = run.reports[1], counts(run.worker.net)
-    for place, i in enumerate(report.ids):
-        up, down = ({key: column[place] for key, column in c.items()} for c in (report.up, report.down))
+    result, k = run.results[1], counts(run.worker.net)
+    for place, i in enumerate(result.ids):
+        up, down = ({key: column[place] for key, column in c.items()} for c in (result.up, result.down))
         owned = int((DATA.label_matrix("train")[i] > 0).sum())
         assert owned < k["C"]
         expected = CASES[name].traffic(k, owned, len(DATA.shards))
@@ -129,11 +129,11 @@ def test_bytes_of_fedco2_with_other_exchanges():
     """Bytes of FedCO2 without inter client transfer or with the last layer."""
     plain = federate(FedCO2(inter="none"), DATA, "cnn-b", 2)
     k = counts(plain.worker.net)
-    assert plain.reports[1].up == plain.reports[1].down == {"weights": [8 * (k["theta"] - k["b"])] * 4}
+    assert plain.results[1].up == plain.results[1].down == {"weights": [8 * (k["theta"] - k["b"])] * 4}
     small = federate(FedCO2(exchange="last_layer"), DATA, "cnn-b", [[0, 1], [0, 2]])
     foreign = 8 * 3 * k["H"]  # there is one of every client from the start: at first the initial one
-    assert [r.down["heads"] for r in small.reports] == [[foreign, foreign]] * 2
-    assert small.reports[1].up["head"][1] == 8 * k["H"]
+    assert [r.down["heads"] for r in small.results] == [[foreign, foreign]] * 2
+    assert small.results[1].up["head"][1] == 8 * k["H"]
 
 
 # ---- views
@@ -145,7 +145,7 @@ def test_views_are_scored_as_declared(name):
     run = start(METHODS[name](), DATA, net_of(name, "cnn-b"))
     found = [run.worker.evaluate(0, run.server.download(range(4)), range(4), ["test"])]
     run.round([0, 2], score_parts=("test",))
-    found.append(run.reports[0].scores)
+    found.append(run.results[0].scores)
     found.append(run.worker.evaluate(0, run.server.download(range(4)), range(4), ["test"]))
     assert [set(f) for f in found] == [{0, 1, 2, 3}, {0, 2}, {0, 1, 2, 3}]
     views = METHODS[name]().views

@@ -426,7 +426,7 @@ def test_a_step_of_the_second_round():
         if ".dse_" in name:
             expected = parameter.detach() - 0.1 * parameter.grad
             torch.testing.assert_close(run.worker.states[1]["own"][name], expected, rtol=1e-9, atol=1e-11)
-    assert run.reports[1].loss[1] == pytest.approx(loss.item(), rel=1e-10)
+    assert run.results[1].loss[1] == pytest.approx(loss.item(), rel=1e-10)
 
 
 def uploads_of_a_round(run, cohort):
@@ -583,8 +583,8 @@ def test_means_do_not_gather():
     method = FDSE(consensus=False, attention="mean", share_every=0)
     assert {type(r).__name__ for key, r in method.uploads.items() if key != "share"} == {"Mean"}
     run = federate(method, DATA, NET, 2)
-    assert set(run.reports[1].up) == {"weights", "dse"}
-    assert run.reports[1].down["dse"] == run.reports[1].up["dse"]
+    assert set(run.results[1].up) == {"weights", "dse"}
+    assert run.results[1].down["dse"] == run.results[1].up["dse"]
 
 
 def test_shares_do_not_depend_on_what_was_solved_before() -> None:

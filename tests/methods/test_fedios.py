@@ -91,9 +91,9 @@ def test_joint_step():
 def test_recorded_loss_is_the_sum_of_three_cross_entropies():
     """At logits of 0 each is ln 2; without projections L_re = |<x, x>| = 2 comes on top."""
     with_projections = federate(FediOS(lam=0.3), ONE, TWO_LAYER, cohorts=1)
-    assert with_projections.reports[0].loss == [pytest.approx(3 * math.log(2), abs=1e-12)]
+    assert with_projections.results[0].loss == [pytest.approx(3 * math.log(2), abs=1e-12)]
     without = federate(FediOS(lam=0.3, projections=False), ONE, TWO_LAYER, cohorts=1)
-    assert without.reports[0].loss == [pytest.approx(3 * math.log(2) + 0.3 * 2, abs=1e-12)]
+    assert without.results[0].loss == [pytest.approx(3 * math.log(2) + 0.3 * 2, abs=1e-12)]
 
 
 @pytest.mark.parametrize("options", [{"ortho_reg_on": "raw"}, {"projections": False}])
@@ -150,7 +150,7 @@ def test_the_mean_dilutes_what_one_client_has_learnt():
     assert_close(scores["individual"], [[3 / 8, -3 / 8]])
     assert_close(scores["personal"], [[3 / 16, -3 / 16]])
     assert_close(scores["generic"], [[0, 0]])
-    after = {view: one.loss for view, one in run.reports[0].scores[0]["test"].items()}
+    after = {view: one.loss for view, one in run.results[0].scores[0]["test"].items()}
     loss = math.log1p(math.exp(-2 * 3 / 4))
     assert after == pytest.approx(dict.fromkeys(("personal", "global", "generic", "individual"), loss))
 
@@ -170,7 +170,7 @@ def test_alternating_schedule():
     q = s(-2)
     h = 3 / 4 + q
     logit = 2 * h * (1 + 2 * q)
-    assert run.reports[0].steps == [4]
+    assert run.results[0].steps == [4]
     assert_rows(run.server.state["weights"]["head.weight"], [h, h])
     one = torch.eye(2, dtype=torch.float64)
     generic, individual = extractors(run)
@@ -478,7 +478,7 @@ def test_a_run_with_dead_extractors_says_so_at_its_end(tmp_path, capsys):
 def test_figures_are_means_over_the_cohort_and_no_traffic():
     """Figures are means over the cohort and do not count as traffic."""
     run = federate(FediOS(projections=False), ragged([12, 30]), "cnn-b", 1)
-    assert set(run.reports[0].up) == {"weights"}
+    assert set(run.results[0].up) == {"weights"}
     alone = [federate(FediOS(projections=False), ragged([12, 30]), "cnn-b", [[i]]) for i in (0, 1)]
     for name in ("individual_loss", "overlap"):
         mean = sum(r.worker.method.figures(r.server.state)[name] for r in alone) / 2

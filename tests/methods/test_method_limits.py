@@ -84,7 +84,7 @@ def test_scores_after_training_are_of_the_clients_own_model(name):
     """In a federation of one that is what the server sends next, so that aggregation changes no score."""
     run = start(METHODS[name](), ALONE, net_of(name, "cnn-b"))
     run.round([0], score_parts=("test",))
-    (trained,) = run.reports[0].scores.values()
+    (trained,) = run.results[0].scores.values()
     (aggregated,) = run.worker.evaluate(0, run.server.download([0]), [0], ["test"]).values()
     assert set(trained["test"]) == set(METHODS[name].views)
     for view, score in trained["test"].items():
@@ -281,13 +281,13 @@ def test_fedco2_has_no_mutual_phase_the_first_time():
     data = ragged([20, 20, 20])
     method = FedCO2(mutual_epochs=3, adapt_epochs=2)
     run = federate(method, data, "lenet", [[0, 1], [0, 2], [0, 1, 2]])
-    assert [r.steps for r in run.reports] == [[6, 6], [15, 6], [15, 15, 15]]
+    assert [r.steps for r in run.results] == [[6, 6], [15, 6], [15, 15, 15]]
 
 
 def test_fedco2_adapts_for_the_epochs_of_the_run():
     """FedCO2 adapts for the epochs of the run if not told otherwise."""
     run = federate(FedCO2(), ragged([20]), "lenet", 2, epochs=4)
-    assert [r.steps for r in run.reports] == [[12], [3 + 12]]
+    assert [r.steps for r in run.results] == [[12], [3 + 12]]
 
 
 def test_fedco2_offline_nets_may_start_apart():
@@ -351,8 +351,8 @@ def test_fedco2_leaves_a_clients_own_classifier_out(execution):
         head = Params({**heads[0], "head.weight": weight}, heads[0].train_names)
         down = {**run.server.download([0])[0], "heads": {**heads, 0: head}}
         before = dict(run.worker.states)
-        report = run.worker.train(1, Download(down, {}), [(0, 1)])[1]
-        assert set(report.bad) == (set() if factor == 1 else {1})
+        result = run.worker.train(1, Download(down, {}), [(0, 1)])[1]
+        assert set(result.bad) == (set() if factor == 1 else {1})
         found.append(run.worker.states[0])
         run.worker.states = before
     assert_same(dict(found[1]["offline"]), dict(found[0]["offline"]))

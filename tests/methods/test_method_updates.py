@@ -147,7 +147,7 @@ def test_scaffold_scores_the_model_that_a_client_has_trained(server_lr):
     run.round([0], score_parts=["test"])
     first = server_lr / 4
     logit = first + s(-2 * first) - 1 / 4
-    loss = run.reports[1].scores[0]["test"]["personal"].loss
+    loss = run.results[1].scores[0]["test"]["personal"].loss
     assert loss == pytest.approx(math.log(1 + math.exp(-2 * logit)), abs=1e-12)
 
 

@@ -10,7 +10,7 @@ from torch import nn
 
 from rayfl.data import TEST, TRAIN, FederatedData, Pool, Shard
 from rayfl.engine.plan import Plan
-from rayfl.engine.round_result import Report
+from rayfl.engine.round_result import RoundResult
 from rayfl.engine.server import Server
 from rayfl.engine.worker import Worker
 from rayfl.methods import Cohort, Method
@@ -118,27 +118,27 @@ class Run:
 
     worker: Worker
     server: Server
-    reports: list[Report] = field(default_factory=list)
+    results: list[RoundResult] = field(default_factory=list)
     servers: list[State] = field(default_factory=list)  # after each round
     clients: list[dict[int, State]] = field(default_factory=list)  # after each round
 
     def round(self, cohort: Sequence[int], score_parts: Sequence[str] = ()) -> None:
         """Train and aggregate a cohort."""
-        number = len(self.reports)
+        number = len(self.results)
         download = self.server.download(cohort)
-        parts, report = self.worker.train(number, download, [tuple(cohort)], score_parts)
-        assert not report.bad, report.bad
-        samples = tuple(len(self.worker.data.shards[i].train) for i in report.ids)
+        parts, result = self.worker.train(number, download, [tuple(cohort)], score_parts)
+        assert not result.bad, result.bad
+        samples = tuple(len(self.worker.data.shards[i].train) for i in result.ids)
         population = len(self.worker.data.shards)
-        self.server.aggregate(Cohort(tuple(report.ids), samples, population, number), parts)
-        self.reports.append(report)
+        self.server.aggregate(Cohort(tuple(result.ids), samples, population, number), parts)
+        self.results.append(result)
         self.servers.append(self.server.state)
         self.clients.append(dict(self.worker.states))
 
     def scores(self, client: int, x: torch.Tensor) -> dict[str, torch.Tensor]:
         """Return what every view says of images after the last round."""
         down = self.server.download([client]).of(client)
-        view = self.worker.client(client, len(self.reports))
+        view = self.worker.client(client, len(self.results))
         with torch.no_grad():
             return self.worker.method.scores(view, self.worker.state(client, view), down, x)
 
