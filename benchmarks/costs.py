@@ -139,7 +139,7 @@ class Contender:
         seconds = time.perf_counter() - began
         self._round += 1
         if timed:
-            busy = sum(self._session.facts.busy)
+            busy = sum(self._session.system_metrics.busy)
             self.figures.clients.append(busy)
             self.figures.server.append(seconds - busy)
         self.figures.up, self.figures.down = (

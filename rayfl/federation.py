@@ -353,7 +353,7 @@ class Run:
             self.folder.append_metrics(record)
             began, before = time.perf_counter(), began
             times = {"seconds": began - before, "train_seconds": trained - before}
-            self.folder.append_engine({"round": round, **times, **asdict(session.facts)})
+            self.folder.append_engine({"round": round, **times, **asdict(session.system_metrics)})
             over = [callback.after_round(self, record) for callback in self.callbacks]
             last = any(over) or round == self.rounds - 1
             every = federation.checkpoint_every

@@ -101,7 +101,7 @@ class Workers(ABC):
 
 
 @dataclass
-class Facts:
+class SystemMetrics:
     """What a round cost, for ``engine.jsonl``: it may differ from run to run.
 
     Attributes:
@@ -130,7 +130,7 @@ class Session:
         workers: the processes, not yet started; closed with the session.
 
     Attributes:
-        facts: what the last round cost.
+        system_metrics: what the last round cost.
         homes: client -> the worker that holds its state.
 
     Raises:
@@ -141,7 +141,7 @@ class Session:
         self.plan = plan
         self.data = data
         self.workers = workers
-        self.facts = Facts()
+        self.system_metrics = SystemMetrics()
         self._pace = Pace([len(shard.train) for shard in data.shards])
         self._one_download = plan.method.one_download
         self._has_figures = type(plan.method).figures is not Method.figures
@@ -205,7 +205,7 @@ class Session:
         """
         accumulated, result = self._train(round, groups, score_parts, on_bad_update == "drop")
         result.sort()
-        self.facts.dropped = dict(sorted(result.bad.items()))
+        self.system_metrics.dropped = dict(sorted(result.bad.items()))
         if result.bad and on_bad_update == "stop":
             raise BadUpdate(_bad_update_text(round, result.bad))
         self._changed.update(i for i in result.ids if i not in result.bad)
@@ -236,16 +236,16 @@ class Session:
         if limit is not None:  # twice: those of a stack that fails are trained again, one by one
             limit *= 2 * max(sum(map(len, mine)) for mine in placed)
         replies = self._get([reply for _, reply in calls], limit)
-        result, facts = RoundResult(), Facts(moved=moved)
+        result, metrics = RoundResult(), SystemMetrics(moved=moved)
         for reply in replies:
             result.merge(reply)
-            facts.actors.append(len(reply.ids))
-            facts.busy.append(sum(reply.seconds.values()))
-            facts.bytes_down, facts.bytes_up = reply.bytes_down, facts.bytes_up + reply.bytes_up
+            metrics.actors.append(len(reply.ids))
+            metrics.busy.append(sum(reply.seconds.values()))
+            metrics.bytes_down, metrics.bytes_up = reply.bytes_down, metrics.bytes_up + reply.bytes_up
         if any(reply.keeps for reply in replies):
             self.homes.update({i: k for k, mine in enumerate(placed) for group in mine for i in group})
         self._pace.learn(result.seconds)
-        self.facts = facts
+        self.system_metrics = metrics
         return [accumulated for accumulated, _ in calls], result
 
     def _download(self, ids: Iterable[int]) -> Any:
