@@ -17,7 +17,7 @@ ACTOR_MEMORY = 320e6
 
 
 @dataclass(frozen=True)
-class Request:
+class Reservation:
     """What is asked of the cluster: so many actors, each with so many CPUs and GPUs."""
 
     actors: int
@@ -31,7 +31,7 @@ class Request:
         return {name: share for name, share in shares.items() if share} or {"CPU": 0.001}
 
 
-def request(
+def reservation(
     nodes: Sequence[Mapping[str, float]],
     clients: int,
     actors: int | None,
@@ -39,7 +39,7 @@ def request(
     cpus_per_actor: float | None,
     gpus_per_actor: float,
     shrink: bool = False,
-) -> Request:
+) -> Reservation:
     """Work out how many actors there are, and see that they fit.
 
     Args:
@@ -71,7 +71,7 @@ def request(
         room = sum(_fitting(node, least, gpus_per_actor) for node in nodes)
         count = max(1, int(min(count, room)))
     share = _cpu_share(nodes, count, gpus_per_actor) if cpus_per_actor is None else cpus_per_actor
-    wanted = Request(count, share, gpus_per_actor)
+    wanted = Reservation(count, share, gpus_per_actor)
     _refuse_too_large(wanted, nodes)
     if not shrink and (actors is not None or clients_per_actor is not None):
         _refuse_without_memory(wanted, nodes, clients_per_actor)
@@ -99,7 +99,7 @@ def _fitting(node: Mapping[str, float], cpus: float, gpus: float) -> float:
     return min(by_cpu, by_gpu)
 
 
-def _refuse_too_large(wanted: Request, nodes: Sequence[Mapping[str, float]]) -> None:
+def _refuse_too_large(wanted: Reservation, nodes: Sequence[Mapping[str, float]]) -> None:
     fitting = [_fitting(node, wanted.cpus, wanted.gpus) for node in nodes]
     if sum(fitting) >= wanted.actors:
         return
@@ -121,7 +121,7 @@ def _memory(nodes: Sequence[Mapping[str, float]]) -> float:
 
 
 def _refuse_without_memory(
-    wanted: Request, nodes: Sequence[Mapping[str, float]], clients_per_actor: int | None
+    wanted: Reservation, nodes: Sequence[Mapping[str, float]], clients_per_actor: int | None
 ) -> None:
     memory = _memory(nodes)
     if not memory or wanted.actors * ACTOR_MEMORY <= memory:

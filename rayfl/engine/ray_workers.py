@@ -26,7 +26,7 @@ from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 from rayfl.data import FederatedData
 from rayfl.engine.actors import ClientActor, ServerActor
 from rayfl.engine.cluster import PULSE, Cluster
-from rayfl.engine.placement import Request, request
+from rayfl.engine.placement import Reservation, reservation
 from rayfl.engine.plan import Plan
 from rayfl.engine.session import SERVER, Gone, Lost, Workers
 from rayfl.errors import UserError
@@ -87,22 +87,22 @@ class RayWorkers(Workers):
 
     def start(self, shrink: bool) -> None:
         """Start the actors, each on what is reserved for it."""
-        self._request = self._reserve(self._wanted(shrink), shrink)
+        self._reservation = self._reserve(self._wanted(shrink), shrink)
         beside = {"scheduling_strategy": PlacementGroupSchedulingStrategy(self.reserved, 0)}
         server = ray.remote(ServerActor).options(num_cpus=0, **(beside if self._engine.in_group else {}))
         self.server = server.remote(self._plan, self._cluster.shared)
-        for k in range(self._request.actors):
+        for k in range(self._reservation.actors):
             place_here = PlacementGroupSchedulingStrategy(self.reserved, placement_group_bundle_index=k)
             self.actors.append(self._new_actor(scheduling_strategy=place_here))
         signs = [self.call(k, "ready") for k in (SERVER, *range(len(self.actors)))]
         self.server_where, *self.where = self.get(signs)
 
-    def _wanted(self, shrink: bool) -> Request:
+    def _wanted(self, shrink: bool) -> Reservation:
         nodes = [node["Resources"] for node in ray.nodes() if node["Alive"]]
         clients, gpus = len(self._data.shards), self._engine.gpus_per_actor
-        return request(nodes, clients, *self._engine.asked, gpus, shrink)
+        return reservation(nodes, clients, *self._engine.asked, gpus, shrink)
 
-    def _reserve(self, wanted: Request, shrink: bool) -> Request:
+    def _reserve(self, wanted: Reservation, shrink: bool) -> Reservation:
         """Reserve room for all actors together, so that federations that share a cluster cannot block."""
         if self._engine.in_group:
             self.reserved = get_current_placement_group()
@@ -125,7 +125,7 @@ class RayWorkers(Workers):
         return wanted
 
     def _new_actor(self, **options: Any) -> Any:
-        cpus, gpus = self._request.bundle.get("CPU", 0), self._request.gpus
+        cpus, gpus = self._reservation.bundle.get("CPU", 0), self._reservation.gpus
         actor = ray.remote(ClientActor).options(num_cpus=cpus, num_gpus=gpus, **options)
         return actor.remote(self._plan, self._cluster.shared, gpus)
 

@@ -31,7 +31,7 @@ from ray.tune.schedulers import (
 from rayfl.config.table_file import Settings
 from rayfl.engine import Engine, Ray
 from rayfl.engine.cluster import PULSE, Cluster
-from rayfl.engine.placement import request
+from rayfl.engine.placement import reservation
 from rayfl.errors import UserError
 from rayfl.evaluation.protocol import protocol
 from rayfl.federation import Federation
@@ -151,14 +151,14 @@ def share(
     try:
         if not isinstance(engine, Ray):
             gpus = 1.0 if resolved.device == "cuda" else 0.0
-            wanted = request(nodes, 1, 1, None, float(engine.threads), gpus)
+            wanted = reservation(nodes, 1, 1, None, float(engine.threads), gpus)
             return Share([wanted.bundle], {}, at_once)
         actors, hosted, cpus = engine.asked
         if actors is None and hosted is None:
-            room = request(nodes, 10**6, None, None, cpus, engine.gpus_per_actor).actors
+            room = reservation(nodes, 10**6, None, None, cpus, engine.gpus_per_actor).actors
             at_once = min(trials, at_once or room)
             actors = max(1, min(clients, room // at_once))
-        wanted = request(nodes, clients, actors, hosted, cpus, engine.gpus_per_actor)
+        wanted = reservation(nodes, clients, actors, hosted, cpus, engine.gpus_per_actor)
     except UserError as error:
         raise UserError(f"a trial can never be placed on this cluster: {error}") from error
     settings = {
@@ -389,7 +389,9 @@ class Watcher(tune.Callback):
         nodes = [node["Resources"] for node in ray.nodes() if node["Alive"]]
         bundle = self._part.bundles[0]
         try:
-            request(nodes, 1, len(self._part.bundles), None, bundle.get("CPU", 0.0), bundle.get("GPU", 0.0))
+            reservation(
+                nodes, 1, len(self._part.bundles), None, bundle.get("CPU", 0.0), bundle.get("GPU", 0.0)
+            )
         except UserError as error:
             raise UserError(
                 f"hosts have left the cluster, and no trial can be placed any more: {error}; go on with "

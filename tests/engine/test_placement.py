@@ -7,11 +7,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rayfl import UserError
-from rayfl.engine.placement import Request, place, request
+from rayfl.engine.placement import Reservation, place, reservation
 
 
 def ask(nodes, clients=100, actors=None, clients_per_actor=None, cpus=None, gpus=0.0, shrink=False):
-    return request(nodes, clients, actors, clients_per_actor, cpus, gpus, shrink)
+    return reservation(nodes, clients, actors, clients_per_actor, cpus, gpus, shrink)
 
 
 def node(cpus, gpus=0, memory=64e9):
@@ -22,39 +22,39 @@ def node(cpus, gpus=0, memory=64e9):
     ("nodes", "options", "expected"),
     [
         # auto: one per CPU, but not more than clients
-        ([node(4)], {}, Request(4, 1.0, 0.0)),
-        ([node(4), node(2)], {}, Request(6, 1.0, 0.0)),
-        ([node(64)], {"clients": 5}, Request(5, 1.0, 0.0)),
-        ([node(0.5)], {}, Request(1, 0.5, 0.0)),
+        ([node(4)], {}, Reservation(4, 1.0, 0.0)),
+        ([node(4), node(2)], {}, Reservation(6, 1.0, 0.0)),
+        ([node(64)], {"clients": 5}, Reservation(5, 1.0, 0.0)),
+        ([node(0.5)], {}, Reservation(1, 0.5, 0.0)),
         # as many as asked for, each with less than a CPU where there are too few
-        ([node(4)], {"actors": 2}, Request(2, 1.0, 0.0)),
-        ([node(2)], {"actors": 3}, Request(3, 0.666, 0.0)),
-        ([node(1)], {"actors": 4}, Request(4, 0.25, 0.0)),
-        ([node(8)], {"actors": 4, "clients": 3}, Request(4, 1.0, 0.0)),
+        ([node(4)], {"actors": 2}, Reservation(2, 1.0, 0.0)),
+        ([node(2)], {"actors": 3}, Reservation(3, 0.666, 0.0)),
+        ([node(1)], {"actors": 4}, Reservation(4, 0.25, 0.0)),
+        ([node(8)], {"actors": 4, "clients": 3}, Reservation(4, 1.0, 0.0)),
         # shares of CPUs
-        ([node(4)], {"cpus": 2.0}, Request(2, 2.0, 0.0)),
-        ([node(3), node(3)], {"cpus": 2.0}, Request(2, 2.0, 0.0)),
-        ([node(1)], {"cpus": 0.25}, Request(4, 0.25, 0.0)),
+        ([node(4)], {"cpus": 2.0}, Reservation(2, 2.0, 0.0)),
+        ([node(3), node(3)], {"cpus": 2.0}, Reservation(2, 2.0, 0.0)),
+        ([node(1)], {"cpus": 0.25}, Reservation(4, 0.25, 0.0)),
         # clients per actor
-        ([node(4)], {"clients_per_actor": 30}, Request(4, 1.0, 0.0)),
-        ([node(4)], {"clients_per_actor": 1, "clients": 8}, Request(8, 0.5, 0.0)),
-        ([node(4)], {"clients_per_actor": 99}, Request(2, 1.0, 0.0)),
+        ([node(4)], {"clients_per_actor": 30}, Reservation(4, 1.0, 0.0)),
+        ([node(4)], {"clients_per_actor": 1, "clients": 8}, Reservation(8, 0.5, 0.0)),
+        ([node(4)], {"clients_per_actor": 99}, Reservation(2, 1.0, 0.0)),
         # shares of GPUs: a share below one is of one GPU
-        ([node(8, 1)], {"gpus": 0.25}, Request(4, 1.0, 0.25)),
-        ([node(8, 2)], {"gpus": 0.3}, Request(6, 1.0, 0.3)),
-        ([node(8, 2)], {"gpus": 0.6}, Request(2, 1.0, 0.6)),
-        ([node(8, 4)], {"gpus": 2.0}, Request(2, 1.0, 2.0)),
-        ([node(8, 4)], {"gpus": 1.0}, Request(4, 1.0, 1.0)),
-        ([node(2, 2)], {"gpus": 0.5, "actors": 4}, Request(4, 0.5, 0.5)),
-        ([node(2, 4)], {"gpus": 0.5, "cpus": 0.5}, Request(4, 0.5, 0.5)),
-        ([node(2, 1), node(8)], {"gpus": 0.5}, Request(2, 1.0, 0.5)),
+        ([node(8, 1)], {"gpus": 0.25}, Reservation(4, 1.0, 0.25)),
+        ([node(8, 2)], {"gpus": 0.3}, Reservation(6, 1.0, 0.3)),
+        ([node(8, 2)], {"gpus": 0.6}, Reservation(2, 1.0, 0.6)),
+        ([node(8, 4)], {"gpus": 2.0}, Reservation(2, 1.0, 2.0)),
+        ([node(8, 4)], {"gpus": 1.0}, Reservation(4, 1.0, 1.0)),
+        ([node(2, 2)], {"gpus": 0.5, "actors": 4}, Reservation(4, 0.5, 0.5)),
+        ([node(2, 4)], {"gpus": 0.5, "cpus": 0.5}, Reservation(4, 0.5, 0.5)),
+        ([node(2, 1), node(8)], {"gpus": 0.5}, Reservation(2, 1.0, 0.5)),
         # nothing reserved
-        ([node(4)], {"cpus": 0.0}, Request(4, 0.0, 0.0)),
-        ([node(4)], {"cpus": 0.0, "actors": 9}, Request(9, 0.0, 0.0)),
-        ([node(4, 1)], {"cpus": 0.0, "gpus": 0.5}, Request(2, 0.0, 0.5)),
+        ([node(4)], {"cpus": 0.0}, Reservation(4, 0.0, 0.0)),
+        ([node(4)], {"cpus": 0.0, "actors": 9}, Reservation(9, 0.0, 0.0)),
+        ([node(4, 1)], {"cpus": 0.0, "gpus": 0.5}, Reservation(2, 0.0, 0.5)),
     ],
 )
-def test_requests(nodes, options, expected):
+def test_reservations(nodes, options, expected):
     assert ask(nodes, **options) == expected
 
 
@@ -154,11 +154,11 @@ def test_automatic_actors_are_no_more_than_the_memory_holds():
 @pytest.mark.parametrize(
     ("nodes", "options", "expected"),
     [
-        ([node(4), node(4)], {"actors": 3}, Request(3, 1.0, 0.0)),  # there is room
-        ([node(4)], {"actors": 6, "cpus": 1.0}, Request(4, 1.0, 0.0)),
-        ([node(2)], {"actors": 6}, Request(6, 0.333, 0.0)),  # each makes do with less
-        ([node(8, 1)], {"actors": 8, "gpus": 0.25}, Request(4, 1.0, 0.25)),
-        ([node(4, memory=8e9)], {"clients_per_actor": 1, "cpus": 0.5}, Request(8, 0.5, 0.0)),
+        ([node(4), node(4)], {"actors": 3}, Reservation(3, 1.0, 0.0)),  # there is room
+        ([node(4)], {"actors": 6, "cpus": 1.0}, Reservation(4, 1.0, 0.0)),
+        ([node(2)], {"actors": 6}, Reservation(6, 0.333, 0.0)),  # each makes do with less
+        ([node(8, 1)], {"actors": 8, "gpus": 0.25}, Reservation(4, 1.0, 0.25)),
+        ([node(4, memory=8e9)], {"clients_per_actor": 1, "cpus": 0.5}, Reservation(8, 0.5, 0.0)),
     ],
 )
 def test_what_is_left_of_a_cluster_must_do(nodes, options, expected):

@@ -59,10 +59,9 @@ def test_every_state_is_on_one_worker(monkeypatch: pytest.MonkeyPatch) -> None:
         for round in range(4):
             before = dict(session.homes)
             session.train(round, EVERYONE[round:])
-            moved += session.system_metrics.moved
-            assert session.system_metrics.moved == sum(
-                before.get(i, k) != k for i, k in session.homes.items()
-            )
+            now = sum(before.get(i, k) != k for i, k in session.homes.items())
+            assert session.system_metrics.moved == now
+            moved += now
             held = {k: set(workers.processes[k].states) for k in range(3)}
             assert {i: k for k, ids in held.items() for i in ids} == session.homes
             assert sum(map(len, held.values())) == 6
