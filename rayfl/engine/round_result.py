@@ -5,10 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from rayfl.engine.plan import Group
-from rayfl.evaluation.score import Score
-
-Scores = dict[str, dict[str, Score]]
-"""Part of the data (val, test) -> view -> score."""
+from rayfl.evaluation.score import ClientScores
 
 
 @dataclass
@@ -28,7 +25,7 @@ class RoundResult:
     down: dict[str, list[int]] = field(default_factory=dict)
     bad: dict[int, str] = field(default_factory=dict)
     idle: set[int] = field(default_factory=set)
-    scores: dict[int, Scores] = field(default_factory=dict)
+    scores: dict[int, ClientScores] = field(default_factory=dict)
     seconds: dict[Group, float] = field(default_factory=dict)
     keeps: bool = False
     bytes_down: int = 0

@@ -15,8 +15,9 @@ from typing import Any, Literal
 from rayfl.data import FederatedData
 from rayfl.engine.placement import Pace, place
 from rayfl.engine.plan import Group, Plan
-from rayfl.engine.round_result import RoundResult, Scores
+from rayfl.engine.round_result import RoundResult
 from rayfl.errors import UserError
+from rayfl.evaluation.score import ClientScores
 from rayfl.methods import Cohort, Method
 from rayfl.record.checkpoint import CLIENTS_PER_FILE, Checkpoints, Manifest
 from rayfl.record.checks import PARTS, check_scores
@@ -280,7 +281,7 @@ class Session:
 
     # ---- between rounds
 
-    def evaluate(self, round: int, ids: Sequence[int], parts: Sequence[str]) -> dict[int, Scores]:
+    def evaluate(self, round: int, ids: Sequence[int], parts: Sequence[str]) -> dict[int, ClientScores]:
         """Score clients with the newest server state and their own.
 
         They are scored where their state is, and those without state wherever there is least to do.
@@ -297,12 +298,12 @@ class Session:
             for k, mine in enumerate(placed)
             if mine
         ]
-        scores: dict[int, Scores] = {}
+        scores: dict[int, ClientScores] = {}
         for found in self._get(calls):
             scores.update(found)
         return scores
 
-    def unseen(self, round: int) -> dict[str, dict[int, Scores]]:
+    def unseen(self, round: int) -> dict[str, dict[int, ClientScores]]:
         """Score clients that never train, dealt out to the workers in turn; see ``Worker.unseen``."""
         ids = range(self.data.seen, len(self.data))
         download = self._download(ids)
@@ -313,7 +314,7 @@ class Session:
             for k in range(count)
             if (mine := ids[k::count])
         ]
-        points: dict[str, dict[int, Scores]] = {}
+        points: dict[str, dict[int, ClientScores]] = {}
         for found in self._get(calls):
             for point, scores in found.items():
                 points.setdefault(point, {}).update(scores)

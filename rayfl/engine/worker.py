@@ -17,10 +17,10 @@ from torch.utils import _pytree as pytree
 from rayfl.data import FederatedData
 from rayfl.engine.plan import Group, Plan, bind, check_fits, check_views
 from rayfl.engine.process import MAPPED, TimeUp, at_most, exits_as_errors, keep_freed_memory, prepare_gpu
-from rayfl.engine.round_result import RoundResult, Scores
+from rayfl.engine.round_result import RoundResult
 from rayfl.engine.travel import Download, States
 from rayfl.errors import UserError
-from rayfl.evaluation.score import score
+from rayfl.evaluation.score import ClientScores, score
 from rayfl.randomness import seed_of
 from rayfl.record.checkpoint import Checkpoints
 from rayfl.training.client import Client, Fitted
@@ -216,7 +216,7 @@ class Worker:
         download: Download,
         ids: Iterable[int],
         parts: Sequence[str],
-    ) -> dict[int, Scores]:
+    ) -> dict[int, ClientScores]:
         """Score clients with what the server would send them now and their own state.
 
         Args:
@@ -232,7 +232,7 @@ class Worker:
             scores[i] = self._score(client, self.state(i, client), self._received(download, i), parts)
         return scores
 
-    def _score(self, client: Client, state: State, down: State, parts: Sequence[str]) -> Scores:
+    def _score(self, client: Client, state: State, down: State, parts: Sequence[str]) -> ClientScores:
         predict: Callable[[Tensor], dict[str, Tensor]] = partial(self.method.scores, client, state, down)
         shard = self.data.shards[client.id]
         key = seed_of(self.plan.seed, "augmented validation", client.id, client.round)
@@ -271,7 +271,7 @@ class Worker:
         download: Download,
         ids: Iterable[int],
         *offered: dict[str, Accumulated],
-    ) -> dict[str, dict[int, Scores]]:
+    ) -> dict[str, dict[int, ClientScores]]:
         """Score clients that never train on their test data, as they come and after adapting to these.
 
         Args:
@@ -286,7 +286,7 @@ class Worker:
         """
         download = self._here(download)
         mean = _on(combine(OFFERED, list(offered)).get("state", {}), self.device)
-        found: dict[str, dict[int, Scores]] = {}
+        found: dict[str, dict[int, ClientScores]] = {}
         for i in ids:
             own = self._received(download, i)
             client = self.client(i, round)
