@@ -29,11 +29,12 @@ from rayfl.errors import UserError
 from rayfl.evaluation.latest import LatestScores
 from rayfl.evaluation.protocol import protocol as find_protocol
 from rayfl.evaluation.result import Result, finish
+from rayfl.files import held
 from rayfl.methods import FedBN, Method
 from rayfl.record.cell import Cell
 from rayfl.record.checkpoint import Manifest
 from rayfl.record.description import deciding, dump
-from rayfl.record.folder import RunFolder, check_unused, held
+from rayfl.record.folder import RunFolder, check_unused
 from rayfl.recovery import carry_out, finished, restored, to_resume
 from rayfl.report.summary import final_table
 from rayfl.sampling import uniform

@@ -10,7 +10,6 @@ from matplotlib.figure import Figure
 from rayfl.config.command_line import parse
 from rayfl.errors import UserError, exit_code
 from rayfl.evaluation.result import Result, run_folders
-from rayfl.record.history import CONFIG
 from rayfl.report.compare import group_runs
 from rayfl.report.pictures import save
 from rayfl.report.plots import (
@@ -99,19 +98,6 @@ def parser() -> jsonargparse.ArgumentParser:
     return made
 
 
-def find_runs(paths: Sequence[str]) -> list[Path]:
-    """Return the run folders among paths and below those that are none, each once, in the order of names.
-
-    Raises:
-        UserError: a path holds no run.
-    """
-    found = run_folders(map(Path, paths))
-    for path in found:
-        if not (path / CONFIG).is_file():
-            raise UserError(f"{path} is not a run folder and holds none: none of its folders has a {CONFIG}")
-    return found
-
-
 def picture(options: jsonargparse.Namespace) -> Figure:
     """Return the picture that a command line asks for; print the numbers that belong to it.
 
@@ -119,7 +105,7 @@ def picture(options: jsonargparse.Namespace) -> Figure:
         UserError: a folder is no run or damaged, or an option fits no run.
     """
     kind, o = options.kind, options[options.kind]
-    runs = [Result.load(folder) for folder in find_runs(o.runs)]
+    runs = [Result.load(folder) for folder in run_folders(map(Path, o.runs))]
     if kind == "labels":
         return draw_labels(runs)
     by = _names(o.by)

@@ -21,6 +21,9 @@ from typing import IO, Any
 
 from rayfl.errors import UserError
 
+ROOM = "make room or choose another place"
+"""What to do where a file cannot be written."""
+
 
 def open_file(path: str | Path) -> BufferedReader:
     """Open a file for reading.
@@ -126,7 +129,7 @@ def reading(path: str | Path, remedy: str = "restore it from a copy") -> Iterato
 
 
 @contextmanager
-def writing(path: str | Path, remedy: str = "make room or choose another place") -> Iterator[None]:
+def writing(path: str | Path, remedy: str = ROOM) -> Iterator[None]:
     """Say in one line which file cannot be written, and what to do."""
     try:
         yield
@@ -134,7 +137,7 @@ def writing(path: str | Path, remedy: str = "make room or choose another place")
         raise UserError(f"{path} cannot be written: {error.strerror or error}; {remedy}") from error
 
 
-def write_file(path: Path, content: str | bytes, remedy: str = "make room or choose another place") -> None:
+def write_file(path: Path, content: str | bytes, remedy: str = ROOM) -> None:
     """Write a whole file, whose folder is made if need be; see :func:`replaced`."""
     with writing(path, remedy), replaced(path) as file:
         file.write(content.encode() if isinstance(content, str) else content)
@@ -188,3 +191,15 @@ def lock(descriptor: int, wait: bool = False) -> bool:
     except OSError:  # a file system without locks
         pass
     return True
+
+
+@contextmanager
+def held(folder: Path) -> Iterator[None]:
+    """Keep other processes out of the folder of a run or a sweep; it ends with this process at the latest."""
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        if not lock(descriptor):
+            raise UserError(f"{folder} is being run by another process: wait until it has ended, or stop it")
+        yield
+    finally:
+        os.close(descriptor)

@@ -1,7 +1,10 @@
+from pathlib import Path
+
 import pytest
 from matplotlib.image import imread
 
 from rayfl import Result, figure
+from rayfl.evaluation.result import run_folders
 from tests.support.federations import small
 from tests.support.records import write_run
 
@@ -55,7 +58,7 @@ def test_rounds_to_a_target_are_printed(tmp_path, capsys, runs):
 
 
 def test_runs_are_found_below_folders(runs):
-    found = figure.find_runs([f"{runs}/B/0.1-1", runs])
+    found = run_folders([Path(runs, "B", "0.1-1"), Path(runs)])
     assert len(found) == 8
     assert [Result.load(path).config["seed"] for path in found[:2]] == [1, 0]
 
@@ -63,7 +66,7 @@ def test_runs_are_found_below_folders(runs):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        (["rounds", "nothing"], "nothing is not a run folder and holds none"),
+        (["rounds", "nothing"], "nothing is not a run folder: it has no config.yaml"),
         (["rounds", "RUNS", "--views", "online"], "no run has the view online"),
         (["rounds", "RUNS", "--panels", "oil"], "no domain oil; panels are ink, print, paint, all"),
         (["rounds", "RUNS", "--quantity", "beauty"], "--quantity is beauty: it must be accuracy or loss"),

@@ -10,7 +10,7 @@ import numpy as np
 
 from rayfl.callbacks.callback import Callback, Run
 from rayfl.evaluation.metrics import figures
-from rayfl.record.folder import explained
+from rayfl.files import writing
 from rayfl.record.history import Population, evaluations, round_totals
 from rayfl.shown import one_line
 
@@ -33,7 +33,7 @@ class TensorBoard(Callback):
 
     def after_round(self, run: Run, record: Mapping[str, Any]) -> bool:
         """Write the round's scalars."""
-        with explained(self._folder):
+        with writing(self._folder):
             if self._events is None:
                 from torch.utils.tensorboard import SummaryWriter  # takes a second
 
@@ -45,7 +45,7 @@ class TensorBoard(Callback):
     def end(self) -> None:
         """Close the file."""
         if self._events is not None:
-            with explained(self._folder):
+            with writing(self._folder):
                 self._events.close()
             self._events = None
 

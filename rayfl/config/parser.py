@@ -23,6 +23,7 @@ from rayfl.federation import Federation
 from rayfl.files import refuse_links
 from rayfl.imports import guard_parsers, refusal
 from rayfl.record.description import RESUMABLE
+from rayfl.record.folder import check_is
 from rayfl.yaml_file import OutOfBounds, check_bounds, read_mapping
 
 
@@ -215,8 +216,7 @@ def resumed(folder: str | Path, arguments: list[str] | None = None) -> Federatio
         UserError: there is no such run, or its configuration cannot be read.
     """
     path = Path(folder) / "config.yaml"
-    if not path.is_file():
-        raise UserError(f"{folder} cannot be resumed: it is not a run folder (it has no config.yaml)")
+    check_is(path.parent, "run", path.name)
     refuse_links(path.parent)
     read_config(path.parent)  # refuses what the parser would stumble over
     made = parser()

@@ -15,7 +15,7 @@ from rayfl.evaluation.metrics import curve, summarise
 from rayfl.evaluation.protocol import Protocol, protocol
 from rayfl.files import reading, refuse_links
 from rayfl.record.checks import check_config
-from rayfl.record.folder import RunFolder
+from rayfl.record.folder import RunFolder, check_is
 from rayfl.record.history import CONFIG, METRICS, History, read_history
 from rayfl.yaml_file import read_mapping
 
@@ -47,9 +47,7 @@ class Result:
             UserError: the folder is no run folder, or a file in it is damaged.
         """
         folder = Path(folder)
-        for name in (CONFIG, METRICS):
-            if not (folder / name).is_file():
-                raise UserError(f"{folder} is not a run folder: it has no {name}")
+        check_is(folder, "run")
         refuse_links(folder)
         config = read_config(folder)
         if "rounds" not in config:

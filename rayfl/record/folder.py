@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import importlib.metadata
 import json
 import math
 import os
 import platform
+import re
 import shlex
 import sys
 from collections.abc import Iterator, Mapping
@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from rayfl.errors import UserError
-from rayfl.files import read_json
+from rayfl.files import ROOM, read_json, reading, replaced, write_file, writing
 from rayfl.record.checks import check_environment
 from rayfl.record.commit import checked_out
 from rayfl.record.history import (
@@ -73,6 +73,19 @@ def check_kind(path: Path, wanted: str) -> None:
         raise UserError(f"{path} is inside the run folder {run}: choose another --output")
 
 
+def check_is(path: Path, wanted: str, *files: str) -> None:
+    """Refuse a folder that is none of the wanted kind.
+
+    Args:
+        path: the folder.
+        wanted: ``run``, ``table`` or ``sweep``.
+        files: what it must have; by default all by which the kind is known.
+    """
+    for name in files or KINDS[wanted]:
+        if not (path / name).is_file():
+            raise UserError(f"{path} is not a {wanted} folder: it has no {name}")
+
+
 def check_unused(path: str | Path) -> None:
     """Refuse a path at which a run folder cannot be made.
 
@@ -100,7 +113,7 @@ def check_unused(path: str | Path) -> None:
 
 def _has_no_run(path: Path) -> bool:
     """Say whether a folder is empty, or holds only what a run leaves that ends before it has begun."""
-    left = {file.name.removesuffix(".tmp") for file in path.iterdir()}
+    left = {re.sub(r"\.\w+\.tmp$", "", file.name) for file in path.iterdir()}
     return left <= {ENVIRONMENT, METRICS, ENGINE, CONFIG} and not (path / CONFIG).exists()
 
 
@@ -113,41 +126,16 @@ def check_same_data(path: Path, partition: Mapping[str, Any]) -> None:
         UserError: they are, or its ``partition.json`` cannot be read.
     """
     file = path / PARTITION
-    try:
-        now = json.loads(_json(partition))
+    now = json.loads(_json(partition))
+    with reading(file):
         there = read_json(file) if file.exists() else now
-        if isinstance(there, dict) and "pool" not in there:
-            now.pop("pool", None)
-        same = there == now
-    except (OSError, ValueError) as error:
-        raise UserError(f"{file} cannot be read or is damaged: restore it from a copy") from error
-    if not same:
+    if isinstance(there, dict) and "pool" not in there:
+        now.pop("pool", None)
+    if there != now:
         raise UserError(
             f"the data are not those of the run, or not divided like them ({file} differs): restore the data "
             f"and {path / CONFIG}, or start a run of its own with another --output"
         )
-
-
-@contextlib.contextmanager
-def held(path: Path) -> Iterator[None]:
-    """Keep other processes out of the folder of a run or a sweep; it ends with this process at the latest.
-
-    Raises:
-        UserError: another process does.
-    """
-    handle = os.open(path, os.O_RDONLY)
-    try:
-        try:
-            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            raise UserError(
-                f"{path} is being run by another process: wait until it has ended, or stop it"
-            ) from None
-        except OSError:  # a file system without locks
-            pass
-        yield
-    finally:
-        os.close(handle)
 
 
 class RunFolder:
@@ -174,13 +162,11 @@ class RunFolder:
         """
         check_unused(path)
         folder = cls(Path(path))
-        with explained(folder.path):
-            folder.path.mkdir(parents=True, exist_ok=True)
-        folder._write(ENVIRONMENT, _json(environment(), indent=2))
+        write_file(folder.path / ENVIRONMENT, _json(environment(), indent=2))
         for name in (METRICS, ENGINE):
-            folder._write(name, "")
+            write_file(folder.path / name, "")
         # Last, because a folder with a configuration is one that can be resumed.
-        folder._write(CONFIG, config)
+        write_file(folder.path / CONFIG, config)
         return folder
 
     @classmethod
@@ -196,14 +182,13 @@ class RunFolder:
             UserError: the folder is no run folder, or its records do not reach up to the round.
         """
         folder = cls(Path(path))
-        if not (folder.path / CONFIG).is_file():
-            raise UserError(f"{folder.path} is not a run folder: it has no {CONFIG}")
+        check_is(folder.path, "run", CONFIG)
         first = _environment_of(folder.path)
         folder.truncate(round)
         resumed = [*first.get("resumed", []), {"round": round, **environment()}]
-        folder._write(ENVIRONMENT, _json({**first, "resumed": resumed}, indent=2))
+        write_file(folder.path / ENVIRONMENT, _json({**first, "resumed": resumed}, indent=2))
         if config is not None:
-            folder._write(CONFIG, config)
+            write_file(folder.path / CONFIG, config)
         return folder
 
     def write_partition(self, partition: Mapping[str, Any]) -> None:
@@ -216,7 +201,7 @@ class RunFolder:
                 is kept with it.
         """
         self._population = Population.from_partition(partition)
-        self._write(PARTITION, _json(partition))
+        write_file(self.path / PARTITION, _json(partition))
 
     @property
     def population(self) -> Population:
@@ -262,7 +247,7 @@ class RunFolder:
                 "restore the file from a copy, or start anew with another --output"
             )
         for name, some in kept.items():
-            self._write(name, b"".join(line for line, _ in some))
+            write_file(self.path / name, b"".join(line for line, _ in some))
         for name in (CLIENTS, SUMMARY):
             (self.path / name).unlink(missing_ok=True)
 
@@ -277,16 +262,14 @@ class RunFolder:
 
     def finish(self, clients: pd.DataFrame, summary: Mapping[str, Any]) -> None:
         """Write ``clients.parquet`` and ``summary.json``, which a run has when it is over."""
-        temporary = self.path / (CLIENTS + ".tmp")
-        with explained(self.path / CLIENTS):
-            clients.to_parquet(temporary, index=False)
-            os.replace(temporary, self.path / CLIENTS)
-        self._write(SUMMARY, _json(summary, indent=2))
+        with writing(self.path / CLIENTS), replaced(self.path / CLIENTS) as file:
+            clients.to_parquet(file, index=False)
+        write_file(self.path / SUMMARY, _json(summary, indent=2))
 
     def _append(self, name: str, record: Mapping[str, Any]) -> None:
         path = self.path / name
         line = (_line(record) + "\n").encode()
-        with explained(path, "; the earlier lines are intact"), path.open("ab", buffering=0) as file:
+        with writing(path, f"the earlier lines are intact; {ROOM}"), path.open("ab", buffering=0) as file:
             end = file.tell()
             try:
                 written = 0
@@ -295,19 +278,6 @@ class RunFolder:
             except OSError:
                 with contextlib.suppress(OSError):
                     file.truncate(end)
-                raise
-
-    def _write(self, name: str, content: str | bytes) -> None:
-        """Write a whole file so that a crash leaves the old one or the new one, never a part."""
-        path = self.path / name
-        temporary = path.with_name(name + ".tmp")
-        with explained(path):
-            try:
-                temporary.write_bytes(content.encode() if isinstance(content, str) else content)
-                os.replace(temporary, path)
-            except OSError:
-                with contextlib.suppress(OSError):
-                    temporary.unlink(missing_ok=True)
                 raise
 
 
@@ -331,15 +301,11 @@ def _environment_of(folder: Path) -> dict[str, Any]:
         UserError: it cannot be read, or is damaged.
     """
     path = folder / ENVIRONMENT
-    try:
+    if not path.exists():
+        return {}
+    with reading(path, "restore it from a copy, or remove it"):
         content: dict[str, Any] = read_json(path)
         check_environment(content)
-    except FileNotFoundError:
-        return {}
-    except OSError as error:
-        raise UserError(f"{path} cannot be read: {error.strerror}") from error
-    except ValueError as error:
-        raise UserError(f"{path} is damaged ({error}): restore it from a copy, or remove it") from error
     return content
 
 
@@ -394,14 +360,3 @@ def _plain(value: Any) -> Any:
     if isinstance(value, np.ndarray | np.generic):
         return value.tolist()
     raise TypeError(f"a record cannot hold a {type(value).__name__}")
-
-
-@contextlib.contextmanager
-def explained(path: Path, remark: str = "") -> Iterator[None]:
-    """Turn an OSError into a message that names the file."""
-    try:
-        yield
-    except OSError as error:
-        raise UserError(
-            f"{path} cannot be written: {error.strerror or error}{remark}; make room or choose another place"
-        ) from error

@@ -27,12 +27,12 @@ from rayfl.config.table_file import (
 )
 from rayfl.errors import UserError, exit_code
 from rayfl.federation import Federation
-from rayfl.files import read_json, refuse_links, write_file
+from rayfl.files import held, read_json, refuse_links, write_file
 from rayfl.jobs.cells import Job
 from rayfl.jobs.progress import TableProgress
 from rayfl.record.checks import check_config
 from rayfl.record.description import RESUMABLE
-from rayfl.record.folder import check_kind, held
+from rayfl.record.folder import check_is, check_kind
 from rayfl.record.history import SWEEP
 from rayfl.shown import complain
 from rayfl.terminal import Terminal
@@ -136,10 +136,7 @@ class Sweep:
             UserError: there is none, or it is damaged.
         """
         path = folder / SWEEP
-        if not path.is_file():
-            raise UserError(
-                f"{folder} cannot be resumed: it is not the folder of a sweep (it has no {SWEEP})"
-            )
+        check_is(folder, "sweep")
         try:
             content = read_json(path)
             content["points"] = [Point(**point) for point in content["points"]]

@@ -413,7 +413,7 @@ def test_resume_takes_the_rest_from_the_run_folder(run_folder: Path) -> None:
 
 def test_no_run_folder_and_a_damaged_configuration(run_folder: Path, tmp_path: Path) -> None:
     """A folder that is no run and a configuration that is damaged."""
-    with pytest.raises(UserError, match="it is not a run folder"):
+    with pytest.raises(UserError, match="is not a run folder"):
         resumed(tmp_path)
     (run_folder / "config.yaml").write_text("rounds: [")
     with pytest.raises(UserError, match=r"config\.yaml"):

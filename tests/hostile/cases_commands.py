@@ -160,11 +160,11 @@ LINES: dict[str, tuple[str, ...] | str] = {
 # a whole command line -> what is said
 COMMANDS: dict[str, tuple[str, ...] | str] = {
     "run --resume": "--resume: expected one argument",
-    "run --resume nowhere": "nowhere cannot be resumed: it is not a run folder",
-    "run --resume file": "file cannot be resumed: it is not a run folder",
-    "run --resume fifo": "fifo cannot be resumed: it is not a run folder",
-    "run --resume /dev/zero": "/dev/zero cannot be resumed: it is not a run folder",
-    "run --resume full": "full cannot be resumed: it is not a run folder",
+    "run --resume nowhere": "nowhere is not a run folder",
+    "run --resume file": "file is not a run folder",
+    "run --resume fifo": "fifo is not a run folder",
+    "run --resume /dev/zero": "/dev/zero is not a run folder",
+    "run --resume full": "full is not a run folder",
     "run --resume nowhere --seed 3": "remove --seed",
     "run --resume nowhere --rounds x": "rounds is x: it must be a whole number",
     "run --method.help Nosuch": "there is no method 'Nosuch'",
@@ -207,12 +207,12 @@ COMMANDS: dict[str, tuple[str, ...] | str] = {
 }
 
 NUL = [
-    (["run", "--resume", "a\0b"], "a\\x00b cannot be resumed"),
+    (["run", "--resume", "a\0b"], "a\\x00b is not a run folder"),
     ([*TINY.split(), "--output", "a\0b"], "output is 'a\\x00b': it must be text in UTF-8 without"),
     ([*TINY.split(), "--data", "CIFAR10", "--data.root", "a\0b"], "data.root is 'a\\x00b': it must be text"),
     (["table", "a\0b"], "a\\x00b cannot be read"),
     (["tune", "a\0b"], "a\\x00b cannot be read"),
-    (["tune", "--resume", "a\0b"], "a\\x00b cannot be resumed"),
+    (["tune", "--resume", "a\0b"], "a\\x00b is not a sweep folder"),
     (["report", "a\0b"], "a\\x00b is not a run folder"),
     (["figure", "rounds", "a\0b", "--save", "x.png"], "a\\x00b is not a run folder"),
     (["figure", "rounds", "run", "--save", "a\0b.png"], "run is not a run folder"),

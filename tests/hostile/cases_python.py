@@ -178,9 +178,9 @@ BAD: list[tuple[Callable[..., Any], dict[str, Any], str]] = [
     (Space.load, {"path": "/dev/zero"}, "/dev/zero cannot be read: it is not a regular file"),
     (Result.load, {"folder": "nowhere"}, "nowhere is not a run folder"),
     (Result.load, {"folder": "a\0b"}, "is not a run folder"),
-    (resumed, {"folder": "nowhere"}, "nowhere cannot be resumed"),
-    (resumed, {"folder": "a\0b"}, "cannot be resumed"),
-    (load_models, {"folder": "nowhere"}, "nowhere cannot be resumed"),
+    (resumed, {"folder": "nowhere"}, "nowhere is not a run folder"),
+    (resumed, {"folder": "a\0b"}, "is not a run folder"),
+    (load_models, {"folder": "nowhere"}, "nowhere is not a run folder"),
 ]
 
 
