@@ -17,6 +17,7 @@ from rayfl.config.parser import federation_from
 from rayfl.config.table_file import (
     Table,
     changes_of,
+    first_seeds,
     layered,
     of_data,
     options,
@@ -103,7 +104,7 @@ def run(given: Any) -> int:
         table,
         table.choose("row", given.rows),
         table.choose("column", given.columns),
-        table.first_seeds(given.seeds),
+        first_seeds(table.seeds, given.seeds),
         changes,
         output,
     )

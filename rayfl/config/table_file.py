@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from rayfl.arguments import shown
+from rayfl.config.declared import Text, check_seeds, declared
 from rayfl.errors import UserError
 from rayfl.methods import METHODS
 from rayfl.record.cell import Cell
@@ -58,7 +59,17 @@ MOST_SEEDS = 1000
 LONGEST_NAME = 200
 """Bytes of a folder's name; file systems take 255."""
 
-_KEYS = {"table", "title", "seeds", "base", "columns", "rows"}
+
+@dataclass(frozen=True)
+class _File:
+    """What a table file holds."""
+
+    table: Text
+    columns: Any
+    rows: Any
+    title: Text | None = None
+    seeds: Any = (0,)
+    base: Any = None
 
 
 @dataclass(frozen=True)
@@ -100,35 +111,20 @@ class Table:
         """
         path = Path(path)
         content = read_mapping(path, "table file")
-        if odd := sorted(content.keys() - _KEYS):
-            raise UserError(f"{path} has {odd[0]!r}, which no table file has: there are {', '.join(_KEYS)}")
-        for key in ("table", "columns", "rows"):
-            if not content.get(key):
-                raise UserError(f"{path} is not a table file: it has no {key!r}")
-        for key in ("table", "title"):
-            if isinstance(content.get(key), list | dict):
-                raise UserError(f"{path}: {key} is {shown(content[key])}: it must be a text")
-        folder_name(path, "table", content["table"])
-        seeds = content.get("seeds", [0])
-        fine = isinstance(seeds, list) and seeds and all(type(s) is int for s in seeds)
-        if not fine or len(set(seeds)) < len(seeds):
-            raise UserError(f"{path}: seeds must be a list of different whole numbers, not {shown(seeds)}")
-        columns = {
-            name: _settings(path, name, settings)
-            for name, settings in _named(path, content, "columns").items()
-        }
-        rows = {
-            name: _row(path, name, settings, columns)
-            for name, settings in _named(path, content, "rows").items()
-        }
-        for names in (columns, rows):
-            _check_folders(path, names)
-        for name in (str(content["table"]), *columns, *rows):
-            if name != one_line(name):
-                raise UserError(f"{path}: the name {name!r} has characters that cannot be shown: rename it")
-        title = one_line(" ".join(str(content.get("title", "")).split()))
-        base = _settings(path, "base", content.get("base"))
-        return cls(path, str(content["table"]), title, tuple(seeds), base, columns, rows)
+        try:
+            file = declared(_File, content, "table file")
+            folder_name("table", file.table)
+            columns = {name: _settings(name, own) for name, own in _named(file.columns, "columns").items()}
+            rows = {name: _row(name, own, columns) for name, own in _named(file.rows, "rows").items()}
+            for names in (columns, rows):
+                _check_folders(names)
+            for name in (str(file.table), *columns, *rows):
+                if name != one_line(name):
+                    raise UserError(f"the name {name!r} has characters that cannot be shown: rename it")
+            base, seeds = _settings("base", file.base), check_seeds(file.seeds)
+        except UserError as error:
+            raise UserError(f"{path}: {error}") from error
+        return cls(path, str(file.table), on_one_line(file.title), seeds, base, columns, rows)
 
     def settings(self, row: str, column: str, changes: Mapping[str, Any] | None = None) -> Settings:
         """Return the settings of a cell, with changes, and its place in the table.
@@ -159,10 +155,6 @@ class Table:
             if name not in known:
                 raise UserError(f"{self.path} has no {kind} {name!r}{_hint(name, known)}")
         return [name for name in known if name in names]
-
-    def first_seeds(self, count: int | None) -> list[int]:
-        """Return as many seeds as asked for, see :func:`first_seeds`."""
-        return list(first_seeds(self.seeds, count))
 
 
 def first_seeds(seeds: Sequence[int], count: int | None) -> tuple[int, ...]:
@@ -277,23 +269,25 @@ def slug(name: str) -> str:
     return re.sub(r"[^\w.=+-]+", "-", name).strip("-.")
 
 
-def folder_name(path: Path, key: str, name: Any) -> str:
+def on_one_line(title: Any) -> str:
+    """Return a title, which may be missing or on several lines, as one line."""
+    return one_line(" ".join(str("" if title is None else title).split()))
+
+
+def folder_name(key: str, name: Any) -> str:
     """Return the name of a table or sweep as that of its folder.
 
     Args:
-        path: the file that names it.
-        key: under which it does.
+        key: under which its file has the name.
         name: the name.
 
     Raises:
         UserError: the name has no letter and no digit, like ``..``, or is too long.
     """
     if not (found := slug(str(name))):
-        raise UserError(
-            f"{path}: {key} is {name!r}: it must have letters or digits, because it names a folder"
-        )
+        raise UserError(f"{key} is {name!r}: it must have letters or digits, because it names a folder")
     if len(found.encode()) > LONGEST_NAME:
-        raise UserError(f"{path}: {key} is {shown(name)}: it is too long to name a folder")
+        raise UserError(f"{key} is {shown(name)}: it is too long to name a folder")
     return found
 
 
@@ -330,47 +324,47 @@ def is_table(path: Path) -> bool:
     return isinstance(content, dict) and {"table", "rows", "columns"} <= content.keys()
 
 
-def _named(path: Path, content: Mapping[str, Any], key: str) -> dict[str, Any]:
-    if not isinstance(content[key], dict):
-        raise UserError(f"{path}: {key} must map names to settings")
-    return {str(name): settings for name, settings in content[key].items()}
+def _named(content: Any, key: str) -> dict[str, Any]:
+    if not isinstance(content, dict):
+        raise UserError(f"{key} must map names to settings")
+    return {str(name): settings for name, settings in content.items()}
 
 
-def _row(path: Path, name: str, content: Any, columns: Collection[str]) -> Row:
+def _row(name: str, content: Any, columns: Collection[str]) -> Row:
     content = dict(content) if isinstance(content, dict) else {}
     at = content.pop("at", None) or {}
     if not isinstance(at, dict):
-        raise UserError(f"{path}: 'at' of row {name!r} must map columns to settings")
+        raise UserError(f"'at' of row {name!r} must map columns to settings")
     for column in at:
         if column not in columns:
-            raise UserError(f"{path}: row {name!r} has settings at {column!r}, and there is no such column")
-    settings = _settings(path, name, content)
+            raise UserError(f"row {name!r} has settings at {column!r}, and there is no such column")
+    settings = _settings(name, content)
     if not isinstance(settings.get("method"), str):
-        raise UserError(f"{path}: row {name!r} names no method")
-    return Row(settings, {column: _settings(path, name, inner) for column, inner in at.items()})
+        raise UserError(f"row {name!r} names no method")
+    return Row(settings, {column: _settings(name, inner) for column, inner in at.items()})
 
 
-def _settings(path: Path, name: str, content: Any) -> Settings:
+def _settings(name: str, content: Any) -> Settings:
     """Check that settings are options with values; a mapping is the value of one option."""
     if content is None:
         return {}
     if not isinstance(content, dict):
-        raise UserError(f"{path}: {name!r} must map options to values, and is {shown(content)}")
+        raise UserError(f"{name!r} must map options to values, and is {shown(content)}")
     for option in content:
         if option in DECIDED:
-            raise UserError(f"{path}: {name!r} has {option!r}, which the table decides: leave it out")
+            raise UserError(f"{name!r} has {option!r}, which the table decides: leave it out")
     return {str(option): value for option, value in content.items()}
 
 
-def _check_folders(path: Path, names: Collection[str]) -> None:
+def _check_folders(names: Collection[str]) -> None:
     folders: dict[str, str] = {}
     for name in names:
         folder = slug(name).lower()
         if len(folder.encode()) > LONGEST_NAME:
-            raise UserError(f"{path}: {shown(name)} is too long: it names a run folder")
+            raise UserError(f"{shown(name)} is too long: it names a run folder")
         if not folder or folder in folders:
             other = f"{name!r} and {folders[folder]!r}" if folder else f"{name!r}"
-            raise UserError(f"{path}: {other} must differ in letters and digits: they name run folders")
+            raise UserError(f"{other} must differ in letters and digits: they name run folders")
         folders[folder] = name
 
 

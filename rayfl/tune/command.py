@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import json
 import os
 import signal
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any
 
 import jsonargparse
 from rich.console import Console
@@ -16,28 +15,24 @@ from rich.console import Console
 from rayfl.config.command_line import parse_with_options
 from rayfl.config.parser import federation_from
 from rayfl.config.table_file import (
-    DECIDED,
     Settings,
     changes_of,
     first_seeds,
     layered,
     of_data,
     options,
-    slug,
 )
 from rayfl.errors import UserError, exit_code
 from rayfl.federation import Federation
-from rayfl.files import held, read_json, refuse_links, write_file
-from rayfl.jobs.cells import Job
+from rayfl.files import held, refuse_links
 from rayfl.jobs.progress import TableProgress
-from rayfl.record.checks import check_config
 from rayfl.record.description import RESUMABLE
-from rayfl.record.folder import check_is, check_kind
-from rayfl.record.history import SWEEP
+from rayfl.record.folder import check_kind
 from rayfl.shown import complain
 from rayfl.terminal import Terminal
 from rayfl.tune.outcome import Best, points_table, result_of, write_all
-from rayfl.tune.space import Dimension, Kind, Metric, Point, Scheduler, Space, check_population, scored_on
+from rayfl.tune.space import Space, check_population, scored_on
+from rayfl.tune.trials import Sweep, Trials
 
 MOST_TRIALS = 2000
 """Trials of a sweep: each is a federation, and a second of looking at its settings."""
@@ -91,124 +86,6 @@ def parser() -> jsonargparse.ArgumentParser:
     return made
 
 
-@dataclass(frozen=True)
-class Sweep:
-    """A sweep as ``sweep.json`` keeps it: everything that is needed to go on with it.
-
-    Attributes:
-        name: of the space.
-        title: of the space.
-        points: all of them.
-        seeds: every point is run with each.
-        metric: what is compared.
-        mode: whether large or small values of it are good.
-        best: whether a best point is chosen.
-        scheduler: how trials are cut short.
-        dimensions: what population based training changes; none otherwise.
-        at_once: trials at once; None for what the cluster holds.
-    """
-
-    name: str
-    title: str
-    points: list[Point]
-    seeds: list[int]
-    metric: Any
-    mode: Any
-    best: bool
-    scheduler: Scheduler
-    dimensions: list[Dimension]
-    at_once: int | None
-
-    @classmethod
-    def of(cls, space: Space, points: list[Point]) -> Sweep:
-        """Return the sweep of a space."""
-        changed = space.searches[0] if space.scheduler.name == "pbt" else ()
-        return cls(
-            space.name, space.title, points, list(space.seeds), space.metric, space.mode, space.best,
-            space.scheduler, list(changed), space.at_once,
-        )  # fmt: skip
-
-    @classmethod
-    def load(cls, folder: Path) -> Sweep:
-        """Read the sweep of a folder.
-
-        Raises:
-            UserError: there is none, or it is damaged.
-        """
-        path = folder / SWEEP
-        check_is(folder, "sweep")
-        try:
-            content = read_json(path)
-            content["points"] = [Point(**point) for point in content["points"]]
-            content["scheduler"] = Scheduler(**content["scheduler"])
-            content["dimensions"] = [
-                Dimension(**(d | {"values": tuple(d["values"])})) for d in content["dimensions"]
-            ]
-            sweep = cls(**content)
-            sweep.check()
-        except (OSError, ValueError, TypeError, KeyError, AttributeError, UserError) as error:
-            raise UserError(f"{path} is damaged: restore it from a copy, or start the sweep anew") from error
-        return sweep
-
-    def check(self) -> None:
-        """Raise ``ValueError`` unless all values are such as a tune space can give."""
-        whole = [
-            *self.seeds,
-            *(p.rounds for p in self.points),
-            *([] if self.at_once is None else [self.at_once]),
-        ]
-        fine = [
-            all(isinstance(text, str) for text in (self.name, self.title, *(p.label for p in self.points))),
-            set(map(type, whole)) <= {int} and self.seeds and len(set(self.seeds)) == len(self.seeds),
-            self.at_once is None or self.at_once >= 1,
-            self.metric in get_args(Metric) and self.mode in ("max", "min") and type(self.best) is bool,
-            self.points and all(_is_point(p) for p in self.points),
-            all(p.values.keys() == self.points[0].values.keys() for p in self.points),
-            all(
-                d.kind in get_args(Kind) and d.key in p.settings for d in self.dimensions for p in self.points
-            ),
-        ]
-        if not all(fine):
-            raise ValueError
-
-    def save(self, folder: Path) -> None:
-        """Write the sweep."""
-        write_file(folder / SWEEP, json.dumps(asdict(self), indent=1) + "\n")
-
-    def jobs(self, output: Path) -> dict[str, Job]:
-        """Return name -> trial; seeds come last, so that every point is there once before one is repeated."""
-        return {
-            trial_name(number, seed): Job(
-                point.label,
-                point.settings["cell"]["column"],
-                seed,
-                point.rounds,
-                (output / "trials" / f"{number:03d}-{slug(point.label)[:80]}" / f"seed-{seed}").absolute(),
-                point.settings,
-            )
-            for seed in self.seeds
-            for number, point in enumerate(self.points)
-        }
-
-    def of_point(self, jobs: Mapping[str, Job], number: int) -> list[Job]:
-        """Return the trials of a point."""
-        return [jobs[trial_name(number, seed)] for seed in self.seeds]
-
-
-def _is_point(point: Point) -> bool:
-    """Say whether a point that was read has the values and the settings of one."""
-    named = isinstance(point.values, dict) and isinstance(point.settings, dict) and point.rounds >= 1
-    if not named or (set(DECIDED) - {"cell"}) & point.settings.keys():
-        return False
-    check_config({"cell": point.settings["cell"]})
-    return point.settings["cell"] is not None
-
-
-def trial_name(number: int, seed: int) -> str:
-    """Return the name of the trial of a point with a seed."""
-    return f"{number:03d}-seed-{seed}"
-
-
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line.
 
@@ -243,23 +120,16 @@ def run(given: Any) -> int:
 
 
 def _run(sweep: Sweep, output: Path, federation: Federation, console: Console, address: str | None) -> int:
-    from rayfl.tune.sweep import Ended, Plan
+    from rayfl.tune.sweep import Ended
     from rayfl.tune.sweep import run as run_trials
 
-    jobs = sweep.jobs(output)
-    values = _values(sweep) if sweep.dimensions else {name: {} for name in jobs}
-    plan = Plan(
-        output.absolute(), jobs, values, tuple(sweep.dimensions), sweep.metric, sweep.mode, sweep.scheduler,
-        sweep.at_once,
-    )  # fmt: skip
-    ended = Ended.load(plan)
-    with TableProgress(
-        list(jobs.values()), sweep.at_once or os.cpu_count() or 1, console=console
-    ) as progress:
-        complete = run_trials(plan, ended, progress, federation, address)
+    trials = Trials(sweep, output.absolute(), sweep.jobs(output))
+    ended = Ended.load(trials)
+    jobs = list(trials.jobs.values())
+    with TableProgress(jobs, sweep.at_once or os.cpu_count() or 1, console=console) as progress:
+        complete = run_trials(trials, ended, progress, federation, address)
     results = [
-        result_of(point, sweep.of_point(jobs, number), sweep.metric)
-        for number, point in enumerate(sweep.points)
+        result_of(point, trials.of_point(number), sweep.metric) for number, point in enumerate(sweep.points)
     ]
     best = Best.of(results, sweep.mode) if sweep.best and complete else None
     console.print(points_table(sweep.title or sweep.name, results, sweep.metric, best))
@@ -272,18 +142,8 @@ def _run(sweep: Sweep, output: Path, federation: Federation, console: Console, a
     console.print(f"Written: {', '.join(map(str, written))}", soft_wrap=True, markup=False)
     failed = {name: why for name, (end, why) in ended.why.items() if end == "failed"}
     for name, why in failed.items():
-        complain(f"rayfl: failed: {jobs[name]}: {why}")
+        complain(f"rayfl: failed: {trials.jobs[name]}: {why}")
     return 1 if failed else 0
-
-
-def _values(sweep: Sweep) -> dict[str, Settings]:
-    """Return the values with which each trial begins that population based training may change."""
-    keys = [d.key for d in sweep.dimensions]
-    return {
-        trial_name(number, seed): {key: point.settings[key] for key in keys}
-        for number, point in enumerate(sweep.points)
-        for seed in sweep.seeds
-    }
 
 
 # ---- planning

@@ -17,9 +17,19 @@ from typing import Any, Literal, get_args
 import numpy as np
 import yaml
 
-from rayfl.arguments import check_arguments, fits, shown
+from rayfl.arguments import check_arguments, fits
+from rayfl.config.declared import Text, check_seeds, declared
 from rayfl.config.parser import federation_from
-from rayfl.config.table_file import Settings, Table, folder_name, is_table, layered, options, rooted
+from rayfl.config.table_file import (
+    Settings,
+    Table,
+    folder_name,
+    is_table,
+    layered,
+    on_one_line,
+    options,
+    rooted,
+)
 from rayfl.errors import UserError
 from rayfl.federation import Federation
 from rayfl.randomness import numpy_generator
@@ -30,12 +40,9 @@ from rayfl.yaml_file import read_mapping
 
 Kind = Literal["grid", "choice", "uniform", "loguniform", "randint"]
 Metric = Literal["accuracy", "worst_decile", "loss"]
+Mode = Literal["max", "min"]
 SchedulerName = Literal["none", "asha", "median", "pbt"]
 
-_KEYS = (
-    *("sweep", "title", "base", "search", "samples", "draw_seed", "metric", "mode", "best"),
-    *("scheduler", "seeds", "at_once"),
-)
 FARTHEST = 1e300
 """Ends of ranges; what is drawn lies between them, and their difference must be a number, too."""
 
@@ -136,18 +143,13 @@ class Point:
     rounds: int
 
 
-@dataclass(frozen=True)
-class Space:
-    """A tune space, as its file describes it.
+@dataclass(frozen=True, kw_only=True)
+class Comparison:
+    """What is compared how: what a tune space and its sweep have in common.
 
     Attributes:
         name: names the folder of the sweep.
         title: what it is about.
-        base: the settings around which is searched.
-        base_name: the cell or file that they are from, for people.
-        searches: each is swept by itself: the product of its grids, times the draws.
-        samples: draws per combination of grid values, where a search has random dimensions.
-        draw_seed: of the draws.
         metric: what is compared, on validation data.
         mode: whether large or small values of it are good.
         best: whether a best point is chosen, on validation data; without, test curves are all there is.
@@ -157,18 +159,50 @@ class Space:
     """
 
     name: str
-    title: str
+    title: str = ""
+    metric: Metric = "accuracy"
+    mode: Mode = "max"
+    best: bool = True
+    scheduler: Scheduler = Scheduler()
+    seeds: tuple[int, ...] = (0,)
+    at_once: int | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class _File:
+    """What the file of a tune space holds."""
+
+    sweep: Text
+    base: Any
+    search: Any
+    title: Text | None = None
+    samples: int = 1
+    draw_seed: int = 0
+    metric: Metric = "accuracy"
+    mode: Mode | None = None
+    best: bool = True
+    scheduler: Any = None
+    seeds: Any = (0,)
+    at_once: int | Literal["auto"] = "auto"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Space(Comparison):
+    """A tune space, as its file describes it.
+
+    Attributes:
+        base: the settings around which is searched.
+        base_name: the cell or file that they are from, for people.
+        searches: each is swept by itself: the product of its grids, times the draws.
+        samples: draws per combination of grid values, where a search has random dimensions.
+        draw_seed: of the draws.
+    """
+
     base: Settings
     base_name: str
     searches: tuple[tuple[Dimension, ...], ...]
     samples: int = 1
     draw_seed: int = 0
-    metric: Metric = "accuracy"
-    mode: Literal["max", "min"] = "max"
-    best: bool = True
-    scheduler: Scheduler = Scheduler()
-    seeds: tuple[int, ...] = (0,)
-    at_once: int | None = None
 
     @classmethod
     def load(cls, path: str | Path) -> Space:
@@ -180,7 +214,7 @@ class Space:
         path = Path(path)
         content = read_mapping(path, "tune space")
         try:
-            return _space(path, content)
+            return _space(path, declared(_File, content, "tune space"))
         except UserError as error:
             raise UserError(f"{path}: {error}") from error
 
@@ -301,31 +335,30 @@ def _short(key: str, keys: Sequence[str]) -> str:
 # ---- reading
 
 
-def _space(path: Path, content: Mapping[str, Any]) -> Space:
-    if odd := [key for key in content if key not in _KEYS]:
-        raise UserError(f"there is no {odd[0]!r} in a tune space; there are {', '.join(_KEYS)}")
-    for key in ("sweep", "base", "search"):
-        if not content.get(key):
-            raise UserError(f"it is not a tune space: it has no {key!r}")
-    base, base_name = _base(path, content["base"])
-    for key in ("sweep", "title"):
-        if isinstance(content.get(key), list | dict):
-            raise UserError(f"{key} is {shown(content[key])}: it must be a text")
-    searches = content["search"] if isinstance(content["search"], list) else [content["search"]]
+def _space(path: Path, file: _File) -> Space:
+    for key, value, least in (
+        ("samples", file.samples, 1),
+        ("draw_seed", file.draw_seed, 0),
+        ("at_once", 1 if file.at_once == "auto" else file.at_once, 1),
+    ):
+        if value < least:
+            raise UserError(f"{key} is {value!r}: it must be a whole number of at least {least}")
+    base, base_name = _base(path, file.base)
+    searches = file.search if isinstance(file.search, list) else [file.search]
     space = Space(
-        name=folder_name(path, "sweep", content["sweep"]),
-        title=one_line(" ".join(str(content.get("title", "")).split())),
+        name=folder_name("sweep", file.sweep),
+        title=on_one_line(file.title),
         base=base,
         base_name=one_line(base_name),
         searches=tuple(_search(search) for search in searches),
-        samples=_whole(content, "samples", 1),
-        draw_seed=_whole(content, "draw_seed", 0, at_least=0),
-        metric=_word(content, "metric", get_args(Metric), "accuracy"),
-        mode=_word(content, "mode", ("max", "min"), "min" if content.get("metric") == "loss" else "max"),
-        best=_word(content, "best", (True, False), True),
-        scheduler=_scheduler(content.get("scheduler", "none")),
-        seeds=_seeds(content.get("seeds", [0])),
-        at_once=None if content.get("at_once", "auto") == "auto" else _whole(content, "at_once", 1),
+        samples=file.samples,
+        draw_seed=file.draw_seed,
+        metric=file.metric,
+        mode=file.mode or ("min" if file.metric == "loss" else "max"),
+        best=file.best,
+        scheduler=_scheduler(file.scheduler),
+        seeds=check_seeds(file.seeds),
+        at_once=None if file.at_once == "auto" else file.at_once,
     )
     if not space.best and space.scheduler.name != "none":
         raise UserError(f"best is false, and scheduler {space.scheduler.name} would choose between trials")
@@ -418,17 +451,10 @@ def _scheduler(content: Any) -> Scheduler:
     content = {"name": content} if isinstance(content, str) else content
     if content is None:
         return Scheduler()
-    known = Scheduler.__dataclass_fields__
     if not isinstance(content, dict) or not isinstance(content.get("name"), str):
-        raise UserError(
-            f"scheduler must be one of {', '.join(get_args(SchedulerName))}, or a mapping with a name"
-        )
-    for key, value in content.items():
-        if key not in known:
-            raise UserError(f"scheduler has no option {key!r}; there are {', '.join(known)}")
-        if key != "name" and not _is_number(value):
-            raise UserError(f"scheduler.{key} is {value!r}: it must be a number")
-    return Scheduler(**content)
+        names = ", ".join(get_args(SchedulerName))
+        raise UserError(f"scheduler must be one of {names}, or a mapping with a name")
+    return declared(Scheduler, content, "scheduler", "scheduler.")
 
 
 def check_population(space: Space) -> None:
@@ -455,27 +481,6 @@ def check_population(space: Space) -> None:
                 f"scheduler pbt changes settings in the middle of a federation, and {d.key} is not one that "
                 "can: search numbers among training.* and method.*"
             )
-
-
-def _seeds(content: Any) -> tuple[int, ...]:
-    fine = isinstance(content, list) and content and all(type(s) is int for s in content)
-    if not fine or len(set(content)) < len(content):
-        raise UserError(f"seeds must be a list of different whole numbers, not {content!r}")
-    return tuple(content)
-
-
-def _whole(content: Mapping[str, Any], key: str, default: int, at_least: int = 1) -> int:
-    value = content.get(key, default)
-    if type(value) is not int or value < at_least:
-        raise UserError(f"{key} is {value!r}: it must be a whole number of at least {at_least}")
-    return value
-
-
-def _word(content: Mapping[str, Any], key: str, allowed: Sequence[Any], default: Any) -> Any:
-    value = content.get(key, default)
-    if not any(type(value) is type(word) and value == word for word in allowed):
-        raise UserError(f"{key} is {value!r}: it must be one of {', '.join(map(str, allowed))}")
-    return value
 
 
 def _is_number(value: Any) -> bool:

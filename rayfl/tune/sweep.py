@@ -40,8 +40,9 @@ from rayfl.jobs.progress import TableProgress
 from rayfl.record.history import PARTITION, read_lines, read_records
 from rayfl.signals import answered
 from rayfl.tune.scores import RoundScores
-from rayfl.tune.space import Dimension, Metric, Scheduler
+from rayfl.tune.space import Dimension, Metric
 from rayfl.tune.trial import COPY, Order, run_trial
+from rayfl.tune.trials import Trials
 
 ENDED = "ended.jsonl"
 """A line per trial that is over: its name, and why."""
@@ -50,31 +51,6 @@ RESTARTS = 3
 """How often a trial whose process or host has died is started again."""
 LOOK = 50
 """Steps of Ray Tune, of about 0.1 s, between two looks whether waiting trials can still be placed."""
-
-
-@dataclass(frozen=True)
-class Plan:
-    """A sweep, ready to run.
-
-    Attributes:
-        output: its folder.
-        jobs: name -> trial, in the order in which they are started.
-        values: name -> the searched values, of trials that population based training changes.
-        dimensions: what it may change.
-        metric: what is compared.
-        mode: whether large or small values of it are good.
-        scheduler: how trials are cut short.
-        at_once: trials at once; None for as many as the cluster holds.
-    """
-
-    output: Path
-    jobs: dict[str, Job]
-    values: dict[str, Settings]
-    dimensions: tuple[Dimension, ...]
-    metric: Metric
-    mode: Literal["max", "min"]
-    scheduler: Scheduler
-    at_once: int | None
 
 
 @dataclass
@@ -90,9 +66,9 @@ class Ended:
     why: dict[str, tuple[End, str]] = field(default_factory=dict)
 
     @classmethod
-    def load(cls, plan: Plan) -> Ended:
+    def load(cls, trials: Trials) -> Ended:
         """Read what an earlier session has noted; a trial whose records are complete is finished anyway."""
-        found = cls(plan.output / ENDED)
+        found = cls(trials.output / ENDED)
         if found.path.exists():
             for line in read_lines(found.path):
                 end: Any = line.get("end")
@@ -100,7 +76,7 @@ class Ended:
                 if not isinstance(name, str) or end not in get_args(End) or not isinstance(reason, str):
                     raise UserError(f"{found.path} is damaged: a line is of no trial; restore it from a copy")
                 found.why[name] = (end, reason)
-        found.why |= {name: ("finished", "") for name, job in plan.jobs.items() if job.finished}
+        found.why |= {name: ("finished", "") for name, job in trials.jobs.items() if job.finished}
         return found
 
     def note(self, name: str, end: End, reason: str = "") -> None:
@@ -171,12 +147,12 @@ def share(
 
 
 def run(
-    plan: Plan, ended: Ended, progress: TableProgress, federation: Federation, address: str | None = None
+    trials: Trials, ended: Ended, progress: TableProgress, federation: Federation, address: str | None = None
 ) -> bool:
     """Run all trials that are not over.
 
     Args:
-        plan: the sweep.
+        trials: of the sweep.
         ended: what an earlier session has done; trials that end are added to it.
         progress: where people are told.
         federation: of any trial; its engine is that of all.
@@ -188,7 +164,7 @@ def run(
     Raises:
         UserError: a trial can never be placed, or the cluster cannot be reached.
     """
-    waiting = {name: job for name, job in plan.jobs.items() if not ended.over(name)}
+    waiting = {name: job for name, job in trials.jobs.items() if not ended.over(name)}
     if not waiting:
         return True
     for name in waiting:
@@ -200,11 +176,11 @@ def run(
     try:
         nodes = [node["Resources"] for node in ray.nodes() if node["Alive"]]
         clients = max(federation.clients, 1)
-        part = share(engine, clients, nodes, len(waiting), plan.at_once)
+        part = share(engine, clients, nodes, len(waiting), trials.sweep.at_once)
         jobs = {name: replace(job, settings=job.settings | part.engine) for name, job in waiting.items()}
-        watcher = Watcher(plan, part, ended, progress, cluster.gone)
+        watcher = Watcher(trials, part, ended, progress, cluster.gone)
         with _quiet_tune(), _stoppable():
-            _tuner(plan, part, jobs, ended, watcher).fit()
+            _tuner(trials, part, jobs, ended, watcher).fit()
     except _Broken as broken:
         raise UserError(str(broken)) from None
     finally:
@@ -212,13 +188,16 @@ def run(
     return all(name in ended.why for name in waiting)
 
 
-def _tuner(plan: Plan, part: Share, jobs: Mapping[str, Job], ended: Ended, watcher: Watcher) -> tune.Tuner:
-    pbt = plan.scheduler.name == "pbt"
+def _tuner(
+    trials: Trials, part: Share, jobs: Mapping[str, Job], ended: Ended, watcher: Watcher
+) -> tune.Tuner:
+    sweep = trials.sweep
+    pbt = sweep.scheduler.name == "pbt"
     order = Order(
         jobs,
-        plan.metric,
-        interval=plan.scheduler.interval if pbt else None,
-        replays=plan.scheduler.name in ("asha", "median"),
+        sweep.metric,
+        interval=sweep.scheduler.interval if pbt else None,
+        replays=sweep.scheduler.name in ("asha", "median"),
         command=tuple(sys.orig_argv),
     )
     head: list[dict[str, float]] = [{}] if "engine.actors" in part.engine else []
@@ -228,16 +207,16 @@ def _tuner(plan: Plan, part: Share, jobs: Mapping[str, Job], ended: Ended, watch
     )
     names = list(jobs)
     space: dict[str, Any] = {"name": tune.grid_search(names)}
-    space["values"] = tune.sample_from(lambda spec: dict(plan.values[spec.config["name"]]))
-    scratch = plan.output / "tune"
+    space["values"] = tune.sample_from(lambda spec: trials.values(spec.config["name"]))
+    scratch = trials.output / "tune"
     shutil.rmtree(scratch, ignore_errors=True)  # of an earlier session, from which nothing is read
-    for left in (plan.output / "trials").glob(f"*/{COPY}*"):
+    for left in (trials.output / "trials").glob(f"*/{COPY}*"):
         shutil.rmtree(left, ignore_errors=True)
     return tune.Tuner(
         trainable,
         param_space=space,
         tune_config=tune.TuneConfig(
-            scheduler=scheduler_of(plan, ended),
+            scheduler=scheduler_of(trials, ended),
             max_concurrent_trials=None if pbt else part.at_once,  # a population lives as a whole
             reuse_actors=True,
             trial_name_creator=_name_of,
@@ -245,7 +224,7 @@ def _tuner(plan: Plan, part: Share, jobs: Mapping[str, Job], ended: Ended, watch
         ),
         run_config=tune.RunConfig(
             name=scratch.name,
-            storage_path=str(plan.output.resolve()),
+            storage_path=str(trials.output.resolve()),
             callbacks=[watcher],
             verbose=0,
             failure_config=tune.FailureConfig(max_failures=RESTARTS),
@@ -261,23 +240,24 @@ def _name_of(trial: Any) -> str:
 # ---- schedulers
 
 
-def scheduler_of(plan: Plan, ended: Ended) -> TrialScheduler:
+def scheduler_of(trials: Trials, ended: Ended) -> TrialScheduler:
     """Return the scheduler, which has seen what trials of an earlier session have shown."""
-    wanted, common = plan.scheduler, {"time_attr": "round", "metric": "score", "mode": plan.mode}
+    sweep, wanted = trials.sweep, trials.sweep.scheduler
+    common = {"time_attr": "round", "metric": "score", "mode": sweep.mode}
     if wanted.name == "none":
         return FIFOScheduler()
     if wanted.name == "pbt":
         return PopulationBasedTraining(
             **common,
             perturbation_interval=wanted.interval,
-            hyperparam_mutations={"values": {d.key: _mutation(d) for d in plan.dimensions}},
+            hyperparam_mutations={"values": {d.key: _mutation(d) for d in sweep.dimensions}},
             quantile_fraction=wanted.quantile,
             resample_probability=wanted.resample,
-            custom_explore_fn=partial(_inside, plan.dimensions),
+            custom_explore_fn=partial(_inside, sweep.dimensions),
             log_config=False,
             require_attrs=False,
         )
-    rounds = max(job.rounds for job in plan.jobs.values())
+    rounds = max(job.rounds for job in trials.jobs.values())
     scheduler: TrialScheduler
     if wanted.name == "asha":
         grace = min(wanted.grace, rounds)
@@ -291,9 +271,9 @@ def scheduler_of(plan: Plan, ended: Ended) -> TrialScheduler:
             min_samples_required=wanted.min_trials,
             min_time_slice=math.inf,  # a trial never waits for others to come as far
         )
-    for name, job in plan.jobs.items():
+    for name, job in trials.jobs.items():
         if ended.over(name):
-            _show_again(scheduler, name, job, plan.metric)
+            _show_again(scheduler, name, job, sweep.metric)
     return scheduler
 
 
@@ -347,7 +327,7 @@ class Watcher(tune.Callback):
     """Tells people of trials, notes those that are over, and ends a sweep that can never go on.
 
     Args:
-        plan: the sweep.
+        trials: of the sweep.
         part: what a trial gets.
         ended: where the end of trials is noted.
         progress: where people are told.
@@ -356,13 +336,13 @@ class Watcher(tune.Callback):
 
     def __init__(
         self,
-        plan: Plan,
+        trials: Trials,
         part: Share,
         ended: Ended,
         progress: TableProgress,
         gone: Callable[[], str | None],
     ) -> None:
-        self._plan, self._part, self._ended, self._progress = plan, part, ended, progress
+        self._trials, self._part, self._ended, self._progress = trials, part, ended, progress
         self._gone, self._seen = gone, time.monotonic()
 
     def __getstate__(self) -> dict[str, Any]:
@@ -375,13 +355,15 @@ class Watcher(tune.Callback):
             return
         self._seen = time.monotonic()
         if part := self._gone():
-            raise _Broken(f"{part} is gone, and with it all trials: go on with --resume {self._plan.output}")
+            raise _Broken(
+                f"{part} is gone, and with it all trials: go on with --resume {self._trials.output}"
+            )
 
     def on_step_end(self, iteration: int, trials: list[Any], **info: Any) -> None:
         """Show what runs, and look whether what waits has room on the hosts that are left."""
-        running = [self._plan.jobs[_own(t)] for t in trials if t.status == "RUNNING"]
+        running = [self._trials.jobs[_own(t)] for t in trials if t.status == "RUNNING"]
         waiting = [t for t in trials if t.status in ("PENDING", "PAUSED")]
-        self._progress.show(running, [self._plan.jobs[_own(t)] for t in waiting])
+        self._progress.show(running, [self._trials.jobs[_own(t)] for t in waiting])
         if not running and waiting and iteration % LOOK == LOOK - 1:
             self._look()
 
@@ -395,13 +377,13 @@ class Watcher(tune.Callback):
         except UserError as error:
             raise UserError(
                 f"hosts have left the cluster, and no trial can be placed any more: {error}; go on with "
-                f"--resume {self._plan.output}"
+                f"--resume {self._trials.output}"
             ) from error
 
     def on_trial_complete(self, iteration: int, trials: list[Any], trial: Any, **info: Any) -> None:
         """Note the end of a trial that has run to its end, was stopped, or has reported its failure."""
         name = _own(trial)
-        job = self._plan.jobs[name]
+        job = self._trials.jobs[name]
         reason = (trial.last_result or {}).get("failed")
         if job.finished:
             self._end(name, "finished")
@@ -418,7 +400,7 @@ class Watcher(tune.Callback):
         self._end(_own(trial), "failed", lines[-1].strip() if lines else "its process died")
 
     def _end(self, name: str, end: End, reason: str = "") -> None:
-        job = self._plan.jobs[name]
+        job = self._trials.jobs[name]
         self._ended.note(name, end, reason)
         rounds = f" after {len(job.seconds())} rounds" if end == "stopped" else ""
         self._progress.tell(f"{job}: {'FAILED: ' + reason if end == 'failed' else end + rounds}")

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from rayfl import UserError
-from rayfl.config.table_file import Table, expand, layered, options, unavailable
+from rayfl.config.table_file import Table, expand, first_seeds, layered, options, unavailable
 from rayfl.methods import METHODS
 from tests.support.tables import TINY, write
 
@@ -67,13 +67,13 @@ def test_data_root_comes_from_the_environment(tmp_path, monkeypatch):
 
 def test_seeds(tmp_path):
     table = Table.load(write(tmp_path))
-    assert table.first_seeds(None) == [0, 5]
-    assert table.first_seeds(1) == [0]
-    assert table.first_seeds(4) == [0, 5, 1, 2]
+    assert first_seeds(table.seeds, None) == (0, 5)
+    assert first_seeds(table.seeds, 1) == (0,)
+    assert first_seeds(table.seeds, 4) == (0, 5, 1, 2)
     for count in (0, 1001):
         with pytest.raises(UserError, match=f"--seeds is {count}: it must be at least 1 and at most 1000"):
-            table.first_seeds(count)
-    assert len(table.first_seeds(1000)) == 1000
+            first_seeds(table.seeds, count)
+    assert len(first_seeds(table.seeds, 1000)) == 1000
 
 
 def test_expanded_arguments(tmp_path):
@@ -110,7 +110,7 @@ def test_bad_choices(tmp_path, arguments, says):
 @pytest.mark.parametrize(
     ("old", "new", "says"),
     [
-        ("title:", "tilte:", "has 'tilte', which no table file has"),
+        ("title:", "tilte:", "there is no 'tilte' in a table file"),
         ("table: tiny", "table:", "it has no 'table'"),
         ("seeds: [0, 5]", "seeds: 3", "seeds must be a list of different whole numbers"),
         ("    method: FedAvg\n", "", "row 'FedAvg' names no method"),

@@ -14,8 +14,8 @@ import yaml
 from rayfl.config.parser import federation_from
 from rayfl.config.table_file import Table, options
 from rayfl.table import plan
-from rayfl.tune.command import Sweep
 from rayfl.tune.space import Space
+from rayfl.tune.trials import Sweep
 from tests.hostile.harness import Case
 
 TINY = {

@@ -88,7 +88,7 @@ BAD: dict[str, tuple[str, str, tuple[str, ...] | str]] = {
     "a column of 300 characters": ("  even:", f"  {'e' * 300}:", "is too long: it names a run folder"),
     "no columns": ("columns:\n", "columns: {}\nbase: {}\nx:\n", "t.yaml"),
     "a base that is a number": ("base: {", "title: {a: {", "t.yaml"),
-    "another key": ("table: tiny", "table: tiny\nnope: 1", "t.yaml has 'nope', which no table file has"),
+    "another key": ("table: tiny", "table: tiny\nnope: 1", "t.yaml: there is no 'nope' in a table file"),
     "a table without a name": ("table: tiny", "table:", "it has no 'table'"),
     "a table of 300 characters": ("table: tiny", f"table: {'a' * 300}", "it is too long to name a folder"),
     "a table of dots": ("table: tiny", "table: ..", "table is '..': it must have letters or digits"),

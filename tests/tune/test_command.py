@@ -14,21 +14,22 @@ from rayfl.config.table_file import Table, changes_of
 from rayfl.errors import UserError
 from rayfl.evaluation.result import Result
 from rayfl.federation import Federation
-from rayfl.tune.command import Sweep, _new, _resumed, _values, check, main, parser
+from rayfl.tune.command import _new, _resumed, check, main, parser
 from rayfl.tune.space import Space
-from rayfl.tune.sweep import Ended, Plan
+from rayfl.tune.sweep import Ended
 from rayfl.tune.trial import federation_of
+from rayfl.tune.trials import Sweep, Trials
 from tests.support.sweeps import write
 
 
 @pytest.fixture
-def plans(monkeypatch: pytest.MonkeyPatch) -> list[Plan]:
+def runs(monkeypatch: pytest.MonkeyPatch) -> list[Trials]:
     """What the command line has asked Ray Tune for."""
-    asked: list[Plan] = []
+    asked: list[Trials] = []
 
-    def run(plan: Plan, *others: object) -> bool:
-        asked.append(plan)
-        for job in plan.jobs.values():
+    def run(trials: Trials, *others: object) -> bool:
+        asked.append(trials)
+        for job in trials.jobs.values():
             federation_of(job, {}).run()
         return True
 
@@ -38,14 +39,14 @@ def plans(monkeypatch: pytest.MonkeyPatch) -> list[Plan]:
 
 @pytest.mark.parametrize(("metric", "best"), [("loss", 0.2), ("accuracy", 0.2), ("loss\nmode: max", 1e-7)])
 def test_the_best_point_is_that_of_the_mode(
-    tmp_path: Path, plans: list[Plan], metric: str, best: float
+    tmp_path: Path, runs: list[Trials], metric: str, best: float
 ) -> None:
     space = write(tmp_path, metric=f"metric: {metric}", search="search: {training.lr: [0.0000001, 0.2]}")
     assert main([space, "--output", str(tmp_path / "out"), "--rounds", "2", "--set", "data.noise=0.3"]) == 0
-    (plan,) = plans
-    assert plan.mode == ("min" if metric == "loss" else "max")
+    (trials,) = runs
+    assert trials.sweep.mode == ("min" if metric == "loss" else "max")
     losses = []
-    for job in plan.jobs.values():
+    for job in trials.jobs.values():
         run = Result.load(job.folder)
         losses.append(run.history.scores["after_aggregation", "personal", "val"].loss[-1].mean())
     assert losses[1] < losses[0] - 0.01
@@ -66,11 +67,12 @@ def test_the_trials_of_a_sweep(tmp_path: Path) -> None:
         (f"mu={mu}", "base", seed, 3) for seed in (5, 6) for mu in (0, 1)
     ]
     assert jobs["001-seed-6"].folder == tmp_path / "trials" / "001-mu=1" / "seed-6"
-    assert sweep.of_point(jobs, 1) == [jobs["001-seed-5"], jobs["001-seed-6"]]
+    assert Trials(sweep, tmp_path, jobs).of_point(1) == [jobs["001-seed-5"], jobs["001-seed-6"]]
     assert (sweep.metric, sweep.mode, sweep.best, sweep.dimensions) == ("accuracy", "max", True, [])
     population = sweep_of(tmp_path, scheduler="scheduler: pbt")
     assert [d.key for d in population.dimensions] == ["method.mu"]
-    assert _values(population) == {
+    trials = Trials(population, tmp_path, population.jobs(tmp_path))
+    assert {name: trials.values(name) for name in trials.jobs} == {
         "000-seed-0": {"method.mu": 0.0},
         "001-seed-0": {"method.mu": 1.0},
     }
@@ -95,7 +97,7 @@ def test_the_command_line_wins_over_the_file(tmp_path: Path, monkeypatch: pytest
         title="title: Another",
     )
     sweep, output = asked(_new, space)
-    assert (len(sweep.points), sweep.seeds, sweep.at_once) == (2, [4], 3)
+    assert (len(sweep.points), sweep.seeds, sweep.at_once) == (2, (4,), 3)
     assert (sweep.points[0].rounds, output) == (3, Path("runs", "tiny"))
     more = ("--samples", "3", "--seeds", "2", "--at_once", "1", "--rounds", "9", "--output", "here")
     sweep, output = asked(_new, space, *more, "--data.root", "there")
@@ -194,12 +196,12 @@ def test_exit_codes_and_the_files_of_a_sweep(
 ) -> None:
     """A sweep that was stopped writes nothing, and one without a best point writes none."""
 
-    def run(plan: Plan, ended: Ended, *others: object) -> bool:
-        first, other = plan.jobs
+    def run(trials: Trials, ended: Ended, *others: object) -> bool:
+        first, other = trials.jobs
         if failed:
             ended.note(other, "failed", "for a reason")
         if not (output / "trials").exists():
-            federation_of(plan.jobs[first], {}).run()
+            federation_of(trials.jobs[first], {}).run()
         return complete
 
     monkeypatch.setattr("rayfl.tune.sweep.run", run)

@@ -9,7 +9,8 @@ pytest.importorskip("ray")
 
 from rayfl.jobs.cells import Job
 from rayfl.tune.space import Dimension, Scheduler
-from rayfl.tune.sweep import Ended, Plan, _inside, _PastTrial, scheduler_of, share
+from rayfl.tune.sweep import Ended, _inside, _PastTrial, scheduler_of, share
+from rayfl.tune.trials import Sweep, Trials
 
 NODES = [{"CPU": 8.0, "GPU": 2.0}, {"CPU": 4.0}]
 
@@ -46,8 +47,8 @@ def test_a_scheduler_stops_what_is_bad_in_the_mode_of_the_sweep(tmp_path, name, 
     """The second trial comes with the larger score."""
     job = Job("a", "base", 0, 9, tmp_path / "a", {})
     wanted = Scheduler(name, grace=1, reduction=2, min_trials=1)
-    plan = Plan(tmp_path, {"a": job}, {"a": {}}, (), "loss", mode, wanted, None)
-    scheduler = scheduler_of(plan, Ended(tmp_path / "ended.jsonl"))
+    sweep = Sweep(name="s", points=[], metric="loss", mode=mode, scheduler=wanted)
+    scheduler = scheduler_of(Trials(sweep, tmp_path, {"a": job}), Ended(tmp_path / "ended.jsonl"))
     found = []
     for name, score in (("a", 0.1), ("b", 0.9)):
         scheduler.on_trial_add(None, _PastTrial(name))
@@ -59,8 +60,8 @@ def test_a_scheduler_stops_what_is_bad_in_the_mode_of_the_sweep(tmp_path, name, 
 def test_no_trial_is_stopped_where_the_grace_exceeds_the_rounds(tmp_path, name):
     jobs = {k: Job(k, "base", 0, 9, tmp_path / k, {}) for k in "abc"}
     wanted = Scheduler(name, grace=20, reduction=2, min_trials=1)
-    plan = Plan(tmp_path, jobs, {key: {} for key in jobs}, (), "accuracy", "max", wanted, None)
-    scheduler = scheduler_of(plan, Ended(tmp_path / "ended.jsonl"))
+    sweep = Sweep(name="s", points=[], scheduler=wanted)
+    scheduler = scheduler_of(Trials(sweep, tmp_path, jobs), Ended(tmp_path / "ended.jsonl"))
     for k, score in zip(jobs, (0.9, 0.5, 0.1)):
         scheduler.on_trial_add(None, _PastTrial(k))
         found = [

@@ -18,9 +18,9 @@ from rayfl.evaluation.result import Result
 from rayfl.jobs.progress import TableProgress
 from rayfl.record.checkpoint import Checkpoints
 from rayfl.run import main as run_main
-from rayfl.tune.command import Sweep, main
+from rayfl.tune.command import main
 from rayfl.tune.outcome import Best, points_table, result_of, write_all
-from rayfl.tune.space import Scheduler, Space
+from rayfl.tune.space import Space
 from tests.support.federations import bytes_of_run
 from tests.support.processes import rounds_of, wait_until
 from tests.support.sweeps import SPACES, small, write
@@ -28,7 +28,8 @@ from tests.support.sweeps import SPACES, small, write
 ray: Any = pytest.importorskip("ray")
 
 from rayfl.tune import sweep  # noqa: E402
-from rayfl.tune.sweep import Ended, Plan, run, scheduler_of  # noqa: E402
+from rayfl.tune.sweep import Ended, run, scheduler_of  # noqa: E402
+from rayfl.tune.trials import Sweep, Trials  # noqa: E402
 
 pytestmark = pytest.mark.usefixtures("ray_runtime")
 
@@ -75,14 +76,15 @@ def test_two_trials_of_every_shipped_space(tmp_path: Path) -> None:
         sweep = Sweep.of(space, points)
         plans[space.name] = sweep, sweep.jobs(tmp_path / space.name)
         jobs |= {f"{space.name}-{name}": job for name, job in plans[space.name][1].items()}
-    plan = Plan(tmp_path, jobs, {name: {} for name in jobs}, (), "accuracy", "max", Scheduler(), 2)
+    trials = Trials(Sweep(name="all", points=[], at_once=2), tmp_path, jobs)
     ended = Ended(tmp_path / "ended.jsonl")
     federation = federation_from(options(next(iter(jobs.values())).settings))
     with TableProgress(list(jobs.values()), 4) as progress:
-        assert run(plan, ended, progress, federation)
+        assert run(trials, ended, progress, federation)
     assert ended.why == dict.fromkeys(jobs, ("finished", ""))
     for name, (sweep, own) in plans.items():
-        results = [result_of(p, sweep.of_point(own, k), sweep.metric) for k, p in enumerate(sweep.points)]
+        trials = Trials(sweep, tmp_path / name, own)
+        results = [result_of(p, trials.of_point(k), sweep.metric) for k, p in enumerate(sweep.points)]
         best = Best.of(results, sweep.mode)
         (tmp_path / name).mkdir(exist_ok=True)
         assert points_table(name, results, sweep.metric, best).row_count == 2
@@ -183,10 +185,10 @@ def test_a_bad_trial_is_stopped_and_the_best_point_feeds_a_table(tmp_path: Path,
     assert bytes_of_run(tmp_path / "one") == bytes_of_run(trial(output, 0))
 
     sweep = Sweep.load(output)
-    plan = Plan(output, sweep.jobs(output), {}, (), "accuracy", "max", sweep.scheduler, None)
-    ended = Ended.load(plan)
-    assert [ended.over(name) for name in plan.jobs] == [True, True, False], "a failed trial is tried again"
-    rungs = dict(scheduler_of(plan, ended)._brackets[0]._rungs)
+    trials = Trials(sweep, output, sweep.jobs(output))
+    ended = Ended.load(trials)
+    assert [ended.over(name) for name in trials.jobs] == [True, True, False], "a failed trial is tried again"
+    rungs = dict(scheduler_of(trials, ended)._brackets[0]._rungs)
     assert set(rungs[1]) == {"000-seed-0", "001-seed-0"}, "the scheduler has seen both again"
 
 
