@@ -12,7 +12,7 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any, Literal, get_args
+from typing import Annotated, Any, Literal, get_args
 
 import numpy as np
 import yaml
@@ -35,6 +35,7 @@ from rayfl.federation import Federation
 from rayfl.randomness import numpy_generator
 from rayfl.record.cell import Cell
 from rayfl.record.description import about_data, dump, flat
+from rayfl.settings import above, at_least, at_most
 from rayfl.shown import one_line
 from rayfl.yaml_file import read_mapping
 
@@ -103,26 +104,15 @@ class Scheduler:
     """
 
     name: SchedulerName = "none"
-    grace: int = 1
-    reduction: float = 3.0
-    min_trials: int = 3
-    interval: int = 5
-    quantile: float = 0.25
-    resample: float = 0.25
+    grace: Annotated[int, at_least(1)] = 1
+    reduction: Annotated[float, above(1)] = 3.0
+    min_trials: Annotated[int, at_least(1)] = 3
+    interval: Annotated[int, at_least(1)] = 5
+    quantile: Annotated[float, above(0), at_most(0.5)] = 0.25
+    resample: Annotated[float, at_least(0), at_most(1)] = 0.25
 
     def __post_init__(self) -> None:
         check_arguments(Scheduler, vars(self), "scheduler")
-        for name, fine, allowed in [
-            ("name", self.name in get_args(SchedulerName), ", ".join(get_args(SchedulerName))),
-            ("grace", self.grace >= 1, "at least 1"),
-            ("reduction", 1 < self.reduction < math.inf, "a number above 1"),
-            ("min_trials", self.min_trials >= 1, "at least 1"),
-            ("interval", self.interval >= 1, "at least 1"),
-            ("quantile", 0 < self.quantile <= 0.5, "above 0 and at most 0.5"),
-            ("resample", 0 <= self.resample <= 1, "in [0, 1]"),
-        ]:
-            if not fine:
-                raise UserError(f"scheduler.{name} is {getattr(self, name)!r}: it must be {allowed}")
 
 
 @dataclass(frozen=True)
@@ -165,7 +155,7 @@ class Comparison:
     best: bool = True
     scheduler: Scheduler = Scheduler()
     seeds: tuple[int, ...] = (0,)
-    at_once: int | None = None
+    at_once: Annotated[int, at_least(1)] | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -176,14 +166,14 @@ class _File:
     base: Any
     search: Any
     title: Text | None = None
-    samples: int = 1
-    draw_seed: int = 0
+    samples: Annotated[int, at_least(1)] = 1
+    draw_seed: Annotated[int, at_least(0)] = 0
     metric: Metric = "accuracy"
     mode: Mode | None = None
     best: bool = True
     scheduler: Any = None
     seeds: Any = (0,)
-    at_once: int | Literal["auto"] = "auto"
+    at_once: Annotated[int, at_least(1)] | Literal["auto"] = "auto"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -336,13 +326,6 @@ def _short(key: str, keys: Sequence[str]) -> str:
 
 
 def _space(path: Path, file: _File) -> Space:
-    for key, value, least in (
-        ("samples", file.samples, 1),
-        ("draw_seed", file.draw_seed, 0),
-        ("at_once", 1 if file.at_once == "auto" else file.at_once, 1),
-    ):
-        if value < least:
-            raise UserError(f"{key} is {value!r}: it must be a whole number of at least {least}")
     base, base_name = _base(path, file.base)
     searches = file.search if isinstance(file.search, list) else [file.search]
     space = Space(

@@ -49,8 +49,6 @@ class Sweep(Comparison):
     def check(self) -> None:
         """Raise ``ValueError`` unless all values are such as a tune space can give."""
         check_seeds(self.seeds)
-        if self.at_once is not None and self.at_once < 1:
-            raise ValueError("at_once is below 1")
         for point in self.points:
             if (set(DECIDED) - {"cell"}) & point.settings.keys() or point.rounds < 1:
                 raise ValueError("a point has settings that a sweep decides, or no rounds")

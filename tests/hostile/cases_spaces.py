@@ -55,10 +55,10 @@ SEARCHES: dict[str, tuple[str, ...] | str] = {
 
 # a line that is added -> what is said
 LINES: dict[str, str] = {
-    "samples: 0": "samples is 0: it must be a whole number of at least 1",
+    "samples: 0": "samples is 0: it must be at least 1",
     "samples: 1.5": "samples is 1.5: it must be a whole number",
     "samples: many": "samples is 'many': it must be a whole number",
-    "draw_seed: -1": "draw_seed is -1: it must be a whole number of at least 0",
+    "draw_seed: -1": "draw_seed is -1: it must be at least 0",
     "metric: speed": "metric is 'speed': it must be 'accuracy' or",
     "metric: [accuracy]": "metric is ['accuracy']: it must be 'accuracy' or",
     "mode: up": "mode is 'up': it must be 'max' or 'min'",
