@@ -24,7 +24,8 @@ class UserError(Exception):
     """Something the user can put right: a bad setting, missing or damaged data, an impossible request.
 
     The message says what is wrong and what to do. The command lines print it without a traceback and exit
-    with code 2.
+    with code 2. Whatever takes settings, files or data may raise it; docstrings name it only where a caller
+    reacts to it.
     """
 
 

@@ -99,11 +99,7 @@ def parser() -> jsonargparse.ArgumentParser:
 
 
 def picture(options: jsonargparse.Namespace) -> Figure:
-    """Return the picture that a command line asks for; print the numbers that belong to it.
-
-    Raises:
-        UserError: a folder is no run or damaged, or an option fits no run.
-    """
+    """Return the picture that a command line asks for; print the numbers that belong to it."""
     kind, o = options.kind, options[options.kind]
     runs = [Result.load(folder) for folder in run_folders(map(Path, o.runs))]
     if kind == "labels":

@@ -27,9 +27,6 @@ def load_models(folder: str | Path, round: int | None = None) -> Models:
         folder: the run folder.
         round: the number of completed rounds after which; a run keeps its last two checkpoints. By default
             the newest.
-
-    Raises:
-        UserError: there is no such run or checkpoint, or the data are not there any more.
     """
     federation = resumed(folder)
     checkpoints = Checkpoints(Path(folder) / "checkpoints")

@@ -157,9 +157,6 @@ def plan(
     """Return the cells to run, and row -> method for rows whose method rayfl does not have.
 
     Seeds come last, so that the whole table is there once before anything is repeated.
-
-    Raises:
-        UserError: the settings of a cell cannot work, or its folder holds a run with other settings.
     """
     cells, missing = [], {}
     for row in rows:
@@ -188,9 +185,6 @@ def check(table: Table, cells: Sequence[Job]) -> None:
     Args:
         table: that the cells are of.
         cells: what is to be run; finished ones are passed over.
-
-    Raises:
-        UserError: data are missing or cannot be divided, or net, method and protocol do not go with them.
     """
     first: dict[tuple[str, str], Job] = {}
     for cell in cells:

@@ -120,9 +120,6 @@ def read_mapping(path: Path, what: str) -> dict[str, Any]:
 
     Returns:
         What is in the file; nothing if it is empty, or holds comments alone.
-
-    Raises:
-        UserError: it cannot be read, is no mapping, or has a name twice.
     """
     content = read_yaml(path)
     if content is None:

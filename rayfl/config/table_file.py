@@ -104,11 +104,7 @@ class Table:
 
     @classmethod
     def load(cls, path: str | Path) -> Table:
-        """Read a table file.
-
-        Raises:
-            UserError: it cannot be read, or is no table file.
-        """
+        """Read a table file."""
         path = Path(path)
         content = read_mapping(path, "table file")
         try:
@@ -127,11 +123,7 @@ class Table:
         return cls(path, str(file.table), on_one_line(file.title), seeds, base, columns, rows)
 
     def settings(self, row: str, column: str, changes: Mapping[str, Any] | None = None) -> Settings:
-        """Return the settings of a cell, with changes, and its place in the table.
-
-        Raises:
-            UserError: there is no such row or column.
-        """
+        """Return the settings of a cell, with changes, and its place in the table."""
         (row,), (column,) = self.choose("row", [row]), self.choose("column", [column])
         chosen = self.rows[row]
         layers = (self.base, self.columns[column], chosen.settings, chosen.at.get(column, {}), changes or {})
@@ -144,9 +136,6 @@ class Table:
         Args:
             kind: ``row`` or ``column``.
             names: the names asked for.
-
-        Raises:
-            UserError: there is no such row or column.
         """
         known = self.rows if kind == "row" else self.columns
         if names is None:
@@ -158,11 +147,7 @@ class Table:
 
 
 def first_seeds(seeds: Sequence[int], count: int | None) -> tuple[int, ...]:
-    """Return as many seeds as asked for: those of a file, then the smallest other ones.
-
-    Raises:
-        UserError: fewer than one, or more than ``MOST_SEEDS``.
-    """
+    """Return as many seeds as asked for: those of a file, then the smallest other ones."""
     if count is None:
         return tuple(seeds)
     if not 1 <= count <= MOST_SEEDS:
@@ -177,9 +162,6 @@ def changes_of(given: Any, what: str) -> Settings:
     Args:
         given: the parsed command line.
         what: which decides the rest, ``table`` or ``sweep``.
-
-    Raises:
-        UserError: an item is no setting, or one that may not be changed.
     """
     changes: Settings = {}
     for text in itertools.chain.from_iterable(given.set):
@@ -232,9 +214,6 @@ def expand(arguments: Sequence[str]) -> list[str]:
 
     Arguments without a table file are returned as they are. Row and column may be left out where there is
     one.
-
-    Raises:
-        UserError: the table has no such cell, or rows and columns are named without a table.
     """
     reader = argparse.ArgumentParser(add_help=False, allow_abbrev=False, exit_on_error=False)
     for option in ("--config", "--row", "--column"):
@@ -280,9 +259,6 @@ def folder_name(key: str, name: Any) -> str:
     Args:
         key: under which its file has the name.
         name: the name.
-
-    Raises:
-        UserError: the name has no letter and no digit, like ``..``, or is too long.
     """
     if not (found := slug(str(name))):
         raise UserError(f"{key} is {name!r}: it must have letters or digits, because it names a folder")

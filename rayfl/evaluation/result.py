@@ -41,11 +41,7 @@ class Result:
 
     @classmethod
     def load(cls, folder: str | Path) -> Result:
-        """Read a run folder; a run that was stopped gives the rounds that it completed.
-
-        Raises:
-            UserError: the folder is no run folder, or a file in it is damaged.
-        """
+        """Read a run folder; a run that was stopped gives the rounds that it completed."""
         folder = Path(folder)
         check_is(folder, "run")
         refuse_links(folder)
@@ -105,11 +101,7 @@ def run_folders(paths: Iterable[Path]) -> list[Path]:
 
 
 def read_config(folder: Path) -> dict[str, Any]:
-    """Return the configuration of a run folder.
-
-    Raises:
-        UserError: it cannot be read, or is no configuration.
-    """
+    """Return the configuration of a run folder."""
     path = folder / CONFIG
     config = read_mapping(path, "configuration")
     with reading(path):

@@ -129,11 +129,7 @@ def known_tables() -> dict[str, list[str]]:
 
 
 def find_printed(paper: str, table: str) -> Printed:
-    """Return a table of a paper.
-
-    Raises:
-        UserError: there is no such paper, or it has no such table.
-    """
+    """Return a table of a paper."""
     tables = known_tables()
     if paper not in tables:
         raise UserError(f"--against {paper}: there is no such paper; there are {', '.join(tables)}")

@@ -86,11 +86,7 @@ class Checkpoints:
         return self._write(f"clients-{number:05d}", dict(sorted(rows.items()))) if rows else None
 
     def commit(self, manifest: Manifest) -> None:
-        """Make a checkpoint the newest, and remove those that are no longer kept.
-
-        Raises:
-            UserError: a file of the checkpoint is not there, as happens when hosts do not share the folder.
-        """
+        """Make a checkpoint the newest, and remove those that are no longer kept."""
         for name in (manifest.server, *manifest.clients.values()):
             if not (self.folder / name).exists():
                 raise UserError(
@@ -118,9 +114,6 @@ class Checkpoints:
         Args:
             manifest: the checkpoint.
             settings: those of the run that is to go on with it.
-
-        Raises:
-            UserError: a setting differs.
         """
         if manifest.settings is None:
             return
@@ -158,9 +151,6 @@ class Checkpoints:
 
         Returns:
             None where no checkpoint has been written.
-
-        Raises:
-            UserError: there are checkpoints, and all of them are damaged.
         """
         damage: list[str] = []
         for path in self._manifests():
@@ -179,11 +169,7 @@ class Checkpoints:
         return None, []
 
     def after(self, round: int) -> Manifest:
-        """Return the checkpoint after so many completed rounds.
-
-        Raises:
-            UserError: there is none, or it is damaged.
-        """
+        """Return the checkpoint after so many completed rounds."""
         path = self.folder / f"manifest-{round:06d}.json"
         manifests = self._manifests()
         if path not in manifests:
@@ -195,11 +181,7 @@ class Checkpoints:
         return _read_manifest(path)
 
     def read(self, name: str) -> Any:
-        """Return the state in a file: the server's, or client -> state.
-
-        Raises:
-            UserError: the file is missing or damaged.
-        """
+        """Return the state in a file: the server's, or client -> state."""
         content = self._content(name)
         try:
             return _state_in(name, content)
@@ -210,11 +192,7 @@ class Checkpoints:
             ) from error
 
     def _manifests(self) -> list[Path]:
-        """Return the manifests, the newest first.
-
-        Raises:
-            UserError: the folder cannot be read, or leads to another place.
-        """
+        """Return the manifests, the newest first."""
         refuse_links(self.folder.parent, self.folder.name)
         with reading(self.folder):
             try:

@@ -23,11 +23,7 @@ PLACES = ("output", "cell", "data.root", "data.cache", "data.download", "data.ve
 
 
 def dump(federation: object) -> str:
-    """Return a federation's complete configuration as YAML, which ``rayfl.run --config`` takes.
-
-    Raises:
-        UserError: a value is of another type than its argument, or a class does not keep its arguments.
-    """
+    """Return a federation's complete configuration as YAML, which ``rayfl.run --config`` takes."""
     described = _plain(federation, "")["init_args"]
     del described["output"]
     return yaml.safe_dump(described, sort_keys=False)

@@ -57,9 +57,6 @@ def check_kind(path: Path, wanted: str) -> None:
     Args:
         path: the folder.
         wanted: what it is to hold, ``run``, ``table`` or ``sweep``.
-
-    Raises:
-        UserError: it does.
     """
     if "\0" in str(path):
         raise UserError(f"{str(path)!r} contains the character NUL, which no path has: remove it")
@@ -87,11 +84,7 @@ def check_is(path: Path, wanted: str, *files: str) -> None:
 
 
 def check_unused(path: str | Path) -> None:
-    """Refuse a path at which a run folder cannot be made.
-
-    Raises:
-        UserError: it is a file, or a folder that holds something, or no folder can be made there.
-    """
+    """Refuse a path at which a run folder cannot be made."""
     path = Path(path)
     if path.is_dir():
         check_kind(path, "run")
@@ -121,9 +114,6 @@ def check_same_data(path: Path, partition: Mapping[str, Any]) -> None:
     """Refuse to go on with data that are divided otherwise than those that a run folder tells of.
 
     A folder that is older than the record of what the data set held is compared without it.
-
-    Raises:
-        UserError: they are, or its ``partition.json`` cannot be read.
     """
     file = path / PARTITION
     now = json.loads(_json(partition))
@@ -156,9 +146,6 @@ class RunFolder:
         Args:
             path: where; must not exist or be empty.
             config: the complete configuration as YAML.
-
-        Raises:
-            UserError: the path is in use, or cannot be written.
         """
         check_unused(path)
         folder = cls(Path(path))
@@ -177,9 +164,6 @@ class RunFolder:
             path: the folder.
             round: first round to be run; the records of it and of later ones are removed.
             config: the configuration with which the run goes on, where it differs from the earlier one.
-
-        Raises:
-            UserError: the folder is no run folder, or its records do not reach up to the round.
         """
         folder = cls(Path(path))
         check_is(folder.path, "run", CONFIG)
@@ -228,11 +212,7 @@ class RunFolder:
         self._append(ENGINE, record)
 
     def truncate(self, round: int) -> None:
-        """Remove the records of this round and of all later ones, and a line that was torn by a crash.
-
-        Raises:
-            UserError: ``metrics.jsonl`` does not hold every earlier round.
-        """
+        """Remove the records of this round and of all later ones, and a line that was torn by a crash."""
         lines = {METRICS: checked_lines(self.path), ENGINE: complete_lines(self.path / ENGINE)}
         kept = {
             name: [(line, r) for line, content in found if (r := self._round(name, content)) < round]
@@ -295,11 +275,7 @@ def environment() -> dict[str, Any]:
 
 
 def _environment_of(folder: Path) -> dict[str, Any]:
-    """Return what ``environment.json`` of a run says; nothing if it is not there.
-
-    Raises:
-        UserError: it cannot be read, or is damaged.
-    """
+    """Return what ``environment.json`` of a run says; nothing if it is not there."""
     path = folder / ENVIRONMENT
     if not path.exists():
         return {}

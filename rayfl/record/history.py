@@ -186,11 +186,7 @@ def round_totals(record: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def read_lines(path: Path) -> Iterator[dict[str, Any]]:
-    """Yield the lines of a JSON-lines file; a last line that was torn by a crash is passed over.
-
-    Raises:
-        UserError: the file cannot be read, or a line before the last is damaged.
-    """
+    """Yield the lines of a JSON-lines file; a last line that was torn by a crash is passed over."""
     for _, line in complete_lines(path):
         yield line
 
@@ -217,11 +213,7 @@ def complete_lines(path: Path) -> Iterator[tuple[bytes, dict[str, Any]]]:
 
 
 def checked_lines(folder: Path) -> Iterator[tuple[bytes, dict[str, Any]]]:
-    """Yield each complete line of ``metrics.jsonl`` as its bytes and its content, which fits the clients.
-
-    Raises:
-        UserError: ``metrics.jsonl`` or ``partition.json`` cannot be read or is damaged.
-    """
+    """Yield each complete line of ``metrics.jsonl`` as its bytes and its content, which fits the clients."""
     path, population = folder / METRICS, None
     for number, (line, record) in enumerate(complete_lines(path), start=1):
         if population is None:
@@ -237,11 +229,7 @@ def checked_lines(folder: Path) -> Iterator[tuple[bytes, dict[str, Any]]]:
 
 
 def read_records(folder: Path) -> Iterator[dict[str, Any]]:
-    """Yield the records of a run, round after round.
-
-    Raises:
-        UserError: they cannot be read, are damaged, or a round is missing.
-    """
+    """Yield the records of a run, round after round."""
     for number, (_, record) in enumerate(checked_lines(folder)):
         if record["round"] != number:
             raise UserError(
@@ -252,11 +240,7 @@ def read_records(folder: Path) -> Iterator[dict[str, Any]]:
 
 
 def read_partition(folder: Path) -> dict[str, Any]:
-    """Return the content of the ``partition.json`` of a run folder.
-
-    Raises:
-        UserError: the file is missing or damaged.
-    """
+    """Return the content of the ``partition.json`` of a run folder."""
     path = folder / PARTITION
     with reading(path):
         content: dict[str, Any] = read_json(path)
@@ -272,9 +256,6 @@ def read_population(folder: Path) -> Population:
 def read_history(folder: Path) -> History:
     """Read the records of a run folder; a run that stopped before its first round may lack
     ``partition.json``.
-
-    Raises:
-        UserError: a file is missing or damaged.
     """
     records = read_records(folder)
     first = next(records, None)

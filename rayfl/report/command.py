@@ -63,9 +63,6 @@ def report(runs: Sequence[str], plot_dir: str | None = None, view: str | None = 
         view: the view to show, by default that of each run's headline.
         by: keys of the configuration, separated by commas, by which runs are grouped; by default all that
             count.
-
-    Raises:
-        UserError: a folder is no run folder or damaged, or an option fits no run.
     """
     keys = [key.strip() for key in by.split(",") if key.strip()]
     folders = run_folders([Path(run) for run in runs])
@@ -89,9 +86,6 @@ def report_against(runs: Sequence[str], paper: str, table: str) -> None:
         runs: run folders, or folders of them; runs of other tables are passed over.
         paper: the paper, such as ``fedco2``.
         table: the table, such as ``t3``.
-
-    Raises:
-        UserError: there is no such table, or no run of it.
     """
     printed = find_printed(paper, table)
     entries = compare(printed.name, run_folders([Path(run) for run in runs]))

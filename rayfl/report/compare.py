@@ -92,11 +92,7 @@ def data_remarks(run: Result) -> list[str]:
 
 
 def group_runs(runs: Iterable[Result], by: Sequence[str] = ()) -> list[Group]:
-    """Put runs on the same data together that differ only in their seed, or runs equal in the keys ``by``.
-
-    Raises:
-        UserError: no run has a key of ``by``.
-    """
+    """Put runs on the same data together that differ only in their seed, or runs equal in the keys ``by``."""
     groups: dict[str, Group] = {}
     known: set[str] = set()
     for run in runs:

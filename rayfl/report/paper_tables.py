@@ -78,9 +78,6 @@ def compare(
         folders: run folders; those of other tables are passed over.
         rows: names of rows, in their order; rows that are not named follow.
         columns: likewise for the columns of a table that no paper prints.
-
-    Raises:
-        UserError: no run belongs to the table, two are of the same cell and seed, or a folder is damaged.
     """
     runs: Runs = {}
     for folder in folders:
@@ -282,9 +279,6 @@ def write_tables(
     """Write ``table.md``, ``table.csv`` and ``table.json`` into a folder.
 
     Under ``seeds`` the first two have their number, as what is printed; ``table.json`` lists them.
-
-    Raises:
-        UserError: they cannot be written.
     """
     rows = [{**asdict(entry), "difference": entry.difference} for entry in entries]
     sheet = io.StringIO()

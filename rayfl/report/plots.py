@@ -52,11 +52,7 @@ class Series:
 
 
 def series_of(groups: Sequence[Group], views: Sequence[str] = (), by: Sequence[str] = ()) -> list[Series]:
-    """Return a series for each group, or for each group and each of the views that it has.
-
-    Raises:
-        UserError: no run has one of the views.
-    """
+    """Return a series for each group, or for each group and each of the views that it has."""
     known = {view for group in groups for run in group.runs for _, view in run.history.views()}
     for asked in views:
         if asked not in known:
@@ -90,11 +86,7 @@ def domains_of(series: Sequence[Series]) -> list[str]:
 
 
 def check_panels(panels: Sequence[str], series: Sequence[Series]) -> list[str]:
-    """Return the panels asked for: domains and ``all``; without any, all domains, or ``all`` without domains.
-
-    Raises:
-        UserError: there is no such domain.
-    """
+    """Return the panels asked for: domains, or ``all``; by default all domains, or ``all`` without any."""
     domains = domains_of(series)
     for name in panels:
         if name not in (*domains, ALL):
@@ -137,11 +129,7 @@ def panel_curves(
 
 
 def scored_panels(panels: Sequence[str], series: Sequence[Series]) -> list[str]:
-    """Return the panels of which some run has scores.
-
-    Raises:
-        UserError: there are none.
-    """
+    """Return the panels of which some run has scores."""
     found = [panel for panel in panels if any(panel_curves(s, panel) for s in series)]
     if not found:
         raise UserError(f"no run has scores of {', '.join(panels)}, so there is nothing to draw")
@@ -149,11 +137,7 @@ def scored_panels(panels: Sequence[str], series: Sequence[Series]) -> list[str]:
 
 
 def chosen_value(run: Result, view: str | None, panel: str) -> float:
-    """Return the test accuracy in per cent at the rounds that the protocol chooses; NaN if it has no panel.
-
-    Raises:
-        UserError: the protocol chooses by validation data, and there are none.
-    """
+    """Return the test accuracy in per cent at the rounds that the protocol chooses; NaN without the panel."""
     entry = view_summary(run, view)
     chosen = entry and entry.get(run.protocol.choose)
     if not chosen:
@@ -229,11 +213,7 @@ def draw_rounds(series: Sequence[Series], panels: Sequence[str], quantity: Quant
 def sweep_series(
     runs: Sequence[Result], over: str, view: str | None, by: Sequence[str] = ()
 ) -> list[tuple[str, list[tuple[float, Series]]]]:
-    """Return the lines of a sweep: the name, and the series at every value of the swept key, ascending.
-
-    Raises:
-        UserError: no run has the key or the view, or a value of the key is no number.
-    """
+    """Return the lines of a sweep: the name, and the series at every value of the swept key, ascending."""
     for run in runs:
         config = flat(run.config, shown=True)
         if over not in config:
@@ -302,11 +282,7 @@ def draw_bars(series: Sequence[Series], panels: Sequence[str]) -> Figure:
 
 
 def draw_radar(series: Sequence[Series]) -> Figure:
-    """Draw a radar per data set: an axis per domain, scaled by the best accuracy on it.
-
-    Raises:
-        UserError: a data set has fewer than three domains.
-    """
+    """Draw a radar per data set: an axis per domain, scaled by the best accuracy on it."""
     sets: dict[str, list[Series]] = {}
     for s in series:
         data = str(s.runs[0].config["data"]["class_path"]).rpartition(".")[2]
@@ -360,11 +336,7 @@ def draw_clients(series: Sequence[Series]) -> Figure:
 
 
 def draw_labels(runs: Sequence[Result]) -> Figure:
-    """Draw how many training samples of each class each client has, a panel for every different division.
-
-    Raises:
-        UserError: a run has no record of its labels.
-    """
+    """Draw how many training samples of each class each client has, a panel for every different division."""
     found: dict[str, tuple[str, np.ndarray]] = {}
     for run in runs:
         partition = read_partition(run.folder)

@@ -198,12 +198,7 @@ def _everywhere(settings: Settings) -> Settings:
 
 
 def check(sweep: Sweep) -> None:
-    """Refuse a sweep that cannot choose, before anything is started.
-
-    Raises:
-        UserError: the data are missing or have no validation part, nothing would be evaluated, a scheduler
-            would compare trials on different data, or the first point with some data cannot work with them.
-    """
+    """Refuse a sweep that cannot choose, before anything is started."""
     seen: set[str] = set()
     if sweep.scheduler.name in ("asha", "median") and len(set(scored_on(sweep.points))) > 1:
         raise UserError(

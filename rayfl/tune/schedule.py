@@ -20,11 +20,7 @@ def schedule_of(folder: Path) -> Path:
 
 
 def read_schedule(folder: Path) -> list[dict[str, Any]]:
-    """Return the stages of a trial: first ``round``, ``values``, and the ``trial`` that had them then.
-
-    Raises:
-        UserError: they cannot be read, or are damaged.
-    """
+    """Return the stages of a trial: first ``round``, ``values``, and the ``trial`` that had them then."""
     path = schedule_of(folder)
     if not path.exists():
         return []

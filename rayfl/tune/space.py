@@ -196,11 +196,7 @@ class Space(Comparison):
 
     @classmethod
     def load(cls, path: str | Path) -> Space:
-        """Read a tune space.
-
-        Raises:
-            UserError: it cannot be read, or is no tune space.
-        """
+        """Read a tune space."""
         path = Path(path)
         content = read_mapping(path, "tune space")
         try:
@@ -225,9 +221,6 @@ class Space(Comparison):
 
         Args:
             changes: settings that win over the base; searched values win over them.
-
-        Raises:
-            UserError: the settings of a point cannot work.
         """
         base = layered(self.base, changes or {})
         found: dict[str, tuple[dict[str, Any], Settings, Federation, dict[str, Any]]] = {}
@@ -441,11 +434,7 @@ def _scheduler(content: Any) -> Scheduler:
 
 
 def check_population(space: Space) -> None:
-    """Refuse what population based training cannot do: it changes federations in the middle.
-
-    Raises:
-        UserError: the space asks for it.
-    """
+    """Refuse what population based training cannot do: it changes federations in the middle."""
     if space.at_once is not None:
         raise UserError(
             "scheduler pbt keeps all its trials alive, and where there is no room for all they take turns: "

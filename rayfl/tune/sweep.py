@@ -118,9 +118,6 @@ def share(
         nodes: the resources of every node.
         trials: how many there are.
         at_once: as asked for; None for as many as the cluster holds.
-
-    Raises:
-        UserError: a trial can never be placed; the message has the arithmetic. Or: there is no such device.
     """
     resolved = copy(engine)
     resolved.resolve()  # here, because the process of a trial with actors has no GPU of its own
@@ -160,9 +157,6 @@ def run(
 
     Returns:
         Whether all trials are over; False after a SIGINT, SIGTERM or SIGHUP.
-
-    Raises:
-        UserError: a trial can never be placed, or the cluster cannot be reached.
     """
     waiting = {name: job for name, job in trials.jobs.items() if not ended.over(name)}
     if not waiting:
