@@ -10,9 +10,10 @@ from jsonargparse import auto_cli
 
 from rayfl.data import EmbeddedDigits
 from rayfl.data.base import Data
-from rayfl.data.pool import PARTS, Pool
+from rayfl.data.pool import Pool
 from rayfl.errors import UserError, exit_code
 from rayfl.imports import guard_parsers
+from rayfl.splits import PARTS
 
 _COLUMNS = 20
 _SIDE = 64  # pixels; larger images are shown smaller

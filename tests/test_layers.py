@@ -17,7 +17,7 @@ FILES = sorted(ROOT.rglob("*.py"))
 LAYERS = [
     {
         *("arguments", "errors", "files", "imports", "memory", "randomness", "settings", "shown", "signals"),
-        *("streams", "terminal", "yaml_file"),
+        *("splits", "streams", "terminal", "yaml_file"),
     },
     {"nets"},
     {"data"},

@@ -5,7 +5,7 @@ from rayfl.data.federated import FederatedData
 from rayfl.data.partitions.domain_dirichlet import DomainDirichlet
 from rayfl.data.partitions.hierarchy import Pachinko, Superclass
 from rayfl.data.partitions.partition import IID, Dirichlet, DomainPerClient, Partition, Pathological
-from rayfl.data.pool import PARTS, TEST, TRAIN, UNUSED, VAL, Pool, Shard
+from rayfl.data.pool import TEST, TRAIN, UNUSED, VAL, Pool, Shard
 from rayfl.data.sets.cifar import CIFAR10, CIFAR100
 from rayfl.data.sets.digits import EmbeddedDigits
 from rayfl.data.sets.digits_five import DigitsFive
@@ -13,6 +13,7 @@ from rayfl.data.sets.folders import ImageFolders
 from rayfl.data.sets.image_domains import PACS, DomainNet, OfficeCaltech10
 from rayfl.data.sets.mnist import MNIST, USPS
 from rayfl.data.sets.synthetic import Synthetic
+from rayfl.splits import PARTS
 
 __all__ = [
     "CIFAR10",

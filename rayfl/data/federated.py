@@ -7,9 +7,10 @@ from typing import Any
 
 import numpy as np
 
-from rayfl.data.pool import PARTS, Pool, Shard
+from rayfl.data.pool import Pool, Shard
 from rayfl.errors import UserError
 from rayfl.shown import one_line
+from rayfl.splits import PARTS
 
 _ROWS, _COLUMNS = 24, 20  # of the printed label matrix
 

@@ -11,7 +11,6 @@ import numpy as np
 
 TRAIN, VAL, TEST = 0, 1, 2
 UNUSED = 3  # in none of the parts
-PARTS = ("train", "val", "test")
 _CHUNK = 1000  # images that are read together
 
 

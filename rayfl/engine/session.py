@@ -20,7 +20,8 @@ from rayfl.errors import UserError
 from rayfl.evaluation.score import ClientScores
 from rayfl.methods import Cohort, Method
 from rayfl.record.checkpoint import CLIENTS_PER_FILE, Checkpoints, Manifest
-from rayfl.record.checks import PARTS, check_scores
+from rayfl.record.checks import check_scores
+from rayfl.splits import PARTS
 
 SERVER = -1
 """The number by which the server is called."""

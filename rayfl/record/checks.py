@@ -12,10 +12,10 @@ from typing import Any, Literal, get_args
 import numpy as np
 
 from rayfl.arguments import shown
+from rayfl.splits import PARTS
 
 Point = Literal["after_aggregation", "after_training", "unseen", "unseen_adapted", "unseen_control"]
 """When models are scored, see ``Protocol``."""
-PARTS = ("train", "val", "test")
 
 _COUNT = 2**53
 """Larger counts are not exact in the arithmetic of means."""

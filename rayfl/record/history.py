@@ -13,8 +13,9 @@ import numpy as np
 
 from rayfl.errors import UserError
 from rayfl.files import open_file, parse_json, read_json, reading
-from rayfl.record.checks import PARTS, check_partition, check_record
+from rayfl.record.checks import check_partition, check_record
 from rayfl.shown import one_line
+from rayfl.splits import PARTS
 
 CONFIG = "config.yaml"
 ENVIRONMENT = "environment.json"

@@ -11,7 +11,7 @@ from rayfl.errors import UserError
 from rayfl.evaluation.metrics import CHOICES, average, counted_scores
 from rayfl.evaluation.result import Result
 from rayfl.record.description import flat, tells_apart
-from rayfl.record.history import PARTS, Scores
+from rayfl.record.history import Scores
 from rayfl.report.text import (
     AVERAGE_NAMES,
     CHOICE_NAMES,
@@ -23,6 +23,7 @@ from rayfl.report.text import (
     spoken,
 )
 from rayfl.shown import one_line
+from rayfl.splits import PARTS
 
 COMPONENTS = ("method", "data", "data.partition")
 IMAGES = "images (train/val/test)"
