@@ -12,7 +12,7 @@ import jsonargparse
 import yaml
 from rich.console import Console
 
-from rayfl.config.command_line import parse_with_options
+from rayfl.config.command_line import add_common_options, parse_with_options
 from rayfl.config.parser import federation_from
 from rayfl.config.table_file import (
     Table,
@@ -54,20 +54,7 @@ def parser() -> jsonargparse.ArgumentParser:
     made.add_argument("file", metavar="FILE", type=str, help="the table, such as examples/fedco2/t3.yaml")
     made.add_argument("--rows", nargs="+", type=str, default=None, help="rows to run; default: all")
     made.add_argument("--columns", nargs="+", type=str, default=None, help="columns to run; default: all")
-    made.add_argument("--seeds", type=int | None, default=None, help="number of seeds; default: the file's")
-    made.add_argument("--rounds", type=int | None, default=None, help="rounds; default: the file's")
-    made.add_argument(
-        "--set",
-        nargs="+",
-        action="append",
-        type=str,
-        default=[],
-        metavar="KEY=VALUE",
-        help="another way to write options of rayfl.run: --set training.lr=0.05 is --training.lr 0.05",
-    )
-    made.add_argument(
-        "--output", type=str | None, default=None, help="folder of the runs; default: runs/<table>"
-    )
+    add_common_options(made, "table", "cells")
     made.add_argument(
         "--jobs",
         type=int | None,
@@ -78,7 +65,6 @@ def parser() -> jsonargparse.ArgumentParser:
     made.add_argument(
         "--keep_checkpoints", type=bool, default=True, help="keep the checkpoints of finished cells"
     )
-    made.add_argument("--list", action="store_true", help="list the cells, and run nothing")
     return made
 
 

@@ -31,6 +31,29 @@ def parse(made: ArgumentParser, arguments: Sequence[str] | None = None) -> Any:
         raise UserError(explain(made, str(error))) from error
 
 
+def add_common_options(made: ArgumentParser, what: str, items: str) -> None:
+    """Add the options that tables and sweeps have in common.
+
+    Args:
+        made: the command's parser.
+        what: ``table`` or ``sweep``.
+        items: of what it consists, for the help.
+    """
+    made.add_argument(
+        "--set",
+        nargs="+",
+        action="append",
+        type=str,
+        default=[],
+        metavar="KEY=VALUE",
+        help="another way to write options of rayfl.run: --set training.lr=0.05 is --training.lr 0.05",
+    )
+    made.add_argument("--rounds", type=int | None, default=None, help="rounds; default: the file's")
+    made.add_argument("--seeds", type=int | None, default=None, help="number of seeds; default: the file's")
+    made.add_argument("--output", type=str | None, default=None, help=f"folder; default: runs/<{what}>")
+    made.add_argument("--list", action="store_true", help=f"list the {items}, and run nothing")
+
+
 def parse_with_options(made: ArgumentParser, arguments: Sequence[str] | None = None) -> Any:
     """Read a command line that may have options of ``rayfl.run`` among its own: they are added to ``--set``.
 

@@ -12,7 +12,7 @@ from typing import Any
 import jsonargparse
 from rich.console import Console
 
-from rayfl.config.command_line import parse_with_options
+from rayfl.config.command_line import add_common_options, parse_with_options
 from rayfl.config.parser import federation_from
 from rayfl.config.table_file import (
     Settings,
@@ -60,17 +60,7 @@ def parser() -> jsonargparse.ArgumentParser:
         metavar="FOLDER",
         help="go on with a sweep that was stopped or killed; finished trials are not repeated",
     )
-    made.add_argument(
-        "--set",
-        nargs="+",
-        action="append",
-        type=str,
-        default=[],
-        metavar="KEY=VALUE",
-        help="another way to write options of rayfl.run: --set training.lr=0.05 is --training.lr 0.05",
-    )
-    made.add_argument("--rounds", type=int | None, default=None, help="rounds; default: the base's")
-    made.add_argument("--seeds", type=int | None, default=None, help="number of seeds; default: the file's")
+    add_common_options(made, "sweep", "points")
     made.add_argument("--samples", type=int | None, default=None, help="random draws; default: the file's")
     made.add_argument(
         "--at_once", type=int | None, default=None, help="trials at once; default: what the cluster holds"
@@ -81,8 +71,6 @@ def parser() -> jsonargparse.ArgumentParser:
         default=None,
         help="the Ray cluster to join, such as auto; default: the engine's address, or a new local cluster",
     )
-    made.add_argument("--output", type=str | None, default=None, help="folder; default: runs/<sweep>")
-    made.add_argument("--list", action="store_true", help="list the points, and run nothing")
     return made
 
 
