@@ -28,7 +28,7 @@ from rayfl.errors import UserError, exit_code
 from rayfl.evaluation.result import read_config
 from rayfl.federation import Federation
 from rayfl.files import read_file, write_file
-from rayfl.jobs.cells import Crew, Job, automatic_jobs
+from rayfl.jobs.cells import Job, Runner, automatic_jobs
 from rayfl.jobs.progress import TableProgress
 from rayfl.papers.printed import printed_table
 from rayfl.record.description import differing, dump, flat, tells_apart
@@ -108,7 +108,7 @@ def run(given: Any) -> int:
     if jobs is None and any(cell.settings["engine"] == "Ray" for cell in cells):
         jobs = 1  # a Ray engine takes all CPUs for itself
     with TableProgress(cells, jobs or automatic_jobs(), console=console) as progress:
-        outcome = Crew(jobs, progress.tell, progress.show, given.keep_checkpoints).run(cells)
+        outcome = Runner(jobs, progress.tell, progress.show, given.keep_checkpoints).run(cells)
     recorded = [cell.folder for cell in cells if cell.finished]
     if recorded:
         entries = compare(table.name, recorded, list(table.rows), list(table.columns))

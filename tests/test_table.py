@@ -10,7 +10,7 @@ import yaml
 from rayfl import Federation, table
 from rayfl.config.parser import federation_from
 from rayfl.config.table_file import Table, options
-from rayfl.jobs.cells import Crew, Job, Outcome
+from rayfl.jobs.cells import Job, Outcome, Runner
 from rayfl.record.description import dump
 from rayfl.run import main as run_main
 from tests.support.tables import TINY, write
@@ -21,7 +21,7 @@ def runs_here(monkeypatch: pytest.MonkeyPatch) -> list[Job]:
     """Runs cells in this process, which is faster, and keeps them."""
     found: list[Job] = []
 
-    def run(self: Crew, jobs: list[Job]) -> Outcome:
+    def run(self: Runner, jobs: list[Job]) -> Outcome:
         for job in jobs:
             if not job.finished:
                 found.append(job)
@@ -29,7 +29,7 @@ def runs_here(monkeypatch: pytest.MonkeyPatch) -> list[Job]:
                 federation_from([*settings, "--output", str(job.folder)]).run()
         return Outcome()
 
-    monkeypatch.setattr(Crew, "run", run)
+    monkeypatch.setattr(Runner, "run", run)
     return found
 
 
@@ -219,26 +219,26 @@ def test_a_folder_with_another_run(tmp_path, capsys, changes, says):
 
 
 def test_what_failed_or_was_left_is_told(tmp_path, capsys, monkeypatch):
-    def run(self: Crew, jobs: list[Job]) -> Outcome:
+    def run(self: Runner, jobs: list[Job]) -> Outcome:
         self._told("a line")
         self._shown(jobs[:1], jobs[1:])
         return Outcome(failed={jobs[0]: "no room"}, elsewhere=[jobs[1]])
 
-    monkeypatch.setattr(Crew, "run", run)
+    monkeypatch.setattr(Runner, "run", run)
     given = [write(tmp_path), "--output", str(tmp_path / "runs"), "--seeds", "1"]
     assert table.main(given) == 1
     said = capsys.readouterr()
     assert "rayfl: failed: FedAvg, even, seed 0: no room" in said.err
     assert "left out: FedAvg, by class, seed 0 is being run by another process" in said.err
     assert "a line" in said.out
-    monkeypatch.setattr(Crew, "run", lambda self, jobs: Outcome(stopped=True))
+    monkeypatch.setattr(Runner, "run", lambda self, jobs: Outcome(stopped=True))
     assert table.main(given) == 130
     assert "the same command goes on" in capsys.readouterr().out
 
 
 def test_with_actors_one_cell_at_a_time(tmp_path, monkeypatch):
     limits = []
-    monkeypatch.setattr(Crew, "run", lambda self, jobs: limits.append(self.limit) or Outcome())
+    monkeypatch.setattr(Runner, "run", lambda self, jobs: limits.append(self.limit) or Outcome())
     given = [write(tmp_path), "--output", str(tmp_path / "runs"), "--seeds", "1"]
     assert table.main([*given, "--set", "engine=Ray"]) == 0
     assert table.main([*given, "--jobs", "7"]) == 0

@@ -125,7 +125,7 @@ class Outcome:
     stopped: bool = False
 
 
-class Crew:
+class Runner:
     """Runs cells, several at once.
 
     Args:

@@ -11,7 +11,7 @@ import pytest
 from rayfl.config.parser import federation_from
 from rayfl.config.table_file import options
 from rayfl.jobs import cells
-from rayfl.jobs.cells import Crew, Job, Outcome, remaining_seconds
+from rayfl.jobs.cells import Job, Outcome, Runner, remaining_seconds
 from tests.support.federations import bytes_of_run
 
 SETTINGS = {
@@ -51,10 +51,10 @@ class Watch:
 
 
 def run(jobs: list[Job], watch: Watch, at_once: int | None = 2) -> Outcome:
-    crew = Crew(at_once, watch.told.append, watch.show)
+    runner = Runner(at_once, watch.told.append, watch.show)
     if watch.act == "kill":
-        watch.act = lambda: crew._running[0].process.kill()
-    return crew.run(jobs)
+        watch.act = lambda: runner._running[0].process.kill()
+    return runner.run(jobs)
 
 
 def test_stopped_and_killed_and_finished_to_the_same_bytes(tmp_path: Path) -> None:
@@ -97,7 +97,7 @@ def test_one_fails_the_others_go_on_and_nothing_is_repeated(tmp_path: Path, monk
     monkeypatch.setattr(cells.subprocess, "Popen", refused)
     before = (fine.folder / "metrics.jsonl").stat().st_mtime_ns
     assert run([fine], Watch()) == Outcome()
-    Crew(1, print, print)._start(fine, Outcome())  # as if another process had finished it just now
+    Runner(1, print, print)._start(fine, Outcome())  # as if another process had finished it just now
     assert (fine.folder / "metrics.jsonl").stat().st_mtime_ns == before
 
 
@@ -112,38 +112,38 @@ def test_a_cell_of_another_process_is_left_to_it(tmp_path: Path) -> None:
 def test_finished_cells_may_lose_their_checkpoints(tmp_path: Path, monkeypatch) -> None:
     mine = job(tmp_path / "cell", rounds=1)
     (mine.folder / "checkpoints").mkdir(parents=True)
-    crew = Crew(1, lambda text: None, lambda running, waiting: None, keep_checkpoints=False)
+    runner = Runner(1, lambda text: None, lambda running, waiting: None, keep_checkpoints=False)
     (mine.folder / "summary.json").write_text(json.dumps({"completed": 1}))
 
     class Done:
         returncode = 0
 
     with mine.log.open("ab") as log:
-        crew._end(cells.Process(mine, Done(), log, 0), Outcome())  # type: ignore[arg-type]
+        runner._end(cells.Process(mine, Done(), log, 0), Outcome())  # type: ignore[arg-type]
     assert not (mine.folder / "checkpoints").exists()
 
 
 def test_memory_decides_how_many_run_at_once(tmp_path: Path, monkeypatch) -> None:
-    crew = Crew(None, print, print)
-    crew.limit = 3
-    assert crew._has_room()
+    runner = Runner(None, print, print)
+    runner.limit = 3
+    assert runner._has_room()
     running = job(tmp_path / "cell")
     running.folder.mkdir()
     own = cells.Process(running, cells.subprocess.Popen(["sleep", "60"]), None, 0)  # type: ignore[arg-type]
     own.process.kill()
     own.process.wait()
     own.peak = 800
-    crew._running = [own]
+    runner._running = [own]
     monkeypatch.setattr(cells, "available_memory", lambda: 1001.0)
-    assert not crew._has_room(), "before its first round nobody knows how much it takes"
+    assert not runner._has_room(), "before its first round nobody knows how much it takes"
     record(running, [1.0])
-    assert crew._has_room()
+    assert runner._has_room()
     monkeypatch.setattr(cells, "available_memory", lambda: 999.0)
-    assert not crew._has_room()
-    crew._watch_memory = False  # the user has said how many
-    assert crew._has_room()
-    crew.limit = 1
-    assert not crew._has_room()
+    assert not runner._has_room()
+    runner._watch_memory = False  # the user has said how many
+    assert runner._has_room()
+    runner.limit = 1
+    assert not runner._has_room()
     assert cells.available_memory() > 0
 
 
