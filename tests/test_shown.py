@@ -152,7 +152,7 @@ def test_a_name_in_a_progress_bar() -> None:
 
 @EVERY
 def test_tables_in_markdown_show_names_as_they_are(name: str) -> None:
-    entry = Entry(name, name, 1.0, None, "", [0], remarks=[f"with {name}"])
+    entry = Entry(name, name, 1.0, None, "", [0], warnings=[f"with {name}"])
     html = (
         MarkdownIt("commonmark")
         .enable(["table", "strikethrough"])

@@ -73,9 +73,9 @@ def _range(counts: Sequence[int]) -> str:
     return f"{low:,}" if low == high else f"{low:,} to {high:,}"
 
 
-def data_remarks(run: Result) -> list[str]:
+def data_warnings(run: Result) -> list[str]:
     """Return what to know of a run's data: fewer than published, domains missing, not verified."""
-    contents, remarks = run.history.population.contents, []
+    contents, warnings = run.history.population.contents, []
     published = contents.published if contents else {}
     if contents and published:
         fewer = [
@@ -84,12 +84,12 @@ def data_remarks(run: Result) -> list[str]:
             if contents.images.get(name, count) < count
         ]
         if fewer:
-            remarks.append(f"reduced data: {', '.join(fewer)}")
+            warnings.append(f"reduced data: {', '.join(fewer)}")
         if missing := [name for name in published if name not in contents.images]:
-            remarks.append(f"without the domains {', '.join(missing)}")
+            warnings.append(f"without the domains {', '.join(missing)}")
     if (published or not contents) and flat(run.config, shown=True).get("data.verify") is False:
-        remarks.append("data not verified (data.verify=false)")
-    return remarks
+        warnings.append("data not verified (data.verify=false)")
+    return warnings
 
 
 def group_runs(runs: Iterable[Result], by: Sequence[str] = ()) -> list[Group]:
@@ -292,17 +292,17 @@ def caption(groups: Sequence[Group], view: str | None, by: Sequence[str] = ()) -
         text.append("± is the sample standard deviation over runs.")
     if not all(group.complete for group in groups):
         text.append("Incomplete runs are scored on the rounds they have, and not mixed with complete ones.")
-    return "\n".join(text + _remarks_of(groups, by))
+    return "\n".join(text + _warnings_of(groups, by))
 
 
-def _remarks_of(groups: Sequence[Group], by: Sequence[str]) -> list[str]:
-    """Return the remarks on the data of some groups, each with the groups that it is true of."""
+def _warnings_of(groups: Sequence[Group], by: Sequence[str]) -> list[str]:
+    """Return the warnings on the data of some groups, each with the groups that it is true of."""
     found: dict[str, list[str]] = {}
     for name, group in zip(short_labels(groups, by), groups):
-        remarks = [text for run in group.runs for text in data_remarks(run)]
+        warnings = [text for run in group.runs for text in data_warnings(run)]
         if len({data_of(run) for run in group.runs}) > 1:
-            remarks.append("runs on different data are averaged")
-        for text in dict.fromkeys(remarks):
+            warnings.append("runs on different data are averaged")
+        for text in dict.fromkeys(warnings):
             found.setdefault(text, []).append(name)
     return [
         f"{'All rows' if len(names) == len(groups) else '; '.join(names)}: {text}."

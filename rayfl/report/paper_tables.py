@@ -18,7 +18,7 @@ from rayfl.evaluation.metrics import figures, none_if_nan
 from rayfl.evaluation.result import Result, read_config
 from rayfl.files import write_file
 from rayfl.papers.printed import Column, Printed, printed_table
-from rayfl.report.compare import data_of, data_remarks, view_summary
+from rayfl.report.compare import data_of, data_warnings, view_summary
 from rayfl.report.text import mean_and_std, number, plain_table
 from rayfl.shown import markdown as escaped
 from rayfl.shown import one_line
@@ -43,7 +43,7 @@ class Entry:
         seeds: seeds of our runs.
         printed_mean: the paper's figure.
         printed_std: its deviation.
-        remarks: what to know about this cell.
+        warnings: what to know about this cell.
     """
 
     row: str
@@ -54,7 +54,7 @@ class Entry:
     seeds: list[int]
     printed_mean: float | None = None
     printed_std: float | None = None
-    remarks: list[str] = field(default_factory=list)
+    warnings: list[str] = field(default_factory=list)
 
     @property
     def difference(self) -> float | None:
@@ -133,20 +133,20 @@ def _entry(runs: Runs, row: str, column: str, source: str, parts: Sequence[Colum
     if not seeds:
         return None
     if any(len({data_of(cell[seed]) for seed in seeds}) > 1 for cell in cells):
-        remarks = _remarks([cell[seed] for cell in cells for seed in seeds])
-        remarks.append("no mean, because its seeds have different data")
-        return Entry(row, column, None, None, "", seeds, remarks=remarks)
+        warnings = _warnings([cell[seed] for cell in cells for seed in seeds])
+        warnings.append("no mean, because its seeds have different data")
+        return Entry(row, column, None, None, "", seeds, warnings=warnings)
     found = [[figure(cell[seed], part.figure) for cell, part in zip(cells, parts)] for seed in seeds]
-    remarks = _remarks([cell[seed] for cell in cells for seed in seeds])
+    warnings = _warnings([cell[seed] for cell in cells for seed in seeds])
     known = [[100 * value for value, _ in each if value is not None] for each in found]
     if any(len(values) < len(parts) for values in known):
-        return Entry(row, column, None, None, "", seeds, remarks=remarks)
+        return Entry(row, column, None, None, "", seeds, warnings=warnings)
     means = [float(np.mean(values)) for values in known]
     mean, std = mean_and_std(means)
     spread = "seeds" if len(seeds) > 1 else ""
     if len(seeds) == 1 and len(parts) == 1 and (over := found[0][0][1]) is not None:
         std, spread = 100 * over, "evaluations"
-    return Entry(row, column, mean, std, spread, seeds, remarks=remarks)
+    return Entry(row, column, mean, std, spread, seeds, warnings=warnings)
 
 
 def _beside(entry: Entry, printed: Printed) -> Entry:
@@ -154,19 +154,19 @@ def _beside(entry: Entry, printed: Printed) -> Entry:
     row = printed.same.get(entry.row, entry.row)
     mean, std = printed.rows.get(row, {}).get(entry.column, (None, None))
     why = printed.reason(row, entry.column)
-    remarks = [*([f"out of reach: {why}"] if why else []), *entry.remarks]
-    return replace(entry, printed_mean=mean, printed_std=std, remarks=remarks)
+    warnings = [*([f"out of reach: {why}"] if why else []), *entry.warnings]
+    return replace(entry, printed_mean=mean, printed_std=std, warnings=warnings)
 
 
-def _remarks(runs: Sequence[Result]) -> list[str]:
+def _warnings(runs: Sequence[Result]) -> list[str]:
     changed = dict.fromkeys(one_line(str(text)) for run in runs for text in run.config["cell"]["changed"])
-    remarks = [f"with {', '.join(changed)}"] if changed else []
-    remarks += dict.fromkeys(text for run in runs for text in data_remarks(run))
+    warnings = [f"with {', '.join(changed)}"] if changed else []
+    warnings += dict.fromkeys(text for run in runs for text in data_warnings(run))
     unfinished = [run.summary for run in runs if not run.complete]
     if unfinished:
         least = min(unfinished, key=lambda summary: summary["completed"] / summary["rounds"])
-        remarks.append(f"only {least['completed']} of {least['rounds']} rounds yet")
-    return remarks
+        warnings.append(f"only {least['completed']} of {least['rounds']} rounds yet")
+    return warnings
 
 
 def figure(run: Result, what: str) -> tuple[float | None, float | None]:
@@ -243,7 +243,7 @@ def grid(entries: Sequence[Entry], title: str) -> Table:
 def compared(entries: Sequence[Entry], printed: Printed) -> Table:
     """Return our figures beside the paper's: a line per cell, column by column."""
     title = f"{printed.paper}, {printed.number}: {printed.title}"
-    table = _table(title, ["column", "row", "ours", "printed", "difference", "seeds", "remarks"])
+    table = _table(title, ["column", "row", "ours", "printed", "difference", "seeds", "warnings"])
     for column in dict.fromkeys(entry.column for entry in entries):
         for entry in (e for e in entries if e.column == column):
             table.add_row(
@@ -253,7 +253,7 @@ def compared(entries: Sequence[Entry], printed: Printed) -> Table:
                 number(entry.printed_mean, entry.printed_std) if entry.printed_mean is not None else "–",
                 "" if entry.difference is None else f"{entry.difference:+.2f}",
                 str(len(entry.seeds)),
-                "; ".join(entry.remarks),
+                "; ".join(entry.warnings),
             )
         table.add_section()
     return table
@@ -280,7 +280,11 @@ def write_tables(
 
     Under ``seeds`` the first two have their number, as what is printed; ``table.json`` lists them.
     """
-    rows = [{**asdict(entry), "difference": entry.difference} for entry in entries]
+    names = {"warnings": "remarks"}  # as files of before have it
+    rows = [
+        {**{names.get(k, k): v for k, v in asdict(entry).items()}, "difference": entry.difference}
+        for entry in entries
+    ]
     sheet = io.StringIO()
     writer = csv.DictWriter(sheet, list(rows[0]))
     writer.writeheader()
@@ -315,7 +319,8 @@ def markdown(entries: Sequence[Entry], title: str, printed: Printed | None = Non
     beside = any(entry.printed_mean is not None for entry in entries)
     text = footnotes(entries, printed) + (["Printed numbers are in brackets."] if beside else [])
     return (
-        "\n".join([*lines, "", *(f"- {line}" for line in [*text, *map(escaped, remarks_of(entries))])]) + "\n"
+        "\n".join([*lines, "", *(f"- {line}" for line in [*text, *map(escaped, warnings_of(entries))])])
+        + "\n"
     )
 
 
@@ -326,10 +331,10 @@ def _ours(entry: Entry | None) -> str:
 def _table(title: str, headings: Sequence[str]) -> Table:
     table = plain_table(title)
     for heading in headings:
-        table.add_column(heading, justify="left" if heading in ("", "column", "row", "remarks") else "right")
+        table.add_column(heading, justify="left" if heading in ("", "column", "row", "warnings") else "right")
     return table
 
 
-def remarks_of(entries: Iterable[Entry]) -> list[str]:
-    """Return all remarks, each once."""
-    return list(dict.fromkeys(text for entry in entries for text in entry.remarks))
+def warnings_of(entries: Iterable[Entry]) -> list[str]:
+    """Return all warnings, each once."""
+    return list(dict.fromkeys(text for entry in entries for text in entry.warnings))

@@ -29,7 +29,7 @@ def final_table(summary: Mapping[str, Any], console: Console | None = None) -> N
         shown = next(v for v in views if (v["point"], v["view"]) == (headline["point"], headline["view"]))
         if len(shown["last"]["domains"]) > 1:
             console.print(_domain_table(summary, shown))
-    for line in remarks(summary):
+    for line in sentences(summary):
         console.print(Text(line), soft_wrap=True)
 
 
@@ -99,7 +99,7 @@ def _table(title: str, labels: list[str], numbers: list[str]) -> Table:
     return table
 
 
-def remarks(summary: Mapping[str, Any]) -> list[str]:
+def sentences(summary: Mapping[str, Any]) -> list[str]:
     """Return the headline of a run and what one should know about its numbers, one sentence per line."""
     lines = []
     headline = summary["headline"]

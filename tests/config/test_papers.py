@@ -197,7 +197,7 @@ AVERAGED = [
 
 @pytest.mark.parametrize(("name", "average"), AVERAGED)
 def test_averages_are_means_of_their_rows(name: str, average: str) -> None:
-    """Transcribed numbers agree with each other, up to the paper's rounding, but where that is remarked."""
+    """Transcribed numbers agree with each other, up to the paper's rounding, but where a warning says so."""
     printed = printed_table(name)
     assert printed is not None
     parts = printed.columns[average].mean_of or [column for column in printed.columns if column != average]

@@ -10,7 +10,7 @@ from rayfl.evaluation.result import Result
 from rayfl.record.description import flat
 from rayfl.report.compare import (
     comparison,
-    data_remarks,
+    data_warnings,
     group_runs,
     labels,
     short_labels,
@@ -107,7 +107,7 @@ def test_the_table_shows_the_numbers_of_images(tmp_path):
     assert shown == ["615/60/135", "828/80/188"]
 
 
-def test_what_is_remarked_of_data(tmp_path):
+def test_what_reports_warn_of_in_data(tmp_path):
     published = {"ink": 600, "print": 400, "stone": 5000}
     part = pool("a" * 64, published, ink=60, print=400)
     first, second, third = load(
@@ -115,13 +115,13 @@ def test_what_is_remarked_of_data(tmp_path):
     )
     third.config["data"]["init_args"]["verify"] = second.config["data"]["init_args"]["verify"] = False
     reduced = "reduced data: ink has 60 of 600 published images"
-    assert data_remarks(first) == [reduced, "without the domains stone"]
-    assert data_remarks(second) == [], "nothing is published that could be verified"
-    assert data_remarks(third) == [*data_remarks(first), "data not verified (data.verify=false)"]
+    assert data_warnings(first) == [reduced, "without the domains stone"]
+    assert data_warnings(second) == [], "nothing is published that could be verified"
+    assert data_warnings(third) == [*data_warnings(first), "data not verified (data.verify=false)"]
     (old,) = load(tmp_path / "old", {})
-    assert data_remarks(old) == []
+    assert data_warnings(old) == []
     old.config["data"]["init_args"]["verify"] = False
-    assert data_remarks(old) == ["data not verified (data.verify=false)"]
+    assert data_warnings(old) == ["data not verified (data.verify=false)"]
     text = [line.strip() for line in rows(group_runs([first, third]))]
     assert f"All rows: {reduced}." in text
     assert "FedBN: data not verified (data.verify=false)." in text

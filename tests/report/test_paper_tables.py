@@ -1,4 +1,4 @@
-"""Our cells beside printed ones: figures, deviations, what is remarked."""
+"""Our cells beside printed ones: figures, deviations, what is warned of."""
 
 import csv
 import json
@@ -58,7 +58,7 @@ def test_domains_and_their_mean_over_seeds(tmp_path):
             found.append(accuracy[place, of].mean())
         assert entry.mean == pytest.approx(np.mean(found))
         assert entry.std == pytest.approx(np.std(found, ddof=1))
-        assert (entry.spread, entry.seeds, entry.remarks) == ("seeds", [0, 1, 2], [])
+        assert (entry.spread, entry.seeds, entry.warnings) == ("seeds", [0, 1, 2], [])
     assert (entries[-1].printed_mean, entries[-1].printed_std) == (70.5, 2.0)
     assert entries[-1].difference == pytest.approx(entries[-1].mean - 70.5)
 
@@ -77,33 +77,33 @@ def test_one_seed_has_no_deviation_but_that_over_evaluations(tmp_path):
     assert len(entries) == 1, "cells without runs are left out"
 
 
-def test_what_is_remarked(tmp_path):
+def test_what_is_warned_of(tmp_path):
     folders = [
         office(tmp_path / "a", changed=("rounds=300", "clients=3"), stop_after=4),
         office(tmp_path / "b", seed=1, changed=("rounds=300",)),
     ]
     (entry, *_) = compare("fedco2_t1", folders)
-    assert entry.remarks == ["with rounds=300, clients=3", "only 4 of 10 rounds yet"]
+    assert entry.warnings == ["with rounds=300, clients=3", "only 4 of 10 rounds yet"]
     run = {"protocol": PROTOCOLS["fedco2_last"], "domains": OFFICE, "clients": 4}
     folder = write_cell(tmp_path / "c", "fedco2_t9", "FedAvg", "Office-Caltech10", **run)
     (entry, *_) = compare("fedco2_t9", [folder])
-    assert "out of reach: the code behind it gave every image the label of another one" in entry.remarks[0]
+    assert "out of reach: the code behind it gave every image the label of another one" in entry.warnings[0]
 
 
 def test_reduced_data_are_told_of_and_others_not_averaged(tmp_path):
-    """Reduced data are remarked and different data are not averaged."""
+    """Reduced data bring a warning, and different data are not averaged."""
     published = {"amazon": 958, "caltech": 1123, "dslr": 157, "webcam": 295}
     whole = pool("a" * 64, published, **published)
     part = pool("b" * 64, published, **(published | {"amazon": 100}))
     runs = [office(tmp_path / str(k), seed=k, pool=data) for k, data in enumerate((whole, whole, part))]
     same = compare("fedco2_t1", runs[:2])
-    assert all(entry.mean is not None and entry.remarks == [] for entry in same)
+    assert all(entry.mean is not None and entry.warnings == [] for entry in same)
     (alone, *_) = compare("fedco2_t1", runs[2:])
     assert alone.mean is not None
-    assert alone.remarks == ["reduced data: amazon has 100 of 958 published images"]
+    assert alone.warnings == ["reduced data: amazon has 100 of 958 published images"]
     for entry in compare("fedco2_t1", runs):
         assert (entry.mean, entry.std, entry.seeds) == (None, None, [0, 1, 2])
-        assert entry.remarks == [*alone.remarks, "no mean, because its seeds have different data"]
+        assert entry.warnings == [*alone.warnings, "no mean, because its seeds have different data"]
 
 
 def test_files_have_the_number_of_seeds_as_what_is_printed(tmp_path):
