@@ -9,7 +9,6 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
-from rich import box
 from rich.table import Table
 
 from rayfl.errors import UserError
@@ -27,7 +26,7 @@ from rayfl.report.compare import (
 )
 from rayfl.report.draw import COLOURS, MARKERS, draw_band, draw_points, style
 from rayfl.report.pictures import drawn
-from rayfl.report.text import mean_and_std
+from rayfl.report.text import mean_and_std, plain_table
 from rayfl.shown import one_line
 
 ALL = "all"
@@ -169,7 +168,7 @@ def progress_table(series: Sequence[Series], panels: Sequence[str], target: floa
     title = "Roughness: standard deviation of the change between evaluations, in points"
     if target is not None:
         title += f"; rounds until {target:g} % are reached"
-    table = Table(title=title, title_justify="left", box=box.SIMPLE_HEAD, pad_edge=False)
+    table = plain_table(title)
     table.add_column("", overflow="fold")
     for panel in panels:
         table.add_column(panel, justify="right")
