@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from rayfl.callbacks.callback import Callback, Run
-from rayfl.evaluation.metrics import figures
+from rayfl.evaluation.metrics import client_metrics
 from rayfl.files import writing
 from rayfl.record.history import Population, evaluations, round_totals
 from rayfl.shown import one_line
@@ -63,7 +63,7 @@ def event_values(record: Mapping[str, Any], population: Population) -> dict[str,
             ends = {"mean": np.mean(value), "min": min(value), "max": max(value)}
             values |= {f"figures/{name}/{end}": float(number) for end, number in ends.items()}
     for (point, view, part), score in evaluations(record):
-        found = figures(np.array(score["correct"], dtype=np.float64), population, part)
+        found = client_metrics(np.array(score["correct"], dtype=np.float64), population, part)
         for name in ("mean", "pooled"):
             if not math.isnan(found[name]):
                 values[f"accuracy/{part}/{point}/{view}/{name}"] = found[name]

@@ -9,7 +9,7 @@ from rich.console import Console
 from rich.text import Text
 
 from rayfl.callbacks.callback import Callback, Run
-from rayfl.evaluation.metrics import round_figures
+from rayfl.evaluation.metrics import round_metrics
 from rayfl.report.text import clock, percent
 from rayfl.shown import one_line
 from rayfl.terminal import Terminal
@@ -56,16 +56,16 @@ class Progress(Callback):
 
     def after_round(self, run: Run, record: Mapping[str, Any]) -> bool:
         """Show that a round is done."""
-        figures = round_figures(record, run.population, run.protocol)
-        if figures.accuracy is not None:
-            self._accuracy = figures.accuracy
-        parts = [f"cohort {figures.cohort}"]
-        if figures.dropped:
-            parts.append(f"dropped {figures.dropped}")
-        parts.append(f"loss {figures.loss:.4f}" if figures.loss is not None else "loss n/a")
+        metrics = round_metrics(record, run.population, run.protocol)
+        if metrics.accuracy is not None:
+            self._accuracy = metrics.accuracy
+        parts = [f"cohort {metrics.cohort}"]
+        if metrics.dropped:
+            parts.append(f"dropped {metrics.dropped}")
+        parts.append(f"loss {metrics.loss:.4f}" if metrics.loss is not None else "loss n/a")
         if self._accuracy is not None:
             parts.append(f"accuracy {percent(self._accuracy)} %")
-        done = figures.round + 1
+        done = metrics.round + 1
         if self._bar is not None:
             self._bar.update(self._task, completed=done, figures="  ".join(parts))
         else:

@@ -1,6 +1,6 @@
-"""Figures derived from the scores of single clients.
+"""Metrics over clients, derived from the scores of single ones.
 
-All accuracies lie in [0, 1]. Clients without data (n = 0) or without a score are left out of every figure,
+All accuracies lie in [0, 1]. Clients without data (n = 0) or without a score are left out of every metric,
 and counted. A round is chosen by its number or by validation data, never by the test data on which it is
 reported.
 """
@@ -19,11 +19,11 @@ CHOICES = ("last", "best_val", "last_k")
 """The ways of choosing rounds that every summary reports, whatever the protocol."""
 
 AVERAGES: dict[Average, str] = {"mean_clients": "mean", "pooled": "pooled", "weighted": "weighted"}
-"""Under which name :func:`figures` returns what a protocol's ``average`` means."""
+"""Under which name :func:`client_metrics` returns what a protocol's ``average`` means."""
 
 
-def figures(correct: np.ndarray, population: Population, part: str = "test") -> dict[str, float]:
-    """Return the figures of one evaluation over its clients.
+def client_metrics(correct: np.ndarray, population: Population, part: str = "test") -> dict[str, float]:
+    """Return the metrics of one evaluation over its clients.
 
     Args:
         correct: float64 [clients], samples classified correctly; NaN for clients without a score.
@@ -59,12 +59,12 @@ def figures(correct: np.ndarray, population: Population, part: str = "test") -> 
 
 
 def average(found: Mapping[str, float], how: Average) -> float:
-    """Return the figure that a protocol's ``average`` means."""
+    """Return the metric that a protocol's ``average`` means."""
     return found[AVERAGES[how]]
 
 
 @dataclass(frozen=True)
-class RoundFigures:
+class RoundMetrics:
     """What people are shown of one round.
 
     Attributes:
@@ -86,8 +86,8 @@ class RoundFigures:
     down: int
 
 
-def round_figures(record: Mapping[str, Any], population: Population, protocol: Protocol) -> RoundFigures:
-    """Return the figures of one round from its record as it goes to ``metrics.jsonl``."""
+def round_metrics(record: Mapping[str, Any], population: Population, protocol: Protocol) -> RoundMetrics:
+    """Return the metrics of one round from its record as it goes to ``metrics.jsonl``."""
     tests = {
         view: score["correct"]
         for (point, view, part), score in evaluations(record)
@@ -96,9 +96,9 @@ def round_figures(record: Mapping[str, Any], population: Population, protocol: P
     view = protocol.headline_view(tests)
     accuracy = None
     if view is not None:
-        found = figures(np.array(tests[view], dtype=np.float64), population)
+        found = client_metrics(np.array(tests[view], dtype=np.float64), population)
         accuracy = none_if_nan(average(found, protocol.average))
-    return RoundFigures(accuracy=accuracy, **round_totals(record))
+    return RoundMetrics(accuracy=accuracy, **round_totals(record))
 
 
 def none_if_nan(value: float) -> float | None:
@@ -156,7 +156,7 @@ class Validation:
         found = self.scores(record)
         if found is None:
             return None
-        return none_if_nan(average(figures(found[0], self.population, "val"), self.protocol.choose_by))
+        return none_if_nan(average(client_metrics(found[0], self.population, "val"), self.protocol.choose_by))
 
 
 class Patience:
@@ -196,7 +196,7 @@ def ended_early(history: History, protocol: Protocol) -> bool:
 
 def curve(scores: Scores, population: Population, part: str, how: Average) -> np.ndarray:
     """Return the accuracy averaged over clients at every evaluation, float64 [evaluations]."""
-    return np.array([average(figures(row, population, part), how) for row in scores.correct])
+    return np.array([average(client_metrics(row, population, part), how) for row in scores.correct])
 
 
 def mean_loss(loss: np.ndarray, samples: np.ndarray, population: Population, how: Average) -> np.ndarray:
@@ -222,7 +222,7 @@ def mean_loss(loss: np.ndarray, samples: np.ndarray, population: Population, how
 def summarise_view(
     history: History, protocol: Protocol, rounds: int, point: str, view: str
 ) -> dict[str, Any]:
-    """Return the figures of one view under every choice of rounds.
+    """Return the metrics of one view under every choice of rounds.
 
     Args:
         history: the run.
@@ -232,12 +232,13 @@ def summarise_view(
         view: their view.
 
     Returns:
-        ``point``, ``view``, ``evaluations`` (how many) and, under ``last``, ``best_val``, ``last_k`` and, for
-        a protocol with one, ``window``: the mean figures (see :func:`figures`) over the chosen evaluations,
-        their ``rounds``, the deviation ``over_rounds`` of mean, pooled and weighted accuracy over them
-        (population), and ``domains``: name -> ``clients``, ``mean``, ``pooled`` and the deviation of these
-        two ``over_rounds``. None where nothing can be chosen. Under ``each``, for the parts that were scored,
-        every evaluation: ``rounds``, and the ``mean`` over clients and the ``pooled`` accuracy in them.
+        ``point``, ``view``, ``evaluations`` (how many) and, under ``last``, ``best_val``, ``last_k`` and,
+        for a protocol with one, ``window``: the mean metrics (see :func:`client_metrics`) over the chosen
+        evaluations, their ``rounds``, the deviation ``over_rounds`` of mean, pooled and weighted accuracy
+        over them (population), and ``domains``: name -> ``clients``, ``mean``, ``pooled`` and the deviation
+        of these two ``over_rounds``. None where nothing can be chosen. Under ``each``, for the parts that
+        were scored, every evaluation: ``rounds``, and the ``mean`` over clients and the ``pooled`` accuracy
+        in them.
     """
     choices = CHOICES + (("window",) if protocol.choose == "window" else ())
     summary: dict[str, Any] = {"point": point, "view": view, "evaluations": 0, **dict.fromkeys(choices)}
@@ -255,13 +256,13 @@ def summarise_view(
     for choice in choices:
         chosen = _choose(choice, tests, validation, population, protocol, rounds)
         if chosen:
-            summary[choice] = _chosen_figures(tests, chosen, population)
+            summary[choice] = _chosen_metrics(tests, chosen, population)
     return summary
 
 
 def _each(scores: Scores, population: Population, part: str) -> dict[str, list[Any]]:
     """Return the accuracies of every evaluation."""
-    found = [figures(row, population, part) for row in scores.correct]
+    found = [client_metrics(row, population, part) for row in scores.correct]
     return {
         "rounds": [int(round) for round in scores.rounds],
         **{name: [none_if_nan(each[name]) for each in found] for name in ("mean", "pooled")},
@@ -300,7 +301,7 @@ def _best(tests: Scores, validation: Scores | None, population: Population, by: 
         return []
     places = {int(r): i for i, r in enumerate(tests.rounds)}
     values = {
-        places[int(r)]: average(figures(row, population, "val"), by)
+        places[int(r)]: average(client_metrics(row, population, "val"), by)
         for r, row in zip(validation.rounds, validation.correct)
         if int(r) in places
     }
@@ -308,9 +309,9 @@ def _best(tests: Scores, validation: Scores | None, population: Population, by: 
     return [max(values, key=lambda i: (values[i], -i))] if values else []
 
 
-def _chosen_figures(tests: Scores, chosen: list[int], population: Population) -> dict[str, Any]:
-    """Return the mean figures over the chosen evaluations."""
-    each = [figures(tests.correct[i], population) for i in chosen]
+def _chosen_metrics(tests: Scores, chosen: list[int], population: Population) -> dict[str, Any]:
+    """Return the mean metrics over the chosen evaluations."""
+    each = [client_metrics(tests.correct[i], population) for i in chosen]
     mean: dict[str, Any] = {name: _mean([found[name] for found in each]) for name in each[0]}
     mean["clients"], mean["left_out"] = each[-1]["clients"], each[-1]["left_out"]
     mean["rounds"] = [int(tests.rounds[i]) for i in chosen]
@@ -328,11 +329,11 @@ def _deviation(values: list[float]) -> float | None:
 
 
 def _by_domain(correct: np.ndarray, population: Population) -> dict[str, dict[str, Any]]:
-    """Return the figures of each domain, averaged over the rows of ``correct`` [evaluations, clients]."""
+    """Return the metrics of each domain, averaged over the rows of ``correct`` [evaluations, clients]."""
     names = np.array([name or "" for name in population.domains])
     domains = {}
     for name in dict.fromkeys(n for n in population.domains if n):
-        each = [figures(np.where(names == name, row, np.nan), population) for row in correct]
+        each = [client_metrics(np.where(names == name, row, np.nan), population) for row in correct]
         domains[name] = {
             "clients": each[-1]["clients"],
             "mean": _mean([found["mean"] for found in each]),
@@ -347,7 +348,7 @@ def summarise(history: History, protocol: Protocol, rounds: int) -> dict[str, An
 
     Args:
         history: the run.
-        protocol: says which figure is the headline.
+        protocol: says which metric is the headline.
         rounds: rounds that the run was asked for; it may have stopped before.
 
     Returns:
@@ -417,5 +418,5 @@ def headline(views: list[dict[str, Any]], protocol: Protocol) -> dict[str, Any] 
 
 
 def _printed(found: Mapping[str, Any], name: str, single: bool) -> dict[str, float | None]:
-    """Return a figure of the chosen evaluations with its deviation over them."""
+    """Return a metric of the chosen evaluations with its deviation over them."""
     return {"accuracy": found[name], "std": None if single else found["over_rounds"][name]}

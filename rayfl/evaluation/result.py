@@ -31,7 +31,7 @@ class Result:
         folder: the run folder.
         config: its configuration.
         history: its records as arrays.
-        summary: the figures of :func:`rayfl.evaluation.metrics.summarise`, as in ``summary.json``.
+        summary: the metrics of :func:`rayfl.evaluation.metrics.summarise`, as in ``summary.json``.
     """
 
     folder: Path

@@ -14,7 +14,7 @@ import numpy as np
 from rich.table import Table
 
 from rayfl.errors import UserError
-from rayfl.evaluation.metrics import figures, none_if_nan
+from rayfl.evaluation.metrics import client_metrics, none_if_nan
 from rayfl.evaluation.result import Result, read_config
 from rayfl.files import write_file
 from rayfl.papers.printed import Column, Printed, printed_table
@@ -217,7 +217,7 @@ def _figure_at(run: Result, what: str, points: Sequence[str], rounds: Sequence[i
         if scores is None:
             continue
         rows = [row for round, row in zip(scores.rounds, scores.correct) if int(round) in rounds]
-        found = [figures(row, run.history.population)[what] for row in rows]
+        found = [client_metrics(row, run.history.population)[what] for row in rows]
         return none_if_nan(float(np.mean(found))) if found else None
     return None
 

@@ -1,4 +1,4 @@
-"""What a sweep compares: figures on validation data, at the rounds that a run's protocol chooses."""
+"""What a sweep compares: metrics on validation data, at the rounds that a run's protocol chooses."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ import numpy as np
 from rayfl.evaluation.metrics import (
     Validation,
     average,
+    client_metrics,
     counted_scores,
-    figures,
     mean_loss,
     none_if_nan,
     validated_at,
@@ -31,7 +31,7 @@ def measure(
     protocol: Protocol,
     metric: Metric,
 ) -> float | None:
-    """Return one figure of one evaluation over its clients; None where there is nothing to compute it from.
+    """Return one metric of one evaluation over its clients; None where there is nothing to compute it from.
 
     Args:
         correct: float64 [clients]; NaN for clients without a score.
@@ -39,12 +39,12 @@ def measure(
         population: the clients.
         part: the part of their data that was scored.
         protocol: says how validation accuracies are averaged, and by which weights losses are.
-        metric: the figure.
+        metric: which one.
     """
     if metric == "loss":
         (mean,) = mean_loss(loss[None], population.samples[part], population, protocol.choose_by)
         return none_if_nan(float(mean))
-    found = figures(correct, population, part)
+    found = client_metrics(correct, population, part)
     return none_if_nan(
         found["worst_decile"] if metric == "worst_decile" else average(found, protocol.choose_by)
     )

@@ -4,7 +4,7 @@ import pytest
 from rich.console import Console
 
 from rayfl.callbacks.terminal import Progress, print_start
-from rayfl.evaluation.metrics import round_figures
+from rayfl.evaluation.metrics import round_metrics
 from rayfl.evaluation.protocol import PROTOCOLS
 from rayfl.evaluation.result import Result
 from rayfl.report.summary import final_table
@@ -19,7 +19,7 @@ def shown(round, evaluate=True):
 
 
 def accuracy(made):
-    return percent(round_figures(made, RUN.population, RUN.protocol).accuracy)
+    return percent(round_metrics(made, RUN.population, RUN.protocol).accuracy)
 
 
 def console(**options):

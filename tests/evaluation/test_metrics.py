@@ -8,10 +8,10 @@ from hypothesis import strategies as st
 from rayfl.evaluation.metrics import (
     Patience,
     Validation,
+    client_metrics,
     counted_scores,
-    figures,
     mean_loss,
-    round_figures,
+    round_metrics,
     summarise,
 )
 from rayfl.evaluation.protocol import PROTOCOLS, Protocol, protocol
@@ -67,7 +67,7 @@ def summary(population, records, protocol=DEFAULT, rounds=None):
 def test_figures_of_three_clients_by_hand():
     # Accuracies 8/10, 5/20 and 10/10; client 3 has no data, client 4 no score.
     population = people([10, 20, 10, 0, 10], train=[100, 300, 100, 50, 50])
-    found = figures(np.array([8, 5, 10, math.nan, math.nan]), population)
+    found = client_metrics(np.array([8, 5, 10, math.nan, math.nan]), population)
     assert found == pytest.approx(
         {
             "mean": (0.8 + 0.25 + 1) / 3,
@@ -86,12 +86,12 @@ def test_figures_of_three_clients_by_hand():
 def test_the_worst_decile_is_the_mean_of_the_lowest_tenth(clients, worst):
     """The worst decile is the mean of the lowest tenth rounded up."""
     correct = np.arange(clients, dtype=float)[::-1]
-    found = figures(correct, people([100] * clients))
+    found = client_metrics(correct, people([100] * clients))
     assert found["worst_decile"] == pytest.approx(np.arange(worst).mean() / 100)
 
 
 def test_no_client_with_a_score_gives_nan_and_a_count():
-    found = figures(np.array([math.nan, math.nan]), people([0, 10]))
+    found = client_metrics(np.array([math.nan, math.nan]), people([0, 10]))
     assert math.isnan(found["mean"])
     assert math.isnan(found["pooled"])
     assert (found["clients"], found["left_out"]) == (0, 2)
@@ -103,12 +103,12 @@ def test_no_client_with_a_score_gives_nan_and_a_count():
 def test_figures_lie_where_they_must(clients):
     test = [max(correct, n) for correct, n, _ in clients]
     correct = np.array([c for c, _, _ in clients], dtype=float)
-    found = figures(correct, people(test, train=[t for _, _, t in clients]))
+    found = client_metrics(correct, people(test, train=[t for _, _, t in clients]))
     accuracy = correct / test
     for name in ("mean", "median", "pooled", "weighted", "worst_decile"):
         assert accuracy.min() - 1e-12 <= found[name] <= accuracy.max() + 1e-12
     assert found["worst_decile"] <= found["mean"] + 1e-12
-    equal = figures(accuracy * 100, people([100] * len(test)))
+    equal = client_metrics(accuracy * 100, people([100] * len(test)))
     assert equal["pooled"] == pytest.approx(equal["mean"])
     assert equal["weighted"] == pytest.approx(equal["mean"])
 
@@ -433,17 +433,17 @@ def test_mean_losses_by_hand(how, expected):
     assert math.isnan(found[1])
 
 
-def test_round_figures_weigh_the_loss_by_samples():
+def test_round_metrics_weigh_the_loss_by_samples():
     made = line(3, [5, 8], cohort=[0, 1], samples=[100, 300], loss=[1.0, 2.0])
-    found = round_figures(made, people([10, 10]), DEFAULT)
+    found = round_metrics(made, people([10, 10]), DEFAULT)
     assert (found.round, found.cohort, found.dropped, found.up, found.down) == (3, 2, 0, 20, 42)
     assert found.loss == pytest.approx(1.75)
     assert found.accuracy == pytest.approx(0.65)
 
 
-def test_round_figures_have_no_accuracy_without_an_evaluation():
+def test_round_metrics_have_no_accuracy_without_an_evaluation():
     split = partition(4)
-    found = round_figures(record(0, split, evaluate=False), Population.from_partition(split), DEFAULT)
+    found = round_metrics(record(0, split, evaluate=False), Population.from_partition(split), DEFAULT)
     assert found.accuracy is None
 
 

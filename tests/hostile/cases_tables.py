@@ -175,7 +175,12 @@ CASES = [
         "fifo cannot be read: it is not a regular file",
         prepare=lambda folder: os.mkfifo(folder / "fifo"),
     ),
-    Case("a configuration", "table t.yaml", "t.yaml: there is no 'rounds' in a table file", files={"t.yaml": "rounds: 3"}),
+    Case(
+        "a configuration",
+        "table t.yaml",
+        "t.yaml: there is no 'rounds' in a table file",
+        files={"t.yaml": "rounds: 3"},
+    ),
     Case("an empty file", "table t.yaml", "t.yaml: it is not a table file", files={"t.yaml": ""}),
     Case(
         "a file in the place of the folder",
