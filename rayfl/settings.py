@@ -14,7 +14,7 @@ from __future__ import annotations
 import functools
 import inspect
 import operator
-from dataclasses import dataclass, fields, is_dataclass
+from dataclasses import dataclass, fields
 from typing import Any, ClassVar, dataclass_transform
 
 from rayfl.arguments import Bound, check_arguments
@@ -50,7 +50,7 @@ class Settings:
 
     Every subclass is a keyword-only dataclass. Values of other types or outside of their bounds are refused
     before an object is made; what several settings forbid together belongs into ``__post_init__``. Attributes
-    without an annotation are no settings, nor are those that a base class has and that are none there.
+    without an annotation are no settings, nor are those that belong to every method, data set and so on.
 
     A class may have an ``__init__`` instead, if it keeps every argument under the argument's name.
     """
@@ -76,9 +76,8 @@ def _annotations(cls: type) -> dict[str, Any]:
         found = inspect.get_annotations(cls, eval_str=True)
     except NameError:  # a name that only type checkers import
         found = inspect.get_annotations(cls)
-    settings = {field.name for field in fields(cls)} if is_dataclass(cls) else set()  # of base classes
-    for name in found.keys() - settings:
-        if any(name in vars(base) for base in cls.__mro__[1:]):
+    for root in (base for base in cls.__mro__[1:] if "_place" in vars(base)):
+        for name in found.keys() & vars(root).keys() - {field.name for field in fields(root)}:
             found[name] = ClassVar
     return found
 

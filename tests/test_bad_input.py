@@ -65,8 +65,8 @@ BAD = [
     # files
     (f"{OFFICE}/no_dslr", "OfficeCaltech10: domain dslr is missing", "no_dslr/dslr"),
     (f"{OFFICE}/no_mug", 'class "mug" of domain amazon is missing', "no_mug/amazon/mug"),
-    (f"{OFFICE}/empty", "none of the domains", "amazon, caltech, dslr, webcam"),
-    (f"{OFFICE}/nowhere", "nowhere (root) does not exist"),
+    (f"{OFFICE}/empty", "the folder of a domain", "amazon, caltech, dslr, webcam"),
+    (f"{OFFICE}/nowhere", "folder root is missing"),
     ("--data PACS --data.root ROOT/no_sketch --data.verify false", "domain sketch is missing"),
     ("--data DigitsFive --data.root ROOT/mnist_only --data.verify false", "DigitsFive", "missing"),
     ("--data DomainNet", "DomainNet needs the folder"),
@@ -89,12 +89,12 @@ BAD = [
     ("--data.partition Pathological --data.partition.split half", "split"),
     ("--data.partition Pachinko", "Pachinko needs classes that belong to superclasses", "labels=fine"),
     (f"{CIFAR100} --data.labels coarse --clients 1 --data.partition Pachinko", "labels=fine"),
-    ("--data.partition Pachinko --data.partition.coarse_alpha 0", "coarse_alpha must be a number above 0"),
+    ("--data.partition Pachinko --data.partition.coarse_alpha 0", "data.partition.coarse_alpha is 0.0"),
     ("--data.partition Pachinko --data.partition.fine_beta .nan", "fine_beta"),
     (f"{CIFAR100} --clients 1 --data.partition Superclass", "labels=coarse"),
     (f"{CIFAR100} --data.labels medium", "labels"),
-    ("--data.partition DomainDirichlet --data.partition.parts 0", "parts must be at least 1"),
-    ("--data.partition DomainDirichlet --data.partition.alpha -1", "alpha must be a number above 0"),
+    ("--data.partition DomainDirichlet --data.partition.parts 0", "data.partition.parts is 0"),
+    ("--data.partition DomainDirichlet --data.partition.alpha -1", "data.partition.alpha is -1.0"),
     (
         "--data.partition DomainDirichlet --data.partition.chosen {domain9: 1}",
         "chosen names the domain 'domain9'",
@@ -104,8 +104,8 @@ BAD = [
     ("--data.partition DomainDirichlet --data.partition.alpha 0.001", "2,000,000 divisions"),
     # images
     (f"{CIFAR10} --data.normalise mine", "normalise"),
-    (f"{CIFAR10} --data.image_size 0", "image_size must be at least 1 and at most 1024, not 0"),
-    (f"{CIFAR10} --data.image_size 100000", "image_size must be at least 1 and at most 1024, not 100000"),
+    (f"{CIFAR10} --data.image_size 0", "data.image_size is 0: it must be at least 1"),
+    (f"{CIFAR10} --data.image_size 100000", "data.image_size is 100000: it must be at least 1"),
     # memory
     ("--data Synthetic --data.train 100000000000", "GB of memory", "use fewer images"),
     (
@@ -115,7 +115,7 @@ BAD = [
     ),
     ("--data Synthetic --data.shape [3,1000000,1000000]", "3x1000000x1000000", "smaller images"),
     # noise
-    (f"{CIFAR10} --data.noise -1", "noise must be a number of at least 0"),
+    (f"{CIFAR10} --data.noise -1", "data.noise is -1.0: it must be at least 0"),
     (f"{CIFAR10} --data.noise 5 --clients 1", "use at least 2 clients"),
 ]
 
@@ -161,7 +161,11 @@ def test_bad_input(
     ("data", "changes", "says"),
     [
         (Synthetic(train=30, test=30, val_fraction=0.5), {"clients": 30}, "leaves nothing"),
-        (Synthetic(train=200, test=60, partition=Pathological(3)), {"clients": 7}, "multiple of 10 clients"),
+        (
+            Synthetic(train=200, test=60, partition=Pathological(classes_per_client=3)),
+            {"clients": 7},
+            "multiple of 10 clients",
+        ),
         (Synthetic(train=200, test=60, partition=IID()), {"protocol": "best_val"}, r"data\.val_fraction"),
     ],
 )

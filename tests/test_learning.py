@@ -55,7 +55,7 @@ def test_every_method_learns_digits_of_five_domains(tmp_path: Path, name: str) -
 def skewed() -> dict[str, Any]:
     """Two classes per client: a model of the client's own has an easier task than one for all ten."""
     return {
-        "data": Synthetic(train=2000, test=1000, partition=Pathological(2), noise=4.0),
+        "data": Synthetic(train=2000, test=1000, partition=Pathological(classes_per_client=2), noise=4.0),
         "net": "lenet",
         "clients": 20,
         "rounds": 5,
@@ -90,7 +90,7 @@ def test_fedavg_learns_cifar10(tmp_path: Path) -> None:
     found = accuracies(
         tmp_path / "run",
         "FedAvg",
-        data=CIFAR10(root, IID(), verify=False),
+        data=CIFAR10(root=root, partition=IID(), verify=False),
         net="lenet",
         clients=20,
         participation=0.2,

@@ -229,7 +229,7 @@ def test_a_run_on_folders_with_such_names(tmp_path: Path, capsys: pytest.Capture
             folder.mkdir(parents=True)
             for k in range(5):
                 Image.new("L", (8, 8), 20 * k).save(folder / f"{k}.png")
-    data = ImageFolders(str(tmp_path / "data"), cache=str(tmp_path / "cache"), image_size=32)
+    data = ImageFolders(root=str(tmp_path / "data"), cache=str(tmp_path / "cache"), image_size=32)
     run = tmp_path / "run"
     Federation(
         method=FedAvg(), data=data, net="lenet", clients=len(names), rounds=1, training=Training(lr=0.01),

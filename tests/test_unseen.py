@@ -138,7 +138,7 @@ def test_fedbn_renews_statistics_by_hand(bn_personal: BatchNormPart) -> None:
     averaged ones, which are client 0's too; the renewed ones are the newcomer's own in either case.
     """
     data = held_out(points([((1, 0), 0), ((3, 0), 1)], [((4, 0), 0), ((8, 0), 1)]))
-    run = start(FedBN(bn_personal, unseen_passes=2), data, "tests.support.by_hand.normed")
+    run = start(FedBN(bn_personal=bn_personal, unseen_passes=2), data, "tests.support.by_hand.normed")
     run.round([0])
     before, after = as_newcomer(run)
     received = run.server.state["weights"].merge(before["own"])

@@ -24,6 +24,7 @@ from rayfl.files import refuse_links
 from rayfl.imports import guard_parsers, refusal
 from rayfl.record.description import RESUMABLE
 from rayfl.record.folder import check_is
+from rayfl.record.former import without_unused
 from rayfl.yaml_file import OutOfBounds, check_bounds, read_mapping
 
 
@@ -39,16 +40,14 @@ class _ConfigFile(ActionConfigFile):
             UserError: it cannot be read, or holds something else than options and their values.
         """
         path = _home(values)
-        settings = read_mapping(path, "configuration")
+        settings = without_unused(read_mapping(path, "configuration"))
         _check_names(parser, path, settings)
         _check_classes(path, settings)
         files = [name for name in settings.keys() & _groups(parser) if isinstance(settings[name], str)]
         for name in files:
             settings[name] = read_mapping(path.parent / _home(settings[name]), f"file with options of {name}")
-        if files or any("." in name for name in settings):
+        if settings:
             super().__call__(parser, cfg, yaml.safe_dump(_nested(path, settings)), option_string)
-        elif settings:
-            super().__call__(parser, cfg, values, option_string)
         elif not self.blank:
             raise UserError(f"{path} has no settings")
 
@@ -368,7 +367,9 @@ def _known_classes(key: str) -> list[str]:
         return []
     module, base = bases[key]
     named = [(name, getattr(module, name)) for name in module.__all__]
-    return [name for name, c in named if isinstance(c, type) and issubclass(c, base) and c is not base]
+    return [
+        name for name, c in named if isinstance(c, type) and issubclass(c, base) and not inspect.isabstract(c)
+    ]
 
 
 def _hint(wrong: str, known: list[str], listed: bool = True, before: str = "") -> str:

@@ -18,9 +18,11 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from rayfl.arguments import shown
+from rayfl import data
+from rayfl.arguments import arguments_of, shown
 from rayfl.config.declared import Text, check_seeds, declared
 from rayfl.errors import UserError
+from rayfl.imports import named
 from rayfl.methods import METHODS
 from rayfl.record.cell import Cell
 from rayfl.record.description import about_data, tells_apart
@@ -192,9 +194,17 @@ def layered(*layers: Mapping[str, Any]) -> Settings:
 def rooted(settings: Settings) -> Settings:
     """Add the folder of data sets from the environment, where data are in files and nothing else is said."""
     root = os.environ.get("RAYFL_DATA")
-    if not root or settings.get("data") in (None, "EmbeddedDigits", "Synthetic"):
-        return settings
-    return {"data.root": root} | settings
+    return {"data.root": root} | settings if root and _in_files(settings.get("data")) else settings
+
+
+def _in_files(name: Any) -> bool:
+    """Say whether a data set is read from files; one that does not exist is refused elsewhere."""
+    if not isinstance(name, str):
+        return False
+    try:
+        return "root" in arguments_of(getattr(data, name, None) or named(name))
+    except (UserError, ImportError, AttributeError):
+        return False
 
 
 def options(settings: Mapping[str, Any]) -> list[str]:

@@ -2,10 +2,16 @@
 
 from rayfl.data.base import Data
 from rayfl.data.federated import FederatedData
+from rayfl.data.partitions.dirichlet import Dirichlet
 from rayfl.data.partitions.domain_dirichlet import DomainDirichlet
-from rayfl.data.partitions.hierarchy import Pachinko, Superclass
-from rayfl.data.partitions.partition import IID, Dirichlet, DomainPerClient, Partition, Pathological
+from rayfl.data.partitions.domain_per_client import DomainPerClient
+from rayfl.data.partitions.iid import IID
+from rayfl.data.partitions.pachinko import Pachinko
+from rayfl.data.partitions.partition import Partition
+from rayfl.data.partitions.pathological import Pathological
+from rayfl.data.partitions.superclass import Superclass
 from rayfl.data.pool import TEST, TRAIN, UNUSED, VAL, Pool, Shard
+from rayfl.data.readers.files import FileData
 from rayfl.data.sets.cifar import CIFAR10, CIFAR100
 from rayfl.data.sets.digits import EmbeddedDigits
 from rayfl.data.sets.digits_five import DigitsFive
@@ -35,6 +41,7 @@ __all__ = [
     "DomainPerClient",
     "EmbeddedDigits",
     "FederatedData",
+    "FileData",
     "ImageFolders",
     "OfficeCaltech10",
     "Pachinko",

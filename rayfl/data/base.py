@@ -3,17 +3,18 @@
 import logging
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
 
 from rayfl.arguments import shown
 from rayfl.data.federated import FederatedData
-from rayfl.data.partitions.partition import IID, Partition, settings_of
+from rayfl.data.partitions.iid import IID
+from rayfl.data.partitions.partition import Partition, settings_of
 from rayfl.data.pool import TRAIN, Pool, Shard
 from rayfl.errors import UserError
 from rayfl.randomness import numpy_generator
-from rayfl.settings import Settings
+from rayfl.settings import Settings, at_least, below
 
 log = logging.getLogger(__name__)
 
@@ -21,36 +22,21 @@ log = logging.getLogger(__name__)
 class Data(Settings, ABC, place="data"):
     """A data set and how it is divided among clients."""
 
-    def __init__(
-        self,
-        root: str | None = None,
-        partition: Partition | None = None,
-        val_fraction: float = 0.0,
-        seed: int | None = None,
-        verify: bool = True,
-    ) -> None:
-        """Keep and check the settings.
+    partition: Partition | None = None
+    """How samples are divided among clients; each data set has its own default, mostly IID."""
+    val_fraction: Annotated[float, at_least(0), below(1)] = 0.0
+    """Fraction of every client's training samples that becomes its validation part, in addition to the
+    validation samples that a data set may bring.
+    """
+    seed: int | None = None
+    """Seed of the partition and the validation part; the run's seed if not given."""
 
-        Args:
-            root: folder that holds the data set's files.
-            partition: how samples are divided among clients; each data set has its own default, mostly IID.
-            val_fraction: fraction of every client's training samples that becomes its validation part, in
-                addition to the validation samples that a data set may bring; at least 0, below 1.
-            seed: seed of the partition and the validation part; the run's seed if not given.
-            verify: whether files must have the published checksums.
+    def __post_init__(self) -> None:
+        self.partition = self._partition
 
-        Raises:
-            UserError: if a value is out of its range.
-        """
-        if not 0 <= val_fraction < 1:
-            raise UserError(
-                f"{type(self).__name__}: val_fraction must be at least 0 and below 1, not {val_fraction}"
-            )
-        self.root = root
-        self.partition = self.default_partition() if partition is None else partition
-        self.val_fraction = val_fraction
-        self.seed = seed
-        self.verify = verify
+    @property
+    def _partition(self) -> Partition:
+        return self.default_partition() if self.partition is None else self.partition
 
     def default_partition(self) -> Partition:
         """Return the partition that is used if none is given."""
@@ -97,7 +83,7 @@ class Data(Settings, ABC, place="data"):
     def settings(self) -> dict[str, Any]:
         """Return the class name and the constructor's arguments, but for those that say where files lie."""
         arguments = settings_of(self, leave_out=("root", "verify", "download", "cache", "partition"))
-        return arguments | {"partition": self.partition.settings()}
+        return arguments | {"partition": self._partition.settings()}
 
     def federate(self, clients: int, seed: int) -> FederatedData:
         """Load the data set and divide it.
@@ -124,7 +110,7 @@ class Data(Settings, ABC, place="data"):
                 f"{type(self).__name__} has {size} training samples, too few for {clients} clients: use "
                 f"at most {size} clients"
             )
-        shards = self.partition.assign(pool, clients, numpy_generator(seed, "partition"))
+        shards = self._partition.assign(pool, clients, numpy_generator(seed, "partition"))
         if self.val_fraction:
             for client, shard in enumerate(shards):
                 if len(shard.train) == 1:
@@ -143,8 +129,8 @@ class Data(Settings, ABC, place="data"):
 
     def _check(self, shards: Sequence[Shard]) -> None:
         """Tell of clients that cannot train or cannot be tested; refuse where that is all of them."""
-        option = ", ".join(f"{k}={v}" for k, v in self.partition.settings().items() if k != "name")
-        what = f"with the partition {type(self.partition).__name__}({option}) of {type(self).__name__}"
+        option = ", ".join(f"{k}={v}" for k, v in self._partition.settings().items() if k != "name")
+        what = f"with the partition {type(self._partition).__name__}({option}) of {type(self).__name__}"
         untrained = [i for i, shard in enumerate(shards) if not len(shard.train)]
         untested = [i for i, shard in enumerate(shards) if len(shard.train) and not len(shard.test)]
         if len(untrained) == len(shards):

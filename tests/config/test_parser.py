@@ -16,19 +16,16 @@ import rayfl.data
 from rayfl import Federation, Inline, Ray, Training, UserError
 from rayfl.arguments import fits
 from rayfl.config.parser import federation_from, parser, resumed
-from rayfl.data import CIFAR10, Data, Dirichlet, EmbeddedDigits, Partition, Synthetic
+from rayfl.data import CIFAR10, MNIST, Data, Dirichlet, EmbeddedDigits, Partition, Synthetic
 from rayfl.methods import METHODS, FedAvg, FedCO2
 from rayfl.record.cell import Cell
 from rayfl.record.description import deciding, dump, public_path
 from rayfl.run import main
 from tests.support.federations import small
 
-DATA = [c for c in vars(rayfl.data).values() if inspect.isclass(c) and issubclass(c, Data) and c is not Data]
-PARTITIONS = [
-    c
-    for c in vars(rayfl.data).values()
-    if inspect.isclass(c) and issubclass(c, Partition) and c is not Partition
-]
+CLASSES = [c for c in vars(rayfl.data).values() if inspect.isclass(c) and not inspect.isabstract(c)]
+DATA = [c for c in CLASSES if issubclass(c, Data)]
+PARTITIONS = [c for c in CLASSES if issubclass(c, Partition)]
 CONFIGURABLE = [*METHODS.values(), *DATA, *PARTITIONS, Inline, Ray, Training]
 
 
@@ -451,7 +448,7 @@ def test_values_of_other_types_are_refused_at_once(arguments, says):
         (lambda: Synthetic(partition="IID"), "data.partition is 'IID': it must be an object of class Part"),
         (lambda: Inline(threads=1.5), "engine.threads is 1.5: it must be a whole number"),
         (lambda: Training(epochs="x"), "training.epochs is 'x': it must be a whole number"),
-        (lambda: Dirichlet("x"), "data.partition.alpha is 'x': it must be a number"),
+        (lambda: Dirichlet(alpha="x"), "data.partition.alpha is 'x': it must be a number"),
         (lambda: Half(factor="x"), "method.factor is 'x': it must be a number"),
     ],
 )
@@ -613,8 +610,10 @@ def test_what_decides_the_numbers():
         Federation(),
         Federation(rounds=3, checkpoint_every=1, quiet=True, tensorboard=False, output="x"),
     )
-    other.engine, other.data = Inline(threads=2), EmbeddedDigits(root="elsewhere")
+    other.engine = Inline(threads=2)
     assert one.deciding() == other.deciding()
+    here, there = (Federation(data=MNIST(root=root, verify=root == "here")) for root in ("here", "there"))
+    assert here.deciding() == there.deciding()
     for changed in (
         Federation(seed=1),
         Federation(training=Training(lr=0.2)),

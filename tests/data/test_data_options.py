@@ -19,6 +19,7 @@ from rayfl.data import (
     OfficeCaltech10,
     Synthetic,
 )
+from rayfl.imports import guard_parsers
 
 KINDS = [
     *[CIFAR10, CIFAR100, MNIST, USPS, EmbeddedDigits, Synthetic],
@@ -27,6 +28,7 @@ KINDS = [
 
 
 def make_parser():
+    guard_parsers()
     parser = ArgumentParser(exit_on_error=False)
     parser.add_argument("--data", type=Data, default={"class_path": "EmbeddedDigits"})
     return parser
@@ -64,10 +66,10 @@ def test_default():
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_common_options(kind):
-    options = "--data.val_fraction 0.1 --data.seed 3 --data.verify false --data.partition Pathological"
+    options = "--data.val_fraction 0.1 --data.seed 3 --data.partition Pathological"
     data = build("--data", kind.__name__, *options.split(), "--data.partition.classes_per_client", "5")
     assert type(data) is kind
-    assert (data.val_fraction, data.seed, data.verify) == (0.1, 3, False)
+    assert (data.val_fraction, data.seed) == (0.1, 3)
     assert data.partition.classes_per_client == 5
 
 
@@ -145,5 +147,5 @@ def test_help_comes_from_the_docstrings(capsys):
     with pytest.raises(SystemExit):
         make_parser().parse_args(["--data.help", "EmbeddedDigits"])
     text = " ".join(capsys.readouterr().out.split())
-    assert "fraction of every client's training samples" in text
-    assert "how samples are divided among clients" in text
+    assert "Fraction of every client's training samples" in text
+    assert "How samples are divided among clients" in text

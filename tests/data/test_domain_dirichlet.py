@@ -56,7 +56,7 @@ def in_proportion(part, available):
 )
 def test_each_client_has_a_part_of_its_domain(per_class, held_out, parts, alpha, domains, least, seed):
     pool = make_pool(per_class, held_out, domains=domains)
-    shards = assign(DomainDirichlet(parts, alpha, min_cell=least), pool, domains, seed)
+    shards = assign(DomainDirichlet(parts=parts, alpha=alpha, min_cell=least), pool, domains, seed)
     for domain, shard in enumerate(shards):
         assert shard.domain == domain
         assert (pool.domains[np.concatenate([shard.train, shard.test])] == domain).all()
@@ -73,9 +73,9 @@ def test_the_parts_of_a_domain_make_up_the_whole(parts, clients, seed):
     pool = make_pool([80] * 4, [60] * 4, domains=2)
     if clients > 2 * parts:
         with pytest.raises(UserError, match=f"no more than {2 * parts} clients, not {clients}"):
-            DomainDirichlet(parts).assign(pool, clients, np.random.default_rng(seed))
+            DomainDirichlet(parts=parts).assign(pool, clients, np.random.default_rng(seed))
         return
-    shards = assign(DomainDirichlet(parts, 1.0), pool, clients, seed)
+    shards = assign(DomainDirichlet(parts=parts, alpha=1.0), pool, clients, seed)
     train = matrix(pool, shards, "train")
     for domain in range(min(2, clients)):
         total = train[domain::2].sum(axis=0)
@@ -88,9 +88,9 @@ def test_the_parts_of_a_domain_make_up_the_whole(parts, clients, seed):
 
 def test_chosen_names_the_part():
     pool = office()
-    first = assign(DomainDirichlet(2, 1.0), pool, 4)
-    second = assign(DomainDirichlet(2, 1.0, chosen={"dslr": 1, "webcam": 1}), pool, 4)
-    both = assign(DomainDirichlet(2, 1.0), pool, 8)
+    first = assign(DomainDirichlet(parts=2, alpha=1.0), pool, 4)
+    second = assign(DomainDirichlet(parts=2, alpha=1.0, chosen={"dslr": 1, "webcam": 1}), pool, 4)
+    both = assign(DomainDirichlet(parts=2, alpha=1.0), pool, 8)
     for client, other in ((0, first), (1, first), (2, second), (3, second)):
         assert np.array_equal(second[client].train, both[client + 4 * (other is second)].train)
     for client in (0, 1):
@@ -102,8 +102,8 @@ def test_chosen_names_the_part():
 def test_thin_keeps_a_fraction_of_each_class():
     """Thin keeps a fraction of each class and the proportions of the whole part."""
     pool = office()
-    plain = assign(DomainDirichlet(2, 1.0), pool, 4)
-    thin = assign(DomainDirichlet(2, 1.0, thin={"amazon": 6, "caltech": 7, "webcam": 2}), pool, 4)
+    plain = assign(DomainDirichlet(parts=2, alpha=1.0), pool, 4)
+    thin = assign(DomainDirichlet(parts=2, alpha=1.0, thin={"amazon": 6, "caltech": 7, "webcam": 2}), pool, 4)
     for client, times in enumerate((6, 7, 1, 2)):
         before = matrix(pool, plain, "train")[client]
         assert matrix(pool, thin, "train")[client].tolist() == [n // times for n in before]
@@ -113,7 +113,7 @@ def test_thin_keeps_a_fraction_of_each_class():
 
 def test_whole_test_leaves_the_test_samples_of_a_domain_alone():
     pool = office()
-    shards = assign(DomainDirichlet(2, 1.0, whole_test=["dslr", "webcam"]), pool, 4)
+    shards = assign(DomainDirichlet(parts=2, alpha=1.0, whole_test=["dslr", "webcam"]), pool, 4)
     for domain, shard in enumerate(shards):
         everything = np.flatnonzero((pool.domains == domain) & (pool.origin == TEST))
         assert np.array_equal(shard.test, everything) == (domain >= 2)
@@ -124,13 +124,13 @@ def test_proportions_are_whole_numbers_exactly(train, available):
     """In floats, 32 / 49 * 49 is less than 32."""
     assert int(available / train * train) == available - 1
     pool = make_pool([train, 2 * train], [available, 2 * available])
-    (shard,) = assign(DomainDirichlet(1), pool, 1)
+    (shard,) = assign(DomainDirichlet(parts=1), pool, 1)
     assert matrix(pool, [shard], "test")[0].tolist() == [available, 2 * available]
 
 
 def test_validation_samples_are_held_to_the_same_proportions():
     pool = make_pool([60] * 3, [30] * 3, val=[40] * 3, domains=2)
-    for shard in assign(DomainDirichlet(3, 0.5), pool, 2):
+    for shard in assign(DomainDirichlet(parts=3, alpha=0.5), pool, 2):
         train, val, test = (matrix(pool, [shard], part)[0] for part in ("train", "val", "test"))
         assert val.tolist() == in_proportion(train, [20] * 3)
         assert test.tolist() == in_proportion(train, [15] * 3)
@@ -142,7 +142,7 @@ def test_smaller_alpha_is_more_uneven():
     def distance(alpha):
         found = []
         for seed in range(3):
-            counts = matrix(pool, assign(DomainDirichlet(3, alpha), pool, 1, seed), "train")[0]
+            counts = matrix(pool, assign(DomainDirichlet(parts=3, alpha=alpha), pool, 1, seed), "train")[0]
             found.append(np.abs(counts / counts.sum() - 0.1).sum() / 2)
         return np.mean(found)
 
@@ -154,7 +154,7 @@ def test_divisions_that_fail_early_do_not_change_what_is_drawn():
     """Class by class or whole divisions at a time: the same distribution."""
     sizes, kept, found = np.array([30, 20, 25]), [], []
     rng = np.random.default_rng(1)
-    cuts = DomainDirichlet(2, 1.0)._draw(sizes, rng)
+    cuts = DomainDirichlet(parts=2, alpha=1.0)._draw(sizes, rng)
     found = (cuts[:, :, 0] * sizes).astype(int)
     for _ in range(5_000):
         held, cells = np.zeros(2, int), []
@@ -182,13 +182,13 @@ def test_divisions_that_fail_early_do_not_change_what_is_drawn():
 )
 def test_settings_of_the_papers_are_within_reach(sizes, parts, alpha):
     pool = make_pool(list(sizes), [20] * 10)
-    shards = DomainDirichlet(parts, alpha).assign(pool, 1, np.random.default_rng(0))
+    shards = DomainDirichlet(parts=parts, alpha=alpha).assign(pool, 1, np.random.default_rng(0))
     assert matrix(pool, shards, "train").min() >= 2
 
 
 def test_fewer_clients_than_domains_use_the_first_and_say_so(caplog):
     with caplog.at_level(logging.WARNING):
-        shards = assign(DomainDirichlet(2, 1.0), office(), 2)
+        shards = assign(DomainDirichlet(parts=2, alpha=1.0), office(), 2)
     assert [s.domain for s in shards] == [0, 1]
     assert "DomainDirichlet: 2 clients for 4 domains, so these are unused: dslr, webcam" in caplog.text
 
@@ -203,15 +203,23 @@ def test_fewer_clients_than_domains_use_the_first_and_say_so(caplog):
         ),
         (DomainDirichlet(thin={"x": 2}), office(), "thin names the domain 'x'"),
         (DomainDirichlet(whole_test=["x"]), office(), "whole_test names the domain 'x'"),
-        (DomainDirichlet(4), office(), "domain dslr has 6 training samples of the class c8, too few for 2"),
         (
-            DomainDirichlet(4, 0.01),
+            DomainDirichlet(parts=4),
+            office(),
+            "domain dslr has 6 training samples of the class c8, too few for 2",
+        ),
+        (
+            DomainDirichlet(parts=4, alpha=0.01),
             make_pool([50] * 10, [50] * 10),
             "2,000,000 divisions of the domain d0 were drawn.* larger alpha",
         ),
-        (DomainDirichlet(2, 1.0), make_pool([50] * 3, [50, 0, 50]), "no test samples of d0 of the class 1"),
         (
-            DomainDirichlet(2, 1.0),
+            DomainDirichlet(parts=2, alpha=1.0),
+            make_pool([50] * 3, [50, 0, 50]),
+            "no test samples of d0 of the class 1",
+        ),
+        (
+            DomainDirichlet(parts=2, alpha=1.0),
             pool_of({"a": [50, 50], "b": [0, 0]}, {"a": [9, 9], "b": [9, 9]}),
             "b has no",
         ),
@@ -225,13 +233,13 @@ def test_what_cannot_be_divided_is_refused(partition, pool, message):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"parts": 0}, "parts must be at least 1"),
-        ({"alpha": 0}, "alpha must be a number above 0"),
-        ({"alpha": float("nan")}, "alpha must be a number above 0"),
-        ({"min_cell": 0}, "min_cell must be at least 1"),
+        ({"parts": 0}, "parts is 0: it must be at least 1"),
+        ({"alpha": 0}, "data.partition.alpha is .* above 0"),
+        ({"alpha": float("nan")}, "data.partition.alpha is .* above 0"),
+        ({"min_cell": 0}, "min_cell is 0: it must be at least 1"),
         ({"parts": 3, "chosen": {"real": 3}}, "part 3 of real, but parts are numbered from 0 to 2"),
         ({"chosen": {"real": -1}}, "part -1 of real"),
-        ({"thin": {"real": 0}}, "thin must be at least 1 for real"),
+        ({"thin": {"real": 0}}, "thin is 0 for real"),
     ],
 )
 def test_impossible_values_are_refused(options, message):
@@ -240,7 +248,7 @@ def test_impossible_values_are_refused(options, message):
 
 
 def test_settings_are_recorded():
-    partition = DomainDirichlet(5, 2.0, chosen={"painting": 2, "quickdraw": 1})
+    partition = DomainDirichlet(parts=5, alpha=2.0, chosen={"painting": 2, "quickdraw": 1})
     assert partition.settings() == {
         "name": "DomainDirichlet",
         "parts": 5,

@@ -142,7 +142,12 @@ def test_table_shows_every_count_of_a_few_clients():
 
 def test_table_is_cut_for_many_clients_and_classes():
     data = Synthetic(
-        train=9000, test=9000, shape=(1, 1, 1), classes=60, domains=2, partition=Dirichlet(1.0, 1)
+        train=9000,
+        test=9000,
+        shape=(1, 1, 1),
+        classes=60,
+        domains=2,
+        partition=Dirichlet(alpha=1.0, min_samples=1),
     )
     lines = data.federate(200, 0).table().splitlines()
     assert len(lines) < 30
@@ -297,12 +302,12 @@ def test_a_validation_part_that_leaves_nothing_is_refused():
 
 @pytest.mark.parametrize("fraction", [-0.1, 1.0, float("nan")])
 def test_impossible_validation_fractions_are_refused(fraction):
-    with pytest.raises(UserError, match="val_fraction must be at least 0 and below 1"):
+    with pytest.raises(UserError, match=r"data\.val_fraction is .* at least 0 and below 1"):
         Tiny(val_fraction=fraction)
 
 
 def test_settings_are_recorded_without_places():
-    data = Tiny(root="somewhere", verify=False, partition=Dirichlet(0.5), val_fraction=0.25)
+    data = Tiny(partition=Dirichlet(alpha=0.5), val_fraction=0.25)
     settings = data.federate(2, 7).describe()["settings"]
     assert settings == {
         "data": {

@@ -93,7 +93,7 @@ def write_usps(root, n=5):
 
 def test_cifar10_reads_batches_in_order(tmp_path):
     _, rows = write_cifar10(tmp_path)
-    pool = CIFAR10(str(tmp_path), verify=False).load()
+    pool = CIFAR10(root=str(tmp_path), verify=False).load()
     assert pool.images.shape == (24, 3, 32, 32)
     assert np.array_equal(pool.images[4:8].reshape(4, -1), rows["data_batch_2"][0])
     assert pool.labels[20:].tolist() == rows["test_batch"][1]
@@ -108,7 +108,7 @@ def test_cifar10_reads_batches_in_order(tmp_path):
 )
 def test_cifar100_fine_and_coarse(tmp_path, labels, classes, expected):
     write_cifar100(tmp_path)
-    pool = CIFAR100(str(tmp_path), verify=False, labels=labels).load()
+    pool = CIFAR100(root=str(tmp_path), verify=False, labels=labels).load()
     assert pool.classes == classes
     assert pool.labels.tolist() == expected * 2
     if labels == "fine":
@@ -137,8 +137,8 @@ def test_other_normalisation_of_cifar(tmp_path, normalise, mean, std):
     write_cifar10(tmp_path)
     write_cifar100(tmp_path)
     for data in (
-        CIFAR10(str(tmp_path), verify=False, normalise=normalise),
-        CIFAR100(str(tmp_path), verify=False, labels="coarse", normalise=normalise),
+        CIFAR10(root=str(tmp_path), verify=False, normalise=normalise),
+        CIFAR100(root=str(tmp_path), verify=False, labels="coarse", normalise=normalise),
     ):
         pool = data.load()
         assert (pool.mean, pool.std) == (mean, std)
@@ -149,32 +149,32 @@ def test_other_sizes_of_cifar(tmp_path, monkeypatch):
     """Every image is scaled as PIL does it; another set of files has a cache of its own."""
     monkeypatch.setenv("RAYFL_CACHE", str(tmp_path / "cache"))
     _, rows = write_cifar10(tmp_path / "data")
-    pool = CIFAR10(str(tmp_path / "data"), verify=False, image_size=48).load()
+    pool = CIFAR10(root=str(tmp_path / "data"), verify=False, image_size=48).load()
     assert pool.images.shape == (24, 3, 48, 48)
     assert pool.labels[20:].tolist() == rows["test_batch"][1]
     old = Image.fromarray(rows["test_batch"][0][3].reshape(3, 32, 32).transpose(1, 2, 0))
     new = np.asarray(old.resize((48, 48), Image.Resampling.BILINEAR)).transpose(2, 0, 1)
     assert np.array_equal(pool.images[23], new)
     write_cifar10(tmp_path / "more", per_file=5)
-    assert len(CIFAR10(str(tmp_path / "more"), verify=False, image_size=48).load()) == 30
+    assert len(CIFAR10(root=str(tmp_path / "more"), verify=False, image_size=48).load()) == 30
     assert len(list((tmp_path / "cache").iterdir())) == 2
 
 
 def test_checksums(tmp_path, monkeypatch):
     folder, _ = write_cifar10(tmp_path)
     with pytest.raises(UserError, match=r"batches\.meta is not the published file.*verify=False"):
-        CIFAR10(str(tmp_path)).load()
+        CIFAR10(root=str(tmp_path)).load()
 
     def md5(name):
         return hashlib.md5((folder / name).read_bytes()).hexdigest()
 
     monkeypatch.setattr(CIFAR10, "_meta", ("batches.meta", md5("batches.meta")))
     monkeypatch.setattr(CIFAR10, "_files", tuple((name, md5(name), o) for name, _, o in CIFAR10._files))
-    assert len(CIFAR10(str(tmp_path)).load()) == 24
+    assert len(CIFAR10(root=str(tmp_path)).load()) == 24
     with (folder / "data_batch_3").open("ab") as file:
         file.write(b"!")
     with pytest.raises(UserError, match="data_batch_3 is not the published file"):
-        CIFAR10(str(tmp_path)).load()
+        CIFAR10(root=str(tmp_path)).load()
 
 
 @pytest.mark.parametrize("kind", ["CIFAR10", "CIFAR100", "MNIST", "USPS"])
@@ -207,7 +207,7 @@ def test_a_malicious_pickle_is_refused_before_anything_runs(tmp_path, function, 
     attack = pickle.dumps({"data": Malicious(function, argument), "labels": []}, protocol=protocol)
     (folder / "data_batch_1").write_bytes(attack)
     with pytest.raises(UserError, match="which a data file never needs"):
-        CIFAR10(str(tmp_path / "data"), verify=False).load()
+        CIFAR10(root=str(tmp_path / "data"), verify=False).load()
     assert not marker.exists()
 
 
@@ -241,7 +241,7 @@ def test_damaged_cifar_batches(tmp_path, content, message):
     folder, _ = write_cifar10(tmp_path)
     (folder / "data_batch_2").write_bytes(content)
     with pytest.raises(UserError, match=f"data_batch_2.*{message}"):
-        CIFAR10(str(tmp_path), verify=False).load()
+        CIFAR10(root=str(tmp_path), verify=False).load()
 
 
 @pytest.mark.parametrize("names", [7, ["a", 1], None])
@@ -249,7 +249,7 @@ def test_damaged_names_of_cifar(tmp_path, names):
     folder, _ = write_cifar10(tmp_path)
     (folder / "batches.meta").write_bytes(pickle.dumps({"label_names": names}))
     with pytest.raises(UserError, match=r'batches\.meta has no entry "label_names" with a list of names'):
-        CIFAR10(str(tmp_path), verify=False).load()
+        CIFAR10(root=str(tmp_path), verify=False).load()
 
 
 def test_truncated_cifar_batch(tmp_path):
@@ -257,7 +257,7 @@ def test_truncated_cifar_batch(tmp_path):
     path = folder / "test_batch"
     path.write_bytes(path.read_bytes()[:-2000])
     with pytest.raises(UserError, match=r"test_batch cannot be read.*fresh copy"):
-        CIFAR10(str(tmp_path), verify=False).load()
+        CIFAR10(root=str(tmp_path), verify=False).load()
 
 
 # --- files that may not be read: no advice to replace them
@@ -287,7 +287,7 @@ def test_a_file_that_may_not_be_read(tmp_path, monkeypatch, kind, write, closed,
 
     monkeypatch.setattr(owner, call, refuse)
     with pytest.raises(UserError) as caught:
-        kind(str(tmp_path), verify=verify).load()
+        kind(root=str(tmp_path), verify=verify).load()
     assert f"{closed} cannot be read (Permission denied): check who may read it" in str(caught.value)
     assert "delete" not in str(caught.value)
 
@@ -310,7 +310,7 @@ def test_a_missing_file_is_named_with_the_place_and_the_remedy(tmp_path, kind, w
     path = tmp_path / missing
     path.unlink()
     with pytest.raises(UserError) as caught:
-        kind(str(tmp_path), verify=False).load()
+        kind(root=str(tmp_path), verify=False).load()
     message = str(caught.value)
     assert path.name in message
     assert str(path) in message
@@ -341,10 +341,10 @@ def test_download_runs_once_and_only_if_files_are_missing(tmp_path, monkeypatch,
 
     monkeypatch.setattr(torchvision.datasets, kind.__name__, fetch)
     root = tmp_path / "new"
-    first = kind(str(root), verify=False, download=True).load()
+    first = kind(root=str(root), verify=False, download=True).load()
     fetched = len(calls)
     assert set(calls) == {root}
-    assert np.array_equal(first.images, kind(str(root), verify=False, download=True).load().images)
+    assert np.array_equal(first.images, kind(root=str(root), verify=False, download=True).load().images)
     assert len(calls) == fetched
 
 
@@ -354,7 +354,7 @@ def test_a_failed_download_is_explained(tmp_path, monkeypatch):
 
     monkeypatch.setattr(torchvision.datasets, "MNIST", fetch)
     with pytest.raises(UserError, match=r"downloading MNIST failed \(no route to host\)"):
-        MNIST(str(tmp_path), download=True).load()
+        MNIST(root=str(tmp_path), download=True).load()
 
 
 # --- MNIST
@@ -364,7 +364,7 @@ def test_a_failed_download_is_explained(tmp_path, monkeypatch):
 @pytest.mark.parametrize("packed", [False, True])
 def test_mnist(tmp_path, packed):
     _, arrays = write_mnist(tmp_path, packed)
-    pool = MNIST(str(tmp_path), verify=False).load()
+    pool = MNIST(root=str(tmp_path), verify=False).load()
     assert pool.images.shape == (9, 3, 28, 28)
     for channel in range(3):
         assert np.array_equal(pool.images[:6, channel], arrays["train"][0])
@@ -378,7 +378,7 @@ def test_mnist(tmp_path, packed):
 def test_mnist_checksums(tmp_path, packed):
     write_mnist(tmp_path, packed)
     with pytest.raises(UserError, match=r"train-images-idx3-ubyte(\.gz)? is not the published file"):
-        MNIST(str(tmp_path)).load()
+        MNIST(root=str(tmp_path)).load()
 
 
 @pytest.mark.parametrize(
@@ -397,7 +397,7 @@ def test_damaged_mnist(tmp_path, change, message):
     path = folder / "train-images-idx3-ubyte"
     path.write_bytes(change(path.read_bytes()))
     with pytest.raises(UserError, match=f"train-images-idx3-ubyte.*{message}"):
-        MNIST(str(tmp_path), verify=False).load()
+        MNIST(root=str(tmp_path), verify=False).load()
 
 
 def test_damaged_mnist_archive(tmp_path):
@@ -405,10 +405,10 @@ def test_damaged_mnist_archive(tmp_path):
     path = folder / "t10k-images-idx3-ubyte.gz"
     path.write_bytes(path.read_bytes()[:-100])
     with pytest.raises(UserError, match="cannot be unpacked"):
-        MNIST(str(tmp_path), verify=False).load()
+        MNIST(root=str(tmp_path), verify=False).load()
     path.write_bytes(path.read_bytes()[:20] + b"\xff" * 200)
     with pytest.raises(UserError, match="cannot be unpacked"):
-        MNIST(str(tmp_path), verify=False).load()
+        MNIST(root=str(tmp_path), verify=False).load()
 
 
 # --- USPS
@@ -417,7 +417,7 @@ def test_damaged_mnist_archive(tmp_path):
 
 def test_usps(tmp_path):
     pixels = write_usps(tmp_path)
-    pool = USPS(str(tmp_path), verify=False).load()
+    pool = USPS(root=str(tmp_path), verify=False).load()
     assert pool.images.shape == (10, 3, 28, 28)
     assert pool.labels.tolist() == [0, 1, 2, 3, 4] * 2
     small = ((pixels["usps.t.bz2"][2].astype(np.float32) + 1) / 2 * 255).astype(np.uint8).reshape(16, 16)
@@ -453,7 +453,7 @@ def test_damaged_usps(tmp_path, text, message):
     write_usps(tmp_path)
     (tmp_path / "usps.bz2").write_bytes(bz2.compress(text))
     with pytest.raises(UserError, match=rf"usps\.bz2.*{message}"):
-        USPS(str(tmp_path), verify=False).load()
+        USPS(root=str(tmp_path), verify=False).load()
 
 
 def test_truncated_usps(tmp_path):
@@ -461,14 +461,14 @@ def test_truncated_usps(tmp_path):
     path = tmp_path / "usps.t.bz2"
     path.write_bytes(path.read_bytes()[:-50])
     with pytest.raises(UserError, match=r"usps\.t\.bz2 cannot be read"):
-        USPS(str(tmp_path), verify=False).load()
+        USPS(root=str(tmp_path), verify=False).load()
     with pytest.raises(UserError, match=r"usps\.bz2 is not the published file"):
-        USPS(str(tmp_path)).load()
+        USPS(root=str(tmp_path)).load()
 
 
 def test_the_published_size_is_that_of_the_one_domain(tmp_path):
     write_cifar10(tmp_path, per_file=2)
-    data = CIFAR10(str(tmp_path), verify=False)
+    data = CIFAR10(root=str(tmp_path), verify=False)
     contents = data.contents(data.load())
     assert (contents["images"], contents["published"]) == ({"CIFAR10": 12}, {"CIFAR10": 60_000})
     for kind, size in ((CIFAR100, 60_000), (MNIST, 60_000 + 10_000), (USPS, 7291 + 2007)):

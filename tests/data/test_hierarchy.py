@@ -5,8 +5,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-import rayfl.data.partitions.hierarchy as hierarchy
 from rayfl.data import FederatedData, Pachinko, Superclass
+from rayfl.data.partitions import pachinko
 from rayfl.errors import UserError
 from tests.support.datasets import ORIGIN, assign, make_pool, matrix, spread
 
@@ -46,7 +46,7 @@ def coarse_pool(train, test, subclasses=5, superclasses=4):
 )
 def test_pachinko_gives_every_client_as_many_samples(train, test, clients, alpha, beta, seed):
     pool = fine_pool(train, test)
-    shards = assign(Pachinko(alpha, beta, seed), pool, clients)
+    shards = assign(Pachinko(coarse_alpha=alpha, fine_beta=beta, seed=seed), pool, clients)
     for shard in shards:
         assert len(shard.train) + len(shard.test) == len(pool) // clients
 
@@ -65,7 +65,7 @@ def test_pachinko_skews_superclasses_and_classes():
 
     def distances(alpha, beta):
         """Distance from uniform over superclasses; and within them, of the classes of one superclass."""
-        shards = assign(Pachinko(alpha, beta), pool, 20)
+        shards = assign(Pachinko(coarse_alpha=alpha, fine_beta=beta), pool, 20)
         fine = matrix(pool, shards, "train") + matrix(pool, shards, "test")
         fine = fine.reshape(20, 5, BIG).transpose(0, 2, 1)  # class c is of superclass c mod BIG
         coarse = fine.sum(axis=2)
@@ -82,7 +82,7 @@ def test_pachinko_skews_superclasses_and_classes():
 def test_pachinko_exhausts_what_it_draws_from():
     """One client takes everything, so every class runs dry on the way."""
     pool = fine_pool(7, 3)
-    (shard,) = assign(Pachinko(0.01, 0.01), pool, 1)
+    (shard,) = assign(Pachinko(coarse_alpha=0.01, fine_beta=0.01), pool, 1)
     assert len(shard.train) == 7 * 20
     assert len(shard.test) == 3 * 20
 
@@ -90,15 +90,15 @@ def test_pachinko_exhausts_what_it_draws_from():
 def test_a_closed_place_gives_its_weight_to_the_others():
     """A closed place gives its weight to the others in proportion."""
     rng = np.random.default_rng(0)
-    kept = hierarchy._without_closed(np.array([0.5, 0.2, 0.3]), np.array([False, True, True]), 1.0, rng)
+    kept = pachinko._without_closed(np.array([0.5, 0.2, 0.3]), np.array([False, True, True]), 1.0, rng)
     np.testing.assert_allclose(kept, [0, 0.2, 0.3])
-    drawn = np.bincount([hierarchy._draw(kept, rng) for _ in range(2000)], minlength=3)
+    drawn = np.bincount([pachinko._draw(kept, rng) for _ in range(2000)], minlength=3)
     assert drawn[0] == 0
     assert 0.35 < drawn[1] / 2000 < 0.45
-    again = hierarchy._without_closed(np.array([1.0, 0.0, 0.0]), np.array([False, True, True]), 1.0, rng)
+    again = pachinko._without_closed(np.array([1.0, 0.0, 0.0]), np.array([False, True, True]), 1.0, rng)
     assert again[0] == 0
     assert again.sum() == pytest.approx(1)
-    assert not hierarchy._without_closed(np.array([1.0]), np.array([False]), 1.0, rng).any()
+    assert not pachinko._without_closed(np.array([1.0]), np.array([False]), 1.0, rng).any()
 
 
 def test_clients_are_shuffled():
@@ -137,7 +137,7 @@ def test_clients_are_shuffled():
 def test_superclass_invariants(train, test, subclasses, k, shuffle, seed):
     pool = coarse_pool(train, test, subclasses)
     clients = subclasses * k
-    shards = assign(Superclass(shuffle), pool, clients, seed)
+    shards = assign(Superclass(shuffle_subclasses=shuffle), pool, clients, seed)
     for part, size in (("train", train), ("test", test)):
         own = FederatedData(pool, tuple(shards)).subclass_matrix(part) if size else None
         counts = matrix(pool, shards, part)
@@ -168,7 +168,7 @@ def test_superclass_sizes_on_cifar100(clients, train, test):
 def test_superclass_can_shuffle_subclasses():
     pool = coarse_pool(6, 2, superclasses=BIG)
     plain, shuffled = (
-        FederatedData(pool, tuple(assign(Superclass(s), pool, 5))).subclass_matrix() > 0
+        FederatedData(pool, tuple(assign(Superclass(shuffle_subclasses=s), pool, 5))).subclass_matrix() > 0
         for s in (False, True)
     )
     assert (plain.sum(axis=0) == 1).all()
@@ -212,7 +212,7 @@ def test_what_cannot_be_divided_is_refused(partition, pool, clients, message):
 @pytest.mark.parametrize("value", [0, -1.0, float("nan"), float("inf")])
 @pytest.mark.parametrize("option", ["coarse_alpha", "fine_beta"])
 def test_impossible_values_are_refused(option, value):
-    with pytest.raises(UserError, match=f"Pachinko: {option} must be a number above 0"):
+    with pytest.raises(UserError, match=f"data.partition.{option} is .* above 0"):
         Pachinko(**{option: value})
 
 

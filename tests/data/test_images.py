@@ -68,7 +68,7 @@ def test_no_image_starts_a_program(tmp_path: Path, ran: Path, name: str) -> None
     folder.mkdir(parents=True)
     (folder / name).write_bytes(EPS)
     with pytest.raises(UserError, match=f"{name} cannot be read as an image"):
-        ImageFolders(str(tmp_path / "data"), cache=str(tmp_path / "cache"), split="fdse").load()
+        ImageFolders(root=str(tmp_path / "data"), cache=str(tmp_path / "cache"), split="fdse").load()
     assert not ran.exists()
     with Image.open(folder / name) as image, suppress(OSError):
         image.load()

@@ -5,8 +5,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-import rayfl.data.partitions.partition as partition_module
 from rayfl.data import IID, TEST, TRAIN, Dirichlet, DomainDirichlet, DomainPerClient, Pathological
+from rayfl.data.partitions import dirichlet as partition_module
 from rayfl.errors import UserError
 from tests.support.datasets import ORIGIN, assign, make_pool, matrix, spread
 
@@ -33,7 +33,8 @@ def test_iid_deals_everything_evenly(pool, clients, seed):
 
 
 @pytest.mark.parametrize(
-    "partition", [IID(), DomainPerClient(), DomainDirichlet(4, 1.0, whole_test=["d0"], min_cell=1)]
+    "partition",
+    [IID(), DomainPerClient(), DomainDirichlet(parts=4, alpha=1.0, whole_test=["d0"], min_cell=1)],
 )
 @pytest.mark.parametrize("seed", range(3))
 def test_parts_are_dealt_in_the_same_order_of_clients(partition, seed):
@@ -115,7 +116,7 @@ def test_a_shard_knows_its_domain_only_if_it_has_one():
 def test_dirichlet_invariants(alpha, clients, per_class, with_val, seed):
     held_out = [n // 4 for n in per_class]
     pool = make_pool(per_class, held_out, val=held_out if with_val else None)
-    shards = assign(Dirichlet(alpha, min_samples=3), pool, clients, seed)
+    shards = assign(Dirichlet(alpha=alpha, min_samples=3), pool, clients, seed)
     train = matrix(pool, shards, "train")
     assert train.sum(axis=0).tolist() == per_class
     assert train.sum(axis=1).min() >= 3
@@ -135,7 +136,7 @@ def test_dirichlet_invariants(alpha, clients, per_class, with_val, seed):
 def test_dirichlet_draws_equal_a_plain_loop():
     """The vectorised draws are those of the procedure done one try and one client at a time."""
     sizes, clients, alpha = np.array([70, 0, 31, 55]), 5, 0.3
-    cuts, valid = Dirichlet(alpha)._draw(sizes, clients, np.random.default_rng(7))
+    cuts, valid = Dirichlet(alpha=alpha)._draw(sizes, clients, np.random.default_rng(7))
     batch = partition_module._BATCH
     drawn = np.random.default_rng(7).dirichlet([alpha] * clients, size=(batch, len(sizes)))
     for t in range(batch):
@@ -168,9 +169,9 @@ def test_who_holds_exactly_an_equal_share_takes_no_more():
     assert valid.all()
     for c, pieces in enumerate(([20, 0], [0, 20])):
         assert partition_module.piece_sizes(cuts[0, c], 20).tolist() == pieces
-    found = DomainDirichlet(2, min_cell=1)._draw(np.array([25, 15]), Drawn((0.8, 0.2), (0.5, 0.5)))
+    found = DomainDirichlet(parts=2, min_cell=1)._draw(np.array([25, 15]), Drawn((0.8, 0.2), (0.5, 0.5)))
     assert not len(found)  # part 0 has nothing of class 1
-    found = DomainDirichlet(2, min_cell=1)._draw(np.array([25, 17]), Drawn((0.8, 0.2), (0.5, 0.5)))
+    found = DomainDirichlet(parts=2, min_cell=1)._draw(np.array([25, 17]), Drawn((0.8, 0.2), (0.5, 0.5)))
     assert (found[:, :, 0] == [0.8, 0.5]).all()
 
 
@@ -178,7 +179,7 @@ def test_dirichlet_gets_more_even_with_alpha():
     pool = make_pool([200] * 10, [50] * 10)
 
     def distance(alpha):
-        counts = matrix(pool, assign(Dirichlet(alpha), pool, 5), "train")
+        counts = matrix(pool, assign(Dirichlet(alpha=alpha), pool, 5), "train")
         return np.abs(counts / counts.sum(axis=1, keepdims=True) - 0.1).sum(axis=1).mean() / 2
 
     assert distance(0.05) > distance(1) + 0.1 > distance(1000) + 0.2
@@ -188,7 +189,7 @@ def test_dirichlet_gets_more_even_with_alpha():
 def test_dirichlet_settles_for_one_test_sample_and_says_so(caplog):
     pool = make_pool([500] * 10, [40] * 10)  # 400 test samples: at most 8 for each of 50 clients
     with caplog.at_level(logging.WARNING):
-        shards = assign(Dirichlet(1.0, min_samples=10), pool, 50)
+        shards = assign(Dirichlet(alpha=1.0, min_samples=10), pool, 50)
     assert "1 is enough now" in caplog.text
     assert matrix(pool, shards, "train").sum(axis=1).min() >= 10
     assert matrix(pool, shards, "test").sum(axis=1).min() >= 1
@@ -198,9 +199,9 @@ def test_dirichlet_without_a_minimum_takes_the_first_draw(caplog):
     """Thousands of clients with few classes each: no draw gives every one of them a sample."""
     pool = make_pool([500] * 10, [10] * 10)
     with pytest.raises(UserError, match="min_samples, with 0 for clients that have none"):
-        assign(Dirichlet(0.05, min_samples=1), pool, 100)
+        assign(Dirichlet(alpha=0.05, min_samples=1), pool, 100)
     with caplog.at_level(logging.WARNING):
-        shards = assign(Dirichlet(0.05, min_samples=0), pool, 1000)
+        shards = assign(Dirichlet(alpha=0.05, min_samples=0), pool, 1000)
     assert not caplog.text
     for part, size in (("train", 5000), ("test", 100)):
         counts = matrix(pool, shards, part)
@@ -213,7 +214,7 @@ def test_dirichlet_without_a_minimum_takes_the_first_draw(caplog):
 def test_dirichlet_with_few_clients_does_not_lower_the_minimum(caplog):
     pool = make_pool([500] * 10, [100] * 10)
     with caplog.at_level(logging.WARNING):
-        shards = assign(Dirichlet(0.5, min_samples=10), pool, 10)
+        shards = assign(Dirichlet(alpha=0.5, min_samples=10), pool, 10)
     assert matrix(pool, shards, "test").sum(axis=1).min() >= 10
     assert not caplog.text
 
@@ -221,24 +222,24 @@ def test_dirichlet_with_few_clients_does_not_lower_the_minimum(caplog):
 @pytest.mark.parametrize(
     ("partition", "clients", "message"),
     [
-        (Dirichlet(0.3), 1000, "needs at least 10000 training samples, and the data set has 5000"),
-        (Dirichlet(0.3, min_samples=1), 2000, "has only 1000 validation or test samples"),
+        (Dirichlet(alpha=0.3), 1000, "needs at least 10000 training samples, and the data set has 5000"),
+        (Dirichlet(alpha=0.3, min_samples=1), 2000, "has only 1000 validation or test samples"),
         (
-            Dirichlet(0.001),
+            Dirichlet(alpha=0.001),
             100,
             "drawn 2000 times without success: at best the smallest client had 0 training",
         ),
-        (Dirichlet(0.001, min_samples=1), 100, "drawn 1000 times without success"),
+        (Dirichlet(alpha=0.001, min_samples=1), 100, "drawn 1000 times without success"),
         (
-            Pathological(3),
+            Pathological(classes_per_client=3),
             7,
             r"3 x 7 / 10 must be a whole number.* multiple of 10 clients \(nearest: 10\), or "
             "classes_per_client=10$",
         ),
-        (Pathological(4), 7, r"multiple of 5 clients \(nearest: 5 or 10\)"),
-        (Pathological(3), 25, r"\(nearest: 20 or 30\), or classes_per_client=2 or 4$"),
-        (Pathological(2, split="pooled"), 3000, "client 0 gets [12] samples of class"),
-        (Pathological(11), 10, "classes_per_client is 11, but the data set has only 10"),
+        (Pathological(classes_per_client=4), 7, r"multiple of 5 clients \(nearest: 5 or 10\)"),
+        (Pathological(classes_per_client=3), 25, r"\(nearest: 20 or 30\), or classes_per_client=2 or 4$"),
+        (Pathological(classes_per_client=2, split="pooled"), 3000, "client 0 gets [12] samples of class"),
+        (Pathological(classes_per_client=11), 10, "classes_per_client is 11, but the data set has only 10"),
     ],
 )
 def test_impossible_partitions_are_refused(partition, clients, message):
@@ -250,7 +251,7 @@ def test_impossible_partitions_are_refused(partition, clients, message):
 def test_the_error_names_the_nearest_counts():
     pool = make_pool([100] * 10, [100] * 10)
     with pytest.raises(UserError, match=r"smallest client had [3-9] training and \d+ test"):
-        Dirichlet(0.3, min_samples=10).assign(pool, 90, np.random.default_rng(0))
+        Dirichlet(alpha=0.3, min_samples=10).assign(pool, 90, np.random.default_rng(0))
 
 
 @pytest.mark.parametrize(
@@ -288,7 +289,7 @@ def test_pathological_invariants_where_s_divides_the_classes(setting, blocks, pe
     clients, count = blocks * block, blocks
     held_out = per_class // 2
     pool = make_pool([per_class] * classes, [held_out] * classes)
-    shards = assign(Pathological(s, distinct), pool, clients, seed)
+    shards = assign(Pathological(classes_per_client=s, distinct=distinct), pool, clients, seed)
     train, test = matrix(pool, shards, "train"), matrix(pool, shards, "test")
     owned = train > 0
     assert (owned.sum(axis=1) == s).all()
@@ -313,7 +314,7 @@ def test_pathological_invariants_where_s_divides_the_classes(setting, blocks, pe
 )
 def test_pathological_distinct_never_gives_a_class_twice(s, classes, clients):
     for seed in range(5):
-        picks = Pathological(s)._pick(classes, clients, np.random.default_rng(seed))
+        picks = Pathological(classes_per_client=s)._pick(classes, clients, np.random.default_rng(seed))
         assert all(len({c for c, _ in mine}) == s for mine in picks)
         owners = np.bincount([c for mine in picks for c, _ in mine], minlength=classes)
         assert (owners == s * clients // classes).all()
@@ -326,7 +327,7 @@ def test_pathological_distinct_never_gives_a_class_twice(s, classes, clients):
 def test_pathological_without_distinct_may_give_a_class_twice():
     doubled = 0
     for seed in range(20):
-        picks = Pathological(6, distinct=False)._pick(10, 10, np.random.default_rng(seed))
+        picks = Pathological(classes_per_client=6, distinct=False)._pick(10, 10, np.random.default_rng(seed))
         assert all(len(mine) == 6 for mine in picks)
         doubled += sum(len({c for c, _ in mine}) < 6 for mine in picks)
     assert doubled > 0
@@ -345,7 +346,13 @@ def test_pooled_divides_classes_eight_to_one_to_one(setting, per_class, distinct
     s, classes, clients = setting
     held_out = [per_class // 5] * classes
     pool = make_pool([per_class] * classes, held_out, val=held_out if with_val else None)
-    shards = assign(Pathological(s, distinct, "pooled"), pool, clients, seed, published=False)
+    shards = assign(
+        Pathological(classes_per_client=s, distinct=distinct, split="pooled"),
+        pool,
+        clients,
+        seed,
+        published=False,
+    )
     train, val, test = (matrix(pool, shards, part) for part in ORIGIN)
     total = train + val + test
     assert (val == test).all()
@@ -358,7 +365,7 @@ def test_pooled_divides_classes_eight_to_one_to_one(setting, per_class, distinct
 
 def test_pooled_mixes_the_published_parts():
     pool = make_pool([300] * 4, [300] * 4)
-    for shard in assign(Pathological(2, split="pooled"), pool, 4, published=False):
+    for shard in assign(Pathological(classes_per_client=2, split="pooled"), pool, 4, published=False):
         for part in ORIGIN:
             assert 0.2 < (pool.origin[shard.part(part)] == TRAIN).mean() < 0.8
 
@@ -366,7 +373,7 @@ def test_pooled_mixes_the_published_parts():
 @pytest.mark.parametrize("with_val", [False, True])
 def test_fedgh_validates_on_a_fifth_of_the_training_samples(with_val):
     pool = make_pool([1000] * 10, [100] * 10, val=[50] * 10 if with_val else None)
-    partition = Pathological(2, split="fedgh")
+    partition = Pathological(classes_per_client=2, split="fedgh")
     shards = assign(partition, pool, 10, published=False)
     train, val, test = (matrix(pool, shards, part) for part in ORIGIN)
     extra = 500 if with_val else 0
@@ -385,5 +392,9 @@ def test_fedgh_validates_on_a_fifth_of_the_training_samples(with_val):
 
 
 def test_settings_name_the_class_and_its_arguments():
-    assert Dirichlet(0.5, 3).settings() == {"name": "Dirichlet", "alpha": 0.5, "min_samples": 3}
+    assert Dirichlet(alpha=0.5, min_samples=3).settings() == {
+        "name": "Dirichlet",
+        "alpha": 0.5,
+        "min_samples": 3,
+    }
     assert IID().settings() == {"name": "IID"}

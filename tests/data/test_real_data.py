@@ -39,7 +39,7 @@ def counts(pool, origin):
 
 
 def test_cifar10():
-    pool = CIFAR10(root_with("cifar-10-batches-py"), verify=False).load()
+    pool = CIFAR10(root=root_with("cifar-10-batches-py"), verify=False).load()
     assert counts(pool, TRAIN) == [5000] * 10
     assert counts(pool, TEST) == [1000] * 10
     assert pool.class_names[:3] == ("airplane", "automobile", "bird")
@@ -50,7 +50,7 @@ def test_cifar10():
 @pytest.mark.parametrize(("labels", "classes"), [("fine", 100), ("coarse", 20)])
 def test_cifar100(labels, classes):
     """Complete or a subset: the same number of every class."""
-    pool = CIFAR100(root_with("cifar-100-python"), verify=False, labels=labels).load()
+    pool = CIFAR100(root=root_with("cifar-100-python"), verify=False, labels=labels).load()
     assert pool.classes == classes
     for origin in (TRAIN, TEST):
         assert len(set(counts(pool, origin))) == 1
@@ -59,7 +59,7 @@ def test_cifar100(labels, classes):
 
 
 def test_every_superclass_of_cifar100_has_five_classes():
-    pool = CIFAR100(root_with("cifar-100-python"), verify=False).load()
+    pool = CIFAR100(root=root_with("cifar-100-python"), verify=False).load()
     pairs = {(int(s), int(c)) for s, c in zip(pool.superclasses, pool.labels)}
     assert len(pairs) == 100
     assert np.bincount([s for s, _ in pairs]).tolist() == [5] * 20
@@ -70,9 +70,9 @@ def test_every_superclass_of_cifar100_has_five_classes():
 
 @pytest.mark.parametrize("clients", [5, 15, 20])
 def test_superclass_task_of_cifar100(clients):
-    data = CIFAR100(root_with("cifar-100-python"), Superclass(), verify=False, labels="coarse").federate(
-        clients, 0
-    )
+    data = CIFAR100(
+        root=root_with("cifar-100-python"), partition=Superclass(), verify=False, labels="coarse"
+    ).federate(clients, 0)
     held = data.subclass_matrix() > 0
     assert (held.sum(axis=1) == 20).all()
     assert (held.sum(axis=0) == clients // 5).all()
@@ -85,7 +85,7 @@ def test_superclass_task_of_cifar100(clients):
 
 
 def test_pachinko_on_cifar100():
-    data = CIFAR100(root_with("cifar-100-python"), Pachinko(), verify=False).federate(100, 0)
+    data = CIFAR100(root=root_with("cifar-100-python"), partition=Pachinko(), verify=False).federate(100, 0)
     total = data.counts("train") + data.counts("test")
     assert (total == len(data.pool) // 100).all()
     assert data.counts("test").min() > 0
@@ -97,24 +97,26 @@ def test_pachinko_on_cifar100():
 
 def test_partitions_of_cifar10():
     root = root_with("cifar-10-batches-py")
-    data = CIFAR10(root, Pathological(2, split="pooled"), verify=False).federate(100, 0)
+    data = CIFAR10(
+        root=root, partition=Pathological(classes_per_client=2, split="pooled"), verify=False
+    ).federate(100, 0)
     assert (data.label_matrix("train") > 0).sum(axis=1).tolist() == [2] * 100
     assert (data.label_matrix("val") == data.label_matrix("test")).all()
     shares = data.counts("test") / (data.counts("train") + data.counts("val") + data.counts("test"))
     np.testing.assert_allclose(shares, 0.1, atol=0.003)
-    shards = Dirichlet(0.3).assign(data.pool, 300, np.random.default_rng(0))
+    shards = Dirichlet(alpha=0.3).assign(data.pool, 300, np.random.default_rng(0))
     assert min(len(s.train) for s in shards) >= 10
     assert min(len(s.test) for s in shards) >= 1
 
 
 def test_mnist():
-    pool = MNIST(root_with("MNIST/raw")).load()
+    pool = MNIST(root=root_with("MNIST/raw")).load()
     assert counts(pool, TRAIN) == [5923, 6742, 5958, 6131, 5842, 5421, 5918, 6265, 5851, 5949]
     assert counts(pool, TEST) == [980, 1135, 1032, 1010, 982, 892, 958, 1028, 974, 1009]
 
 
 def test_usps():
-    pool = USPS(root_with("usps.bz2"), verify=False).load()
+    pool = USPS(root=root_with("usps.bz2"), verify=False).load()
     assert counts(pool, TRAIN) == [1194, 1005, 731, 658, 652, 556, 664, 645, 542, 644]
     assert counts(pool, TEST) == [359, 264, 198, 166, 200, 160, 170, 147, 166, 177]
 
@@ -136,28 +138,28 @@ def test_digits_five(cache):
     """Of MNIST-M there may be a part only; the number of its training images is the same."""
     root = root_with("mnist_m")
     options = {"domains": ["MNIST", "USPS", "MNIST-M"], "verify": False, "cache": cache}
-    found = by_domain(DigitsFive(root, **options).load())
+    found = by_domain(DigitsFive(root=root, **options).load())
     assert found["MNIST"] == (743, 0, 14000)
     assert found["USPS"] == (743, 0, 1860)
     assert found["MNIST-M"][0] == 743
     assert found["MNIST-M"][2] in (14000, 1500, 13601)  # all, of 7,500, of the two parts of the original
-    found = by_domain(DigitsFive(root, **options, quantity=2).load())
+    found = by_domain(DigitsFive(root=root, **options, quantity=2).load())
     assert [n for n, _, _ in found.values()] == [1487] * 3
 
 
 def test_office_caltech_10(cache):
     root = root_with("office_caltech_10")
     options = {"image_size": 16, "cache": cache}
-    few = OfficeCaltech10(root, **options).load()
+    few = OfficeCaltech10(root=root, **options).load()
     assert by_domain(few) == {
         "amazon": (62, 50, 192),
         "caltech": (62, 50, 225),
         "dslr": (62, 50, 32),
         "webcam": (62, 50, 59),
     }
-    full = OfficeCaltech10(root, **options, scale="full").load()
+    full = OfficeCaltech10(root=root, **options, scale="full").load()
     assert [n for n, _, _ in by_domain(full).values()] == [766, 898, 125, 236]
-    fdse = OfficeCaltech10(root, **options, split="fdse").load()
+    fdse = OfficeCaltech10(root=root, **options, split="fdse").load()
     assert by_domain(fdse) == {
         "caltech": (899, 112, 112),
         "amazon": (767, 96, 95),
@@ -174,7 +176,7 @@ def test_office_caltech_10(cache):
 
 
 def test_pacs(cache):
-    pool = PACS(root_with("PACS"), image_size=8, cache=cache).load()
+    pool = PACS(root=root_with("PACS"), image_size=8, cache=cache).load()
     assert {name: sum(n) for name, n in by_domain(pool).items()} == {
         "art_painting": 2048,
         "cartoon": 2344,

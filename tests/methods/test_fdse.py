@@ -405,7 +405,7 @@ def test_only_the_regulariser_of_the_code_acts():
 def test_a_step_of_the_second_round():
     """One batch: gradient descent on cross-entropy + lambda L_con, from the client's own mixture of DSEs."""
     lam, gamma, beta = 0.7, 0.6, 0.3
-    run = federate(FDSE(lam, beta=beta, gamma=gamma), ragged([8, 8]), NET, 1)
+    run = federate(FDSE(lam=lam, beta=beta, gamma=gamma), ragged([8, 8]), NET, 1)
     w = run.server.state["weights"].merge(run.worker.states[1]["own"]).merge(run.server.state["dse"][1])
     module = build(NET, (1, 16, 16), 4).double()
     module.load_state_dict(dict(w), strict=False)  # PyTorch asks for counts of batches, which it lacks

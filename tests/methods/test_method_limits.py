@@ -154,9 +154,9 @@ def in_fc_stack(net):
     ("method", "personal"),
     [
         (FedBN(), BN | STATISTICS),
-        (FedBN("affine_only"), BN),
+        (FedBN(bn_personal="affine_only"), BN),
         (FedPer(), HEAD),
-        (FedPer("fc_stack"), None),
+        (FedPer(personal="fc_stack"), None),
         (FedCO2(), BN | STATISTICS),
         (FedCO2(bn_personal="affine_only"), BN),
         (FedCO2(personal="head", exchange="last_layer"), HEAD),
@@ -190,7 +190,7 @@ def local_weights(cohorts, net="cnn-b"):
 
 @pytest.mark.parametrize("mu", [0.0, 0.5])
 def test_ditto_is_fedavg_beside_a_personal_model(mu):
-    run = federate(Ditto(mu), DATA, "cnn-b", SOME, **SETTINGS)
+    run = federate(Ditto(mu=mu), DATA, "cnn-b", SOME, **SETTINGS)
     other = federate(FedAvg(), DATA, "cnn-b", SOME, **SETTINGS)
     assert_same(dict(run.server.state["weights"]), dict(other.server.state["weights"]))
     alone = local_weights(SOME)

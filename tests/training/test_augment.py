@@ -9,7 +9,7 @@ import torch
 from PIL import Image
 
 from rayfl import Inline, Ray
-from rayfl.data import Data, DomainPerClient, Partition, Pool
+from rayfl.data import DomainPerClient, FileData, Pool
 from rayfl.data.readers.cache import Decoded, MappedImages, cached
 from rayfl.evaluation.score import score
 from rayfl.training.augment import _shifted, moved
@@ -261,12 +261,11 @@ def test_a_loss_may_draw_with_the_key_of_its_step(monkeypatch, kind):
     assert len({*keys, *KEYS.tolist()}) == 6
 
 
-class Turned(Data):
+class Turned(FileData):
     """A data set of two domains whose images are mapped from a file and augmented."""
 
-    def __init__(self, root: str, val_augment: bool = True, partition: Partition | None = None) -> None:
-        super().__init__(root, partition, val_fraction=0.2)
-        self.val_augment = val_augment
+    val_fraction: float = 0.2
+    val_augment: bool = True
 
     def default_partition(self):
         return DomainPerClient()
@@ -289,7 +288,7 @@ class Turned(Data):
 
 def run(folder, engine, **options):
     settings = {
-        "data": Turned(str(folder.parent / "cache"), **options),
+        "data": Turned(root=str(folder.parent / "cache"), **options),
         "clients": 4,
         "rounds": 2,
         "participation": 1.0,

@@ -1,12 +1,16 @@
 """Label skew on top of feature skew: a domain per client, and of it one uneven part."""
 
 from collections.abc import Iterable, Mapping
+from typing import Annotated
 
 import numpy as np
 
-from rayfl.data.partitions.partition import Partition, by_class, clients_of_domains, deal, joined, piece_sizes
+from rayfl.data.partitions.dealing import by_class, clients_of_domains, deal, joined
+from rayfl.data.partitions.dirichlet import cumulated, piece_sizes
+from rayfl.data.partitions.partition import Partition
 from rayfl.data.pool import TEST, TRAIN, VAL, Pool, Shard
 from rayfl.errors import UserError
+from rayfl.settings import above, at_least
 
 _BATCH = 10_000  # divisions that are drawn together; a fixed number, because it decides the random numbers
 _BATCHES = 200
@@ -24,51 +28,33 @@ class DomainDirichlet(Partition):
     the least ratio of test to training samples over classes (Cai et al., NeurIPS 2023, appendix).
     """
 
-    def __init__(
-        self,
-        parts: int = 3,
-        alpha: float = 0.3,
-        chosen: dict[str, int] | None = None,
-        thin: dict[str, int] | None = None,
-        whole_test: list[str] | None = None,
-        min_cell: int = 2,
-    ) -> None:
-        """Check the settings.
+    parts: Annotated[int, at_least(1)] = 3
+    """Number of parts of each domain."""
+    alpha: Annotated[float, above(0)] = 0.3
+    """Concentration; the smaller, the more uneven."""
+    chosen: dict[str, int] | None = None
+    """Name of a domain -> number of the part, from 0, that its (first) client gets; 0 for domains that are
+    not named.
+    """
+    thin: dict[str, int] | None = None
+    """Name of a domain -> a number t; of the client's n_c training samples of each class only int(n_c / t)
+    are used. The test samples keep the proportions of the part before that.
+    """
+    whole_test: list[str] | None = None
+    """Names of domains whose test samples are all used, whatever their proportions."""
+    min_cell: Annotated[int, at_least(1)] = 2
+    """Least number of training samples of every class in every part."""
 
-        Args:
-            parts: number of parts of each domain, at least 1.
-            alpha: concentration, above 0; the smaller, the more uneven.
-            chosen: name of a domain -> number of the part, from 0, that its (first) client gets; 0 for
-                domains that are not named.
-            thin: name of a domain -> a number t; of the client's n_c training samples of each class only
-                int(n_c / t) are used. The test samples keep the proportions of the part before that.
-            whole_test: names of domains whose test samples are all used, whatever their proportions.
-            min_cell: least number of training samples of every class in every part, at least 1.
-
-        Raises:
-            UserError: if a value is out of its range.
-        """
-        if parts < 1:
-            raise UserError(f"DomainDirichlet: parts must be at least 1, not {parts}")
-        if not (alpha > 0 and np.isfinite(alpha)):
-            raise UserError(f"DomainDirichlet: alpha must be a number above 0, not {alpha}")
-        if min_cell < 1:
-            raise UserError(f"DomainDirichlet: min_cell must be at least 1, not {min_cell}")
-        for domain, part in (chosen or {}).items():
-            if not 0 <= part < parts:
+    def __post_init__(self) -> None:
+        for domain, part in (self.chosen or {}).items():
+            if not 0 <= part < self.parts:
                 raise UserError(
-                    f"DomainDirichlet: chosen names part {part} of {domain}, but parts are numbered from 0 "
-                    f"to {parts - 1}"
+                    f"data.partition.chosen names part {part} of {domain}, but parts are numbered from 0 to "
+                    f"{self.parts - 1}"
                 )
-        for domain, times in (thin or {}).items():
+        for domain, times in (self.thin or {}).items():
             if times < 1:
-                raise UserError(f"DomainDirichlet: thin must be at least 1 for {domain}, not {times}")
-        self.parts = parts
-        self.alpha = alpha
-        self.chosen = chosen
-        self.thin = thin
-        self.whole_test = whole_test
-        self.min_cell = min_cell
+                raise UserError(f"data.partition.thin is {times} for {domain}: it must be at least 1")
 
     def assign(self, pool: Pool, clients: int, rng: np.random.Generator) -> list[Shard]:
         """Cut the domains one after the other."""
@@ -161,9 +147,7 @@ class DomainDirichlet(Partition):
         held = np.zeros((_BATCH, self.parts), np.int64)
         for c, size in enumerate(sizes):
             shares = rng.dirichlet(np.full(self.parts, self.alpha), len(held))
-            shares[held * self.parts >= sizes.sum()] = 0.0
-            sums = np.cumsum(shares, axis=1)
-            cuts[:, c] = sums / np.where(sums[:, -1:] > 0, sums[:, -1:], 1.0)
+            cuts[:, c] = cumulated(shares, held, sizes.sum())[0]
             cell = piece_sizes(cuts[:, c], size)
             held += cell
             if size:

@@ -6,18 +6,19 @@ import pickle
 from abc import abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 import numpy as np
 from PIL import Image
 
 from rayfl.data.base import Data
-from rayfl.data.partitions.partition import Partition
 from rayfl.errors import UserError
 from rayfl.files import open_file, read_file
+from rayfl.settings import at_least, at_most
 
 REPLACE = "replace it by a fresh copy (delete it and use download=True, or copy it again)"
-MAX_SIDE = 1024  # pixels
+Side = Annotated[int, at_least(1), at_most(1024)]
+"""Side of an image in pixels."""
 _CHUNK = 1000  # images that are scaled together
 
 
@@ -57,20 +58,6 @@ def read_bytes(path: Path) -> bytes:
         return read_file(path)
     except OSError as error:
         raise unreadable(path, error) from None
-
-
-def check_side(kind: str, image_size: int) -> None:
-    """Refuse a size of images that makes no sense.
-
-    Args:
-        kind: the data set, for the message.
-        image_size: side in pixels.
-
-    Raises:
-        UserError: if it is below 1 or above ``MAX_SIDE``.
-    """
-    if not 1 <= image_size <= MAX_SIDE:
-        raise UserError(f"{kind}: image_size must be at least 1 and at most {MAX_SIDE}, not {image_size}")
 
 
 def check_sum(path: Path, published: str, kind: Literal["md5", "sha256"] = "md5") -> None:
@@ -183,36 +170,50 @@ def scaled(parts: Sequence[np.ndarray], size: int) -> Iterator[np.ndarray]:
             yield np.repeat(chunk[:, None], 3, axis=1) if chunk.ndim == 3 else chunk.transpose(0, 3, 1, 2)
 
 
-class Published(Data):
-    """A published data set, read from its files in the layout that torchvision uses."""
+class FileData(Data):
+    """A data set that is read from files."""
 
-    source: ClassVar[str]  # where one gets the files
-    size: ClassVar[int]  # images that were published
+    root: str | None = None
+    """Folder that holds the data set's files or folders."""
+    verify: bool = True
+    """Whether files must be the published ones."""
+    source: ClassVar[str] = ""  # where one gets the files
+    hint: ClassVar[str] = ""  # what else helps where no root is given
 
-    def __init__(
-        self,
-        root: str | None = None,
-        partition: Partition | None = None,
-        val_fraction: float = 0.0,
-        seed: int | None = None,
-        verify: bool = True,
-        download: bool = False,
-    ) -> None:
-        """Keep and check the settings.
-
-        Args:
-            root: folder that holds the data set's files or folder.
-            partition: how samples are divided among clients; IID by default.
-            val_fraction: fraction of every client's training samples that becomes its validation part.
-            seed: seed of the partition and the validation part; the run's seed if not given.
-            verify: whether files must have the published checksums.
-            download: whether missing files are fetched into root (by torchvision).
+    def folder(self) -> Path:
+        """Return root.
 
         Raises:
-            UserError: if a value is out of its range.
+            UserError: if it was not given.
         """
-        super().__init__(root, partition, val_fraction, seed, verify)
-        self.download = download
+        if self.root is None:
+            raise UserError(
+                f"{type(self).__name__} needs the folder that holds its files: give root (--data.root FOLDER)"
+                f"{self.hint}"
+            )
+        return Path(self.root).expanduser()
+
+    def missing(self, what: str, place: object, remedy: str = "Set root to the right folder") -> UserError:
+        """Return what to say of files that are not there.
+
+        Args:
+            what: such as "the file train".
+            place: where it was looked for.
+            remedy: what to do; where one gets the files is added.
+        """
+        source = f", or get it from {self.source}" if self.source else ""
+        name = type(self).__name__
+        return UserError(f"{name}: {what} is missing; it was looked for at {place}. {remedy}{source}")
+
+
+class Published(FileData):
+    """A published data set, read from its files in the layout that torchvision uses."""
+
+    hint = "; with download=True (--data.download true) they are fetched into it"
+    size: ClassVar[int]  # images that were published
+
+    download: bool = False
+    """Whether missing files are fetched into root (by torchvision)."""
 
     @abstractmethod
     def files(self) -> list[str]:
@@ -234,21 +235,15 @@ class Published(Data):
         Raises:
             UserError: if no root was given, or the download fails.
         """
-        name = type(self).__name__
-        if self.root is None:
-            raise UserError(
-                f"{name} needs the folder that holds its files: give root (--data.root FOLDER); with "
-                "download=True (--data.download true) they are fetched into it"
-            )
-        root = Path(self.root).expanduser()
+        root = super().folder()
         if self.download and not all((root / file).is_file() for file in self.files()):
             try:
                 root.mkdir(parents=True, exist_ok=True)
                 self.fetch(root)
             except Exception as error:  # network, disk, checksum: torchvision passes on whatever went wrong
                 raise UserError(
-                    f"downloading {name} failed ({error}): check the network, or copy the files by hand and "
-                    "leave download off"
+                    f"downloading {type(self).__name__} failed ({error}): check the network, or copy the "
+                    "files by hand and leave download off"
                 ) from None
         return root
 
@@ -260,10 +255,7 @@ class Published(Data):
                 it), if its checksum differs, or if it cannot be read.
         """
         if not is_there(path):
-            raise UserError(
-                f"{type(self).__name__}: the file {path.name} is missing; it was looked for at {path}. Set "
-                "root to the right folder, use download=True to fetch it, or get it from "
-                f"{self.source}"
-            )
+            remedy = "Set root to the right folder, use download=True to fetch it"
+            raise self.missing(f"the file {path.name}", path, remedy)
         if self.verify:
             check_sum(path, md5)

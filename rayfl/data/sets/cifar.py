@@ -1,18 +1,17 @@
 """CIFAR-10 and CIFAR-100 (Krizhevsky, 2009) from the files for Python, in torchvision's layout."""
 
-import math
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 import numpy as np
 
 from rayfl.data.federated import FederatedData
 from rayfl.data.noise import noise_levels, with_noise
-from rayfl.data.partitions.partition import Partition
 from rayfl.data.pool import TEST, TRAIN, Pool
 from rayfl.data.readers.cache import Decoded, cached, content
-from rayfl.data.readers.files import REPLACE, Published, check_side, images_and_labels, scaled, unpickle
+from rayfl.data.readers.files import REPLACE, Published, Side, images_and_labels, scaled, unpickle
 from rayfl.errors import UserError
+from rayfl.settings import at_least
 
 _SIDE = 32  # pixels
 Normalisation = Literal["own", "half", "imagenet"]
@@ -29,54 +28,34 @@ class _Cifar(Published):
 
     source = "https://www.cs.toronto.edu/~kriz/cifar.html"
     size = 60_000
-    _folder: str
-    _files: tuple[tuple[str, str, int], ...]  # name, MD5, origin
-    _meta: tuple[str, str]  # name, MD5
-    _mean: _Values
-    _std: _Values
-    _labels: tuple[str, str]  # what they are called in a batch, what their names are called in the meta file
-    _others: tuple[tuple[str, str, str], ...] = ()  # other labels: field of Pool, and the two as above
+    _folder: ClassVar[str]
+    _files: ClassVar[tuple[tuple[str, str, int], ...]]  # name, MD5, origin
+    _meta: ClassVar[tuple[str, str]]  # name, MD5
+    _mean: ClassVar[_Values]
+    _std: ClassVar[_Values]
 
-    def __init__(
-        self,
-        root: str | None = None,
-        partition: Partition | None = None,
-        val_fraction: float = 0.0,
-        seed: int | None = None,
-        verify: bool = True,
-        download: bool = False,
-        noise: float = 0.0,
-        augment: Literal["none", "fedgh"] = "none",
-        normalise: Normalisation = "own",
-        image_size: int = _SIDE,
-    ) -> None:
-        """Keep and check the settings.
+    noise: Annotated[float, at_least(0)] = 0.0
+    """Standard deviation, in units of 0 to 255, of Gaussian noise in the images of the last client; the first
+    has none, and from client to client it rises evenly.
+    """
+    augment: Literal["none", "fedgh"] = "none"
+    """``fedgh`` flips, erases parts of and shifts training images at random (Yi et al., MM 2023)."""
+    normalise: Normalisation = "own"
+    """Mean and standard deviation per channel that images are normalised by: the data set's
+    ``own``; ``half``, .5 and .5; or ``imagenet``, those of ImageNet.
+    """
+    image_size: Side = _SIDE
+    """Side to which images are scaled in pixels; 32 leaves them as they are."""
 
-        Args:
-            root: folder that holds the data set's folder.
-            partition: how samples are divided among clients; IID by default.
-            val_fraction: fraction of every client's training samples that becomes its validation part.
-            seed: seed of the partition and the validation part; the run's seed if not given.
-            verify: whether files must have the published checksums.
-            download: whether missing files are fetched into root (by torchvision).
-            noise: standard deviation, in units of 0 to 255, of Gaussian noise in the images of the last
-                client; the first has none, and from client to client it rises evenly.
-            augment: "fedgh" flips, erases parts of and shifts training images at random (Yi et al., MM 2023).
-            normalise: mean and standard deviation per channel that images are normalised by: the data set's
-                "own"; "half", .5 and .5; or "imagenet", those of ImageNet.
-            image_size: side to which images are scaled in pixels, from 1 to 1024; 32 leaves them as they are.
+    @property
+    def _labels(self) -> tuple[str, str]:
+        """What labels are called in a batch, and what their names are called in the meta file."""
+        return ("labels", "label_names")
 
-        Raises:
-            UserError: if a value is out of its range.
-        """
-        super().__init__(root, partition, val_fraction, seed, verify, download)
-        if not (noise >= 0 and math.isfinite(noise)):
-            raise UserError(f"{type(self).__name__}: noise must be a number of at least 0, not {noise}")
-        check_side(type(self).__name__, image_size)
-        self.noise = noise
-        self.augment = augment
-        self.normalise = normalise
-        self.image_size = image_size
+    @property
+    def _others(self) -> tuple[tuple[str, str, str], ...]:
+        """Other labels: field of Pool, and the two as above."""
+        return ()
 
     def files(self) -> list[str]:
         """Return the names of the meta file and of the batches."""
@@ -178,7 +157,9 @@ class CIFAR10(_Cifar):
     _meta = ("batches.meta", "5ff9c542aee3614f3951f8cda6e48888")
     _mean = (0.4914, 0.4822, 0.4465)
     _std = (0.2023, 0.1994, 0.2010)
-    _labels = ("labels", "label_names")
+
+
+_KINDS = {kind: (f"{kind}_labels", f"{kind}_label_names") for kind in ("fine", "coarse")}
 
 
 class CIFAR100(_Cifar):
@@ -196,45 +177,15 @@ class CIFAR100(_Cifar):
     _mean = (0.5071, 0.4865, 0.4409)
     _std = (0.2673, 0.2564, 0.2762)
 
-    def __init__(
-        self,
-        root: str | None = None,
-        partition: Partition | None = None,
-        val_fraction: float = 0.0,
-        seed: int | None = None,
-        verify: bool = True,
-        download: bool = False,
-        labels: Literal["fine", "coarse"] = "fine",
-        noise: float = 0.0,
-        augment: Literal["none", "fedgh"] = "none",
-        normalise: Normalisation = "own",
-        image_size: int = _SIDE,
-    ) -> None:
-        """Keep and check the settings.
+    labels: Literal["fine", "coarse"] = "fine"
+    """``fine`` (100 classes) or ``coarse`` (20 superclasses)."""
 
-        Args:
-            root: folder that holds cifar-100-python.
-            partition: how samples are divided among clients; IID by default.
-            val_fraction: fraction of every client's training samples that becomes its validation part.
-            seed: seed of the partition and the validation part; the run's seed if not given.
-            verify: whether files must have the published checksums.
-            download: whether missing files are fetched into root (by torchvision).
-            labels: "fine" (100 classes) or "coarse" (20 superclasses).
-            noise: standard deviation, in units of 0 to 255, of Gaussian noise in the images of the last
-                client; the first has none, and from client to client it rises evenly.
-            augment: "fedgh" flips, erases parts of and shifts training images at random (Yi et al., MM 2023).
-            normalise: mean and standard deviation per channel that images are normalised by: the data set's
-                "own"; "half", .5 and .5; or "imagenet", those of ImageNet.
-            image_size: side to which images are scaled in pixels, from 1 to 1024; 32 leaves them as they are.
+    @property
+    def _labels(self) -> tuple[str, str]:
+        return _KINDS[self.labels]
 
-        Raises:
-            UserError: if a value is out of its range.
-        """
-        super().__init__(
-            root, partition, val_fraction, seed, verify, download, noise, augment, normalise, image_size
+    @property
+    def _others(self) -> tuple[tuple[str, str, str], ...]:
+        return (
+            ("superclasses", *_KINDS["coarse"]) if self.labels == "fine" else ("subclasses", *_KINDS["fine"]),
         )
-        self.labels = labels
-        kinds = {kind: (f"{kind}_labels", f"{kind}_label_names") for kind in ("fine", "coarse")}
-        self._labels = kinds[labels]
-        other = ("superclasses", *kinds["coarse"]) if labels == "fine" else ("subclasses", *kinds["fine"])
-        self._others = (other,)

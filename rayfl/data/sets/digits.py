@@ -9,7 +9,8 @@ import numpy as np
 from PIL import Image, ImageDraw, ImageFont
 
 from rayfl.data.base import Data
-from rayfl.data.partitions.partition import DomainPerClient, Partition
+from rayfl.data.partitions.domain_per_client import DomainPerClient
+from rayfl.data.partitions.partition import Partition
 from rayfl.data.pool import TEST, TRAIN, VAL, Pool
 from rayfl.data.readers.cache import Decoded, cached
 from rayfl.randomness import numpy_generator

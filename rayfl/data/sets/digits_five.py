@@ -11,13 +11,14 @@ from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
-from rayfl.data.base import Data
-from rayfl.data.partitions.partition import DomainPerClient, Partition
+from rayfl.data.partitions.domain_per_client import DomainPerClient
+from rayfl.data.partitions.partition import Partition
 from rayfl.data.pool import TEST, TRAIN, UNUSED, Pool
 from rayfl.data.readers.cache import Decoded, cached, content
 from rayfl.data.readers.files import (
     REPLACE,
-    check_side,
+    FileData,
+    Side,
     check_sum,
     images_and_labels,
     read_bytes,
@@ -40,7 +41,7 @@ Read = tuple[np.ndarray, np.ndarray]
 """Images, uint8 [n, H, W] or [n, H, W, 3], and labels, int64 [n]."""
 
 
-class DigitsFive(Data):
+class DigitsFive(FileData):
     """Digits-Five, five domains of digits at 3x28x28 as Li et al. (FedBN, ICLR 2021) prepared them.
 
     The originals' training and test images together are divided 80/20, stratified. Of the training images a
@@ -48,64 +49,42 @@ class DigitsFive(Data):
     are the originals or FedBN's prepared files, whichever are there for a domain.
     """
 
-    def __init__(
-        self,
-        root: str | None = None,
-        partition: Partition | None = None,
-        val_fraction: float = 0.0,
-        seed: int | None = None,
-        verify: bool = True,
-        cache: str | None = None,
-        image_size: int = 28,
-        domains: list[str] | None = None,
-        scale: Literal["fedbn", "full"] = "fedbn",
-        quantity: float = 1.0,
-    ) -> None:
-        """Keep and check the settings.
+    cache: str | None = None
+    """Folder for decoded images; that of RAYFL_CACHE, or the platform's, by default."""
+    image_size: Side = 28
+    """Side of an image in pixels."""
+    domains: list[str] | None = None
+    """Which of MNIST, SVHN, USPS, SynthDigits and MNIST-M to use, always in this order; all by default."""
+    scale: Literal["fedbn", "full"] = "fedbn"
+    """Whether a domain has FedBN's few training images (``fedbn``) or all of them (``full``, which needs
+    the originals).
+    """
+    quantity: float = 1.0
+    """How many of FedBN's ten training parts a domain has: a whole number from 1 to 10, or a number below 1
+    for that fraction of the first one.
+    """
 
-        Args:
-            root: folder that holds the domains' files or folders.
-            partition: how samples are divided among clients; a domain per client by default.
-            val_fraction: fraction of every client's training samples that becomes its validation part.
-            seed: seed of the partition and the validation part; the run's seed if not given.
-            verify: whether files must have the published checksums, where they are known, and a cache is read
-                through to find damage.
-            cache: folder for decoded images; that of RAYFL_CACHE, or the platform's, by default.
-            image_size: side of an image in pixels, from 1 to 1024.
-            domains: which of MNIST, SVHN, USPS, SynthDigits and MNIST-M to use, always in this order; all by
-                default.
-            scale: whether a domain has FedBN's few training images ("fedbn") or all of them ("full", which
-                needs the originals).
-            quantity: how many of FedBN's ten training parts a domain has: a whole number from 1 to 10, or a
-                number below 1 for that fraction of the first one.
-
-        Raises:
-            UserError: if a value is out of its range.
-        """
-        super().__init__(root, partition, val_fraction, seed, verify)
-        known = {plain(name): name for name in _DOMAINS}
-        chosen = [known.get(plain(d)) for d in (list(_DOMAINS) if domains is None else domains)]
-        if None in chosen or not chosen or len(set(chosen)) < len(chosen):
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        names = None if self.domains is None else [plain(name) for name in self.domains]
+        chosen = [name for name in _DOMAINS if names is None or plain(name) in names]
+        if not chosen or (names is not None and len(names) != len(chosen)):
             raise UserError(
-                f"DigitsFive: domains must be some of {', '.join(_DOMAINS)}, each once, not {domains}"
+                f"data.domains is {self.domains}: it must be some of {', '.join(_DOMAINS)}, each once"
             )
-        check_side("DigitsFive", image_size)
-        whole = quantity in range(1, _PARTS + 1)
-        if not (whole or 1 / int(PART) <= quantity < 1):
+        if names is not None:
+            self.domains = chosen
+        whole = self.quantity in range(1, _PARTS + 1)
+        if not (whole or 1 / int(PART) <= self.quantity < 1):
             raise UserError(
-                f"DigitsFive: quantity must be a whole number from 1 to {_PARTS}, or below 1 and large "
-                f"enough for an image (1/{int(PART)}), not {quantity}"
+                f"data.quantity is {self.quantity}: it must be a whole number from 1 to {_PARTS}, or below 1 "
+                f"and large enough for an image (1/{int(PART)})"
             )
-        if scale == "full" and quantity != 1:
+        if self.scale == "full" and self.quantity != 1:
             raise UserError(
-                f"DigitsFive: quantity={quantity:g} is a number of FedBN's training parts, and scale=full "
-                "takes all training images: give one of them"
+                f"data.quantity is {self.quantity:g}, a number of FedBN's training parts, and "
+                "data.scale=full takes all training images: give one of them"
             )
-        self.cache = cache
-        self.image_size = image_size
-        self.domains = None if domains is None else [name for name in _DOMAINS if name in chosen]
-        self.scale = scale
-        self.quantity = quantity
 
     def default_partition(self) -> Partition:
         """Return `DomainPerClient`: as many clients as domains means a domain each."""
@@ -153,11 +132,7 @@ class DigitsFive(Data):
 
     def _find(self, name: str) -> "_Files":
         """Return the files of a domain in the first of its layouts that is complete."""
-        if self.root is None:
-            raise UserError(
-                "DigitsFive needs the folder that holds its files: give root (--data.root FOLDER)"
-            )
-        root = Path(self.root).expanduser()
+        root = self.folder()
         layouts = _DOMAINS[name]
         begun: Path | None = None
         for layout in layouts:
@@ -168,17 +143,12 @@ class DigitsFive(Data):
                     return _Files(layout, root / place, files)
                 if len(missing) < len(files) and begun is None:
                     begun = missing[0]
-        remedy = f"get it from {layouts[-1].source}, or leave the domain out (--data.domains)"
+        remedy = "Set root to the right folder, leave the domain out (--data.domains)"
+        remedy += f", or get it from {layouts[-1].source}"
         if begun is not None:
-            raise UserError(
-                f"DigitsFive: the file {begun.name} of domain {name} is missing; it was looked for at "
-                f"{begun}: {remedy}"
-            )
+            raise self.missing(f"the file {begun.name} of domain {name}", begun, remedy)
         places = [f"{root / layout.places[0] / layout.files[0]} ({layout.what})" for layout in layouts]
-        raise UserError(
-            f"DigitsFive: domain {name} is missing: there is neither {' nor '.join(places)}. Set root to the "
-            f"right folder, {remedy}"
-        )
+        raise self.missing(f"domain {name}", " and ".join(places), remedy)
 
     def _decode(self, names: Sequence[str], found: Sequence["_Files"]) -> Decoded:
         """Read, divide and cut all domains; the images are scaled as they are written."""
@@ -292,11 +262,11 @@ def _joined(parts: Sequence[Read]) -> Read:
 
 
 def _mnist(folder: Path, verify: bool) -> Read:
-    return _joined(MNIST(str(folder), verify=verify).read())
+    return _joined(MNIST(root=str(folder), verify=verify).read())
 
 
 def _usps(folder: Path, verify: bool) -> Read:
-    return _joined(USPS(str(folder), verify=verify).read())
+    return _joined(USPS(root=str(folder), verify=verify).read())
 
 
 _SVHN = {

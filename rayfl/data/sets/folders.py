@@ -14,11 +14,11 @@ from typing import Any, ClassVar, Literal
 import numpy as np
 from PIL import Image
 
-from rayfl.data.base import Data
-from rayfl.data.partitions.partition import DomainPerClient, Partition
+from rayfl.data.partitions.domain_per_client import DomainPerClient
+from rayfl.data.partitions.partition import Partition
 from rayfl.data.pool import TEST, TRAIN, UNUSED, VAL, Pool
 from rayfl.data.readers.cache import Decoded, cached, content
-from rayfl.data.readers.files import check_side, unreadable
+from rayfl.data.readers.files import FileData, Side, unreadable
 from rayfl.errors import UserError
 from rayfl.files import open_file
 from rayfl.randomness import numpy_generator
@@ -55,52 +55,24 @@ class Found:
         return np.flatnonzero(self.domains == domain)
 
 
-class DomainFolders(Data):
+class DomainFolders(FileData):
     """What data sets of image folders share.
 
     Images are scaled to a square, kept as bytes, and used as numbers from 0 to 1 without normalisation.
     """
 
-    source: ClassVar[str] = ""  # where one gets the files
     published: ClassVar[Mapping[str, int]] = {}  # images per domain, where they are known
     colour: ClassVar[Literal["RGB", "grey unless RGB"]] = "RGB"
-    split: str = "fdse"  # "fdse" is random 80/10/10 of each domain, drawn from the seed
+    split = "fdse"  # "fdse" is random 80/10/10 of each domain, drawn from the seed
 
-    def __init__(
-        self,
-        root: str | None = None,
-        partition: Partition | None = None,
-        val_fraction: float = 0.0,
-        seed: int | None = None,
-        verify: bool = True,
-        cache: str | None = None,
-        image_size: int = 256,
-        augment: bool | None = None,
-        val_augment: bool = False,
-    ) -> None:
-        """Keep and check the settings.
-
-        Args:
-            root: folder of the domains' folders, or the one above it.
-            partition: how samples are divided among clients; a domain per client by default.
-            val_fraction: fraction of every client's training samples that becomes its validation part.
-            seed: seed of the division and the partition; the run's seed if not given.
-            verify: whether the numbers of images must be the published ones, and a cache is read through to
-                find damage.
-            cache: folder for decoded images; that of RAYFL_CACHE, or the platform's, by default.
-            image_size: side of an image in pixels, from 1 to 1024.
-            augment: whether training images are flipped and turned at random.
-            val_augment: whether validation images are, too.
-
-        Raises:
-            UserError: if a value is out of its range.
-        """
-        super().__init__(root, partition, val_fraction, seed, verify)
-        check_side(type(self).__name__, image_size)
-        self.cache = cache
-        self.image_size = image_size
-        self.augment = augment
-        self.val_augment = val_augment
+    cache: str | None = None
+    """Folder for decoded images; that of RAYFL_CACHE, or the platform's, by default."""
+    image_size: Side = 256
+    """Side of an image in pixels."""
+    augment: bool | None = None
+    """Whether training images are flipped and turned at random."""
+    val_augment: bool = False
+    """Whether validation images are, too."""
 
     def default_partition(self) -> Partition:
         """Return `DomainPerClient`: as many clients as domains means a domain each."""
@@ -190,21 +162,15 @@ class DomainFolders(Data):
         Raises:
             UserError: if no root was given, it is missing, or no place has any domain.
         """
-        name = type(self).__name__
-        if self.root is None:
-            raise UserError(f"{name} needs the folder that holds its files: give root (--data.root FOLDER)")
-        root = Path(self.root).expanduser()
+        root = self.folder()
         if not root.is_dir():
-            raise UserError(f"{name}: the folder {root} (root) does not exist")
+            raise self.missing("the folder root", root)
         tried = [*(root / place for place in places), root]
         for folder in tried:
             if not domains or any(subfolder(folder, domain) for domain in domains):
                 return folder
-        raise UserError(
-            f"{name}: none of the domains {', '.join(domains)} has a folder: they were looked for in "
-            f"{' and '.join(map(str, tried))}. Set root to the right folder, or get the images from "
-            f"{self.source}"
-        )
+        what = f"the folder of a domain ({', '.join(domains)})"
+        raise self.missing(what, " and ".join(map(str, tried)))
 
     def scan(self, root: Path, domains: Sequence[str], classes: Sequence[str]) -> Found:
         """Find the images of all classes in all domains.
@@ -243,19 +209,12 @@ class DomainFolders(Data):
         return Found(root, files, np.array(labels, np.int64), np.array(numbers, np.int64), tuple(domains))
 
     def _folder(self, root: Path, domain: str, name: str) -> Path:
-        remedy = f": complete the folder, or get the images from {self.source}" if self.source else ""
         above = subfolder(root, domain)
         if above is None:
-            raise UserError(
-                f"{type(self).__name__}: domain {domain} is missing: it was looked for at {root / domain}"
-                f"{remedy}"
-            )
+            raise self.missing(f"domain {domain}", root / domain, "Complete the folder")
         folder = subfolder(above, name)
         if folder is None:
-            raise UserError(
-                f'{type(self).__name__}: class "{name}" of domain {domain} is missing: it was looked for at '
-                f"{above / name}{remedy}"
-            )
+            raise self.missing(f'class "{name}" of domain {domain}', above / name, "Complete the folder")
         return folder
 
 
@@ -265,48 +224,21 @@ class ImageFolders(DomainFolders):
     Images that are not RGB are turned into it.
     """
 
-    def __init__(
-        self,
-        root: str | None = None,
-        partition: Partition | None = None,
-        val_fraction: float = 0.0,
-        seed: int | None = None,
-        verify: bool = True,
-        cache: str | None = None,
-        image_size: int = 256,
-        augment: bool | None = None,
-        val_augment: bool = False,
-        domains: list[str] | None = None,
-        classes: list[str] | None = None,
-        split: Literal["stratified", "fdse"] = "stratified",
-    ) -> None:
-        """Keep and check the settings.
+    domains: list[str] | None = None
+    """Names of the domains in the order of the clients; all folders, sorted, by default."""
+    classes: list[str] | None = None
+    """Names of the classes in the order of the labels; all folders, sorted, by default."""
+    split: Literal["stratified", "fdse"] = "stratified"
+    """``stratified`` is 80/20 for training and testing, the same for every seed; ``fdse`` is random 80/10/10
+    for training, validation and testing, drawn from the seed.
+    """
 
-        Args:
-            root: folder of the domains' folders.
-            partition: how samples are divided among clients; a domain per client by default.
-            val_fraction: fraction of every client's training samples that becomes its validation part.
-            seed: seed of the division and the partition; the run's seed if not given.
-            verify: whether a cache is read through to find damage.
-            cache: folder for decoded images; that of RAYFL_CACHE, or the platform's, by default.
-            image_size: side of an image in pixels, from 1 to 1024.
-            augment: whether training images are flipped and turned at random.
-            val_augment: whether validation images are, too.
-            domains: names of the domains in the order of the clients; all folders, sorted, by default.
-            classes: names of the classes in the order of the labels; all folders, sorted, by default.
-            split: "stratified" is 80/20 for training and testing, the same for every seed; "fdse" is random
-                80/10/10 for training, validation and testing, drawn from the seed.
-
-        Raises:
-            UserError: if a value is out of its range.
-        """
-        super().__init__(root, partition, val_fraction, seed, verify, cache, image_size, augment, val_augment)
-        for name, value in (("domains", domains), ("classes", classes)):
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        for name in ("domains", "classes"):
+            value = getattr(self, name)
             if value is not None and (not value or len(set(value)) < len(value)):
-                raise UserError(f"ImageFolders: {name} must name each once, at least one, not {value}")
-        self.domains = domains
-        self.classes = classes
-        self.split = split
+                raise UserError(f"data.{name} is {value}: it must name each once, at least one")
 
     def find(self) -> tuple[Found, tuple[str, ...]]:
         """Look for the images; return them and the names of the classes."""

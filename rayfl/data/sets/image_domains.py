@@ -8,13 +8,14 @@ from typing import ClassVar, Literal
 
 import numpy as np
 
-from rayfl.data.partitions.partition import Partition
 from rayfl.data.pool import TRAIN, UNUSED, VAL
 from rayfl.data.readers.files import read_bytes, unpickle, unreadable
 from rayfl.data.sets.folders import DomainFolders, Found, origin_of, plain, stratified
 from rayfl.errors import UserError
 
 log = logging.getLogger(__name__)
+
+ALL_OR_NONE = "Complete the lists, remove all of them"
 
 
 class _Protocols(DomainFolders):
@@ -26,45 +27,18 @@ class _Protocols(DomainFolders):
     places: ClassVar[tuple[str, ...]]  # folders below root that may hold the domains
     shares: ClassVar[tuple[float, float]]  # FedBN's sizes for training and validation, of the smallest list
 
-    def __init__(
-        self,
-        root: str | None = None,
-        partition: Partition | None = None,
-        val_fraction: float = 0.0,
-        seed: int | None = None,
-        verify: bool = True,
-        cache: str | None = None,
-        image_size: int = 256,
-        augment: bool | None = None,
-        val_augment: bool = False,
-        split: Literal["fedbn", "fdse"] = "fedbn",
-        scale: Literal["fedbn", "full"] = "fedbn",
-    ) -> None:
-        """Keep and check the settings.
-
-        Args:
-            root: folder of the domains' folders, or the one above it.
-            partition: how samples are divided among clients; a domain per client by default.
-            val_fraction: fraction of every client's training samples that becomes its validation part.
-            seed: seed of the division and the partition; the run's seed if not given.
-            verify: whether the numbers of images must be the published ones, and a cache is read through to
-                find damage.
-            cache: folder for decoded images; that of RAYFL_CACHE, or the platform's, by default.
-            image_size: side of an image in pixels, from 1 to 1024.
-            augment: whether training images are flipped and turned at random; by default with split=fedbn,
-                as FedBN does, and not with split=fdse.
-            val_augment: whether validation images are, too, as in FedBN's code.
-            split: "fedbn" divides as FedBN's lists do (or 80/20 where there are none); "fdse" is random
-                80/10/10 for training, validation and testing, drawn from the seed.
-            scale: with split=fedbn, whether clients train on the few images of FedBN's protocol ("fedbn",
-                which also sets validation images aside) or on their whole training lists ("full").
-
-        Raises:
-            UserError: if a value is out of its range.
-        """
-        super().__init__(root, partition, val_fraction, seed, verify, cache, image_size, augment, val_augment)
-        self.split = split
-        self.scale = scale
+    augment: bool | None = None
+    """Whether training images are flipped and turned at random; by default with split=fedbn, as FedBN does,
+    and not with split=fdse.
+    """
+    split: Literal["fedbn", "fdse"] = "fedbn"
+    """``fedbn`` divides as FedBN's lists do (or 80/20 where there are none); ``fdse`` is random 80/10/10
+    for training, validation and testing, drawn from the seed.
+    """
+    scale: Literal["fedbn", "full"] = "fedbn"
+    """With split=fedbn, whether clients train on the few images of FedBN's protocol (``fedbn``, which also
+    sets validation images aside) or on their whole training lists (``full``).
+    """
 
     @property
     def augments(self) -> bool:
@@ -123,10 +97,7 @@ class _Protocols(DomainFolders):
         if len(missing) == 2 * len(names):
             return None
         if missing:
-            raise UserError(
-                f"{type(self).__name__}: FedBN's list {missing[0]} is missing; it was looked for at "
-                f"{found.root / missing[0]}. All domains need theirs, or none has one"
-            )
+            raise self.missing(f"FedBN's list {missing[0]}", found.root / missing[0], ALL_OR_NONE)
         places = _places(found)
         parts = []
         for domain, pair in zip(found.domain_names, names):
@@ -169,10 +140,8 @@ class _Protocols(DomainFolders):
         for line in listed:
             k = places.get(_place(line))
             if k is None:
-                raise UserError(
-                    f"{type(self).__name__}: the image {line}, which {path} names, is missing; it was looked "
-                    f"for in {found.root}: complete the folder, or get the images from {self.source}"
-                )
+                what = f"the image {line}, which {path} names,"
+                raise self.missing(what, found.root, "Complete the folder")
             if found.domain_names[found.domains[k]] != domain:
                 raise UserError(f"{path} names {line}, which is not of domain {domain}")
             indices.append(k)
@@ -274,10 +243,7 @@ class DomainNet(_Protocols):
             )
             return np.full(len(found.files), TRAIN, np.uint8)
         if missing:
-            raise UserError(
-                f"DomainNet: the official list {missing[0]} is missing; it was looked for at "
-                f"{found.root / missing[0]}. All domains need theirs, or none has one"
-            )
+            raise self.missing(f"the official list {missing[0]}", found.root / missing[0], ALL_OR_NONE)
         places = _places(found)
         wanted = {plain(name) for name in self.classes}
         origin = np.full(len(found.files), UNUSED, np.uint8)

@@ -1,17 +1,17 @@
 """Learnable data of any size, made from random numbers."""
 
 import math
-from typing import Literal
+from typing import Annotated, Literal
 
 import numpy as np
 import torch
 
 from rayfl.data.base import Data
-from rayfl.data.partitions.partition import Partition
 from rayfl.data.pool import TEST, TRAIN, Pool
 from rayfl.errors import UserError
 from rayfl.memory import check_memory
 from rayfl.randomness import generator, numpy_generator
+from rayfl.settings import at_least
 
 _CHUNK = 256  # images that are made together, so that making them needs little memory beside the result
 
@@ -24,51 +24,27 @@ class Synthetic(Data):
     it is not given), not on the run's seed.
     """
 
-    def __init__(
-        self,
-        root: str | None = None,
-        partition: Partition | None = None,
-        val_fraction: float = 0.0,
-        seed: int | None = None,
-        verify: bool = True,
-        train: int = 5000,
-        test: int = 1000,
-        shape: tuple[int, int, int] = (3, 32, 32),
-        classes: int = 10,
-        domains: int = 1,
-        noise: float = 1.0,
-        dtype: Literal["float32", "uint8"] = "float32",
-    ) -> None:
-        """Check the settings.
+    seed: int | None = None
+    """Seed of the images, the partition and the validation part."""
+    train: Annotated[int, at_least(1)] = 5000
+    """Number of training samples."""
+    test: Annotated[int, at_least(1)] = 1000
+    """Number of test samples."""
+    shape: tuple[int, int, int] = (3, 32, 32)
+    """Channels, height and width of an image."""
+    classes: Annotated[int, at_least(2)] = 10
+    """Number of classes."""
+    domains: Annotated[int, at_least(1)] = 1
+    """Number of domains."""
+    noise: Annotated[float, at_least(0)] = 1.0
+    """Standard deviation of the noise; that of the prototypes is 1."""
+    dtype: Literal["float32", "uint8"] = "float32"
+    """``float32`` (used as it is) or ``uint8``."""
 
-        Args:
-            root: not used.
-            partition: how samples are divided among clients; IID by default.
-            val_fraction: fraction of every client's training samples that becomes its validation part.
-            seed: seed of the images, the partition and the validation part.
-            verify: not used.
-            train: number of training samples.
-            test: number of test samples.
-            shape: channels, height and width of an image.
-            classes: number of classes, at least 2.
-            domains: number of domains, at least 1.
-            noise: standard deviation of the noise; that of the prototypes is 1.
-            dtype: "float32" (used as it is) or "uint8".
-
-        Raises:
-            UserError: if a value is out of its range.
-        """
-        super().__init__(root, partition, val_fraction, seed, verify)
-        bounds = (("train", train, 1), ("test", test, 1), ("classes", classes, 2), ("domains", domains, 1))
-        for name, value, least in (*bounds, ("shape", min(shape), 1)):
-            if value < least:
-                raise UserError(f"Synthetic: {name} must be at least {least}, not {value}")
-        if not (noise >= 0 and np.isfinite(noise)):
-            raise UserError(f"Synthetic: noise must be a number of at least 0, not {noise}")
-        self.train, self.test = train, test
-        self.shape = (shape[0], shape[1], shape[2])
-        self.classes, self.domains = classes, domains
-        self.noise, self.dtype = noise, dtype
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if min(self.shape) < 1:
+            raise UserError(f"data.shape is {self.shape}: its numbers must be at least 1")
 
     def load(self) -> Pool:
         """Make the images.

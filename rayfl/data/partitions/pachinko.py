@@ -1,11 +1,15 @@
-"""Partitions by a hierarchy of classes: superclasses that consist of subclasses."""
+"""Label skew in two steps: superclasses, and classes within them."""
+
+from typing import Annotated
 
 import numpy as np
 
-from rayfl.data.partitions.partition import Partition, by_class, joined, make_shard
+from rayfl.data.partitions.dealing import by_class, make_shard
+from rayfl.data.partitions.partition import Partition
 from rayfl.data.pool import TEST, TRAIN, UNUSED, VAL, Pool, Shard
 from rayfl.errors import UserError
 from rayfl.randomness import numpy_generator
+from rayfl.settings import above
 
 
 class Pachinko(Partition):
@@ -18,23 +22,12 @@ class Pachinko(Partition):
     McCallum, ICML 2006; for federations: Reddi et al., ICLR 2021). The data set must have superclasses.
     """
 
-    def __init__(self, coarse_alpha: float = 0.3, fine_beta: float = 10.0, seed: int = 12345) -> None:
-        """Check the settings.
-
-        Args:
-            coarse_alpha: concentration over superclasses, above 0; the smaller, the more uneven.
-            fine_beta: concentration over the classes of a superclass, above 0.
-            seed: of this partition alone, so that it is the same in runs with different seeds.
-
-        Raises:
-            UserError: if a value is out of its range.
-        """
-        for name, value in (("coarse_alpha", coarse_alpha), ("fine_beta", fine_beta)):
-            if not (value > 0 and np.isfinite(value)):
-                raise UserError(f"Pachinko: {name} must be a number above 0, not {value}")
-        self.coarse_alpha = coarse_alpha
-        self.fine_beta = fine_beta
-        self.seed = seed
+    coarse_alpha: Annotated[float, above(0)] = 0.3
+    """Concentration over superclasses; the smaller, the more uneven."""
+    fine_beta: Annotated[float, above(0)] = 10.0
+    """Concentration over the classes of a superclass."""
+    seed: int = 12345
+    """Seed of this partition alone, so that it is the same in runs with different seeds."""
 
     def assign(self, pool: Pool, clients: int, rng: np.random.Generator) -> list[Shard]:
         """Draw the samples of one client after the other, then shuffle the clients."""
@@ -108,62 +101,3 @@ def _as_published(pool: Pool, indices: np.ndarray) -> Shard:
     return make_shard(
         pool, *(np.sort(indices[pool.origin[indices] == origin]) for origin in (TRAIN, VAL, TEST))
     )
-
-
-class Superclass(Partition):
-    """Feature skew within classes: of every superclass each client has one subclass.
-
-    The labels are superclasses, each of M subclasses; client i gets, of every superclass, the subclass with
-    number i mod M, in ascending order of the finer labels. N clients share each subclass by k = N / M: it is
-    cut into k nearly equal pieces, and the p-th of these clients gets piece (p + s) mod k of superclass s, so
-    that no client has more than its share (Gao et al., arXiv 2311.18559, 2023, for CIFAR-100).
-    """
-
-    def __init__(self, shuffle_subclasses: bool = False) -> None:
-        """Keep the settings.
-
-        Args:
-            shuffle_subclasses: number the subclasses of each superclass in a random order (as in the
-                benchmark of Zhu, Ma and Blaschko, CVPR 2023).
-        """
-        self.shuffle_subclasses = shuffle_subclasses
-
-    def assign(self, pool: Pool, clients: int, rng: np.random.Generator) -> list[Shard]:
-        """Cut every subclass and deal the pieces."""
-        members = self._members(pool, clients)
-        if self.shuffle_subclasses:
-            members = rng.permuted(members, axis=1)
-        count = members.shape[1]
-        k = clients // count
-        parts = []
-        for origin in (TRAIN, VAL, TEST):
-            indices = pool.indices(origin)
-            subclasses = pool.subclasses[indices] if pool.subclasses is not None else indices
-            hands: list[list[np.ndarray]] = [[] for _ in range(clients)]
-            for s, own in enumerate(members):
-                for m, subclass in enumerate(own):
-                    pieces = np.array_split(rng.permutation(indices[subclasses == subclass]), k)
-                    for p in range(k):
-                        hands[m + p * count].append(pieces[(p + s) % k])
-            parts.append([joined(hand) for hand in hands])
-        return [make_shard(pool, *pieces) for pieces in zip(*parts)]
-
-    def _members(self, pool: Pool, clients: int) -> np.ndarray:
-        """Return the subclasses of each superclass, ascending: int64 [superclasses, M]."""
-        if pool.subclasses is None:
-            raise UserError(
-                "Superclass needs labels that consist of subclasses: use CIFAR100 with labels=coarse"
-            )
-        members = [np.unique(pool.subclasses[pool.labels == s]) for s in range(pool.classes)]
-        counts = sorted({len(own) for own in members})
-        if len(counts) > 1:
-            raise UserError(
-                f"Superclass needs as many subclasses in every superclass, and the data set has between "
-                f"{counts[0]} and {counts[-1]}"
-            )
-        if clients % counts[0]:
-            raise UserError(
-                f"Superclass: {clients} clients cannot share {counts[0]} subclasses of every superclass "
-                f"evenly: use a multiple of {counts[0]} clients"
-            )
-        return np.stack(members)

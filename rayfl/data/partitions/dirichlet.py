@@ -1,0 +1,158 @@
+"""Label skew by shares from a Dirichlet distribution."""
+
+import logging
+from typing import Annotated
+
+import numpy as np
+
+from rayfl.data.partitions.dealing import by_class, joined, make_shard
+from rayfl.data.partitions.partition import Partition
+from rayfl.data.pool import TEST, TRAIN, VAL, Pool, Shard
+from rayfl.errors import UserError
+from rayfl.settings import above, at_least
+
+log = logging.getLogger(__name__)
+
+REDRAWS = 1000  # of a random partition until its minimum counts are reached
+_BATCH = 25  # redraws that are drawn together; a fixed number, because it decides the order of random numbers
+
+
+class Dirichlet(Partition):
+    """Label skew: each class is divided among clients by shares from a symmetric Dirichlet distribution.
+
+    Clients that already hold an equal share of all training samples take no more classes (Hsu et al., 2019,
+    with the balancing that Li et al., ICDE 2022, use). The same shares divide the test samples, so that a
+    client's train and test parts have the same label distribution. The whole division is redrawn, at most
+    1,000 times, until every client holds ``min_samples`` training and ``min_samples`` test samples; if that
+    fails, one test sample is enough (a warning says so) for 1,000 more redraws.
+    """
+
+    alpha: Annotated[float, above(0)] = 0.3
+    """Concentration; the smaller, the more uneven."""
+    min_samples: Annotated[int, at_least(0)] = 10
+    """Least number of training samples, and of test samples, of every client; with 0, for many clients and a
+    small alpha, some may have none.
+    """
+
+    def assign(self, pool: Pool, clients: int, rng: np.random.Generator) -> list[Shard]:
+        """Draw shares until the minimum counts are met."""
+        cells = {origin: by_class(pool, pool.indices(origin), rng) for origin in (TRAIN, VAL, TEST)}
+        sizes = {o: np.array([len(c) for c in cells[o]]) for o in cells if sum(map(len, cells[o]))}
+        held_out = min(int(s.sum()) for o, s in sizes.items() if o != TRAIN)
+        what = f"Dirichlet(alpha={self.alpha:g}, min_samples={self.min_samples}) for {clients} clients"
+        if clients * self.min_samples > sizes[TRAIN].sum():
+            raise UserError(
+                f"{what} needs at least {clients * self.min_samples} training samples, and the data set has "
+                f"{sizes[TRAIN].sum()}: use fewer clients or a smaller min_samples"
+            )
+        if clients * min(self.min_samples, 1) > held_out:
+            raise UserError(
+                f"{what}: the data set has only {held_out} validation or test samples, and every client "
+                "needs one: use fewer clients, or min_samples=0"
+            )
+        nearest = []
+        for minimum in dict.fromkeys((self.min_samples, min(self.min_samples, 1))):
+            if minimum < self.min_samples:
+                log.warning(
+                    "%s: %d test samples for every client are out of reach, so 1 is enough now",
+                    what,
+                    self.min_samples,
+                )
+            if clients * minimum <= held_out:
+                cuts, reached = self._search(sizes, clients, minimum, rng)
+                if cuts is not None:
+                    return self._shards(pool, cells, cuts)
+                nearest.append(reached)
+        train, test = nearest[-1]
+        raise UserError(
+            f"{what} was drawn {len(nearest) * REDRAWS} times without success: at best the smallest client "
+            f"had {train} training and {test} test samples. Use fewer clients, a larger alpha or a smaller "
+            "min_samples, with 0 for clients that have none"
+        )
+
+    def _search(
+        self, sizes: dict[int, np.ndarray], clients: int, minimum: int, rng: np.random.Generator
+    ) -> tuple[np.ndarray | None, tuple[int, int]]:
+        """Draw at most `REDRAWS` divisions.
+
+        Args:
+            sizes: for each part of the published division, int64 [classes].
+            clients: number of clients.
+            minimum: least number of validation and of test samples.
+            rng: source of randomness.
+
+        Returns:
+            The first good division (cumulated shares, float64 [classes, clients]), or None; and the counts of
+            the smallest client, training and held out, in the division that came nearest.
+        """
+        nearest, nearness = (0, 0), -1.0
+        for _ in range(REDRAWS // _BATCH):
+            cuts, valid = self._draw(sizes[TRAIN], clients, rng)
+            smallest = {o: piece_sizes(cuts, s[:, None]).sum(axis=1).min(axis=1) for o, s in sizes.items()}
+            train = smallest.pop(TRAIN)
+            test = np.min(list(smallest.values()), axis=0)
+            good = valid & (train >= self.min_samples) & (test >= minimum)
+            if good.any():
+                return cuts[int(good.argmax())], nearest
+            near = valid * np.minimum(train / max(self.min_samples, 1), test / max(minimum, 1))
+            best = int(near.argmax())
+            if near[best] > nearness:
+                nearest, nearness = (int(train[best]), int(test[best])), near[best]
+        return None, nearest
+
+    def _draw(
+        self, sizes: np.ndarray, clients: int, rng: np.random.Generator
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """Draw `_BATCH` divisions at once.
+
+        Args:
+            sizes: int64 [classes], training samples of each class.
+            clients: number of clients.
+            rng: source of randomness.
+
+        Returns:
+            Cumulated shares, float64 [_BATCH, classes, clients], and bool [_BATCH], false where all clients
+            with a positive share were full already.
+        """
+        shares = rng.dirichlet(np.full(clients, self.alpha), size=(_BATCH, len(sizes)))
+        cuts = np.empty_like(shares)
+        held = np.zeros((_BATCH, clients), dtype=np.int64)
+        valid = np.ones(_BATCH, dtype=bool)
+        for c, size in enumerate(sizes):
+            cuts[:, c], some = cumulated(shares[:, c], held, sizes.sum())
+            valid &= some
+            held += piece_sizes(cuts[:, c], size)
+        return cuts, valid
+
+    def _shards(self, pool: Pool, cells: dict[int, list[np.ndarray]], cuts: np.ndarray) -> list[Shard]:
+        """Cut the shuffled samples of each class at the cumulated shares, float64 [classes, clients]."""
+        clients = cuts.shape[1]
+        parts = []
+        for origin in (TRAIN, VAL, TEST):
+            pieces: list[list[np.ndarray]] = [[] for _ in range(clients)]
+            for indices, cut in zip(cells[origin], cuts):
+                for j, piece in enumerate(np.split(indices, (cut * len(indices)).astype(np.int64)[:-1])):
+                    pieces[j].append(piece)
+            parts.append([joined(p) for p in pieces])
+        return [make_shard(pool, *pieces) for pieces in zip(*parts)]
+
+
+def cumulated(shares: np.ndarray, held: np.ndarray, total: int) -> tuple[np.ndarray, np.ndarray]:
+    """Cumulate the shares that clients take of one class; who holds an equal share of all samples takes none.
+
+    Args:
+        shares: as drawn, float64 [divisions, clients].
+        held: samples that clients hold of the classes before, int64 [divisions, clients].
+        total: samples of all classes.
+
+    Returns:
+        Shares, cumulated so that the last is 1, and bool [divisions], false where nobody takes any.
+    """
+    sums = np.cumsum(np.where(held * shares.shape[1] >= total, 0.0, shares), axis=1)
+    some = sums[:, -1:] > 0
+    return sums / np.where(some, sums[:, -1:], 1.0), some[:, 0]
+
+
+def piece_sizes(cuts: np.ndarray, size: int | np.ndarray) -> np.ndarray:
+    """Return how many samples each client gets, for cumulated shares [..., clients]."""
+    return np.diff((cuts * size).astype(np.int64), axis=-1, prepend=0)

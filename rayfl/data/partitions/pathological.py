@@ -1,0 +1,120 @@
+"""Label skew by few classes per client."""
+
+import math
+from typing import Annotated, Literal
+
+import numpy as np
+
+from rayfl.data.partitions.dealing import by_class, joined, make_shard
+from rayfl.data.partitions.partition import Partition
+from rayfl.data.pool import TEST, TRAIN, UNUSED, VAL, Pool, Shard
+from rayfl.errors import UserError
+from rayfl.settings import at_least
+
+
+class Pathological(Partition):
+    """Label skew: every client holds a few classes only, in unequal amounts.
+
+    Each of the C classes has s N / C owners, whose shares are drawn from U(0.4, 0.6) and normalised. Clients
+    in order pick s classes, always a random one of those with the most shares left (McMahan et al., AISTATS
+    2017, brought the setting up; the shares follow Shamsian et al., ICML 2021). The shares are the same in
+    all parts.
+    """
+
+    classes_per_client: Annotated[int, at_least(1)] = 2
+    """Number of classes of every client (s)."""
+    distinct: bool = True
+    """Whether a client must not pick a class twice (it would then hold two shares of it). Without effect
+    where s divides the number of classes: no class is picked twice then.
+    """
+    split: Literal["published", "pooled", "fedgh"] = "published"
+    """Where validation and test parts come from. ``published``: from the data set's own division.
+    ``pooled``: all samples together are divided, and then of every client's samples of a class a tenth, at
+    least one, is for validation and as many for testing (8:1:1, Tang et al., IJCAI 2024). ``fedgh``: a
+    random fifth of the training samples is for validation (as in the code of Yi et al., MM 2023).
+    """
+
+    def assign(self, pool: Pool, clients: int, rng: np.random.Generator) -> list[Shard]:
+        """Pick classes and cut them."""
+        picks = self._pick(pool.classes, clients, rng)
+        if self.split == "pooled":
+            pieces = _cut(by_class(pool, np.flatnonzero(pool.origin != UNUSED), rng), picks)
+            return [_tenths(pool, client, np.concatenate(mine)) for client, mine in enumerate(pieces)]
+        train, val, test = (pool.indices(origin) for origin in (TRAIN, VAL, TEST))
+        if self.split == "fedgh":
+            train = rng.permutation(train)
+            val, train = np.concatenate([val, train[: len(train) // 5]]), train[len(train) // 5 :]
+        parts = [_cut(by_class(pool, indices, rng), picks) for indices in (train, val, test)]
+        return [make_shard(pool, *map(joined, pieces)) for pieces in zip(*parts)]
+
+    def _pick(self, classes: int, clients: int, rng: np.random.Generator) -> list[list[tuple[int, float]]]:
+        """Return the (class, share) pairs of every client."""
+        s = self.classes_per_client
+        if s > classes:
+            raise UserError(
+                f"Pathological: classes_per_client is {s}, but the data set has only {classes} classes"
+            )
+        if s * clients % classes:
+            raise UserError(
+                f"Pathological: {s} classes for each of {clients} clients cannot be divided evenly among "
+                f"{classes} classes ({s} x {clients} / {classes} must be a whole number): use "
+                + _nearest(s, clients, classes)
+            )
+        owners = s * clients // classes
+        shares = rng.uniform(0.4, 0.6, size=(classes, owners))
+        shares /= shares.sum(axis=1, keepdims=True)
+        left = np.full(classes, owners)
+        picks: list[list[tuple[int, float]]] = []
+        for _ in range(clients):
+            mine: list[tuple[int, float]] = []
+            for _ in range(s):
+                open_ = left.copy()
+                if self.distinct:
+                    open_[[c for c, _ in mine]] = -1
+                choice = int(rng.choice(np.flatnonzero(open_ == open_.max())))
+                left[choice] -= 1
+                mine.append((choice, float(shares[choice, left[choice]])))
+            picks.append(mine)
+        return picks
+
+
+def _nearest(s: int, clients: int, classes: int) -> str:
+    """Name the settings nearest to ``s`` classes for each of ``clients`` that divide ``classes`` evenly."""
+    step = classes // math.gcd(s, classes)
+    near = sorted({max(step, clients // step * step), (clients // step + 1) * step})
+    advice = f"a multiple of {step} clients (nearest: {' or '.join(map(str, near))})"
+    step = classes // math.gcd(clients, classes)
+    held = [k for k in (s // step * step, (s // step + 1) * step) if 1 <= k <= classes]
+    return advice + (f", or classes_per_client={' or '.join(map(str, held))}" if held else "")
+
+
+def _cut(cells: list[np.ndarray], picks: list[list[tuple[int, float]]]) -> list[list[np.ndarray]]:
+    """Give every client its share of each class that it owns, one after the other; the rest is left over."""
+    taken = [0] * len(cells)
+    pieces: list[list[np.ndarray]] = []
+    for owned in picks:
+        mine = []
+        for c, share in owned:
+            size = int(len(cells[c]) * share)
+            mine.append(cells[c][taken[c] : taken[c] + size])
+            taken[c] += size
+        pieces.append(mine)
+    return pieces
+
+
+def _tenths(pool: Pool, client: int, indices: np.ndarray) -> Shard:
+    """Divide a client's samples of each class 8:1:1, in their order."""
+    labels = pool.labels[indices]
+    parts: tuple[list[np.ndarray], ...] = ([], [], [])
+    for c in np.unique(labels):
+        mine = indices[labels == c]
+        tenth = max(1, round(len(mine) / 10))
+        if len(mine) <= 2 * tenth:
+            raise UserError(
+                f"Pathological(split=pooled): client {client} gets {len(mine)} samples of class "
+                f"{pool.class_names[c]}, too few for training, validation and testing (3 are needed): use "
+                "fewer clients or fewer classes_per_client"
+            )
+        for part, piece in zip(parts, (mine[2 * tenth :], mine[:tenth], mine[tenth : 2 * tenth])):
+            part.append(piece)
+    return make_shard(pool, *map(joined, parts))

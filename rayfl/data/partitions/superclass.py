@@ -1,0 +1,63 @@
+"""Feature skew within classes: a subclass of every superclass for each client."""
+
+import numpy as np
+
+from rayfl.data.partitions.dealing import joined, make_shard
+from rayfl.data.partitions.partition import Partition
+from rayfl.data.pool import TEST, TRAIN, VAL, Pool, Shard
+from rayfl.errors import UserError
+
+
+class Superclass(Partition):
+    """Feature skew within classes: of every superclass each client has one subclass.
+
+    The labels are superclasses, each of M subclasses; client i gets, of every superclass, the subclass with
+    number i mod M, in ascending order of the finer labels. N clients share each subclass by k = N / M: it is
+    cut into k nearly equal pieces, and the p-th of these clients gets piece (p + s) mod k of superclass s, so
+    that no client has more than its share (Gao et al., arXiv 2311.18559, 2023, for CIFAR-100).
+    """
+
+    shuffle_subclasses: bool = False
+    """Whether to number the subclasses of each superclass in a random order (as in the benchmark of Zhu, Ma
+    and Blaschko, CVPR 2023).
+    """
+
+    def assign(self, pool: Pool, clients: int, rng: np.random.Generator) -> list[Shard]:
+        """Cut every subclass and deal the pieces."""
+        members = self._members(pool, clients)
+        if self.shuffle_subclasses:
+            members = rng.permuted(members, axis=1)
+        count = members.shape[1]
+        k = clients // count
+        parts = []
+        for origin in (TRAIN, VAL, TEST):
+            indices = pool.indices(origin)
+            subclasses = pool.subclasses[indices] if pool.subclasses is not None else indices
+            hands: list[list[np.ndarray]] = [[] for _ in range(clients)]
+            for s, own in enumerate(members):
+                for m, subclass in enumerate(own):
+                    pieces = np.array_split(rng.permutation(indices[subclasses == subclass]), k)
+                    for p in range(k):
+                        hands[m + p * count].append(pieces[(p + s) % k])
+            parts.append([joined(hand) for hand in hands])
+        return [make_shard(pool, *pieces) for pieces in zip(*parts)]
+
+    def _members(self, pool: Pool, clients: int) -> np.ndarray:
+        """Return the subclasses of each superclass, ascending: int64 [superclasses, M]."""
+        if pool.subclasses is None:
+            raise UserError(
+                "Superclass needs labels that consist of subclasses: use CIFAR100 with labels=coarse"
+            )
+        members = [np.unique(pool.subclasses[pool.labels == s]) for s in range(pool.classes)]
+        counts = sorted({len(own) for own in members})
+        if len(counts) > 1:
+            raise UserError(
+                f"Superclass needs as many subclasses in every superclass, and the data set has between "
+                f"{counts[0]} and {counts[-1]}"
+            )
+        if clients % counts[0]:
+            raise UserError(
+                f"Superclass: {clients} clients cannot share {counts[0]} subclasses of every superclass "
+                f"evenly: use a multiple of {counts[0]} clients"
+            )
+        return np.stack(members)
