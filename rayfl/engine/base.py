@@ -8,7 +8,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from itertools import pairwise
-from typing import Literal
+from typing import Annotated, Literal
 
 import torch
 
@@ -16,7 +16,7 @@ from rayfl.data import FederatedData
 from rayfl.engine.plan import Group, Plan
 from rayfl.engine.session import Session
 from rayfl.errors import UserError
-from rayfl.settings import Settings
+from rayfl.settings import Settings, above, at_least, at_most
 
 LOOP_GROUPS = 32
 """A small cohort in loop execution is cut into so many groups at most: enough to balance 32 processes."""
@@ -32,48 +32,30 @@ LONGEST_TIMEOUT = 10_000_000
 
 
 class Engine(Settings, ABC, place="engine"):
-    """Base of the engines.
+    """Base of the engines."""
 
-    Args:
-        execution: ``loop`` trains client after client, ``stacked`` many in one call; ``auto`` is stacked on a
-            GPU and loop on a CPU, where a stack is slower.
-        device: ``cpu``, ``cuda``, or ``auto``: CUDA where torch sees it.
-        threads: torch threads of every process, from 1 to 64, or to the number of CPUs if that is larger.
-            Results depend on it in the last bits.
-        memory_format: layout of images and convolution weights in training: ``channels_last``,
-            ``contiguous``, or ``auto``: channels_last in a loop on the CPU, where it is faster.
-        stack: clients per stacked call, at least 1.
-        deterministic: whether to allow deterministic GPU kernels only.
-        client_timeout: seconds that a client may take to train in a round, above 0; without a limit if not
-            given. A client that takes longer has a bad update. Results then depend on time.
+    execution: Literal["auto", "loop", "stacked"] = "auto"
+    """``loop`` trains client after client, ``stacked`` many in one call; ``auto`` is stacked on a GPU and
+    loop on a CPU, where a stack is slower.
     """
-
-    def __init__(
-        self,
-        execution: Literal["auto", "loop", "stacked"] = "auto",
-        device: Literal["auto", "cpu", "cuda"] = "auto",
-        threads: int = 1,
-        memory_format: Literal["auto", "contiguous", "channels_last"] = "auto",
-        stack: int = 32,
-        deterministic: bool = False,
-        client_timeout: float | None = None,
-    ) -> None:
-        if client_timeout is not None and not 0 < client_timeout <= LONGEST_TIMEOUT:
-            raise UserError(
-                f"engine.client_timeout is {client_timeout}: it must be a number of seconds above 0 and at "
-                f"most {LONGEST_TIMEOUT:,}"
-            )
-        if threads < 1:
-            raise UserError(f"engine.threads is {threads}: it must be at least 1")
-        if stack < 1:
-            raise UserError(f"engine.stack is {stack}: it must be at least 1")
-        self.execution = execution
-        self.device = device
-        self.threads = threads
-        self.memory_format = memory_format
-        self.stack = stack
-        self.deterministic = deterministic
-        self.client_timeout = client_timeout
+    device: Literal["auto", "cpu", "cuda"] = "auto"
+    """``cpu``, ``cuda``, or ``auto``: CUDA where torch sees it."""
+    threads: Annotated[int, at_least(1)] = 1
+    """Torch threads of every process, at most 64, or the number of CPUs if that is larger. Results depend
+    on it in the last bits.
+    """
+    memory_format: Literal["auto", "contiguous", "channels_last"] = "auto"
+    """Layout of images and convolution weights in training: ``channels_last``, ``contiguous``, or ``auto``:
+    channels_last in a loop on the CPU, where it is faster.
+    """
+    stack: Annotated[int, at_least(1)] = 32
+    """Clients per stacked call."""
+    deterministic: bool = False
+    """Whether to allow deterministic GPU kernels only."""
+    client_timeout: Annotated[float, above(0), at_most(LONGEST_TIMEOUT)] | None = None
+    """Seconds that a client may take to train in a round; without a limit if not given. A client that takes
+    longer has a bad update. Results then depend on time.
+    """
 
     def resolve(self) -> None:
         """Replace every ``auto`` by what it means here, so that the configuration that is kept says it.

@@ -4,96 +4,58 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Literal
+from typing import Annotated, Literal
 
 from rayfl.data import FederatedData
 from rayfl.engine.base import Engine
 from rayfl.engine.plan import Plan
 from rayfl.engine.session import Session
 from rayfl.errors import UserError
+from rayfl.settings import at_least
 
 
 class Ray(Engine):
     """Run clients on Ray actors that keep their personal state in memory, and the server on another actor.
-
-    Args:
-        actors: number of client actors; ``auto`` is one per CPU, or one per ``gpus_per_actor`` of a GPU, as
-            far as the memory goes.
-        clients_per_actor: clients that an actor works for; ``auto`` spreads them over the actors, 1 gives one
-            actor per client (about 0.3 GB each). Not together with ``actors``.
-        cpus_per_actor: CPUs that an actor reserves; ``auto`` is 1, or less where there are more actors.
-        gpus_per_actor: share of a GPU, or number of GPUs, that an actor reserves; its memory is capped to it.
-        address: an existing cluster (``auto``, or an address as ``ray.init`` takes it); by default a new
-            local one.
-        dashboard: whether a new local cluster serves Ray's dashboard, on localhost, and collects its figures.
-        execution: as for ``Inline``.
-        device: ``cpu``, ``cuda`` (which needs ``gpus_per_actor``), or ``auto``: CUDA where ``gpus_per_actor``
-            is above 0 and torch sees it on this machine.
-        threads: as for ``Inline``.
-        memory_format: as for ``Inline``.
-        stack: as for ``Inline``.
-        deterministic: as for ``Inline``.
-        client_timeout: as for ``Inline``.
-        recoveries: how often in a row, without getting to another checkpoint, the federation goes on after
-            processes have died; 0 stops at the first death.
 
     Attributes:
         in_group: whether the actors go into the placement group of this process, a bundle each, instead of
             one of their own; sweeps set it for their trials.
     """
 
-    def __init__(
-        self,
-        actors: int | Literal["auto"] = "auto",
-        clients_per_actor: int | Literal["auto"] = "auto",
-        cpus_per_actor: float | Literal["auto"] = "auto",
-        gpus_per_actor: float = 0.0,
-        address: str | None = None,
-        dashboard: bool = False,
-        execution: Literal["auto", "loop", "stacked"] = "auto",
-        device: Literal["auto", "cpu", "cuda"] = "auto",
-        threads: int = 1,
-        memory_format: Literal["auto", "contiguous", "channels_last"] = "auto",
-        stack: int = 32,
-        deterministic: bool = False,
-        client_timeout: float | None = None,
-        recoveries: int = 5,
-    ) -> None:
-        super().__init__(execution, device, threads, memory_format, stack, deterministic, client_timeout)
-        for name, value, fine, allowed in [
-            ("actors", actors, actors == "auto" or actors >= 1, "auto or at least 1"),
-            (
-                "clients_per_actor",
-                clients_per_actor,
-                clients_per_actor == "auto" or clients_per_actor >= 1,
-                "auto or at least 1",
-            ),
-            (
-                "cpus_per_actor",
-                cpus_per_actor,
-                cpus_per_actor == "auto" or 0 <= cpus_per_actor < float("inf"),
-                "auto or at least 0",
-            ),
-            (
-                "gpus_per_actor",
-                gpus_per_actor,
-                0 <= gpus_per_actor <= 1 or (gpus_per_actor > 1 and float(gpus_per_actor).is_integer()),
-                "between 0 and 1, or a whole number",
-            ),
-            ("recoveries", recoveries, recoveries >= 0, "at least 0 (0: stop at the first death)"),
-        ]:
-            if not fine:
-                raise UserError(f"engine.{name} is {value!r}: it must be {allowed}")
-        if actors != "auto" and clients_per_actor != "auto":
+    actors: Annotated[int, at_least(1)] | Literal["auto"] = "auto"
+    """Number of client actors; ``auto`` is one per CPU, or one per ``gpus_per_actor`` of a GPU, as far as the
+    memory goes.
+    """
+    clients_per_actor: Annotated[int, at_least(1)] | Literal["auto"] = "auto"
+    """Clients that an actor works for; ``auto`` spreads them over the actors, 1 gives one actor per client
+    (about 0.3 GB each). Not together with ``actors``.
+    """
+    cpus_per_actor: Annotated[float, at_least(0)] | Literal["auto"] = "auto"
+    """CPUs that an actor reserves; ``auto`` is 1, or less where there are more actors."""
+    gpus_per_actor: Annotated[float, at_least(0)] = 0.0
+    """Share of a GPU, or number of GPUs, that an actor reserves; its memory is capped to it."""
+    address: str | None = None
+    """An existing cluster (``auto``, or an address as ``ray.init`` takes it); by default a new local one."""
+    dashboard: bool = False
+    """Whether a new local cluster serves Ray's dashboard, on localhost, and collects its figures."""
+    device: Literal["auto", "cpu", "cuda"] = "auto"
+    """``cpu``, ``cuda`` (which needs ``gpus_per_actor``), or ``auto``: CUDA where ``gpus_per_actor`` is above
+    0 and torch sees it on this machine.
+    """
+    recoveries: Annotated[int, at_least(0), "0: stop at the first death"] = 5
+    """How often in a row, without getting to another checkpoint, the federation goes on after processes have
+    died.
+    """
+
+    in_group = False
+
+    def __post_init__(self) -> None:
+        if self.gpus_per_actor > 1 and not float(self.gpus_per_actor).is_integer():
+            raise UserError(
+                f"engine.gpus_per_actor is {self.gpus_per_actor}: above 1 it must be a whole number"
+            )
+        if self.actors != "auto" and self.clients_per_actor != "auto":
             raise UserError("engine.actors and engine.clients_per_actor exclude each other: give one of them")
-        self.actors = actors
-        self.clients_per_actor = clients_per_actor
-        self.cpus_per_actor = cpus_per_actor
-        self.gpus_per_actor = gpus_per_actor
-        self.address = address
-        self.dashboard = dashboard
-        self.in_group = False
-        self.recoveries = recoveries
 
     def resolve(self) -> None:
         """Replace every ``auto``; see ``Engine.resolve``."""

@@ -86,7 +86,7 @@ def test_scores_after_training_are_of_the_clients_own_model(name):
     run.round([0], score_parts=("test",))
     (trained,) = run.results[0].scores.values()
     (aggregated,) = run.worker.evaluate(0, run.server.download([0]), [0], ["test"]).values()
-    assert set(trained["test"]) == set(METHODS[name].views)
+    assert set(trained["test"]) == set(METHODS[name]().views)
     for view, score in trained["test"].items():
         assert score.correct == aggregated["test"][view].correct
         assert score.loss == pytest.approx(aggregated["test"][view].loss, abs=1e-12)
