@@ -25,7 +25,7 @@ def accuracies(folder: Path, name: str, options: dict[str, Any] | None = None, *
         **settings,
     ).run()
     last = result.clients.query("part == 'test'")
-    assert set(last["view"]) == set(METHODS[name].views)
+    assert set(last["view"]) == set(METHODS[name]().views)
     return last.groupby("view")["accuracy"].mean()
 
 

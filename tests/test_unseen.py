@@ -53,7 +53,7 @@ def test_every_method_trains_without_the_domain_and_scores_it(tmp_path: Path, na
     expected = {"after_aggregation", *(POINTS if CASES[name].adapts else POINTS[:1])}
     assert set(record["evaluation"]) == expected
     for point in expected:
-        for view in METHODS[name].views:
+        for view in METHODS[name]().views:
             correct = record["evaluation"][point][view]["test"]["correct"]
             assert [c is None for c in correct] == [point.startswith("unseen")] * 2 + [
                 not point.startswith("unseen")

@@ -40,7 +40,14 @@ class Cohort:
 
 
 class Method(Settings, ABC, place="method"):
-    """Base of all methods: override what differs from FedAvg.
+    """Base of all methods: override what differs from FedAvg, which is no more than this::
+
+        class FedAvg(Method):
+            async def local_update(self, client, state, down):
+                fitted = await client.fit(down["weights"], client.cross_entropy)
+                return {"weights": fitted.weights}, state
+
+    Members come in groups: what a method *must* have, what it *often* overrides, and what it *rarely* does.
 
     A method has no memory of its own. What a client keeps is the state that ``init_client`` and
     ``local_update`` return; what the server keeps is the state that ``init_server`` and ``aggregate`` return.
@@ -60,6 +67,79 @@ class Method(Settings, ABC, place="method"):
 
     averaging: ClassVar[Averaging] = "samples"
     heterogeneous: ClassVar[bool] = False
+
+    # ---- must
+
+    @abstractmethod
+    async def local_update(self, client: Client, state: State, down: State) -> tuple[dict[str, Any], State]:
+        """Train; return the upload and the next personal state.
+
+        Args:
+            client: whose ``fit`` is awaited, once per phase.
+            state: the client's personal state.
+            down: what the server sent.
+        """
+
+    # ---- often
+
+    def shared(self, name: str, module: nn.Module) -> bool:
+        """Say whether an entry of the net travels (true) or stays with the client.
+
+        Args:
+            name: the entry, such as ``conv.1.running_mean``.
+            module: the layer it belongs to.
+        """
+        return True
+
+    @property
+    def uploads(self) -> Mapping[str, Reduction]:
+        """Upload key -> how the server combines it."""
+        return {"weights": Mean(self.averaging)}
+
+    def init_client(self, client: Client) -> State:
+        """Return the client's personal state before its first participation."""
+        return {}
+
+    def init_server(self, initial: Params) -> State:
+        """Return the server's state before the first round.
+
+        Args:
+            initial: the run's initial weights of the whole net.
+        """
+        return {"weights": self.shared_part(initial)}
+
+    def aggregate(self, server: State, up: Mapping[str, Any], cohort: Cohort) -> State:
+        """Return the server's next state.
+
+        Args:
+            server: its state.
+            up: upload key -> combined payload; a key that nobody uploaded is absent.
+            cohort: whose uploads they are.
+        """
+        return {**server, **up}
+
+    def scores(self, client: Client, state: State, down: State, x: Tensor) -> dict[str, Tensor]:
+        """Return the scores, [B, classes], of every view for images x, [B, C, H, W].
+
+        Args:
+            client: gives ``client.net.eval``.
+            state: the client's personal state, which may be old if the client was not sampled lately.
+            down: what the server would send now; right after training, what ``trained`` returns.
+            x: images.
+        """
+        scores = client.net.eval(down["weights"], x)
+        return {"personal": scores, "global": scores}
+
+    @property
+    def views(self) -> tuple[str, ...]:
+        """The models that ``scores`` evaluates.
+
+        ``personal`` is what the client would use; ``global`` is the server's model where there is one;
+        further names are components.
+        """
+        return ("personal", "global")
+
+    # ---- rarely
 
     def bind(self, net: Net, population: int, seed: int) -> None:
         """Take up the facts of the run, and refuse what the method cannot do with them.
@@ -97,54 +177,17 @@ class Method(Settings, ABC, place="method"):
                 "for different ones"
             )
 
-    def generator(self, purpose: str, round: int) -> torch.Generator:
-        """Return a fresh CPU generator of the server's for what it draws in a round."""
-        return generator(self.seed, f"server {purpose}", round)
+    def download(self, server: State) -> State:
+        """Return what every client of a round receives."""
+        return server
 
-    # ---- what is scored
+    def download_for(self, server: State, client: int) -> State:
+        """Return what one client receives besides, by keys that ``download`` does not use."""
+        return {}
 
-    @property
-    def views(self) -> tuple[str, ...]:
-        """The models that ``scores`` evaluates.
-
-        ``personal`` is what the client would use; ``global`` is the server's model where there is one;
-        further names are components.
-        """
-        return ("personal", "global")
-
-    @property
-    def views_without_loss(self) -> frozenset[str]:
-        """Views whose scores are not logits."""
-        return frozenset()
-
-    # ---- what is exchanged
-
-    @property
-    def uploads(self) -> Mapping[str, Reduction]:
-        """Upload key -> how the server combines it."""
-        return {"weights": Mean(self.averaging)}
-
-    def shared(self, name: str, module: nn.Module) -> bool:
-        """Say whether an entry of the net travels (true) or stays with the client.
-
-        Args:
-            name: the entry, such as ``conv.1.running_mean``.
-            module: the layer it belongs to.
-        """
-        return True
-
-    @property
-    def shares_everything(self) -> bool:
-        """Whether every entry of the net travels."""
-        return self._shared == self.net.modules_of.keys()
-
-    def shared_part(self, w: Params) -> Params:
-        """Return the entries that travel."""
-        return w.select(self._shared.__contains__)
-
-    def personal_part(self, w: Params) -> Params:
-        """Return the entries that stay with the client."""
-        return w.select(lambda name: name not in self._shared)
+    def trained(self, down: State, up: Mapping[str, Any]) -> State:
+        """Return ``down`` with the client's own upload in place: what it predicts with after training."""
+        return {**down, **{key: value for key, value in up.items() if key in down}}
 
     def traffic(
         self, client: Client, down: State, up: Mapping[str, Any]
@@ -155,39 +198,6 @@ class Method(Settings, ABC, place="method"):
             {key: payload_bytes(value) for key, value in up.items()},
         )
 
-    # ---- server
-
-    def init_server(self, initial: Params) -> State:
-        """Return the server's state before the first round.
-
-        Args:
-            initial: the run's initial weights of the whole net.
-        """
-        return {"weights": self.shared_part(initial)}
-
-    def download(self, server: State) -> State:
-        """Return what every client of a round receives."""
-        return server
-
-    @property
-    def one_download(self) -> bool:
-        """Whether all clients receive the same."""
-        return type(self).download_for is Method.download_for
-
-    def download_for(self, server: State, client: int) -> State:
-        """Return what one client receives besides, by keys that ``download`` does not use."""
-        return {}
-
-    def aggregate(self, server: State, up: Mapping[str, Any], cohort: Cohort) -> State:
-        """Return the server's next state.
-
-        Args:
-            server: its state.
-            up: upload key -> combined payload; a key that nobody uploaded is absent.
-            cohort: whose uploads they are.
-        """
-        return {**server, **up}
-
     def figures(self, server: State) -> dict[str, float | list[float]]:
         """Return numbers of the server's state to be recorded every round, such as weights of clients."""
         return {}
@@ -196,48 +206,14 @@ class Method(Settings, ABC, place="method"):
         """Return a warning where the figures at a run's end say that a part of the method did nothing."""
         return None
 
-    # ---- client
-
-    def init_client(self, client: Client) -> State:
-        """Return the client's personal state before its first participation."""
-        return {}
-
-    @abstractmethod
-    async def local_update(self, client: Client, state: State, down: State) -> tuple[dict[str, Any], State]:
-        """Train; return the upload and the next personal state.
-
-        Args:
-            client: whose ``fit`` is awaited, once per phase.
-            state: the client's personal state.
-            down: what the server sent.
-        """
-
-    def scores(self, client: Client, state: State, down: State, x: Tensor) -> dict[str, Tensor]:
-        """Return the scores, [B, classes], of every view for images x, [B, C, H, W].
-
-        Args:
-            client: gives ``client.net.eval``.
-            state: the client's personal state, which may be old if the client was not sampled lately.
-            down: what the server would send now; right after training, what ``trained`` returns.
-            x: images.
-        """
-        scores = client.net.eval(down["weights"], x)
-        return {"personal": scores, "global": scores}
-
-    def trained(self, down: State, up: Mapping[str, Any]) -> State:
-        """Return ``down`` with the client's own upload in place: what it predicts with after training."""
-        return {**down, **{key: value for key, value in up.items() if key in down}}
-
-    # ---- clients that never train
+    @property
+    def views_without_loss(self) -> frozenset[str]:
+        """Views whose scores are not logits."""
+        return frozenset()
 
     def offer(self, state: State) -> State:
         """Return what of a client's state serves newcomers, who start from the uniform mean of these."""
         return {}
-
-    @property
-    def adapts(self) -> bool:
-        """Whether the method can adapt to a client's images without their labels."""
-        return type(self).adapt is not Method.adapt
 
     async def adapt(self, client: Client, state: State, down: State, moves: bool) -> State:
         """Adapt to a client that has never trained, by its images alone; return its state.
@@ -250,3 +226,32 @@ class Method(Settings, ABC, place="method"):
                 gradients, such as running statistics, is renewed: the control.
         """
         return state
+
+    # ---- for use in all of these
+
+    def generator(self, purpose: str, round: int) -> torch.Generator:
+        """Return a fresh CPU generator of the server's for what it draws in a round."""
+        return generator(self.seed, f"server {purpose}", round)
+
+    def shared_part(self, w: Params) -> Params:
+        """Return the entries that travel."""
+        return w.select(self._shared.__contains__)
+
+    def personal_part(self, w: Params) -> Params:
+        """Return the entries that stay with the client."""
+        return w.select(lambda name: name not in self._shared)
+
+    @property
+    def shares_everything(self) -> bool:
+        """Whether every entry of the net travels."""
+        return self._shared == self.net.modules_of.keys()
+
+    @property
+    def one_download(self) -> bool:
+        """Whether all clients receive the same."""
+        return type(self).download_for is Method.download_for
+
+    @property
+    def adapts(self) -> bool:
+        """Whether the method can adapt to a client's images without their labels."""
+        return type(self).adapt is not Method.adapt

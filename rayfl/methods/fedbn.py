@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import Annotated, Literal
 
-from torch import Tensor, nn
+from torch import nn
 
 from rayfl.methods.partly_personal import PartlyPersonal
 from rayfl.settings import at_least
-from rayfl.training import Batch, Client, Params, State
+from rayfl.training import Client, Params, State
 from rayfl.training.net import is_batch_norm
 
 BatchNormPart = Literal["all", "affine_only"]
@@ -42,13 +42,8 @@ class FedBN(PartlyPersonal):
         return not in_batch_norm(name, module, self.bn_personal)
 
     async def adapt(self, client: Client, state: State, down: State, moves: bool) -> State:
-        """Renew the running statistics in train-mode passes over the images; no parameter moves."""
-        net = client.net
+        """Renew the running statistics by the images; no parameter moves."""
         w: Params = down["weights"].merge(state["own"])
-
-        def nothing(w: Params, batch: Batch, extra: None) -> Tensor:
-            return net(w, batch.x).sum() * 0
-
-        fitted = await client.fit(Params(w.tensors, frozenset()), nothing, epochs=self.unseen_passes)
-        renewed = w.merge(fitted.weights)  # with the names of the parameters
-        return {"own": renewed.select(lambda n: in_batch_norm(n, net.modules_of[n], "all"))}
+        renewed = await client.renew_statistics(w, self.unseen_passes)
+        modules = client.net.modules_of
+        return {"own": renewed.select(lambda name: in_batch_norm(name, modules[name], "all"))}

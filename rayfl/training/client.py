@@ -26,66 +26,6 @@ GradientRule = Callable[[Any, Any, Any], Any]
 """``rule(gradients, weights, extra) -> gradients``, on trainable entries only."""
 
 
-class Fitted(NamedTuple):
-    """What a fit returns.
-
-    Attributes:
-        weights: the trained weights, in the structure of ``start``.
-        steps: the number of SGD steps taken.
-        loss: the mean training loss over the steps; 0 where there were none.
-        effective_steps: the sum of the weights with which the gradients have entered the result: ``steps``
-            without momentum m, else the sum over j = 1..steps of (1 - m^j) / (1 - m).
-    """
-
-    weights: Any
-    steps: int
-    loss: float
-    effective_steps: float
-
-
-@dataclass(frozen=True)
-class Optimiser:
-    """The numbers of one fit's SGD."""
-
-    lr: float
-    momentum: float
-    weight_decay: float
-    clip: float
-
-    def effective_steps(self, steps: int) -> float:
-        """Return K_m of ``Fitted.effective_steps`` after so many steps."""
-        m = self.momentum
-        return float(steps) if m == 0 else sum((1 - m**j) / (1 - m) for j in range(1, steps + 1))
-
-
-@dataclass(frozen=True, eq=False)
-class Request:
-    """A fit (or a total) that a method waits for; an execution carries it out."""
-
-    client: Client
-    start: Weights
-    losses: tuple[Callable[..., Any], ...]  # epoch by epoch in turn
-    extra: Any
-    regularise: GradientRule | None
-    correct: GradientRule | None
-    optimiser: Optimiser
-    batches: list[Tensor]  # indices into the images
-    epoch_length: int  # batches per epoch
-    key: int
-    total: bool = False
-
-
-@dataclass(frozen=True)
-class Pending(Awaitable[Any]):
-    """An awaitable that hands its request to whoever drives the coroutine, and is sent the result."""
-
-    request: Request
-
-    def __await__(self) -> Generator[Request, Any, Any]:
-        result = yield self.request
-        return result
-
-
 class Client:
     """A client, as ``Method.local_update`` and ``Method.scores`` see it.
 
@@ -263,6 +203,21 @@ class Client:
             Request(self, w, (function,), extra, None, None, none, parts, len(parts), key, total=True)
         )
 
+    async def renew_statistics(self, w: Params, epochs: int | None = None) -> Params:
+        """Return weights whose running statistics are renewed on the client's data; no parameter moves.
+
+        Args:
+            w: a net's weights.
+            epochs: passes over the data in train mode instead of ``training.epochs``.
+        """
+        net = self.net
+
+        def nothing(w: Params, batch: Batch, extra: None) -> Tensor:
+            return net(w, batch.x).sum() * 0
+
+        fitted = await self.fit(Params(w.tensors, frozenset()), nothing, epochs=epochs)
+        return w.merge(fitted.weights)  # with the names of the parameters
+
     def _batches(self, epochs: int, stream: int) -> list[Tensor]:
         order = generator(self._seed, "batches", self._id, self._round, stream)
         n, size = len(self._indices), self._training.batch_size
@@ -275,6 +230,66 @@ class Client:
                 epoch[-2:] = [torch.cat(epoch[-2:])]  # BatchNorm has no variance of one sample
             batches += epoch
         return batches
+
+
+class Fitted(NamedTuple):
+    """What a fit returns.
+
+    Attributes:
+        weights: the trained weights, in the structure of ``start``.
+        steps: the number of SGD steps taken.
+        loss: the mean training loss over the steps; 0 where there were none.
+        effective_steps: the sum of the weights with which the gradients have entered the result: ``steps``
+            without momentum m, else the sum over j = 1..steps of (1 - m^j) / (1 - m).
+    """
+
+    weights: Any
+    steps: int
+    loss: float
+    effective_steps: float
+
+
+@dataclass(frozen=True)
+class Optimiser:
+    """The numbers of one fit's SGD."""
+
+    lr: float
+    momentum: float
+    weight_decay: float
+    clip: float
+
+    def effective_steps(self, steps: int) -> float:
+        """Return K_m of ``Fitted.effective_steps`` after so many steps."""
+        m = self.momentum
+        return float(steps) if m == 0 else sum((1 - m**j) / (1 - m) for j in range(1, steps + 1))
+
+
+@dataclass(frozen=True, eq=False)
+class Request:
+    """A fit (or a total) that a method waits for; an execution carries it out."""
+
+    client: Client
+    start: Weights
+    losses: tuple[Callable[..., Any], ...]  # epoch by epoch in turn
+    extra: Any
+    regularise: GradientRule | None
+    correct: GradientRule | None
+    optimiser: Optimiser
+    batches: list[Tensor]  # indices into the images
+    epoch_length: int  # batches per epoch
+    key: int
+    total: bool = False
+
+
+@dataclass(frozen=True)
+class Pending(Awaitable[Any]):
+    """An awaitable that hands its request to whoever drives the coroutine, and is sent the result."""
+
+    request: Request
+
+    def __await__(self) -> Generator[Request, Any, Any]:
+        result = yield self.request
+        return result
 
 
 T = TypeVar("T")

@@ -11,9 +11,10 @@ from hypothesis import strategies as st
 from rayfl import Inline, Training, UserError
 from rayfl.callbacks.tensorboard import event_values
 from rayfl.data import Synthetic
-from rayfl.methods import FDSE, FedAvg, consensus
-from rayfl.methods.consensus import agree, attend, least_norm, mean
-from rayfl.methods.consistency import Consistency, ratio_of_gradients
+from rayfl.methods import FDSE, FedAvg
+from rayfl.methods.fdse import consensus
+from rayfl.methods.fdse.consensus import agree, attend, least_norm, mean
+from rayfl.methods.fdse.consistency import Consistency, ratio_of_gradients
 from rayfl.methods.partly_personal import PartlyPersonal
 from rayfl.nets import build
 from rayfl.training import Batch, Net, Params

@@ -11,8 +11,8 @@ from torch import Tensor, nn
 
 from rayfl.errors import UserError
 from rayfl.methods.base import Cohort
-from rayfl.methods.consensus import agree, attend, mean
-from rayfl.methods.consistency import Consistency, ratio_of_gradients
+from rayfl.methods.fdse.consensus import agree, attend, mean
+from rayfl.methods.fdse.consistency import Consistency, ratio_of_gradients
 from rayfl.methods.partly_personal import PartlyPersonal
 from rayfl.nets import dse_blocks
 from rayfl.settings import FINITE, above, at_least, below
