@@ -5,7 +5,7 @@ from collections import Counter
 from collections.abc import Callable, Collection, Sequence
 from copy import deepcopy
 from dataclasses import replace
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 
@@ -115,15 +115,15 @@ class PretendWorkers(Workers):
 class Pretend(Inline):
     """An engine of such workers; ``given`` are options of theirs, which no configuration records."""
 
-    given: dict[str, Any]
+    given: ClassVar[dict[str, Any]] = {}
 
     def open(self, plan: Plan, data: FederatedData) -> Session:
         """Return a session of such workers."""
-        return Session(plan, data, PretendWorkers(plan, data, **vars(self).get("given", {})))
+        return Session(plan, data, PretendWorkers(plan, data, **self.given))
 
 
 def pretend(**given: Any) -> Pretend:
     """Return an engine of workers with these options."""
     engine = Pretend()
-    engine.given = given
+    vars(engine)["given"] = given
     return engine
