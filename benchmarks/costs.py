@@ -34,6 +34,7 @@ from rayfl.data import IID, FederatedData, Synthetic
 from rayfl.engine.plan import Plan
 from rayfl.engine.session import Session
 from rayfl.methods import METHODS
+from rayfl.nets import CNNB, AlexNet, Architecture, FDSEAlexNet, FedGHCNN
 
 WARMUP = 2  # the first rounds of some methods do less: there is nothing to learn from yet
 APART = ("FDSE",)  # methods that need a net of their own have a case of their own
@@ -59,16 +60,16 @@ class Case:
 CASES = {
     "small": Case(
         "every method on one net",
-        (("FedAvg", "cnn-b"), *((name, "cnn-b") for name in METHODS if name not in ("FedAvg", *APART))),
+        (("FedAvg", CNNB()), *((name, CNNB()) for name in METHODS if name not in ("FedAvg", *APART))),
     ),
     "fdse": Case(
         "FDSE on its AlexNet, the others of its table of costs on the plain one",
         (
-            ("FedAvg", "AlexNet-1024"),
-            ("FedBN", "AlexNet-1024"),
-            ("Ditto", "AlexNet-1024"),
-            ("FedAvg", "FDSE-AlexNet"),
-            ("FDSE", "FDSE-AlexNet"),
+            ("FedAvg", AlexNet(width=1024)),
+            ("FedBN", AlexNet(width=1024)),
+            ("Ditto", AlexNet(width=1024)),
+            ("FedAvg", FDSEAlexNet()),
+            ("FDSE", FDSEAlexNet()),
         ),
         shape=(3, 96, 96),
         clients=6,
@@ -78,7 +79,7 @@ CASES = {
     ),
     "fdse-100": Case(
         "the server step of FDSE with 100 clients, which have next to nothing to train",
-        (("FedAvg", "FDSE-AlexNet"), ("FDSE", "FDSE-AlexNet")),
+        (("FedAvg", FDSEAlexNet()), ("FDSE", FDSEAlexNet())),
         shape=(3, 64, 64),
         clients=100,
         samples=4,
@@ -87,7 +88,7 @@ CASES = {
     ),
     "dcpfl": Case(
         "DC-PFL with 100 classes on the net of its paper",
-        (("FedAvg", "CNN-1"), ("DCPFL", "CNN-1")),
+        (("FedAvg", FedGHCNN(number=1)), ("DCPFL", FedGHCNN(number=1))),
         classes=100,
         clients=10,
         samples=500,
@@ -102,7 +103,7 @@ class Figures:
     """What a contender has cost, round by round."""
 
     method: str
-    net: str
+    net: Architecture
     clients: list[float] = field(default_factory=list)
     """Seconds of the clients' own work in each timed round."""
     server: list[float] = field(default_factory=list)
@@ -117,8 +118,10 @@ class Figures:
 class Contender:
     """A method with its running federation."""
 
-    def __init__(self, method: str, net: str, case: Case, data: FederatedData, stack: ExitStack) -> None:
-        self.figures = Figures(method, net)
+    def __init__(
+        self, method: str, net: Architecture, case: Case, data: FederatedData, stack: ExitStack
+    ) -> None:
+        self.figures = Figures(method, str(net))
         engine = Inline(execution="loop", device="cpu")
         engine.resolve()
         plan = Plan(

@@ -27,6 +27,7 @@ from rayfl.engine import Engine
 from rayfl.engine.ray_workers import RayWorkers
 from rayfl.engine.session import Session
 from rayfl.methods import Ditto
+from rayfl.nets import LeNet
 
 PHASES = {
     "training": (Session, "train"),
@@ -44,7 +45,7 @@ def federation(folder: Path, engine: Engine, rounds: int) -> Federation:
     return Federation(
         method=Ditto(),
         data=Synthetic(train=900, test=240, partition=Dirichlet(alpha=1.0), val_fraction=0.1),
-        net="lenet",
+        net=LeNet(),
         clients=12,
         participation=0.5,
         rounds=rounds,

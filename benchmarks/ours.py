@@ -13,6 +13,7 @@ from workload import LR, SEED, TEST_SAMPLES, Task, task_from
 
 from rayfl import Federation, Ray, Training, methods
 from rayfl.data import IID, Synthetic
+from rayfl.nets import LeNet
 
 ACTORS = 2
 
@@ -35,7 +36,7 @@ def main(task: Task) -> None:
     Federation(
         method=method,
         data=Synthetic(train=workload.clients * workload.samples, test=TEST_SAMPLES, partition=IID()),
-        net="lenet",
+        net=LeNet(),
         clients=workload.clients,
         participation=workload.cohort / workload.clients,
         rounds=task.rounds,

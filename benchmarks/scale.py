@@ -3,7 +3,7 @@
     python benchmarks/scale.py --root DATA
     python benchmarks/scale.py --clients 100 300 --rounds 2        # a quick look
 
-Two nets ``cnn-b`` a client (Algorithm 2: no transfer within or between clients), two classes a client, 5 % of
+Two nets ``CNNB`` a client (Algorithm 2: no transfer within or between clients), two classes a client, 5 % of
 the clients a round. Without the files of CIFAR-10 it takes synthetic images of the same shape and number. The
 time per image and the memory should stay flat: a client costs its own training, and its personal state.
 """
@@ -24,6 +24,7 @@ from workload import WARMUP
 from rayfl import Federation, Ray, Training
 from rayfl.data import CIFAR10, Data, Pathological, Synthetic
 from rayfl.methods import FedCO2
+from rayfl.nets import CNNB
 
 TRAIN = 50_000
 PARTICIPATION = 0.05
@@ -43,7 +44,7 @@ def federate(clients: int, rounds: int, images: Data, out: Path) -> None:
     Federation(
         method=FedCO2(intra="none", inter="none"),
         data=images,
-        net="cnn-b",
+        net=CNNB(),
         clients=clients,
         participation=PARTICIPATION,
         rounds=rounds,

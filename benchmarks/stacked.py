@@ -1,7 +1,7 @@
 """How many clients a second a GPU trains in a loop, and stacked: 8, 32 and 128 of them in one vmapped call.
 
     python benchmarks/stacked.py
-    python benchmarks/stacked.py --nets lenet cnn-b --stacks 8 32
+    python benchmarks/stacked.py --nets LeNet CNNB --stacks 8 32
 
 One process, no Ray (``Inline``); each client has 10 batches of 32. The loop trains client after client, so
 its rate does not depend on their number, and is measured with 8.
@@ -19,8 +19,9 @@ import torch
 from rayfl import Federation, Inline, Training
 from rayfl.data import IID, Synthetic
 from rayfl.methods import FedAvg
+from rayfl.nets import NETS
 
-SHAPES = {"lenet": (3, 32, 32), "cnn-b": (3, 32, 32), "DigitModel": (3, 28, 28), "ResNet18": (3, 32, 32)}
+SHAPES = {"LeNet": (3, 32, 32), "CNNB": (3, 32, 32), "DigitModel": (3, 28, 28), "ResNet18": (3, 32, 32)}
 BATCH = 32
 BATCHES = 10
 WARMUP = 2
@@ -37,7 +38,7 @@ def clients_per_second(net: str, clients: int, execution: str, device: str) -> f
             data=Synthetic(
                 train=clients * BATCH * BATCHES, test=clients, shape=SHAPES[net], partition=IID(), seed=0
             ),
-            net=net,
+            net=NETS[net](),
             clients=clients,
             participation=1.0,
             rounds=WARMUP + ROUNDS,

@@ -59,7 +59,7 @@ WORKLOADS = {
 
 
 class LeNet(nn.Module):
-    """The net ``lenet``: 62,006 parameters, 59,134 of them in ``classifier``, the personal part of W4."""
+    """The net ``LeNet``: 62,006 parameters, 59,134 of them in ``classifier``, the personal part of W4."""
 
     def __init__(self) -> None:
         super().__init__()

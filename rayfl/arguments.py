@@ -150,3 +150,17 @@ def shown(value: Any) -> str:
     except Exception:  # whose representation does not work
         text = f"an object of class {type(value).__name__}"
     return text if len(text) <= 80 else f"{text[:60]}...{text[-15:]}"
+
+
+def described(thing: object) -> str:
+    """Return an object as a short text: its class, and the arguments that differ from their defaults.
+
+    A class of the user's own stands there with its import path.
+    """
+    cls = type(thing)
+    own = not cls.__module__.startswith("rayfl.")
+    name = f"{cls.__module__}.{cls.__qualname__}" if own else cls.__name__
+    parameters = inspect.signature(cls).parameters.values()
+    values = [(p.name, getattr(thing, p.name), p.default) for p in parameters]
+    changed = ", ".join(f"{name}={value}" for name, value, default in values if value != default)
+    return f"{name}({changed})" if changed else name

@@ -26,10 +26,10 @@ def check(plan: Plan, protocol: Protocol, data: FederatedData) -> list[str]:
         try_scores(method, nets[0], plan, data)
     if protocol.needs_validation and not any(len(s.val) for s in data.shards[: data.seen]):
         raise UserError(
-            f"protocol {protocol.name} goes by validation accuracy, and the data have no validation part: "
+            f"protocol {protocol} goes by validation accuracy, and the data have no validation part: "
             "set data.val_fraction, for example to 0.1, or choose another protocol"
         )
-    names = [plan.net] if isinstance(plan.net, str) else plan.net
+    names = [str(net) for net in plan.nets]
     return [
         *_check_batches(plan.training, names, nets, data),
         *_check_shared(method, plan),
@@ -43,7 +43,7 @@ def _check_unseen(method: Method, nets: Sequence[Net], data: FederatedData) -> N
         if method.adapts and not nets[i % len(nets)].has_batch_norm:
             raise UserError(
                 f"unseen={domain!r}: {type(method).__name__} adapts to a domain by the statistics "
-                "of BatchNorm, and the net has none: use a net with BatchNorm, such as cnn-b"
+                "of BatchNorm, and the net has none: use a net with BatchNorm, such as CNNB"
             )
         if len(shard.test) < 2:
             raise UserError(
@@ -95,5 +95,5 @@ def _check_shared(method: Method, plan: Plan) -> list[str]:
         return []
     return [
         f"{type(method).__name__} leaves a part of the net with the clients, such as BatchNorm, and "
-        f"{plan.net} has no such part: all of it is averaged"
+        f"{', '.join(map(str, plan.nets))} has no such part: all of it is averaged"
     ]

@@ -27,14 +27,16 @@ from rayfl.engine.round_result import RoundResult
 from rayfl.engine.session import Session
 from rayfl.errors import UserError
 from rayfl.evaluation.latest import LatestScores
-from rayfl.evaluation.protocol import protocol as find_protocol
+from rayfl.evaluation.protocol import PROTOCOLS, Default, Protocol
 from rayfl.evaluation.result import Result, finish
 from rayfl.files import held
 from rayfl.methods import FedBN, Method
+from rayfl.nets import CNNB, Architecture
 from rayfl.record.cell import Cell
 from rayfl.record.checkpoint import Manifest
 from rayfl.record.description import deciding, dump
 from rayfl.record.folder import RunFolder, check_unused
+from rayfl.record.former import remedy
 from rayfl.recovery import carry_out, finished, restored, to_resume
 from rayfl.report.summary import final_table
 from rayfl.sampling import uniform
@@ -45,6 +47,7 @@ from rayfl.training import Training
 
 # Defaults may be shared: a run works on copies, and none of its steps changes them.
 DEFAULT_METHOD, DEFAULT_DATA, DEFAULT_TRAINING, DEFAULT_ENGINE = FedBN(), EmbeddedDigits(), Training(), Ray()
+DEFAULT_NET, DEFAULT_PROTOCOL = CNNB(), Default()
 
 
 class Federation:
@@ -53,8 +56,8 @@ class Federation:
     Args:
         method: what clients compute, what travels, how the server combines it.
         data: the data set and how it is divided.
-        net: name of the net, or ``module.function`` of one's own. With a list of them, client k has number
-            k modulo their count: for methods that do not average whole nets.
+        net: the net, or the import path of a function of one's own that makes it. With a list of them,
+            client k has number k modulo their count: for methods that do not average whole nets.
         clients: number of clients, at least 1.
         unseen: a domain whose clients never train: they are scored as newcomers, with and without adapting
             to their images, if the method can.
@@ -64,7 +67,7 @@ class Federation:
         engine: where clients run: ``Ray`` or ``Inline``.
         averaging: weights of means over clients, ``samples`` or ``uniform``; the method's own if not given.
         eval_every: rounds between two evaluations of all clients; 0 evaluates never.
-        protocol: what is scored when, and which figure is the headline: ``default`` or a paper's preset.
+        protocol: what is scored when, and which figure is the headline.
         checkpoint_every: rounds between two checkpoints; one is also written at the end. 0 writes none.
         on_bad_update: what an update with NaN or infinity does, a client that raises, or one that exceeds
             ``engine.client_timeout``: ``stop`` the run, or ``drop`` the client's update of this round.
@@ -79,7 +82,7 @@ class Federation:
         self,
         method: Method = DEFAULT_METHOD,
         data: Data = DEFAULT_DATA,
-        net: list[str] | str = "cnn-b",
+        net: Architecture | str | list[Architecture | str] = DEFAULT_NET,
         clients: int = 5,
         unseen: str | None = None,
         participation: float = 1.0,
@@ -88,7 +91,7 @@ class Federation:
         engine: Engine = DEFAULT_ENGINE,
         averaging: Literal["samples", "uniform"] | None = None,
         eval_every: int = 1,
-        protocol: str = "default",
+        protocol: Protocol = DEFAULT_PROTOCOL,
         checkpoint_every: int = 10,
         on_bad_update: Literal["stop", "drop"] = "stop",
         seed: int = 0,
@@ -122,10 +125,12 @@ class Federation:
                 "Federation, and a resumed run would go on without your changes. Make a Federation, and put "
                 "what is yours into a method, a data set or a partition"
             )
+        if text := remedy("net", net) or remedy("protocol", protocol):
+            raise UserError(text)
         dump(self)  # refuses values of other types, which the comparisons below could not take
         self.clients, self.rounds, self.seed = int(clients), int(rounds), int(seed)  # NumPy has its own
         for name, value, fine, allowed in [
-            ("net", net, len(net) > 0, "a name, or a list of at least one"),
+            ("net", net, net != [], "a net, or a list of at least one"),
             ("clients", clients, clients >= 1, "at least 1"),
             ("participation", participation, 0 < participation <= 1, "above 0 and at most 1"),
             ("rounds", rounds, rounds >= 1, "at least 1"),
@@ -134,7 +139,11 @@ class Federation:
         ]:
             if not fine:
                 raise UserError(f"{name} is {value!r}: it must be {allowed}")
-        self.evaluation = find_protocol(protocol)
+        if type(protocol) not in PROTOCOLS.values():
+            raise UserError(
+                f"protocol is a {type(protocol).__name__}: it must be one of {', '.join(PROTOCOLS)}, with "
+                "options as you like, because reports know no others"
+            )
         self.resumes = False
         self.callbacks: list[Callback] = []
 
@@ -251,7 +260,7 @@ class Federation:
         Raises:
             UserError: method, net, data, training and protocol do not go together.
         """
-        return checks.check(self.plan(), self.evaluation, data)
+        return checks.check(self.plan(), self.protocol, data)
 
     def _path(self) -> Path:
         if self.output is None:
@@ -274,12 +283,12 @@ class Federation:
         facts = {
             "method": type(self.method).__name__,
             "data": f"{type(self.data).__name__}, {type(self.data.partition).__name__}",
-            "net": self.net if isinstance(self.net, str) else ", ".join(self.net),
+            "net": ", ".join(map(str, self.plan().nets)),
             "clients": f"{self.clients}, {sampled} in a round"
             + (f", {data.unseen} unseen ({self.unseen})" if data.unseen else ""),
             "rounds": str(self.rounds) + (f", from {start + 1} on" if start else ""),
             "engine": self.engine.describe(),
-            "protocol": self.protocol,
+            "protocol": str(self.protocol),
             "run folder": str(path),
         }
         print_start(facts)
@@ -310,7 +319,7 @@ class Run:
         self.federation, self.session, self.folder = federation, session, folder
         self.settings, self.asked = settings, asked
         self.path, self.population = folder.path, folder.population
-        self.rounds, self.protocol = federation.rounds, federation.evaluation
+        self.rounds, self.protocol = federation.rounds, federation.protocol
         self.callbacks: list[Callback] = [*([] if federation.quiet else [Progress()])]
         self.callbacks += [TensorBoard()] if federation.tensorboard else []
         self.callbacks += [EarlyStopping()] if self.protocol.patience else []

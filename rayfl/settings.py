@@ -17,7 +17,7 @@ import operator
 from dataclasses import dataclass, fields
 from typing import Any, ClassVar, dataclass_transform
 
-from rayfl.arguments import Bound, check_arguments
+from rayfl.arguments import Bound, check_arguments, described
 
 
 def above(limit: float) -> Bound:
@@ -46,7 +46,8 @@ FINITE = Bound("finite", operator.lt, float("inf"))
 
 @dataclass_transform(kw_only_default=True, eq_default=False)
 class Settings:
-    """Base of the classes that a configuration names: methods, data sets, partitions, engines.
+    """Base of the classes that a configuration names: methods, data sets, partitions, nets, engines,
+    protocols.
 
     Every subclass is a keyword-only dataclass. Values of other types or outside of their bounds are refused
     before an object is made; what several settings forbid together belongs into ``__post_init__``. Attributes
@@ -98,3 +99,19 @@ def _checking(cls: type, of_settings: bool = False) -> Any:
     if of_settings:
         checking.of_settings = True  # type: ignore[attr-defined]
     return checking
+
+
+class Value(Settings):
+    """Settings that are nothing but their options: equal where these are, and shown as a short text."""
+
+    def __eq__(self, other: object) -> bool:
+        """Whether the other object is of the same class, with the same options."""
+        return type(self) is type(other) and vars(self) == vars(other)
+
+    def __hash__(self) -> int:
+        """Return what equal objects have in common."""
+        return hash(str(self))
+
+    def __str__(self) -> str:
+        """Return the class, and the options that differ from its defaults."""
+        return described(self)

@@ -8,6 +8,8 @@ import pytest
 
 from rayfl import Federation, Inline, UserError
 from rayfl.data import IID, PACS, Data, DomainNet, OfficeCaltech10, Pathological, Synthetic
+from rayfl.evaluation import Default
+from rayfl.nets import LeNet
 from rayfl.run import main
 from tests.data.test_digits_five import write_mnist
 from tests.data.test_files import write_cifar10, write_cifar100
@@ -43,22 +45,22 @@ BAD = [
     # subspaces
     ("--method FediOS --method.rank 0", "method.rank is 0"),
     (
-        "--method FediOS --method.rank 20 --net lenet",
+        "--method FediOS --method.rank 20 --net LeNet",
         "subspaces of rank 20, 120 dimensions",
         "features have 84",
     ),
     (
-        "--method FediOS --net lenet --clients 84 --data.test 120",
+        "--method FediOS --net LeNet --clients 84 --data.test 120",
         "84 clients and the generic extractor need 85 orthogonal",
     ),
-    ("--method FediOS --method.overflow reuse --method.rank 50 --net lenet", "a rank of at most 42"),
+    ("--method FediOS --method.overflow reuse --method.rank 50 --net LeNet", "a rank of at most 42"),
     # different nets
-    ("--method DCPFL --net [lenet,FedAvgCNN]", "features of one size", "lenet 84", "FedAvgCNN 512"),
-    ("--method FedAvg --net [lenet,cnn]", "FedAvg combines weights", "lenet, cnn"),
+    ("--method DCPFL --net [LeNet,FedAvgCNN]", "features of one size", "LeNet 84", "FedAvgCNN 512"),
+    ("--method FedAvg --net [LeNet,CNN]", "FedAvg combines weights", "LeNet, CNN"),
     ("--net []", "at least one"),
     # nets without what a method needs
-    ("--method FDSE --net lenet", "FDSE needs a net of DSE blocks", "FDSE-AlexNet"),
-    ("--method FedBN --net lenet --unseen domain2 --data.partition DomainPerClient", "FedBN adapts", "cnn-b"),
+    ("--method FDSE --net LeNet", "FDSE needs a net of DSE blocks", "FDSEAlexNet"),
+    ("--method FedBN --net LeNet --unseen domain2 --data.partition DomainPerClient", "FedBN adapts", "CNNB"),
     # domains
     ("--unseen domain7", "no such domain", "domain0, domain1, domain2"),
     ("--unseen domain0 --data.partition IID", "together with others", "DomainPerClient"),
@@ -79,11 +81,11 @@ BAD = [
         "class",
         "3 are needed",
     ),
-    ("--protocol fedco2_feature", "goes by validation accuracy", "data.val_fraction"),
-    ("--protocol fdse", "goes by validation accuracy", "data.val_fraction"),
-    ("--protocol default+patience_5", "default+patience_5 goes by validation", "data.val_fraction"),
-    ("--protocol dcpfl+best_val", "dcpfl+best_val goes by validation", "data.val_fraction"),
-    ("--protocol fdse+wieghted", "'wieghted' is unknown", "fedco2_cifar", "weighted"),
+    ("--protocol FedCO2Feature", "goes by validation accuracy", "data.val_fraction"),
+    ("--protocol FDSE", "goes by validation accuracy", "data.val_fraction"),
+    ("--protocol.patience 5", "Default(patience=5) goes by validation", "data.val_fraction"),
+    ("--protocol DCPFL --protocol.choose best_val", "DCPFL(choose=best_val) goes by", "data.val_fraction"),
+    ("--protocol FDSE --protocol.average wieghted", "protocol.average is wieghted", "'weighted'"),
     # partitions
     ("--data.partition Pathological --clients 7", "multiple of 5 clients (nearest: 5 or 10)"),
     ("--data.partition Pathological --data.partition.split half", "split"),
@@ -143,7 +145,7 @@ def test_bad_input(
     monkeypatch.setenv("RAYFL_CACHE", str(tmp_path / "cache"))
     output = tmp_path / "run"
     base = "--engine Inline --rounds 2 --tensorboard false" + (
-        " --net lenet" if "--net" not in options else ""
+        " --net LeNet" if "--net" not in options else ""
     )
     base += f" {SYNTHETIC}" if "--data " not in options else ""
     given = arguments(f"{base} {options}".replace("ROOT", str(root)))
@@ -166,11 +168,15 @@ def test_bad_input(
             {"clients": 7},
             "multiple of 10 clients",
         ),
-        (Synthetic(train=200, test=60, partition=IID()), {"protocol": "best_val"}, r"data\.val_fraction"),
+        (
+            Synthetic(train=200, test=60, partition=IID()),
+            {"protocol": Default(choose="best_val")},
+            r"data\.val_fraction",
+        ),
     ],
 )
 def test_the_same_from_python(tmp_path: Path, data: Data, changes: dict[str, object], says: str) -> None:
-    settings: dict[str, object] = {"data": data, "net": "lenet", "engine": Inline(), "quiet": True}
+    settings: dict[str, object] = {"data": data, "net": LeNet(), "engine": Inline(), "quiet": True}
     with pytest.raises(UserError, match=says):
         Federation(**(settings | changes), output=str(tmp_path / "run")).run()  # type: ignore[arg-type]
     assert not (tmp_path / "run").exists()
@@ -180,11 +186,11 @@ def test_the_same_from_python(tmp_path: Path, data: Data, changes: dict[str, obj
 def test_methods_about_batch_norm_run_without_any_and_say_so(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], method: str
 ) -> None:
-    for net in ("lenet", "cnn-b"):
+    for net in ("LeNet", "CNNB"):
         options = f"--engine Inline --rounds 1 --tensorboard false --quiet true {SYNTHETIC} --method {method}"
         assert main([*options.split(), "--net", net, "--output", str(tmp_path / net)]) == 0
     said = [line for line in capsys.readouterr().err.splitlines() if "BatchNorm" in line]
     assert said == [
-        f"warning: {method} leaves a part of the net with the clients, such as BatchNorm, and lenet has no "
+        f"warning: {method} leaves a part of the net with the clients, such as BatchNorm, and LeNet has no "
         "such part: all of it is averaged"
     ]

@@ -10,6 +10,7 @@ import pytest
 
 from rayfl.errors import UserError
 from rayfl.methods import FedAvg
+from rayfl.nets import CNNB
 from rayfl.run import main
 from tests.support.by_hand import assert_same, federate, ragged
 
@@ -35,7 +36,7 @@ def test_the_printed_test_passes(fedavgm):
 
 
 def test_without_momentum_it_is_fedavg(fedavgm):
-    run, other = (federate(m, ragged(), "cnn-b") for m in (fedavgm.FedAvgM(momentum=0.0), FedAvg()))
+    run, other = (federate(m, ragged(), CNNB()) for m in (fedavgm.FedAvgM(momentum=0.0), FedAvg()))
     assert_same(dict(run.server.state["weights"]), dict(other.server.state["weights"]), 1e-12)
 
 

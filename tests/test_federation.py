@@ -7,10 +7,11 @@ from typing import Any
 import pytest
 import torch
 
-from rayfl import Inline, Ray, Training, UserError
+from rayfl import Inline, Ray, Training, UserError, evaluation
 from rayfl.data import IID, Synthetic
 from rayfl.engine import BadUpdate
 from rayfl.methods import FedAvg
+from rayfl.nets import CNNB
 from rayfl.training import Client, State
 from tests.support.federations import Poisoned, bytes_of_run, small
 
@@ -58,7 +59,12 @@ def test_rare_evaluations_have_all_scores_after_training(tmp_path: Path) -> None
     """A client counts by the model of its latest training, whether or not that round was evaluated."""
     found = []
     for every in (1, 2):
-        small(tmp_path / str(every), protocol="fedios+last", eval_every=every, participation=0.3).run()
+        small(
+            tmp_path / str(every),
+            protocol=evaluation.FediOS(choose="last"),
+            eval_every=every,
+            participation=0.3,
+        ).run()
         lines = [json.loads(x) for x in (tmp_path / str(every) / "metrics.jsonl").read_text().splitlines()]
         found.append([lines[k]["evaluation"] for k in (1, 3)])
     assert found[0] == found[1]
@@ -123,7 +129,7 @@ def test_a_divergence_is_reported_as_such(tmp_path: Path) -> None:
 
 def test_batch_norm_with_one_sample(tmp_path: Path) -> None:
     data = Synthetic(train=12, test=12, partition=IID())
-    settings: dict[str, Any] = {"data": data, "net": "cnn-b", "clients": 12, "rounds": 1}
+    settings: dict[str, Any] = {"data": data, "net": CNNB(), "clients": 12, "rounds": 1}
     with pytest.raises(UserError, match=r"client 0 has one training sample.*bn_single eval"):
         small(tmp_path / "refused", **settings).run()
     assert not (tmp_path / "refused").exists()

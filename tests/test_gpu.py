@@ -17,6 +17,7 @@ from rayfl.engine.plan import Plan
 from rayfl.engine.server import Server
 from rayfl.engine.worker import Worker
 from rayfl.methods import METHODS, FedAvg
+from rayfl.nets import CNNB
 from rayfl.training import examples
 from rayfl.training.state import take_apart
 from tests.methods.cases import net_of
@@ -35,7 +36,7 @@ COHORTS = [[0, 1, 2, 3], [1, 3], [0, 1, 2, 3]]
 def plan(name: str, device: str, execution: Any = "loop") -> Plan:
     """A plan in float64 that uses every part of the update."""
     training = Training(batch_size=8, lr=0.1, momentum=0.5, clip=5.0, weight_decay=1e-3, precision="float64")
-    return Plan(METHODS[name](), net_of(name, "cnn-b"), training, seed=3, execution=execution, device=device)
+    return Plan(METHODS[name](), net_of(name, CNNB()), training, seed=3, execution=execution, device=device)
 
 
 def run(made: Plan) -> Run:
@@ -99,7 +100,7 @@ def test_deterministic_kernels_give_the_same_bytes_again(
 ) -> None:
     for folder in ("a", "b"):
         engine = Inline(device="cuda", execution=execution, deterministic=True)
-        small(tmp_path / folder, method=METHODS["FedCO2"](), net="cnn-b", engine=engine, rounds=2).run()
+        small(tmp_path / folder, method=METHODS["FedCO2"](), net=CNNB(), engine=engine, rounds=2).run()
     assert bytes_of_run(tmp_path / "a") == bytes_of_run(tmp_path / "b")
 
 

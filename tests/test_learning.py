@@ -9,6 +9,7 @@ import pytest
 from rayfl import Federation, Inline, Training
 from rayfl.data import CIFAR10, IID, EmbeddedDigits, Pathological, Synthetic
 from rayfl.methods import METHODS
+from rayfl.nets import CNNB, LeNet
 from tests.methods.cases import CASES, net_of
 
 
@@ -42,7 +43,7 @@ def test_every_method_learns_digits_of_five_domains(tmp_path: Path, name: str) -
         tmp_path / "run",
         name,
         data=EmbeddedDigits(),
-        net=net_of(name, "cnn-b"),
+        net=net_of(name, CNNB()),
         clients=5,
         rounds=CASES[name].rounds,
         training=Training(lr=0.1, batch_size=64),
@@ -56,7 +57,7 @@ def skewed() -> dict[str, Any]:
     """Two classes per client: a model of the client's own has an easier task than one for all ten."""
     return {
         "data": Synthetic(train=2000, test=1000, partition=Pathological(classes_per_client=2), noise=4.0),
-        "net": "lenet",
+        "net": LeNet(),
         "clients": 20,
         "rounds": 5,
         "training": Training(lr=0.05, batch_size=20),
@@ -91,7 +92,7 @@ def test_fedavg_learns_cifar10(tmp_path: Path) -> None:
         tmp_path / "run",
         "FedAvg",
         data=CIFAR10(root=root, partition=IID(), verify=False),
-        net="lenet",
+        net=LeNet(),
         clients=20,
         participation=0.2,
         rounds=2,

@@ -8,13 +8,14 @@ import torch
 from rayfl import Result, UserError, load_models
 from rayfl.data import EmbeddedDigits
 from rayfl.methods import METHODS
+from rayfl.nets import CNNB, LeNet
 from tests.methods.cases import net_of
 from tests.support.federations import small
 
 
 @pytest.mark.parametrize("name", METHODS)
 def test_models_predict_what_was_recorded(tmp_path: Path, name: str) -> None:
-    small(tmp_path / "run", method=METHODS[name](), net=net_of(name, "lenet"), rounds=2).run()
+    small(tmp_path / "run", method=METHODS[name](), net=net_of(name, LeNet()), rounds=2).run()
     models = load_models(tmp_path / "run")
     assert (models.round, len(models)) == (2, 12)
     recorded = Result.load(tmp_path / "run").clients.query("round == 1 and point == 'after_aggregation'")
@@ -70,7 +71,7 @@ def test_earlier_checkpoints(tmp_path: Path) -> None:
 
 def test_clients_of_an_unseen_domain_have_no_models(tmp_path: Path) -> None:
     settings = {"data": EmbeddedDigits(), "clients": 5, "participation": 1.0, "unseen": "photo"}
-    small(tmp_path / "run", **settings, method=METHODS["FedBN"](), net="cnn-b", rounds=1, eval_every=0).run()
+    small(tmp_path / "run", **settings, method=METHODS["FedBN"](), net=CNNB(), rounds=1, eval_every=0).run()
     models = load_models(tmp_path / "run")
     assert len(models) == 4
     names = [models.data.pool.domain_names[s.domain] for s in models.data.shards]

@@ -15,7 +15,7 @@ from rayfl.record.description import dump
 from rayfl.run import main
 
 TINY = ["--engine", "Inline", "--data", "Synthetic", "--data.train", "200", "--data.test", "60"]
-TINY += ["--net", "lenet", "--rounds", "2", "--tensorboard", "false"]
+TINY += ["--net", "LeNet", "--rounds", "2", "--tensorboard", "false"]
 
 
 def test_a_run_from_the_command_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -77,22 +77,22 @@ BAD = [
     ("--training.lr -1", "training.lr is -1"),
     ("--training.lr .nan", "training.lr"),
     ("--training.epochs many", "training.epochs"),
-    ("--training.batch_size 1 --net cnn-b", "training.batch_size is 1"),
+    ("--training.batch_size 1 --net CNNB", "training.batch_size is 1"),
     ("--participation 0", "participation is 0"),
     ("--participation 1.5", "participation is 1.5"),
     ("--rounds 0", "rounds is 0"),
     ("--clients 0", "clients is 0"),
     ("--eval_every -1", "eval_every is -1"),
     ("--clients 201", "Use at most"),
-    ("--net lennet", "did you mean 'lenet'"),
+    ("--net lennet", "did you mean LeNet"),
     ("--data.shape [3,8,8]", "at least"),
     ("--net no.such.net", "cannot import"),
     ("--data CIFAR10 --data.root nowhere", "batches.meta is missing"),
     ("--data.partition Dirichlett", "did you mean Dirichlet"),
     ("--data.partition Dirichlet --data.partition.alpha 0", "alpha must be"),
     ("--data.partition Pathological --data.partition.classes_per_client 3 --clients 7", "multiple of 10"),
-    ("--protocol fdse", "data.val_fraction"),
-    ("--protocol none", "default"),
+    ("--protocol FDSE", "data.val_fraction"),
+    ("--protocol none", "there is no protocol"),
     ("--engine.device cuda", "no CUDA device"),
     ("--engine.threads 0", "engine.threads is 0"),
     ("--engine Ray --engine.actors 2 --engine.clients_per_actor 1", "exclude each other"),

@@ -82,9 +82,9 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     Path("made").touch()
     Path("a_strangers.py").write_text(STRANGERS)
     Path("ones_own.py").write_text(
-        "from rayfl.nets.convolutional import lenet\nfrom functools import cache, partial\n"
-        "def plain(shape, classes): return lenet(shape, classes)\n"
-        "bound, kept = partial(lenet), cache(plain)\nclass Outer:\n    class Inner: pass\n"
+        "from rayfl.nets import LeNet\nfrom functools import cache, partial\n"
+        "def plain(shape, classes): return LeNet().build(shape, classes)\n"
+        "bound, kept = partial(plain), cache(plain)\nclass Outer:\n    class Inner: pass\n"
     )
     monkeypatch.delitem(sys.modules, "a_strangers", raising=False)
     monkeypatch.delitem(sys.modules, "ones_own", raising=False)
@@ -95,13 +95,13 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def test_no_net_is_what_runs_programs(folder: Path, path: str) -> None:
     before = set(sys.modules)
     with pytest.raises(UserError, match=f"net is '{path}', which no configuration may name"):
-        build(path)
+        build(federation_from(["--net", path]).net)  # type: ignore[arg-type]
     assert not (folder / "ran").exists()
     assert not {"antigravity", "this", "idlelib", "turtledemo", "test.support"} & set(sys.modules) - before
 
 
 @pytest.mark.parametrize("path", NOBODYS)
-@pytest.mark.parametrize("option", ["method", "data", "data.partition", "engine"])
+@pytest.mark.parametrize("option", ["method", "data", "data.partition", "engine", "protocol"])
 def test_no_component_is_what_runs_programs(folder: Path, path: str, option: str) -> None:
     before = set(sys.modules)
     with pytest.raises(UserError, match=r"no configuration may name|not correspond to a subclass"):

@@ -27,6 +27,7 @@ from rayfl.config.table_file import Table
 from rayfl.data import ImageFolders
 from rayfl.errors import UserError, exit_code
 from rayfl.methods import FedAvg
+from rayfl.nets import LeNet
 from rayfl.report import command as report
 from rayfl.report.compare import group_runs, labels
 from rayfl.report.paper_tables import Entry, markdown, write_tables
@@ -232,7 +233,7 @@ def test_a_run_on_folders_with_such_names(tmp_path: Path, capsys: pytest.Capture
     data = ImageFolders(root=str(tmp_path / "data"), cache=str(tmp_path / "cache"), image_size=32)
     run = tmp_path / "run"
     Federation(
-        method=FedAvg(), data=data, net="lenet", clients=len(names), rounds=1, training=Training(lr=0.01),
+        method=FedAvg(), data=data, net=LeNet(), clients=len(names), rounds=1, training=Training(lr=0.01),
         engine=Inline(), checkpoint_every=0, tensorboard=False, output=str(run),
     ).run()  # fmt: skip
     assert report.main([str(run), "--by", "data"]) == 0

@@ -153,8 +153,8 @@ BAD = [
     ("--set data.partition=Dirichlett", "did you mean Dirichlet"),
     ("--rows MOON*", "there is nothing to run"),
     ("--set data=CIFAR10 data.root=nowhere", "row 'FedAvg', column 'even' of TABLE: CIFAR10: the file"),
-    ("--set protocol=fdse data.val_fraction=0", "column 'even' of TABLE: protocol fdse goes by validation"),
-    ("--set net=cnn-b training.batch_size=1", "column 'even' of TABLE: training.batch_size is 1"),
+    ("--set protocol=FDSE data.val_fraction=0", "column 'even' of TABLE: protocol FDSE goes by validation"),
+    ("--set net=CNNB training.batch_size=1", "column 'even' of TABLE: training.batch_size is 1"),
 ]
 
 

@@ -9,14 +9,13 @@ import numpy as np
 import pytest
 import torch
 
-from rayfl import Federation, Inline, Ray, Training, UserError
+from rayfl import Federation, Inline, Ray, Training, UserError, evaluation
 from rayfl.data import DomainPerClient, FederatedData, Synthetic
 from rayfl.evaluation.metrics import summarise
-from rayfl.evaluation.protocol import protocol
 from rayfl.evaluation.result import Result
 from rayfl.methods import FDSE, METHODS, FedAvg, FedBN, FediOS
 from rayfl.methods.fedbn import BatchNormPart
-from rayfl.nets import build, dse_blocks
+from rayfl.nets import CNNB, LeNet, build, dse_blocks
 from rayfl.training import Client, Net, State
 from tests.methods.cases import CASES, net_of
 from tests.support.by_hand import Run, normed, points, ragged, start
@@ -30,7 +29,7 @@ POINTS = ("unseen", "unseen_adapted", "unseen_control")
 
 def federation(output: Path, name: str = "FDSE", **changes: Any) -> Federation:
     """Three clients of a domain each; the second domain is unseen."""
-    settings: dict[str, Any] = {"method": METHODS[name](), "net": net_of(name, "cnn-b"), "data": DATA}
+    settings: dict[str, Any] = {"method": METHODS[name](), "net": net_of(name, CNNB()), "data": DATA}
     settings |= {"clients": 3, "participation": 1.0, "unseen": "domain1", "rounds": 2}
     settings |= {"training": Training(lr=0.1, batch_size=16)}
     return small(output, **(settings | changes))
@@ -73,7 +72,7 @@ def test_adaptation_and_control_beside_the_newcomer(tmp_path: Path) -> None:
 
 def test_validation_of_those_who_train_chooses_the_round(tmp_path: Path) -> None:
     """The headline may be an unseen point; its figures count the newcomer alone."""
-    result = federation(tmp_path, "FedBN", rounds=4, protocol="fdse+unseen_adapted").run()
+    result = federation(tmp_path, "FedBN", rounds=4, protocol=evaluation.FDSE(point="unseen_adapted")).run()
     headline = result.summary["headline"]
     assert (headline["point"], headline["clients"], headline["left_out"]) == ("unseen_adapted", 1, 2)
     val = result.history.scores["after_aggregation", "personal", "val"]
@@ -81,7 +80,7 @@ def test_validation_of_those_who_train_chooses_the_round(tmp_path: Path) -> None
     assert headline["rounds"] == [int(np.argmax(weighted))]
     scores = result.history.scores["unseen_adapted", "personal", "test"]
     assert result.accuracy == pytest.approx(scores.accuracy[headline["rounds"][0], 2])
-    summary = summarise(result.history, protocol("fdse+after_aggregation+last"), 4)
+    summary = summarise(result.history, evaluation.FDSE(point="after_aggregation", choose="last"), 4)
     chosen = {entry["point"]: entry["best_val"]["rounds"] for entry in summary["views"]}
     assert set(chosen) == {"after_aggregation", *POINTS}
     assert all(rounds == headline["rounds"] for rounds in chosen.values())
@@ -246,7 +245,7 @@ def test_fdse_scores_the_eraser_that_has_adapted(attention: bool | Literal["mean
 
 def test_new_clients_of_fedios_have_an_untrained_extractor() -> None:
     """Newcomers of FediOS have an untrained extractor in the subspace of another."""
-    run = start(FediOS(), held_out(ragged([8, 8, 8])), "lenet")
+    run = start(FediOS(), held_out(ragged([8, 8, 8])), LeNet())
     run.round([0, 1])
     assert run.worker.offer([0, 1]) == {}
     own = run.worker.method.init_client(run.worker.client(2, 0))["own"]
@@ -292,7 +291,7 @@ def test_only_named_layers_train() -> None:
         ({"clients": 1, "unseen": "domain0"}, "unseen='domain0': all clients have this domain"),
         ({"clients": 1}, "unseen='domain1': no client has this domain"),
         ({"data": Synthetic(train=240, test=90, domains=3)}, "client 0 has images of this domain together"),
-        ({"method": FedBN(), "net": "lenet"}, "FedBN adapts to a domain by the statistics of BatchNorm"),
+        ({"method": FedBN(), "net": LeNet()}, "FedBN adapts to a domain by the statistics of BatchNorm"),
         ({"clients": 60}, "has 1 test images, and needs at least 2"),
     ],
 )

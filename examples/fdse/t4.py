@@ -23,7 +23,7 @@ from torch.utils.flop_counter import FlopCounterMode
 from rayfl import Federation, Inline, Method, Training
 from rayfl.data import Synthetic
 from rayfl.methods import FDSE, Ditto, FedBN
-from rayfl.nets import build
+from rayfl.nets import AlexNet, Architecture, FDSEAlexNet, build
 from rayfl.terminal import Terminal
 
 BATCH = 50
@@ -41,12 +41,12 @@ class Cost:
     seconds: float
 
 
-def cost(method: Method, net: str, images: int, image_size: int) -> Cost:
+def cost(method: Method, net: Architecture, images: int, image_size: int) -> Cost:
     """Measure a method on one client.
 
     Args:
         method: the method.
-        net: name of its net.
+        net: its net.
         images: training images of the client.
         image_size: their side, in pixels.
     """
@@ -60,7 +60,9 @@ def cost(method: Method, net: str, images: int, image_size: int) -> Cost:
     return Cost(parameters, 4 * floats / MIB, sent / MIB, counter.get_total_flops() / 2, seconds)
 
 
-def _one_epoch(method: Method, net: str, shape: tuple[int, int, int], images: int) -> tuple[int, float]:
+def _one_epoch(
+    method: Method, net: Architecture, shape: tuple[int, int, int], images: int
+) -> tuple[int, float]:
     """Return the bytes that a client sends, and the seconds of its local training in the second round."""
     with tempfile.TemporaryDirectory() as folder:
         result = Federation(
@@ -97,10 +99,10 @@ def main(arguments: list[str] | None = None) -> dict[str, Cost]:
     parser.add_argument("--images", type=int, default=250, help="training images of the client")
     parser.add_argument("--image_size", type=int, default=256, help="their side in pixels")
     given = parser.parse_args(arguments)
-    methods: dict[str, tuple[Method, str]] = {
-        "FedBN": (FedBN(), "AlexNet-1024"),
-        "Ditto": (Ditto(), "AlexNet-1024"),
-        "FDSE": (FDSE(share_every=0), "FDSE-AlexNet"),
+    methods: dict[str, tuple[Method, Architecture]] = {
+        "FedBN": (FedBN(), AlexNet(width=1024)),
+        "Ditto": (Ditto(), AlexNet(width=1024)),
+        "FDSE": (FDSE(share_every=0), FDSEAlexNet()),
     }
     found = {
         name: cost(method, net, given.images, given.image_size) for name, (method, net) in methods.items()

@@ -14,6 +14,7 @@ from typing import Any
 
 import yaml
 from jsonargparse import ActionConfigFile, ArgumentError, ArgumentParser, Namespace
+from jsonargparse._typehints import ActionTypeHint
 
 from rayfl.arguments import arguments_of, fits
 from rayfl.config.table_file import expand
@@ -24,8 +25,11 @@ from rayfl.files import refuse_links
 from rayfl.imports import guard_parsers, refusal
 from rayfl.record.description import RESUMABLE
 from rayfl.record.folder import check_is
-from rayfl.record.former import without_unused
+from rayfl.record.former import present, remedy, without_unused
 from rayfl.yaml_file import OutOfBounds, check_bounds, read_mapping
+
+CHOICES = {"net", "protocol"}
+"""Options that name a class whose options are forgotten where another class is named."""
 
 
 class _ConfigFile(ActionConfigFile):
@@ -41,15 +45,54 @@ class _ConfigFile(ActionConfigFile):
         """
         path = _home(values)
         settings = without_unused(read_mapping(path, "configuration"))
+        if not self.blank:
+            settings = present(settings)
         _check_names(parser, path, settings)
         _check_classes(path, settings)
         files = [name for name in settings.keys() & _groups(parser) if isinstance(settings[name], str)]
         for name in files:
             settings[name] = read_mapping(path.parent / _home(settings[name]), f"file with options of {name}")
+        for name in CHOICES & settings.keys():
+            _forget(cfg, name, settings[name])
         if settings:
             super().__call__(parser, cfg, yaml.safe_dump(_nested(path, settings)), option_string)
         elif not self.blank:
             raise UserError(f"{path} has no settings")
+
+
+class _Choice(ActionTypeHint):
+    """An option that names a class: with another one, the options of the class before it are forgotten.
+
+    The parser keeps those that both classes have, even defaults: a protocol would get those of another.
+    """
+
+    named = False  # whether the command line has named a class
+    early = ""  # an option that it has given before
+
+    def __call__(self, *arguments: Any, **others: Any) -> Any:
+        """Take a value.
+
+        Raises:
+            UserError: it names the class of options that stand before it.
+        """
+        _, cfg, value, option = arguments
+        if option == f"--{self.dest}":
+            if self.early:
+                raise UserError(f"{self.early} stands before {option} {value}: name the class first")
+            _forget(cfg, self.dest, value)
+            self.named = True
+        elif not self.named:
+            self.early = option
+        return super().__call__(*arguments, **others)
+
+
+def _forget(cfg: Namespace, name: str, value: Any) -> None:
+    """Forget the class that an option has named, and its options, unless the same is named again."""
+    before = cfg.get(name)
+    path = value.get("class_path") if isinstance(value, dict) else value
+    known = str(before["class_path"]) if isinstance(before, Namespace) and "class_path" in before else ""
+    if known.rpartition(".")[2] != str(path).rpartition(".")[2]:
+        cfg[name] = None
 
 
 def _home(path: str) -> Path:
@@ -150,9 +193,9 @@ def parser(blank: bool = False) -> ArgumentParser:
         allow_abbrev=False,
         description="Run a personalised federation: a method on data split over clients.",
         epilog="Examples: `python -m rayfl.run` runs the default; `--method FedCO2 --method.mu 0.5` chooses "
-        "a method and an option of it. Methods, data sets, partitions and engines have options of their own: "
-        "`--method.help FedCO2`, `--data.help CIFAR10`, `--data.partition.help Dirichlet` and `--engine.help "
-        "Ray` list them.",
+        "a method and an option of it. Methods, data sets, partitions, nets, engines and protocols have "
+        "options of their own: `--method.help FedCO2`, `--data.help CIFAR10`, `--data.partition.help "
+        "Dirichlet`, `--net.help FDSEAlexNet`, `--engine.help Ray` and `--protocol.help FDSE` list them.",
     )
     config = made.add_argument(
         "--config",
@@ -171,12 +214,17 @@ def parser(blank: bool = False) -> ArgumentParser:
     )
     made.add_class_arguments(Federation)
     next(a for a in made._actions if a.dest == "training").help = "YAML file with options of training."
+    for action in made._actions:
+        if action.dest in CHOICES:
+            action.__class__ = _Choice
     made.exit_on_error = False
     made.set_defaults(
         {
             "method": {"class_path": "rayfl.methods.FedBN"},
             "data": {"class_path": "rayfl.data.EmbeddedDigits"},
+            "net": {"class_path": "rayfl.nets.CNNB"},
             "engine": {"class_path": "rayfl.engine.Ray"},
+            "protocol": {"class_path": "rayfl.evaluation.Default"},
         }
     )
     return made
@@ -279,14 +327,19 @@ def explain(made: ArgumentParser, text: str) -> str:
         made: the parser.
         text: its message.
     """
+    if 0 <= text.find("Union subtypes") < (start := text.find("Problem with given class_path")):
+        # a class among other types, which were not meant
+        text = text[: text.index("\n") + 1] + text[start:].split("\n    - ")[0]
     keys = re.findall(r'Parser key "([^"]+)"', text) + re.findall(r"--(\w+)\.help: ", text)
     where = ".".join(key for key in dict.fromkeys(keys) if not any(o.startswith(f"{key}.") for o in keys))
     known = _known_classes(keys[-1] if keys else "")
     given = re.search(r"(?:Got|Given) value: (.*)", text)
     value = {"None": "null"}.get(given[1], given[1]) if given else ""
-    if found := re.search(r"Expected a dot import path string: (\S+)", text):
+    if found := re.search(r"Expected a dot import path string: (\S*)", text):
         if not known:
             return f"{where} is {found[1]!r}: it must be a mapping, or the import path of a class"
+        if where == "protocol" and (now := remedy(where, found[1])):
+            return now
         return (
             f"there is no {where} {found[1]!r}{_hint(found[1], known)}, or the import path of your own class"
         )
@@ -355,13 +408,15 @@ def _no_option(wrong: str, options: list[str], prefix: str = "") -> str:
 
 
 def _known_classes(key: str) -> list[str]:
-    from rayfl import data, engine, methods
+    from rayfl import data, engine, evaluation, methods, nets
 
     bases = {
         "method": (methods, methods.Method),
         "data": (data, data.Data),
         "partition": (data, data.Partition),
+        "net": (nets, nets.Architecture),
         "engine": (engine, engine.Engine),
+        "protocol": (evaluation, evaluation.Protocol),
     }
     if key not in bases:
         return []

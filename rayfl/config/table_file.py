@@ -32,7 +32,7 @@ from rayfl.yaml_file import read_mapping, read_yaml
 Settings = dict[str, Any]
 """Options of ``rayfl.run`` by their dotted names."""
 
-COMPONENTS = ("method", "data", "data.partition", "engine")
+COMPONENTS = ("method", "data", "data.partition", "net", "engine", "protocol")
 """Options that name a class; the class has options of its own."""
 
 KNOWN_METHODS = (

@@ -14,7 +14,7 @@ from rayfl.data import FederatedData
 from rayfl.engine.process import exits_as_errors
 from rayfl.errors import UserError
 from rayfl.methods import Method
-from rayfl.nets import build
+from rayfl.nets import Architecture, build
 from rayfl.training.client import Client
 from rayfl.training.examples import Images
 from rayfl.training.net import Net
@@ -31,7 +31,7 @@ class Plan:
 
     Attributes:
         method: the method, not yet bound to a net.
-        net: name or import path of the net; or several, of which client k uses number k modulo their count.
+        net: the net; or several, of which client k uses number k modulo their count.
         training: the settings of local training.
         seed: the run's seed.
         execution: ``loop`` or ``stacked``.
@@ -43,7 +43,7 @@ class Plan:
     """
 
     method: Method
-    net: str | Sequence[str]
+    net: Architecture | str | list[Architecture | str]
     training: Training
     seed: int
     execution: Literal["loop", "stacked"] = "loop"
@@ -53,22 +53,27 @@ class Plan:
     deterministic: bool = False
     client_timeout: float | None = None
 
+    @property
+    def nets(self) -> Sequence[Architecture | str]:
+        """The nets as a list, also where there is one."""
+        return self.net if isinstance(self.net, list | tuple) else [self.net]
+
 
 def bind(method: Method, plan: Plan, data: FederatedData) -> list[Net]:
     """Build the plan's nets, and bind a method to the first.
 
     Returns:
         The nets in the plan's order, for the data's image shape and classes: client k's is number k modulo
-        their count. Equal names share a net.
+        their count. Equal ones share a net.
 
     Raises:
         UserError: there is no such net, or the method cannot work with these.
     """
-    names = [plan.net] if isinstance(plan.net, str) else plan.net
+    names = [str(net) for net in plan.nets]
     nets: dict[str, Net] = {}
-    for name in names:
+    for name, net in zip(names, plan.nets, strict=True):
         if name not in nets:
-            make = partial(build, name, data.pool.shape, data.pool.classes)
+            make = partial(build, net, data.pool.shape, data.pool.classes)
             nets[name] = Net(make, dtype=plan.training.dtype)
     if len(nets) > 1:
         method.check_nets(nets)

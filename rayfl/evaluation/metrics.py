@@ -359,7 +359,7 @@ def summarise(history: History, protocol: Protocol, rounds: int) -> dict[str, An
     """
     views = [summarise_view(history, protocol, rounds, point, view) for point, view in history.views()]
     return {
-        "protocol": protocol.name,
+        "protocol": str(protocol),
         "rounds": rounds,
         "completed": len(history.rounds),
         "early": ended_early(history, protocol),
@@ -370,6 +370,7 @@ def summarise(history: History, protocol: Protocol, rounds: int) -> dict[str, An
         "dropped": sum(entry["dropped"] for entry in history.rounds),
         "not_finite": history.not_finite,
         "k": protocol.k,
+        "length": protocol.length,
         "views": views,
         "headline": headline(views, protocol),
     }

@@ -12,10 +12,11 @@ import numpy as np
 
 from rayfl.errors import UserError
 from rayfl.evaluation.metrics import curve, summarise
-from rayfl.evaluation.protocol import Protocol, protocol
+from rayfl.evaluation.protocol import Protocol, read_protocol
 from rayfl.files import reading, refuse_links
 from rayfl.record.checks import check_config
 from rayfl.record.folder import RunFolder, check_is
+from rayfl.record.former import present
 from rayfl.record.history import CONFIG, METRICS, History, read_history
 from rayfl.yaml_file import read_mapping
 
@@ -54,13 +55,12 @@ class Result:
                 f"{folder / METRICS} has {len(history.rounds)} rounds, and {CONFIG} beside it says rounds: "
                 f"{config['rounds']}; restore both from a copy"
             )
-        chosen = protocol(config.get("protocol", "default"))
-        return cls(folder, config, history, summarise(history, chosen, config["rounds"]))
+        return cls(folder, config, history, summarise(history, read_protocol(config), config["rounds"]))
 
-    @property
+    @cached_property
     def protocol(self) -> Protocol:
         """The protocol of the headline."""
-        return protocol(self.summary["protocol"])
+        return read_protocol(self.config)
 
     @property
     def accuracy(self) -> float:
@@ -106,7 +106,7 @@ def read_config(folder: Path) -> dict[str, Any]:
     config = read_mapping(path, "configuration")
     with reading(path):
         check_config(config)
-    return config
+    return present(config)
 
 
 def client_table(history: History) -> pd.DataFrame:

@@ -1,93 +1,104 @@
 """Plain convolutional nets of the papers: blocks of convolution and pooling, hidden layers, head."""
 
 from collections.abc import Sequence
+from typing import Literal
 
 from torch import nn
 
+from rayfl.nets.base import Architecture
 from rayfl.nets.split import Shape, SplitNet, flat_features
 
 
-def lenet(shape: Shape, classes: int) -> SplitNet:
+class LeNet(Architecture):
     """LeNet (6, 16, 120, 84) with ReLU and max pooling, after LeCun et al., Proc. IEEE 1998.
 
     62,006 parameters for images of 3x32x32 and 10 classes.
     """
-    conv = [*_conv(shape[0], 6, 5), *_conv(6, 16, 5)]
-    return assemble("lenet", conv, (120, 84), shape, classes)
+
+    def build(self, shape: Shape, classes: int) -> SplitNet:
+        """Build the net."""
+        conv = [*_conv(shape[0], 6, 5), *_conv(6, 16, 5)]
+        return assemble(self, conv, (120, 84), shape, classes)
 
 
-def cnn(shape: Shape, classes: int) -> SplitNet:
+class CNN(Architecture):
     """The CIFAR net of Fed-CO2 (Cai et al., NeurIPS 2023) without BatchNorm: 16, 32, 120, 84.
 
     121,182 parameters for images of 3x32x32 and 10 classes, 128,832 for 100 classes.
     """
-    return _cnn("cnn", shape, classes, norm=False)
+
+    def build(self, shape: Shape, classes: int) -> SplitNet:
+        """Build the net."""
+        return _cnn(self, shape, classes, norm=False)
 
 
-def cnn_b(shape: Shape, classes: int) -> SplitNet:
-    """``cnn`` with BatchNorm after every hidden layer, as FedBN and Fed-CO2 use it on CIFAR.
+class CNNB(Architecture):
+    """``CNN`` with BatchNorm after every hidden layer, as FedBN and Fed-CO2 use it on CIFAR.
 
-    504 affine parameters and 504 running statistics more than ``cnn``.
+    504 affine parameters and 504 running statistics more than ``CNN``.
     """
-    return _cnn("cnn-b", shape, classes, norm=True)
+
+    def build(self, shape: Shape, classes: int) -> SplitNet:
+        """Build the net."""
+        return _cnn(self, shape, classes, norm=True)
 
 
-def digit_model(shape: Shape, classes: int) -> SplitNet:
+class DigitModel(Architecture):
     """The six-layer digits net of FedBN (Li et al., ICLR 2021): 64, 64, 128, 2048, 512, with BatchNorm.
 
     14,219,210 parameters for images of 3x28x28 and 10 classes: 312,768 in ``conv``, 13,906,442 after it.
     """
-    return _digit_model("DigitModel", shape, classes, norm=True)
 
-
-def digit_model_nobn1(shape: Shape, classes: int) -> SplitNet:
-    """``DigitModel`` without BatchNorm in its classifier, as Fed-CO2's code has it for other methods.
-
-    5,120 parameters and as many running statistics less.
+    fc_norm: bool = True
+    """Whether the hidden fully connected layers have BatchNorm: 5,120 parameters and as many running
+    statistics. In Fed-CO2's code some methods are run without.
     """
-    return _digit_model("DigitModel-nobn1", shape, classes, norm=False)
+
+    def build(self, shape: Shape, classes: int) -> SplitNet:
+        """Build the net."""
+        conv = [
+            *_conv(shape[0], 64, 5, padding=2, norm=True),
+            *_conv(64, 64, 5, padding=2, norm=True),
+            *_conv(64, 128, 5, padding=2, norm=True, pool=False),
+        ]
+        return assemble(self, conv, (2048, 512), shape, classes, self.fc_norm)
 
 
-def _digit_model(name: str, shape: Shape, classes: int, norm: bool) -> SplitNet:
-    conv = [
-        *_conv(shape[0], 64, 5, padding=2, norm=True),
-        *_conv(64, 64, 5, padding=2, norm=True),
-        *_conv(64, 128, 5, padding=2, norm=True, pool=False),
-    ]
-    return assemble(name, conv, (2048, 512), shape, classes, norm)
-
-
-def fedavg_cnn(shape: Shape, classes: int) -> SplitNet:
+class FedAvgCNN(Architecture):
     """The four-layer CNN of FedAvg (McMahan et al., AISTATS 2017), here as for CIFAR-100: 32, 64, 512.
 
     883,668 parameters for images of 3x32x32 and 20 classes.
     """
-    conv = [*_conv(shape[0], 32, 5), *_conv(32, 64, 5)]
-    return assemble("FedAvgCNN", conv, (512,), shape, classes)
+
+    def build(self, shape: Shape, classes: int) -> SplitNet:
+        """Build the net."""
+        conv = [*_conv(shape[0], 32, 5), *_conv(32, 64, 5)]
+        return assemble(self, conv, (512,), shape, classes)
 
 
-FEDGH_CNNS = {1: (32, 2000), 2: (16, 2000), 3: (32, 1000), 4: (32, 800), 5: (32, 500)}
+_FEDGH = {1: (32, 2000), 2: (16, 2000), 3: (32, 1000), 4: (32, 800), 5: (32, 500)}
 """Number of a CNN of FedGH -> filters of its second convolution, width of its first hidden layer."""
 
 
-def fedgh_cnn(number: int, shape: Shape, classes: int) -> SplitNet:
+class FedGHCNN(Architecture):
     """CNN-1 to CNN-5 of FedGH (Yi et al., MM 2023) and DC-PFL (Tang et al., IJCAI 2024): 500 features each.
 
     2,621,558, 1,815,142, 1,320,558, 1,060,358 and 670,058 parameters for images of 3x32x32 and 10 classes.
-
-    Args:
-        number: which of the five.
-        shape: channels, height and width of an image, in pixels.
-        classes: number of classes.
     """
-    filters, width = FEDGH_CNNS[number]
-    conv = [*_conv(shape[0], 16, 5), *_conv(16, filters, 5)]
-    return assemble(f"CNN-{number}", conv, (width, 500), shape, classes)
+
+    number: Literal[1, 2, 3, 4, 5] = 1
+    """Which of the five."""
+
+    def build(self, shape: Shape, classes: int) -> SplitNet:
+        """Build the net."""
+        filters, width = _FEDGH[self.number]
+        conv = [*_conv(shape[0], 16, 5), *_conv(16, filters, 5)]
+        return assemble(self, conv, (width, 500), shape, classes)
 
 
-def _cnn(name: str, shape: Shape, classes: int, norm: bool) -> SplitNet:
+def _cnn(net: Architecture, shape: Shape, classes: int, norm: bool) -> SplitNet:
     conv = [*_conv(shape[0], 16, 5, norm=norm), *_conv(16, 32, 5, norm=norm)]
-    return assemble(name, conv, (120, 84), shape, classes, norm)
+    return assemble(net, conv, (120, 84), shape, classes, norm)
 
 
 def _conv(
@@ -108,7 +119,12 @@ def _conv(
 
 
 def assemble(
-    name: str, conv: list[nn.Module], hidden: Sequence[int], shape: Shape, classes: int, norm: bool = False
+    net: Architecture,
+    conv: list[nn.Module],
+    hidden: Sequence[int],
+    shape: Shape,
+    classes: int,
+    norm: bool = False,
 ) -> SplitNet:
     """Append hidden layers and head, whose sizes follow from the image.
 
@@ -117,7 +133,7 @@ def assemble(
     """
     flat = nn.Sequential(*conv, nn.Flatten())
     channels = [layer for layer in conv if isinstance(layer, nn.Conv2d)][-1].out_channels
-    fc, inputs = nn.Sequential(), flat_features(name, flat, channels, shape)
+    fc, inputs = nn.Sequential(), flat_features(str(net), flat, channels, shape)
     for outputs in hidden:
         fc.append(nn.Linear(inputs, outputs))
         if norm:

@@ -7,16 +7,18 @@ and derives the others from them one by one with cheap operations, the domain-sp
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Literal
+from typing import Annotated, Literal
 
 import torch
 from torch import Tensor, nn
 
 from rayfl.errors import UserError
 from rayfl.nets.alexnet import Averages
+from rayfl.nets.base import Architecture
 from rayfl.nets.resnet import put_stem, split_resnet
 from rayfl.nets.split import Shape, SplitNet, flat_features
-from rayfl.nets.vit import split_vit
+from rayfl.nets.vit import ViT
+from rayfl.settings import at_least
 
 Act = Literal["relu", "none"]
 
@@ -120,144 +122,111 @@ def dse_blocks(net: nn.Module) -> dict[str, DSEBlock]:
     return {name: module for name, module in net.named_modules() if isinstance(module, DSEBlock)}
 
 
-def fdse_alexnet(
-    shape: Shape,
-    classes: int,
-    G: int = 2,
-    dw: int = 3,
-    act: Act = "relu",
-    padding: Literal["paper", "code"] = "paper",
-) -> SplitNet:
-    """``AlexNet-1024`` of DSE blocks (FDSE, Table A6).
+class _Convolutional(Architecture):
+    """What nets with convolutions as DSE blocks have in common."""
+
+    G: Annotated[int, at_least(2)] = 2
+    """Channels that become of one channel of the DFE."""
+    dw: Annotated[int, at_least(1)] = 3
+    """Side of the kernel of the depth-wise convolutions, odd."""
+    act: Act = "relu"
+    """The activation after ``dse_bn``: ``relu``, or ``none`` as in the public code."""
+
+    def __post_init__(self) -> None:
+        if self.dw % 2 == 0:
+            raise UserError(f"net.dw is {self.dw}: it must be odd")
+
+
+class FDSEAlexNet(_Convolutional):
+    """``AlexNet`` with a width of 1024, of DSE blocks (FDSE, Table A6).
 
     6,508,010 parameters for 3 channels and 10 classes, 9,408 of them in the DSE, and 9,600 running
     statistics, 6,400 of ``dfe_bn`` and 3,200 of ``dse_bn``.
-
-    Args:
-        shape: channels, height and width of an image, in pixels.
-        classes: number of classes.
-        G: channels that become of one channel of the DFE, at least 2.
-        dw: side of the kernel of the depth-wise convolutions, odd.
-        act: the activation after ``dse_bn``.
-        padding: of the last three convolutions: 1 in the ``paper``, 0 in the public ``code``.
-
-    Raises:
-        UserError: an option is none of the above, or the images are too small.
     """
-    _check("FDSE-AlexNet", G, dw, act)
-    if padding not in ("paper", "code"):
-        raise UserError(f"net 'FDSE-AlexNet': option padding is {padding!r}: it must be paper or code")
-    late, name = (1, "FDSE-AlexNet") if padding == "paper" else (0, "FDSE-AlexNet(padding=code)")
-    conv: list[nn.Module] = []
-    for inputs, outputs, kernel, stride, border, pool in (
-        (shape[0], 64, 11, 4, 2, True),
-        (64, 192, 5, 1, 2, True),
-        (192, 384, 3, 1, late, False),
-        (384, 256, 3, 1, late, False),
-        (256, 256, 3, 1, late, True),
-    ):
-        conv.append(DSEConv(inputs, outputs, kernel, stride, border, G=G, dw=dw, act=act))
-        conv += [nn.MaxPool2d(3, 2)] if pool else []
-    return _assemble(name, [*conv, Averages(6)], (1024, 1024), shape, classes, G, act)
+
+    padding: Literal["paper", "code"] = "paper"
+    """Of the last three convolutions: 1 in the ``paper``, 0 in the public ``code``, which needs images of
+    159x159 pixels at least.
+    """
+
+    def build(self, shape: Shape, classes: int) -> SplitNet:
+        """Build the net."""
+        late = 1 if self.padding == "paper" else 0
+        conv: list[nn.Module] = []
+        for inputs, outputs, kernel, stride, border, pool in (
+            (shape[0], 64, 11, 4, 2, True),
+            (64, 192, 5, 1, 2, True),
+            (192, 384, 3, 1, late, False),
+            (384, 256, 3, 1, late, False),
+            (256, 256, 3, 1, late, True),
+        ):
+            conv.append(DSEConv(inputs, outputs, kernel, stride, border, G=self.G, dw=self.dw, act=self.act))
+            conv += [nn.MaxPool2d(3, 2)] if pool else []
+        return _assemble(self, [*conv, Averages(6)], (1024, 1024), shape, classes)
 
 
-def dse_cnn(shape: Shape, classes: int, G: int = 2, dw: int = 3, act: Act = "relu") -> SplitNet:
+class DSECNN(_Convolutional):
     """A small net of DSE blocks for small images: 32, 64, 128. It is in no paper.
 
     230,298 parameters for images of 3x28x28 and 10 classes, 720 of them in the DSE.
-
-    Args:
-        shape: channels, height and width of an image, in pixels.
-        classes: number of classes.
-        G: channels that become of one channel of the DFE, at least 2.
-        dw: side of the kernel of the depth-wise convolutions, odd.
-        act: the activation after ``dse_bn``.
-
-    Raises:
-        UserError: an option is none of the above, or the images are too small.
     """
-    _check("DSE-CNN", G, dw, act)
-    conv: list[nn.Module] = []
-    for inputs, outputs in ((shape[0], 32), (32, 64)):
-        conv += [DSEConv(inputs, outputs, 5, padding=2, G=G, dw=dw, act=act), nn.MaxPool2d(2)]
-    return _assemble("DSE-CNN", conv, (128,), shape, classes, G, act)
+
+    def build(self, shape: Shape, classes: int) -> SplitNet:
+        """Build the net."""
+        conv: list[nn.Module] = []
+        for inputs, outputs in ((shape[0], 32), (32, 64)):
+            conv.append(DSEConv(inputs, outputs, 5, padding=2, G=self.G, dw=self.dw, act=self.act))
+            conv.append(nn.MaxPool2d(2))
+        return _assemble(self, conv, (128,), shape, classes)
 
 
-def dse_resnet50(shape: Shape, classes: int, G: int = 2, dw: int = 3, act: Act = "relu") -> SplitNet:
+class DSEResNet50(_Convolutional):
     """ResNet50 whose blocks end in a DSE block instead of their last 1x1 convolution with BatchNorm.
 
     The ReLU of the DSE block is left out: that of the residual block follows the addition. FDSE names this
     recipe without details; no code of it is public.
-
-    Args:
-        shape: channels, height and width of an image, in pixels.
-        classes: number of classes.
-        G: channels that become of one channel of the DFE, at least 2.
-        dw: side of the kernel of the depth-wise convolutions, odd.
-        act: the activation after ``dse_bn``.
-
-    Raises:
-        UserError: an option is none of the above.
     """
-    from torchvision.models import resnet50  # here: it takes seconds to import
-    from torchvision.models.resnet import Bottleneck
 
-    _check("DSE-ResNet50", G, dw, act)
-    net = resnet50(num_classes=classes)
-    put_stem(net, shape)
-    for block in net.modules():
-        if isinstance(block, Bottleneck):
-            inputs, outputs = block.conv3.in_channels, block.conv3.out_channels
-            last = DSEConv(inputs, outputs, 1, G=G, dw=dw, act=act, relu=False)
-            block.conv3, block.bn3 = last, nn.Identity()
-    return split_resnet(net)
+    def build(self, shape: Shape, classes: int) -> SplitNet:
+        """Build the net."""
+        from torchvision.models import resnet50  # here: it takes seconds to import
+        from torchvision.models.resnet import Bottleneck
+
+        net = resnet50(num_classes=classes)
+        put_stem(net, shape)
+        for block in net.modules():
+            if isinstance(block, Bottleneck):
+                inputs, outputs = block.conv3.in_channels, block.conv3.out_channels
+                last = DSEConv(inputs, outputs, 1, G=self.G, dw=self.dw, act=self.act, relu=False)
+                block.conv3, block.bn3 = last, nn.Identity()
+        return split_resnet(net)
 
 
-def dse_vit(
-    shape: Shape, classes: int, G: int = 2, act: Act = "relu", patch: int = 32, depth: int = 6
-) -> SplitNet:
+class DSEViT(ViT):
     """``ViT`` whose feed-forward parts end in a DSE block, token by token, without its ReLU.
 
     FDSE names this recipe without details; no code of it is public.
-
-    Args:
-        shape: channels, height and width of an image, in pixels.
-        classes: number of classes.
-        G: features that become of one feature of the DFE, at least 2.
-        act: the activation after ``dse_bn``.
-        patch: side of a patch in pixels, at least 1.
-        depth: number of transformer blocks, at least 1.
-
-    Raises:
-        UserError: an option is none of the above, or patches do not tile the images.
     """
-    _check("DSE-ViT", G, 1, act)
 
-    def last(inputs: int, outputs: int) -> nn.Module:
-        return DSELinear(inputs, outputs, G=G, act=act, relu=False)
+    G: Annotated[int, at_least(2)] = 2
+    """Features that become of one feature of the DFE."""
+    act: Act = "relu"
+    """The activation after ``dse_bn``: ``relu``, or ``none`` as in the public code."""
 
-    return split_vit("DSE-ViT", shape, classes, patch, depth, last)
-
-
-def _check(name: str, G: int, dw: int, act: str) -> None:
-    for option, value, fine, allowed in [
-        ("G", G, G >= 2, "at least 2"),
-        ("dw", dw, dw >= 1 and dw % 2 == 1, "odd and at least 1"),
-        ("act", act, act in ("relu", "none"), "relu or none"),
-    ]:
-        if not fine:
-            raise UserError(f"net {name!r}: option {option} is {value!r}: it must be {allowed}")
+    def last(self, inputs: int, outputs: int) -> nn.Module:
+        """Return the DSE block of a feed-forward part."""
+        return DSELinear(inputs, outputs, G=self.G, act=self.act, relu=False)
 
 
 def _assemble(
-    name: str, conv: list[nn.Module], hidden: Sequence[int], shape: Shape, classes: int, G: int, act: Act
+    net: _Convolutional, conv: list[nn.Module], hidden: Sequence[int], shape: Shape, classes: int
 ) -> SplitNet:
     """Append hidden DSE blocks and the head, whose sizes follow from the image."""
     blocks = [layer for layer in conv if isinstance(layer, DSEBlock)]
     plain = nn.Sequential(*[layer.dfe_conv if isinstance(layer, DSEBlock) else layer for layer in conv])
-    inputs = flat_features(name, plain, len(blocks[-1].dfe_bias), shape)
+    inputs = flat_features(str(net), plain, len(blocks[-1].dfe_bias), shape)
     fc = nn.Sequential()
     for outputs in hidden:
-        fc.append(DSELinear(inputs, outputs, G=G, act=act))
+        fc.append(DSELinear(inputs, outputs, G=net.G, act=net.act))
         inputs = outputs
     return SplitNet(nn.Sequential(*conv, nn.Flatten()), fc, nn.Linear(inputs, classes))

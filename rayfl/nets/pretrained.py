@@ -28,14 +28,11 @@ def load_pretrained(net: nn.Module, weights: Any, name: str, shape: Shape) -> No
         UserError: images do not have three channels, or the file is missing, damaged or another net's.
     """
     if shape[0] != 3:
-        raise UserError(
-            f"net {name!r} with pretrained=true takes images of 3 channels, these have {shape[0]}: use "
-            "pretrained=false"
-        )
+        raise UserError(f"net {name} takes images of 3 channels, these have {shape[0]}: leave pretrained out")
     path = Path(torch.hub.get_dir(), "checkpoints", Path(weights.url).name)
     if not path.is_file():
         raise UserError(
-            f"net {name!r} with pretrained=true: there is no {path}. Download {weights.url} and save it "
+            f"net {name}: there is no {path}. Download {weights.url} and save it "
             "there, on every machine, or set TORCH_HOME to the folder whose hub/checkpoints has it"
         )
     try:
@@ -43,7 +40,7 @@ def load_pretrained(net: nn.Module, weights: Any, name: str, shape: Shape) -> No
         state = {_OLD_DENSE.sub(r"\1\2", n): t for n, t in found.items() if not n.startswith(_HEADS)}
         missing, unexpected = net.load_state_dict(state, strict=False)
     except (RuntimeError, OSError, EOFError, AttributeError, pickle.UnpicklingError) as error:
-        raise UserError(f"net {name!r} with pretrained=true: {path} cannot be loaded ({error})") from error
+        raise UserError(f"net {name}: {path} cannot be loaded ({error})") from error
     odd = [*unexpected, *(n for n in missing if not n.startswith(_HEADS))]
     if odd:
-        raise UserError(f"net {name!r} with pretrained=true: {path} is another net's, see {odd[0]!r}")
+        raise UserError(f"net {name}: {path} is another net's, see {odd[0]!r}")

@@ -1,52 +1,45 @@
-"""ResNet18 and ResNet50 (He et al., CVPR 2016), with the original stem or, of 18, one for small images."""
+"""ResNet18 and ResNet50 (He et al., CVPR 2016)."""
 
 from collections import OrderedDict
 from typing import Any
 
 from torch import nn
 
-from rayfl.nets.pretrained import load_pretrained
+from rayfl.nets.backbones import Backbone
+from rayfl.nets.base import Architecture
 from rayfl.nets.split import Shape, SplitNet
 
 
-def resnet18(shape: Shape, classes: int) -> SplitNet:
-    """ResNet18 with the stem for small images: a 3x3 convolution of stride 1 and no pooling.
+class ResNet18(Backbone):
+    """ResNet18. The small stem is a 3x3 convolution of stride 1 without pooling.
 
-    11,173,962 parameters for 3 channels and 10 classes.
+    11,173,962 parameters for 3 channels and 10 classes; 11,181,642 with the original stem, a 7x7 convolution
+    of stride 2 and max pooling. 9,600 of them are BatchNorm's.
     """
-    return _resnet18(shape, classes, small=True)
+
+    def build(self, shape: Shape, classes: int) -> SplitNet:
+        """Build the net."""
+        from torchvision.models import ResNet18_Weights, resnet18  # here: it takes seconds to import
+
+        net = resnet18(num_classes=classes)
+        put_stem(net, shape, self.small)
+        self.load(net, ResNet18_Weights.IMAGENET1K_V1, shape)
+        return split_resnet(net)
 
 
-def resnet18_7x7(shape: Shape, classes: int, pretrained: bool = False) -> SplitNet:
-    """ResNet18 with its original stem: a 7x7 convolution of stride 2 and max pooling.
-
-    11,181,642 parameters for 3 channels and 10 classes, 9,600 of them BatchNorm's. ``pretrained`` starts from
-    torchvision's ImageNet weights, all but the head; their file must be at hand.
-    """
-    return _resnet18(shape, classes, small=False, pretrained=pretrained)
-
-
-def resnet50(shape: Shape, classes: int) -> SplitNet:
+class ResNet50(Architecture):
     """ResNet50 with its original stem.
 
     23,528,522 parameters for 3 channels and 10 classes, 53,120 of them BatchNorm's.
     """
-    from torchvision.models import resnet50 as build  # here: it takes seconds to import
 
-    net = build(num_classes=classes)
-    put_stem(net, shape)
-    return split_resnet(net)
+    def build(self, shape: Shape, classes: int) -> SplitNet:
+        """Build the net."""
+        from torchvision.models import resnet50  # here: it takes seconds to import
 
-
-def _resnet18(shape: Shape, classes: int, small: bool, pretrained: bool = False) -> SplitNet:
-    from torchvision.models import ResNet18_Weights
-    from torchvision.models import resnet18 as build  # here: it takes seconds to import
-
-    net = build(num_classes=classes)
-    put_stem(net, shape, small)
-    if pretrained:
-        load_pretrained(net, ResNet18_Weights.IMAGENET1K_V1, "ResNet18-7x7", shape)
-    return split_resnet(net)
+        net = resnet50(num_classes=classes)
+        put_stem(net, shape)
+        return split_resnet(net)
 
 
 def put_stem(net: Any, shape: Shape, small: bool = False) -> None:

@@ -101,7 +101,7 @@ def flat_features(name: str, conv: nn.Sequential, channels: int, shape: Shape) -
     if height < 1 or width < 1:
         least = smallest_side(conv)
         raise UserError(
-            f"net {name!r} needs images of at least {least}x{least} pixels, these have "
+            f"net {name} needs images of at least {least}x{least} pixels, these have "
             f"{shape[1]}x{shape[2]}; choose another net or larger images"
         )
     return channels * height * width

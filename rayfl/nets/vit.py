@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Callable
+from typing import Annotated
 
 import torch
 from torch import Tensor, nn
 
 from rayfl.errors import UserError
+from rayfl.nets.base import Architecture
 from rayfl.nets.split import Shape, SplitNet
+from rayfl.settings import at_least
 
 DIM, HEADS, HEAD_WIDTH, HIDDEN = 64, 8, 64, 128
 
@@ -104,60 +106,41 @@ class FirstToken(nn.Module):
         return x[:, 0]
 
 
-def vit(shape: Shape, classes: int, patch: int = 32, depth: int = 6) -> SplitNet:
+class ViT(Architecture):
     """A small vision transformer: 64 numbers a token, 8 heads, BatchNorm in the feed-forward parts.
 
     1,096,522 parameters for images of 3x256x256 and 10 classes.
-
-    Args:
-        shape: channels, height and width of an image, in pixels.
-        classes: number of classes.
-        patch: side of a patch in pixels, at least 1.
-        depth: number of transformer blocks, at least 1.
-
-    Raises:
-        UserError: an option is none of the above, or patches do not tile the images.
     """
-    return split_vit("ViT", shape, classes, patch, depth, nn.Linear)
 
+    patch: Annotated[int, at_least(1)] = 32
+    """Side of a patch in pixels; patches must tile the images."""
+    depth: Annotated[int, at_least(1)] = 6
+    """Number of transformer blocks."""
 
-def split_vit(
-    name: str, shape: Shape, classes: int, patch: int, depth: int, last: Callable[[int, int], nn.Module]
-) -> SplitNet:
-    """Return a vision transformer.
+    def last(self, inputs: int, outputs: int) -> nn.Module:
+        """Return the second layer of a feed-forward part."""
+        return nn.Linear(inputs, outputs)
 
-    Args:
-        name: for errors.
-        shape: channels, height and width of an image, in pixels.
-        classes: number of classes.
-        patch: side of a patch in pixels.
-        depth: number of blocks.
-        last: makes the second layer of every feed-forward part of its inputs and outputs.
-
-    Raises:
-        UserError: an option cannot be, or patches do not tile the images.
-    """
-    channels, height, width = shape
-    for option, value in (("patch", patch), ("depth", depth)):
-        if value < 1:
-            raise UserError(f"net {name!r}: option {option} is {value}: it must be at least 1")
-    if height % patch or width % patch:
-        sides = range(1, min(patch, height, width) + 1)
-        fits = max(side for side in sides if height % side == width % side == 0)
-        raise UserError(
-            f"net {name!r} cuts images into patches of {patch}x{patch} pixels, and these have "
-            f"{height}x{width}: choose images whose sides are multiples of {patch}, or another patch, as in "
-            f"{name}(patch={fits})"
+    def build(self, shape: Shape, classes: int) -> SplitNet:
+        """Build the net."""
+        (channels, height, width), patch = shape, self.patch
+        if height % patch or width % patch:
+            sides = range(1, min(patch, height, width) + 1)
+            fits = max(side for side in sides if height % side == width % side == 0)
+            raise UserError(
+                f"net {self} cuts images into patches of {patch}x{patch} pixels, and these have "
+                f"{height}x{width}: choose images whose sides are multiples of {patch}, or another patch, as "
+                f"with --net.patch {fits}"
+            )
+        size = patch**2 * channels
+        layers: OrderedDict[str, nn.Module] = OrderedDict(
+            patches=Patches(patch),
+            patch_norm=nn.LayerNorm(size),
+            embed=nn.Linear(size, DIM),
+            token_norm=nn.LayerNorm(DIM),
+            tokens=Tokens((height // patch) * (width // patch)),
         )
-    size = patch**2 * channels
-    layers: OrderedDict[str, nn.Module] = OrderedDict(
-        patches=Patches(patch),
-        patch_norm=nn.LayerNorm(size),
-        embed=nn.Linear(size, DIM),
-        token_norm=nn.LayerNorm(DIM),
-        tokens=Tokens((height // patch) * (width // patch)),
-    )
-    for number in range(1, depth + 1):
-        layers[f"block{number}"] = Block(last(HIDDEN, DIM))
-    layers.update(norm=nn.LayerNorm(DIM), first=FirstToken())
-    return SplitNet(nn.Sequential(layers), nn.Sequential(), nn.Linear(DIM, classes))
+        for number in range(1, self.depth + 1):
+            layers[f"block{number}"] = Block(self.last(HIDDEN, DIM))
+        layers.update(norm=nn.LayerNorm(DIM), first=FirstToken())
+        return SplitNet(nn.Sequential(layers), nn.Sequential(), nn.Linear(DIM, classes))

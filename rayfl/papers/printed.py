@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
 from importlib import resources
+from typing import Any
 
 import yaml
 
@@ -13,18 +15,44 @@ from rayfl.errors import UserError
 PAPERS = ("fedco2", "fedios", "dcpfl", "fdse")
 
 
+@dataclass(frozen=True, kw_only=True)
+class Figure:
+    """A figure of a run; the headline, where nothing else is said.
+
+    Attributes:
+        average: over clients, of the rounds and the view that make the headline: ``mean``, ``pooled``,
+            ``weighted`` or ``worst_decile``.
+        domain: the mean over the clients of this domain instead.
+        view: another view than that of the headline.
+        points: evaluation points: the scores of these rounds at the first of them that the run has.
+    """
+
+    average: str = ""
+    domain: str = ""
+    view: str = ""
+    points: tuple[str, ...] = ()
+
+    @classmethod
+    def of(cls, said: Mapping[str, Any]) -> Figure:
+        """Return the figure that a mapping of a file describes."""
+        return cls(**{**said, "points": tuple(said.get("points", ()))})
+
+
+HEADLINE = Figure()
+
+
 @dataclass(frozen=True)
 class Column:
     """A column as it is printed, and where its figures are found in our runs.
 
     Attributes:
         cell: the column of the table file whose runs have the figure.
-        figure: the figure of a run, see :func:`rayfl.report.paper_tables.figure`.
+        figure: the figure of a run.
         mean_of: instead of these, printed columns of which this one is the mean.
     """
 
     cell: str = ""
-    figure: str = "headline"
+    figure: Figure = HEADLINE
     mean_of: tuple[str, ...] = ()
 
 
@@ -41,7 +69,7 @@ class Printed:
         columns: name -> where our figures are.
         rows: name -> column -> mean and deviation, as printed, either may be missing.
         same: rows of ours that are compared with a row of another name.
-        figures: rows of ours that show another row's runs: name -> that row, and the figure; empty for the
+        figures: rows of ours that show another row's runs: name -> that row, and the figure; None for the
             columns' own, where a row is the same setting under another name.
         notes: what to know about the printed numbers.
         unreachable: row (or ``*``) -> column (or ``*``) -> why nobody should expect to find the number.
@@ -55,7 +83,7 @@ class Printed:
     columns: dict[str, Column]
     rows: dict[str, dict[str, tuple[float | None, float | None]]]
     same: dict[str, str]
-    figures: dict[str, tuple[str, str]]
+    figures: dict[str, tuple[str, Figure | None]]
     notes: list[str]
     unreachable: dict[str, dict[str, str]]
 
@@ -93,7 +121,7 @@ def _read_paper(paper: str) -> list[Printed]:
     for short, table in content["tables"].items():
         columns = {
             name: Column(
-                where.get("cell", ""), where.get("figure", "headline"), tuple(where.get("mean_of", ()))
+                where.get("cell", ""), Figure.of(where.get("figure", {})), tuple(where.get("mean_of", ()))
             )
             for name, where in table["columns"].items()
         }
@@ -111,7 +139,10 @@ def _read_paper(paper: str) -> list[Printed]:
                 columns=columns,
                 rows=rows,
                 same=table.get("same", {}),
-                figures={r: (w["row"], w["figure"]) for r, w in table.get("figures", {}).items()},
+                figures={
+                    row: (where["row"], Figure.of(where["figure"]) if "figure" in where else None)
+                    for row, where in table.get("figures", {}).items()
+                },
                 notes=table.get("notes", []),
                 unreachable=table.get("unreachable", {}),
             )

@@ -29,6 +29,7 @@ import safetensors.torch
 from rayfl.errors import UserError
 from rayfl.files import parse_json, read_file, reading, refuse_links, sync_folder, write_file
 from rayfl.record.description import differing
+from rayfl.record.former import present_settings
 from rayfl.training.state import State, put_together, take_apart
 
 CLIENTS_PER_FILE = 16
@@ -117,8 +118,9 @@ class Checkpoints:
         """
         if manifest.settings is None:
             return
-        for key in differing(manifest.settings, settings):
-            there, here = manifest.settings.get(key), settings.get(key)
+        recorded = present_settings(manifest.settings)
+        for key in differing(recorded, settings):
+            there, here = recorded.get(key), settings.get(key)
             what = (
                 "the data, or their division among the clients, are others"
                 if key == "division"

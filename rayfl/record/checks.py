@@ -24,14 +24,13 @@ _LOSS = 1e280
 _KINDS: dict[str, tuple[type, ...]] = {
     "method": (str, dict),
     "data": (str, dict),
-    "net": (str, list),
+    "net": (str, dict, list),
     "training": (str, dict),
-    "protocol": (str,),
+    "protocol": (str, dict),
 }
 _NAMED: dict[tuple[type, ...], str] = {
-    (str,): "a name",
     (str, dict): "a name or a mapping",
-    (str, list): "a name or a list of names",
+    (str, dict, list): "a name, a mapping or a list of them",
 }
 
 

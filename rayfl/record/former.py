@@ -1,11 +1,91 @@
-"""Configurations of runs of before, read as if they had been written today."""
+"""Configurations of runs of before, read as if they had been written today.
+
+Nets and protocols were texts, ``FDSE-AlexNet(G=4)`` and ``fdse+weighted``. Everything stands here as it
+was then, so that later defaults do not change what an old run was.
+"""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from typing import Any
 
+from rayfl.record.description import deciding
+
 _WITHOUT_FILES = ("rayfl.data.EmbeddedDigits", "rayfl.data.Synthetic")
+
+_DSE: dict[str, Any] = {"G": 2, "dw": 3, "act": "relu"}
+_VIT: dict[str, Any] = {"patch": 32, "depth": 6}
+_SMALL: dict[str, Any] = {"stem": "auto", "pretrained": False}
+
+_NETS: dict[str, tuple[str, dict[str, Any]]] = {
+    "lenet": ("LeNet", {}),
+    "cnn": ("CNN", {}),
+    "cnn-b": ("CNNB", {}),
+    "DigitModel": ("DigitModel", {"fc_norm": True}),
+    "DigitModel-nobn1": ("DigitModel", {"fc_norm": False}),
+    "FedAvgCNN": ("FedAvgCNN", {}),
+    **{f"CNN-{number}": ("FedGHCNN", {"number": number}) for number in range(1, 6)},
+    "ResNet18": ("ResNet18", _SMALL),
+    "ResNet18-7x7": ("ResNet18", {"stem": "original", "pretrained": False}),
+    "MobileNetV2": ("MobileNetV2", _SMALL),
+    "EfficientNet-B0": ("EfficientNetB0", _SMALL),
+    "DenseNet121": ("DenseNet121", _SMALL),
+    "AlexNet": ("AlexNet", {"width": 4096, "fc_norm": True}),
+    "AlexNet-nobn1": ("AlexNet", {"width": 4096, "fc_norm": False}),
+    "AlexNet-1024": ("AlexNet", {"width": 1024, "fc_norm": True}),
+    "FDSE-AlexNet": ("FDSEAlexNet", {**_DSE, "padding": "paper"}),
+    "DSE-CNN": ("DSECNN", _DSE),
+    "ResNet50": ("ResNet50", {}),
+    "DSE-ResNet50": ("DSEResNet50", _DSE),
+    "ViT": ("ViT", _VIT),
+    "DSE-ViT": ("DSEViT", {**_VIT, "G": 2, "act": "relu"}),
+}
+"""Name -> class, and all options."""
+
+_DEFAULT: dict[str, Any] = {
+    "point": "after_aggregation",
+    "view": "personal",
+    "average": "mean_clients",
+    "choose": "last",
+    "k": 5,
+    "length": 200,
+    "step": 1,
+    "choose_by": "mean_clients",
+    "trained_only": False,
+    "spread": "runs",
+    "patience": 0,
+}
+_WINDOW: dict[str, Any] = {"average": "pooled", "choose": "window", "step": 5, "spread": "evaluations"}
+_BEST: dict[str, Any] = {"average": "pooled", "choose": "best_val", "choose_by": "weighted"}
+
+_PROTOCOLS: dict[str, tuple[str, dict[str, Any]]] = {
+    "default": ("Default", {}),
+    "fedco2_feature": ("FedCO2Feature", {"choose": "best_val"}),
+    "fedco2_last": ("FedCO2Last", {}),
+    "fedco2_cifar": ("FedCO2CIFAR", _WINDOW),
+    "fedios": ("FediOS", {"point": "after_training", "choose": "last_k"}),
+    "fedios_global": ("FediOSGlobal", {"view": "global", "average": "pooled", "choose": "last_k"}),
+    "dcpfl": ("DCPFL", {"point": "after_training", "trained_only": True}),
+    "fdse": ("FDSE", {**_BEST, "point": "after_training"}),
+    "fdse_global": ("FDSEGlobal", {**_BEST, "view": "global"}),
+}
+"""Name -> class, and the options that differ from ``_DEFAULT``."""
+
+_WORDS: dict[str, dict[str, Any]] = {
+    **{word: {"point": word} for word in ("after_aggregation", "after_training")},
+    **{word: {"point": word} for word in ("unseen", "unseen_adapted", "unseen_control")},
+    **{word: {"view": word} for word in ("personal", "global")},
+    **{word: {"average": word} for word in ("mean_clients", "pooled", "weighted")},
+    **{word: {"choose": word} for word in ("last", "best_val")},
+    "trained_only": {"trained_only": True},
+}
+"""Word that changes a protocol, as in ``fdse+weighted`` -> options."""
+
+_COUNTED = {
+    r"last_([1-9]\d*)": ("last_k", "k"),
+    r"every_([1-9]\d*)_of_last_([1-9]\d*)": ("window", "step", "length"),
+}
 
 
 def without_unused(config: Mapping[str, Any]) -> dict[str, Any]:
@@ -18,3 +98,99 @@ def without_unused(config: Mapping[str, Any]) -> dict[str, Any]:
         return dict(config)
     used = {name: value for name, value in options.items() if name not in ("root", "verify")}
     return {**config, "data": {**data, "init_args": used}}
+
+
+def present(config: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a recorded configuration with net and protocol as they are recorded now.
+
+    What is no text of before stays as it is.
+    """
+    found = dict(config)
+    if "net" in config:
+        nets = config["net"]
+        found["net"] = [_net(net) for net in nets] if isinstance(nets, list) else _net(nets)
+    if "protocol" in config:
+        found["protocol"] = _protocol(config["protocol"])
+    return found
+
+
+def present_settings(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the settings that a checkpoint carries, by their dotted names, as they are now."""
+    texts = {key: settings[key] for key in ("net", "protocol") if key in settings}
+    now = {key: value for key, value in present(texts).items() if value != texts[key]}
+    return {**settings, **deciding(now)}
+
+
+def remedy(name: str, value: Any) -> str:
+    """Say how a text of before is written now; empty if it is none.
+
+    Args:
+        name: ``net`` or ``protocol``.
+        value: its value.
+    """
+    for text in value if isinstance(value, list) else [value]:
+        now = _net(text) if name == "net" else _protocol(text)
+        if now is text:
+            continue
+        cls = now["class_path"].rpartition(".")[2]
+        options = {k: v for k, v in now.get("init_args", {}).items() if _usual(name, cls)[k] != v}
+        python = f"{cls}({', '.join(f'{k}={v!r}' for k, v in options.items())})"
+        shell = " ".join([f"--{name} {cls}", *(f"--{name}.{k} {v}" for k, v in options.items())])
+        if isinstance(value, list):
+            arguments = ", ".join(f"{k}: {v}" for k, v in options.items())
+            shell = f"{{class_path: {cls}, init_args: {{{arguments}}}}}" if options else cls
+        return f"{name} {text!r} has another form now: write {shell}, or in Python {python}"
+    return ""
+
+
+def _usual(name: str, cls: str) -> dict[str, Any]:
+    """Return the defaults of a class."""
+    if name == "protocol":
+        return {**_DEFAULT, **next(options for known, options in _PROTOCOLS.values() if known == cls)}
+    return next(options for known, options in _NETS.values() if known == cls)
+
+
+def _net(text: Any) -> Any:
+    """Return a net as it is recorded now."""
+    name, opened, rest = text.partition("(") if isinstance(text, str) else ("", "", "")
+    if name.strip() not in _NETS or (opened and not rest.endswith(")")):
+        return text
+    cls, options = _NETS[name.strip()]
+    options = dict(options)
+    for pair in filter(None, rest.removesuffix(")").split(",")):
+        key, _, value = (part.strip() for part in pair.partition("="))
+        kind: Any = type(options.get(key))
+        try:
+            options[key] = value.lower() == "true" if kind is bool else kind(value)
+        except (TypeError, ValueError):
+            return text
+    return _described(f"rayfl.nets.{cls}", options)
+
+
+def _protocol(text: Any) -> Any:
+    """Return a protocol as it is recorded now."""
+    first, *words = text.split("+") if isinstance(text, str) else [""]
+    if first not in _PROTOCOLS:
+        first, words = "default", [first, *words]
+    cls, options = _PROTOCOLS[first]
+    options = {**_DEFAULT, **options}
+    for word in words:
+        meaning = _meaning(word)
+        if not meaning:
+            return text
+        options |= meaning
+    return _described(f"rayfl.evaluation.{cls}", options)
+
+
+def _meaning(word: str) -> dict[str, Any]:
+    """Return the options that a word sets; none if it is no such word."""
+    if found := re.fullmatch(r"patience_([1-9]\d*)", word):
+        return {"patience": int(found[1])}
+    for form, (choose, *keys) in _COUNTED.items():
+        if found := re.fullmatch(form, word):
+            return {"choose": choose, **dict(zip(keys, map(int, found.groups()), strict=True))}
+    return _WORDS.get(word, {})
+
+
+def _described(path: str, options: dict[str, Any]) -> dict[str, Any]:
+    return {"class_path": path, **({"init_args": options} if options else {})}

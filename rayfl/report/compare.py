@@ -285,7 +285,7 @@ def caption(groups: Sequence[Group], view: str | None, by: Sequence[str] = ()) -
         headlines = [run.summary["headline"] for run in runs if run.protocol == protocol]
         views = " or ".join(dict.fromkeys(h["view"] for h in headlines if h)) or protocol.view
         scored = f"{views}, {spoken(protocol.point)}, {AVERAGE_NAMES[protocol.average]}"
-        text.append(f"Protocol {protocol.name}: {scored}; headline: {CHOICE_NAMES[protocol.choose]}.")
+        text.append(f"Protocol {protocol}: {scored}; headline: {CHOICE_NAMES[protocol.choose]}.")
     if view is not None:
         text.append(f"The columns after the headline show the view {view}.")
     if any(len(group.runs) > 1 for group in groups):

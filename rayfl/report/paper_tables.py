@@ -17,7 +17,7 @@ from rayfl.errors import UserError
 from rayfl.evaluation.metrics import client_metrics, none_if_nan
 from rayfl.evaluation.result import Result, read_config
 from rayfl.files import write_file
-from rayfl.papers.printed import Column, Printed, printed_table
+from rayfl.papers.printed import HEADLINE, Column, Figure, Printed, printed_table
 from rayfl.report.compare import data_of, data_warnings, view_summary
 from rayfl.report.text import mean_and_std, number, plain_table
 from rayfl.shown import markdown as escaped
@@ -108,7 +108,10 @@ def compare(
         lines = [
             line
             for name in names
-            for line in [(name, name, ""), *((r, s, f) for r, (s, f) in printed.figures.items() if s == name)]
+            for line in [
+                (name, name, None),
+                *((r, s, f) for r, (s, f) in printed.figures.items() if s == name),
+            ]
         ]
         for row, source, other in lines:
             for column, parts in printed.parts.items():
@@ -169,16 +172,8 @@ def _warnings(runs: Sequence[Result]) -> list[str]:
     return warnings
 
 
-def figure(run: Result, what: str) -> tuple[float | None, float | None]:
+def figure(run: Result, what: Figure) -> tuple[float | None, float | None]:
     """Return a figure of a run in [0, 1], and its deviation over the evaluations that it averages.
-
-    Args:
-        run: the run.
-        what: ``headline``; or ``mean``, ``pooled``, ``weighted``, ``worst_decile`` over clients, or
-            ``domain NAME``, of the rounds and the view that make the headline; ``VIEW:`` before it asks for
-            another view, as in ``online:mean``. With ``@POINT`` after it, the scores of these rounds at
-            another evaluation point count: the first of several, as in ``mean@unseen_adapted|unseen``, that
-            the run has.
 
     Returns:
         None and None where the run has no such figure.
@@ -186,38 +181,34 @@ def figure(run: Result, what: str) -> tuple[float | None, float | None]:
     headline = run.summary["headline"]
     if headline is None:
         return None, None
-    if what == "headline":
+    if what == HEADLINE:
         return headline["accuracy"], headline["std"]
-    what, _, points = what.partition("@")
-    if points:
-        return _figure_at(run, what, points.split("|"), headline["rounds"]), None
-    view, _, name = what.rpartition(":")
-    summary = view_summary(run, view or None)
+    if what.points:
+        return _figure_at(run, what, headline["rounds"]), None
+    summary = view_summary(run, what.view or None)
     chosen = summary[run.protocol.choose] if summary else None
     if chosen is None:
         return None, None
-    if name.startswith("domain "):
-        domains = {_plain(domain): found for domain, found in chosen["domains"].items()}
-        chosen_domain = domains.get(_plain(name.removeprefix("domain ")))
-        if chosen_domain is None:
+    found = chosen
+    if what.domain:
+        domains = {_plain(domain): each for domain, each in chosen["domains"].items()}
+        if _plain(what.domain) not in domains:
             return None, None
-        found, name = chosen_domain, "mean"
-    else:
-        found = chosen
-    several = len(chosen["rounds"]) > 1
+        found = domains[_plain(what.domain)]
+    name, several = what.average or "mean", len(chosen["rounds"]) > 1
     return found.get(name), found["over_rounds"].get(name) if several else None
 
 
-def _figure_at(run: Result, what: str, points: Sequence[str], rounds: Sequence[int]) -> float | None:
-    """Return a figure of the test scores of given rounds at the first of the points that the run has."""
+def _figure_at(run: Result, what: Figure, rounds: Sequence[int]) -> float | None:
+    """Return a figure of the test scores of given rounds at the first of its points that the run has."""
     recorded = run.history.views()
-    for point in points:
+    for point in what.points:
         view = run.protocol.headline_view({name for at, name in recorded if at == point})
         scores = run.history.score(point, view, "test") if view else None
         if scores is None:
             continue
         rows = [row for round, row in zip(scores.rounds, scores.correct) if int(round) in rounds]
-        found = [client_metrics(row, run.history.population)[what] for row in rows]
+        found = [client_metrics(row, run.history.population)[what.average] for row in rows]
         return none_if_nan(float(np.mean(found))) if found else None
     return None
 

@@ -141,7 +141,7 @@ def chosen_value(run: Result, view: str | None, panel: str) -> float:
     chosen = entry and entry.get(run.protocol.choose)
     if not chosen:
         raise UserError(
-            f"{run.folder} has no round that its protocol {run.protocol.name} would choose: it has no scores "
+            f"{run.folder} has no round that its protocol {run.protocol} would choose: it has no scores "
             "on validation data; draw rounds instead"
         )
     if panel == ALL:

@@ -7,7 +7,6 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from rayfl.evaluation.protocol import protocol
 from rayfl.report.text import AVERAGE_NAMES, averaged, percent, plain_table, size, spoken
 from rayfl.terminal import Terminal
 
@@ -42,7 +41,7 @@ def choice_name(choice: str, summary: Mapping[str, Any], entries: Iterable[Mappi
         entries: the views in the table, whose ``last_k`` may have fewer evaluations than ``k``; all of the
             summary by default.
     """
-    window = min(protocol(summary["protocol"]).length, summary["completed"])
+    window = min(summary["length"], summary["completed"])
     names = {
         "last": "last\nround",
         "best_val": "best by\nvalidation",

@@ -299,7 +299,9 @@ def scored_on(points: Sequence[Point]) -> list[str]:
 
 def _decides_score(key: str) -> bool:
     """Return whether a setting says on what federations are scored, and not how they learn."""
-    return key == "protocol" or (about_data(key) and key.removeprefix("data.") not in SAME_IMAGES)
+    return key.partition(".")[0] == "protocol" or (
+        about_data(key) and key.removeprefix("data.") not in SAME_IMAGES
+    )
 
 
 def tidy(value: Any) -> str:

@@ -33,7 +33,8 @@ from rayfl.engine import Engine, Ray
 from rayfl.engine.cluster import PULSE, Cluster
 from rayfl.engine.placement import reservation
 from rayfl.errors import UserError
-from rayfl.evaluation.protocol import protocol
+from rayfl.evaluation.protocol import read_protocol
+from rayfl.evaluation.result import read_config
 from rayfl.federation import Federation
 from rayfl.jobs.cells import Job
 from rayfl.jobs.progress import TableProgress
@@ -277,7 +278,7 @@ def _show_again(scheduler: TrialScheduler, name: str, job: Job, metric: Metric) 
         return
     past = _PastTrial(name)
     scheduler.on_trial_add(None, past)
-    scores = RoundScores(job.folder, protocol(str(job.settings.get("protocol", "default"))), metric)
+    scores = RoundScores(job.folder, read_protocol(read_config(job.folder)), metric)
     for record in read_records(job.folder):
         score = scores.score(record)
         if score is not None:

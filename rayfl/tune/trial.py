@@ -24,7 +24,6 @@ from rayfl.config.parser import federation_from
 from rayfl.config.table_file import Settings, layered, options
 from rayfl.engine import Ray
 from rayfl.errors import UserError
-from rayfl.evaluation.protocol import protocol
 from rayfl.federation import Federation
 from rayfl.files import lock
 from rayfl.jobs.cells import Job
@@ -99,7 +98,7 @@ def _run_alone(name: str, job: Job, values: Settings, order: Order) -> None:
     federation = federation_of(job, values)
     if checkpoint is not None:  # of a trial with other values, which training may change
         Checkpoints(job.folder / "checkpoints").take_over(federation.deciding())
-    scores = RoundScores(job.folder, protocol(federation.protocol), order.metric)
+    scores = RoundScores(job.folder, federation.protocol, order.metric)
     if federation.resumes and (job.folder / PARTITION).exists():
         for record in read_records(job.folder):
             score = scores.score(record)

@@ -3,9 +3,9 @@ import io
 import pytest
 from rich.console import Console
 
+from rayfl import evaluation
 from rayfl.callbacks.terminal import Progress, print_start
 from rayfl.evaluation.metrics import round_metrics
-from rayfl.evaluation.protocol import PROTOCOLS
 from rayfl.evaluation.result import Result
 from rayfl.report.summary import final_table
 from rayfl.report.text import clock, percent, size
@@ -111,7 +111,7 @@ def test_best_by_validation_is_na_without_validation_data(tmp_path):
 
 def test_the_window_of_a_protocol_has_its_own_column(tmp_path):
     out = console()
-    run = write_run(tmp_path / "run", protocol=PROTOCOLS["fedco2_cifar"], rounds=20, eval_every=4)
+    run = write_run(tmp_path / "run", protocol=evaluation.FedCO2CIFAR(), rounds=20, eval_every=4)
     final_table(Result.load(run).summary, out)
     assert "last 20 " in printed(out), "the window is as long as the run"
     assert "last 200" not in printed(out)

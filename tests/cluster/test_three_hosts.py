@@ -145,7 +145,7 @@ OPTIONS = {
     "method": "Ditto",
     "data": "EmbeddedDigits",
     "data.val_fraction": "0.1",
-    "net": "cnn-b",
+    "net": "CNNB",
     "clients": "10",
     "participation": "0.6",
     "rounds": "3",

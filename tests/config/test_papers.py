@@ -10,9 +10,10 @@ import yaml
 from rayfl.config.parser import federation_from
 from rayfl.config.table_file import KNOWN_METHODS, Settings, Table, layered, options
 from rayfl.data import CIFAR10, CIFAR100
-from rayfl.evaluation.protocol import PROTOCOLS
+from rayfl.evaluation import FDSE as FDSEProtocol
 from rayfl.methods import FDSE
-from rayfl.papers.printed import known_tables, printed_table
+from rayfl.nets import FDSEAlexNet
+from rayfl.papers.printed import Figure, known_tables, printed_table
 from rayfl.report.paper_tables import compare
 from tests.support.records import write_run
 from tests.support.tables import FILES, TABLES, available, stand_in
@@ -52,7 +53,10 @@ def test_every_row_and_column_is_a_federation(name: str) -> None:
         federation = federation_from(options(settings))
         assert type(federation.method).__name__ == settings["method"]
         assert type(federation.data).__name__ == settings["data"]
-        assert (federation.net, federation.rounds) == (settings["net"], settings["rounds"])
+        if not isinstance(federation.net, list):
+            assert type(federation.net).__name__ == settings["net"]
+        assert type(federation.protocol).__name__ == settings.get("protocol", "Default")
+        assert federation.rounds == settings["rounds"]
         assert federation.training.lr == settings["training.lr"]
 
 
@@ -98,26 +102,27 @@ def test_presets_of_fdse(name: str, column: str, row: str) -> None:
     assert isinstance(method, FDSE)
     if row == "FDSE":
         assert (method.lam, method.tau, method.beta) == (0.1, 0.1, 0.001)
-        assert (method.unit, method.reg, federation.net) == ("block", "paper", "FDSE-AlexNet")
+        assert (method.unit, method.reg, federation.net) == ("block", "paper", FDSEAlexNet())
         assert (training.epochs, training.lr_decay) == (1 if office else 5, 0.998)
     else:
         assert (method.lam, method.tau, method.beta) == ((0.05, 0.5, 0.05) if office else (0.5, 0.5, 0.001))
         assert (method.unit, method.reg) == ("tensor", "code")
-        assert federation.net == "FDSE-AlexNet(act=none, padding=code)"
+        assert federation.net == FDSEAlexNet(act="none", padding="code")
         assert (training.epochs, training.lr_decay) == (5 if column == "PACS" else 1, 0.9998)
     assert (method.attn_unit, method.gamma, method.ema_init) == ("tensor", 0.9, "received")
     assert (method.consensus, method.attention) == (True, True)
     assert (method.unseen_epochs, method.unseen_lr) == (5, 1e-3)
     assert (training.batch_size, training.lr, training.momentum) == (50, 0.1 if office else 0.05, 0.0)
     assert (training.weight_decay, training.clip) == (1e-3, 10)
-    assert (federation.rounds, federation.protocol, federation.participation) == (500, "fdse", 1.0)
+    assert (federation.rounds, federation.protocol, federation.participation) == (500, FDSEProtocol(), 1.0)
     assert federation.data.image_size == 256  # type: ignore[attr-defined]
 
 
 def kind_of(settings: Settings) -> tuple[str, ...]:
     """What makes a cell a kind of its own; numbers do not."""
     words = [f"{k}={v}" for k, v in settings.items() if k.startswith("method") and isinstance(v, str | bool)]
-    return (*words, *(str(settings.get(key)) for key in ("net", "protocol", "participation", "unseen")))
+    keys = ("net", "net.act", "protocol", "participation", "unseen")
+    return (*words, *(str(settings.get(key)) for key in keys))
 
 
 def kinds() -> dict[tuple[str, ...], tuple[str, str, str]]:
@@ -221,12 +226,15 @@ def test_adaptation_stands_beside_its_control():
     for name in ("fdse_t2", "fdse_ta9"):
         printed = printed_table(name)
         for row in ("FDSE", "FDSE (code)"):
-            assert printed.figures[f"{row}, not adapted"] == (row, "mean@unseen")
-            assert printed.figures[f"{row}, step 0"] == (row, "mean@unseen_control")
+            assert printed.figures[f"{row}, not adapted"] == (row, Figure(average="mean", points=("unseen",)))
+            assert printed.figures[f"{row}, step 0"] == (
+                row,
+                Figure(average="mean", points=("unseen_control",)),
+            )
 
 
 def test_the_middle_of_three_studies_is_one_run(tmp_path: Path) -> None:
-    folder = write_run(tmp_path / "run", protocol=PROTOCOLS["fdse"])
+    folder = write_run(tmp_path / "run", protocol=FDSEProtocol())
     config = yaml.safe_load((folder / "config.yaml").read_text())
     config["cell"] = {"table": "fdse_fig6", "row": "lambda=0.1", "column": "PACS", "changed": []}
     (folder / "config.yaml").write_text(yaml.safe_dump(config))

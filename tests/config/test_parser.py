@@ -13,11 +13,12 @@ import pytest
 import yaml
 
 import rayfl.data
-from rayfl import Federation, Inline, Ray, Training, UserError
+from rayfl import Federation, Inline, Ray, Training, UserError, evaluation
 from rayfl.arguments import fits
 from rayfl.config.parser import federation_from, parser, resumed
 from rayfl.data import CIFAR10, MNIST, Data, Dirichlet, EmbeddedDigits, Partition, Synthetic
 from rayfl.methods import METHODS, FedAvg, FedCO2
+from rayfl.nets import DSECNN
 from rayfl.record.cell import Cell
 from rayfl.record.description import deciding, dump, public_path
 from rayfl.run import main
@@ -129,13 +130,13 @@ def test_what_is_recorded_is_made_again(cls: type, tmp_path: Path) -> None:
 
 def test_every_setting_of_a_federation_is_recorded(tmp_path: Path) -> None:
     settings: dict[str, Any] = {
-        "net": "cnn",
+        "net": DSECNN(G=3),
         "clients": 3,
         "participation": 0.5,
         "rounds": 7,
         "averaging": "uniform",
         "eval_every": 2,
-        "protocol": "fedios",
+        "protocol": evaluation.FediOS(),
         "checkpoint_every": 0,
         "on_bad_update": "drop",
         "seed": 11,
@@ -381,7 +382,7 @@ def run_folder(tmp_path: Path) -> Path:
         ["--clients", "7"],
         ["--data", "Synthetic"],
         ["--output", "elsewhere"],
-        ["--net", "cnn"],
+        ["--net", "CNN"],
     ],
 )
 def test_resume_refuses_what_would_make_it_another_run(run_folder: Path, options: list[str]) -> None:
@@ -424,7 +425,7 @@ def test_no_run_folder_and_a_damaged_configuration(run_folder: Path, tmp_path: P
         ({"data": "Synthetic"}, "data is 'Synthetic': it must be an object of class Data"),
         ({"engine": Inline}, "must be an object of class Engine"),
         ({"training": {"lr": 0.1}}, "must be an object of class Training"),
-        ({"net": None}, "net is None: it must be a list or a text"),
+        ({"net": None}, "net is None: it must be an object of class Architecture or a text or a list"),
         ({"clients": "5"}, "clients is '5': it must be a whole number"),
         ({"rounds": 2.0}, "rounds is 2.0: it must be a whole number"),
         ({"seed": None}, "seed is None: it must be a whole number"),
@@ -568,14 +569,14 @@ def test_a_dotted_name_below_no_options_is_refused(settings, tmp_path: Path):
         federation_from(["--config", str(file)])
 
 
-@pytest.mark.parametrize("changed", [["net=lenet", "rounds=1"], ["net=lenet"]])
+@pytest.mark.parametrize("changed", [["net=LeNet", "rounds=1"], ["net=LeNet"]])
 def test_a_cell_that_goes_on_for_more_rounds_says_so(changed: list[str], tmp_path: Path):
     run = tmp_path / "run"
     small(run, rounds=1, cell=Cell("t1", "FedAvg", "even", changed)).run()
     assert resumed(run).cell == resumed(run, ["--rounds", "1"]).cell == Cell("t1", "FedAvg", "even", changed)
     resumed(run, ["--rounds", "2", "--quiet", "true"]).run()
     cell = yaml.safe_load((run / "config.yaml").read_text())["cell"]
-    assert cell == {"table": "t1", "row": "FedAvg", "column": "even", "changed": ["net=lenet", "rounds=2"]}
+    assert cell == {"table": "t1", "row": "FedAvg", "column": "even", "changed": ["net=LeNet", "rounds=2"]}
 
 
 @dataclass(frozen=True)

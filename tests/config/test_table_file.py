@@ -81,7 +81,7 @@ def test_expanded_arguments(tmp_path):
     cell = ["--config", path, "--row", "FedAvg", "--column", "even"]
     found = expand([*cell, "--rounds", "9", "--engine=Inline"])
     assert found[-3:] == ["--rounds", "9", "--engine=Inline"]
-    assert found[found.index("--net") + 1] == "lenet"
+    assert found[found.index("--net") + 1] == "LeNet"
     assert found[found.index("--rounds") + 1] == "2"  # the later one wins
     assert '"changed": ["rounds=9"]' in found[found.index("--cell") + 1]
     assert expand(["--rounds", "3"]) == ["--rounds", "3"]
@@ -120,7 +120,7 @@ def test_bad_choices(tmp_path, arguments, says):
         ("  even:\n    data.partition: IID", "  even: 3", "'even' must map options to values, and is 3"),
         ("rows:", "rows: [", "is not valid YAML"),
         ("[0, 5]", "[0, 0]", "seeds must be a list of different whole numbers"),
-        ("  net: lenet", "  seed: 3", "'base' has 'seed', which the table decides"),
+        ("  net: LeNet", "  seed: 3", "'base' has 'seed', which the table decides"),
         ("    data.partition: IID", "    output: x", "'even' has 'output', which the table decides"),
         ("    method: FedAvg\n", "    method: FedAvg\n    seed: 3\n", "'FedAvg' has 'seed', which the table"),
         ("{method.mu: 0.5}", "{resume: runs/x}", "'Prox' has 'resume', which the table decides"),

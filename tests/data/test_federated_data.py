@@ -23,6 +23,7 @@ from rayfl.data import (
     Synthetic,
 )
 from rayfl.errors import UserError
+from rayfl.nets import LeNet
 from rayfl.randomness import numpy_generator
 
 
@@ -278,7 +279,7 @@ def test_clients_without_test_samples_are_left_out(tmp_path, caplog):
     data = Synthetic(train=40, test=20, shape=(3, 32, 32))
     result = Federation(
         data=data,
-        net="lenet",
+        net=LeNet(),
         clients=30,
         rounds=1,
         training=Training(lr=0.01, batch_size=10),

@@ -11,12 +11,13 @@ from rayfl import Inline, Ray, Training, UserError, resumed
 from rayfl.config.parser import federation_from
 from rayfl.data import IID, Synthetic
 from rayfl.methods import DCPFL, METHODS, FedAvg, FedProto, Local
+from rayfl.nets import CNN, CNNB, FedAvgCNN, LeNet
 from rayfl.record.description import dump
 from tests.support.by_hand import assert_same, federate, ragged, start
 from tests.support.federations import bytes_of_run, small
 
 DATA = ragged()
-NETS = ["lenet", "cnn-b"]
+NETS = [LeNet(), CNNB()]
 
 
 @pytest.mark.parametrize("execution", ["loop", "stacked"])
@@ -32,8 +33,8 @@ def test_client_k_has_net_k(execution: str) -> None:
         assert mixed.results[1].loss[i] == pytest.approx(pure.results[1].loss[i], rel=1e-9)
 
 
-def test_equal_names_share_a_net_and_its_initial_weights() -> None:
-    worker = start(Local(), DATA, ["lenet", "cnn", "lenet"]).worker
+def test_equal_nets_are_one_and_share_its_initial_weights() -> None:
+    worker = start(Local(), DATA, [LeNet(), CNN(), LeNet()]).worker
     clients = [worker.client(i, 0) for i in range(4)]
     assert [c.net is clients[0].net for c in clients] == [True, False, True, True]
     assert [c.initial is clients[0].initial for c in clients] == [True, False, True, True]
@@ -57,17 +58,17 @@ def test_stacks_are_of_one_net(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def mixed(output: Path, **changes: Any) -> Any:
-    return small(output, **({"method": FedProto(), "net": ["lenet", "cnn"], "participation": 1.0} | changes))
+    return small(output, **({"method": FedProto(), "net": [LeNet(), CNN()], "participation": 1.0} | changes))
 
 
 def test_a_list_of_nets_is_recorded_and_made_again(tmp_path: Path) -> None:
     made = mixed(tmp_path / "run", rounds=1)
     made.run()
     again = federation_from(["--config", str(tmp_path / "run" / "config.yaml")])
-    assert again.net == ["lenet", "cnn"]
+    assert again.net == [LeNet(), CNN()]
     assert dump(again) == (tmp_path / "run" / "config.yaml").read_text()
-    assert federation_from(["--net", "[lenet, cnn]"]).net == ["lenet", "cnn"]
-    assert federation_from(["--net", "lenet"]).net == "lenet"
+    assert federation_from(["--net", "[LeNet, CNN]"]).net == [LeNet(), CNN()]
+    assert federation_from(["--net", "LeNet"]).net == LeNet()
 
 
 def test_a_run_goes_on_as_if_it_had_not_stopped(tmp_path: Path) -> None:
@@ -90,20 +91,20 @@ def test_the_same_bytes_on_actors(tmp_path: Path, ray_runtime: str) -> None:
 
 @pytest.mark.parametrize("name", sorted(n for n, m in METHODS.items() if not m.heterogeneous))
 def test_methods_that_average_nets_refuse_different_ones(tmp_path: Path, name: str) -> None:
-    with pytest.raises(UserError, match=f"{name} .*need the same net, and net names 2: lenet, cnn-b"):
-        mixed(tmp_path / "run", method=METHODS[name](), net=["lenet", "cnn-b", "lenet"]).run()
+    with pytest.raises(UserError, match=f"{name} .*need the same net, and net names 2: LeNet, CNNB"):
+        mixed(tmp_path / "run", method=METHODS[name](), net=[LeNet(), CNNB(), LeNet()]).run()
     assert not (tmp_path / "run").exists()
 
 
 @pytest.mark.parametrize("name", sorted(n for n, m in METHODS.items() if m.heterogeneous and n != "Local"))
 def test_features_must_have_one_size(tmp_path: Path, name: str) -> None:
-    with pytest.raises(UserError, match=f"{name} .*features of one size.*: lenet 84, FedAvgCNN 512$"):
-        mixed(tmp_path / "run", method=METHODS[name](), net=["lenet", "FedAvgCNN"]).run()
+    with pytest.raises(UserError, match=f"{name} .*features of one size.*: LeNet 84, FedAvgCNN 512$"):
+        mixed(tmp_path / "run", method=METHODS[name](), net=[LeNet(), FedAvgCNN()]).run()
     assert not (tmp_path / "run").exists()
 
 
 def test_one_net_in_a_list_is_no_difference(tmp_path: Path) -> None:
-    for k, net in enumerate((["lenet", "lenet"], "lenet")):
+    for k, net in enumerate(([LeNet(), LeNet()], LeNet())):
         small(tmp_path / str(k), method=FedAvg(), net=net, rounds=1).run()
     assert bytes_of_run(tmp_path / "0", settings=False) == bytes_of_run(tmp_path / "1", settings=False)
 
@@ -112,14 +113,14 @@ def test_batch_norm_is_looked_for_where_it_is(tmp_path: Path) -> None:
     """Of twelve clients with one sample each, those with odd numbers have BatchNorm."""
     data = Synthetic(train=12, test=12, partition=IID())
     settings: dict[str, Any] = {"data": data, "clients": 12, "rounds": 1, "method": Local()}
-    with pytest.raises(UserError, match=r"client 1 has one training sample \(6 such clients\).*cnn-b"):
-        mixed(tmp_path / "run", net=["cnn", "cnn-b"], **settings).run()
-    with pytest.raises(UserError, match="batch_size is 1, but cnn-b has BatchNorm"):
-        mixed(tmp_path / "run", net=["cnn", "cnn-b"], training=Training(batch_size=1), method=Local()).run()
+    with pytest.raises(UserError, match=r"client 1 has one training sample \(6 such clients\).*CNNB"):
+        mixed(tmp_path / "run", net=[CNN(), CNNB()], **settings).run()
+    with pytest.raises(UserError, match="batch_size is 1, but CNNB has BatchNorm"):
+        mixed(tmp_path / "run", net=[CNN(), CNNB()], training=Training(batch_size=1), method=Local()).run()
 
 
 def test_no_net_is_refused() -> None:
-    with pytest.raises(UserError, match=r"net is \[\]: it must be a name, or a list of at least one"):
+    with pytest.raises(UserError, match=r"net is \[\]: it must be a net, or a list of at least one"):
         small(Path("nowhere"), net=[])
 
 
@@ -127,7 +128,7 @@ def test_no_net_is_refused() -> None:
 
 
 def test_streams_of_clients_and_server() -> None:
-    run = start(Local(), DATA, "lenet")
+    run = start(Local(), DATA, LeNet())
     streams = {
         (who, purpose, round): draw.initial_seed()
         for purpose in ("noise", "mask")
@@ -152,4 +153,4 @@ def test_a_clients_generator_is_not_for_losses() -> None:
             await client.fit(state["weights"], loss)
 
     with pytest.raises(RuntimeError, match=r"client\.generator differs between clients"):
-        federate(Drawing(), DATA, "lenet", 1)
+        federate(Drawing(), DATA, LeNet(), 1)

@@ -22,7 +22,7 @@ from typing import Any
 
 import pytest
 
-from rayfl import Inline, Ray, UserError, resumed
+from rayfl import Inline, Ray, UserError, evaluation, resumed
 from rayfl.engine import BadUpdate
 from rayfl.evaluation.result import Result
 from rayfl.methods import Cohort, Ditto, FedAvg
@@ -307,7 +307,7 @@ def test_what_else_the_records_hold(tmp_path: Path) -> None:
     """Scores that are kept between rounds, and TensorBoard's events, go back too."""
     settings: dict[str, Any] = {
         "method": Ditto(),
-        "protocol": "fedios",
+        "protocol": evaluation.FediOS(),
         "participation": 0.3,
         "tensorboard": True,
     }

@@ -14,6 +14,7 @@ from rayfl.data import Synthetic
 from rayfl.engine.base import Engine
 from rayfl.engine.plan import Plan, bind, try_scores
 from rayfl.methods import Cohort, Ditto, FedAvg, Method
+from rayfl.nets import LeNet
 from rayfl.record.checkpoint import Checkpoints
 from rayfl.training import Client, Gather, Mean, Reduction, State, Sum
 from tests.support.federations import small
@@ -199,7 +200,7 @@ class Drawing(FedAvg):
 def test_a_trial_that_cannot_score_leaves_it_to_the_run(tmp_path: Path) -> None:
     """A trial that cannot score leaves it to the run and no trace."""
     made = federation(tmp_path, Drawing(), rounds=1)
-    data, plan = made.federated_data(), Plan(Drawing(), "lenet", made.training, 0)
+    data, plan = made.federated_data(), Plan(Drawing(), LeNet(), made.training, 0)
     torch.manual_seed(0)
     try_scores(plan.method, bind(plan.method, plan, data)[0], plan, data)
     drawn = torch.rand(())

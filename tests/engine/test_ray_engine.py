@@ -320,7 +320,7 @@ def test_a_method_in_the_users_folder(tmp_path: Path, ray_runtime: str) -> None:
     """The actors of a running cluster import it from the folder in which the command was typed."""
     (tmp_path / "my_method.py").write_text(MINE)
     options = ["--method", "my_method.Half", "--method.factor", "0.25", "--engine.actors", "2"]
-    options += ["--data", "Synthetic", "--data.train", "120", "--data.test", "60", "--net", "lenet"]
+    options += ["--data", "Synthetic", "--data.train", "120", "--data.test", "60", "--net", "LeNet"]
     done = on_ray(tmp_path, ray_runtime, *options, "--clients", "4", "--rounds", "2")
     assert done.returncode == 0, done.stderr
     assert "class_path: my_method.Half" in (tmp_path / "run" / "config.yaml").read_text()

@@ -12,12 +12,13 @@ from typing import Any
 
 import pytest
 
-from rayfl import Inline, Training, UserError, load_models, resumed
+from rayfl import Inline, Training, UserError, evaluation, load_models, resumed
 from rayfl.callbacks.callback import Callback, Run
 from rayfl.data import Dirichlet, FederatedData, Synthetic
 from rayfl.engine.plan import Plan
 from rayfl.engine.session import Session
 from rayfl.methods import METHODS
+from rayfl.nets import LeNet
 from rayfl.record.checkpoint import Checkpoints, Manifest
 from rayfl.record.description import dump
 from tests.methods.cases import net_of
@@ -28,7 +29,7 @@ from tests.support.processes import rounds_of, wait_until
 @pytest.mark.parametrize("name", METHODS)
 def test_every_method_resumes_from_its_checkpoint(tmp_path: Path, name: str) -> None:
     whole, split = tmp_path / "whole", tmp_path / "split"
-    net = net_of(name, "lenet")
+    net = net_of(name, LeNet())
     small(whole, method=METHODS[name](), net=net).run()
     small(split, method=METHODS[name](), net=net, rounds=2).run()
     resumed(split, ["--rounds", "4", "--quiet", "true"]).run()
@@ -49,7 +50,7 @@ def test_a_run_of_several_client_files_is_resumed_twice(tmp_path: Path) -> None:
 
 def test_scores_after_training_survive(tmp_path: Path) -> None:
     whole, split = tmp_path / "whole", tmp_path / "split"
-    settings = {"method": METHODS["Ditto"](), "protocol": "fedios", "participation": 0.3}
+    settings = {"method": METHODS["Ditto"](), "protocol": evaluation.FediOS(), "participation": 0.3}
     small(whole, **settings).run()
     small(split, **settings, rounds=2).run()
     resumed(split, ["--rounds", "4", "--quiet", "true"]).run()
@@ -219,7 +220,7 @@ def reworded(old: str, new: str) -> Callable[[Path], None]:
         (reworded("train: 900", "train: 800"), "partition.json differs"),
         (reworded("clients: 12", "clients: 11"), "partition.json differs"),
         (reworded("FedAvg", "SCAFFOLD"), "method is 'rayfl.methods.FedAvg' there"),
-        (reworded("net: lenet", "net: cnn"), "net is 'lenet' there, and 'cnn' in the configuration"),
+        (reworded("nets.LeNet", "nets.CNN"), "net is 'rayfl.nets.LeNet' there, and 'rayfl.nets.CNN' in the"),
         (reworded("lr: 0.05", "lr: 0.06"), "training.lr is 0.05 there, and 0.06 in the configuration"),
         (reworded("momentum: 0.5", "momentum: 0.0"), "training.momentum is 0.5 there"),
         (reworded("eval_every: 1", "eval_every: 2"), "eval_every is 1 there"),
@@ -331,7 +332,7 @@ def test_a_copy_beside_the_checkpoints_is_none_of_them(tmp_path: Path) -> None:
 
 
 def test_a_run_that_ended_early_stays_ended(tmp_path: Path) -> None:
-    still: dict[str, Any] = {"training": Training(lr=1e-12), "protocol": "default+patience_4"}
+    still: dict[str, Any] = {"training": Training(lr=1e-12), "protocol": evaluation.Default(patience=4)}
     result = small(tmp_path / "run", **still, rounds=9).run()
     assert result.complete
     assert (result.summary["completed"], result.summary["early"]) == (5, True)  # the first round stays best

@@ -7,10 +7,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from rayfl import Inline, Ray
+from rayfl import Inline, Ray, evaluation
 from rayfl.data import Dirichlet, Synthetic
 from rayfl.engine.plan import Group
 from rayfl.methods import METHODS
+from rayfl.nets import CNNB, LeNet
 from rayfl.training import Training
 from tests.methods.cases import net_of
 from tests.support.federations import bytes_of_run, small
@@ -32,19 +33,19 @@ def same(tmp_path: Path, *engines: Any, **settings: Any) -> list[Path]:
 
 @pytest.mark.parametrize("name", METHODS)
 def test_every_method_inline_and_on_two_actors(tmp_path: Path, name: str) -> None:
-    same(tmp_path, Inline(), Ray(actors=2), method=METHODS[name](), net=net_of(name, "lenet"), rounds=3)
+    same(tmp_path, Inline(), Ray(actors=2), method=METHODS[name](), net=net_of(name, LeNet()), rounds=3)
 
 
 @pytest.mark.parametrize("participation", [0.5, 1.0])
 def test_one_and_three_actors(tmp_path: Path, participation: float) -> None:
     method = METHODS["FedCO2"]()
     engines = Inline(), Ray(actors=1), Ray(actors=3)
-    same(tmp_path, *engines, method=method, participation=participation, net="cnn-b", rounds=3)
+    same(tmp_path, *engines, method=method, participation=participation, net=CNNB(), rounds=3)
 
 
 def test_stacked(tmp_path: Path) -> None:
     engines = Inline(execution="stacked", stack=3), Ray(actors=2, execution="stacked", stack=3)
-    same(tmp_path, *engines, method=METHODS["Ditto"](), rounds=2, protocol="fedios")
+    same(tmp_path, *engines, method=METHODS["Ditto"](), rounds=2, protocol=evaluation.FediOS())
 
 
 @pytest.mark.parametrize("name", ["SCAFFOLD", "FedCO2", "DCPFL"])
@@ -55,7 +56,7 @@ def test_clients_without_training_samples(tmp_path: Path, name: str) -> None:
     empty = {i for i in range(100) if not len(federated.shards[i].train)}
     settings = {"data": data, "clients": 100, "participation": 0.01, "rounds": 8, "training": LENIENT}
     engines = Inline(), Ray(actors=2)
-    folder, _ = same(tmp_path, *engines, method=METHODS[name](), net=net_of(name, "lenet"), **settings)
+    folder, _ = same(tmp_path, *engines, method=METHODS[name](), net=net_of(name, LeNet()), **settings)
     records = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
     cohorts = [set(small(tmp_path, **settings).cohort(round)) for round in range(8)]
     assert [set(record["cohort"]) for record in records] == [cohort - empty for cohort in cohorts]
@@ -96,6 +97,12 @@ def test_another_seed_gives_other_bytes(tmp_path: Path) -> None:
 def test_after_training_scores_of_unsampled_clients_are_kept(tmp_path: Path) -> None:
     training = Training(lr=0.1, batch_size=20)
     folders = same(
-        tmp_path, Inline(), Ray(actors=2), protocol="fedios", participation=0.2, training=training, rounds=3
+        tmp_path,
+        Inline(),
+        Ray(actors=2),
+        protocol=evaluation.FediOS(),
+        participation=0.2,
+        training=training,
+        rounds=3,
     )
     assert "after_training" in (folders[0] / "metrics.jsonl").read_text()

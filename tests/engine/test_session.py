@@ -15,6 +15,7 @@ from rayfl.engine.plan import Plan
 from rayfl.engine.session import Session
 from rayfl.engine.travel import Download, States
 from rayfl.methods import METHODS, Cohort, Ditto, FedAvg, FedBN, Method
+from rayfl.nets import CNNB, LeNet
 from rayfl.training import Params, State
 from tests.support.by_hand import ragged
 from tests.support.federations import bytes_of_run, small
@@ -27,7 +28,7 @@ EVERYONE = [(i,) for i in range(6)]
 
 def opened(method: Method, count: int = 3) -> tuple[Session, PretendWorkers]:
     """Return a session of six clients, and its workers."""
-    plan = Plan(method, "lenet", small(Path()).training, seed=3)
+    plan = Plan(method, LeNet(), small(Path()).training, seed=3)
     workers = PretendWorkers(plan, DATA, count)
     return Session(plan, DATA, workers), workers
 
@@ -82,7 +83,7 @@ def test_a_failed_step_shows_when_it_is_waited_for() -> None:
 @pytest.mark.parametrize("name", ["SCAFFOLD", "FDSE", "FedProto"])
 def test_many_workers_give_the_bytes_of_one(tmp_path: Path, name: str) -> None:
     """With one download for all, and with what single clients receive besides."""
-    net = "tests.support.by_hand.dse" if name == "FDSE" else "lenet"
+    net = "tests.support.by_hand.dse" if name == "FDSE" else LeNet()
     for k, engine in enumerate((Inline(), pretend(count=4))):
         small(tmp_path / str(k), method=METHODS[name](), net=net, engine=engine).run()
     assert bytes_of_run(tmp_path / "0") == bytes_of_run(tmp_path / "1")
@@ -90,7 +91,7 @@ def test_many_workers_give_the_bytes_of_one(tmp_path: Path, name: str) -> None:
 
 def test_newcomers_on_many_workers(tmp_path: Path) -> None:
     data = Synthetic(train=600, test=180, domains=3, partition=DomainPerClient())
-    settings: dict[str, Any] = {"method": FedBN(), "net": "cnn-b", "data": data, "clients": 6, "rounds": 2}
+    settings: dict[str, Any] = {"method": FedBN(), "net": CNNB(), "data": data, "clients": 6, "rounds": 2}
     for k, engine in enumerate((Inline(), pretend(count=3))):
         small(tmp_path / str(k), engine=engine, unseen="domain1", **settings).run()
     assert bytes_of_run(tmp_path / "0") == bytes_of_run(tmp_path / "1")

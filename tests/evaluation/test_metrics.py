@@ -5,6 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from rayfl import evaluation
 from rayfl.evaluation.metrics import (
     Patience,
     Validation,
@@ -14,11 +15,10 @@ from rayfl.evaluation.metrics import (
     round_metrics,
     summarise,
 )
-from rayfl.evaluation.protocol import PROTOCOLS, Protocol, protocol
 from rayfl.record.history import History, Population
 from tests.support.records import partition, record
 
-DEFAULT = PROTOCOLS["default"]
+DEFAULT = evaluation.Default()
 
 
 def people(test, train=None, val=None, domains=None):
@@ -139,7 +139,7 @@ def test_without_validation_data_there_is_no_best_round():
 
 def test_the_last_five_evaluations_are_averaged():
     records = [line(r, [r, 2 * r]) for r in range(8)]
-    chosen = summary(people([20, 20]), records, PROTOCOLS["fedios_global"])["views"][0]["last_k"]
+    chosen = summary(people([20, 20]), records, evaluation.FediOSGlobal())["views"][0]["last_k"]
     assert chosen["rounds"] == [3, 4, 5, 6, 7]
     assert chosen["mean"] == pytest.approx(1.5 * 5 / 20)
     assert chosen["over_rounds"]["mean"] == pytest.approx(1.5 * math.sqrt(2) / 20)
@@ -147,7 +147,7 @@ def test_the_last_five_evaluations_are_averaged():
 
 def test_a_window_takes_its_own_rounds():
     """A window takes its own rounds and reports their deviation."""
-    window = Protocol("default", average="pooled", choose="window", length=4, step=2)
+    window = evaluation.Default(average="pooled", choose="window", length=4, step=2)
     # Of the last four of ten rounds, numbers 6 to 9, every second one that ends with the last: 7 and 9.
     records = [line(r, [r, 0]) for r in (1, 3, 5, 6, 7, 8, 9)]
     headline = summary(people([10, 10]), records, window, rounds=10)["headline"]
@@ -164,7 +164,7 @@ def test_scores_after_training_are_averaged_as_recorded():
         line(2, [7, 3, 8], cohort=[0], point="after_training"),
     ]
     history = History.build(people([10, 10, 10]), records)
-    found = summarise(history, PROTOCOLS["fedios"], 3)["views"][0]
+    found = summarise(history, evaluation.FediOS(), 3)["views"][0]
     assert found["last"]["mean"] == pytest.approx(0.6)
     assert found["last_k"]["mean"] == pytest.approx((0.65 + 16 / 30 + 0.6) / 3)
 
@@ -184,12 +184,12 @@ def test_dcpfl_leaves_out_clients_that_have_never_been_trained():
     ]
     population = people([10, 10, 10])
     history = History.build(population, records)
-    counted = counted_scores(history, PROTOCOLS["dcpfl"], "after_training", "personal", "test")
+    counted = counted_scores(history, evaluation.DCPFL(), "after_training", "personal", "test")
     np.testing.assert_array_equal(counted.correct, [[9, np.nan, np.nan], [9, np.nan, np.nan], [9, 5, np.nan]])
-    headline = summarise(history, PROTOCOLS["dcpfl"], 3)["headline"]
+    headline = summarise(history, evaluation.DCPFL(), 3)["headline"]
     assert headline["accuracy"] == pytest.approx(0.7)
     assert (headline["clients"], headline["left_out"]) == (2, 1)
-    everyone = summarise(history, PROTOCOLS["fedios"], 3)["views"][0]["last"]
+    everyone = summarise(history, evaluation.FediOS(), 3)["views"][0]["last"]
     assert everyone["mean"] == pytest.approx(0.5)
 
 
@@ -200,19 +200,19 @@ def test_fdse_chooses_by_weighted_validation():
         line(0, [9, 3], [8, 1], point="after_training"),
         line(1, [3, 24], [5, 10], point="after_training"),
     ]
-    found = summary(population, records, PROTOCOLS["fdse"])
+    found = summary(population, records, evaluation.FDSE())
     assert found["headline"]["rounds"] == [0]
     assert found["headline"]["accuracy"] == pytest.approx(12 / 40)
     assert found["views"][0]["best_val"]["mean"] == pytest.approx(0.5)
-    plain = Protocol("default", point="after_training", choose="best_val")
+    plain = evaluation.Default(point="after_training", choose="best_val")
     assert summary(population, records, plain)["headline"]["rounds"] == [1]
 
 
 def test_the_headline_is_none_without_a_score_that_counts():
     records = [line(0, [5])]
-    assert summary(people([10]), records, PROTOCOLS["fedios"])["headline"] is None
-    assert summary(people([10]), records, PROTOCOLS["fedios_global"])["headline"] is None
-    assert summary(people([10]), records, PROTOCOLS["fedco2_feature"])["headline"] is None
+    assert summary(people([10]), records, evaluation.FediOS())["headline"] is None
+    assert summary(people([10]), records, evaluation.FediOSGlobal())["headline"] is None
+    assert summary(people([10]), records, evaluation.FedCO2Feature())["headline"] is None
     assert summary(people([10]), [line(0, [5], view="global")])["headline"]["view"] == "global"
 
 
@@ -251,14 +251,14 @@ def test_what_fedco2_prints_of_domains():
         line(1, [5, 16, 24], [9, 9, 3]),  # mean validation accuracy .7, the highest
         line(2, [8, 10, 30], [5, 5, 5]),
     ]
-    best = summary(papers(), records, PROTOCOLS["fedco2_feature"])["headline"]
+    best = summary(papers(), records, evaluation.FedCO2Feature())["headline"]
     assert best["rounds"] == [1]
     assert best["accuracy"] == pytest.approx((0.5 + 0.8 + 0.8) / 3)
     assert best["domains"]["ink"] == {"clients": 2, "accuracy": pytest.approx(0.65), "std": None}
     assert best["domains"]["paper"]["accuracy"] == pytest.approx(0.8)
     assert best["domain_mean"] == pytest.approx((0.65 + 0.8) / 2)
     assert (best["std"], best["spread"]) == (None, "runs")
-    last = summary(papers(), records, PROTOCOLS["fedco2_last"])["headline"]
+    last = summary(papers(), records, evaluation.FedCO2Last())["headline"]
     assert last["rounds"] == [2]
     assert last["accuracy"] == pytest.approx((0.8 + 0.5 + 1) / 3)
 
@@ -266,10 +266,10 @@ def test_what_fedco2_prints_of_domains():
 def test_what_fedco2_prints_of_cifar():
     """FedCO2 on CIFAR prints mean and deviation over evaluations of one run."""
     rounds = 1500
-    counted = [r for r in range(rounds) if PROTOCOLS["fedco2_cifar"].counts(r, rounds)]
+    counted = [r for r in range(rounds) if evaluation.FedCO2CIFAR().counts(r, rounds)]
     records = [line(r, [0, 0, 0]) for r in (99, 1299)]
     records += [line(r, [10, 0, 8 if i % 2 else 14]) for i, r in enumerate(counted)]
-    found = summary(papers(), records, PROTOCOLS["fedco2_cifar"], rounds)["headline"]
+    found = summary(papers(), records, evaluation.FedCO2CIFAR(), rounds)["headline"]
     assert len(found["rounds"]) == 40
     assert found["accuracy"] == pytest.approx(21 / 60)  # pooled: 18 and 24 of 60 in turn
     assert found["std"] == pytest.approx(3 / 60)
@@ -290,12 +290,12 @@ def test_what_fedios_prints():
         counts = {"test": {"correct": [10, 0, 3 * r], "loss": [1.0] * 3}}
         made["evaluation"]["after_aggregation"] = {"global": counts}
         records.append(made)
-    personal = summary(papers(), records, PROTOCOLS["fedios"])["headline"]
+    personal = summary(papers(), records, evaluation.FediOS())["headline"]
     assert personal["rounds"] == [2, 3, 4, 5, 6]
     assert personal["accuracy"] == pytest.approx(0.4)  # r / 10 at every client
     assert personal["std"] == pytest.approx(math.sqrt(2) / 10)
     assert personal["spread"] == "runs"
-    union = summary(papers(), records, PROTOCOLS["fedios_global"])["headline"]
+    union = summary(papers(), records, evaluation.FediOSGlobal())["headline"]
     assert union["accuracy"] == pytest.approx((10 + 3 * 4) / 60)
     assert union["view"] == "global"
 
@@ -306,29 +306,29 @@ def test_what_dcpfl_prints():
         line(0, [5, None, None], [9, None, None], cohort=[0], point="after_training"),
         line(1, [5, 10, None], [9, 1, None], cohort=[1], point="after_training"),
     ]
-    last = summary(papers(), records, PROTOCOLS["dcpfl"])["headline"]
+    last = summary(papers(), records, evaluation.DCPFL())["headline"]
     assert last["accuracy"] == pytest.approx((0.5 + 0.5) / 2)  # of the two clients that have trained
     assert (last["clients"], last["left_out"], last["rounds"]) == (2, 1, [1])
-    best = summary(papers(), records, protocol("dcpfl+best_val"))["headline"]
+    best = summary(papers(), records, evaluation.DCPFL(choose="best_val"))["headline"]
     assert (best["rounds"], best["clients"]) == ([0], 1)
 
 
 @pytest.mark.parametrize(
-    ("name", "point"), [("fdse", "after_training"), ("fdse_global", "after_aggregation")]
+    ("protocol", "view"), [(evaluation.FDSE, "personal"), (evaluation.FDSEGlobal, "global")]
 )
-def test_what_fdse_prints(name, point):
+def test_what_fdse_prints(protocol, view):
     """FDSE prints all and avg of the round best on weighted validation data."""
-    view = "global" if name == "fdse_global" else "personal"
+    point = protocol().point
     records = [
         line(0, [10, 4, 30], [9, 3, 9], point=point, view=view, cohort=[0, 1, 2]),  # weighted .54, mean .7
         line(1, [5, 20, 15], [4, 8, 4], point=point, view=view, cohort=[0, 1, 2]),  # weighted .64, mean .53
     ]
-    found = summary(papers(), records, PROTOCOLS[name])["headline"]
+    found = summary(papers(), records, protocol())["headline"]
     assert found["rounds"] == [1]
     assert found["accuracy"] == pytest.approx(40 / 60)  # ALL
     assert found["averages"]["mean_clients"]["accuracy"] == pytest.approx((0.5 + 1 + 0.5) / 3)  # AVG
     assert found["averages"]["weighted"]["accuracy"] == pytest.approx((0.5 * 100 + 1 * 300 + 0.5 * 100) / 500)
-    weighted = summary(papers(), records, protocol(f"{name}+weighted"))["headline"]
+    weighted = summary(papers(), records, protocol(average="weighted"))["headline"]
     assert weighted["accuracy"] == found["averages"]["weighted"]["accuracy"]
 
 
@@ -357,34 +357,35 @@ def test_totals_of_a_run():
 
 
 @pytest.mark.parametrize(
-    ("words", "val", "early"),
+    ("rounds", "val", "early"),
     [
-        ("patience_2", [5, 6, 6, 4], True),  # an equal one is not better
-        ("patience_2", [5, 6, 6], False),
-        ("patience_2", [5, 4, 6, 6], False),  # a gap before the best round does not count
-        ("patience_3", [5, 6, 6, 4], False),
-        ("default", [5, 4, 4, 4, 4, 4], False),
+        (2, [5, 6, 6, 4], True),  # an equal one is not better
+        (2, [5, 6, 6], False),
+        (2, [5, 4, 6, 6], False),  # a gap before the best round does not count
+        (3, [5, 6, 6, 4], False),
+        (0, [5, 4, 4, 4, 4, 4], False),
     ],
 )
-def test_patience_ends_a_run_early(words, val, early):
+def test_patience_ends_a_run_early(rounds, val, early):
+    protocol = evaluation.Default(patience=rounds)
     records = [line(r, [5], [correct]) for r, correct in enumerate(val)]
-    assert summary(people([10]), records, protocol(words), rounds=9)["early"] is early
+    assert summary(people([10]), records, protocol, rounds=9)["early"] is early
     # round by round, as a run sees them
-    validation, patience = Validation(people([10]), protocol(words)), Patience(protocol(words).patience)
+    validation, patience = Validation(people([10]), protocol), Patience(protocol.patience)
     ends = [patience.ends(record["round"], validation.accuracy(record)) for record in records]
     assert ends == [False] * (len(val) - 1) + [early]
 
 
 def test_patience_counts_rounds_not_evaluations():
     records = [line(0, [5], [5]), line(1, [5], evaluation={}), line(2, [5], [4]), line(3, [5], [4])]
-    assert not summary(people([10]), records[:2], protocol("patience_1"), rounds=9)["early"]
-    assert summary(people([10]), records[:3], protocol("patience_2"), rounds=9)["early"]
-    assert not summary(people([10]), records[:3], protocol("patience_3"), rounds=9)["early"]
+    assert not summary(people([10]), records[:2], evaluation.Default(patience=1), rounds=9)["early"]
+    assert summary(people([10]), records[:3], evaluation.Default(patience=2), rounds=9)["early"]
+    assert not summary(people([10]), records[:3], evaluation.Default(patience=3), rounds=9)["early"]
 
 
 def test_patience_does_not_wait_for_clients_that_do_not_count():
-    words = "trained_only+patience_1"
-    validation = Validation(people([10, 10]), protocol(words))
+    protocol = evaluation.Default(trained_only=True, patience=1)
+    validation = Validation(people([10, 10]), protocol)
     first = validation.accuracy(line(0, [5, 5], [8, 1], cohort=[0]))
     second = validation.accuracy(line(1, [5, 5], [8, 2], cohort=[1]))
     assert (first, second) == (pytest.approx(0.8), pytest.approx(0.5))
@@ -392,7 +393,7 @@ def test_patience_does_not_wait_for_clients_that_do_not_count():
 
 def test_a_client_whose_update_was_dropped_has_not_trained():
     """In the scores as they come, and in those of the whole history."""
-    words = protocol("trained_only+best_val")
+    words = evaluation.Default(choose="best_val", trained_only=True)
     records = [
         line(0, [5, 5, 5], [8, 2, 9], cohort=[0, 1], dropped=[1]),
         line(1, [5, 5, 5], [7, 1, 9], cohort=[1]),
@@ -408,7 +409,7 @@ def test_a_client_whose_update_was_dropped_has_not_trained():
 
 def test_newcomers_count_though_they_never_train():
     """Also where clients count only once they have been trained."""
-    words = protocol("unseen+trained_only")
+    words = evaluation.Default(point="unseen", trained_only=True)
     history = History.build(people([10, 10]), [line(0, [None, 7], cohort=[0], point="unseen")])
     scores = counted_scores(history, words, "unseen", "personal", "test")
     assert scores.correct[0, 1] == 7

@@ -1,106 +1,125 @@
-from dataclasses import replace
+from dataclasses import asdict
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from rayfl.errors import UserError
-from rayfl.evaluation.protocol import PROTOCOLS, Protocol, protocol
+from rayfl.evaluation import (
+    DCPFL,
+    FDSE,
+    PROTOCOLS,
+    Default,
+    FDSEGlobal,
+    FedCO2CIFAR,
+    FedCO2Feature,
+    FedCO2Last,
+    FediOS,
+    FediOSGlobal,
+)
+from rayfl.evaluation.protocol import read_protocol
 
-
-def test_every_preset_is_found_by_its_name():
-    names = (
-        "default",
-        "fedco2_feature",
-        "fedco2_last",
-        "fedco2_cifar",
-        "fedios",
-        "fedios_global",
-        "dcpfl",
-        "fdse",
-        "fdse_global",
-    )
-    assert [protocol(name).name for name in names] == list(PROTOCOLS)
-
-
-def test_an_unknown_name_is_refused_with_the_known_ones():
-    with pytest.raises(
-        UserError, match=r"'fedavg' is unknown; choose one of default, fedco2_feature, .*fdse"
-    ):
-        protocol("fedavg")
+ALL = [cls() for cls in PROTOCOLS.values()]
 
 
 @pytest.mark.parametrize(
-    ("name", "changes"),
+    ("protocol", "differs"),
     [
-        ("last", {}),
-        ("best_val", {"choose": "best_val"}),
-        ("last_10", {"choose": "last_k", "k": 10}),
-        ("every_5_of_last_200", {"choose": "window", "step": 5, "length": 200}),
-        ("pooled", {"average": "pooled"}),
-        ("default+weighted+after_training", {"average": "weighted", "point": "after_training"}),
-        ("patience_100", {"patience": 100}),
-        ("mean_clients+global+trained_only", {"view": "global", "trained_only": True}),
+        (Default(), {}),
+        (FedCO2Feature(), {"choose": "best_val"}),
+        (FedCO2Last(), {}),
+        (FedCO2CIFAR(), {"average": "pooled", "choose": "window", "step": 5, "spread": "evaluations"}),
+        (FediOS(), {"point": "after_training", "choose": "last_k"}),
+        (FediOSGlobal(), {"view": "global", "average": "pooled", "choose": "last_k"}),
+        (DCPFL(), {"point": "after_training", "trained_only": True}),
+        (
+            FDSE(),
+            {
+                "point": "after_training",
+                "average": "pooled",
+                "choose": "best_val",
+                "choose_by": "weighted",
+            },
+        ),
+        (
+            FDSEGlobal(),
+            {"view": "global", "average": "pooled", "choose": "best_val", "choose_by": "weighted"},
+        ),
     ],
+    ids=str,
 )
-def test_words_change_the_default(name, changes):
-    assert protocol(name) == replace(PROTOCOLS["default"], name=name, **changes)
+def test_what_the_papers_protocols_are(protocol, differs):
+    assert asdict(protocol) == asdict(Default()) | differs
+    assert str(protocol) == type(protocol).__name__ in PROTOCOLS
 
 
-def test_words_change_a_preset():
-    best = protocol("dcpfl+best_val")
-    assert best == replace(PROTOCOLS["dcpfl"], name="dcpfl+best_val", choose="best_val")
-    assert best.needs_validation
-    window = protocol("every_5_of_last_200+pooled")
+def test_a_protocol_tells_what_differs_from_its_defaults():
+    assert str(FDSE(average="weighted", patience=100)) == "FDSE(average=weighted, patience=100)"
+    assert FDSE(patience=5).needs_validation
+    assert Default(patience=5).needs_validation
+    window = Default(choose="window", length=200, step=5)
     assert [window.counts(r, 1500) for r in range(1500)] == [
-        PROTOCOLS["fedco2_cifar"].counts(r, 1500) for r in range(1500)
+        FedCO2CIFAR().counts(r, 1500) for r in range(1500)
     ]
-    assert protocol("fdse+weighted").choose_by == "weighted"
-    assert protocol("fdse_global+patience_100").patience == 100
-    assert protocol("fedios+patience_5").needs_validation
 
 
 @pytest.mark.parametrize(
-    ("name", "word"),
-    [("fdse+wieghted", "wieghted"), ("last_0", "last_0"), ("fdse+", ""), ("pooled+fdse", "fdse")],
-)
-def test_an_unknown_word_is_named(name, word):
-    with pytest.raises(UserError, match=rf"'{word}' is unknown; .*joined by \+: .*pooled"):
-        protocol(name)
-
-
-@pytest.mark.parametrize(
-    "name",
+    ("options", "message"),
     [
-        "dcpfl+best_val+last",
-        "last_5+last_10",
-        "pooled+weighted",
-        "unseen+after_training",
-        "personal+global",
+        ({"average": "most"}, "average is 'most': it must be 'mean_clients' or 'pooled' or 'weighted'"),
+        ({"point": "soon"}, "point is 'soon': it must be 'after_aggregation' or"),
+        ({"k": 0}, "k is 0: it must be at least 1"),
+        ({"k": "5"}, "k is '5': it must be a whole number"),
+        ({"length": 0}, "length is 0: it must be at least 1"),
+        ({"step": 0}, "step is 0: it must be at least 1"),
+        ({"patience": -1}, "patience is -1: it must be at least 0"),
+        ({"trained_only": 1}, "trained_only is 1: it must be True or False"),
     ],
 )
-def test_words_that_contradict_each_other(name):
-    with pytest.raises(UserError, match=r"'\w+' and '\w+' contradict each other: leave one of them out"):
-        protocol(name)
-    assert protocol("pooled+pooled").average == "pooled"
-    assert protocol("last_5+patience_3").patience == 3
+def test_impossible_options_are_refused(options, message):
+    with pytest.raises(UserError, match=f"protocol.{message}"):
+        Default(**options)
+
+
+@pytest.mark.parametrize(
+    ("found", "protocol"),
+    [
+        ("FDSE", FDSE()),
+        ({"class_path": "rayfl.evaluation.FDSE"}, FDSE()),
+        ({"class_path": "FDSE", "init_args": {"k": 3}}, FDSE(k=3)),
+    ],
+)
+def test_a_protocol_is_read_from_a_configuration(found, protocol):
+    assert read_protocol({"protocol": found}) == protocol
+    assert read_protocol({}) == Default()
+
+
+@pytest.mark.parametrize(
+    ("found", "message"),
+    [
+        ("fedavg", "there is no protocol 'fedavg'; there are Default, FedCO2Feature, .*FDSE"),
+        ({"class_path": "a_strangers.FDSE"}, "there is no protocol 'a_strangers.FDSE'"),
+        ({"class_path": "rayfl.evaluation.Protocol"}, "there is no protocol"),
+        ({"class_path": "FDSE", "init_args": {"x": 3}}, "protocol FDSE has no such option"),
+        ({"class_path": "FDSE", "init_args": {"k": "x"}}, "protocol.k is 'x'"),
+    ],
+)
+def test_a_configuration_with_no_such_protocol_is_refused(found, message):
+    with pytest.raises(UserError, match=message):
+        read_protocol({"protocol": found})
 
 
 def test_what_the_papers_mean_by_plus_minus():
-    assert {name for name, p in PROTOCOLS.items() if p.spread == "evaluations"} == {"fedco2_cifar"}
+    assert [str(p) for p in ALL if p.spread == "evaluations"] == ["FedCO2CIFAR"]
 
 
 def test_only_protocols_that_choose_by_validation_need_it():
-    assert {p.name for p in PROTOCOLS.values() if p.needs_validation} == {
-        "fedco2_feature",
-        "fdse",
-        "fdse_global",
-    }
+    assert [str(p) for p in ALL if p.needs_validation] == ["FedCO2Feature", "FDSE", "FDSEGlobal"]
 
 
 def test_fedco2_on_cifar_averages_the_last_forty_rounds():
     """FedCO2 on CIFAR averages forty rounds that end with the last."""
-    cifar = PROTOCOLS["fedco2_cifar"]
+    cifar = FedCO2CIFAR()
     counted = [r + 1 for r in range(1500) if cifar.counts(r, 1500)]
     assert counted == list(range(1305, 1501, 5))
     evaluated = [r + 1 for r in range(1500) if cifar.evaluates(r, 1500, 1000)]
@@ -109,10 +128,10 @@ def test_fedco2_on_cifar_averages_the_last_forty_rounds():
 
 def test_fedios_always_evaluates_its_last_five_rounds():
     """FediOS evaluates its last five rounds whatever eval every is."""
-    assert [r for r in range(20) if PROTOCOLS["fedios"].evaluates(r, 20, 8)] == [7, 15, 16, 17, 18, 19]
+    assert [r for r in range(20) if FediOS().evaluates(r, 20, 8)] == [7, 15, 16, 17, 18, 19]
 
 
-@given(st.sampled_from(list(PROTOCOLS.values())), st.integers(1, 400), st.integers(1, 50))
+@given(st.sampled_from(ALL), st.integers(1, 400), st.integers(1, 50))
 def test_evaluation_rounds(p, rounds, every):
     """Evaluation rounds hold every nth the last and those that count."""
     evaluated = {r for r in range(rounds) if p.evaluates(r, rounds, every)}
@@ -122,7 +141,7 @@ def test_evaluation_rounds(p, rounds, every):
         assert len(evaluated) == rounds // every + (rounds % every > 0)
 
 
-@given(st.sampled_from(list(PROTOCOLS.values())), st.integers(0, 99))
+@given(st.sampled_from(ALL), st.integers(0, 99))
 def test_zero_switches_evaluation_off(p, round):
     assert not p.evaluates(round, 100, 0)
 
@@ -139,4 +158,4 @@ def test_zero_switches_evaluation_off(p, round):
     ],
 )
 def test_the_headline_falls_back_to_a_view_that_exists(wanted, views, found):
-    assert Protocol("made up", view=wanted).headline_view(views) == found
+    assert Default(view=wanted).headline_view(views) == found

@@ -4,8 +4,8 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from rayfl import evaluation
 from rayfl.errors import UserError
-from rayfl.evaluation.protocol import PROTOCOLS
 from rayfl.evaluation.result import Result, finish
 from rayfl.record.folder import RunFolder
 from tests.support.records import partition, record, write_run
@@ -77,9 +77,9 @@ def test_a_run_that_never_evaluated_has_no_accuracy(tmp_path):
 
 
 def test_the_protocol_of_the_configuration_is_used(tmp_path):
-    run = write_run(tmp_path / "run", protocol=PROTOCOLS["fedios"], rounds=8, eval_every=100)
+    run = write_run(tmp_path / "run", protocol=evaluation.FediOS(), rounds=8, eval_every=100)
     result = Result.load(run)
-    assert result.protocol == PROTOCOLS["fedios"]
+    assert result.protocol == evaluation.FediOS()
     assert result.summary["headline"]["rounds"] == [3, 4, 5, 6, 7]
     assert result.accuracy == pytest.approx(result.rounds["test/after_training/personal"].mean())
 
@@ -100,8 +100,8 @@ def test_the_protocol_of_the_configuration_is_used(tmp_path):
         ),
         ("config.yaml", "a: [", "config.yaml is not valid YAML"),
         ("config.yaml", "- a\n", "config.yaml is not a configuration"),
-        ("config.yaml", "protocol: default\n", "config.yaml has no number of rounds"),
-        ("config.yaml", "rounds: 5\nprotocol: best_on_test\n", "protocol 'best_on_test' is unknown"),
+        ("config.yaml", "protocol: Default\n", "config.yaml has no number of rounds"),
+        ("config.yaml", "rounds: 5\nprotocol: best_on_test\n", "there is no protocol 'best_on_test'"),
     ],
 )
 def test_a_damaged_folder_is_an_explained_error(tmp_path, name, content, message):

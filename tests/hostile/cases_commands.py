@@ -5,7 +5,7 @@ import os
 from tests.hostile.harness import CANARY, Case, put_run
 
 TINY = (
-    "run --engine Inline --data Synthetic --data.train 200 --data.test 60 --net lenet --rounds 1 --output out"
+    "run --engine Inline --data Synthetic --data.train 200 --data.test 60 --net LeNet --rounds 1 --output out"
 )
 
 # options behind those of a tiny run -> what is said
@@ -82,16 +82,22 @@ LINES: dict[str, tuple[str, ...] | str] = {
     "--engine Ray --engine.cpus_per_actor -1": "engine.cpus_per_actor is -1.0",
     "--engine Ray --engine.recoveries -1": "engine.recoveries is -1",
     # protocols
-    "--protocol=": "protocol '' is unknown",
-    "--protocol +": "protocol '+': '' is unknown",
-    "--protocol nosuch": "protocol 'nosuch' is unknown",
-    "--protocol dcpfl+best_val+last": "'best_val' and 'last' contradict each other: leave one of them out",
-    "--protocol last_5+last_10": "'last_5' and 'last_10' contradict each other",
-    "--protocol fdse+pooled+weighted": "'pooled' and 'weighted' contradict each other",
-    "--protocol unseen+after_training": "'unseen' and 'after_training' contradict each other",
-    "--protocol fdse+fedios": "protocol 'fdse+fedios': 'fedios' is unknown",
-    "--protocol last_-1": "protocol 'last_-1' is unknown",
-    "--protocol patience_0": "protocol 'patience_0' is unknown",
+    "--protocol=": "there is no protocol ''",
+    "--protocol +": "there is no protocol '+'",
+    "--protocol nosuch": "there is no protocol 'nosuch'",
+    "--protocol os.system": "protocol is 'os.system', which no configuration may name",
+    "--protocol rayfl.evaluation.Protocol": "protocol is a Protocol: it must be one of",
+    "--protocol null": "protocol is null",
+    "--protocol []": "protocol is []: it must be a name",
+    "--protocol fdse+pooled": "write --protocol FDSE, or",
+    "--protocol fdse+weighted": "write --protocol FDSE --protocol.average weighted",
+    "--protocol FDSE --protocol.average most": "protocol.average is most: it must be",
+    "--protocol FDSE --protocol.kk 3": "protocol FDSE has no option 'kk'",
+    "--protocol.k 0": "protocol.k is 0: it must be at least 1",
+    "--protocol.k 3 --protocol FediOS": "--protocol.k stands before --protocol FediOS",
+    "--protocol.patience -1": "protocol.patience is -1: it must be at least 0",
+    "--protocol.choose window --protocol.length 0": "protocol.length is 0: it must be at least 1",
+    "--protocol.point nowhere": "protocol.point is nowhere: it must be",
     # data
     "--data Nosuch": "there is no data 'Nosuch'",
     "--data CIFAR10 --data.root nowhere": "CIFAR10",
@@ -126,14 +132,19 @@ LINES: dict[str, tuple[str, ...] | str] = {
     "--net a.": "net",
     "--net .a": "net",
     "--net a..b": "net",
-    "--net=": "net is '': it must be a name",
-    "--net []": "net is []: it must be a name, or a list of at least one",
-    "--net [[lenet]]": "there is no net '[[lenet]]'",
+    "--net=": "there is no net ''",
+    "--net []": "net is []: it must be a net, or a list of at least one",
+    "--net [[LeNet]]": "there is no net '[[LeNet]]'",
     "--net [1,2]": "there is no net '[1,2]'",
     "--net null": "there is no net 'null'",
-    "--net lenet(": "options are written in parentheses",
-    "--net lenet(x=1)": "net 'lenet(x=1)' has no option 'x'",
-    "--net FDSE-AlexNet(G=x)": "option G is 'x': it must be a whole number",
+    "--net LeNet(": "there is no net 'LeNet('",
+    "--net LeNet --net.x 1": "net LeNet has no option 'x'",
+    "--net FDSEAlexNet --net.G x": "net.G is x: it must be a whole number",
+    "--net FDSEAlexNet --net.G 1": "net.G is 1: it must be at least 2",
+    "--net FDSE-AlexNet(G=4)": "write --net FDSEAlexNet --net.G 4, or",
+    "--net.number 3": "net LeNet has no option 'number'",
+    "--net Architecture": "there is no net 'Architecture'",
+    "--net rayfl.methods.FedAvg": "it returns a FedAvg, not a rayfl.nets.SplitNet",
     "--net nosuch.module": "cannot import 'nosuch'",
     "--net rayfl.nosuch": "has no 'nosuch'",
     # what would run something
@@ -222,7 +233,7 @@ OWN = """\
 import os
 from rayfl.data import IID, Synthetic
 from rayfl.methods import FedAvg
-from rayfl.nets.convolutional import lenet
+from rayfl.nets.convolutional import LeNet
 
 def raises(shape, classes):
     raise RuntimeError("no such \\x1b[2J luck\\nsecond line")
@@ -239,9 +250,9 @@ def nothing(shape, classes):
 def takes_none():
     return None
 def two(shape, classes):
-    return lenet(shape, classes + 1)
+    return LeNet().build(shape, classes + 1)
 def forward(shape, classes):
-    net = lenet(shape, classes)
+    net = LeNet().build(shape, classes)
     net.forward = lambda x: {}["x"]
     return net
 number = 3
@@ -280,7 +291,7 @@ RAISING: dict[str, tuple[str, ...]] = {
     "--net own.value": ("value (", "own.py:13", "ValueError: bad"),
     "--net own.leaves": ("leaves (", "own.py:15", "SystemExit: 3"),
     "--net own.forward": ("own.py:24", "KeyError: 'x'"),
-    "--net [lenet,own.raises] --method Local": ("raises (", "own.py:7"),
+    "--net [LeNet,own.raises] --method Local": ("raises (", "own.py:7"),
     "--net broken.net": ("broken.py:1", "SyntaxError"),
     "--net bad.net": ("bad.py:1", "ValueError: at import"),
     "--net needs.net": ("needs.net", "nosuchmodule"),
@@ -295,9 +306,9 @@ RAISING: dict[str, tuple[str, ...]] = {
 
 # options -> what is said of code of the user's own that does not fit
 UNFIT: dict[str, tuple[str, ...] | str] = {
-    "--net own.nothing": "net 'own.nothing': it returns a NoneType",
-    "--net own.takes_none": "net 'own.takes_none': calling takes_none(shape, classes) failed",
-    "--net own.two": "net 'own.two': for 2 images it returns (2, 11), not 2 x 10 scores",
+    "--net own.nothing": "net own.nothing: it returns a NoneType",
+    "--net own.takes_none": "net own.takes_none: calling takes_none(shape, classes) failed",
+    "--net own.two": "net own.two: for 2 images it returns (2, 11), not 2 x 10 scores",
     "--net own.number": "net",
     "--net own.nosuch": "has no 'nosuch'",
     "--net own.os": "net",

@@ -16,7 +16,7 @@ from tests.hostile.damage import into_fifo, into_folder, into_loop
 from tests.hostile.harness import Case
 
 COMMON = (
-    "--data.verify false --data.root data --engine Inline --net lenet --clients 1 --rounds 1 --output run"
+    "--data.verify false --data.root data --engine Inline --net LeNet --clients 1 --rounds 1 --output run"
 )
 CIFAR = f"run --data CIFAR10 {COMMON}"
 MNIST = f"run --data MNIST {COMMON}"

@@ -19,7 +19,7 @@ from rayfl.tune.trials import Sweep
 from tests.hostile.harness import Case
 
 TINY = {
-    **{"data": "Synthetic", "data.train": 60, "data.test": 20, "data.val_fraction": 0.2, "net": "lenet"},
+    **{"data": "Synthetic", "data.train": 60, "data.test": 20, "data.val_fraction": 0.2, "net": "LeNet"},
     **{"clients": 2, "rounds": 1, "engine": "Inline", "quiet": True, "tensorboard": False},
 }
 SPACE = {"sweep": "mine", "base": {"method": "Ditto", **TINY}, "search": {"method.mu": [0.1, 1.0]}}

@@ -25,9 +25,10 @@ from rayfl.data import (
     Pathological,
     Synthetic,
 )
-from rayfl.evaluation.protocol import protocol
+from rayfl.evaluation import Default, Protocol
 from rayfl.evaluation.result import Result
 from rayfl.methods import DCPFL, FDSE, SCAFFOLD, Ditto, FedAvg, FedCO2, FediOS, FedProto, FedProx
+from rayfl.nets import FDSEAlexNet
 from rayfl.record.cell import Cell
 from rayfl.tune.space import Scheduler, Space
 from tests.hostile.harness import Case
@@ -79,7 +80,7 @@ BAD: list[tuple[Callable[..., Any], dict[str, Any], str]] = [
     (Federation, {"net": 3}, "net is 3: it must be"),
     (Federation, {"net": [1, 2]}, "net is [1, 2]: it must be"),
     (Federation, {"net": {"a": 1}}, "net is {'a': 1}: it must be"),
-    (Federation, {"net": []}, "net is []: it must be a name, or a list of at least one"),
+    (Federation, {"net": []}, "net is []: it must be a net, or a list of at least one"),
     (Federation, {"net": "\0"}, "net is '\\x00': it must be text in UTF-8"),
     (Federation, {"clients": "5"}, "clients is '5': it must be a whole number"),
     (Federation, {"clients": True}, "clients is True: it must be a whole number"),
@@ -91,9 +92,14 @@ BAD: list[tuple[Callable[..., Any], dict[str, Any], str]] = [
     (Federation, {"rounds": [1]}, "rounds is [1]: it must be a whole number"),
     (Federation, {"averaging": 3}, "averaging is 3: it must be 'samples' or 'uniform' or None"),
     (Federation, {"eval_every": None}, "eval_every is None: it must be a whole number"),
-    (Federation, {"protocol": None}, "protocol is None: it must be a text"),
-    (Federation, {"protocol": ["default"]}, "protocol is ['default']: it must be a text"),
-    (Federation, {"protocol": "best_val+last"}, "'best_val' and 'last' contradict each other"),
+    (Federation, {"net": "FDSE-AlexNet(G=4)"}, "in Python FDSEAlexNet(G=4)"),
+    (Federation, {"net": ["CNN-2"]}, "write {class_path: FedGHCNN, init_args: {number: 2}}"),
+    (Federation, {"protocol": None}, "protocol is None: it must be an object of class Protocol"),
+    (Federation, {"protocol": [Default()]}, "it must be an object of class Protocol"),
+    (Federation, {"protocol": "fdse+weighted"}, "in Python FDSE(average='weighted')"),
+    (Federation, {"protocol": Protocol()}, "protocol is a Protocol: it must be one of Default"),
+    (Default, {"k": "x"}, "protocol.k is 'x': it must be a whole number"),
+    (FDSEAlexNet, {"G": 1}, "net.G is 1: it must be at least 2"),
     (Federation, {"checkpoint_every": "never"}, "checkpoint_every is 'never': it must be a whole number"),
     (Federation, {"on_bad_update": "ignore"}, "on_bad_update is 'ignore': it must be 'stop' or 'drop'"),
     (Federation, {"seed": 0.5}, "seed is 0.5: it must be a whole number"),
@@ -172,7 +178,7 @@ BAD: list[tuple[Callable[..., Any], dict[str, Any], str]] = [
     (DomainDirichlet, {"whole_test": "all"}, "data.partition.whole_test is 'all': it must be a list"),
     (Scheduler, {"grace": "x"}, "scheduler.grace is 'x': it must be a whole number"),
     (Scheduler, {"name": 3}, "scheduler.name is 3: it must be"),
-    (protocol, {"name": "a" * 10_000}, "aaa ... "),
+    (Default, {"average": "b" * 10_000}, "bbb...bbb"),
     (Table.load, {"path": "nowhere.yaml"}, "nowhere.yaml cannot be read"),
     (Table.load, {"path": "/dev/zero"}, "/dev/zero cannot be read: it is not a regular file"),
     (Space.load, {"path": "/dev/zero"}, "/dev/zero cannot be read: it is not a regular file"),

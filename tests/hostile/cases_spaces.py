@@ -6,7 +6,7 @@ from tests.hostile.harness import Case
 
 SPACE = """\
 sweep: tiny
-base: {method: Ditto, data: Synthetic, data.train: 200, data.test: 60, data.val_fraction: 0.2, net: lenet,
+base: {method: Ditto, data: Synthetic, data.train: 200, data.test: 60, data.val_fraction: 0.2, net: LeNet,
   clients: 4, rounds: 2, tensorboard: false, engine: Inline}
 search:
   method.mu: {grid: [0.0, 1.0]}
@@ -49,7 +49,7 @@ SEARCHES: dict[str, tuple[str, ...] | str] = {
     "method.mu: [0.0, -1.0]": ("the point method.mu=-1.0 cannot work", "method.mu is -1.0"),
     "rounds: [1, 0]": ("the point rounds=0 cannot work", "rounds is 0"),
     "nosuch: [1, 2]": ("the point nosuch=1 cannot work", "--nosuch"),
-    "net: [lenet, '&a [*a]']": "its value cannot be used: *a stands within",
+    "net: [LeNet, '&a [*a]']": "its value cannot be used: *a stands within",
     "method.mu: &a [*a]": "*a stands within what it names",
 }
 

@@ -7,7 +7,7 @@ from tests.hostile.harness import Case
 TABLE = """\
 table: tiny
 seeds: [0]
-base: {data: Synthetic, data.train: 200, data.test: 60, net: lenet, clients: 4, rounds: 1, tensorboard: false}
+base: {data: Synthetic, data.train: 200, data.test: 60, net: LeNet, clients: 4, rounds: 1, tensorboard: false}
 columns:
   even: {data.partition: IID}
   other: {data.partition: Dirichlet}
@@ -133,11 +133,11 @@ LINES: dict[str, str] = {
     "--method nosuch": "there is no method 'nosuch'",
     "--engine Ray --engine.actors 0": "engine.actors is 0",
     "--data.shape [1,2]": "data.shape",
-    "--protocol dcpfl+best_val+last": "'best_val' and 'last' contradict each other",
+    "--protocol dcpfl+best_val": "write --protocol DCPFL --protocol.choose best_val",
     "other.yaml": "unrecognized arguments: other.yaml",
 }
 
-FINE = ["--data.verify false", "--data.verify=false", "--set data.verify=false", "--set net=cnn --net lenet"]
+FINE = ["--data.verify false", "--data.verify=false", "--set data.verify=false", "--set net=CNN --net LeNet"]
 
 CASES = [
     *(

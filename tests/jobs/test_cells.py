@@ -18,7 +18,7 @@ SETTINGS = {
     "data": "Synthetic",
     "data.train": 400,
     "data.test": 60,
-    "net": "lenet",
+    "net": "LeNet",
     "method": "Ditto",
     "clients": 6,
     "participation": 0.5,

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from rayfl.methods import DCPFL, Cohort, Local
 from rayfl.methods.dcpfl import largest_remainder, pack_symmetric, pool, symmetric_root, unpack_symmetric
+from rayfl.nets import CNNB, LeNet
 from rayfl.training.sums import combine
 from tests.support.by_hand import assert_same, federate, points, ragged, start
 
@@ -116,7 +117,7 @@ def test_the_server_takes_its_steps_client_by_client(steps):
 
 def test_first_round_is_local_training():
     """There are no class means yet, and the classifier is the initial one."""
-    run, local = (federate(m, DATA, "cnn-b", 1, epochs=2, momentum=0.5) for m in (DCPFL(lam=5.0), Local()))
+    run, local = (federate(m, DATA, CNNB(), 1, epochs=2, momentum=0.5) for m in (DCPFL(lam=5.0), Local()))
     for i, state in local.worker.states.items():
         assert_same(dict(run.worker.states[i]["weights"]), dict(state["weights"]), 1e-12)
 
@@ -124,7 +125,10 @@ def test_first_round_is_local_training():
 # ---- statistics
 
 
-def statistics_of_a_round(method, net="cnn-b", data=DATA):
+NET = CNNB()
+
+
+def statistics_of_a_round(method, net=NET, data=DATA):
     """Return what the server pools after a round, and each client's features and labels."""
     run = start(method, data, net)
     everyone = range(len(data.shards))
@@ -274,8 +278,8 @@ def test_virtual_features_can_be_clamped():
 def test_calibration_is_gradient_descent_on_virtual_features(options, steps):
     """With all virtual features in one batch, from the classifier that was trained on the means."""
     fixed = {"num_virtual": 50, "calib_batch": 50, "calib_lr": 0.2, "absent": "reuse"}
-    run = federate(DCPFL(**fixed, **options), DATA, "lenet", 1)
-    uncalibrated = federate(DCPFL(calibrate=False), DATA, "lenet", 1).server.state["head"]
+    run = federate(DCPFL(**fixed, **options), DATA, LeNet(), 1)
+    uncalibrated = federate(DCPFL(calibrate=False), DATA, LeNet(), 1).server.state["head"]
     z, y = run.server.method.virtual_features(run.server.state["statistics"], 0)
     head = torch.nn.Linear(84, 4).double()
     head.weight.data, head.bias.data = uncalibrated["head.weight"].clone(), uncalibrated["head.bias"].clone()
@@ -319,7 +323,7 @@ def test_batches_of_the_calibration(monkeypatch, options, sizes):
 def test_masked_classes_are_left_alone():
     """Client 0 has no class 0: its row is pushed down by the calibration, unless it is masked."""
     row = {
-        name: federate(DCPFL(**options), DATA, "lenet", [[0]]).server.state["head"]["head.weight"]
+        name: federate(DCPFL(**options), DATA, LeNet(), [[0]]).server.state["head"]["head.weight"]
         for name, options in {
             "before": {"calibrate": False},
             "skip": {},
@@ -333,7 +337,7 @@ def test_masked_classes_are_left_alone():
 
 def test_absent_classes_can_be_drawn_from_what_was_last_known():
     everyone = [0, 1, 2, 3]
-    run = federate(DCPFL(absent="reuse"), DATA, "lenet", [everyone, [0]])
+    run = federate(DCPFL(absent="reuse"), DATA, LeNet(), [everyone, [0]])
     before, after = (server["statistics"] for server in run.servers)
     assert list(after) == everyone
     assert torch.equal(after[0]["covariance"], before[0]["covariance"])
@@ -341,7 +345,7 @@ def test_absent_classes_can_be_drawn_from_what_was_last_known():
     assert after[1]["count"] < before[1]["count"]
     _, y = run.server.method.virtual_features(after, 1)
     assert (y == 0).any()
-    skipping = federate(DCPFL(), DATA, "lenet", [everyone, [0]])
+    skipping = federate(DCPFL(), DATA, LeNet(), [everyone, [0]])
     assert "statistics" not in skipping.server.state
     assert (
         set(skipping.server.download([0])[0])
@@ -359,7 +363,7 @@ def test_scored_classifiers():
     x = torch.tensor(DATA.pool.images[DATA.shards[0].test]).double()
     scores = {}
     for eval_head in ("local", "global"):
-        run = federate(DCPFL(eval_head=eval_head), DATA, "lenet", 2)
+        run = federate(DCPFL(eval_head=eval_head), DATA, LeNet(), 2)
         own = run.worker.states[0]["weights"]
         whole = own if eval_head == "local" else own.merge(run.server.state["head"])
         scores[eval_head] = run.scores(0, x)["personal"]
@@ -370,7 +374,7 @@ def test_scored_classifiers():
 
 def test_extractors_start_equal_or_independent():
     for init, equal in (("common", True), ("independent", False)):
-        run = start(DCPFL(init=init), DATA, "lenet")
+        run = start(DCPFL(init=init), DATA, LeNet())
         first, second = (
             run.worker.state(i, run.worker.client(i, 0))["weights"]["conv.0.weight"] for i in (0, 1)
         )
@@ -382,7 +386,7 @@ def test_extractors_start_equal_or_independent():
 
 def test_different_extractors_share_a_classifier():
     """84 features of either net; the classifier that clients start from is the server's."""
-    nets = ["lenet", "cnn-b"]
+    nets = [LeNet(), CNNB()]
     loop, stacked = (federate(DCPFL(), DATA, nets, 2, execution=e) for e in ("loop", "stacked"))
     assert_same(stacked.values(), loop.values(), 1e-9)
     first, second = (loop.worker.states[i]["weights"] for i in (0, 1))

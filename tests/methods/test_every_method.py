@@ -10,6 +10,7 @@ from docstring_parser import parse_from_object
 
 from rayfl.errors import UserError
 from rayfl.methods import METHODS, FedCO2, FedProto
+from rayfl.nets import CNNB, LeNet
 from rayfl.training.net import is_batch_norm
 from tests.methods.cases import CASES, net_of
 from tests.support.by_hand import assert_same, federate, ragged, start
@@ -26,7 +27,7 @@ each_method = pytest.mark.parametrize("name", METHODS)
 
 
 @each_method
-@pytest.mark.parametrize("net", ["lenet", "cnn-b"])
+@pytest.mark.parametrize("net", [LeNet(), CNNB()])
 @pytest.mark.parametrize("cohorts", [3, SOME], ids=["everyone", "some"])
 def test_stacked_equals_loop(name, net, cohorts):
     """To 1e-9 in float64, with clients of 12, 22, 16 and 5 samples in batches of 8."""
@@ -45,7 +46,7 @@ def test_stacked_equals_loop(name, net, cohorts):
 )
 def test_stacked_equals_loop_with_options(name, options):
     loop, stacked = (
-        federate(METHODS[name](**options), DATA, net_of(name, "cnn-b"), SOME, execution=execution)
+        federate(METHODS[name](**options), DATA, net_of(name, CNNB()), SOME, execution=execution)
         for execution in ("loop", "stacked")
     )
     assert_same(stacked.values(), loop.values(), 1e-9)
@@ -54,7 +55,7 @@ def test_stacked_equals_loop_with_options(name, options):
 @each_method
 def test_fits_of_all_clients_share_a_stack(name, recwarn):
     """No loss captures what belongs to one client, which would keep clients apart."""
-    federate(METHODS[name](), DATA, net_of(name, "cnn-b"), 2, execution="stacked")
+    federate(METHODS[name](), DATA, net_of(name, CNNB()), 2, execution="stacked")
     assert not [w for w in recwarn if "captures values" in str(w.message)]
 
 
@@ -63,7 +64,7 @@ def test_fits_of_all_clients_share_a_stack(name, recwarn):
 
 @each_method
 def test_values_handed_in_are_not_changed(name):
-    run = federate(METHODS[name](), DATA, net_of(name, "cnn-b"), 1)
+    run = federate(METHODS[name](), DATA, net_of(name, CNNB()), 1)
     before = {key: t.clone() for key, t in run.values().items()}
     server, clients = run.server.state, dict(run.worker.states)
     run.round([0, 1, 2, 3])
@@ -74,7 +75,7 @@ def test_values_handed_in_are_not_changed(name):
 @each_method
 def test_state_changes_and_is_used(name):
     """Forgetting the clients' state after round 2 changes round 3 (of methods that keep any)."""
-    run, forgetful = (federate(METHODS[name](), DATA, net_of(name, "cnn-b"), 2) for _ in range(2))
+    run, forgetful = (federate(METHODS[name](), DATA, net_of(name, CNNB()), 2) for _ in range(2))
     before = run.values()
     forgetful.worker.states.clear()
     for r in (run, forgetful):
@@ -114,7 +115,7 @@ def counts(net):
 @each_method
 @pytest.mark.parametrize(("precision", "width"), [("float64", 8), ("float32", 4)])
 def test_bytes_counted_are_bytes_declared(name, precision, width):
-    run = federate(METHODS[name](), DATA, net_of(name, "cnn-b"), 2, precision=precision)
+    run = federate(METHODS[name](), DATA, net_of(name, CNNB()), 2, precision=precision)
     result, k = run.results[1], counts(run.worker.net)
     for place, i in enumerate(result.ids):
         up, down = ({key: column[place] for key, column in c.items()} for c in (result.up, result.down))
@@ -127,10 +128,10 @@ def test_bytes_counted_are_bytes_declared(name, precision, width):
 
 def test_bytes_of_fedco2_with_other_exchanges():
     """Bytes of FedCO2 without inter client transfer or with the last layer."""
-    plain = federate(FedCO2(inter="none"), DATA, "cnn-b", 2)
+    plain = federate(FedCO2(inter="none"), DATA, CNNB(), 2)
     k = counts(plain.worker.net)
     assert plain.results[1].up == plain.results[1].down == {"weights": [8 * (k["theta"] - k["b"])] * 4}
-    small = federate(FedCO2(exchange="last_layer"), DATA, "cnn-b", [[0, 1], [0, 2]])
+    small = federate(FedCO2(exchange="last_layer"), DATA, CNNB(), [[0, 1], [0, 2]])
     foreign = 8 * 3 * k["H"]  # there is one of every client from the start: at first the initial one
     assert [r.down["heads"] for r in small.results] == [[foreign, foreign]] * 2
     assert small.results[1].up["head"][1] == 8 * k["H"]
@@ -142,7 +143,7 @@ def test_bytes_of_fedco2_with_other_exchanges():
 @each_method
 def test_views_are_scored_as_declared(name):
     """Before the first round, after training and after aggregation, of clients old and new."""
-    run = start(METHODS[name](), DATA, net_of(name, "cnn-b"))
+    run = start(METHODS[name](), DATA, net_of(name, CNNB()))
     found = [run.worker.evaluate(0, run.server.download(range(4)), range(4), ["test"])]
     run.round([0, 2], score_parts=("test",))
     found.append(run.results[0].scores)
@@ -170,7 +171,7 @@ def test_the_head_of_fedproto_has_a_loss():
 @pytest.mark.parametrize("name", [name for name in METHODS if CASES[name].has_global])
 def test_global_views_are_the_same_model_for_everyone(name):
     x = torch.tensor(DATA.pool.images[:4]).double()
-    run = federate(METHODS[name](), DATA, net_of(name, "lenet"), [[0, 1]])
+    run = federate(METHODS[name](), DATA, net_of(name, LeNet()), [[0, 1]])
     assert torch.equal(run.scores(0, x)["global"], run.scores(3, x)["global"])
 
 
@@ -237,7 +238,7 @@ def test_averaging_is_obeyed(name):
     """Clients have unequal sizes, so the two averages differ where a method averages."""
     averages = CASES[name].averages
     method = METHODS[name](**(averages or {}))
-    net = net_of(name, "lenet")
+    net = net_of(name, LeNet())
     runs = [federate(method, DATA, net, 1, averaging=a) for a in ("samples", "uniform")]
     a, b = ({k: v for k, v in run.values().items() if k.startswith("state/server/weights")} for run in runs)
     alike = ("running_var", "dfe_bias", "dfe_conv.bias")  # biases before BatchNorm have no gradient

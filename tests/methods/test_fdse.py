@@ -16,7 +16,7 @@ from rayfl.methods.fdse import consensus
 from rayfl.methods.fdse.consensus import agree, attend, least_norm, mean
 from rayfl.methods.fdse.consistency import Consistency, ratio_of_gradients
 from rayfl.methods.partly_personal import PartlyPersonal
-from rayfl.nets import build
+from rayfl.nets import DSEViT, FDSEAlexNet, LeNet, build
 from rayfl.training import Batch, Net, Params
 from tests.support.by_hand import assert_same, federate, ragged, start
 from tests.support.federations import small
@@ -534,7 +534,7 @@ def test_a_client_that_is_not_sampled_keeps_its_mixture():
 def test_units_and_numbers_of_fdse_alexnet():
     """8 units by block, 37 by tensor; traffic and state as in the paper's model."""
     method = FDSE()
-    net = Net(lambda: build("FDSE-AlexNet", (3, 64, 64), 10))
+    net = Net(lambda: build(FDSEAlexNet(), (3, 64, 64), 10))
     method.bind(net, 4, 0)
     w = net.initial(0)
     shared, own = method.shared_part(w), method.personal_part(w)
@@ -548,7 +548,7 @@ def test_units_and_numbers_of_fdse_alexnet():
 
 def test_layers_outside_blocks_are_units_of_their_own():
     method = FDSE()
-    net = Net(lambda: build("DSE-ViT(patch=8, depth=1)", (3, 16, 16), 10))
+    net = Net(lambda: build(DSEViT(patch=8, depth=1), (3, 16, 16), 10))
     method.bind(net, 4, 0)
     units = method._units(method.shared_part(net.initial(0)), "block")
     assert units["head"] == ["head.weight", "head.bias"]
@@ -558,8 +558,8 @@ def test_layers_outside_blocks_are_units_of_their_own():
 
 
 def test_a_net_without_dse_blocks_is_refused():
-    with pytest.raises(UserError, match=r"FDSE needs a net of DSE blocks.*FDSE-AlexNet"):
-        start(FDSE(), DATA, "lenet")
+    with pytest.raises(UserError, match=r"FDSE needs a net of DSE blocks.*FDSEAlexNet"):
+        start(FDSE(), DATA, LeNet())
 
 
 def test_figures_are_recorded(tmp_path):

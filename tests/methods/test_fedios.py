@@ -21,7 +21,7 @@ from rayfl.errors import UserError
 from rayfl.federation import Federation
 from rayfl.methods import Cohort, FedAvg, FediOS
 from rayfl.methods.fedios import orthonormal, project
-from rayfl.nets import SplitNet
+from rayfl.nets import CNNB, LeNet, SplitNet
 from rayfl.randomness import generator
 from rayfl.training import Net, Params, Training
 from rayfl.training.loop import run_loop
@@ -185,7 +185,7 @@ def test_alternating_schedule():
 
 def test_alternating_leaves_personal_columns_of_the_head():
     """Alternating schedule leaves the personal columns of the head alone."""
-    run = federate(FediOS(schedule="alternating"), DATA, "lenet", 2)
+    run = federate(FediOS(schedule="alternating"), DATA, LeNet(), 2)
     moved = run.server.state["weights"]["head.weight"] - run.worker.initial["head.weight"]
     bases = [run.worker.method.bases(i, moved) for i in range(4)]
     assert (moved @ bases[0]["generic"]).norm() > 1e-3
@@ -251,7 +251,7 @@ def test_the_uniform_basis_takes_most_of_positive_features():
 
 def test_every_process_draws_the_same_projections():
     """Every process draws the same projections and none travel."""
-    runs = [start(FediOS(), DATA, "cnn-b") for _ in range(2)]
+    runs = [start(FediOS(), DATA, CNNB()) for _ in range(2)]
     one, other = (run.worker.method.bases(2, run.worker.initial["head.weight"]) for run in runs)
     assert all(torch.equal(one[kind], other[kind]) for kind in ("generic", "individual"))
     assert set(runs[0].server.download([0])[0]) == {"weights"}
@@ -315,7 +315,7 @@ def test_relu_after_the_identity_basis_is_refused():
 @pytest.mark.parametrize("basis", ["qr", "uniform", "identity"])
 def test_the_literal_regulariser_is_zero_whatever_its_weight(basis):
     """Eq. 11 is a^T P^g P^p b = 0. Not even rounding enters the weights: any lambda gives the same bits."""
-    off, on = (federate(FediOS(lam=lam, basis=basis), DATA, "cnn-b", 2, **SETTINGS) for lam in (0.0, 50.0))
+    off, on = (federate(FediOS(lam=lam, basis=basis), DATA, CNNB(), 2, **SETTINGS) for lam in (0.0, 50.0))
     assert_same(on.values(), off.values())
     for state in on.servers:
         assert on.worker.method.figures(state)["overlap"] < 1e-13
@@ -325,7 +325,7 @@ def test_the_literal_regulariser_is_zero_whatever_its_weight(basis):
     "options", [{"ortho_reg_on": on} for on in ("raw", "relu", "cos")] + [{"projections": False}]
 )
 def test_its_variants_are_not(options):
-    off, on = (federate(FediOS(lam=lam, **options), DATA, "cnn-b", 1) for lam in (0.0, 0.05))
+    off, on = (federate(FediOS(lam=lam, **options), DATA, CNNB(), 1) for lam in (0.0, 0.05))
     assert (on.server.state["weights"] - off.server.state["weights"]).norm() > 1e-4
     assert on.worker.method.figures(on.server.state)["overlap"] > 1e-3
 
@@ -350,7 +350,7 @@ def test_gradients_of_the_head_are_orthogonal_between_clients(basis):
 
 def test_a_client_changes_the_head_in_two_subspaces_only():
     """A client changes the head in its own and the generic subspace only."""
-    run = federate(FediOS(rank=10), DATA, "lenet", [[2]])
+    run = federate(FediOS(rank=10), DATA, LeNet(), [[2]])
     moved = run.server.state["weights"]["head.weight"] - run.worker.initial["head.weight"]
     generic, *own = (
         run.worker.method.bases(i, moved)[k]
@@ -365,7 +365,7 @@ def test_a_client_changes_the_head_in_two_subspaces_only():
 @pytest.mark.parametrize("alpha", [0.0, 0.3, 1.0])
 def test_the_fused_score_is_the_average_of_logits(alpha):
     """H phi^f = alpha H phi^g + (1 - alpha) H phi^p, the bias included."""
-    run = federate(FediOS(alpha=alpha), DATA, "cnn-b", 1)
+    run = federate(FediOS(alpha=alpha), DATA, CNNB(), 1)
     assert run.server.state["weights"]["head.bias"].norm() > 1e-2
     scores = run.scores(1, torch.tensor(DATA.pool.images[:6]).double())
     assert_close(scores["personal"], alpha * scores["generic"] + (1 - alpha) * scores["individual"])
@@ -374,7 +374,7 @@ def test_the_fused_score_is_the_average_of_logits(alpha):
 
 def test_both_extractors_are_alike_without_projections():
     """alpha = 1/2 and P = I: both start alike and have the same gradients, until the mean sets them apart."""
-    run = start(FediOS(lam=0.0, projections=False), DATA, "cnn-b", momentum=0.5)
+    run = start(FediOS(lam=0.0, projections=False), DATA, CNNB(), momentum=0.5)
     client = run.worker.client(1, 0)
     method, down = run.worker.method, run.server.download([1])[0]
     update = method.local_update(client, method.init_client(client), down)
@@ -394,14 +394,14 @@ def test_both_extractors_are_alike_without_projections():
 
 def test_neither_projections_nor_individual_extractors_is_fedavg():
     method = FediOS(projections=False, individual_extractor=False)
-    run, other = (federate(m, DATA, "cnn-b", [[0, 1], [1, 2, 3]], **SETTINGS) for m in (method, FedAvg()))
+    run, other = (federate(m, DATA, CNNB(), [[0, 1], [1, 2, 3]], **SETTINGS) for m in (method, FedAvg()))
     assert_same(dict(run.server.state["weights"]), dict(other.server.state["weights"]))
     assert run.worker.states == {}
 
 
 def test_only_the_generic_subspace_without_individual_ones():
     """Without individual extractors only the generic subspace is used."""
-    run = federate(FediOS(individual_extractor=False), DATA, "lenet", 1)
+    run = federate(FediOS(individual_extractor=False), DATA, LeNet(), 1)
     moved = run.server.state["weights"]["head.weight"] - run.worker.initial["head.weight"]
     assert_close(project(moved, run.worker.method.bases(0, moved)["generic"]), moved)
     scores = run.scores(0, torch.tensor(DATA.pool.images[:4]).double())
@@ -412,7 +412,7 @@ def test_only_the_generic_subspace_without_individual_ones():
 
 def test_an_unsampled_client_keeps_its_extractor():
     """A client that was not sampled keeps its extractor and receives the rest."""
-    run = federate(FediOS(), DATA, "cnn-b", [[0, 1, 2, 3], [1, 2]])
+    run = federate(FediOS(), DATA, CNNB(), [[0, 1, 2, 3], [1, 2]])
     assert run.clients[1][0] is run.clients[0][0]
     x = torch.tensor(DATA.pool.images[:4]).double()
     w, own, net = run.servers[1]["weights"], run.clients[0][0]["own"], run.worker.net.eval
@@ -425,7 +425,7 @@ def test_an_unsampled_client_keeps_its_extractor():
 
 def test_individual_extractors_start_as_copies():
     """Individual extractors start as copies and have their own statistics."""
-    run = start(FediOS(), DATA, "cnn-b")
+    run = start(FediOS(), DATA, CNNB())
     client = run.worker.client(0, 0)
     own = run.worker.state(0, client)["own"]
     assert_same(dict(own), {n: t for n, t in client.initial.items() if not n.startswith("head.")})
@@ -450,7 +450,7 @@ def test_a_large_raw_regulariser_kills_the_extractor():
     """Features of a net with ReLU are not negative, so their raw product is large; the cosine is bounded."""
     data = ragged([24] * 3, missing=False)
     raw, cos = (
-        federate(FediOS(lam=10.0, ortho_reg_on=on), data, "lenet", 5, epochs=4, lr=0.05)
+        federate(FediOS(lam=10.0, ortho_reg_on=on), data, LeNet(), 5, epochs=4, lr=0.05)
         for on in ("raw", "cos")
     )
     figures = [run.worker.method.figures(run.server.state) for run in (raw, cos)]
@@ -462,7 +462,7 @@ def test_a_large_raw_regulariser_kills_the_extractor():
 def test_a_run_with_dead_extractors_says_so_at_its_end(tmp_path, capsys):
     """With steps this small nothing is learnt in any of the three rounds; the figures are in the records."""
     federation = Federation(
-        FediOS(), Synthetic(train=60, test=20), "lenet", clients=2, rounds=3, training=Training(lr=1e-6),
+        FediOS(), Synthetic(train=60, test=20), LeNet(), clients=2, rounds=3, training=Training(lr=1e-6),
         engine=Inline(), output=str(tmp_path / "run"), tensorboard=False, quiet=True,
     )  # fmt: skip
     federation.run()
@@ -477,9 +477,9 @@ def test_a_run_with_dead_extractors_says_so_at_its_end(tmp_path, capsys):
 
 def test_figures_are_means_over_the_cohort_and_no_traffic():
     """Figures are means over the cohort and do not count as traffic."""
-    run = federate(FediOS(projections=False), ragged([12, 30]), "cnn-b", 1)
+    run = federate(FediOS(projections=False), ragged([12, 30]), CNNB(), 1)
     assert set(run.results[0].up) == {"weights"}
-    alone = [federate(FediOS(projections=False), ragged([12, 30]), "cnn-b", [[i]]) for i in (0, 1)]
+    alone = [federate(FediOS(projections=False), ragged([12, 30]), CNNB(), [[i]]) for i in (0, 1)]
     for name in ("individual_loss", "overlap"):
         mean = sum(r.worker.method.figures(r.server.state)[name] for r in alone) / 2
         assert run.worker.method.figures(run.server.state)[name] == pytest.approx(mean, rel=1e-9)
@@ -488,7 +488,7 @@ def test_figures_are_means_over_the_cohort_and_no_traffic():
 def test_it_learns_with_both_schedules():
     data = ragged([60, 60, 60])
     for schedule in ("joint", "alternating"):
-        run = federate(FediOS(schedule=schedule), data, "lenet", 8, epochs=2)
+        run = federate(FediOS(schedule=schedule), data, LeNet(), 8, epochs=2)
         scores = run.worker.evaluate(0, run.server.download(range(3)), range(3), ["test"])
         correct = sum(parts["test"]["personal"].correct for parts in scores.values())
         assert correct >= 10  # of 12 in four classes

@@ -17,12 +17,13 @@ from rayfl.methods import (
     FedProx,
     Local,
 )
-from rayfl.nets import build
+from rayfl.nets import CNNB, FedAvgCNN, LeNet, build
 from rayfl.training.params import Params
 from tests.methods.cases import CASES, net_of
 from tests.support.by_hand import assert_same, federate, points, ragged, start
 
 DATA = ragged()
+NET = CNNB()
 ALONE = ragged([12], missing=False)
 SOME = [[0, 1, 2], [1, 3], [0, 2, 3], [0, 1, 2, 3]]  # cohorts with latecomers
 SETTINGS = {"epochs": 2, "momentum": 0.5, "weight_decay": 1e-3, "clip": 1.0}
@@ -36,10 +37,10 @@ class FedPerWithoutPersonalLayers(FedPer):
 @pytest.mark.parametrize(
     ("method", "net"),
     [
-        (FedProx(mu=0), "cnn-b"),
-        (FedBN(), "lenet"),
-        (FedBN(), "FedAvgCNN"),
-        (FedPerWithoutPersonalLayers(), "cnn-b"),
+        (FedProx(mu=0), CNNB()),
+        (FedBN(), LeNet()),
+        (FedBN(), FedAvgCNN()),
+        (FedPerWithoutPersonalLayers(), CNNB()),
     ],
 )
 def test_equals_fedavg_bit_for_bit(method, net):
@@ -63,7 +64,7 @@ def sgd(net, data, rounds, epochs, momentum, weight_decay, clip):
 @pytest.mark.parametrize("name", [n for n in METHODS if CASES[n].plain is not None])
 def test_one_client_is_plain_sgd(name):
     """A federation of one, without regularisers, is SGD; every view is the trained net."""
-    kind = net_of(name, "cnn-b")
+    kind = net_of(name, CNNB())
     run = federate(METHODS[name](**CASES[name].plain), ALONE, kind, batch_size=50, **SETTINGS)
     net = build(kind, ALONE.pool.shape, ALONE.pool.classes).double()
     for entry, tensor in [*net.named_parameters(), *net.named_buffers()]:
@@ -82,7 +83,7 @@ def test_one_client_is_plain_sgd(name):
 @pytest.mark.parametrize("name", [n for n in METHODS if CASES[n].predicts_with_own])
 def test_scores_after_training_are_of_the_clients_own_model(name):
     """In a federation of one that is what the server sends next, so that aggregation changes no score."""
-    run = start(METHODS[name](), ALONE, net_of(name, "cnn-b"))
+    run = start(METHODS[name](), ALONE, net_of(name, CNNB()))
     run.round([0], score_parts=("test",))
     (trained,) = run.results[0].scores.values()
     (aggregated,) = run.worker.evaluate(0, run.server.download([0]), [0], ["test"]).values()
@@ -97,7 +98,7 @@ def test_scores_after_training_are_of_the_clients_own_model(name):
 
 def moved(method, **settings):
     """Return how far one round of one client moves the model."""
-    run = federate(method, ALONE, "lenet", cohorts=1, batch_size=50, lr=0.01, **settings)
+    run = federate(method, ALONE, LeNet(), cohorts=1, batch_size=50, lr=0.01, **settings)
     return (run.server.state["weights"] - run.worker.initial).norm().item()
 
 
@@ -114,7 +115,7 @@ def test_fedprox_with_a_large_mu_freezes_the_model():
 @pytest.mark.parametrize("cohorts", [3, SOME])
 def test_scaffold_keeps_c_the_mean_of_the_controls(cohorts):
     """N c = sum of c_i, for any participation: c changes by what the c_i change by, over N."""
-    run = federate(SCAFFOLD(), DATA, "cnn-b", cohorts, **SETTINGS)
+    run = federate(SCAFFOLD(), DATA, CNNB(), cohorts, **SETTINGS)
     controls = [state["control"] for state in run.worker.states.values()]
     assert controls[0].norm() > 1e-3
     total = sum(controls[1:], controls[0]) / len(DATA.shards)
@@ -123,14 +124,14 @@ def test_scaffold_keeps_c_the_mean_of_the_controls(cohorts):
 
 
 def test_first_round_of_scaffold_is_fedavg():
-    run = federate(SCAFFOLD(), DATA, "cnn-b", 1, **SETTINGS)
-    other = federate(FedAvg(), DATA, "cnn-b", 1, averaging="uniform", **SETTINGS)
+    run = federate(SCAFFOLD(), DATA, CNNB(), 1, **SETTINGS)
+    other = federate(FedAvg(), DATA, CNNB(), 1, averaging="uniform", **SETTINGS)
     assert_same(dict(run.server.state["weights"]), dict(other.server.state["weights"]), 1e-12)
 
 
 def test_scaffold_differs_from_fedavg_afterwards():
-    run = federate(SCAFFOLD(), DATA, "lenet", 2)
-    other = federate(FedAvg(), DATA, "lenet", 2, averaging="uniform")
+    run = federate(SCAFFOLD(), DATA, LeNet(), 2)
+    other = federate(FedAvg(), DATA, LeNet(), 2, averaging="uniform")
     assert (run.server.state["weights"] - other.server.state["weights"]).norm() > 1e-6
 
 
@@ -166,14 +167,14 @@ def in_fc_stack(net):
 )
 def test_personal_entries(method, personal):
     """BatchNorm is found by its type: in ``cnn-b`` no name gives it away."""
-    run = federate(method, DATA, "cnn-b", 1)
+    run = federate(method, DATA, CNNB(), 1)
     expected = in_fc_stack(run.worker.net) if personal is None else personal
     assert set(run.worker.states[0]["own"]) == expected
     assert names(run) == set(run.worker.net.modules_of) - expected
 
 
 def test_personal_layers_of_a_client_that_was_not_sampled_stay():
-    run = federate(FedBN(), DATA, "cnn-b", [[0, 1, 2, 3], [1, 2]])
+    run = federate(FedBN(), DATA, CNNB(), [[0, 1, 2, 3], [1, 2]])
     assert run.clients[1][0] is run.clients[0][0]
     x = torch.tensor(DATA.pool.images[:4]).double()
     own = run.servers[1]["weights"].merge(run.clients[0][0]["own"])
@@ -183,15 +184,15 @@ def test_personal_layers_of_a_client_that_was_not_sampled_stay():
 # ---- Ditto, FedProto: local training beside
 
 
-def local_weights(cohorts, net="cnn-b"):
+def local_weights(cohorts, net=NET):
     run = federate(Local(), DATA, net, cohorts, **SETTINGS)
     return {i: dict(state["weights"]) for i, state in run.worker.states.items()}
 
 
 @pytest.mark.parametrize("mu", [0.0, 0.5])
 def test_ditto_is_fedavg_beside_a_personal_model(mu):
-    run = federate(Ditto(mu=mu), DATA, "cnn-b", SOME, **SETTINGS)
-    other = federate(FedAvg(), DATA, "cnn-b", SOME, **SETTINGS)
+    run = federate(Ditto(mu=mu), DATA, CNNB(), SOME, **SETTINGS)
+    other = federate(FedAvg(), DATA, CNNB(), SOME, **SETTINGS)
     assert_same(dict(run.server.state["weights"]), dict(other.server.state["weights"]))
     alone = local_weights(SOME)
     for i, state in run.worker.states.items():
@@ -204,7 +205,7 @@ def test_ditto_is_fedavg_beside_a_personal_model(mu):
 @pytest.mark.parametrize("weights", ["uniform", "counts"])
 def test_fedproto_without_the_pull_is_local_training(weights):
     method = FedProto(lam=0, prototype_weights=weights)
-    run = federate(method, DATA, "cnn-b", SOME, **SETTINGS)
+    run = federate(method, DATA, CNNB(), SOME, **SETTINGS)
     for i, expected in local_weights(SOME).items():
         assert_same(dict(run.worker.states[i]["weights"]), expected)
 
@@ -212,7 +213,7 @@ def test_fedproto_without_the_pull_is_local_training(weights):
 @pytest.mark.parametrize("weights", ["uniform", "counts"])
 def test_fedproto_prototypes_are_class_means(weights):
     """After one round: features averaged per client and class, then over clients (or all at once)."""
-    run = federate(FedProto(prototype_weights=weights), DATA, "cnn-b", 1, batch_size=50)
+    run = federate(FedProto(prototype_weights=weights), DATA, CNNB(), 1, batch_size=50)
     rows = [[] for _ in range(DATA.pool.classes)]
     for i, shard in enumerate(DATA.shards):
         x = torch.tensor(DATA.pool.images[shard.train]).double()
@@ -226,7 +227,7 @@ def test_fedproto_prototypes_are_class_means(weights):
 
 def test_fedproto_pulls_features_to_the_prototypes():
     def spread(lam):
-        run = federate(FedProto(lam=lam), DATA, "lenet", 6, epochs=2)
+        run = federate(FedProto(lam=lam), DATA, LeNet(), 6, epochs=2)
         x = torch.tensor(DATA.pool.images).double()
         y = torch.tensor(DATA.pool.labels)
         z = run.worker.net.eval.features(run.worker.states[0]["weights"], x)
@@ -241,8 +242,8 @@ def test_fedproto_pulls_features_to_the_prototypes():
 
 @pytest.mark.parametrize("cohorts", [3, SOME])
 def test_fedco2_without_transfers_is_fedbn_beside_local(cohorts):
-    run = federate(FedCO2(intra="none", inter="none"), DATA, "cnn-b", cohorts, **SETTINGS)
-    online = federate(FedBN(), DATA, "cnn-b", cohorts, averaging="uniform", **SETTINGS)
+    run = federate(FedCO2(intra="none", inter="none"), DATA, CNNB(), cohorts, **SETTINGS)
+    online = federate(FedBN(), DATA, CNNB(), cohorts, averaging="uniform", **SETTINGS)
     assert_same(dict(run.server.state["weights"]), dict(online.server.state["weights"]))
     alone = local_weights(cohorts)
     for i, state in run.worker.states.items():
@@ -254,7 +255,7 @@ def test_fedco2_without_transfers_is_fedbn_beside_local(cohorts):
 def test_fedco2_without_inter_client_transfer(data, mu):
     """FedCO2 of one client or without mu has no inter client transfer."""
     run, other = (
-        federate(FedCO2(mu=mu, inter=inter), data, "cnn-b", 3, **SETTINGS) for inter in ("both", "none")
+        federate(FedCO2(mu=mu, inter=inter), data, CNNB(), 3, **SETTINGS) for inter in ("both", "none")
     )
     assert_same(dict(run.server.state["weights"]), dict(other.server.state["weights"]))
     for i, state in run.worker.states.items():
@@ -264,7 +265,7 @@ def test_fedco2_without_inter_client_transfer(data, mu):
 def test_fedco2_learns_by_each_transfer():
     """Each changes both nets, that between clients from the first round on, the other from the second."""
     runs = {
-        (intra, inter): federate(FedCO2(intra=intra, inter=inter), DATA, "cnn-b", 2)
+        (intra, inter): federate(FedCO2(intra=intra, inter=inter), DATA, CNNB(), 2)
         for intra, inter in [("none", "none"), ("both", "none"), ("none", "both")]
     }
     plain = runs.pop(("none", "none"))
@@ -280,18 +281,18 @@ def test_fedco2_has_no_mutual_phase_the_first_time():
     """20 samples in batches of 8 are 3 steps an epoch; mutual learning takes 3 epochs, adaptation 2."""
     data = ragged([20, 20, 20])
     method = FedCO2(mutual_epochs=3, adapt_epochs=2)
-    run = federate(method, data, "lenet", [[0, 1], [0, 2], [0, 1, 2]])
+    run = federate(method, data, LeNet(), [[0, 1], [0, 2], [0, 1, 2]])
     assert [r.steps for r in run.results] == [[6, 6], [15, 6], [15, 15, 15]]
 
 
 def test_fedco2_adapts_for_the_epochs_of_the_run():
     """FedCO2 adapts for the epochs of the run if not told otherwise."""
-    run = federate(FedCO2(), ragged([20]), "lenet", 2, epochs=4)
+    run = federate(FedCO2(), ragged([20]), LeNet(), 2, epochs=4)
     assert [r.steps for r in run.results] == [[12], [3 + 12]]
 
 
 def test_fedco2_offline_nets_may_start_apart():
-    same, apart = (start(FedCO2(offline_init=init), DATA, "cnn-b") for init in ("same", "independent"))
+    same, apart = (start(FedCO2(offline_init=init), DATA, CNNB()) for init in ("same", "independent"))
 
     def offline(run, i):
         return run.worker.state(i, run.worker.client(i, 0))["offline"]["head.weight"]
@@ -305,7 +306,7 @@ def test_fedco2_offline_nets_may_start_apart():
 
 def test_fedco2_keeps_the_last_classifier_of_every_client():
     """And by the common initial one as long as it has not been sampled at all."""
-    run = federate(FedCO2(), DATA, "cnn-b", [[2, 0], [1, 2]])
+    run = federate(FedCO2(), DATA, CNNB(), [[2, 0], [1, 2]])
     assert [list(server["heads"]) for server in run.servers] == [[0, 1, 2, 3]] * 2
     names = run.worker.net.names("fc_stack", "head")
     for k, never in ((0, (1, 3)), (1, (3,))):
@@ -325,7 +326,7 @@ def test_fedco2_uses_foreign_classifiers_statistics(client, entry, matters):
     """Client 0 is trained with one classifier changed: client 1's matters, its own does not."""
 
     def second_round(factor):
-        run = federate(FedCO2(intra="none"), DATA, "cnn-b", 1)
+        run = federate(FedCO2(intra="none"), DATA, CNNB(), 1)
         head = run.server.state["heads"][client]
         changed = Params({**head, entry: factor * head[entry]}, head.train_names)
         run.server.state = {
@@ -344,7 +345,7 @@ def test_fedco2_leaves_a_clients_own_classifier_out(execution):
 
     Client 1, to whom it is foreign, has a bad update; the others are as they were, to the bit.
     """
-    run = federate(FedCO2(intra="none"), DATA, "cnn-b", 1, execution=execution)
+    run = federate(FedCO2(intra="none"), DATA, CNNB(), 1, execution=execution)
     heads, found = run.server.state["heads"], []
     for factor in (1.0, 1e308):
         weight = factor * heads[0]["head.weight"].sign()
@@ -361,7 +362,7 @@ def test_fedco2_leaves_a_clients_own_classifier_out(execution):
 
 def test_fedco2_does_not_compute_with_a_clients_own_classifier(monkeypatch):
     """One batch of four clients in a loop: two nets, each through the classifiers of three others."""
-    run = start(FedCO2(), ragged([8, 8, 8, 8]), "cnn-b")
+    run = start(FedCO2(), ragged([8, 8, 8, 8]), CNNB())
     calls, compute = [], run.worker.net.eval.head
 
     def head(w, z, cut):
@@ -374,7 +375,7 @@ def test_fedco2_does_not_compute_with_a_clients_own_classifier(monkeypatch):
 
 
 def test_fedco2_leaves_frozen_classifiers_alone():
-    run = federate(FedCO2(), DATA, "cnn-b", 1)
+    run = federate(FedCO2(), DATA, CNNB(), 1)
     before = {i: head.clone() for i, head in run.server.state["heads"].items()}
     run.worker.train(1, run.server.download([0]), [(0,)])
     for i, head in run.server.state["heads"].items():

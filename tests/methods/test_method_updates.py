@@ -16,6 +16,7 @@ import pytest
 import torch
 
 from rayfl.methods import SCAFFOLD, Ditto, FedAvg, FedBN, FedCO2, FedPer, FedProto, FedProx, Local
+from rayfl.nets import CNNB
 from rayfl.training import Fitted
 from tests.support.by_hand import federate, points, ragged
 
@@ -128,8 +129,8 @@ def test_scaffold_averages_statistics():
     One client, one round: whatever eta_g is, the server takes the client's statistics over.
     """
     data = ragged((12,))
-    fedavg = federate(FedAvg(), data, "cnn-b", cohorts=1).server.state["weights"]
-    scaffold = federate(SCAFFOLD(server_lr=3.0), data, "cnn-b", cohorts=1).server.state["weights"]
+    fedavg = federate(FedAvg(), data, CNNB(), cohorts=1).server.state["weights"]
+    scaffold = federate(SCAFFOLD(server_lr=3.0), data, CNNB(), cohorts=1).server.state["weights"]
     buffers = fedavg.keys() - fedavg.train_names
     assert buffers
     for name in buffers:

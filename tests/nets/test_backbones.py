@@ -1,5 +1,7 @@
 """MobileNetV2, EfficientNet-B0, DenseNet121 and ResNet18: torchvision's nets in parts, from its weights."""
 
+from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -9,16 +11,17 @@ from torch import Tensor, nn
 from torch.func import functional_call, stack_module_state, vmap
 
 from rayfl.errors import UserError
-from rayfl.nets import build
+from rayfl.nets import Architecture, DenseNet121, EfficientNetB0, MobileNetV2, ResNet18, build
+from rayfl.nets.backbones import Backbone
 from rayfl.training import Net
 
 WEIGHTS = {
-    "MobileNetV2": (zoo.mobilenet_v2, zoo.MobileNet_V2_Weights.IMAGENET1K_V1),
-    "EfficientNet-B0": (zoo.efficientnet_b0, zoo.EfficientNet_B0_Weights.IMAGENET1K_V1),
-    "DenseNet121": (zoo.densenet121, zoo.DenseNet121_Weights.IMAGENET1K_V1),
-    "ResNet18-7x7": (zoo.resnet18, zoo.ResNet18_Weights.IMAGENET1K_V1),
+    MobileNetV2(): (zoo.mobilenet_v2, zoo.MobileNet_V2_Weights.IMAGENET1K_V1),
+    EfficientNetB0(): (zoo.efficientnet_b0, zoo.EfficientNet_B0_Weights.IMAGENET1K_V1),
+    DenseNet121(): (zoo.densenet121, zoo.DenseNet121_Weights.IMAGENET1K_V1),
+    ResNet18(stem="original"): (zoo.resnet18, zoo.ResNet18_Weights.IMAGENET1K_V1),
 }
-MOBILE = ["MobileNetV2", "EfficientNet-B0", "DenseNet121"]
+MOBILE = [MobileNetV2(), EfficientNetB0(), DenseNet121()]
 
 
 @pytest.fixture
@@ -38,10 +41,10 @@ def with_old_names(state: dict[str, Tensor]) -> dict[str, Tensor]:
     return {n: t for n, t in state.items() if not n.endswith("num_batches_tracked")}
 
 
-@pytest.mark.parametrize("name", WEIGHTS)
-def test_pretrained_nets_compute_what_torchvisions_do(name: str, checkpoints: Path) -> None:
+@pytest.mark.parametrize("kind", WEIGHTS)
+def test_pretrained_nets_compute_what_torchvisions_do(kind: Backbone, checkpoints: Path) -> None:
     """Weights made up by a seed, running statistics too; the file also has a head of 1,000 classes."""
-    make, weights = WEIGHTS[name]
+    make, weights = WEIGHTS[kind]
     torch.manual_seed(1)
     theirs = make().eval()
     for entry, buffer in theirs.named_buffers():
@@ -49,11 +52,11 @@ def test_pretrained_nets_compute_what_torchvisions_do(name: str, checkpoints: Pa
             buffer.uniform_(0.5, 1.5) if entry.endswith("var") else buffer.normal_(0, 0.1)
     state = theirs.state_dict()
     torch.save(
-        with_old_names(state) if name == "DenseNet121" else state, checkpoints / Path(weights.url).name
+        with_old_names(state) if kind == DenseNet121() else state, checkpoints / Path(weights.url).name
     )
-    net = build(f"{name}(pretrained=true)", (3, 64, 64), 7).eval()
+    net = build(replace(kind, pretrained=True), (3, 64, 64), 7).eval()
     x = torch.randn(2, 3, 64, 64)
-    head = theirs.fc if name.startswith("ResNet") else theirs.classifier
+    head = theirs.fc if isinstance(kind, ResNet18) else theirs.classifier
     if isinstance(head, nn.Sequential):
         head = head[-1]
     head.weight.data, head.bias.data = net.head.weight.data, net.head.bias.data
@@ -63,7 +66,7 @@ def test_pretrained_nets_compute_what_torchvisions_do(name: str, checkpoints: Pa
 
 def test_without_the_file_it_says_where_to_put_it(checkpoints: Path) -> None:
     with pytest.raises(UserError, match=rf"there is no {checkpoints}.*mobilenet_v2-.*TORCH_HOME"):
-        build("MobileNetV2(pretrained=true)")
+        build(MobileNetV2(pretrained=True))
 
 
 @pytest.mark.parametrize(
@@ -77,38 +80,50 @@ def test_without_the_file_it_says_where_to_put_it(checkpoints: Path) -> None:
     ],
 )
 def test_a_wrong_file_is_refused(checkpoints: Path, content: object, message: str) -> None:
-    file = checkpoints / Path(WEIGHTS["MobileNetV2"][1].url).name
+    file = checkpoints / Path(WEIGHTS[MobileNetV2()][1].url).name
     if isinstance(content, bytes):
         file.write_bytes(content)
     else:
         torch.save(content, file)
     with pytest.raises(UserError, match=f"MobileNetV2.*{message}"):
-        build("MobileNetV2(pretrained=true)")
+        build(MobileNetV2(pretrained=True))
 
 
 @pytest.mark.parametrize(
-    ("name", "shape", "message"),
+    ("kind", "options", "message"),
     [
-        ("MobileNetV2(stem=tiny)", (3, 32, 32), "stem is 'tiny': it must be auto, small or original"),
-        ("DenseNet121(stem=small, pretrained=true)", (3, 32, 32), "use stem=original"),
-        ("EfficientNet-B0(pretrained=true)", (1, 32, 32), "3 channels, these have 1"),
-        (
-            "DenseNet121(stem=original)",
-            (3, 32, 28),
-            r"stem=original\)' needs .* at least 29x29 pixels.*32x28",
-        ),
+        (MobileNetV2, {"stem": "tiny"}, "net.stem is 'tiny': it must be 'auto' or 'small' or 'original'"),
+        (DenseNet121, {"stem": "small", "pretrained": True}, "for the small stem: use the original"),
     ],
 )
 def test_options_that_do_not_fit_are_refused(
-    name: str, shape: tuple[int, int, int], message: str, checkpoints: Path
+    kind: Callable[..., Architecture], options: dict[str, object], message: str
 ) -> None:
     with pytest.raises(UserError, match=message):
-        build(name, shape, 10)
+        kind(**options)
 
 
-@pytest.mark.parametrize(("name", "factor"), [("MobileNetV2", 2), ("EfficientNet-B0", 2), ("DenseNet121", 4)])
-def test_the_small_stem_keeps_small_images_large(name: str, factor: int) -> None:
-    small, original = (build(f"{name}(stem={s})").conv[0](torch.zeros(2, 3, 32, 32)) for s in STEMS)
+@pytest.mark.parametrize(
+    ("kind", "shape", "message"),
+    [
+        (EfficientNetB0(pretrained=True), (1, 32, 32), "3 channels, these have 1"),
+        (
+            DenseNet121(stem="original"),
+            (3, 32, 28),
+            r"stem=original\) needs .* at least 29x29 pixels.*32x28",
+        ),
+    ],
+)
+def test_images_that_do_not_fit_are_refused(
+    kind: Architecture, shape: tuple[int, int, int], message: str, checkpoints: Path
+) -> None:
+    with pytest.raises(UserError, match=message):
+        build(kind, shape, 10)
+
+
+@pytest.mark.parametrize(("kind", "factor"), [(MobileNetV2(), 2), (EfficientNetB0(), 2), (DenseNet121(), 4)])
+def test_the_small_stem_keeps_small_images_large(kind: Backbone, factor: int) -> None:
+    small, original = (build(replace(kind, stem=s)).conv[0](torch.zeros(2, 3, 32, 32)) for s in STEMS)
     assert small.shape[2] == factor * original.shape[2]
 
 
@@ -116,24 +131,24 @@ STEMS = ("small", "original")
 
 
 def test_densenet_takes_the_smallest_images_that_it_asks_for() -> None:
-    for name, side in (("DenseNet121", 8), ("DenseNet121(stem=original)", 29)):
-        assert build(name, (1, side, side), 3).eval()(torch.zeros(2, 1, side, side)).shape == (2, 3)
+    for kind, side in ((DenseNet121(), 8), (DenseNet121(stem="original"), 29)):
+        assert build(kind, (1, side, side), 3).eval()(torch.zeros(2, 1, side, side)).shape == (2, 3)
 
 
-@pytest.mark.parametrize("name", MOBILE)
-def test_nothing_is_random_but_the_initial_weights(name: str) -> None:
+@pytest.mark.parametrize("kind", MOBILE)
+def test_nothing_is_random_but_the_initial_weights(kind: Architecture) -> None:
     """Neither dropout nor stochastic depth: a train-mode call draws nothing, and answers twice alike."""
-    net, x = build(name, (3, 32, 32), 5).train(), torch.randn(4, 3, 32, 32)
+    net, x = build(kind, (3, 32, 32), 5).train(), torch.randn(4, 3, 32, 32)
     before = torch.get_rng_state()
     first, second = net(x), net(x)
     assert torch.equal(first, second)
     assert torch.equal(torch.get_rng_state(), before)
 
 
-@pytest.mark.parametrize("name", MOBILE)
-def test_training_under_vmap_is_training_one_by_one(name: str) -> None:
+@pytest.mark.parametrize("kind", MOBILE)
+def test_training_under_vmap_is_training_one_by_one(kind: Architecture) -> None:
     """Losses, gradients and running statistics of two nets on their own images."""
-    nets = [build(name, (3, 16, 16), 3).double() for _ in range(2)]
+    nets = [build(kind, (3, 16, 16), 3).double() for _ in range(2)]
     x = torch.randn(2, 6, 3, 16, 16, dtype=torch.float64)
     weights, buffers = stack_module_state(nets)
     buffers = {entry: b.clone() for entry, b in buffers.items()}
@@ -155,9 +170,9 @@ def test_training_under_vmap_is_training_one_by_one(name: str) -> None:
             torch.testing.assert_close(buffers[entry][k], b, rtol=1e-9, atol=1e-12, msg=entry)
 
 
-@pytest.mark.parametrize("name", MOBILE)
-def test_they_have_batch_norm_and_only_float_entries(name: str) -> None:
-    net = Net(lambda: build(name, (3, 32, 32), 3))
+@pytest.mark.parametrize("kind", MOBILE)
+def test_they_have_batch_norm_and_only_float_entries(kind: Architecture) -> None:
+    net = Net(lambda: build(kind, (3, 32, 32), 3))
     assert net.has_batch_norm
     w = net.initial(0)
     assert {t.dtype for t in w.values()} == {torch.float32}

@@ -1,6 +1,7 @@
 """AlexNets, nets of DSE blocks, ViTs: counts of the papers, the block's equation, sizes, vmap."""
 
 import re
+from collections.abc import Callable
 
 import pytest
 import torch
@@ -9,7 +10,19 @@ from torch import nn
 from torch.func import grad, vmap
 
 from rayfl.errors import UserError
-from rayfl.nets import SplitNet, build, dse_blocks
+from rayfl.nets import (
+    DSECNN,
+    AlexNet,
+    Architecture,
+    DSEResNet50,
+    DSEViT,
+    FDSEAlexNet,
+    ResNet50,
+    SplitNet,
+    ViT,
+    build,
+    dse_blocks,
+)
 from rayfl.nets.alexnet import Averages
 from rayfl.nets.dse import DSEConv, DSELinear
 
@@ -22,45 +35,45 @@ def statistics(module: nn.Module, word: str = "") -> int:
     return sum(b.numel() for name, b in module.named_buffers() if word in name)
 
 
-def on_paper(name: str, side: int, classes: int = 10) -> SplitNet:
+def on_paper(kind: Architecture, side: int, classes: int = 10) -> SplitNet:
     with torch.device("meta"):  # counting needs no memory
-        return build(name, (3, side, side), classes)
+        return build(kind, (3, side, side), classes)
 
 
 # ---- counts
 
 
 @pytest.mark.parametrize(
-    ("name", "side", "classes", "count"),
+    ("kind", "side", "classes", "count"),
     [
-        ("AlexNet", 256, 10, 57_063_498),
-        ("AlexNet", 63, 10, 57_063_498),
-        ("AlexNet-1024", 224, 10, 12_974_154),
-        ("AlexNet-1024", 224, 7, 12_971_079),
-        ("FDSE-AlexNet", 256, 10, 6_508_010),
-        ("FDSE-AlexNet(padding=code, act=none)", 256, 10, 6_508_010),
-        ("DSE-CNN", 28, 10, 230_298),
-        ("ResNet50", 256, 10, 25_557_032 - 2049 * 990),
-        ("ViT", 256, 10, 1_096_522),
+        (AlexNet(), 256, 10, 57_063_498),
+        (AlexNet(), 63, 10, 57_063_498),
+        (AlexNet(width=1024), 224, 10, 12_974_154),
+        (AlexNet(width=1024), 224, 7, 12_971_079),
+        (FDSEAlexNet(), 256, 10, 6_508_010),
+        (FDSEAlexNet(act="none", padding="code"), 256, 10, 6_508_010),
+        (DSECNN(), 28, 10, 230_298),
+        (ResNet50(), 256, 10, 25_557_032 - 2049 * 990),
+        (ViT(), 256, 10, 1_096_522),
     ],
 )
-def test_counts(name: str, side: int, classes: int, count: int) -> None:
-    assert parameters(on_paper(name, side, classes)) == count
+def test_counts(kind: Architecture, side: int, classes: int, count: int) -> None:
+    assert parameters(on_paper(kind, side, classes)) == count
 
 
 def test_parts_of_alexnet() -> None:
-    net = on_paper("AlexNet", 256)
+    net = on_paper(AlexNet(), 256)
     assert parameters(net.conv) == 2_472_000
     assert parameters(net.fc) + parameters(net.head) == 54_591_498
     norms = [m for m in net.modules() if isinstance(m, nn.BatchNorm1d | nn.BatchNorm2d)]
     assert sum(map(parameters, norms)) == statistics(net) == 18_688
     assert sum(parameters(m) for m in norms if isinstance(m, nn.BatchNorm1d)) == 16_384
-    assert statistics(on_paper("AlexNet-1024", 256)) == 6_400
+    assert statistics(on_paper(AlexNet(width=1024), 256)) == 6_400
 
 
 def test_parts_of_fdse_alexnet() -> None:
     """Block by block as FDSE's Table A6 has it; the DFE with its bias and BatchNorm, and the DSE."""
-    net = on_paper("FDSE-AlexNet", 256)
+    net = on_paper(FDSEAlexNet(), 256)
     dfe = [11_840, 154_272, 333_120, 443_264, 295_808, 4_722_176, 527_872]
     dse = [352, 1_056, 2_112, 1_408, 1_408, 1_536, 1_536]
     blocks = list(dse_blocks(net).values())
@@ -75,7 +88,7 @@ def test_parts_of_fdse_alexnet() -> None:
 
 def test_dse_resnet50_replaces_the_last_layer_of_every_block() -> None:
     """A 1x1 convolution w -> T with BatchNorm (2 T) becomes w -> T/2 with bias, and so on."""
-    plain, net = on_paper("ResNet50", 256), on_paper("DSE-ResNet50", 256)
+    plain, net = on_paper(ResNet50(), 256), on_paper(DSEResNet50(), 256)
     assert len(dse_blocks(net)) == 3 + 4 + 6 + 3
     difference = 0
     for blocks, width in ((3, 64), (4, 128), (6, 256), (3, 512)):
@@ -88,7 +101,7 @@ def test_dse_resnet50_replaces_the_last_layer_of_every_block() -> None:
 
 def test_dse_vit_replaces_the_last_feed_forward_layers() -> None:
     """Dse vit replaces the last layer of every feed forward part."""
-    plain, net = on_paper("ViT", 256), on_paper("DSE-ViT", 256)
+    plain, net = on_paper(ViT(), 256), on_paper(DSEViT(), 256)
     assert list(dse_blocks(net)) == [f"conv.block{k}.forth.last" for k in range(1, 7)]
     block = 128 * 32 + 32 + 64 + 2 * 64 + 32 + 2 * 32
     assert parameters(net) - parameters(plain) == 6 * (block - 128 * 64 - 64)
@@ -143,48 +156,52 @@ def test_initialisation_is_that_of_plain_layers() -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "least"),
-    [("AlexNet-1024", 63), ("FDSE-AlexNet", 63), ("FDSE-AlexNet(padding=code)", 159), ("DSE-CNN", 4)],
+    ("kind", "least"),
+    [(AlexNet(width=1024), 63), (FDSEAlexNet(), 63), (FDSEAlexNet(padding="code"), 159), (DSECNN(), 4)],
 )
-def test_smaller_images_are_refused(name: str, least: int) -> None:
+def test_smaller_images_are_refused(kind: Architecture, least: int) -> None:
     with torch.device("meta"):
-        net = build(name, (3, least, least + 1), 4)
+        net = build(kind, (3, least, least + 1), 4)
         assert net.eval()(torch.zeros(2, 3, least, least + 1)).shape == (2, 4)
-        message = f"net '{name}' needs images of at least {least}x{least} pixels"
+        message = f"net {kind} needs images of at least {least}x{least} pixels"
         with pytest.raises(UserError, match=re.escape(message)):
-            build(name, (3, 200, least - 1), 4)
+            build(kind, (3, 200, least - 1), 4)
 
 
 def test_patches_must_tile_the_image() -> None:
-    assert build("ViT(patch=7, depth=1)", (1, 28, 14), 3).eval()(torch.zeros(2, 1, 28, 14)).shape == (2, 3)
-    with pytest.raises(UserError, match=r"patches of 32x32 pixels, and these have 28x42.*ViT\(patch=14\)"):
-        build("ViT", (3, 28, 42), 10)
+    assert build(ViT(patch=7, depth=1), (1, 28, 14), 3).eval()(torch.zeros(2, 1, 28, 14)).shape == (2, 3)
+    with pytest.raises(UserError, match=r"patches of 32x32 pixels, and these have 28x42.*--net.patch 14"):
+        build(ViT(), (3, 28, 42), 10)
 
 
 def test_patches_are_cut_row_by_row() -> None:
-    net = build("ViT(patch=2)", (1, 4, 4), 3)
+    net = build(ViT(patch=2), (1, 4, 4), 3)
     patches = net.conv.patches(torch.arange(16.0).reshape(1, 1, 4, 4))  # type: ignore[operator, union-attr]
     assert patches.tolist() == [[[0, 1, 4, 5], [2, 3, 6, 7], [8, 9, 12, 13], [10, 11, 14, 15]]]
 
 
 @pytest.mark.parametrize(
-    ("name", "message"),
+    ("kind", "options", "message"),
     [
-        ("DSE-CNN(G=1)", "net 'DSE-CNN': option G is 1: it must be at least 2"),
-        ("DSE-CNN(dw=2)", "option dw is 2: it must be odd and at least 1"),
-        ("DSE-CNN(act=tanh)", "option act is 'tanh': it must be relu or none"),
-        ("FDSE-AlexNet(padding=1)", "option padding is '1': it must be paper or code"),
-        ("ViT(patch=0)", "option patch is 0: it must be at least 1"),
-        ("DSE-ViT(depth=0)", "option depth is 0: it must be at least 1"),
+        (DSECNN, {"G": 1}, "net.G is 1: it must be at least 2"),
+        (DSECNN, {"dw": 2}, "net.dw is 2: it must be odd"),
+        (DSECNN, {"act": "tanh"}, "net.act is 'tanh': it must be 'relu' or 'none'"),
+        (FDSEAlexNet, {"padding": "1"}, "net.padding is '1': it must be 'paper' or 'code'"),
+        (ViT, {"patch": 0}, "net.patch is 0: it must be at least 1"),
+        (DSEViT, {"depth": 0}, "net.depth is 0: it must be at least 1"),
+        (DSEViT, {"G": 1}, "net.G is 1: it must be at least 2"),
+        (AlexNet, {"width": 0}, "net.width is 0: it must be at least 1"),
     ],
 )
-def test_impossible_options_are_refused(name: str, message: str) -> None:
+def test_impossible_options_are_refused(
+    kind: Callable[..., Architecture], options: dict[str, object], message: str
+) -> None:
     with pytest.raises(UserError, match=message):
-        build(name, (3, 64, 64), 10)
+        kind(**options)
 
 
 def test_options_are_obeyed() -> None:
-    net = on_paper("DSE-CNN(G=4, dw=5, act=none)", 28)
+    net = on_paper(DSECNN(G=4, dw=5, act="none"), 28)
     block = next(iter(dse_blocks(net).values()))
     assert block.dse_conv.weight.shape == (24, 1, 5, 5)
     assert isinstance(block.act, nn.Identity)

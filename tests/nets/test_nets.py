@@ -11,25 +11,46 @@ from torch import Tensor, nn
 from torch.func import functional_call, grad, stack_module_state, vmap
 
 from rayfl.errors import UserError
-from rayfl.nets import CUTS, NETS, SplitNet, build
+from rayfl.nets import (
+    CNN,
+    CNNB,
+    CUTS,
+    DSECNN,
+    NETS,
+    AlexNet,
+    Architecture,
+    DenseNet121,
+    DigitModel,
+    DSEViT,
+    EfficientNetB0,
+    FDSEAlexNet,
+    FedAvgCNN,
+    FedGHCNN,
+    LeNet,
+    MobileNetV2,
+    ResNet18,
+    SplitNet,
+    ViT,
+    build,
+)
 from rayfl.nets.split import drop_batch_counts
 
 # the nets that take images of 32 x 32 pixels and are tested here, and the smallest side of an image they take
 LEAST = {
-    "lenet": 16,
-    "cnn": 16,
-    "cnn-b": 16,
-    "DigitModel": 4,
-    "DigitModel-nobn1": 4,
-    "FedAvgCNN": 16,
-    **{f"CNN-{number}": 16 for number in range(1, 6)},
-    "ResNet18": 1,
-    "ResNet18-7x7": 1,
-    "MobileNetV2": 1,
-    "EfficientNet-B0": 1,
-    "DenseNet121": 8,
+    LeNet(): 16,
+    CNN(): 16,
+    CNNB(): 16,
+    DigitModel(): 4,
+    DigitModel(fc_norm=False): 4,
+    FedAvgCNN(): 16,
+    **{FedGHCNN(number=number): 16 for number in range(1, 6)},
+    ResNet18(): 1,
+    ResNet18(stem="original"): 1,
+    MobileNetV2(): 1,
+    EfficientNetB0(): 1,
+    DenseNet121(): 8,
 }
-SLOW = ("ResNet", "MobileNet", "EfficientNet", "DenseNet")  # to build, for a test of many examples
+SLOW = (ResNet18, MobileNetV2, EfficientNetB0, DenseNet121)  # to build, for a test of many examples
 MODULE = "a_users_own_nets"
 
 
@@ -46,75 +67,77 @@ def statistics(net: nn.Module) -> int:
 
 
 @pytest.mark.parametrize(
-    ("name", "side", "classes", "count"),
+    ("kind", "side", "classes", "count"),
     [
-        ("lenet", 32, 10, 62_006),
-        ("cnn", 32, 10, 121_182),
-        ("cnn", 32, 100, 128_832),
-        ("cnn-b", 32, 10, 121_182 + 504),
-        ("DigitModel", 28, 10, 14_219_210),
-        ("DigitModel-nobn1", 28, 10, 14_219_210 - 2 * (2048 + 512)),
-        ("FedAvgCNN", 32, 20, 883_668),
-        ("AlexNet-nobn1", 64, 10, 57_063_498 - 2 * (4096 + 4096)),
-        ("CNN-1", 32, 10, 2_621_558),
-        ("CNN-1", 32, 100, 2_666_648),
-        ("CNN-2", 32, 10, 1_815_142),
-        ("CNN-2", 32, 100, 1_860_232),
-        ("CNN-3", 32, 10, 1_320_558),
-        ("CNN-3", 32, 100, 1_365_648),
-        ("CNN-4", 32, 10, 1_060_358),
-        ("CNN-4", 32, 100, 1_105_448),
-        ("CNN-5", 32, 10, 670_058),
-        ("CNN-5", 32, 100, 715_148),
-        ("ResNet18-7x7", 32, 10, 11_181_642),
-        ("ResNet18", 32, 10, 11_181_642 - 64 * 3 * (7 * 7 - 3 * 3)),
-        ("MobileNetV2", 32, 10, 3_504_872 - 1281 * 990),
-        ("EfficientNet-B0", 32, 10, 5_288_548 - 1281 * 990),
-        ("DenseNet121(stem=original)", 32, 10, 7_978_856 - 1025 * 990),
-        ("DenseNet121", 32, 10, 7_978_856 - 1025 * 990 - 64 * 3 * (7 * 7 - 3 * 3)),
+        (LeNet(), 32, 10, 62_006),
+        (CNN(), 32, 10, 121_182),
+        (CNN(), 32, 100, 128_832),
+        (CNNB(), 32, 10, 121_182 + 504),
+        (DigitModel(), 28, 10, 14_219_210),
+        (DigitModel(fc_norm=False), 28, 10, 14_219_210 - 2 * (2048 + 512)),
+        (FedAvgCNN(), 32, 20, 883_668),
+        (AlexNet(fc_norm=False), 64, 10, 57_063_498 - 2 * (4096 + 4096)),
+        (FedGHCNN(number=1), 32, 10, 2_621_558),
+        (FedGHCNN(number=1), 32, 100, 2_666_648),
+        (FedGHCNN(number=2), 32, 10, 1_815_142),
+        (FedGHCNN(number=2), 32, 100, 1_860_232),
+        (FedGHCNN(number=3), 32, 10, 1_320_558),
+        (FedGHCNN(number=3), 32, 100, 1_365_648),
+        (FedGHCNN(number=4), 32, 10, 1_060_358),
+        (FedGHCNN(number=4), 32, 100, 1_105_448),
+        (FedGHCNN(number=5), 32, 10, 670_058),
+        (FedGHCNN(number=5), 32, 100, 715_148),
+        (ResNet18(stem="original"), 32, 10, 11_181_642),
+        (ResNet18(), 32, 10, 11_181_642 - 64 * 3 * (7 * 7 - 3 * 3)),
+        (MobileNetV2(), 32, 10, 3_504_872 - 1281 * 990),
+        (EfficientNetB0(), 32, 10, 5_288_548 - 1281 * 990),
+        (DenseNet121(stem="original"), 32, 10, 7_978_856 - 1025 * 990),
+        (DenseNet121(), 32, 10, 7_978_856 - 1025 * 990 - 64 * 3 * (7 * 7 - 3 * 3)),
     ],
 )
-def test_parameter_counts_are_those_of_the_papers(name: str, side: int, classes: int, count: int) -> None:
+def test_parameter_counts_are_those_of_the_papers(
+    kind: Architecture, side: int, classes: int, count: int
+) -> None:
     with torch.device("meta"):  # counting needs no memory
-        assert parameters(build(name, (3, side, side), classes)) == count
+        assert parameters(build(kind, (3, side, side), classes)) == count
 
 
 def test_batchnorm_of_cnn_b() -> None:
-    net = build("cnn-b")
+    net = build(CNNB())
     assert sum(parameters(m) for m in norms(net)) == statistics(net) == 504
 
 
 def test_parts_of_digit_model() -> None:
-    net = build("DigitModel", (3, 28, 28), 10)
+    net = build(DigitModel(), (3, 28, 28), 10)
     assert parameters(net.conv) == 312_768
     assert parameters(net.fc) + parameters(net.head) == 13_906_442
     assert sum(parameters(m) for m in norms(net)) == statistics(net) == 5_632
 
 
 def test_batchnorm_of_resnet18() -> None:
-    net = build("ResNet18-7x7")
+    net = build(ResNet18(stem="original"))
     assert sum(parameters(m) for m in norms(net)) == statistics(net) == 9_600
     assert parameters(net.fc) == 0
 
 
 @pytest.mark.parametrize(
-    ("name", "width"),
+    ("kind", "width"),
     [
-        ("lenet", 84),
-        ("cnn", 84),
-        ("cnn-b", 84),
-        ("DigitModel", 512),
-        ("FedAvgCNN", 512),
-        *((f"CNN-{number}", 500) for number in range(1, 6)),
-        ("ResNet18", 512),
-        ("ResNet18-7x7", 512),
-        ("MobileNetV2", 1280),
-        ("EfficientNet-B0", 1280),
-        ("DenseNet121", 1024),
+        (LeNet(), 84),
+        (CNN(), 84),
+        (CNNB(), 84),
+        (DigitModel(), 512),
+        (FedAvgCNN(), 512),
+        *((FedGHCNN(number=number), 500) for number in range(1, 6)),
+        (ResNet18(), 512),
+        (ResNet18(stem="original"), 512),
+        (MobileNetV2(), 1280),
+        (EfficientNetB0(), 1280),
+        (DenseNet121(), 1024),
     ],
 )
-def test_parts_follow_one_another(name: str, width: int) -> None:
-    net = build(name, (3, 32, 32), 7).eval()
+def test_parts_follow_one_another(kind: Architecture, width: int) -> None:
+    net = build(kind, (3, 32, 32), 7).eval()
     x = torch.randn(2, 3, 32, 32)
     flat = net.conv(x)
     assert flat.dim() == 2
@@ -125,64 +148,66 @@ def test_parts_follow_one_another(name: str, width: int) -> None:
     assert net(x).shape == (2, 7)
 
 
-@pytest.mark.parametrize("name", LEAST)
-def test_entries_are_named_after_the_parts_of_the_cuts(name: str) -> None:
-    parts = {entry.partition(".")[0] for entry in build(name).state_dict()}
+@pytest.mark.parametrize("kind", LEAST)
+def test_entries_are_named_after_the_parts_of_the_cuts(kind: Architecture) -> None:
+    parts = {entry.partition(".")[0] for entry in build(kind).state_dict()}
     assert parts <= {"conv", "fc", "head"}
     assert set(CUTS["last_layer"]) == {"head"}
     assert set(CUTS["fc_stack"]) | {"conv"} >= parts
 
 
-@pytest.mark.parametrize("name", LEAST)
-def test_all_entries_are_float(name: str) -> None:
-    assert {v.dtype for v in build(name).state_dict().values()} == {torch.float32}
+@pytest.mark.parametrize("kind", LEAST)
+def test_all_entries_are_float(kind: Architecture) -> None:
+    assert {v.dtype for v in build(kind).state_dict().values()} == {torch.float32}
 
 
 @settings(max_examples=60, deadline=None)
 @given(
-    name=st.sampled_from([n for n in LEAST if not n.startswith(SLOW)]),
+    kind=st.sampled_from([n for n in LEAST if not isinstance(n, SLOW)]),
     channels=st.integers(1, 4),
     extra=st.tuples(st.integers(0, 9), st.integers(0, 9)),
     classes=st.integers(2, 12),
 )
-def test_sizes_follow_from_the_image(name: str, channels: int, extra: tuple[int, int], classes: int) -> None:
-    shape = (channels, LEAST[name] + extra[0], LEAST[name] + extra[1])
-    assert build(name, shape, classes).eval()(torch.zeros(2, *shape)).shape == (2, classes)
+def test_sizes_follow_from_the_image(
+    kind: Architecture, channels: int, extra: tuple[int, int], classes: int
+) -> None:
+    shape = (channels, LEAST[kind] + extra[0], LEAST[kind] + extra[1])
+    assert build(kind, shape, classes).eval()(torch.zeros(2, *shape)).shape == (2, classes)
 
 
-@pytest.mark.parametrize("name", [n for n in LEAST if LEAST[n] > 1])
+@pytest.mark.parametrize("kind", [n for n in LEAST if LEAST[n] > 1])
 @pytest.mark.parametrize("narrow", [1, 2])
-def test_smaller_images_are_refused_with_the_smallest_that_fit(name: str, narrow: int) -> None:
+def test_smaller_images_are_refused_with_the_smallest_that_fit(kind: Architecture, narrow: int) -> None:
     shape = [3, 40, 40]
-    shape[narrow] = LEAST[name] - 1
+    shape[narrow] = LEAST[kind] - 1
     with pytest.raises(
-        UserError, match=f"at least {LEAST[name]}x{LEAST[name]} pixels.*{shape[1]}x{shape[2]}"
+        UserError, match=f"at least {LEAST[kind]}x{LEAST[kind]} pixels.*{shape[1]}x{shape[2]}"
     ):
-        build(name, (shape[0], shape[1], shape[2]), 10)
+        build(kind, (shape[0], shape[1], shape[2]), 10)
 
 
-@pytest.mark.parametrize("name", ["ResNet18", "ResNet18-7x7", "MobileNetV2", "EfficientNet-B0"])
-def test_residual_nets_take_grey_and_tiny_images(name: str) -> None:
-    assert build(name, (1, 1, 1), 3).eval()(torch.zeros(2, 1, 1, 1)).shape == (2, 3)
+@pytest.mark.parametrize("kind", [ResNet18(), ResNet18(stem="original"), MobileNetV2(), EfficientNetB0()])
+def test_residual_nets_take_grey_and_tiny_images(kind: Architecture) -> None:
+    assert build(kind, (1, 1, 1), 3).eval()(torch.zeros(2, 1, 1, 1)).shape == (2, 3)
 
 
-@pytest.mark.parametrize("name", LEAST)
-def test_same_seed_same_weights(name: str) -> None:
-    first, second, third = (build(name) for seed in (1, 1, 2) if torch.manual_seed(seed))
+@pytest.mark.parametrize("kind", LEAST)
+def test_same_seed_same_weights(kind: Architecture) -> None:
+    first, second, third = (build(kind) for seed in (1, 1, 2) if torch.manual_seed(seed))
     pairs = list(zip(first.parameters(), second.parameters(), third.parameters()))
     assert all(torch.equal(a, b) for a, b, _ in pairs)
     assert any(not torch.equal(a, c) for a, _, c in pairs)
 
 
 @pytest.mark.parametrize(
-    "name",
+    "kind",
     [
-        *("cnn", "cnn-b", "ResNet18", "ResNet18-7x7"),
-        *("DSE-CNN(G=3)", "ViT(patch=8, depth=1)", "DSE-ViT(patch=8, depth=2)"),
+        *(CNN(), CNNB(), ResNet18(), ResNet18(stem="original")),
+        *(DSECNN(G=3), ViT(patch=8, depth=1), DSEViT(patch=8, depth=2)),
     ],
 )
-def test_stacked_gradients_and_statistics_are_those_of_each_net(name: str) -> None:
-    nets = [build(name, (3, 16, 16), 3).double() for _ in range(2)]
+def test_stacked_gradients_and_statistics_are_those_of_each_net(kind: Architecture) -> None:
+    nets = [build(kind, (3, 16, 16), 3).double() for _ in range(2)]
     x = torch.randn(2, 4, 3, 16, 16, dtype=torch.float64)
     stacked, buffers = stack_module_state(nets)
     buffers = {key: value.clone() for key, value in buffers.items()}
@@ -200,9 +225,9 @@ def test_stacked_gradients_and_statistics_are_those_of_each_net(name: str) -> No
             torch.testing.assert_close(buffers[key][k], b, rtol=1e-9, atol=1e-12)
 
 
-@pytest.mark.parametrize("name", ["cnn-b", "ResNet18"])
-def test_training_updates_running_statistics(name: str) -> None:
-    net = build(name, (3, 16, 16), 3)
+@pytest.mark.parametrize("kind", [CNNB(), ResNet18()])
+def test_training_updates_running_statistics(kind: Architecture) -> None:
+    net = build(kind, (3, 16, 16), 3)
     before = {key: value.clone() for key, value in net.named_buffers()}
     net(torch.randn(4, 3, 16, 16))
     assert before
@@ -216,10 +241,10 @@ def test_plain_average_statistics_are_refused() -> None:
 
 
 @pytest.mark.parametrize(
-    ("wrong", "meant"), [("LeNet", "lenet"), ("resnet-18", "ResNet18"), ("cnnb", "cnn-b")]
+    ("wrong", "meant"), [("lenet", "LeNet"), ("resnet-18", "ResNet18"), ("CNN-B", "CNNB")]
 )
 def test_unknown_name_lists_the_nets_and_suggests_one(wrong: str, meant: str) -> None:
-    with pytest.raises(UserError, match=f"no net '{wrong}'; did you mean '{meant}'") as caught:
+    with pytest.raises(UserError, match=f"no net '{wrong}'; did you mean {meant}") as caught:
         build(wrong)
     assert all(name in str(caught.value) for name in NETS)
 
@@ -227,12 +252,12 @@ def test_unknown_name_lists_the_nets_and_suggests_one(wrong: str, meant: str) ->
 @pytest.mark.parametrize("shape", [(3, 32), (0, 32, 32), (3, 32, -1)])
 def test_impossible_shape_is_refused(shape: tuple[int, int, int]) -> None:
     with pytest.raises(UserError, match="channels, height, width"):
-        build("lenet", shape, 10)
+        build(LeNet(), shape, 10)
 
 
 def test_a_single_class_is_refused() -> None:
     with pytest.raises(UserError, match="at least 2 classes, got 1"):
-        build("lenet", (3, 32, 32), 1)
+        build(LeNet(), (3, 32, 32), 1)
 
 
 @pytest.fixture
@@ -271,7 +296,7 @@ def test_a_users_net_that_does_not_fit_is_refused(
     users: types.ModuleType, value: object, message: str
 ) -> None:
     users.net = value  # type: ignore[attr-defined]
-    with pytest.raises(UserError, match=f"net '{MODULE}.net'.*{message}"):
+    with pytest.raises(UserError, match=f"net {MODULE}.net.*{message}"):
         build(f"{MODULE}.net", (1, 2, 2), 3)
 
 
@@ -283,19 +308,69 @@ def test_a_users_net_that_is_not_there_is_refused(users: types.ModuleType) -> No
 
 
 def test_torchvision_is_only_imported_for_resnet() -> None:
-    code = "import sys; from rayfl.nets import build; build('lenet'); assert 'torchvision' not in sys.modules"
+    code = "import sys; from rayfl.nets import *; build(LeNet()); assert 'torchvision' not in sys.modules"
     subprocess.run([sys.executable, "-c", code], check=True)
 
 
-def test_every_net_is_in_the_documentation() -> None:
+@pytest.mark.parametrize(
+    "kind",
+    [
+        *(cls() for cls in NETS.values()),
+        *(FedGHCNN(number=2), FedGHCNN(number=3), FedGHCNN(number=4), FedGHCNN(number=5)),
+        *(DigitModel(fc_norm=False), AlexNet(fc_norm=False), AlexNet(width=1024), ResNet18(stem="original")),
+    ],
+    ids=str,
+)
+def test_every_net_is_in_the_documentation(kind: Architecture) -> None:
     """With the number of its parameters, for the size of images that the page says."""
     page = (Path(__file__).parents[2] / "docs" / "nets.md").read_text()
-    for name in NETS:
-        large = name.startswith(("AlexNet", "FDSE", "ViT", "DSE-ViT"))
-        side = 256 if large else 28 if name.startswith("DigitModel") else 32
-        with torch.device("meta"):
-            net = build(name, (3, side, side), 10)
-        assert f"| `{name}` | {parameters(net):,} | {net.head.in_features} |" in page
+    large = isinstance(kind, AlexNet | FDSEAlexNet | ViT)
+    side = 256 if large else 28 if isinstance(kind, DigitModel) else 32
+    with torch.device("meta"):
+        net = build(kind, (3, side, side), 10)
+    name, _, options = str(kind).removesuffix(")").partition("(")
+    changed = "".join(f", `{key}` {value}" for key, value in (o.split("=") for o in options.split(",") if o))
+    assert f"| `{name}`{changed} | {parameters(net):,} | {net.head.in_features} |" in page
+
+
+class Wide(Architecture):
+    width: int = 4
+
+    def build(self, shape: tuple[int, int, int], classes: int) -> SplitNet:
+        size = shape[0] * shape[1] * shape[2]
+        return SplitNet(
+            nn.Flatten(), nn.Sequential(nn.Linear(size, self.width)), nn.Linear(self.width, classes)
+        )
+
+
+def test_a_users_own_class_has_options() -> None:
+    assert build(Wide(width=7), (1, 2, 2), 3).head.in_features == 7
+    assert str(Wide(width=7)) == f"{__name__}.Wide(width=7)"
+    with pytest.raises(UserError, match=r"net\.width is 'x': it must be a whole number"):
+        Wide(width="x")  # type: ignore[arg-type]
+
+
+def test_a_users_own_class_that_does_not_fit_is_refused() -> None:
+    class Narrow(Wide):
+        def build(self, shape: tuple[int, int, int], classes: int) -> SplitNet:
+            return super().build(shape, classes - 1)
+
+    with pytest.raises(UserError, match=r"Narrow: for 2 images it returns \(2, 2\), not 2 x 3 scores"):
+        build(Narrow(), (1, 2, 2), 3)
+
+
+def test_texts_name_functions_only() -> None:
+    """Python has the nets themselves, so that there is one way to say an option."""
+    with pytest.raises(UserError, match=r"the text 'LeNet': write the net itself, LeNet\(\)"):
+        build("LeNet")
+    with pytest.raises(UserError, match=r"write the net itself, LeNet\(\)"):
+        build("rayfl.nets.LeNet")
+
+
+@pytest.mark.parametrize("number", [0, 6, 1.0])
+def test_fedgh_has_five_nets(number: int) -> None:
+    with pytest.raises(UserError, match=r"net\.number is .*: it must be 1 or 2 or 3 or 4 or 5"):
+        FedGHCNN(number=number)  # type: ignore[arg-type]
 
 
 def test_dropout_is_refused() -> None:

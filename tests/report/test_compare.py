@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 from rich.console import Console
 
+from rayfl import evaluation
 from rayfl.errors import UserError
-from rayfl.evaluation.protocol import PROTOCOLS
 from rayfl.evaluation.result import Result
 from rayfl.record.description import flat
 from rayfl.report.compare import (
@@ -191,7 +191,7 @@ def test_another_view_can_be_shown(tmp_path):
 
 
 def test_accuracies_are_averaged_as_the_protocol_says(tmp_path):
-    (run,) = load(tmp_path, {"protocol": PROTOCOLS["fdse"]})
+    (run,) = load(tmp_path, {"protocol": evaluation.FDSE()})
     (row,) = [line for line in rows(group_runs([run])) if line.strip().startswith("FedAvg")]
     assert row.split()[4] == percent(run.summary["views"][0]["last"]["pooled"])
 

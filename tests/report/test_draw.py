@@ -2,8 +2,8 @@ import numpy as np
 import pytest
 from matplotlib.image import imread
 
+from rayfl import evaluation
 from rayfl.errors import UserError
-from rayfl.evaluation.protocol import PROTOCOLS
 from rayfl.evaluation.result import Result
 from rayfl.report.compare import group_runs
 from rayfl.report.draw import accuracy_curve, client_accuracies, draw, loss_curve
@@ -42,7 +42,7 @@ def test_curves_count_completed_rounds(tmp_path):
 
 
 def test_curves_are_averaged_as_the_protocol_says(tmp_path):
-    run = Result.load(write_run(tmp_path / "run", protocol=PROTOCOLS["fedios_global"], rounds=6))
+    run = Result.load(write_run(tmp_path / "run", protocol=evaluation.FediOSGlobal(), rounds=6))
     assert accuracy_curve(run, None)[1][-5:].mean() == pytest.approx(100 * run.accuracy)
     assert len(accuracy_curve(run, "online")[0]) == 0
 

@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 import yaml
 
+from rayfl import evaluation
 from rayfl.errors import UserError
-from rayfl.evaluation.protocol import PROTOCOLS
 from rayfl.evaluation.result import Result
-from rayfl.papers.printed import find_printed, printed_table
+from rayfl.papers.printed import Figure, find_printed, printed_table
 from rayfl.report import command as report
 from rayfl.report.paper_tables import (
     Entry,
@@ -37,7 +37,7 @@ def write_cell(folder: Path, table: str, row: str, column: str, changed: tuple[s
 
 
 def office(folder: Path, row: str = "FedBN", **run) -> Path:
-    run = {"protocol": PROTOCOLS["fedco2_feature"], "domains": OFFICE, "clients": 4, **run}
+    run = {"protocol": evaluation.FedCO2Feature(), "domains": OFFICE, "clients": 4, **run}
     return write_cell(folder, "fedco2_t1", row, "Office-Caltech10", **run)
 
 
@@ -66,7 +66,7 @@ def test_domains_and_their_mean_over_seeds(tmp_path):
 def test_one_seed_has_no_deviation_but_that_over_evaluations(tmp_path):
     (entry, *_) = compare("fedco2_t1", [office(tmp_path / "a")])
     assert (entry.std, entry.spread) == (None, "")
-    run = {"protocol": PROTOCOLS["fedco2_cifar"], "eval_every": 1, "val": False}
+    run = {"protocol": evaluation.FedCO2CIFAR(), "eval_every": 1, "val": False}
     folder = write_cell(tmp_path / "b", "fedco2_t3", "Fed-CO2", "CIFAR10 Dirichlet", **run)
     entries = compare("fedco2_t3", [folder])
     headline = Result.load(folder).summary["headline"]
@@ -84,7 +84,7 @@ def test_what_is_warned_of(tmp_path):
     ]
     (entry, *_) = compare("fedco2_t1", folders)
     assert entry.warnings == ["with rounds=300, clients=3", "only 4 of 10 rounds yet"]
-    run = {"protocol": PROTOCOLS["fedco2_last"], "domains": OFFICE, "clients": 4}
+    run = {"protocol": evaluation.FedCO2Last(), "domains": OFFICE, "clients": 4}
     folder = write_cell(tmp_path / "c", "fedco2_t9", "FedAvg", "Office-Caltech10", **run)
     (entry, *_) = compare("fedco2_t9", [folder])
     assert "out of reach: the code behind it gave every image the label of another one" in entry.warnings[0]
@@ -117,7 +117,7 @@ def test_files_have_the_number_of_seeds_as_what_is_printed(tmp_path):
 
 def test_a_mean_over_columns_and_other_figures_of_the_same_runs(tmp_path):
     def folder(letter: str, seed: int, row: str = "FDSE") -> Path:
-        run = {"seed": seed, "protocol": PROTOCOLS["fdse"], "level": 0.6 + 0.1 * "CADW".index(letter)}
+        run = {"seed": seed, "protocol": evaluation.FDSE(), "level": 0.6 + 0.1 * "CADW".index(letter)}
         place = tmp_path / row / letter / str(seed)
         return unseen(write_cell(place, "fdse_t2", row, f"Office {letter}", **run))
 
@@ -127,9 +127,9 @@ def test_a_mean_over_columns_and_other_figures_of_the_same_runs(tmp_path):
     assert [part.seeds for part in parts] == [[2, 15, 333], *[[2, 15]] * 3]
     mean = entries["FDSE", "Office AVG"]
     assert mean.seeds == [2, 15], "the seeds that all parts have"
+    adapted = Figure(average="mean", points=("unseen_adapted",))
     by_seed = [
-        100
-        * np.mean([figure(Result.load(tmp_path / f"FDSE/{x}/{s}"), "mean@unseen_adapted")[0] for x in "CADW"])
+        100 * np.mean([figure(Result.load(tmp_path / f"FDSE/{x}/{s}"), adapted)[0] for x in "CADW"])
         for s in (2, 15)
     ]
     assert mean.mean == pytest.approx(np.mean(by_seed))
@@ -161,14 +161,17 @@ def unseen(folder: Path) -> Path:
 def test_figures_of_a_run(tmp_path):
     run = Result.load(write_run(tmp_path / "run", clients=20))
     entry = next(v for v in run.summary["views"] if v["view"] == "global")
-    assert figure(run, "headline")[0] == run.summary["headline"]["accuracy"]
-    assert figure(run, "global:pooled") == (entry["last"]["pooled"], None)
-    assert figure(run, "worst_decile")[0] < figure(run, "mean")[0]
-    assert figure(run, "domain INK")[0] == run.summary["headline"]["domains"]["ink"]["accuracy"]
-    assert figure(run, "domain charcoal") == (None, None)
-    assert figure(run, "online:mean") == (None, None)
-    assert figure(run, "mean@nowhere|after_aggregation")[0] == pytest.approx(figure(run, "mean")[0])
-    assert figure(run, "mean@nowhere") == (None, None)
+    mean = Figure(average="mean")
+    assert figure(run, Figure())[0] == run.summary["headline"]["accuracy"]
+    assert figure(run, Figure(view="global", average="pooled")) == (entry["last"]["pooled"], None)
+    assert figure(run, Figure(average="worst_decile"))[0] < figure(run, mean)[0]
+    assert figure(run, Figure(domain="INK"))[0] == run.summary["headline"]["domains"]["ink"]["accuracy"]
+    assert figure(run, Figure(domain="charcoal")) == (None, None)
+    assert figure(run, Figure(view="online", average="mean")) == (None, None)
+    assert figure(run, replace(mean, points=("nowhere", "after_aggregation")))[0] == pytest.approx(
+        figure(run, mean)[0]
+    )
+    assert figure(run, replace(mean, points=("nowhere",))) == (None, None)
 
 
 def test_a_table_that_no_paper_prints(tmp_path):

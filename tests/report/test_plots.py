@@ -4,8 +4,8 @@ import math
 import numpy as np
 import pytest
 
+from rayfl import evaluation
 from rayfl.errors import UserError
-from rayfl.evaluation.protocol import PROTOCOLS, Protocol
 from rayfl.evaluation.result import Result
 from rayfl.report.compare import group_runs
 from rayfl.report.plots import (
@@ -44,9 +44,8 @@ def test_the_curve_of_a_domain_is_that_of_its_clients(tmp_path):
 
 
 @pytest.mark.parametrize("average", ["mean_clients", "pooled", "weighted"])
-def test_losses_are_averaged_as_the_protocol_says(tmp_path, monkeypatch, average):
-    monkeypatch.setitem(PROTOCOLS, "mine", Protocol("mine", average=average))
-    made = run(tmp_path / "run", rounds=4, protocol=PROTOCOLS["mine"])
+def test_losses_are_averaged_as_the_protocol_says(tmp_path, average):
+    made = run(tmp_path / "run", rounds=4, protocol=evaluation.Default(average=average))
     table = made.clients.query("part == 'test' and view == 'global' and round == 3")
     weights = {"mean_clients": None, "pooled": table["samples"], "weighted": 100 + table["client"]}[average]
     expected = np.average(table["loss"], weights=weights)
@@ -59,7 +58,7 @@ def test_losses_are_averaged_as_the_protocol_says(tmp_path, monkeypatch, average
 
 
 def test_the_chosen_value_is_the_headline(tmp_path):
-    made = run(tmp_path / "run", protocol=PROTOCOLS["fedco2_feature"])
+    made = run(tmp_path / "run", protocol=evaluation.FedCO2Feature())
     assert chosen_value(made, None, ALL) == pytest.approx(100 * made.accuracy)
     (best,) = made.summary["headline"]["rounds"]
     query = f"part == 'test' and view == 'personal' and domain == 'ink' and round == {best}"
@@ -67,7 +66,7 @@ def test_the_chosen_value_is_the_headline(tmp_path):
         100 * made.clients.query(query)["accuracy"].mean()
     )
     assert math.isnan(chosen_value(made, None, "paint"))
-    without = run(tmp_path / "without", protocol=PROTOCOLS["fedco2_feature"], val=False)
+    without = run(tmp_path / "without", protocol=evaluation.FedCO2Feature(), val=False)
     with pytest.raises(UserError, match="no scores on validation data; draw rounds instead"):
         chosen_value(without, None, ALL)
 

@@ -14,7 +14,7 @@ from rayfl.engine.round_result import RoundResult
 from rayfl.engine.server import Server
 from rayfl.engine.worker import Worker
 from rayfl.methods import Cohort, Method
-from rayfl.nets import SplitNet
+from rayfl.nets import Architecture, SplitNet
 from rayfl.nets.dse import DSEConv, DSELinear
 from rayfl.training import State, Training
 from rayfl.training.state import take_apart
@@ -152,7 +152,7 @@ class Run:
 def start(
     method: Method,
     data: FederatedData,
-    net: str | Sequence[str] = "tests.support.by_hand.linear",
+    net: Architecture | str | list[Architecture | str] = "tests.support.by_hand.linear",
     execution: str = "loop",
     averaging: str | None = None,
     **training,
@@ -169,7 +169,7 @@ def start(
 def federate(
     method: Method,
     data: FederatedData,
-    net: str | Sequence[str] = "tests.support.by_hand.linear",
+    net: Architecture | str | list[Architecture | str] = "tests.support.by_hand.linear",
     cohorts: Sequence[Sequence[int]] | int = 3,
     **options,
 ) -> Run:

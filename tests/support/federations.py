@@ -9,6 +9,7 @@ import torch
 from rayfl import Federation, Inline, Training
 from rayfl.data import Dirichlet, Synthetic
 from rayfl.methods import FedAvg
+from rayfl.nets import LeNet
 from rayfl.training import Client, State
 
 
@@ -17,7 +18,7 @@ def small(output: Path, **changes: Any) -> Federation:
     settings: dict[str, Any] = {
         "method": FedAvg(),
         "data": Synthetic(train=900, test=240, partition=Dirichlet(alpha=1.0), val_fraction=0.1),
-        "net": "lenet",
+        "net": LeNet(),
         "clients": 12,
         "participation": 0.5,
         "rounds": 4,

@@ -1,11 +1,11 @@
 """Deterministic made-up records with known figures, in the format that a run writes."""
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from rayfl.evaluation.protocol import PROTOCOLS, Protocol
+from rayfl import evaluation
 from rayfl.evaluation.result import finish
 from rayfl.randomness import numpy_generator
 from rayfl.record.folder import RunFolder
@@ -25,7 +25,8 @@ data:
       class_path: rayfl.data.Dirichlet
       init_args:
         alpha: 0.3
-net: cnn
+net:
+  class_path: rayfl.nets.CNN
 clients: {clients}
 participation: 0.5
 rounds: {rounds}
@@ -36,8 +37,13 @@ engine:
 seed: {seed}
 output: {output}
 eval_every: {eval_every}
-protocol: {protocol}
+protocol:
+  class_path: rayfl.evaluation.{protocol}
+  init_args: {options}
 """
+
+
+DEFAULT = evaluation.Default()
 
 
 def partition(clients: int, domains: tuple[str, ...] = ("ink", "print"), val: bool = True) -> dict[str, Any]:
@@ -100,7 +106,7 @@ def write_run(
     clients: int = 6,
     seed: int = 0,
     method: str = "FedAvg",
-    protocol: Protocol = PROTOCOLS["default"],
+    protocol: evaluation.Protocol = DEFAULT,
     stop_after: int | None = None,
     eval_every: int = 2,
     val: bool = True,
@@ -118,7 +124,8 @@ def write_run(
         seed=seed,
         output=path,
         eval_every=eval_every,
-        protocol=protocol.name,
+        protocol=type(protocol).__name__,
+        options=asdict(protocol),
     )
     folder = RunFolder.create(path, config)
     split = partition(clients, domains, val) | ({} if pool is None else {"pool": pool})
@@ -140,7 +147,7 @@ class MadeUpRun:
 
     path: Path = Path("run")
     rounds: int = 10
-    protocol: Protocol = PROTOCOLS["default"]
+    protocol: evaluation.Protocol = DEFAULT
     population: Population = field(default_factory=lambda: Population.from_partition(partition(6)))
 
     def records(self) -> Iterator[dict[str, Any]]:

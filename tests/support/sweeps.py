@@ -23,7 +23,7 @@ base:
   data.train: 200
   data.test: 60
   data.val_fraction: 0.2
-  net: lenet
+  net: LeNet
   clients: 4
   rounds: 3
   training.batch_size: 20

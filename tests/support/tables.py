@@ -17,7 +17,7 @@ base:
   data: Synthetic
   data.train: 200
   data.test: 60
-  net: lenet
+  net: LeNet
   clients: 4
   rounds: 2
   training.batch_size: 20
@@ -40,8 +40,7 @@ rows:
     method: MOON
 """
 
-DSE = {"FDSE-AlexNet(act=none, padding=code)": "DSE-CNN(act=none)"}
-PLAIN = ("cnn", "FedAvgCNN", "CNN-1", "AlexNet-nobn1", "DigitModel-nobn1")
+PLAIN = ("CNN", "FedAvgCNN", "FedGHCNN")
 
 
 def write(folder: Path, text: str = TINY) -> str:
@@ -59,11 +58,11 @@ def available(table: Table) -> list[str]:
 def stand_in(settings: Settings) -> dict[str, Any]:
     """What makes a cell of a paper's table one that is trained in no time: small data, a net of its kind."""
     net = settings["net"]
-    kind = "lenet" if net in PLAIN else "cnn-b"
+    kind = "LeNet" if net in PLAIN or settings.get("net.fc_norm") is False else "CNNB"
     if isinstance(net, list):
-        kind = ["lenet", "cnn"]
+        kind = ["LeNet", "CNN"]
     elif "DSE" in net:
-        kind = DSE.get(net, "DSE-CNN")
+        kind = "DSECNN"
     small: dict[str, Any] = {
         "data": "Synthetic",
         "data.train": 96,
@@ -83,6 +82,8 @@ def stand_in(settings: Settings) -> dict[str, Any]:
         "training.epochs": 1,
         "training.batch_size": 9,
     }
+    if kind == "DSECNN" and "net.act" in settings:
+        small["net.act"] = settings["net.act"]
     if settings.get("unseen"):
         small |= {"unseen": "domain1", "data.partition": "DomainPerClient"}
     return small

@@ -10,8 +10,8 @@ import pytest
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 from tensorboard.plugins.hparams.plugin_data_pb2 import HParamsPluginData
 
+from rayfl import evaluation
 from rayfl.config.table_file import Table
-from rayfl.evaluation.protocol import protocol
 from rayfl.evaluation.result import Result
 from rayfl.jobs.cells import Job
 from rayfl.methods import FedAvg
@@ -220,16 +220,24 @@ def test_tensorboard_has_a_table_of_hyperparameters(tmp_path):
     assert hparams_of(tmp_path / "002") == ({"mu": 1.0}, {"test": pytest.approx(0.25)})
 
 
-@pytest.mark.parametrize("words", ["best_val+pooled", "fedios", "dcpfl+last_2"])
-def test_scores_are_of_the_rounds_that_the_protocol_chooses(tmp_path, words):
+@pytest.mark.parametrize(
+    "protocol",
+    [
+        evaluation.Default(choose="best_val", average="pooled"),
+        evaluation.FediOS(),
+        evaluation.DCPFL(choose="last_k", k=2),
+    ],
+    ids=str,
+)
+def test_scores_are_of_the_rounds_that_the_protocol_chooses(tmp_path, protocol):
     """Scores are those of the rounds that the protocol chooses."""
-    small(tmp_path / "run", method=FedAvg(), protocol=words).run()
+    small(tmp_path / "run", method=FedAvg(), protocol=protocol).run()
     run = Result.load(tmp_path / "run")
     scores = RoundScores(tmp_path / "run", run.protocol, "accuracy")
     each = [scores.score(record) for record in read_lines(tmp_path / "run" / "metrics.jsonl")]
     chosen = run.summary["headline"]["rounds"]
     assert validation_score(run, "accuracy") == pytest.approx(np.mean([each[r] for r in chosen]))
-    if words.startswith("best_val"):
+    if protocol.choose == "best_val":
         assert each[chosen[0]] == max(each)
     point = run.summary["headline"]["point"]
     val = run.history.score(point, run.summary["headline"]["view"], "val")
@@ -244,15 +252,15 @@ def test_scores_are_of_the_rounds_that_the_protocol_chooses(tmp_path, words):
 
 
 @pytest.mark.parametrize(
-    ("words", "accuracy", "loss"),
+    ("protocol", "accuracy", "loss"),
     [
-        ("default", (0.9 + 0.2) / 2, (1 + 3) / 2),
-        ("pooled", (0.9 + 0.2) / 2, (1 + 3) / 2),
-        ("fdse", (0.9 * 300 + 0.2 * 100) / 400, (1 * 300 + 3 * 100) / 400),
-        ("fdse_global+best_val", (0.9 * 300 + 0.2 * 100) / 400, (1 * 300 + 3 * 100) / 400),
+        (evaluation.Default(), (0.9 + 0.2) / 2, (1 + 3) / 2),
+        (evaluation.Default(average="pooled"), (0.9 + 0.2) / 2, (1 + 3) / 2),
+        (evaluation.FDSE(), (0.9 * 300 + 0.2 * 100) / 400, (1 * 300 + 3 * 100) / 400),
+        (evaluation.FDSEGlobal(), (0.9 * 300 + 0.2 * 100) / 400, (1 * 300 + 3 * 100) / 400),
     ],
 )
-def test_points_are_compared_by_the_average_that_chooses_rounds(words, accuracy, loss):
+def test_points_are_compared_by_the_average_that_chooses_rounds(protocol, accuracy, loss):
     """Not by that of the headline, which FDSE's protocol pools. Client 2 has no score."""
     clients = [
         {"train": train, "val": val, "test": 9, "domain": None}
@@ -260,10 +268,10 @@ def test_points_are_compared_by_the_average_that_chooses_rounds(words, accuracy,
     ]
     population = Population.from_partition({"clients": clients, "domain_names": []})
     scores = np.array([9, 8, np.nan]), np.array([1.0, 3.0, np.nan])
-    found = [measure(*scores, population, "val", protocol(words), m) for m in ("accuracy", "loss")]
+    found = [measure(*scores, population, "val", protocol, m) for m in ("accuracy", "loss")]
     assert found == [pytest.approx(accuracy), pytest.approx(loss)]
     nothing = np.full(3, np.nan)
-    assert measure(nothing, nothing, population, "val", protocol(words), "loss") is None
+    assert measure(nothing, nothing, population, "val", protocol, "loss") is None
 
 
 def test_a_changed_trial_ends_with_its_last_values(tmp_path: Path):

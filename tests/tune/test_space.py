@@ -45,7 +45,7 @@ def test_each_of_several_searches_sweeps_by_itself(tmp_path):
 
 
 def test_a_value_can_stand_for_a_bundle_of_settings(tmp_path):
-    kinds = "{mild: {method.mu: 0.1}, plain: {method: FedAvg, net: cnn}}"
+    kinds = "{mild: {method.mu: 0.1}, plain: {method: FedAvg, net: CNN}}"
     points = space(tmp_path, f"[{{kind: {{grid: {kinds}}}}}, {{training.lr: [0.2]}}]").points()
     assert [p.values for p in points] == [
         {"kind": "mild", "training.lr": 0.1},
@@ -53,7 +53,7 @@ def test_a_value_can_stand_for_a_bundle_of_settings(tmp_path):
         {"kind": None, "training.lr": 0.2},
     ]
     assert "method.mu" not in points[1].settings
-    assert points[1].settings["net"] == "cnn"
+    assert points[1].settings["net"] == "CNN"
 
 
 def test_a_bundle_is_in_use_where_all_of_its_settings_are(tmp_path):

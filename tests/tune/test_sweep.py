@@ -233,9 +233,9 @@ def test_points_that_cannot_work_are_refused(tmp_path: Path, capsys) -> None:
     assert "data.val_fraction" in capsys.readouterr().err
     assert main([write(tmp_path), "--set", "eval_every=0", "--output", str(output)]) == 2
     assert "eval_every is 0" in capsys.readouterr().err
-    batch = ["net=cnn-b", "training.batch_size=1"]
+    batch = ["net=CNNB", "training.batch_size=1"]
     assert main([write(tmp_path), "--set", *batch, "--output", str(output)]) == 2
-    assert "training.batch_size is 1, but cnn-b has BatchNorm" in capsys.readouterr().err
+    assert "training.batch_size is 1, but CNNB has BatchNorm" in capsys.readouterr().err
     halving = {"search": "search: {clients: [4, 40]}", "scheduler": "scheduler: {name: asha, grace: 1}"}
     assert main([write(tmp_path, **halving), "--output", str(output)]) == 2
     assert "scheduler asha stops the worse trials, and the points of this sweep" in capsys.readouterr().err

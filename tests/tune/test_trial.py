@@ -12,8 +12,7 @@ import pytest
 
 pytest.importorskip("ray")
 
-from rayfl import Ray
-from rayfl.evaluation.protocol import protocol
+from rayfl import Ray, evaluation
 from rayfl.jobs.cells import Job
 from rayfl.methods import Ditto
 from rayfl.record.checkpoint import Checkpoints
@@ -63,7 +62,7 @@ def test_every_round_but_the_last_is_reported(
     begin(folder, "000", {}, copied=False)
     federation = small(folder, method=Ditto(), clients=4, checkpoint_every=0)
     job = Job("a", "base", 0, 4, folder, {})
-    federation.callbacks = [Reporter(job, RoundScores(folder, protocol("default"), "accuracy"), interval)]
+    federation.callbacks = [Reporter(job, RoundScores(folder, evaluation.Default(), "accuracy"), interval)]
     result = federation.run()
     means = result.rounds["val/after_aggregation/personal"].tolist()
     assert [(number, score) for number, score, _ in told] == [

@@ -74,8 +74,8 @@ class FDSE(PartlyPersonal):
         self._blocks = list(dse_blocks(net.module))
         if not self._blocks:
             raise UserError(
-                "FDSE needs a net of DSE blocks, and this one has none: choose FDSE-AlexNet, DSE-CNN (small "
-                "images), DSE-ResNet50 or DSE-ViT"
+                "FDSE needs a net of DSE blocks, and this one has none: choose FDSEAlexNet, DSECNN (small "
+                "images), DSEResNet50 or DSEViT"
             )
         self._norms = [f"{block}.dfe_bn" for block in self._blocks]
         self._consistency = Consistency(self.beta, self.gamma, self.reg, self.ema_init)

@@ -1,0 +1,123 @@
+"""Nets as a run asks for them: rayfl's, a class of the user's own, or a function of the user's own."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Callable
+from functools import partial
+from inspect import isabstract
+from typing import Any, get_type_hints
+
+import torch
+
+from rayfl.errors import UserError
+from rayfl.imports import named
+from rayfl.nets.base import Architecture
+from rayfl.nets.split import Shape, SplitNet
+
+
+def build(net: Architecture | str, shape: Shape = (3, 32, 32), classes: int = 10) -> SplitNet:
+    """Build a net that fits the data, with PyTorch's random initial weights; the caller seeds them.
+
+    Args:
+        net: the net, or the import path ``module.function`` of a function ``(shape, classes) -> SplitNet``.
+        shape: channels, height and width of an image, in pixels.
+        classes: number of classes, at least 2.
+
+    Raises:
+        UserError: there is no such function, the images are too small for the net, or it does not fit shape
+            and classes.
+    """
+    if len(shape) != 3 or min(shape) < 1:
+        raise UserError(f"a net takes images of (channels, height, width), all at least 1; got {shape}")
+    if classes < 2:
+        raise UserError(f"a net needs at least 2 classes, got {classes}")
+    if isinstance(net, Architecture) and type(net).__module__.startswith("rayfl."):
+        return net.build(shape, classes)
+    make = _function(net) if isinstance(net, str) else net.build
+    called = net.rpartition(".")[2] if isinstance(net, str) else "build"
+    try:
+        built = make(shape, classes)
+    except TypeError as error:
+        raise UserError(
+            f"net {net}: calling {called}(shape, classes) failed ({error}); "
+            "it must take the image shape (channels, height, width) and the number of classes"
+        ) from error
+    _check_fits(built, str(net), shape, classes)
+    return built
+
+
+def _function(path: str) -> Callable[[Shape, int], Any]:
+    """Return the function of the user's own at an import path."""
+    module_name, _, name = path.rpartition(".")
+    if not all(part.isidentifier() for part in path.split(".")) or not module_name:
+        raise UserError(_no_net(path))
+    try:
+        function = named(path)
+    except UserError as error:
+        raise UserError(f"net is {error}") from None
+    except ImportError as error:
+        raise UserError(
+            f"net {path}: cannot import {module_name!r} ({error}); it must be on Python's path"
+        ) from error
+    except AttributeError as error:
+        raise UserError(f"net {path}: module {module_name!r} has no {name!r}") from error
+    if not callable(function):
+        raise UserError(f"net {path}: {name!r} is not a function (shape, classes) -> SplitNet")
+    promised = _promised(function)
+    if isinstance(promised, type) and not issubclass(SplitNet, promised):
+        if issubclass(promised, Architecture):
+            raise UserError(f"net {path} is a text: write the net itself, {name}()")
+        if not issubclass(promised, SplitNet):
+            raise UserError(f"net {path}: it returns a {promised.__name__}, not a rayfl.nets.SplitNet")
+    return function
+
+
+def _no_net(text: str) -> str:
+    names = _known(Architecture)
+    if text in names:
+        return f"net is the text {text!r}: write the net itself, {text}() of rayfl.nets"
+    close = {known.lower(): known for known in names}
+    near = difflib.get_close_matches(text.lower(), close, n=1)
+    hint = f"; did you mean {close[near[0]]}?" if near else "."
+    return (
+        f"there is no net {text!r}{hint} Nets: {', '.join(names)}; or the import path of a class of your "
+        "own, or of a function (shape, classes) -> SplitNet"
+    )
+
+
+def _known(base: Any) -> list[str]:
+    """Return the names of rayfl's nets that are derived from a class."""
+    found = []
+    for cls in base.__subclasses__():
+        if cls.__module__.startswith("rayfl.") and not isabstract(cls):
+            found.append(cls.__name__)
+        found += _known(cls)
+    return found
+
+
+def _promised(function: Callable[..., Any]) -> Any:
+    """Return the type that comes from a call, as far as that can be told without one; else None."""
+    if isinstance(function, type):
+        return function
+    try:
+        return get_type_hints(function.func if isinstance(function, partial) else function).get("return")
+    except Exception:  # whatever its annotations raise
+        return None
+
+
+def _check_fits(net: Any, name: str, shape: Shape, classes: int) -> None:
+    """Send two black images through a user's net and see that one score per class comes back."""
+    if not isinstance(net, SplitNet):
+        raise UserError(f"net {name}: it returns a {type(net).__name__}, not a rayfl.nets.SplitNet")
+    net.eval()  # neither trains running statistics nor draws dropout
+    try:
+        with torch.no_grad():
+            scores = net(torch.zeros(2, *shape))
+    except (RuntimeError, ValueError) as error:
+        raise UserError(f"net {name} does not take images of shape {shape}: {error}") from error
+    net.train()
+    if tuple(scores.shape) != (2, classes):
+        raise UserError(
+            f"net {name}: for 2 images it returns {tuple(scores.shape)}, not 2 x {classes} scores"
+        )
