@@ -169,7 +169,7 @@ def test_the_shipped_spaces_hold_the_papers_grids():
     assert grids["fdse", "method.lam"] == [0.01, 0.1, 1.0]
     assert grids["fdse", "method.tau"] == [0.001, 0.01, 0.1, 0.5]
     assert grids["fdse", "method.beta"] == [1e-4, 1e-3, 0.01, 0.1, 1.0]
-    assert grids["fdse", "G"] == [2, 3, 4, 8]
+    assert grids["fdse", "net.G"] == [2, 3, 4, 8]
     assert grids["fedios", "method.lam"] == [0.1, 1, 10, 50]
     assert grids["fedios", "method.alpha"] == [0.1, 0.3, 0.5, 0.6, 0.7, 0.9]
     assert spaces["fedios"].base["method.ortho_reg_on"] == "cos"
