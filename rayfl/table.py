@@ -22,7 +22,6 @@ from rayfl.config.table_file import (
     of_data,
     options,
     slug,
-    unavailable,
 )
 from rayfl.errors import UserError, exit_code
 from rayfl.evaluation.result import read_config
@@ -148,7 +147,7 @@ def plan(
     for row in rows:
         for column in columns:
             settings = layered({"engine": "Inline"}, table.settings(row, column, changes))
-            if method := unavailable(settings):
+            if method := table.lacks(settings):
                 missing[row] = method
                 continue
             try:

@@ -14,7 +14,7 @@ import json
 import os
 import re
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -35,25 +35,6 @@ Settings = dict[str, Any]
 COMPONENTS = ("method", "data", "data.partition", "net", "engine", "protocol")
 """Options that name a class; the class has options of its own."""
 
-KNOWN_METHODS = (
-    *(
-        "Local",
-        "FedAvg",
-        "FedProx",
-        "SCAFFOLD",
-        "FedDyn",
-        "MOON",
-        "FedPer",
-        "FedRoD",
-        "FedBN",
-        "COPA",
-        "Ditto",
-    ),
-    *("FedProto", "FedCP", "pFedVEM", "FML", "FedKD", "LGFedAvg", "FD", "FedGH", "PartialFed", "FedFA"),
-    *("FedHEAL", "FedDGGA", "FedSR", "FedCO2", "FediOS", "DCPFL", "FDSE"),
-)
-"""Every method in the tables of the four papers, whether rayfl has it or not."""
-
 DECIDED = ("seed", "output", "cell", "config", "resume", "row", "column")
 """Options that a table or sweep gives to its runs itself."""
 
@@ -72,6 +53,7 @@ class _File:
     title: Text | None = None
     seeds: Any = (0,)
     base: Any = None
+    missing: list[str] = field(default_factory=list)
 
 
 @dataclass(frozen=True)
@@ -94,6 +76,7 @@ class Table:
         base: settings of all cells.
         columns: name -> settings.
         rows: name -> row.
+        missing: methods of rows that rayfl does not have yet; such rows are left out.
     """
 
     path: Path
@@ -103,6 +86,7 @@ class Table:
     base: Settings
     columns: dict[str, Settings]
     rows: dict[str, Row]
+    missing: frozenset[str] = frozenset()
 
     @classmethod
     def load(cls, path: str | Path) -> Table:
@@ -114,6 +98,7 @@ class Table:
             folder_name("table", file.table)
             columns = {name: _settings(name, own) for name, own in _named(file.columns, "columns").items()}
             rows = {name: _row(name, own, columns) for name, own in _named(file.rows, "rows").items()}
+            _check_methods({row.settings["method"] for row in rows.values()}, file.missing)
             for names in (columns, rows):
                 _check_folders(names)
             for name in (str(file.table), *columns, *rows):
@@ -122,7 +107,16 @@ class Table:
             base, seeds = _settings("base", file.base), check_seeds(file.seeds)
         except UserError as error:
             raise UserError(f"{path}: {error}") from error
-        return cls(path, str(file.table), on_one_line(file.title), seeds, base, columns, rows)
+        return cls(
+            path,
+            str(file.table),
+            on_one_line(file.title),
+            seeds,
+            base,
+            columns,
+            rows,
+            frozenset(file.missing),
+        )
 
     def settings(self, row: str, column: str, changes: Mapping[str, Any] | None = None) -> Settings:
         """Return the settings of a cell, with changes, and its place in the table."""
@@ -131,6 +125,11 @@ class Table:
         layers = (self.base, self.columns[column], chosen.settings, chosen.at.get(column, {}), changes or {})
         place = Cell(self.name, row, column, _worth_telling(changes or {}))
         return rooted(layered(*layers)) | {"cell": asdict(place)}
+
+    def lacks(self, settings: Mapping[str, Any]) -> str | None:
+        """Return the name of the settings' method if rayfl does not have it yet, as the file says."""
+        method = settings.get("method")
+        return method if method in self.missing else None
 
     def choose(self, kind: str, names: Sequence[str] | None) -> list[str]:
         """Return the rows or columns of these names in the order of the file; all, where None are named.
@@ -213,12 +212,6 @@ def options(settings: Mapping[str, Any]) -> list[str]:
     return [text for name, value in ordered for text in (f"--{name}", _text(value))]
 
 
-def unavailable(settings: Mapping[str, Any]) -> str | None:
-    """Return the name of the settings' method if it is known, but rayfl does not have it yet."""
-    method = settings.get("method")
-    return method if method in KNOWN_METHODS and method not in METHODS else None
-
-
 def expand(arguments: Sequence[str]) -> list[str]:
     """Put the options of a cell in the place of ``--config TABLE --row ROW --column COLUMN``.
 
@@ -247,7 +240,7 @@ def expand(arguments: Sequence[str]) -> list[str]:
             known = ", ".join(table.choose(kind, None))
             raise UserError(f"{table.path} is a table: choose one cell of it with --{kind} ({known})")
     settings = table.settings(given.row[0], given.column[0], _changes(others))
-    if method := unavailable(settings):
+    if method := table.lacks(settings):
         raise UserError(f"row {given.row[0]!r} needs the method {method}, which rayfl does not have yet")
     own = table.settings(given.row[0], given.column[0]) | {"cell": settings["cell"]}
     return [*options(own), *others]
@@ -328,6 +321,18 @@ def _row(name: str, content: Any, columns: Collection[str]) -> Row:
     if not isinstance(settings.get("method"), str):
         raise UserError(f"row {name!r} names no method")
     return Row(settings, {column: _settings(name, inner) for column, inner in at.items()})
+
+
+def _check_methods(named: Collection[str], missing: Collection[str]) -> None:
+    """Refuse methods that do not exist, unless the file says so; and what it says of methods that do."""
+    for method in sorted(missing):
+        if method in METHODS or method not in named:
+            why = "rayfl has it" if method in METHODS else "no row has it"
+            raise UserError(f"missing lists the method {method!r}, and {why}: remove it from the list")
+    for method in sorted(named):
+        if "." not in method and method not in METHODS and method not in missing:
+            hint = _hint(method, METHODS)
+            raise UserError(f"there is no method {method!r}{hint}; list those to come under missing")
 
 
 def _settings(name: str, content: Any) -> Settings:

@@ -1,5 +1,7 @@
 """Federated methods, one file each."""
 
+import inspect
+
 from rayfl.methods.base import Cohort, Method
 from rayfl.methods.dcpfl import DCPFL
 from rayfl.methods.ditto import Ditto
@@ -15,25 +17,10 @@ from rayfl.methods.local import Local
 from rayfl.methods.scaffold import SCAFFOLD
 
 METHODS: dict[str, type[Method]] = {
-    m.__name__: m
-    for m in (Local, FedAvg, FedProx, SCAFFOLD, FedBN, FedPer, Ditto, FedProto, FedCO2, FediOS, DCPFL, FDSE)
+    name: thing
+    for name, thing in list(globals().items())
+    if isinstance(thing, type) and issubclass(thing, Method) and not inspect.isabstract(thing)
 }
-"""The methods that come with rayfl, by name."""
+"""The methods that come with rayfl, by name: those imported above."""
 
-__all__ = [
-    "DCPFL",
-    "FDSE",
-    "METHODS",
-    "SCAFFOLD",
-    "Cohort",
-    "Ditto",
-    "FedAvg",
-    "FedBN",
-    "FedCO2",
-    "FedPer",
-    "FedProto",
-    "FedProx",
-    "FediOS",
-    "Local",
-    "Method",
-]
+__all__ = ["METHODS", "Cohort", "Method", *METHODS]

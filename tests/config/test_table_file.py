@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from rayfl import UserError
-from rayfl.config.table_file import Table, expand, first_seeds, layered, options, unavailable
+from rayfl.config.table_file import Table, expand, first_seeds, layered, options
 from rayfl.methods import METHODS
 from tests.support.tables import TINY, write
 
@@ -47,12 +47,19 @@ def test_options_name_a_class_before_its_options():
     ]
 
 
-def test_methods_that_are_known_and_not_there():
-    assert unavailable({"method": "FedAvg"}) is None
-    assert unavailable({"method": "mine.Own"}) is None
-    missing = next(iter({"MOON", "FedSR", "FedKD"} - METHODS.keys()), None)
-    if missing:
-        assert unavailable({"method": missing}) == missing
+def test_methods_that_are_missing(tmp_path):
+    """A row whose method rayfl does not have yet says so; any other unknown method is refused."""
+    for wrong, says in (
+        (TINY.replace("method: FedAvg", "method: FedAvgg"), "there is no method 'FedAvgg'; did you mean"),
+        (TINY.replace("[MOON]", "[]"), "there is no method 'MOON'.*under missing"),
+        (TINY.replace("[MOON]", "[MOON, FedAvg]"), "'FedAvg', and rayfl has it"),
+        (TINY.replace("[MOON]", "[MOON, Other]"), "'Other', and no row has it"),
+    ):
+        with pytest.raises(UserError, match=says):
+            Table.load(write(tmp_path, wrong))
+    table = Table.load(write(tmp_path))
+    assert table.lacks({"method": "MOON"}) == "MOON"
+    assert table.lacks({"method": "mine.Own"}) is None
 
 
 def test_data_root_comes_from_the_environment(tmp_path, monkeypatch):
@@ -115,7 +122,7 @@ def test_bad_choices(tmp_path, arguments, says):
         ("seeds: [0, 5]", "seeds: 3", "seeds must be a list of different whole numbers"),
         ("    method: FedAvg\n", "", "row 'FedAvg' names no method"),
         ("      by class: {method.mu: 0.5}", "      odd: {}", "row 'Prox' has settings at 'odd'"),
-        ("  Prox:", "  FedAvg:", "line 20: 'FedAvg' is there twice"),
+        ("  Prox:", "  FedAvg:", "line 21: 'FedAvg' is there twice"),
         ("  Prox:", "  fed avg:\n    method: FedAvg\n  Fed-avg:", "'Fed-avg' and 'fed avg' must differ"),
         ("  even:\n    data.partition: IID", "  even: 3", "'even' must map options to values, and is 3"),
         ("rows:", "rows: [", "is not valid YAML"),

@@ -3,7 +3,7 @@
 from pathlib import Path
 from typing import Any
 
-from rayfl.config.table_file import Settings, Table, unavailable
+from rayfl.config.table_file import Settings, Table
 
 ROOT = Path(__file__).parents[2] / "examples"
 FILES = sorted(path for path in ROOT.glob("*/*.yaml") if path.parent.name != "clusters")
@@ -13,6 +13,7 @@ TINY = """\
 table: tiny
 title: A tiny table
 seeds: [0, 5]
+missing: [MOON]
 base:
   data: Synthetic
   data.train: 200
@@ -52,7 +53,7 @@ def write(folder: Path, text: str = TINY) -> str:
 def available(table: Table) -> list[str]:
     """The rows whose methods rayfl has."""
     column = next(iter(table.columns))
-    return [row for row in table.rows if unavailable(table.settings(row, column)) is None]
+    return [row for row in table.rows if table.lacks(table.settings(row, column)) is None]
 
 
 def stand_in(settings: Settings) -> dict[str, Any]:
