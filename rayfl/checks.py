@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from copy import copy
 
 from rayfl.data import FederatedData
-from rayfl.engine.plan import Plan, bind, try_scores
+from rayfl.engine.plan import Plan, set_up, try_scores
 from rayfl.errors import UserError
 from rayfl.evaluation.protocol import Protocol
 from rayfl.methods import METHODS, Method
@@ -20,7 +20,7 @@ def check(plan: Plan, protocol: Protocol, data: FederatedData) -> list[str]:
         UserError: method, net, data, training and protocol do not go together.
     """
     method = copy(plan.method)
-    nets = bind(method, plan, data)
+    nets = set_up(method, plan, data)
     _check_unseen(plan.method, nets, data)
     if type(method) not in METHODS.values():  # a method of the user's own
         try_scores(method, nets[0], plan, data)

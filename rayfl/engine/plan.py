@@ -59,8 +59,8 @@ class Plan:
         return self.net if isinstance(self.net, list | tuple) else [self.net]
 
 
-def bind(method: Method, plan: Plan, data: FederatedData) -> list[Net]:
-    """Build the plan's nets, and bind a method to the first.
+def set_up(method: Method, plan: Plan, data: FederatedData) -> list[Net]:
+    """Build the plan's nets, and set a method up for the first.
 
     Returns:
         The nets in the plan's order, for the data's image shape and classes: client k's is number k modulo
@@ -77,7 +77,7 @@ def bind(method: Method, plan: Plan, data: FederatedData) -> list[Net]:
             nets[name] = Net(make, dtype=plan.training.dtype)
     if len(nets) > 1:
         method.check_nets(nets)
-    method.bind(nets[names[0]], data.seen, plan.seed)
+    method.setup(nets[names[0]], data.seen, plan.seed)
     return [nets[name] for name in names]
 
 

@@ -10,7 +10,7 @@ import torch
 from torch.utils import _pytree as pytree
 
 from rayfl.data import FederatedData
-from rayfl.engine.plan import Plan, bind, check_fits
+from rayfl.engine.plan import Plan, check_fits, set_up
 from rayfl.engine.process import exits_as_errors
 from rayfl.engine.travel import Download
 from rayfl.errors import UserError
@@ -31,7 +31,7 @@ class Server:
     def __init__(self, plan: Plan, data: FederatedData) -> None:
         torch.set_num_threads(plan.threads)
         self.method = plan.method
-        net = bind(self.method, plan, data)[0]
+        net = set_up(self.method, plan, data)[0]
         self.state: State = self.method.init_server(net.initial(plan.seed))
 
     @exits_as_errors()

@@ -15,7 +15,7 @@ from torch import Tensor
 from torch.utils import _pytree as pytree
 
 from rayfl.data import FederatedData
-from rayfl.engine.plan import Group, Plan, bind, check_fits, check_views
+from rayfl.engine.plan import Group, Plan, check_fits, check_views, set_up
 from rayfl.engine.process import MAPPED, TimeUp, at_most, exits_as_errors, keep_freed_memory, prepare_gpu
 from rayfl.engine.round_result import RoundResult
 from rayfl.engine.travel import Download, States
@@ -53,7 +53,7 @@ class Worker:
         self.plan = plan
         self.method = plan.method
         self.device = torch.device(plan.device)
-        self._nets = bind(self.method, plan, data)
+        self._nets = set_up(self.method, plan, data)
         initial = {net: net.initial(plan.seed).to(self.device) for net in set(self._nets)}
         self._initials = [initial[net] for net in self._nets]
         if plan.device == "cpu" and any(2 * params.nbytes > MAPPED for params in initial.values()):

@@ -61,7 +61,7 @@ class Method(Settings, ABC, place="method"):
         averaging: the weights of means that do not fix their own: by ``samples`` or ``uniform``. The
             default of the class; a run may set another.
         heterogeneous: whether clients may have different nets; the weights of such nets have no mean.
-        net: the net, or the first one where clients have different nets; set by ``bind``, as are
+        net: the net, or the first one where clients have different nets; set by ``setup``, as are
             ``population`` (the number of all clients) and ``seed``.
     """
 
@@ -141,7 +141,7 @@ class Method(Settings, ABC, place="method"):
 
     # ---- rarely
 
-    def bind(self, net: Net, population: int, seed: int) -> None:
+    def setup(self, net: Net, population: int, seed: int) -> None:
         """Take up the facts of the run, and refuse what the method cannot do with them.
 
         Called once per process, and before any is started, ahead of everything else.
@@ -162,7 +162,7 @@ class Method(Settings, ABC, place="method"):
     def check_nets(self, nets: Mapping[str, Net]) -> None:
         """Refuse clients with different nets where the method cannot work with these.
 
-        Called before ``bind``, where there are at least two.
+        Called before ``setup``, where there are at least two.
 
         Args:
             nets: name -> net.

@@ -84,9 +84,9 @@ class FediOS(Method):
 
     # ---- projections
 
-    def bind(self, net: Net, population: int, seed: int) -> None:
+    def setup(self, net: Net, population: int, seed: int) -> None:
         """See how many subspaces there are; refuse a rank or a number of clients that does not fit."""
-        super().bind(net, population, seed)
+        super().setup(net, population, seed)
         self._subspaces = self._divide(_width(net), population) if self.projections else (0, 0)
         self._drawn: list[Tensor] = []
         self._in_head = net.names("last_layer", "head")

@@ -12,7 +12,7 @@ from torch import Tensor
 from rayfl import Federation, Inline, Ray, Result, UserError
 from rayfl.data import Synthetic
 from rayfl.engine.base import Engine
-from rayfl.engine.plan import Plan, bind, try_scores
+from rayfl.engine.plan import Plan, set_up, try_scores
 from rayfl.methods import Cohort, Ditto, FedAvg, Method
 from rayfl.nets import LeNet
 from rayfl.record.checkpoint import Checkpoints
@@ -202,7 +202,7 @@ def test_a_trial_that_cannot_score_leaves_it_to_the_run(tmp_path: Path) -> None:
     made = federation(tmp_path, Drawing(), rounds=1)
     data, plan = made.federated_data(), Plan(Drawing(), LeNet(), made.training, 0)
     torch.manual_seed(0)
-    try_scores(plan.method, bind(plan.method, plan, data)[0], plan, data)
+    try_scores(plan.method, set_up(plan.method, plan, data)[0], plan, data)
     drawn = torch.rand(())
     torch.manual_seed(0)
     assert torch.equal(drawn, torch.rand(()))

@@ -273,8 +273,8 @@ class Divided(IID):
     def assign(self, pool, clients, rng):
         return {}[3]
 class Bound(FedAvg):
-    def bind(self, net, population, seed):
-        raise RuntimeError("bad bind")
+    def setup(self, net, population, seed):
+        raise RuntimeError("bad setup")
 class Typed(FedAvg):
     def __init__(self, factor: float = 0.5) -> None:
         self.factor = 1 + factor
@@ -299,7 +299,7 @@ RAISING: dict[str, tuple[str, ...]] = {
     "--data own.Missing": ("Missing.load (", "own.py:33", "nowhere.bin"),
     "--data own.Made": ("Made.__init__ (", "own.py:39", "RuntimeError: bad start"),
     "--data.partition own.Divided": ("Divided.assign (", "own.py:42", "KeyError: 3"),
-    "--method own.Bound": ("Bound.bind (", "own.py:45", "RuntimeError: bad bind"),
+    "--method own.Bound": ("Bound.setup (", "own.py:45", "RuntimeError: bad setup"),
     "--method broken.Method": ("broken.py:1", "SyntaxError"),
     "--method bad.Method": ("bad.py:1", "ValueError: at import"),
 }

@@ -535,7 +535,7 @@ def test_units_and_numbers_of_fdse_alexnet():
     """8 units by block, 37 by tensor; traffic and state as in the paper's model."""
     method = FDSE()
     net = Net(lambda: build(FDSEAlexNet(), (3, 64, 64), 10))
-    method.bind(net, 4, 0)
+    method.setup(net, 4, 0)
     w = net.initial(0)
     shared, own = method.shared_part(w), method.personal_part(w)
     assert len(method._units(shared, "block")) == 8
@@ -549,7 +549,7 @@ def test_units_and_numbers_of_fdse_alexnet():
 def test_layers_outside_blocks_are_units_of_their_own():
     method = FDSE()
     net = Net(lambda: build(DSEViT(patch=8, depth=1), (3, 16, 16), 10))
-    method.bind(net, 4, 0)
+    method.setup(net, 4, 0)
     units = method._units(method.shared_part(net.initial(0)), "block")
     assert units["head"] == ["head.weight", "head.bias"]
     assert units["conv.tokens"] == ["conv.tokens.first", "conv.tokens.positions"]

@@ -201,7 +201,7 @@ def wide(d):
 
 
 def bases_of(method, d, clients, seed=3):
-    method.bind(wide(d), clients, seed)
+    method.setup(wide(d), clients, seed)
     like = torch.zeros((), dtype=torch.float64)
     each = [method.bases(i, like) for i in range(clients)]
     return [each[0]["generic"], *(b["individual"] for b in each)]
@@ -292,8 +292,8 @@ def test_reuse_of_lines_for_many_clients():
 )
 def test_what_does_not_fit_is_refused(options, d, message):
     with pytest.raises(UserError, match=message):
-        FediOS(**options).bind(wide(d), 5, 0)
-    FediOS(**options, projections=False).bind(wide(d), 5, 0)
+        FediOS(**options).setup(wide(d), 5, 0)
+    FediOS(**options, projections=False).setup(wide(d), 5, 0)
 
 
 def test_the_refusal_comes_before_anything_starts(tmp_path):

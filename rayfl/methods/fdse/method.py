@@ -65,7 +65,7 @@ class FDSE(PartlyPersonal):
     unseen_lr: Annotated[float, at_least(0)] = 1e-3
     """Learning rate of this adaptation; below 10 it hardly moves anything."""
 
-    def bind(self, net: Net, population: int, seed: int) -> None:
+    def setup(self, net: Net, population: int, seed: int) -> None:
         """Find the DSE blocks.
 
         Raises:
@@ -79,7 +79,7 @@ class FDSE(PartlyPersonal):
             )
         self._norms = [f"{block}.dfe_bn" for block in self._blocks]
         self._consistency = Consistency(self.beta, self.gamma, self.reg, self.ema_init)
-        super().bind(net, population, seed)
+        super().setup(net, population, seed)
 
     # ---- what is exchanged
 
