@@ -185,7 +185,7 @@ class Worker:
                 problem = f"the training loss is {diverged[0]}"
             if problem is None and not all(map(is_finite, pytree.tree_leaves(state))):
                 problem = "the personal state is not finite"
-            traffic = self.method.traffic(clients[k], downs[k], up)
+            traffic = self.method.communication_bytes(clients[k], downs[k], up)
             result.add(i, losses[-1] if losses else 0.0, steps, *traffic)
             if problem is not None:
                 result.bad[i] = problem

@@ -189,7 +189,7 @@ class Method(Settings, ABC, place="method"):
         """Return ``down`` with the client's own upload in place: what it predicts with after training."""
         return {**down, **{key: value for key, value in up.items() if key in down}}
 
-    def traffic(
+    def communication_bytes(
         self, client: Client, down: State, up: Mapping[str, Any]
     ) -> tuple[dict[str, int], dict[str, int]]:
         """Return the bytes of this client's own download and upload by key, as if it travelled alone."""

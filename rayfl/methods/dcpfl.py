@@ -100,7 +100,7 @@ class DCPFL(Method):
         classes = self.net.module.head.out_features if self.calibrate else 0
         return {"means": Gather(), **{_scatter_of(c): Sum() for c in range(classes)}}
 
-    def traffic(
+    def communication_bytes(
         self, client: Client, down: State, up: Mapping[str, Any]
     ) -> tuple[dict[str, int], dict[str, int]]:
         """Count the known global means, and numbers, means and (symmetric) covariances of the own classes.

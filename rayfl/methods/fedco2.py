@@ -85,13 +85,13 @@ class FedCO2(Method):
         in_head = self.personal != "bn" and name in self.net.names(self.exchange, "head")
         return not (in_bn or in_head)
 
-    def traffic(
+    def communication_bytes(
         self, client: Client, down: State, up: Mapping[str, Any]
     ) -> tuple[dict[str, int], dict[str, int]]:
         """Count the foreign classifiers only: a client has its own."""
         if "heads" in down:
             down = {**down, "heads": {j: head for j, head in down["heads"].items() if j != client.id}}
-        return super().traffic(client, down, up)
+        return super().communication_bytes(client, down, up)
 
     # ---- server
 

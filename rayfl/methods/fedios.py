@@ -134,11 +134,11 @@ class FediOS(Method):
         weights: dict[str, Reduction] = {"weights": Mean(self.averaging)}
         return {**weights, "figures": Mean("uniform")} if self.individual_extractor else weights
 
-    def traffic(
+    def communication_bytes(
         self, client: Client, down: State, up: Mapping[str, Any]
     ) -> tuple[dict[str, int], dict[str, int]]:
         """Count what the method needs; the figures are for the records alone."""
-        return super().traffic(client, down, {key: up[key] for key in up if key != "figures"})
+        return super().communication_bytes(client, down, {key: up[key] for key in up if key != "figures"})
 
     # ---- server
 

@@ -109,7 +109,7 @@ class FedProto(Method):
         """Global prototypes serve until the next aggregation."""
         return down
 
-    def traffic(
+    def communication_bytes(
         self, client: Client, down: State, up: Mapping[str, Any]
     ) -> tuple[dict[str, int], dict[str, int]]:
         """Count the rows of the classes that the client owns: it need not send the others."""

@@ -264,14 +264,14 @@ def comparison(groups: Sequence[Group], view: str | None = None, by: Sequence[st
             str(group.seeds) if group.seeds == len(runs) else f"{group.seeds} ({len(runs)} runs)",
             str(asked) if group.completed >= asked else f"{group.completed} of {asked}",
             *(percent(*mean_and_std(accuracies)) for accuracies in [headline, *chosen]),
-            traffic(runs, "up"),
-            traffic(runs, "down"),
+            communication_bytes(runs, "up"),
+            communication_bytes(runs, "down"),
             style=None if group.complete else "yellow",
         )
     return table
 
 
-def traffic(runs: Sequence[Result], direction: str) -> str:
+def communication_bytes(runs: Sequence[Result], direction: str) -> str:
     """Return the mean bytes of a round in one direction, over all its clients."""
     rounds = sum(run.summary["completed"] for run in runs)
     return size(sum(run.summary[direction] for run in runs) / rounds) if rounds else "n/a"

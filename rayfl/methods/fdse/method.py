@@ -95,11 +95,11 @@ class FDSE(PartlyPersonal):
             each["dse"] = Mean(self.averaging) if self.attention == "mean" else Gather()
         return {**each, "share": Gather()}
 
-    def traffic(
+    def communication_bytes(
         self, client: Client, down: State, up: Mapping[str, Any]
     ) -> tuple[dict[str, int], dict[str, int]]:
         """Leave out the measurement, which the method does not need."""
-        return super().traffic(client, down, {key: up[key] for key in up if key != "share"})
+        return super().communication_bytes(client, down, {key: up[key] for key in up if key != "share"})
 
     # ---- server
 
