@@ -403,8 +403,8 @@ class Run:
             record["evaluation"] = self.latest.evaluation(current, self.protocol.point)
             if data.unseen:
                 record["evaluation"] |= self.latest.points(self.session.unseen(round))
-        if figures := self.session.figures():
-            record["figures"] = figures
+        if metrics := self.session.server_metrics():
+            record["figures"] = metrics
         if result.bad:
             warn(_dropped_text(round, result.bad))
         return record

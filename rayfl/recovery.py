@@ -99,8 +99,8 @@ def carry_out(run: Run, manifest: Manifest | None) -> int | None:
         try:
             stopped = run.go_on(manifest)
             session.settle()
-            if remark := method.remark(session.figures()):
-                warn(remark)
+            if warning := method.warning(session.server_metrics()):
+                warn(warning)
             return stopped
         except Exception as error:  # which may be anything, should what the session runs on be gone
             lost = _loss(session, error)

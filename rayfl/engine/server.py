@@ -41,9 +41,9 @@ class Server:
         return Download(self.method.download(self.state), each)
 
     @exits_as_errors()
-    def figures(self) -> dict[str, float | list[float]]:
+    def server_metrics(self) -> dict[str, float | list[float]]:
         """Return what the method records of its state."""
-        return self.method.figures(self.state)
+        return self.method.server_metrics(self.state)
 
     @exits_as_errors()
     def aggregate(self, cohort: Cohort, *parts: dict[str, Accumulated]) -> tuple[Download | None, None]:

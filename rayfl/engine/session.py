@@ -146,7 +146,7 @@ class Session:
         self.system_metrics = SystemMetrics()
         self._pace = Pace([len(shard.train) for shard in data.shards])
         self._one_download = plan.method.one_download
-        self._has_figures = type(plan.method).figures is not Method.figures
+        self._has_metrics = type(plan.method).server_metrics is not Method.server_metrics
         self._losses = 0  # since the last checkpoint
         self._resume = "--resume"  # a run that has not begun has no folder yet
         self._changed: set[int] = set()  # clients trained since the last checkpoint
@@ -321,12 +321,12 @@ class Session:
                 points.setdefault(point, {}).update(scores)
         return {point: dict(sorted(scores.items())) for point, scores in points.items()}
 
-    def figures(self) -> dict[str, float | list[float]]:
+    def server_metrics(self) -> dict[str, float | list[float]]:
         """Return what the method records of the newest server state."""
-        if not self._has_figures:
+        if not self._has_metrics:
             return {}
-        figures: dict[str, float | list[float]] = self._get([self.workers.call(SERVER, "figures")])[0]
-        return figures
+        metrics: dict[str, float | list[float]] = self._get([self.workers.call(SERVER, "server_metrics")])[0]
+        return metrics
 
     def settle(self) -> None:
         """Wait for work that is still under way, and raise what has gone wrong in it."""

@@ -198,12 +198,12 @@ class Method(Settings, ABC, place="method"):
             {key: payload_bytes(value) for key, value in up.items()},
         )
 
-    def figures(self, server: State) -> dict[str, float | list[float]]:
+    def server_metrics(self, server: State) -> dict[str, float | list[float]]:
         """Return numbers of the server's state to be recorded every round, such as weights of clients."""
         return {}
 
-    def remark(self, figures: Mapping[str, float | list[float]]) -> str | None:
-        """Return a warning where the figures at a run's end say that a part of the method did nothing."""
+    def warning(self, metrics: Mapping[str, float | list[float]]) -> str | None:
+        """Return a warning where the server's metrics at a run's end say that a part of the method did nothing."""
         return None
 
     @property

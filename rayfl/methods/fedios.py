@@ -160,13 +160,13 @@ class FediOS(Method):
         figures = {"figures": {"dead_rounds": 0}} if self.individual_extractor else {}
         return {"weights": initial, **figures}
 
-    def figures(self, server: State) -> dict[str, float | list[float]]:
+    def server_metrics(self, server: State) -> dict[str, float | list[float]]:
         """Return CE(H phi^p) and L_re, means over the round, and for how many rounds the former was ln C."""
         return dict(server.get("figures", {}))
 
-    def remark(self, figures: Mapping[str, float | list[float]]) -> str | None:
+    def warning(self, metrics: Mapping[str, float | list[float]]) -> str | None:
         """Report that the individual extractors are dead, if they have been for the last rounds."""
-        rounds = figures.get("dead_rounds", 0)
+        rounds = metrics.get("dead_rounds", 0)
         if not isinstance(rounds, int | float) or rounds < DEAD_ROUNDS:
             return None
         return (

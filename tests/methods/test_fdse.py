@@ -386,7 +386,7 @@ def test_measuring_changes_nothing():
         parts = [run.server.state[key] for run in runs]
         for a, b in zip(*([p] if isinstance(p, Params) else p.values() for p in parts)):
             assert_same(dict(a), dict(b))
-    assert "regulariser/share" not in runs[0].worker.method.figures(runs[0].server.state)
+    assert "regulariser/share" not in runs[0].worker.method.server_metrics(runs[0].server.state)
 
 
 def test_only_the_regulariser_of_the_code_acts():
@@ -394,7 +394,7 @@ def test_only_the_regulariser_of_the_code_acts():
     shares = {}
     for options in ({"reg": "paper"}, {"reg": "paper", "ema_init": "bias_corrected"}, {"reg": "code"}):
         run = federate(FDSE(lam=1.0, share_every=1, **options), DATA, NET, 3)
-        found = run.worker.method.figures(run.server.state)["regulariser/share"]
+        found = run.worker.method.server_metrics(run.server.state)["regulariser/share"]
         shares[tuple(options.values())] = sum(found) / 4
     paper, corrected, code = shares.values()
     assert paper < corrected / 10 < code
@@ -453,7 +453,7 @@ def test_no_client_is_opposed_in_a_round():
     old = run.server.state["weights"]
     finished = uploads_of_a_round(run, [0, 1, 2, 3])["weights"]
     new = run.server.state["weights"]
-    figures = run.server.method.figures(run.server.state)
+    figures = run.server.method.server_metrics(run.server.state)
     units = {name.removeprefix("u/") for name in figures if name.startswith("u/")}
     assert units == {"conv.0", "fc.0", "head"}
     for unit in units:
@@ -475,7 +475,7 @@ def test_units_of_the_consensus(unit):
     run = federate(FDSE(unit=unit), DATA, NET, [[0, 1]], **SETTINGS)
     old = run.server.state["weights"]
     sent = uploads_of_a_round(run, [0, 1])["weights"].values()
-    figures, new = run.server.method.figures(run.server.state), run.server.state["weights"]
+    figures, new = run.server.method.server_metrics(run.server.state), run.server.state["weights"]
     tensors = {f"{block}.{part}" for block in ("conv.0", "fc.0") for part in DFE}
     units = tensors | {"head.weight", "head.bias"} if unit == "tensor" else {"conv.0", "fc.0", "head"}
     assert {name for name in figures if name.startswith("norm/")} == {f"norm/{name}" for name in units}
@@ -494,7 +494,7 @@ def test_units_of_the_attention(attn_unit):
     tau = 0.01
     run = federate(FDSE(tau=tau, attn_unit=attn_unit), DATA, NET, [[0, 1]], **SETTINGS)
     first, second = uploads_of_a_round(run, [0, 1])["dse"].values()
-    figures = run.server.method.figures(run.server.state)
+    figures = run.server.method.server_metrics(run.server.state)
     units = {block: [f"{block}.{part}" for part in DSE] for block in ("conv.0", "fc.0")}
     if attn_unit == "tensor":
         units = {name: [name] for names in units.values() for name in names}
@@ -515,7 +515,7 @@ def test_recorded_weights_are_those_that_clients_give_themselves():
     q = torch.nn.functional.normalize(torch.stack([w["fc.0.dse_bn.bias"] for w in sent]))
     weights = (q @ q.T / 0.5).exp()
     weights /= weights.sum(1, keepdim=True)
-    recorded = run.server.method.figures(run.server.state)["self/fc.0.dse_bn.bias"]
+    recorded = run.server.method.server_metrics(run.server.state)["self/fc.0.dse_bn.bias"]
     assert recorded == pytest.approx(weights.diagonal().tolist())
     assert weights[0].tolist() != pytest.approx(recorded, abs=0.01)
 

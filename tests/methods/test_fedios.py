@@ -79,7 +79,7 @@ def test_joint_step():
     generic, individual = extractors(run)
     assert_close(generic, [[1 + 2 * u * first, 2 * u * first], [0, 1]])
     assert_close(individual, [[1, 0], [2 * v * second, 1 + 2 * v * second]])
-    before, after = (run.worker.method.figures(state) for state in run.servers)
+    before, after = (run.worker.method.server_metrics(state) for state in run.servers)
     assert before == {"individual_loss": pytest.approx(math.log(2)), "overlap": 0, "dead_rounds": 1}
     assert after == {
         "individual_loss": pytest.approx(math.log1p(math.exp(-2 * v))),
@@ -102,7 +102,7 @@ def test_regulariser_between_features_that_are_not_projected(options):
     run = federate(FediOS(lam=0.3, basis="identity", **options), ONE, TWO_LAYER, cohorts=1, lr=1.0)
     for extractor in extractors(run):
         assert_close(extractor, torch.eye(2, dtype=torch.float64) - 0.3 * matrix(J))
-    assert run.worker.method.figures(run.server.state)["overlap"] == pytest.approx(2)
+    assert run.worker.method.server_metrics(run.server.state)["overlap"] == pytest.approx(2)
 
 
 @pytest.mark.parametrize(
@@ -177,7 +177,7 @@ def test_alternating_schedule():
     assert_close(generic, one + q * matrix(J))
     assert_close(individual, one + (q + q / 2 + 2 * s(-2 * logit) * h) * matrix(J))
     loss = (math.log1p(math.exp(-2)) + math.log1p(math.exp(-2 * logit))) / 2
-    assert run.worker.method.figures(run.server.state) == {
+    assert run.worker.method.server_metrics(run.server.state) == {
         "individual_loss": pytest.approx(loss, abs=1e-12),
         "dead_rounds": 0,
     }
@@ -318,7 +318,7 @@ def test_the_literal_regulariser_is_zero_whatever_its_weight(basis):
     off, on = (federate(FediOS(lam=lam, basis=basis), DATA, CNNB(), 2, **SETTINGS) for lam in (0.0, 50.0))
     assert_same(on.values(), off.values())
     for state in on.servers:
-        assert on.worker.method.figures(state)["overlap"] < 1e-13
+        assert on.worker.method.server_metrics(state)["overlap"] < 1e-13
 
 
 @pytest.mark.parametrize(
@@ -327,7 +327,7 @@ def test_the_literal_regulariser_is_zero_whatever_its_weight(basis):
 def test_its_variants_are_not(options):
     off, on = (federate(FediOS(lam=lam, **options), DATA, CNNB(), 1) for lam in (0.0, 0.05))
     assert (on.server.state["weights"] - off.server.state["weights"]).norm() > 1e-4
-    assert on.worker.method.figures(on.server.state)["overlap"] > 1e-3
+    assert on.worker.method.server_metrics(on.server.state)["overlap"] > 1e-3
 
 
 @pytest.mark.parametrize("basis", ["qr", "uniform", "identity"])
@@ -407,7 +407,7 @@ def test_only_the_generic_subspace_without_individual_ones():
     scores = run.scores(0, torch.tensor(DATA.pool.images[:4]).double())
     assert set(scores) == {"personal", "global", "generic"}
     assert all(torch.equal(score, scores["global"]) for score in scores.values())
-    assert run.worker.method.figures(run.server.state) == {}
+    assert run.worker.method.server_metrics(run.server.state) == {}
 
 
 def test_an_unsampled_client_keeps_its_extractor():
@@ -453,10 +453,10 @@ def test_a_large_raw_regulariser_kills_the_extractor():
         federate(FediOS(lam=10.0, ortho_reg_on=on), data, LeNet(), 5, epochs=4, lr=0.05)
         for on in ("raw", "cos")
     )
-    figures = [run.worker.method.figures(run.server.state) for run in (raw, cos)]
+    figures = [run.worker.method.server_metrics(run.server.state) for run in (raw, cos)]
     assert [f["dead_rounds"] for f in figures] == [5, 0]
-    assert "dead: in the last 5 rounds" in FediOS().remark(figures[0])
-    assert FediOS().remark(figures[1]) is None
+    assert "dead: in the last 5 rounds" in FediOS().warning(figures[0])
+    assert FediOS().warning(figures[1]) is None
 
 
 def test_a_run_with_dead_extractors_says_so_at_its_end(tmp_path, capsys):
@@ -481,8 +481,8 @@ def test_figures_are_means_over_the_cohort_and_no_traffic():
     assert set(run.results[0].up) == {"weights"}
     alone = [federate(FediOS(projections=False), ragged([12, 30]), CNNB(), [[i]]) for i in (0, 1)]
     for name in ("individual_loss", "overlap"):
-        mean = sum(r.worker.method.figures(r.server.state)[name] for r in alone) / 2
-        assert run.worker.method.figures(run.server.state)[name] == pytest.approx(mean, rel=1e-9)
+        mean = sum(r.worker.method.server_metrics(r.server.state)[name] for r in alone) / 2
+        assert run.worker.method.server_metrics(run.server.state)[name] == pytest.approx(mean, rel=1e-9)
 
 
 def test_it_learns_with_both_schedules():

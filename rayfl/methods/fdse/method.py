@@ -160,7 +160,7 @@ class FDSE(PartlyPersonal):
             units.setdefault(block if kind == "block" else name, []).append(name)
         return units
 
-    def figures(self, server: State) -> dict[str, float | list[float]]:
+    def server_metrics(self, server: State) -> dict[str, float | list[float]]:
         """Return, per unit and client, norms, u and self-weights, and the regulariser's share."""
         return {name: values.tolist() for name, values in server["figures"].items()}
 
