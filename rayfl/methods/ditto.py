@@ -37,7 +37,7 @@ class Ditto(Method):
             state["own"],
             client.cross_entropy,
             received.trainable(),
-            regularise=lambda g, v, received: g + self.mu * (v - received),
+            before_clip=lambda g, v, received: g + self.mu * (v - received),
             stream=0,  # the batches of w
         )
         return {"weights": w.weights}, {"own": v.weights}

@@ -32,7 +32,7 @@ class FedProx(Method):
         """Minimise h(w; w_t) = F(w) + mu/2 ||w - w_t||^2 from w_t (eq. 2)."""
         received = down["weights"]
         fitted = await client.fit(
-            received, client.cross_entropy, received.trainable(), regularise=self._proximal
+            received, client.cross_entropy, received.trainable(), before_clip=self._proximal
         )
         return {"weights": fitted.weights}, state
 

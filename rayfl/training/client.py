@@ -122,8 +122,8 @@ class Client:
         loss: Loss | tuple[Loss, ...],
         extra: Any = None,
         *,
-        regularise: GradientRule | None = None,
-        correct: GradientRule | None = None,
+        before_clip: GradientRule | None = None,
+        after_clip: GradientRule | None = None,
         epochs: int | None = None,
         lr: float | None = None,
         momentum: float | None = None,
@@ -133,7 +133,7 @@ class Client:
     ) -> Awaitable[Fitted]:
         """Train from ``start`` on the client's data by SGD; ``await`` the result.
 
-        A step is: gradient, ``regularise``, clip (each net by its own norm), ``correct``, weight decay,
+        A step is: gradient, ``before_clip``, clip (each net by its own norm), ``after_clip``, weight decay,
         momentum, update. Buffers are carried along as the net changes them.
 
         Args:
@@ -143,8 +143,8 @@ class Client:
                 not depend on rests, with its momentum.
             extra: any nest of tensors, Params and numbers, of one shape for all clients. What is the same
                 object for all clients is not copied.
-            regularise: a change of the gradient before the clip (a proximal term).
-            correct: a change of the gradient after the clip (a control variate).
+            before_clip: a change of the gradient before the clip (a proximal term).
+            after_clip: a change of the gradient after the clip (a control variate).
             epochs: passes over the data instead of ``training.epochs``.
             lr: learning rate instead of the round's.
             momentum: instead of ``training.momentum``.
@@ -168,7 +168,7 @@ class Client:
         key = seed_of(self._seed, "noise", self._id, self._round, stream)
         length = len(batches) // max(1, epochs)
         return Pending(
-            Request(self, start, losses, extra, regularise, correct, optimiser, batches, length, key)
+            Request(self, start, losses, extra, before_clip, after_clip, optimiser, batches, length, key)
         )
 
     def total(
@@ -272,8 +272,8 @@ class Request:
     start: Weights
     losses: tuple[Callable[..., Any], ...]  # epoch by epoch in turn
     extra: Any
-    regularise: GradientRule | None
-    correct: GradientRule | None
+    before_clip: GradientRule | None
+    after_clip: GradientRule | None
     optimiser: Optimiser
     batches: list[Tensor]  # indices into the images
     epoch_length: int  # batches per epoch

@@ -58,12 +58,12 @@ def fit_loop(request: Request) -> Fitted:
             loss = scalar(loss_of(request, epoch)(weights, batch, request.extra))
         gradients, used = gradients_of(loss, trained)
         with torch.no_grad():
-            if request.regularise is not None:
-                gradients = _ruled(request.regularise, work, gradients, trained, request.extra)
+            if request.before_clip is not None:
+                gradients = _ruled(request.before_clip, work, gradients, trained, request.extra)
             if optimiser.clip:
                 gradients = clip(gradients, work.net_of, optimiser.clip, stacked=False)
-            if request.correct is not None:
-                gradients = _ruled(request.correct, work, gradients, trained, request.extra)
+            if request.after_clip is not None:
+                gradients = _ruled(request.after_clip, work, gradients, trained, request.extra)
             sgd(trained, gradients, velocity, optimiser, used)
             loss_sum += loss.detach()
     steps = len(request.batches)

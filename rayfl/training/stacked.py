@@ -93,12 +93,12 @@ def fit_stacked(requests: Sequence[Request]) -> list[Fitted]:
             losses = losses_of(work.assemble(now, stats, live=True), batch, extra)
         gradients, used = gradients_of(losses.sum(), now)
         with torch.no_grad():
-            if first.regularise is not None:
-                gradients = _ruled_stacked(first.regularise, work, gradients, now, extra, dims, extra_spec)
+            if first.before_clip is not None:
+                gradients = _ruled_stacked(first.before_clip, work, gradients, now, extra, dims, extra_spec)
             if optimiser.clip:
                 gradients = clip(gradients, work.net_of, optimiser.clip, stacked=True)
-            if first.correct is not None:
-                gradients = _ruled_stacked(first.correct, work, gradients, now, extra, dims, extra_spec)
+            if first.after_clip is not None:
+                gradients = _ruled_stacked(first.after_clip, work, gradients, now, extra, dims, extra_spec)
             sgd(now, gradients, speed, optimiser, used)
             if rows is None:
                 loss_sum += losses.detach()
@@ -236,7 +236,7 @@ def _stack_key(request: Request) -> Any:
     extra, extra_spec = pytree.tree_flatten(request.extra)
     return (
         id(request.client.net),
-        *(_captured(f) for f in (request.losses, request.regularise, request.correct)),
+        *(_captured(f) for f in (request.losses, request.before_clip, request.after_clip)),
         request.optimiser,
         request.total,
         start_spec,
@@ -274,7 +274,7 @@ def _warn_if_captures_split(stacks: dict[Any, list[int]], waiting: dict[int, Req
     alike: dict[Any, set[Any]] = {}  # stacks that only what their functions capture tells apart
     for key, members in stacks.items():
         request = waiting[members[0]]
-        functions = (*request.losses, request.regularise, request.correct)
+        functions = (*request.losses, request.before_clip, request.after_clip)
         codes = tuple(getattr(f, "__code__", None) for f in functions)
         alike.setdefault((codes, key[0], key[4:]), set()).add(key[1:4])
     for ((code, *_), *_), captures in alike.items():

@@ -242,7 +242,7 @@ FACTS = ["id", "initial", "samples", "class_counts", "lr", "round"]
 
 
 @pytest.mark.parametrize("fact", FACTS)
-@pytest.mark.parametrize("where", ["loss", "regularise", "correct", "total"])
+@pytest.mark.parametrize("where", ["loss", "before_clip", "correct", "total"])
 def test_facts_of_one_client_cannot_be_read_for_many(fact, where):
     """Facts of one client cannot be read where one function serves many."""
     client = make_client(smooth_net(), n=4)
@@ -257,8 +257,8 @@ def test_facts_of_one_client_cannot_be_read_for_many(fact, where):
 
     requests = {
         "loss": lambda: client.fit(client.initial, nosy_loss),
-        "regularise": lambda: client.fit(client.initial, client.cross_entropy, regularise=nosy),
-        "correct": lambda: client.fit(client.initial, client.cross_entropy, correct=nosy),
+        "before_clip": lambda: client.fit(client.initial, client.cross_entropy, before_clip=nosy),
+        "correct": lambda: client.fit(client.initial, client.cross_entropy, after_clip=nosy),
         "total": lambda: client.total(nosy_loss, client.initial),
     }
     with pytest.raises(RuntimeError, match=rf"client\.{fact} differs between clients.*extra"):
@@ -325,22 +325,22 @@ def test_tensors_that_the_loss_does_not_use_are_left_alone():
 
 
 def test_the_order_of_a_step():
-    """Gradient (3, 4); regularise adds w - (0, 0) = (1, 2): (4, 6); clip to norm 1; correct adds (10, 20);
+    """Gradient (3, 4); before_clip adds w - (0, 0) = (1, 2): (4, 6); clip to norm 1; after_clip adds (10, 20);
     weight decay 0.5 adds (0.5, 1); lr 0.1."""
     w, loss = quadratic()
     client = make_client(smooth_net(), n=2, momentum=0.9, weight_decay=0.5, clip=1.0, lr=0.1)
     extra = {"zero": w.select(lambda n: n in "ab").zeros(), "control": {"a": 10.0, "b": 20.0, "c": 0.0}}
 
-    def regularise(g, w, extra):
+    def before_clip(g, w, extra):
         assert list(g) == list(w) == ["a", "b", "c"]  # trainable entries only
         pulled = {n: g[n] + (w[n] - extra["zero"][n] if n in "ab" else 0) for n in g}
         return Params(pulled, g.train_names)
 
-    def correct(g, w, extra):
+    def after_clip(g, w, extra):
         assert math.isclose(g.norm().item(), 1, rel_tol=1e-6)
         return Params({n: t + extra["control"][n] for n, t in g.items()}, g.train_names)
 
-    fitted = run(client.fit(w, loss, extra, regularise=regularise, correct=correct))
+    fitted = run(client.fit(w, loss, extra, before_clip=before_clip, after_clip=after_clip))
     scale = 1 / (math.sqrt(4**2 + 6**2) + 1e-6)
     a = 1 - 0.1 * (4 * scale + 10 + 0.5 * 1)
     b = 2 - 0.1 * (6 * scale + 20 + 0.5 * 2)
@@ -354,13 +354,13 @@ def test_gradients_of_a_rule_count_by_name_not_by_place():
     def swap(g, w, extra):
         return Params({n: g[n] for n in ("c", "b", "a")}, g.train_names)
 
-    assert numbers(run(client.fit(w, loss, correct=swap)).weights)["a"] == pytest.approx(1 - 0.1 * 3)
+    assert numbers(run(client.fit(w, loss, after_clip=swap)).weights)["a"] == pytest.approx(1 - 0.1 * 3)
     for rule in (
         lambda g, w, _: g.select(lambda n: n == "a"),
         lambda g, w, _: g.merge(Params({"x": w["a"]}, set())),
     ):
         with pytest.raises(KeyError, match="must return the names"):
-            run(client.fit(w, loss, correct=rule))
+            run(client.fit(w, loss, after_clip=rule))
 
 
 def test_rules_do_not_build_a_graph():
@@ -371,7 +371,7 @@ def test_rules_do_not_build_a_graph():
         assert not any(t.requires_grad for t in [*g.values(), *w.values()])
         return g
 
-    run(client.fit(client.initial, client.cross_entropy, regularise=rule, correct=rule))
+    run(client.fit(client.initial, client.cross_entropy, before_clip=rule, after_clip=rule))
 
 
 def test_a_rule_cannot_change_the_weights_under_training():
@@ -385,7 +385,11 @@ def test_a_rule_cannot_change_the_weights_under_training():
     inside = run(client.fit(start, loss, start, stream=0))
     rule = run(
         client.fit(
-            start, client.cross_entropy, start, regularise=lambda g, w, start: g + 0.7 * (w - start), stream=0
+            start,
+            client.cross_entropy,
+            start,
+            before_clip=lambda g, w, start: g + 0.7 * (w - start),
+            stream=0,
         )
     )
     assert close(inside.weights, rule.weights, 1e-12)

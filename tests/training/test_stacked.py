@@ -143,8 +143,8 @@ def test_rules_with_values_of_each_client():
             client.initial,
             client.cross_entropy,
             extra,
-            regularise=lambda g, w, e: g + e["mu"] * (w - e["start"]),
-            correct=lambda g, w, e: g + 0.01 * e["control"] / (1 + e["control"].norm()),
+            before_clip=lambda g, w, e: g + e["mu"] * (w - e["start"]),
+            after_clip=lambda g, w, e: g + 0.01 * e["control"] / (1 + e["control"].norm()),
         )
 
     both(method, make_clients(smooth_net(True), RAGGED, clip=0.3, momentum=0.5, weight_decay=0.01, epochs=2))
@@ -221,7 +221,7 @@ def test_numbers_in_extra_do_not_change_the_precision():
             client.initial,
             lambda w, batch, extra: extra["a"] * net.cross_entropy(w, batch) * extra["n"],
             {"a": 0.1 * client.id, "n": client.id},
-            regularise=lambda g, w, extra: g + extra["a"] * w.trainable(),
+            before_clip=lambda g, w, extra: g + extra["a"] * w.trainable(),
         )
 
     looped = run_loop([method(c) for c in again(clients)], lambda *_: None)
@@ -316,7 +316,9 @@ def test_a_rule_that_captures_is_not_shared_either(stacks):
 
     async def method(client):
         pull = 0.1 * client.id
-        return await client.fit(client.initial, client.cross_entropy, regularise=lambda g, w, e: g + pull * w)
+        return await client.fit(
+            client.initial, client.cross_entropy, before_clip=lambda g, w, e: g + pull * w
+        )
 
     looped = run_loop([method(c) for c in again(clients)], lambda *_: None)
     stacks.clear()
@@ -351,7 +353,7 @@ def test_clients_in_different_phases(stacks):
     async def method(client):
         w = client.initial
         if client.id % 2:
-            w = (await client.fit(w, client.cross_entropy, w, correct=lambda g, w, e: 2 * g)).weights
+            w = (await client.fit(w, client.cross_entropy, w, after_clip=lambda g, w, e: 2 * g)).weights
         for _ in range(client.id % 3):
             w = (await client.fit(w, client.cross_entropy, epochs=2)).weights
         last = await client.fit(w, client.cross_entropy)
