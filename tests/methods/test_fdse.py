@@ -13,7 +13,7 @@ from rayfl.callbacks.tensorboard import event_values
 from rayfl.data import Synthetic
 from rayfl.methods import FDSE, FedAvg
 from rayfl.methods.fdse import consensus
-from rayfl.methods.fdse.consensus import agree, attend, least_norm, mean
+from rayfl.methods.fdse.consensus import least_norm, mean, minimum_norm_step, mix_by_similarity
 from rayfl.methods.fdse.consistency import Consistency, ratio_of_gradients
 from rayfl.methods.partly_personal import PartlyPersonal
 from rayfl.nets import DSEViT, FDSEAlexNet, LeNet, build
@@ -39,7 +39,7 @@ BETWEEN = torch.tensor([[1.0, 0.0], [0.0, 1.0], [2**-0.5, 2**-0.5]], dtype=torch
 def test_orthogonal_updates_by_hand():
     """Updates (3, 0) and (0, 4): unit vectors, u = (1/2, 1/2), mean length 7/2, step 7/4 in both."""
     old = params(a=[1.0], b=[[2.0]])
-    found = agree(old, [params(a=[4.0], b=[[2.0]]), params(a=[1.0], b=[[6.0]])], ["a", "b"])
+    found = minimum_norm_step(old, [params(a=[4.0], b=[[2.0]]), params(a=[1.0], b=[[6.0]])], ["a", "b"])
     assert found.norms.tolist() == [3, 4]
     assert found.shares.tolist() == pytest.approx([1 / 2, 1 / 2])
     assert found.tensors["a"].tolist() == pytest.approx([1 + 7 / 4])
@@ -49,10 +49,10 @@ def test_orthogonal_updates_by_hand():
 def test_units_are_agreed_on_by_themselves():
     """As one vector updates (3, 4) and (3, 0) make an angle; tensor by tensor b has one update only."""
     old, new = params(a=[0.0], b=[0.0]), [params(a=[3.0], b=[4.0]), params(a=[3.0], b=[0.0])]
-    whole = agree(old, new, ["a", "b"])
+    whole = minimum_norm_step(old, new, ["a", "b"])
     assert whole.norms.tolist() == [5, 3]
     assert [whole.tensors[n].item() for n in "ab"] == pytest.approx([4 * (0.6 + 1) / 2, 4 * 0.8 / 2])
-    single = agree(old, new, ["b"])
+    single = minimum_norm_step(old, new, ["b"])
     assert single.shares.tolist() == [1, 0]  # the second has no direction
     assert single.tensors["b"].item() == pytest.approx((4 + 0) / 2)  # its norm 0 counts in the mean length
 
@@ -65,7 +65,7 @@ def test_an_update_between_the_others_has_no_part():
 
 def test_exactly_opposite_updates_stop_the_unit():
     old = params(a=[1.0, 2.0])
-    found = agree(old, [params(a=[4.0, 6.0]), params(a=[0.4, 1.2])], ["a"])
+    found = minimum_norm_step(old, [params(a=[4.0, 6.0]), params(a=[0.4, 1.2])], ["a"])
     assert found.norms.tolist() == pytest.approx([5, 1])
     assert found.shares.tolist() == pytest.approx([1 / 2, 1 / 2])
     assert found.tensors["a"].tolist() == pytest.approx([1, 2], abs=1e-9)
@@ -74,21 +74,23 @@ def test_exactly_opposite_updates_stop_the_unit():
 def test_equal_updates_are_taken_as_they_are():
     """Whatever their lengths: three updates along (1, 0) of lengths 1, 2 and 6 make a step of 3."""
     old = params(a=[0.0, 0.0])
-    found = agree(old, [params(a=[x, 0.0]) for x in (1.0, 2.0, 6.0)], ["a"])
+    found = minimum_norm_step(old, [params(a=[x, 0.0]) for x in (1.0, 2.0, 6.0)], ["a"])
     assert found.tensors["a"].tolist() == pytest.approx([3, 0])
     assert found.shares.sum().item() == pytest.approx(1)
 
 
 def test_nobody_has_moved():
     old = params(a=[1.0, 2.0])
-    found = agree(old, [old, old, old], ["a"])
+    found = minimum_norm_step(old, [old, old, old], ["a"])
     assert found.tensors["a"].tolist() == [1, 2]
     assert found.shares.tolist() == found.norms.tolist() == [0, 0, 0]
 
 
 def test_an_update_below_the_least_norm_has_no_direction():
     old = params(a=[0.0, 0.0])
-    found = agree(old, [params(a=[1e-13, 0.0]), params(a=[0.0, 1.0]), params(a=[1.0, 0.0])], ["a"])
+    found = minimum_norm_step(
+        old, [params(a=[1e-13, 0.0]), params(a=[0.0, 1.0]), params(a=[1.0, 0.0])], ["a"]
+    )
     assert found.shares.tolist() == pytest.approx([0, 1 / 2, 1 / 2])
     assert found.shares[0] == 0
     assert found.tensors["a"].tolist() == pytest.approx([1 / 3, 1 / 3])
@@ -102,7 +104,7 @@ def test_no_client_is_opposed(clients, size, seed, still):
     old = Params({"a": torch.zeros(size, dtype=torch.float64)}, frozenset("a"))
     updates = torch.randn(clients, size, generator=rng, dtype=torch.float64)
     updates[:still] = 0
-    found = agree(old, [Params({"a": row}, frozenset("a")) for row in updates], ["a"])
+    found = minimum_norm_step(old, [Params({"a": row}, frozenset("a")) for row in updates], ["a"])
     norms = updates.norm(dim=1)
     units = updates / norms.clamp(min=1e-300)[:, None]
     v = found.shares @ units
@@ -118,9 +120,9 @@ def test_pieces_do_not_matter(monkeypatch):
         Params({n: torch.randn(7, 3, generator=rng, dtype=torch.float64) for n in "ab"}, frozenset("ab"))
         for _ in range(4)
     )
-    whole = agree(old, new, ["a", "b"])
+    whole = minimum_norm_step(old, new, ["a", "b"])
     monkeypatch.setattr(consensus, "CHUNK", 18)  # pieces of four numbers
-    pieces = agree(old, new, ["a", "b"])
+    pieces = minimum_norm_step(old, new, ["a", "b"])
     for name in "ab":
         torch.testing.assert_close(pieces.tensors[name], whole.tensors[name], rtol=1e-10, atol=1e-10)
         assert pieces.tensors[name].shape == (7, 3)
@@ -154,7 +156,7 @@ def test_means_of_statistics():
 def test_attention_by_hand():
     """Rows (2, 0), (0, 1) and (5, 0): q1 = q3, so with tau = 1 weights e : 1 : e and 1 : e : 1."""
     rows = [params(a=[2.0], b=[0.0]), params(a=[0.0], b=[1.0]), params(a=[5.0], b=[0.0])]
-    mixed, weights = attend(rows, tau=1.0)
+    mixed, weights = mix_by_similarity(rows, tau=1.0)
     e = math.e
     torch.testing.assert_close(weights[0], torch.tensor([e, 1, e]).double() / (2 * e + 1))
     torch.testing.assert_close(weights[1], torch.tensor([1, e, 1]).double() / (2 + e))
@@ -166,14 +168,14 @@ def test_attention_by_hand():
 @pytest.mark.parametrize("tau", [1e-3, 1e9])
 def test_attention_between_one_self_and_the_mean(tau):
     rows = [params(a=[1.0, 0.0]), params(a=[1.0, 1.0]), params(a=[0.0, 3.0])]
-    for row, own in zip(attend(rows, tau)[0], rows):
+    for row, own in zip(mix_by_similarity(rows, tau)[0], rows):
         expected = own["a"] if tau < 1 else torch.tensor([2.0, 4.0]).double() / 3
         torch.testing.assert_close(row["a"], expected, rtol=0, atol=1e-6)
 
 
 def test_zeros_are_equally_similar_to_all():
     """As are the biases of dse_bn before the first step."""
-    mixed, weights = attend([params(a=[0.0]), params(a=[0.0])], 0.01)
+    mixed, weights = mix_by_similarity([params(a=[0.0]), params(a=[0.0])], 0.01)
     assert weights.tolist() == [[0.5, 0.5]] * 2
     assert [m["a"].item() for m in mixed] == [0, 0]
 

@@ -20,7 +20,7 @@ TOLERANCE = 1e-6
 """By how much a solution may oppose a client, relative to its unit vector."""
 
 
-class Agreed(NamedTuple):
+class MinimumNormStep(NamedTuple):
     """What clients agree on.
 
     Attributes:
@@ -34,7 +34,7 @@ class Agreed(NamedTuple):
     shares: Tensor
 
 
-def agree(old: Params, new: Sequence[Params], names: Sequence[str]) -> Agreed:
+def minimum_norm_step(old: Params, new: Sequence[Params], names: Sequence[str]) -> MinimumNormStep:
     """Step in the direction of least norm that no client opposes, by the mean length of the updates.
 
     With updates D_k = new_k - old over all ``names`` as one vector, d_k = D_k / ||D_k|| and u as in
@@ -60,7 +60,7 @@ def agree(old: Params, new: Sequence[Params], names: Sequence[str]) -> Agreed:
         tensors[name].view(-1)[part] = (old[name].reshape(-1)[part].double() + factors @ updates).to(
             old[name].dtype
         )
-    return Agreed(tensors, norms, shares)
+    return MinimumNormStep(tensors, norms, shares)
 
 
 def _chunks(old: Params, new: Sequence[Params], names: Sequence[str]) -> Iterator[tuple[str, slice, Tensor]]:
@@ -87,7 +87,7 @@ def mean(tensors: Sequence[Tensor], counts: Sequence[int]) -> Tensor:
     return (torch.as_tensor(total) / sum(counts)).to(tensors[0].dtype)
 
 
-def attend(rows: Sequence[Params], tau: float) -> tuple[list[Params], Tensor]:
+def mix_by_similarity(rows: Sequence[Params], tau: float) -> tuple[list[Params], Tensor]:
     """Mix each client's entries with those of the clients whose entries point the same way (FDSE, eq. 9).
 
     With q_k the entries of client k as one vector, divided by its norm, they become

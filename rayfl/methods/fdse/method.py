@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from rayfl.errors import UserError
 from rayfl.methods.base import Cohort
-from rayfl.methods.fdse.consensus import agree, attend, mean
+from rayfl.methods.fdse.consensus import mean, minimum_norm_step, mix_by_similarity
 from rayfl.methods.fdse.consistency import Consistency, ratio_of_gradients
 from rayfl.methods.partly_personal import PartlyPersonal
 from rayfl.nets import dse_blocks
@@ -45,7 +45,7 @@ class FDSE(PartlyPersonal):
     gamma: Annotated[float, at_least(0), below(1)] = 0.9
     """Share of the past in the running estimates of the regulariser."""
     unit: Literal["block", "tensor"] = "block"
-    """What is agreed on as one vector: the DFE of a ``block``, or each ``tensor``."""
+    """What is step on as one vector: the DFE of a ``block``, or each ``tensor``."""
     attn_unit: Literal["block", "tensor"] = "tensor"
     """What is compared between clients as one vector: the DSE of a ``block``, or each ``tensor``."""
     reg: Literal["paper", "code"] = "paper"
@@ -122,7 +122,7 @@ class FDSE(PartlyPersonal):
         weights, dse = up["weights"], up.get("dse", {})
         figures: dict[str, Tensor] = {}
         if self.consensus:
-            weights, figures = self._agreed(server["weights"], list(up["weights"].values()), cohort)
+            weights, figures = self._consensus(server["weights"], list(up["weights"].values()), cohort)
         if self.attention is True:
             mixed, selves = self._mixed(dse)
             dse = dict(sorted({**server["dse"], **mixed}.items()))
@@ -131,15 +131,17 @@ class FDSE(PartlyPersonal):
             figures["regulariser/share"] = torch.tensor(list(up["share"].values()), dtype=torch.float64)
         return {"weights": weights, "dse": dse, "figures": figures}
 
-    def _agreed(self, old: Params, new: Sequence[Params], cohort: Cohort) -> tuple[Params, dict[str, Tensor]]:
+    def _consensus(
+        self, old: Params, new: Sequence[Params], cohort: Cohort
+    ) -> tuple[Params, dict[str, Tensor]]:
         """Return weights after the step of eq. 8, with averaged statistics, and what there is to record."""
         counts = cohort.samples if self.averaging == "samples" else [1] * len(new)
         tensors = {n: mean([w[n] for w in new], counts) for n in old if n not in old.train_names}
         figures: dict[str, Tensor] = {}
         for unit, names in self._units(old, self.unit).items():
-            agreed = agree(old, new, names)
-            tensors |= agreed.tensors
-            figures |= {f"norm/{unit}": agreed.norms, f"u/{unit}": agreed.shares}
+            step = minimum_norm_step(old, new, names)
+            tensors |= step.tensors
+            figures |= {f"norm/{unit}": step.norms, f"u/{unit}": step.shares}
         return Params({name: tensors[name] for name in old}, old.train_names), figures
 
     def _mixed(self, dse: Mapping[int, Params]) -> tuple[dict[int, Params], dict[str, Tensor]]:
@@ -147,7 +149,9 @@ class FDSE(PartlyPersonal):
         mixed = list(dse.values())
         figures: dict[str, Tensor] = {}
         for unit, names in self._units(mixed[0], self.attn_unit).items():
-            rows, attention = attend([w.select(names.__contains__) for w in dse.values()], self.tau)
+            rows, attention = mix_by_similarity(
+                [w.select(names.__contains__) for w in dse.values()], self.tau
+            )
             mixed = [w.merge(row) for w, row in zip(mixed, rows)]
             figures[f"self/{unit}"] = attention.diagonal().clone()
         return dict(zip(dse, mixed)), figures
