@@ -203,7 +203,7 @@ class Method(Settings, ABC, place="method"):
         return {}
 
     def warning(self, metrics: Mapping[str, float | list[float]]) -> str | None:
-        """Return a warning where the server's metrics at a run's end say that a part of the method did nothing."""
+        """Return a warning if the metrics at a run's end say that a part of the method did nothing."""
         return None
 
     @property

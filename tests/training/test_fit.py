@@ -325,8 +325,8 @@ def test_tensors_that_the_loss_does_not_use_are_left_alone():
 
 
 def test_the_order_of_a_step():
-    """Gradient (3, 4); before_clip adds w - (0, 0) = (1, 2): (4, 6); clip to norm 1; after_clip adds (10, 20);
-    weight decay 0.5 adds (0.5, 1); lr 0.1."""
+    """Gradient (3, 4); before_clip adds w - (0, 0) = (1, 2): (4, 6); clip to norm 1; after_clip adds
+    (10, 20); weight decay 0.5 adds (0.5, 1); lr 0.1."""
     w, loss = quadratic()
     client = make_client(smooth_net(), n=2, momentum=0.9, weight_decay=0.5, clip=1.0, lr=0.1)
     extra = {"zero": w.select(lambda n: n in "ab").zeros(), "control": {"a": 10.0, "b": 20.0, "c": 0.0}}

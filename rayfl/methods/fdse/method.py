@@ -45,7 +45,7 @@ class FDSE(PartlyPersonal):
     gamma: Annotated[float, at_least(0), below(1)] = 0.9
     """Share of the past in the running estimates of the regulariser."""
     unit: Literal["block", "tensor"] = "block"
-    """What is step on as one vector: the DFE of a ``block``, or each ``tensor``."""
+    """What is combined as one vector: the DFE of a ``block``, or each ``tensor``."""
     attn_unit: Literal["block", "tensor"] = "tensor"
     """What is compared between clients as one vector: the DSE of a ``block``, or each ``tensor``."""
     reg: Literal["paper", "code"] = "paper"
