@@ -59,7 +59,7 @@ class Federation:
         net: the net, or the import path of a function of one's own that makes it. With a list of them,
             client k has number k modulo their count: for methods that do not average whole nets.
         clients: number of clients, at least 1.
-        unseen: a domain whose clients never train: they are scored as newcomers, with and without adapting
+        unseen: a domain whose clients never train: they are scored as new clients, with and without adapting
             to their images, if the method can.
         participation: share of the clients sampled in a round, in (0, 1].
         rounds: number of rounds, at least 1.

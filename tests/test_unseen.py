@@ -1,4 +1,4 @@
-"""Clients of an unseen domain: they never train, are scored as newcomers, adapted and as a control."""
+"""Clients of an unseen domain: they never train, are scored as new clients, adapted and as a control."""
 
 import json
 import math
@@ -59,7 +59,7 @@ def test_every_method_trains_without_the_domain_and_scores_it(tmp_path: Path, na
             ]
 
 
-def test_adaptation_and_control_beside_the_newcomer(tmp_path: Path) -> None:
+def test_adaptation_and_control_beside_a_new_client(tmp_path: Path) -> None:
     """FDSE's control renews statistics; its adaptation moves parameters too, unless its step is 0."""
     run = federation(tmp_path / "moves", method=FDSE(unseen_lr=1.0)).run()
     losses = {point: run.history.scores[point, "personal", "test"].loss[-1, 2] for point in POINTS}
@@ -71,7 +71,7 @@ def test_adaptation_and_control_beside_the_newcomer(tmp_path: Path) -> None:
 
 
 def test_validation_of_those_who_train_chooses_the_round(tmp_path: Path) -> None:
-    """The headline may be an unseen point; its figures count the newcomer alone."""
+    """The headline may be an unseen point; its figures count the new client alone."""
     result = federation(tmp_path, "FedBN", rounds=4, protocol=evaluation.FDSE(point="unseen_adapted")).run()
     headline = result.summary["headline"]
     assert (headline["point"], headline["clients"], headline["left_out"]) == ("unseen_adapted", 1, 2)
@@ -97,7 +97,7 @@ def test_a_run_goes_on_as_if_it_had_not_stopped(tmp_path: Path) -> None:
 
 @pytest.mark.usefixtures("ray_runtime")
 def test_the_same_bytes_on_actors(tmp_path: Path) -> None:
-    """Two newcomers and four others, hosted apart."""
+    """Two new clients and four others, hosted apart."""
     for k, engine in enumerate((Inline(), Ray(actors=2))):
         federation(tmp_path / str(k), clients=6, engine=engine).run()
     assert bytes_of_run(tmp_path / "0") == bytes_of_run(tmp_path / "1")
@@ -108,7 +108,7 @@ def test_the_same_bytes_on_actors(tmp_path: Path) -> None:
 
 
 def as_newcomer(run: Run, moves: bool = True) -> tuple[State, State]:
-    """Return the state of client 1, a newcomer, before and after adapting; client 0 has trained."""
+    """Return the state of client 1, a new client, before and after adapting; client 0 has trained."""
     download = run.server.download([1])
     assert not any(download.each.values())
     method = run.worker.method
@@ -120,7 +120,7 @@ def as_newcomer(run: Run, moves: bool = True) -> tuple[State, State]:
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(method, "adapt", watched)
-        run.worker.unseen(0, download, [1], run.worker.offer([0]))
+        run.worker.unseen(0, download, [1], run.worker.state_for_new_clients([0]))
     return seen[moves]
 
 
@@ -131,10 +131,10 @@ def held_out(data: FederatedData) -> FederatedData:
 
 @pytest.mark.parametrize("bn_personal", ["all", "affine_only"])
 def test_fedbn_renews_statistics_by_hand(bn_personal: BatchNormPart) -> None:
-    """x1 of the newcomer is 4 and 8: mean 6, variance (with n - 1) 8. Two passes, each a tenth of the way.
+    """x1 of the new client is 4 and 8: mean 6, variance (with n - 1) 8. Two passes, each a tenth of the way.
 
     They begin with the offered statistics of client 0 or, where only weight and bias are personal, with the
-    averaged ones, which are client 0's too; the renewed ones are the newcomer's own in either case.
+    averaged ones, which are client 0's too; the renewed ones are the new client's own in either case.
     """
     data = held_out(points([((1, 0), 0), ((3, 0), 1)], [((4, 0), 0), ((8, 0), 1)]))
     run = start(FedBN(bn_personal=bn_personal, unseen_passes=2), data, "tests.support.by_hand.normed")
@@ -150,14 +150,16 @@ def test_fedbn_renews_statistics_by_hand(bn_personal: BatchNormPart) -> None:
         assert torch.equal(after["own"][name], before["own"][name])
 
 
-def test_newcomers_start_from_the_mean_of_those_who_have_trained() -> None:
+def test_new_clients_start_from_the_mean_of_those_who_have_trained() -> None:
     """Whoever hosts these; client 2 has not trained, and its state is nobody's."""
     clients = [[((float(x), 0.0), 0), ((x + 2.0, 0.0), 1)] for x in (0, 4, 10, 3)]
     run = start(FedBN(), held_out(points(*clients)), "tests.support.by_hand.normed")
     run.round([0, 1])
     download = run.server.download([3])
-    whole = run.worker.unseen(0, download, [3], run.worker.offer([0, 1, 2]))
-    parts = run.worker.unseen(0, download, [3], run.worker.offer([1]), run.worker.offer([0, 2]))
+    whole = run.worker.unseen(0, download, [3], run.worker.state_for_new_clients([0, 1, 2]))
+    parts = run.worker.unseen(
+        0, download, [3], run.worker.state_for_new_clients([1]), run.worker.state_for_new_clients([0, 2])
+    )
     assert whole == parts
 
     first, second = (run.worker.states[i]["own"] for i in (0, 1))
@@ -244,10 +246,10 @@ def test_fdse_scores_the_eraser_that_has_adapted(attention: bool | Literal["mean
 
 
 def test_new_clients_of_fedios_have_an_untrained_extractor() -> None:
-    """Newcomers of FediOS have an untrained extractor in the subspace of another."""
+    """New clients of FediOS have an untrained extractor in the subspace of another."""
     run = start(FediOS(), held_out(ragged([8, 8, 8])), LeNet())
     run.round([0, 1])
-    assert run.worker.offer([0, 1]) == {}
+    assert run.worker.state_for_new_clients([0, 1]) == {}
     own = run.worker.method.init_client(run.worker.client(2, 0))["own"]
     assert all(torch.equal(t, run.worker.initial[name]) for name, t in own.items())
     like = run.server.state["weights"]["head.weight"]
@@ -256,7 +258,7 @@ def test_new_clients_of_fedios_have_an_untrained_extractor() -> None:
     assert not torch.equal(new, second)
 
 
-def test_newcomers_have_no_labels() -> None:
+def test_new_clients_have_no_labels() -> None:
     run = start(FedAvg(), held_out(points([((1, 0), 0)] * 2, [((4, 0), 0), ((8, 0), 1)])))
     client = run.worker._unlabelled(1, 0)
     assert client.samples == 2

@@ -308,10 +308,13 @@ class Session:
         """Score clients that never train, dealt out to the workers in turn; see ``Worker.unseen``."""
         ids = range(self.data.seen, len(self.data))
         download = self._download(ids)
-        offered = [self.workers.call(k, "offer", mine) for k, mine in self._by_home(self.homes).items()]
+        given = [
+            self.workers.call(k, "state_for_new_clients", mine)
+            for k, mine in self._by_home(self.homes).items()
+        ]
         count = len(self.workers)
         calls = [
-            self.workers.call(k, "unseen", round, download, mine, *offered)
+            self.workers.call(k, "unseen", round, download, mine, *given)
             for k in range(count)
             if (mine := ids[k::count])
         ]

@@ -30,8 +30,8 @@ from rayfl.training.stacked import run_stacked
 from rayfl.training.state import State, as_tensor, is_finite
 from rayfl.training.sums import Accumulated, Accumulator, Mean, Reduction, combine
 
-OFFERED: dict[str, Reduction] = {"state": Mean("uniform")}
-"""How what clients offer to newcomers is combined."""
+FOR_NEW_CLIENTS: dict[str, Reduction] = {"state": Mean("uniform")}
+"""How what clients give to new clients is combined."""
 TOGETHER = 32
 """Clients that a loop takes at a time at most."""
 TOGETHER_BYTES = 8 * 2**20
@@ -255,13 +255,13 @@ class Worker:
     # ---- clients that never train
 
     @exits_as_errors()
-    def offer(self, ids: Iterable[int]) -> dict[str, Accumulated]:
-        """Accumulate what those of the clients that have a state here offer to newcomers."""
-        accumulator = Accumulator(OFFERED)  # client by client: it must not matter who is together
+    def state_for_new_clients(self, ids: Iterable[int]) -> dict[str, Accumulated]:
+        """Accumulate what those of the clients that have a state here give to new clients."""
+        accumulator = Accumulator(FOR_NEW_CLIENTS)  # client by client: it must not matter who is together
         for i in sorted(set(ids) & self.states.keys()):
-            offer = self.method.offer(self.states[i])
-            if offer:
-                accumulator.add(i, accumulator.prepare({"state": offer}, 1)[1], 1)
+            given = self.method.state_for_new_clients(self.states[i])
+            if given:
+                accumulator.add(i, accumulator.prepare({"state": given}, 1)[1], 1)
         return accumulator.parts()
 
     @exits_as_errors()
@@ -270,7 +270,7 @@ class Worker:
         round: int,
         download: Download,
         ids: Iterable[int],
-        *offered: dict[str, Accumulated],
+        *given: dict[str, Accumulated],
     ) -> dict[str, dict[int, ClientScores]]:
         """Score clients that never train on their test data, as they come and after adapting to these.
 
@@ -278,14 +278,14 @@ class Worker:
             round: the round that has just ended.
             download: what they would receive.
             ids: whom to score.
-            offered: what all workers have accumulated in ``offer``.
+            given: what all workers have accumulated in ``state_for_new_clients``.
 
         Returns:
             Evaluation point -> client -> scores. The points are ``unseen`` and, for methods that adapt,
             ``unseen_adapted`` and ``unseen_control``, an adaptation whose steps have length 0.
         """
         download = self._here(download)
-        mean = _on(combine(OFFERED, list(offered)).get("state", {}), self.device)
+        mean = _on(combine(FOR_NEW_CLIENTS, list(given)).get("state", {}), self.device)
         found: dict[str, dict[int, ClientScores]] = {}
         for i in ids:
             own = self._received(download, i)
@@ -293,8 +293,8 @@ class Worker:
             states = {"unseen": {**self.method.init_client(client), **mean}}
             if self.method.adapts:
                 for point, moves in (("unseen_adapted", True), ("unseen_control", False)):
-                    newcomer = self._unlabelled(i, round)
-                    update = self.method.adapt(newcomer, states["unseen"], own, moves)
+                    new = self._unlabelled(i, round)
+                    update = self.method.adapt(new, states["unseen"], own, moves)
                     states[point] = run_loop([update], lambda k, fitted: None)[0]
             for point, state in states.items():
                 found.setdefault(point, {})[i] = self._score(client, state, own, ("test",))

@@ -270,7 +270,7 @@ def _each(scores: Scores, population: Population, part: str) -> dict[str, list[A
 
 
 def validated_at(point: str, protocol: Protocol) -> str:
-    """Return the point whose validation scores choose rounds: newcomers have none, so the others choose."""
+    """Return the point whose validation scores choose rounds: new clients have none, so the others choose."""
     if not point.startswith("unseen"):
         return point
     return "after_aggregation" if protocol.point.startswith("unseen") else protocol.point

@@ -24,7 +24,7 @@ class Protocol(Value, place="protocol"):
     point: Point = "after_aggregation"
     """When models are scored: ``after_aggregation`` (after the server's step, with personal parts put back)
     or ``after_training`` (right after the client's own latest training). Clients that never train have points
-    of their own: ``unseen`` (as newcomers), ``unseen_adapted`` and ``unseen_control`` (after adapting to
+    of their own: ``unseen`` (as new clients), ``unseen_adapted`` and ``unseen_control`` (after adapting to
     their images, and after doing so with steps of length 0).
     """
     view: str = "personal"

@@ -211,8 +211,8 @@ class Method(Settings, ABC, place="method"):
         """Views whose scores are not logits."""
         return frozenset()
 
-    def offer(self, state: State) -> State:
-        """Return what of a client's state serves newcomers, who start from the uniform mean of these."""
+    def state_for_new_clients(self, state: State) -> State:
+        """Return what of a client's state serves new clients, who start from the uniform mean of these."""
         return {}
 
     async def adapt(self, client: Client, state: State, down: State, moves: bool) -> State:
@@ -220,7 +220,7 @@ class Method(Settings, ABC, place="method"):
 
         Args:
             client: its training data are the images to adapt to; all labels are -1.
-            state: its state as a newcomer: ``init_client``'s with what others offer.
+            state: its state as a new client: ``init_client``'s with what others give.
             down: what the server would send.
             moves: whether parameters move; if not, steps have length 0, and only what is not learned by
                 gradients, such as running statistics, is renewed: the control.

@@ -27,8 +27,8 @@ class PartlyPersonal(Method):
         """Start from the common initial weights."""
         return {"own": self.personal_part(client.initial)}
 
-    def offer(self, state: State) -> State:
-        """Newcomers start from the mean of the clients' own parts."""
+    def state_for_new_clients(self, state: State) -> State:
+        """New clients start from the mean of the clients' own parts."""
         return state
 
     async def local_update(self, client: Client, state: State, down: State) -> tuple[dict[str, Any], State]:

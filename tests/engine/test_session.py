@@ -89,7 +89,7 @@ def test_many_workers_give_the_bytes_of_one(tmp_path: Path, name: str) -> None:
     assert bytes_of_run(tmp_path / "0") == bytes_of_run(tmp_path / "1")
 
 
-def test_newcomers_on_many_workers(tmp_path: Path) -> None:
+def test_new_clients_on_many_workers(tmp_path: Path) -> None:
     data = Synthetic(train=600, test=180, domains=3, partition=DomainPerClient())
     settings: dict[str, Any] = {"method": FedBN(), "net": CNNB(), "data": data, "clients": 6, "rounds": 2}
     for k, engine in enumerate((Inline(), pretend(count=3))):

@@ -407,7 +407,7 @@ def test_a_client_whose_update_was_dropped_has_not_trained():
     assert np.isnan(scores.loss).tolist() == np.isnan(scores.correct).tolist()
 
 
-def test_newcomers_count_though_they_never_train():
+def test_new_clients_count_though_they_never_train():
     """Also where clients count only once they have been trained."""
     words = evaluation.Default(point="unseen", trained_only=True)
     history = History.build(people([10, 10]), [line(0, [None, 7], cohort=[0], point="unseen")])

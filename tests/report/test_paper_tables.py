@@ -142,7 +142,7 @@ def test_a_mean_over_columns_and_other_figures_of_the_same_runs(tmp_path):
 
 
 def unseen(folder: Path) -> Path:
-    """Turn the last client of a run into a newcomer: 48 % as it comes, 80 % with the first seed adapted."""
+    """Turn the last client of a run into a new client: 48 % as it comes, 80 % with the first seed adapted."""
     seed = yaml.safe_load((folder / "config.yaml").read_text())["seed"]
     lines = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
     for line in lines:
