@@ -99,13 +99,13 @@ def write_data(workload: Workload, folder: Path) -> None:
     train = workload.clients * workload.samples
     data = Synthetic(train=train, test=TEST_SAMPLES, partition=IID())
     federated = data.federate(workload.clients, SEED)
-    order = np.concatenate([shard.train for shard in federated.shards])
-    sizes = {len(shard.train) for shard in federated.shards}
-    if sizes != {workload.samples} or federated.pool.images.dtype != np.float32:
+    order = np.concatenate([client_data.train for client_data in federated.clients])
+    sizes = {len(client_data.train) for client_data in federated.clients}
+    if sizes != {workload.samples} or federated.dataset.images.dtype != np.float32:
         raise SystemExit(f"the synthetic data do not have the workload's clients: sizes {sizes}")
     folder.mkdir(parents=True)
-    np.save(folder / "x.npy", federated.pool.images[order])
-    np.save(folder / "y.npy", federated.pool.labels[order])
+    np.save(folder / "x.npy", federated.dataset.images[order])
+    np.save(folder / "y.npy", federated.dataset.labels[order])
 
 
 def read_data(folder: Path) -> tuple[Tensor, Tensor]:

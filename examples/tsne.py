@@ -99,8 +99,8 @@ def collect(
         columns["features"].append(views[name].flatten(1).numpy())
         columns["label"].append(y.numpy())
         columns["client"].append(np.full(len(y), client))
-        where = models.data.shards[client].test[some.numpy()]
-        columns["domain"].append(models.data.pool.domains[where])
+        where = models.data.clients[client].test[some.numpy()]
+        columns["domain"].append(models.data.dataset.domains[where])
     return {name: np.concatenate(parts) for name, parts in columns.items()}
 
 
@@ -117,7 +117,7 @@ def draw(rows: list[tuple[str, Models, dict[str, np.ndarray]]], panels: str, pat
     for (run, models, found), parts, axes in zip(rows, split, grid):
         for ax in axes[len(parts) :]:
             ax.set_visible(False)
-        names = models.data.pool.domain_names
+        names = models.data.dataset.domain_names
         for part, ax in zip(parts, axes):
             shown = found[panels] == part if panels != "together" else np.ones(len(found["label"]), bool)
             scatter(ax, found, shown, "domain" if len(np.unique(found["domain"])) > 1 else "client", models)
@@ -132,14 +132,14 @@ def draw(rows: list[tuple[str, Models, dict[str, np.ndarray]]], panels: str, pat
 
 def scatter(ax: Axes, found: dict[str, np.ndarray], shown: np.ndarray, marked: str, models: Models) -> None:
     """Draw the samples of a panel, and name classes and markers in its legend."""
-    classes = models.data.pool.class_names
+    classes = models.data.dataset.class_names
     low, high = found["place"].min(0), found["place"].max(0)
     for number in np.unique(found[marked]):
         mine = shown & (found[marked] == number)
         x, y = found["place"][mine].T
         marker = MARKERS[int(number) % len(MARKERS)]
         ax.scatter(x, y, c=COLOURS(found["label"][mine] % COLOURS.N), marker=marker, s=9)
-        name = models.data.pool.domain_names[int(number)] if marked == "domain" else f"client {number}"
+        name = models.data.dataset.domain_names[int(number)] if marked == "domain" else f"client {number}"
         ax.plot([], [], "k", marker=marker, linestyle="", markersize=4, label=drawn(name))
     if len(classes) <= COLOURS.N:
         for number, name in enumerate(classes):

@@ -24,7 +24,7 @@ def check(plan: Plan, protocol: Protocol, data: FederatedData) -> list[str]:
     _check_unseen(plan.method, nets, data)
     if type(method) not in METHODS.values():  # a method of the user's own
         try_scores(method, nets[0], plan, data)
-    if protocol.needs_validation and not any(len(s.val) for s in data.shards[: data.seen]):
+    if protocol.needs_validation and not any(len(s.val) for s in data.clients[: data.seen]):
         raise UserError(
             f"protocol {protocol} goes by validation accuracy, and the data have no validation part: "
             "set data.val_fraction, for example to 0.1, or choose another protocol"
@@ -38,16 +38,18 @@ def check(plan: Plan, protocol: Protocol, data: FederatedData) -> list[str]:
 
 def _check_unseen(method: Method, nets: Sequence[Net], data: FederatedData) -> None:
     """Refuse clients that never train where they cannot be scored, or the method cannot adapt to them."""
-    for i, shard in enumerate(data.shards[data.seen :], data.seen):
-        domain = data.pool.domain_names[shard.domain or 0]  # `hold_out` has seen to it that they have one
+    for i, client_data in enumerate(data.clients[data.seen :], data.seen):
+        domain = data.dataset.domain_names[
+            client_data.domain or 0
+        ]  # `hold_out` has seen to it that they have one
         if method.adapts and not nets[i % len(nets)].has_batch_norm:
             raise UserError(
                 f"unseen={domain!r}: {type(method).__name__} adapts to a domain by the statistics "
                 "of BatchNorm, and the net has none: use a net with BatchNorm, such as CNNB"
             )
-        if len(shard.test) < 2:
+        if len(client_data.test) < 2:
             raise UserError(
-                f"unseen={domain!r}: client {i} has {len(shard.test)} test images, and needs at "
+                f"unseen={domain!r}: client {i} has {len(client_data.test)} test images, and needs at "
                 "least 2 to be adapted to: use fewer clients"
             )
 
@@ -64,7 +66,9 @@ def _check_batches(
             f"training.batch_size is 1, but {normed[0]} has BatchNorm, which needs at least 2 "
             "samples to a batch: use a larger batch_size or a net without BatchNorm"
         )
-    of_normed = [(i, s) for i, s in enumerate(data.shards[: data.seen]) if nets[i % len(nets)].has_batch_norm]
+    of_normed = [
+        (i, s) for i, s in enumerate(data.clients[: data.seen]) if nets[i % len(nets)].has_batch_norm
+    ]
     single = [i for i, s in of_normed if len(s.train) == 1]
     if single and training.bn_single == "refuse":
         name = names[single[0] % len(names)]

@@ -10,7 +10,7 @@ from jsonargparse import auto_cli
 
 from rayfl.data import EmbeddedDigits
 from rayfl.data.base import Data
-from rayfl.data.pool import Pool
+from rayfl.data.dataset import Dataset
 from rayfl.errors import UserError, exit_code
 from rayfl.imports import guard_parsers
 from rayfl.splits import PARTS
@@ -39,21 +39,22 @@ def contact_sheet(output: str, data: Data | None = None, part: str = "train", ro
         raise UserError(f'part must be "train", "val" or "test", not "{part}"')
     if rows < 1:
         raise UserError(f"rows must be at least 1, not {rows}")
-    pool = (data or EmbeddedDigits()).load()
-    if not len(pool.indices(PARTS.index(part))):
+    dataset = (data or EmbeddedDigits()).load()
+    if not len(dataset.indices(PARTS.index(part))):
         raise UserError(f"the data set has no {part} samples")
-    shown = min(pool.classes, _COLUMNS)
+    shown = min(dataset.classes, _COLUMNS)
     each = _COLUMNS // shown
     blocks = [
-        _block(pool, domain, PARTS.index(part), shown, each, rows) for domain in range(len(pool.domain_names))
+        _block(dataset, domain, PARTS.index(part), shown, each, rows)
+        for domain in range(len(dataset.domain_names))
     ]
-    names = [drawn(n.replace("_", " ")) for n in pool.class_names[:shown]]
+    names = [drawn(n.replace("_", " ")) for n in dataset.class_names[:shown]]
     turned = max(map(len, names)) > 10
     height, width, _ = blocks[0].shape
     figure = matplotlib.figure.Figure(figsize=(8, len(blocks) * (8 * height / width + 0.35) + turned))
     axes = figure.subplots(len(blocks), squeeze=False)[:, 0]
     step = blocks[0].shape[1] / shown
-    for axis, block, name in zip(axes, blocks, pool.domain_names):
+    for axis, block, name in zip(axes, blocks, dataset.domain_names):
         axis.imshow(block, interpolation="nearest")
         axis.set_title(drawn(name), loc="left", fontsize=8, pad=2)
         axis.set_yticks([])
@@ -69,18 +70,22 @@ def contact_sheet(output: str, data: Data | None = None, part: str = "train", ro
     save(figure, output, dpi=120)
 
 
-def _block(pool: Pool, domain: int, origin: int, shown: int, each: int, rows: int) -> np.ndarray:
+def _block(dataset: Dataset, domain: int, origin: int, shown: int, each: int, rows: int) -> np.ndarray:
     """Return [rows * h, shown * each * w, 3], 0 to 1: evenly spaced samples of each class, else blank."""
-    channels, height, width = pool.shape
+    channels, height, width = dataset.shape
     coarse = max(1, min(height, width) // _SIDE)  # pixels to each side that become one
     height, width = height // coarse, width // coarse
-    low, high = (0.0, 255.0) if pool.images.dtype == np.uint8 else np.percentile(pool.images[:500], (1, 99))
+    low, high = (
+        (0.0, 255.0) if dataset.images.dtype == np.uint8 else np.percentile(dataset.images[:500], (1, 99))
+    )
     tiles = np.ones((rows, shown, each, channels, height, width))
     for c in range(shown):
-        mine = np.flatnonzero((pool.domains == domain) & (pool.origin == origin) & (pool.labels == c))
+        mine = np.flatnonzero(
+            (dataset.domains == domain) & (dataset.origin == origin) & (dataset.labels == c)
+        )
         if len(mine):
             some = np.unique(np.linspace(0, len(mine) - 1, rows * each).round().astype(int))
-            for k, image in enumerate((pool.images[mine[some]] - low) / (high - low)):
+            for k, image in enumerate((dataset.images[mine[some]] - low) / (high - low)):
                 cut = image[:, : height * coarse, : width * coarse]
                 small = cut.reshape(channels, height, coarse, width, coarse).mean(axis=(2, 4))
                 tiles[k // each, c, k % each] = small.clip(0, 1)

@@ -391,7 +391,7 @@ class Run:
         record: dict[str, Any] = {
             "round": round,
             "cohort": result.ids,
-            "samples": [len(data.shards[i].train) for i in result.ids],
+            "samples": [len(data.clients[i].train) for i in result.ids],
             "loss": result.loss,
             "steps": result.steps,
             "dropped": sorted(result.bad),

@@ -76,7 +76,7 @@ class Models:
             part: ``train``, ``val`` or ``test``.
         """
         self._check(client)
-        return self._worker.images.batch(as_tensor(self.data.shards[client].part(part)))
+        return self._worker.images.batch(as_tensor(self.data.clients[client].part(part)))
 
     def scores(self, client: int, x: Tensor) -> dict[str, Tensor]:
         """Return the scores, [B, classes], of every view of a client for images [B, C, H, W].

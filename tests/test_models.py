@@ -74,7 +74,7 @@ def test_clients_of_an_unseen_domain_have_no_models(tmp_path: Path) -> None:
     small(tmp_path / "run", **settings, method=METHODS["FedBN"](), net=CNNB(), rounds=1, eval_every=0).run()
     models = load_models(tmp_path / "run")
     assert len(models) == 4
-    names = [models.data.pool.domain_names[s.domain] for s in models.data.shards]
+    names = [models.data.dataset.domain_names[s.domain] for s in models.data.clients]
     assert names == ["handwriting", "inverted", "printed", "lowres", "photo"]
     with pytest.raises(UserError, match="no client 4: clients are numbered from 0 to 3"):
         models.batch(4)

@@ -15,7 +15,7 @@ from rayfl.methods import DCPFL, FedAvg
 from rayfl.methods.fedios import orthonormal
 from rayfl.randomness import generator, numpy_generator, seed_of
 from rayfl.training import Client, State
-from tests.support.datasets import assign, make_pool
+from tests.support.datasets import assign, make_dataset
 from tests.support.federations import small
 from tests.support.nets import make_client, smooth_net
 
@@ -110,14 +110,14 @@ def test_the_names_of_the_streams_of_a_run(tmp_path: Path, asked: Asked):
 
 def test_the_names_of_the_streams_of_data_and_bases(asked: Asked):
     """Each with the seed that it is given; the partition of a superclass with its own, not the data's."""
-    pool = make_pool([6, 6], [2, 2], domains=2)
-    divide_randomly(pool, 3)
+    dataset = make_dataset([6, 6], [2, 2], domains=2)
+    divide_randomly(dataset, 3)
     assert asked == [(3, "division of d0"), (3, "division of d1")]
     asked.clear()
-    shards = assign(IID(), pool, 2)
-    with_noise(FederatedData(pool, tuple(shards), {}), 9.0, 4)
+    clients_data = assign(IID(), dataset, 2)
+    with_noise(FederatedData(dataset, tuple(clients_data), {}), 9.0, 4)
     assert set(asked) == {(4, "image noise", 0), (4, "image noise", 1)}
     asked.clear()
-    Pachinko(seed=6).assign(replace(pool, superclasses=pool.labels), 2, np.random.default_rng(0))
+    Pachinko(seed=6).assign(replace(dataset, superclasses=dataset.labels), 2, np.random.default_rng(0))
     orthonormal("qr", 3, 8)
     assert asked == [(6, "pachinko"), (8, "projections")]

@@ -126,7 +126,7 @@ def as_newcomer(run: Run, moves: bool = True) -> tuple[State, State]:
 
 def held_out(data: FederatedData) -> FederatedData:
     """The same data, of which the last client never trains."""
-    return FederatedData(data.pool, data.shards, unseen=1)
+    return FederatedData(data.dataset, data.clients, unseen=1)
 
 
 @pytest.mark.parametrize("bn_personal", ["all", "affine_only"])
@@ -175,7 +175,7 @@ def test_new_clients_start_from_the_mean_of_those_who_have_trained() -> None:
 @pytest.mark.parametrize("moves", [True, False])
 def test_fdse_adapts_the_eraser_only(moves: bool) -> None:
     data = DATA.federate(3, 0).hold_out("domain1")
-    data = FederatedData(data.pool, data.shards[:1] + data.shards[2:], unseen=1)
+    data = FederatedData(data.dataset, data.clients[:1] + data.clients[2:], unseen=1)
     run = start(FDSE(unseen_lr=0.5), data, "tests.support.by_hand.dse", batch_size=16)
     run.round([0])
     before, after = as_newcomer(run, moves)
@@ -210,7 +210,7 @@ def test_fdse_adapts_by_gradient_descent_on_the_regulariser(epochs: int, optimis
     norms = [block.dfe_bn for block in dse_blocks(module).values()]
     targets = [statistic.clone() for norm in norms for statistic in (norm.running_mean, norm.running_var)]
     estimates = targets
-    x, _ = run.worker.images.batch(torch.tensor(run.worker.data.shards[1].test))
+    x, _ = run.worker.images.batch(torch.tensor(run.worker.data.clients[1].test))
     erasers = {name: p for name, p in module.named_parameters() if ".dse_" in name}
     for _ in range(epochs):
         inputs.clear()
@@ -234,11 +234,11 @@ def test_fdse_adapts_by_gradient_descent_on_the_regulariser(epochs: int, optimis
 def test_fdse_scores_the_eraser_that_has_adapted(attention: bool | Literal["mean"]) -> None:
     """Also where every client receives the mean of the erasers."""
     data = DATA.federate(3, 0).hold_out("domain1")
-    data = FederatedData(data.pool, data.shards[:1] + data.shards[2:], unseen=1)
+    data = FederatedData(data.dataset, data.clients[:1] + data.clients[2:], unseen=1)
     run = start(FDSE(unseen_lr=0.5, attention=attention), data, "tests.support.by_hand.dse", batch_size=16)
     run.round([0])
     down, _ = run.server.download([1])
-    x, client = run.worker.images.batch(torch.tensor(data.shards[1].test[:4]))[0], run.worker.client(1, 0)
+    x, client = run.worker.images.batch(torch.tensor(data.clients[1].test[:4]))[0], run.worker.client(1, 0)
     before, after = as_newcomer(run)
     scores = [run.worker.method.scores(client, state, down, x)["personal"] for state in (before, after)]
     assert torch.equal(scores[1], run.worker.net.eval(down["weights"].merge(after["own"]), x))

@@ -66,10 +66,10 @@ def saliency(
         x, y = first_of_classes(*models.batch(client), images)
         rng = generator(seed, "saliency", client)
         maps = input_gradients(models, client, x, y, wanted, noise, copies, rng)
-        domain = models.data.shards[client].domain
-        where = f"client {client}" if domain is None else models.data.pool.domain_names[domain]
+        domain = models.data.clients[client].domain
+        where = f"client {client}" if domain is None else models.data.dataset.domain_names[domain]
         for k in range(len(y)):
-            name = models.data.pool.class_names[int(y[k])]
+            name = models.data.dataset.class_names[int(y[k])]
             columns.append((f"{where}\n{name}", x[k], {view: maps[view][k] for view in wanted}))
     draw(columns, wanted, Path(save))
     tell(save)

@@ -1,6 +1,7 @@
 """Data sets, and how they are divided among clients."""
 
 from rayfl.data.base import Data
+from rayfl.data.dataset import TEST, TRAIN, UNUSED, VAL, ClientData, Dataset
 from rayfl.data.federated import FederatedData
 from rayfl.data.partitions.dirichlet import Dirichlet
 from rayfl.data.partitions.domain_dirichlet import DomainDirichlet
@@ -10,7 +11,6 @@ from rayfl.data.partitions.pachinko import Pachinko
 from rayfl.data.partitions.partition import Partition
 from rayfl.data.partitions.pathological import Pathological
 from rayfl.data.partitions.superclass import Superclass
-from rayfl.data.pool import TEST, TRAIN, UNUSED, VAL, Pool, Shard
 from rayfl.data.readers.files import FileData
 from rayfl.data.sets.cifar import CIFAR10, CIFAR100
 from rayfl.data.sets.digits import EmbeddedDigits
@@ -33,7 +33,9 @@ __all__ = [
     "UNUSED",
     "USPS",
     "VAL",
+    "ClientData",
     "Data",
+    "Dataset",
     "DigitsFive",
     "Dirichlet",
     "DomainDirichlet",
@@ -47,8 +49,6 @@ __all__ = [
     "Pachinko",
     "Partition",
     "Pathological",
-    "Pool",
-    "Shard",
     "Superclass",
     "Synthetic",
 ]

@@ -1,4 +1,4 @@
-"""`Data`: what all data sets have in common, from loading to one checked shard per client."""
+"""`Data`: what all data sets have in common, from loading to every client's checked data."""
 
 import logging
 from abc import ABC, abstractmethod
@@ -8,10 +8,10 @@ from typing import Annotated, Any
 import numpy as np
 
 from rayfl.arguments import shown
+from rayfl.data.dataset import TRAIN, ClientData, Dataset
 from rayfl.data.federated import FederatedData
 from rayfl.data.partitions.iid import IID
 from rayfl.data.partitions.partition import Partition, settings_of
-from rayfl.data.pool import TRAIN, Pool, Shard
 from rayfl.errors import UserError
 from rayfl.randomness import numpy_generator
 from rayfl.settings import Settings, at_least, below
@@ -43,40 +43,40 @@ class Data(Settings, ABC, place="data"):
         return IID()
 
     @abstractmethod
-    def load(self) -> Pool:
+    def load(self) -> Dataset:
         """Read or make the data set.
 
         Raises:
             UserError: if files are missing, damaged or differ from the published ones.
         """
 
-    def divide(self, pool: Pool, seed: int) -> Pool:
-        """Return the pool with the division into parts that belongs to a seed.
+    def divide(self, dataset: Dataset, seed: int) -> Dataset:
+        """Return the dataset with the division into parts that belongs to a seed.
 
         Most data sets come divided: they have one division, whatever the seed.
         """
-        return pool
+        return dataset
 
     def published_sizes(self) -> Mapping[str, int]:
         """Return how many images each domain has in the published data set; empty where nobody knows.
 
-        They are those that ``load`` puts into the pool, used or not.
+        They are those that ``load`` puts into the dataset, used or not.
         """
         return {}
 
-    def contents(self, pool: Pool) -> dict[str, Any]:
+    def contents(self, dataset: Dataset) -> dict[str, Any]:
         """Return what is recorded of the data set itself, the same for every seed of the run.
 
         Args:
-            pool: what ``load`` has returned.
+            dataset: what ``load`` has returned.
 
         Returns:
-            ``sha256``, the digest of the pool with the division of seed 0; ``images``, their number in each
-            domain; and ``published``, see ``published_sizes``.
+            ``sha256``, the digest of the dataset with the division of seed 0; ``images``, their number in
+            each domain; and ``published``, see ``published_sizes``.
         """
         return {
-            "sha256": self.divide(pool, 0).digest(),
-            "images": pool.sizes(),
+            "sha256": self.divide(dataset, 0).digest(),
+            "images": dataset.sizes(),
             "published": dict(self.published_sizes()),
         }
 
@@ -100,42 +100,46 @@ class Data(Settings, ABC, place="data"):
             raise UserError(f"clients must be at least 1, not {clients}")
         seed = seed if self.seed is None else self.seed
         loaded = self.load()
-        if not isinstance(loaded, Pool):
+        if not isinstance(loaded, Dataset):
             what = f"{type(self).__name__}.load returns {shown(loaded)}"
-            raise UserError(f"{what}: it must return a rayfl.data.Pool")
-        pool = self.divide(loaded, seed)
-        size = len(pool.indices(TRAIN))
+            raise UserError(f"{what}: it must return a rayfl.data.Dataset")
+        dataset = self.divide(loaded, seed)
+        size = len(dataset.indices(TRAIN))
         if clients > size:
             raise UserError(
                 f"{type(self).__name__} has {size} training samples, too few for {clients} clients: use "
                 f"at most {size} clients"
             )
-        shards = self._partition.assign(pool, clients, numpy_generator(seed, "partition"))
+        clients_data = self._partition.assign(dataset, clients, numpy_generator(seed, "partition"))
         if self.val_fraction:
-            for client, shard in enumerate(shards):
-                if len(shard.train) == 1:
+            for client, client_data in enumerate(clients_data):
+                if len(client_data.train) == 1:
                     raise UserError(
                         f"val_fraction={self.val_fraction:g}: client {client} of {clients} has one training "
                         "sample, which leaves nothing to train on or nothing to validate with: use fewer "
                         "clients, or a partition that is less uneven"
                     )
-            shards = [
-                _carve(pool, shard, self.val_fraction, numpy_generator(seed, "validation", client))
-                for client, shard in enumerate(shards)
+            clients_data = [
+                _carve(dataset, client_data, self.val_fraction, numpy_generator(seed, "validation", client))
+                for client, client_data in enumerate(clients_data)
             ]
-        self._check(shards)
+        self._check(clients_data)
         settings = {"data": self.settings(), "clients": clients, "seed": seed}
-        return FederatedData(pool, tuple(shards), settings, contents=self.contents(loaded))
+        return FederatedData(dataset, tuple(clients_data), settings, contents=self.contents(loaded))
 
-    def _check(self, shards: Sequence[Shard]) -> None:
+    def _check(self, clients_data: Sequence[ClientData]) -> None:
         """Tell of clients that cannot train or cannot be tested; refuse where that is all of them."""
         option = ", ".join(f"{k}={v}" for k, v in self._partition.settings().items() if k != "name")
         what = f"with the partition {type(self._partition).__name__}({option}) of {type(self).__name__}"
-        untrained = [i for i, shard in enumerate(shards) if not len(shard.train)]
-        untested = [i for i, shard in enumerate(shards) if len(shard.train) and not len(shard.test)]
-        if len(untrained) == len(shards):
+        untrained = [i for i, client_data in enumerate(clients_data) if not len(client_data.train)]
+        untested = [
+            i
+            for i, client_data in enumerate(clients_data)
+            if len(client_data.train) and not len(client_data.test)
+        ]
+        if len(untrained) == len(clients_data):
             raise UserError(f"no client has training samples {what}: there is nothing to learn from")
-        if len(untrained) + len(untested) == len(shards):
+        if len(untrained) + len(untested) == len(clients_data):
             raise UserError(f"no client has test samples {what}: there is nothing to report")
         for found, part, does in ((untrained, "training", "takes no step"), (untested, "test", "trains")):
             if found:
@@ -144,27 +148,29 @@ class Data(Settings, ABC, place="data"):
                     "means",
                     found[0],
                     len(found),
-                    len(shards),
+                    len(clients_data),
                     part,
                     what,
                     does,
                 )
 
 
-def _carve(pool: Pool, shard: Shard, fraction: float, rng: np.random.Generator) -> Shard:
+def _carve(
+    dataset: Dataset, client_data: ClientData, fraction: float, rng: np.random.Generator
+) -> ClientData:
     """Move a fraction of the training samples to the validation part, each class by the same fraction if
     possible.
 
     The number moved is the nearest whole number, but at least one and never all; classes get it by largest
     remainders.
     """
-    n = len(shard.train)
+    n = len(client_data.train)
     size = min(max(round(fraction * n), 1), n - 1)
     if size < 1:
-        return shard
-    train = rng.permutation(shard.train)
-    labels = pool.labels[train]
-    counts = np.bincount(labels, minlength=pool.classes)
+        return client_data
+    train = rng.permutation(client_data.train)
+    labels = dataset.labels[train]
+    counts = np.bincount(labels, minlength=dataset.classes)
     quota = counts * size / n
     take = np.floor(quota).astype(np.int64)
     take[np.argsort(take - quota, kind="stable")[: size - take.sum()]] += 1
@@ -172,5 +178,5 @@ def _carve(pool: Pool, shard: Shard, fraction: float, rng: np.random.Generator) 
     rank = np.empty(n, dtype=np.int64)
     rank[order] = np.arange(n) - np.repeat(np.cumsum(counts) - counts, counts)
     chosen = rank < take[labels]
-    val = np.sort(np.concatenate([shard.val, train[chosen]]))
-    return Shard(np.sort(train[~chosen]), val, shard.test, shard.domain)
+    val = np.sort(np.concatenate([client_data.val, train[chosen]]))
+    return ClientData(np.sort(train[~chosen]), val, client_data.test, client_data.domain)

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from rayfl.data.pool import Pool, Shard
+from rayfl.data.dataset import ClientData, Dataset
 from rayfl.errors import UserError
 from rayfl.shown import one_line
 from rayfl.splits import PARTS
@@ -17,29 +17,29 @@ _ROWS, _COLUMNS = 24, 20  # of the printed label matrix
 
 @dataclass(frozen=True)
 class FederatedData:
-    """A pool and one shard per client.
+    """A data set and every client's share of it.
 
     Attributes:
-        pool: the data set.
-        shards: the clients' data, in the order of client numbers.
+        dataset: the data set.
+        clients: the clients' data, in the order of client numbers.
         settings: how they were made: data set, partition, seed; plain JSON values.
         unseen: how many clients, the last ones, are only scored and never train.
         contents: what the data set holds, whatever the seed, see :meth:`rayfl.data.Data.contents`.
     """
 
-    pool: Pool
-    shards: tuple[Shard, ...]
+    dataset: Dataset
+    clients: tuple[ClientData, ...]
     settings: Mapping[str, Any] = field(default_factory=dict)
     unseen: int = 0
     contents: Mapping[str, Any] = field(default_factory=dict)
 
     def __len__(self) -> int:
-        return len(self.shards)
+        return len(self.clients)
 
     @property
     def seen(self) -> int:
         """How many clients may train: the first ones."""
-        return len(self.shards) - self.unseen
+        return len(self.clients) - self.unseen
 
     def hold_out(self, domain: str) -> "FederatedData":
         """Return the data with the clients of a domain last, as unseen ones; the others keep their order.
@@ -48,14 +48,14 @@ class FederatedData:
             UserError: if there is no such domain, if no client has it or all clients do, or if a client has
                 it together with other domains.
         """
-        names = self.pool.domain_names
+        names = self.dataset.domain_names
         if domain not in names:
             raise UserError(f"unseen={domain!r}: the data have no such domain, only {', '.join(names)}")
         number = names.index(domain)
         mixed = [
             i
-            for i, s in enumerate(self.shards)
-            if s.domain is None and any((self.pool.domains[s.part(p)] == number).any() for p in PARTS)
+            for i, s in enumerate(self.clients)
+            if s.domain is None and any((self.dataset.domains[s.part(p)] == number).any() for p in PARTS)
         ]
         if mixed:
             raise UserError(
@@ -63,16 +63,16 @@ class FederatedData:
                 "that they would be trained on: use a partition that gives every client one domain, such as "
                 "DomainPerClient"
             )
-        held = [s for s in self.shards if s.domain == number]
-        rest = [s for s in self.shards if s.domain != number]
+        held = [s for s in self.clients if s.domain == number]
+        rest = [s for s in self.clients if s.domain != number]
         if not held or not rest:
             whose = "no client has" if not held else "all clients have"
             raise UserError(f"unseen={domain!r}: {whose} this domain; use more clients or another domain")
-        return replace(self, shards=(*rest, *held), unseen=len(held))
+        return replace(self, clients=(*rest, *held), unseen=len(held))
 
     def label_matrix(self, part: str = "train") -> np.ndarray:
         """Return how many samples of each class each client has: int64 [clients, classes]."""
-        return self._counts_of(self.pool.labels, self.pool.classes, part)
+        return self._counts_of(self.dataset.labels, self.dataset.classes, part)
 
     def subclass_matrix(self, part: str = "train") -> np.ndarray:
         """Return how many samples of each subclass each client has: int64 [clients, subclasses].
@@ -80,18 +80,18 @@ class FederatedData:
         Raises:
             ValueError: if the data set has no subclasses.
         """
-        if self.pool.subclasses is None:
+        if self.dataset.subclasses is None:
             raise ValueError("the data set has no subclasses")
-        return self._counts_of(self.pool.subclasses, int(self.pool.subclasses.max()) + 1, part)
+        return self._counts_of(self.dataset.subclasses, int(self.dataset.subclasses.max()) + 1, part)
 
     def _counts_of(self, labels: np.ndarray, classes: int, part: str) -> np.ndarray:
         return np.array(
-            [np.bincount(labels[s.part(part)], minlength=classes) for s in self.shards], dtype=np.int64
+            [np.bincount(labels[s.part(part)], minlength=classes) for s in self.clients], dtype=np.int64
         )
 
     def counts(self, part: str) -> np.ndarray:
         """Return each client's number of samples in ``"train"``, ``"val"`` or ``"test"``: int64 [clients]."""
-        return np.array([len(s.part(part)) for s in self.shards], dtype=np.int64)
+        return np.array([len(s.part(part)) for s in self.clients], dtype=np.int64)
 
     def skew(self) -> dict[str, float]:
         """Return figures of how uneven the training parts are; means are over clients that have some.
@@ -119,7 +119,7 @@ class FederatedData:
             "samples_median": float(np.median(samples)),
             "samples_max": int(samples.max()),
         }
-        if self.pool.subclasses is not None:
+        if self.dataset.subclasses is not None:
             figures["subclass_distance"] = _distance(self.subclass_matrix("train")[some])
         return figures
 
@@ -131,7 +131,7 @@ class FederatedData:
         one after the other, as little-endian 64-bit integers.
         """
         matrices = {"labels": {part: self.label_matrix(part) for part in PARTS}}
-        if self.pool.subclasses is not None:
+        if self.dataset.subclasses is not None:
             matrices["subclasses"] = {part: self.subclass_matrix(part) for part in PARTS}
         clients = [
             {
@@ -142,14 +142,14 @@ class FederatedData:
                     b"".join(s.part(p).astype("<i8").tobytes() for p in PARTS)
                 ).hexdigest(),
             }
-            for i, s in enumerate(self.shards)
+            for i, s in enumerate(self.clients)
         ]
         return {
             "settings": dict(self.settings),
             "pool": dict(self.contents),
-            "shape": list(self.pool.shape),
-            "class_names": list(self.pool.class_names),
-            "domain_names": list(self.pool.domain_names),
+            "shape": list(self.dataset.shape),
+            "class_names": list(self.dataset.class_names),
+            "domain_names": list(self.dataset.domain_names),
             "skew": self.skew(),
             "clients": clients,
             "unseen": self.unseen,
@@ -161,12 +161,12 @@ class FederatedData:
         It is of the digest of the data set, and of every client's indices and labels.
         """
         found = hashlib.sha256(str(self.contents.get("sha256")).encode())
-        for shard in self.shards:
+        for client_data in self.clients:
             for part in PARTS:
-                indices = shard.part(part)
+                indices = client_data.part(part)
                 found.update(f"{len(indices)} {part};".encode())
                 found.update(indices.astype("<i8").tobytes())
-                found.update(self.pool.labels[indices].astype("<i8").tobytes())
+                found.update(self.dataset.labels[indices].astype("<i8").tobytes())
         return found.hexdigest()
 
     def table(self) -> str:
@@ -174,13 +174,13 @@ class FederatedData:
 
         Of many clients the first and the last are shown; of many classes each client's three largest.
         """
-        n = len(self.shards)
+        n = len(self.clients)
         shown = list(range(n)) if n <= _ROWS else [*range(_ROWS - 4), *range(n - 4, n)]
         columns = [["client", *map(str, shown)]]
-        if len(self.pool.domain_names) > 1:
-            domains = [self.shards[i].domain for i in shown]
+        if len(self.dataset.domain_names) > 1:
+            domains = [self.clients[i].domain for i in shown]
             columns.append(
-                ["domain", *("-" if d is None else one_line(self.pool.domain_names[d]) for d in domains)]
+                ["domain", *("-" if d is None else one_line(self.dataset.domain_names[d]) for d in domains)]
             )
         for part in PARTS:
             columns.append([part, *map(str, self.counts(part)[shown])])
@@ -205,7 +205,10 @@ class FederatedData:
 
     def _label_columns(self, shown: list[int]) -> list[list[str]]:
         """Return a column per class, or one that names each client's largest classes where there are many."""
-        matrix, names = self.label_matrix("train")[shown], [one_line(name) for name in self.pool.class_names]
+        matrix, names = (
+            self.label_matrix("train")[shown],
+            [one_line(name) for name in self.dataset.class_names],
+        )
         held = ["classes", *map(str, (matrix > 0).sum(axis=1))]
         if len(names) <= _COLUMNS:
             return [held, *([name[:6], *(str(k or ".") for k in row)] for name, row in zip(names, matrix.T))]

@@ -73,7 +73,7 @@ def set_up(method: Method, plan: Plan, data: FederatedData) -> list[Net]:
     nets: dict[str, Net] = {}
     for name, net in zip(names, plan.nets, strict=True):
         if name not in nets:
-            make = partial(build, net, data.pool.shape, data.pool.classes)
+            make = partial(build, net, data.dataset.shape, data.dataset.classes)
             nets[name] = Net(make, dtype=plan.training.dtype)
     if len(nets) > 1:
         method.check_nets(nets)
@@ -93,8 +93,8 @@ def try_scores(method: Method, net: Net, plan: Plan, data: FederatedData) -> Non
     Raises:
         UserError: the views that ``scores`` returns are not those that the method declares.
     """
-    images = Images(data.pool, torch.device("cpu"), plan.training.dtype, channels_last=False)
-    counts, train = as_tensor(data.label_matrix("train"))[0], as_tensor(data.shards[0].train)
+    images = Images(data.dataset, torch.device("cpu"), plan.training.dtype, channels_last=False)
+    counts, train = as_tensor(data.label_matrix("train"))[0], as_tensor(data.clients[0].train)
     try:
         with exits_as_errors(), torch.random.fork_rng(devices=[]), torch.no_grad():
             initial = net.initial(plan.seed)

@@ -99,7 +99,7 @@ class RayWorkers(Workers):
 
     def _wanted(self, shrink: bool) -> Reservation:
         nodes = [node["Resources"] for node in ray.nodes() if node["Alive"]]
-        clients, gpus = len(self._data.shards), self._engine.gpus_per_actor
+        clients, gpus = len(self._data.clients), self._engine.gpus_per_actor
         return reservation(nodes, clients, *self._engine.asked, gpus, shrink)
 
     def _reserve(self, wanted: Reservation, shrink: bool) -> Reservation:

@@ -144,7 +144,7 @@ class Session:
         self.data = data
         self.workers = workers
         self.system_metrics = SystemMetrics()
-        self._pace = Pace([len(shard.train) for shard in data.shards])
+        self._pace = Pace([len(client_data.train) for client_data in data.clients])
         self._one_download = plan.method.one_download
         self._has_metrics = type(plan.method).server_metrics is not Method.server_metrics
         self._losses = 0  # since the last checkpoint
@@ -212,7 +212,7 @@ class Session:
             raise BadUpdate(_bad_update_text(round, result.bad))
         self._changed.update(i for i in result.ids if i not in result.bad)
         good = tuple(i for i in result.ids if i not in result.bad and i not in result.idle)
-        samples = tuple(len(self.data.shards[i].train) for i in good)
+        samples = tuple(len(self.data.clients[i].train) for i in good)
         cohort = Cohort(good, samples, self.data.seen, round)
         self._downloads = {}
         download, done = self.workers.call(SERVER, "aggregate", cohort, *accumulated, returns=2)
@@ -293,7 +293,7 @@ class Session:
         for i in sorted(ids, key=lambda i: i not in self.homes):
             k = self.homes.get(i, min(range(len(load)), key=load.__getitem__))
             placed[k].append(i)
-            load[k] += sum(len(self.data.shards[i].part(part)) for part in parts)
+            load[k] += sum(len(self.data.clients[i].part(part)) for part in parts)
         calls = [
             self.workers.call(k, "evaluate", round, download, mine, parts)
             for k, mine in enumerate(placed)

@@ -43,7 +43,7 @@ class Worker:
 
     Args:
         plan: the federation.
-        data: the pool and all clients' shards.
+        data: the dataset and all clients' clients_data.
     """
 
     def __init__(self, plan: Plan, data: FederatedData) -> None:
@@ -61,11 +61,11 @@ class Worker:
         for net in initial:
             net.to(self.device)
         self.net, self.initial = self._nets[0], self._initials[0]
-        self.images = Images(data.pool, self.device, plan.training.dtype, plan.channels_last)
+        self.images = Images(data.dataset, self.device, plan.training.dtype, plan.channels_last)
         self.data = data
         self.states: dict[int, State] = {}
         self._class_counts = as_tensor(data.label_matrix("train")).to(self.device)
-        self._train = [as_tensor(shard.train) for shard in data.shards]
+        self._train = [as_tensor(client_data.train) for client_data in data.clients]
         self._run = run_stacked if plan.execution == "stacked" else run_loop
 
     def client(self, id: int, round: int) -> Client:
@@ -234,19 +234,19 @@ class Worker:
 
     def _score(self, client: Client, state: State, down: State, parts: Sequence[str]) -> ClientScores:
         predict: Callable[[Tensor], dict[str, Tensor]] = partial(self.method.scores, client, state, down)
-        shard = self.data.shards[client.id]
+        client_data = self.data.clients[client.id]
         key = seed_of(self.plan.seed, "augmented validation", client.id, client.round)
-        keys = {"val": key} if self.data.pool.val_augment else {}
+        keys = {"val": key} if self.data.dataset.val_augment else {}
         scores = {
             part: score(
                 predict,
                 self.images,
-                as_tensor(shard.part(part)),
+                as_tensor(client_data.part(part)),
                 self.method.views_without_loss,
                 keys.get(part),
             )
             for part in parts
-            if len(shard.part(part))
+            if len(client_data.part(part))
         }
         for views in scores.values():
             check_views(self.method, views)
@@ -303,7 +303,7 @@ class Worker:
     def _unlabelled(self, id: int, round: int) -> Client:
         """Return a client whose training data are its test images, without labels."""
         client = self.client(id, round)
-        test = as_tensor(self.data.shards[id].test)
+        test = as_tensor(self.data.clients[id].test)
         nothing = torch.zeros_like(self._class_counts[id])
         return Client(
             id,

@@ -23,8 +23,10 @@ class LatestScores:
 
     def __init__(self, data: FederatedData, progress: Mapping[str, Any]) -> None:
         self._population = len(data)
-        self.clients = [i for i, shard in enumerate(data.shards[: data.seen]) if len(shard.train)]
-        has_val = any(len(s.val) for s in data.shards)
+        self.clients = [
+            i for i, client_data in enumerate(data.clients[: data.seen]) if len(client_data.train)
+        ]
+        has_val = any(len(s.val) for s in data.clients)
         self.parts: tuple[str, ...] = ("val", "test") if has_val else ("test",)
         self._trained: dict[str, Any] = progress.get("after_training", {})
 

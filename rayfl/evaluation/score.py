@@ -38,7 +38,7 @@ def score(
 
     Args:
         predict: images [B, C, H, W] -> scores [B, classes] by view; the largest score is the prediction.
-        images: the pool.
+        images: the dataset.
         indices: int64 [n], at least one sample.
         without_loss: views whose scores are not logits, for which cross-entropy has no meaning.
         key: for images augmented as in training, what they are drawn from.

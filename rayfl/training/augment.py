@@ -14,7 +14,7 @@ from torch import Tensor
 from rayfl.training.noise import fold, uniform
 
 Augmentation = Literal["none", "fedbn", "fedgh"]
-"""What `rayfl.data.Pool.augment` names."""
+"""What `rayfl.data.Dataset.augment` names."""
 
 _PURPOSE = 0x61756776  # tells these draws from what a loss may draw with the same key
 _DRAWS = 8  # numbers per image

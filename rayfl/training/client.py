@@ -37,8 +37,8 @@ class Client:
         id: the client's number.
         net: the net as a function of its weights.
         initial: the initial weights, the same for all clients with this net.
-        images: the pool's images and labels.
-        indices: int64 [n], the client's training samples in the pool.
+        images: the dataset's images and labels.
+        indices: int64 [n], the client's training samples in the dataset.
         class_counts: int64 [classes], training samples per class, on the device of the weights.
         training: the shared settings.
         seed: the run's seed.

@@ -6,32 +6,34 @@ import math
 import torch
 from torch import Tensor
 
-from rayfl.data import Pool
+from rayfl.data import Dataset
 from rayfl.training.augment import moved
 from rayfl.training.state import as_tensor
 
 
 class Images:
-    """A pool's images and labels as tensors, delivered by index, normalised, in the layout of the nets.
+    """A dataset's images and labels as tensors, delivered by index, normalised, in the layout of the nets.
 
     Args:
-        pool: the data; its arrays are shared, not copied, on the CPU.
-        device: where batches are wanted; on a GPU the whole pool is moved there where it fits.
+        dataset: the data; its arrays are shared, not copied, on the CPU.
+        device: where batches are wanted; on a GPU the whole dataset is moved there where it fits.
         dtype: dtype of the delivered images.
         channels_last: deliver images in the channels-last memory layout.
     """
 
-    def __init__(self, pool: Pool, device: torch.device, dtype: torch.dtype, channels_last: bool) -> None:
+    def __init__(
+        self, dataset: Dataset, device: torch.device, dtype: torch.dtype, channels_last: bool
+    ) -> None:
         self.device = device
         self._dtype = dtype
-        self._augment = pool.augment
+        self._augment = dataset.augment
         self._layout = torch.channels_last if channels_last else torch.contiguous_format
-        images, labels = as_tensor(pool.images), as_tensor(pool.labels)
+        images, labels = as_tensor(dataset.images), as_tensor(dataset.labels)
         if device.type == "cuda" and _fits(images, device):
             images, labels = images.to(device), labels.to(device)
         self._images, self._labels = images, labels
-        std = torch.tensor(pool.std, dtype=torch.float64)
-        mean = torch.tensor(pool.mean, dtype=torch.float64)
+        std = torch.tensor(dataset.std, dtype=torch.float64)
+        mean = torch.tensor(dataset.mean, dtype=torch.float64)
         self._scale = (1 / (255 * std)).to(dtype).to(device)[:, None, None]
         self._shift = (-mean / std).to(dtype).to(device)[:, None, None]
 
@@ -58,7 +60,7 @@ class Images:
         Args:
             indices: int64 [...] on the CPU.
             keys: int64 [] for indices [B], or [K] for [K, B], on the CPU: the keys of the steps for which
-                images are augmented, if that is how the pool is used. Without keys they are as they are.
+                images are augmented, if that is how the dataset is used. Without keys they are as they are.
 
         Returns:
             Images [..., C, H, W] and labels, int64 [...].

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from rayfl import memory
-from rayfl.data.pool import Pool
+from rayfl.data.dataset import Dataset
 from rayfl.data.readers import cache
 from rayfl.data.readers.cache import Decoded, MappedImages, cache_folder, cached, content, map_images
 from rayfl.errors import UserError
@@ -48,16 +48,16 @@ def test_decoded_once_then_mapped(folder):
 
 
 def test_mapped_images_have_the_checksum_of_those_in_memory(folder):
-    def pool(images):
+    def dataset(images):
         zeros = np.zeros(len(images), np.int64)
         names = {"class_names": ("c",), "domain_names": ("d",), "mean": (0.0,) * 3, "std": (1.0,) * 3}
-        return Pool(images=images, labels=zeros, domains=zeros, origin=zeros.astype(np.uint8), **names)
+        return Dataset(images=images, labels=zeros, domains=zeros, origin=zeros.astype(np.uint8), **names)
 
     images, _ = cached("pictures", 1, Decoder())
     assert images.crc is not None
-    assert pool(images).digest() == pool(IMAGES).digest()
+    assert dataset(images).digest() == dataset(IMAGES).digest()
     assert images[1:].crc is None, "a part has another one"
-    assert pool(images[1:]).digest() == pool(IMAGES[1:]).digest() != pool(IMAGES[:-1]).digest()
+    assert dataset(images[1:]).digest() == dataset(IMAGES[1:]).digest() != dataset(IMAGES[:-1]).digest()
 
 
 def test_another_key_is_another_file(folder):

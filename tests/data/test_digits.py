@@ -34,20 +34,20 @@ def builds(built, monkeypatch):
     return calls
 
 
-def same(pool, arrays):
-    return all(np.array_equal(getattr(pool, name), array) for name, array in arrays.items())
+def same(dataset, arrays):
+    return all(np.array_equal(getattr(dataset, name), array) for name, array in arrays.items())
 
 
 def test_shape_domains_and_sizes(cache, builds):
-    pool = EmbeddedDigits().load()
-    assert pool.images.dtype == np.uint8
-    assert pool.shape == (3, 32, 32)
-    assert pool.classes == 10
-    assert len(pool.domain_names) == 5
+    dataset = EmbeddedDigits().load()
+    assert dataset.images.dtype == np.uint8
+    assert dataset.shape == (3, 32, 32)
+    assert dataset.classes == 10
+    assert len(dataset.domain_names) == 5
     for domain in range(5):
         for origin, least in ((TRAIN, 1200), (VAL, 170), (TEST, 340)):
-            mine = (pool.domains == domain) & (pool.origin == origin)
-            counts = np.bincount(pool.labels[mine], minlength=10)
+            mine = (dataset.domains == domain) & (dataset.origin == origin)
+            counts = np.bincount(dataset.labels[mine], minlength=10)
             assert counts.sum() >= least
             assert counts.min() > 0.09 * counts.sum()
 
@@ -145,13 +145,13 @@ def test_domains_look_different(built):
 
 def test_default_partition_is_a_domain_per_client(cache, builds):
     data = EmbeddedDigits().federate(5, seed=0)
-    assert [s.domain for s in data.shards] == [0, 1, 2, 3, 4]
+    assert [s.domain for s in data.clients] == [0, 1, 2, 3, 4]
     assert data.counts("val").min() > 0
 
 
 def test_the_cache_is_used_and_holds_the_same(cache, builds, built):
-    pool = EmbeddedDigits().load()
-    assert same(pool, built)
+    dataset = EmbeddedDigits().load()
+    assert same(dataset, built)
     assert same(EmbeddedDigits(seed=7).load(), built)
     assert len(builds) == 1
     assert [path.suffix for path in cache.iterdir()] == [".npz"]

@@ -119,49 +119,49 @@ def load(root, **options):
     return DigitsFive(root=str(root), **({"verify": False} | options)).load()
 
 
-def sizes(pool):
+def sizes(dataset):
     return {
-        name: tuple(int(((pool.domains == d) & (pool.origin == o)).sum()) for o in (TRAIN, TEST))
-        for d, name in enumerate(pool.domain_names)
+        name: tuple(int(((dataset.domains == d) & (dataset.origin == o)).sum()) for o in (TRAIN, TEST))
+        for d, name in enumerate(dataset.domain_names)
     }
 
 
 def test_originals(originals):
     root, found = originals
-    pool = load(root)
-    assert pool.shape == (3, 28, 28)
-    assert pool.domain_names == DOMAINS
-    assert pool.class_names == tuple("0123456789")
-    assert (pool.mean, pool.std, pool.augment) == ((0.5,) * 3, (0.5,) * 3, "none")
-    assert sizes(pool) == dict.fromkeys(DOMAINS, (743, 190))
+    dataset = load(root)
+    assert dataset.shape == (3, 28, 28)
+    assert dataset.domain_names == DOMAINS
+    assert dataset.class_names == tuple("0123456789")
+    assert (dataset.mean, dataset.std, dataset.augment) == ((0.5,) * 3, (0.5,) * 3, "none")
+    assert sizes(dataset) == dict.fromkeys(DOMAINS, (743, 190))
     for d, name in enumerate(DOMAINS):
         images, labels = (np.concatenate(column) for column in zip(*found[name]))
         train, test = next(
             StratifiedShuffleSplit(n_splits=1, test_size=0.2, random_state=0).split(labels, labels)
         )
         for origin, expected in ((TRAIN, train[:743]), (TEST, test)):
-            mine = (pool.domains == d) & (pool.origin == origin)
-            assert np.array_equal(pool.labels[mine], labels[expected])
+            mine = (dataset.domains == d) & (dataset.origin == origin)
+            assert np.array_equal(dataset.labels[mine], labels[expected])
             corner = images[expected][:, 0, 0].reshape(len(expected), -1)
             shown = np.broadcast_to(corner, (len(expected), 3))
-            off = np.abs(pool.images[mine][:, :, 0, 0].astype(int) - shown)
+            off = np.abs(dataset.images[mine][:, :, 0, 0].astype(int) - shown)
             assert off.max() <= (1 if name == "USPS" else 0)  # text of four digits
 
 
 def test_each_client_has_a_domain(originals):
     data = DigitsFive(root=str(originals[0]), verify=False).federate(10, 0)
-    assert [s.domain for s in data.shards] == [0, 1, 2, 3, 4] * 2
+    assert [s.domain for s in data.clients] == [0, 1, 2, 3, 4] * 2
     assert sorted(data.counts("train").tolist()) == [371] * 5 + [372] * 5
     assert not data.counts("val").any()
 
 
 @pytest.mark.parametrize(("quantity", "n"), [(0.2, 148), (0.4, 297), (0.6, 445), (1, 743)])
 def test_quantity_below_one(originals, quantity, n, folder):
-    pool = load(originals[0], domains=["MNIST"], quantity=quantity)
-    assert sizes(pool) == {"MNIST": (n, 190)}
+    dataset = load(originals[0], domains=["MNIST"], quantity=quantity)
+    assert sizes(dataset) == {"MNIST": (n, 190)}
     whole = load(originals[0], domains=["MNIST"])
     first = np.flatnonzero(whole.origin == TRAIN)[:n]
-    assert np.array_equal(np.flatnonzero(pool.origin == TRAIN), first)
+    assert np.array_equal(np.flatnonzero(dataset.origin == TRAIN), first)
     assert len(list(folder.iterdir())) == 1
 
 
@@ -178,9 +178,9 @@ def test_too_few_for_the_quantity(originals):
 
 
 def test_full_scale(originals):
-    pool = load(originals[0], scale="full", domains=["USPS", "SVHN"])
-    assert pool.domain_names == ("SVHN", "USPS")
-    assert sizes(pool) == {"SVHN": (760, 190), "USPS": (760, 190)}
+    dataset = load(originals[0], scale="full", domains=["USPS", "SVHN"])
+    assert dataset.domain_names == ("SVHN", "USPS")
+    assert sizes(dataset) == {"SVHN": (760, 190), "USPS": (760, 190)}
 
 
 def test_prepared_files_give_what_the_originals_give(originals, tmp_path):
@@ -199,10 +199,10 @@ def test_prepared_files_give_what_the_originals_give(originals, tmp_path):
 
 def test_prepared_grey_images(originals, tmp_path):
     prepare(tmp_path, originals[1]["USPS"], "USPS")
-    pool = load(tmp_path, domains=["USPS"], quantity=0.5)
-    assert (pool.images[:, 0] == pool.images[:, 2]).all()
-    assert sizes(pool) == {"USPS": (371, 190)}
-    assert (pool.origin == UNUSED).sum() == 740 - 371
+    dataset = load(tmp_path, domains=["USPS"], quantity=0.5)
+    assert (dataset.images[:, 0] == dataset.images[:, 2]).all()
+    assert sizes(dataset) == {"USPS": (371, 190)}
+    assert (dataset.origin == UNUSED).sum() == 740 - 371
 
 
 def test_checksums_of_prepared_files(originals, tmp_path, monkeypatch):
@@ -252,9 +252,9 @@ def test_layouts_of_mnist_m(originals, tmp_path):
             lines.append(f"{k:08d}.png {label}\n")
         (original / f"mnist_m_{name}_labels.txt").write_text("".join(lines))
     for other in (arrays.parent, original.parent):
-        pool = load(other, domains=["mnist_m"], quantity=0.5)
-        assert np.array_equal(pool.images, expected.images)
-        assert np.array_equal(pool.labels, expected.labels)
+        dataset = load(other, domains=["mnist_m"], quantity=0.5)
+        assert np.array_equal(dataset.images, expected.images)
+        assert np.array_equal(dataset.labels, expected.labels)
 
 
 def test_image_size(originals):

@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rayfl.data import TEST, TRAIN, DomainDirichlet, Pool
+from rayfl.data import TEST, TRAIN, Dataset, DomainDirichlet
 from rayfl.errors import UserError
-from tests.support.datasets import assign, make_pool, matrix
+from tests.support.datasets import assign, make_dataset, matrix
 
 OFFICE = {  # training samples of each class in the published lists, about 80 % of the domain's
     "amazon": (74, 66, 75, 79, 80, 80, 79, 80, 75, 78),
@@ -19,10 +19,10 @@ OFFICE = {  # training samples of each class in the published lists, about 80 % 
 
 
 def pool_of(train, test):
-    """A pool of named domains, each with its counts per class."""
+    """A dataset of named domains, each with its counts per class."""
     counts = [(d, o, n) for o, part in ((TRAIN, train), (TEST, test)) for d, n in enumerate(part.values())]
     labels = np.concatenate([np.repeat(np.arange(len(n)), n) for _, _, n in counts])
-    return Pool(
+    return Dataset(
         images=np.zeros((len(labels), 1, 1, 1), np.uint8),
         labels=labels.astype(np.int64),
         domains=np.concatenate([np.full(sum(n), d) for d, _, n in counts]).astype(np.int64),
@@ -55,14 +55,16 @@ def in_proportion(part, available):
     seed=st.integers(0, 99),
 )
 def test_each_client_has_a_part_of_its_domain(per_class, held_out, parts, alpha, domains, least, seed):
-    pool = make_pool(per_class, held_out, domains=domains)
-    shards = assign(DomainDirichlet(parts=parts, alpha=alpha, min_cell=least), pool, domains, seed)
-    for domain, shard in enumerate(shards):
-        assert shard.domain == domain
-        assert (pool.domains[np.concatenate([shard.train, shard.test])] == domain).all()
-        train, test = matrix(pool, [shard], "train")[0], matrix(pool, [shard], "test")[0]
+    dataset = make_dataset(per_class, held_out, domains=domains)
+    clients_data = assign(DomainDirichlet(parts=parts, alpha=alpha, min_cell=least), dataset, domains, seed)
+    for domain, client_data in enumerate(clients_data):
+        assert client_data.domain == domain
+        assert (dataset.domains[np.concatenate([client_data.train, client_data.test])] == domain).all()
+        train, test = matrix(dataset, [client_data], "train")[0], matrix(dataset, [client_data], "test")[0]
         assert train.min() >= least
-        available = np.bincount(pool.labels[(pool.domains == domain) & (pool.origin == TEST)], minlength=4)
+        available = np.bincount(
+            dataset.labels[(dataset.domains == domain) & (dataset.origin == TEST)], minlength=4
+        )
         if available.min():
             assert test.tolist() == in_proportion(train, available)
 
@@ -70,13 +72,13 @@ def test_each_client_has_a_part_of_its_domain(per_class, held_out, parts, alpha,
 @settings(deadline=None, max_examples=12)
 @given(parts=st.integers(1, 4), clients=st.integers(1, 8), seed=st.integers(0, 99))
 def test_the_parts_of_a_domain_make_up_the_whole(parts, clients, seed):
-    pool = make_pool([80] * 4, [60] * 4, domains=2)
+    dataset = make_dataset([80] * 4, [60] * 4, domains=2)
     if clients > 2 * parts:
         with pytest.raises(UserError, match=f"no more than {2 * parts} clients, not {clients}"):
-            DomainDirichlet(parts=parts).assign(pool, clients, np.random.default_rng(seed))
+            DomainDirichlet(parts=parts).assign(dataset, clients, np.random.default_rng(seed))
         return
-    shards = assign(DomainDirichlet(parts=parts, alpha=1.0), pool, clients, seed)
-    train = matrix(pool, shards, "train")
+    clients_data = assign(DomainDirichlet(parts=parts, alpha=1.0), dataset, clients, seed)
+    train = matrix(dataset, clients_data, "train")
     for domain in range(min(2, clients)):
         total = train[domain::2].sum(axis=0)
         assert (total <= 40).all()
@@ -87,10 +89,10 @@ def test_the_parts_of_a_domain_make_up_the_whole(parts, clients, seed):
 
 
 def test_chosen_names_the_part():
-    pool = office()
-    first = assign(DomainDirichlet(parts=2, alpha=1.0), pool, 4)
-    second = assign(DomainDirichlet(parts=2, alpha=1.0, chosen={"dslr": 1, "webcam": 1}), pool, 4)
-    both = assign(DomainDirichlet(parts=2, alpha=1.0), pool, 8)
+    dataset = office()
+    first = assign(DomainDirichlet(parts=2, alpha=1.0), dataset, 4)
+    second = assign(DomainDirichlet(parts=2, alpha=1.0, chosen={"dslr": 1, "webcam": 1}), dataset, 4)
+    both = assign(DomainDirichlet(parts=2, alpha=1.0), dataset, 8)
     for client, other in ((0, first), (1, first), (2, second), (3, second)):
         assert np.array_equal(second[client].train, both[client + 4 * (other is second)].train)
     for client in (0, 1):
@@ -101,48 +103,52 @@ def test_chosen_names_the_part():
 
 def test_thin_keeps_a_fraction_of_each_class():
     """Thin keeps a fraction of each class and the proportions of the whole part."""
-    pool = office()
-    plain = assign(DomainDirichlet(parts=2, alpha=1.0), pool, 4)
-    thin = assign(DomainDirichlet(parts=2, alpha=1.0, thin={"amazon": 6, "caltech": 7, "webcam": 2}), pool, 4)
+    dataset = office()
+    plain = assign(DomainDirichlet(parts=2, alpha=1.0), dataset, 4)
+    thin = assign(
+        DomainDirichlet(parts=2, alpha=1.0, thin={"amazon": 6, "caltech": 7, "webcam": 2}), dataset, 4
+    )
     for client, times in enumerate((6, 7, 1, 2)):
-        before = matrix(pool, plain, "train")[client]
-        assert matrix(pool, thin, "train")[client].tolist() == [n // times for n in before]
+        before = matrix(dataset, plain, "train")[client]
+        assert matrix(dataset, thin, "train")[client].tolist() == [n // times for n in before]
         assert set(thin[client].train) <= set(plain[client].train)
-    assert (matrix(pool, thin, "test") == matrix(pool, plain, "test")).all()
+    assert (matrix(dataset, thin, "test") == matrix(dataset, plain, "test")).all()
 
 
 def test_whole_test_leaves_the_test_samples_of_a_domain_alone():
-    pool = office()
-    shards = assign(DomainDirichlet(parts=2, alpha=1.0, whole_test=["dslr", "webcam"]), pool, 4)
-    for domain, shard in enumerate(shards):
-        everything = np.flatnonzero((pool.domains == domain) & (pool.origin == TEST))
-        assert np.array_equal(shard.test, everything) == (domain >= 2)
+    dataset = office()
+    clients_data = assign(DomainDirichlet(parts=2, alpha=1.0, whole_test=["dslr", "webcam"]), dataset, 4)
+    for domain, client_data in enumerate(clients_data):
+        everything = np.flatnonzero((dataset.domains == domain) & (dataset.origin == TEST))
+        assert np.array_equal(client_data.test, everything) == (domain >= 2)
 
 
 @pytest.mark.parametrize(("train", "available"), [(49, 32), (47, 24), (22, 15), (25, 29)])
 def test_proportions_are_whole_numbers_exactly(train, available):
     """In floats, 32 / 49 * 49 is less than 32."""
     assert int(available / train * train) == available - 1
-    pool = make_pool([train, 2 * train], [available, 2 * available])
-    (shard,) = assign(DomainDirichlet(parts=1), pool, 1)
-    assert matrix(pool, [shard], "test")[0].tolist() == [available, 2 * available]
+    dataset = make_dataset([train, 2 * train], [available, 2 * available])
+    (client_data,) = assign(DomainDirichlet(parts=1), dataset, 1)
+    assert matrix(dataset, [client_data], "test")[0].tolist() == [available, 2 * available]
 
 
 def test_validation_samples_are_held_to_the_same_proportions():
-    pool = make_pool([60] * 3, [30] * 3, val=[40] * 3, domains=2)
-    for shard in assign(DomainDirichlet(parts=3, alpha=0.5), pool, 2):
-        train, val, test = (matrix(pool, [shard], part)[0] for part in ("train", "val", "test"))
+    dataset = make_dataset([60] * 3, [30] * 3, val=[40] * 3, domains=2)
+    for client_data in assign(DomainDirichlet(parts=3, alpha=0.5), dataset, 2):
+        train, val, test = (matrix(dataset, [client_data], part)[0] for part in ("train", "val", "test"))
         assert val.tolist() == in_proportion(train, [20] * 3)
         assert test.tolist() == in_proportion(train, [15] * 3)
 
 
 def test_smaller_alpha_is_more_uneven():
-    pool = make_pool([200] * 10, [50] * 10)
+    dataset = make_dataset([200] * 10, [50] * 10)
 
     def distance(alpha):
         found = []
         for seed in range(3):
-            counts = matrix(pool, assign(DomainDirichlet(parts=3, alpha=alpha), pool, 1, seed), "train")[0]
+            counts = matrix(
+                dataset, assign(DomainDirichlet(parts=3, alpha=alpha), dataset, 1, seed), "train"
+            )[0]
             found.append(np.abs(counts / counts.sum() - 0.1).sum() / 2)
         return np.mean(found)
 
@@ -181,20 +187,20 @@ def test_divisions_that_fail_early_do_not_change_what_is_drawn():
     ],
 )
 def test_settings_of_the_papers_are_within_reach(sizes, parts, alpha):
-    pool = make_pool(list(sizes), [20] * 10)
-    shards = DomainDirichlet(parts=parts, alpha=alpha).assign(pool, 1, np.random.default_rng(0))
-    assert matrix(pool, shards, "train").min() >= 2
+    dataset = make_dataset(list(sizes), [20] * 10)
+    clients_data = DomainDirichlet(parts=parts, alpha=alpha).assign(dataset, 1, np.random.default_rng(0))
+    assert matrix(dataset, clients_data, "train").min() >= 2
 
 
 def test_fewer_clients_than_domains_use_the_first_and_say_so(caplog):
     with caplog.at_level(logging.WARNING):
-        shards = assign(DomainDirichlet(parts=2, alpha=1.0), office(), 2)
-    assert [s.domain for s in shards] == [0, 1]
+        clients_data = assign(DomainDirichlet(parts=2, alpha=1.0), office(), 2)
+    assert [s.domain for s in clients_data] == [0, 1]
     assert "DomainDirichlet: 2 clients for 4 domains, so these are unused: dslr, webcam" in caplog.text
 
 
 @pytest.mark.parametrize(
-    ("partition", "pool", "message"),
+    ("partition", "dataset", "message"),
     [
         (
             DomainDirichlet(chosen={"dlsr": 1}),
@@ -210,12 +216,12 @@ def test_fewer_clients_than_domains_use_the_first_and_say_so(caplog):
         ),
         (
             DomainDirichlet(parts=4, alpha=0.01),
-            make_pool([50] * 10, [50] * 10),
+            make_dataset([50] * 10, [50] * 10),
             "2,000,000 divisions of the domain d0 were drawn.* larger alpha",
         ),
         (
             DomainDirichlet(parts=2, alpha=1.0),
-            make_pool([50] * 3, [50, 0, 50]),
+            make_dataset([50] * 3, [50, 0, 50]),
             "no test samples of d0 of the class 1",
         ),
         (
@@ -225,9 +231,9 @@ def test_fewer_clients_than_domains_use_the_first_and_say_so(caplog):
         ),
     ],
 )
-def test_what_cannot_be_divided_is_refused(partition, pool, message):
+def test_what_cannot_be_divided_is_refused(partition, dataset, message):
     with pytest.raises(UserError, match=message):
-        partition.assign(pool, len(pool.domain_names), np.random.default_rng(0))
+        partition.assign(dataset, len(dataset.domain_names), np.random.default_rng(0))
 
 
 @pytest.mark.parametrize(

@@ -14,12 +14,12 @@ from rayfl.data import (
     TEST,
     TRAIN,
     VAL,
+    ClientData,
     Data,
+    Dataset,
     Dirichlet,
     FederatedData,
     Partition,
-    Pool,
-    Shard,
     Synthetic,
 )
 from rayfl.errors import UserError
@@ -35,7 +35,7 @@ class Tiny(Data):
     def load(self):
         labels = np.repeat(np.arange(len(self.sizes)), self.sizes)
         n = len(labels)
-        return Pool(
+        return Dataset(
             images=np.zeros((2 * n, 1, 2, 2), np.uint8),
             labels=np.tile(labels, 2).astype(np.int64),
             domains=np.zeros(2 * n, np.int64),
@@ -49,7 +49,7 @@ class Tiny(Data):
 
 def by_hand():
     """Client 0: two cats, two dogs; client 1: four cats; with four classes, of which two are used."""
-    pool = Pool(
+    dataset = Dataset(
         images=np.zeros((10, 1, 1, 1), np.float32),
         labels=np.array([0, 0, 1, 1, 0, 0, 0, 0, 1, 0]),
         domains=np.zeros(10, np.int64),
@@ -60,11 +60,11 @@ def by_hand():
         std=(1.0,),
     )
     empty = np.zeros(0, np.int64)
-    shards = (
-        Shard(np.arange(4), empty, np.array([8]), 0),
-        Shard(np.arange(4, 8), empty, np.array([9]), 0),
+    clients_data = (
+        ClientData(np.arange(4), empty, np.array([8]), 0),
+        ClientData(np.arange(4, 8), empty, np.array([9]), 0),
     )
-    return FederatedData(pool, shards, {"seed": 1})
+    return FederatedData(dataset, clients_data, {"seed": 1})
 
 
 def test_label_matrix_and_skew_by_hand():
@@ -81,15 +81,17 @@ def test_label_matrix_and_skew_by_hand():
     assert (skew["samples_min"], skew["samples_median"], skew["samples_max"]) == (4, 4, 4)
 
 
-def test_describe_is_json_and_tells_shards_apart():
+def test_describe_is_json_and_tells_clients_apart():
     data = by_hand()
     record = json.loads(json.dumps(data.describe()))
     assert record["settings"] == {"seed": 1}
     assert record["clients"][0]["train"] == 4
     assert record["clients"][0]["labels"]["train"] == [2, 2, 0, 0]
     assert record["class_names"] == ["cat", "dog", "cow", "pig"]
-    first, second = data.shards
-    moved = FederatedData(data.pool, (Shard(first.train[::-1].copy(), first.val, first.test, 0), second))
+    first, second = data.clients
+    moved = FederatedData(
+        data.dataset, (ClientData(first.train[::-1].copy(), first.val, first.test, 0), second)
+    )
     digests = [c["sha256"] for c in moved.describe()["clients"]]
     assert digests[0] != record["clients"][0]["sha256"]
     assert digests[1] == record["clients"][1]["sha256"]
@@ -97,20 +99,20 @@ def test_describe_is_json_and_tells_shards_apart():
 
 def test_a_pool_has_a_digest_of_all_that_it_holds():
     data = by_hand()
-    pool = data.pool
-    assert len(pool.digest()) == 64
-    again = replace(pool, images=np.asfortranarray(pool.images.copy()))
-    assert again.digest() == pool.digest()
-    images, labels, origin = pool.images.copy(), pool.labels.copy(), pool.origin.copy()
+    dataset = data.dataset
+    assert len(dataset.digest()) == 64
+    again = replace(dataset, images=np.asfortranarray(dataset.images.copy()))
+    assert again.digest() == dataset.digest()
+    images, labels, origin = dataset.images.copy(), dataset.labels.copy(), dataset.origin.copy()
     images[3].flat[0] += 1
     labels[3], origin[3] = 3, VAL
     changes = {
         **{"images": images, "labels": labels, "origin": origin, "std": (2.0,)},
-        **{"class_names": ("cat", "dog", "cow", "ant"), "subclasses": pool.labels},
+        **{"class_names": ("cat", "dog", "cow", "ant"), "subclasses": dataset.labels},
     }
-    digests = [replace(pool, **{name: value}).digest() for name, value in changes.items()]
-    assert len({pool.digest(), *digests}) == 1 + len(changes)
-    first, second = replace(pool, subclasses=pool.labels), replace(pool, superclasses=pool.labels)
+    digests = [replace(dataset, **{name: value}).digest() for name, value in changes.items()]
+    assert len({dataset.digest(), *digests}) == 1 + len(changes)
+    first, second = replace(dataset, subclasses=dataset.labels), replace(dataset, superclasses=dataset.labels)
     assert first.digest() != second.digest()
 
 
@@ -119,8 +121,8 @@ def test_what_the_data_hold_is_recorded_whatever_the_seed():
         sizes = (15, 10, 5)
 
     class Seeded(Tiny):
-        def divide(self, pool, seed):
-            return replace(pool, origin=np.random.default_rng(seed).permutation(pool.origin))
+        def divide(self, dataset, seed):
+            return replace(dataset, origin=np.random.default_rng(seed).permutation(dataset.origin))
 
     records = [d.federate(3, s).describe() for d in (Tiny(), Half(), Seeded()) for s in (0, 1)]
     digests = [record["pool"]["sha256"] for record in records]
@@ -172,7 +174,7 @@ def test_validation_part_is_carved_from_the_training_part(fraction, clients, see
     plain = Tiny().federate(clients, seed)
     carved = Tiny(val_fraction=fraction).federate(clients, seed)
     before, train, val = plain.label_matrix(), carved.label_matrix("train"), carved.label_matrix("val")
-    for a, b in zip(plain.shards, carved.shards):
+    for a, b in zip(plain.clients, carved.clients):
         assert np.array_equal(a.train, np.sort(np.concatenate([b.train, b.val])))
         assert np.array_equal(a.test, b.test)
         size = min(max(round(fraction * len(a.train)), 1), len(a.train) - 1)
@@ -212,7 +214,7 @@ def test_every_client_draws_its_own_validation_part():
         sizes = (90, 0, 0)
 
     plain, carved = (OneClass(val_fraction=f).federate(3, 0) for f in (0.0, 0.5))
-    places = [np.isin(a.train, b.val) for a, b in zip(plain.shards, carved.shards)]
+    places = [np.isin(a.train, b.val) for a, b in zip(plain.clients, carved.clients)]
     assert [mask.sum() for mask in places] == [15] * 3
     assert len({mask.tobytes() for mask in places}) == 3
 
@@ -220,36 +222,47 @@ def test_every_client_draws_its_own_validation_part():
 def test_validation_part_adds_to_the_published_one():
     class Published(Tiny):
         def load(self):
-            pool = super().load()
-            origin = pool.origin.copy()
+            dataset = super().load()
+            origin = dataset.origin.copy()
             origin[:6] = VAL
-            return Pool(pool.images, pool.labels, pool.domains, origin, *list(vars(pool).values())[4:])
+            return Dataset(
+                dataset.images, dataset.labels, dataset.domains, origin, *list(vars(dataset).values())[4:]
+            )
 
     data = Published(val_fraction=0.5).federate(1, 0)
     assert data.counts("val").tolist() == [6 + 27]
-    assert set(range(6)) <= set(data.shards[0].val.tolist())
+    assert set(range(6)) <= set(data.clients[0].val.tolist())
 
 
 class Greedy(Partition):
     """The first client gets all."""
 
-    def assign(self, pool: Pool, clients: int, rng: np.random.Generator) -> list[Shard]:
-        nothing = Shard(*[np.zeros(0, dtype=np.int64)] * 3)
-        return [Shard(*(pool.indices(part) for part in (TRAIN, VAL, TEST))), *[nothing] * (clients - 1)]
+    def assign(self, dataset: Dataset, clients: int, rng: np.random.Generator) -> list[ClientData]:
+        nothing = ClientData(*[np.zeros(0, dtype=np.int64)] * 3)
+        return [
+            ClientData(*(dataset.indices(part) for part in (TRAIN, VAL, TEST))),
+            *[nothing] * (clients - 1),
+        ]
 
 
 class Nobody(IID):
     """Nobody gets any training samples."""
 
-    def assign(self, pool: Pool, clients: int, rng: np.random.Generator) -> list[Shard]:
-        return [replace(shard, train=shard.train[:0]) for shard in super().assign(pool, clients, rng)]
+    def assign(self, dataset: Dataset, clients: int, rng: np.random.Generator) -> list[ClientData]:
+        return [
+            replace(client_data, train=client_data.train[:0])
+            for client_data in super().assign(dataset, clients, rng)
+        ]
 
 
 class Untested(IID):
     """Nobody gets any test samples."""
 
-    def assign(self, pool: Pool, clients: int, rng: np.random.Generator) -> list[Shard]:
-        return [replace(shard, test=shard.test[:0]) for shard in super().assign(pool, clients, rng)]
+    def assign(self, dataset: Dataset, clients: int, rng: np.random.Generator) -> list[ClientData]:
+        return [
+            replace(client_data, test=client_data.test[:0])
+            for client_data in super().assign(dataset, clients, rng)
+        ]
 
 
 @pytest.mark.parametrize(
@@ -340,7 +353,7 @@ def test_settings_are_recorded_without_places():
 )
 def test_a_pool_refuses_arrays_that_do_not_fit(change):
     with pytest.raises(ValueError, match="must"):
-        Pool(**(vars(by_hand().pool) | change))
+        Dataset(**(vars(by_hand().dataset) | change))
 
 
 def test_clients_without_training_samples_are_left_out(caplog):
@@ -350,7 +363,7 @@ def test_clients_without_training_samples_are_left_out(caplog):
         federated = data.federate(15, 0)
     assert "client 1 (14 such clients of 15) has no training samples" in caplog.text
     assert federated.counts("train").tolist() == federated.counts("val").tolist() == [20] + [0] * 14
-    alone = replace(federated, shards=federated.shards[:1])
+    alone = replace(federated, clients=federated.clients[:1])
     for name in ("label_distance", "label_entropy", "classes_mean"):
         assert federated.skew()[name] == alone.skew()[name]
     assert "0 to" in federated.table().splitlines()[-1]

@@ -93,14 +93,14 @@ def write_usps(root, n=5):
 
 def test_cifar10_reads_batches_in_order(tmp_path):
     _, rows = write_cifar10(tmp_path)
-    pool = CIFAR10(root=str(tmp_path), verify=False).load()
-    assert pool.images.shape == (24, 3, 32, 32)
-    assert np.array_equal(pool.images[4:8].reshape(4, -1), rows["data_batch_2"][0])
-    assert pool.labels[20:].tolist() == rows["test_batch"][1]
-    assert pool.origin.tolist() == [TRAIN] * 20 + [TEST] * 4
-    assert pool.class_names[3] == "class3"
-    assert pool.mean == (0.4914, 0.4822, 0.4465)
-    assert pool.std == (0.2023, 0.1994, 0.2010)
+    dataset = CIFAR10(root=str(tmp_path), verify=False).load()
+    assert dataset.images.shape == (24, 3, 32, 32)
+    assert np.array_equal(dataset.images[4:8].reshape(4, -1), rows["data_batch_2"][0])
+    assert dataset.labels[20:].tolist() == rows["test_batch"][1]
+    assert dataset.origin.tolist() == [TRAIN] * 20 + [TEST] * 4
+    assert dataset.class_names[3] == "class3"
+    assert dataset.mean == (0.4914, 0.4822, 0.4465)
+    assert dataset.std == (0.2023, 0.1994, 0.2010)
 
 
 @pytest.mark.parametrize(
@@ -108,17 +108,17 @@ def test_cifar10_reads_batches_in_order(tmp_path):
 )
 def test_cifar100_fine_and_coarse(tmp_path, labels, classes, expected):
     write_cifar100(tmp_path)
-    pool = CIFAR100(root=str(tmp_path), verify=False, labels=labels).load()
-    assert pool.classes == classes
-    assert pool.labels.tolist() == expected * 2
+    dataset = CIFAR100(root=str(tmp_path), verify=False, labels=labels).load()
+    assert dataset.classes == classes
+    assert dataset.labels.tolist() == expected * 2
     if labels == "fine":
-        assert pool.superclasses.tolist() == [0, 19, 8] * 2
-        assert pool.subclasses is None
+        assert dataset.superclasses.tolist() == [0, 19, 8] * 2
+        assert dataset.subclasses is None
     else:
-        assert pool.subclasses.tolist() == [3, 99, 42] * 2
-        assert pool.superclasses is None
-    assert pool.mean == (0.5071, 0.4865, 0.4409)
-    assert pool.std == (0.2673, 0.2564, 0.2762)
+        assert dataset.subclasses.tolist() == [3, 99, 42] * 2
+        assert dataset.superclasses is None
+    assert dataset.mean == (0.5071, 0.4865, 0.4409)
+    assert dataset.std == (0.2673, 0.2564, 0.2762)
 
 
 def test_cifar100_refuses_other_labels():
@@ -140,8 +140,8 @@ def test_other_normalisation_of_cifar(tmp_path, normalise, mean, std):
         CIFAR10(root=str(tmp_path), verify=False, normalise=normalise),
         CIFAR100(root=str(tmp_path), verify=False, labels="coarse", normalise=normalise),
     ):
-        pool = data.load()
-        assert (pool.mean, pool.std) == (mean, std)
+        dataset = data.load()
+        assert (dataset.mean, dataset.std) == (mean, std)
         assert data.settings()["normalise"] == normalise
 
 
@@ -149,12 +149,12 @@ def test_other_sizes_of_cifar(tmp_path, monkeypatch):
     """Every image is scaled as PIL does it; another set of files has a cache of its own."""
     monkeypatch.setenv("RAYFL_CACHE", str(tmp_path / "cache"))
     _, rows = write_cifar10(tmp_path / "data")
-    pool = CIFAR10(root=str(tmp_path / "data"), verify=False, image_size=48).load()
-    assert pool.images.shape == (24, 3, 48, 48)
-    assert pool.labels[20:].tolist() == rows["test_batch"][1]
+    dataset = CIFAR10(root=str(tmp_path / "data"), verify=False, image_size=48).load()
+    assert dataset.images.shape == (24, 3, 48, 48)
+    assert dataset.labels[20:].tolist() == rows["test_batch"][1]
     old = Image.fromarray(rows["test_batch"][0][3].reshape(3, 32, 32).transpose(1, 2, 0))
     new = np.asarray(old.resize((48, 48), Image.Resampling.BILINEAR)).transpose(2, 0, 1)
-    assert np.array_equal(pool.images[23], new)
+    assert np.array_equal(dataset.images[23], new)
     write_cifar10(tmp_path / "more", per_file=5)
     assert len(CIFAR10(root=str(tmp_path / "more"), verify=False, image_size=48).load()) == 30
     assert len(list((tmp_path / "cache").iterdir())) == 2
@@ -364,14 +364,14 @@ def test_a_failed_download_is_explained(tmp_path, monkeypatch):
 @pytest.mark.parametrize("packed", [False, True])
 def test_mnist(tmp_path, packed):
     _, arrays = write_mnist(tmp_path, packed)
-    pool = MNIST(root=str(tmp_path), verify=False).load()
-    assert pool.images.shape == (9, 3, 28, 28)
+    dataset = MNIST(root=str(tmp_path), verify=False).load()
+    assert dataset.images.shape == (9, 3, 28, 28)
     for channel in range(3):
-        assert np.array_equal(pool.images[:6, channel], arrays["train"][0])
-        assert np.array_equal(pool.images[6:, channel], arrays["t10k"][0])
-    assert pool.labels.tolist() == [0, 1, 2, 3, 4, 5, 0, 1, 2]
-    assert pool.origin.tolist() == [TRAIN] * 6 + [TEST] * 3
-    assert (pool.mean, pool.std) == ((0.5,) * 3, (0.5,) * 3)
+        assert np.array_equal(dataset.images[:6, channel], arrays["train"][0])
+        assert np.array_equal(dataset.images[6:, channel], arrays["t10k"][0])
+    assert dataset.labels.tolist() == [0, 1, 2, 3, 4, 5, 0, 1, 2]
+    assert dataset.origin.tolist() == [TRAIN] * 6 + [TEST] * 3
+    assert (dataset.mean, dataset.std) == ((0.5,) * 3, (0.5,) * 3)
 
 
 @pytest.mark.parametrize("packed", [False, True])
@@ -417,13 +417,13 @@ def test_damaged_mnist_archive(tmp_path):
 
 def test_usps(tmp_path):
     pixels = write_usps(tmp_path)
-    pool = USPS(root=str(tmp_path), verify=False).load()
-    assert pool.images.shape == (10, 3, 28, 28)
-    assert pool.labels.tolist() == [0, 1, 2, 3, 4] * 2
+    dataset = USPS(root=str(tmp_path), verify=False).load()
+    assert dataset.images.shape == (10, 3, 28, 28)
+    assert dataset.labels.tolist() == [0, 1, 2, 3, 4] * 2
     small = ((pixels["usps.t.bz2"][2].astype(np.float32) + 1) / 2 * 255).astype(np.uint8).reshape(16, 16)
     large = np.asarray(Image.fromarray(small).resize((28, 28), Image.Resampling.BILINEAR))
     for channel in range(3):
-        assert np.array_equal(pool.images[7, channel], large)
+        assert np.array_equal(dataset.images[7, channel], large)
 
 
 def test_usps_extremes_become_black_and_white():

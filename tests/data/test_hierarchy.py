@@ -8,25 +8,25 @@ from hypothesis import strategies as st
 from rayfl.data import FederatedData, Pachinko, Superclass
 from rayfl.data.partitions import pachinko
 from rayfl.errors import UserError
-from tests.support.datasets import ORIGIN, assign, make_pool, matrix, spread
+from tests.support.datasets import ORIGIN, assign, make_dataset, matrix, spread
 
 BIG = 20  # superclasses, of five classes each
 
 
-def fine_pool(train, test, per_superclass=5, superclasses=4):
+def fine_dataset(train, test, per_superclass=5, superclasses=4):
     """Labels are classes; class c belongs to superclass c mod ``superclasses``."""
     classes = superclasses * per_superclass
-    pool = make_pool([train] * classes, [test] * classes)
-    return dataclasses.replace(pool, superclasses=pool.labels % superclasses)
+    dataset = make_dataset([train] * classes, [test] * classes)
+    return dataclasses.replace(dataset, superclasses=dataset.labels % superclasses)
 
 
-def coarse_pool(train, test, subclasses=5, superclasses=4):
+def coarse_dataset(train, test, subclasses=5, superclasses=4):
     """Labels are superclasses; subclass f belongs to superclass f mod ``superclasses``."""
-    pool = make_pool([train] * (superclasses * subclasses), [test] * (superclasses * subclasses))
+    dataset = make_dataset([train] * (superclasses * subclasses), [test] * (superclasses * subclasses))
     return dataclasses.replace(
-        pool,
-        labels=pool.labels % superclasses,
-        subclasses=pool.labels,
+        dataset,
+        labels=dataset.labels % superclasses,
+        subclasses=dataset.labels,
         class_names=tuple(f"s{s}" for s in range(superclasses)),
     )
 
@@ -45,28 +45,28 @@ def coarse_pool(train, test, subclasses=5, superclasses=4):
     seed=st.integers(0, 99),
 )
 def test_pachinko_gives_every_client_as_many_samples(train, test, clients, alpha, beta, seed):
-    pool = fine_pool(train, test)
-    shards = assign(Pachinko(coarse_alpha=alpha, fine_beta=beta, seed=seed), pool, clients)
-    for shard in shards:
-        assert len(shard.train) + len(shard.test) == len(pool) // clients
+    dataset = fine_dataset(train, test)
+    clients_data = assign(Pachinko(coarse_alpha=alpha, fine_beta=beta, seed=seed), dataset, clients)
+    for client_data in clients_data:
+        assert len(client_data.train) + len(client_data.test) == len(dataset) // clients
 
 
 def test_pachinko_has_a_seed_of_its_own():
-    pool = fine_pool(20, 5)
-    one, two = (assign(Pachinko(), pool, 5, seed) for seed in (0, 1))
+    dataset = fine_dataset(20, 5)
+    one, two = (assign(Pachinko(), dataset, 5, seed) for seed in (0, 1))
     assert all(np.array_equal(a.train, b.train) for a, b in zip(one, two))
-    other = assign(Pachinko(seed=1), pool, 5)
+    other = assign(Pachinko(seed=1), dataset, 5)
     assert any(not np.array_equal(a.train, b.train) for a, b in zip(one, other))
 
 
 def test_pachinko_skews_superclasses_and_classes():
     """Pachinko skews superclasses by alpha and classes by beta."""
-    pool = fine_pool(25, 5, superclasses=BIG)
+    dataset = fine_dataset(25, 5, superclasses=BIG)
 
     def distances(alpha, beta):
         """Distance from uniform over superclasses; and within them, of the classes of one superclass."""
-        shards = assign(Pachinko(coarse_alpha=alpha, fine_beta=beta), pool, 20)
-        fine = matrix(pool, shards, "train") + matrix(pool, shards, "test")
+        clients_data = assign(Pachinko(coarse_alpha=alpha, fine_beta=beta), dataset, 20)
+        fine = matrix(dataset, clients_data, "train") + matrix(dataset, clients_data, "test")
         fine = fine.reshape(20, 5, BIG).transpose(0, 2, 1)  # class c is of superclass c mod BIG
         coarse = fine.sum(axis=2)
         outer = np.abs(coarse / coarse.sum(axis=1, keepdims=True) - 1 / BIG).sum(axis=1).mean() / 2
@@ -81,10 +81,10 @@ def test_pachinko_skews_superclasses_and_classes():
 
 def test_pachinko_exhausts_what_it_draws_from():
     """One client takes everything, so every class runs dry on the way."""
-    pool = fine_pool(7, 3)
-    (shard,) = assign(Pachinko(coarse_alpha=0.01, fine_beta=0.01), pool, 1)
-    assert len(shard.train) == 7 * 20
-    assert len(shard.test) == 3 * 20
+    dataset = fine_dataset(7, 3)
+    (client_data,) = assign(Pachinko(coarse_alpha=0.01, fine_beta=0.01), dataset, 1)
+    assert len(client_data.train) == 7 * 20
+    assert len(client_data.test) == 3 * 20
 
 
 def test_a_closed_place_gives_its_weight_to_the_others():
@@ -103,7 +103,7 @@ def test_a_closed_place_gives_its_weight_to_the_others():
 
 def test_clients_are_shuffled():
     """Late clients draw from what is left: unshuffled, the last ones would differ from the others."""
-    pool = fine_pool(20, 5)
+    dataset = fine_dataset(20, 5)
     drawn = []
     original = Pachinko._client
 
@@ -112,10 +112,10 @@ def test_clients_are_shuffled():
             drawn.append(original(self, *arguments))
             return drawn[-1]
 
-    shards = Watched().assign(pool, 8, np.random.default_rng(0))
+    clients_data = Watched().assign(dataset, 8, np.random.default_rng(0))
     order = [
-        next(i for i, d in enumerate(drawn) if set(shard.train) | set(shard.test) == set(d))
-        for shard in shards
+        next(i for i, d in enumerate(drawn) if set(client_data.train) | set(client_data.test) == set(d))
+        for client_data in clients_data
     ]
     assert sorted(order) == list(range(8))
     assert order != list(range(8))
@@ -135,12 +135,12 @@ def test_clients_are_shuffled():
     seed=st.integers(0, 99),
 )
 def test_superclass_invariants(train, test, subclasses, k, shuffle, seed):
-    pool = coarse_pool(train, test, subclasses)
+    dataset = coarse_dataset(train, test, subclasses)
     clients = subclasses * k
-    shards = assign(Superclass(shuffle_subclasses=shuffle), pool, clients, seed)
+    clients_data = assign(Superclass(shuffle_subclasses=shuffle), dataset, clients, seed)
     for part, size in (("train", train), ("test", test)):
-        own = FederatedData(pool, tuple(shards)).subclass_matrix(part) if size else None
-        counts = matrix(pool, shards, part)
+        own = FederatedData(dataset, tuple(clients_data)).subclass_matrix(part) if size else None
+        counts = matrix(dataset, clients_data, part)
         assert counts.sum() == size * 4 * subclasses  # nothing is lost
         assert spread(counts) <= 1  # every superclass is cut into nearly equal pieces
         assert spread(counts.sum(axis=1)) <= 1  # and the remainders are spread over the clients
@@ -159,16 +159,17 @@ def test_superclass_invariants(train, test, subclasses, k, shuffle, seed):
     [(5, {10000}, {2000}), (10, {5000}, {1000}), (15, {3333, 3334}, {666, 667}), (20, {2500}, {500})],
 )
 def test_superclass_sizes_on_cifar100(clients, train, test):
-    pool = coarse_pool(500, 100, superclasses=BIG)
-    shards = Superclass().assign(pool, clients, np.random.default_rng(0))
-    assert {len(s.train) for s in shards} == train
-    assert {len(s.test) for s in shards} == test
+    dataset = coarse_dataset(500, 100, superclasses=BIG)
+    clients_data = Superclass().assign(dataset, clients, np.random.default_rng(0))
+    assert {len(s.train) for s in clients_data} == train
+    assert {len(s.test) for s in clients_data} == test
 
 
 def test_superclass_can_shuffle_subclasses():
-    pool = coarse_pool(6, 2, superclasses=BIG)
+    dataset = coarse_dataset(6, 2, superclasses=BIG)
     plain, shuffled = (
-        FederatedData(pool, tuple(assign(Superclass(shuffle_subclasses=s), pool, 5))).subclass_matrix() > 0
+        FederatedData(dataset, tuple(assign(Superclass(shuffle_subclasses=s), dataset, 5))).subclass_matrix()
+        > 0
         for s in (False, True)
     )
     assert (plain.sum(axis=0) == 1).all()
@@ -177,8 +178,8 @@ def test_superclass_can_shuffle_subclasses():
 
 
 def test_figures_show_what_labels_do_not():
-    pool = coarse_pool(20, 4)
-    data = FederatedData(pool, tuple(assign(Superclass(), pool, 5)))
+    dataset = coarse_dataset(20, 4)
+    data = FederatedData(dataset, tuple(assign(Superclass(), dataset, 5)))
     skew = data.skew()
     assert skew["label_distance"] == pytest.approx(0)
     assert skew["subclass_distance"] == pytest.approx(0.8)  # four fifths of the subclasses are foreign
@@ -189,24 +190,29 @@ def test_figures_show_what_labels_do_not():
 
 
 @pytest.mark.parametrize(
-    ("partition", "pool", "clients", "message"),
+    ("partition", "dataset", "clients", "message"),
     [
-        (Superclass(), coarse_pool(10, 5), 7, "7 clients cannot share 5 subclasses.* multiple of 5 clients"),
-        (Superclass(), make_pool([10], [10]), 5, "CIFAR100 with labels=coarse"),
-        (Pachinko(), make_pool([10], [10]), 5, "CIFAR100 with labels=fine"),
+        (
+            Superclass(),
+            coarse_dataset(10, 5),
+            7,
+            "7 clients cannot share 5 subclasses.* multiple of 5 clients",
+        ),
+        (Superclass(), make_dataset([10], [10]), 5, "CIFAR100 with labels=coarse"),
+        (Pachinko(), make_dataset([10], [10]), 5, "CIFAR100 with labels=fine"),
         (
             Superclass(),
             dataclasses.replace(
-                make_pool([9, 9], [1, 1]), subclasses=np.r_[np.zeros(19), 1].astype(np.int64)
+                make_dataset([9, 9], [1, 1]), subclasses=np.r_[np.zeros(19), 1].astype(np.int64)
             ),
             1,
             "as many subclasses in every superclass.* between 1 and 2",
         ),
     ],
 )
-def test_what_cannot_be_divided_is_refused(partition, pool, clients, message):
+def test_what_cannot_be_divided_is_refused(partition, dataset, clients, message):
     with pytest.raises(UserError, match=message):
-        partition.assign(pool, clients, np.random.default_rng(0))
+        partition.assign(dataset, clients, np.random.default_rng(0))
 
 
 @pytest.mark.parametrize("value", [0, -1.0, float("nan"), float("inf")])
@@ -217,6 +223,6 @@ def test_impossible_values_are_refused(option, value):
 
 
 def test_every_sample_is_used_where_sizes_divide():
-    pool = fine_pool(6, 4)
-    shards = assign(Pachinko(), pool, 10)
-    assert sum(len(s.part(part)) for s in shards for part in ORIGIN) == len(pool)
+    dataset = fine_dataset(6, 4)
+    clients_data = assign(Pachinko(), dataset, 10)
+    assert sum(len(s.part(part)) for s in clients_data for part in ORIGIN) == len(dataset)

@@ -63,11 +63,11 @@ def lists(folder, domains, classes, per_class, above, held_out=1, as_lists=False
     return order
 
 
-def counts(pool):
+def counts(dataset):
     """Train, val and test images of every domain."""
     return {
-        name: tuple(int(((pool.domains == d) & (pool.origin == o)).sum()) for o in (TRAIN, VAL, TEST))
-        for d, name in enumerate(pool.domain_names)
+        name: tuple(int(((dataset.domains == d) & (dataset.origin == o)).sum()) for o in (TRAIN, VAL, TEST))
+        for d, name in enumerate(dataset.domain_names)
     }
 
 
@@ -80,20 +80,20 @@ def load(kind, root, **options):
 
 def test_images_classes_and_domains(tmp_path):
     office(tmp_path)
-    pool = load(OfficeCaltech10, tmp_path, scale="full")
-    assert pool.shape == (3, 4, 4)
-    assert len(pool) == 240
-    assert pool.domain_names == ("amazon", "caltech", "dslr", "webcam")
-    assert pool.class_names[0] == "back_pack"
-    assert pool.class_names[-1] == "projector"
-    assert (pool.mean, pool.std) == ((0.0,) * 3, (1.0,) * 3)
+    dataset = load(OfficeCaltech10, tmp_path, scale="full")
+    assert dataset.shape == (3, 4, 4)
+    assert len(dataset) == 240
+    assert dataset.domain_names == ("amazon", "caltech", "dslr", "webcam")
+    assert dataset.class_names[0] == "back_pack"
+    assert dataset.class_names[-1] == "projector"
+    assert (dataset.mean, dataset.std) == ((0.0,) * 3, (1.0,) * 3)
     seen = set()
-    for image, label, domain in zip(pool.images, pool.labels, pool.domains):
+    for image, label, domain in zip(dataset.images, dataset.labels, dataset.domains):
         red, green, blue = image[:, 0, 0].tolist()
         assert (red, green) == colour(domain, label, 0)[:2]
         assert (image == image[:, :1, :1]).all()
         seen.add((red, green, blue))
-    assert len(seen) == len(pool)
+    assert len(seen) == len(dataset)
 
 
 def test_what_is_in_the_files_tells_them_apart(tmp_path, folder):
@@ -118,9 +118,9 @@ def test_decoded_once_whatever_the_division(tmp_path, folder):
     second = load(OfficeCaltech10, tmp_path, split="fdse", scale="full")
     assert first.images.file == second.images.file
     assert second.domain_names == ("caltech", "amazon", "dslr", "webcam")
-    for pool in (first, second):
-        for d, name in enumerate(pool.domain_names):
-            red = pool.images[pool.domains == d][0, 0, 0, 0]
+    for dataset in (first, second):
+        for d, name in enumerate(dataset.domain_names):
+            red = dataset.images[dataset.domains == d][0, 0, 0, 0]
             assert red == colour(OFFICE.index(name), 0, 0)[0]
     load(OfficeCaltech10, tmp_path, image_size=5)
     assert len(list(folder.iterdir())) == 2
@@ -157,12 +157,12 @@ def test_images_that_are_not_rgb(tmp_path):
 
 def test_fedbn_lists(tmp_path):
     order = lists(office(tmp_path), OFFICE, OfficeCaltech10.classes, SIZES, "office_caltech_10")
-    pool = load(OfficeCaltech10, tmp_path)
+    dataset = load(OfficeCaltech10, tmp_path)
     # the smallest training list is dslr's with 40: half of it trains, two fifths validate
-    assert counts(pool) == dict.fromkeys(OFFICE, (20, 16, 10))
+    assert counts(dataset) == dict.fromkeys(OFFICE, (20, 16, 10))
 
     def shown(domain, origin):
-        mine = pool.images[(pool.domains == domain) & (pool.origin == origin)]
+        mine = dataset.images[(dataset.domains == domain) & (dataset.origin == origin)]
         return {tuple(image[:, 0, 0].tolist()) for image in mine}
 
     for d, name in enumerate(OFFICE):
@@ -195,14 +195,14 @@ def test_lists_may_spell_folders_otherwise(tmp_path, as_lists):
 
 def test_without_lists_stratified(tmp_path, caplog):
     root = office(tmp_path, (5, 10, 5, 5))
-    pool = load(OfficeCaltech10, root, scale="full")  # root may be the data set's own folder
+    dataset = load(OfficeCaltech10, root, scale="full")  # root may be the data set's own folder
     assert "each domain is divided 80/20" in caplog.text
     for d, n in enumerate((5, 10, 5, 5)):
         for c in range(10):
-            mine = (pool.domains == d) & (pool.labels == c)
-            assert (pool.origin[mine] == TEST).sum() == n / 5
+            mine = (dataset.domains == d) & (dataset.labels == c)
+            assert (dataset.origin[mine] == TEST).sum() == n / 5
     again = load(OfficeCaltech10, root, scale="full", seed=9)
-    assert np.array_equal(pool.origin, again.origin)
+    assert np.array_equal(dataset.origin, again.origin)
     few = load(OfficeCaltech10, root)
     assert counts(few) == {name: (20, 16, 20 if name == "caltech" else 10) for name in OFFICE}
     chosen = few.labels[(few.domains == 0) & (few.origin == TRAIN)]
@@ -271,12 +271,12 @@ def test_a_missing_list_is_named(tmp_path):
 
 def test_fdse_sizes(tmp_path):
     """Of n images int(n / 5) are held out, half of them (down) for testing."""
-    from rayfl.data import Pool
+    from rayfl.data import Dataset
 
     sizes = (1123, 958, 157, 295)
     domains = np.repeat(np.arange(4), sizes)
     n = len(domains)
-    pool = Pool(
+    dataset = Dataset(
         images=np.zeros((n, 1, 1, 1), np.uint8),
         labels=np.zeros(n, np.int64),
         domains=domains,
@@ -286,7 +286,7 @@ def test_fdse_sizes(tmp_path):
         mean=(0.0,),
         std=(1.0,),
     )
-    found = counts(divide_randomly(pool, 2))
+    found = counts(divide_randomly(dataset, 2))
     assert found == {
         "caltech": (899, 112, 112),
         "amazon": (767, 96, 95),
@@ -299,17 +299,17 @@ def test_fdse_follows_the_run_seed(tmp_path):
     office(tmp_path)
     data = OfficeCaltech10(root=str(tmp_path), split="fdse", image_size=4, verify=False)
     a, b, again = (data.federate(4, seed) for seed in (2, 4388, 2))
-    assert [s.domain for s in a.shards] == [0, 1, 2, 3]
-    assert np.array_equal(a.pool.origin, again.pool.origin)
-    assert not np.array_equal(a.pool.origin, b.pool.origin)
-    assert counts(a.pool) == {
+    assert [s.domain for s in a.clients] == [0, 1, 2, 3]
+    assert np.array_equal(a.dataset.origin, again.dataset.origin)
+    assert not np.array_equal(a.dataset.origin, b.dataset.origin)
+    assert counts(a.dataset) == {
         "caltech": (56, 7, 7),
         "amazon": (48, 6, 6),
         "dslr": (40, 5, 5),
         "webcam": (48, 6, 6),
     }
     own = OfficeCaltech10(root=str(tmp_path), split="fdse", image_size=4, verify=False, seed=2)
-    assert np.array_equal(own.federate(4, 7).pool.origin, a.pool.origin)
+    assert np.array_equal(own.federate(4, 7).dataset.origin, a.dataset.origin)
 
 
 def test_domainnet_official_lists(tmp_path, caplog):
@@ -325,9 +325,9 @@ def test_domainnet_official_lists(tmp_path, caplog):
             ]
             rows.insert(3, f"{domain}/aircraft_carrier/{domain}_1.png 345")
             (root / f"{domain}_{part}.txt").write_text("\n".join(rows) + "\n")
-    pool = load(DomainNet, tmp_path, split="fdse")
-    assert counts(pool) == dict.fromkeys(names, (24, 3, 3))
-    assert (pool.origin == UNUSED).sum() == 60
+    dataset = load(DomainNet, tmp_path, split="fdse")
+    assert counts(dataset) == dict.fromkeys(names, (24, 3, 3))
+    assert (dataset.origin == UNUSED).sum() == 60
     (root / "real_test.txt").unlink()
     with pytest.raises(UserError, match=r"official list real_test\.txt is missing"):
         load(DomainNet, tmp_path, split="fdse")
@@ -336,13 +336,13 @@ def test_domainnet_official_lists(tmp_path, caplog):
 def test_pacs(tmp_path):
     names = ("art_painting", "cartoon", "photo", "sketch")
     write(tmp_path / "PACS", names, PACS.classes, (5, 6, 5, 5))
-    pool = load(PACS, tmp_path)
-    assert pool.domain_names == names
-    assert pool.class_names == ("dog", "elephant", "giraffe", "guitar", "horse", "house", "person")
-    assert counts(pool)["cartoon"] == (34, 4, 4)
-    assert pool.augment == "none"
+    dataset = load(PACS, tmp_path)
+    assert dataset.domain_names == names
+    assert dataset.class_names == ("dog", "elephant", "giraffe", "guitar", "horse", "house", "person")
+    assert counts(dataset)["cartoon"] == (34, 4, 4)
+    assert dataset.augment == "none"
     federated = PACS(root=str(tmp_path), verify=False, image_size=4).federate(8, 0)
-    assert [s.domain for s in federated.shards] == [0, 1, 2, 3] * 2
+    assert [s.domain for s in federated.clients] == [0, 1, 2, 3] * 2
 
 
 # ---- what is missing or damaged
@@ -410,8 +410,8 @@ def test_wrong_options(kind, options, message):
 )
 def test_augmentation_as_the_protocol_has_it(tmp_path, options, expected):
     office(tmp_path)
-    pool = load(OfficeCaltech10, tmp_path, **options)
-    assert (pool.augment, pool.val_augment) == expected
+    dataset = load(OfficeCaltech10, tmp_path, **options)
+    assert (dataset.augment, dataset.val_augment) == expected
 
 
 # ---- any image folders
@@ -419,13 +419,13 @@ def test_augmentation_as_the_protocol_has_it(tmp_path, options, expected):
 
 def test_image_folders(tmp_path):
     write(tmp_path, ("day", "night"), ("cat", "dog", "owl"), (5, 10))
-    pool = load(ImageFolders, tmp_path)
-    assert pool.domain_names == ("day", "night")
-    assert pool.class_names == ("cat", "dog", "owl")
-    assert counts(pool) == {"day": (12, 0, 3), "night": (24, 0, 6)}
-    pool = load(ImageFolders, tmp_path, split="fdse", domains=["Night"], classes=["owl", "cat"])
-    assert counts(pool) == {"Night": (16, 2, 2)}
-    assert pool.images[pool.labels == 0][0, 1, 0, 0] == colour(1, 2, 0)[1]
+    dataset = load(ImageFolders, tmp_path)
+    assert dataset.domain_names == ("day", "night")
+    assert dataset.class_names == ("cat", "dog", "owl")
+    assert counts(dataset) == {"day": (12, 0, 3), "night": (24, 0, 6)}
+    dataset = load(ImageFolders, tmp_path, split="fdse", domains=["Night"], classes=["owl", "cat"])
+    assert counts(dataset) == {"Night": (16, 2, 2)}
+    assert dataset.images[dataset.labels == 0][0, 1, 0, 0] == colour(1, 2, 0)[1]
     shutil.rmtree(tmp_path / "day" / "dog")
     with pytest.raises(UserError, match='class "dog" of domain day is missing'):
         load(ImageFolders, tmp_path)

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rayfl.data import CIFAR10, CIFAR100, FederatedData, Pool, Shard
+from rayfl.data import CIFAR10, CIFAR100, ClientData, Dataset, FederatedData
 from rayfl.data.noise import noise_levels, with_noise
 from rayfl.errors import UserError
 from tests.data.test_files import write_cifar10
@@ -26,10 +26,10 @@ def federated(root, clients=4, seed=0, **options):
 
 def values(data, indices):
     """Images in units of 0 to 255."""
-    x = data.pool.images[indices]
+    x = data.dataset.images[indices]
     if x.dtype == np.uint8:
         return x.astype(np.float64)
-    mean, std = (np.array(v)[:, None, None] for v in (data.pool.mean, data.pool.std))
+    mean, std = (np.array(v)[:, None, None] for v in (data.dataset.mean, data.dataset.std))
     return (x.astype(np.float64) * std + mean) * 255
 
 
@@ -39,19 +39,19 @@ def test_levels_rise_evenly_from_none():
 
 def test_noise_of_each_client(root):
     clean, noisy = federated(root), federated(root, noise=20.0)
-    assert noisy.pool.images.dtype == np.float32
+    assert noisy.dataset.images.dtype == np.float32
     assert [c["sha256"] for c in noisy.describe()["clients"]] == [
         c["sha256"] for c in clean.describe()["clients"]
     ]
-    for shard, level in zip(clean.shards, noise_levels(20.0, 4)):
+    for client_data, level in zip(clean.clients, noise_levels(20.0, 4)):
         for part in ("train", "test"):
-            before, after = values(clean, shard.part(part)), values(noisy, shard.part(part))
+            before, after = values(clean, client_data.part(part)), values(noisy, client_data.part(part))
             middle = (before > 100) & (before < 155)  # of the others some are clipped
             assert (after[middle] - before[middle]).std() == pytest.approx(level, rel=0.05, abs=1e-4)
             assert (after[middle] - before[middle]).mean() == pytest.approx(0, abs=1)
             assert after.min() >= -1e-3
             assert after.max() <= 255 + 1e-3
-    last = values(noisy, noisy.shards[3].train)
+    last = values(noisy, noisy.clients[3].train)
     assert (np.abs(last - np.round(last)) > 0.01).mean() > 0.5  # clipped, but not rounded
     assert ((last < 1e-3) | (last > 255 - 1e-3)).mean() > 0.01
 
@@ -59,7 +59,7 @@ def test_noise_of_each_client(root):
 def test_every_client_has_noise_of_its_own():
     """Of grey images, none of which is clipped; equal draws would be equal multiples of the levels."""
     n, shape = 40, (1, 2, 2)
-    pool = Pool(
+    dataset = Dataset(
         images=np.full((n, *shape), 128, np.uint8),
         labels=np.zeros(n, np.int64),
         domains=np.zeros(n, np.int64),
@@ -70,9 +70,9 @@ def test_every_client_has_noise_of_its_own():
         std=(0.25,),
     )
     nothing = np.zeros(0, np.int64)
-    shards = tuple(Shard(part, nothing, nothing) for part in np.split(np.arange(n), 4))
-    noisy = with_noise(FederatedData(pool, shards), 9.0, 0)
-    draws = [(values(noisy, s.train) - 128) / level for s, level in zip(shards[1:], (3, 6, 9))]
+    clients_data = tuple(ClientData(part, nothing, nothing) for part in np.split(np.arange(n), 4))
+    noisy = with_noise(FederatedData(dataset, clients_data), 9.0, 0)
+    draws = [(values(noisy, s.train) - 128) / level for s, level in zip(clients_data[1:], (3, 6, 9))]
     for one, other in combinations(draws, 2):
         assert abs(np.corrcoef(one.ravel(), other.ravel())[0, 1]) < 0.7
     assert all(abs(draw.std() - 1) < 0.3 for draw in draws)
@@ -82,7 +82,7 @@ def test_noise_is_decided_by_the_seed_alone(root):
     """Noise is decided by the seed and not by the validation part."""
 
     def images(run, **options):
-        return CIFAR10(root=root, verify=False, noise=10.0, **options).federate(4, run).pool.images
+        return CIFAR10(root=root, verify=False, noise=10.0, **options).federate(4, run).dataset.images
 
     assert np.array_equal(images(1), images(1))
     assert not np.array_equal(images(1), images(2))
@@ -98,15 +98,15 @@ def test_noise_is_recorded(root):
 
 
 def test_without_noise_images_stay_bytes(root):
-    assert federated(root, noise=0).pool.images.dtype == np.uint8
+    assert federated(root, noise=0).dataset.images.dtype == np.uint8
 
 
 @settings(deadline=None, max_examples=10)
 @given(strongest=st.floats(0.1, 50), seed=st.integers(0, 99))
 def test_the_first_client_and_unused_images_have_none(root, strongest, seed):
     clean = federated(root, clients=2)
-    first, second = clean.shards
-    dropped = type(clean)(clean.pool, (first, type(second)(second.train, second.val, second.test[:0])))
+    first, second = clean.clients
+    dropped = type(clean)(clean.dataset, (first, type(second)(second.train, second.val, second.test[:0])))
     noisy = with_noise(dropped, strongest, seed)
     for indices in (first.train, first.test, second.test):
         np.testing.assert_allclose(values(noisy, indices), values(clean, indices), atol=1e-3)

@@ -8,10 +8,10 @@ from hypothesis import strategies as st
 from rayfl.data import IID, TEST, TRAIN, Dirichlet, DomainDirichlet, DomainPerClient, Pathological
 from rayfl.data.partitions import dirichlet as partition_module
 from rayfl.errors import UserError
-from tests.support.datasets import ORIGIN, assign, make_pool, matrix, spread
+from tests.support.datasets import ORIGIN, assign, make_dataset, matrix, spread
 
-pools = st.builds(
-    make_pool,
+datasets = st.builds(
+    make_dataset,
     train=st.lists(st.integers(0, 40), min_size=4, max_size=4).filter(sum),
     test=st.lists(st.integers(0, 15), min_size=4, max_size=4).filter(sum),
     val=st.lists(st.integers(0, 9), min_size=4, max_size=4),
@@ -19,16 +19,16 @@ pools = st.builds(
 )
 
 
-@given(pool=pools, clients=st.integers(1, 12), seed=st.integers(0, 99))
-def test_iid_deals_everything_evenly(pool, clients, seed):
-    shards = assign(IID(), pool, clients, seed)
+@given(dataset=datasets, clients=st.integers(1, 12), seed=st.integers(0, 99))
+def test_iid_deals_everything_evenly(dataset, clients, seed):
+    clients_data = assign(IID(), dataset, clients, seed)
     for part, origin in ORIGIN.items():
-        counts = matrix(pool, shards, part)
-        assert counts.sum() == (pool.origin == origin).sum()
+        counts = matrix(dataset, clients_data, part)
+        assert counts.sum() == (dataset.origin == origin).sum()
         assert spread(counts) <= 1
         assert spread(counts.sum(axis=1)) <= 1
-        cells = pool.labels * len(pool.domain_names) + pool.domains
-        dealt = [np.bincount(cells[s.part(part)], minlength=cells.max() + 1) for s in shards]
+        cells = dataset.labels * len(dataset.domain_names) + dataset.domains
+        dealt = [np.bincount(cells[s.part(part)], minlength=cells.max() + 1) for s in clients_data]
         assert spread(np.array(dealt)) <= 1  # of each class in each domain
 
 
@@ -40,41 +40,41 @@ def test_iid_deals_everything_evenly(pool, clients, seed):
 def test_parts_are_dealt_in_the_same_order_of_clients(partition, seed):
     """Whoever has a sample more in one part has it in the other, if the parts have the same classes."""
     counts = [15, 13, 18]
-    pool = make_pool([60] * 3 if isinstance(partition, DomainDirichlet) else counts, counts, val=counts)
-    shards = assign(partition, pool, 4, seed)
-    test = matrix(pool, shards, "test")
+    dataset = make_dataset([60] * 3 if isinstance(partition, DomainDirichlet) else counts, counts, val=counts)
+    clients_data = assign(partition, dataset, 4, seed)
+    test = matrix(dataset, clients_data, "test")
     assert spread(test) == 1
-    assert (matrix(pool, shards, "val") == test).all()
+    assert (matrix(dataset, clients_data, "val") == test).all()
     if not isinstance(partition, DomainDirichlet):
-        assert (matrix(pool, shards, "train") == test).all()
+        assert (matrix(dataset, clients_data, "train") == test).all()
 
 
-@given(pool=pools, clients=st.integers(1, 12), seed=st.integers(0, 99))
-def test_domain_per_client(pool, clients, seed):
-    shards = assign(DomainPerClient(), pool, clients, seed)
-    domains = len(pool.domain_names)
-    for i, shard in enumerate(shards):
-        assert shard.domain == i % domains
-        assert all((pool.domains[shard.part(part)] == shard.domain).all() for part in ORIGIN)
+@given(dataset=datasets, clients=st.integers(1, 12), seed=st.integers(0, 99))
+def test_domain_per_client(dataset, clients, seed):
+    clients_data = assign(DomainPerClient(), dataset, clients, seed)
+    domains = len(dataset.domain_names)
+    for i, client_data in enumerate(clients_data):
+        assert client_data.domain == i % domains
+        assert all((dataset.domains[client_data.part(part)] == client_data.domain).all() for part in ORIGIN)
     for domain in range(min(domains, clients)):
         for part, origin in ORIGIN.items():
-            counts = matrix(pool, shards[domain::domains], part)
-            assert counts.sum() == ((pool.origin == origin) & (pool.domains == domain)).sum()
+            counts = matrix(dataset, clients_data[domain::domains], part)
+            assert counts.sum() == ((dataset.origin == origin) & (dataset.domains == domain)).sum()
             assert spread(counts) <= 1
 
 
 def test_fewer_clients_than_domains_use_the_first_and_say_so(caplog):
-    pool = make_pool([30, 30], [30, 30], domains=3)
+    dataset = make_dataset([30, 30], [30, 30], domains=3)
     with caplog.at_level(logging.WARNING):
-        shards = assign(DomainPerClient(), pool, 2)
-    assert [s.domain for s in shards] == [0, 1]
+        clients_data = assign(DomainPerClient(), dataset, 2)
+    assert [s.domain for s in clients_data] == [0, 1]
     assert "d2" in caplog.text
 
 
 def test_different_seeds_give_different_partitions():
-    pool = make_pool([50] * 10, [20] * 10, domains=2)
+    dataset = make_dataset([50] * 10, [20] * 10, domains=2)
     for partition in (IID(), Dirichlet(min_samples=1), Pathological(), DomainPerClient()):
-        one, two = (assign(partition, pool, 5, seed) for seed in (0, 1))
+        one, two = (assign(partition, dataset, 5, seed) for seed in (0, 1))
         assert any(not np.array_equal(a.train, b.train) for a, b in zip(one, two))
 
 
@@ -86,19 +86,19 @@ def test_different_seeds_give_different_partitions():
 @settings(deadline=None, max_examples=10)
 def test_samples_are_shuffled_before_they_are_dealt(partition, seed):
     """Of the samples of a class, a client gets neither a piece in their order nor every n-th one."""
-    pool = make_pool([4000] * 4, [2000] * 4, domains=2)
-    shard = assign(partition, pool, 4, seed, published=False)[0]
+    dataset = make_dataset([4000] * 4, [2000] * 4, domains=2)
+    client_data = assign(partition, dataset, 4, seed, published=False)[0]
     for part in ("train", "test"):
-        got = shard.part(part)
-        alike = (pool.labels == pool.labels[got[0]]) & (pool.domains == pool.domains[got[0]])
-        places = np.flatnonzero(np.isin(np.flatnonzero(alike & (pool.origin == ORIGIN[part])), got))
+        got = client_data.part(part)
+        alike = (dataset.labels == dataset.labels[got[0]]) & (dataset.domains == dataset.domains[got[0]])
+        places = np.flatnonzero(np.isin(np.flatnonzero(alike & (dataset.origin == ORIGIN[part])), got))
         assert len(places) > 10
         assert len(set(np.diff(places))) > 1
 
 
 def test_a_shard_knows_its_domain_only_if_it_has_one():
-    assert all(s.domain is None for s in assign(IID(), make_pool([20, 20], [20, 20], domains=2), 2))
-    assert all(s.domain == 0 for s in assign(IID(), make_pool([20, 20], [20, 20]), 2))
+    assert all(s.domain is None for s in assign(IID(), make_dataset([20, 20], [20, 20], domains=2), 2))
+    assert all(s.domain == 0 for s in assign(IID(), make_dataset([20, 20], [20, 20]), 2))
 
 
 # --- Dirichlet
@@ -115,13 +115,13 @@ def test_a_shard_knows_its_domain_only_if_it_has_one():
 )
 def test_dirichlet_invariants(alpha, clients, per_class, with_val, seed):
     held_out = [n // 4 for n in per_class]
-    pool = make_pool(per_class, held_out, val=held_out if with_val else None)
-    shards = assign(Dirichlet(alpha=alpha, min_samples=3), pool, clients, seed)
-    train = matrix(pool, shards, "train")
+    dataset = make_dataset(per_class, held_out, val=held_out if with_val else None)
+    clients_data = assign(Dirichlet(alpha=alpha, min_samples=3), dataset, clients, seed)
+    train = matrix(dataset, clients_data, "train")
     assert train.sum(axis=0).tolist() == per_class
     assert train.sum(axis=1).min() >= 3
     for part in ("val", "test") if with_val else ("test",):
-        counts = matrix(pool, shards, part)
+        counts = matrix(dataset, clients_data, part)
         assert counts.sum(axis=0).tolist() == held_out
         assert counts.sum(axis=1).min() >= 1
         # the same shares, but for the truncation at the two ends of a piece
@@ -176,10 +176,10 @@ def test_who_holds_exactly_an_equal_share_takes_no_more():
 
 
 def test_dirichlet_gets_more_even_with_alpha():
-    pool = make_pool([200] * 10, [50] * 10)
+    dataset = make_dataset([200] * 10, [50] * 10)
 
     def distance(alpha):
-        counts = matrix(pool, assign(Dirichlet(alpha=alpha), pool, 5), "train")
+        counts = matrix(dataset, assign(Dirichlet(alpha=alpha), dataset, 5), "train")
         return np.abs(counts / counts.sum(axis=1, keepdims=True) - 0.1).sum(axis=1).mean() / 2
 
     assert distance(0.05) > distance(1) + 0.1 > distance(1000) + 0.2
@@ -187,35 +187,37 @@ def test_dirichlet_gets_more_even_with_alpha():
 
 
 def test_dirichlet_settles_for_one_test_sample_and_says_so(caplog):
-    pool = make_pool([500] * 10, [40] * 10)  # 400 test samples: at most 8 for each of 50 clients
+    dataset = make_dataset([500] * 10, [40] * 10)  # 400 test samples: at most 8 for each of 50 clients
     with caplog.at_level(logging.WARNING):
-        shards = assign(Dirichlet(alpha=1.0, min_samples=10), pool, 50)
+        clients_data = assign(Dirichlet(alpha=1.0, min_samples=10), dataset, 50)
     assert "1 is enough now" in caplog.text
-    assert matrix(pool, shards, "train").sum(axis=1).min() >= 10
-    assert matrix(pool, shards, "test").sum(axis=1).min() >= 1
+    assert matrix(dataset, clients_data, "train").sum(axis=1).min() >= 10
+    assert matrix(dataset, clients_data, "test").sum(axis=1).min() >= 1
 
 
 def test_dirichlet_without_a_minimum_takes_the_first_draw(caplog):
     """Thousands of clients with few classes each: no draw gives every one of them a sample."""
-    pool = make_pool([500] * 10, [10] * 10)
+    dataset = make_dataset([500] * 10, [10] * 10)
     with pytest.raises(UserError, match="min_samples, with 0 for clients that have none"):
-        assign(Dirichlet(alpha=0.05, min_samples=1), pool, 100)
+        assign(Dirichlet(alpha=0.05, min_samples=1), dataset, 100)
     with caplog.at_level(logging.WARNING):
-        shards = assign(Dirichlet(alpha=0.05, min_samples=0), pool, 1000)
+        clients_data = assign(Dirichlet(alpha=0.05, min_samples=0), dataset, 1000)
     assert not caplog.text
     for part, size in (("train", 5000), ("test", 100)):
-        counts = matrix(pool, shards, part)
+        counts = matrix(dataset, clients_data, part)
         assert counts.sum() == size
-        assert len(np.unique(np.concatenate([shard.part(part) for shard in shards]))) == size
-    held = matrix(pool, shards, "train").sum(axis=1)
+        assert (
+            len(np.unique(np.concatenate([client_data.part(part) for client_data in clients_data]))) == size
+        )
+    held = matrix(dataset, clients_data, "train").sum(axis=1)
     assert 0 < (held == 0).sum() < 1000
 
 
 def test_dirichlet_with_few_clients_does_not_lower_the_minimum(caplog):
-    pool = make_pool([500] * 10, [100] * 10)
+    dataset = make_dataset([500] * 10, [100] * 10)
     with caplog.at_level(logging.WARNING):
-        shards = assign(Dirichlet(alpha=0.5, min_samples=10), pool, 10)
-    assert matrix(pool, shards, "test").sum(axis=1).min() >= 10
+        clients_data = assign(Dirichlet(alpha=0.5, min_samples=10), dataset, 10)
+    assert matrix(dataset, clients_data, "test").sum(axis=1).min() >= 10
     assert not caplog.text
 
 
@@ -243,15 +245,15 @@ def test_dirichlet_with_few_clients_does_not_lower_the_minimum(caplog):
     ],
 )
 def test_impossible_partitions_are_refused(partition, clients, message):
-    pool = make_pool([500] * 10, [100] * 10)
+    dataset = make_dataset([500] * 10, [100] * 10)
     with pytest.raises(UserError, match=message):
-        partition.assign(pool, clients, np.random.default_rng(0))
+        partition.assign(dataset, clients, np.random.default_rng(0))
 
 
 def test_the_error_names_the_nearest_counts():
-    pool = make_pool([100] * 10, [100] * 10)
+    dataset = make_dataset([100] * 10, [100] * 10)
     with pytest.raises(UserError, match=r"smallest client had [3-9] training and \d+ test"):
-        Dirichlet(alpha=0.3, min_samples=10).assign(pool, 90, np.random.default_rng(0))
+        Dirichlet(alpha=0.3, min_samples=10).assign(dataset, 90, np.random.default_rng(0))
 
 
 @pytest.mark.parametrize(
@@ -288,9 +290,9 @@ def test_pathological_invariants_where_s_divides_the_classes(setting, blocks, pe
     block = classes // s
     clients, count = blocks * block, blocks
     held_out = per_class // 2
-    pool = make_pool([per_class] * classes, [held_out] * classes)
-    shards = assign(Pathological(classes_per_client=s, distinct=distinct), pool, clients, seed)
-    train, test = matrix(pool, shards, "train"), matrix(pool, shards, "test")
+    dataset = make_dataset([per_class] * classes, [held_out] * classes)
+    clients_data = assign(Pathological(classes_per_client=s, distinct=distinct), dataset, clients, seed)
+    train, test = matrix(dataset, clients_data, "train"), matrix(dataset, clients_data, "test")
     owned = train > 0
     assert (owned.sum(axis=1) == s).all()
     for b in range(blocks):  # each consecutive block of C/s clients owns every class exactly once
@@ -345,46 +347,50 @@ def test_pooled_divides_classes_eight_to_one_to_one(setting, per_class, distinct
     """Pooled divides every class of a client eight to one to one."""
     s, classes, clients = setting
     held_out = [per_class // 5] * classes
-    pool = make_pool([per_class] * classes, held_out, val=held_out if with_val else None)
-    shards = assign(
+    dataset = make_dataset([per_class] * classes, held_out, val=held_out if with_val else None)
+    clients_data = assign(
         Pathological(classes_per_client=s, distinct=distinct, split="pooled"),
-        pool,
+        dataset,
         clients,
         seed,
         published=False,
     )
-    train, val, test = (matrix(pool, shards, part) for part in ORIGIN)
+    train, val, test = (matrix(dataset, clients_data, part) for part in ORIGIN)
     total = train + val + test
     assert (val == test).all()
     assert (val[total > 0] == np.maximum(1, np.round(total[total > 0] / 10))).all()
     assert (train[total > 0] > 0).all()
-    everything = np.bincount(pool.labels)
+    everything = np.bincount(dataset.labels)
     assert (total.sum(axis=0) <= everything).all()
     assert (total.sum(axis=0) > everything - s * clients / classes).all()  # truncated left-overs
 
 
 def test_pooled_mixes_the_published_parts():
-    pool = make_pool([300] * 4, [300] * 4)
-    for shard in assign(Pathological(classes_per_client=2, split="pooled"), pool, 4, published=False):
+    dataset = make_dataset([300] * 4, [300] * 4)
+    for client_data in assign(
+        Pathological(classes_per_client=2, split="pooled"), dataset, 4, published=False
+    ):
         for part in ORIGIN:
-            assert 0.2 < (pool.origin[shard.part(part)] == TRAIN).mean() < 0.8
+            assert 0.2 < (dataset.origin[client_data.part(part)] == TRAIN).mean() < 0.8
 
 
 @pytest.mark.parametrize("with_val", [False, True])
 def test_fedgh_validates_on_a_fifth_of_the_training_samples(with_val):
-    pool = make_pool([1000] * 10, [100] * 10, val=[50] * 10 if with_val else None)
+    dataset = make_dataset([1000] * 10, [100] * 10, val=[50] * 10 if with_val else None)
     partition = Pathological(classes_per_client=2, split="fedgh")
-    shards = assign(partition, pool, 10, published=False)
-    train, val, test = (matrix(pool, shards, part) for part in ORIGIN)
+    clients_data = assign(partition, dataset, 10, published=False)
+    train, val, test = (matrix(dataset, clients_data, part) for part in ORIGIN)
     extra = 500 if with_val else 0
     assert 8000 - 20 <= train.sum() <= 8000
     assert 2000 + extra - 20 <= val.sum() <= 2000 + extra
     assert ((train > 0) == (test > 0)).all()
-    for shard in shards:
-        assert (pool.origin[shard.train] == TRAIN).all()
-        assert (pool.origin[shard.test] == TEST).all()
-    held_out = np.concatenate([shard.val for shard in shards])
-    assert held_out.mean() == pytest.approx(len(pool.labels) / 2, rel=0.05)  # from everywhere in the data set
+    for client_data in clients_data:
+        assert (dataset.origin[client_data.train] == TRAIN).all()
+        assert (dataset.origin[client_data.test] == TEST).all()
+    held_out = np.concatenate([client_data.val for client_data in clients_data])
+    assert held_out.mean() == pytest.approx(
+        len(dataset.labels) / 2, rel=0.05
+    )  # from everywhere in the data set
     # the same shares in all parts, of classes that have lost a fifth at random
     owned = train > 0
     shares = test[owned] / 100

@@ -34,36 +34,36 @@ def root_with(name):
     return ROOT
 
 
-def counts(pool, origin):
-    return np.bincount(pool.labels[pool.indices(origin)], minlength=pool.classes).tolist()
+def counts(dataset, origin):
+    return np.bincount(dataset.labels[dataset.indices(origin)], minlength=dataset.classes).tolist()
 
 
 def test_cifar10():
-    pool = CIFAR10(root=root_with("cifar-10-batches-py"), verify=False).load()
-    assert counts(pool, TRAIN) == [5000] * 10
-    assert counts(pool, TEST) == [1000] * 10
-    assert pool.class_names[:3] == ("airplane", "automobile", "bird")
-    pixels = pool.images[pool.indices(TRAIN)][::10].astype(np.float64) / 255
-    np.testing.assert_allclose(pixels.mean(axis=(0, 2, 3)), pool.mean, atol=0.01)
+    dataset = CIFAR10(root=root_with("cifar-10-batches-py"), verify=False).load()
+    assert counts(dataset, TRAIN) == [5000] * 10
+    assert counts(dataset, TEST) == [1000] * 10
+    assert dataset.class_names[:3] == ("airplane", "automobile", "bird")
+    pixels = dataset.images[dataset.indices(TRAIN)][::10].astype(np.float64) / 255
+    np.testing.assert_allclose(pixels.mean(axis=(0, 2, 3)), dataset.mean, atol=0.01)
 
 
 @pytest.mark.parametrize(("labels", "classes"), [("fine", 100), ("coarse", 20)])
 def test_cifar100(labels, classes):
     """Complete or a subset: the same number of every class."""
-    pool = CIFAR100(root=root_with("cifar-100-python"), verify=False, labels=labels).load()
-    assert pool.classes == classes
+    dataset = CIFAR100(root=root_with("cifar-100-python"), verify=False, labels=labels).load()
+    assert dataset.classes == classes
     for origin in (TRAIN, TEST):
-        assert len(set(counts(pool, origin))) == 1
-    per_class = counts(pool, TRAIN)[0] * classes // 100, counts(pool, TEST)[0] * classes // 100
+        assert len(set(counts(dataset, origin))) == 1
+    per_class = counts(dataset, TRAIN)[0] * classes // 100, counts(dataset, TEST)[0] * classes // 100
     assert per_class in ((500, 100), (200, 50))
 
 
 def test_every_superclass_of_cifar100_has_five_classes():
-    pool = CIFAR100(root=root_with("cifar-100-python"), verify=False).load()
-    pairs = {(int(s), int(c)) for s, c in zip(pool.superclasses, pool.labels)}
+    dataset = CIFAR100(root=root_with("cifar-100-python"), verify=False).load()
+    pairs = {(int(s), int(c)) for s, c in zip(dataset.superclasses, dataset.labels)}
     assert len(pairs) == 100
     assert np.bincount([s for s, _ in pairs]).tolist() == [5] * 20
-    members = {s: sorted(pool.class_names[c] for t, c in pairs if t == s) for s in (0, 19)}
+    members = {s: sorted(dataset.class_names[c] for t, c in pairs if t == s) for s in (0, 19)}
     assert members[0] == ["beaver", "dolphin", "otter", "seal", "whale"]  # aquatic mammals
     assert members[19] == ["lawn_mower", "rocket", "streetcar", "tank", "tractor"]  # vehicles 2
 
@@ -76,7 +76,7 @@ def test_superclass_task_of_cifar100(clients):
     held = data.subclass_matrix() > 0
     assert (held.sum(axis=1) == 20).all()
     assert (held.sum(axis=0) == clients // 5).all()
-    per_class = len(data.pool.indices(TRAIN)) // 100
+    per_class = len(data.dataset.indices(TRAIN)) // 100
     sizes = data.counts("train")
     assert sizes.sum() == per_class * 100
     assert sizes.max() - sizes.min() <= 1
@@ -87,9 +87,9 @@ def test_superclass_task_of_cifar100(clients):
 def test_pachinko_on_cifar100():
     data = CIFAR100(root=root_with("cifar-100-python"), partition=Pachinko(), verify=False).federate(100, 0)
     total = data.counts("train") + data.counts("test")
-    assert (total == len(data.pool) // 100).all()
+    assert (total == len(data.dataset) // 100).all()
     assert data.counts("test").min() > 0
-    coarse = np.array([np.bincount(data.pool.superclasses[s.train], minlength=20) for s in data.shards])
+    coarse = np.array([np.bincount(data.dataset.superclasses[s.train], minlength=20) for s in data.clients])
     largest = coarse.max(axis=1) / coarse.sum(axis=1)
     assert 0.3 < np.median(largest) < 0.6  # of Dir(0.3) over 20
     assert data.skew()["label_distance"] > 0.5
@@ -104,21 +104,21 @@ def test_partitions_of_cifar10():
     assert (data.label_matrix("val") == data.label_matrix("test")).all()
     shares = data.counts("test") / (data.counts("train") + data.counts("val") + data.counts("test"))
     np.testing.assert_allclose(shares, 0.1, atol=0.003)
-    shards = Dirichlet(alpha=0.3).assign(data.pool, 300, np.random.default_rng(0))
-    assert min(len(s.train) for s in shards) >= 10
-    assert min(len(s.test) for s in shards) >= 1
+    clients_data = Dirichlet(alpha=0.3).assign(data.dataset, 300, np.random.default_rng(0))
+    assert min(len(s.train) for s in clients_data) >= 10
+    assert min(len(s.test) for s in clients_data) >= 1
 
 
 def test_mnist():
-    pool = MNIST(root=root_with("MNIST/raw")).load()
-    assert counts(pool, TRAIN) == [5923, 6742, 5958, 6131, 5842, 5421, 5918, 6265, 5851, 5949]
-    assert counts(pool, TEST) == [980, 1135, 1032, 1010, 982, 892, 958, 1028, 974, 1009]
+    dataset = MNIST(root=root_with("MNIST/raw")).load()
+    assert counts(dataset, TRAIN) == [5923, 6742, 5958, 6131, 5842, 5421, 5918, 6265, 5851, 5949]
+    assert counts(dataset, TEST) == [980, 1135, 1032, 1010, 982, 892, 958, 1028, 974, 1009]
 
 
 def test_usps():
-    pool = USPS(root=root_with("usps.bz2"), verify=False).load()
-    assert counts(pool, TRAIN) == [1194, 1005, 731, 658, 652, 556, 664, 645, 542, 644]
-    assert counts(pool, TEST) == [359, 264, 198, 166, 200, 160, 170, 147, 166, 177]
+    dataset = USPS(root=root_with("usps.bz2"), verify=False).load()
+    assert counts(dataset, TRAIN) == [1194, 1005, 731, 658, 652, 556, 664, 645, 542, 644]
+    assert counts(dataset, TEST) == [359, 264, 198, 166, 200, 160, 170, 147, 166, 177]
 
 
 @pytest.fixture(scope="module")
@@ -127,10 +127,10 @@ def cache(tmp_path_factory):
     return str(tmp_path_factory.mktemp("cache"))
 
 
-def by_domain(pool):
+def by_domain(dataset):
     return {
-        name: tuple(int(((pool.domains == d) & (pool.origin == o)).sum()) for o in (TRAIN, VAL, TEST))
-        for d, name in enumerate(pool.domain_names)
+        name: tuple(int(((dataset.domains == d) & (dataset.origin == o)).sum()) for o in (TRAIN, VAL, TEST))
+        for d, name in enumerate(dataset.domain_names)
     }
 
 
@@ -176,11 +176,11 @@ def test_office_caltech_10(cache):
 
 
 def test_pacs(cache):
-    pool = PACS(root=root_with("PACS"), image_size=8, cache=cache).load()
-    assert {name: sum(n) for name, n in by_domain(pool).items()} == {
+    dataset = PACS(root=root_with("PACS"), image_size=8, cache=cache).load()
+    assert {name: sum(n) for name, n in by_domain(dataset).items()} == {
         "art_painting": 2048,
         "cartoon": 2344,
         "photo": 1670,
         "sketch": 3929,
     }
-    assert by_domain(pool)["photo"] == (1336, 167, 167)
+    assert by_domain(dataset)["photo"] == (1336, 167, 167)

@@ -33,13 +33,13 @@ def test_chunks_do_not_matter(monkeypatch):
 
 @pytest.mark.parametrize("dtype", ["float32", "uint8"])
 def test_classes_can_be_told_apart(dtype):
-    pool = Synthetic(train=400, test=200, shape=(3, 8, 8), dtype=dtype).load()
-    assert pool.images.dtype == dtype
-    flat = pool.images.reshape(len(pool), -1).astype(np.float64)
-    train, test = pool.indices(TRAIN), pool.indices(TEST)
-    means = np.stack([flat[train][pool.labels[train] == c].mean(axis=0) for c in range(10)])
+    dataset = Synthetic(train=400, test=200, shape=(3, 8, 8), dtype=dtype).load()
+    assert dataset.images.dtype == dtype
+    flat = dataset.images.reshape(len(dataset), -1).astype(np.float64)
+    train, test = dataset.indices(TRAIN), dataset.indices(TEST)
+    means = np.stack([flat[train][dataset.labels[train] == c].mean(axis=0) for c in range(10)])
     nearest = ((flat[test][:, None] - means) ** 2).sum(axis=2).argmin(axis=1)
-    assert (nearest == pool.labels[test]).mean() > 0.95
+    assert (nearest == dataset.labels[test]).mean() > 0.95
 
 
 def test_noise_hides_the_classes():
@@ -53,8 +53,8 @@ def test_domains_differ_and_are_balanced():
     data = Synthetic(train=600, test=120, classes=3, shape=(3, 8, 8), domains=4, partition=DomainPerClient())
     federated = data.federate(4, 0)
     assert (federated.label_matrix() == 50).all()
-    pool = federated.pool
-    brightness = np.array([pool.images[s.train].mean(axis=(0, 2, 3)) for s in federated.shards])
+    dataset = federated.dataset
+    brightness = np.array([dataset.images[s.train].mean(axis=(0, 2, 3)) for s in federated.clients])
     distances = np.abs(brightness[:, None] - brightness).max(axis=2)
     assert distances[~np.eye(4, dtype=bool)].min() > 0.1
 

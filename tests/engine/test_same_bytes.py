@@ -53,7 +53,7 @@ def test_clients_without_training_samples(tmp_path: Path, name: str) -> None:
     """They take no step and have no score, and a round in which nobody has any changes nothing."""
     data = Synthetic(train=120, test=60, partition=Dirichlet(alpha=0.05, min_samples=0))
     federated = data.federate(100, 0)
-    empty = {i for i in range(100) if not len(federated.shards[i].train)}
+    empty = {i for i in range(100) if not len(federated.clients[i].train)}
     settings = {"data": data, "clients": 100, "participation": 0.01, "rounds": 8, "training": LENIENT}
     engines = Inline(), Ray(actors=2)
     folder, _ = same(tmp_path, *engines, method=METHODS[name](), net=net_of(name, LeNet()), **settings)
@@ -67,7 +67,7 @@ def test_clients_without_training_samples(tmp_path: Path, name: str) -> None:
     for view in records[-1]["evaluation"]["after_aggregation"].values():
         assert {i for i, correct in enumerate(view["test"]["correct"]) if correct is None} >= empty
     summary = json.loads((folder / "summary.json").read_text())
-    untested = {i for i in range(100) if not len(federated.shards[i].test)}
+    untested = {i for i in range(100) if not len(federated.clients[i].test)}
     assert summary["headline"]["left_out"] == len(empty | untested)
 
 

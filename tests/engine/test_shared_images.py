@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from rayfl import Ray
-from rayfl.data import TEST, TRAIN, FederatedData, Pool, Shard
+from rayfl.data import TEST, TRAIN, ClientData, Dataset, FederatedData
 from rayfl.data.readers.cache import Decoded, MappedImages, cached
 
 ray: Any = pytest.importorskip("ray")
@@ -21,7 +21,7 @@ pytestmark = pytest.mark.usefixtures("ray_runtime")
 def test_how_images_travel(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, hosts: int) -> None:
     images = np.random.default_rng(0).integers(0, 256, (40, 3, 8, 8), dtype=np.uint8)
     mapped, _ = cached("x", 1, lambda: Decoded((40, 3, 8, 8), [images], {}), str(tmp_path))
-    pool = Pool(
+    dataset = Dataset(
         mapped,
         np.zeros(40, np.int64),
         np.zeros(40, np.int64),
@@ -31,17 +31,17 @@ def test_how_images_travel(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, host
         (0.0,) * 3,
         (1.0,) * 3,
     )
-    data = FederatedData(pool, (Shard(np.arange(20), np.arange(0), np.arange(20, 40), 0),))
+    data = FederatedData(dataset, (ClientData(np.arange(20), np.arange(0), np.arange(20, 40), 0),))
     cluster = clusters.Cluster(Ray())
     cluster.wait()
     monkeypatch.setattr(clusters.ray, "nodes", lambda: [{"Alive": True}] * hosts + [{"Alive": False}])
-    found = cluster.share(data).pool.images
+    found = cluster.share(data).dataset.images
     assert isinstance(found, MappedImages) == (hosts == 1)
     assert np.array_equal(found, images)
     assert not found.flags.writeable  # in the file or in the object store, not a copy
     if hosts == 2:
         next(tmp_path.iterdir()).unlink()
-    total = ray.remote(lambda d: (int(d.pool.images.sum()), type(d.pool.images).__name__))
+    total = ray.remote(lambda d: (int(d.dataset.images.sum()), type(d.dataset.images).__name__))
     kind = "MappedImages" if hosts == 1 else "ndarray"
     assert ray.get(total.remote(cluster.shared)) == (int(images.sum()), kind)
     cluster.close()

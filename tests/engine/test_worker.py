@@ -15,7 +15,7 @@ import torch
 from torch import nn
 
 from rayfl import Training
-from rayfl.data import FederatedData, Shard
+from rayfl.data import ClientData, FederatedData
 from rayfl.engine import BadUpdate
 from rayfl.engine.inline import InlineWorkers
 from rayfl.engine.plan import Plan
@@ -28,15 +28,17 @@ from rayfl.nets import SplitNet
 from rayfl.record.checkpoint import Checkpoints, Manifest
 from rayfl.training import Gather, Mean, Sum
 from rayfl.training.sums import combine
-from tests.support.nets import close, make_pool, same_bits
+from tests.support.nets import close, make_dataset, same_bits
 
 SIZES = (12, 17, 0, 9, 10, 5)  # client 2 has no training data
 
 
 def data() -> FederatedData:
     starts = np.cumsum([0, *SIZES])
-    shards = [Shard(np.arange(a, b), np.arange(0), np.arange(100, 110)) for a, b in pairwise(starts)]
-    return FederatedData(make_pool(), tuple(shards))
+    clients_data = [
+        ClientData(np.arange(a, b), np.arange(0), np.arange(100, 110)) for a, b in pairwise(starts)
+    ]
+    return FederatedData(make_dataset(), tuple(clients_data))
 
 
 class Method(FedAvg):
@@ -186,8 +188,8 @@ def test_a_client_without_steps_has_no_weight() -> None:
 def test_validation_images_are_augmented_anew_every_round() -> None:
     """Test images are as they are."""
     images = np.arange(100, 110)
-    pool = replace(make_pool(), augment="fedbn", val_augment=True)
-    worker = Worker(plan(), FederatedData(pool, (Shard(np.arange(9), images, images),) * 2))
+    dataset = replace(make_dataset(), augment="fedbn", val_augment=True)
+    worker = Worker(plan(), FederatedData(dataset, (ClientData(np.arange(9), images, images),) * 2))
     download = Download({"weights": worker.initial}, {})
     found = [worker.evaluate(r, download, [0, 1], ("val", "test")) for r in (0, 1, 1)]
     losses = [[scores[i]["val"]["personal"].loss for i in (0, 1)] for scores in found]
@@ -291,8 +293,10 @@ def test_clients_that_never_train_are_not_of_the_population() -> None:
 
 def test_a_checkpoint_holds_the_newest_state_of_every_client(tmp_path: Path) -> None:
     """Of those too that have trained rounds ago, or before the run was resumed."""
-    shards = tuple(Shard(np.arange(k, k + 2), np.arange(0), np.arange(190, 200)) for k in range(0, 80, 2))
-    many = FederatedData(make_pool(), shards)
+    clients_data = tuple(
+        ClientData(np.arange(k, k + 2), np.arange(0), np.arange(190, 200)) for k in range(0, 80, 2)
+    )
+    many = FederatedData(make_dataset(), clients_data)
     found: Manifest | None = None
     for cohorts in ([(0, 20), (39,), (3,), (21,)], [(1,), (0, 2)]):
         session, here = opened(plan(), many)
@@ -384,5 +388,5 @@ def blocks_given_back(net: str) -> int:
     ("net", "given_back"), [("tests.engine.test_worker.wide", 0), ("tests.support.nets.smooth", 3)]
 )
 def test_freed_memory_is_kept_where_a_layer_is_large(net: str, given_back: int) -> None:
-    with multiprocessing.get_context("spawn").Pool(1) as pool:  # for a process it is for life
-        assert pool.apply(blocks_given_back, (net,)) == given_back
+    with multiprocessing.get_context("spawn").Dataset(1) as dataset:  # for a process it is for life
+        assert dataset.apply(blocks_given_back, (net,)) == given_back

@@ -31,7 +31,7 @@ def test_features_are_collected_with_their_labels(run):
     found = tsne.collect(models, "offline", samples=7, clients=2)
     assert found["features"].shape == (14, 84)
     assert found["client"].tolist() == [0] * 7 + [1] * 7
-    assert found["domain"].tolist() == [models.data.shards[k].domain for k in found["client"]]
+    assert found["domain"].tolist() == [models.data.clients[k].domain for k in found["client"]]
     x, y = models.batch(1)
     with torch.no_grad():
         known = models.features(1, x)["offline"]

@@ -270,7 +270,7 @@ class Made(Synthetic):
     def __init__(self, x: int = 1):
         raise RuntimeError("bad start")
 class Divided(IID):
-    def assign(self, pool, clients, rng):
+    def assign(self, dataset, clients, rng):
         return {}[3]
 class Bound(FedAvg):
     def setup(self, net, population, seed):
@@ -313,7 +313,7 @@ UNFIT: dict[str, tuple[str, ...] | str] = {
     "--net own.nosuch": "has no 'nosuch'",
     "--net own.os": "net",
     "--net own.nothing(x=1)": "has no option 'x'",
-    "--data own.Nothing": "Nothing.load returns None: it must return a rayfl.data.Pool",
+    "--data own.Nothing": "Nothing.load returns None: it must return a rayfl.data.Dataset",
     "--method own.Typed --method.factor x": "method.factor is x: it must be a number",
     "--method own.Forgets": "Forgets does not keep its argument 'factor'",
     "--method own.Nosuch": "method",

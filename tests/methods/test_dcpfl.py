@@ -131,12 +131,12 @@ NET = CNNB()
 def statistics_of_a_round(method, net=NET, data=DATA):
     """Return what the server pools after a round, and each client's features and labels."""
     run = start(method, data, net)
-    everyone = range(len(data.shards))
+    everyone = range(len(data.clients))
     parts, _ = run.worker.train(0, run.server.download(everyone), [(i,) for i in everyone])
     pooled = pool(combine(run.worker.method.uploads, [parts]))
     found = []
     for i in everyone:
-        x, y = run.worker.images.batch(torch.tensor(data.shards[i].train))
+        x, y = run.worker.images.batch(torch.tensor(data.clients[i].train))
         with torch.no_grad():
             z = run.worker.net.eval.features(run.worker.states[i]["weights"], x)
         found.append((z.numpy(), y.numpy()))
@@ -360,7 +360,7 @@ def test_absent_classes_can_be_drawn_from_what_was_last_known():
 
 
 def test_scored_classifiers():
-    x = torch.tensor(DATA.pool.images[DATA.shards[0].test]).double()
+    x = torch.tensor(DATA.dataset.images[DATA.clients[0].test]).double()
     scores = {}
     for eval_head in ("local", "global"):
         run = federate(DCPFL(eval_head=eval_head), DATA, LeNet(), 2)

@@ -121,7 +121,7 @@ def test_bytes_counted_are_bytes_declared(name, precision, width):
         up, down = ({key: column[place] for key, column in c.items()} for c in (result.up, result.down))
         owned = int((DATA.label_matrix("train")[i] > 0).sum())
         assert owned < k["C"]
-        expected = CASES[name].traffic(k, owned, len(DATA.shards))
+        expected = CASES[name].traffic(k, owned, len(DATA.clients))
         assert down == {key: width * count for key, count in expected[0].items()}
         assert up == {key: width * count for key, count in expected[1].items()}
 
@@ -170,7 +170,7 @@ def test_the_head_of_fedproto_has_a_loss():
 
 @pytest.mark.parametrize("name", [name for name in METHODS if CASES[name].has_global])
 def test_global_views_are_the_same_model_for_everyone(name):
-    x = torch.tensor(DATA.pool.images[:4]).double()
+    x = torch.tensor(DATA.dataset.images[:4]).double()
     run = federate(METHODS[name](), DATA, net_of(name, LeNet()), [[0, 1]])
     assert torch.equal(run.scores(0, x)["global"], run.scores(3, x)["global"])
 

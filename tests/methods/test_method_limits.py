@@ -50,8 +50,8 @@ def test_equals_fedavg_bit_for_bit(method, net):
 
 def sgd(net, data, rounds, epochs, momentum, weight_decay, clip):
     """Train a plain module on all of the first client's data at once, with a new optimiser in each round."""
-    train = data.shards[0].train
-    x, y = torch.tensor(data.pool.images[train]).double(), torch.tensor(data.pool.labels[train])
+    train = data.clients[0].train
+    x, y = torch.tensor(data.dataset.images[train]).double(), torch.tensor(data.dataset.labels[train])
     for _ in range(rounds):
         optimiser = torch.optim.SGD(net.parameters(), 0.1, momentum, weight_decay=weight_decay)
         for _ in range(epochs):
@@ -66,11 +66,11 @@ def test_one_client_is_plain_sgd(name):
     """A federation of one, without regularisers, is SGD; every view is the trained net."""
     kind = net_of(name, CNNB())
     run = federate(METHODS[name](**CASES[name].plain), ALONE, kind, batch_size=50, **SETTINGS)
-    net = build(kind, ALONE.pool.shape, ALONE.pool.classes).double()
+    net = build(kind, ALONE.dataset.shape, ALONE.dataset.classes).double()
     for entry, tensor in [*net.named_parameters(), *net.named_buffers()]:
         tensor.data.copy_(run.worker.initial[entry])
     sgd(net.train(), ALONE, rounds=3, **SETTINGS)
-    x = torch.tensor(ALONE.pool.images[ALONE.shards[0].test]).double()
+    x = torch.tensor(ALONE.dataset.images[ALONE.clients[0].test]).double()
     with torch.no_grad():
         expected = net.eval()(x)
     scores = run.scores(0, x)
@@ -118,7 +118,7 @@ def test_scaffold_keeps_c_the_mean_of_the_controls(cohorts):
     run = federate(SCAFFOLD(), DATA, CNNB(), cohorts, **SETTINGS)
     controls = [state["control"] for state in run.worker.states.values()]
     assert controls[0].norm() > 1e-3
-    total = sum(controls[1:], controls[0]) / len(DATA.shards)
+    total = sum(controls[1:], controls[0]) / len(DATA.clients)
     assert_same(dict(total), dict(run.server.state["control"]), 1e-12)
     assert set(total) == run.worker.net.train_names
 
@@ -176,7 +176,7 @@ def test_personal_entries(method, personal):
 def test_personal_layers_of_a_client_that_was_not_sampled_stay():
     run = federate(FedBN(), DATA, CNNB(), [[0, 1, 2, 3], [1, 2]])
     assert run.clients[1][0] is run.clients[0][0]
-    x = torch.tensor(DATA.pool.images[:4]).double()
+    x = torch.tensor(DATA.dataset.images[:4]).double()
     own = run.servers[1]["weights"].merge(run.clients[0][0]["own"])
     assert torch.equal(run.scores(0, x)["personal"], run.worker.net.eval(own, x))
 
@@ -214,11 +214,11 @@ def test_fedproto_without_the_pull_is_local_training(weights):
 def test_fedproto_prototypes_are_class_means(weights):
     """After one round: features averaged per client and class, then over clients (or all at once)."""
     run = federate(FedProto(prototype_weights=weights), DATA, CNNB(), 1, batch_size=50)
-    rows = [[] for _ in range(DATA.pool.classes)]
-    for i, shard in enumerate(DATA.shards):
-        x = torch.tensor(DATA.pool.images[shard.train]).double()
+    rows = [[] for _ in range(DATA.dataset.classes)]
+    for i, client_data in enumerate(DATA.clients):
+        x = torch.tensor(DATA.dataset.images[client_data.train]).double()
         z = run.worker.net.eval.features(run.worker.states[i]["weights"], x)
-        y = torch.tensor(DATA.pool.labels[shard.train])
+        y = torch.tensor(DATA.dataset.labels[client_data.train])
         for c in y.unique().tolist():
             rows[c] += [z[y == c].mean(0)] if weights == "uniform" else list(z[y == c])
     expected = torch.stack([torch.stack(r).mean(0) for r in rows])
@@ -228,8 +228,8 @@ def test_fedproto_prototypes_are_class_means(weights):
 def test_fedproto_pulls_features_to_the_prototypes():
     def spread(lam):
         run = federate(FedProto(lam=lam), DATA, LeNet(), 6, epochs=2)
-        x = torch.tensor(DATA.pool.images).double()
-        y = torch.tensor(DATA.pool.labels)
+        x = torch.tensor(DATA.dataset.images).double()
+        y = torch.tensor(DATA.dataset.labels)
         z = run.worker.net.eval.features(run.worker.states[0]["weights"], x)
         prototypes = run.server.state["prototypes"]
         return ((z - prototypes[y]).square().sum() / prototypes.square().sum()).item()

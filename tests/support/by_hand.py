@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from torch import nn
 
-from rayfl.data import TEST, TRAIN, FederatedData, Pool, Shard
+from rayfl.data import TEST, TRAIN, ClientData, Dataset, FederatedData
 from rayfl.engine.plan import Plan
 from rayfl.engine.round_result import RoundResult
 from rayfl.engine.server import Server
@@ -27,11 +27,11 @@ def points(*clients: Sequence[tuple[tuple[float, float], int]]) -> FederatedData
     samples = [sample for client in clients for sample in client]
     images = np.array([x for x, _ in samples], np.float32)[:, None, None, :]
     ends = np.cumsum([len(client) for client in clients])
-    shards = []
+    clients_data = []
     for end, client in zip(ends, clients):
         indices = np.arange(end - len(client), end)
-        shards.append(Shard(train=indices, val=indices[:0], test=indices))
-    return _federated(images, [y for _, y in samples], 2, shards)
+        clients_data.append(ClientData(train=indices, val=indices[:0], test=indices))
+    return _federated(images, [y for _, y in samples], 2, clients_data)
 
 
 def ragged(sizes: Sequence[int] = (12, 22, 16, 5), classes: int = 4, missing: bool = True) -> FederatedData:
@@ -41,23 +41,23 @@ def ragged(sizes: Sequence[int] = (12, 22, 16, 5), classes: int = 4, missing: bo
     """
     rng = np.random.default_rng(5)
     patterns = rng.standard_normal((classes, 1, 16, 16))
-    labels, shards, start = [], [], 0
+    labels, clients_data, start = [], [], 0
     for i, size in enumerate(sizes):
         own = [c for c in range(classes) if not (missing and c == i % classes)]
         labels += [own[k % len(own)] for k in range(size + 4)]
         train, test = np.arange(start, start + size), np.arange(start + size, start + size + 4)
-        shards.append(Shard(train=train, val=train[:0], test=test))
+        clients_data.append(ClientData(train=train, val=train[:0], test=test))
         start += size + 4
     images = patterns[labels] + 0.5 * rng.standard_normal((start, 1, 16, 16))
-    return _federated(images.astype(np.float32), labels, classes, shards)
+    return _federated(images.astype(np.float32), labels, classes, clients_data)
 
 
-def _federated(images, labels, classes, shards):
+def _federated(images, labels, classes, clients_data):
     n = len(images)
     origin = np.full(n, TRAIN, np.uint8)
-    for shard in shards:
-        origin[np.setdiff1d(shard.test, shard.train)] = TEST
-    pool = Pool(
+    for client_data in clients_data:
+        origin[np.setdiff1d(client_data.test, client_data.train)] = TEST
+    dataset = Dataset(
         images=images,
         labels=np.array(labels, np.int64),
         domains=np.zeros(n, np.int64),
@@ -67,7 +67,7 @@ def _federated(images, labels, classes, shards):
         mean=(0.0,),
         std=(1.0,),
     )
-    return FederatedData(pool, tuple(shards))
+    return FederatedData(dataset, tuple(clients_data))
 
 
 # ---- nets without bias and with fixed initial weights, to be worked out by hand
@@ -128,8 +128,8 @@ class Run:
         download = self.server.download(cohort)
         parts, result = self.worker.train(number, download, [tuple(cohort)], score_parts)
         assert not result.bad, result.bad
-        samples = tuple(len(self.worker.data.shards[i].train) for i in result.ids)
-        population = len(self.worker.data.shards)
+        samples = tuple(len(self.worker.data.clients[i].train) for i in result.ids)
+        population = len(self.worker.data.clients)
         self.server.aggregate(Cohort(tuple(result.ids), samples, population, number), parts)
         self.results.append(result)
         self.servers.append(self.server.state)
@@ -175,7 +175,7 @@ def federate(
 ) -> Run:
     """Run the rounds of these cohorts, or so many rounds of all clients."""
     run = start(method, data, net, **options)
-    everyone = range(len(data.shards))
+    everyone = range(len(data.clients))
     for cohort in [everyone] * cohorts if isinstance(cohorts, int) else cohorts:
         run.round(cohort)
     return run

@@ -7,7 +7,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from rayfl.data import TRAIN, Pool
+from rayfl.data import TRAIN, Dataset
 from rayfl.nets import SplitNet
 from rayfl.randomness import numpy_generator
 from rayfl.training import Client, Net, Params, Training
@@ -36,9 +36,9 @@ def smooth_net(batch_norm: bool = False) -> Net:
     return Net(lambda: smooth_split(batch_norm), dtype=torch.float64)
 
 
-def make_pool(n: int = 200, seed: int = 0) -> Pool:
+def make_dataset(n: int = 200, seed: int = 0) -> Dataset:
     rng = numpy_generator(seed, "test images")
-    return Pool(
+    return Dataset(
         images=rng.standard_normal((n, *SHAPE), dtype=np.float32),
         labels=rng.integers(0, CLASSES, n),
         domains=np.zeros(n, dtype=np.int64),
@@ -51,7 +51,7 @@ def make_pool(n: int = 200, seed: int = 0) -> Pool:
 
 
 def make_images(n: int = 200, channels_last: bool = False, dtype: torch.dtype = torch.float64) -> Images:
-    return Images(make_pool(n), torch.device("cpu"), dtype, channels_last)
+    return Images(make_dataset(n), torch.device("cpu"), dtype, channels_last)
 
 
 def make_client(
@@ -74,7 +74,7 @@ def make_client(
 
 
 def make_clients(net: Net, sizes: Sequence[int], **training: Any) -> list[Client]:
-    """Clients of these sizes with data of their own from one pool."""
+    """Clients of these sizes with data of their own from one dataset."""
     images = make_images(sum(sizes))
     starts = np.cumsum([0, *sizes]).tolist()
     return [make_client(net, images, n, id=k, first=starts[k], **training) for k, n in enumerate(sizes)]

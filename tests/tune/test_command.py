@@ -174,8 +174,8 @@ def test_one_client_with_validation_data_is_enough(tmp_path: Path, monkeypatch: 
 
     def without_the_first(federation: Federation) -> Any:
         data = read(federation)
-        first, *others = data.shards
-        return replace(data, shards=(replace(first, val=first.val[:0]), *others))
+        first, *others = data.clients
+        return replace(data, clients=(replace(first, val=first.val[:0]), *others))
 
     monkeypatch.setattr(Federation, "federated_data", without_the_first)
     check(sweep_of(tmp_path))

@@ -5,9 +5,9 @@ from typing import Annotated
 
 import numpy as np
 
-from rayfl.data.partitions.dealing import by_class, joined, make_shard
+from rayfl.data.dataset import TEST, TRAIN, VAL, ClientData, Dataset
+from rayfl.data.partitions.dealing import by_class, joined, make_client_data
 from rayfl.data.partitions.partition import Partition
-from rayfl.data.pool import TEST, TRAIN, VAL, Pool, Shard
 from rayfl.errors import UserError
 from rayfl.settings import above, at_least
 
@@ -34,9 +34,9 @@ class Dirichlet(Partition):
     small alpha, some may have none.
     """
 
-    def assign(self, pool: Pool, clients: int, rng: np.random.Generator) -> list[Shard]:
+    def assign(self, dataset: Dataset, clients: int, rng: np.random.Generator) -> list[ClientData]:
         """Draw shares until the minimum counts are met."""
-        cells = {origin: by_class(pool, pool.indices(origin), rng) for origin in (TRAIN, VAL, TEST)}
+        cells = {origin: by_class(dataset, dataset.indices(origin), rng) for origin in (TRAIN, VAL, TEST)}
         sizes = {o: np.array([len(c) for c in cells[o]]) for o in cells if sum(map(len, cells[o]))}
         held_out = min(int(s.sum()) for o, s in sizes.items() if o != TRAIN)
         what = f"Dirichlet(alpha={self.alpha:g}, min_samples={self.min_samples}) for {clients} clients"
@@ -61,7 +61,7 @@ class Dirichlet(Partition):
             if clients * minimum <= held_out:
                 cuts, reached = self._search(sizes, clients, minimum, rng)
                 if cuts is not None:
-                    return self._shards(pool, cells, cuts)
+                    return self._clients_data(dataset, cells, cuts)
                 nearest.append(reached)
         train, test = nearest[-1]
         raise UserError(
@@ -124,7 +124,9 @@ class Dirichlet(Partition):
             held += piece_sizes(cuts[:, c], size)
         return cuts, valid
 
-    def _shards(self, pool: Pool, cells: dict[int, list[np.ndarray]], cuts: np.ndarray) -> list[Shard]:
+    def _clients_data(
+        self, dataset: Dataset, cells: dict[int, list[np.ndarray]], cuts: np.ndarray
+    ) -> list[ClientData]:
         """Cut the shuffled samples of each class at the cumulated shares, float64 [classes, clients]."""
         clients = cuts.shape[1]
         parts = []
@@ -134,7 +136,7 @@ class Dirichlet(Partition):
                 for j, piece in enumerate(np.split(indices, (cut * len(indices)).astype(np.int64)[:-1])):
                     pieces[j].append(piece)
             parts.append([joined(p) for p in pieces])
-        return [make_shard(pool, *pieces) for pieces in zip(*parts)]
+        return [make_client_data(dataset, *pieces) for pieces in zip(*parts)]
 
 
 def cumulated(shares: np.ndarray, held: np.ndarray, total: int) -> tuple[np.ndarray, np.ndarray]:

@@ -5,10 +5,10 @@ from typing import Annotated
 
 import numpy as np
 
+from rayfl.data.dataset import TEST, TRAIN, VAL, ClientData, Dataset
 from rayfl.data.partitions.dealing import by_class, clients_of_domains, deal, joined
 from rayfl.data.partitions.dirichlet import cumulated, piece_sizes
 from rayfl.data.partitions.partition import Partition
-from rayfl.data.pool import TEST, TRAIN, VAL, Pool, Shard
 from rayfl.errors import UserError
 from rayfl.settings import above, at_least
 
@@ -56,39 +56,39 @@ class DomainDirichlet(Partition):
             if times < 1:
                 raise UserError(f"data.partition.thin is {times} for {domain}: it must be at least 1")
 
-    def assign(self, pool: Pool, clients: int, rng: np.random.Generator) -> list[Shard]:
+    def assign(self, dataset: Dataset, clients: int, rng: np.random.Generator) -> list[ClientData]:
         """Cut the domains one after the other."""
         for option in ("chosen", "thin", "whole_test"):
-            _check_names(option, getattr(self, option) or (), pool)
-        most = len(pool.domain_names) * self.parts
+            _check_names(option, getattr(self, option) or (), dataset)
+        most = len(dataset.domain_names) * self.parts
         if clients > most:
             raise UserError(
-                f"DomainDirichlet: {len(pool.domain_names)} domains of {self.parts} parts have no more than "
-                f"{most} clients, not {clients}: use fewer clients or more parts"
+                f"DomainDirichlet: {len(dataset.domain_names)} domains of {self.parts} parts have no more "
+                f"than {most} clients, not {clients}: use fewer clients or more parts"
             )
-        shards: dict[int, Shard] = {}
-        used = clients_of_domains(self, pool, clients)
+        clients_data: dict[int, ClientData] = {}
+        used = clients_of_domains(self, dataset, clients)
         for domain, _ in used:
-            self._check_sizes(pool, domain)
+            self._check_sizes(dataset, domain)
         for (domain, mine), own in zip(used, rng.spawn(len(used))):
-            shards |= self._domain(pool, domain, mine, own)
-        return [shards[client] for client in range(clients)]
+            clients_data |= self._domain(dataset, domain, mine, own)
+        return [clients_data[client] for client in range(clients)]
 
     def _domain(
-        self, pool: Pool, domain: int, clients: np.ndarray, rng: np.random.Generator
-    ) -> dict[int, Shard]:
-        """Return the shards of one domain's clients."""
-        name = pool.domain_names[domain]
+        self, dataset: Dataset, domain: int, clients: np.ndarray, rng: np.random.Generator
+    ) -> dict[int, ClientData]:
+        """Return the data of one domain's clients."""
+        name = dataset.domain_names[domain]
         inside = {
-            o: np.flatnonzero((pool.domains == domain) & (pool.origin == o)) for o in (TRAIN, VAL, TEST)
+            o: np.flatnonzero((dataset.domains == domain) & (dataset.origin == o)) for o in (TRAIN, VAL, TEST)
         }
-        cells = by_class(pool, inside[TRAIN], rng)
+        cells = by_class(dataset, inside[TRAIN], rng)
         sizes = np.array([len(cell) for cell in cells])
         cuts = self._search(name, sizes, rng)
         ends = (cuts * sizes[:, None]).astype(np.int64)
         order = rng.permutation(len(clients))
-        held_out = {o: deal(pool, inside[o], order, rng) for o in (VAL, TEST)}
-        shards = {}
+        held_out = {o: deal(dataset, inside[o], order, rng) for o in (VAL, TEST)}
+        clients_data = {}
         for j, client in enumerate(clients):
             part = ((self.chosen or {}).get(name, 0) + j) % self.parts
             own = [np.split(cell, end[:-1])[part] for cell, end in zip(cells, ends)]
@@ -96,25 +96,25 @@ class DomainDirichlet(Partition):
             train = joined([piece[: len(piece) // (self.thin or {}).get(name, 1)] for piece in own])
             val, test = held_out[VAL][j], held_out[TEST][j]
             if name not in (self.whole_test or ()):
-                val = _in_proportion(pool, val, counts, f"validation samples of {name}", rng)
-                test = _in_proportion(pool, test, counts, f"test samples of {name}", rng)
-            shards[int(client)] = Shard(train, val, test, domain)
-        return shards
+                val = _in_proportion(dataset, val, counts, f"validation samples of {name}", rng)
+                test = _in_proportion(dataset, test, counts, f"test samples of {name}", rng)
+            clients_data[int(client)] = ClientData(train, val, test, domain)
+        return clients_data
 
     def _named(self) -> str:
         return f"DomainDirichlet(parts={self.parts}, alpha={self.alpha:g}, min_cell={self.min_cell})"
 
-    def _check_sizes(self, pool: Pool, domain: int) -> None:
+    def _check_sizes(self, dataset: Dataset, domain: int) -> None:
         """Refuse a domain that cannot have enough of every class in every part."""
-        name = pool.domain_names[domain]
-        labels = pool.labels[(pool.domains == domain) & (pool.origin == TRAIN)]
+        name = dataset.domain_names[domain]
+        labels = dataset.labels[(dataset.domains == domain) & (dataset.origin == TRAIN)]
         if not len(labels):
             raise UserError(f"{self._named()}: the domain {name} has no training samples")
         held, sizes = np.unique(labels, return_counts=True)
         if sizes.min() < self.parts * self.min_cell:
             raise UserError(
                 f"{self._named()}: the domain {name} has {sizes.min()} training samples of the class "
-                f"{pool.class_names[held[sizes.argmin()]]}, too few for {self.min_cell} in each part: use "
+                f"{dataset.class_names[held[sizes.argmin()]]}, too few for {self.min_cell} in each part: use "
                 "fewer parts, a smaller min_cell or more of the data set"
             )
 
@@ -156,18 +156,18 @@ class DomainDirichlet(Partition):
         return cuts
 
 
-def _check_names(option: str, names: Iterable[str] | Mapping[str, int], pool: Pool) -> None:
+def _check_names(option: str, names: Iterable[str] | Mapping[str, int], dataset: Dataset) -> None:
     """Refuse names of domains that the data set does not have."""
     for name in names:
-        if name not in pool.domain_names:
+        if name not in dataset.domain_names:
             raise UserError(
                 f"DomainDirichlet: {option} names the domain {name!r}, which the data set does not have; its "
-                f"domains are {', '.join(pool.domain_names)}"
+                f"domains are {', '.join(dataset.domain_names)}"
             )
 
 
 def _in_proportion(
-    pool: Pool, indices: np.ndarray, counts: np.ndarray, what: str, rng: np.random.Generator
+    dataset: Dataset, indices: np.ndarray, counts: np.ndarray, what: str, rng: np.random.Generator
 ) -> np.ndarray:
     """Return the largest random subset with the class proportions of ``counts``, int64 [classes], ascending.
 
@@ -175,13 +175,14 @@ def _in_proportion(
     """
     if not len(indices):
         return indices
-    cells = by_class(pool, indices, rng)
+    cells = by_class(dataset, indices, rng)
     held = np.flatnonzero(counts)
     scarcest = held[np.argmin([len(cells[c]) / counts[c] for c in held])]
     if not len(cells[scarcest]):
         raise UserError(
-            f"DomainDirichlet: there are no {what} of the class {pool.class_names[scarcest]}, so none with "
-            "the class proportions of the training part: use fewer clients or name the domain in whole_test"
+            f"DomainDirichlet: there are no {what} of the class {dataset.class_names[scarcest]}, so none "
+            "with the class proportions of the training part: use fewer clients or name the domain in "
+            "whole_test"
         )
     keep = len(cells[scarcest]) * counts // counts[scarcest]  # int(r n_c), without rounding errors
     return joined([cell[:n] for cell, n in zip(cells, keep)])

@@ -2,9 +2,9 @@
 
 import numpy as np
 
+from rayfl.data.dataset import TEST, TRAIN, VAL, ClientData, Dataset
 from rayfl.data.partitions.dealing import clients_of_domains, deal
 from rayfl.data.partitions.partition import Partition
-from rayfl.data.pool import TEST, TRAIN, VAL, Pool, Shard
 
 
 class DomainPerClient(Partition):
@@ -14,16 +14,16 @@ class DomainPerClient(Partition):
     With fewer clients than domains the first domains are used, and a warning names those that are not.
     """
 
-    def assign(self, pool: Pool, clients: int, rng: np.random.Generator) -> list[Shard]:
+    def assign(self, dataset: Dataset, clients: int, rng: np.random.Generator) -> list[ClientData]:
         """Deal each domain to its clients."""
-        shards: dict[int, Shard] = {}
-        for domain, mine in clients_of_domains(self, pool, clients):
+        clients_data: dict[int, ClientData] = {}
+        for domain, mine in clients_of_domains(self, dataset, clients):
             order = rng.permutation(len(mine))
-            inside = pool.domains == domain
+            inside = dataset.domains == domain
             parts = [
-                deal(pool, np.flatnonzero(inside & (pool.origin == origin)), order, rng)
+                deal(dataset, np.flatnonzero(inside & (dataset.origin == origin)), order, rng)
                 for origin in (TRAIN, VAL, TEST)
             ]
             for client, train, val, test in zip(mine, *parts):
-                shards[int(client)] = Shard(train, val, test, domain)
-        return [shards[client] for client in range(clients)]
+                clients_data[int(client)] = ClientData(train, val, test, domain)
+        return [clients_data[client] for client in range(clients)]

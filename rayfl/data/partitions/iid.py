@@ -2,9 +2,9 @@
 
 import numpy as np
 
-from rayfl.data.partitions.dealing import deal, make_shard
+from rayfl.data.dataset import TEST, TRAIN, VAL, ClientData, Dataset
+from rayfl.data.partitions.dealing import deal, make_client_data
 from rayfl.data.partitions.partition import Partition
-from rayfl.data.pool import TEST, TRAIN, VAL, Pool, Shard
 
 
 class IID(Partition):
@@ -13,8 +13,8 @@ class IID(Partition):
     Sizes, and the counts of each class, differ by at most one between clients, in each part.
     """
 
-    def assign(self, pool: Pool, clients: int, rng: np.random.Generator) -> list[Shard]:
+    def assign(self, dataset: Dataset, clients: int, rng: np.random.Generator) -> list[ClientData]:
         """Deal train, validation and test samples in the same order of clients."""
         order = rng.permutation(clients)
-        parts = [deal(pool, pool.indices(origin), order, rng) for origin in (TRAIN, VAL, TEST)]
-        return [make_shard(pool, *pieces) for pieces in zip(*parts)]
+        parts = [deal(dataset, dataset.indices(origin), order, rng) for origin in (TRAIN, VAL, TEST)]
+        return [make_client_data(dataset, *pieces) for pieces in zip(*parts)]

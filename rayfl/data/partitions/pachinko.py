@@ -4,9 +4,9 @@ from typing import Annotated
 
 import numpy as np
 
-from rayfl.data.partitions.dealing import by_class, make_shard
+from rayfl.data.dataset import TEST, TRAIN, UNUSED, VAL, ClientData, Dataset
+from rayfl.data.partitions.dealing import by_class, make_client_data
 from rayfl.data.partitions.partition import Partition
-from rayfl.data.pool import TEST, TRAIN, UNUSED, VAL, Pool, Shard
 from rayfl.errors import UserError
 from rayfl.randomness import numpy_generator
 from rayfl.settings import above
@@ -29,20 +29,20 @@ class Pachinko(Partition):
     seed: int = 12345
     """Seed of this partition alone, so that it is the same in runs with different seeds."""
 
-    def assign(self, pool: Pool, clients: int, rng: np.random.Generator) -> list[Shard]:
+    def assign(self, dataset: Dataset, clients: int, rng: np.random.Generator) -> list[ClientData]:
         """Draw the samples of one client after the other, then shuffle the clients."""
-        if pool.superclasses is None:
+        if dataset.superclasses is None:
             raise UserError(
                 "Pachinko needs classes that belong to superclasses: use CIFAR100 with labels=fine"
             )
         rng = numpy_generator(self.seed, "pachinko")
-        superclass = np.zeros(pool.classes, np.int64)
-        superclass[pool.labels] = pool.superclasses
-        cells = by_class(pool, np.flatnonzero(pool.origin != UNUSED), rng)
+        superclass = np.zeros(dataset.classes, np.int64)
+        superclass[dataset.labels] = dataset.superclasses
+        cells = by_class(dataset, np.flatnonzero(dataset.origin != UNUSED), rng)
         left = [cell.tolist() for cell in cells]
         size = sum(map(len, left)) // clients
         drawn = [self._client(size, superclass, left, rng) for _ in range(clients)]
-        return [_as_published(pool, drawn[i]) for i in rng.permutation(clients)]
+        return [_as_published(dataset, drawn[i]) for i in rng.permutation(clients)]
 
     def _client(
         self, size: int, superclass: np.ndarray, left: list[list[int]], rng: np.random.Generator
@@ -96,8 +96,8 @@ def _draw(weights: np.ndarray, rng: np.random.Generator) -> int:
     return int(np.searchsorted(sums, rng.random() * sums[-1], side="right"))
 
 
-def _as_published(pool: Pool, indices: np.ndarray) -> Shard:
-    """Make a shard whose parts follow the published division."""
-    return make_shard(
-        pool, *(np.sort(indices[pool.origin[indices] == origin]) for origin in (TRAIN, VAL, TEST))
+def _as_published(dataset: Dataset, indices: np.ndarray) -> ClientData:
+    """Make a client's data, whose parts follow the published division."""
+    return make_client_data(
+        dataset, *(np.sort(indices[dataset.origin[indices] == origin]) for origin in (TRAIN, VAL, TEST))
     )

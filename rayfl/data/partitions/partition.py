@@ -1,4 +1,4 @@
-"""What a partition is: how the samples of a pool are dealt to clients.
+"""What a partition is: how the samples of a dataset are dealt to clients.
 
 A partition is deterministic in the generator it is given, never gives an index twice, and ends after a
 bounded number of tries. It gives training samples (origin TRAIN) to training parts, validation samples (VAL)
@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from rayfl.data.pool import Pool, Shard
+from rayfl.data.dataset import ClientData, Dataset
 from rayfl.settings import Settings
 
 
@@ -20,19 +20,19 @@ class Partition(Settings, ABC, place="data.partition"):
     """How a data set is divided among clients."""
 
     @abstractmethod
-    def assign(self, pool: Pool, clients: int, rng: np.random.Generator) -> list[Shard]:
-        """Divide the pool.
+    def assign(self, dataset: Dataset, clients: int, rng: np.random.Generator) -> list[ClientData]:
+        """Divide the dataset.
 
         Args:
-            pool: the data set.
+            dataset: the data set.
             clients: number of clients.
             rng: the only source of randomness.
 
         Returns:
-            One shard per client, with disjoint indices.
+            Each client's data, with disjoint indices.
 
         Raises:
-            UserError: if the settings cannot be met with this pool and number of clients.
+            UserError: if the settings cannot be met with this dataset and number of clients.
         """
 
     def settings(self) -> dict[str, Any]:

@@ -5,9 +5,9 @@ from typing import Annotated, Literal
 
 import numpy as np
 
-from rayfl.data.partitions.dealing import by_class, joined, make_shard
+from rayfl.data.dataset import TEST, TRAIN, UNUSED, VAL, ClientData, Dataset
+from rayfl.data.partitions.dealing import by_class, joined, make_client_data
 from rayfl.data.partitions.partition import Partition
-from rayfl.data.pool import TEST, TRAIN, UNUSED, VAL, Pool, Shard
 from rayfl.errors import UserError
 from rayfl.settings import at_least
 
@@ -34,18 +34,18 @@ class Pathological(Partition):
     random fifth of the training samples is for validation (as in the code of Yi et al., MM 2023).
     """
 
-    def assign(self, pool: Pool, clients: int, rng: np.random.Generator) -> list[Shard]:
+    def assign(self, dataset: Dataset, clients: int, rng: np.random.Generator) -> list[ClientData]:
         """Pick classes and cut them."""
-        picks = self._pick(pool.classes, clients, rng)
+        picks = self._pick(dataset.classes, clients, rng)
         if self.split == "pooled":
-            pieces = _cut(by_class(pool, np.flatnonzero(pool.origin != UNUSED), rng), picks)
-            return [_tenths(pool, client, np.concatenate(mine)) for client, mine in enumerate(pieces)]
-        train, val, test = (pool.indices(origin) for origin in (TRAIN, VAL, TEST))
+            pieces = _cut(by_class(dataset, np.flatnonzero(dataset.origin != UNUSED), rng), picks)
+            return [_tenths(dataset, client, np.concatenate(mine)) for client, mine in enumerate(pieces)]
+        train, val, test = (dataset.indices(origin) for origin in (TRAIN, VAL, TEST))
         if self.split == "fedgh":
             train = rng.permutation(train)
             val, train = np.concatenate([val, train[: len(train) // 5]]), train[len(train) // 5 :]
-        parts = [_cut(by_class(pool, indices, rng), picks) for indices in (train, val, test)]
-        return [make_shard(pool, *map(joined, pieces)) for pieces in zip(*parts)]
+        parts = [_cut(by_class(dataset, indices, rng), picks) for indices in (train, val, test)]
+        return [make_client_data(dataset, *map(joined, pieces)) for pieces in zip(*parts)]
 
     def _pick(self, classes: int, clients: int, rng: np.random.Generator) -> list[list[tuple[int, float]]]:
         """Return the (class, share) pairs of every client."""
@@ -102,9 +102,9 @@ def _cut(cells: list[np.ndarray], picks: list[list[tuple[int, float]]]) -> list[
     return pieces
 
 
-def _tenths(pool: Pool, client: int, indices: np.ndarray) -> Shard:
+def _tenths(dataset: Dataset, client: int, indices: np.ndarray) -> ClientData:
     """Divide a client's samples of each class 8:1:1, in their order."""
-    labels = pool.labels[indices]
+    labels = dataset.labels[indices]
     parts: tuple[list[np.ndarray], ...] = ([], [], [])
     for c in np.unique(labels):
         mine = indices[labels == c]
@@ -112,9 +112,9 @@ def _tenths(pool: Pool, client: int, indices: np.ndarray) -> Shard:
         if len(mine) <= 2 * tenth:
             raise UserError(
                 f"Pathological(split=pooled): client {client} gets {len(mine)} samples of class "
-                f"{pool.class_names[c]}, too few for training, validation and testing (3 are needed): use "
+                f"{dataset.class_names[c]}, too few for training, validation and testing (3 are needed): use "
                 "fewer clients or fewer classes_per_client"
             )
         for part, piece in zip(parts, (mine[2 * tenth :], mine[:tenth], mine[tenth : 2 * tenth])):
             part.append(piece)
-    return make_shard(pool, *map(joined, parts))
+    return make_client_data(dataset, *map(joined, parts))

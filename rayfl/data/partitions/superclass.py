@@ -2,9 +2,9 @@
 
 import numpy as np
 
-from rayfl.data.partitions.dealing import joined, make_shard
+from rayfl.data.dataset import TEST, TRAIN, VAL, ClientData, Dataset
+from rayfl.data.partitions.dealing import joined, make_client_data
 from rayfl.data.partitions.partition import Partition
-from rayfl.data.pool import TEST, TRAIN, VAL, Pool, Shard
 from rayfl.errors import UserError
 
 
@@ -22,17 +22,17 @@ class Superclass(Partition):
     and Blaschko, CVPR 2023).
     """
 
-    def assign(self, pool: Pool, clients: int, rng: np.random.Generator) -> list[Shard]:
+    def assign(self, dataset: Dataset, clients: int, rng: np.random.Generator) -> list[ClientData]:
         """Cut every subclass and deal the pieces."""
-        members = self._members(pool, clients)
+        members = self._members(dataset, clients)
         if self.shuffle_subclasses:
             members = rng.permuted(members, axis=1)
         count = members.shape[1]
         k = clients // count
         parts = []
         for origin in (TRAIN, VAL, TEST):
-            indices = pool.indices(origin)
-            subclasses = pool.subclasses[indices] if pool.subclasses is not None else indices
+            indices = dataset.indices(origin)
+            subclasses = dataset.subclasses[indices] if dataset.subclasses is not None else indices
             hands: list[list[np.ndarray]] = [[] for _ in range(clients)]
             for s, own in enumerate(members):
                 for m, subclass in enumerate(own):
@@ -40,15 +40,15 @@ class Superclass(Partition):
                     for p in range(k):
                         hands[m + p * count].append(pieces[(p + s) % k])
             parts.append([joined(hand) for hand in hands])
-        return [make_shard(pool, *pieces) for pieces in zip(*parts)]
+        return [make_client_data(dataset, *pieces) for pieces in zip(*parts)]
 
-    def _members(self, pool: Pool, clients: int) -> np.ndarray:
+    def _members(self, dataset: Dataset, clients: int) -> np.ndarray:
         """Return the subclasses of each superclass, ascending: int64 [superclasses, M]."""
-        if pool.subclasses is None:
+        if dataset.subclasses is None:
             raise UserError(
                 "Superclass needs labels that consist of subclasses: use CIFAR100 with labels=coarse"
             )
-        members = [np.unique(pool.subclasses[pool.labels == s]) for s in range(pool.classes)]
+        members = [np.unique(dataset.subclasses[dataset.labels == s]) for s in range(dataset.classes)]
         counts = sorted({len(own) for own in members})
         if len(counts) > 1:
             raise UserError(

@@ -5,9 +5,9 @@ from typing import Annotated, Any, ClassVar, Literal
 
 import numpy as np
 
+from rayfl.data.dataset import TEST, TRAIN, Dataset
 from rayfl.data.federated import FederatedData
 from rayfl.data.noise import noise_levels, with_noise
-from rayfl.data.pool import TEST, TRAIN, Pool
 from rayfl.data.readers.cache import Decoded, cached, content
 from rayfl.data.readers.files import REPLACE, Published, Side, images_and_labels, scaled, unpickle
 from rayfl.errors import UserError
@@ -54,7 +54,7 @@ class _Cifar(Published):
 
     @property
     def _others(self) -> tuple[tuple[str, str, str], ...]:
-        """Other labels: field of Pool, and the two as above."""
+        """Other labels: field of Dataset, and the two as above."""
         return ()
 
     def files(self) -> list[str]:
@@ -68,7 +68,7 @@ class _Cifar(Published):
         data = super().federate(clients, seed)
         return with_noise(data, self.noise, seed if self.seed is None else self.seed) if self.noise else data
 
-    def load(self) -> Pool:
+    def load(self) -> Dataset:
         """Read all batches."""
         folder = self.folder() / self._folder
         meta_name, meta_md5 = self._meta
@@ -78,7 +78,7 @@ class _Cifar(Published):
         batches = [self._batch(folder / file, md5, meta) for file, md5, _ in self._files]
         fields = {name: np.concatenate([b[name] for b in batches]) for name in batches[0]}
         mean, std = self.mean_and_std
-        return Pool(
+        return Dataset(
             images=self._sized(fields["images"]),
             labels=fields["labels"],
             superclasses=fields.get("superclasses"),

@@ -9,9 +9,9 @@ import numpy as np
 from PIL import Image, ImageDraw, ImageFont
 
 from rayfl.data.base import Data
+from rayfl.data.dataset import TEST, TRAIN, VAL, Dataset
 from rayfl.data.partitions.domain_per_client import DomainPerClient
 from rayfl.data.partitions.partition import Partition
-from rayfl.data.pool import TEST, TRAIN, VAL, Pool
 from rayfl.data.readers.cache import Decoded, cached
 from rayfl.randomness import numpy_generator
 
@@ -62,11 +62,11 @@ class EmbeddedDigits(Data):
         """Return `DomainPerClient`: as many clients as domains means a domain each."""
         return DomainPerClient()
 
-    def load(self) -> Pool:
+    def load(self) -> Dataset:
         """Make the images, or map what an earlier run has made."""
         libraries = [version(name) for name in ("numpy", "scikit-learn", "matplotlib")]
         images, arrays = cached("EmbeddedDigits", [_RECIPE, libraries], _decoded)
-        return Pool(
+        return Dataset(
             images=images,
             labels=arrays["labels"],
             domains=arrays["domains"],

@@ -11,9 +11,9 @@ from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
+from rayfl.data.dataset import TEST, TRAIN, UNUSED, Dataset
 from rayfl.data.partitions.domain_per_client import DomainPerClient
 from rayfl.data.partitions.partition import Partition
-from rayfl.data.pool import TEST, TRAIN, UNUSED, Pool
 from rayfl.data.readers.cache import Decoded, cached, content
 from rayfl.data.readers.files import (
     REPLACE,
@@ -96,7 +96,7 @@ class DigitsFive(FileData):
             return _ORIGINALS
         return {name: int(PART * _PARTS) + math.ceil(n / 5) for name, n in _ORIGINALS.items()}
 
-    def load(self) -> Pool:
+    def load(self) -> Dataset:
         """Find the files, and decode them or map what an earlier run has decoded."""
         names = tuple(self.domains or _DOMAINS)
         found = [self._find(name) for name in names]
@@ -109,7 +109,7 @@ class DigitsFive(FileData):
             for k, name in enumerate(names):
                 train = np.flatnonzero((arrays["domains"] == k) & (origin == TRAIN))
                 origin[train[self._wanted(name, len(train)) :]] = UNUSED
-        return Pool(
+        return Dataset(
             images=images,
             labels=arrays["labels"],
             domains=arrays["domains"],

@@ -14,9 +14,9 @@ from typing import Any, ClassVar, Literal
 import numpy as np
 from PIL import Image
 
+from rayfl.data.dataset import TEST, TRAIN, UNUSED, VAL, Dataset
 from rayfl.data.partitions.domain_per_client import DomainPerClient
 from rayfl.data.partitions.partition import Partition
-from rayfl.data.pool import TEST, TRAIN, UNUSED, VAL, Pool
 from rayfl.data.readers.cache import Decoded, cached, content
 from rayfl.data.readers.files import FileData, Side, unreadable
 from rayfl.errors import UserError
@@ -90,18 +90,18 @@ class DomainFolders(FileData):
     def origin(self, found: Found) -> np.ndarray:
         """Divide the images into parts as far as that does not depend on a seed; return uint8 [N]."""
 
-    def divide(self, pool: Pool, seed: int) -> Pool:
-        """Return the pool with the division that belongs to a seed."""
-        return divide_randomly(pool, seed) if self.split == "fdse" else pool
+    def divide(self, dataset: Dataset, seed: int) -> Dataset:
+        """Return the dataset with the division that belongs to a seed."""
+        return divide_randomly(dataset, seed) if self.split == "fdse" else dataset
 
-    def load(self) -> Pool:
+    def load(self) -> Dataset:
         """Find the images and decode them, or map what an earlier run has decoded."""
         found, class_names = self.find()
         origin = self.origin(found)
         images, _ = cached(
             type(self).__name__, self._key(found), partial(self._decode, found), self.cache, self.verify
         )
-        pool = Pool(
+        dataset = Dataset(
             images=images,
             labels=found.labels,
             domains=found.domains,
@@ -113,7 +113,7 @@ class DomainFolders(FileData):
             augment="fedbn" if self.augments else "none",
             val_augment=self.val_augment and self.augments,
         )
-        return self.divide(pool, self.seed or 0)
+        return self.divide(dataset, self.seed or 0)
 
     @property
     def augments(self) -> bool:
@@ -315,22 +315,22 @@ def origin_of(n: int, parts: Sequence[tuple[np.ndarray, np.ndarray]]) -> np.ndar
     return origin
 
 
-def divide_randomly(pool: Pool, seed: int) -> Pool:
+def divide_randomly(dataset: Dataset, seed: int) -> Dataset:
     """Divide the images in use of every domain 80/10/10 at random, as Wang et al. (FDSE, CVPR 2025) do.
 
     Of n images int(n / 5) are held out; half of them, rounded down, are for testing, the others for
     validation.
     """
-    origin = pool.origin.copy()
-    for domain, name in enumerate(pool.domain_names):
-        mine = np.flatnonzero((pool.domains == domain) & (pool.origin != UNUSED))
+    origin = dataset.origin.copy()
+    for domain, name in enumerate(dataset.domain_names):
+        mine = np.flatnonzero((dataset.domains == domain) & (dataset.origin != UNUSED))
         shuffled = numpy_generator(seed, f"division of {name}").permutation(mine)
         held_out = int(0.2 * len(mine))
         test = int(0.5 * held_out)
         origin[mine] = TRAIN
         origin[shuffled[:test]] = TEST
         origin[shuffled[test:held_out]] = VAL
-    return replace(pool, origin=origin)
+    return replace(dataset, origin=origin)
 
 
 # ---- files

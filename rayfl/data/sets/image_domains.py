@@ -8,7 +8,7 @@ from typing import ClassVar, Literal
 
 import numpy as np
 
-from rayfl.data.pool import TRAIN, UNUSED, VAL
+from rayfl.data.dataset import TRAIN, UNUSED, VAL
 from rayfl.data.readers.files import read_bytes, unpickle, unreadable
 from rayfl.data.sets.folders import DomainFolders, Found, origin_of, plain, stratified
 from rayfl.errors import UserError

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import numpy as np
 
-from rayfl.data.pool import TEST, TRAIN, Pool
+from rayfl.data.dataset import TEST, TRAIN, Dataset
 from rayfl.data.readers.files import (
     REPLACE,
     Published,
@@ -33,11 +33,11 @@ class _Digits(Published):
             UserError: if files are missing, damaged or differ from the published ones.
         """
 
-    def load(self) -> Pool:
+    def load(self) -> Dataset:
         """Read both parts, enlarge the images to 28 pixels if need be, and repeat them on three channels."""
         train, test = self.read()
         images = np.concatenate(list(scaled([train[0], test[0]], 28)))
-        return Pool(
+        return Dataset(
             images=images,
             labels=np.concatenate([train[1], test[1]]),
             domains=np.zeros(len(images), np.int64),

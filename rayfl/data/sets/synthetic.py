@@ -7,7 +7,7 @@ import numpy as np
 import torch
 
 from rayfl.data.base import Data
-from rayfl.data.pool import TEST, TRAIN, Pool
+from rayfl.data.dataset import TEST, TRAIN, Dataset
 from rayfl.errors import UserError
 from rayfl.memory import check_memory
 from rayfl.randomness import generator, numpy_generator
@@ -46,7 +46,7 @@ class Synthetic(Data):
         if min(self.shape) < 1:
             raise UserError(f"data.shape is {self.shape}: its numbers must be at least 1")
 
-    def load(self) -> Pool:
+    def load(self) -> Dataset:
         """Make the images.
 
         Raises:
@@ -89,7 +89,7 @@ class Synthetic(Data):
             if self.dtype == "uint8":
                 images[part] = np.clip(x * 40 + 128, 0, 255)
         quantised = self.dtype == "uint8"
-        return Pool(
+        return Dataset(
             images=images,
             labels=labels,
             domains=domains,

@@ -1,4 +1,4 @@
-"""A data set as arrays (`Pool`), and one client's share of it (`Shard`)."""
+"""A data set as arrays (`Dataset`), and one client's share of it (`ClientData`)."""
 
 import hashlib
 import io
@@ -15,7 +15,7 @@ _CHUNK = 1000  # images that are read together
 
 
 @dataclass(frozen=True)
-class Pool:
+class Dataset:
     """Everything a data set has, in one place; NumPy arrays, so that processes can share them without copies.
 
     Attributes:
@@ -84,7 +84,7 @@ class Pool:
         return channels, height, width
 
     def digest(self) -> str:
-        """Return a SHA-256, in hexadecimal, of what the pool holds.
+        """Return a SHA-256, in hexadecimal, of what the dataset holds.
 
         It covers images (by their CRC-32), labels, domains, the division into parts, names and normalisation.
         A billion bytes of images take a third of a second; images in a cache file have their checksum there.
@@ -123,8 +123,8 @@ def _crc(images: np.ndarray) -> int:
 
 
 @dataclass(frozen=True)
-class Shard:
-    """One client's data: int64 index arrays into the pool, disjoint between parts and between clients.
+class ClientData:
+    """One client's data: int64 index arrays into the dataset, disjoint between parts and between clients.
 
     Attributes:
         train: indices of the training samples.
