@@ -26,7 +26,7 @@ def check(plan: Plan, protocol: Protocol, data: FederatedData) -> list[str]:
         try_scores(method, nets[0], plan, data)
     if protocol.needs_validation and not any(len(s.val) for s in data.clients[: data.seen]):
         raise UserError(
-            f"protocol {protocol} goes by validation accuracy, and the data have no validation part: "
+            f"protocol {protocol} goes by validation accuracy, and the data have no validation split: "
             "set data.val_fraction, for example to 0.1, or choose another protocol"
         )
     names = [str(net) for net in plan.nets]

@@ -13,39 +13,39 @@ from rayfl.data.base import Data
 from rayfl.data.dataset import Dataset
 from rayfl.errors import UserError, exit_code
 from rayfl.imports import guard_parsers
-from rayfl.splits import PARTS
+from rayfl.splits import SPLITS
 
 _COLUMNS = 20
 _SIDE = 64  # pixels; larger images are shown smaller
 
 
-def contact_sheet(output: str, data: Data | None = None, part: str = "train", rows: int = 4) -> None:
+def contact_sheet(output: str, data: Data | None = None, split: str = "train", rows: int = 4) -> None:
     """Write a picture with a block of samples per domain; the columns are the classes.
 
     Args:
         output: PNG file to write.
         data: the data set; EmbeddedDigits by default.
-        part: "train", "val" or "test" of the published division.
+        split: "train", "val" or "test" of the published division.
         rows: rows of samples per domain.
 
     Raises:
-        UserError: if the part is unknown or empty, or there are no rows.
+        UserError: if the split is unknown or empty, or there are no rows.
     """
     import matplotlib.figure
 
     from rayfl.report.pictures import drawn, save
 
-    if part not in PARTS:
-        raise UserError(f'part must be "train", "val" or "test", not "{part}"')
+    if split not in SPLITS:
+        raise UserError(f'split must be "train", "val" or "test", not "{split}"')
     if rows < 1:
         raise UserError(f"rows must be at least 1, not {rows}")
     dataset = (data or EmbeddedDigits()).load()
-    if not len(dataset.indices(PARTS.index(part))):
-        raise UserError(f"the data set has no {part} samples")
+    if not len(dataset.indices(SPLITS.index(split))):
+        raise UserError(f"the data set has no {split} samples")
     shown = min(dataset.classes, _COLUMNS)
     each = _COLUMNS // shown
     blocks = [
-        _block(dataset, domain, PARTS.index(part), shown, each, rows)
+        _block(dataset, domain, SPLITS.index(split), shown, each, rows)
         for domain in range(len(dataset.domain_names))
     ]
     names = [drawn(n.replace("_", " ")) for n in dataset.class_names[:shown]]

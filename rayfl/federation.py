@@ -350,12 +350,12 @@ class Run:
             self._done = round + 1
             evaluates = self.protocol.evaluates(round, self.rounds, federation.eval_every)
             if round == 0 and self._scores_untrained:
-                self.latest.keep(session.evaluate(round, self.latest.clients, self.latest.parts))
+                self.latest.keep(session.evaluate(round, self.latest.clients, self.latest.splits))
             result = session.train(
                 round,
                 federation.engine.groups(federation.cohort(round, data.seen)),
                 federation.on_bad_update,
-                self.latest.parts if self._scores_training(evaluates) else (),
+                self.latest.splits if self._scores_training(evaluates) else (),
             )
             trained = time.perf_counter()
             self.latest.keep(result.scores)
@@ -399,7 +399,7 @@ class Run:
             "down": result.down,
         }
         if evaluates:
-            current = self.session.evaluate(round, self.latest.clients, self.latest.parts)
+            current = self.session.evaluate(round, self.latest.clients, self.latest.splits)
             record["evaluation"] = self.latest.evaluation(current, self.protocol.point)
             if data.unseen:
                 record["evaluation"] |= self.latest.points(self.session.unseen(round))

@@ -68,15 +68,15 @@ class Models:
         """Return the number of clients that may train: those of an unseen domain have no models."""
         return self.data.seen
 
-    def batch(self, client: int, part: str = "test") -> tuple[Tensor, Tensor]:
+    def batch(self, client: int, split: str = "test") -> tuple[Tensor, Tensor]:
         """Return a client's data as nets take them: images [n, C, H, W], normalised, and labels int64 [n].
 
         Args:
             client: its number.
-            part: ``train``, ``val`` or ``test``.
+            split: ``train``, ``val`` or ``test``.
         """
         self._check(client)
-        return self._worker.images.batch(as_tensor(self.data.clients[client].part(part)))
+        return self._worker.images.batch(as_tensor(self.data.clients[client].split(split)))
 
     def scores(self, client: int, x: Tensor) -> dict[str, Tensor]:
         """Return the scores, [B, classes], of every view of a client for images [B, C, H, W].

@@ -1,4 +1,4 @@
-"""How data are split: the parts on which clients train, choose and are tested."""
+"""The splits of data: clients train on one, choose by another and are tested on the third."""
 
-PARTS = ("train", "val", "test")
-"""Names of the parts, in records, too."""
+SPLITS = ("train", "val", "test")
+"""Names of the splits, in records, too."""

@@ -28,9 +28,9 @@ def test_a_picture_is_written(tmp_path, options):
 def test_wrong_options_are_refused(tmp_path):
     data = Synthetic(train=20, test=20, shape=(1, 4, 4))
     for options, message in (
-        ({"part": "all"}, "part must be"),
+        ({"split": "all"}, "split must be"),
         ({"rows": 0}, "rows"),
-        ({"part": "val"}, "no val"),
+        ({"split": "val"}, "no val"),
     ):
         with pytest.raises(UserError, match=message):
             contact_sheet(str(tmp_path / "x.png"), data, **options)

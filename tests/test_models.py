@@ -19,13 +19,13 @@ def test_models_predict_what_was_recorded(tmp_path: Path, name: str) -> None:
     models = load_models(tmp_path / "run")
     assert (models.round, len(models)) == (2, 12)
     recorded = Result.load(tmp_path / "run").clients.query("round == 1 and point == 'after_aggregation'")
-    for part in ("val", "test"):
+    for split in ("val", "test"):
         for client in (0, 7):
-            x, y = models.batch(client, part)
+            x, y = models.batch(client, split)
             scores = models.scores(client, x)
             assert set(scores) == set(models.views)
             for view, own in scores.items():
-                query = f"client == {client} and part == '{part}' and view == '{view}'"
+                query = f"client == {client} and part == '{split}' and view == '{view}'"
                 expected = recorded.query(query)["correct"].tolist()
                 assert [int((own.argmax(1) == y).sum())] * len(expected) == expected
 

@@ -62,9 +62,9 @@ def event_values(record: Mapping[str, Any], population: Population) -> dict[str,
         elif value:
             ends = {"mean": np.mean(value), "min": min(value), "max": max(value)}
             values |= {f"figures/{name}/{end}": float(number) for end, number in ends.items()}
-    for (point, view, part), score in evaluations(record):
-        found = client_metrics(np.array(score["correct"], dtype=np.float64), population, part)
+    for (point, view, split), score in evaluations(record):
+        found = client_metrics(np.array(score["correct"], dtype=np.float64), population, split)
         for name in ("mean", "pooled"):
             if not math.isnan(found[name]):
-                values[f"accuracy/{part}/{point}/{view}/{name}"] = found[name]
+                values[f"accuracy/{split}/{point}/{view}/{name}"] = found[name]
     return values

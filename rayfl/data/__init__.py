@@ -19,7 +19,7 @@ from rayfl.data.sets.folders import ImageFolders
 from rayfl.data.sets.image_domains import PACS, DomainNet, OfficeCaltech10
 from rayfl.data.sets.mnist import MNIST, USPS
 from rayfl.data.sets.synthetic import Synthetic
-from rayfl.splits import PARTS
+from rayfl.splits import SPLITS
 
 __all__ = [
     "CIFAR10",
@@ -27,7 +27,7 @@ __all__ = [
     "IID",
     "MNIST",
     "PACS",
-    "PARTS",
+    "SPLITS",
     "TEST",
     "TRAIN",
     "UNUSED",

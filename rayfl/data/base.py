@@ -25,11 +25,11 @@ class Data(Settings, ABC, place="data"):
     partition: Partition | None = None
     """How samples are divided among clients; each data set has its own default, mostly IID."""
     val_fraction: Annotated[float, at_least(0), below(1)] = 0.0
-    """Fraction of every client's training samples that becomes its validation part, in addition to the
+    """Fraction of every client's training samples that becomes its validation split, in addition to the
     validation samples that a data set may bring.
     """
     seed: int | None = None
-    """Seed of the partition and the validation part; the run's seed if not given."""
+    """Seed of the partition and the validation split; the run's seed if not given."""
 
     def __post_init__(self) -> None:
         self.partition = self._partition
@@ -158,7 +158,7 @@ class Data(Settings, ABC, place="data"):
 def _carve(
     dataset: Dataset, client_data: ClientData, fraction: float, rng: np.random.Generator
 ) -> ClientData:
-    """Move a fraction of the training samples to the validation part, each class by the same fraction if
+    """Move a fraction of the training samples to the validation split, each class by the same fraction if
     possible.
 
     The number moved is the nearest whole number, but at least one and never all; classes get it by largest

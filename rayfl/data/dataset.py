@@ -10,7 +10,7 @@ from typing import Literal
 import numpy as np
 
 TRAIN, VAL, TEST = 0, 1, 2
-UNUSED = 3  # in none of the parts
+UNUSED = 3  # in none of the splits
 _CHUNK = 1000  # images that are read together
 
 
@@ -86,7 +86,7 @@ class Dataset:
     def digest(self) -> str:
         """Return a SHA-256, in hexadecimal, of what the dataset holds.
 
-        It covers images (by their CRC-32), labels, domains, the division into parts, names and normalisation.
+        It covers images (by their CRC-32), labels, domains, the division, names and normalisation.
         A billion bytes of images take a third of a second; images in a cache file have their checksum there.
         """
         arrays = (self.labels, self.domains, self.origin, self.superclasses, self.subclasses)
@@ -99,7 +99,7 @@ class Dataset:
         return hashlib.sha256(json.dumps(facts).encode()).hexdigest()
 
     def sizes(self) -> dict[str, int]:
-        """Return how many images each domain has, in whatever part."""
+        """Return how many images each domain has, in whatever split."""
         counts = np.bincount(self.domains, minlength=len(self.domain_names))
         return dict(zip(self.domain_names, counts.tolist()))
 
@@ -124,7 +124,7 @@ def _crc(images: np.ndarray) -> int:
 
 @dataclass(frozen=True)
 class ClientData:
-    """One client's data: int64 index arrays into the dataset, disjoint between parts and between clients.
+    """One client's data: int64 index arrays into the dataset, disjoint between splits and between clients.
 
     Attributes:
         train: indices of the training samples.
@@ -138,6 +138,6 @@ class ClientData:
     test: np.ndarray
     domain: int | None = None
 
-    def part(self, name: str) -> np.ndarray:
+    def split(self, name: str) -> np.ndarray:
         """Return the indices of ``"train"``, ``"val"`` or ``"test"``."""
         return {"train": self.train, "val": self.val, "test": self.test}[name]

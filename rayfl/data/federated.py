@@ -10,7 +10,7 @@ import numpy as np
 from rayfl.data.dataset import ClientData, Dataset
 from rayfl.errors import UserError
 from rayfl.shown import one_line
-from rayfl.splits import PARTS
+from rayfl.splits import SPLITS
 
 _ROWS, _COLUMNS = 24, 20  # of the printed label matrix
 
@@ -55,7 +55,7 @@ class FederatedData:
         mixed = [
             i
             for i, s in enumerate(self.clients)
-            if s.domain is None and any((self.dataset.domains[s.part(p)] == number).any() for p in PARTS)
+            if s.domain is None and any((self.dataset.domains[s.split(p)] == number).any() for p in SPLITS)
         ]
         if mixed:
             raise UserError(
@@ -70,11 +70,11 @@ class FederatedData:
             raise UserError(f"unseen={domain!r}: {whose} this domain; use more clients or another domain")
         return replace(self, clients=(*rest, *held), unseen=len(held))
 
-    def label_matrix(self, part: str = "train") -> np.ndarray:
+    def label_matrix(self, split: str = "train") -> np.ndarray:
         """Return how many samples of each class each client has: int64 [clients, classes]."""
-        return self._counts_of(self.dataset.labels, self.dataset.classes, part)
+        return self._counts_of(self.dataset.labels, self.dataset.classes, split)
 
-    def subclass_matrix(self, part: str = "train") -> np.ndarray:
+    def subclass_matrix(self, split: str = "train") -> np.ndarray:
         """Return how many samples of each subclass each client has: int64 [clients, subclasses].
 
         Raises:
@@ -82,19 +82,19 @@ class FederatedData:
         """
         if self.dataset.subclasses is None:
             raise ValueError("the data set has no subclasses")
-        return self._counts_of(self.dataset.subclasses, int(self.dataset.subclasses.max()) + 1, part)
+        return self._counts_of(self.dataset.subclasses, int(self.dataset.subclasses.max()) + 1, split)
 
-    def _counts_of(self, labels: np.ndarray, classes: int, part: str) -> np.ndarray:
+    def _counts_of(self, labels: np.ndarray, classes: int, split: str) -> np.ndarray:
         return np.array(
-            [np.bincount(labels[s.part(part)], minlength=classes) for s in self.clients], dtype=np.int64
+            [np.bincount(labels[s.split(split)], minlength=classes) for s in self.clients], dtype=np.int64
         )
 
-    def counts(self, part: str) -> np.ndarray:
+    def counts(self, split: str) -> np.ndarray:
         """Return each client's number of samples in ``"train"``, ``"val"`` or ``"test"``: int64 [clients]."""
-        return np.array([len(s.part(part)) for s in self.clients], dtype=np.int64)
+        return np.array([len(s.split(split)) for s in self.clients], dtype=np.int64)
 
     def skew(self) -> dict[str, float]:
-        """Return figures of how uneven the training parts are; means are over clients that have some.
+        """Return figures of how uneven the training splits are; means are over clients that have some.
 
         Returns:
             ``label_distance``: mean over clients of the total variation distance (0 to 1) between the
@@ -130,16 +130,16 @@ class FederatedData:
         ``subclasses`` where the data set has them. Its ``sha256`` is that of its train, val and test indices,
         one after the other, as little-endian 64-bit integers.
         """
-        matrices = {"labels": {part: self.label_matrix(part) for part in PARTS}}
+        matrices = {"labels": {split: self.label_matrix(split) for split in SPLITS}}
         if self.dataset.subclasses is not None:
-            matrices["subclasses"] = {part: self.subclass_matrix(part) for part in PARTS}
+            matrices["subclasses"] = {split: self.subclass_matrix(split) for split in SPLITS}
         clients = [
             {
                 "domain": s.domain,
-                **{part: len(s.part(part)) for part in PARTS},
-                **{kind: {part: m[part][i].tolist() for part in PARTS} for kind, m in matrices.items()},
+                **{split: len(s.split(split)) for split in SPLITS},
+                **{kind: {split: m[split][i].tolist() for split in SPLITS} for kind, m in matrices.items()},
                 "sha256": hashlib.sha256(
-                    b"".join(s.part(p).astype("<i8").tobytes() for p in PARTS)
+                    b"".join(s.split(p).astype("<i8").tobytes() for p in SPLITS)
                 ).hexdigest(),
             }
             for i, s in enumerate(self.clients)
@@ -162,15 +162,15 @@ class FederatedData:
         """
         found = hashlib.sha256(str(self.contents.get("sha256")).encode())
         for client_data in self.clients:
-            for part in PARTS:
-                indices = client_data.part(part)
-                found.update(f"{len(indices)} {part};".encode())
+            for split in SPLITS:
+                indices = client_data.split(split)
+                found.update(f"{len(indices)} {split};".encode())
                 found.update(indices.astype("<i8").tobytes())
                 found.update(self.dataset.labels[indices].astype("<i8").tobytes())
         return found.hexdigest()
 
     def table(self) -> str:
-        """Return the label matrix of the training parts and the skew figures as text, cut to a sensible size.
+        """Return the label matrix of the training splits and the skew figures as text, cut to size.
 
         Of many clients the first and the last are shown; of many classes each client's three largest.
         """
@@ -182,8 +182,8 @@ class FederatedData:
             columns.append(
                 ["domain", *("-" if d is None else one_line(self.dataset.domain_names[d]) for d in domains)]
             )
-        for part in PARTS:
-            columns.append([part, *map(str, self.counts(part)[shown])])
+        for split in SPLITS:
+            columns.append([split, *map(str, self.counts(split)[shown])])
         columns += self._label_columns(shown)
         lines = ["  ".join(cells).rstrip() for cells in zip(*map(_aligned, columns))]
         if n > _ROWS:

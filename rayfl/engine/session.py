@@ -21,7 +21,7 @@ from rayfl.evaluation.score import ClientScores
 from rayfl.methods import Cohort, Method
 from rayfl.record.checkpoint import CLIENTS_PER_FILE, Checkpoints, Manifest
 from rayfl.record.checks import check_scores
-from rayfl.splits import PARTS
+from rayfl.splits import SPLITS
 
 SERVER = -1
 """The number by which the server is called."""
@@ -189,7 +189,7 @@ class Session:
         round: int,
         groups: Sequence[Group],
         on_bad_update: Literal["stop", "drop"] = "stop",
-        score_parts: Sequence[str] = (),
+        score_splits: Sequence[str] = (),
     ) -> RoundResult:
         """Run one round: download, local training, accumulation, aggregation.
 
@@ -198,14 +198,14 @@ class Session:
             groups: the cohort, as ``Engine.groups`` has cut it.
             on_bad_update: whether a bad update stops the run or leaves its client out of this round; and
                 whether an exception in a client's training is raised, or counts as a bad update.
-            score_parts: parts of the data on which each client is scored right after its training.
+            score_splits: splits of the data on which each client is scored right after its training.
 
         Raises:
             BadUpdate: an update is not finite, has diverged or has not come in time, and the policy is to
                 stop.
             Lost: processes are gone, here as in everything else that a session does.
         """
-        accumulated, result = self._train(round, groups, score_parts, on_bad_update == "drop")
+        accumulated, result = self._train(round, groups, score_splits, on_bad_update == "drop")
         result.sort()
         self.system_metrics.dropped = dict(sorted(result.bad.items()))
         if result.bad and on_bad_update == "stop":
@@ -222,7 +222,7 @@ class Session:
         return result
 
     def _train(
-        self, round: int, groups: Sequence[Group], score_parts: Sequence[str], drop: bool
+        self, round: int, groups: Sequence[Group], score_splits: Sequence[str], drop: bool
     ) -> tuple[list[Any], RoundResult]:
         """Return references of what the workers have accumulated, and what they tell."""
         self.workers.grow()
@@ -230,7 +230,7 @@ class Session:
         placed = place(groups, self._pace.cost, self._home_of, len(self.workers))
         arrivals, moved = self._move(placed)
         calls = [
-            self.workers.call(k, "train", round, download, mine, score_parts, drop, *states, returns=2)
+            self.workers.call(k, "train", round, download, mine, score_splits, drop, *states, returns=2)
             for k, (mine, states) in enumerate(zip(placed, arrivals, strict=True))
             if mine
         ]
@@ -282,7 +282,7 @@ class Session:
 
     # ---- between rounds
 
-    def evaluate(self, round: int, ids: Sequence[int], parts: Sequence[str]) -> dict[int, ClientScores]:
+    def evaluate(self, round: int, ids: Sequence[int], splits: Sequence[str]) -> dict[int, ClientScores]:
         """Score clients with the newest server state and their own.
 
         They are scored where their state is, and those without state wherever there is least to do.
@@ -293,9 +293,9 @@ class Session:
         for i in sorted(ids, key=lambda i: i not in self.homes):
             k = self.homes.get(i, min(range(len(load)), key=load.__getitem__))
             placed[k].append(i)
-            load[k] += sum(len(self.data.clients[i].part(part)) for part in parts)
+            load[k] += sum(len(self.data.clients[i].split(split)) for split in splits)
         calls = [
-            self.workers.call(k, "evaluate", round, download, mine, parts)
+            self.workers.call(k, "evaluate", round, download, mine, splits)
             for k, mine in enumerate(placed)
             if mine
         ]
@@ -434,7 +434,9 @@ def clients_of(number: int) -> range:
 def _check_progress(folder: Path, manifest: Manifest, data: FederatedData) -> None:
     """Refuse a checkpoint whose scores are not those of the clients."""
     try:
-        check_scores(manifest.progress.get("after_training", {}), {part: data.counts(part) for part in PARTS})
+        check_scores(
+            manifest.progress.get("after_training", {}), {split: data.counts(split) for split in SPLITS}
+        )
     except ValueError as error:
         raise UserError(
             f"the checkpoint after {manifest.round} rounds in {folder} is damaged (its scores: {error}): "

@@ -93,7 +93,7 @@ class Worker:
         round: int,
         download: Download,
         groups: Sequence[Group],
-        score_parts: Sequence[str] = (),
+        score_splits: Sequence[str] = (),
         drop: bool = False,
         *arrivals: States,
     ) -> tuple[dict[str, Accumulated], RoundResult]:
@@ -103,7 +103,7 @@ class Worker:
             round: from 0.
             download: what they receive.
             groups: whose turn it is.
-            score_parts: parts of the data on which to score each client right after its training.
+            score_splits: splits of the data on which to score each client right after its training.
             drop: whether an exception in a client's training is reported as a bad update, and not raised.
             arrivals: states of clients that move here before.
 
@@ -118,7 +118,7 @@ class Worker:
         result.seconds = dict.fromkeys(groups, 0.0)
         for together in self._together(groups):
             began = time.perf_counter()
-            self._train_together(round, download, together, score_parts, accumulator, result, drop)
+            self._train_together(round, download, together, score_splits, accumulator, result, drop)
             pace = (time.perf_counter() - began) / sum(len(self._train[i]) for i in together)
             for i in together:
                 result.seconds[group_of[i]] += pace * len(self._train[i])
@@ -144,7 +144,7 @@ class Worker:
         round: int,
         download: Download,
         ids: list[int],
-        score_parts: Sequence[str],
+        score_splits: Sequence[str],
         accumulator: Accumulator,
         result: RoundResult,
         drop: bool,
@@ -166,7 +166,7 @@ class Worker:
             drops = drop or isinstance(error, TimeUp)
             if len(ids) > 1 and (drops or self.plan.execution == "loop"):
                 for i in ids:  # one by one, to find out whose fault it is
-                    self._train_together(round, download, [i], score_parts, accumulator, result, drop)
+                    self._train_together(round, download, [i], score_splits, accumulator, result, drop)
                 return
             if not drops:
                 error.add_note(f"raised while client {', '.join(map(str, ids))} trained in round {round}")
@@ -196,9 +196,9 @@ class Worker:
                 accumulator.add(i, prepared, samples)
             if state:
                 self.states[i] = _on(state, torch.device("cpu"))
-            if score_parts:
+            if score_splits:
                 model = self.method.trained(downs[k], up)
-                result.scores[i] = self._score(clients[k], state, model, score_parts)
+                result.scores[i] = self._score(clients[k], state, model, score_splits)
 
     def _here(self, download: Download) -> Download:
         """Return a download with what everyone receives on the device; the rest follows client by client."""
@@ -215,7 +215,7 @@ class Worker:
         round: int,
         download: Download,
         ids: Iterable[int],
-        parts: Sequence[str],
+        splits: Sequence[str],
     ) -> dict[int, ClientScores]:
         """Score clients with what the server would send them now and their own state.
 
@@ -223,30 +223,30 @@ class Worker:
             round: the round that has just ended.
             download: what they would receive.
             ids: whom to score.
-            parts: parts of the data.
+            splits: splits of the data.
         """
         download = self._here(download)
         scores = {}
         for i in ids:
             client = self.client(i, round)
-            scores[i] = self._score(client, self.state(i, client), self._received(download, i), parts)
+            scores[i] = self._score(client, self.state(i, client), self._received(download, i), splits)
         return scores
 
-    def _score(self, client: Client, state: State, down: State, parts: Sequence[str]) -> ClientScores:
+    def _score(self, client: Client, state: State, down: State, splits: Sequence[str]) -> ClientScores:
         predict: Callable[[Tensor], dict[str, Tensor]] = partial(self.method.scores, client, state, down)
         client_data = self.data.clients[client.id]
         key = seed_of(self.plan.seed, "augmented validation", client.id, client.round)
         keys = {"val": key} if self.data.dataset.val_augment else {}
         scores = {
-            part: score(
+            split: score(
                 predict,
                 self.images,
-                as_tensor(client_data.part(part)),
+                as_tensor(client_data.split(split)),
                 self.method.views_without_loss,
-                keys.get(part),
+                keys.get(split),
             )
-            for part in parts
-            if len(client_data.part(part))
+            for split in splits
+            if len(client_data.split(split))
         }
         for views in scores.values():
             check_views(self.method, views)

@@ -14,10 +14,10 @@ class LatestScores:
 
     Attributes:
         clients: who is scored: all that train, which those without training samples do not.
-        parts: of the data on which they are scored.
+        splits: of the data on which they are scored.
 
     Args:
-        data: says which clients have which parts.
+        data: says which clients have which splits.
         progress: what a checkpoint has kept of an earlier process.
     """
 
@@ -27,14 +27,14 @@ class LatestScores:
             i for i, client_data in enumerate(data.clients[: data.seen]) if len(client_data.train)
         ]
         has_val = any(len(s.val) for s in data.clients)
-        self.parts: tuple[str, ...] = ("val", "test") if has_val else ("test",)
+        self.splits: tuple[str, ...] = ("val", "test") if has_val else ("test",)
         self._trained: dict[str, Any] = progress.get("after_training", {})
 
     def keep(self, scores: Mapping[int, ClientScores]) -> None:
         """Keep the scores of clients right after their training."""
         personal = {
-            i: {part: {v: s for v, s in views.items() if v != "global"} for part, views in parts.items()}
-            for i, parts in scores.items()
+            i: {split: {v: s for v, s in views.items() if v != "global"} for split, views in splits.items()}
+            for i, splits in scores.items()
         }  # one client's trained copy is not the global model
         self._fill(self._trained, personal)
 
@@ -48,13 +48,13 @@ class LatestScores:
         found = self.points({"after_aggregation": current})
         if point == "after_training":
             found["after_training"] = {
-                view: {part: {k: list(v) for k, v in column.items()} for part, column in parts.items()}
-                for view, parts in self._trained.items()
+                view: {split: {k: list(v) for k, v in column.items()} for split, column in splits.items()}
+                for view, splits in self._trained.items()
             }
         return found
 
     def points(self, scores: Mapping[str, Mapping[int, ClientScores]]) -> dict[str, Any]:
-        """Return scores as columns over all clients: evaluation point -> view -> part -> columns."""
+        """Return scores as columns over all clients: evaluation point -> view -> split -> columns."""
         points: dict[str, Any] = {point: {} for point in scores}
         for point, found in scores.items():
             self._fill(points[point], found)
@@ -65,10 +65,10 @@ class LatestScores:
         return {"after_training": self._trained} if self._trained else {}
 
     def _fill(self, columns: dict[str, Any], scores: Mapping[int, ClientScores]) -> None:
-        for client, parts in scores.items():
-            for part, views in parts.items():
+        for client, splits in scores.items():
+            for split, views in splits.items():
                 for view, one in views.items():
                     empty = {"correct": [None] * self._population, "loss": [None] * self._population}
-                    column = columns.setdefault(view, {}).setdefault(part, empty)
+                    column = columns.setdefault(view, {}).setdefault(split, empty)
                     column["correct"][client] = one.correct
                     column["loss"][client] = one.loss

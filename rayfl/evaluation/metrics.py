@@ -22,13 +22,13 @@ AVERAGES: dict[Average, str] = {"mean_clients": "mean", "pooled": "pooled", "wei
 """Under which name :func:`client_metrics` returns what a protocol's ``average`` means."""
 
 
-def client_metrics(correct: np.ndarray, population: Population, part: str = "test") -> dict[str, float]:
+def client_metrics(correct: np.ndarray, population: Population, split: str = "test") -> dict[str, float]:
     """Return the metrics of one evaluation over its clients.
 
     Args:
         correct: float64 [clients], samples classified correctly; NaN for clients without a score.
         population: the clients.
-        part: the part of their data that was scored.
+        split: the part of their data that was scored.
 
     Returns:
         ``mean``, ``median`` and ``std`` (population) of the clients' accuracies; ``worst_decile``, the mean
@@ -36,7 +36,7 @@ def client_metrics(correct: np.ndarray, population: Population, part: str = "tes
         accuracies weighted by training samples; ``clients``, how many count, and ``left_out``, how many do
         not. All accuracies are NaN where no client counts.
     """
-    samples = population.samples[part]
+    samples = population.samples[split]
     counted = (samples > 0) & ~np.isnan(correct)
     n = int(counted.sum())
     counts = {"clients": n, "left_out": len(population) - n}
@@ -90,8 +90,8 @@ def round_metrics(record: Mapping[str, Any], population: Population, protocol: P
     """Return the metrics of one round from its record as it goes to ``metrics.jsonl``."""
     tests = {
         view: score["correct"]
-        for (point, view, part), score in evaluations(record)
-        if point == protocol.point and part == "test"
+        for (point, view, split), score in evaluations(record)
+        if point == protocol.point and split == "test"
     }
     view = protocol.headline_view(tests)
     accuracy = None
@@ -106,12 +106,12 @@ def none_if_nan(value: float) -> float | None:
     return None if math.isnan(value) else value
 
 
-def counted_scores(history: History, protocol: Protocol, point: str, view: str, part: str) -> Scores | None:
+def counted_scores(history: History, protocol: Protocol, point: str, view: str, split: str) -> Scores | None:
     """Return the scores that the protocol counts: all, or those of clients that have been trained by then.
 
     None where the part of the data has not been scored.
     """
-    scores = history.score(point, view, part)
+    scores = history.score(point, view, split)
     if scores is None or not protocol.trained_only or point.startswith("unseen"):
         return scores
     recorded = np.array([entry["round"] for entry in history.rounds])
@@ -139,7 +139,7 @@ class Validation:
         """
         self._trained |= set(record["cohort"]) - set(record["dropped"])
         point = validated_at(self.protocol.point, self.protocol)
-        views = {view: s for (p, view, part), s in evaluations(record) if (p, part) == (point, "val")}
+        views = {view: s for (p, view, split), s in evaluations(record) if (p, split) == (point, "val")}
         view = self.protocol.headline_view(views)
         if view is None:
             return None
@@ -194,9 +194,9 @@ def ended_early(history: History, protocol: Protocol) -> bool:
     return ends[-1]
 
 
-def curve(scores: Scores, population: Population, part: str, how: Average) -> np.ndarray:
+def curve(scores: Scores, population: Population, split: str, how: Average) -> np.ndarray:
     """Return the accuracy averaged over clients at every evaluation, float64 [evaluations]."""
-    return np.array([average(client_metrics(row, population, part), how) for row in scores.correct])
+    return np.array([average(client_metrics(row, population, split), how) for row in scores.correct])
 
 
 def mean_loss(loss: np.ndarray, samples: np.ndarray, population: Population, how: Average) -> np.ndarray:
@@ -204,7 +204,7 @@ def mean_loss(loss: np.ndarray, samples: np.ndarray, population: Population, how
 
     Args:
         loss: float64 [evaluations, clients]; NaN for clients without one.
-        samples: int64 [clients], of the part that was scored.
+        samples: int64 [clients], of the split that was scored.
         population: the clients.
         how: the average over clients.
     """
@@ -236,7 +236,7 @@ def summarise_view(
         for a protocol with one, ``window``: the mean metrics (see :func:`client_metrics`) over the chosen
         evaluations, their ``rounds``, the deviation ``over_rounds`` of mean, pooled and weighted accuracy
         over them (population), and ``domains``: name -> ``clients``, ``mean``, ``pooled`` and the deviation
-        of these two ``over_rounds``. None where nothing can be chosen. Under ``each``, for the parts that
+        of these two ``over_rounds``. None where nothing can be chosen. Under ``each``, for the splits that
         were scored, every evaluation: ``rounds``, and the ``mean`` over clients and the ``pooled`` accuracy
         in them.
     """
@@ -244,10 +244,10 @@ def summarise_view(
     summary: dict[str, Any] = {"point": point, "view": view, "evaluations": 0, **dict.fromkeys(choices)}
     summary["each"] = {}
     population = history.population
-    for part in ("val", "test"):
-        scores = counted_scores(history, protocol, point, view, part)
+    for split in ("val", "test"):
+        scores = counted_scores(history, protocol, point, view, split)
         if scores is not None:
-            summary["each"][part] = _each(scores, population, part)
+            summary["each"][split] = _each(scores, population, split)
     tests = counted_scores(history, protocol, point, view, "test")
     if tests is None:
         return summary
@@ -260,9 +260,9 @@ def summarise_view(
     return summary
 
 
-def _each(scores: Scores, population: Population, part: str) -> dict[str, list[Any]]:
+def _each(scores: Scores, population: Population, split: str) -> dict[str, list[Any]]:
     """Return the accuracies of every evaluation."""
-    found = [client_metrics(row, population, part) for row in scores.correct]
+    found = [client_metrics(row, population, split) for row in scores.correct]
     return {
         "rounds": [int(round) for round in scores.rounds],
         **{name: [none_if_nan(each[name]) for each in found] for name in ("mean", "pooled")},

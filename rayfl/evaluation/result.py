@@ -75,7 +75,7 @@ class Result:
 
     @cached_property
     def clients(self) -> pd.DataFrame:
-        """One row per round, point, view, part and client (see :func:`client_table`)."""
+        """One row per round, point, view, split and client (see :func:`client_table`)."""
         return client_table(self.history)
 
     @cached_property
@@ -120,7 +120,7 @@ def client_table(history: History) -> pd.DataFrame:
 
     domains = np.array(history.population.domains, dtype=object)
     blocks = []
-    for (point, view, part), scores in history.scores.items():
+    for (point, view, split), scores in history.scores.items():
         place, client = np.nonzero(~np.isnan(scores.accuracy))
         blocks.append(
             pd.DataFrame(
@@ -128,7 +128,7 @@ def client_table(history: History) -> pd.DataFrame:
                     "round": scores.rounds[place],
                     "point": point,
                     "view": view,
-                    "part": part,
+                    "part": split,
                     "client": client,
                     "domain": domains[client],
                     "samples": scores.samples[client],
@@ -150,14 +150,14 @@ def round_table(history: History) -> pd.DataFrame:
     """Return one row per round: its totals and the mean accuracies over clients.
 
     Columns: ``round`` (from 0), ``cohort``, ``dropped``, ``loss``, ``up``, ``down`` (bytes) and, per view,
-    point and part, one column ``<part>/<point>/<view>`` with the mean accuracy over clients, missing in
+    point and split, one column ``<split>/<point>/<view>`` with the mean accuracy over clients, missing in
     rounds without it.
     """
     import pandas as pd
 
     columns = ["round", "cohort", "dropped", "loss", "up", "down"]
     table = pd.DataFrame(history.rounds, columns=columns).astype({"loss": float})
-    for (point, view, part), scores in history.scores.items():
-        means = pd.Series(curve(scores, history.population, part, "mean_clients"), index=scores.rounds)
-        table[f"{part}/{point}/{view}"] = table["round"].map(means)
+    for (point, view, split), scores in history.scores.items():
+        means = pd.Series(curve(scores, history.population, split, "mean_clients"), index=scores.rounds)
+        table[f"{split}/{point}/{view}"] = table["round"].map(means)
     return table

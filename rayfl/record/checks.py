@@ -12,7 +12,7 @@ from typing import Any, Literal, get_args
 import numpy as np
 
 from rayfl.arguments import shown
-from rayfl.splits import PARTS
+from rayfl.splits import SPLITS
 
 Point = Literal["after_aggregation", "after_training", "unseen", "unseen_adapted", "unseen_control"]
 """When models are scored, see ``Protocol``."""
@@ -41,8 +41,8 @@ def check_partition(content: Any) -> None:
     _list_of(names, str, "domain_names")
     _list_of(clients, dict, "clients")
     for number, client in enumerate(clients):
-        for part in PARTS:
-            _count(client.get(part), f"{part} of client {number}")
+        for split in SPLITS:
+            _count(client.get(split), f"{split} of client {number}")
         domain = client.get("domain")
         if domain is not None and not (type(domain) is int and 0 <= domain < len(names)):
             raise ValueError(f"client {number} has domain {shown(domain)}, and there are {len(names)}")
@@ -52,12 +52,12 @@ def check_partition(content: Any) -> None:
         raise ValueError("some clients have labels and others have none")
     for number, counts in enumerate(labels):
         _mapping(counts, f"labels of client {number}")
-        if counts.keys() != labels[0].keys() or not counts.keys() <= {*PARTS}:
-            raise ValueError(f"labels of client {number} are of other parts")
-        for part, column in counts.items():
-            _counts(column, f"{part} labels of client {number}", None)
-            if len(column) != len(labels[0][part]) or sum(column) != clients[number][part]:
-                raise ValueError(f"{part} labels of client {number} do not add up")
+        if counts.keys() != labels[0].keys() or not counts.keys() <= {*SPLITS}:
+            raise ValueError(f"labels of client {number} are of other splits")
+        for split, column in counts.items():
+            _counts(column, f"{split} labels of client {number}", None)
+            if len(column) != len(labels[0][split]) or sum(column) != clients[number][split]:
+                raise ValueError(f"{split} labels of client {number} do not add up")
 
 
 def _check_pool(pool: Any) -> None:
@@ -74,7 +74,7 @@ def check_record(record: Mapping[str, Any], samples: Mapping[str, np.ndarray]) -
 
     Args:
         record: the line.
-        samples: per part int64 [clients], how many samples each client has.
+        samples: per split int64 [clients], how many samples each client has.
     """
     _count(record.get("round"), "round")
     cohort: Any = record.get("cohort")
@@ -106,19 +106,19 @@ def check_scores(views: Any, samples: Mapping[str, np.ndarray]) -> None:
     """Check the scores of all clients at one evaluation point.
 
     Args:
-        views: view -> part -> ``correct`` and ``loss``, each with a value or null per client; the loss may be
-            null as a whole.
-        samples: per part int64 [clients], how many samples each client has.
+        views: view -> split -> ``correct`` and ``loss``, each with a value or null per client; the loss may
+            be null as a whole.
+        samples: per split int64 [clients], how many samples each client has.
     """
     _mapping(views, "the views")
-    for view, parts in views.items():
-        _mapping(parts, f"view {shown(view)}")
-        for part, score in parts.items():
-            where = f"{part} of view {shown(view)}"
-            if part not in samples:
+    for view, splits in views.items():
+        _mapping(splits, f"view {shown(view)}")
+        for split, score in splits.items():
+            where = f"{split} of view {shown(view)}"
+            if split not in samples:
                 raise ValueError(f"{where} is no part of the data")
             _mapping(score, where)
-            counts, correct = samples[part].tolist(), score.get("correct")
+            counts, correct = samples[split].tolist(), score.get("correct")
             _list(correct, f"correct in {where}", len(counts))
             if not set(map(type, correct)) <= {int, type(None)}:
                 raise ValueError(f"correct in {where} must be whole numbers")

@@ -15,7 +15,7 @@ from rayfl.errors import UserError
 from rayfl.files import open_file, parse_json, read_json, reading
 from rayfl.record.checks import check_partition, check_record
 from rayfl.shown import one_line
-from rayfl.splits import PARTS
+from rayfl.splits import SPLITS
 
 CONFIG = "config.yaml"
 ENVIRONMENT = "environment.json"
@@ -35,7 +35,7 @@ class Contents:
     """What the data set of a run held, the same for every seed.
 
     Attributes:
-        sha256: digest of the data set and of its division into parts.
+        sha256: digest of the data set and of its division into splits.
         images: domain -> number of images.
         published: domain -> number of images in the published data set; empty where nobody knows.
     """
@@ -56,7 +56,7 @@ class Population:
     """The clients of a run: what is constant about them.
 
     Attributes:
-        samples: per part (``train``, ``val``, ``test``) int64 [clients].
+        samples: per split (``train``, ``val``, ``test``) int64 [clients].
         domains: per client the name of its domain, None where it has several.
         contents: of the data set; None where it was not recorded, as before rayfl did so.
     """
@@ -69,7 +69,7 @@ class Population:
     def from_partition(cls, partition: Mapping[str, Any]) -> "Population":
         """Read the sample counts and the domain of each client from the content of ``partition.json``."""
         clients, names = partition["clients"], partition["domain_names"]
-        samples = {part: np.array([c[part] for c in clients], dtype=np.int64) for part in PARTS}
+        samples = {split: np.array([c[split] for c in clients], dtype=np.int64) for split in SPLITS}
         domains = tuple(None if c["domain"] is None else one_line(str(names[c["domain"]])) for c in clients)
         pool = partition.get("pool")
         return cls(samples, domains, Contents.read(pool) if pool else None)
@@ -115,7 +115,7 @@ class History:
         rounds: one dictionary per round: ``round``, ``cohort`` (its size), ``dropped`` (how many), ``loss``
             (mean training loss), ``up`` and ``down`` (bytes of all its clients).
         trained: bool [rounds, clients]: clients whose update of the round was used.
-        scores: (point, view, part) -> scores.
+        scores: (point, view, split) -> scores.
         not_finite: values that were NaN or infinite and stand as null in the record.
     """
 
@@ -150,26 +150,26 @@ class History:
             history.scores[key] = Scores(np.array(rounds), np.array(correct), np.array(loss), samples)
         return history
 
-    def score(self, point: str, view: str, part: str) -> Scores | None:
+    def score(self, point: str, view: str, split: str) -> Scores | None:
         """Return the scores to be averaged, or None where there are none.
 
         After training only the clients of the cohort have new scores; the record has the latest of others.
         """
-        return self.scores.get((point, view, part))
+        return self.scores.get((point, view, split))
 
     def views(self) -> list[tuple[str, str]]:
         """Return all (point, view) that have been scored on test data, in a fixed order."""
         order = {"personal": "0", "global": "1"}
-        found = {(point, view) for point, view, part in self.scores if part == "test"}
+        found = {(point, view) for point, view, split in self.scores if split == "test"}
         return sorted(found, key=lambda pv: (pv[0], order.get(pv[1], "2" + pv[1])))
 
 
 def evaluations(record: Mapping[str, Any]) -> Iterator[tuple[tuple[str, str, str], Mapping[str, Any]]]:
-    """Yield ((point, view, part), scores) of one record."""
+    """Yield ((point, view, split), scores) of one record."""
     for point, views in record.get("evaluation", {}).items():
-        for view, parts in views.items():
-            for part, score in parts.items():
-                yield (point, view, part), score
+        for view, splits in views.items():
+            for split, score in splits.items():
+                yield (point, view, split), score
 
 
 def round_totals(record: Mapping[str, Any]) -> dict[str, Any]:

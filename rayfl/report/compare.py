@@ -23,7 +23,7 @@ from rayfl.report.text import (
     spoken,
 )
 from rayfl.shown import one_line
-from rayfl.splits import PARTS
+from rayfl.splits import SPLITS
 
 COMPONENTS = ("method", "data", "data.partition")
 IMAGES = "images (train/val/test)"
@@ -65,7 +65,7 @@ def data_of(run: Result) -> str:
 
 def sizes_of(runs: Sequence[Result]) -> str:
     """Return how many images the clients of some runs have: "2,000/200/400" for train, val and test."""
-    return "/".join(_range([int(run.history.population.samples[p].sum()) for run in runs]) for p in PARTS)
+    return "/".join(_range([int(run.history.population.samples[p].sum()) for run in runs]) for p in SPLITS)
 
 
 def _range(counts: Sequence[int]) -> str:

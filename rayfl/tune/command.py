@@ -210,6 +210,6 @@ def check(sweep: Sweep) -> None:
         federation.check(data)
         if sweep.best and not any(len(client_data.val) for client_data in data.clients):
             raise UserError(
-                "a sweep chooses by validation data, and the data have no validation part: give "
+                "a sweep chooses by validation data, and the data have no validation split: give "
                 "some, for example with --data.val_fraction 0.1"
             )

@@ -27,7 +27,7 @@ def measure(
     correct: np.ndarray,
     loss: np.ndarray,
     population: Population,
-    part: str,
+    split: str,
     protocol: Protocol,
     metric: Metric,
 ) -> float | None:
@@ -37,14 +37,14 @@ def measure(
         correct: float64 [clients]; NaN for clients without a score.
         loss: float64 [clients]; NaN for clients without one.
         population: the clients.
-        part: the part of their data that was scored.
+        split: the part of their data that was scored.
         protocol: says how validation accuracies are averaged, and by which weights losses are.
         metric: which one.
     """
     if metric == "loss":
-        (mean,) = mean_loss(loss[None], population.samples[part], population, protocol.choose_by)
+        (mean,) = mean_loss(loss[None], population.samples[split], population, protocol.choose_by)
         return none_if_nan(float(mean))
-    found = client_metrics(correct, population, part)
+    found = client_metrics(correct, population, split)
     return none_if_nan(
         found["worst_decile"] if metric == "worst_decile" else average(found, protocol.choose_by)
     )

@@ -97,7 +97,7 @@ def test_the_final_table_shows_every_view_choice_and_domain(tmp_path):
     means = [d["mean"] for d in personal["last"]["domains"].values()]
     assert f"mean of domains             {percent(sum(means) / 3)}" in text
     assert (
-        f"Protocol default: {percent(summary['headline']['accuracy'])} %, personal, after aggregation" in text
+        f"Protocol Default: {percent(summary['headline']['accuracy'])} %, personal, after aggregation" in text
     )
     assert "…" not in text
 
@@ -131,7 +131,7 @@ def test_what_is_wrong_with_a_run_is_said(tmp_path):
     assert "Ended early, by the protocol's patience: 4 of 10 rounds." in printed(out)
     out = console()
     final_table(Result.load(write_run(tmp_path / "none", stop_after=0)).summary, out)
-    assert printed(out).startswith("No evaluation took place.\nProtocol default: n/a")
+    assert printed(out).startswith("No evaluation took place.\nProtocol Default: n/a")
 
 
 @pytest.mark.parametrize(

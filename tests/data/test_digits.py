@@ -7,7 +7,7 @@ import rayfl.data.readers.cache as data_cache
 import rayfl.data.sets.digits as digits
 from rayfl.data import TEST, TRAIN, VAL, EmbeddedDigits
 
-PARTS = (TRAIN, VAL, TEST)
+SPLITS = (TRAIN, VAL, TEST)
 
 
 @pytest.fixture(scope="module")
@@ -60,9 +60,9 @@ def test_every_byte_is_the_same_when_made_anew(built):
 def test_sources_are_divided_by_image():
     labels = np.repeat(np.arange(10), 180)
     parts = digits._split(labels, np.random.default_rng(0))
-    everything = np.concatenate([parts[origin] for origin in PARTS])
+    everything = np.concatenate([parts[origin] for origin in SPLITS])
     assert np.array_equal(np.sort(everything), np.arange(1800))
-    for origin, share in zip(PARTS, (0.7, 0.1, 0.2)):
+    for origin, share in zip(SPLITS, (0.7, 0.1, 0.2)):
         assert (np.bincount(labels[parts[origin]]) == round(180 * share)).all()
 
 
@@ -90,7 +90,7 @@ def test_each_drawing_gets_sources_of_its_own_part_only(monkeypatch):
         digits, "_printed", lambda labels, origin, rng: np.zeros((len(labels), 3, 32, 32), np.uint8)
     )
     digits.build()
-    used = {origin: set().union(*(s for (_, o), s in seen.items() if o == origin)) for origin in PARTS}
+    used = {origin: set().union(*(s for (_, o), s in seen.items() if o == origin)) for origin in SPLITS}
     assert sum(map(len, used.values())) == 1797 == len(set().union(*used.values()))
     train = [set(sources) for (_, origin), sources in seen.items() if origin == TRAIN]
     assert sum(map(len, train)) == len(used[TRAIN])
@@ -102,7 +102,7 @@ def test_each_drawing_gets_sources_of_its_own_part_only(monkeypatch):
 
 
 def test_faces_and_photo_strips_are_divided():
-    faces = [face for origin in PARTS for face in digits._FACES[origin]]
+    faces = [face for origin in SPLITS for face in digits._FACES[origin]]
     assert len(set(faces)) == len(faces) == 21
     assert digits._STRIPS[TRAIN][1] <= digits._STRIPS[VAL][0]
     assert digits._STRIPS[VAL][1] <= digits._STRIPS[TEST][0]
@@ -115,7 +115,7 @@ def test_patches_stay_within_their_strip(monkeypatch):
     monkeypatch.setattr(
         sklearn.datasets, "load_sample_images", lambda: type("Photos", (), {"images": [columns] * 2})
     )
-    for origin in PARTS:
+    for origin in SPLITS:
         found = digits._patches(500, origin, np.random.default_rng(0)) * 255 * 3
         low, high = digits._STRIPS[origin]
         assert found.min() > 640 * low - 3
@@ -123,7 +123,7 @@ def test_patches_stay_within_their_strip(monkeypatch):
 
 
 def test_labels_match_the_pictures(built):
-    """The mean picture of a class looks like the same class in the test part, where the polarity is fixed."""
+    """The mean picture of a class looks like the same class in the test split, of fixed polarity."""
     for domain in ("handwriting", "inverted", "lowres"):
         mine = built["domains"] == digits.DOMAINS.index(domain)
         flat = built["images"].reshape(len(mine), -1)

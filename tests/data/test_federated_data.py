@@ -194,7 +194,7 @@ def test_classes_get_validation_samples_by_largest_remainders():
 
 
 def test_partition_and_validation_have_their_own_streams(monkeypatch):
-    """Partition and validation parts are drawn from streams of their own."""
+    """Partition and validation splits are drawn from streams of their own."""
     named = []
 
     def kept(*name):
@@ -208,7 +208,7 @@ def test_partition_and_validation_have_their_own_streams(monkeypatch):
 
 
 def test_every_client_draws_its_own_validation_part():
-    """Of clients with as many samples of one class, each has others in its validation part."""
+    """Of clients with as many samples of one class, each has others in its validation split."""
 
     class OneClass(Tiny):
         sizes = (90, 0, 0)
@@ -240,7 +240,7 @@ class Greedy(Partition):
     def assign(self, dataset: Dataset, clients: int, rng: np.random.Generator) -> list[ClientData]:
         nothing = ClientData(*[np.zeros(0, dtype=np.int64)] * 3)
         return [
-            ClientData(*(dataset.indices(part) for part in (TRAIN, VAL, TEST))),
+            ClientData(*(dataset.indices(split) for split in (TRAIN, VAL, TEST))),
             *[nothing] * (clients - 1),
         ]
 

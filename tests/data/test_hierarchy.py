@@ -225,4 +225,4 @@ def test_impossible_values_are_refused(option, value):
 def test_every_sample_is_used_where_sizes_divide():
     dataset = fine_dataset(6, 4)
     clients_data = assign(Pachinko(), dataset, 10)
-    assert sum(len(s.part(part)) for s in clients_data for part in ORIGIN) == len(dataset)
+    assert sum(len(s.split(part)) for s in clients_data for part in ORIGIN) == len(dataset)

@@ -45,7 +45,7 @@ def test_noise_of_each_client(root):
     ]
     for client_data, level in zip(clean.clients, noise_levels(20.0, 4)):
         for part in ("train", "test"):
-            before, after = values(clean, client_data.part(part)), values(noisy, client_data.part(part))
+            before, after = values(clean, client_data.split(part)), values(noisy, client_data.split(part))
             middle = (before > 100) & (before < 155)  # of the others some are clipped
             assert (after[middle] - before[middle]).std() == pytest.approx(level, rel=0.05, abs=1e-4)
             assert (after[middle] - before[middle]).mean() == pytest.approx(0, abs=1)
@@ -79,7 +79,7 @@ def test_every_client_has_noise_of_its_own():
 
 
 def test_noise_is_decided_by_the_seed_alone(root):
-    """Noise is decided by the seed and not by the validation part."""
+    """Noise is decided by the seed and not by the validation split."""
 
     def images(run, **options):
         return CIFAR10(root=root, verify=False, noise=10.0, **options).federate(4, run).dataset.images

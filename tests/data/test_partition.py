@@ -28,7 +28,7 @@ def test_iid_deals_everything_evenly(dataset, clients, seed):
         assert spread(counts) <= 1
         assert spread(counts.sum(axis=1)) <= 1
         cells = dataset.labels * len(dataset.domain_names) + dataset.domains
-        dealt = [np.bincount(cells[s.part(part)], minlength=cells.max() + 1) for s in clients_data]
+        dealt = [np.bincount(cells[s.split(part)], minlength=cells.max() + 1) for s in clients_data]
         assert spread(np.array(dealt)) <= 1  # of each class in each domain
 
 
@@ -55,7 +55,7 @@ def test_domain_per_client(dataset, clients, seed):
     domains = len(dataset.domain_names)
     for i, client_data in enumerate(clients_data):
         assert client_data.domain == i % domains
-        assert all((dataset.domains[client_data.part(part)] == client_data.domain).all() for part in ORIGIN)
+        assert all((dataset.domains[client_data.split(part)] == client_data.domain).all() for part in ORIGIN)
     for domain in range(min(domains, clients)):
         for part, origin in ORIGIN.items():
             counts = matrix(dataset, clients_data[domain::domains], part)
@@ -89,7 +89,7 @@ def test_samples_are_shuffled_before_they_are_dealt(partition, seed):
     dataset = make_dataset([4000] * 4, [2000] * 4, domains=2)
     client_data = assign(partition, dataset, 4, seed, published=False)[0]
     for part in ("train", "test"):
-        got = client_data.part(part)
+        got = client_data.split(part)
         alike = (dataset.labels == dataset.labels[got[0]]) & (dataset.domains == dataset.domains[got[0]])
         places = np.flatnonzero(np.isin(np.flatnonzero(alike & (dataset.origin == ORIGIN[part])), got))
         assert len(places) > 10
@@ -207,7 +207,7 @@ def test_dirichlet_without_a_minimum_takes_the_first_draw(caplog):
         counts = matrix(dataset, clients_data, part)
         assert counts.sum() == size
         assert (
-            len(np.unique(np.concatenate([client_data.part(part) for client_data in clients_data]))) == size
+            len(np.unique(np.concatenate([client_data.split(part) for client_data in clients_data]))) == size
         )
     held = matrix(dataset, clients_data, "train").sum(axis=1)
     assert 0 < (held == 0).sum() < 1000
@@ -371,7 +371,7 @@ def test_pooled_mixes_the_published_parts():
         Pathological(classes_per_client=2, split="pooled"), dataset, 4, published=False
     ):
         for part in ORIGIN:
-            assert 0.2 < (dataset.origin[client_data.part(part)] == TRAIN).mean() < 0.8
+            assert 0.2 < (dataset.origin[client_data.split(part)] == TRAIN).mean() < 0.8
 
 
 @pytest.mark.parametrize("with_val", [False, True])

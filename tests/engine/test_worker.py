@@ -114,7 +114,7 @@ def test_the_mean_is_weighted_by_samples() -> None:
 
 
 def test_stacked_is_the_loop() -> None:
-    loop, stacked = (train(plan(execution=e), WHOLE, score_parts=("test",)) for e in ("loop", "stacked"))
+    loop, stacked = (train(plan(execution=e), WHOLE, score_splits=("test",)) for e in ("loop", "stacked"))
     assert close(loop[1], stacked[1], 1e-9)
     assert close(loop[0].states, stacked[0].states, 1e-9)
     assert close(loop[2].loss, stacked[2].loss, 1e-9)
@@ -134,11 +134,11 @@ def test_the_order_of_groups_changes_no_bit() -> None:
 def test_how_many_clients_a_loop_takes_at_a_time_changes_no_bit(
     monkeypatch: pytest.MonkeyPatch, spoil: str
 ) -> None:
-    expected = train(plan(spoil), WHOLE, score_parts=("test",))
+    expected = train(plan(spoil), WHOLE, score_splits=("test",))
     assert min(expected[2].seconds.values()) > 0
     for at_a_time in (1, 2, 4):  # with 2 and 4, some belong to two groups
         monkeypatch.setattr("rayfl.engine.worker.TOGETHER", at_a_time)
-        found = train(plan(spoil), WHOLE, score_parts=("test",))
+        found = train(plan(spoil), WHOLE, score_splits=("test",))
         assert same_bits(found[1], expected[1])
         assert same_bits(found[0].states, expected[0].states)
         assert replace(found[2], seconds={}) == replace(expected[2], seconds={})
@@ -155,7 +155,7 @@ def test_how_many_clients_a_loop_takes_at_a_time_changes_no_bit(
 )
 def test_a_bad_update_is_neither_added_nor_kept(execution: Any, spoil: str, says: str) -> None:
     """Also where the loss of a fit before the last is not finite."""
-    worker, up, result = train(plan(spoil, execution=execution), WHOLE, score_parts=("test",))
+    worker, up, result = train(plan(spoil, execution=execution), WHOLE, score_splits=("test",))
     assert says in result.bad[3]
     assert list(result.bad) == [3]
     assert result.ids == [0, 1, 3, 4, 5]
@@ -388,5 +388,5 @@ def blocks_given_back(net: str) -> int:
     ("net", "given_back"), [("tests.engine.test_worker.wide", 0), ("tests.support.nets.smooth", 3)]
 )
 def test_freed_memory_is_kept_where_a_layer_is_large(net: str, given_back: int) -> None:
-    with multiprocessing.get_context("spawn").Dataset(1) as dataset:  # for a process it is for life
-        assert dataset.apply(blocks_given_back, (net,)) == given_back
+    with multiprocessing.get_context("spawn").Pool(1) as pool:  # for a process it is for life
+        assert pool.apply(blocks_given_back, (net,)) == given_back

@@ -143,7 +143,7 @@ def test_the_mean_dilutes_what_one_client_has_learnt():
     0)/2. Their mean is (0, 3/8, -3/8, 0). Right after training each has its own H.
     """
     run = start(FediOS(basis="identity"), PAIR, FOUR, lr=1.0)
-    run.round([0, 1], score_parts=("test",))
+    run.round([0, 1], score_splits=("test",))
     assert_rows(run.server.state["weights"]["head.weight"], [0, 3 / 8, -3 / 8, 0])
     x = matrix([[[[1, 0]]]])
     scores = run.scores(0, x)
@@ -442,7 +442,7 @@ def test_rounds_of_silent_individual_extractors_are_counted():
     for distance in (0.009, -0.009, 0.011, 0.0, -0.011):
         figures = {"individual_loss": math.log(5) + distance, "overlap": 0.0}
         state = method.aggregate(state, {"weights": weights, "figures": figures}, Cohort((0,), (1,), 1, 0))
-        dead.append(method.figures(state)["dead_rounds"])
+        dead.append(method.server_metrics(state)["dead_rounds"])
     assert dead == [1, 2, 0, 1, 0]
 
 

@@ -84,7 +84,7 @@ def test_one_client_is_plain_sgd(name):
 def test_scores_after_training_are_of_the_clients_own_model(name):
     """In a federation of one that is what the server sends next, so that aggregation changes no score."""
     run = start(METHODS[name](), ALONE, net_of(name, CNNB()))
-    run.round([0], score_parts=("test",))
+    run.round([0], score_splits=("test",))
     (trained,) = run.results[0].scores.values()
     (aggregated,) = run.worker.evaluate(0, run.server.download([0]), [0], ["test"]).values()
     assert set(trained["test"]) == set(METHODS[name]().views)

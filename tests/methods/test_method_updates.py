@@ -145,7 +145,7 @@ def test_scaffold_scores_the_model_that_a_client_has_trained(server_lr):
     (1/4, -1/4) the step (s(-1/2) - 1/4, -1/4), and its logits of (1, 0) are what the first column says.
     """
     run = federate(SCAFFOLD(server_lr=server_lr), PAIR, cohorts=1, lr=1.0)
-    run.round([0], score_parts=["test"])
+    run.round([0], score_splits=["test"])
     first = server_lr / 4
     logit = first + s(-2 * first) - 1 / 4
     loss = run.results[1].scores[0]["test"]["personal"].loss

@@ -122,15 +122,15 @@ class Run:
     servers: list[State] = field(default_factory=list)  # after each round
     clients: list[dict[int, State]] = field(default_factory=list)  # after each round
 
-    def round(self, cohort: Sequence[int], score_parts: Sequence[str] = ()) -> None:
+    def round(self, cohort: Sequence[int], score_splits: Sequence[str] = ()) -> None:
         """Train and aggregate a cohort."""
         number = len(self.results)
         download = self.server.download(cohort)
-        parts, result = self.worker.train(number, download, [tuple(cohort)], score_parts)
+        accumulated, result = self.worker.train(number, download, [tuple(cohort)], score_splits)
         assert not result.bad, result.bad
         samples = tuple(len(self.worker.data.clients[i].train) for i in result.ids)
         population = len(self.worker.data.clients)
-        self.server.aggregate(Cohort(tuple(result.ids), samples, population, number), parts)
+        self.server.aggregate(Cohort(tuple(result.ids), samples, population, number), accumulated)
         self.results.append(result)
         self.servers.append(self.server.state)
         self.clients.append(dict(self.worker.states))

@@ -28,28 +28,28 @@ def make_dataset(train, test, val=None, domains=1):
 def assign(partition, dataset, clients, seed=0, published=True):
     """The clients_data, after checking what holds for all partitions.
 
-    ``published``: training samples are in training parts, test samples in test parts.
+    ``published``: training samples are in training splits, test samples in test splits.
     """
     clients_data = partition.assign(dataset, clients, np.random.default_rng(seed))
     assert len(clients_data) == clients
-    everything = np.concatenate([s.part(part) for s in clients_data for part in ORIGIN])
+    everything = np.concatenate([s.split(part) for s in clients_data for part in ORIGIN])
     assert len(np.unique(everything)) == len(everything), "an index was given twice"
     for client_data in clients_data:
         for part, origin in ORIGIN.items():
-            assert client_data.part(part).dtype == np.int64
-            assert (np.diff(client_data.part(part)) > 0).all(), "indices are not ascending"
+            assert client_data.split(part).dtype == np.int64
+            assert (np.diff(client_data.split(part)) > 0).all(), "indices are not ascending"
             if published:
-                assert (dataset.origin[client_data.part(part)] == origin).all()
+                assert (dataset.origin[client_data.split(part)] == origin).all()
     again = partition.assign(dataset, clients, np.random.default_rng(seed))
     for a, b in zip(clients_data, again):
-        assert all(np.array_equal(a.part(part), b.part(part)) for part in ORIGIN)
+        assert all(np.array_equal(a.split(part), b.split(part)) for part in ORIGIN)
     return clients_data
 
 
 def matrix(dataset, clients_data, part):
     """Samples of each class of each client: [clients, classes]."""
     return np.array(
-        [np.bincount(dataset.labels[s.part(part)], minlength=dataset.classes) for s in clients_data]
+        [np.bincount(dataset.labels[s.split(part)], minlength=dataset.classes) for s in clients_data]
     )
 
 

@@ -22,7 +22,7 @@ class Dirichlet(Partition):
 
     Clients that already hold an equal share of all training samples take no more classes (Hsu et al., 2019,
     with the balancing that Li et al., ICDE 2022, use). The same shares divide the test samples, so that a
-    client's train and test parts have the same label distribution. The whole division is redrawn, at most
+    client's train and test splits have the same label distribution. The whole division is redrawn, at most
     1,000 times, until every client holds ``min_samples`` training and ``min_samples`` test samples; if that
     fails, one test sample is enough (a warning says so) for 1,000 more redraws.
     """

@@ -181,7 +181,7 @@ def _in_proportion(
     if not len(cells[scarcest]):
         raise UserError(
             f"DomainDirichlet: there are no {what} of the class {dataset.class_names[scarcest]}, so none "
-            "with the class proportions of the training part: use fewer clients or name the domain in "
+            "with the class proportions of the training split: use fewer clients or name the domain in "
             "whole_test"
         )
     keep = len(cells[scarcest]) * counts // counts[scarcest]  # int(r n_c), without rounding errors

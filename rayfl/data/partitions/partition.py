@@ -1,8 +1,8 @@
 """What a partition is: how the samples of a dataset are dealt to clients.
 
 A partition is deterministic in the generator it is given, never gives an index twice, and ends after a
-bounded number of tries. It gives training samples (origin TRAIN) to training parts, validation samples (VAL)
-to validation parts and test samples (TEST) to test parts, unless it says otherwise.
+bounded number of tries. It gives training samples (origin TRAIN) to training splits, validation samples (VAL)
+to validation splits and test samples (TEST) to test splits, unless it says otherwise.
 """
 
 import inspect

@@ -28,7 +28,7 @@ class Pathological(Partition):
     where s divides the number of classes: no class is picked twice then.
     """
     split: Literal["published", "pooled", "fedgh"] = "published"
-    """Where validation and test parts come from. ``published``: from the data set's own division.
+    """Where validation and test splits come from. ``published``: from the data set's own division.
     ``pooled``: all samples together are divided, and then of every client's samples of a class a tenth, at
     least one, is for validation and as many for testing (8:1:1, Tang et al., IJCAI 2024). ``fedgh``: a
     random fifth of the training samples is for validation (as in the code of Yi et al., MM 2023).

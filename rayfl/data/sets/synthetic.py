@@ -25,7 +25,7 @@ class Synthetic(Data):
     """
 
     seed: int | None = None
-    """Seed of the images, the partition and the validation part."""
+    """Seed of the images, the partition and the validation split."""
     train: Annotated[int, at_least(1)] = 5000
     """Number of training samples."""
     test: Annotated[int, at_least(1)] = 1000
