@@ -3,12 +3,13 @@
 from rayfl import Federation, Inline, Training
 from rayfl.data import EmbeddedDigits
 from rayfl.methods import FedAvg, FedCO2
+from rayfl.nets import CNNB
 
 for method in (FedAvg(), FedCO2(mu=0.5)):
     federation = Federation(
         method=method,
         data=EmbeddedDigits(),
-        net="cnn-b",
+        net=CNNB(),
         clients=5,
         rounds=3,
         training=Training(lr=0.1),

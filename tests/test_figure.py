@@ -71,7 +71,7 @@ def test_runs_are_found_below_folders(runs):
         (["rounds", "RUNS", "--panels", "oil"], "no domain oil; panels are ink, print, paint, all"),
         (["rounds", "RUNS", "--quantity", "beauty"], "--quantity is beauty: it must be accuracy or loss"),
         (["bars", "RUNS", "--by", "colour"], "--by colour: no run has this key"),
-        (["sweep", "RUNS", "--over", "net"], "net is 'cnn'"),
+        (["sweep", "RUNS", "--over", "net"], "net is 'CNN'"),
         (["labels", "RUNS"], "has no label counts"),
     ],
 )

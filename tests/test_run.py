@@ -89,7 +89,7 @@ BAD = [
     ("--net no.such.net", "cannot import"),
     ("--data CIFAR10 --data.root nowhere", "batches.meta is missing"),
     ("--data.partition Dirichlett", "did you mean Dirichlet"),
-    ("--data.partition Dirichlet --data.partition.alpha 0", "alpha must be"),
+    ("--data.partition Dirichlet --data.partition.alpha 0", "alpha is 0.0: it must be above 0"),
     ("--data.partition Pathological --data.partition.classes_per_client 3 --clients 7", "multiple of 10"),
     ("--protocol FDSE", "data.val_fraction"),
     ("--protocol none", "there is no protocol"),

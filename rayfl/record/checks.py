@@ -142,6 +142,9 @@ def check_config(config: Any) -> None:
         kinds = _KINDS[key]
         if not isinstance(config.get(key, ""), kinds):
             raise ValueError(f"{key} is {shown(config[key])}: it must be {_NAMED[kinds]}")
+    for key in ("net", "protocol"):
+        if isinstance(config.get(key), dict) and "class_path" not in config[key]:
+            raise ValueError(f"{key} names no class")
     cell = config.get("cell")
     if cell is not None:
         _mapping(cell, "cell")

@@ -21,7 +21,6 @@ from pathlib import Path
 import psutil
 import pytest
 
-from rayfl.nets import LeNet
 from tests.support.processes import rounds_of, wait_until
 
 pytest.importorskip("ray")
@@ -40,7 +39,7 @@ SMALLEST = [
     "--clients",
     "2",
     "--net",
-    LeNet(),
+    "LeNet",
 ]
 SMALLEST += ["--method", "FedAvg", "--engine", "Ray", "--engine.actors", "1", "--tensorboard", "false"]
 

@@ -153,7 +153,7 @@ def models(folder: Path) -> None:
 
 
 NONE_INTACT = ("no checkpoint in run/checkpoints is intact", "manifest-000002.json is damaged")
-NO_STATE = ("checkpoint file run/checkpoints/", "holds no state")
+NO_STATE = ("checkpoint file", "run/checkpoints/", "holds no state")
 OTHER = "does not fit method and net"
 SCORES = ("checkpoint after 2 rounds", "is damaged (its scores")
 LINK = "is a link that leads out of run"

@@ -67,12 +67,16 @@ BAD: dict[str, tuple[str, str, tuple[str, ...] | str]] = {
     "a row that is a number": ("{method: FedAvg}", "3", "row 'A' names no method"),
     "a row that is nothing": ("{method: FedAvg}", "null", "row 'A' names no method"),
     "a method that is a list": ("{method: FedAvg}", "{method: [FedAvg]}", "row 'A' names no method"),
-    "an unknown method": ("{method: FedAvg}", "{method: FedAvgg}", ("row 'A'", "did you mean FedAvg?")),
+    "an unknown method": (
+        "{method: FedAvg}",
+        "{method: FedAvgg}",
+        ("t.yaml: there is no method 'FedAvgg'", "FedAvg"),
+    ),
     "an unknown option": ("{method: FedAvg}", "{method: FedAvg, roundz: 3}", ("row 'A'", "--roundz")),
     "another type": ("{method: FedAvg}", "{method: FedAvg, rounds: x}", ("row 'A'", "rounds is x")),
     "a set": ("{method: FedAvg}", "{method: FedAvg, net: !!set {a}}", "t.yaml is not valid YAML"),
     "a date": ("{method: FedAvg}", "{method: FedAvg, rounds: 2020-01-01}", "rounds is 2020-01-01"),
-    "NUL": ("{method: FedAvg}", '{method: FedAvg, data.root: "a\\0"}', ("row 'A'", "data.root", "NUL")),
+    "NUL": ("{method: FedAvg}", '{method: FedAvg, unseen: "a\\0"}', ("row 'A'", "unseen", "NUL")),
     "a row within itself": ("{method: FedAvg}", "&a {method: FedAvg, net: *a}", "*a stands within"),
     "a row 500 deep": ("{method: FedAvg}", "[" * 500 + "]" * 500, "nested more than 50 deep"),
     "rows that are a number": ("rows:", "rows: 3\nx:", "t.yaml"),
@@ -137,7 +141,7 @@ LINES: dict[str, str] = {
     "other.yaml": "unrecognized arguments: other.yaml",
 }
 
-FINE = ["--data.verify false", "--data.verify=false", "--set data.verify=false", "--set net=CNN --net LeNet"]
+FINE = ["--data.noise 0.5", "--data.noise=0.5", "--set data.noise=0.5", "--set net=CNN --net LeNet"]
 
 CASES = [
     *(
@@ -160,7 +164,7 @@ CASES = [
     ),
     Case(
         "taken: an option before the file",
-        "table --data.verify false t.yaml --list",
+        "table --data.noise 0.5 t.yaml --list",
         "4 cells",
         code=0,
         files={"t.yaml": TABLE},

@@ -100,7 +100,7 @@ def test_the_command_line_wins_over_the_file(tmp_path: Path, monkeypatch: pytest
     assert (len(sweep.points), sweep.seeds, sweep.at_once) == (2, (4,), 3)
     assert (sweep.points[0].rounds, output) == (3, Path("runs", "tiny"))
     more = ("--samples", "3", "--seeds", "2", "--at_once", "1", "--rounds", "9", "--output", "here")
-    sweep, output = asked(_new, space, *more, "--data.root", "there")
+    sweep, output = asked(_new, space, *more, "--data", "CIFAR10", "--data.root", "there")
     assert (len(sweep.points), sweep.seeds, sweep.at_once) == (3, (4, 0), 1)
     assert (sweep.points[0].rounds, output) == (9, Path("here"))
     assert {point.settings["data.root"] for point in sweep.points} == {str(tmp_path / "there")}
