@@ -19,7 +19,6 @@ from rayfl.data import (
     Dirichlet,
     DomainDirichlet,
     DomainNet,
-    EmbeddedDigits,
     ImageFolders,
     OfficeCaltech10,
     Pathological,
