@@ -2,6 +2,7 @@
 
 import ast
 import graphlib
+import re
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -151,3 +152,13 @@ def test_nothing_random_is_global(path):
             assert name in ALLOWED, where
         if owner == "torch.random.default_generator":  # PyTorch's initialisation knows no other generator
             assert name_of(path) == "training/net.py", where
+
+
+def test_the_page_of_the_architecture_names_what_is_there():
+    """Every file and folder that it names, and every layer."""
+    page = (ROOT.parent / "docs" / "architecture.md").read_text()
+    for name in set(re.findall(r"(?<![\w/.])([a-z_]+(?:/[a-z_]+)*(?:/|\.py))(?![\w])", page)):
+        top = name.split("/")[0]
+        assert (ROOT.parent if top in ("docs", "tests") else ROOT).joinpath(name).exists(), name
+    known = {name.split(".")[0] for name in RANK} - LAYERS[0] - {"contact_sheet", "models", "splits"}
+    assert [name for name in sorted(known) if not re.search(rf"`{name}(\.py|/)", page)] == []

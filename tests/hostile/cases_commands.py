@@ -118,7 +118,7 @@ LINES: dict[str, tuple[str, ...] | str] = {
     "--data.partition Dirichlet --data.partition.alpha 0": "data.partition.alpha is 0.0: it must be above 0",
     "--data.partition Dirichlet --data.partition.alpha inf": "data.partition.alpha is inf",
     "--data.partition Dirichlet --data.partition.min_samples 999": "needs at least 4995 training samples",
-    "--data.partition Pathological --data.partition.classes_per_client 0": "_client is 0: it must be at least 1",
+    "--data.partition Pathological --data.partition.classes_per_client 0": "it must be at least 1",
     # methods and nets
     "--method Nosuch": "there is no method 'Nosuch'",
     "--method FedProx --method.mu nan": "method.mu is nan",
