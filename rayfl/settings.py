@@ -115,3 +115,20 @@ class Value(Settings):
     def __str__(self) -> str:
         """Return the class, and the options that differ from its defaults."""
         return described(self)
+
+
+def class_names(base: Any) -> list[str]:
+    """Return the names of rayfl's own classes that a configuration may name where it takes a base class.
+
+    Args:
+        base: the base class; there are none for anything else than a class of settings.
+    """
+    if not (isinstance(base, type) and issubclass(base, Settings)):
+        return []
+    found = []
+    for cls in base.__subclasses__():
+        hidden = inspect.isabstract(cls) or cls.__name__.startswith("_")
+        if cls.__module__.startswith("rayfl.") and not hidden:
+            found.append(cls.__name__)
+        found += class_names(cls)
+    return found

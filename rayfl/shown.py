@@ -1,8 +1,10 @@
 """Names and texts from anywhere, made safe for where people read them."""
 
+import difflib
 import re
 import sys
 import unicodedata
+from collections.abc import Iterable
 
 _ACTED_ON = {"Cc", "Cf", "Cs", "Zl", "Zp"}  # categories of Unicode that steer a terminal, or are not seen
 _JOINERS = "\u200c\u200d"  # of that kind, but parts of words and of emoji
@@ -33,6 +35,19 @@ def one_line(text: str) -> str:
 def told(text: str) -> str:
     """Return a message with its further lines indented, so that none passes for a message of its own."""
     return printable(text).replace("\n", "\n  ")
+
+
+def did_you_mean(wrong: str, known: Iterable[str], before: str = "") -> str:
+    """Return how a sentence about a wrong name ends: with the known one that is close to it, if one is.
+
+    Args:
+        wrong: what was given.
+        known: what there is.
+        before: what stands before all of these names.
+    """
+    close = {name.lower(): name for name in known}
+    near = difflib.get_close_matches(wrong.lower(), close, n=1)
+    return f"; did you mean {before}{close[near[0]]}?" if near else "."
 
 
 def tell(text: object) -> None:

@@ -8,7 +8,6 @@ single columns of it. Later layers win.
 from __future__ import annotations
 
 import argparse
-import difflib
 import itertools
 import json
 import os
@@ -26,7 +25,7 @@ from rayfl.imports import named
 from rayfl.methods import METHODS
 from rayfl.record.cell import Cell
 from rayfl.record.description import about_data, tells_apart
-from rayfl.shown import one_line
+from rayfl.shown import did_you_mean, one_line
 from rayfl.yaml_file import read_mapping, read_yaml
 
 Settings = dict[str, Any]
@@ -360,6 +359,4 @@ def _check_folders(names: Collection[str]) -> None:
 
 
 def _hint(wrong: str, known: Collection[str]) -> str:
-    close = {name.lower(): name for name in known}
-    near = difflib.get_close_matches(wrong.lower(), close, n=1)
-    return (f"; did you mean {close[near[0]]!r}?" if near else ".") + f" There are {', '.join(known)}"
+    return f"{did_you_mean(wrong, known)} There are {', '.join(known)}"

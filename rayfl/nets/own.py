@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Callable
 from functools import partial
-from inspect import isabstract
 from typing import Any, get_type_hints
 
 import torch
@@ -14,6 +12,8 @@ from rayfl.errors import UserError
 from rayfl.imports import named
 from rayfl.nets.base import Architecture
 from rayfl.nets.split import Shape, SplitNet
+from rayfl.settings import class_names
+from rayfl.shown import did_you_mean
 
 
 def build(net: Architecture | str, shape: Shape = (3, 32, 32), classes: int = 10) -> SplitNet:
@@ -74,26 +74,13 @@ def _function(path: str) -> Callable[[Shape, int], Any]:
 
 
 def _no_net(text: str) -> str:
-    names = _known(Architecture)
+    names = class_names(Architecture)
     if text in names:
         return f"net is the text {text!r}: write the net itself, {text}() of rayfl.nets"
-    close = {known.lower(): known for known in names}
-    near = difflib.get_close_matches(text.lower(), close, n=1)
-    hint = f"; did you mean {close[near[0]]}?" if near else "."
     return (
-        f"there is no net {text!r}{hint} Nets: {', '.join(names)}; or the import path of a class of your "
-        "own, or of a function (shape, classes) -> SplitNet"
+        f"there is no net {text!r}{did_you_mean(text, names)} Nets: {', '.join(names)}; or the import path "
+        "of a class of your own, or of a function (shape, classes) -> SplitNet"
     )
-
-
-def _known(base: Any) -> list[str]:
-    """Return the names of rayfl's nets that are derived from a class."""
-    found = []
-    for cls in base.__subclasses__():
-        if cls.__module__.startswith("rayfl.") and not isabstract(cls):
-            found.append(cls.__name__)
-        found += _known(cls)
-    return found
 
 
 def _promised(function: Callable[..., Any]) -> Any:

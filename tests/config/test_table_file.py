@@ -100,7 +100,7 @@ def test_expanded_arguments(tmp_path):
         ("--row FedAvg", "give its file with --config"),
         ("--config {path}", r"choose one cell of it with --row \(FedAvg, Prox, MOON"),
         ("--config {path} --row FedAvg", "with --column"),
-        ("--config {path} --row FedAgv --column even", "no row 'FedAgv'; did you mean 'FedAvg'"),
+        ("--config {path} --row FedAgv --column even", "no row 'FedAgv'; did you mean FedAvg"),
         ("--config {path} --row FedAvg --column odd", "no column 'odd'"),
         ("--config {path} --config x.yaml --row FedAvg --column even", "no other --config"),
         ("--config {path} --row MOON* --column even", "MOON"),
