@@ -1,16 +1,14 @@
 """A federation: a method, data split over clients, a number of rounds; and the loop that runs it."""
 
-from __future__ import annotations
-
 import threading
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack
 from copy import copy
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from datetime import datetime
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal, Self
 
 import yaml
 
@@ -40,6 +38,7 @@ from rayfl.record.former import remedy
 from rayfl.recovery import carry_out, finished, restored, to_resume
 from rayfl.report.summary import final_table
 from rayfl.sampling import uniform
+from rayfl.settings import above, at_least, at_most
 from rayfl.shown import tell, warn
 from rayfl.signals import asked_to_stop
 from rayfl.streams import lasting_output
@@ -50,100 +49,73 @@ DEFAULT_METHOD, DEFAULT_DATA, DEFAULT_TRAINING, DEFAULT_ENGINE = FedBN(), Embedd
 DEFAULT_NET, DEFAULT_PROTOCOL = CNNB(), Default()
 
 
+@dataclass(kw_only=True, eq=False, repr=False)
 class Federation:
-    """One experiment, ready to run.
+    """One experiment, ready to run."""
 
-    Args:
-        method: what clients compute, what travels, how the server combines it.
-        data: the data set and how it is divided.
-        net: the net, or the import path of a function of one's own that makes it. With a list of them,
-            client k has number k modulo their count: for methods that do not average whole nets.
-        clients: number of clients, at least 1.
-        unseen: a domain whose clients never train: they are scored as new clients, with and without adapting
-            to their images, if the method can.
-        participation: share of the clients sampled in a round, in (0, 1].
-        rounds: number of rounds, at least 1.
-        training: how clients train.
-        engine: where clients run: ``Ray`` or ``Inline``.
-        averaging: weights of means over clients, ``samples`` or ``uniform``; the method's own if not given.
-        eval_every: rounds between two evaluations of all clients; 0 evaluates never.
-        protocol: what is scored when, and which figure is the headline.
-        checkpoint_every: rounds between two checkpoints; one is also written at the end. 0 writes none.
-        on_bad_update: what an update with NaN or infinity does, a client that raises, or one that exceeds
-            ``engine.client_timeout``: ``stop`` the run, or ``drop`` the client's update of this round.
-        seed: of everything random.
-        output: the run folder; by default a fresh ``runs/<time>-<method>``.
-        tensorboard: whether to write TensorBoard events.
-        quiet: print nothing but warnings.
-        cell: the cell of a table of experiments that the run is, if it is one; reports go by it.
+    method: Method = DEFAULT_METHOD
+    """What clients compute, what travels, how the server combines it."""
+    data: Data = DEFAULT_DATA
+    """The data set and how it is divided."""
+    net: Architecture | str | list[Architecture | str] = DEFAULT_NET
+    """The net, or the import path of a function of one's own that makes it. With a list of them, client k
+    has number k modulo their count: for methods that do not average whole nets.
     """
+    clients: Annotated[int, at_least(1)] = 5
+    """Number of clients."""
+    unseen: str | None = None
+    """A domain whose clients never train: they are scored as new clients, with and without adapting to
+    their images, if the method can.
+    """
+    participation: Annotated[float, above(0), at_most(1)] = 1.0
+    """Share of the clients sampled in a round."""
+    rounds: Annotated[int, at_least(1)] = 20
+    """Number of rounds."""
+    training: Training = DEFAULT_TRAINING
+    """How clients train."""
+    engine: Engine = DEFAULT_ENGINE
+    """Where clients run: ``Ray`` or ``Inline``."""
+    averaging: Literal["samples", "uniform"] | None = None
+    """Weights of means over clients, ``samples`` or ``uniform``; the method's own if not given."""
+    eval_every: Annotated[int, at_least(0), "0: never"] = 1
+    """Rounds between two evaluations of all clients."""
+    protocol: Protocol = DEFAULT_PROTOCOL
+    """What is scored when, and which figure is the headline."""
+    checkpoint_every: Annotated[int, at_least(0), "0: none"] = 10
+    """Rounds between two checkpoints; one is also written at the end."""
+    on_bad_update: Literal["stop", "drop"] = "stop"
+    """What an update with NaN or infinity does, a client that raises, or one that exceeds
+    ``engine.client_timeout``: ``stop`` the run, or ``drop`` the client's update of this round.
+    """
+    seed: int = 0
+    """Of everything random."""
+    output: str | None = None
+    """The run folder; by default a fresh ``runs/<time>-<method>``."""
+    tensorboard: bool = True
+    """Whether to write TensorBoard events."""
+    quiet: bool = False
+    """Print nothing but warnings."""
+    cell: Cell | None = None
+    """The cell of a table of experiments that the run is, if it is one; reports go by it."""
 
-    def __init__(
-        self,
-        method: Method = DEFAULT_METHOD,
-        data: Data = DEFAULT_DATA,
-        net: Architecture | str | list[Architecture | str] = DEFAULT_NET,
-        clients: int = 5,
-        unseen: str | None = None,
-        participation: float = 1.0,
-        rounds: int = 20,
-        training: Training = DEFAULT_TRAINING,
-        engine: Engine = DEFAULT_ENGINE,
-        averaging: Literal["samples", "uniform"] | None = None,
-        eval_every: int = 1,
-        protocol: Protocol = DEFAULT_PROTOCOL,
-        checkpoint_every: int = 10,
-        on_bad_update: Literal["stop", "drop"] = "stop",
-        seed: int = 0,
-        output: str | None = None,
-        tensorboard: bool = True,
-        quiet: bool = False,
-        cell: Cell | None = None,
-    ) -> None:
-        self.method = method
-        self.data = data
-        self.net = net
-        self.clients = clients
-        self.unseen = unseen
-        self.participation = participation
-        self.rounds = rounds
-        self.training = training
-        self.engine = engine
-        self.averaging = averaging
-        self.eval_every = eval_every
-        self.protocol = protocol
-        self.checkpoint_every = checkpoint_every
-        self.on_bad_update = on_bad_update
-        self.seed = seed
-        self.output = output
-        self.tensorboard = tensorboard
-        self.quiet = quiet
-        self.cell = cell
+    def __post_init__(self) -> None:
         if type(self) is not Federation:
             raise UserError(
                 f"{type(self).__name__} is derived from Federation: config.yaml records only the options of "
                 "Federation, and a resumed run would go on without your changes. Make a Federation, and put "
                 "what is yours into a method, a data set or a partition"
             )
-        if text := remedy("net", net) or remedy("protocol", protocol):
+        if text := remedy("net", self.net) or remedy("protocol", self.protocol):
             raise UserError(text)
-        dump(self)  # refuses values of other types, which the comparisons below could not take
-        self.clients, self.rounds, self.seed = int(clients), int(rounds), int(seed)  # NumPy has its own
-        for name, value, fine, allowed in [
-            ("net", net, net != [], "a net, or a list of at least one"),
-            ("clients", clients, clients >= 1, "at least 1"),
-            ("participation", participation, 0 < participation <= 1, "above 0 and at most 1"),
-            ("rounds", rounds, rounds >= 1, "at least 1"),
-            ("eval_every", eval_every, eval_every >= 0, "at least 0 (0: never)"),
-            ("checkpoint_every", checkpoint_every, checkpoint_every >= 0, "at least 0 (0: none)"),
-        ]:
-            if not fine:
-                raise UserError(f"{name} is {value!r}: it must be {allowed}")
-        if type(protocol) not in PROTOCOLS.values():
+        dump(self)  # refuses values of other types, or out of their bounds
+        if self.net == []:
+            raise UserError("net is []: it must be a net, or a list of at least one")
+        if type(self.protocol) not in PROTOCOLS.values():
             raise UserError(
-                f"protocol is a {type(protocol).__name__}: it must be one of {', '.join(PROTOCOLS)}, with "
-                "options as you like, because reports know no others"
+                f"protocol is a {type(self.protocol).__name__}: it must be one of {', '.join(PROTOCOLS)}, "
+                "with options as you like, because reports know no others"
             )
+        self.clients, self.rounds, self.seed = int(self.clients), int(self.rounds), int(self.seed)  # of NumPy
         self.resumes = False
         self.callbacks: list[Callback] = []
 
@@ -192,7 +164,7 @@ class Federation:
                 tell(f"Stopped before round {stopped + 1} of {self.rounds}; go on with --resume {path}")
             return Result.load(path)
 
-    def resume(self, folder: str | Path) -> Federation:
+    def resume(self, folder: str | Path) -> Self:
         """Return this federation as one that goes on with the run in a folder, whose settings it has."""
         going_on = copy(self)
         going_on.output, going_on.resumes = str(folder), True
@@ -325,7 +297,7 @@ class Run:
         self.callbacks += [EarlyStopping()] if self.protocol.patience else []
         self.callbacks += federation.callbacks
 
-    def __enter__(self) -> Run:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *exception: object) -> None:

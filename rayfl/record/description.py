@@ -24,7 +24,7 @@ PLACES = ("output", "cell", "data.root", "data.cache", "data.download", "data.ve
 
 def dump(federation: object) -> str:
     """Return a federation's complete configuration as YAML, which ``rayfl.run --config`` takes."""
-    described = _plain(federation, "")["init_args"]
+    described = _plain(federation, "")
     del described["output"]
     return yaml.safe_dump(described, sort_keys=False)
 
