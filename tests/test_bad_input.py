@@ -11,9 +11,9 @@ from rayfl.data import IID, PACS, Data, DomainNet, OfficeCaltech10, Pathological
 from rayfl.evaluation import Default
 from rayfl.nets import LeNet
 from rayfl.run import main
-from tests.data.test_digits_five import write_mnist
-from tests.data.test_files import write_cifar10, write_cifar100
-from tests.data.test_image_domains import lists, write
+from tests.support.digits_five import write_mnist
+from tests.support.image_files import write_cifar10, write_cifar100
+from tests.support.image_folders import lists, write
 
 SYNTHETIC = "--data Synthetic --data.train 300 --data.test 60 --data.domains 3"
 

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from rayfl.data import CIFAR10, CIFAR100, ClientData, Dataset, FederatedData
 from rayfl.data.noise import noise_levels, with_noise
 from rayfl.errors import UserError
-from tests.data.test_files import write_cifar10
+from tests.support.image_files import write_cifar10
 
 
 @pytest.fixture(scope="module")

@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 
 from rayfl.data import CIFAR10, CIFAR100
-from tests.data.test_files import write_cifar10, write_cifar100
 from tests.support.examples import example
+from tests.support.image_files import write_cifar10, write_cifar100
 
 script = example("part_of_cifar.py")
 

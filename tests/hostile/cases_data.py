@@ -9,11 +9,11 @@ from typing import Any
 
 import numpy as np
 
-from tests.data.test_digits_five import write_svhn
-from tests.data.test_files import idx, write_cifar10, write_mnist
-from tests.data.test_image_domains import write
 from tests.hostile.damage import into_fifo, into_folder, into_loop
 from tests.hostile.harness import Case
+from tests.support.digits_five import write_svhn
+from tests.support.image_files import idx, write_cifar10, write_mnist
+from tests.support.image_folders import write
 
 COMMON = (
     "--data.verify false --data.root data --engine Inline --net LeNet --clients 1 --rounds 1 --output run"
