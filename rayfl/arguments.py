@@ -140,7 +140,9 @@ def expected(kind: Any) -> str:
         return _NUMBERS[kind][1]
     if kind in (str, NoneType):
         return "a text" if kind is str else "None"
-    return f"a {origin.__name__}" if origin else f"an object of class {kind.__name__}"
+    if origin:
+        return f"a {origin.__name__} of ({', '.join(expected(each) for each in inner if each is not ...)})"
+    return f"an object of class {getattr(kind, '__name__', kind)}"
 
 
 def shown(value: Any) -> str:

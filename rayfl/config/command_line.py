@@ -28,7 +28,7 @@ def parse(made: ArgumentParser, arguments: Sequence[str] | None = None) -> Any:
     except (ArgumentError, TypeError, ValueError, LookupError) as error:
         from rayfl.config.parser import explain  # which takes seconds to import
 
-        raise UserError(explain(made, str(error))) from error
+        raise UserError(explain(made, error)) from error
 
 
 def add_common_options(made: ArgumentParser, what: str, items: str) -> None:

@@ -2,30 +2,31 @@
 
 from __future__ import annotations
 
-import difflib
 import inspect
 import json
 import pkgutil
 import re
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import is_dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import yaml
 from jsonargparse import ActionConfigFile, ArgumentError, ArgumentParser, Namespace
 from jsonargparse._typehints import ActionTypeHint
 
-from rayfl.arguments import arguments_of, fits
+from rayfl.arguments import arguments_of, expected, fits
 from rayfl.config.table_file import expand
 from rayfl.errors import UserError, own_fault
 from rayfl.evaluation.result import read_config
 from rayfl.federation import Federation
 from rayfl.files import refuse_links
-from rayfl.imports import guard_parsers, refusal
+from rayfl.imports import guard_parsers, refusal, refused
 from rayfl.record.description import RESUMABLE
 from rayfl.record.folder import check_is
 from rayfl.record.former import present, remedy, without_unused
+from rayfl.settings import class_names
+from rayfl.shown import did_you_mean
 from rayfl.yaml_file import OutOfBounds, check_bounds, read_mapping
 
 CHOICES = {"net", "protocol"}
@@ -47,11 +48,11 @@ class _ConfigFile(ActionConfigFile):
         settings = without_unused(read_mapping(path, "configuration"))
         if not self.blank:
             settings = present(settings)
-        _check_names(parser, path, settings)
-        _check_classes(path, settings)
         files = [name for name in settings.keys() & _groups(parser) if isinstance(settings[name], str)]
         for name in files:
             settings[name] = read_mapping(path.parent / _home(settings[name]), f"file with options of {name}")
+        _check_names(parser, path, settings)
+        _check_classes(path, settings)
         for name in CHOICES & settings.keys():
             _forget(cfg, name, settings[name])
         if settings:
@@ -127,9 +128,14 @@ def _read_files(made: ArgumentParser, arguments: Sequence[str]) -> list[str]:
             raise UserError(f"{option}: its value cannot be used: {error.problem}") from error
         except yaml.YAMLError:
             pass  # a text
-        if option in groups and value and not value.lstrip().startswith("{") and _home(value).exists():
-            what = f"file with options of {option[2:]}"
-            value = json.dumps(read_mapping(_home(value), what))
+        if option in groups and value and not value.lstrip().startswith("{"):
+            if not _home(value).exists():
+                raise UserError(
+                    f"{option[2:]} is {value!r}: give a YAML file that is there, or single options"
+                )
+            options = read_mapping(_home(value), f"file with options of {option[2:]}")
+            _check_names(made, _home(value), {option[2:]: options})
+            value = json.dumps(options)
             argument = f"{option}={value}" if equals else value
         read.append(argument)
     return read
@@ -158,7 +164,7 @@ def _check_names(made: ArgumentParser, path: Path, settings: dict[str, Any]) -> 
     options = [action.dest for action in made._actions if not action.dest.endswith(".help")]
     groups = {option.partition(".")[0] for option in options if "." in option}
     for name, value in settings.items():
-        if name in groups and not isinstance(value, dict | str):  # a text names another file
+        if name in groups and not isinstance(value, dict):
             raise UserError(f"{path}: {name} must map options to values, and is {value!r}")
         inside = name in groups and isinstance(value, dict)
         for key in [f"{name}.{inner}" for inner in value] if inside else [str(name)]:
@@ -286,7 +292,7 @@ def _build(made: ArgumentParser, config: Namespace) -> Federation:
     except Exception as error:
         if isinstance(error.__cause__, UserError):
             raise error.__cause__ from None
-        raise UserError(own_fault(error) or explain(made, str(error))) from error
+        raise UserError(own_fault(error) or explain(made, error)) from error
     arguments = inspect.signature(Federation).parameters
     return Federation(**{a: getattr(built, a) for a in arguments})
 
@@ -299,7 +305,7 @@ def _parse(made: ArgumentParser, arguments: list[str], defaults: bool = True) ->
             raise
         raise UserError(f"{error.filename} cannot be read: {error.strerror}") from error
     except (ArgumentError, TypeError, ValueError, LookupError) as error:
-        raise UserError(own_fault(error) or explain(made, str(error))) from error
+        raise UserError(own_fault(error) or explain(made, error)) from error
     if defaults:
         _check_null(Federation, config, "")
     return config
@@ -320,118 +326,70 @@ def _check_null(cls: type, config: Namespace, above: str) -> None:
             _check_null(kind, value, f"{where}.")
 
 
-def explain(made: ArgumentParser, text: str) -> str:
-    """Return a parser's message in one line, with the names that would have been right.
+def explain(made: ArgumentParser, error: BaseException) -> str:
+    """Say in one line what is wrong with a command line, and what would be right.
 
     Args:
         made: the parser.
-        text: its message.
+        error: what it has raised.
     """
-    if 0 <= text.find("Union subtypes") < (start := text.find("Problem with given class_path")):
-        # a class among other types, which were not meant
-        text = text[: text.index("\n") + 1] + text[start:].split("\n    - ")[0]
-    keys = re.findall(r'Parser key "([^"]+)"', text) + re.findall(r"--(\w+)\.help: ", text)
-    where = ".".join(key for key in dict.fromkeys(keys) if not any(o.startswith(f"{key}.") for o in keys))
-    known = _known_classes(keys[-1] if keys else "")
-    given = re.search(r"(?:Got|Given) value: (.*)", text)
-    value = {"None": "null"}.get(given[1], given[1]) if given else ""
-    if found := re.search(r"Expected a dot import path string: (\S*)", text):
-        if not known:
-            return f"{where} is {found[1]!r}: it must be a mapping, or the import path of a class"
-        if where == "protocol" and (now := remedy(where, found[1])):
-            return now
-        return (
-            f"there is no {where} {found[1]!r}{_hint(found[1], known)}, or the import path of your own class"
-        )
-    if found := re.search(r"Importing '([^']+)' is not allowed", text):
-        return f"{where} is {refusal(found[1])}"
-    if found := re.search(r"but (?:\S+\.)?(\w+) is abstract", text):
-        return (
-            f"{where} is not chosen ({found[1]} is what all have in common): give --{where} NAME before its "
-            f"options{_hint('', known)}"
-        )
-    if found := re.search(r"unrecognized arguments: --(\S+)", text):
-        return _no_option(found[1], [o.lstrip("-") for a in made._actions for o in a.option_strings], "--")
-    if found := re.search(r".*class_path '([^']+)'.*?Option '([^']+)' is not accepted", text, re.DOTALL):
-        name = found[1].rsplit(".", 1)[-1]
-        return f"{where} {name} has no option {found[2]!r}: --{where}.help {name} lists what it has"
-    if found := re.search(r"(?:Group '([^']+)' does not accept option|Option) '([^']+)'", text):
-        key = f"{found[1]}.{found[2]}" if found[1] else found[2]
-        return _no_option(key, [action.dest for action in made._actions])
-    if found := re.search(r"Unable to load config '(.*)'", text):
-        return (
-            f"{where} is {found[1]!r}, which is no YAML file with its options: give one, or single options "
-            f"such as --{where}.NAME VALUE"
-        )
-    if found := re.search(r"following arguments are required: (.*)", text):
-        missing = [_spoken(made, name) for name in found[1].split(", ")]
-        return f"{' and '.join(missing)} must be given (--help explains all arguments)"
-    if "Not a valid subclass" in text:
-        return f"{where} is {value}: it must be a name{_hint(value, known)}"
-    if given and (allowed := _allowed(text, value)):
-        return f"{where} is {value}: it must be {allowed}"
-    lines = [line.strip(" -") for line in text.splitlines()]
-    noise = ("Does not validate", "Subtypes:", "Errors:", "Given value", "Expected a <class 'NoneType'>")
-    kept = [x for x in lines if x and not x.startswith((*noise, "Parser key", "Problem with"))]
-    return ": ".join([*([where] if where else []), *(kept or lines)])
+    where, kind, path, cause = _place(made, error)
+    text = str(cause).partition("\n")[0]
+    known = [name for each in (kind, *get_args(kind)) for name in class_names(each)]
+    _, no_class, name = text.partition("Expected a dot import path string: ")
+    _, no_value, value = text.partition(". Got value: ")
+    if refused(path):
+        return f"{where} is {refusal(path)}"
+    if path and text.startswith("Option '"):
+        wrong, options = text.split("'")[1], arguments_of(pkgutil.resolve_name(path))
+        return f"{where} {path.rpartition('.')[2]} has no option {wrong!r}{_hint(wrong, options)}"
+    if text.startswith("unrecognized arguments: --"):
+        wrong = text.removeprefix("unrecognized arguments: --").partition(" ")[0]
+        return _no_option(wrong, [o.lstrip("-") for a in made._actions for o in a.option_strings], "--")
+    if no_class and known:
+        now = remedy(where, name) if where == "protocol" else ""
+        return now or f"there is no {where} {name!r}{_hint(name, known)}, or the import path of your own"
+    if no_class:
+        return f"{where} is {name!r}: it must be a mapping"
+    if no_value and kind is not None:
+        wanted = "a name" if known else expected(kind).removesuffix(" or None")
+        text = f"{where} is {'null' if value == 'None' else value}: it must be {wanted}"
+    elif where:
+        text = f"{where}: {text}"
+    return f"{text}; give --{where} NAME, then its options{_hint('', known)}" if known else text
 
 
-def _allowed(text: str, value: str) -> str:
-    """Say what a value should have been, from what a parser's message expects; nothing if that is unclear."""
-    names = {"int": "a whole number", "float": "a number", "bool": "true or false", "str": "a text"}
-    names |= {"dict": "a mapping", "list": "a list"}
-    if value.lstrip("+-.").lower() in ("inf", "infinity", "nan"):
-        names["float"] = "a finite number"
-    found = []
-    for kind, choices in re.findall(r"Expected a (?:<class '(\w+)'>|typing\.Literal\[([^]]*)\])", text):
-        if kind != "NoneType":
-            found.append(names.get(kind, "") if kind else choices.replace(", ", " or "))
-    return " or ".join(dict.fromkeys(found)) if all(found) else ""
+def _place(made: ArgumentParser, error: BaseException) -> tuple[str, Any, str, BaseException]:
+    """Follow an error of the parser to its cause, which tells of one option.
 
-
-def _spoken(made: ArgumentParser, name: str) -> str:
-    """Return what a command line calls an argument."""
-    above, _, last = name.rpartition(".")
-    inner = [a.choices[above] for a in made._actions if isinstance(a.choices, dict) and above in a.choices]
-    action = next((a for a in (*inner, made)[0]._actions if a.dest == last), None)
-    names = (*action.option_strings, action.metavar) if action else (name,)
-    return str(names[0])
+    Returns:
+        The option, its type, the class that is named for it, as far as there are such; and the cause.
+    """
+    keys: list[str] = []
+    kinds, path = {action.dest: getattr(action, "_typehint", None) for action in made._actions}, ""
+    while True:
+        key = re.match(r'(?:Parser key "|--)([\w.]+?)(?:"|\.help):', str(error))
+        named = re.match(r"Problem with given class_path '(.+)':", str(error))
+        if key and path:
+            kinds, path = arguments_of(pkgutil.resolve_name(path)), ""
+            keys.append(key[1])
+        elif key:
+            keys[-1:] = [key[1]]  # wrapped, and said twice
+        elif named:
+            path = named[1]
+        if error.__cause__ is None:
+            return ".".join(keys), kinds.get(keys[-1]) if keys else None, path, error
+        error = error.__cause__
 
 
 def _no_option(wrong: str, options: list[str], prefix: str = "") -> str:
     """Say that there is no such option, and which one may have been meant."""
     group, dot, name = wrong.rpartition(".")
     if siblings := [option[len(group) + 1 :] for option in options if dot and option.startswith(f"{group}.")]:
-        return f"there is no option {prefix}{wrong}{_hint(name, siblings, before=f'{prefix}{group}.')}"
-    near = _hint(prefix + wrong, [prefix + option for option in options], listed=False)
-    return f"there is no option {prefix}{wrong}{near} (--help lists all)"
+        return f"there is no option {prefix}{wrong}{_hint(name, siblings, f'{prefix}{group}.')}"
+    return f"there is no option {prefix}{wrong}{did_you_mean(wrong, options, prefix)} --help lists all"
 
 
-def _known_classes(key: str) -> list[str]:
-    from rayfl import data, engine, evaluation, methods, nets
-
-    bases = {
-        "method": (methods, methods.Method),
-        "data": (data, data.Data),
-        "partition": (data, data.Partition),
-        "net": (nets, nets.Architecture),
-        "engine": (engine, engine.Engine),
-        "protocol": (evaluation, evaluation.Protocol),
-    }
-    if key not in bases:
-        return []
-    module, base = bases[key]
-    named = [(name, getattr(module, name)) for name in module.__all__]
-    return [
-        name for name, c in named if isinstance(c, type) and issubclass(c, base) and not inspect.isabstract(c)
-    ]
-
-
-def _hint(wrong: str, known: list[str], listed: bool = True, before: str = "") -> str:
-    close = {k.lower(): k for k in known}
-    near = difflib.get_close_matches(wrong.lower(), close, n=1)
-    if near:
-        hint = f"; did you mean {before}{close[near[0]]}?"
-    else:
-        hint = "." if known and listed else ""
-    return hint + (f" Choose one of {', '.join(sorted(known, key=str.lower))}" if known and listed else "")
+def _hint(wrong: str, known: Collection[str], before: str = "") -> str:
+    choices = f" Choose one of {', '.join(sorted(known, key=str.lower))}" if known else " It has none"
+    return did_you_mean(wrong, known, before) + choices

@@ -198,7 +198,7 @@ def test_a_bad_file_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str
 
 
 FILES = [
-    ("rouns: 3\n", "{path}: there is no option rouns; did you mean rounds? (--help lists all)"),
+    ("rouns: 3\n", "{path}: there is no option rouns; did you mean rounds? --help lists all"),
     (
         "training: {{learning_rate: 1}}\n",
         "{path}: there is no option training.learning_rate. Choose one of batch_size, bn_single, clip, "
@@ -224,7 +224,7 @@ FILES = [
     (
         "data: {{class_path: Synthetic, init_args: {{partition: {{class_path: IID, "
         "init_args: {{alpha: 1}}}}}}}}\n",
-        "data.partition IID has no option 'alpha': --data.partition.help IID lists what it has",
+        "data.partition IID has no option 'alpha'. It has none",
     ),
     (
         "data: {{class_path: Synthetic, init_args: {{partition: {{class_path: Dirichlet, "
@@ -286,7 +286,7 @@ PARTITIONS_LISTED = (
 LINES = [
     (
         "--data Synthetic --data.partition IID --data.partition.alpha 1",
-        "data.partition IID has no option 'alpha': --data.partition.help IID lists what it has",
+        "data.partition IID has no option 'alpha'. It has none",
     ),
     ("--method.help Nope", "there is no method 'Nope'. Choose one of DCPFL, Ditto, FDSE, FedAvg, FedBN, "),
     (
@@ -297,36 +297,37 @@ LINES = [
     ("--data.partition Nope", f"there is no data.partition 'Nope'. {PARTITIONS_LISTED}"),
     ("--engine Nope", "there is no engine 'Nope'. Choose one of Inline, Ray, or the import path of your own"),
     ("--cell foo", "cell is 'foo': it must be a mapping"),
-    (
-        "--training foo",
-        "training is 'foo', which is no YAML file with its options: give one, or single options",
-    ),
+    ("--training foo", "training is 'foo': give a YAML file that is there, or single options"),
     (
         "--data CIFAR10 --data.partition.alpha 0.1",
-        "data.partition is not chosen (Partition is what all have in common): give --data.partition NAME "
-        f"before its options. {PARTITIONS_LISTED}",
+        "data.partition: Expected an instantiatable class, but rayfl.data.Partition is abstract; give "
+        f"--data.partition NAME, then its options. {PARTITIONS_LISTED}",
     ),
     (
         "--method rayfl.methods.Method",
-        "method is not chosen (Method is what all have in common): give --method NAME",
+        "method: Expected an instantiatable class, but rayfl.methods.Method is abstract; give --method NAME",
     ),
-    ("--training.lr inf", "training.lr is inf: it must be a finite number"),
-    ("--participation nan", "participation is nan: it must be a finite number"),
+    ("--training.lr inf", "training.lr is inf: it must be a number"),
+    ("--participation nan", "participation is nan: it must be a number"),
     ("--rounds 1.5", "rounds is 1.5: it must be a whole number"),
-    ("--quiet maybe", "quiet is maybe: it must be true or false"),
+    ("--quiet maybe", "quiet is maybe: it must be True or False"),
     ("--averaging foo", "averaging is foo: it must be 'samples' or 'uniform'"),
     ("--engine Ray --engine.actors many", "engine.actors is many: it must be a whole number or 'auto'"),
+    ("--data Synthetic --data.shape [3,8]", "data.shape is [3, 8]: it must be a tuple of (a whole number, "),
+    ("--data Synthetic --data.train many", "data.train is many: it must be a whole number"),
     (
-        "--data Synthetic --data.shape [3,8]",
-        "data.shape: Expected a tuple with 3 elements. Got value: [3, 8]",
+        "--method FedProx --method.m 1",
+        "method FedProx has no option 'm'; did you mean mu? Choose one of mu, ",
     ),
+    ("--method FedProxy", "there is no method 'FedProxy'; did you mean FedProx? Choose one of DCPFL, "),
+    ("--method rayfl.data.IID", "method: Import path rayfl.data.IID does not correspond to a subclass of M"),
     (
         "--training.epoch 3",
         "there is no option --training.epoch; did you mean --training.epochs? Choose one of",
     ),
-    ("--rouns 3", "there is no option --rouns; did you mean --rounds? (--help lists all)"),
+    ("--rouns 3", "there is no option --rouns; did you mean --rounds? --help lists all"),
     ("--clients null", "clients is null: it must be a whole number"),
-    ("--method null", "method is null: it must be a name. Choose one of DCPFL"),
+    ("--method null", "method is null: it must be a name; give --method NAME"),
     (
         "--method FedProx --method.mu null",
         "method.mu is null: it needs a value; leave it out for its default",
@@ -362,6 +363,7 @@ def test_help_leads_to_all_options_and_to_no_base_class() -> None:
     assert "rayfl.methods.FedPer" in text
     assert "PartlyPersonal" not in text
     assert "--training CONFIG YAML file with options of training." in text
+    assert "--clients CLIENTS Number of clients. (type: Annotated[int, at least 1], default: 5)" in text
 
 
 @pytest.fixture

@@ -115,7 +115,10 @@ BAD: dict[str, tuple[str | bytes, tuple[str, ...]]] = {
         ("data.root is '\\x00'", "without the character NUL"),
     ),
     "half of a character": ('output: "\\ud800"', ("c.yaml is not valid YAML",)),
-    "a cell without row and column": ("cell: {table: a}", ("row and column must be given",)),
+    "a cell without row and column": (
+        "cell: {table: a}",
+        ("cell: the following arguments are required: row, column",),
+    ),
     "a cell of numbers": ("cell: {table: 1, row: 2, column: 3, changed: 4}", ("cell.", "it must be a")),
     "a file for training that is missing": ("training: x.yaml", ("x.yaml cannot be read: No such file",)),
     "a file for training that is this one": ("training: c.yaml", ("there is no option training.training",)),
