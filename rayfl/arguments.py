@@ -140,6 +140,8 @@ def expected(kind: Any) -> str:
         return _NUMBERS[kind][1]
     if kind in (str, NoneType):
         return "a text" if kind is str else "None"
+    if origin is list:
+        return f"a list, of which each is {expected(inner[0])}"
     if origin:
         return f"a {origin.__name__} of ({', '.join(expected(each) for each in inner if each is not ...)})"
     return f"an object of class {getattr(kind, '__name__', kind)}"
