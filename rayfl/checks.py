@@ -14,11 +14,7 @@ from rayfl.training import Net, Training
 
 
 def check(plan: Plan, protocol: Protocol, data: FederatedData) -> list[str]:
-    """Refuse what cannot work before any process is started; return warnings.
-
-    Raises:
-        UserError: method, net, data, training and protocol do not go together.
-    """
+    """Refuse what cannot work before any process is started; return warnings."""
     method = copy(plan.method)
     nets = set_up(method, plan, data)
     _check_unseen(plan.method, nets, data)

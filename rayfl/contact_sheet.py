@@ -27,9 +27,6 @@ def contact_sheet(output: str, data: Data | None = None, split: str = "train", r
         data: the data set; EmbeddedDigits by default.
         split: "train", "val" or "test" of the published division.
         rows: rows of samples per domain.
-
-    Raises:
-        UserError: if the split is unknown or empty, or there are no rows.
     """
     import matplotlib.figure
 

@@ -18,9 +18,6 @@ def parse(made: ArgumentParser, arguments: Sequence[str] | None = None) -> Any:
     Args:
         made: the command's parser, with ``exit_on_error`` false.
         arguments: the command line; that of this process by default.
-
-    Raises:
-        UserError: there is no such option, or a value is of another type.
     """
     given = sys.argv[1:] if arguments is None else list(arguments)
     try:
@@ -60,9 +57,6 @@ def parse_with_options(made: ArgumentParser, arguments: Sequence[str] | None = N
     Args:
         made: the command's parser, which has ``--set KEY=VALUE ...``.
         arguments: the command line; that of this process by default.
-
-    Raises:
-        UserError: as for :func:`parse`.
     """
     from rayfl.arguments import arguments_of
     from rayfl.federation import Federation

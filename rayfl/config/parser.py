@@ -39,11 +39,7 @@ class _ConfigFile(ActionConfigFile):
     blank = False  # whether a file may be without any settings
 
     def __call__(self, parser: Any, cfg: Any, values: Any, option_string: str | None = None) -> None:
-        """Take the settings of a file.
-
-        Raises:
-            UserError: it cannot be read, or holds something else than options and their values.
-        """
+        """Take the settings of a file."""
         path = _home(values)
         settings = without_unused(read_mapping(path, "configuration"))
         if not self.blank:
@@ -71,11 +67,7 @@ class _Choice(ActionTypeHint):
     early = ""  # an option that it has given before
 
     def __call__(self, *arguments: Any, **others: Any) -> Any:
-        """Take a value.
-
-        Raises:
-            UserError: it names the class of options that stand before it.
-        """
+        """Take a value."""
         _, cfg, value, option = arguments
         if option == f"--{self.dest}":
             if self.early:
@@ -109,11 +101,7 @@ def _groups(made: ArgumentParser) -> set[str]:
 
 
 def _read_files(made: ArgumentParser, arguments: Sequence[str]) -> list[str]:
-    """Return a command line with the content of files in the place of their names, as in --training FILE.
-
-    Raises:
-        UserError: a file cannot be read, or a value is YAML without bounds.
-    """
+    """Return a command line with the content of files in the place of their names, as in --training FILE."""
     groups = {f"--{name}" for name in _groups(made)}
     read: list[str] = []
     for argument in arguments:
@@ -237,11 +225,7 @@ def parser(blank: bool = False) -> ArgumentParser:
 
 
 def federation_from(arguments: list[str]) -> Federation:
-    """Build the federation that a command line asks for.
-
-    Raises:
-        UserError: a value is impossible, or the folder to resume is not a run.
-    """
+    """Build the federation that a command line asks for."""
     made = parser(blank=True)
     arguments = expand(arguments)
     config = _parse(made, arguments)
@@ -264,9 +248,6 @@ def resumed(folder: str | Path, arguments: list[str] | None = None) -> Federatio
     Args:
         folder: the run folder.
         arguments: command-line options among ``RESUMABLE`` that take the place of the recorded ones.
-
-    Raises:
-        UserError: there is no such run, or its configuration cannot be read.
     """
     path = Path(folder) / "config.yaml"
     check_is(path.parent, "run", path.name)

@@ -44,11 +44,7 @@ class Data(Settings, ABC, place="data"):
 
     @abstractmethod
     def load(self) -> Dataset:
-        """Read or make the data set.
-
-        Raises:
-            UserError: if files are missing, damaged or differ from the published ones.
-        """
+        """Read or make the data set."""
 
     def divide(self, dataset: Dataset, seed: int) -> Dataset:
         """Return the dataset with the division into parts that belongs to a seed.
@@ -91,10 +87,6 @@ class Data(Settings, ABC, place="data"):
         Args:
             clients: number of clients, at least 1.
             seed: the run's seed; the data set's own wins where it was given.
-
-        Raises:
-            UserError: if the data set cannot be read, has fewer training samples than there are clients, or
-                cannot be divided as the partition says.
         """
         if clients < 1:
             raise UserError(f"clients must be at least 1, not {clients}")

@@ -42,12 +42,7 @@ class FederatedData:
         return len(self.clients) - self.unseen
 
     def hold_out(self, domain: str) -> "FederatedData":
-        """Return the data with the clients of a domain last, as unseen ones; the others keep their order.
-
-        Raises:
-            UserError: if there is no such domain, if no client has it or all clients do, or if a client has
-                it together with other domains.
-        """
+        """Return the data with the clients of a domain last, as unseen ones; the others keep their order."""
         names = self.dataset.domain_names
         if domain not in names:
             raise UserError(f"unseen={domain!r}: the data have no such domain, only {', '.join(names)}")

@@ -12,11 +12,7 @@ _CHUNK = 1000  # images that are made together, so that making them needs little
 
 
 def noise_levels(strongest: float, clients: int) -> np.ndarray:
-    """Return each client's standard deviation, ``strongest * i / (clients - 1)``: float64 [clients].
-
-    Raises:
-        UserError: if there is only one client.
-    """
+    """Return each client's standard deviation, ``strongest * i / (clients - 1)``: float64 [clients]."""
     if clients < 2:
         raise UserError(
             f"noise is {strongest:g}, but it rises from none at the first client to all of it at the last: "

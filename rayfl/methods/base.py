@@ -150,9 +150,6 @@ class Method(Settings, ABC, place="method"):
             net: the net; which of its entries are shared is worked out here.
             population: the number of all clients, N.
             seed: the run's seed, for randomness that client and server have in common.
-
-        Raises:
-            UserError: the method cannot work with this net or this number of clients.
         """
         self.net = net
         self.population = population
@@ -166,9 +163,6 @@ class Method(Settings, ABC, place="method"):
 
         Args:
             nets: name -> net.
-
-        Raises:
-            UserError: it cannot.
         """
         if not self.heterogeneous:
             raise UserError(

@@ -22,11 +22,7 @@ def check(option: str, value: object, fine: bool, allowed: str) -> None:
 
 
 def check_equal_features(method: str, nets: Mapping[str, Net]) -> None:
-    """Refuse nets whose features, the inputs of their last layers, are not of one size.
-
-    Raises:
-        UserError: they are not.
-    """
+    """Refuse nets whose features, the inputs of their last layers, are not of one size."""
     sizes = {name: net.module.head.in_features for name, net in nets.items()}
     if len(set(sizes.values())) > 1:
         found = ", ".join(f"{name} {size}" for name, size in sizes.items())

@@ -77,12 +77,7 @@ class DenseNet121(Backbone):
     """
 
     def build(self, shape: Shape, classes: int) -> SplitNet:
-        """Build the net.
-
-        Raises:
-            UserError: images are smaller than 8x8 pixels, or 29x29 with the original stem; or see
-                ``load_pretrained``.
-        """
+        """Build the net."""
         from torchvision.models import DenseNet121_Weights, densenet121
 
         least = 8 if self.small else 29  # three poolings halve what the stem leaves

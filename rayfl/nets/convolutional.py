@@ -126,11 +126,7 @@ def assemble(
     classes: int,
     norm: bool = False,
 ) -> SplitNet:
-    """Append hidden layers and head, whose sizes follow from the image.
-
-    Raises:
-        UserError: nothing of an image this small is left after the poolings.
-    """
+    """Append hidden layers and head, whose sizes follow from the image."""
     flat = nn.Sequential(*conv, nn.Flatten())
     channels = [layer for layer in conv if isinstance(layer, nn.Conv2d)][-1].out_channels
     fc, inputs = nn.Sequential(), flat_features(str(net), flat, channels, shape)

@@ -23,10 +23,6 @@ def build(net: Architecture | str, shape: Shape = (3, 32, 32), classes: int = 10
         net: the net, or the import path ``module.function`` of a function ``(shape, classes) -> SplitNet``.
         shape: channels, height and width of an image, in pixels.
         classes: number of classes, at least 2.
-
-    Raises:
-        UserError: there is no such function, the images are too small for the net, or it does not fit shape
-            and classes.
     """
     if len(shape) != 3 or min(shape) < 1:
         raise UserError(f"a net takes images of (channels, height, width), all at least 1; got {shape}")

@@ -23,9 +23,6 @@ def load_pretrained(net: nn.Module, weights: Any, name: str, shape: Shape) -> No
         weights: which weights: a member of one of torchvision's enumerations.
         name: the net's name, for messages.
         shape: channels, height and width of an image.
-
-    Raises:
-        UserError: images do not have three channels, or the file is missing, damaged or another net's.
     """
     if shape[0] != 3:
         raise UserError(f"net {name} takes images of 3 channels, these have {shape[0]}: leave pretrained out")

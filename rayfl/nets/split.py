@@ -27,10 +27,6 @@ class SplitNet(nn.Module):
         fc: the hidden fully connected layers, [B, F] to [B, D]; an empty ``nn.Sequential`` where there are
             none.
         head: the last linear layer, [B, D] to [B, classes].
-
-    Raises:
-        UserError: a normalisation layer has ``momentum=None``, which needs the count of batches, or there
-            is a dropout layer.
     """
 
     def __init__(self, conv: nn.Module, fc: nn.Module, head: nn.Linear) -> None:
@@ -53,11 +49,7 @@ class SplitNet(nn.Module):
 
 
 def drop_batch_counts(net: nn.Module) -> None:
-    """Set ``num_batches_tracked = None`` in every normalisation layer of ``net``.
-
-    Raises:
-        UserError: a layer has ``momentum=None`` and would silently stop to update its running statistics.
-    """
+    """Set ``num_batches_tracked = None`` in every normalisation layer of ``net``."""
     for name, module in net.named_modules():
         layer: Any = module
         if getattr(layer, "num_batches_tracked", None) is None:
@@ -71,11 +63,7 @@ def drop_batch_counts(net: nn.Module) -> None:
 
 
 def refuse_dropout(net: nn.Module) -> None:
-    """Refuse layers that draw from PyTorch's global generator, on which no result may depend.
-
-    Raises:
-        UserError: a layer is a dropout layer with a probability above 0.
-    """
+    """Refuse layers that draw from PyTorch's global generator, on which no result may depend."""
     for name, module in net.named_modules():
         if isinstance(module, nn.modules.dropout._DropoutNd) and module.p > 0:
             raise UserError(
@@ -93,9 +81,6 @@ def flat_features(name: str, conv: nn.Sequential, channels: int, shape: Shape) -
         conv: the convolutions and poolings.
         channels: what the last convolution puts out.
         shape: channels, height and width of an image.
-
-    Raises:
-        UserError: nothing is left of an image this small.
     """
     height, width = (output_side(conv, side) for side in shape[1:])
     if height < 1 or width < 1:

@@ -73,11 +73,7 @@ class ExactSum:
         self.reach = 0
 
     def add(self, term: Tensor, reach: int) -> None:
-        """Add a float64 vector with entries of magnitude up to ``reach``; it is used as scratch space.
-
-        Raises:
-            UserError: the terms may add up to more than ``LIMIT``.
-        """
+        """Add a float64 vector with entries of magnitude up to ``reach``; it is used as scratch space."""
         self._count(1, reach)
         for total, rest, piece in _pieces(self.high, self.low, term):
             high = piece + _COARSE

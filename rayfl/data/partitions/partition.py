@@ -30,9 +30,6 @@ class Partition(Settings, ABC, place="data.partition"):
 
         Returns:
             Each client's data, with disjoint indices.
-
-        Raises:
-            UserError: if the settings cannot be met with this dataset and number of clients.
         """
 
     def settings(self) -> dict[str, Any]:

@@ -76,11 +76,7 @@ class MappedImages(np.ndarray):
 
 
 def map_images(file: Path) -> MappedImages:
-    """Return the images of a cache file, uint8 [N, C, H, W], read-only.
-
-    Raises:
-        UserError: it is not there, as on a host that does not share the folder, or is no cache file.
-    """
+    """Return the images of a cache file, uint8 [N, C, H, W], read-only."""
     try:
         shape, start, crc = _place(file)
         images = np.memmap(file, np.uint8, "r", start, shape).view(MappedImages)
@@ -94,11 +90,7 @@ def map_images(file: Path) -> MappedImages:
 
 
 def content(paths: Iterable[Path]) -> str:
-    """Return a checksum of what is in some files, in their order; a folder stands for the files in it.
-
-    Raises:
-        UserError: one of them cannot be read.
-    """
+    """Return a checksum of what is in some files, in their order; a folder stands for the files in it."""
     total = hashlib.sha256()
     for path in paths:
         try:
@@ -126,9 +118,6 @@ def cached(
 
     Returns:
         Images, uint8 [N, C, H, W], mapped (or in memory, where no file can be written), and the arrays.
-
-    Raises:
-        UserError: no file can be written, and there is too little memory.
     """
     where = (Path(folder).expanduser() if folder else cache_folder()).absolute()
     text = json.dumps([_RECIPE, PIL.__version__, key])

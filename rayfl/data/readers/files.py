@@ -37,11 +37,7 @@ def unreadable(path: Path, error: Exception, what: str = "", remedy: str = REPLA
 
 
 def is_there(path: Path) -> bool:
-    """Return whether there is a file.
-
-    Raises:
-        UserError: if nobody can tell, because a folder above it is closed.
-    """
+    """Return whether there is a file."""
     try:
         return path.is_file()
     except OSError as error:
@@ -49,11 +45,7 @@ def is_there(path: Path) -> bool:
 
 
 def read_bytes(path: Path) -> bytes:
-    """Return what is in a file.
-
-    Raises:
-        UserError: if it cannot be read.
-    """
+    """Return what is in a file."""
     try:
         return read_file(path)
     except OSError as error:
@@ -61,11 +53,7 @@ def read_bytes(path: Path) -> bytes:
 
 
 def check_sum(path: Path, published: str, kind: Literal["md5", "sha256"] = "md5") -> None:
-    """Check that a file is the published one.
-
-    Raises:
-        UserError: if its checksum differs, or it cannot be read.
-    """
+    """Check that a file is the published one."""
     try:
         with open_file(path) as file:
             found = hashlib.file_digest(file, lambda: hashlib.new(kind, usedforsecurity=False)).hexdigest()
@@ -116,11 +104,7 @@ class _Unpickler(pickle.Unpickler):
 
 
 def unpickle(path: Path, kind: type[dict] | type[tuple] = dict) -> Any:
-    """Read a pickled dictionary or tuple of NumPy arrays, lists, numbers and strings.
-
-    Raises:
-        UserError: if the file cannot be read, is damaged, or names anything else.
-    """
+    """Read a pickled dictionary or tuple of NumPy arrays, lists, numbers and strings."""
     raw = io.BytesIO(read_bytes(path))
     try:
         content = _Unpickler(raw, encoding="latin1").load()
@@ -134,11 +118,7 @@ def unpickle(path: Path, kind: type[dict] | type[tuple] = dict) -> Any:
 
 
 def images_and_labels(path: Path, images: np.ndarray, labels: np.ndarray, classes: int) -> None:
-    """Check that there is one label in range per image.
-
-    Raises:
-        UserError: if not.
-    """
+    """Check that there is one label in range per image."""
     if len(images) != len(labels):
         raise UserError(f"{path} has {len(images)} images but {len(labels)} labels: {REPLACE}")
     if len(images) and not images.size:
@@ -181,11 +161,7 @@ class FileData(Data):
     hint: ClassVar[str] = ""  # what else helps where no root is given
 
     def folder(self) -> Path:
-        """Return root.
-
-        Raises:
-            UserError: if it was not given.
-        """
+        """Return root."""
         if self.root is None:
             raise UserError(
                 f"{type(self).__name__} needs the folder that holds its files: give root (--data.root FOLDER)"
@@ -230,11 +206,7 @@ class Published(FileData):
         getattr(torchvision.datasets, type(self).__name__)(root, download=True)
 
     def folder(self) -> Path:
-        """Return root, after fetching what is missing if that was asked for.
-
-        Raises:
-            UserError: if no root was given, or the download fails.
-        """
+        """Return root, after fetching what is missing if that was asked for."""
         root = super().folder()
         if self.download and not all((root / file).is_file() for file in self.files()):
             try:
@@ -248,12 +220,7 @@ class Published(FileData):
         return root
 
     def check(self, path: Path, md5: str) -> None:
-        """Check that a file is there and, with `verify`, that it is the published one.
-
-        Raises:
-            UserError: if it is missing (the message names the file, where it was looked for, and how to get
-                it), if its checksum differs, or if it cannot be read.
-        """
+        """Check that a file is there and, with `verify`, that it is the published one."""
         if not is_there(path):
             remedy = "Set root to the right folder, use download=True to fetch it"
             raise self.missing(f"the file {path.name}", path, remedy)

@@ -240,11 +240,7 @@ def _checksums() -> dict[str, str]:
 
 
 def _checked(path: Path, images: Any, labels: Any) -> Read:
-    """Return images and labels in their proper types.
-
-    Raises:
-        UserError: if they are no images or no labels.
-    """
+    """Return images and labels in their proper types."""
     fine = isinstance(images, np.ndarray) and images.dtype == np.uint8
     if not fine or not (images.ndim == 3 or (images.ndim == 4 and images.shape[3] == 3)):
         raise UserError(f"{path} does not hold images of one byte per value: {REPLACE}")

@@ -80,11 +80,7 @@ class DomainFolders(FileData):
 
     @abstractmethod
     def find(self) -> tuple[Found, tuple[str, ...]]:
-        """Look for the images; return them and the names of the classes.
-
-        Raises:
-            UserError: if a folder is missing or empty.
-        """
+        """Look for the images; return them and the names of the classes."""
 
     @abstractmethod
     def origin(self, found: Found) -> np.ndarray:
@@ -125,11 +121,7 @@ class DomainFolders(FileData):
         return self.published
 
     def check_counts(self, found: Found, origin: np.ndarray) -> None:
-        """Check, with `verify`, that each domain has as many images in use as were published.
-
-        Raises:
-            UserError: if not.
-        """
+        """Check, with `verify`, that each domain has as many images in use as were published."""
         if not self.verify:
             return
         for k, name in enumerate(found.domain_names):
@@ -158,9 +150,6 @@ class DomainFolders(FileData):
         Args:
             *places: folders below root to try, in this order; then root itself is tried.
             domains: names of the domains; with none, root itself is meant.
-
-        Raises:
-            UserError: if no root was given, it is missing, or no place has any domain.
         """
         root = self.folder()
         if not root.is_dir():
@@ -182,9 +171,6 @@ class DomainFolders(FileData):
             root: the folder that holds the domains' folders.
             domains: their names; case and punctuation may differ on disk.
             classes: likewise.
-
-        Raises:
-            UserError: if a folder is missing or has no image.
         """
         files: list[str] = []
         labels: list[int] = []
@@ -272,9 +258,6 @@ def stratified(found: Found, domain: int) -> tuple[np.ndarray, np.ndarray]:
 
     Returns:
         int64 indices for training and for testing, each in random order.
-
-    Raises:
-        UserError: if a class has one image only.
     """
     mine = found.of(domain)
     train, test = stratified_shuffle(found.labels[mine], f"domain {found.domain_names[domain]}")
@@ -289,9 +272,6 @@ def stratified_shuffle(labels: np.ndarray, what: str) -> tuple[np.ndarray, np.nd
     Args:
         labels: int64 [n].
         what: names the samples in an error message.
-
-    Raises:
-        UserError: if there are too few samples of a class.
     """
     from sklearn.model_selection import StratifiedShuffleSplit  # a second that is seldom needed
 
@@ -381,9 +361,6 @@ def read_image(path: Path, side: int | None = None, grey_unless_rgb: bool = Fals
 
     Returns:
         uint8 [3, H, W].
-
-    Raises:
-        UserError: if the file is damaged, of none of ``FORMATS``, or has more pixels than Pillow takes.
     """
     try:
         with open_file(path) as file, Image.open(file, formats=FORMATS) as image:

@@ -131,11 +131,7 @@ class _Protocols(DomainFolders):
     def indices_of(
         self, listed: Sequence[str], domain: str, path: Path, found: Found, places: Mapping[str, int]
     ) -> np.ndarray:
-        """Return int64 indices of listed images, whose paths end in ``domain/class/file``.
-
-        Raises:
-            UserError: if an image is of another domain or is missing on disk.
-        """
+        """Return int64 indices of listed images, whose paths end in ``domain/class/file``."""
         indices = []
         for line in listed:
             k = places.get(_place(line))

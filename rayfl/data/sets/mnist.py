@@ -27,11 +27,7 @@ class _Digits(Published):
 
     @abstractmethod
     def read(self) -> list[tuple[np.ndarray, np.ndarray]]:
-        """Return the training and the test images, grey, uint8 [n, H, W], each with labels, int64 [n].
-
-        Raises:
-            UserError: if files are missing, damaged or differ from the published ones.
-        """
+        """Return the training and the test images, grey, uint8 [n, H, W], each with labels, int64 [n]."""
 
     def load(self) -> Dataset:
         """Read both parts, enlarge the images to 28 pixels if need be, and repeat them on three channels."""

@@ -47,11 +47,7 @@ class Synthetic(Data):
             raise UserError(f"data.shape is {self.shape}: its numbers must be at least 1")
 
     def load(self) -> Dataset:
-        """Make the images.
-
-        Raises:
-            UserError: if there is too little memory for them.
-        """
+        """Make the images."""
         n = self.train + self.test
         values = math.prod(self.shape)
         check_memory(

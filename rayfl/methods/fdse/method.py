@@ -66,11 +66,7 @@ class FDSE(PartlyPersonal):
     """Learning rate of this adaptation; below 10 it hardly moves anything."""
 
     def setup(self, net: Net, population: int, seed: int) -> None:
-        """Find the DSE blocks.
-
-        Raises:
-            UserError: there are none.
-        """
+        """Find the DSE blocks."""
         self._blocks = list(dse_blocks(net.module))
         if not self._blocks:
             raise UserError(
