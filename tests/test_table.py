@@ -137,7 +137,7 @@ def test_one_cell_alone_is_the_cell_of_the_table(tmp_path, runs_here, capsys):
 
 
 BAD = [
-    ("--rows FedAvgg", "has no row 'FedAvgg'; did you mean 'FedAvg'?"),
+    ("--rows FedAvgg", "has no row 'FedAvgg'; did you mean FedAvg?"),
     ("--columns odd", "has no column 'odd'. There are even, by class"),
     ("--seeds 0", "--seeds is 0"),
     ("--rounds 0", "rounds is 0"),

@@ -21,7 +21,7 @@ from rayfl.errors import UserError, own_fault
 from rayfl.evaluation.result import read_config
 from rayfl.federation import Federation
 from rayfl.files import refuse_links
-from rayfl.imports import guard_parsers, refusal, refused
+from rayfl.imports import guard_parsers, refusal
 from rayfl.record.description import RESUMABLE
 from rayfl.record.folder import check_is
 from rayfl.record.former import present, remedy, without_unused
@@ -319,8 +319,9 @@ def explain(made: ArgumentParser, error: BaseException) -> str:
     known = [name for each in (kind, *get_args(kind)) for name in class_names(each)]
     _, no_class, name = text.partition("Expected a dot import path string: ")
     _, no_value, value = text.partition(". Got value: ")
-    if refused(path):
-        return f"{where} is {refusal(path)}"
+    if text.startswith("Importing '"):  # is not allowed
+        denied = text.split("'")[1]
+        return f"{where} is {refusal(denied)}"
     if path and text.startswith("Option '"):
         wrong, options = text.split("'")[1], arguments_of(pkgutil.resolve_name(path))
         return f"{where} {path.rpartition('.')[2]} has no option {wrong!r}{_hint(wrong, options)}"
