@@ -328,6 +328,9 @@ def explain(made: ArgumentParser, error: BaseException) -> str:
     if text.startswith("unrecognized arguments: --"):
         wrong = text.removeprefix("unrecognized arguments: --").partition(" ")[0]
         return _no_option(wrong, [o.lstrip("-") for a in made._actions for o in a.option_strings], "--")
+    if text.startswith("the following arguments are required: ") and not where:
+        missing = [_spoken(made, name) for name in text.partition(": ")[2].split(", ")]
+        return f"{' and '.join(missing)} must be given (--help explains all arguments)"
     if no_class and known:
         now = remedy(where, name) if where == "protocol" else ""
         return now or f"there is no {where} {name!r}{_hint(name, known)}, or the import path of your own"
@@ -362,6 +365,14 @@ def _place(made: ArgumentParser, error: BaseException) -> tuple[str, Any, str, B
         if error.__cause__ is None:
             return ".".join(keys), kinds.get(keys[-1]) if keys else None, path, error
         error = error.__cause__
+
+
+def _spoken(made: ArgumentParser, name: str) -> str:
+    """Return what a command line calls an argument, of a subcommand, too."""
+    above, _, last = name.rpartition(".")
+    inner = [a.choices[above] for a in made._actions if isinstance(a.choices, dict) and above in a.choices]
+    (action,) = [a for a in (*inner, made)[0]._actions if a.dest == last]
+    return str((*action.option_strings, action.metavar)[0])
 
 
 def _no_option(wrong: str, options: list[str], prefix: str = "") -> str:

@@ -169,7 +169,7 @@ CASES = [
         code=0,
         files={"t.yaml": TABLE},
     ),
-    Case("no file", "table", "arguments are required: file"),
+    Case("no file", "table", "FILE must be given"),
     Case("a file that is not there", "table x.yaml", "x.yaml cannot be read: No such file"),
     Case("a folder", "table .", ". cannot be read: Is a directory"),
     Case("a device", "table /dev/zero", "/dev/zero cannot be read: it is not a regular file"),

@@ -462,7 +462,8 @@ def test_a_large_raw_regulariser_kills_the_extractor():
 def test_a_run_with_dead_extractors_says_so_at_its_end(tmp_path, capsys):
     """With steps this small nothing is learnt in any of the three rounds; the figures are in the records."""
     federation = Federation(
-        FediOS(), Synthetic(train=60, test=20), LeNet(), clients=2, rounds=3, training=Training(lr=1e-6),
+        method=FediOS(), data=Synthetic(train=60, test=20), net=LeNet(), clients=2, rounds=3,
+        training=Training(lr=1e-6),
         engine=Inline(), output=str(tmp_path / "run"), tensorboard=False, quiet=True,
     )  # fmt: skip
     federation.run()
