@@ -14,6 +14,7 @@ from __future__ import annotations
 import functools
 import inspect
 import operator
+from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from typing import Any, ClassVar, dataclass_transform
 
@@ -115,6 +116,23 @@ class Value(Settings):
     def __str__(self) -> str:
         """Return the class, and the options that differ from its defaults."""
         return described(self)
+
+
+def registered(module: Mapping[str, Any], base: type) -> dict[str, Any]:
+    """Return the classes of a kind that a module has defined or imported, by name and in its order.
+
+    Args:
+        module: its ``globals()``.
+        base: what they have in common; neither it nor another abstract class is among them.
+    """
+    return {
+        name: thing
+        for name, thing in module.items()
+        if isinstance(thing, type)
+        and issubclass(thing, base)
+        and thing is not base
+        and not inspect.isabstract(thing)
+    }
 
 
 def class_names(base: Any) -> list[str]:

@@ -18,16 +18,4 @@ from rayfl.evaluation.protocol import (
     Protocol,
 )
 
-__all__ = [
-    "DCPFL",
-    "FDSE",
-    "PROTOCOLS",
-    "Default",
-    "FDSEGlobal",
-    "FedCO2CIFAR",
-    "FedCO2Feature",
-    "FedCO2Last",
-    "FediOS",
-    "FediOSGlobal",
-    "Protocol",
-]
+__all__ = ["PROTOCOLS", "Protocol", *PROTOCOLS]

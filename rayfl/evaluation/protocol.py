@@ -11,7 +11,7 @@ from typing import Annotated, Any, Literal
 from rayfl.arguments import shown
 from rayfl.errors import UserError
 from rayfl.record.checks import Point
-from rayfl.settings import Value, at_least
+from rayfl.settings import Value, at_least, registered
 
 Average = Literal["mean_clients", "pooled", "weighted"]
 Choice = Literal["last", "best_val", "last_k", "window"]
@@ -163,12 +163,7 @@ class FDSEGlobal(FDSE):
     view: str = "global"
 
 
-PROTOCOLS: dict[str, type[Protocol]] = {
-    p.__name__: p
-    for p in (
-        *(Default, FedCO2Feature, FedCO2Last, FedCO2CIFAR, FediOS, FediOSGlobal, DCPFL, FDSE, FDSEGlobal),
-    )
-}
+PROTOCOLS: dict[str, type[Protocol]] = registered(globals(), Protocol)
 """The protocols, by name."""
 
 

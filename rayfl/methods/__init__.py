@@ -1,7 +1,5 @@
 """Federated methods, one file each."""
 
-import inspect
-
 from rayfl.methods.base import Cohort, Method
 from rayfl.methods.dcpfl import DCPFL
 from rayfl.methods.ditto import Ditto
@@ -15,12 +13,9 @@ from rayfl.methods.fedproto import FedProto
 from rayfl.methods.fedprox import FedProx
 from rayfl.methods.local import Local
 from rayfl.methods.scaffold import SCAFFOLD
+from rayfl.settings import registered
 
-METHODS: dict[str, type[Method]] = {
-    name: thing
-    for name, thing in list(globals().items())
-    if isinstance(thing, type) and issubclass(thing, Method) and not inspect.isabstract(thing)
-}
+METHODS: dict[str, type[Method]] = registered(globals(), Method)
 """The methods that come with rayfl, by name: those imported above."""
 
 __all__ = ["METHODS", "Cohort", "Method", *METHODS]

@@ -9,39 +9,9 @@ from rayfl.nets.own import build
 from rayfl.nets.resnet import ResNet18, ResNet50
 from rayfl.nets.split import CUTS, Shape, SplitNet
 from rayfl.nets.vit import ViT
+from rayfl.settings import registered
 
-NETS: dict[str, type[Architecture]] = {
-    n.__name__: n
-    for n in (
-        *(LeNet, CNN, CNNB, DigitModel, FedAvgCNN, FedGHCNN, AlexNet, FDSEAlexNet, DSECNN),
-        *(ResNet18, ResNet50, DSEResNet50, ViT, DSEViT, MobileNetV2, EfficientNetB0, DenseNet121),
-    )
-}
-"""The nets that come with rayfl, by name."""
+NETS: dict[str, type[Architecture]] = registered(globals(), Architecture)
+"""The nets that come with rayfl, by name: those imported above."""
 
-__all__ = [
-    "CNN",
-    "CNNB",
-    "CUTS",
-    "DSECNN",
-    "NETS",
-    "AlexNet",
-    "Architecture",
-    "DSEResNet50",
-    "DSEViT",
-    "DenseNet121",
-    "DigitModel",
-    "EfficientNetB0",
-    "FDSEAlexNet",
-    "FedAvgCNN",
-    "FedGHCNN",
-    "LeNet",
-    "MobileNetV2",
-    "ResNet18",
-    "ResNet50",
-    "Shape",
-    "SplitNet",
-    "ViT",
-    "build",
-    "dse_blocks",
-]
+__all__ = ["CUTS", "NETS", "Architecture", "Shape", "SplitNet", "build", "dse_blocks", *NETS]
