@@ -35,9 +35,8 @@ def check(plan: Plan, protocol: Protocol, data: FederatedData) -> list[str]:
 def _check_unseen(method: Method, nets: Sequence[Net], data: FederatedData) -> None:
     """Refuse clients that never train where they cannot be scored, or the method cannot adapt to them."""
     for i, client_data in enumerate(data.clients[data.seen :], data.seen):
-        domain = data.dataset.domain_names[
-            client_data.domain or 0
-        ]  # `hold_out` has seen to it that they have one
+        # `hold_out` has seen to it that they have a domain
+        domain = data.dataset.domain_names[client_data.domain or 0]
         if method.adapts and not nets[i % len(nets)].has_batch_norm:
             raise UserError(
                 f"unseen={domain!r}: {type(method).__name__} adapts to a domain by the statistics "

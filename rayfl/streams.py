@@ -10,7 +10,7 @@ import sys
 from collections.abc import Callable, Iterator
 from typing import Any, TextIO
 
-from rayfl.shown import complain
+from rayfl.shown import warn
 
 
 class Outlet(io.RawIOBase):
@@ -76,7 +76,7 @@ def lasting_output() -> Iterator[Callable[[], OSError | None]]:
 
 def _tell(error: OSError) -> None:
     if not isinstance(error, BrokenPipeError):  # whose reader has seen enough, as in `| head -1`
-        complain(f"warning: standard output cannot be written: {error.strerror}")
+        warn(f"standard output cannot be written: {error.strerror}")
 
 
 def _lasting(stream: TextIO | None, told: Callable[[OSError], None] = lambda error: None) -> TextIO:

@@ -55,7 +55,7 @@ class InlineWorkers(Workers):
         return int(self.worker is not None)
 
     def start(self, shrink: bool) -> None:
-        """Build both, each with a method of its own: binding it to a net must not touch the user's object."""
+        """Build both, each with a method of its own: setting it up must not touch the user's object."""
         self.server = Server(replace(self._plan, method=deepcopy(self._plan.method)), self._data)
         self.worker = Worker(replace(self._plan, method=deepcopy(self._plan.method)), self._data)
 

@@ -30,7 +30,7 @@ class Plan:
     """What every process of a federation has to know; with the data it determines every result.
 
     Attributes:
-        method: the method, not yet bound to a net.
+        method: the method, not yet set up with a net.
         net: the net; or several, of which client k uses number k modulo their count.
         training: the settings of local training.
         seed: the run's seed.
@@ -85,7 +85,7 @@ def try_scores(method: Method, net: Net, plan: Plan, data: FederatedData) -> Non
     """Score one image with initial weights, to see whether there is a score for every view.
 
     Args:
-        method: bound to the net.
+        method: set up with the net.
         net: client 0's.
         plan: for the settings that every client has.
         data: whose first image is scored.

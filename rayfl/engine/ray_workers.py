@@ -30,7 +30,7 @@ from rayfl.engine.placement import Reservation, reservation
 from rayfl.engine.plan import Plan
 from rayfl.engine.session import SERVER, Gone, Lost, Workers
 from rayfl.errors import UserError
-from rayfl.shown import complain
+from rayfl.shown import warn
 
 if TYPE_CHECKING:
     from rayfl.engine.ray_engine import Ray
@@ -140,7 +140,7 @@ class RayWorkers(Workers):
                 self.where.append(ray.get(up))
                 self.actors.append(actor)
             except RayError as error:  # the federation runs without it
-                complain(f"warning: {_death_text(error)}")
+                warn(f"{_death_text(error)}")
                 self._look_at = math.inf
         if self._engine.in_group or time.monotonic() < self._look_at:
             return
