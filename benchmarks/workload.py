@@ -101,10 +101,10 @@ def write_data(workload: Workload, folder: Path) -> None:
     federated = data.federate(workload.clients, SEED)
     order = np.concatenate([client_data.train for client_data in federated.clients])
     sizes = {len(client_data.train) for client_data in federated.clients}
-    if sizes != {workload.samples} or federated.dataset.images.dtype != np.float32:
+    if sizes != {workload.samples} or federated.dataset.inputs.dtype != np.float32:
         raise SystemExit(f"the synthetic data do not have the workload's clients: sizes {sizes}")
     folder.mkdir(parents=True)
-    np.save(folder / "x.npy", federated.dataset.images[order])
+    np.save(folder / "x.npy", federated.dataset.inputs[order])
     np.save(folder / "y.npy", federated.dataset.labels[order])
 
 

@@ -73,7 +73,7 @@ def _block(dataset: Dataset, domain: int, origin: int, shown: int, each: int, ro
     coarse = max(1, min(height, width) // _SIDE)  # pixels to each side that become one
     height, width = height // coarse, width // coarse
     low, high = (
-        (0.0, 255.0) if dataset.images.dtype == np.uint8 else np.percentile(dataset.images[:500], (1, 99))
+        (0.0, 255.0) if dataset.inputs.dtype == np.uint8 else np.percentile(dataset.inputs[:500], (1, 99))
     )
     tiles = np.ones((rows, shown, each, channels, height, width))
     for c in range(shown):
@@ -82,7 +82,7 @@ def _block(dataset: Dataset, domain: int, origin: int, shown: int, each: int, ro
         )
         if len(mine):
             some = np.unique(np.linspace(0, len(mine) - 1, rows * each).round().astype(int))
-            for k, image in enumerate((dataset.images[mine[some]] - low) / (high - low)):
+            for k, image in enumerate((dataset.inputs[mine[some]] - low) / (high - low)):
                 cut = image[:, : height * coarse, : width * coarse]
                 small = cut.reshape(channels, height, coarse, width, coarse).mean(axis=(2, 4))
                 tiles[k // each, c, k % each] = small.clip(0, 1)

@@ -69,19 +69,19 @@ class Models:
         return self.data.seen
 
     def batch(self, client: int, split: str = "test") -> tuple[Tensor, Tensor]:
-        """Return a client's data as nets take them: images [n, C, H, W], normalised, and labels int64 [n].
+        """Return a client's data as nets take them: inputs [n, ...], images normalised, and labels int64 [n].
 
         Args:
             client: its number.
             split: ``train``, ``val`` or ``test``.
         """
         self._check(client)
-        return self._worker.images.batch(as_tensor(self.data.clients[client].split(split)))
+        return self._worker.examples.batch(as_tensor(self.data.clients[client].split(split)))
 
     def scores(self, client: int, x: Tensor) -> dict[str, Tensor]:
-        """Return the scores, [B, classes], of every view of a client for images [B, C, H, W].
+        """Return the scores, [B, classes], of every view of a client for inputs [B, ...].
 
-        They are differentiable by the images.
+        They are differentiable by the inputs.
         """
         self._check(client)
         seen = self._worker.client(client, self.round)
@@ -90,7 +90,7 @@ class Models:
         return self._worker.method.scores(seen, state, down, x)
 
     def features(self, client: int, x: Tensor) -> dict[str, Tensor]:
-        """Return what enters the last layer, [B, d], for images [B, C, H, W], by view.
+        """Return what enters the last layer, [B, d], for inputs [B, ...], by view.
 
         A view is absent if its scores are not the output of a single last layer: sums of two models, or
         distances to prototypes.

@@ -109,11 +109,11 @@ def test_deterministic_kernels_give_the_same_bytes_again(
 
 def test_the_pool_is_on_the_gpu_where_it_fits(monkeypatch: pytest.MonkeyPatch) -> None:
     resident = run(plan("FedAvg", "cuda"))
-    assert resident.worker.images._images.is_cuda
-    assert resident.worker.images._labels.is_cuda
+    assert resident.worker.examples._inputs.is_cuda
+    assert resident.worker.examples._labels.is_cuda
     monkeypatch.setattr(examples, "_fits", lambda images, device: False)
     streamed = run(plan("FedAvg", "cuda"))
-    assert not streamed.worker.images._images.is_cuda
+    assert not streamed.worker.examples._inputs.is_cuda
     assert_same(streamed.values(), resident.values(), 1e-9)
 
 

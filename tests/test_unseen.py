@@ -165,7 +165,7 @@ def test_new_clients_start_from_the_mean_of_those_who_have_trained() -> None:
     first, second = (run.worker.states[i]["own"] for i in (0, 1))
     mean = (first + second) / 2
     assert (mean["fc.0.running_mean"] - run.worker.initial["fc.0.running_mean"]).abs().max() > 0.1
-    x, y = run.worker.images.batch(torch.tensor([6, 7]))
+    x, y = run.worker.examples.batch(torch.tensor([6, 7]))
     scores = run.worker.net.eval(download.everyone["weights"].merge(mean), x)
     found = whole["unseen"][3]["test"]["personal"]
     assert found.loss == pytest.approx(torch.nn.functional.cross_entropy(scores, y).item(), abs=1e-12)
@@ -210,7 +210,7 @@ def test_fdse_adapts_by_gradient_descent_on_the_regulariser(epochs: int, optimis
     norms = [block.dfe_bn for block in dse_blocks(module).values()]
     targets = [statistic.clone() for norm in norms for statistic in (norm.running_mean, norm.running_var)]
     estimates = targets
-    x, _ = run.worker.images.batch(torch.tensor(run.worker.data.clients[1].test))
+    x, _ = run.worker.examples.batch(torch.tensor(run.worker.data.clients[1].test))
     erasers = {name: p for name, p in module.named_parameters() if ".dse_" in name}
     for _ in range(epochs):
         inputs.clear()
@@ -238,7 +238,7 @@ def test_fdse_scores_the_eraser_that_has_adapted(attention: bool | Literal["mean
     run = start(FDSE(unseen_lr=0.5, attention=attention), data, "tests.support.by_hand.dse", batch_size=16)
     run.round([0])
     down, _ = run.server.download([1])
-    x, client = run.worker.images.batch(torch.tensor(data.clients[1].test[:4]))[0], run.worker.client(1, 0)
+    x, client = run.worker.examples.batch(torch.tensor(data.clients[1].test[:4]))[0], run.worker.client(1, 0)
     before, after = as_newcomer(run)
     scores = [run.worker.method.scores(client, state, down, x)["personal"] for state in (before, after)]
     assert torch.equal(scores[1], run.worker.net.eval(down["weights"].merge(after["own"]), x))
@@ -263,10 +263,10 @@ def test_new_clients_have_no_labels() -> None:
     client = run.worker._unlabelled(1, 0)
     assert client.samples == 2
     assert client.class_counts.tolist() == [0, 0]
-    x, y = client._images.batch(client._indices)
+    x, y = client._examples.batch(client._indices)
     assert y.tolist() == [-1, -1]
     assert x[:, 0, 0, 0].tolist() == [4, 8]
-    assert run.worker.images.batch(client._indices)[1].tolist() == [0, 1]
+    assert run.worker.examples.batch(client._indices)[1].tolist() == [0, 1]
 
 
 def test_only_named_layers_train() -> None:

@@ -19,7 +19,7 @@ class Dataset:
     """Everything a data set has, in one place; NumPy arrays, so that processes can share them without copies.
 
     Attributes:
-        images: ``[N, C, H, W]``, uint8 (scaled to [0, 1] and normalised when batches are made) or float32,
+        inputs: ``[N, C, H, W]``, uint8 (scaled to [0, 1] and normalised when batches are made) or float32,
             which is used as it is.
         labels: int64 ``[N]``, class of each image.
         domains: int64 ``[N]``, index into ``domain_names``.
@@ -35,7 +35,7 @@ class Dataset:
         val_augment: whether validation images are changed likewise when they are scored.
     """
 
-    images: np.ndarray
+    inputs: np.ndarray
     labels: np.ndarray
     domains: np.ndarray
     origin: np.ndarray
@@ -49,10 +49,10 @@ class Dataset:
     val_augment: bool = False
 
     def __post_init__(self) -> None:
-        n = len(self.images)
-        if self.images.ndim != 4 or self.images.dtype not in (np.uint8, np.float32):
+        n = len(self.inputs)
+        if self.inputs.ndim != 4 or self.inputs.dtype not in (np.uint8, np.float32):
             raise ValueError(
-                f"images must be uint8 or float32 [N, C, H, W], not {self.images.dtype} {self.images.shape}"
+                f"images must be uint8 or float32 [N, C, H, W], not {self.inputs.dtype} {self.inputs.shape}"
             )
         kinds: dict[str, type[np.generic]] = {"labels": np.int64, "domains": np.int64, "origin": np.uint8}
         kinds |= {"superclasses": np.int64, "subclasses": np.int64}
@@ -66,11 +66,11 @@ class Dataset:
             raise ValueError(f"labels must lie in 0..{self.classes - 1}")
         if n and not (self.domains.min() >= 0 and self.domains.max() < len(self.domain_names)):
             raise ValueError(f"domains must lie in 0..{len(self.domain_names) - 1}")
-        if len(self.mean) != self.images.shape[1] or len(self.std) != self.images.shape[1]:
+        if len(self.mean) != self.inputs.shape[1] or len(self.std) != self.inputs.shape[1]:
             raise ValueError("mean and std must have one value per channel")
 
     def __len__(self) -> int:
-        return len(self.images)
+        return len(self.inputs)
 
     @property
     def classes(self) -> int:
@@ -80,7 +80,7 @@ class Dataset:
     @property
     def shape(self) -> tuple[int, int, int]:
         """Shape ``(C, H, W)`` of one image."""
-        _, channels, height, width = self.images.shape
+        _, channels, height, width = self.inputs.shape
         return channels, height, width
 
     def digest(self) -> str:
@@ -91,9 +91,9 @@ class Dataset:
         """
         arrays = (self.labels, self.domains, self.origin, self.superclasses, self.subclasses)
         facts = [
-            _crc(self.images),
+            _crc(self.inputs),
             [None if a is None else zlib.crc32(a.astype("<i8").tobytes()) for a in arrays],
-            [self.images.shape, self.images.dtype.name, self.class_names, self.domain_names],
+            [self.inputs.shape, self.inputs.dtype.name, self.class_names, self.domain_names],
             [self.mean, self.std],
         ]
         return hashlib.sha256(json.dumps(facts).encode()).hexdigest()

@@ -43,7 +43,7 @@ def with_noise(data: FederatedData, strongest: float, seed: int) -> FederatedDat
     owner = np.full(len(dataset), -1)
     for client, client_data in enumerate(data.clients):
         owner[np.concatenate([client_data.train, client_data.val, client_data.test])] = client
-    images = np.empty(dataset.images.shape, np.float32)
+    images = np.empty(dataset.inputs.shape, np.float32)
     scale = np.array([1 / (255 * s) for s in dataset.std], np.float32)[:, None, None]
     shift = np.array([-m / s for m, s in zip(dataset.mean, dataset.std)], np.float32)[:, None, None]
     for client in range(-1, len(data)):
@@ -51,10 +51,10 @@ def with_noise(data: FederatedData, strongest: float, seed: int) -> FederatedDat
         rng = numpy_generator(seed, "image noise", max(client, 0))
         for start in range(0, len(mine), _CHUNK):
             chunk = mine[start : start + _CHUNK]
-            x = dataset.images[chunk].astype(np.float32)
+            x = dataset.inputs[chunk].astype(np.float32)
             if client >= 0 and levels[client] > 0:
                 x += np.float32(levels[client]) * rng.standard_normal(x.shape, np.float32)
                 np.clip(x, 0, 255, out=x)
             images[chunk] = x * scale + shift
     settings = {**data.settings, "noise_levels": levels.tolist()}
-    return dataclasses.replace(data, dataset=dataclasses.replace(dataset, images=images), settings=settings)
+    return dataclasses.replace(data, dataset=dataclasses.replace(dataset, inputs=images), settings=settings)

@@ -71,14 +71,14 @@ class Cluster:
         """
         self._travels = sum(node["Alive"] for node in ray.nodes()) > 1
         if self._travels:
-            data = replace(data, dataset=replace(data.dataset, images=np.asarray(data.dataset.images)))
+            data = replace(data, dataset=replace(data.dataset, inputs=np.asarray(data.dataset.inputs)))
         self.shared = ray.put(data)
         view: FederatedData = ray.get(self.shared)
         return view
 
     def reach_all(self, data: FederatedData) -> None:
         """See that images in a cache file reach hosts that have joined since the data were shared."""
-        if not self._travels and type(data.dataset.images) is not np.ndarray:
+        if not self._travels and type(data.dataset.inputs) is not np.ndarray:
             self.share(data)
 
     def abandon(self) -> None:

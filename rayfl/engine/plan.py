@@ -16,7 +16,7 @@ from rayfl.errors import UserError
 from rayfl.methods import Method
 from rayfl.nets import Architecture, build
 from rayfl.training.client import Client
-from rayfl.training.examples import Images
+from rayfl.training.examples import Examples
 from rayfl.training.net import Net
 from rayfl.training.settings import Training
 from rayfl.training.state import State, as_tensor, is_finite, mismatch
@@ -63,7 +63,7 @@ def set_up(method: Method, plan: Plan, data: FederatedData) -> list[Net]:
     """Build the plan's nets, and set a method up for the first.
 
     Returns:
-        The nets in the plan's order, for the data's image shape and classes: client k's is number k modulo
+        The nets in the plan's order, for the data's input shape and classes: client k's is number k modulo
         their count. Equal ones share a net.
 
     Raises:
@@ -82,26 +82,26 @@ def set_up(method: Method, plan: Plan, data: FederatedData) -> list[Net]:
 
 
 def try_scores(method: Method, net: Net, plan: Plan, data: FederatedData) -> None:
-    """Score one image with initial weights, to see whether there is a score for every view.
+    """Score one sample with initial weights, to see whether there is a score for every view.
 
     Args:
         method: set up with the net.
         net: client 0's.
         plan: for the settings that every client has.
-        data: whose first image is scored.
+        data: whose first sample is scored.
 
     Raises:
         UserError: the views that ``scores`` returns are not those that the method declares.
     """
-    images = Images(data.dataset, torch.device("cpu"), plan.training.dtype, channels_last=False)
+    examples = Examples(data.dataset, torch.device("cpu"), plan.training.dtype, channels_last=False)
     counts, train = as_tensor(data.label_matrix("train"))[0], as_tensor(data.clients[0].train)
     try:
         with exits_as_errors(), torch.random.fork_rng(devices=[]), torch.no_grad():
             initial = net.initial(plan.seed)
-            client = Client(0, net, initial, images, train, counts, plan.training, plan.seed, 0)
+            client = Client(0, net, initial, examples, train, counts, plan.training, plan.seed, 0)
             server = method.init_server(initial)
             down = {**method.download(server), **method.download_for(server, 0)}
-            x, _ = images.batch(torch.zeros(1, dtype=torch.int64))
+            x, _ = examples.batch(torch.zeros(1, dtype=torch.int64))
             found = method.scores(client, method.init_client(client), down, x)
     except UserError:
         raise

@@ -24,7 +24,7 @@ from rayfl.evaluation.score import ClientScores, score
 from rayfl.randomness import seed_of
 from rayfl.record.checkpoint import Checkpoints
 from rayfl.training.client import Client, Fitted
-from rayfl.training.examples import Images
+from rayfl.training.examples import Examples
 from rayfl.training.loop import run_loop
 from rayfl.training.stacked import run_stacked
 from rayfl.training.state import State, as_tensor, is_finite
@@ -61,7 +61,7 @@ class Worker:
         for net in initial:
             net.to(self.device)
         self.net, self.initial = self._nets[0], self._initials[0]
-        self.images = Images(data.dataset, self.device, plan.training.dtype, plan.channels_last)
+        self.examples = Examples(data.dataset, self.device, plan.training.dtype, plan.channels_last)
         self.data = data
         self.states: dict[int, State] = {}
         self._class_counts = as_tensor(data.label_matrix("train")).to(self.device)
@@ -75,7 +75,7 @@ class Worker:
             id,
             self._nets[kind],
             self._initials[kind],
-            self.images,
+            self.examples,
             self._train[id],
             self._class_counts[id],
             self.plan.training,
@@ -240,7 +240,7 @@ class Worker:
         scores = {
             split: score(
                 predict,
-                self.images,
+                self.examples,
                 as_tensor(client_data.split(split)),
                 self.method.views_without_loss,
                 keys.get(split),
@@ -309,7 +309,7 @@ class Worker:
             id,
             client.net,
             client.initial,
-            self.images.unlabelled(),
+            self.examples.unlabelled(),
             test,
             nothing,
             self.plan.training,

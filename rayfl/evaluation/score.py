@@ -9,7 +9,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from rayfl.training.examples import Images
+from rayfl.training.examples import Examples
 from rayfl.training.noise import step_keys
 
 BATCH = 512
@@ -29,7 +29,7 @@ ClientScores = dict[str, dict[str, Score]]
 
 def score(
     predict: Callable[[Tensor], Mapping[str, Tensor]],
-    images: Images,
+    examples: Examples,
     indices: Tensor,
     without_loss: frozenset[str] = frozenset(),
     key: int | None = None,
@@ -37,8 +37,8 @@ def score(
     """Score every view of one client on some of its samples.
 
     Args:
-        predict: images [B, C, H, W] -> scores [B, classes] by view; the largest score is the prediction.
-        images: the dataset.
+        predict: inputs [B, ...] -> scores [B, classes] by view; the largest score is the prediction.
+        examples: the dataset.
         indices: int64 [n], at least one sample.
         without_loss: views whose scores are not logits, for which cross-entropy has no meaning.
         key: for images augmented as in training, what they are drawn from.
@@ -49,7 +49,7 @@ def score(
         batches = indices.split(BATCH)
         keys = [None] * len(batches) if key is None else step_keys(key, len(batches)).unbind()
         for part, step in zip(batches, keys, strict=True):
-            x, y = images.batch(part, step)
+            x, y = examples.batch(part, step)
             for view, scores in predict(x).items():
                 correct[view] = correct.get(view, 0) + int((scores.argmax(1) == y).sum())
                 if view not in without_loss:

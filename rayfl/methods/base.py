@@ -119,13 +119,13 @@ class Method(Settings, ABC, place="method"):
         return {**server, **up}
 
     def scores(self, client: Client, state: State, down: State, x: Tensor) -> dict[str, Tensor]:
-        """Return the scores, [B, classes], of every view for images x, [B, C, H, W].
+        """Return the scores, [B, classes], of every view for inputs x, [B, ...].
 
         Args:
             client: gives ``client.net.eval``.
             state: the client's personal state, which may be old if the client was not sampled lately.
             down: what the server would send now; right after training, what ``trained`` returns.
-            x: images.
+            x: inputs.
         """
         scores = client.net.eval(down["weights"], x)
         return {"personal": scores, "global": scores}
@@ -210,10 +210,10 @@ class Method(Settings, ABC, place="method"):
         return {}
 
     async def adapt(self, client: Client, state: State, down: State, moves: bool) -> State:
-        """Adapt to a client that has never trained, by its images alone; return its state.
+        """Adapt to a client that has never trained, by its inputs alone; return its state.
 
         Args:
-            client: its training data are the images to adapt to; all labels are -1.
+            client: its training data are the inputs to adapt to; all labels are -1.
             state: its state as a new client: ``init_client``'s with what others give.
             down: what the server would send.
             moves: whether parameters move; if not, steps have length 0, and only what is not learned by
@@ -247,5 +247,5 @@ class Method(Settings, ABC, place="method"):
 
     @property
     def adapts(self) -> bool:
-        """Whether the method can adapt to a client's images without their labels."""
+        """Whether the method can adapt to a client's inputs without their labels."""
         return type(self).adapt is not Method.adapt

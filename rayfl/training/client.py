@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from rayfl.randomness import generator, seed_of
-from rayfl.training.examples import Images
+from rayfl.training.examples import Examples
 from rayfl.training.net import Batch, Net
 from rayfl.training.params import Params
 from rayfl.training.settings import Training
@@ -37,7 +37,7 @@ class Client:
         id: the client's number.
         net: the net as a function of its weights.
         initial: the initial weights, the same for all clients with this net.
-        images: the dataset's images and labels.
+        examples: the dataset's inputs and labels.
         indices: int64 [n], the client's training samples in the dataset.
         class_counts: int64 [classes], training samples per class, on the device of the weights.
         training: the shared settings.
@@ -50,7 +50,7 @@ class Client:
         id: int,
         net: Net,
         initial: Params,
-        images: Images,
+        examples: Examples,
         indices: Tensor,
         class_counts: Tensor,
         training: Training,
@@ -63,7 +63,7 @@ class Client:
         self.cross_entropy = net.cross_entropy
         self._id = id
         self._initial = initial
-        self._images = images
+        self._examples = examples
         self._indices = indices
         self._class_counts = class_counts
         self._training = training
@@ -109,7 +109,7 @@ class Client:
     def random_weights(self) -> Params:
         """Draw weights from the initialisation's distribution, from a stream of this client's own."""
         weights = self.net.initial(self._seed, _outside_loss(self._id, "random_weights") + 1)
-        return weights.to(self._images.device)
+        return weights.to(self._examples.device)
 
     def generator(self, purpose: str) -> torch.Generator:
         """Return a fresh CPU generator of the client's own for what it draws in this round."""
@@ -193,7 +193,7 @@ class Client:
         """
         indices = self._indices
         if of_class is not None:
-            indices = indices[self._images.labels(indices) == of_class]
+            indices = indices[self._examples.labels(indices) == of_class]
         parts = list(indices.split(max(self._training.batch_size, 256)))
         if batches is not None:
             parts = self._batches(1, 0)[:batches]
@@ -275,7 +275,7 @@ class Request:
     before_clip: GradientRule | None
     after_clip: GradientRule | None
     optimiser: Optimiser
-    batches: list[Tensor]  # indices into the images
+    batches: list[Tensor]  # indices into the dataset
     epoch_length: int  # batches per epoch
     key: int
     total: bool = False

@@ -1,4 +1,4 @@
-"""Batches of images in the form that nets take."""
+"""Batches of inputs in the form that nets take."""
 
 import copy
 import math
@@ -11,13 +11,13 @@ from rayfl.training.augment import moved
 from rayfl.training.state import as_tensor
 
 
-class Images:
-    """A dataset's images and labels as tensors, delivered by index, normalised, in the layout of the nets.
+class Examples:
+    """A dataset's inputs and labels as tensors, delivered by index, normalised, in the layout of the nets.
 
     Args:
         dataset: the data; its arrays are shared, not copied, on the CPU.
         device: where batches are wanted; on a GPU the whole dataset is moved there where it fits.
-        dtype: dtype of the delivered images.
+        dtype: dtype of the delivered inputs.
         channels_last: deliver images in the channels-last memory layout.
     """
 
@@ -28,21 +28,21 @@ class Images:
         self._dtype = dtype
         self._augment = dataset.augment
         self._layout = torch.channels_last if channels_last else torch.contiguous_format
-        images, labels = as_tensor(dataset.images), as_tensor(dataset.labels)
-        if device.type == "cuda" and _fits(images, device):
-            images, labels = images.to(device), labels.to(device)
-        self._images, self._labels = images, labels
+        inputs, labels = as_tensor(dataset.inputs), as_tensor(dataset.labels)
+        if device.type == "cuda" and _fits(inputs, device):
+            inputs, labels = inputs.to(device), labels.to(device)
+        self._inputs, self._labels = inputs, labels
         std = torch.tensor(dataset.std, dtype=torch.float64)
         mean = torch.tensor(dataset.mean, dtype=torch.float64)
         self._scale = (1 / (255 * std)).to(dtype).to(device)[:, None, None]
         self._shift = (-mean / std).to(dtype).to(device)[:, None, None]
 
-    def unlabelled(self) -> "Images":
-        """Return the same images as they are, never augmented, with the label -1, which no loss takes."""
-        images = copy.copy(self)
-        images._labels = torch.full_like(self._labels, -1)
-        images._augment = "none"
-        return images
+    def unlabelled(self) -> "Examples":
+        """Return the same inputs as they are, never augmented, with the label -1, which no loss takes."""
+        examples = copy.copy(self)
+        examples._labels = torch.full_like(self._labels, -1)
+        examples._augment = "none"
+        return examples
 
     def private_copy(self, tensor: Tensor) -> Tensor:
         """Return a copy of a weight for training; one of four dimensions gets the images' memory layout."""
@@ -55,7 +55,7 @@ class Images:
         return self._labels[indices.to(self._labels.device)].cpu()
 
     def batch(self, indices: Tensor, keys: Tensor | None = None) -> tuple[Tensor, Tensor]:
-        """Return images and labels.
+        """Return inputs and labels.
 
         Args:
             indices: int64 [...] on the CPU.
@@ -63,15 +63,15 @@ class Images:
                 images are augmented, if that is how the dataset is used. Without keys they are as they are.
 
         Returns:
-            Images [..., C, H, W] and labels, int64 [...].
+            Inputs [..., *shape] and labels, int64 [...].
         """
-        where = indices.reshape(-1).to(self._images.device)
-        images = self._images.index_select(0, where).to(self.device)
+        where = indices.reshape(-1).to(self._inputs.device)
+        inputs = self._inputs.index_select(0, where).to(self.device)
         blank = None
         if keys is not None and self._augment != "none":
-            images, blank = moved(images, keys, self._augment)
-        x = images.to(self._dtype)
-        if self._images.dtype == torch.uint8:
+            inputs, blank = moved(inputs, keys, self._augment)
+        x = inputs.to(self._dtype)
+        if self._inputs.dtype == torch.uint8:
             x.mul_(self._scale).add_(self._shift)
         if blank is not None:
             x.masked_fill_(blank, 0)
@@ -82,8 +82,8 @@ class Images:
         return x.view(*indices.shape, *x.shape[1:]), y.view(indices.shape)
 
 
-def _fits(images: Tensor, device: torch.device) -> bool:
-    """Say whether the images take at most half of the GPU memory that this process may still take."""
+def _fits(inputs: Tensor, device: torch.device) -> bool:
+    """Say whether the inputs take at most half of the GPU memory that this process may still take."""
     free, total = torch.cuda.mem_get_info(device)
     cap = total * torch.cuda.get_per_process_memory_fraction() - torch.cuda.memory_reserved(device)
-    return math.prod(images.shape) * images.element_size() <= min(free, cap) / 2
+    return math.prod(inputs.shape) * inputs.element_size() <= min(free, cap) / 2

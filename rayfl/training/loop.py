@@ -47,12 +47,12 @@ def run_loop(updates: Sequence[LocalUpdate], observe: Observer) -> list[Any]:
 
 def fit_loop(request: Request) -> Fitted:
     """Carry out one client's fit."""
-    images, optimiser = request.client._images, request.optimiser
-    work = Working(request.start, lambda t: images.private_copy(t))
+    examples, optimiser = request.client._examples, request.optimiser
+    work = Working(request.start, lambda t: examples.private_copy(t))
     trained, buffers = work.trained, work.buffers
     weights = work.assemble(trained, buffers, live=True)
     velocity = [torch.zeros_like(t) for t in trained] if optimiser.momentum else None
-    loss_sum = torch.zeros((), dtype=torch.float64, device=images.device)
+    loss_sum = torch.zeros((), dtype=torch.float64, device=examples.device)
     for epoch, batch in _batches(request):
         with inside_loss():
             loss = scalar(loss_of(request, epoch)(weights, batch, request.extra))
@@ -93,11 +93,11 @@ def total_loop(request: Request) -> Any:
 
 
 def _batches(request: Request) -> Iterator[tuple[int, Batch]]:
-    images = request.client._images
+    examples = request.client._examples
     keys = step_keys(request.key, len(request.batches))
-    keys_there = keys.to(images.device).unbind()
+    keys_there = keys.to(examples.device).unbind()
     for number, (key, indices) in enumerate(zip(keys.unbind(), request.batches, strict=True)):
-        x, y = images.batch(indices, None if request.total else key)
+        x, y = examples.batch(indices, None if request.total else key)
         yield number // request.epoch_length, Batch(x, y, keys_there[number])
 
 

@@ -19,7 +19,7 @@ Cut = Literal["last_layer", "fc_stack"]
 
 
 class Batch(NamedTuple):
-    """What a loss gets: images x [B, C, H, W], labels y int64 [B], and the step's noise key (0-d int64)."""
+    """What a loss gets: inputs x [B, ...], labels y int64 [B], and the step's noise key (0-d int64)."""
 
     x: Tensor
     y: Tensor
@@ -111,14 +111,14 @@ class Net:
         return frozenset(n for n in self.modules_of if (n.split(".", 1)[0] in CUTS[cut]) == in_head)
 
     def __call__(self, w: Params, x: Tensor) -> Tensor:
-        """Return the logits, [B, classes], of images x, [B, C, H, W]."""
+        """Return the logits, [B, classes], of inputs x, [B, ...]."""
         self._refuse_frozen(w)
         self._load(_PARTS, w)
         scores: Tensor = self.module(x)
         return scores
 
     def features(self, w: Params, x: Tensor, cut: Cut = "last_layer") -> Tensor:
-        """Return the head's input, [B, d], of images x, [B, C, H, W]."""
+        """Return the head's input, [B, d], of inputs x, [B, ...]."""
         return self._run([p for p in _PARTS if p not in CUTS[cut]], w, x)
 
     def head(self, w: Params, z: Tensor, cut: Cut = "last_layer") -> Tensor:
@@ -126,7 +126,7 @@ class Net:
         return self._run(CUTS[cut], w, z)
 
     def watch(self, w: Params, x: Tensor, layers: Sequence[str]) -> tuple[Tensor, list[Tensor]]:
-        """Return the logits, [B, classes], of images x, and what goes into each of these layers."""
+        """Return the logits, [B, classes], of inputs x, and what goes into each of these layers."""
         seen: dict[str, Tensor] = {}
 
         def keep(name: str, module: nn.Module, inputs: tuple[Tensor, ...]) -> None:

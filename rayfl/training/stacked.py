@@ -72,13 +72,13 @@ def _next_stack(waiting: dict[int, Request], updates: Sequence[LocalUpdate]) -> 
 def fit_stacked(requests: Sequence[Request]) -> list[Fitted]:
     """Carry out the fits of clients that differ in data, ``start`` and ``extra`` only, in vmapped calls."""
     first, count = requests[0], len(requests)
-    images, optimiser = first.client._images, first.optimiser
-    extras, dims, extra_spec = _stack_extras([r.extra for r in requests], first.client._images.device)
+    examples, optimiser = first.client._examples, first.optimiser
+    extras, dims, extra_spec = _stack_extras([r.extra for r in requests], first.client._examples.device)
     start = pytree.tree_map(lambda *t: torch.stack(t), *[r.start for r in requests])
     work = Working(start, lambda t: t.detach().contiguous().clone(memory_format=torch.contiguous_format))
     trained, buffers = [t.detach() for t in work.trained], work.buffers
     velocity = [torch.zeros_like(t) for t in trained] if optimiser.momentum else None
-    loss_sum = torch.zeros(count, dtype=torch.float64, device=images.device)
+    loss_sum = torch.zeros(count, dtype=torch.float64, device=examples.device)
 
     def one_loss(loss: Callable[..., Any], w: Any, batch: Batch, extra_leaves: list[Any]) -> Tensor:
         return scalar(loss(w, batch, pytree.tree_unflatten(extra_leaves, extra_spec)))
@@ -125,7 +125,7 @@ def fit_stacked(requests: Sequence[Request]) -> list[Fitted]:
 def total_stacked(requests: Sequence[Request]) -> list[Any]:
     """Carry out the totals of clients that differ in data, ``start`` and ``extra`` only."""
     first, count = requests[0], len(requests)
-    extras, dims, extra_spec = _stack_extras([r.extra for r in requests], first.client._images.device)
+    extras, dims, extra_spec = _stack_extras([r.extra for r in requests], first.client._examples.device)
     start = pytree.tree_map(lambda *t: torch.stack(t), *[r.start for r in requests])
 
     def one_value(w: Any, batch: Batch, extra_leaves: list[Any]) -> Any:
@@ -175,8 +175,8 @@ def _stacked_batches(requests: Sequence[Request]) -> Iterator[tuple[int, Tensor 
     Epoch by epoch, full batches first and then the remainders, so that full batches stay together and each
     distinct size of a remainder costs one call per epoch. ``rows`` is None for all clients.
     """
-    images = requests[0].client._images
-    device = images.device
+    examples = requests[0].client._examples
+    device = examples.device
     keys = [step_keys(r.key, len(r.batches)) for r in requests]
     # the last batch of an epoch may be larger than a full one, where BatchNorm has had one sample added to it
     full = max((len(r.batches[0]) for r in requests if r.epoch_length > 1), default=0)
@@ -193,7 +193,7 @@ def _stacked_batches(requests: Sequence[Request]) -> Iterator[tuple[int, Tensor 
         rows = None if len(ks) == len(requests) else torch.tensor(ks, device=device)
         now = torch.stack([keys[k][done[k]] for k in ks])
         indices = torch.stack([requests[k].batches[done[k]] for k in ks])
-        x, y = images.batch(indices, None if requests[0].total else now)
+        x, y = examples.batch(indices, None if requests[0].total else now)
         yield epoch[ks[0]], rows, Batch(x, y, now.to(device))
         for k in ks:
             done[k] += 1

@@ -51,7 +51,7 @@ def test_mapped_images_have_the_checksum_of_those_in_memory(folder):
     def dataset(images):
         zeros = np.zeros(len(images), np.int64)
         names = {"class_names": ("c",), "domain_names": ("d",), "mean": (0.0,) * 3, "std": (1.0,) * 3}
-        return Dataset(images=images, labels=zeros, domains=zeros, origin=zeros.astype(np.uint8), **names)
+        return Dataset(inputs=images, labels=zeros, domains=zeros, origin=zeros.astype(np.uint8), **names)
 
     images, _ = cached("pictures", 1, Decoder())
     assert images.crc is not None

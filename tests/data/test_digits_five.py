@@ -80,7 +80,7 @@ def test_originals(originals):
             assert np.array_equal(dataset.labels[mine], labels[expected])
             corner = images[expected][:, 0, 0].reshape(len(expected), -1)
             shown = np.broadcast_to(corner, (len(expected), 3))
-            off = np.abs(dataset.images[mine][:, :, 0, 0].astype(int) - shown)
+            off = np.abs(dataset.inputs[mine][:, :, 0, 0].astype(int) - shown)
             assert off.max() <= (1 if name == "USPS" else 0)  # text of four digits
 
 
@@ -127,7 +127,7 @@ def test_prepared_files_give_what_the_originals_give(originals, tmp_path):
     ours, theirs = (load(r, domains=["SVHN"], quantity=quantity) for r in (root, tmp_path))
     for origin in (TRAIN, TEST):
         a, b = (np.flatnonzero(p.origin == origin) for p in (ours, theirs))
-        assert np.array_equal(ours.images[a], theirs.images[b])
+        assert np.array_equal(ours.inputs[a], theirs.inputs[b])
         assert np.array_equal(ours.labels[a], theirs.labels[b])
     with pytest.raises(UserError, match=f"scale=full needs the originals of domain SVHN.*{folder}"):
         load(tmp_path, domains=["SVHN"], scale="full")
@@ -136,7 +136,7 @@ def test_prepared_files_give_what_the_originals_give(originals, tmp_path):
 def test_prepared_grey_images(originals, tmp_path):
     prepare(tmp_path, originals[1]["USPS"], "USPS")
     dataset = load(tmp_path, domains=["USPS"], quantity=0.5)
-    assert (dataset.images[:, 0] == dataset.images[:, 2]).all()
+    assert (dataset.inputs[:, 0] == dataset.inputs[:, 2]).all()
     assert sizes(dataset) == {"USPS": (371, 190)}
     assert (dataset.origin == UNUSED).sum() == 740 - 371
 
@@ -189,7 +189,7 @@ def test_layouts_of_mnist_m(originals, tmp_path):
         (original / f"mnist_m_{name}_labels.txt").write_text("".join(lines))
     for other in (arrays.parent, original.parent):
         dataset = load(other, domains=["mnist_m"], quantity=0.5)
-        assert np.array_equal(dataset.images, expected.images)
+        assert np.array_equal(dataset.inputs, expected.inputs)
         assert np.array_equal(dataset.labels, expected.labels)
 
 

@@ -36,7 +36,7 @@ class Tiny(Data):
         labels = np.repeat(np.arange(len(self.sizes)), self.sizes)
         n = len(labels)
         return Dataset(
-            images=np.zeros((2 * n, 1, 2, 2), np.uint8),
+            inputs=np.zeros((2 * n, 1, 2, 2), np.uint8),
             labels=np.tile(labels, 2).astype(np.int64),
             domains=np.zeros(2 * n, np.int64),
             origin=np.repeat(np.array([TRAIN, TEST], np.uint8), n),
@@ -50,7 +50,7 @@ class Tiny(Data):
 def by_hand():
     """Client 0: two cats, two dogs; client 1: four cats; with four classes, of which two are used."""
     dataset = Dataset(
-        images=np.zeros((10, 1, 1, 1), np.float32),
+        inputs=np.zeros((10, 1, 1, 1), np.float32),
         labels=np.array([0, 0, 1, 1, 0, 0, 0, 0, 1, 0]),
         domains=np.zeros(10, np.int64),
         origin=np.array([TRAIN] * 8 + [TEST] * 2, np.uint8),
@@ -101,13 +101,13 @@ def test_a_pool_has_a_digest_of_all_that_it_holds():
     data = by_hand()
     dataset = data.dataset
     assert len(dataset.digest()) == 64
-    again = replace(dataset, images=np.asfortranarray(dataset.images.copy()))
+    again = replace(dataset, inputs=np.asfortranarray(dataset.inputs.copy()))
     assert again.digest() == dataset.digest()
-    images, labels, origin = dataset.images.copy(), dataset.labels.copy(), dataset.origin.copy()
+    images, labels, origin = dataset.inputs.copy(), dataset.labels.copy(), dataset.origin.copy()
     images[3].flat[0] += 1
     labels[3], origin[3] = 3, VAL
     changes = {
-        **{"images": images, "labels": labels, "origin": origin, "std": (2.0,)},
+        **{"inputs": images, "labels": labels, "origin": origin, "std": (2.0,)},
         **{"class_names": ("cat", "dog", "cow", "ant"), "subclasses": dataset.labels},
     }
     digests = [replace(dataset, **{name: value}).digest() for name, value in changes.items()]
@@ -226,7 +226,7 @@ def test_validation_part_adds_to_the_published_one():
             origin = dataset.origin.copy()
             origin[:6] = VAL
             return Dataset(
-                dataset.images, dataset.labels, dataset.domains, origin, *list(vars(dataset).values())[4:]
+                dataset.inputs, dataset.labels, dataset.domains, origin, *list(vars(dataset).values())[4:]
             )
 
     data = Published(val_fraction=0.5).federate(1, 0)
@@ -339,8 +339,8 @@ def test_settings_are_recorded_without_places():
 @pytest.mark.parametrize(
     "change",
     [
-        {"images": np.zeros((10, 1, 1), np.uint8)},
-        {"images": np.zeros((10, 1, 1, 1), np.float64)},
+        {"inputs": np.zeros((10, 1, 1), np.uint8)},
+        {"inputs": np.zeros((10, 1, 1, 1), np.float64)},
         {"labels": np.zeros(9, np.int64)},
         {"labels": np.full(10, 4)},
         {"labels": np.zeros(10, np.int32)},

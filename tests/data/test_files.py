@@ -39,8 +39,8 @@ def write_usps(root, n=5):
 def test_cifar10_reads_batches_in_order(tmp_path):
     _, rows = write_cifar10(tmp_path)
     dataset = CIFAR10(root=str(tmp_path), verify=False).load()
-    assert dataset.images.shape == (24, 3, 32, 32)
-    assert np.array_equal(dataset.images[4:8].reshape(4, -1), rows["data_batch_2"][0])
+    assert dataset.inputs.shape == (24, 3, 32, 32)
+    assert np.array_equal(dataset.inputs[4:8].reshape(4, -1), rows["data_batch_2"][0])
     assert dataset.labels[20:].tolist() == rows["test_batch"][1]
     assert dataset.origin.tolist() == [TRAIN] * 20 + [TEST] * 4
     assert dataset.class_names[3] == "class3"
@@ -95,11 +95,11 @@ def test_other_sizes_of_cifar(tmp_path, monkeypatch):
     monkeypatch.setenv("RAYFL_CACHE", str(tmp_path / "cache"))
     _, rows = write_cifar10(tmp_path / "data")
     dataset = CIFAR10(root=str(tmp_path / "data"), verify=False, image_size=48).load()
-    assert dataset.images.shape == (24, 3, 48, 48)
+    assert dataset.inputs.shape == (24, 3, 48, 48)
     assert dataset.labels[20:].tolist() == rows["test_batch"][1]
     old = Image.fromarray(rows["test_batch"][0][3].reshape(3, 32, 32).transpose(1, 2, 0))
     new = np.asarray(old.resize((48, 48), Image.Resampling.BILINEAR)).transpose(2, 0, 1)
-    assert np.array_equal(dataset.images[23], new)
+    assert np.array_equal(dataset.inputs[23], new)
     write_cifar10(tmp_path / "more", per_file=5)
     assert len(CIFAR10(root=str(tmp_path / "more"), verify=False, image_size=48).load()) == 30
     assert len(list((tmp_path / "cache").iterdir())) == 2
@@ -289,7 +289,7 @@ def test_download_runs_once_and_only_if_files_are_missing(tmp_path, monkeypatch,
     first = kind(root=str(root), verify=False, download=True).load()
     fetched = len(calls)
     assert set(calls) == {root}
-    assert np.array_equal(first.images, kind(root=str(root), verify=False, download=True).load().images)
+    assert np.array_equal(first.inputs, kind(root=str(root), verify=False, download=True).load().inputs)
     assert len(calls) == fetched
 
 
@@ -310,10 +310,10 @@ def test_a_failed_download_is_explained(tmp_path, monkeypatch):
 def test_mnist(tmp_path, packed):
     _, arrays = write_mnist(tmp_path, packed)
     dataset = MNIST(root=str(tmp_path), verify=False).load()
-    assert dataset.images.shape == (9, 3, 28, 28)
+    assert dataset.inputs.shape == (9, 3, 28, 28)
     for channel in range(3):
-        assert np.array_equal(dataset.images[:6, channel], arrays["train"][0])
-        assert np.array_equal(dataset.images[6:, channel], arrays["t10k"][0])
+        assert np.array_equal(dataset.inputs[:6, channel], arrays["train"][0])
+        assert np.array_equal(dataset.inputs[6:, channel], arrays["t10k"][0])
     assert dataset.labels.tolist() == [0, 1, 2, 3, 4, 5, 0, 1, 2]
     assert dataset.origin.tolist() == [TRAIN] * 6 + [TEST] * 3
     assert (dataset.mean, dataset.std) == ((0.5,) * 3, (0.5,) * 3)
@@ -363,12 +363,12 @@ def test_damaged_mnist_archive(tmp_path):
 def test_usps(tmp_path):
     pixels = write_usps(tmp_path)
     dataset = USPS(root=str(tmp_path), verify=False).load()
-    assert dataset.images.shape == (10, 3, 28, 28)
+    assert dataset.inputs.shape == (10, 3, 28, 28)
     assert dataset.labels.tolist() == [0, 1, 2, 3, 4] * 2
     small = ((pixels["usps.t.bz2"][2].astype(np.float32) + 1) / 2 * 255).astype(np.uint8).reshape(16, 16)
     large = np.asarray(Image.fromarray(small).resize((28, 28), Image.Resampling.BILINEAR))
     for channel in range(3):
-        assert np.array_equal(dataset.images[7, channel], large)
+        assert np.array_equal(dataset.inputs[7, channel], large)
 
 
 def test_usps_extremes_become_black_and_white():

@@ -54,7 +54,7 @@ def test_images_classes_and_domains(tmp_path):
     assert dataset.class_names[-1] == "projector"
     assert (dataset.mean, dataset.std) == ((0.0,) * 3, (1.0,) * 3)
     seen = set()
-    for image, label, domain in zip(dataset.images, dataset.labels, dataset.domains):
+    for image, label, domain in zip(dataset.inputs, dataset.labels, dataset.domains):
         red, green, blue = image[:, 0, 0].tolist()
         assert (red, green) == colour(domain, label, 0)[:2]
         assert (image == image[:, :1, :1]).all()
@@ -67,13 +67,13 @@ def test_what_is_in_the_files_tells_them_apart(tmp_path, folder):
     path = office(tmp_path / "here") / "dslr" / "mug" / "frame_0001.png"
     first = load(OfficeCaltech10, tmp_path / "here")
     shutil.copytree(tmp_path / "here", tmp_path / "there", copy_function=shutil.copyfile)
-    assert load(OfficeCaltech10, tmp_path / "there").images.file == first.images.file
+    assert load(OfficeCaltech10, tmp_path / "there").inputs.file == first.inputs.file
     before = path.stat()
     Image.new("RGB", (7, 5), (200, 100, 50)).save(path)
     assert path.stat().st_size == before.st_size
     os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns))
-    changed = load(OfficeCaltech10, tmp_path / "here").images
-    [image] = changed[np.any(changed != first.images, axis=(1, 2, 3))]
+    changed = load(OfficeCaltech10, tmp_path / "here").inputs
+    [image] = changed[np.any(changed != first.inputs, axis=(1, 2, 3))]
     assert image[:, 0, 0].tolist() == [200, 100, 50]
     assert len(list(folder.iterdir())) == 2
 
@@ -82,11 +82,11 @@ def test_decoded_once_whatever_the_division(tmp_path, folder):
     office(tmp_path)
     first = load(OfficeCaltech10, tmp_path)
     second = load(OfficeCaltech10, tmp_path, split="fdse", scale="full")
-    assert first.images.file == second.images.file
+    assert first.inputs.file == second.inputs.file
     assert second.domain_names == ("caltech", "amazon", "dslr", "webcam")
     for dataset in (first, second):
         for d, name in enumerate(dataset.domain_names):
-            red = dataset.images[dataset.domains == d][0, 0, 0, 0]
+            red = dataset.inputs[dataset.domains == d][0, 0, 0, 0]
             assert red == colour(OFFICE.index(name), 0, 0)[0]
     load(OfficeCaltech10, tmp_path, image_size=5)
     assert len(list(folder.iterdir())) == 2
@@ -128,7 +128,7 @@ def test_fedbn_lists(tmp_path):
     assert counts(dataset) == dict.fromkeys(OFFICE, (20, 16, 10))
 
     def shown(domain, origin):
-        mine = dataset.images[(dataset.domains == domain) & (dataset.origin == origin)]
+        mine = dataset.inputs[(dataset.domains == domain) & (dataset.origin == origin)]
         return {tuple(image[:, 0, 0].tolist()) for image in mine}
 
     for d, name in enumerate(OFFICE):
@@ -243,7 +243,7 @@ def test_fdse_sizes(tmp_path):
     domains = np.repeat(np.arange(4), sizes)
     n = len(domains)
     dataset = Dataset(
-        images=np.zeros((n, 1, 1, 1), np.uint8),
+        inputs=np.zeros((n, 1, 1, 1), np.uint8),
         labels=np.zeros(n, np.int64),
         domains=domains,
         origin=np.zeros(n, np.uint8),
@@ -391,7 +391,7 @@ def test_image_folders(tmp_path):
     assert counts(dataset) == {"day": (12, 0, 3), "night": (24, 0, 6)}
     dataset = load(ImageFolders, tmp_path, split="fdse", domains=["Night"], classes=["owl", "cat"])
     assert counts(dataset) == {"Night": (16, 2, 2)}
-    assert dataset.images[dataset.labels == 0][0, 1, 0, 0] == colour(1, 2, 0)[1]
+    assert dataset.inputs[dataset.labels == 0][0, 1, 0, 0] == colour(1, 2, 0)[1]
     shutil.rmtree(tmp_path / "day" / "dog")
     with pytest.raises(UserError, match='class "dog" of domain day is missing'):
         load(ImageFolders, tmp_path)

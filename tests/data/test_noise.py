@@ -26,7 +26,7 @@ def federated(root, clients=4, seed=0, **options):
 
 def values(data, indices):
     """Images in units of 0 to 255."""
-    x = data.dataset.images[indices]
+    x = data.dataset.inputs[indices]
     if x.dtype == np.uint8:
         return x.astype(np.float64)
     mean, std = (np.array(v)[:, None, None] for v in (data.dataset.mean, data.dataset.std))
@@ -39,7 +39,7 @@ def test_levels_rise_evenly_from_none():
 
 def test_noise_of_each_client(root):
     clean, noisy = federated(root), federated(root, noise=20.0)
-    assert noisy.dataset.images.dtype == np.float32
+    assert noisy.dataset.inputs.dtype == np.float32
     assert [c["sha256"] for c in noisy.describe()["clients"]] == [
         c["sha256"] for c in clean.describe()["clients"]
     ]
@@ -60,7 +60,7 @@ def test_every_client_has_noise_of_its_own():
     """Of grey images, none of which is clipped; equal draws would be equal multiples of the levels."""
     n, shape = 40, (1, 2, 2)
     dataset = Dataset(
-        images=np.full((n, *shape), 128, np.uint8),
+        inputs=np.full((n, *shape), 128, np.uint8),
         labels=np.zeros(n, np.int64),
         domains=np.zeros(n, np.int64),
         origin=np.zeros(n, np.uint8),
@@ -82,7 +82,7 @@ def test_noise_is_decided_by_the_seed_alone(root):
     """Noise is decided by the seed and not by the validation split."""
 
     def images(run, **options):
-        return CIFAR10(root=root, verify=False, noise=10.0, **options).federate(4, run).dataset.images
+        return CIFAR10(root=root, verify=False, noise=10.0, **options).federate(4, run).dataset.inputs
 
     assert np.array_equal(images(1), images(1))
     assert not np.array_equal(images(1), images(2))
@@ -98,7 +98,7 @@ def test_noise_is_recorded(root):
 
 
 def test_without_noise_images_stay_bytes(root):
-    assert federated(root, noise=0).dataset.images.dtype == np.uint8
+    assert federated(root, noise=0).dataset.inputs.dtype == np.uint8
 
 
 @settings(deadline=None, max_examples=10)

@@ -43,7 +43,7 @@ def test_cifar10():
     assert counts(dataset, TRAIN) == [5000] * 10
     assert counts(dataset, TEST) == [1000] * 10
     assert dataset.class_names[:3] == ("airplane", "automobile", "bird")
-    pixels = dataset.images[dataset.indices(TRAIN)][::10].astype(np.float64) / 255
+    pixels = dataset.inputs[dataset.indices(TRAIN)][::10].astype(np.float64) / 255
     np.testing.assert_allclose(pixels.mean(axis=(0, 2, 3)), dataset.mean, atol=0.01)
 
 

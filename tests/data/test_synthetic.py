@@ -18,7 +18,7 @@ def test_exact_number_of_samples_per_client():
 
 def test_the_seed_decides_every_byte():
     def images(**options):
-        return Synthetic(train=300, test=20, shape=(3, 5, 7), domains=2, **options).load().images
+        return Synthetic(train=300, test=20, shape=(3, 5, 7), domains=2, **options).load().inputs
 
     assert np.array_equal(images(seed=3), images(seed=3))
     assert np.array_equal(images(), images(seed=0))
@@ -28,14 +28,14 @@ def test_the_seed_decides_every_byte():
 def test_chunks_do_not_matter(monkeypatch):
     whole = Synthetic(train=300, test=20, shape=(1, 4, 4)).load()
     monkeypatch.setattr(synthetic, "_CHUNK", 7)
-    assert np.array_equal(whole.images, Synthetic(train=300, test=20, shape=(1, 4, 4)).load().images)
+    assert np.array_equal(whole.inputs, Synthetic(train=300, test=20, shape=(1, 4, 4)).load().inputs)
 
 
 @pytest.mark.parametrize("dtype", ["float32", "uint8"])
 def test_classes_can_be_told_apart(dtype):
     dataset = Synthetic(train=400, test=200, shape=(3, 8, 8), dtype=dtype).load()
-    assert dataset.images.dtype == dtype
-    flat = dataset.images.reshape(len(dataset), -1).astype(np.float64)
+    assert dataset.inputs.dtype == dtype
+    flat = dataset.inputs.reshape(len(dataset), -1).astype(np.float64)
     train, test = dataset.indices(TRAIN), dataset.indices(TEST)
     means = np.stack([flat[train][dataset.labels[train] == c].mean(axis=0) for c in range(10)])
     nearest = ((flat[test][:, None] - means) ** 2).sum(axis=2).argmin(axis=1)
@@ -44,9 +44,9 @@ def test_classes_can_be_told_apart(dtype):
 
 def test_noise_hides_the_classes():
     quiet, loud = (Synthetic(train=100, test=10, shape=(1, 4, 4), noise=noise).load() for noise in (0.0, 5.0))
-    first = quiet.images[quiet.labels == 0]
+    first = quiet.inputs[quiet.labels == 0]
     assert (first == first[0]).all()
-    assert loud.images.std() > 3 * quiet.images.std()
+    assert loud.inputs.std() > 3 * quiet.inputs.std()
 
 
 def test_domains_differ_and_are_balanced():
@@ -54,14 +54,14 @@ def test_domains_differ_and_are_balanced():
     federated = data.federate(4, 0)
     assert (federated.label_matrix() == 50).all()
     dataset = federated.dataset
-    brightness = np.array([dataset.images[s.train].mean(axis=(0, 2, 3)) for s in federated.clients])
+    brightness = np.array([dataset.inputs[s.train].mean(axis=(0, 2, 3)) for s in federated.clients])
     distances = np.abs(brightness[:, None] - brightness).max(axis=2)
     assert distances[~np.eye(4, dtype=bool)].min() > 0.1
 
 
 def test_little_memory_beside_the_result():
     tracemalloc.start()
-    images = Synthetic(train=6000, test=10).load().images
+    images = Synthetic(train=6000, test=10).load().inputs
     _, peak = tracemalloc.get_traced_memory()
     tracemalloc.stop()
     assert peak < 1.3 * images.nbytes

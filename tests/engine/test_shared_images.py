@@ -35,13 +35,13 @@ def test_how_images_travel(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, host
     cluster = clusters.Cluster(Ray())
     cluster.wait()
     monkeypatch.setattr(clusters.ray, "nodes", lambda: [{"Alive": True}] * hosts + [{"Alive": False}])
-    found = cluster.share(data).dataset.images
+    found = cluster.share(data).dataset.inputs
     assert isinstance(found, MappedImages) == (hosts == 1)
     assert np.array_equal(found, images)
     assert not found.flags.writeable  # in the file or in the object store, not a copy
     if hosts == 2:
         next(tmp_path.iterdir()).unlink()
-    total = ray.remote(lambda d: (int(d.dataset.images.sum()), type(d.dataset.images).__name__))
+    total = ray.remote(lambda d: (int(d.dataset.inputs.sum()), type(d.dataset.inputs).__name__))
     kind = "MappedImages" if hosts == 1 else "ndarray"
     assert ray.get(total.remote(cluster.shared)) == (int(images.sum()), kind)
     cluster.close()

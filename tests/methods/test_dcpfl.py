@@ -136,7 +136,7 @@ def statistics_of_a_round(method, net=NET, data=DATA):
     pooled = pool(combine(run.worker.method.uploads, [parts]))
     found = []
     for i in everyone:
-        x, y = run.worker.images.batch(torch.tensor(data.clients[i].train))
+        x, y = run.worker.examples.batch(torch.tensor(data.clients[i].train))
         with torch.no_grad():
             z = run.worker.net.eval.features(run.worker.states[i]["weights"], x)
         found.append((z.numpy(), y.numpy()))
@@ -360,7 +360,7 @@ def test_absent_classes_can_be_drawn_from_what_was_last_known():
 
 
 def test_scored_classifiers():
-    x = torch.tensor(DATA.dataset.images[DATA.clients[0].test]).double()
+    x = torch.tensor(DATA.dataset.inputs[DATA.clients[0].test]).double()
     scores = {}
     for eval_head in ("local", "global"):
         run = federate(DCPFL(eval_head=eval_head), DATA, LeNet(), 2)

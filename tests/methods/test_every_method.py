@@ -170,7 +170,7 @@ def test_the_head_of_fedproto_has_a_loss():
 
 @pytest.mark.parametrize("name", [name for name in METHODS if CASES[name].has_global])
 def test_global_views_are_the_same_model_for_everyone(name):
-    x = torch.tensor(DATA.dataset.images[:4]).double()
+    x = torch.tensor(DATA.dataset.inputs[:4]).double()
     run = federate(METHODS[name](), DATA, net_of(name, LeNet()), [[0, 1]])
     assert torch.equal(run.scores(0, x)["global"], run.scores(3, x)["global"])
 

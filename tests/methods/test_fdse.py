@@ -415,7 +415,7 @@ def test_a_step_of_the_second_round():
     blocks, inputs = [module.get_submodule(name) for name in ("conv.0", "fc.0")], []
     for block in blocks:
         block.dfe_bn.register_forward_pre_hook(lambda _, args: inputs.append(args[0]))
-    x, y = run.worker.images.batch(torch.tensor(run.worker.data.clients[1].train))
+    x, y = run.worker.examples.batch(torch.tensor(run.worker.data.clients[1].train))
     targets = [(b.dfe_bn.running_mean.clone(), b.dfe_bn.running_var.clone()) for b in blocks]
     loss = torch.nn.functional.cross_entropy(module(x), y)
     for z, target, weight in zip(inputs, targets, (1, math.exp(beta))):

@@ -367,7 +367,7 @@ def test_the_fused_score_is_the_average_of_logits(alpha):
     """H phi^f = alpha H phi^g + (1 - alpha) H phi^p, the bias included."""
     run = federate(FediOS(alpha=alpha), DATA, CNNB(), 1)
     assert run.server.state["weights"]["head.bias"].norm() > 1e-2
-    scores = run.scores(1, torch.tensor(DATA.dataset.images[:6]).double())
+    scores = run.scores(1, torch.tensor(DATA.dataset.inputs[:6]).double())
     assert_close(scores["personal"], alpha * scores["generic"] + (1 - alpha) * scores["individual"])
     assert torch.equal(scores["global"], scores["generic"])
 
@@ -404,7 +404,7 @@ def test_only_the_generic_subspace_without_individual_ones():
     run = federate(FediOS(individual_extractor=False), DATA, LeNet(), 1)
     moved = run.server.state["weights"]["head.weight"] - run.worker.initial["head.weight"]
     assert_close(project(moved, run.worker.method.bases(0, moved)["generic"]), moved)
-    scores = run.scores(0, torch.tensor(DATA.dataset.images[:4]).double())
+    scores = run.scores(0, torch.tensor(DATA.dataset.inputs[:4]).double())
     assert set(scores) == {"personal", "global", "generic"}
     assert all(torch.equal(score, scores["global"]) for score in scores.values())
     assert run.worker.method.server_metrics(run.server.state) == {}
@@ -414,7 +414,7 @@ def test_an_unsampled_client_keeps_its_extractor():
     """A client that was not sampled keeps its extractor and receives the rest."""
     run = federate(FediOS(), DATA, CNNB(), [[0, 1, 2, 3], [1, 2]])
     assert run.clients[1][0] is run.clients[0][0]
-    x = torch.tensor(DATA.dataset.images[:4]).double()
+    x = torch.tensor(DATA.dataset.inputs[:4]).double()
     w, own, net = run.servers[1]["weights"], run.clients[0][0]["own"], run.worker.net.eval
     bases = run.worker.method.bases(0, w["head.weight"])
     mixed = 0.5 * project(net.features(w, x), bases["generic"]) + 0.5 * project(

@@ -51,7 +51,7 @@ def test_equals_fedavg_bit_for_bit(method, net):
 def sgd(net, data, rounds, epochs, momentum, weight_decay, clip):
     """Train a plain module on all of the first client's data at once, with a new optimiser in each round."""
     train = data.clients[0].train
-    x, y = torch.tensor(data.dataset.images[train]).double(), torch.tensor(data.dataset.labels[train])
+    x, y = torch.tensor(data.dataset.inputs[train]).double(), torch.tensor(data.dataset.labels[train])
     for _ in range(rounds):
         optimiser = torch.optim.SGD(net.parameters(), 0.1, momentum, weight_decay=weight_decay)
         for _ in range(epochs):
@@ -70,7 +70,7 @@ def test_one_client_is_plain_sgd(name):
     for entry, tensor in [*net.named_parameters(), *net.named_buffers()]:
         tensor.data.copy_(run.worker.initial[entry])
     sgd(net.train(), ALONE, rounds=3, **SETTINGS)
-    x = torch.tensor(ALONE.dataset.images[ALONE.clients[0].test]).double()
+    x = torch.tensor(ALONE.dataset.inputs[ALONE.clients[0].test]).double()
     with torch.no_grad():
         expected = net.eval()(x)
     scores = run.scores(0, x)
@@ -176,7 +176,7 @@ def test_personal_entries(method, personal):
 def test_personal_layers_of_a_client_that_was_not_sampled_stay():
     run = federate(FedBN(), DATA, CNNB(), [[0, 1, 2, 3], [1, 2]])
     assert run.clients[1][0] is run.clients[0][0]
-    x = torch.tensor(DATA.dataset.images[:4]).double()
+    x = torch.tensor(DATA.dataset.inputs[:4]).double()
     own = run.servers[1]["weights"].merge(run.clients[0][0]["own"])
     assert torch.equal(run.scores(0, x)["personal"], run.worker.net.eval(own, x))
 
@@ -216,7 +216,7 @@ def test_fedproto_prototypes_are_class_means(weights):
     run = federate(FedProto(prototype_weights=weights), DATA, CNNB(), 1, batch_size=50)
     rows = [[] for _ in range(DATA.dataset.classes)]
     for i, client_data in enumerate(DATA.clients):
-        x = torch.tensor(DATA.dataset.images[client_data.train]).double()
+        x = torch.tensor(DATA.dataset.inputs[client_data.train]).double()
         z = run.worker.net.eval.features(run.worker.states[i]["weights"], x)
         y = torch.tensor(DATA.dataset.labels[client_data.train])
         for c in y.unique().tolist():
@@ -228,7 +228,7 @@ def test_fedproto_prototypes_are_class_means(weights):
 def test_fedproto_pulls_features_to_the_prototypes():
     def spread(lam):
         run = federate(FedProto(lam=lam), DATA, LeNet(), 6, epochs=2)
-        x = torch.tensor(DATA.dataset.images).double()
+        x = torch.tensor(DATA.dataset.inputs).double()
         y = torch.tensor(DATA.dataset.labels)
         z = run.worker.net.eval.features(run.worker.states[0]["weights"], x)
         prototypes = run.server.state["prototypes"]

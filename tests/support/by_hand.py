@@ -58,7 +58,7 @@ def _federated(images, labels, classes, clients_data):
     for client_data in clients_data:
         origin[np.setdiff1d(client_data.test, client_data.train)] = TEST
     dataset = Dataset(
-        images=images,
+        inputs=images,
         labels=np.array(labels, np.int64),
         domains=np.zeros(n, np.int64),
         origin=origin,

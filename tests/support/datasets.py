@@ -14,7 +14,7 @@ def make_dataset(train, test, val=None, domains=1):
     origin = np.concatenate([np.full(sum(c), o) for o, c in counts.items()])
     order = np.random.default_rng(0).permutation(len(labels))
     return Dataset(
-        images=np.zeros((len(labels), 1, 1, 1), np.uint8),
+        inputs=np.zeros((len(labels), 1, 1, 1), np.uint8),
         labels=labels[order].astype(np.int64),
         domains=(np.arange(len(labels)) % domains)[order].astype(np.int64),
         origin=origin[order].astype(np.uint8),

@@ -11,7 +11,7 @@ from rayfl.data import TRAIN, Dataset
 from rayfl.nets import SplitNet
 from rayfl.randomness import numpy_generator
 from rayfl.training import Client, Net, Params, Training
-from rayfl.training.examples import Images
+from rayfl.training.examples import Examples
 
 SHAPE = (2, 6, 6)
 CLASSES = 3
@@ -39,7 +39,7 @@ def smooth_net(batch_norm: bool = False) -> Net:
 def make_dataset(n: int = 200, seed: int = 0) -> Dataset:
     rng = numpy_generator(seed, "test images")
     return Dataset(
-        images=rng.standard_normal((n, *SHAPE), dtype=np.float32),
+        inputs=rng.standard_normal((n, *SHAPE), dtype=np.float32),
         labels=rng.integers(0, CLASSES, n),
         domains=np.zeros(n, dtype=np.int64),
         origin=np.full(n, TRAIN, dtype=np.uint8),
@@ -50,13 +50,13 @@ def make_dataset(n: int = 200, seed: int = 0) -> Dataset:
     )
 
 
-def make_images(n: int = 200, channels_last: bool = False, dtype: torch.dtype = torch.float64) -> Images:
-    return Images(make_dataset(n), torch.device("cpu"), dtype, channels_last)
+def make_images(n: int = 200, channels_last: bool = False, dtype: torch.dtype = torch.float64) -> Examples:
+    return Examples(make_dataset(n), torch.device("cpu"), dtype, channels_last)
 
 
 def make_client(
     net: Net,
-    images: Images | None = None,
+    images: Examples | None = None,
     n: int = 12,
     *,
     id: int = 0,

@@ -13,7 +13,7 @@ from rayfl.data import Dataset, DomainPerClient, FileData
 from rayfl.data.readers.cache import Decoded, MappedImages, cached
 from rayfl.evaluation.score import score
 from rayfl.training.augment import _shifted, moved
-from rayfl.training.examples import Images
+from rayfl.training.examples import Examples
 from rayfl.training.loop import fit_loop, total_loop
 from rayfl.training.noise import step_keys, uniform
 from rayfl.training.stacked import fit_stacked, total_stacked
@@ -151,7 +151,7 @@ def test_rectangles_by_hand(area, ratio, tall, wide, corner):
 def image_dataset(augment, n=60, **changes):
     images = pictures(n, 12, 12).numpy()
     dataset = Dataset(
-        images=images,
+        inputs=images,
         labels=np.arange(n) % 3,
         domains=np.zeros(n, np.int64),
         origin=np.zeros(n, np.uint8),
@@ -166,8 +166,8 @@ def image_dataset(augment, n=60, **changes):
 
 @pytest.mark.parametrize("channels_last", [False, True])
 def test_batches_are_augmented_with_a_key_only(channels_last):
-    images = Images(image_dataset("fedgh"), torch.device("cpu"), torch.float32, channels_last)
-    plain = Images(image_dataset("none"), torch.device("cpu"), torch.float32, channels_last)
+    images = Examples(image_dataset("fedgh"), torch.device("cpu"), torch.float32, channels_last)
+    plain = Examples(image_dataset("none"), torch.device("cpu"), torch.float32, channels_last)
     indices = torch.arange(10)
     clean, _ = plain.batch(indices)
     assert torch.equal(images.batch(indices)[0], clean)
@@ -176,7 +176,7 @@ def test_batches_are_augmented_with_a_key_only(channels_last):
     assert labels.tolist() == (np.arange(10) % 3).tolist()
     assert not torch.equal(found, clean)
     # blank is 0 after normalisation, what is shown is normalised as ever
-    bytes_, blank = moved(torch.from_numpy(image_dataset("none").images[:10]), KEYS[0], "fedgh")
+    bytes_, blank = moved(torch.from_numpy(image_dataset("none").inputs[:10]), KEYS[0], "fedgh")
     expected = ((bytes_ / 255 - 0.5) / 0.25).masked_fill(blank, 0)
     assert torch.allclose(found, expected, atol=1e-6)
     stacked, _ = images.batch(torch.stack([indices, indices]), KEYS[:2])
@@ -188,7 +188,7 @@ def requests_of(make, augment):
     """What two clients wait for."""
     net = smooth_net()
     dataset = dataclasses.replace(make_dataset(40), augment=augment)
-    images = Images(dataset, torch.device("cpu"), torch.float64, False)
+    images = Examples(dataset, torch.device("cpu"), torch.float64, False)
     clients = [make_client(net, images, 12, id=k, first=12 * k) for k in range(2)]
     return [make(c).request for c in clients]
 
@@ -218,7 +218,7 @@ def test_fits_agree_and_totals_are_clean(augment):
 
 
 def test_scores_are_clean_unless_a_key_is_given():
-    images = Images(image_dataset("fedbn"), torch.device("cpu"), torch.float32, False)
+    images = Examples(image_dataset("fedbn"), torch.device("cpu"), torch.float32, False)
     seen = []
 
     def predict(x):
@@ -235,7 +235,7 @@ def test_scores_are_clean_unless_a_key_is_given():
 def test_batches_of_scores_are_augmented_apart(monkeypatch):
     """Of twice the same images, the second half is not turned like the first."""
     monkeypatch.setattr("rayfl.evaluation.score.BATCH", 30)
-    images = Images(image_dataset("fedbn"), torch.device("cpu"), torch.float32, False)
+    images = Examples(image_dataset("fedbn"), torch.device("cpu"), torch.float32, False)
     seen = []
 
     def predict(x):
@@ -281,7 +281,7 @@ class Turned(FileData):
             domains=np.arange(n) // 3 % 2,
             domain_names=("a", "b"),
             origin=np.repeat(np.array([0, 2], np.uint8), [90, 30]),
-            images=mapped,
+            inputs=mapped,
             val_augment=self.val_augment,
         )
 

@@ -3,7 +3,7 @@ import pytest
 import torch
 
 from rayfl.data import Dataset
-from rayfl.training.examples import Images
+from rayfl.training.examples import Examples
 
 
 def dataset(dtype=np.uint8):
@@ -17,9 +17,9 @@ def dataset(dtype=np.uint8):
 
 @pytest.mark.parametrize("channels_last", [False, True])
 def test_bytes_are_scaled_and_normalised(channels_last):
-    images = Images(dataset(), torch.device("cpu"), torch.float64, channels_last)
+    images = Examples(dataset(), torch.device("cpu"), torch.float64, channels_last)
     x, y = images.batch(torch.tensor([2, 0]))
-    raw = torch.from_numpy(dataset().images[[2, 0]]).double() / 255
+    raw = torch.from_numpy(dataset().inputs[[2, 0]]).double() / 255
     mean, std = torch.tensor([0.5, 0.25]).double(), torch.tensor([0.5, 0.125]).double()
     assert torch.allclose(x, (raw - mean[:, None, None]) / std[:, None, None], atol=1e-14)
     assert y.tolist() == [1, 2]
@@ -27,16 +27,16 @@ def test_bytes_are_scaled_and_normalised(channels_last):
 
 
 def test_numbers_are_used_as_they_are():
-    images = Images(dataset(np.float32), torch.device("cpu"), torch.float32, False)
+    images = Examples(dataset(np.float32), torch.device("cpu"), torch.float32, False)
     x, _ = images.batch(torch.tensor([1]))
-    assert torch.equal(x[0], torch.from_numpy(dataset(np.float32).images[1]))
+    assert torch.equal(x[0], torch.from_numpy(dataset(np.float32).inputs[1]))
     x.zero_()
     assert images.batch(torch.tensor([1]))[0].sum() > 0  # a copy
 
 
 @pytest.mark.parametrize("channels_last", [False, True])
 def test_stacked_indices_give_stacked_batches(channels_last):
-    images = Images(dataset(), torch.device("cpu"), torch.float32, channels_last)
+    images = Examples(dataset(), torch.device("cpu"), torch.float32, channels_last)
     indices = torch.tensor([[2, 0], [1, 2]])
     x, y = images.batch(indices)
     assert x.shape == (2, 2, 2, 4, 5)
@@ -46,7 +46,7 @@ def test_stacked_indices_give_stacked_batches(channels_last):
 
 
 def test_a_private_copy_has_the_layout_of_the_images():
-    images = Images(dataset(), torch.device("cpu"), torch.float32, True)
+    images = Examples(dataset(), torch.device("cpu"), torch.float32, True)
     kernel = torch.randn(4, 2, 3, 3)
     copy = images.private_copy(kernel)
     assert torch.equal(copy, kernel)

@@ -42,7 +42,7 @@ def plain_sgd(client, batches, loss=None, clip=0.0, **optimiser):
     sgd = torch.optim.SGD(module.parameters(), **optimiser)
     losses = []
     for indices in batches:
-        x, y = client._images.batch(indices)
+        x, y = client._examples.batch(indices)
         sgd.zero_grad()
         value = F.cross_entropy(module(x), y) if loss is None else loss(module, x, y)
         value.backward()
@@ -98,7 +98,7 @@ def test_losses_take_turns_and_what_they_do_not_use_rests():
         module.load_state_dict(dict(w))
     of_a, of_b = (torch.optim.SGD(module.parameters(), lr=0.1, **settings) for module in (a, b))
     for number, indices in enumerate(batches):
-        x, y = client._images.batch(indices)
+        x, y = client._examples.batch(indices)
         own = number // 3 % 2 == 0
         (of_a if own else of_b).zero_grad()
         F.cross_entropy(a(x) if own else a(x).detach() + b(x), y).backward()

@@ -84,7 +84,7 @@ def test_a_total_of_the_first_batch(run: Any) -> None:
         return {"samples": torch.ones_like(batch.y).sum(), "pixels": batch.x.sum((0, 2, 3))}
 
     for k, total in enumerate(drive(run, [only(c.total(count, c.initial, batches=1)) for c in clients])):
-        images, indices = clients[k]._images, clients[k]._batches(1, 0)[0]
+        images, indices = clients[k]._examples, clients[k]._batches(1, 0)[0]
         assert total["samples"].item() == 5
         assert close(total["pixels"], images.batch(indices)[0].sum((0, 2, 3)), 1e-12)
         firsts.append(indices.tolist())

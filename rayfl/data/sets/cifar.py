@@ -79,7 +79,7 @@ class _Cifar(Published):
         fields = {name: np.concatenate([b[name] for b in batches]) for name in batches[0]}
         mean, std = self.mean_and_std
         return Dataset(
-            images=self._sized(fields["images"]),
+            inputs=self._sized(fields["images"]),
             labels=fields["labels"],
             superclasses=fields.get("superclasses"),
             subclasses=fields.get("subclasses"),

@@ -67,7 +67,7 @@ class EmbeddedDigits(Data):
         libraries = [version(name) for name in ("numpy", "scikit-learn", "matplotlib")]
         images, arrays = cached("EmbeddedDigits", [_RECIPE, libraries], _decoded)
         return Dataset(
-            images=images,
+            inputs=images,
             labels=arrays["labels"],
             domains=arrays["domains"],
             origin=arrays["origin"],

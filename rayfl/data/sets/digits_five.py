@@ -110,7 +110,7 @@ class DigitsFive(FileData):
                 train = np.flatnonzero((arrays["domains"] == k) & (origin == TRAIN))
                 origin[train[self._wanted(name, len(train)) :]] = UNUSED
         return Dataset(
-            images=images,
+            inputs=images,
             labels=arrays["labels"],
             domains=arrays["domains"],
             origin=origin,

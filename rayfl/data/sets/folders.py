@@ -98,7 +98,7 @@ class DomainFolders(FileData):
             type(self).__name__, self._key(found), partial(self._decode, found), self.cache, self.verify
         )
         dataset = Dataset(
-            images=images,
+            inputs=images,
             labels=found.labels,
             domains=found.domains,
             origin=origin,

@@ -34,7 +34,7 @@ class _Digits(Published):
         train, test = self.read()
         images = np.concatenate(list(scaled([train[0], test[0]], 28)))
         return Dataset(
-            images=images,
+            inputs=images,
             labels=np.concatenate([train[1], test[1]]),
             domains=np.zeros(len(images), np.int64),
             origin=np.repeat(np.array([TRAIN, TEST], np.uint8), [len(train[0]), len(test[0])]),

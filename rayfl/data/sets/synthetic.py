@@ -86,7 +86,7 @@ class Synthetic(Data):
                 images[part] = np.clip(x * 40 + 128, 0, 255)
         quantised = self.dtype == "uint8"
         return Dataset(
-            images=images,
+            inputs=images,
             labels=labels,
             domains=domains,
             origin=np.repeat(np.array([TRAIN, TEST], np.uint8), [self.train, self.test]),
