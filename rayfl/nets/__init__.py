@@ -1,8 +1,8 @@
-"""Architectures: classes that build a ``SplitNet`` for the images at hand."""
+"""Architectures: classes that build a ``SplitNet`` for the inputs at hand."""
 
 from rayfl.nets.alexnet import AlexNet
 from rayfl.nets.backbones import DenseNet121, EfficientNetB0, MobileNetV2
-from rayfl.nets.base import Architecture
+from rayfl.nets.base import Architecture, ImageArchitecture
 from rayfl.nets.convolutional import CNN, CNNB, DigitModel, FedAvgCNN, FedGHCNN, LeNet
 from rayfl.nets.dse import DSECNN, DSEResNet50, DSEViT, FDSEAlexNet, dse_blocks
 from rayfl.nets.own import build
@@ -14,4 +14,14 @@ from rayfl.settings import registered
 NETS: dict[str, type[Architecture]] = registered(globals(), Architecture)
 """The nets that come with rayfl, by name: those imported above."""
 
-__all__ = ["CUTS", "NETS", "Architecture", "Shape", "SplitNet", "build", "dse_blocks", *NETS]
+__all__ = [
+    "CUTS",
+    "NETS",
+    "Architecture",
+    "ImageArchitecture",
+    "Shape",
+    "SplitNet",
+    "build",
+    "dse_blocks",
+    *NETS,
+]

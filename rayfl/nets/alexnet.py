@@ -6,7 +6,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from rayfl.nets.base import Architecture
+from rayfl.nets.base import ImageArchitecture
 from rayfl.nets.convolutional import assemble
 from rayfl.nets.split import Shape, SplitNet
 from rayfl.settings import at_least
@@ -30,7 +30,7 @@ class Averages(nn.AdaptiveAvgPool2d):
         return weights
 
 
-class AlexNet(Architecture):
+class AlexNet(ImageArchitecture):
     """The AlexNet of FedBN and Fed-CO2: BatchNorm after every layer, no dropout.
 
     57,063,498 parameters for 3 channels and 10 classes, whatever the size of the images: 2,472,000 in

@@ -9,12 +9,12 @@ from typing import Any, Literal
 from torch import nn
 
 from rayfl.errors import UserError
-from rayfl.nets.base import Architecture
+from rayfl.nets.base import ImageArchitecture
 from rayfl.nets.pretrained import load_pretrained
 from rayfl.nets.split import Shape, SplitNet
 
 
-class Backbone(Architecture):
+class Backbone(ImageArchitecture):
     """A net of torchvision that has a stem for small images, and pretrained weights."""
 
     stem: Literal["auto", "small", "original"] = "auto"

@@ -16,6 +16,10 @@ class Architecture(Value, ABC, place="net"):
         """Build the net, with PyTorch's random initial weights; the caller seeds them.
 
         Args:
-            shape: channels, height and width of an image, in pixels.
+            shape: of one input, such as (channels, height, width).
             classes: number of classes, at least 2.
         """
+
+
+class ImageArchitecture(Architecture):
+    """A net for images, float [B, C, H, W]; ``build`` gets shapes of three numbers only."""

@@ -5,11 +5,11 @@ from typing import Literal
 
 from torch import nn
 
-from rayfl.nets.base import Architecture
+from rayfl.nets.base import Architecture, ImageArchitecture
 from rayfl.nets.split import Shape, SplitNet, flat_features
 
 
-class LeNet(Architecture):
+class LeNet(ImageArchitecture):
     """LeNet (6, 16, 120, 84) with ReLU and max pooling, after LeCun et al., Proc. IEEE 1998.
 
     62,006 parameters for images of 3x32x32 and 10 classes.
@@ -21,7 +21,7 @@ class LeNet(Architecture):
         return assemble(self, conv, (120, 84), shape, classes)
 
 
-class CNN(Architecture):
+class CNN(ImageArchitecture):
     """The CIFAR net of Fed-CO2 (Cai et al., NeurIPS 2023) without BatchNorm: 16, 32, 120, 84.
 
     121,182 parameters for images of 3x32x32 and 10 classes, 128,832 for 100 classes.
@@ -32,7 +32,7 @@ class CNN(Architecture):
         return _cnn(self, shape, classes, norm=False)
 
 
-class CNNB(Architecture):
+class CNNB(ImageArchitecture):
     """``CNN`` with BatchNorm after every hidden layer, as FedBN and Fed-CO2 use it on CIFAR.
 
     504 affine parameters and 504 running statistics more than ``CNN``.
@@ -43,7 +43,7 @@ class CNNB(Architecture):
         return _cnn(self, shape, classes, norm=True)
 
 
-class DigitModel(Architecture):
+class DigitModel(ImageArchitecture):
     """The six-layer digits net of FedBN (Li et al., ICLR 2021): 64, 64, 128, 2048, 512, with BatchNorm.
 
     14,219,210 parameters for images of 3x28x28 and 10 classes: 312,768 in ``conv``, 13,906,442 after it.
@@ -64,7 +64,7 @@ class DigitModel(Architecture):
         return assemble(self, conv, (2048, 512), shape, classes, self.fc_norm)
 
 
-class FedAvgCNN(Architecture):
+class FedAvgCNN(ImageArchitecture):
     """The four-layer CNN of FedAvg (McMahan et al., AISTATS 2017), here as for CIFAR-100: 32, 64, 512.
 
     883,668 parameters for images of 3x32x32 and 20 classes.
@@ -80,7 +80,7 @@ _FEDGH = {1: (32, 2000), 2: (16, 2000), 3: (32, 1000), 4: (32, 800), 5: (32, 500
 """Number of a CNN of FedGH -> filters of its second convolution, width of its first hidden layer."""
 
 
-class FedGHCNN(Architecture):
+class FedGHCNN(ImageArchitecture):
     """CNN-1 to CNN-5 of FedGH (Yi et al., MM 2023) and DC-PFL (Tang et al., IJCAI 2024): 500 features each.
 
     2,621,558, 1,815,142, 1,320,558, 1,060,358 and 670,058 parameters for images of 3x32x32 and 10 classes.

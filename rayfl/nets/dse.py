@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from rayfl.errors import UserError
 from rayfl.nets.alexnet import Averages
-from rayfl.nets.base import Architecture
+from rayfl.nets.base import ImageArchitecture
 from rayfl.nets.resnet import put_stem, split_resnet
 from rayfl.nets.split import Shape, SplitNet, flat_features
 from rayfl.nets.vit import ViT
@@ -122,7 +122,7 @@ def dse_blocks(net: nn.Module) -> dict[str, DSEBlock]:
     return {name: module for name, module in net.named_modules() if isinstance(module, DSEBlock)}
 
 
-class _Convolutional(Architecture):
+class _Convolutional(ImageArchitecture):
     """What nets with convolutions as DSE blocks have in common."""
 
     G: Annotated[int, at_least(2)] = 2

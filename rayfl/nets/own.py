@@ -7,29 +7,40 @@ from functools import partial
 from typing import Any, get_type_hints
 
 import torch
+from torch import Tensor
 
 from rayfl.errors import UserError
 from rayfl.imports import named
-from rayfl.nets.base import Architecture
+from rayfl.nets.base import Architecture, ImageArchitecture
 from rayfl.nets.split import Shape, SplitNet
 from rayfl.settings import class_names
 from rayfl.shown import did_you_mean
 
 
-def build(net: Architecture | str, shape: Shape = (3, 32, 32), classes: int = 10) -> SplitNet:
+def build(
+    net: Architecture | str,
+    shape: Shape = (3, 32, 32),
+    classes: int = 10,
+    like: Tensor | None = None,
+) -> SplitNet:
     """Build a net that fits the data, with PyTorch's random initial weights; the caller seeds them.
 
     Args:
         net: the net, or the import path ``module.function`` of a function ``(shape, classes) -> SplitNet``.
-        shape: channels, height and width of an image, in pixels.
+        shape: of one input, such as (channels, height, width).
         classes: number of classes, at least 2.
+        like: [2, *shape], two inputs to try the net with; zeros if not given. Token ids are int64, and the
+            largest of the data is among them.
     """
-    if len(shape) != 3 or min(shape) < 1:
-        raise UserError(f"a net takes images of (channels, height, width), all at least 1; got {shape}")
+    if not shape or min(shape) < 1:
+        raise UserError(f"a net takes inputs of a shape whose numbers are at least 1; got {shape}")
     if classes < 2:
         raise UserError(f"a net needs at least 2 classes, got {classes}")
-    if isinstance(net, Architecture) and type(net).__module__.startswith("rayfl."):
-        return net.build(shape, classes)
+    like = torch.zeros(2, *shape) if like is None else like
+    if isinstance(net, ImageArchitecture):
+        _check_images(net, shape, like)
+        if type(net).__module__.startswith("rayfl."):
+            return net.build(shape, classes)
     make = _function(net) if isinstance(net, str) else net.build
     called = net.rpartition(".")[2] if isinstance(net, str) else "build"
     try:
@@ -37,9 +48,9 @@ def build(net: Architecture | str, shape: Shape = (3, 32, 32), classes: int = 10
     except TypeError as error:
         raise UserError(
             f"net {net}: calling {called}(shape, classes) failed ({error}); "
-            "it must take the image shape (channels, height, width) and the number of classes"
+            "it must take the shape of an input, such as (channels, height, width), and the number of classes"
         ) from error
-    _check_fits(built, str(net), shape, classes)
+    _check_fits(built, str(net), classes, like)
     return built
 
 
@@ -89,18 +100,36 @@ def _promised(function: Callable[..., Any]) -> Any:
         return None
 
 
-def _check_fits(net: Any, name: str, shape: Shape, classes: int) -> None:
-    """Send two black images through a user's net and see that one score per class comes back."""
+def _check_images(net: Architecture, shape: Shape, like: Tensor) -> None:
+    """Refuse inputs that are no images."""
+    if len(shape) != 3 or not like.is_floating_point():
+        raise UserError(
+            f"net {net} takes images of (channels, height, width), and the data have {_kind(like)}: choose "
+            "another net, see docs/nets.md"
+        )
+
+
+def _kind(like: Tensor) -> str:
+    """Name inputs [2, ...] like these."""
+    kind = "inputs" if like.is_floating_point() else "token ids"
+    return f"{kind} of shape {tuple(like.shape[1:])}"
+
+
+def _check_fits(net: Any, name: str, classes: int, like: Tensor) -> None:
+    """Send two inputs through a net and see that one score per class comes back."""
     if not isinstance(net, SplitNet):
         raise UserError(f"net {name}: it returns a {type(net).__name__}, not a rayfl.nets.SplitNet")
     net.eval()  # neither trains running statistics nor draws dropout
     try:
         with torch.no_grad():
-            scores = net(torch.zeros(2, *shape))
+            scores = net(like.float() if like.is_floating_point() else like)
+    except IndexError as error:
+        largest = "" if like.is_floating_point() else f" up to {int(like.max())}"
+        raise UserError(f"net {name} does not take {_kind(like)}{largest}: {error}") from error
     except (RuntimeError, ValueError) as error:
-        raise UserError(f"net {name} does not take images of shape {shape}: {error}") from error
+        raise UserError(f"net {name} does not take {_kind(like)}: {error}") from error
     net.train()
     if tuple(scores.shape) != (2, classes):
         raise UserError(
-            f"net {name}: for 2 images it returns {tuple(scores.shape)}, not 2 x {classes} scores"
+            f"net {name}: for 2 inputs it returns {tuple(scores.shape)}, not 2 x {classes} scores"
         )

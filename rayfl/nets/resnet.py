@@ -6,7 +6,7 @@ from typing import Any
 from torch import nn
 
 from rayfl.nets.backbones import Backbone
-from rayfl.nets.base import Architecture
+from rayfl.nets.base import ImageArchitecture
 from rayfl.nets.split import Shape, SplitNet
 
 
@@ -27,7 +27,7 @@ class ResNet18(Backbone):
         return split_resnet(net)
 
 
-class ResNet50(Architecture):
+class ResNet50(ImageArchitecture):
     """ResNet50 with its original stem.
 
     23,528,522 parameters for 3 channels and 10 classes, 53,120 of them BatchNorm's.

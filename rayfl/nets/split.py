@@ -6,8 +6,8 @@ from torch import Tensor, nn
 
 from rayfl.errors import UserError
 
-Shape = tuple[int, int, int]
-"""Channels, height and width of an image."""
+Shape = tuple[int, ...]
+"""Of one input: channels, height and width of an image; the length of a vector or of a text."""
 
 CUTS: dict[str, tuple[str, ...]] = {"last_layer": ("head",), "fc_stack": ("fc", "head")}
 """Where a net may be cut into extractor and classifier: the parts that form the classifier of each cut."""
@@ -23,7 +23,7 @@ class SplitNet(nn.Module):
     entries; the running statistics do not need it.
 
     Args:
-        conv: maps images [B, C, H, W] to flat features [B, F].
+        conv: maps inputs, such as images [B, C, H, W], to flat features [B, F].
         fc: the hidden fully connected layers, [B, F] to [B, D]; an empty ``nn.Sequential`` where there are
             none.
         head: the last linear layer, [B, D] to [B, classes].
@@ -38,12 +38,12 @@ class SplitNet(nn.Module):
         refuse_dropout(self)
 
     def features(self, x: Tensor) -> Tensor:
-        """Return the input of the head, [B, D], for images [B, C, H, W]."""
+        """Return the input of the head, [B, D], for inputs [B, ...]."""
         features: Tensor = self.fc(self.conv(x))
         return features
 
     def forward(self, x: Tensor) -> Tensor:
-        """Return the scores, [B, classes], of images [B, C, H, W]."""
+        """Return the scores, [B, classes], of inputs [B, ...]."""
         scores: Tensor = self.head(self.features(x))
         return scores
 

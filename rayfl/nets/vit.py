@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from rayfl.errors import UserError
-from rayfl.nets.base import Architecture
+from rayfl.nets.base import ImageArchitecture
 from rayfl.nets.split import Shape, SplitNet
 from rayfl.settings import at_least
 
@@ -106,7 +106,7 @@ class FirstToken(nn.Module):
         return x[:, 0]
 
 
-class ViT(Architecture):
+class ViT(ImageArchitecture):
     """A small vision transformer: 64 numbers a token, 8 heads, BatchNorm in the feed-forward parts.
 
     1,096,522 parameters for images of 3x256x256 and 10 classes.

@@ -308,7 +308,7 @@ RAISING: dict[str, tuple[str, ...]] = {
 UNFIT: dict[str, tuple[str, ...] | str] = {
     "--net own.nothing": "net own.nothing: it returns a NoneType",
     "--net own.takes_none": "net own.takes_none: calling takes_none(shape, classes) failed",
-    "--net own.two": "net own.two: for 2 images it returns (2, 11), not 2 x 10 scores",
+    "--net own.two": "net own.two: for 2 inputs it returns (2, 11), not 2 x 10 scores",
     "--net own.number": "net",
     "--net own.nosuch": "has no 'nosuch'",
     "--net own.os": "net",

@@ -249,10 +249,23 @@ def test_unknown_name_lists_the_nets_and_suggests_one(wrong: str, meant: str) ->
     assert all(name in str(caught.value) for name in NETS)
 
 
-@pytest.mark.parametrize("shape", [(3, 32), (0, 32, 32), (3, 32, -1)])
-def test_impossible_shape_is_refused(shape: tuple[int, int, int]) -> None:
-    with pytest.raises(UserError, match="channels, height, width"):
+@pytest.mark.parametrize("shape", [(), (0,), (0, 32, 32), (3, 32, -1)])
+def test_impossible_shape_is_refused(shape: tuple[int, ...]) -> None:
+    with pytest.raises(UserError, match="whose numbers are at least 1"):
         build(LeNet(), shape, 10)
+
+
+@pytest.mark.parametrize("kind", [cls() for name, cls in NETS.items()], ids=str)
+@pytest.mark.parametrize(
+    ("like", "what"),
+    [
+        (torch.zeros(2, 3, 32), r"inputs of shape \(3, 32\)"),
+        (torch.zeros(2, 3, 32, 32, dtype=torch.int64), r"token ids of shape \(3, 32, 32\)"),
+    ],
+)
+def test_nets_for_images_take_nothing_else(kind: Architecture, like: Tensor, what: str) -> None:
+    with pytest.raises(UserError, match=rf"takes images of \(channels, height, width\), .* have {what}"):
+        build(kind, tuple(like.shape[1:]), 10, like)
 
 
 def test_a_single_class_is_refused() -> None:
@@ -289,7 +302,7 @@ def test_a_users_own_net(users: types.ModuleType) -> None:
         (lambda shape: tiny(shape, 10), "calling net.shape, classes. failed"),
         (lambda shape, classes: nn.Linear(4, 2), "returns a Linear, not a rayfl.nets.SplitNet"),
         (lambda shape, classes: tiny(shape, classes + 1), r"returns \(2, 4\), not 2 x 3 scores"),
-        (lambda shape, classes: tiny((3, 2, 2), classes), r"does not take images of shape \(1, 2, 2\)"),
+        (lambda shape, classes: tiny((3, 2, 2), classes), r"does not take inputs of shape \(1, 2, 2\)"),
     ],
 )
 def test_a_users_net_that_does_not_fit_is_refused(
@@ -298,6 +311,17 @@ def test_a_users_net_that_does_not_fit_is_refused(
     users.net = value  # type: ignore[attr-defined]
     with pytest.raises(UserError, match=f"net {MODULE}.net.*{message}"):
         build(f"{MODULE}.net", (1, 2, 2), 3)
+
+
+def test_a_users_net_takes_token_ids_up_to_a_number(users: types.ModuleType) -> None:
+    users.net = lambda shape, classes: SplitNet(  # type: ignore[attr-defined]
+        nn.Sequential(nn.Embedding(5, 3), nn.Flatten()), nn.Sequential(), nn.Linear(3 * shape[0], classes)
+    )
+    assert build(f"{MODULE}.net", (4,), 7, torch.full((2, 4), 4)).head.in_features == 12
+    with pytest.raises(UserError, match=r"nets\.net does not take token ids of shape \(4,\) up to 5: index"):
+        build(f"{MODULE}.net", (4,), 7, torch.full((2, 4), 5))
+    with pytest.raises(UserError, match=r"nets\.net does not take inputs of shape \(4,\): "):
+        build(f"{MODULE}.net", (4,), 7)
 
 
 def test_a_users_net_that_is_not_there_is_refused(users: types.ModuleType) -> None:
@@ -355,7 +379,7 @@ def test_a_users_own_class_that_does_not_fit_is_refused() -> None:
         def build(self, shape: tuple[int, int, int], classes: int) -> SplitNet:
             return super().build(shape, classes - 1)
 
-    with pytest.raises(UserError, match=r"Narrow: for 2 images it returns \(2, 2\), not 2 x 3 scores"):
+    with pytest.raises(UserError, match=r"Narrow: for 2 inputs it returns \(2, 2\), not 2 x 3 scores"):
         build(Narrow(), (1, 2, 2), 3)
 
 
