@@ -1,16 +1,22 @@
 """Federated methods, one file each."""
 
+from rayfl.methods.apfl import APFL
 from rayfl.methods.base import Cohort, Method
+from rayfl.methods.copa import COPA
 from rayfl.methods.dcpfl import DCPFL
 from rayfl.methods.ditto import Ditto
+from rayfl.methods.fd import FD
 from rayfl.methods.fdse import FDSE
 from rayfl.methods.fedavg import FedAvg
 from rayfl.methods.fedbn import FedBN
 from rayfl.methods.fedco2 import FedCO2
+from rayfl.methods.feddyn import FedDyn
 from rayfl.methods.fedios import FediOS
+from rayfl.methods.fedopt import FedOpt
 from rayfl.methods.fedper import FedPer
 from rayfl.methods.fedproto import FedProto
 from rayfl.methods.fedprox import FedProx
+from rayfl.methods.fedrep import FedRep
 from rayfl.methods.local import Local
 from rayfl.methods.scaffold import SCAFFOLD
 from rayfl.settings import registered

@@ -31,10 +31,13 @@ def test_there_is_a_file_for_every_table():
     assert [f"{path.parent.name}_{path.stem}" for path in FILES] == list(TABLES)
 
 
+BEYOND_THE_PAPERS = {"APFL", "FedOpt", "FedRep"}
+
+
 def test_all_methods_are_in_the_tables():
     methods = {row.settings["method"] for table in TABLES.values() for row in table.rows.values()}
     missing = set().union(*(table.missing for table in TABLES.values()))
-    assert methods == missing | METHODS.keys()
+    assert methods | BEYOND_THE_PAPERS == missing | METHODS.keys()
 
 
 def some_of_all(table: Table) -> Iterator[tuple[str, str]]:

@@ -288,7 +288,7 @@ LINES = [
         "--data Synthetic --data.partition IID --data.partition.alpha 1",
         "data.partition IID has no option 'alpha'. It has none",
     ),
-    ("--method.help Nope", "there is no method 'Nope'. Choose one of DCPFL, Ditto, FDSE, FedAvg, FedBN, "),
+    ("--method.help Nope", "there is no method 'Nope'. Choose one of APFL, Ditto, FDSE, FedAvg, FedBN, "),
     (
         "--data.help CIFAR11",
         "there is no data 'CIFAR11'; did you mean CIFAR10? Choose one of CIFAR10, CIFAR1",
@@ -319,7 +319,7 @@ LINES = [
         "--method FedProx --method.m 1",
         "method FedProx has no option 'm'; did you mean mu? Choose one of mu, ",
     ),
-    ("--method FedProxy", "there is no method 'FedProxy'; did you mean FedProx? Choose one of DCPFL, "),
+    ("--method FedProxy", "there is no method 'FedProxy'; did you mean FedProx? Choose one of APFL, "),
     ("--method rayfl.data.IID", "method: Import path rayfl.data.IID does not correspond to a subclass of M"),
     (
         "--training.epoch 3",

@@ -96,7 +96,18 @@ def test_methods_that_average_nets_refuse_different_ones(tmp_path: Path, name: s
     assert not (tmp_path / "run").exists()
 
 
-@pytest.mark.parametrize("name", sorted(n for n, m in METHODS.items() if m.heterogeneous and n != "Local"))
+OF_ANY_SIZE = ("FD", "Local")
+
+
+@pytest.mark.parametrize("name", OF_ANY_SIZE)
+def test_features_may_have_any_size(tmp_path: Path, name: str) -> None:
+    net = [LeNet(), FedAvgCNN()]
+    assert mixed(tmp_path / "run", method=METHODS[name](), net=net, rounds=1).run().complete
+
+
+@pytest.mark.parametrize(
+    "name", sorted(n for n, m in METHODS.items() if m.heterogeneous and n not in OF_ANY_SIZE)
+)
 def test_features_must_have_one_size(tmp_path: Path, name: str) -> None:
     with pytest.raises(UserError, match=f"{name} .*features of one size.*: LeNet 84, FedAvgCNN 512$"):
         mixed(tmp_path / "run", method=METHODS[name](), net=[LeNet(), FedAvgCNN()]).run()

@@ -1,0 +1,112 @@
+"""COPA, as a baseline of Fed-CO2."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Literal
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from rayfl.methods.base import Cohort, Method
+from rayfl.training import Batch, Client, Gather, Mean, Params, Reduction, State
+
+
+class COPA(Method):
+    """Collaborative optimisation and aggregation (Wu and Gong, ICCV 2021), in the form in which Fed-CO2 (Cai
+    et al., NeurIPS 2023) compares with it.
+
+    A shared extractor has to serve the heads of all clients: every client trains it through its own head and
+    through the frozen heads of the others, and all heads together predict.
+
+    Deviations from the paper: normalisation layers are those of the net; the paper's mixture of batch and
+    instance normalisation is not in Fed-CO2's baseline. The head is the last linear layer.
+    """
+
+    averaging = "uniform"
+
+    foreign: Literal["sum", "mean", "none"] = "sum"
+    """How the losses through the others' heads are combined: ``sum`` grows with the number of clients,
+    ``mean`` does not; ``none`` leaves them out, and a client's own head predicts: FedPer.
+    """
+
+    def shared(self, name: str, module: nn.Module) -> bool:
+        """Share the extractor; heads are collected, not averaged."""
+        return name not in self.net.names("last_layer", "head")
+
+    @property
+    def uploads(self) -> Mapping[str, Reduction]:
+        """The extractor and the own head."""
+        return {"weights": Mean(self.averaging), "head": Gather()}
+
+    def init_server(self, initial: Params) -> State:
+        """Start with the initial head for every client, all in one: [N, ...]."""
+        heads = self.personal_part(initial).map(lambda t: torch.stack([t] * self.population))
+        return {"weights": self.shared_part(initial), "heads": heads}
+
+    def init_client(self, client: Client) -> State:
+        """Start from the common initial head."""
+        return {"own": self.personal_part(client.initial)}
+
+    async def local_update(self, client: Client, state: State, down: State) -> tuple[dict[str, Any], State]:
+        """Train extractor and own head; the gradient of the others' heads reaches the extractor alone."""
+        net = client.net
+
+        def loss(w: Params, batch: Batch, others: dict[str, Any]) -> Tensor:
+            """CE(H_i z) + sum over j of CE(H_j z), j other than i."""
+            z = net.features(w, batch.x)
+            own = F.cross_entropy(net.head(w, z), batch.y)
+            if self.foreign == "none":
+                return own
+            scores = through_all(others["heads"], z)  # [N, B, classes]
+            labels = batch.y.expand(scores.shape[:2])
+            each = F.cross_entropy(scores.flatten(0, 1), labels.flatten(), reduction="none")
+            return own + (each.view(labels.shape).mean(1) * others["weight"]).sum()
+
+        ids = torch.arange(self.population, device=client.class_counts.device)
+        weight = (ids != client.id).to(state["own"]["head.weight"])
+        if self.foreign == "mean":
+            weight = weight / max(1, self.population - 1)
+        start = down["weights"].merge(state["own"])
+        w = (await client.fit(start, loss, {"heads": down["heads"], "weight": weight})).weights
+        own = self.personal_part(w)
+        return {"weights": self.shared_part(w), "head": own}, {"own": own}
+
+    def aggregate(self, server: State, up: Mapping[str, Any], cohort: Cohort) -> State:
+        """Average the extractors, and put the new heads in the places of the old ones."""
+        heads = server["heads"].clone()
+        for i, head in up["head"].items():
+            for name, tensor in head.items():
+                heads[name][i] = tensor
+        return {"weights": up["weights"], "heads": heads}
+
+    def scores(self, client: Client, state: State, down: State, x: Tensor) -> dict[str, Tensor]:
+        """Score the mean of all heads' logits, the mean head's; ``personal`` has the newest own head."""
+        heads, own = down["heads"], state["own"]
+        mean = personal = heads.map(lambda t: t.mean(0))
+        if self.foreign == "none":
+            personal = own
+        elif client.id < self.population:  # a new client has no head among them
+            personal = mean + (own - heads.map(lambda t: t[client.id])) / self.population
+        net = client.net.eval
+        z = net.features(down["weights"], x)
+        return {"personal": net.head(personal, z), "global": net.head(mean, z)}
+
+    def state_for_new_clients(self, state: State) -> State:
+        """New clients start from the mean of the clients' heads."""
+        return state
+
+    def communication_bytes(
+        self, client: Client, down: State, up: Mapping[str, Any]
+    ) -> tuple[dict[str, int], dict[str, int]]:
+        """Count the foreign heads only: a client has its own; and none where they are not used."""
+        received, sent = super().communication_bytes(client, down, up)
+        foreign = 0 if self.foreign == "none" else self.population - 1
+        return {**received, "heads": received["heads"] // self.population * foreign}, sent
+
+
+def through_all(heads: Params, z: Tensor) -> Tensor:
+    """Return the logits of features z, [B, d], of many heads, [N, B, classes]."""
+    scores: Tensor = torch.einsum("bd,ncd->nbc", z, heads["head.weight"])
+    return scores if "head.bias" not in heads else scores + heads["head.bias"][:, None]

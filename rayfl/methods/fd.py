@@ -1,0 +1,105 @@
+"""FD: federated distillation."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Annotated, Any
+
+import torch.nn.functional as F
+from torch import Tensor
+
+from rayfl.methods.base import Cohort, Method
+from rayfl.settings import at_least
+from rayfl.training import Batch, Client, Params, Reduction, State, Sum
+from rayfl.training.net import Net
+
+
+class FD(Method):
+    """Federated distillation (Jeong et al., "Communication-efficient on-device machine learning",
+    arXiv 1811.11479, 2018).
+
+    Clients keep their models and exchange what these answer: the mean softmax output of each class. The mean
+    of the others' answers teaches a client.
+
+    Deviations from the paper: the own answers are taken by a pass in eval mode after training, not summed up
+    while training.
+    """
+
+    views = ("personal",)
+    heterogeneous = True
+
+    gamma: Annotated[float, at_least(0)] = 1.0
+    """Weight of the distillation; with 0 the models are trained locally."""
+
+    def check_nets(self, nets: Mapping[str, Net]) -> None:
+        """Accept any nets: what is exchanged has the size of the classes."""
+
+    @property
+    def uploads(self) -> Mapping[str, Reduction]:
+        """The mean output of each class that the client owns, and that it owns it."""
+        return {"outputs": Sum(), "owners": Sum()}
+
+    def init_server(self, initial: Params) -> State:
+        """Start without answers."""
+        classes = len(initial["head.weight"])
+        none = initial["head.weight"].new_zeros(classes, classes)
+        return {"outputs": none, "owners": none[0].clone(), "round": -1}
+
+    def init_client(self, client: Client) -> State:
+        """Start from the common initial weights, without answers."""
+        classes = client.classes
+        none = client.initial["head.weight"].new_zeros(classes, classes)
+        return {"weights": client.initial, "outputs": none, "owners": none[0].clone(), "round": -2}
+
+    async def local_update(self, client: Client, state: State, down: State) -> tuple[dict[str, Any], State]:
+        """Train with the others' answers as targets, then give the own ones (Algorithm 1)."""
+        net = client.net
+
+        def loss(w: Params, batch: Batch, taught: dict[str, Tensor]) -> Tensor:
+            """Cross-entropy + gamma times that of the others' mean output, where there is one."""
+            scores = net(w, batch.x)
+            log_q = F.log_softmax(scores, 1)
+            distance = -(taught["targets"][batch.y] * log_q).sum(1) * taught["known"][batch.y]
+            return F.cross_entropy(scores, batch.y) + self.gamma * distance.mean()
+
+        def sums(w: Params, batch: Batch, classes: int) -> Tensor:
+            member = F.one_hot(batch.y, classes).to(batch.x.dtype)
+            return member.T @ net.eval(w, batch.x).softmax(1)
+
+        fitted = await client.fit(state["weights"], loss, self._others(state, down))
+        total = await client.total(sums, fitted.weights, client.classes)
+        counts = client.class_counts.to(total)
+        owners = (counts > 0).to(total)
+        outputs = total / counts.clamp(min=1)[:, None]
+        own = {"outputs": outputs, "owners": owners}
+        return own, {"weights": fitted.weights, **own, "round": client.round}
+
+    def _others(self, state: State, down: State) -> dict[str, Tensor]:
+        """Return the mean outputs of the others; the own ones are in the sum if they were sent last."""
+        mine = float(state["round"] == down["round"])
+        outputs = down["outputs"] - mine * state["outputs"]
+        owners = down["owners"] - mine * state["owners"]
+        known = owners > 0.5  # of whole numbers
+        return {"targets": outputs / owners.clamp(min=1)[:, None], "known": known.to(outputs)}
+
+    def aggregate(self, server: State, up: Mapping[str, Any], cohort: Cohort) -> State:
+        """Keep the sums of this round."""
+        return {**up, "round": cohort.round}
+
+    def scores(self, client: Client, state: State, down: State, x: Tensor) -> dict[str, Tensor]:
+        """Score the own model."""
+        return {"personal": client.net.eval(state["weights"], x)}
+
+    def trained(self, down: State, up: Mapping[str, Any]) -> State:
+        """The sums serve until the next aggregation."""
+        return down
+
+    def communication_bytes(
+        self, client: Client, down: State, up: Mapping[str, Any]
+    ) -> tuple[dict[str, int], dict[str, int]]:
+        """Count the rows of the classes that the client owns: it need not send the others."""
+        classes = len(down["outputs"])
+        width = down["outputs"].element_size()
+        owned = int((client.class_counts > 0).sum())
+        received = {"outputs": width * classes * classes, "owners": width * classes}
+        return received, {"outputs": width * owned * classes, "owners": width * owned}

@@ -1,0 +1,15 @@
+"""What tests know of COPA."""
+
+from tests.methods.cases import Cases
+
+CASES = Cases(
+    traffic=lambda k, owned, n: (
+        {"weights": k["theta"] - k["H"] + k["s"], "heads": (n - 1) * k["H"]},
+        {"weights": k["theta"] - k["H"] + k["s"], "head": k["H"]},
+    ),
+    options=[{"foreign": "mean"}, {"foreign": "none"}],
+    bad=[("foreign", "all")],
+    has_global=True,
+    averaging="uniform",
+    predicts_with_own=False,
+)

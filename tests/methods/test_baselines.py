@@ -1,0 +1,298 @@
+"""Updates of the baselines against numbers worked out by hand, and their limits.
+
+As in ``test_method_updates`` there are samples of two numbers and two classes, steps of length 1, and the
+net is linear, W = 0 at first; the second row of every 2x2 matrix is minus the first unless both are given. q
+is s(-1), with s the logistic function: after one step client 0 of ``PAIR`` is at W = (1/2, 0), where its
+gradient is (-q, 0).
+"""
+
+import math
+
+import pytest
+import torch
+
+from rayfl.methods import APFL, COPA, FD, FedAvg, FedDyn, FedOpt, FedPer, FedRep, Local
+from rayfl.nets import CNNB
+from tests.support.by_hand import assert_same, federate, points, ragged
+
+PAIR = points([((1, 0), 0)], [((0, 1), 1)])
+ONE = points([((1, 0), 0)])
+TWO_LAYER = "tests.support.by_hand.two_layer"
+DATA = ragged()
+SOME = [[0, 1, 2], [1, 3], [0, 2, 3]]
+SETTINGS = {"epochs": 2, "momentum": 0.5, "weight_decay": 1e-3, "clip": 1.0}
+
+
+def s(t):
+    return 1 / (1 + math.exp(-t))
+
+
+q = s(-1)
+
+
+def assert_matrix(weight, expected):
+    torch.testing.assert_close(weight, torch.tensor(expected, dtype=torch.float64), rtol=0, atol=1e-12)
+
+
+def assert_row(weight, first):
+    assert_matrix(weight, [first, [-v for v in first]])
+
+
+def head(params):
+    return params["head.weight"]
+
+
+# ---- FedDyn
+
+
+def test_feddyn():
+    """With alpha = 1/2. Round 0: w_i = (1/2, 0) and (0, -1/2), mean (1/4, -1/4), so g_0 = (-1/4, 0), and
+
+        H = h / alpha = -(mean) = (-1/4, 1/4),  w = mean - H = (1/2, -1/2).
+
+    In round 1 client 0 alone steps from there by -((-q, 0) - g_0) = (q - 1/4, 0), so that
+
+        g_0 = (-1/4, 0) - 1/2 (q - 1/4, 0),  H = (-1/4, 1/4) - 1/2 (q - 1/4, 0),  w = w_0 - H.
+    """
+    run = federate(FedDyn(alpha=0.5), PAIR, cohorts=[[0, 1], [0]], lr=1.0)
+    assert_row(head(run.servers[0]["weights"]), [1 / 2, -1 / 2])
+    assert_row(head(run.servers[0]["drift"]), [-1 / 4, 1 / 4])
+    assert_row(head(run.clients[0][0]["gradient"]), [-1 / 4, 0])
+    assert_row(head(run.clients[1][0]["gradient"]), [-1 / 8 - q / 2, 0])
+    assert_row(head(run.servers[1]["drift"]), [-1 / 8 - q / 2, 1 / 4])
+    assert_row(head(run.servers[1]["weights"]), [3 / 8 + 3 * q / 2, -3 / 4])
+    assert run.results[0].down.keys() == {"weights"}
+
+
+def test_feddyn_pulls_to_the_received_model():
+    """One client, two steps: to 1/2, then by q minus the pull, alpha / 2. Then H = -w_0, and w = 2 w_0."""
+    run = federate(FedDyn(alpha=0.6), ONE, cohorts=1, lr=1.0, epochs=2)
+    assert_row(head(run.server.state["weights"]), [2 * (1 / 2 + q - 0.3), 0])
+
+
+class FedAvgWithMomentum(FedAvg):
+    """FedAvg whose server has a momentum of 1, after Nesterov."""
+
+    def init_server(self, initial):
+        return {"weights": initial, "velocity": initial.trainable().zeros()}
+
+    def download(self, server):
+        return {"weights": server["weights"]}
+
+    def aggregate(self, server, up, cohort):
+        velocity = server["velocity"] + (up["weights"] - server["weights"]).trainable()
+        return {"weights": up["weights"].merge(up["weights"].trainable() + velocity), "velocity": velocity}
+
+
+def test_feddyn_without_alpha_is_fedavg_with_server_momentum():
+    run = federate(FedDyn(alpha=1e-12), DATA, CNNB(), 3, **SETTINGS)
+    other = federate(FedAvgWithMomentum(), DATA, CNNB(), 3, averaging="uniform", **SETTINGS)
+    assert_same(dict(run.server.state["weights"]), dict(other.server.state["weights"]), 1e-9)
+    plain = federate(FedAvg(), DATA, CNNB(), 3, averaging="uniform", **SETTINGS)
+    assert not torch.allclose(
+        head(plain.server.state["weights"]), head(run.server.state["weights"]), rtol=1e-3
+    )
+
+
+# ---- FedOpt
+
+
+def test_fedopt_with_momentum():
+    """With beta1 = 1/2: v = w = 1/2; then the client steps by q, v = 1/4 + q and w = 3/4 + q."""
+    run = federate(FedOpt(rule="momentum", server_lr=1.0, beta1=0.5), ONE, cohorts=2, lr=1.0)
+    assert_row(head(run.servers[1]["change"]), [1 / 4 + q, 0])
+    assert_row(head(run.servers[1]["weights"]), [3 / 4 + q, 0])
+
+
+@pytest.mark.parametrize(
+    ("rule", "tau", "square"),
+    [
+        ("adam", 0.5, 0.99 * 0.25 + 0.01 * 0.25),
+        ("adagrad", 0.5, 0.25 + 0.25),
+        ("yogi", 0.75, 0.5625 - 0.01 * 0.25),
+        ("yogi", 0.25, 0.0625 + 0.01 * 0.25),
+    ],
+)
+def test_fedopt_adapts(rule, tau, square):
+    """The change is D = 1/2, so that m = 0.05, v as given from tau^2, and w = 0.1 m / (sqrt(v) + tau)."""
+    run = federate(FedOpt(rule=rule, server_lr=0.1, tau=tau), ONE, cohorts=1, lr=1.0)
+    assert run.server.state["square"]["head.weight"][0, 0].item() == pytest.approx(square, abs=1e-12)
+    assert_row(head(run.server.state["weights"]), [0.1 * 0.05 / (math.sqrt(square) + tau), 0])
+
+
+@pytest.mark.parametrize("averaging", ["samples", "uniform"])
+def test_plain_fedopt_is_fedavg_bit_for_bit(averaging):
+    plain = FedOpt(rule="momentum", server_lr=1.0, beta1=0.0)
+    run, other = (federate(m, DATA, CNNB(), SOME, averaging=averaging, **SETTINGS) for m in (plain, FedAvg()))
+    assert_same(dict(run.server.state["weights"]), dict(other.server.state["weights"]))
+
+
+# ---- FedRep
+
+
+@pytest.mark.parametrize(("head_epochs", "b"), [(1, 1 / 2), (2, 1 / 2 + q)])
+def test_fedrep(head_epochs, b):
+    """Logits B A x with A = I: first B alone goes to (b, 0), then A alone steps by B^T (e - p) x^T.
+
+    There the logits are (b, -b), so that e - p = (s(-2b), -s(-2b)), and A[0, 0] = 1 + 2 b s(-2b).
+    """
+    run = federate(FedRep(head_epochs=head_epochs), ONE, TWO_LAYER, cohorts=1, lr=1.0)
+    assert_row(head(run.worker.states[0]["own"]), [b, 0])
+    assert_matrix(run.server.state["weights"]["conv.1.weight"], [[1 + 2 * b * s(-2 * b), 0], [0, 1]])
+
+
+def test_fedrep_keeps_statistics_while_the_classifier_trains():
+    """With steps of no length more epochs of the classifier change nothing."""
+    few, more = (federate(FedRep(head_epochs=n), DATA, CNNB(), 1, lr=1e-200, epochs=2) for n in (1, 3))
+    weights = [run.server.state["weights"] for run in (few, more)]
+    assert torch.equal(*(w["conv.1.running_mean"] for w in weights))
+    assert weights[0]["conv.1.running_mean"].any()
+
+
+# ---- APFL
+
+
+def test_apfl():
+    """With alpha = 1/4: w goes to 1/2, v by a quarter of that step to 1/8, as the mixture starts at 0.
+
+    Then w = 1/2 + q. The mixture is at 13/32, so that v steps by a quarter of s(-13/16).
+    """
+    run = federate(APFL(alpha=0.25, adaptive=False), ONE, cohorts=2, lr=1.0)
+    assert_row(head(run.clients[0][0]["own"]), [1 / 8, 0])
+    assert_row(head(run.servers[1]["weights"]), [1 / 2 + q, 0])
+    assert_row(head(run.clients[1][0]["own"]), [1 / 8 + s(-13 / 16) / 4, 0])
+
+
+def test_apfl_learns_its_weight():
+    """In round 0 both models are the same, and alpha stays. In round 1 its slope is <v - w, gradient>.
+
+    That is twice (1/8 - 1/2) (-s(-13/16)), as both rows count.
+    """
+    run = federate(APFL(alpha=0.25), ONE, cohorts=2, lr=1.0)
+    assert run.clients[0][0]["alpha"].item() == 0.25
+    alpha = 0.25 - 3 / 4 * s(-13 / 16)
+    assert run.clients[1][0]["alpha"].item() == pytest.approx(alpha, abs=1e-12)
+    mixed = 1 / 2 - 3 / 8 * alpha
+    assert_row(head(run.clients[1][0]["own"]), [1 / 8 + alpha * s(-2 * mixed), 0])
+    x = torch.tensor([[[[1.0, 0.0]]]], dtype=torch.float64)
+    expected = alpha * head(run.clients[1][0]["own"])[0, 0] + (1 - alpha) * (1 / 2 + q)
+    assert run.scores(0, x)["personal"][0, 0].item() == pytest.approx(expected.item(), abs=1e-12)
+
+
+def test_apfl_keeps_its_weight_within_bounds():
+    """With lr = 4 the weight would become negative in round 1."""
+    run = federate(APFL(alpha=0.25), ONE, cohorts=2, lr=4.0)
+    assert run.clients[1][0]["alpha"].item() == 0.0
+
+
+def test_apfl_of_own_models_alone_is_local_training():
+    run = federate(APFL(alpha=1.0, adaptive=False), DATA, CNNB(), SOME, **SETTINGS)
+    alone = federate(Local(), DATA, CNNB(), SOME, **SETTINGS)
+    for i, state in run.worker.states.items():
+        assert_same(dict(state["own"]), dict(alone.worker.states[i]["weights"]))
+
+
+def test_apfl_trains_the_global_model_as_fedavg_does():
+    run, other = (federate(m, DATA, CNNB(), SOME, **SETTINGS) for m in (APFL(), FedAvg()))
+    assert_same(dict(run.server.state["weights"]), dict(other.server.state["weights"]))
+
+
+# ---- FD
+
+
+def test_fd():
+    """Two clients of class 0, x = (1, 0) and x = (0, 2), gamma = 1/2. Round 0 has no targets.
+
+    The models are at 1/2 and at 1, with the logits (1/2, -1/2) and (2, -2): the answers are s(1) and s(4).
+    In round 1 each is taught the other's answer: the gradient by the first logit is p - 1 + (p - F) / 2.
+    """
+    data = points([((1, 0), 0)], [((0, 2), 0)])
+    run = federate(FD(gamma=0.5), data, cohorts=2, lr=1.0)
+    assert run.servers[0]["owners"].tolist() == [2, 0]
+    assert_matrix(run.servers[0]["outputs"], [[s(1) + s(4), s(-1) + s(-4)], [0, 0]])
+    gap = s(4) - s(1)
+    assert_row(head(run.clients[1][0]["weights"]), [1 / 2 + q + gap / 2, 0])
+    assert_row(head(run.clients[1][1]["weights"]), [0, 1 + 2 * s(-4) - gap])
+
+
+def test_fd_takes_off_own_answers_only_where_they_are_in_the_sum():
+    """Client 1 is alone in round 1: its new answer, and no other, teaches client 0 in round 2."""
+    data = points([((1, 0), 0)], [((0, 2), 0)])
+    run = federate(FD(gamma=0.5), data, cohorts=[[0, 1], [1], [0]], lr=1.0)
+    a = 1 + 2 * s(-4) - (s(4) - s(1))
+    assert_row(head(run.clients[1][1]["weights"]), [0, a])
+    assert run.servers[1]["owners"].tolist() == [1, 0]
+    assert_row(head(run.clients[2][0]["weights"]), [1 / 2 + q + (s(4 * a) - s(1)) / 2, 0])
+
+
+def test_fd_has_no_targets_where_nobody_else_owns_the_class():
+    """Each of the two is the only one of its class, and trains as if alone."""
+    run, alone = (federate(m, PAIR, cohorts=3, lr=1.0) for m in (FD(), Local()))
+    for i in range(2):
+        assert_same(dict(run.worker.states[i]["weights"]), dict(alone.worker.states[i]["weights"]))
+
+
+def test_fd_without_distillation_is_local_training():
+    run, alone = (federate(m, DATA, CNNB(), SOME, **SETTINGS) for m in (FD(gamma=0), Local()))
+    for i, state in run.worker.states.items():
+        assert_same(dict(state["weights"]), dict(alone.worker.states[i]["weights"]))
+
+
+# ---- COPA
+
+
+@pytest.mark.parametrize(("foreign", "lower"), [("sum", [-1 / 2, 1]), ("none", [0, 1])])
+def test_copa(foreign, lower):
+    """Round 0: the heads B go from 0 to (1/2, 0) and (0, -1/2); through heads of 0 nothing reaches A = I.
+
+    In round 1 client 0 alone steps. Its own head gives A the step (q, 0) x^T and itself becomes (1/2 + q, 0).
+    The other's gives logits of 0, and A the step H_1^T (e - p) = (0, -1/2) x^T. All heads together predict:
+    the mean is (1/4 + q/2, -1/4), and A x is the first column of A.
+    """
+    run = federate(COPA(foreign=foreign), PAIR, TWO_LAYER, cohorts=[[0, 1], [0]], lr=1.0)
+    assert_matrix(run.server.state["weights"]["conv.1.weight"], [[1 + q, 0], lower])
+    first, second = head(run.server.state["heads"])
+    assert_row(first, [1 / 2 + q, 0])
+    assert_row(second, [0, -1 / 2])
+    x = torch.tensor([[[[1.0, 0.0]]]], dtype=torch.float64)
+    scores = run.scores(0, x)
+    everyone = (1 / 4 + q / 2) * (1 + q) - lower[0] / 4
+    own = everyone if foreign == "sum" else (1 / 2 + q) * (1 + q)
+    assert scores["global"][0, 0].item() == pytest.approx(everyone, abs=1e-12)
+    assert scores["personal"][0, 0].item() == pytest.approx(own, abs=1e-12)
+
+
+def test_copa_takes_the_mean_of_foreign_losses():
+    """With three clients the mean has half of the step of the sum."""
+    data = points([((1, 0), 0)], [((0, 1), 1)], [((0, 1), 1)])
+    lower = {}
+    for foreign in ("sum", "mean"):
+        run = federate(COPA(foreign=foreign), data, TWO_LAYER, cohorts=[[0, 1, 2], [0]], lr=1.0)
+        lower[foreign] = run.server.state["weights"]["conv.1.weight"][1, 0].item()
+    assert lower == pytest.approx({"sum": -1.0, "mean": -0.5}, abs=1e-12)
+
+
+@pytest.mark.parametrize("cohorts", [3, SOME], ids=["everyone", "some"])
+def test_copa_without_foreign_heads_is_fedper(cohorts):
+    run = federate(COPA(foreign="none"), DATA, CNNB(), cohorts, **SETTINGS)
+    other = federate(FedPer(), DATA, CNNB(), cohorts, averaging="uniform", **SETTINGS)
+    assert_same(dict(run.server.state["weights"]), dict(other.server.state["weights"]))
+    for i, state in run.worker.states.items():
+        assert_same(dict(state["own"]), dict(other.worker.states[i]["own"]))
+
+
+def test_copa_scores_a_client_after_training_with_its_new_head():
+    """Right after training the server still has the old one."""
+    run = federate(COPA(), DATA, CNNB(), 2)
+    before = run.server.state["heads"]
+    run.round([1], score_splits=("test",))
+    x = torch.tensor(DATA.dataset.inputs[DATA.clients[1].test]).double()
+    own = run.worker.states[1]["own"]
+    mean = sum(head(own) if j == 1 else head(before)[j] for j in range(4)) / 4
+    bias = sum(own["head.bias"] if j == 1 else before["head.bias"][j] for j in range(4)) / 4
+    net = run.worker.net.eval
+    w = run.server.state["weights"]
+    logits = net.features(w, x) @ mean.T + bias
+    torch.testing.assert_close(run.scores(1, x)["personal"], logits, rtol=0, atol=1e-12)
+    correct = int((logits.argmax(1) == torch.tensor(DATA.dataset.labels[DATA.clients[1].test])).sum())
+    assert run.results[-1].scores[1]["test"]["personal"].correct == correct
