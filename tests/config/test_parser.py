@@ -288,7 +288,7 @@ LINES = [
         "--data Synthetic --data.partition IID --data.partition.alpha 1",
         "data.partition IID has no option 'alpha'. It has none",
     ),
-    ("--method.help Nope", "there is no method 'Nope'. Choose one of APFL, Ditto, FDSE, FedAvg, FedBN, "),
+    ("--method.help Nope", "there is no method 'Nope'. Choose one of APFL, COPA, DCPFL, Ditto, FD, "),
     (
         "--data.help CIFAR11",
         "there is no data 'CIFAR11'; did you mean CIFAR10? Choose one of CIFAR10, CIFAR1",
