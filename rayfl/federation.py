@@ -200,7 +200,10 @@ class Federation:
         Args:
             data: what ``federated_data`` returns; the settings alone if not given.
         """
-        return deciding(yaml.safe_load(dump(self))) | ({"division": data.digest()} if data else {})
+        settings = deciding(yaml.safe_load(dump(self)))
+        if self.plan().goes_by_rounds:
+            settings["rounds"] = self.rounds
+        return settings | ({"division": data.digest()} if data else {})
 
     # ---- before the run
 
@@ -215,6 +218,7 @@ class Federation:
             net=self.net,
             training=self.training,
             seed=self.seed,
+            rounds=self.rounds,
             execution="stacked" if engine.execution == "stacked" else "loop",
             device=engine.device,
             threads=engine.threads,

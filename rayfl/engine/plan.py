@@ -34,6 +34,7 @@ class Plan:
         net: the net; or several, of which client k uses number k modulo their count.
         training: the settings of local training.
         seed: the run's seed.
+        rounds: how many the run is to have.
         execution: ``loop`` or ``stacked``.
         device: ``cpu`` or ``cuda``.
         threads: torch threads of every process.
@@ -46,6 +47,7 @@ class Plan:
     net: Architecture | str | list[Architecture | str]
     training: Training
     seed: int
+    rounds: int = 1
     execution: Literal["loop", "stacked"] = "loop"
     device: str = "cpu"
     threads: int = 1
@@ -57,6 +59,11 @@ class Plan:
     def nets(self) -> Sequence[Architecture | str]:
         """The nets as a list, also where there is one."""
         return self.net if isinstance(self.net, list | tuple) else [self.net]
+
+    @property
+    def goes_by_rounds(self) -> bool:
+        """Whether the number of rounds decides what happens in each: such a run cannot be made longer."""
+        return self.method.uses_rounds
 
 
 def set_up(method: Method, plan: Plan, data: FederatedData) -> list[Net]:
@@ -77,6 +84,7 @@ def set_up(method: Method, plan: Plan, data: FederatedData) -> list[Net]:
             nets[name] = Net(make, dtype=plan.training.dtype)
     if len(nets) > 1:
         method.check_nets(nets)
+    method.rounds = plan.rounds
     method.setup(nets[names[0]], data.seen, plan.seed)
     return [nets[name] for name in names]
 

@@ -63,10 +63,13 @@ class Method(Settings, ABC, place="method"):
         heterogeneous: whether clients may have different nets; the weights of such nets have no mean.
         net: the net, or the first one where clients have different nets; set by ``setup``, as are
             ``population`` (the number of all clients) and ``seed``.
+        uses_rounds: whether the method reads ``rounds``, for a schedule over the run, say. Such a run
+            cannot be resumed with another number of rounds.
     """
 
     averaging: ClassVar[Averaging] = "samples"
     heterogeneous: ClassVar[bool] = False
+    uses_rounds: ClassVar[bool] = False
 
     # ---- must
 
@@ -222,6 +225,20 @@ class Method(Settings, ABC, place="method"):
         return state
 
     # ---- for use in all of these
+
+    @property
+    def rounds(self) -> int:
+        """The number of rounds of the run; known from ``setup`` on, in methods with ``uses_rounds``."""
+        if not self.uses_rounds:
+            raise UserError(
+                f"{type(self).__name__} reads self.rounds: set uses_rounds = True in the class, so that no "
+                "run of it is resumed with another number of rounds"
+            )
+        return self._rounds
+
+    @rounds.setter
+    def rounds(self, rounds: int) -> None:
+        self._rounds = rounds
 
     def generator(self, purpose: str, round: int) -> torch.Generator:
         """Return a fresh CPU generator of the server's for what it draws in a round."""

@@ -121,6 +121,12 @@ class Checkpoints:
         recorded = present_settings(manifest.settings)
         for key in differing(recorded, settings):
             there, here = recorded.get(key), settings.get(key)
+            if key == "rounds" and there and here:
+                raise UserError(
+                    f"{self.folder.parent} is a run of {there} rounds, which decides what happens in each as "
+                    f"method and training are set: it cannot become one of {here}. Resume it with --rounds "
+                    f"{there}, or start anew with another --output"
+                )
             what = (
                 "the data, or their division among the clients, are others"
                 if key == "division"

@@ -17,7 +17,10 @@ from rayfl.errors import UserError
 from rayfl.settings import Settings
 
 RESUMABLE = ("rounds", "engine", "checkpoint_every", "quiet", "tensorboard")
-"""Settings that may change when a run is resumed; any other would make it another run."""
+"""Settings that may change when a run is resumed; any other would make it another run.
+
+``rounds`` may not, either, where a method or a schedule goes by it: see ``Federation.deciding``.
+"""
 PLACES = ("output", "cell", "data.root", "data.cache", "data.download", "data.verify")
 """Settings that say where things are, or what is checked, and decide no number."""
 

@@ -155,6 +155,7 @@ def start(
     net: Architecture | str | list[Architecture | str] = "tests.support.by_hand.linear",
     execution: str = "loop",
     averaging: str | None = None,
+    rounds: int = 1,
     **training,
 ) -> Run:
     """Build a federation in float64, with batches of 8 and lr 0.1 unless ``training`` says otherwise."""
@@ -162,7 +163,7 @@ def start(
     if averaging is not None:
         method.averaging = averaging
     settings = Training(**{"batch_size": 8, "lr": 0.1, "precision": "float64", **training})
-    plan = Plan(method, net, settings, seed=3, execution=execution)
+    plan = Plan(method, net, settings, seed=3, rounds=rounds, execution=execution)
     return Run(Worker(plan, data), Server(plan, data))
 
 
@@ -174,9 +175,10 @@ def federate(
     **options,
 ) -> Run:
     """Run the rounds of these cohorts, or so many rounds of all clients."""
-    run = start(method, data, net, **options)
-    everyone = range(len(data.clients))
-    for cohort in [everyone] * cohorts if isinstance(cohorts, int) else cohorts:
+    if isinstance(cohorts, int):
+        cohorts = [range(len(data.clients))] * cohorts
+    run = start(method, data, net, **{"rounds": len(cohorts), **options})
+    for cohort in cohorts:
         run.round(cohort)
     return run
 

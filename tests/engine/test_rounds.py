@@ -1,0 +1,123 @@
+"""Methods that go by the number of rounds of a run."""
+
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from rayfl import Ray, UserError, resumed
+from rayfl.callbacks.callback import Callback
+from rayfl.methods import Cohort, FedAvg
+from rayfl.training import Params, State
+from tests.support.by_hand import federate, points, start
+from tests.support.federations import bytes_of_run, small
+
+
+class Cooling(FedAvg):
+    """FedAvg whose server takes (rounds - round) / rounds of the mean step; clients see ``rounds``, too."""
+
+    uses_rounds = True
+
+    def init_server(self, initial: Params) -> State:
+        return {"weights": initial, "rounds": self.rounds}
+
+    def aggregate(self, server: State, up: Mapping[str, Any], cohort: Cohort) -> State:
+        share = (self.rounds - cohort.round) / self.rounds
+        step = up["weights"] - server["weights"]
+        return {**server, "weights": server["weights"] + share * step}
+
+
+class Forgetful(Cooling):
+    """One that does not say so."""
+
+    uses_rounds = False
+
+
+class Sometimes(Cooling):
+    """One whose options decide whether it looks at the rounds."""
+
+    cools: bool = True
+
+    @property
+    def uses_rounds(self) -> bool:
+        return self.cools
+
+    def init_server(self, initial: Params) -> State:
+        return {"weights": initial}
+
+    def aggregate(self, server: State, up: Mapping[str, Any], cohort: Cohort) -> State:
+        return super().aggregate(server, up, cohort) if self.cools else {**server, **up}
+
+
+class Stopping(Callback):
+    """Ends the second round as a signal does."""
+
+    def after_round(self, run: Any, record: Mapping[str, Any]) -> bool:
+        if record["round"] == 1:
+            run.asked.set()
+        return False
+
+
+def test_the_method_sees_the_number_of_rounds() -> None:
+    """One sample, (1, 0) of class 0, from W = 0: softmax 1/2, so that the first step of 1 is 1/2 in W[0, 0].
+
+    Of two rounds the first one takes 2/2 of its step, the second one 1/2 of 1 / (1 + e), as logits are 1/2
+    and -1/2 then.
+    """
+    run = federate(Cooling(), points([((1, 0), 0)]), cohorts=2, lr=1.0)
+    assert run.server.state["rounds"] == 2
+    assert run.server.state["weights"]["head.weight"][0, 0].item() == pytest.approx(
+        0.5 + 0.5 / (1 + 2.718281828459045), abs=1e-12
+    )
+
+
+def test_no_method_reads_rounds_that_does_not_say_so(tmp_path: Path) -> None:
+    says = r"Forgetful reads self\.rounds: set uses_rounds = True in the class"
+    with pytest.raises(UserError, match=says):
+        start(Forgetful(), points([((1, 0), 0)]))
+    with pytest.raises(UserError, match=says):
+        small(tmp_path / "run", method=Forgetful()).run()
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_run_is_not_resumed_with_another_number(tmp_path: Path) -> None:
+    """A stopped run goes on as it was, and neither longer nor shorter."""
+    small(tmp_path / "whole", method=Cooling()).run()
+    stopped = small(tmp_path / "run", method=Cooling())
+    stopped.callbacks.append(Stopping())
+    stopped.run()
+    files = {path: path.read_bytes() for path in (tmp_path / "run").rglob("*") if path.is_file()}
+    for rounds in ("3", "5"):
+        with pytest.raises(UserError, match=f"is a run of 4 rounds, .* cannot become one of {rounds}"):
+            resumed(tmp_path / "run", ["--rounds", rounds, "--quiet", "true"]).run()
+    assert files == {path: path.read_bytes() for path in (tmp_path / "run").rglob("*") if path.is_file()}
+    resumed(tmp_path / "run", ["--quiet", "true"]).run()
+    assert (tmp_path / "run" / "metrics.jsonl").read_bytes() == (
+        tmp_path / "whole" / "metrics.jsonl"
+    ).read_bytes()
+
+
+def test_options_may_decide_it(tmp_path: Path) -> None:
+    small(tmp_path / "run", method=Sometimes(cools=False), rounds=2).run()
+    resumed(tmp_path / "run", ["--rounds", "3", "--quiet", "true"]).run()
+    small(tmp_path / "cooling", method=Sometimes(), rounds=2).run()
+    with pytest.raises(UserError, match="is a run of 2 rounds"):
+        resumed(tmp_path / "cooling", ["--rounds", "3", "--quiet", "true"]).run()
+
+
+def test_the_settings_that_decide_a_run() -> None:
+    """They have the rounds where a method uses them, and are those of before where none does."""
+    one = small(Path("unused"))
+    assert "rounds" not in one.deciding()
+    assert not one.plan().goes_by_rounds
+    one.method = Cooling()
+    assert one.deciding()["rounds"] == one.plan().rounds == 4
+    assert replace(one.plan(), rounds=7).goes_by_rounds
+
+
+def test_actors_see_it_too(tmp_path: Path, ray_runtime: str) -> None:
+    for name, engine in (("inline", small(tmp_path).engine), ("ray", Ray(actors=2))):
+        small(tmp_path / name, method=Cooling(), engine=engine, rounds=2).run()
+    assert bytes_of_run(tmp_path / "inline") == bytes_of_run(tmp_path / "ray")
