@@ -6,6 +6,7 @@ from rayfl.data.federated import FederatedData
 from rayfl.data.partitions.dirichlet import Dirichlet
 from rayfl.data.partitions.domain_dirichlet import DomainDirichlet
 from rayfl.data.partitions.domain_per_client import DomainPerClient
+from rayfl.data.partitions.from_file import FromFile
 from rayfl.data.partitions.iid import IID
 from rayfl.data.partitions.pachinko import Pachinko
 from rayfl.data.partitions.partition import Partition
@@ -44,6 +45,7 @@ __all__ = [
     "EmbeddedDigits",
     "FederatedData",
     "FileData",
+    "FromFile",
     "ImageFolders",
     "OfficeCaltech10",
     "Pachinko",

@@ -102,6 +102,8 @@ class Data(Settings, ABC, place="data"):
                 f"{type(self).__name__} has {size} training samples, too few for {clients} clients: use "
                 f"at most {size} clients"
             )
+        contents = self.contents(loaded)
+        self._partition.check(contents)
         clients_data = self._partition.assign(dataset, clients, numpy_generator(seed, "partition"))
         if self.val_fraction:
             for client, client_data in enumerate(clients_data):
@@ -117,7 +119,7 @@ class Data(Settings, ABC, place="data"):
             ]
         self._check(clients_data)
         settings = {"data": self.settings(), "clients": clients, "seed": seed}
-        return FederatedData(dataset, tuple(clients_data), settings, contents=self.contents(loaded))
+        return FederatedData(dataset, tuple(clients_data), settings, contents=contents)
 
     def _check(self, clients_data: Sequence[ClientData]) -> None:
         """Tell of clients that cannot train or cannot be tested; refuse where that is all of them."""

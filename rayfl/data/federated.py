@@ -1,14 +1,17 @@
 """A data set divided among clients, with the figures that describe the division."""
 
 import hashlib
+import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from rayfl.data.dataset import ClientData, Dataset
 from rayfl.errors import UserError
+from rayfl.files import write_file
 from rayfl.shown import one_line
 from rayfl.splits import SPLITS
 
@@ -163,6 +166,19 @@ class FederatedData:
                 found.update(indices.astype("<i8").tobytes())
                 found.update(self.dataset.labels[indices].astype("<i8").tobytes())
         return found.hexdigest()
+
+    def write_indices(self, path: str | Path) -> None:
+        """Write a file that :class:`rayfl.data.FromFile` reads: JSON of every client's indices.
+
+        ``{"dataset": {"name": ..., "sha256": ...}, "clients": [{"train": [...], "val": [...], "test": [...]},
+        ...]}``, where indices count the samples of the data set, of whatever split, from 0.
+        """
+        clients = [{split: s.split(split).tolist() for split in SPLITS} for s in self.clients]
+        content: dict[str, Any] = {"clients": clients}
+        if "sha256" in self.contents:
+            name = self.settings.get("data", {}).get("name")
+            content = {"dataset": {"name": name, "sha256": self.contents["sha256"]}} | content
+        write_file(Path(path).expanduser(), json.dumps(content) + "\n")
 
     def table(self) -> str:
         """Return the label matrix of the training splits and the skew figures as text, cut to size.

@@ -25,6 +25,30 @@ def deal(
     return [hands[client] for client in range(len(order))]
 
 
+def deal_alike(
+    dataset: Dataset, indices: np.ndarray, trains: list[np.ndarray], rng: np.random.Generator
+) -> list[np.ndarray]:
+    """Deal samples so that each client gets the same fraction of them as of the training samples of a class.
+
+    Nobody gets those of a class that nobody trains on.
+
+    Args:
+        dataset: the data set.
+        indices: of the samples to be dealt.
+        trains: each client's training samples.
+        rng: source of randomness.
+    """
+    pieces: list[list[np.ndarray]] = [[] for _ in trains]
+    counts = np.array([np.bincount(dataset.labels[train], minlength=dataset.classes) for train in trains])
+    sums = np.cumsum(counts, axis=0)  # [clients, classes]
+    for c, cell in enumerate(by_class(dataset, indices, rng)):
+        if sums[-1, c]:
+            ends = sums[:-1, c] * len(cell) // sums[-1, c]
+            for mine, piece in zip(pieces, np.split(cell, ends)):
+                mine.append(piece)
+    return [joined(mine) for mine in pieces]
+
+
 def joined(pieces: list[np.ndarray]) -> np.ndarray:
     """Return all indices of the pieces, ascending."""
     return np.sort(np.concatenate([np.zeros(0, np.int64), *pieces]))

@@ -7,7 +7,7 @@ to validation splits and test samples (TEST) to test splits, unless it says othe
 
 import inspect
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -31,6 +31,14 @@ class Partition(Settings, ABC, place="data.partition"):
         Returns:
             Each client's data, with disjoint indices.
         """
+
+    def check(self, contents: Mapping[str, Any]) -> None:
+        """Refuse a data set that the partition was not made for; most take any.
+
+        Args:
+            contents: what :meth:`rayfl.data.Data.contents` says of it.
+        """
+        return
 
     def settings(self) -> dict[str, Any]:
         """Return the class name and the constructor's arguments, for the record."""

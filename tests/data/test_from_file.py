@@ -1,0 +1,168 @@
+"""Divisions that are written to a file and read from one."""
+
+import json
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from rayfl.data import IID, Dirichlet, FromFile, Pathological, Synthetic
+from rayfl.divide import main
+from rayfl.errors import UserError
+from tests.support.datasets import ORIGIN, assign, make_dataset, matrix, spread
+from tests.support.federations import bytes_of_run, small
+
+
+def tiny(partition=None, **options):
+    return Synthetic(**{"train": 90, "test": 30, "shape": (1, 2, 2), "partition": partition} | options)
+
+
+@settings(deadline=None, max_examples=20)
+@given(
+    partition=st.sampled_from([IID(), Dirichlet(min_samples=0), Pathological(split="pooled")]),
+    clients=st.sampled_from([5, 10]),
+    fraction=st.sampled_from([0.0, 0.2]),
+    seed=st.integers(0, 99),
+)
+def test_what_is_written_is_read(tmp_path_factory, partition, clients, fraction, seed):
+    path = tmp_path_factory.mktemp("division") / "new" / "division.json"
+    written = tiny(partition, train=900, test=300, val_fraction=fraction).federate(clients, seed)
+    written.write_indices(path)
+    read = tiny(FromFile(path=str(path)), train=900, test=300).federate(clients, 0)
+    assert read.digest() == written.digest()
+    told, known = read.describe(), written.describe()
+    assert told.pop("settings") != known.pop("settings")
+    assert told == known
+
+
+def test_a_run_is_the_same_with_the_division_from_a_file(tmp_path):
+    """And goes on where it was, from the file."""
+    plain = small(tmp_path / "plain")
+    path = tmp_path / "division.json"
+    plain.federated_data().write_indices(path)
+    data = Synthetic(train=900, test=240, partition=FromFile(path=str(path)))
+    again = small(tmp_path / "again", data=data, rounds=2)
+    plain.run()
+    again.run()
+    small(tmp_path / "again", data=data).resume(tmp_path / "again").run()
+    metrics = [(tmp_path / name / "metrics.jsonl").read_bytes() for name in ("plain", "again")]
+    assert metrics[0] == metrics[1]
+    whole = small(tmp_path / "whole", data=data)
+    whole.run()
+    assert bytes_of_run(tmp_path / "whole") == bytes_of_run(tmp_path / "again")
+
+
+def test_a_run_does_not_go_on_with_another_division(tmp_path):
+    path = tmp_path / "division.json"
+    data = Synthetic(train=900, test=240, partition=FromFile(path=str(path)))
+    Synthetic(train=900, test=240).federate(4, 0).write_indices(path)
+    small(tmp_path / "run", data=data, clients=4, rounds=1, checkpoint_every=1).run()
+    Synthetic(train=900, test=240).federate(4, 1).write_indices(path)
+    with pytest.raises(UserError, match="not divided like them"):
+        small(tmp_path / "run", data=data, clients=4, rounds=2).resume(tmp_path / "run").run()
+
+
+def test_the_file_is_what_the_documentation_says(tmp_path):
+    data = tiny(val_fraction=0.1).federate(2, 0)
+    data.write_indices(tmp_path / "division.json")
+    content = json.loads((tmp_path / "division.json").read_text())
+    assert content["dataset"] == {"name": "Synthetic", "sha256": data.contents["sha256"]}
+    assert content["clients"] == [
+        {"train": c.train.tolist(), "val": c.val.tolist(), "test": c.test.tolist()} for c in data.clients
+    ]
+
+
+def test_indices_stay_in_the_order_of_the_file(tmp_path):
+    path = tmp_path / "division.json"
+    path.write_text('{"clients": [{"train": [7, 3], "test": [95, 91]}, {"train": [4]}]}')
+    one, two = tiny(FromFile(path=str(path))).federate(2, 0).clients
+    assert (one.train.tolist(), one.val.tolist(), one.test.tolist()) == ([7, 3], [], [95, 91])
+    assert (two.train.tolist(), len(two.test)) == ([4], 0)
+
+
+def test_other_data_are_refused(tmp_path):
+    path = tmp_path / "division.json"
+    tiny(seed=0).federate(3, 0).write_indices(path)
+    with pytest.raises(UserError, match="written for 'Synthetic' with the digest"):
+        tiny(FromFile(path=str(path)), seed=1).federate(3, 0)
+    content = json.loads(path.read_text())
+    del content["dataset"]
+    path.write_text(json.dumps(content))
+    tiny(FromFile(path=str(path)), seed=1).federate(3, 0)
+
+
+def test_another_number_of_clients_is_refused(tmp_path):
+    path = tmp_path / "division.json"
+    tiny().federate(3, 0).write_indices(path)
+    with pytest.raises(UserError, match=r"has 3 clients, not 4: use clients=3 \(--clients 3\)"):
+        tiny(FromFile(path=str(path))).federate(4, 0)
+
+
+def test_the_command_writes_a_division(tmp_path, monkeypatch, capsys):
+    path = tmp_path / "division.json"
+    options = ["--data", "Synthetic", "--data.train", "90", "--data.test", "30", "--data.shape", "[1,2,2]"]
+    monkeypatch.setattr("sys.argv", ["divide", str(path), *options, "--clients", "3", "--seed", "4"])
+    assert main() == 0
+    assert "30 training samples" in " ".join(capsys.readouterr().out.split())
+    read = tiny(FromFile(path=str(path))).federate(3, 0)
+    assert read.digest() == tiny().federate(3, 4).digest()
+    monkeypatch.setattr("sys.argv", ["divide", str(path), *options, "--clients", "0"])
+    assert main() == 2
+    assert "clients must be at least 1" in capsys.readouterr().err
+
+
+# --- FLGo
+# ------------------------------------------------------------------------------------------------------
+
+
+def flgo(trains, former=False, vals=None):
+    """What FLGo's pipe saves for a data set of torchvision; formerly, with a validation part."""
+    names = [f"Client{i}" for i in range(len(trains))]
+    content = {"client_names": names, "rawdata_path": "/x", "additional_option": {}, "server_data": [0, 1]}
+    for i, name in enumerate(names):
+        content[name] = {"dtrain": trains[i], "dvalid": vals[i]} if former else {"data": trains[i]}
+    return content
+
+
+@settings(deadline=None, max_examples=30)
+@given(
+    train=st.lists(st.integers(0, 40), min_size=4, max_size=4).filter(sum),
+    test=st.lists(st.integers(0, 15), min_size=4, max_size=4),
+    clients=st.integers(1, 5),
+    former=st.booleans(),
+    seed=st.integers(0, 99),
+)
+def test_flgo(tmp_path_factory, train, test, clients, former, seed):
+    """Its indices count training samples; its server's test samples are dealt, alike in each class."""
+    dataset = make_dataset(train, test)
+    order = np.random.default_rng(seed).permutation(sum(train))
+    held = order[: len(order) // 4 if former else 0]
+    trains = [order[len(held) + i :: clients].tolist() for i in range(clients)]
+    vals = [held[i::clients].tolist() for i in range(clients)]
+    path = tmp_path_factory.mktemp("flgo") / "data.json"
+    path.write_text(json.dumps(flgo(trains, former, vals)))
+    published = np.flatnonzero(dataset.origin == ORIGIN["train"])
+    found = FromFile(path=str(path)).assign(dataset, clients, np.random.default_rng(seed))
+    for mine, indices, val in zip(found, trains, vals):
+        assert mine.train.tolist() == published[indices].tolist()
+        assert mine.val.tolist() == published[val].tolist()
+        assert (dataset.origin[mine.test] == ORIGIN["test"]).all()
+    counts, tests = (matrix(dataset, found, part) for part in ("train", "test"))
+    trained = counts.sum(axis=0) > 0
+    assert (tests.sum(axis=0) == np.where(trained, test, 0)).all()
+    shares = counts / np.maximum(counts.sum(axis=0), 1)
+    assert (np.abs(tests - shares * test) <= 1)[:, trained].all()
+
+
+def test_flgo_gives_test_samples_like_any_partition(tmp_path):
+    """Four clients with the same mixture get it in the test split, too."""
+    dataset = make_dataset([40] * 3, [20] * 3)
+    parts = [s.train for s in assign(IID(), dataset, 4)]
+    place = np.cumsum(dataset.origin == ORIGIN["train"]) - 1
+    path = tmp_path / "data.json"
+    path.write_text(json.dumps(flgo([place[p].tolist() for p in parts])))
+    found = assign(FromFile(path=str(path)), dataset, 4)
+    assert [s.train.tolist() for s in found] == [p.tolist() for p in parts]
+    assert spread(matrix(dataset, found, "test")) == 0
+    assert (matrix(dataset, found, "test") == 5).all()
