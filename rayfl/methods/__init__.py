@@ -11,6 +11,8 @@ from rayfl.methods.fedavg import FedAvg
 from rayfl.methods.fedbn import FedBN
 from rayfl.methods.fedco2 import FedCO2
 from rayfl.methods.feddyn import FedDyn
+from rayfl.methods.fedgh import FedGH
+from rayfl.methods.fedheal import FedHEAL
 from rayfl.methods.fedios import FediOS
 from rayfl.methods.fedopt import FedOpt
 from rayfl.methods.fedper import FedPer

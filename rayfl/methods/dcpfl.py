@@ -12,6 +12,7 @@ from torch import Tensor
 
 from rayfl.methods.base import Cohort, Method
 from rayfl.methods.checks import check_equal_features
+from rayfl.methods.prototypes import class_means, head_step
 from rayfl.settings import above, at_least
 from rayfl.training import Batch, Client, Gather, Params, Reduction, State, Sum
 from rayfl.training.net import Net
@@ -132,10 +133,6 @@ class DCPFL(Method):
             distance = (square + EPSILON).sqrt() * target["known"][batch.y]
             return F.cross_entropy(net.head(w, z), batch.y) + self.lam * distance.mean()
 
-        def class_sums(w: Params, batch: Batch, classes: int) -> Tensor:
-            member = F.one_hot(batch.y, classes).double()
-            return member.T @ net.eval.features(w, batch.x).double()
-
         def centred_moments(w: Params, batch: Batch, mean: Tensor) -> Tensor:
             z = net.eval.features(w, batch.x).double() - mean
             return z.T @ z
@@ -145,8 +142,7 @@ class DCPFL(Method):
 
         counts = client.class_counts
         classes = (counts >= self.min_class_count).nonzero().flatten()
-        total = await client.total(class_sums, w, client.classes)
-        mean = total / counts.clamp(min=1)[:, None]  # eq. 6
+        mean = await class_means(client, w, net.eval.features, torch.float64)  # eq. 6
         n = counts[classes]
         up: dict[str, Any] = {"means": {"classes": classes, "counts": n, "mean": mean[classes]}}
         if self.calibrate:
@@ -208,7 +204,7 @@ class DCPFL(Method):
         for k in order.tolist():
             classes, means = sent[k]["classes"], sent[k]["mean"].to(head["head.weight"].dtype)
             for _ in range(self.server_steps if len(classes) else 0):
-                head = self._step(head, means, classes, self.server_lr)
+                head = head_step(self.net, head, means, classes, self.server_lr)
         return head
 
     def _calibrated(
@@ -219,7 +215,7 @@ class DCPFL(Method):
         z = z.to(head["head.weight"].dtype)
         steps = self.calib_steps or self.calib_epochs * -(-len(y) // self.calib_batch)
         for some in islice(_batches(len(y), self.calib_batch, self.generator("calibration", round)), steps):
-            head = self._step(head, z[some], y[some], self.calib_lr, masked)
+            head = head_step(self.net, head, z[some], y[some], self.calib_lr, masked)
         return head
 
     def virtual_features(self, statistics: dict[int, State], round: int) -> tuple[Tensor, Tensor]:
@@ -244,15 +240,6 @@ class DCPFL(Method):
         z = torch.cat(features)
         y = torch.tensor(list(statistics)).repeat_interleave(torch.tensor(sizes))
         return z.clamp(min=0) if self.clamp_virtual else z, y
-
-    def _step(self, head: Params, z: Tensor, y: Tensor, lr: float, masked: Tensor | None = None) -> Params:
-        """Take a step of plain gradient descent on the mean cross-entropy of features."""
-        live = head.map(lambda t: t.detach().requires_grad_())
-        scores = self.net.eval.head(live, z)
-        if masked is not None:
-            scores = scores.masked_fill(masked, -torch.inf)
-        gradients = torch.autograd.grad(F.cross_entropy(scores, y), list(live.tensors.values()))
-        return head - lr * Params(dict(zip(head, gradients, strict=True)), head.train_names)
 
 
 def _scatter_of(c: int) -> str:

@@ -9,6 +9,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from rayfl.methods.base import Cohort, Method
+from rayfl.methods.prototypes import class_means
 from rayfl.settings import at_least
 from rayfl.training import Batch, Client, Params, Reduction, State, Sum
 from rayfl.training.net import Net
@@ -62,15 +63,12 @@ class FD(Method):
             distance = -(taught["targets"][batch.y] * log_q).sum(1) * taught["known"][batch.y]
             return F.cross_entropy(scores, batch.y) + self.gamma * distance.mean()
 
-        def sums(w: Params, batch: Batch, classes: int) -> Tensor:
-            member = F.one_hot(batch.y, classes).to(batch.x.dtype)
-            return member.T @ net.eval(w, batch.x).softmax(1)
+        def answers(w: Params, x: Tensor) -> Tensor:
+            return net.eval(w, x).softmax(1)
 
         fitted = await client.fit(state["weights"], loss, self._others(state, down))
-        total = await client.total(sums, fitted.weights, client.classes)
-        counts = client.class_counts.to(total)
-        owners = (counts > 0).to(total)
-        outputs = total / counts.clamp(min=1)[:, None]
+        outputs = await class_means(client, fitted.weights, answers, down["outputs"].dtype)
+        owners = (client.class_counts > 0).to(outputs)
         own = {"outputs": outputs, "owners": owners}
         return own, {"weights": fitted.weights, **own, "round": client.round}
 

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from rayfl.methods.base import Cohort, Method
 from rayfl.methods.checks import check_equal_features
+from rayfl.methods.prototypes import class_means
 from rayfl.settings import at_least
 from rayfl.training import Batch, Client, Params, Reduction, State, Sum
 from rayfl.training.net import Net
@@ -78,16 +79,11 @@ class FedProto(Method):
             distance = (z - target["prototypes"][batch.y]).square().mean(1) * target["known"][batch.y]
             return F.cross_entropy(net.head(w, z), batch.y) + self.lam * distance.mean()
 
-        def sums(w: Params, batch: Batch, classes: int) -> Tensor:
-            member = F.one_hot(batch.y, classes).to(batch.x.dtype)
-            return member.T @ net.eval.features(w, batch.x)
-
         target = {"prototypes": down["prototypes"], "known": down["known"]}
         w = (await client.fit(state["weights"], loss, target)).weights
-        total = await client.total(sums, w, client.classes)
-        counts = client.class_counts.to(total)
-        mean = total / counts.clamp(min=1)[:, None]  # eq. 3
-        weight = counts if self.prototype_weights == "counts" else (counts > 0).to(total)
+        mean = await class_means(client, w, net.eval.features, down["prototypes"].dtype)  # eq. 3
+        counts = client.class_counts.to(mean)
+        weight = counts if self.prototype_weights == "counts" else (counts > 0).to(mean)
         return {"prototypes": mean * weight[:, None], "owners": weight}, {"weights": w}
 
     def aggregate(self, server: State, up: Mapping[str, Any], cohort: Cohort) -> State:

@@ -11,8 +11,22 @@ import math
 import pytest
 import torch
 
-from rayfl.methods import APFL, COPA, FD, FedAvg, FedDyn, FedOpt, FedPer, FedRep, Local
+from rayfl.methods import (
+    APFL,
+    COPA,
+    FD,
+    Cohort,
+    FedAvg,
+    FedDyn,
+    FedGH,
+    FedHEAL,
+    FedOpt,
+    FedPer,
+    FedRep,
+    Local,
+)
 from rayfl.nets import CNNB
+from rayfl.training import Params
 from tests.support.by_hand import assert_same, federate, points, ragged
 
 PAIR = points([((1, 0), 0)], [((0, 1), 1)])
@@ -296,3 +310,86 @@ def test_copa_scores_a_client_after_training_with_its_new_head():
     torch.testing.assert_close(run.scores(1, x)["personal"], logits, rtol=0, atol=1e-12)
     correct = int((logits.argmax(1) == torch.tensor(DATA.dataset.labels[DATA.clients[1].test])).sum())
     assert run.results[-1].scores[1]["test"]["personal"].correct == correct
+
+
+# ---- FedGH
+
+
+def test_fedgh():
+    """The net is linear, so that features are the samples; the server's steps are of length 1/2.
+
+    Client 0 has the mean (1/2, 1/2) of class 0 and client 1 the mean (1, -1) of class 1, at right angles: in
+    either order both meet logits of 0, and W = 1/2 (1/2 (1/2, 1/2) - 1/2 (1, -1)). In training both start
+    from W = 0.
+    """
+    data = points([((1, 0), 0), ((0, 1), 0)], [((1, -1), 1)])
+    run = federate(FedGH(server_lr=0.5), data, cohorts=1, lr=1.0)
+    assert_row(head(run.server.state["head"]), [-1 / 8, 3 / 8])
+    assert_row(head(run.worker.states[1]["weights"]), [-1 / 2, 1 / 2])
+    assert run.results[0].up == {"means": [16, 16]}
+
+
+def test_fedgh_trains_from_the_global_header():
+    """Client 1 comes in round 1: its header starts from (1/4, 0), where its logits for x = (0, 1) are 0."""
+    run = federate(FedGH(server_lr=0.5), PAIR, cohorts=[[0], [1]], lr=1.0)
+    assert_row(head(run.servers[0]["head"]), [1 / 4, 0])
+    assert_row(head(run.worker.states[1]["weights"]), [1 / 4, -1 / 2])
+
+
+def test_fedgh_takes_one_step_for_each_class_of_a_client():
+    """Two classes, x = (1, 0) and x = (2, 0): the second step depends on the first."""
+    data = points([((1, 0), 0), ((2, 0), 1)])
+    run = federate(FedGH(server_lr=1.0), data, cohorts=1, lr=1.0)
+    assert_row(head(run.server.state["head"]), [1 / 2 - 2 * s(2), 0])
+
+
+# ---- FedHEAL
+
+
+def test_fedheal():
+    """Two numbers, two clients, tau = beta = 1/2, worked through two rounds.
+
+    Round 0 masks nothing: the updates (1, -1) and (3, 1) have the sizes sqrt(2) and sqrt(10). In round 1
+    client 0 falls in its first number, which rose before: consistency 0, masked; all others keep their signs.
+    What is left are (0, -1) and (1, 1), of the sizes 1 and sqrt(2); the first number has only client 1.
+    """
+    method = FedHEAL(tau=0.5, beta=0.5)
+
+    def w(*values):
+        return Params({"w": torch.tensor(values, dtype=torch.float64)}, frozenset({"w"}))
+
+    server = method.init_server(w(0.0, 0.0))
+    server = method.aggregate(
+        server, {"weights": {0: w(1.0, -1.0), 1: w(3.0, 1.0)}}, Cohort((0, 1), (1, 1), 2, 0)
+    )
+    sizes = [math.sqrt(2), math.sqrt(10)]
+    delta = [size / sum(sizes) / 2 for size in sizes]
+    p = [1 / 2 + d for d in delta]
+    x = [(p[0] + 3 * p[1]) / sum(p), (-p[0] + p[1]) / sum(p)]
+    torch.testing.assert_close(server["weights"]["w"].tolist(), x, rtol=0, atol=1e-12)
+
+    up = {0: w(x[0] - 1, x[1] - 1), 1: w(x[0] + 1, x[1] + 1)}
+    after = method.aggregate(server, {"weights": up}, Cohort((0, 1), (1, 1), 2, 1))
+    sizes = [1, math.sqrt(2)]
+    delta = [d / 2 + size / sum(sizes) / 2 for d, size in zip(delta, sizes)]
+    p = [before + d for before, d in zip(p, delta)]
+    x = [x[0] + 1, x[1] + (p[1] - p[0]) / sum(p)]
+    torch.testing.assert_close(after["weights"]["w"].tolist(), x, rtol=0, atol=1e-12)
+    assert after["history"][0]["w"].tolist() == [0.5, 0.0]
+    assert after["history"][1]["w"].tolist() == [1.0, 1.0]
+    assert method.server_metrics(after)["p"] == pytest.approx([v / sum(p) for v in p])
+    assert server["history"][0]["w"].tolist() == [1.0, 0.0]  # what was handed in stays
+
+
+def test_fedheal_without_masks_and_weights_is_fedavg():
+    run = federate(FedHEAL(tau=-1.0, beta=0.0), DATA, CNNB(), SOME, **SETTINGS)
+    other = federate(FedAvg(), DATA, CNNB(), SOME, averaging="uniform", **SETTINGS)
+    assert_same(dict(run.server.state["weights"]), dict(other.server.state["weights"]), 1e-9)
+
+
+def test_fedheal_with_a_threshold_of_0_still_masks():
+    """A number whose sign has turned has a consistency of 0, which is not above 0."""
+    run = federate(FedHEAL(tau=0.0, beta=0.0), DATA, CNNB(), 2, **SETTINGS)
+    other = federate(FedAvg(), DATA, CNNB(), 2, averaging="uniform", **SETTINGS)
+    gap = head(run.server.state["weights"]) - head(other.server.state["weights"])
+    assert gap.abs().max() > 1e-4

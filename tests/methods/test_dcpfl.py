@@ -9,7 +9,7 @@ import torch.nn.functional as F
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rayfl.methods import DCPFL, Cohort, Local
+from rayfl.methods import DCPFL, Cohort, Local, dcpfl
 from rayfl.methods.dcpfl import largest_remainder, pack_symmetric, pool, symmetric_root, unpack_symmetric
 from rayfl.nets import CNNB, LeNet
 from rayfl.training.sums import combine
@@ -305,13 +305,13 @@ def test_batches_of_the_calibration(monkeypatch, options, sizes):
     run = start(DCPFL(num_virtual=10, calib_batch=4, **options), PAIR, TWO_LAYER)
     method, seen = run.server.method, []
 
-    def step(head, z, y, lr, masked=None):
+    def step(net, head, z, y, lr, masked=None):
         if lr == method.calib_lr:
             seen.append(z)
         return head
 
     method.calib_lr = 0.5
-    monkeypatch.setattr(method, "_step", step)
+    monkeypatch.setattr(dcpfl, "head_step", step)
     run.round([0, 1])
     assert [len(z) for z in seen] == sizes
     if sizes == [4, 4, 2, 4, 4, 2]:  # two passes over the same features, in different orders

@@ -30,7 +30,10 @@ class Cases:
             the server trains what the client uses.
         predicts_with_own: whether clients predict with their own models alone, not with what a server has
             made of several.
-        averages: options with which the server's ``weights`` are means; None where it has none.
+        averages: options with which the server's ``weights`` are means with the weights of ``averaging``;
+            None where there are no such means.
+        by_sign: parts of the names of state that goes by the sign of an update, which rounding decides where
+            the gradient is 0.
         net: the net that the method needs; None for any.
         rounds: that it takes to learn handwriting.
         adapts: whether it adapts to clients that never train.
@@ -47,6 +50,7 @@ class Cases:
     plain: dict[str, Any] | None = field(default_factory=dict)
     predicts_with_own: bool = True
     averages: dict[str, Any] | None = field(default_factory=dict)
+    by_sign: Sequence[str] = ()
     net: str | None = None
     rounds: int = 3
     adapts: bool = False

@@ -1,0 +1,83 @@
+"""FedGH."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Annotated, Any
+
+import torch
+from torch import Tensor
+
+from rayfl.methods.base import Cohort, Method
+from rayfl.methods.checks import check_equal_features
+from rayfl.methods.prototypes import class_means, head_step
+from rayfl.settings import above
+from rayfl.training import Client, Gather, Params, Reduction, State
+from rayfl.training.net import Net
+
+
+class FedGH(Method):
+    """A global header for different extractors (Yi et al., ACM MM 2023).
+
+    Clients keep their extractors, which may have different architectures, and train them together with a copy
+    of the global header. They send the mean feature of each of their classes, on which the server trains the
+    header.
+
+    Deviations from the paper: the server's steps are plain gradient descent, one on each class mean of each
+    client, in an order of clients drawn anew in each round (the public code never changes the header).
+    Class means are exact, from a pass in eval mode.
+    """
+
+    views = ("personal",)
+    heterogeneous = True
+
+    server_lr: Annotated[float, above(0)] = 0.01
+    """Learning rate of the server's steps on class means, eta_theta in the paper."""
+
+    def check_nets(self, nets: Mapping[str, Net]) -> None:
+        """Refuse nets whose features differ in size."""
+        check_equal_features("FedGH", nets)
+
+    @property
+    def uploads(self) -> Mapping[str, Reduction]:
+        """Class means, on which the server trains one by one."""
+        return {"means": Gather()}
+
+    def init_server(self, initial: Params) -> State:
+        """Start from the common header."""
+        return {"head": initial.select(self.net.names("last_layer", "head").__contains__)}
+
+    def init_client(self, client: Client) -> State:
+        """Start from the common initial weights."""
+        return {"weights": client.initial}
+
+    async def local_update(self, client: Client, state: State, down: State) -> tuple[dict[str, Any], State]:
+        """Train extractor and header from the global header, then take the class means (Algorithm 1)."""
+        w = (await client.fit(state["weights"].merge(down["head"]), client.cross_entropy)).weights
+        dtype = down["head"]["head.weight"].dtype
+        means = await class_means(client, w, client.net.eval.features, dtype)
+        classes = client.class_counts.nonzero().flatten()
+        return {"means": {"classes": classes, "mean": means[classes]}}, {"weights": w}
+
+    def aggregate(self, server: State, up: Mapping[str, Any], cohort: Cohort) -> State:
+        """Train the header on one class mean after the other, client by client."""
+        head, sent = server["head"], list(up["means"].values())
+        order = torch.randperm(len(sent), generator=self.generator("order", cohort.round))
+        for k in order.tolist():
+            for c, mean in zip(sent[k]["classes"], sent[k]["mean"], strict=True):
+                head = head_step(self.net, head, mean[None], c[None], self.server_lr)
+        return {"head": head}
+
+    def scores(self, client: Client, state: State, down: State, x: Tensor) -> dict[str, Tensor]:
+        """Score the own extractor with the header that it was trained with."""
+        return {"personal": client.net.eval(state["weights"], x)}
+
+    def trained(self, down: State, up: Mapping[str, Any]) -> State:
+        """The global header serves until the next aggregation."""
+        return down
+
+    def communication_bytes(
+        self, client: Client, down: State, up: Mapping[str, Any]
+    ) -> tuple[dict[str, int], dict[str, int]]:
+        """Count the class means; which classes they are of is not counted, as for prototypes."""
+        return {"head": down["head"].nbytes}, {"means": up["means"]["mean"].nbytes}

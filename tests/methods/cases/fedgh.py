@@ -1,0 +1,11 @@
+"""What tests know of FedGH."""
+
+from tests.methods.cases import Cases
+
+CASES = Cases(
+    traffic=lambda k, owned, n: ({"head": k["H"]}, {"means": owned * k["d"]}),
+    bad=[("server_lr", 0.0)],
+    plain=None,
+    predicts_with_own=False,
+    averages=None,
+)
