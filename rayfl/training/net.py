@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import partial
 from typing import Any, Literal, NamedTuple
 
@@ -11,6 +11,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from rayfl.errors import UserError
 from rayfl.nets import CUTS, SplitNet
 from rayfl.randomness import seed_of
 from rayfl.training.params import Params
@@ -77,7 +78,9 @@ class Net:
             for name, _ in [*part.named_parameters(recurse=False), *part.named_buffers(recurse=False)]
         }
         self.train_names = frozenset(n for n, _ in module.named_parameters())
-        self.has_batch_norm = any(is_batch_norm(m) for m in module.modules())
+        normed = {part for part in _PARTS if any(map(is_batch_norm, getattr(module, part).modules()))}
+        self.has_batch_norm = bool(normed)
+        self._normed = frozenset(normed)
         # Where each entry of a part lives: setting them once per fit, not at every call as functional_call
         # does, saves a fiftieth of a small net's step.
         slots = self._find_slots()
@@ -112,7 +115,7 @@ class Net:
 
     def __call__(self, w: Params, x: Tensor) -> Tensor:
         """Return the logits, [B, classes], of inputs x, [B, ...]."""
-        self._refuse_frozen(w)
+        self._refuse_frozen(_PARTS, w)
         self._load(_PARTS, w)
         scores: Tensor = self.module(x)
         return scores
@@ -132,9 +135,7 @@ class Net:
         def keep(name: str, module: nn.Module, inputs: tuple[Tensor, ...]) -> None:
             seen[name] = inputs[0]
 
-        hooks = [
-            self.module.get_submodule(name).register_forward_pre_hook(partial(keep, name)) for name in layers
-        ]
+        hooks = [self._layer(name).register_forward_pre_hook(partial(keep, name)) for name in layers]
         try:
             scores = self(w, x)
         finally:
@@ -142,12 +143,46 @@ class Net:
                 hook.remove()
         return scores, [seen[name] for name in layers]
 
+    def replace(self, w: Params, x: Tensor, layers: Mapping[str, Callable[[Tensor], Tensor]]) -> Tensor:
+        """Return the logits, [B, classes], of inputs x with the outputs of some layers replaced.
+
+        Args:
+            w: weights.
+            x: inputs, [B, ...].
+            layers: name of a layer, such as ``conv.2`` -> function of what it puts out, to take its place.
+        """
+
+        def instead(
+            function: Callable[[Tensor], Tensor],
+            module: nn.Module,
+            inputs: tuple[Tensor, ...],
+            output: Tensor,
+        ) -> Tensor:
+            return function(output)
+
+        hooks = [
+            self._layer(name).register_forward_hook(partial(instead, function))
+            for name, function in layers.items()
+        ]
+        try:
+            return self(w, x)
+        finally:
+            for hook in hooks:
+                hook.remove()
+
+    def _layer(self, name: str) -> nn.Module:
+        try:
+            return self.module.get_submodule(name)
+        except AttributeError as error:
+            known = ", ".join(name for name, _ in self.module.named_modules() if name)
+            raise UserError(f"the net has no layer {name!r}, but {known:.300}") from error
+
     def cross_entropy(self, w: Params, batch: Batch, extra: Any = None) -> Tensor:
         """Return the mean cross-entropy of a batch: the plain loss, as ``fit`` takes it."""
         return F.cross_entropy(self(w, batch.x), batch.y)
 
     def _run(self, parts: Sequence[str], w: Params, x: Tensor) -> Tensor:
-        self._refuse_frozen(w)
+        self._refuse_frozen(parts, w)
         self._load(parts, w)
         for part in parts:
             x = getattr(self.module, part)(x)
@@ -173,8 +208,8 @@ class Net:
                 for _, owner, own in net._slots[part]:
                     owner[own] = None
 
-    def _refuse_frozen(self, w: Params) -> None:
-        if self.has_batch_norm and self.module.training and not w.live:
+    def _refuse_frozen(self, parts: Sequence[str], w: Params) -> None:
+        if self._normed and self.module.training and not w.live and not self._normed.isdisjoint(parts):
             raise RuntimeError(
                 "a train-mode call would change the BatchNorm statistics of weights that are not being "
                 "trained: use net.eval for teachers, frozen heads and evaluation"

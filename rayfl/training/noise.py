@@ -1,6 +1,17 @@
 """Random numbers as a function of a key: the same bits in a loop and under vmap.
 
-A generator cannot be vmapped; integer arithmetic can. The mixing is that of SplitMix64 (Steele, Lea and
+A generator cannot be vmapped; integer arithmetic can. Every step of a fit has its key, ``batch.key``. What
+draws more than once makes itself a key for each draw::
+
+    from rayfl.training import noise
+
+    def loss(w, batch, extra):
+        z = net.features(w, batch.x)
+        keep = noise.bernoulli(noise.split(batch.key, 0), 0.9, z.shape)
+        z = z * keep + 0.1 * noise.normal(noise.split(batch.key, 1), z.shape)
+        ...
+
+The mixing is that of SplitMix64 (Steele, Lea and
 Flood, OOPSLA 2014), in the wrapping arithmetic of int64.
 """
 
@@ -19,6 +30,18 @@ def fold(key: Tensor, number: Tensor) -> Tensor:
     return _mix(key + (number + 1) * _GOLDEN)
 
 
+def split(key: Tensor, i: int | Tensor) -> Tensor:
+    """Return the i-th of the keys made of a key, int64: for the i-th thing that draws by it.
+
+    They are others than those of ``fold``, by which batches are augmented.
+
+    Args:
+        key: int64, of any shape.
+        i: from 0; a number, or int64 of a shape that broadcasts.
+    """
+    return fold(_mix(key ^ _STEP), torch.as_tensor(i, device=key.device))
+
+
 def step_keys(key: int, steps: int) -> Tensor:
     """Return one key per step of a fit, int64 [steps]."""
     return torch.arange(1, steps + 1) * _STEP + key
@@ -29,6 +52,20 @@ def uniform(key: Tensor, shape: tuple[int, ...]) -> Tensor:
     places = torch.arange(math.prod(shape), dtype=torch.int64, device=key.device)
     bits = _mix(places * _GOLDEN + key)
     return (_shift(bits, 40).to(torch.float32) * 2.0**-24).reshape(shape)
+
+
+def bernoulli(key: Tensor, p: float | Tensor, shape: tuple[int, ...]) -> Tensor:
+    """Return bools that are true with probability p, a number or a tensor that broadcasts to ``shape``."""
+    return uniform(key, shape) < p
+
+
+def normal(key: Tensor, shape: tuple[int, ...]) -> Tensor:
+    """Return float32 numbers from the standard normal distribution, none beyond 5.8 (Box and Muller, 1958).
+
+    In float64 on the way, so that the loop and the stack agree in all but a few in 10^8.
+    """
+    radius, angle = uniform(key, (2, *shape)).double().unbind()
+    return ((-2 * (1 - radius).log()).sqrt() * (2 * math.pi * angle).cos()).float()
 
 
 def _shift(value: Tensor, by: int) -> Tensor:

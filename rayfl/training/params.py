@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, KeysView, Mapping
+from collections.abc import Callable, Iterable, Iterator, KeysView, Mapping
 from typing import Any
 
 import torch
@@ -124,6 +124,23 @@ class Params(Mapping[str, Tensor]):
     def merge(self, other: Params) -> Params:
         """Return all entries of both; where a name is in both, ``other``'s."""
         return Params({**self.tensors, **other.tensors}, self.train_names | other.train_names)
+
+    def replace(self, tensors: Mapping[str, Tensor]) -> Params:
+        """Return the same entries, with these tensors in the places of those of their names."""
+        if odd := sorted(tensors.keys() - self.tensors.keys()):
+            raise KeyError(f"there are no entries {odd[:3]} to be replaced")
+        live = self.live and tensors.keys() <= self.train_names  # others' statistics must not change
+        return Params({**self.tensors, **tensors}, self.train_names, live)
+
+    @staticmethod
+    def stack(items: Iterable[Params]) -> Params:
+        """Return many Params of the same names and shapes as one: every entry has a first dimension more."""
+        first, *others = items
+        if odd := [other for other in others if other.tensors.keys() != first.tensors.keys()]:
+            names = sorted(first.tensors.keys() ^ odd[0].tensors.keys())
+            raise KeyError(f"Params of different names are not stacked; among them are {names[:3]}")
+        stacked = {n: torch.stack([t, *(o.tensors[n] for o in others)]) for n, t in first.tensors.items()}
+        return Params(stacked, first.train_names)
 
     def numel(self) -> int:
         """Return the number of numbers in all entries."""

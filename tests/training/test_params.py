@@ -127,3 +127,26 @@ def test_vmap_goes_over_the_first_dimension_of_every_entry():
     doubled = torch.func.vmap(lambda p, other: p + other, in_dims=(0, None))(stack, A)
     assert values(doubled) == {"w": [[2, 4], [4, 6]], "b": [[8], [9]]}
     assert doubled.train_names == {"w"}
+
+
+def test_entries_are_replaced():
+    w = A.replace({"b": torch.tensor([9.0])})
+    assert values(w) == {"w": [1, 2], "b": [9]}
+    assert list(w) == list(A)
+    assert w.train_names == A.train_names
+    with pytest.raises(KeyError, match=r"no entries \['c'\] to be replaced"):
+        A.replace({"c": torch.zeros(1)})
+
+
+def test_a_working_copy_with_other_statistics_is_none():
+    live = Params(dict(A.tensors), A.train_names, live=True)
+    assert live.replace({"w": torch.zeros(2)}).live
+    assert not live.replace({"b": torch.zeros(1)}).live
+
+
+def test_params_are_stacked():
+    stacked = Params.stack([A, 2 * A, A - A])
+    assert values(stacked) == {"w": [[1, 2], [2, 4], [0, 0]], "b": [[3], [6], [0]]}
+    assert stacked.train_names == A.train_names
+    with pytest.raises(KeyError, match=r"different names are not stacked; among them are \['b'\]"):
+        Params.stack([A, A.trainable()])
