@@ -1,6 +1,5 @@
 """The numeric core: weights, the one training loop, reductions, scoring."""
 
-from rayfl.training import noise
 from rayfl.training.client import Client, Fitted
 from rayfl.training.net import Batch, Net
 from rayfl.training.params import Params
@@ -20,5 +19,4 @@ __all__ = [
     "State",
     "Sum",
     "Training",
-    "noise",
 ]
