@@ -3,7 +3,7 @@
 from rayfl.nets.alexnet import AlexNet
 from rayfl.nets.backbones import DenseNet121, EfficientNetB0, MobileNetV2
 from rayfl.nets.base import Architecture, ImageArchitecture
-from rayfl.nets.convolutional import CNN, CNNB, DigitModel, FedAvgCNN, FedGHCNN, LeNet
+from rayfl.nets.convolutional import CNN, CNNB, DigitModel, FedAvgCNN, FedGHCNN, LeNet, PFLResearchCNN
 from rayfl.nets.dse import DSECNN, DSEResNet50, DSEViT, FDSEAlexNet, dse_blocks
 from rayfl.nets.own import build
 from rayfl.nets.resnet import ResNet18, ResNet50

@@ -35,7 +35,7 @@ class SplitNet(nn.Module):
         self.fc = fc
         self.head = head
         drop_batch_counts(self)
-        refuse_dropout(self)
+        refuse_shared(self)
 
     def features(self, x: Tensor) -> Tensor:
         """Return the input of the head, [B, D], for inputs [B, ...]."""
@@ -62,14 +62,14 @@ def drop_batch_counts(net: nn.Module) -> None:
         layer.num_batches_tracked = None
 
 
-def refuse_dropout(net: nn.Module) -> None:
-    """Refuse layers that draw from PyTorch's global generator, on which no result may depend."""
-    for name, module in net.named_modules():
-        if isinstance(module, nn.modules.dropout._DropoutNd) and module.p > 0:
+def refuse_shared(net: nn.Module) -> None:
+    """Refuse parameters that several layers share: a net's weights are told apart by their names."""
+    names: dict[nn.Parameter, str] = {}
+    for name, parameter in net.named_parameters(remove_duplicate=False):
+        if names.setdefault(parameter, name) != name:
             raise UserError(
-                f"layer {name!r} ({type(module).__name__}) draws from a global generator, so that results "
-                "would depend on which process trains a client: leave it out, or draw in the loss from the "
-                "batch's key with rayfl.training.noise.uniform"
+                f"{names[parameter]!r} and {name!r} of the net are one parameter, and federated nets do not "
+                "share parameters between layers: give each its own"
             )
 
 

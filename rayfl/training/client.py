@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from rayfl.randomness import generator, seed_of
+from rayfl.training.dropout import draw_from
 from rayfl.training.examples import Examples
 from rayfl.training.net import Batch, Net
 from rayfl.training.params import Params
@@ -298,14 +299,20 @@ _loss_is_running = False
 
 
 @contextmanager
-def inside_loss() -> Iterator[None]:
-    """Mark that a loss, a rule or a summand runs: none of them may read the facts of a single client."""
+def inside_loss(key: Tensor | None = None) -> Iterator[None]:
+    """Mark that a loss, a rule or a summand runs: none of them may read the facts of a single client.
+
+    Args:
+        key: of the step, for dropout in a loss; nothing else may draw.
+    """
     global _loss_is_running
     _loss_is_running = True
+    draw_from(key)
     try:
         yield
     finally:
         _loss_is_running = False
+        draw_from(None)
 
 
 def _outside_loss(value: T, name: str) -> T:

@@ -54,7 +54,7 @@ def fit_loop(request: Request) -> Fitted:
     velocity = [torch.zeros_like(t) for t in trained] if optimiser.momentum else None
     loss_sum = torch.zeros((), dtype=torch.float64, device=examples.device)
     for epoch, batch in _batches(request):
-        with inside_loss():
+        with inside_loss(batch.key):
             loss = scalar(loss_of(request, epoch)(weights, batch, request.extra))
         gradients, used = gradients_of(loss, trained)
         with torch.no_grad():

@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from rayfl.errors import UserError
 from rayfl.nets import CUTS, SplitNet
 from rayfl.randomness import seed_of
+from rayfl.training.dropout import put_dropout
 from rayfl.training.params import Params
 
 Cut = Literal["last_layer", "fc_stack"]
@@ -47,8 +48,8 @@ class Net:
     def __init__(self, build: Callable[[], SplitNet], *, dtype: torch.dtype = torch.float32) -> None:
         self._build = build
         self._dtype = dtype
-        with torch.random.fork_rng(devices=[]):
-            module = build().to(dtype)
+        self._device = torch.device("cpu")
+        module = self._built()
         self._set(module.train())
         twin = copy.copy(self)
         twin._set(copy.deepcopy(module).eval())
@@ -61,8 +62,7 @@ class Net:
         Args:
             names: of layers; their own parts follow their own names.
         """
-        with torch.random.fork_rng(devices=[]):
-            module = self._build().to(self._dtype).eval()
+        module = self._built().eval()
         module.training = True  # it counts as training, see _refuse_frozen; the layers below decide
         for name in names:
             module.get_submodule(name).training = True
@@ -70,14 +70,23 @@ class Net:
         twin._set(module)
         return twin
 
+    def _built(self) -> SplitNet:
+        """Build the module: its weights are never used, and what else it draws is the same everywhere."""
+        with torch.random.fork_rng(devices=[]):
+            torch.random.default_generator.manual_seed(0)
+            module = self._build().to(self._device, self._dtype)
+        put_dropout(module)
+        refuse_infinite(module)
+        return module
+
     def _set(self, module: SplitNet) -> None:
         self.module = module
         self.modules_of = {
             f"{prefix}.{name}" if prefix else name: part
             for prefix, part in module.named_modules()
-            for name, _ in [*part.named_parameters(recurse=False), *part.named_buffers(recurse=False)]
+            for name in own_entries(part)
         }
-        self.train_names = frozenset(n for n, _ in module.named_parameters())
+        self.train_names = frozenset(n for n, p in module.named_parameters() if p.requires_grad)
         normed = {part for part in _PARTS if any(map(is_batch_norm, getattr(module, part).modules()))}
         self.has_batch_norm = bool(normed)
         self._normed = frozenset(normed)
@@ -86,6 +95,10 @@ class Net:
         slots = self._find_slots()
         self._slots = {part: [s for s in slots if s[0].startswith(f"{part}.")] for part in _PARTS}
         self._loaded: dict[str, Params | None] = dict.fromkeys(_PARTS)
+        recurrent = [(n, m) for n, m in module.named_modules() if isinstance(m, nn.RNNBase)]
+        self._recurrent = {
+            part: [m for n, m in recurrent if f"{n}.".startswith(f"{part}.")] for part in _PARTS
+        }
 
     def _find_slots(self) -> list[tuple[str, dict[str, Any], str]]:
         slots: list[tuple[str, dict[str, Any], str]] = []
@@ -96,8 +109,9 @@ class Net:
 
     def to(self, device: torch.device) -> None:
         """Move what the modules hold besides their weights (constants, if a net has any) to a device."""
-        self.module.to(device)
-        self.eval.module.to(device)
+        for net in (self, self.eval):
+            net._device = device
+            net.module.to(device)
 
     def initial(self, seed: int, *counters: int) -> Params:
         """Draw fresh weights from the stream (seed, "init", counters)."""
@@ -195,6 +209,8 @@ class Net:
                 self._loaded[part] = None
                 for name, owner, own in self._slots[part]:
                     owner[own] = w.tensors[name]
+                for layer in self._recurrent[part]:  # which keep a list of their weights besides
+                    layer._flat_weights = [layer._parameters[own] for own in layer._flat_weights_names]
                 self._loaded[part] = w
 
     def release(self) -> None:
@@ -207,6 +223,8 @@ class Net:
                 net._loaded[part] = None
                 for _, owner, own in net._slots[part]:
                     owner[own] = None
+                for layer in net._recurrent[part]:
+                    layer._flat_weights = [None] * len(layer._flat_weights_names)
 
     def _refuse_frozen(self, parts: Sequence[str], w: Params) -> None:
         if self._normed and self.module.training and not w.live and not self._normed.isdisjoint(parts):
@@ -214,6 +232,29 @@ class Net:
                 "a train-mode call would change the BatchNorm statistics of weights that are not being "
                 "trained: use net.eval for teachers, frozen heads and evaluation"
             )
+
+
+def own_entries(module: nn.Module) -> list[str]:
+    """Return the names of a module's own weights: parameters, and what it keeps as buffers of floats.
+
+    Other buffers are constants: whole numbers and truth values, and those that are not persistent.
+    """
+    return [name for name, _ in module.named_parameters(recurse=False)] + [
+        name
+        for name, buffer in module.named_buffers(recurse=False)
+        if buffer.is_floating_point() and name not in module._non_persistent_buffers_set
+    ]
+
+
+def refuse_infinite(module: nn.Module) -> None:
+    """Refuse buffers that no mean over clients can be taken of, such as masks of attention."""
+    for prefix, part in module.named_modules():
+        for name in own_entries(part):
+            if (buffer := part._buffers.get(name)) is not None and not buffer.isfinite().all():
+                raise UserError(
+                    f"buffer {f'{prefix}.{name}'.lstrip('.')!r} of the net has infinite values, and would be "
+                    "averaged over clients: if it is a constant, register it with persistent=False"
+                )
 
 
 def is_batch_norm(module: nn.Module) -> bool:

@@ -25,9 +25,12 @@ _STEP = -0x3B314601E57A13AD  # another odd number: steps and places must not run
 _MULTIPLIERS = (-0x40A7B892E31B1A47, -0x6B2FB644ECCEEE15)
 
 
-def fold(key: Tensor, number: Tensor) -> Tensor:
+def fold(key: Tensor, number: Tensor | int) -> Tensor:
     """Return new keys, int64, made of a key and numbers (int64, of shapes that broadcast)."""
-    return _mix(key + (number + 1) * _GOLDEN)
+    added = (number + 1) * _GOLDEN
+    if isinstance(added, int):
+        added = (added + 2**63) % 2**64 - 2**63  # wrapped, as tensors wrap it
+    return _mix(key + added)
 
 
 def split(key: Tensor, i: int | Tensor) -> Tensor:
@@ -49,9 +52,14 @@ def step_keys(key: int, steps: int) -> Tensor:
 
 def uniform(key: Tensor, shape: tuple[int, ...]) -> Tensor:
     """Return float32 numbers in [0, 1), multiples of 2^-24, that depend on the key and their place alone."""
-    places = torch.arange(math.prod(shape), dtype=torch.int64, device=key.device)
-    bits = _mix(places * _GOLDEN + key)
-    return (_shift(bits, 40).to(torch.float32) * 2.0**-24).reshape(shape)
+    drawn = bits(key, math.prod(shape))
+    return (_shift(drawn, 40).to(torch.float32) * 2.0**-24).reshape(shape)
+
+
+def bits(key: Tensor, count: int) -> Tensor:
+    """Return numbers of 64 random bits, int64 [count], that depend on the key and their place alone."""
+    places = torch.arange(count, dtype=torch.int64, device=key.device)
+    return _mix(places * _GOLDEN + key)
 
 
 def bernoulli(key: Tensor, p: float | Tensor, shape: tuple[int, ...]) -> Tensor:

@@ -20,6 +20,7 @@ from torch.func import vmap
 from torch.utils import _pytree as pytree
 
 from rayfl.training.client import Client, Fitted, Request, inside_loss
+from rayfl.training.dropout import draw_from
 from rayfl.training.net import Batch, Net
 from rayfl.training.noise import step_keys
 from rayfl.training.step import (
@@ -81,6 +82,7 @@ def fit_stacked(requests: Sequence[Request]) -> list[Fitted]:
     loss_sum = torch.zeros(count, dtype=torch.float64, device=examples.device)
 
     def one_loss(loss: Callable[..., Any], w: Any, batch: Batch, extra_leaves: list[Any]) -> Tensor:
+        draw_from(batch.key)
         return scalar(loss(w, batch, pytree.tree_unflatten(extra_leaves, extra_spec)))
 
     for epoch, rows, batch in _stacked_batches(requests):

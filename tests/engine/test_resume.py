@@ -18,7 +18,7 @@ from rayfl.data import Dirichlet, FederatedData, Synthetic
 from rayfl.engine.plan import Plan
 from rayfl.engine.session import Session
 from rayfl.methods import METHODS
-from rayfl.nets import LeNet
+from rayfl.nets import LeNet, PFLResearchCNN
 from rayfl.record.checkpoint import Checkpoints, Manifest
 from rayfl.record.description import dump
 from tests.methods.cases import net_of
@@ -34,6 +34,17 @@ def test_every_method_resumes_from_its_checkpoint(tmp_path: Path, name: str) -> 
     small(split, method=METHODS[name](), net=net, rounds=2).run()
     resumed(split, ["--rounds", "4", "--quiet", "true"]).run()
     assert bytes_of_run(split) == bytes_of_run(whole)
+
+
+def test_dropout_goes_on_as_if_never_stopped(tmp_path: Path) -> None:
+    settings: dict[str, Any] = {
+        "net": PFLResearchCNN(),
+        "data": Synthetic(train=300, test=60, shape=(1, 8, 8)),
+    }
+    small(tmp_path / "whole", **settings).run()
+    small(tmp_path / "split", **settings, rounds=2).run()
+    resumed(tmp_path / "split", ["--rounds", "4", "--quiet", "true"]).run()
+    assert bytes_of_run(tmp_path / "split") == bytes_of_run(tmp_path / "whole")
 
 
 def test_a_run_of_several_client_files_is_resumed_twice(tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ from rayfl import Inline, Ray, evaluation
 from rayfl.data import Dirichlet, Synthetic
 from rayfl.engine.plan import Group
 from rayfl.methods import METHODS
-from rayfl.nets import CNNB, LeNet
+from rayfl.nets import CNNB, LeNet, PFLResearchCNN
 from rayfl.training import Training
 from tests.methods.cases import net_of
 from tests.support.federations import bytes_of_run, small
@@ -106,3 +106,11 @@ def test_after_training_scores_of_unsampled_clients_are_kept(tmp_path: Path) -> 
         rounds=3,
     )
     assert "after_training" in (folders[0] / "metrics.jsonl").read_text()
+
+
+def test_dropout(tmp_path: Path) -> None:
+    settings: dict[str, Any] = {
+        "net": PFLResearchCNN(),
+        "data": Synthetic(train=300, test=60, shape=(1, 8, 8)),
+    }
+    same(tmp_path, Inline(), Ray(actors=2), **settings, rounds=2)

@@ -28,6 +28,7 @@ from rayfl.nets import (
     FedGHCNN,
     LeNet,
     MobileNetV2,
+    PFLResearchCNN,
     ResNet18,
     SplitNet,
     ViT,
@@ -43,6 +44,7 @@ LEAST = {
     DigitModel(): 4,
     DigitModel(fc_norm=False): 4,
     FedAvgCNN(): 16,
+    PFLResearchCNN(): 6,
     **{FedGHCNN(number=number): 16 for number in range(1, 6)},
     ResNet18(): 1,
     ResNet18(stem="original"): 1,
@@ -76,6 +78,7 @@ def statistics(net: nn.Module) -> int:
         (DigitModel(), 28, 10, 14_219_210),
         (DigitModel(fc_norm=False), 28, 10, 14_219_210 - 2 * (2048 + 512)),
         (FedAvgCNN(), 32, 20, 883_668),
+        (PFLResearchCNN(), 32, 10, 1_626_442),
         (AlexNet(fc_norm=False), 64, 10, 57_063_498 - 2 * (4096 + 4096)),
         (FedGHCNN(number=1), 32, 10, 2_621_558),
         (FedGHCNN(number=1), 32, 100, 2_666_648),
@@ -128,6 +131,7 @@ def test_batchnorm_of_resnet18() -> None:
         (CNNB(), 84),
         (DigitModel(), 512),
         (FedAvgCNN(), 512),
+        (PFLResearchCNN(), 128),
         *((FedGHCNN(number=number), 500) for number in range(1, 6)),
         (ResNet18(), 512),
         (ResNet18(stem="original"), 512),
@@ -397,7 +401,17 @@ def test_fedgh_has_five_nets(number: int) -> None:
         FedGHCNN(number=number)  # type: ignore[arg-type]
 
 
-def test_dropout_is_refused() -> None:
-    with pytest.raises(UserError, match=r"fc\.1.*global generator"):
-        SplitNet(nn.Flatten(), nn.Sequential(nn.Linear(12, 4), nn.Dropout(0.5)), nn.Linear(4, 2))
-    SplitNet(nn.Flatten(), nn.Sequential(nn.Linear(12, 4), nn.Dropout(0.0)), nn.Linear(4, 2))
+def test_parameters_that_layers_share_are_refused() -> None:
+    embedding, head = nn.Embedding(5, 4), nn.Linear(4, 5, bias=False)
+    head.weight = embedding.weight
+    with pytest.raises(UserError, match=r"'conv\.0\.weight' and 'head\.weight' of the net are one parameter"):
+        SplitNet(nn.Sequential(embedding, nn.Flatten()), nn.Sequential(), head)
+
+
+def test_the_net_of_pfl_research() -> None:
+    net = build(PFLResearchCNN())
+    assert [layer.p for layer in net.modules() if isinstance(layer, nn.Dropout)] == [0.25, 0.5]
+    assert net.conv(torch.zeros(1, 3, 32, 32)).shape == (1, 12_544)
+    for weight, units in (("conv.0.weight", 27 + 9 * 32), ("fc.0.weight", 12_544 + 128)):
+        limit = (6 / units) ** 0.5  # Glorot and Bengio's: inputs and outputs of a unit
+        assert 0.99 * limit < net.get_parameter(weight).abs().max() <= limit

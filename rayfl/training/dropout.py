@@ -1,0 +1,135 @@
+"""Dropout whose masks follow from the key of the step: the same bits in a loop, stacked, and on any actor.
+
+PyTorch's layers draw from a global generator, so that results would depend on which process trains a client,
+and after whom. ``Net`` puts ``Dropout`` in their place. A mask is a function of the step's key and of how
+many masks the loss has drawn before it: layers, calls, steps and clients are independent of one another.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn.modules.dropout import _DropoutNd
+
+from rayfl.errors import UserError
+from rayfl.training.noise import bits, fold
+
+_PURPOSE = 0x64726F70 << 24  # keeps masks apart from what augmentation and losses draw from the same key
+_LOWEST = -1.7580993408473766  # of SELU: what AlphaDropout puts in place of what it drops
+
+_key: Tensor | None = None  # of the step whose loss runs
+_drawn = 0  # masks that this loss has drawn
+
+
+def draw_from(key: Tensor | None) -> None:
+    """Let masks be drawn from a step's key, a 0-d int64, from its first one on; None ends the loss."""
+    global _key, _drawn
+    _key, _drawn = key, 0
+
+
+def keep(shape: tuple[int, ...], p: float) -> Tensor:
+    """Return the next mask of the loss that runs, bool [shape]: false with probability p, below 1.
+
+    Raises:
+        RuntimeError: no loss of a fit runs.
+    """
+    global _drawn
+    if _key is None:
+        raise RuntimeError(
+            "a net with dropout is called in train mode outside the loss of a fit, where there is no key to "
+            "draw from: use net.eval for teachers, totals and evaluation"
+        )
+    count = math.prod(shape)
+    # Each number of 64 bits serves twice: as a fraction of 2^64, and shifted, so that its lower half is one.
+    drawn = bits(fold(_key, _PURPOSE + _drawn), (count + 1) // 2)
+    _drawn += 1
+    least = math.floor((p - 0.5) * 2**64)
+    return torch.cat([drawn >= least, drawn << 32 >= least])[:count].reshape(shape)
+
+
+class Dropout(nn.Module):
+    """Sets random entries to 0 in train mode and divides the others by 1 - p, as ``nn.Dropout`` does.
+
+    Args:
+        p: probability that an entry is dropped.
+        apart: how many dimensions at the beginning are told apart: 0 drops batches, 1 samples, 2 channels of
+            samples; None drops single entries.
+        alpha: whether as in ``nn.AlphaDropout``, which keeps mean and variance of what SELU puts out.
+    """
+
+    def __init__(self, p: float, apart: int | None = None, alpha: bool = False) -> None:
+        super().__init__()
+        self.p = p
+        self.apart = apart
+        self.alpha = alpha
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Return x, [B, ...], after dropout."""
+        p = self.p
+        if not self.training or p == 0:
+            return x
+        if p == 1:
+            return x * 0
+        kept = keep(self._shape(x), p)
+        if self.alpha:
+            scale = ((1 - p) * (1 + p * _LOWEST**2)) ** -0.5
+            return (torch.where(kept, x, _LOWEST) - p * _LOWEST) * scale
+        return x * (kept.to(x.dtype) * (1 / (1 - p)))
+
+    def _shape(self, x: Tensor) -> tuple[int, ...]:
+        """Return the shape of a mask for x."""
+        if self.apart is None:
+            return tuple(x.shape)
+        if x.dim() <= self.apart:
+            raise ValueError(
+                f"dropout of channels takes batches [B, C, ...], and this is {tuple(x.shape)}: use nn.Dropout"
+            )
+        return (*x.shape[: self.apart], *[1] * (x.dim() - self.apart))
+
+
+_KEYED: dict[type[nn.Module], Callable[[float], nn.Module]] = {
+    nn.Dropout: Dropout,
+    nn.Dropout1d: partial(Dropout, apart=2),
+    nn.Dropout2d: partial(Dropout, apart=2),
+    nn.Dropout3d: partial(Dropout, apart=2),
+    nn.AlphaDropout: partial(Dropout, alpha=True),
+    nn.FeatureAlphaDropout: partial(Dropout, apart=2, alpha=True),
+}
+_DRAWING = (_DropoutNd, nn.RReLU, nn.FractionalMaxPool2d, nn.FractionalMaxPool3d)
+
+
+def put_dropout(net: nn.Module) -> None:
+    """Put ``Dropout`` in the place of PyTorch's dropout layers, and refuse layers that draw otherwise.
+
+    Raises:
+        UserError: a layer draws from a global generator, and nothing takes its place.
+    """
+    for above, module in list(net.named_modules()):
+        for name, layer in module._modules.items():
+            if layer is not None:
+                module._modules[name] = _keyed(f"{above}.{name}".lstrip("."), layer)
+
+
+def _keyed(name: str, layer: nn.Module) -> nn.Module:
+    """Return a layer, or what takes its place."""
+    found: Any = layer
+    if type(layer) in _KEYED:
+        return _KEYED[type(layer)](found.p)
+    if type(layer).__name__ == "StochasticDepth":  # of torchvision, which need not be there
+        return Dropout(found.p, apart=1 if found.mode == "row" else 0)
+    if isinstance(layer, nn.MultiheadAttention | nn.RNNBase):
+        drawn, instead = found.dropout, "set its dropout to 0.0, and put nn.Dropout before or after it"
+    else:
+        drawn = isinstance(layer, _DRAWING) and getattr(layer, "p", 1)
+        instead = f"use nn.Dropout or one of {', '.join(cls.__name__ for cls in list(_KEYED)[1:])}"
+    if drawn:
+        raise UserError(
+            f"layer {name!r} ({type(layer).__name__}) draws from a global generator, so that results would "
+            f"depend on which process trains a client: {instead}"
+        )
+    return layer

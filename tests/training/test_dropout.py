@@ -1,0 +1,257 @@
+"""Dropout: masks that follow from the step's key, and nothing from a global generator."""
+
+import re
+from itertools import combinations
+
+import pytest
+import torch
+import torchvision
+from torch import nn
+from torch.func import vmap
+
+from rayfl.errors import UserError
+from rayfl.nets import SplitNet
+from rayfl.randomness import seed_of
+from rayfl.training import Net
+from rayfl.training.client import inside_loss
+from rayfl.training.dropout import Dropout, draw_from, keep, put_dropout
+from rayfl.training.loop import run_loop
+from rayfl.training.noise import fold, step_keys
+from rayfl.training.stacked import run_stacked
+from tests.support.nets import CLASSES, SHAPE, close, make_client, make_clients, only, same_bits
+
+N = 100_000
+
+
+def split_with(*layers, features=5, shape=SHAPE):
+    """A small net with these layers before its head."""
+    size = shape[0] * shape[1] * shape[2]
+    fc = nn.Sequential(nn.Linear(size, features), nn.Tanh(), *layers)
+    return SplitNet(nn.Flatten(), fc, nn.Linear(features, CLASSES))
+
+
+def net_with(*layers):
+    return Net(lambda: split_with(*layers), dtype=torch.float64)
+
+
+def drawn(shapes, key=7, p=0.5):
+    """The masks of one loss."""
+    with inside_loss(torch.tensor(key)):
+        return [keep(shape, p) for shape in shapes]
+
+
+@pytest.mark.parametrize("p", [0.01, 0.1, 0.25, 0.5, 0.9])
+@pytest.mark.parametrize("half", [slice(0, N // 2), slice(N // 2, N)], ids=["upper", "lower"])
+def test_share_of_what_is_dropped(p, half):
+    """Within five standard deviations, in either half of the bits that a mask is made of."""
+    (mask,) = drawn([(N,)], p=p)
+    dropped = (~mask[half]).double().mean().item()
+    assert abs(dropped - p) < 5 * (p * (1 - p) / (N / 2)) ** 0.5
+
+
+def test_thresholds_are_where_they_should_be():
+    """The masks of two probabilities from one key are nested, and differ by the difference."""
+    (often,), (rarely,) = drawn([(N,)], p=0.3), drawn([(N,)], p=0.2)
+    assert (rarely | ~often).all()
+    assert abs((rarely & ~often).double().mean().item() - 0.1) < 5 * (0.09 / N) ** 0.5
+    assert not (often & ~rarely).any()
+
+
+def correlation(a, b):
+    return torch.corrcoef(torch.stack([a.double(), b.double()]))[0, 1].abs().item()
+
+
+def test_masks_are_independent():
+    """Of layers and calls, of steps and clients, and of the numbers that a loss draws from the same key."""
+    start = [seed_of(5, "noise", client, 0, 0) for client in (0, 1)]
+    keys = [key for first in start for key in step_keys(first, 3).tolist()]
+    masks = [mask for key in keys for mask in drawn([(N,)] * 3, key)]
+    masks.append(drawn([(N,)], fold(torch.tensor(keys[0]), 0).item())[0])
+    worst = max(correlation(a, b) for a, b in combinations(masks, 2))
+    assert worst < 6 / N**0.5
+
+
+def test_places_of_a_mask_are_independent():
+    (mask,) = drawn([(100, 1000)])
+    flat = mask.flatten()
+    for lag in (1, 2, 1000, N // 2):
+        assert correlation(flat[:-lag], flat[lag:]) < 5 / (N - lag) ** 0.5
+    assert abs(mask.double().mean(0).var().item() / (0.25 / 100) - 1) < 0.25  # over samples
+    assert abs(mask.double().mean(1).var().item() / (0.25 / 1000) - 1) < 0.75  # over features
+
+
+@pytest.mark.parametrize("shape", [(1,), (3, 5), (2, 3, 4, 4), (0, 3)])
+def test_a_mask_is_the_same_under_vmap(shape):
+    keys = step_keys(11, 4)
+
+    def masks(key):
+        draw_from(key)
+        return keep(shape, 0.4), keep(shape, 0.4)
+
+    together = vmap(masks)(keys)
+    draw_from(None)
+    for k, key in enumerate(keys):
+        with inside_loss(key):
+            assert torch.equal(together[0][k], keep(shape, 0.4))
+            assert torch.equal(together[1][k], keep(shape, 0.4))
+
+
+@pytest.mark.parametrize("p", [0.0, 0.2, 0.5, 1.0])
+def test_values_are_0_or_scaled(p):
+    x = torch.rand(50, 40, dtype=torch.float64) + 0.1
+    with inside_loss(torch.tensor(3)):
+        y = Dropout(p)(x)
+    if p == 1:
+        assert not y.any()
+    else:
+        kept = y != 0
+        torch.testing.assert_close(y[kept], x[kept] / (1 - p), rtol=1e-12, atol=0)
+        assert abs(1 - kept.double().mean().item() - p) < 0.05
+    assert y.dtype == x.dtype
+
+
+def test_channels_are_dropped_together():
+    with inside_loss(torch.tensor(3)):
+        y = Dropout(0.5, apart=2)(torch.ones(40, 30, 2, 3))
+        z = Dropout(0.5, apart=1)(torch.ones(40, 30, 2, 3))
+        batches = [Dropout(0.5, apart=0)(torch.ones(4, 3)).unique() for _ in range(40)]
+    assert ((y.amax((2, 3)) == 2) == (y.amin((2, 3)) == 2)).all()
+    assert 0.4 < (y == 0).double().mean().item() < 0.6
+    assert y[0].unique().numel() == 2  # channels of one sample
+    assert all(sample.unique().numel() == 1 for sample in z)
+    assert z.unique().numel() == 2
+    assert torch.cat(batches).sort().values.unique_consecutive(return_counts=True)[1].min() > 8
+    assert all(values.numel() == 1 for values in batches)
+    with inside_loss(torch.tensor(3)), pytest.raises(ValueError, match=r"takes batches \[B, C, \.\.\.\]"):
+        Dropout(0.5, apart=2)(torch.ones(4, 5))
+
+
+@pytest.mark.parametrize("p", [0.1, 0.5])
+def test_alpha_dropout_keeps_mean_and_variance(p):
+    x = torch.randn(N, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    with inside_loss(torch.tensor(3)):
+        y = Dropout(p, alpha=True)(x)
+    assert abs(y.mean().item()) < 0.02
+    assert abs(y.var().item() - 1) < 0.02
+    # The affine function that keeps both: what is dropped is at -1.758 before it (Klambauer et al., 2017)
+    dropped = y.mode().values.item()
+    kept = y != dropped
+    slope = ((y[kept][1:] - y[kept][:-1]) / (x[kept][1:] - x[kept][:-1])).median().item()
+    assert slope == pytest.approx((1 - p + p * (1 - p) * 1.7580993408473766**2) ** -0.5)
+    torch.testing.assert_close(y[kept], slope * (x[kept] + 1.7580993408473766) + dropped)
+
+
+KINDS = {
+    "Dropout": lambda: (nn.Dropout(0.4),),
+    "two": lambda: (nn.Dropout(0.2), nn.Linear(5, 5), nn.AlphaDropout(0.3)),
+    "1d": lambda: (nn.Unflatten(1, (5, 1)), nn.Dropout1d(0.4), nn.Flatten()),
+    "2d": lambda: (nn.Unflatten(1, (5, 1, 1)), nn.Dropout2d(0.4), nn.FeatureAlphaDropout(0.1), nn.Flatten()),
+    "3d": lambda: (nn.Unflatten(1, (5, 1, 1, 1)), nn.Dropout3d(0.4, inplace=True), nn.Flatten()),
+    "depth": lambda: (torchvision.ops.StochasticDepth(0.4, "row"),),
+    "batches": lambda: (torchvision.ops.StochasticDepth(0.4, "batch"),),
+}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_stacked_is_the_loop(kind):
+    """With momentum and remainders; and dropout there is: without it, the weights are others."""
+    net = Net(lambda: split_with(*KINDS[kind]()), dtype=torch.float64)
+    found = []
+    for run in (run_loop, run_stacked):
+        clients = make_clients(net, (12, 17, 9), momentum=0.5)
+        fits = [only(c.fit(c.initial, c.cross_entropy, epochs=2)) for c in clients]
+        found.append(run(fits, lambda *_: None))
+    assert close(*found, 1e-9)
+    clients = make_clients(net, (12, 17, 9), momentum=0.5)
+    fits = [only(c.fit(c.initial, net.eval.cross_entropy, epochs=2)) for c in clients]
+    plain = run_loop(fits, lambda *_: None)
+    assert not any(close(a.weights, b.weights, 1e-4) for a, b in zip(found[0], plain))
+
+
+def test_global_generators_play_no_part():
+    """Neither are they drawn from, nor do they matter."""
+    net, results = net_with(nn.Dropout(0.5)), []
+    for seed in (0, 1):
+        torch.manual_seed(seed)
+        before = torch.random.get_rng_state()
+        client = make_client(net)
+        results += run_loop([only(client.fit(client.initial, client.cross_entropy))], lambda *_: None)
+        assert torch.equal(torch.random.get_rng_state(), before)
+    assert same_bits(*results)
+
+
+def test_every_pass_of_a_loss_has_masks_of_its_own():
+    net, seen = net_with(nn.Dropout(0.5)), []
+
+    def loss(w, batch, extra):
+        seen.append([net.features(w, batch.x) for _ in range(2)])
+        return seen[-1][0].sum() * 0
+
+    client = make_client(net, n=10)
+    run_loop([only(client.fit(client.initial, loss, epochs=1))], lambda *_: None)
+    masks = [z == 0 for step in seen for z in step]
+    assert all(not torch.equal(a, b) for a, b in combinations(masks, 2))
+    first = [[z.clone() for z in step] for step in seen]
+    seen.clear()
+    again = make_client(net, n=10)
+    run_loop([only(again.fit(again.initial, loss, epochs=1))], lambda *_: None)
+    assert all(torch.equal(a, b) for x, y in zip(first, seen) for a, b in zip(x, y))
+
+
+def test_nothing_is_dropped_in_eval_mode():
+    net = net_with(nn.Dropout(0.5))
+    client = make_client(net)
+    x, _ = client._examples.batch(torch.arange(4))
+    plain = Net(lambda: split_with(nn.Identity()), dtype=torch.float64)
+    assert torch.equal(net.eval(client.initial, x), plain(client.initial, x))
+    total = only(client.total(lambda w, batch, extra: net.eval(w, batch.x).sum(0), client.initial))
+    alone = only(client.total(lambda w, batch, extra: plain(w, batch.x).sum(0), client.initial))
+    assert torch.equal(run_loop([total], lambda *_: None)[0], run_loop([alone], lambda *_: None)[0])
+
+
+@pytest.mark.parametrize("run", [run_loop, run_stacked])
+def test_train_mode_outside_a_fit_raises(run):
+    net = net_with(nn.Dropout(0.5))
+    client = make_client(net)
+    x, _ = client._examples.batch(torch.arange(4))
+    with pytest.raises(RuntimeError, match=r"outside the loss of a fit.*use net\.eval"):
+        net(client.initial, x)
+    total = only(client.total(lambda w, batch, extra: net(w, batch.x).sum(0), client.initial))
+    with pytest.raises(RuntimeError, match="outside the loss of a fit"):
+        run([total], lambda *_: None)
+    fit = only(client.fit(client.initial, client.cross_entropy))
+    run([fit], lambda *_: None)  # the key of its last step is forgotten
+    with pytest.raises(RuntimeError, match="outside the loss of a fit"):
+        net(client.initial, x)
+
+
+class Other(nn.Dropout):
+    """Somebody's own dropout, which may do anything."""
+
+
+@pytest.mark.parametrize(
+    ("layer", "what"),
+    [
+        (lambda: nn.MultiheadAttention(4, 2, dropout=0.1), "set its dropout to 0.0"),
+        (lambda: nn.LSTM(4, 4, 2, dropout=0.1), "set its dropout to 0.0"),
+        (lambda: nn.GRU(4, 4, 2, dropout=0.1), "set its dropout to 0.0"),
+        (lambda: nn.RReLU(), "use nn.Dropout or one of Dropout1d"),
+        (lambda: nn.FractionalMaxPool2d(2, 1), "use nn.Dropout"),
+        (lambda: Other(0.1), "use nn.Dropout"),
+    ],
+)
+def test_layers_that_draw_otherwise_are_refused(layer, what):
+    name = type(layer()).__name__
+    with pytest.raises(UserError, match=rf"layer 'fc.2' \({name}\) draws from a global .*{re.escape(what)}"):
+        Net(lambda: split_with(layer()))
+
+
+def test_layers_that_do_not_draw_are_left_alone():
+    net = nn.Sequential(
+        nn.MultiheadAttention(4, 2), nn.LSTM(4, 4, 2), Other(0), nn.TransformerEncoderLayer(4, 2, 8, 0)
+    )
+    put_dropout(net)
+    assert isinstance(net[2], Other)
+    assert isinstance(net[3].dropout, Dropout)
+    with pytest.raises(UserError, match=r"layer '0.self_attn' \(MultiheadAttention\)"):
+        put_dropout(nn.Sequential(nn.TransformerEncoderLayer(4, 2, 8)))
