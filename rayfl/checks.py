@@ -25,11 +25,23 @@ def check(plan: Plan, protocol: Protocol, data: FederatedData) -> list[str]:
             f"protocol {protocol} goes by validation accuracy, and the data have no validation split: "
             "set data.val_fraction, for example to 0.1, or choose another protocol"
         )
+    _check_validation(method, data)
     names = [str(net) for net in plan.nets]
     return [
         *_check_batches(plan.training, names, nets, data),
         *_check_shared(method, plan),
     ]
+
+
+def _check_validation(method: Method, data: FederatedData) -> None:
+    """Refuse clients without validation data where the method trains by such."""
+    without = [i for i, s in enumerate(data.clients[: data.seen]) if len(s.train) and not len(s.val)]
+    if method.uses_validation and without:
+        raise UserError(
+            f"{type(method).__name__} goes by validation data of every client, and client {without[0]} has "
+            f"none ({len(without)} such clients): set data.val_fraction, for example to 0.1, or use fewer "
+            "clients or another partition"
+        )
 
 
 def _check_unseen(method: Method, nets: Sequence[Net], data: FederatedData) -> None:

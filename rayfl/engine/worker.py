@@ -66,6 +66,7 @@ class Worker:
         self.states: dict[int, State] = {}
         self._class_counts = as_tensor(data.label_matrix("train")).to(self.device)
         self._train = [as_tensor(client_data.train) for client_data in data.clients]
+        self._val = [as_tensor(client_data.val) for client_data in data.clients]
         self._run = run_stacked if plan.execution == "stacked" else run_loop
 
     def client(self, id: int, round: int) -> Client:
@@ -81,6 +82,7 @@ class Worker:
             self.plan.training,
             self.plan.seed,
             round,
+            self._val[id],
         )
 
     def state(self, id: int, client: Client) -> State:

@@ -63,12 +63,15 @@ class Method(Settings, ABC, place="method"):
         heterogeneous: whether clients may have different nets; the weights of such nets have no mean.
         net: the net, or the first one where clients have different nets; set by ``setup``, as are
             ``population`` (the number of all clients) and ``seed``.
+        uses_validation: whether every client that trains needs validation data, for
+            ``client.total(..., split="val")``; a run without them is refused.
         uses_rounds: whether the method reads ``rounds``, for a schedule over the run, say. Such a run
             cannot be resumed with another number of rounds.
     """
 
     averaging: ClassVar[Averaging] = "samples"
     heterogeneous: ClassVar[bool] = False
+    uses_validation: ClassVar[bool] = False
     uses_rounds: ClassVar[bool] = False
 
     # ---- must

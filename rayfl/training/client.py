@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Generator, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, Literal, NamedTuple, TypeVar
 
 import torch
 from torch import Tensor
 
+from rayfl.errors import UserError
 from rayfl.randomness import generator, seed_of
 from rayfl.training.dropout import draw_from
 from rayfl.training.examples import Examples
@@ -44,6 +45,7 @@ class Client:
         training: the shared settings.
         seed: the run's seed.
         round: the round, counted from 0.
+        val: int64 [n], its validation samples; none if not given.
     """
 
     def __init__(
@@ -57,6 +59,7 @@ class Client:
         training: Training,
         seed: int,
         round: int,
+        val: Tensor | None = None,
     ) -> None:
         if net.has_batch_norm and len(indices) == 1:
             net = net.eval  # training.bn_single=eval; otherwise the run was refused before it started
@@ -66,6 +69,7 @@ class Client:
         self._initial = initial
         self._examples = examples
         self._indices = indices
+        self._val = indices[:0] if val is None else val
         self._class_counts = class_counts
         self._training = training
         self._seed = seed
@@ -86,6 +90,11 @@ class Client:
     def samples(self) -> int:
         """The number of training samples, n_i."""
         return _outside_loss(len(self._indices), "samples")
+
+    @property
+    def val_samples(self) -> int:
+        """The number of validation samples, which may be 0; see ``Method.uses_validation``."""
+        return _outside_loss(len(self._val), "val_samples")
 
     @property
     def class_counts(self) -> Tensor:
@@ -126,6 +135,7 @@ class Client:
         before_clip: GradientRule | None = None,
         after_clip: GradientRule | None = None,
         epochs: int | None = None,
+        batch_size: int | None = None,
         lr: float | None = None,
         momentum: float | None = None,
         weight_decay: float | None = None,
@@ -147,6 +157,7 @@ class Client:
             before_clip: a change of the gradient before the clip (a proximal term).
             after_clip: a change of the gradient after the clip (a control variate).
             epochs: passes over the data instead of ``training.epochs``.
+            batch_size: samples per step instead of ``training.batch_size``; 0 takes all data at once.
             lr: learning rate instead of the round's.
             momentum: instead of ``training.momentum``.
             weight_decay: instead of ``training.weight_decay``.
@@ -165,7 +176,7 @@ class Client:
         )
         losses = loss if isinstance(loss, tuple) else (loss,)
         epochs = (settings.epochs if epochs is None else epochs) * len(losses)
-        batches = self._batches(epochs, stream)
+        batches = self._batches(epochs, stream, batch_size)
         key = seed_of(self._seed, "noise", self._id, self._round, stream)
         length = len(batches) // max(1, epochs)
         return Pending(
@@ -180,8 +191,9 @@ class Client:
         *,
         batches: int | None = None,
         of_class: int | None = None,
+        split: Literal["train", "val"] = "train",
     ) -> Pending:
-        """Sum ``function(w, batch, extra)``, a nest of tensors, over the training data; ``await`` it.
+        """Sum ``function(w, batch, extra)``, a nest of tensors, over the client's data; ``await`` it.
 
         No gradient is taken and nothing is changed: use ``net.eval`` inside.
 
@@ -191,13 +203,22 @@ class Client:
             extra: as in ``fit``.
             batches: take only so many batches, the first of the round's first fit.
             of_class: take only samples of this class, of which the client has some.
+            split: of the training data (``train``) or the validation data (``val``), of which a client has
+                some where the method says that it ``uses_validation``.
         """
-        indices = self._indices
+        if split not in ("train", "val"):
+            raise UserError(f"client.total(split={split!r}): methods see only 'train' and 'val'")
+        indices = self._indices if split == "train" else self._val
+        if not len(indices):
+            raise UserError(
+                f"client.total finds no {split} data of client {self._id}: ask client.val_samples first, or "
+                "set uses_validation = True in the method, so that such a run is refused before it starts"
+            )
         if of_class is not None:
             indices = indices[self._examples.labels(indices) == of_class]
         parts = list(indices.split(max(self._training.batch_size, 256)))
         if batches is not None:
-            parts = self._batches(1, 0)[:batches]
+            parts = (self._batches(1, 0) if split == "train" else parts)[:batches]
         key = seed_of(self._seed, "noise", self._id, self._round, -1)
         none = Optimiser(0, 0, 0, 0)
         return Pending(
@@ -219,9 +240,10 @@ class Client:
         fitted = await self.fit(Params(w.tensors, frozenset()), nothing, epochs=epochs)
         return w.merge(fitted.weights)  # with the names of the parameters
 
-    def _batches(self, epochs: int, stream: int) -> list[Tensor]:
+    def _batches(self, epochs: int, stream: int, size: int | None = None) -> list[Tensor]:
         order = generator(self._seed, "batches", self._id, self._round, stream)
-        n, size = len(self._indices), self._training.batch_size
+        n = len(self._indices)
+        size = self._training.batch_size if size is None else self._own_size(size)
         batches: list[Tensor] = []
         for _ in range(epochs):
             epoch = list(self._indices[torch.randperm(n, generator=order)].split(size))
@@ -231,6 +253,18 @@ class Client:
                 epoch[-2:] = [torch.cat(epoch[-2:])]  # BatchNorm has no variance of one sample
             batches += epoch
         return batches
+
+    def _own_size(self, size: int) -> int:
+        """Return the size of a fit's own batches; refuse one that makes none."""
+        if type(size) is not int or size < 0:
+            raise UserError(
+                f"client.fit(batch_size={size!r}): it must be a whole number of samples, 0 for all at once"
+            )
+        if size == 1 and self.net.has_batch_norm and len(self._indices) > 1:
+            raise UserError(
+                "client.fit(batch_size=1): a net with BatchNorm needs at least 2 samples to a batch"
+            )
+        return size or max(1, len(self._indices))
 
 
 class Fitted(NamedTuple):

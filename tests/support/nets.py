@@ -63,14 +63,16 @@ def make_client(
     first: int = 0,
     round: int = 0,
     seed: int = 5,
+    val: Sequence[int] = (),
     **training: Any,
 ) -> Client:
-    """A client that owns the samples ``first`` to ``first + n``."""
+    """A client that owns the samples ``first`` to ``first + n``, and ``val`` for validation."""
     images = make_images() if images is None else images
     indices = torch.arange(first, first + n)
     counts = torch.bincount(images.batch(indices)[1], minlength=CLASSES)
     settings = Training(**{"precision": "float64", "lr": 0.1, "batch_size": 5, **training})
-    return Client(id, net, net.initial(seed), images, indices, counts, settings, seed, round)
+    own = torch.tensor(val, dtype=torch.int64)
+    return Client(id, net, net.initial(seed), images, indices, counts, settings, seed, round, own)
 
 
 def make_clients(net: Net, sizes: Sequence[int], **training: Any) -> list[Client]:

@@ -1,15 +1,29 @@
-"""Fits at a rate of their own, fits that only renew buffers, totals of a single batch, layers watched."""
+"""Fits with settings of their own, or that renew buffers; totals of parts of the data; layers watched."""
 
+from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 from torch import Tensor
 
-from rayfl.training import Batch, Params
+from rayfl import UserError
+from rayfl.data import Synthetic
+from rayfl.methods import FedAvg
+from rayfl.training import Batch, Client, Params, State
 from rayfl.training.loop import run_loop
 from rayfl.training.stacked import run_stacked
-from tests.support.nets import Update, close, make_clients, only, same_bits, smooth_net
+from tests.support.federations import small
+from tests.support.nets import (
+    Update,
+    close,
+    make_client,
+    make_clients,
+    make_images,
+    only,
+    same_bits,
+    smooth_net,
+)
 
 EXECUTIONS = pytest.mark.parametrize("run", [run_loop, run_stacked])
 
@@ -54,6 +68,120 @@ def test_an_optimiser_of_its_own(run: Any, given: dict[str, float]) -> None:
         assert same_bits(a.weights, b.weights)
         assert a.effective_steps == b.effective_steps
         assert not same_bits(a.weights, c.weights)
+
+
+@EXECUTIONS
+@pytest.mark.parametrize(
+    ("own", "sizes"), [(4, [4, 4, 4]), (7, [7, 5]), (0, [12]), (99, [12]), (None, [5, 5, 2])]
+)
+def test_batches_of_their_own_size(run: Any, own: int | None, sizes: list[int]) -> None:
+    """As if the run had it; 0 is all data at once, whose step is plain gradient descent."""
+    net = smooth_net()
+    client = make_client(net, n=12)
+    assert [len(b) for b in client._batches(1, 0, own)] == sizes
+    other = make_client(net, n=12, batch_size=own or (12 if own == 0 else 5))
+    found, expected = (
+        drive(run, [only(c.fit(c.initial, c.cross_entropy, epochs=2, batch_size=size))])[0]
+        for c, size in ((client, own), (other, None))
+    )
+    assert same_bits(found.weights, expected.weights)
+    assert found.steps == 2 * len(sizes)
+
+
+@EXECUTIONS
+def test_all_data_as_one_batch_of_clients_of_different_size(run: Any) -> None:
+    net = smooth_net()
+    clients = make_clients(net, [12, 7, 12])
+    found = drive(run, [only(c.fit(c.initial, c.cross_entropy, batch_size=0)) for c in clients])
+    for c, fitted in zip(clients, found):
+        w = {n: t.clone().requires_grad_() for n, t in c.initial.items()}
+        x, y = c._examples.batch(c._indices)
+        loss = torch.nn.functional.cross_entropy(net(Params(w, c.initial.train_names), x), y)
+        gradients = torch.autograd.grad(loss, list(w.values()))
+        for (name, t), g in zip(w.items(), gradients):
+            torch.testing.assert_close(fitted.weights[name], (t - 0.1 * g).detach(), rtol=0, atol=1e-12)
+
+
+@pytest.mark.parametrize("size", [-1, 2.0, True, "all"])
+def test_sizes_that_make_no_batches_are_refused(size: Any) -> None:
+    client = make_client(smooth_net())
+    with pytest.raises(UserError, match=r"client\.fit\(batch_size=.*whole number of samples, 0 for all"):
+        client.fit(client.initial, client.cross_entropy, batch_size=size)
+
+
+def test_a_batch_of_one_is_none_for_batch_norm() -> None:
+    client = make_client(smooth_net(batch_norm=True))
+    with pytest.raises(UserError, match="needs at least 2 samples"):
+        client.fit(client.initial, client.cross_entropy, batch_size=1)
+
+
+@EXECUTIONS
+def test_totals_over_validation_data(run: Any) -> None:
+    """They are over these alone, whole or by class, and the training data stay those of the fits."""
+    net, images = smooth_net(), make_images()
+    clients = [
+        make_client(net, images, 12, id=k, first=40 * k, val=[30 + 40 * k, 37 + 40 * k]) for k in (0, 1)
+    ]
+
+    def pixels(w: Params, batch: Batch, extra: Any) -> Tensor:
+        return batch.x.sum((0, 2, 3))
+
+    totals = drive(run, [only(c.total(pixels, c.initial, split="val")) for c in clients])
+    for k, total in enumerate(totals):
+        assert clients[k].val_samples == 2
+        x, y = images.batch(torch.tensor([30 + 40 * k, 37 + 40 * k]))
+        assert close(total, x.sum((0, 2, 3)), 1e-12)
+        of_class = clients[k].total(pixels, clients[k].initial, split="val", of_class=int(y[1]), batches=1)
+        x = x[y == y[1]]
+        assert close(drive(run, [only(of_class)])[0], x.sum((0, 2, 3)), 1e-12)
+    trained = drive(run, [only(c.total(pixels, c.initial)) for c in clients])
+    assert close(trained[0], images.batch(torch.arange(12))[0].sum((0, 2, 3)), 1e-12)
+
+
+def test_totals_over_what_is_not_there_are_refused() -> None:
+    client = make_client(smooth_net(), id=7)
+    assert client.val_samples == 0
+    with pytest.raises(UserError, match=r"finds no val data of client 7: ask client\.val_samples first"):
+        client.total(client.cross_entropy, client.initial, split="val")
+    with pytest.raises(UserError, match="methods see only 'train' and 'val'"):
+        client.total(client.cross_entropy, client.initial, split="test")  # type: ignore[arg-type]
+
+
+class ByValidation(FedAvg):
+    """FedAvg that keeps its validation loss before training, and may say that it needs the data."""
+
+    uses_validation = True
+    asks: bool = True
+
+    async def local_update(self, client: Client, state: State, down: State) -> tuple[dict[str, Any], State]:
+        net = client.net.eval
+        loss: Any = None
+        if self.asks or client.val_samples:
+            loss = await client.total(
+                lambda w, batch, extra: net(w, batch.x).sum(), down["weights"], split="val"
+            )
+        up, _ = await super().local_update(client, state, down)
+        return up, {"loss": loss}
+
+
+class Careful(ByValidation):
+    """One that does without where there are none."""
+
+    uses_validation = False
+
+
+def test_a_run_without_the_validation_data_of_its_method_is_refused(tmp_path: Path) -> None:
+    plain = Synthetic(train=200, test=40)
+    split = Synthetic(train=200, test=40, val_fraction=0.2)
+    with pytest.raises(UserError, match=r"ByValidation goes by validation data.*client 0 has none \(4 such"):
+        small(tmp_path / "none", method=ByValidation(), data=plain, clients=4).run()
+    assert not (tmp_path / "none").exists()
+    assert small(tmp_path / "all", method=ByValidation(), data=split, clients=4, rounds=1).run().complete
+    assert (
+        small(tmp_path / "some", method=Careful(asks=False), data=plain, clients=4, rounds=1).run().complete
+    )
+    with pytest.raises(UserError, match="finds no val data of client"):
+        small(tmp_path / "late", method=Careful(), data=plain, clients=4, rounds=1).run()
 
 
 @EXECUTIONS
