@@ -17,6 +17,7 @@ from rayfl.methods import (
     FD,
     Cohort,
     FedAvg,
+    FedCP,
     FedDyn,
     FedGH,
     FedHEAL,
@@ -24,8 +25,9 @@ from rayfl.methods import (
     FedPer,
     FedRep,
     Local,
+    fedcp,
 )
-from rayfl.nets import CNNB
+from rayfl.nets import CNNB, LeNet
 from rayfl.training import Params
 from tests.support.by_hand import assert_same, federate, points, ragged
 
@@ -393,3 +395,71 @@ def test_fedheal_with_a_threshold_of_0_still_masks():
     other = federate(FedAvg(), DATA, CNNB(), 2, averaging="uniform", **SETTINGS)
     gap = head(run.server.state["weights"]) - head(other.server.state["weights"])
     assert gap.abs().max() > 1e-4
+
+
+# ---- FedCP
+
+
+def test_fedcp(monkeypatch):
+    """A policy of zeros and no noise: half of every feature goes to each head, the policy stays (ReLU).
+
+    Round 0: the own head steps from 0 to (1/4, 0), the global one is frozen at 0, and the server gets half
+    of their sum, (1/8, 0). Round 1: the logits are 1/2 (1/4 + 1/8) = 3/16, the own head's step s(-3/8) / 2.
+    """
+    monkeypatch.setattr(FedCP, "_policy", lambda self, initial: policy_of_zeros())
+    monkeypatch.setattr(fedcp, "gumbel", lambda key, count, like: torch.zeros(count, 2, 2).to(like))
+    run = federate(FedCP(), ONE, cohorts=2, lr=1.0)
+    assert_row(head(run.clients[0][0]["head"]), [1 / 4, 0])
+    assert_row(head(run.servers[0]["head"]), [1 / 8, 0])
+    own = 1 / 4 + s(-3 / 8) / 2
+    assert_row(head(run.clients[1][0]["head"]), [own, 0])
+    assert_row(head(run.clients[1][0]["global_head"]), [1 / 8, 0])
+    assert_row(head(run.servers[1]["head"]), [(own + 1 / 8) / 2, 0])
+    assert not run.servers[1]["policy"]["shift"].any()
+    x = torch.tensor([[[[1.0, 0.0]]]], dtype=torch.float64)
+    assert run.scores(0, x)["personal"][0, 0].item() == pytest.approx((own + 1 / 8) / 2, abs=1e-12)
+
+
+def policy_of_zeros():
+    shapes = {"weight": (4, 2), "bias": (4,), "scale": (4,), "shift": (4,)}
+    return Params({n: torch.zeros(shape).double() for n, shape in shapes.items()}, frozenset(shapes))
+
+
+def test_fedcp_divides_features_by_the_policys_softmax():
+    """With the shift (ln 3, 0) for the first feature and noise of ln 2 for the own head in the second."""
+    policy = policy_of_zeros()
+    policy["shift"][0] = math.log(3)
+    z = torch.tensor([[8.0, 6.0]], dtype=torch.float64)
+    noise = torch.tensor([[[0.0, math.log(2)], [0.0, 0.0]]], dtype=torch.float64)
+    own, rest = fedcp.divide(policy, z, torch.ones(2).double(), noise)
+    torch.testing.assert_close(own.tolist(), [[6.0, 4.0]], rtol=0, atol=1e-12)
+    torch.testing.assert_close(rest.tolist(), [[2.0, 2.0]], rtol=0, atol=1e-12)
+
+
+def test_fedcp_context_and_distance():
+    """The rows (1, 0) and (2, 4) add up to (3, 4). Of one sample each, at a distance of 2: 8 - 2 sum(...)."""
+    params = Params({"head.weight": torch.tensor([[1.0, 0.0], [2.0, 4.0]])}, frozenset({"head.weight"}))
+    torch.testing.assert_close(fedcp.context_of(params).tolist(), [0.6, 0.8])
+    x, y = torch.zeros(1, 2).double(), torch.tensor([[2.0, 0.0]], dtype=torch.float64)
+    expected = 8 - 2 * sum(math.exp(-2 / width) for width in (10, 15, 20, 50))
+    assert fedcp.mmd(x, y).item() == pytest.approx(expected, abs=1e-12)
+    assert fedcp.mmd(y, y).item() == 0
+
+
+def test_fedcp_noise_is_gumbels():
+    """Mean 0.5772 and variance pi^2 / 6, to three standard errors of 40,000 draws."""
+    drawn = fedcp.gumbel(torch.tensor(7), 1000, torch.zeros(1, 20).double())
+    assert drawn.mean().item() == pytest.approx(0.5772, abs=3 * 1.2825 / 200)
+    assert drawn.var().item() == pytest.approx(math.pi**2 / 6, abs=3 * 0.0173)
+
+
+def test_fedcp_draws_features_to_the_received_ones():
+    """Features after a round are closer to those before it where the distance has a large weight."""
+    x = torch.tensor(DATA.dataset.inputs[DATA.clients[1].train]).double()
+    distances = []
+    for lam in (0.0, 20.0):
+        run = federate(FedCP(lam=lam), DATA, LeNet(), [[1]], epochs=5)
+        net, before = run.worker.net.eval, run.worker.initial
+        z = [net.features(w, x) for w in (before, run.server.state["weights"])]
+        distances.append(fedcp.mmd(*z).item())
+    assert distances[1] < distances[0] / 2

@@ -1,0 +1,146 @@
+"""FedCP."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Annotated, Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from rayfl.methods.base import Method
+from rayfl.randomness import generator
+from rayfl.settings import at_least
+from rayfl.training import Batch, Client, Mean, Params, Reduction, State
+from rayfl.training.noise import uniform
+
+BANDWIDTHS = (10, 15, 20, 50)
+"""Of the kernels in the distance of features."""
+TEMPERATURE = 1.0
+"""Of the Gumbel-softmax of the policy."""
+
+
+class FedCP(Method):
+    """Separating feature information by a conditional policy (Zhang et al., KDD 2023).
+
+    For every sample a small policy network divides each feature into a part for the client's own head and a
+    part for the frozen global head; the scores of both are added. The extractor is drawn to the received one.
+
+    Deviations from the paper: none known in training. For scores the policy's softmax is taken without
+    Gumbel noise, which the public code keeps (``gumbel_eval``). The global head and the policy reach a client
+    when it is sampled, as in the public code; the extractor always.
+    """
+
+    lam: Annotated[float, at_least(0)] = 0.1
+    """Weight of the distance between own and received features, lambda in the paper."""
+    gumbel_eval: bool = False
+    """Whether the policy draws noise for scores, too."""
+
+    def shared(self, name: str, module: nn.Module) -> bool:
+        """Share the extractor; heads go their own way."""
+        return name not in self.net.names("last_layer", "head")
+
+    @property
+    def uploads(self) -> Mapping[str, Reduction]:
+        """The extractor, the mean of own and global head, and the policy."""
+        return dict.fromkeys(("weights", "head", "policy"), Mean(self.averaging))
+
+    def init_server(self, initial: Params) -> State:
+        """Start from the common weights and a random policy."""
+        head = self.personal_part(initial)
+        return {"weights": self.shared_part(initial), "head": head, "policy": self._policy(initial)}
+
+    def init_client(self, client: Client) -> State:
+        """Start from the common head; the context is drawn, as long as there has been no exchange."""
+        head = self.personal_part(client.initial)
+        drawn = torch.rand(head["head.weight"].shape[1], generator=client.generator("context"))
+        context = F.normalize(drawn.to(head["head.weight"]), dim=0)
+        policy = self._policy(client.initial)
+        return {"head": head, "global_head": head, "policy": policy, "context": context}
+
+    def _policy(self, initial: Params) -> Params:
+        """Return the initial policy of the run: Linear(d, 2d) as PyTorch draws it, and LayerNorm(2d)."""
+        like = initial["head.weight"]
+        d = like.shape[1]
+        draw = generator(self.seed, "policy")
+        weight, bias = (
+            (2 * torch.rand(shape, generator=draw) - 1) / d**0.5 for shape in ((2 * d, d), (2 * d,))
+        )
+        tensors = {"weight": weight, "bias": bias, "scale": torch.ones(2 * d), "shift": torch.zeros(2 * d)}
+        return Params({name: t.to(like) for name, t in tensors.items()}, frozenset(tensors))
+
+    async def local_update(self, client: Client, state: State, down: State) -> tuple[dict[str, Any], State]:
+        """Train extractor, own head and policy beside the frozen global ones (Algorithm 1)."""
+        net, given = client.net, down["head"]
+        context = state["context"] if client.round == 0 else context_of(state["head"])
+
+        def loss(w: dict[str, Params], batch: Batch, frozen: dict[str, Any]) -> Tensor:
+            """Cross-entropy of both heads' scores + lambda times the distance of the features."""
+            z = net.features(w["net"], batch.x)
+            own, rest = divide(w["policy"], z, frozen["context"], gumbel(batch.key, len(z), z))
+            scores = net.head(w["net"], own) + net.eval.head(frozen["head"], rest)
+            distance = mmd(z, net.eval.features(frozen["extractor"], batch.x).detach())
+            return F.cross_entropy(scores, batch.y) + self.lam * distance
+
+        start = {"net": down["weights"].merge(state["head"]), "policy": down["policy"]}
+        frozen = {"extractor": down["weights"], "head": given, "context": context}
+        w = (await client.fit(start, loss, frozen)).weights
+        head = self.personal_part(w["net"])
+        up = {"weights": self.shared_part(w["net"]), "head": 0.5 * (head + given), "policy": w["policy"]}
+        return up, {"head": head, "global_head": given, "policy": w["policy"], "context": context}
+
+    def scores(self, client: Client, state: State, down: State, x: Tensor) -> dict[str, Tensor]:
+        """Score the newest extractor with the own head, and the global head and policy as last received.
+
+        The global model is the extractor with the newest global head, which gets all of every feature.
+        """
+        net = client.net.eval
+        z = net.features(down["weights"], x)
+        noise = None
+        if self.gumbel_eval:
+            key = torch.randint(2**62, (), generator=client.generator("gumbel")).to(z.device)
+            noise = gumbel(key, len(z), z)
+        own, rest = divide(state["policy"], z, state["context"], noise)
+        personal = net.head(state["head"], own) + net.head(state["global_head"], rest)
+        return {"personal": personal, "global": net.head(down["head"], z)}
+
+    def trained(self, down: State, up: Mapping[str, Any]) -> State:
+        """The client's own extractor right after training; the rest is in its state."""
+        return {**down, "weights": up["weights"]}
+
+
+def context_of(head: Params) -> Tensor:
+    """Return the context, [d]: the sum of the head's rows, of length 1."""
+    return F.normalize(head["head.weight"].sum(0), dim=0)
+
+
+def divide(policy: Params, z: Tensor, context: Tensor, noise: Tensor | None) -> tuple[Tensor, Tensor]:
+    """Divide features, [B, d], into what is for the own and for the global head, [B, d] each.
+
+    Args:
+        policy: Linear(d, 2d), LayerNorm(2d), ReLU.
+        z: features.
+        context: [d].
+        noise: Gumbel noise, [B, 2, d].
+    """
+    h = F.linear(z * context, policy["weight"], policy["bias"])
+    h = F.layer_norm(h, h.shape[-1:], policy["scale"], policy["shift"]).relu().view(-1, 2, z.shape[1])
+    shares = ((h if noise is None else h + noise) / TEMPERATURE).softmax(1)
+    return shares[:, 0] * z, shares[:, 1] * z
+
+
+def gumbel(key: Tensor, count: int, like: Tensor) -> Tensor:
+    """Return standard Gumbel noise, [count, 2, d], for features like these, [B, d]."""
+    u = uniform(key, (count, 2, like.shape[1])) + 2.0**-25  # never 0
+    return -torch.log(-torch.log(u.to(like.dtype)))
+
+
+def mmd(x: Tensor, y: Tensor) -> Tensor:
+    """Return the squared maximum mean discrepancy of two samples, [B, d], with a sum of Gaussian kernels."""
+
+    def kernel(a: Tensor, b: Tensor) -> Tensor:
+        square = (a[:, None] - b[None]).square().sum(2)
+        return torch.stack([(-square / (2 * width)).exp() for width in BANDWIDTHS]).sum(0)
+
+    return (kernel(x, x) + kernel(y, y) - 2 * kernel(x, y)).mean()

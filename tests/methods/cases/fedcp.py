@@ -1,0 +1,17 @@
+"""What tests know of FedCP."""
+
+from tests.methods.cases import Cases
+
+
+def traffic(k, owned, n):
+    both = {"weights": k["theta"] - k["H"] + k["s"], "head": k["H"], "policy": 2 * k["d"] ** 2 + 6 * k["d"]}
+    return both, both
+
+
+CASES = Cases(
+    traffic=traffic,
+    options=[{"gumbel_eval": True}],
+    bad=[("lam", -0.1)],
+    has_global=True,
+    plain=None,
+)
