@@ -105,10 +105,6 @@ class FedCP(Method):
         personal = net.head(state["head"], own) + net.head(state["global_head"], rest)
         return {"personal": personal, "global": net.head(down["head"], z)}
 
-    def trained(self, down: State, up: Mapping[str, Any]) -> State:
-        """The client's own extractor right after training; the rest is in its state."""
-        return {**down, "weights": up["weights"]}
-
 
 def context_of(head: Params) -> Tensor:
     """Return the context, [d]: the sum of the head's rows, of length 1."""
