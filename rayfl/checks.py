@@ -11,12 +11,14 @@ from rayfl.errors import UserError
 from rayfl.evaluation.protocol import Protocol
 from rayfl.methods import METHODS, Method
 from rayfl.training import Net, Training
+from rayfl.training.sums import check_reductions
 
 
 def check(plan: Plan, protocol: Protocol, data: FederatedData) -> list[str]:
     """Refuse what cannot work before any process is started; return warnings."""
     method = copy(plan.method)
     nets = set_up(method, plan, data)
+    check_reductions(type(method).__name__, method.uploads)
     _check_unseen(plan.method, nets, data)
     if type(method) not in METHODS.values():  # a method of the user's own
         try_scores(method, nets[0], plan, data)

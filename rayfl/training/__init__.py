@@ -5,7 +5,7 @@ from rayfl.training.net import Batch, Net
 from rayfl.training.params import Params
 from rayfl.training.settings import Training
 from rayfl.training.state import State
-from rayfl.training.sums import Gather, Mean, Reduction, Sum
+from rayfl.training.sums import Gather, Mean, Reduction, Sum, weighted_mean
 
 __all__ = [
     "Batch",
@@ -19,4 +19,5 @@ __all__ = [
     "State",
     "Sum",
     "Training",
+    "weighted_mean",
 ]

@@ -14,15 +14,16 @@ and 2^-47, numbers whose magnitudes add up to at most 2^43 are summed with an er
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any
 
 import torch
 from torch import Tensor
 from torch._utils import _flatten_dense_tensors
 from torch.utils import _pytree as pytree
 
+from rayfl.arguments import shown
 from rayfl.errors import UserError
 from rayfl.training.params import Params
 from rayfl.training.state import as_tensor, pack, unpack
@@ -35,11 +36,26 @@ _PIECE = 2**16
 """Entries that are added at a time: few enough for the cache, with the copies that additions make."""
 
 
+_LEAST_WEIGHT = 2.0**-20
+"""Smallest sum of uploaded weights: their rounding, 2^-48 each, must not show in the mean."""
+
+
 @dataclass(frozen=True)
 class Mean:
-    """The mean over the participants, weighted by ``samples`` (n_i / sum n_j) or ``uniform`` (1 / |S|)."""
+    """The mean over the participants, weighted by ``samples`` (n_i / sum n_j) or ``uniform`` (1 / |S|).
 
-    by: Literal["samples", "uniform"] = "samples"
+    Any other text is the upload key of a number that every participant sends, its weight: 0 or more, of a
+    size about 1, and above 0 for one of them at least. That key is declared, too::
+
+        {"weights": Mean("trust"), "trust": Sum()}
+    """
+
+    by: str = "samples"
+
+    @property
+    def key(self) -> str | None:
+        """The upload key of the weights, if they are uploaded."""
+        return None if self.by in ("samples", "uniform") else self.by
 
 
 @dataclass(frozen=True)
@@ -55,8 +71,23 @@ class Gather:
 Reduction = Mean | Sum | Gather
 
 
-Prepared = dict[str, tuple[Any, Tensor, Any, float]]
-"""Upload key -> payload, all its numbers as one vector, template, norm of the vector."""
+def check_reductions(method: str, reductions: Mapping[str, Reduction]) -> None:
+    """Refuse means that are weighted by what is not uploaded.
+
+    Args:
+        method: its name, for the message.
+        reductions: upload key -> how it is combined.
+    """
+    for key, reduction in reductions.items():
+        if isinstance(reduction, Mean) and reduction.key is not None and reduction.key not in reductions:
+            raise UserError(
+                f"{method}: the mean of {key!r} is weighted by {reduction.key!r}, which `uploads` does not "
+                "declare: declare it, for example with Sum(), or weight by 'samples' or 'uniform'"
+            )
+
+
+Prepared = dict[str, tuple[Any, Tensor, Any, float, float]]
+"""Upload key -> payload, all its numbers as one vector, template, norm of the vector, weight."""
 
 
 class ExactSum:
@@ -120,7 +151,8 @@ class Accumulated:
     Attributes:
         template: shapes, dtypes and structure of an upload.
         total: the exact sum of weighted uploads; None for ``Gather``.
-        weight: the sum of the (integer) weights.
+        weight: the sum of the weights, which are integers; of uploaded ones their number, as their sum is
+            the last entry of ``total``.
         each: client number -> payload, for ``Gather``.
     """
 
@@ -183,18 +215,21 @@ class Accumulator:
         if odd:
             known = ", ".join(map(repr, self._reductions)) or "nothing"
             return f"uploads {', '.join(map(repr, odd))}, but `uploads` of the method declares {known}"
-        means = [key for key, reduction in self._reductions.items() if isinstance(reduction, Mean)]
+        means = {key: r.key for key, r in self._reductions.items() if isinstance(r, Mean)}
         lacking = [key for key in means if key not in upload]
         if lacking:
             return f"does not upload {', '.join(map(repr, lacking))}, which `uploads` of the method averages"
+        for key, by in means.items():
+            if by is not None and by not in upload:
+                return f"does not upload {by!r}, which weights the mean of {key!r}"
         return None
 
     def prepare(self, upload: Mapping[str, Any], samples: int) -> tuple[str | None, Prepared]:
         """Flatten an upload and say what is wrong with it.
 
         Returns:
-            None or a description of the first bad payload (NaN, infinity, beyond ``LIMIT``), and what
-            ``add`` takes.
+            None or a description of the first bad payload (NaN, infinity, beyond ``LIMIT``) or weight, and
+            what ``add`` takes.
 
         Raises:
             KeyError: a key is not declared; see ``wrong_keys``.
@@ -203,14 +238,23 @@ class Accumulator:
         for key, payload in upload.items():
             reduction = self._reductions[key]
             vector, template = _flat(payload)
-            weight = _weight(reduction, samples)
+            weight: float = samples if isinstance(reduction, Mean) and reduction.by == "samples" else 1
+            if isinstance(reduction, Mean) and reduction.key is not None:
+                found = _uploaded_weight(upload[reduction.key])
+                if found is None:
+                    return (
+                        f"upload {reduction.key!r} is {shown(upload[reduction.key])}: as a weight of the "
+                        f"mean of {key!r} it must be one finite number, 0 or more"
+                    ), prepared
+                weight = found
+                vector = torch.cat([vector, vector.new_ones(1)])  # whose sum is that of the weights
             # the norm is an upper bound of the largest entry, and several times cheaper
             norm = math.sqrt(square) if (square := vector.dot(vector).item()) >= 0 else math.nan
             if not norm * weight <= LIMIT:
                 finite = bool(torch.isfinite(vector).all())
                 what = f"has a norm of {norm:.0e}: training has diverged" if finite else "is not finite"
                 return f"upload {key!r} {what}", prepared
-            prepared[key] = (payload, vector, template, norm)
+            prepared[key] = (payload, vector, template, norm, weight)
         return None, prepared
 
     def add(self, client: int, upload: Prepared, samples: int) -> None:
@@ -219,7 +263,7 @@ class Accumulator:
         if group != self._open:
             self._end_group()
             self._open = group
-        for key, (payload, vector, template, norm) in upload.items():
+        for key, (payload, vector, template, norm, weight) in upload.items():
             reduction = self._reductions[key]
             part = self._parts.setdefault(key, Accumulated())
             if isinstance(reduction, Gather):
@@ -228,8 +272,7 @@ class Accumulator:
             if part.total is None:
                 part.template, part.total = template, ExactSum(vector.numel())
             _same_structure(part.template, template)
-            weight = _weight(reduction, samples)
-            part.weight += weight
+            part.weight += samples if isinstance(reduction, Mean) and reduction.by == "samples" else 1
             reach = math.ceil(norm * weight)
             if key in self._sums:
                 total, before = self._sums[key]
@@ -268,7 +311,18 @@ def combine(reductions: Mapping[str, Reduction], parts: list[dict[str, Accumulat
         if isinstance(reduction, Gather):
             result[key] = dict(sorted(whole.each.items()))
         elif whole.total is not None and (whole.weight or isinstance(reduction, Sum)):
-            result[key] = _unflat(whole, isinstance(reduction, Mean))
+            if isinstance(reduction, Mean) and reduction.key is not None:
+                vector = whole.total.value()
+                if vector[-1] < _LEAST_WEIGHT:
+                    raise UserError(
+                        f"the weights {reduction.key!r} of the mean of {key!r} add up to {vector[-1]:.1e} in "
+                        "this round: one of them must be above 0, and of a size about 1"
+                    )
+                result[key] = _unflat(whole.template, vector[:-1] / vector[-1], True)
+            else:
+                vector = whole.total.value()
+                mean = isinstance(reduction, Mean)
+                result[key] = _unflat(whole.template, vector / whole.weight if mean else vector, mean)
     return result
 
 
@@ -287,8 +341,50 @@ def _pieces(*vectors: Tensor) -> Iterable[tuple[Tensor, ...]]:
     return zip(*(vector.split(_PIECE) for vector in vectors), strict=True)
 
 
-def _weight(reduction: Reduction, samples: int) -> int:
-    return samples if isinstance(reduction, Mean) and reduction.by == "samples" else 1
+def weighted_mean(
+    items: Mapping[int, Any] | Sequence[Any], weights: Mapping[int, float] | Sequence[float]
+) -> Any:
+    """Return the mean of gathered payloads, with weights that the server has made of all of them.
+
+    Args:
+        items: client -> payload, as ``Gather`` gives them, or a list; Params, tensors, numbers or nests of
+            them, all of one structure.
+        weights: client -> weight, or a list in the same order; 0 or more, and not all 0. They need not add up
+            to 1.
+
+    Returns:
+        The payload sum_i w_i x_i / sum_i w_i, computed in float64, in the structure of the first one.
+    """
+    if isinstance(items, Mapping):
+        if not isinstance(weights, Mapping) or weights.keys() != items.keys():
+            raise UserError(
+                "weighted_mean: what is gathered by client needs a weight for each of the clients"
+            )
+        weights, items = [weights[client] for client in items], list(items.values())
+    numbers = torch.tensor([float(weight) for weight in weights], dtype=torch.float64)
+    fine = len(items) == len(numbers) and bool(torch.isfinite(numbers).all()) and bool((numbers >= 0).all())
+    if not fine or not numbers.sum() > 0:
+        raise UserError(
+            f"weighted_mean: the weights of {len(items)} payloads are {shown(list(weights))}: they must be "
+            "as many finite numbers, 0 or more, and not all 0"
+        )
+    total, template = torch.zeros(0), None
+    for item, weight in zip(items, (numbers / numbers.sum()).tolist(), strict=True):
+        vector, own = _flat(item)
+        if template is None:
+            total, template = torch.zeros(vector.numel(), dtype=torch.float64, device=vector.device), own
+        _same_structure(template, own)
+        total.add_(vector, alpha=weight)
+    return _unflat(template, total, True)
+
+
+def _uploaded_weight(value: Any) -> float | None:
+    """Return a number that a client uploads as its weight; None if it is none, or negative."""
+    if isinstance(value, Tensor) and value.numel() == 1:
+        value = value.item()
+    if not isinstance(value, int | float) or not 0 <= value <= LIMIT:
+        return None
+    return float(value)
 
 
 def _flat(payload: Any) -> tuple[Tensor, Any]:
@@ -326,11 +422,9 @@ def _same_structure(a: Any, b: Any) -> None:
         raise ValueError(f"clients upload payloads of different structure, among them {what}: use Gather()")
 
 
-def _unflat(whole: Accumulated, mean: bool) -> Any:
+def _unflat(template: Any, vector: Tensor, mean: bool) -> Any:
     """Return a combined payload in the structure of the uploads."""
-    assert whole.total is not None
-    vector = whole.total.value() / whole.weight if mean else whole.total.value()
-    kinds, spec = whole.template
+    kinds, spec = template
     leaves: list[Any] = []
     start = 0
     for kind in kinds:

@@ -9,8 +9,15 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from rayfl import UserError
-from rayfl.training import Gather, Mean, Params, Sum
-from rayfl.training.sums import _PIECE, Accumulator, ExactSum, combine, payload_bytes
+from rayfl.training import Gather, Mean, Params, Sum, weighted_mean
+from rayfl.training.sums import (
+    _PIECE,
+    Accumulator,
+    ExactSum,
+    check_reductions,
+    combine,
+    payload_bytes,
+)
 from tests.support.nets import same_bits
 
 ERROR = 2.0**-48  # promised, per term
@@ -317,6 +324,104 @@ def test_large_uploads_count_with_their_weight():
     one = Accumulator({"x": Mean()})
     assert one.prepare({"x": vector(1e9)}, 1000)[0] is None
     assert "diverged" in (one.prepare({"x": vector(1e9)}, 10_000)[0] or "")
+
+
+# ---- means weighted by what is uploaded
+
+TRUSTED = {"x": Mean("trust"), "trust": Sum()}
+
+
+def trusted(*pairs):
+    """Client -> upload of a vector and its weight, and samples, which do not count."""
+    return {i: ({"x": vector(*x), "trust": weight}, 7 + i) for i, (x, weight) in enumerate(pairs)}
+
+
+def test_a_mean_by_uploaded_weights():
+    """(1 * 0.5 + 3 * 1.5 + 100 * 0) / 2; numbers and tensors of one number serve as weights."""
+    uploads = trusted(([1.0, 2.0], 0.5), ([3.0, -2.0], torch.tensor(1.5)), ([100.0, 100.0], 0))
+    assert result_of({"x": Mean("trust"), "trust": Gather()}, uploads)["x"].tolist() == [2.5, -1.0]
+    result = result_of(TRUSTED, trusted(([1.0], 0.5), ([3.0], 1.5)))
+    assert (result["x"].item(), result["trust"]) == (2.5, pytest.approx(2))
+    w = Params({"a": vector(2, dtype=torch.float32)}, frozenset("a"))
+    uploads = {i: ({"x": w * i, "trust": float(i)}, 1) for i in (1, 3)}
+    mean = result_of(TRUSTED, uploads)["x"]
+    assert (mean["a"].item(), mean["a"].dtype, mean.train_names) == (5.0, torch.float32, {"a"})
+
+
+@settings(max_examples=80, deadline=None)
+@given(cohorts(), st.integers(1, 5), st.randoms(use_true_random=False))
+def test_uploaded_weights_make_the_same_bits_however_groups_are_placed(cohort, processes, random):
+    """And close to the exact mean; the weights have all digits, and sizes from 1e-3 to 1e3."""
+    uploads, groups = cohort
+    uploads = {
+        i: ({"x": up["w"], "trust": random.uniform(0.1, 1) * 10.0 ** random.randint(-3, 3)}, n)
+        for i, (up, n) in uploads.items()
+    }
+    known = combine(TRUSTED, parts_of(TRUSTED, uploads, groups))
+    order = list(groups)
+    random.shuffle(order)
+    parts = pickle.loads(pickle.dumps(parts_of(TRUSTED, uploads, order, processes)))
+    random.shuffle(parts)
+    assert same_bits(combine(TRUSTED, parts), known)
+    weights = [up["trust"] for up, _ in uploads.values()]
+    terms = [up["trust"] * float(up["x"][0]) for up, _ in uploads.values()]
+    exact, whole = math.fsum(terms) / math.fsum(weights), math.fsum(weights)
+    bound = (math.fsum(map(abs, terms)) / whole) * 1e-10 + 2 * len(terms) * ERROR / whole
+    assert abs(known["x"][0].item() - exact) <= bound + 2.0**-24 * abs(exact) + 1e-45
+
+
+@pytest.mark.parametrize(
+    "weight", [-1.0, -1e-30, math.nan, math.inf, "1", vector(1, 2), vector(math.nan), 1e30, {"a": 1}]
+)
+def test_weights_that_are_none_are_found_and_named(weight):
+    reductions = {"x": Mean("trust"), "trust": Gather()}
+    found, prepared = Accumulator(reductions).prepare({"x": vector(1), "trust": weight}, 10)
+    assert found is not None
+    assert found.startswith("upload 'trust' is ")
+    assert found.endswith("as a weight of the mean of 'x' it must be one finite number, 0 or more")
+    assert "x" not in prepared
+
+
+@pytest.mark.parametrize("weights", [(0.0, 0.0), (1e-9, 1e-10)])
+def test_weights_that_are_all_zero_have_no_mean(weights):
+    with pytest.raises(UserError, match=r"the weights 'trust' of the mean of 'x' add up to .* in this round"):
+        result_of(TRUSTED, trusted(*(([1.0], w) for w in weights)))
+    assert combine(TRUSTED, [Accumulator(TRUSTED).parts()]) == {}
+
+
+def test_what_weights_a_mean_is_uploaded_and_declared():
+    says = "does not upload 'trust', which weights the mean of 'x'"
+    assert Accumulator(TRUSTED).wrong_keys({"x": vector(1)}) == says
+    assert Accumulator(TRUSTED).wrong_keys({"x": vector(1), "trust": 1.0}) is None
+    check_reductions("Own", TRUSTED)
+    with pytest.raises(UserError, match=r"Own: the mean of 'x' is weighted by 'trust', which `uploads` does"):
+        check_reductions("Own", {"x": Mean("trust")})
+
+
+# ---- means of what is gathered
+
+
+def test_a_mean_with_weights_of_ones_own():
+    gathered = {3: {"w": vector(1, 2), "n": 1}, 5: {"w": vector(3, 6), "n": 3}}
+    mean = weighted_mean(gathered, {5: 3.0, 3: 1.0})
+    assert (mean["w"].tolist(), mean["n"]) == ([2.5, 5.0], 2.5)
+    w = Params({"a": vector(1, 2, dtype=torch.float32)}, frozenset("a"))
+    mean = weighted_mean([w, 3 * w], [0.2, 0.2])
+    assert (mean["a"].tolist(), mean["a"].dtype, mean.train_names) == ([2, 4], torch.float32, {"a"})
+
+
+@pytest.mark.parametrize("weights", [[1.0], [1.0, -1.0], [0.0, 0.0], [math.nan, 1.0], [math.inf, 1.0]])
+def test_weights_that_make_no_mean_are_refused(weights):
+    with pytest.raises(UserError, match=r"weighted_mean: the weights of 2 payloads are \["):
+        weighted_mean([vector(1), vector(2)], weights)
+
+
+def test_gathered_payloads_need_a_weight_each():
+    for weights in ({1: 1.0}, [1.0, 1.0], {1: 1.0, 2: 1.0, 3: 1.0}):
+        with pytest.raises(UserError, match="needs a weight for each of the clients"):
+            weighted_mean({1: vector(1), 2: vector(2)}, weights)
+    with pytest.raises(ValueError, match="different structure"):
+        weighted_mean([vector(1), vector(1, 2)], [1, 1])
 
 
 def test_bytes():
