@@ -140,7 +140,7 @@ class Federation:
             else:
                 check_unused(path)
             self.engine = copy(self.engine)
-            self.engine.resolve()
+            self.engine.resolve(self.plan().stacks)
             with self.engine.preparing():
                 data = self.federated_data()
                 for warning in self.check(data):

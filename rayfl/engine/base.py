@@ -35,8 +35,8 @@ class Engine(Settings, ABC, place="engine"):
     """Base of the engines."""
 
     execution: Literal["auto", "loop", "stacked"] = "auto"
-    """``loop`` trains client after client, ``stacked`` many in one call; ``auto`` is stacked on a GPU and
-    loop on a CPU, where a stack is slower.
+    """``loop`` trains client after client, ``stacked`` many in one call; ``auto`` is stacked on a GPU,
+    and loop on a CPU, where a stack is slower, and for ``CharLSTM``, which only trains in a loop.
     """
     device: Literal["auto", "cpu", "cuda"] = "auto"
     """``cpu``, ``cuda``, or ``auto``: CUDA where torch sees it."""
@@ -57,8 +57,11 @@ class Engine(Settings, ABC, place="engine"):
     longer has a bad update. Results then depend on time.
     """
 
-    def resolve(self) -> None:
+    def resolve(self, stacks: bool = True) -> None:
         """Replace every ``auto`` by what it means here, so that the configuration that is kept says it.
+
+        Args:
+            stacks: whether the nets can be trained stacked.
 
         Raises:
             UserError: ``device`` is ``cuda``, and the engine cannot provide it; or ``threads`` are far more
@@ -73,7 +76,7 @@ class Engine(Settings, ABC, place="engine"):
         if self.device == "auto":
             self.device = "cuda" if self._uses_cuda() else "cpu"
         if self.execution == "auto":
-            self.execution = "stacked" if self.device == "cuda" else "loop"
+            self.execution = "stacked" if self.device == "cuda" and stacks else "loop"
         if self.memory_format == "auto":
             plain_loop = self.device == "cpu" and self.execution == "loop"
             self.memory_format = "channels_last" if plain_loop else "contiguous"

@@ -25,11 +25,11 @@ class Inline(Engine):
     The code is the same as on actors, and so are the results, to the bit.
     """
 
-    def resolve(self) -> None:
+    def resolve(self, stacks: bool = True) -> None:
         """Replace every ``auto``; see ``Engine.resolve``."""
         if self.device == "cuda" and not torch.cuda.is_available():
             raise UserError("engine.device is cuda, but torch sees no CUDA device: use auto or cpu")
-        super().resolve()
+        super().resolve(stacks)
 
     def open(self, plan: Plan, data: FederatedData) -> Session:
         """Build the server and one worker for all clients."""

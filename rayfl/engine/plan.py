@@ -7,11 +7,10 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, Literal
 
-import numpy as np
 import torch
 from torch.utils import _pytree as pytree
 
-from rayfl.data import Dataset, FederatedData
+from rayfl.data import FederatedData
 from rayfl.engine.process import exits_as_errors
 from rayfl.errors import UserError
 from rayfl.methods import Method
@@ -62,6 +61,11 @@ class Plan:
         return self.net if isinstance(self.net, list | tuple) else [self.net]
 
     @property
+    def stacks(self) -> bool:
+        """Whether the nets can be trained stacked, as far as they say."""
+        return all(isinstance(net, str) or net.stacks for net in self.nets)
+
+    @property
     def goes_by_rounds(self) -> bool:
         """Whether the number of rounds decides what happens in each: such a run cannot be made longer."""
         return self.method.uses_rounds
@@ -79,23 +83,20 @@ def set_up(method: Method, plan: Plan, data: FederatedData) -> list[Net]:
     """
     names = [str(net) for net in plan.nets]
     nets: dict[str, Net] = {}
-    like = _like(data.dataset)
     for name, net in zip(names, plan.nets, strict=True):
         if name not in nets:
-            make = partial(build, net, data.dataset.shape, data.dataset.classes, like)
+            make = partial(build, net, data.dataset.shape, data.dataset.classes)
             nets[name] = Net(make, dtype=plan.training.dtype)
+            if plan.execution == "stacked" and nets[name].is_recurrent:
+                raise UserError(
+                    f"net {name} has a recurrent layer of PyTorch (RNN, LSTM, GRU), which has no form for "
+                    "many clients in one call: set engine.execution=loop"
+                )
     if len(nets) > 1:
         method.check_nets(nets)
     method.rounds = plan.rounds
     method.setup(nets[names[0]], data.seen, plan.seed)
     return [nets[name] for name in names]
-
-
-def _like(dataset: Dataset) -> torch.Tensor | None:
-    """Return two inputs of the largest token id, int64 [2, ...]; None where inputs are no token ids."""
-    if dataset.inputs.dtype != np.int64:
-        return None
-    return torch.full((2, *dataset.shape), int(dataset.inputs.max(initial=0)))
 
 
 def try_scores(method: Method, net: Net, plan: Plan, data: FederatedData) -> None:

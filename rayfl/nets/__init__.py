@@ -2,12 +2,15 @@
 
 from rayfl.nets.alexnet import AlexNet
 from rayfl.nets.backbones import DenseNet121, EfficientNetB0, MobileNetV2
-from rayfl.nets.base import Architecture, ImageArchitecture
+from rayfl.nets.base import Architecture, ImageArchitecture, TokenArchitecture
 from rayfl.nets.convolutional import CNN, CNNB, DigitModel, FedAvgCNN, FedGHCNN, LeNet, PFLResearchCNN
 from rayfl.nets.dse import DSECNN, DSEResNet50, DSEViT, FDSEAlexNet, dse_blocks
+from rayfl.nets.mlp import MLP
+from rayfl.nets.module import Module
 from rayfl.nets.own import build
 from rayfl.nets.resnet import ResNet18, ResNet50
 from rayfl.nets.split import CUTS, Shape, SplitNet
+from rayfl.nets.text import CharLSTM, TokenMLP
 from rayfl.nets.vit import ViT
 from rayfl.settings import registered
 
@@ -19,8 +22,10 @@ __all__ = [
     "NETS",
     "Architecture",
     "ImageArchitecture",
+    "Module",
     "Shape",
     "SplitNet",
+    "TokenArchitecture",
     "build",
     "dse_blocks",
     *NETS,

@@ -3,17 +3,39 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from typing import Annotated
 
+import torch
+from torch import Tensor, nn
+
+from rayfl.errors import UserError
+from rayfl.nets.head import kind_of
 from rayfl.nets.split import Shape, SplitNet
-from rayfl.settings import Value
+from rayfl.settings import Value, at_least
 
 
 class Architecture(Value, ABC, place="net"):
     """A net without weights: a class with the options that it is built with, see :mod:`rayfl.settings`."""
 
+    input_dtype = torch.float32
+    """Of the inputs that a net is tried with where the data give none."""
+
+    stacks = True
+    """Whether stacked execution can train it: PyTorch's recurrent layers have no form for many clients."""
+
+    def check_inputs(self, like: Tensor, classes: int) -> None:
+        """Refuse data that the net is not for.
+
+        Args:
+            like: [2, ...], inputs; token ids are int64, with the largest of the data.
+            classes: number of classes.
+        """
+
     @abstractmethod
-    def build(self, shape: Shape, classes: int) -> SplitNet:
+    def build(self, shape: Shape, classes: int) -> nn.Module:
         """Build the net, with PyTorch's random initial weights; the caller seeds them.
+
+        What is no ``SplitNet`` must end in a linear layer, see :func:`rayfl.nets.head.split_at_head`.
 
         Args:
             shape: of one input, such as (channels, height, width).
@@ -22,4 +44,43 @@ class Architecture(Value, ABC, place="net"):
 
 
 class ImageArchitecture(Architecture):
-    """A net for images, float [B, C, H, W]; ``build`` gets shapes of three numbers only."""
+    """A net for images, float [B, C, H, W]."""
+
+    def check_inputs(self, like: Tensor, classes: int) -> None:
+        """Refuse inputs that are no images."""
+        if like.dim() != 4 or not like.is_floating_point():
+            raise UserError(
+                f"net {self} takes images of (channels, height, width), and the data have {kind_of(like)}: "
+                "choose another net, see docs/nets.md"
+            )
+
+    @abstractmethod
+    def build(self, shape: Shape, classes: int) -> SplitNet:
+        """Build the net for images of a shape of channels, height and width, see ``Architecture``."""
+
+
+class TokenArchitecture(Architecture):
+    """A net for texts of a fixed length L as token ids, int64 [B, L]."""
+
+    input_dtype = torch.int64
+
+    vocabulary: Annotated[int, at_least(0)] = 0
+    """Number of different tokens; 0: as many as there are classes, as where the next character is told."""
+
+    def check_inputs(self, like: Tensor, classes: int) -> None:
+        """Refuse inputs that are no token ids, or beyond the vocabulary."""
+        if like.dim() != 2 or like.is_floating_point():
+            raise UserError(
+                f"net {self} takes token ids, whole numbers of shape (length,), and the data have "
+                f"{kind_of(like)}: choose another net, see docs/nets.md"
+            )
+        known = self.vocabulary or classes
+        if not like.is_meta and (largest := int(like.max())) >= known:
+            raise UserError(
+                f"net {self} knows the token ids 0 to {known - 1}, and the data have {largest}: set "
+                f"net.vocabulary, as with --net.vocabulary {largest + 1}"
+            )
+
+    @abstractmethod
+    def build(self, shape: Shape, classes: int) -> SplitNet:
+        """Build the net for texts of the length ``shape[0]``, see ``Architecture``."""

@@ -1,0 +1,140 @@
+"""Plain modules as nets of extractor and head: the head is their last linear layer."""
+
+from __future__ import annotations
+
+import copy
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from rayfl.errors import UserError
+from rayfl.nets.split import SplitNet
+
+
+def split_at_head(module: nn.Module, name: str, classes: int, like: Tensor, head: str = "") -> SplitNet:
+    """Return a module as a ``SplitNet`` of all but its head, nothing, and its head.
+
+    The head is the last linear layer that a trial calls. The net with the head apart must give the scores of
+    the whole: what comes after the head, such as a softmax, would be lost.
+
+    Args:
+        module: maps inputs [B, ...] to scores [B, classes].
+        name: of the net, for errors.
+        classes: number of classes.
+        like: two inputs to try it with, as ``build`` takes them.
+        head: name of the head within the module, if it is not to be found.
+    """
+    for layer in module.modules():
+        if getattr(layer, "inplace", False) is True:
+            layer.inplace = False  # type: ignore[assignment]  # overwriting does not go together with vmap
+    if like.is_floating_point():  # numbers, for zeros would hide what comes after the head
+        like = torch.rand(like.shape, generator=torch.Generator().manual_seed(0))
+    called: list[str] = []
+    hooks = [
+        layer.register_forward_hook(partial(_note, called, path))
+        for path, layer in module.named_modules()
+        if isinstance(layer, nn.Linear)
+    ]
+    scores = tried(module, name, like)
+    for hook in hooks:
+        hook.remove()
+    linear = _linear(module, name, head, called)
+    if linear.out_features != classes:
+        raise UserError(
+            f"net {name}: its last layer has {linear.out_features} outputs, and the data have {classes} "
+            "classes. Where the number of outputs is no argument `num_classes` of the class or function, "
+            "write a function (shape, classes) that makes the net, or name the argument in net.arguments"
+        )
+    path = head or called[-1] if linear is not module else ""
+    rest = _without(module, path) if path else nn.Identity()
+    net = SplitNet(rest, nn.Sequential(), linear)
+    if not _same(net.eval(), scores, like):
+        raise UserError(
+            f"net {name}: its scores are not what its linear layer {path!r} puts out, which methods take "
+            "for its head. The head must come last, be called once and get features [B, d]; leave out what "
+            "follows it, such as a softmax, for losses take logits; or name another layer as net.head"
+        )
+    _check_training(net.train(), name, like)
+    return net
+
+
+def _check_training(net: SplitNet, name: str, like: Tensor) -> None:
+    """Refuse a net that gives something else in train mode, such as scores of auxiliary heads besides."""
+    trained = copy.deepcopy(net)  # for running statistics change
+    try:
+        with torch.no_grad(), torch.random.fork_rng(devices=[]):
+            trained(like)
+    except (RuntimeError, ValueError, TypeError, AttributeError) as error:
+        raise UserError(f"net {name} works in eval mode, but not in train mode: {error}") from error
+
+
+def tried(net: nn.Module, name: str, like: Tensor) -> Tensor:
+    """Return what a net makes of two inputs in eval mode, in which it neither learns nor draws.
+
+    Raises:
+        UserError: it does not take them.
+    """
+    net.eval()
+    try:
+        with torch.no_grad():
+            scores: Tensor = net(like.float() if like.is_floating_point() else like)
+    except IndexError as error:
+        largest = "" if like.is_floating_point() else f" up to {int(like.max())}"
+        raise UserError(f"net {name} does not take {kind_of(like)}{largest}: {error}") from error
+    except (RuntimeError, ValueError, TypeError) as error:
+        raise UserError(f"net {name} does not take {kind_of(like)}: {error}") from error
+    if not isinstance(scores, Tensor):
+        raise UserError(f"net {name}: it makes a {type(scores).__name__} of inputs, not a tensor of scores")
+    return scores
+
+
+def kind_of(like: Tensor) -> str:
+    """Name inputs [2, ...] like these."""
+    kind = "inputs" if like.is_floating_point() else "token ids"
+    return f"{kind} of shape {tuple(like.shape[1:])}"
+
+
+def _note(called: list[str], path: str, *_: Any) -> None:
+    called.append(path)
+
+
+def _linear(module: nn.Module, name: str, head: str, called: list[str]) -> nn.Linear:
+    """Return the layer of a name, or the last one that was called."""
+    if not head and not called:
+        raise UserError(
+            f"net {name}: it calls no nn.Linear, and methods need one as its last layer, the head"
+        )
+    try:
+        found = module.get_submodule(head or called[-1])
+    except AttributeError:
+        found = None
+    if not isinstance(found, nn.Linear):
+        raise UserError(
+            f"net {name}: net.head is {head!r}: its linear layers are {', '.join(map(repr, called))}"
+        )
+    return found
+
+
+def _without(module: nn.Module, path: str) -> nn.Module:
+    """Return a module that hands on what goes into one of its layers."""
+    above, _, own = path.rpartition(".")
+    module.get_submodule(above)._modules[own] = nn.Identity()
+    return module
+
+
+def _same(net: SplitNet, scores: Tensor, like: Tensor) -> bool:
+    """Say whether a net has features [B, d] and these scores."""
+    try:
+        with torch.no_grad():
+            features = net.features(like)
+            return features.dim() == 2 and torch.allclose(net.head(features), scores, rtol=1e-4, atol=1e-5)
+    except (
+        RuntimeError,
+        ValueError,
+        TypeError,
+        AttributeError,
+        IndexError,
+    ):  # it does not go without the head
+        return False

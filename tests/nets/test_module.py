@@ -1,0 +1,360 @@
+"""Any ``nn.Module`` as a net: how it is called, where its head is, and what is refused."""
+
+import sys
+import types
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import torchvision
+from torch import Tensor, nn
+
+from rayfl.config.parser import federation_from
+from rayfl.errors import UserError
+from rayfl.nets import MLP, Architecture, CharLSTM, Module, SplitNet, TokenMLP, build
+from rayfl.record.description import dump
+from rayfl.training import Net
+
+OWN = "modules_of_ones_own"
+TEXTS = torch.tensor([[0, 1, 2, 3], [4, 4, 4, 4]])
+
+
+class Plain(nn.Module):
+    """A net for images of 1x4x4, whose head is not defined last."""
+
+    def __init__(self, classes: int = 3, width: int = 5) -> None:
+        super().__init__()
+        self.last = nn.Linear(width, classes)
+        self.first = nn.Linear(16, width)
+        self.act = nn.ReLU(inplace=True)
+
+    def forward(self, x: Tensor) -> Tensor:
+        out: Tensor = self.last(self.act(self.first(x.flatten(1))))
+        return out
+
+
+class Texts(nn.Module):
+    """A recurrent net whose head is put to every token before the last is taken."""
+
+    def __init__(self, num_classes: int) -> None:
+        super().__init__()
+        self.embed = nn.Embedding(5, 4)
+        self.lstm = nn.LSTM(4, 6, batch_first=True)
+        self.out = nn.Linear(6, num_classes)
+        self.register_buffer("places", torch.arange(4))
+        self.register_buffer("noise", torch.rand(4, 4), persistent=False)
+        self.register_buffer("scale", torch.ones(1))
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.embed(x) + self.noise[self.places] * self.scale
+        scores: Tensor = self.out(self.lstm(x)[0])
+        return scores[:, -1]
+
+
+class Changed(Plain):
+    """``Plain`` with something after its head."""
+
+    def __init__(self, after: nn.Module) -> None:
+        super().__init__()
+        self.after = after
+
+    def forward(self, x: Tensor) -> Tensor:
+        out: Tensor = self.after(super().forward(x))
+        return out
+
+
+class Twice(nn.Module):
+    """One layer that is both the first and the last."""
+
+    def __init__(self, num_classes: int) -> None:
+        super().__init__()
+        self.layer = nn.Linear(num_classes, num_classes)
+
+    def forward(self, x: Tensor) -> Tensor:
+        out: Tensor = self.layer(self.layer(x).relu())
+        return out
+
+
+class Auxiliary(Plain):
+    """Returns more in train mode."""
+
+    def forward(self, x: Tensor) -> Any:
+        out = super().forward(x)
+        return (out, out) if self.training else out
+
+
+def typed(shape: tuple[int, ...], classes: int, width: int = 4) -> nn.Module:
+    return nn.Sequential(nn.Flatten(), nn.Linear(torch.Size(shape).numel(), width), nn.Linear(width, classes))
+
+
+def untyped(size, number):  # type: ignore[no-untyped-def]
+    return typed(size, number)
+
+
+def without(*, num_classes: int, **others: Any) -> nn.Module:
+    return Plain(num_classes, **others)
+
+
+class Made(Architecture):
+    """A user's class that builds a plain module."""
+
+    def build(self, shape: tuple[int, ...], classes: int) -> nn.Module:
+        return typed(shape, classes)
+
+
+@pytest.fixture(autouse=True)
+def own(monkeypatch: pytest.MonkeyPatch) -> None:
+    module = types.ModuleType(OWN)
+    vars(module).update({name: thing for name, thing in globals().items() if not name.startswith("_")})
+    module.fixed = lambda shape, classes: Plain(4)  # type: ignore[attr-defined]
+    module.soft = lambda shape, classes: Changed(nn.Softmax(1))  # type: ignore[attr-defined]
+    module.same = lambda shape, classes: Changed(nn.Identity())  # type: ignore[attr-defined]
+    module.convolved = lambda shape, classes: nn.Conv2d(1, classes, 4)  # type: ignore[attr-defined]
+    module.linear = lambda shape, classes: nn.Linear(*shape, classes)  # type: ignore[attr-defined]
+    module.two = lambda shape, classes: nn.Bilinear(4, 4, classes)  # type: ignore[attr-defined]
+    module.none = lambda shape, classes: None  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, OWN, module)
+
+
+IMAGES = (1, 4, 4)
+
+
+@pytest.mark.parametrize(
+    ("net", "head", "features"),
+    [
+        (f"{OWN}.Plain", "last", 5),
+        (f"{OWN}.typed", "2", 4),
+        (f"{OWN}.untyped", "2", 4),
+        (f"{OWN}.without", "last", 5),
+        (f"{OWN}.same", "last", 5),
+        (Made(), "2", 4),
+        (Module(path=f"{OWN}.typed", arguments={"width": 9}), "2", 9),
+        (Module(path=f"{OWN}.without", arguments={"width": 9}), "last", 9),
+        (Module(path=f"{OWN}.Plain", head="last"), "last", 5),
+    ],
+    ids=str,
+)
+def test_scores_are_those_of_the_module(net: Architecture | str, head: str, features: int) -> None:
+    """With the head apart; a net has the module's parameters, and the head's have another name."""
+    torch.manual_seed(0)
+    split = build(net, IMAGES, 3)
+    torch.manual_seed(0)
+    plain: nn.Module = (
+        net.build(IMAGES, 3) if isinstance(net, Architecture) else Module(path=net).build(IMAGES, 3)
+    )
+    x = torch.randn(5, *IMAGES)
+    assert split.training
+    assert torch.equal(split(x), plain(x))
+    assert split.features(x).shape == (5, features)
+    assert torch.equal(split.head(split.features(x)), split(x))
+    assert {n: v.shape for n, v in split.state_dict().items()} == {
+        n.replace(head, "head") if n.startswith(f"{head}.") else f"conv.{n}": v.shape
+        for n, v in plain.state_dict().items()
+    }
+
+
+def test_layers_do_not_overwrite_their_inputs() -> None:
+    assert not build(f"{OWN}.Plain", IMAGES, 3).get_submodule("conv.act").inplace
+
+
+def test_a_linear_layer_alone_is_a_net() -> None:
+    net = build(f"{OWN}.linear", (7,), 3)
+    assert list(net.state_dict()) == ["head.weight", "head.bias"]
+    assert net(torch.zeros(2, 7)).shape == (2, 3)
+
+
+@pytest.mark.parametrize("name", ["resnet18", "mobilenet_v3_small", "shufflenet_v2_x0_5", "squeezenet1_0"])
+def test_classifiers_of_torchvision(name: str) -> None:
+    """With another number of classes; those that do not end in a linear layer are refused."""
+    path, shape = f"torchvision.models.{name}", (3, 64, 64)
+    if name == "squeezenet1_0":
+        with pytest.raises(UserError, match=r"squeezenet1_0: it calls no nn\.Linear"):
+            build(path, shape, 7)
+        return
+    net = build(path, shape, 7)
+    plain = getattr(torchvision.models, name)(num_classes=7)
+    count = sum(p.numel() for p in plain.parameters())
+    assert sum(p.numel() for p in net.parameters()) == count
+    assert net.head.out_features == 7
+    assert "num_batches_tracked" not in "".join(net.state_dict())
+    assert net(torch.zeros(2, *shape)).shape == (2, 7)
+
+
+def test_every_net_of_torchvision_gets_its_arguments() -> None:
+    net = Module(path="torchvision.models.mobilenet_v2", arguments={"width_mult": 0.25, "dropout": 0.0})
+    assert build(net, (3, 32, 32), 4).get_submodule("conv.features.0.0").out_channels == 8  # type: ignore[union-attr]
+
+
+def test_texts_and_constants() -> None:
+    """Buffers of whole numbers, and those that are not persistent, are no weights."""
+    build_it = lambda: build(f"{OWN}.Texts", (4,), 3, TEXTS)  # noqa: E731
+    first, second = Net(build_it), Net(build_it)
+    w = first.initial(5)
+    assert {n for n in w if n not in w.train_names} == {"conv.scale"}
+    assert not {"conv.places", "conv.noise"} & w.keys()
+    assert torch.equal(first.eval(w, TEXTS), second(w, TEXTS))  # what is drawn is the same everywhere
+    plain = Texts(3)
+    plain.load_state_dict(
+        {n.removeprefix("conv.").replace("head", "out"): t for n, t in w.items()}
+        | {"places": torch.arange(4)}
+    )
+    plain.noise = first.module.get_buffer("conv.noise")
+    torch.testing.assert_close(first(w, TEXTS), plain(TEXTS))
+    other = w.map(lambda t: t * 2)
+    assert not torch.allclose(first(other, TEXTS), first(w, TEXTS), atol=1e-3)  # the LSTM follows the weights
+    first.release()
+    assert torch.equal(first(w, TEXTS), second(w, TEXTS))
+
+
+def test_infinite_buffers_are_refused() -> None:
+    def masked() -> SplitNet:
+        net = build(f"{OWN}.typed", IMAGES, 3)
+        net.conv.register_buffer("mask", torch.full((2, 2), -torch.inf))
+        return net
+
+    with pytest.raises(UserError, match=r"buffer 'conv\.mask' .* register it with persistent=False"):
+        Net(masked)
+
+
+def test_frozen_parameters_are_not_trained() -> None:
+    def frozen() -> SplitNet:
+        net = build(f"{OWN}.Plain", IMAGES, 3)
+        net.conv.requires_grad_(False)
+        return net
+
+    net = Net(frozen)
+    assert net.train_names == {"head.weight", "head.bias"}
+    assert net.initial(0).keys() == {"conv.first.weight", "conv.first.bias", "head.weight", "head.bias"}
+
+
+@pytest.mark.parametrize(
+    ("net", "message"),
+    [
+        (f"{OWN}.fixed", "last layer has 4 outputs, and the data have 3 classes"),
+        (f"{OWN}.soft", "scores are not what its linear layer 'last' puts out"),
+        (f"{OWN}.Twice", "does not take inputs of shape"),
+        (f"{OWN}.Auxiliary", "not in train mode"),
+        (f"{OWN}.convolved", r"calls no nn\.Linear"),
+        (f"{OWN}.two", "does not take inputs of shape"),
+        (f"{OWN}.none", r"returns a NoneType, not a torch\.nn\.Module"),
+        (f"{OWN}.Changed", r"calling Changed\(\) failed .* 'after'"),
+        ("torch.nn.Linear", r"calling Linear\(\) failed .* give what else it needs as net\.arguments"),
+        (
+            Module(path=f"{OWN}.Plain", head="lost"),
+            "net.head is 'lost': its linear layers are 'first', 'last'",
+        ),
+        (Module(path=f"{OWN}.Plain", head="first"), "last layer has 5 outputs"),
+        (Module(path=f"{OWN}.Plain", head="act"), "net.head is 'act'"),
+        (Module(path=f"{OWN}.Plain", arguments={"height": 3}), "unexpected keyword argument 'height'"),
+        (Module(path=f"{OWN}.untyped", arguments={"height": 3}), "must say that it returns a net"),
+    ],
+    ids=str,
+)
+def test_what_does_not_fit_is_refused(net: Architecture | str, message: str) -> None:
+    with pytest.raises(UserError, match=f"^net {'' if isinstance(net, str) else 'Module'}.*{message}"):
+        build(net, IMAGES, 3)
+
+
+def test_a_layer_that_is_called_twice_is_no_head() -> None:
+    with pytest.raises(UserError, match="must come last, be called once"):
+        build(f"{OWN}.Twice", (3,), 3)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"weights": "DEFAULT"}, "net.arguments.weights is 'DEFAULT'.*rayfl downloads nothing"),
+        ({"pretrained": True}, "net.arguments.pretrained is True.*rayfl downloads nothing"),
+        ({"weights_backbone": "IMAGENET1K_V1"}, "rayfl downloads nothing"),
+        ({"layer": nn.ReLU}, "net.arguments.layer is .* must be a number, a text, a truth value or a list"),
+    ],
+)
+def test_arguments_that_are_refused(arguments: dict[str, Any], message: str) -> None:
+    with pytest.raises(UserError, match=message):
+        Module(path="torchvision.models.resnet18", arguments=arguments)
+
+
+def fetching(weights: str | None = "DEFAULT", pretrained: bool = False) -> nn.Module:
+    assert weights is None
+    assert not pretrained
+    return Plain()
+
+
+def test_weights_that_are_fetched_by_default_are_not() -> None:
+    assert build(f"{OWN}.fetching", IMAGES, 3).head.out_features == 3
+
+
+def test_as_a_configuration_names_it(tmp_path: Path) -> None:
+    options = [
+        "--net",
+        "Module",
+        "--net.path",
+        "torchvision.models.mobilenet_v2",
+        "--net.head",
+        "classifier.1",
+    ]
+    net = federation_from([*options, "--net.arguments", "{width_mult: 0.5}"]).net
+    assert net == Module(
+        path="torchvision.models.mobilenet_v2", head="classifier.1", arguments={"width_mult": 0.5}
+    )
+    path = tmp_path / "config.yaml"
+    path.write_text(dump(federation_from([*options, "--net.arguments", "{width_mult: 0.5}"])))
+    assert federation_from(["--config", str(path)]).net == net
+    assert federation_from(["--net", "torchvision.models.resnet18"]).net == "torchvision.models.resnet18"
+    assert str(Module(path="a.b")) == "a.b"
+    with pytest.raises(UserError, match="path"):
+        federation_from(["--net", "Module"])
+    with pytest.raises(UserError, match="downloads nothing"):
+        federation_from([*options, "--net.arguments", "{weights: DEFAULT}"])
+
+
+# ---- the nets for other inputs that come with rayfl
+
+
+def test_mlp() -> None:
+    net = build(MLP(hidden=[7, 5]), (2, 3), 4)
+    assert [tuple(p.shape) for p in net.parameters()] == [(7, 6), (7,), (5, 7), (5,), (4, 5), (4,)]
+    assert build(MLP(hidden=()), (9,), 4).head.in_features == 9
+    assert MLP(hidden=[7, 5]) == MLP(hidden=(7, 5))
+    with pytest.raises(UserError, match=r"net\.hidden is \(0,\): its numbers must be at least 1"):
+        MLP(hidden=[0])
+    with pytest.raises(UserError, match=r"takes numbers, and the data have token ids of shape \(4,\)"):
+        build(MLP(), (4,), 5, TEXTS)
+
+
+@pytest.mark.parametrize("kind", [TokenMLP, CharLSTM])
+def test_nets_for_texts(kind: type[TokenMLP | CharLSTM]) -> None:
+    net = build(kind(), (4,), 5, TEXTS)
+    assert net.get_parameter("conv.0.weight" if kind is TokenMLP else "conv.embed.weight").shape[0] == 5
+    assert net(TEXTS).shape == (2, 5)
+    with pytest.raises(
+        UserError, match=r"knows the token ids 0 to 3, and the data have 4: .*net\.vocabulary 5"
+    ):
+        build(kind(), (4,), 4, TEXTS)
+    assert build(kind(vocabulary=5), (4,), 4, TEXTS)(TEXTS).shape == (2, 4)
+    with pytest.raises(UserError, match=r"takes token ids.* have inputs of shape \(4,\)"):
+        build(kind(), (4,), 5, torch.zeros(2, 4))
+    with pytest.raises(UserError, match=r"takes token ids.* have token ids of shape \(4, 4\)"):
+        build(kind(), (4, 4), 5, torch.zeros(2, 4, 4, dtype=torch.int64))
+
+
+def test_token_mlp_by_hand() -> None:
+    net = build(TokenMLP(embedding=2, hidden=3), (4,), 5)
+    p = dict(net.named_parameters())
+    z = torch.cat([p["conv.0.weight"][TEXTS[:, k]] for k in range(4)], 1)
+    h = (z @ p["fc.0.weight"].T + p["fc.0.bias"]).tanh()
+    torch.testing.assert_close(net(TEXTS), h @ p["head.weight"].T + p["head.bias"])
+
+
+def test_char_lstm_by_hand() -> None:
+    net = build(CharLSTM(embedding=2, hidden=3, layers=1), (4,), 5)
+    p = {n.rpartition(".")[2]: t for n, t in net.conv.named_parameters()}
+    h = c = torch.zeros(2, 3)
+    for k in range(4):
+        x = p["weight"][TEXTS[:, k]]
+        gates = x @ p["weight_ih_l0"].T + h @ p["weight_hh_l0"].T + p["bias_ih_l0"] + p["bias_hh_l0"]
+        i, f, g, o = gates.chunk(4, 1)
+        c = f.sigmoid() * c + i.sigmoid() * g.tanh()
+        h = o.sigmoid() * c.tanh()
+    torch.testing.assert_close(net.features(TEXTS), h)
