@@ -37,6 +37,8 @@ def contact_sheet(output: str, data: Data | None = None, split: str = "train", r
     if rows < 1:
         raise UserError(f"rows must be at least 1, not {rows}")
     dataset = (data or EmbeddedDigits()).load()
+    if len(dataset.shape) != 3:
+        raise UserError("a contact sheet shows images, and the data set has none: choose another one")
     if not len(dataset.indices(SPLITS.index(split))):
         raise UserError(f"the data set has no {split} samples")
     shown = min(dataset.classes, _COLUMNS)

@@ -5,7 +5,7 @@ import io
 import json
 import zlib
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 
@@ -19,17 +19,19 @@ class Dataset:
     """Everything a data set has, in one place; NumPy arrays, so that processes can share them without copies.
 
     Attributes:
-        inputs: ``[N, C, H, W]``, uint8 (scaled to [0, 1] and normalised when batches are made) or float32,
-            which is used as it is.
-        labels: int64 ``[N]``, class of each image.
+        inputs: ``[N, C, H, W]``, uint8: images, scaled to [0, 1] and normalised when batches are made; or
+            ``[N, ...]``, float32 (of any shape) or int64 (token ids), which are used as they are.
+        labels: int64 ``[N]``, class of each sample.
         domains: int64 ``[N]``, index into ``domain_names``.
         origin: uint8 ``[N]``, the published division: `TRAIN`, `VAL`, `TEST` or `UNUSED`.
         class_names: name of each class.
         domain_names: name of each domain.
-        mean: per channel, of uint8 images scaled to [0, 1].
-        std: per channel, of uint8 images scaled to [0, 1].
+        mean: per channel, of uint8 images scaled to [0, 1]; of other inputs it may be left out.
+        std: per channel, of uint8 images scaled to [0, 1]; of other inputs it may be left out.
         superclasses: int64 ``[N]``, a coarser label of each image, for data sets that have one.
         subclasses: int64 ``[N]``, a finer label of each image, for data sets that have one.
+        users: int64 ``[N]``, index into ``user_names``, for data sets that say whose each sample is.
+        user_names: name of each user.
         augment: how training images are changed at random when batches are made: ``none``, ``fedbn`` (flip
             and turn) or ``fedgh`` (flip, erase and crop).
         val_augment: whether validation images are changed likewise when they are scored.
@@ -41,21 +43,30 @@ class Dataset:
     origin: np.ndarray
     class_names: tuple[str, ...]
     domain_names: tuple[str, ...]
-    mean: tuple[float, ...]
-    std: tuple[float, ...]
+    mean: tuple[float, ...] = ()
+    std: tuple[float, ...] = ()
     superclasses: np.ndarray | None = None
     subclasses: np.ndarray | None = None
+    users: np.ndarray | None = None
+    user_names: tuple[str, ...] = ()
     augment: Literal["none", "fedbn", "fedgh"] = "none"
     val_augment: bool = False
 
     def __post_init__(self) -> None:
         n = len(self.inputs)
-        if self.inputs.ndim != 4 or self.inputs.dtype not in (np.uint8, np.float32):
+        images = self.inputs.dtype == np.uint8
+        known = images or self.inputs.dtype in (np.float32, np.int64)
+        if not known or self.inputs.ndim < 2 or (images and self.inputs.ndim != 4):
             raise ValueError(
-                f"images must be uint8 or float32 [N, C, H, W], not {self.inputs.dtype} {self.inputs.shape}"
+                "inputs must be images, uint8 [N, C, H, W], or float32 or int64 [N, ...], not "
+                f"{self.inputs.dtype} {list(self.inputs.shape)}"
             )
+        if self.inputs.dtype == np.int64 and self.inputs.min(initial=0) < 0:
+            raise ValueError("token ids must be at least 0")
+        if self.augment != "none" and self.inputs.ndim != 4:
+            raise ValueError(f"augment={self.augment!r} changes images, [N, C, H, W], and no other inputs")
         kinds: dict[str, type[np.generic]] = {"labels": np.int64, "domains": np.int64, "origin": np.uint8}
-        kinds |= {"superclasses": np.int64, "subclasses": np.int64}
+        kinds |= {"superclasses": np.int64, "subclasses": np.int64, "users": np.int64}
         for name, kind in kinds.items():
             array = getattr(self, name)
             if array is not None and (array.shape != (n,) or array.dtype != kind):
@@ -66,7 +77,11 @@ class Dataset:
             raise ValueError(f"labels must lie in 0..{self.classes - 1}")
         if n and not (self.domains.min() >= 0 and self.domains.max() < len(self.domain_names)):
             raise ValueError(f"domains must lie in 0..{len(self.domain_names) - 1}")
-        if len(self.mean) != self.inputs.shape[1] or len(self.std) != self.inputs.shape[1]:
+        users = np.zeros(0, np.int64) if self.users is None else self.users
+        if len(users) and not (users.min() >= 0 and users.max() < len(self.user_names)):
+            raise ValueError(f"users must lie in 0..{len(self.user_names) - 1}")
+        channels = self.inputs.shape[1] if images or self.mean or self.std else 0
+        if len(self.mean) != channels or len(self.std) != channels:
             raise ValueError("mean and std must have one value per channel")
 
     def __len__(self) -> int:
@@ -78,24 +93,25 @@ class Dataset:
         return len(self.class_names)
 
     @property
-    def shape(self) -> tuple[int, int, int]:
-        """Shape ``(C, H, W)`` of one image."""
-        _, channels, height, width = self.inputs.shape
-        return channels, height, width
+    def shape(self) -> tuple[int, ...]:
+        """Shape of one input, ``(C, H, W)`` of images."""
+        return self.inputs.shape[1:]
 
     def digest(self) -> str:
         """Return a SHA-256, in hexadecimal, of what the dataset holds.
 
-        It covers images (by their CRC-32), labels, domains, the division, names and normalisation.
-        A billion bytes of images take a third of a second; images in a cache file have their checksum there.
+        It covers inputs (by their CRC-32), labels, domains, users, the division, names and normalisation.
+        A billion bytes of inputs take a third of a second; images in a cache file have their checksum there.
         """
         arrays = (self.labels, self.domains, self.origin, self.superclasses, self.subclasses)
-        facts = [
+        facts: list[Any] = [
             _crc(self.inputs),
             [None if a is None else zlib.crc32(a.astype("<i8").tobytes()) for a in arrays],
             [self.inputs.shape, self.inputs.dtype.name, self.class_names, self.domain_names],
             [self.mean, self.std],
         ]
+        if self.users is not None:
+            facts.append([zlib.crc32(self.users.astype("<i8").tobytes()), self.user_names])
         return hashlib.sha256(json.dumps(facts).encode()).hexdigest()
 
     def sizes(self) -> dict[str, int]:

@@ -7,10 +7,11 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, Literal
 
+import numpy as np
 import torch
 from torch.utils import _pytree as pytree
 
-from rayfl.data import FederatedData
+from rayfl.data import Dataset, FederatedData
 from rayfl.engine.process import exits_as_errors
 from rayfl.errors import UserError
 from rayfl.methods import Method
@@ -83,9 +84,10 @@ def set_up(method: Method, plan: Plan, data: FederatedData) -> list[Net]:
     """
     names = [str(net) for net in plan.nets]
     nets: dict[str, Net] = {}
+    like = _like(data.dataset)
     for name, net in zip(names, plan.nets, strict=True):
         if name not in nets:
-            make = partial(build, net, data.dataset.shape, data.dataset.classes)
+            make = partial(build, net, data.dataset.shape, data.dataset.classes, like)
             nets[name] = Net(make, dtype=plan.training.dtype)
             if plan.execution == "stacked" and nets[name].is_recurrent:
                 raise UserError(
@@ -97,6 +99,13 @@ def set_up(method: Method, plan: Plan, data: FederatedData) -> list[Net]:
     method.rounds = plan.rounds
     method.setup(nets[names[0]], data.seen, plan.seed)
     return [nets[name] for name in names]
+
+
+def _like(dataset: Dataset) -> torch.Tensor | None:
+    """Return two inputs of the largest token id, int64 [2, ...]; None where inputs are no token ids."""
+    if dataset.inputs.dtype != np.int64:
+        return None
+    return torch.full((2, *dataset.shape), int(dataset.inputs.max(initial=0)))
 
 
 def try_scores(method: Method, net: Net, plan: Plan, data: FederatedData) -> None:

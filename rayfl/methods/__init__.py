@@ -21,6 +21,7 @@ from rayfl.methods.fedproto import FedProto
 from rayfl.methods.fedprox import FedProx
 from rayfl.methods.fedrep import FedRep
 from rayfl.methods.local import Local
+from rayfl.methods.pfedvem import PFedVEM
 from rayfl.methods.scaffold import SCAFFOLD
 from rayfl.settings import registered
 

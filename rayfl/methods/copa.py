@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 from rayfl.methods.base import Cohort, Method
+from rayfl.settings import at_least
 from rayfl.training import Batch, Client, Gather, Mean, Params, Reduction, State
 
 
@@ -26,10 +27,12 @@ class COPA(Method):
 
     averaging = "uniform"
 
-    foreign: Literal["sum", "mean", "none"] = "sum"
-    """How the losses through the others' heads are combined: ``sum`` grows with the number of clients,
-    ``mean`` does not; ``none`` leaves them out, and a client's own head predicts: FedPer.
+    w_foreign: Annotated[float, at_least(0)] = 1.0
+    """Weight of the losses through the others' heads. With 0 extractor and heads are those of FedPer with
+    uniform means; still all heads together predict.
     """
+    foreign: Literal["sum", "mean"] = "sum"
+    """Whether these losses enter by their ``sum``, which grows with the number of clients, or ``mean``."""
 
     def shared(self, name: str, module: nn.Module) -> bool:
         """Share the extractor; heads are collected, not averaged."""
@@ -57,15 +60,13 @@ class COPA(Method):
             """CE(H_i z) + sum over j of CE(H_j z), j other than i."""
             z = net.features(w, batch.x)
             own = F.cross_entropy(net.head(w, z), batch.y)
-            if self.foreign == "none":
-                return own
             scores = through_all(others["heads"], z)  # [N, B, classes]
             labels = batch.y.expand(scores.shape[:2])
             each = F.cross_entropy(scores.flatten(0, 1), labels.flatten(), reduction="none")
             return own + (each.view(labels.shape).mean(1) * others["weight"]).sum()
 
         ids = torch.arange(self.population, device=client.class_counts.device)
-        weight = (ids != client.id).to(state["own"]["head.weight"])
+        weight = self.w_foreign * (ids != client.id).to(state["own"]["head.weight"])
         if self.foreign == "mean":
             weight = weight / max(1, self.population - 1)
         start = down["weights"].merge(state["own"])
@@ -85,25 +86,18 @@ class COPA(Method):
         """Score the mean of all heads' logits, the mean head's; ``personal`` has the newest own head."""
         heads, own = down["heads"], state["own"]
         mean = personal = heads.map(lambda t: t.mean(0))
-        if self.foreign == "none":
-            personal = own
-        elif client.id < self.population:  # a new client has no head among them
+        if client.id < self.population:  # a new client has no head among them
             personal = mean + (own - heads.map(lambda t: t[client.id])) / self.population
         net = client.net.eval
         z = net.features(down["weights"], x)
         return {"personal": net.head(personal, z), "global": net.head(mean, z)}
 
-    def state_for_new_clients(self, state: State) -> State:
-        """New clients start from the mean of the clients' heads."""
-        return state
-
     def communication_bytes(
         self, client: Client, down: State, up: Mapping[str, Any]
     ) -> tuple[dict[str, int], dict[str, int]]:
-        """Count the foreign heads only: a client has its own; and none where they are not used."""
+        """Count the foreign heads only: a client has its own."""
         received, sent = super().communication_bytes(client, down, up)
-        foreign = 0 if self.foreign == "none" else self.population - 1
-        return {**received, "heads": received["heads"] // self.population * foreign}, sent
+        return {**received, "heads": received["heads"] // self.population * (self.population - 1)}, sent
 
 
 def through_all(heads: Params, z: Tensor) -> Tensor:

@@ -12,8 +12,7 @@ from torch import Tensor, nn
 from rayfl.methods.base import Method
 from rayfl.randomness import generator
 from rayfl.settings import at_least
-from rayfl.training import Batch, Client, Mean, Params, Reduction, State
-from rayfl.training.noise import uniform
+from rayfl.training import Batch, Client, Mean, Params, Reduction, State, noise
 
 BANDWIDTHS = (10, 15, 20, 50)
 """Of the kernels in the distance of features."""
@@ -78,7 +77,9 @@ class FedCP(Method):
         def loss(w: dict[str, Params], batch: Batch, frozen: dict[str, Any]) -> Tensor:
             """Cross-entropy of both heads' scores + lambda times the distance of the features."""
             z = net.features(w["net"], batch.x)
-            own, rest = divide(w["policy"], z, frozen["context"], gumbel(batch.key, len(z), z))
+            own, rest = divide(
+                w["policy"], z, frozen["context"], gumbel(noise.split(batch.key, 0), len(z), z)
+            )
             scores = net.head(w["net"], own) + net.eval.head(frozen["head"], rest)
             distance = mmd(z, net.eval.features(frozen["extractor"], batch.x).detach())
             return F.cross_entropy(scores, batch.y) + self.lam * distance
@@ -97,11 +98,11 @@ class FedCP(Method):
         """
         net = client.net.eval
         z = net.features(down["weights"], x)
-        noise = None
+        drawn = None
         if self.gumbel_eval:
             key = torch.randint(2**62, (), generator=client.generator("gumbel")).to(z.device)
-            noise = gumbel(key, len(z), z)
-        own, rest = divide(state["policy"], z, state["context"], noise)
+            drawn = gumbel(key, len(z), z)
+        own, rest = divide(state["policy"], z, state["context"], drawn)
         personal = net.head(state["head"], own) + net.head(state["global_head"], rest)
         return {"personal": personal, "global": net.head(down["head"], z)}
 
@@ -111,24 +112,24 @@ def context_of(head: Params) -> Tensor:
     return F.normalize(head["head.weight"].sum(0), dim=0)
 
 
-def divide(policy: Params, z: Tensor, context: Tensor, noise: Tensor | None) -> tuple[Tensor, Tensor]:
+def divide(policy: Params, z: Tensor, context: Tensor, drawn: Tensor | None) -> tuple[Tensor, Tensor]:
     """Divide features, [B, d], into what is for the own and for the global head, [B, d] each.
 
     Args:
         policy: Linear(d, 2d), LayerNorm(2d), ReLU.
         z: features.
         context: [d].
-        noise: Gumbel noise, [B, 2, d].
+        drawn: Gumbel noise, [B, 2, d].
     """
     h = F.linear(z * context, policy["weight"], policy["bias"])
     h = F.layer_norm(h, h.shape[-1:], policy["scale"], policy["shift"]).relu().view(-1, 2, z.shape[1])
-    shares = ((h if noise is None else h + noise) / TEMPERATURE).softmax(1)
+    shares = ((h if drawn is None else h + drawn) / TEMPERATURE).softmax(1)
     return shares[:, 0] * z, shares[:, 1] * z
 
 
 def gumbel(key: Tensor, count: int, like: Tensor) -> Tensor:
     """Return standard Gumbel noise, [count, 2, d], for features like these, [B, d]."""
-    u = uniform(key, (count, 2, like.shape[1])) + 2.0**-25  # never 0
+    u = noise.uniform(key, (count, 2, like.shape[1])) + 2.0**-25  # never 0
     return -torch.log(-torch.log(u.to(like.dtype)))
 
 

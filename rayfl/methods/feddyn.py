@@ -22,7 +22,7 @@ class FedDyn(Method):
 
     averaging = "uniform"
 
-    alpha: Annotated[float, above(0)] = 0.1
+    alpha: Annotated[float, above(0)] = 0.01
     """Weight of the quadratic term. Towards 0 this becomes FedAvg with a server momentum of 1, not FedAvg."""
 
     def init_server(self, initial: Params) -> State:

@@ -79,5 +79,9 @@ class FedGH(Method):
     def communication_bytes(
         self, client: Client, down: State, up: Mapping[str, Any]
     ) -> tuple[dict[str, int], dict[str, int]]:
-        """Count the class means; which classes they are of is not counted, as for prototypes."""
-        return {"head": down["head"].nbytes}, {"means": up["means"]["mean"].nbytes}
+        """Count every class mean with one number, its class, at the width of the weights."""
+        sent = up["means"]["mean"]
+        return {"head": down["head"].nbytes}, {
+            "means": sent.nbytes,
+            "classes": len(sent) * sent.element_size(),
+        }

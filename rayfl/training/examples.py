@@ -17,7 +17,7 @@ class Examples:
     Args:
         dataset: the data; its arrays are shared, not copied, on the CPU.
         device: where batches are wanted; on a GPU the whole dataset is moved there where it fits.
-        dtype: dtype of the delivered inputs.
+        dtype: dtype of the delivered inputs, but for token ids, which stay int64.
         channels_last: deliver images in the channels-last memory layout.
     """
 
@@ -25,13 +25,14 @@ class Examples:
         self, dataset: Dataset, device: torch.device, dtype: torch.dtype, channels_last: bool
     ) -> None:
         self.device = device
-        self._dtype = dtype
         self._augment = dataset.augment
         self._layout = torch.channels_last if channels_last else torch.contiguous_format
         inputs, labels = as_tensor(dataset.inputs), as_tensor(dataset.labels)
         if device.type == "cuda" and _fits(inputs, device):
             inputs, labels = inputs.to(device), labels.to(device)
         self._inputs, self._labels = inputs, labels
+        self._dtype = torch.int64 if inputs.dtype == torch.int64 else dtype
+        self._images = inputs.dim() == 4
         std = torch.tensor(dataset.std, dtype=torch.float64)
         mean = torch.tensor(dataset.mean, dtype=torch.float64)
         self._scale = (1 / (255 * std)).to(dtype).to(device)[:, None, None]
@@ -76,7 +77,7 @@ class Examples:
         if blank is not None:
             x.masked_fill_(blank, 0)
         y = self._labels.index_select(0, where).to(self.device)
-        x = x.contiguous(memory_format=self._layout)
+        x = x.contiguous(memory_format=self._layout if self._images else torch.contiguous_format)
         if indices.dim() == 1:
             return x, y
         return x.view(*indices.shape, *x.shape[1:]), y.view(indices.shape)

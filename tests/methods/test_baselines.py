@@ -25,10 +25,12 @@ from rayfl.methods import (
     FedPer,
     FedRep,
     Local,
+    PFedVEM,
     fedcp,
+    pfedvem,
 )
 from rayfl.nets import CNNB, LeNet
-from rayfl.training import Params
+from rayfl.training import Params, noise
 from tests.support.by_hand import assert_same, federate, points, ragged
 
 PAIR = points([((1, 0), 0)], [((0, 1), 1)])
@@ -257,15 +259,15 @@ def test_fd_without_distillation_is_local_training():
 # ---- COPA
 
 
-@pytest.mark.parametrize(("foreign", "lower"), [("sum", [-1 / 2, 1]), ("none", [0, 1])])
-def test_copa(foreign, lower):
+@pytest.mark.parametrize(("weight", "lower"), [(1.0, [-1 / 2, 1]), (0.5, [-1 / 4, 1]), (0.0, [0, 1])])
+def test_copa(weight, lower):
     """Round 0: the heads B go from 0 to (1/2, 0) and (0, -1/2); through heads of 0 nothing reaches A = I.
 
     In round 1 client 0 alone steps. Its own head gives A the step (q, 0) x^T and itself becomes (1/2 + q, 0).
     The other's gives logits of 0, and A the step H_1^T (e - p) = (0, -1/2) x^T. All heads together predict:
     the mean is (1/4 + q/2, -1/4), and A x is the first column of A.
     """
-    run = federate(COPA(foreign=foreign), PAIR, TWO_LAYER, cohorts=[[0, 1], [0]], lr=1.0)
+    run = federate(COPA(w_foreign=weight), PAIR, TWO_LAYER, cohorts=[[0, 1], [0]], lr=1.0)
     assert_matrix(run.server.state["weights"]["conv.1.weight"], [[1 + q, 0], lower])
     first, second = head(run.server.state["heads"])
     assert_row(first, [1 / 2 + q, 0])
@@ -273,9 +275,8 @@ def test_copa(foreign, lower):
     x = torch.tensor([[[[1.0, 0.0]]]], dtype=torch.float64)
     scores = run.scores(0, x)
     everyone = (1 / 4 + q / 2) * (1 + q) - lower[0] / 4
-    own = everyone if foreign == "sum" else (1 / 2 + q) * (1 + q)
     assert scores["global"][0, 0].item() == pytest.approx(everyone, abs=1e-12)
-    assert scores["personal"][0, 0].item() == pytest.approx(own, abs=1e-12)
+    assert scores["personal"][0, 0].item() == pytest.approx(everyone, abs=1e-12)
 
 
 def test_copa_takes_the_mean_of_foreign_losses():
@@ -290,7 +291,7 @@ def test_copa_takes_the_mean_of_foreign_losses():
 
 @pytest.mark.parametrize("cohorts", [3, SOME], ids=["everyone", "some"])
 def test_copa_without_foreign_heads_is_fedper(cohorts):
-    run = federate(COPA(foreign="none"), DATA, CNNB(), cohorts, **SETTINGS)
+    run = federate(COPA(w_foreign=0), DATA, CNNB(), cohorts, **SETTINGS)
     other = federate(FedPer(), DATA, CNNB(), cohorts, averaging="uniform", **SETTINGS)
     assert_same(dict(run.server.state["weights"]), dict(other.server.state["weights"]))
     for i, state in run.worker.states.items():
@@ -328,7 +329,7 @@ def test_fedgh():
     run = federate(FedGH(server_lr=0.5), data, cohorts=1, lr=1.0)
     assert_row(head(run.server.state["head"]), [-1 / 8, 3 / 8])
     assert_row(head(run.worker.states[1]["weights"]), [-1 / 2, 1 / 2])
-    assert run.results[0].up == {"means": [16, 16]}
+    assert run.results[0].up == {"means": [16, 16], "classes": [8, 8]}
 
 
 def test_fedgh_trains_from_the_global_header():
@@ -463,3 +464,62 @@ def test_fedcp_draws_features_to_the_received_ones():
         z = [net.features(w, x) for w in (before, run.server.state["weights"])]
         distances.append(fedcp.mmd(*z).item())
     assert distances[1] < distances[0] / 2
+
+
+# ---- pFedVEM
+
+
+@pytest.fixture
+def without_noise(monkeypatch):
+    """Draw every head at the mean of its posterior, and start from a prior mean of 0."""
+    monkeypatch.setattr(noise, "normal", lambda key, shape: torch.zeros(shape))
+    monkeypatch.setattr(torch, "randn", lambda shape, generator: torch.zeros(shape))
+
+
+def test_pfedvem(without_noise):
+    """Round 0: rho^2 = 1, as sigma = 1 and mu is the prior mean, where the divergence has no slope.
+
+    The means step to (1/2, 0) and (0, -1/2) with equal confidence: the prior mean becomes (1/4, -1/4). In
+    round 1 client 0 is off by (1/4, 1/4) in both rows: rho^2 = 1 + 1/16, and its mean steps by
+    (q, 0) - (1/4, 1/4) 16/17, sigma's s = ln(e - 1) by sigmoid(s) (1/sigma - sigma/rho^2) = sigmoid(s) / 17.
+    """
+    run = federate(PFedVEM(), PAIR, cohorts=[[0, 1], [0]], lr=1.0)
+    assert_row(head(run.clients[0][0]["mean"]), [1 / 2, 0])
+    assert_row(head(run.servers[0]["head"]), [1 / 4, -1 / 4])
+    s0 = math.log(math.e - 1)
+    torch.testing.assert_close(head(run.clients[0][1]["spread"]), torch.full((2, 2), s0).double())
+    assert_row(head(run.clients[1][0]["mean"]), [1 / 2 + q - 4 / 17, -4 / 17])
+    spread = s0 + s(s0) / 17
+    torch.testing.assert_close(head(run.clients[1][0]["spread"]), torch.full((2, 2), spread).double())
+    assert_row(head(run.servers[1]["head"]), [1 / 2 + q - 4 / 17, -4 / 17])
+
+
+@pytest.mark.parametrize(("mean", "step"), [(True, 1 / 2), (False, 1.0)])
+def test_pfedvem_divides_the_objective(without_noise, mean, step):
+    """Two samples: the slopes of their losses are averaged or added."""
+    data = points([((1, 0), 0), ((1, 0), 0)])
+    run = federate(PFedVEM(normalize_elbo=mean), data, cohorts=1, lr=1.0)
+    assert_row(head(run.worker.states[0]["mean"]), [step, 0])
+
+
+def test_pfedvem_weighs_means_by_confidence():
+    """2 at a variance of 1/2 and 5 at one of 2 make (4 + 2.5) / (2 + 1/2); half of the 1 before stays."""
+
+    def w(value):
+        return Params({"head.weight": torch.tensor([value])}, frozenset({"head.weight"}))
+
+    up = {"weights": w(0.0), "head": w(2 / 0.5) + w(5 / 2), "confidence": torch.tensor(1 / 0.5 + 1 / 2)}
+    cohort = Cohort((0, 1), (1, 1), 2, 0)
+    server = PFedVEM(beta=0.5).aggregate({"weights": w(0.0), "head": w(1.0)}, up, cohort)
+    assert server["head"]["head.weight"].item() == pytest.approx((1.0 + 6.5 / 2.5) / 2)
+
+
+def test_pfedvem_divergence_is_that_of_gaussians():
+    values = ([0.3, -1.0], [0.5, 2.0], [0.0, 0.4])
+    mu, spread, prior = (
+        Params({"w": torch.tensor(v, dtype=torch.float64)}, frozenset({"w"})) for v in values
+    )
+    posterior = torch.distributions.Normal(mu["w"], torch.nn.functional.softplus(spread["w"]))
+    expected = torch.distributions.kl_divergence(posterior, torch.distributions.Normal(prior["w"], 0.7**0.5))
+    found = pfedvem.divergence({"mean": mu, "spread": spread}, prior, torch.tensor(0.7, dtype=torch.float64))
+    assert found.item() == pytest.approx(expected.sum().item(), abs=1e-12)

@@ -1,0 +1,82 @@
+"""What a `Dataset` takes and refuses."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+
+from rayfl.data import Dataset
+from rayfl.training.examples import Examples
+from tests.support.datasets import make_dataset
+
+
+def of(inputs, **fields):
+    n = len(inputs)
+    return Dataset(
+        inputs=inputs,
+        labels=np.zeros(n, np.int64),
+        domains=np.zeros(n, np.int64),
+        origin=np.zeros(n, np.uint8),
+        class_names=("0", "1"),
+        domain_names=("all",),
+        **fields,
+    )
+
+
+@pytest.mark.parametrize(
+    "inputs",
+    [
+        np.arange(6, dtype=np.float32).reshape(3, 2),
+        np.arange(24, dtype=np.float32).reshape(3, 2, 4),
+        np.arange(48, dtype=np.float32).reshape(3, 2, 4, 2),
+        np.arange(6, dtype=np.int64).reshape(3, 2),
+    ],
+    ids=["vectors", "sequences", "images", "token ids"],
+)
+@pytest.mark.parametrize("layout", [True, False])
+def test_inputs_of_any_shape_come_in_batches_as_they_are(inputs, layout):
+    """Numbers in the dtype of training, token ids as int64."""
+    dataset = of(inputs)
+    assert dataset.shape == inputs.shape[1:]
+    examples = Examples(dataset, torch.device("cpu"), torch.float64, channels_last=layout)
+    wanted = torch.from_numpy(inputs) if inputs.dtype == np.int64 else torch.from_numpy(inputs).double()
+    x, _ = examples.batch(torch.tensor([2, 0]))
+    assert x.dtype == wanted.dtype
+    assert torch.equal(x, wanted[[2, 0]])
+    x, y = examples.batch(torch.tensor([[2, 0], [1, 1]]), torch.tensor([5, 6]))
+    assert torch.equal(x, wanted[torch.tensor([[2, 0], [1, 1]])])
+    assert y.shape == (2, 2)
+
+
+@pytest.mark.parametrize(
+    ("inputs", "fields", "says"),
+    [
+        (np.zeros((3, 2), np.uint8), {}, "inputs must be images, uint8"),
+        (np.zeros(3, np.float32), {}, "inputs must be images"),
+        (np.zeros((3, 2), np.float64), {}, "not float64"),
+        (np.zeros((3, 2), np.int32), {}, "not int32"),
+        (np.full((3, 2), -1), {}, "token ids must be at least 0"),
+        (np.zeros((3, 1, 2, 2), np.uint8), {}, "mean and std"),
+        (np.zeros((3, 2), np.float32), {"mean": (0.0,)}, "mean and std"),
+        (np.zeros((3, 2), np.float32), {"augment": "fedbn"}, "changes images"),
+        (np.zeros((3, 2), np.float32), {"users": np.zeros(2, np.int64)}, "users must be int64"),
+        (np.zeros((3, 2), np.float32), {"users": np.zeros(3, np.int64)}, "users must lie in 0..-1"),
+        (
+            np.zeros((3, 2), np.float32),
+            {"users": np.array([0, 1, -1]), "user_names": ("a", "b")},
+            "users must lie in 0..1",
+        ),
+    ],
+)
+def test_what_is_no_dataset_is_refused(inputs, fields, says):
+    with pytest.raises(ValueError, match=says):
+        of(inputs, **fields)
+
+
+def test_users_are_in_the_digest():
+    dataset = make_dataset([3], [2])
+    users = replace(dataset, users=np.array([0, 1, 0, 1, 0]), user_names=("a", "b"))
+    others = replace(users, users=np.array([0, 1, 0, 1, 1]))
+    renamed = replace(users, user_names=("a", "c"))
+    assert len({d.digest() for d in (dataset, users, others, renamed)}) == 4
