@@ -5,7 +5,6 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from typing import Annotated
 
-import torch
 from torch import Tensor, nn
 
 from rayfl.errors import UserError
@@ -16,9 +15,6 @@ from rayfl.settings import Value, at_least
 
 class Architecture(Value, ABC, place="net"):
     """A net without weights: a class with the options that it is built with, see :mod:`rayfl.settings`."""
-
-    input_dtype = torch.float32
-    """Of the inputs that a net is tried with where the data give none."""
 
     stacks = True
     """Whether stacked execution can train it: PyTorch's recurrent layers have no form for many clients."""
@@ -61,8 +57,6 @@ class ImageArchitecture(Architecture):
 
 class TokenArchitecture(Architecture):
     """A net for texts of a fixed length L as token ids, int64 [B, L]."""
-
-    input_dtype = torch.int64
 
     vocabulary: Annotated[int, at_least(0)] = 0
     """Number of different tokens; 0: as many as there are classes, as where the next character is told."""

@@ -35,7 +35,7 @@ def build(
         raise UserError(f"a net needs at least 2 classes, got {classes}")
     if isinstance(net, str):
         net = Module(path=net)
-    like = torch.zeros(2, *shape, dtype=net.input_dtype) if like is None else like
+    like = torch.zeros(2, *shape) if like is None else like
     net.check_inputs(like, classes)
     own = isinstance(net, Module) or not type(net).__module__.startswith("rayfl.")
     built = _called(net, shape, classes) if own else net.build(shape, classes)

@@ -340,7 +340,7 @@ def test_nets_for_texts(kind: type[TokenMLP | CharLSTM]) -> None:
 
 
 def test_token_mlp_by_hand() -> None:
-    net = build(TokenMLP(embedding=2, hidden=3), (4,), 5)
+    net = build(TokenMLP(embedding=2, hidden=3), (4,), 5, TEXTS)
     p = dict(net.named_parameters())
     z = torch.cat([p["conv.0.weight"][TEXTS[:, k]] for k in range(4)], 1)
     h = (z @ p["fc.0.weight"].T + p["fc.0.bias"]).tanh()
@@ -348,7 +348,7 @@ def test_token_mlp_by_hand() -> None:
 
 
 def test_char_lstm_by_hand() -> None:
-    net = build(CharLSTM(embedding=2, hidden=3, layers=1), (4,), 5)
+    net = build(CharLSTM(embedding=2, hidden=3, layers=1), (4,), 5, TEXTS)
     p = {n.rpartition(".")[2]: t for n, t in net.conv.named_parameters()}
     h = c = torch.zeros(2, 3)
     for k in range(4):

@@ -365,7 +365,8 @@ def test_every_net_is_in_the_documentation(kind: Architecture) -> None:
     side = 256 if large else 28 if isinstance(kind, DigitModel) else 32
     with torch.device("meta"):
         texts = isinstance(kind, TokenArchitecture)
-        net = build(kind, (80,), 80) if texts else build(kind, (3, side, side), 10)
+        tokens = torch.zeros(2, 80, dtype=torch.int64)
+        net = build(kind, (80,), 80, tokens) if texts else build(kind, (3, side, side), 10)
     name, _, options = str(kind).removesuffix(")").partition("(")
     changed = "".join(f", `{key}` {value}" for key, value in re.findall(r"(\w+)=(\(.*\)|\w+)", options))
     assert f"| `{name}`{changed} | {parameters(net):,} | {net.head.in_features} |" in page

@@ -1,0 +1,106 @@
+"""Runs with modules of the user's own, and with nets for texts and vectors."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from rayfl import Inline, Ray, Training, UserError, load_models, resumed
+from rayfl.data import Synthetic
+from rayfl.methods import Ditto, FedAvg, FedPer
+from rayfl.nets import MLP, CharLSTM, Module, TokenMLP
+from tests.support.federations import bytes_of_run, small
+from tests.support.modules import Sequences
+
+MODULES = "tests.support.modules"
+TRANSFORMER, GROUPED, RECURRENT = (f"{MODULES}.{name}" for name in ("Transformer", "Grouped", "Recurrent"))
+TEXTS, VECTORS = Sequences(), Sequences(kind="vectors")
+SETTINGS: dict[str, Any] = {"rounds": 2, "clients": 6, "training": Training(lr=0.3, batch_size=10)}
+
+NETS = [
+    pytest.param(TokenMLP(embedding=4, hidden=16), TEXTS, id="TokenMLP"),
+    pytest.param(CharLSTM(hidden=8), TEXTS, id="CharLSTM"),
+    pytest.param(TRANSFORMER, TEXTS, id="attention"),
+    pytest.param(RECURRENT, TEXTS, id="GRU"),
+    pytest.param(MLP(hidden=[16]), VECTORS, id="MLP"),
+    pytest.param(GROUPED, VECTORS, id="GroupNorm"),
+]
+
+
+@pytest.mark.parametrize(("net", "data"), NETS)
+def test_a_resumed_run_is_the_whole_run(tmp_path: Path, net: Any, data: Any) -> None:
+    settings = SETTINGS | {"net": net, "data": data, "method": Ditto(), "rounds": 4}
+    small(tmp_path / "whole", **settings).run()
+    small(tmp_path / "split", **settings | {"rounds": 2}).run()
+    resumed(tmp_path / "split", ["--rounds", "4", "--quiet", "true"]).run()
+    assert bytes_of_run(tmp_path / "split") == bytes_of_run(tmp_path / "whole")
+
+
+@pytest.mark.usefixtures("ray_runtime")
+@pytest.mark.parametrize(("net", "data"), NETS[1:3])
+def test_two_actors_are_inline(tmp_path: Path, net: Any, data: Any) -> None:
+    for name, engine in (("inline", Inline()), ("ray", Ray(actors=2))):
+        small(tmp_path / name, **SETTINGS, net=net, data=data, engine=engine).run()
+    assert bytes_of_run(tmp_path / "inline") == bytes_of_run(tmp_path / "ray")
+
+
+@pytest.mark.parametrize(("net", "data"), [net for net in NETS if net.id not in ("CharLSTM", "GRU")])
+@pytest.mark.filterwarnings("ignore:There is a performance drop")
+def test_stacked_is_the_loop(tmp_path: Path, net: Any, data: Any) -> None:
+    settings = SETTINGS | {"training": Training(lr=0.3, batch_size=10, precision="float64")}
+    found = []
+    for execution in ("loop", "stacked"):
+        folder = tmp_path / execution
+        small(folder, **settings, net=net, data=data, engine=Inline(execution=execution, stack=6)).run()
+        lines = (folder / "metrics.jsonl").read_text().splitlines()
+        found.append([loss for line in lines for loss in json.loads(line)["loss"]])
+    assert len(found[0]) == 6
+    assert found[0] == pytest.approx(found[1], abs=1e-9)
+
+
+@pytest.mark.parametrize("net", [CharLSTM(hidden=8), RECURRENT], ids=str)
+def test_recurrent_layers_are_not_stacked(tmp_path: Path, net: Any) -> None:
+    with pytest.raises(UserError, match=r"recurrent layer of PyTorch.*engine\.execution=loop"):
+        small(tmp_path / "run", net=net, data=TEXTS, engine=Inline(execution="stacked")).run()
+
+
+def test_texts_are_learned(tmp_path: Path) -> None:
+    """The class is the last token plus one."""
+    settings = SETTINGS | {"rounds": 12, "net": TokenMLP(embedding=8, hidden=32), "participation": 1.0}
+    small(tmp_path / "run", **settings, data=TEXTS).run()
+    assert json.loads((tmp_path / "run" / "summary.json").read_text())["headline"]["accuracy"] > 0.95
+
+
+def test_a_classifier_of_torchvision(tmp_path: Path) -> None:
+    """With a method that keeps the head, and read back from the checkpoint."""
+    net = Module(path="torchvision.models.mobilenet_v2", arguments={"width_mult": 0.1})
+    data = Synthetic(train=60, test=30, shape=(3, 16, 16))
+    small(tmp_path / "run", **SETTINGS | {"clients": 2}, net=net, data=data, method=FedPer()).run()
+    models = load_models(tmp_path / "run")
+    x, _ = models.batch(0)
+    z = models.features(0, x)["personal"]
+    assert z.shape == (len(x), 1280)
+    small(
+        tmp_path / "plain",
+        **SETTINGS | {"clients": 2},
+        net="torchvision.models.shufflenet_v2_x0_5",
+        data=data,
+    ).run()
+
+
+@pytest.mark.parametrize(
+    ("net", "data", "message"),
+    [
+        (TokenMLP(), VECTORS, r"takes token ids.* have inputs of shape \(30,\)"),
+        (MLP(), TEXTS, r"takes numbers, and the data have token ids of shape \(6,\)"),
+        (TokenMLP(vocabulary=4), TEXTS, "knows the token ids 0 to 3, and the data have 4"),
+        (GROUPED, TEXTS, r"does not take token ids of shape \(6,\)"),
+        ("torchvision.models.resnet18", VECTORS, r"does not take inputs of shape \(30,\)"),
+    ],
+    ids=["vectors", "texts", "vocabulary", "module", "torchvision"],
+)
+def test_what_does_not_fit_the_data_is_refused(tmp_path: Path, net: Any, data: Any, message: str) -> None:
+    with pytest.raises(UserError, match=message):
+        small(tmp_path / "run", **SETTINGS, net=net, data=data, method=FedAvg()).run()
+    assert not (tmp_path / "run").exists()

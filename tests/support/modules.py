@@ -1,0 +1,98 @@
+"""Data and modules of the user's own, as import paths name them: texts, vectors, layers of many kinds."""
+
+from typing import Annotated, Literal
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from rayfl.data import TEST, TRAIN, Data, Dataset
+from rayfl.randomness import numpy_generator
+from rayfl.settings import at_least
+
+LENGTH, TOKENS = 6, 5
+
+
+class Sequences(Data):
+    """Texts whose class is their last token plus one, and vectors that say the same."""
+
+    kind: Literal["tokens", "vectors"] = "tokens"
+    """What the inputs are."""
+    n: Annotated[int, at_least(1)] = 240
+    """Number of training samples; there are half as many test samples."""
+
+    def load(self) -> Dataset:
+        """Make the sequences."""
+        rng = numpy_generator(0, "test sequences")
+        n = self.n + self.n // 2
+        tokens = rng.integers(0, TOKENS, (n, LENGTH))
+        vectors = np.eye(TOKENS, dtype=np.float32)[tokens].reshape(n, -1)
+        return Dataset(
+            inputs=tokens if self.kind == "tokens" else vectors,
+            labels=(tokens[:, -1] + 1) % TOKENS,
+            domains=np.zeros(n, dtype=np.int64),
+            origin=np.where(np.arange(n) < self.n, TRAIN, TEST).astype(np.uint8),
+            class_names=tuple("abcde"),
+            domain_names=("one",),
+        )
+
+
+class Transformer(nn.Module):
+    """Embeddings, causal attention with dropout beside it, LayerNorm, and constants of three kinds."""
+
+    def __init__(self, shape: tuple[int, ...], num_classes: int) -> None:
+        super().__init__()
+        (length,) = shape
+        self.tokens = nn.Embedding(TOKENS, 8)
+        self.places = nn.Embedding(length, 8)
+        layer = nn.TransformerEncoderLayer(8, 2, 16, dropout=0.2, batch_first=True)
+        layer.self_attn.dropout = 0.0
+        self.blocks = nn.TransformerEncoder(layer, 2)
+        self.out = nn.Linear(8, num_classes)
+        self.register_buffer("numbers", torch.arange(length))
+        mask = nn.Transformer.generate_square_subsequent_mask(length)
+        self.register_buffer("mask", mask, persistent=False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Return the scores, [B, classes], of token ids [B, L]."""
+        x = self.tokens(x) + self.places(self.numbers)
+        scores: Tensor = self.out(self.blocks(x, mask=self.mask, is_causal=True)[:, -1])
+        return scores
+
+
+class Grouped(nn.Module):
+    """Convolution, GroupNorm, LayerNorm and dropout of channels, for vectors."""
+
+    def __init__(self, num_classes: int) -> None:
+        super().__init__()
+        self.layers = nn.Sequential(
+            nn.Unflatten(1, (TOKENS, LENGTH)),
+            nn.Conv1d(TOKENS, 8, 3),
+            nn.GroupNorm(2, 8),
+            nn.SiLU(inplace=True),
+            nn.Dropout1d(0.2),
+            nn.LayerNorm(LENGTH - 2),
+            nn.Flatten(),
+            nn.Linear(8 * (LENGTH - 2), num_classes),
+        )
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Return the scores, [B, classes], of vectors [B, D]."""
+        scores: Tensor = self.layers(x)
+        return scores
+
+
+class Recurrent(nn.Module):
+    """A GRU in both directions, with dropout after it."""
+
+    def __init__(self, num_classes: int) -> None:
+        super().__init__()
+        self.tokens = nn.Embedding(TOKENS, 4)
+        self.gru = nn.GRU(4, 5, batch_first=True, bidirectional=True)
+        self.drop = nn.Dropout(0.2)
+        self.out = nn.Linear(10, num_classes)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Return the scores, [B, classes], of token ids [B, L]."""
+        scores: Tensor = self.out(self.drop(self.gru(self.tokens(x))[0].mean(1)))
+        return scores
