@@ -104,7 +104,7 @@ def _last_batch(training: Training, samples: int) -> int:
 
 def _check_shared(method: Method, plan: Plan) -> list[str]:
     """Warn where a method would keep a part of the net with the clients, and the net has no such part."""
-    if type(method).shared is Method.shared or not method.shares_everything:
+    if not method.chooses_parts or not method.shares_everything:
         return []
     return [
         f"{type(method).__name__} leaves a part of the net with the clients, such as BatchNorm, and "

@@ -19,6 +19,7 @@ from dataclasses import dataclass, fields
 from typing import Any, ClassVar, dataclass_transform
 
 from rayfl.arguments import Bound, check_arguments, described
+from rayfl.errors import UserError
 
 
 def above(limit: float) -> Bound:
@@ -93,6 +94,7 @@ def _checking(cls: type, of_settings: bool = False) -> Any:
         try:
             arguments = inspect.signature(init).bind(self, *given, **named).arguments
         except TypeError:  # there is no such argument; the constructor says so better
+            _refuse_missing(cls, init, named, bool(given))
             arguments = {}
         check_arguments(cls, arguments, cls._place)  # type: ignore[attr-defined]
         init(self, *given, **named)
@@ -100,6 +102,16 @@ def _checking(cls: type, of_settings: bool = False) -> Any:
     if of_settings:
         checking.of_settings = True  # type: ignore[attr-defined]
     return checking
+
+
+def _refuse_missing(cls: Any, init: Any, named: Mapping[str, Any], placed: bool) -> None:
+    """Refuse a call without an option that has no default, in the words of a configuration."""
+    parameters = list(inspect.signature(init).parameters.values())[1:]
+    known = not placed and named.keys() <= {p.name for p in parameters}
+    missing = [p.name for p in parameters if p.default is p.empty and p.kind is p.KEYWORD_ONLY]
+    missing = [name for name in missing if name not in named]
+    if known and missing:
+        raise UserError(f"{cls.__name__} needs {' and '.join(f'{cls._place}.{name}' for name in missing)}")
 
 
 class Value(Settings):

@@ -331,6 +331,9 @@ def explain(made: ArgumentParser, error: BaseException) -> str:
     if text.startswith("the following arguments are required: ") and not where:
         missing = [_spoken(made, name) for name in text.partition(": ")[2].split(", ")]
         return f"{' and '.join(missing)} must be given (--help explains all arguments)"
+    if path and text.startswith("the following arguments are required: "):
+        missing = [f"--{where}.{name}" for name in text.partition(": ")[2].split(", ")]
+        return f"{where} {path.rpartition('.')[2]} needs {' and '.join(missing)}"
     if no_class and known:
         now = remedy(where, name) if where == "protocol" else ""
         return now or f"there is no {where} {name!r}{_hint(name, known)}, or the import path of your own"

@@ -23,9 +23,17 @@ from rayfl.methods.fedrep import FedRep
 from rayfl.methods.local import Local
 from rayfl.methods.pfedvem import PFedVEM
 from rayfl.methods.scaffold import SCAFFOLD
+from rayfl.methods.signflip import SignFlip
+from rayfl.methods.topk import TopK
+from rayfl.methods.wrapper import Wrapper
 from rayfl.settings import registered
 
-METHODS: dict[str, type[Method]] = registered(globals(), Method)
-"""The methods that come with rayfl, by name: those imported above."""
+WRAPPERS: dict[str, type[Wrapper]] = registered(globals(), Wrapper)
+"""The methods around other methods that come with rayfl, by name."""
 
-__all__ = ["METHODS", "Cohort", "Method", *METHODS]
+METHODS: dict[str, type[Method]] = {
+    name: cls for name, cls in registered(globals(), Method).items() if not issubclass(cls, Wrapper)
+}
+"""The other methods that come with rayfl, by name: those imported above."""
+
+__all__ = ["METHODS", "WRAPPERS", "Cohort", "Method", "Wrapper", *METHODS, *WRAPPERS]

@@ -14,7 +14,7 @@ from rayfl.errors import UserError
 from rayfl.randomness import generator
 from rayfl.settings import Settings
 from rayfl.training.client import Client
-from rayfl.training.net import Net
+from rayfl.training.net import Cut, Net
 from rayfl.training.params import Params
 from rayfl.training.state import State
 from rayfl.training.sums import Mean, Reduction, payload_bytes
@@ -227,6 +227,13 @@ class Method(Settings, ABC, place="method"):
         """
         return state
 
+    @property
+    def changes(self) -> Mapping[str, str | None]:
+        """What wrappers compress, clip or disturb: upload key of weights -> the download's key of those from
+        which the client started, or None where a change is uploaded already.
+        """
+        return {"weights": "weights"} if "weights" in self.uploads else {}
+
     # ---- for use in all of these
 
     @property
@@ -255,10 +262,23 @@ class Method(Settings, ABC, place="method"):
         """Return the entries that stay with the client."""
         return w.select(lambda name: name not in self._shared)
 
+    def head_part(self, w: Params, cut: Cut = "last_layer") -> Params:
+        """Return the entries of the head: of the last linear layer, or of all that follows the flatten."""
+        return w.select(self.net.names(cut, "head").__contains__)
+
+    def features_part(self, w: Params, cut: Cut = "last_layer") -> Params:
+        """Return the entries of the extractor, which are those that are not the head's."""
+        return w.select(self.net.names(cut, "features").__contains__)
+
     @property
     def shares_everything(self) -> bool:
         """Whether every entry of the net travels."""
         return self._shared == self.net.modules_of.keys()
+
+    @property
+    def chooses_parts(self) -> bool:
+        """Whether the method decides what of a net travels."""
+        return type(self).shared is not Method.shared
 
     @property
     def one_download(self) -> bool:

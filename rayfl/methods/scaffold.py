@@ -64,6 +64,11 @@ class SCAFFOLD(Method):
             "control": server["control"] + up["control"] / cohort.population,
         }
 
+    @property
+    def changes(self) -> Mapping[str, str | None]:
+        """Both uploads are changes."""
+        return {"step": None, "control": None}
+
     def trained(self, down: State, up: Mapping[str, Any]) -> State:
         """The client's own model right after training."""
         return {**down, "weights": down["weights"] + up["step"]}

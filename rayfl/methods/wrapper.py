@@ -1,0 +1,259 @@
+"""Methods around other methods."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from copy import copy
+from typing import Any, Self
+
+import torch
+from torch import Tensor, nn
+
+from rayfl.errors import UserError
+from rayfl.methods.base import Averaging, Cohort, Method
+from rayfl.training import Client, Params, Reduction, State
+from rayfl.training.net import Cut, Net
+
+
+class Wrapper(Method):
+    """A method around another one, which does what that one does: override what is to be different.
+
+    ``TopK(of=FedProx(mu=0.1), share=0.1)`` is FedProx with compressed uploads. A wrapper that changes what
+    clients send is one function::
+
+        class Rounded(Wrapper):
+            async def local_update(self, client, state, down):
+                up, state = await super().local_update(client, state, down)
+                changes = {key: change.to(torch.bfloat16) for key, change in self.change_of(down, up).items()}
+                return self.with_change(down, up, changes), state
+
+    ``super()`` is the wrapped method. What a wrapper keeps with a client, it puts into the state under
+    ``self.own``; the wrapped method does not see it. A wrapper knows a method by the hooks of ``Method``
+    alone, so that it serves every method, and wrappers stand around wrappers, the outer one last.
+    """
+
+    of: Method
+    """The method around which this one stands; its options follow, such as ``--method.of.mu 0.1``."""
+
+    def __post_init__(self) -> None:
+        inside: Method = self.of
+        while isinstance(inside, Wrapper):
+            if type(inside) is type(self):
+                name = type(self).__name__
+                raise UserError(
+                    f"method.of has a {name} in it, around which there is a {name}: one is enough"
+                )
+            inside = inside.of
+
+    def __copy__(self) -> Self:
+        """Return a copy with a copy of the wrapped method: setting one up leaves the other alone."""
+        made = object.__new__(type(self))
+        made.__dict__.update(self.__dict__)
+        made.of = copy(self.of)
+        return made
+
+    # ---- for wrappers
+
+    @property
+    def own(self) -> str:
+        """The key of a client's state under which this wrapper keeps what it needs."""
+        return f"of {type(self).__name__}"
+
+    def change_of(self, down: State, up: Mapping[str, Any]) -> dict[str, Params]:
+        """Return what of an upload are changes of the weights received, by upload key; see ``changes``."""
+        return {
+            key: up[key] if base is None else up[key] - down[base]
+            for key, base in self.changes.items()
+            if key in up
+        }
+
+    def with_change(
+        self, down: State, up: Mapping[str, Any], changes: Mapping[str, Params]
+    ) -> dict[str, Any]:
+        """Return the upload with these changes of the weights in place of its own."""
+        bases = self.changes
+        return {
+            **up,
+            **{
+                key: change if (base := bases[key]) is None else down[base] + change
+                for key, change in changes.items()
+            },
+        }
+
+    def need_changes(self) -> None:
+        """Refuse a method that uploads no weights; for the ``setup`` of wrappers that work on these.
+
+        Raises:
+            UserError: it does not.
+        """
+        if not self.changes:
+            raise UserError(
+                f"{type(self).__name__} works on the weights that clients upload, and "
+                f"{type(self.of).__name__} uploads none: choose another method for method.of"
+            )
+
+    def _seen(self, state: State) -> State:
+        """Return what the wrapped method sees of a client's state."""
+        return {key: state[key] for key in state if key != self.own} if self.own in state else state
+
+    # ---- everything that a method has, in the order of Method
+
+    async def local_update(self, client: Client, state: State, down: State) -> tuple[dict[str, Any], State]:
+        """Train as the wrapped method does."""
+        return await self.of.local_update(client, self._seen(state), down)
+
+    def shared(self, name: str, module: nn.Module) -> bool:
+        """Say what the wrapped method says."""
+        return self.of.shared(name, module)
+
+    @property
+    def uploads(self) -> Mapping[str, Reduction]:
+        """Those of the wrapped method."""
+        return self.of.uploads
+
+    def init_client(self, client: Client) -> State:
+        """Start as with the wrapped method."""
+        return self.of.init_client(client)
+
+    def init_server(self, initial: Params) -> State:
+        """Start as with the wrapped method."""
+        return self.of.init_server(initial)
+
+    def aggregate(self, server: State, up: Mapping[str, Any], cohort: Cohort) -> State:
+        """Combine as the wrapped method does."""
+        return self.of.aggregate(server, up, cohort)
+
+    def scores(self, client: Client, state: State, down: State, x: Tensor) -> dict[str, Tensor]:
+        """Score as the wrapped method does."""
+        return self.of.scores(client, self._seen(state), down, x)
+
+    @property
+    def views(self) -> tuple[str, ...]:
+        """Those of the wrapped method."""
+        return self.of.views
+
+    def setup(self, net: Net, population: int, seed: int) -> None:
+        """Set up the wrapped method, then this one."""
+        self.of.setup(net, population, seed)
+        super().setup(net, population, seed)
+
+    def check_nets(self, nets: Mapping[str, Net]) -> None:
+        """Refuse what the wrapped method refuses."""
+        self.of.check_nets(nets)
+
+    def download(self, server: State) -> State:
+        """Send what the wrapped method sends."""
+        return self.of.download(server)
+
+    def download_for(self, server: State, client: int) -> State:
+        """Send what the wrapped method sends."""
+        return self.of.download_for(server, client)
+
+    def trained(self, down: State, up: Mapping[str, Any]) -> State:
+        """Say what the wrapped method says."""
+        return self.of.trained(down, up)
+
+    def communication_bytes(
+        self, client: Client, down: State, up: Mapping[str, Any]
+    ) -> tuple[dict[str, int], dict[str, int]]:
+        """Count as the wrapped method does."""
+        return self.of.communication_bytes(client, down, up)
+
+    def server_metrics(self, server: State) -> dict[str, float | list[float]]:
+        """Record what the wrapped method records."""
+        return self.of.server_metrics(server)
+
+    def warning(self, metrics: Mapping[str, float | list[float]]) -> str | None:
+        """Warn as the wrapped method does."""
+        return self.of.warning(metrics)
+
+    @property
+    def views_without_loss(self) -> frozenset[str]:
+        """Those of the wrapped method."""
+        return self.of.views_without_loss
+
+    def state_for_new_clients(self, state: State) -> State:
+        """Give what the wrapped method gives."""
+        return self.of.state_for_new_clients(self._seen(state))
+
+    async def adapt(self, client: Client, state: State, down: State, moves: bool) -> State:
+        """Adapt as the wrapped method does."""
+        return await self.of.adapt(client, state, down, moves)
+
+    @property
+    def changes(self) -> Mapping[str, str | None]:
+        """Those of the wrapped method."""
+        return self.of.changes
+
+    @property
+    def averaging(self) -> Averaging:
+        """That of the wrapped method."""
+        return self.of.averaging
+
+    @averaging.setter
+    def averaging(self, averaging: Averaging) -> None:
+        self.of.averaging = averaging  # type: ignore[misc]  # of this one, as a run has it
+
+    @property
+    def heterogeneous(self) -> bool:  # type: ignore[override]
+        """That of the wrapped method."""
+        return self.of.heterogeneous
+
+    @property
+    def uses_validation(self) -> bool:  # type: ignore[override]
+        """That of the wrapped method."""
+        return self.of.uses_validation
+
+    @property
+    def uses_rounds(self) -> bool:  # type: ignore[override]
+        """That of the wrapped method."""
+        return self.of.uses_rounds
+
+    @property
+    def rounds(self) -> int:
+        """The number of rounds of the run."""
+        return super().rounds
+
+    @rounds.setter
+    def rounds(self, rounds: int) -> None:
+        self._rounds = self.of.rounds = rounds
+
+    def generator(self, purpose: str, round: int) -> torch.Generator:
+        """Return the generator of the wrapped method."""
+        return self.of.generator(purpose, round)
+
+    def shared_part(self, w: Params) -> Params:
+        """Return what the wrapped method returns."""
+        return self.of.shared_part(w)
+
+    def personal_part(self, w: Params) -> Params:
+        """Return what the wrapped method returns."""
+        return self.of.personal_part(w)
+
+    def head_part(self, w: Params, cut: Cut = "last_layer") -> Params:
+        """Return what the wrapped method returns."""
+        return self.of.head_part(w, cut)
+
+    def features_part(self, w: Params, cut: Cut = "last_layer") -> Params:
+        """Return what the wrapped method returns."""
+        return self.of.features_part(w, cut)
+
+    @property
+    def shares_everything(self) -> bool:
+        """Whether every entry of the net travels."""
+        return self.of.shares_everything
+
+    @property
+    def chooses_parts(self) -> bool:
+        """Whether the wrapped method, or this one, decides what travels."""
+        return type(self).shared is not Wrapper.shared or self.of.chooses_parts
+
+    @property
+    def one_download(self) -> bool:
+        """Whether all clients receive the same."""
+        return type(self).download_for is Wrapper.download_for and self.of.one_download
+
+    @property
+    def adapts(self) -> bool:
+        """Whether the wrapped method, or this one, can adapt to a client's inputs."""
+        return type(self).adapt is not Wrapper.adapt or self.of.adapts
