@@ -22,7 +22,7 @@ from rayfl.arguments import arguments_of, shown
 from rayfl.config.declared import Text, check_seeds, declared
 from rayfl.errors import UserError
 from rayfl.imports import named
-from rayfl.methods import METHODS
+from rayfl.methods import METHODS, WRAPPERS
 from rayfl.record.cell import Cell
 from rayfl.record.description import about_data, tells_apart
 from rayfl.shown import did_you_mean, one_line
@@ -31,7 +31,7 @@ from rayfl.yaml_file import read_mapping, read_yaml
 Settings = dict[str, Any]
 """Options of ``rayfl.run`` by their dotted names."""
 
-COMPONENTS = ("method", "data", "data.partition", "net", "engine", "protocol")
+COMPONENTS = ("method", "method.of", "data", "data.partition", "net", "engine", "protocol")
 """Options that name a class; the class has options of its own."""
 
 DECIDED = ("seed", "output", "cell", "config", "resume", "row", "column")
@@ -324,13 +324,14 @@ def _row(name: str, content: Any, columns: Collection[str]) -> Row:
 
 def _check_methods(named: Collection[str], missing: Collection[str]) -> None:
     """Refuse methods that do not exist, unless the file says so; and what it says of methods that do."""
+    known = {**METHODS, **WRAPPERS}
     for method in sorted(missing):
-        if method in METHODS or method not in named:
-            why = "rayfl has it" if method in METHODS else "no row has it"
+        if method in known or method not in named:
+            why = "rayfl has it" if method in known else "no row has it"
             raise UserError(f"missing lists the method {method!r}, and {why}: remove it from the list")
     for method in sorted(named):
-        if "." not in method and method not in METHODS and method not in missing:
-            hint = _hint(method, METHODS)
+        if "." not in method and method not in known and method not in missing:
+            hint = _hint(method, known)
             raise UserError(f"there is no method {method!r}{hint}; list those to come under missing")
 
 
