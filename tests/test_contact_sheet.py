@@ -3,7 +3,7 @@ import pytest
 from PIL import Image
 
 from rayfl.contact_sheet import contact_sheet, main
-from rayfl.data import Synthetic
+from rayfl.data import Synthetic, WriterDigits
 from rayfl.errors import UserError
 
 
@@ -34,6 +34,8 @@ def test_wrong_options_are_refused(tmp_path):
     ):
         with pytest.raises(UserError, match=message):
             contact_sheet(str(tmp_path / "x.png"), data, **options)
+    with pytest.raises(UserError, match="shows images, and the data set has none"):
+        contact_sheet(str(tmp_path / "x.png"), WriterDigits())
     assert list(tmp_path.iterdir()) == []
 
 

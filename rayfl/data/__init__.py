@@ -3,6 +3,7 @@
 from rayfl.data.base import Data
 from rayfl.data.dataset import TEST, TRAIN, UNUSED, VAL, ClientData, Dataset
 from rayfl.data.federated import FederatedData
+from rayfl.data.partitions.by_user import ByUser
 from rayfl.data.partitions.dirichlet import Dirichlet
 from rayfl.data.partitions.domain_dirichlet import DomainDirichlet
 from rayfl.data.partitions.domain_per_client import DomainPerClient
@@ -18,8 +19,11 @@ from rayfl.data.sets.digits import EmbeddedDigits
 from rayfl.data.sets.digits_five import DigitsFive
 from rayfl.data.sets.folders import ImageFolders
 from rayfl.data.sets.image_domains import PACS, DomainNet, OfficeCaltech10
+from rayfl.data.sets.leaf_files import LEAFFiles
 from rayfl.data.sets.mnist import MNIST, USPS
+from rayfl.data.sets.stdlib_text import StdlibText
 from rayfl.data.sets.synthetic import Synthetic
+from rayfl.data.sets.writer_digits import WriterDigits
 from rayfl.splits import SPLITS
 
 __all__ = [
@@ -34,6 +38,7 @@ __all__ = [
     "UNUSED",
     "USPS",
     "VAL",
+    "ByUser",
     "ClientData",
     "Data",
     "Dataset",
@@ -47,10 +52,13 @@ __all__ = [
     "FileData",
     "FromFile",
     "ImageFolders",
+    "LEAFFiles",
     "OfficeCaltech10",
     "Pachinko",
     "Partition",
     "Pathological",
+    "StdlibText",
     "Superclass",
     "Synthetic",
+    "WriterDigits",
 ]

@@ -17,13 +17,16 @@ from rayfl.data import (
     EmbeddedDigits,
     ImageFolders,
     OfficeCaltech10,
+    StdlibText,
     Synthetic,
+    WriterDigits,
 )
 from rayfl.imports import guard_parsers
 
 KINDS = [
     *[CIFAR10, CIFAR100, MNIST, USPS, EmbeddedDigits, Synthetic],
     *[DigitsFive, OfficeCaltech10, DomainNet, PACS, ImageFolders],
+    *[StdlibText, WriterDigits],
 ]
 
 

@@ -82,7 +82,7 @@ class FromFile(Partition):
         if "user_data" in content:
             raise UserError(
                 f"{path} is a file of LEAF, which holds the samples of every user and no indices: such "
-                "files are data of their own, not a division of others"
+                "files are data of their own, --data LEAFFiles --data.root FOLDER"
             )
         if "num_clients" in content:
             raise UserError(

@@ -1,0 +1,64 @@
+"""The natural division: whoever a sample comes from."""
+
+import logging
+from typing import Annotated
+
+import numpy as np
+
+from rayfl.data.dataset import TEST, TRAIN, VAL, ClientData, Dataset
+from rayfl.data.partitions.dealing import make_client_data
+from rayfl.data.partitions.partition import Partition
+from rayfl.errors import UserError
+from rayfl.settings import at_least
+
+log = logging.getLogger(__name__)
+
+
+class ByUser(Partition):
+    """Every client has the samples of one user, or of several: writers, speakers, modules, hospitals.
+
+    For data sets that say whose every sample is. With as many clients as users, client i is user i; with
+    fewer, whole users in random order are dealt to clients like cards, so that numbers of users differ by at
+    most one. Users with fewer than ``min_samples`` training samples are left out, with a warning. A client's
+    training, validation and test samples are all those of its users.
+    """
+
+    min_samples: Annotated[int, at_least(1)] = 1
+    """Least number of training samples of a user."""
+
+    def assign(self, dataset: Dataset, clients: int, rng: np.random.Generator) -> list[ClientData]:
+        """Deal users, then give every client what they have."""
+        if dataset.users is None:
+            raise UserError(
+                "ByUser: the data set does not say which user a sample is of: use a data set with users, or "
+                "another partition (--data.partition IID)"
+            )
+        counts = np.bincount(dataset.users[dataset.origin == TRAIN], minlength=len(dataset.user_names))
+        used = np.flatnonzero(counts >= self.min_samples)
+        if len(used) < len(counts):
+            log.warning(
+                "ByUser: %d of %d users have fewer than %d training samples, and are left out",
+                len(counts) - len(used),
+                len(counts),
+                self.min_samples,
+            )
+        if clients > len(used):
+            raise UserError(
+                f"ByUser: {clients} clients are more than the {len(used)} users with at least "
+                f"{self.min_samples} training samples: use at most {len(used)} clients"
+                + (", or a smaller min_samples" if self.min_samples > 1 else "")
+            )
+        order = used if clients == len(used) else rng.permutation(used)
+        client_of = np.full(len(counts), clients)  # of users that are left out
+        client_of[order] = np.arange(len(order)) % clients
+        parts = [
+            _grouped(dataset.indices(origin), client_of[dataset.users], clients)
+            for origin in (TRAIN, VAL, TEST)
+        ]
+        return [make_client_data(dataset, *pieces) for pieces in zip(*parts)]
+
+
+def _grouped(indices: np.ndarray, client: np.ndarray, clients: int) -> list[np.ndarray]:
+    """Return each client's share of ascending indices, ascending, where `client` is that of every sample."""
+    mine = indices[np.argsort(client[indices], kind="stable")]
+    return np.split(mine, np.searchsorted(client[mine], np.arange(1, clients + 1)))[:clients]

@@ -1,0 +1,82 @@
+"""A client per user."""
+
+import logging
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from rayfl.data import IID, ByUser
+from rayfl.errors import UserError
+from tests.support.datasets import ORIGIN, assign, make_dataset
+
+
+def with_users(users, seed=0, **counts):
+    """A dataset whose samples belong to users at random."""
+    dataset = make_dataset(**({"train": [30, 25], "test": [12, 13], "val": [5, 0]} | counts))
+    drawn = np.random.default_rng(seed).integers(0, users, len(dataset))
+    return replace(dataset, users=drawn, user_names=tuple(f"u{i}" for i in range(users)))
+
+
+@given(users=st.integers(1, 12), clients=st.integers(1, 12), least=st.integers(1, 8), seed=st.integers(0, 99))
+def test_users_are_dealt_whole(users, clients, least, seed):
+    dataset = with_users(users, seed)
+    counts = np.bincount(dataset.users[dataset.origin == ORIGIN["train"]], minlength=users)
+    used = set(np.flatnonzero(counts >= least))
+    partition = ByUser(min_samples=least)
+    if clients > len(used):
+        with pytest.raises(UserError, match=f"more than the {len(used)} users"):
+            partition.assign(dataset, clients, np.random.default_rng(seed))
+        return
+    found = assign(partition, dataset, clients, seed)
+    owners = [{u for part in ORIGIN for u in dataset.users[mine.split(part)]} for mine in found]
+    assert sum(map(len, owners)) == len(used)
+    assert set().union(*owners) == used
+    sizes = [len(mine) for mine in owners]
+    assert max(sizes) - min(sizes) <= 1
+    for part, origin in ORIGIN.items():  # all that these users have, and nothing else
+        given_out = np.sort(np.concatenate([mine.split(part) for mine in found]))
+        wanted = np.flatnonzero(np.isin(dataset.users, list(used)) & (dataset.origin == origin))
+        assert given_out.tolist() == wanted.tolist()
+
+
+def test_with_as_many_clients_as_users_client_i_is_user_i():
+    dataset = with_users(4)
+    for number, mine in enumerate(assign(ByUser(), dataset, 4)):
+        assert set(dataset.users[np.concatenate([mine.train, mine.val, mine.test])]) == {number}
+
+
+def test_fewer_clients_get_users_by_the_seed():
+    dataset = with_users(9)
+    owners = [
+        [frozenset(dataset.users[mine.train]) for mine in assign(ByUser(), dataset, 3, seed)]
+        for seed in (0, 0, 1)
+    ]
+    assert owners[0] == owners[1] != owners[2]
+
+
+def test_users_with_too_few_samples_are_named_by_number(caplog):
+    """User 0 has one training sample, user 1 none, but test samples."""
+    dataset = make_dataset([9], [6])
+    users = np.full(len(dataset), 2)
+    users[np.flatnonzero(dataset.origin == ORIGIN["train"])[0]] = 0
+    users[np.flatnonzero(dataset.origin == ORIGIN["test"])[0]] = 1
+    dataset = replace(dataset, users=users, user_names=("a", "b", "c"))
+    with caplog.at_level(logging.WARNING):
+        one, two = assign(ByUser(), dataset, 2)
+    assert "1 of 3 users have fewer than 1 training samples" in caplog.text
+    assert (len(one.train), len(one.test), len(two.train), len(two.test)) == (1, 0, 8, 5)
+    (mine,) = assign(ByUser(min_samples=2), dataset, 1)
+    assert len(mine.train) == 8
+    with pytest.raises(UserError, match="at most 1 clients, or a smaller min_samples"):
+        ByUser(min_samples=2).assign(dataset, 2, np.random.default_rng(0))
+
+
+def test_data_without_users_are_refused():
+    with pytest.raises(UserError, match="does not say which user a sample is of"):
+        ByUser().assign(make_dataset([9], [6]), 2, np.random.default_rng(0))
+    with pytest.raises(UserError, match=r"data.partition.min_samples is 0: it must be at least 1"):
+        ByUser(min_samples=0)
+    assert len(IID().assign(with_users(3), 2, np.random.default_rng(0))) == 2
