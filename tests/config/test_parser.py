@@ -47,7 +47,7 @@ def candidates(kind: Any, default: Any) -> list[Any]:
         return [rayfl.data.Dirichlet(alpha=0.25, min_samples=3)]
     return {
         bool: [not default],
-        int: [3, 2],
+        int: [3, 2, 30],
         float: [0.125, 2.5e-7, 3.0],
         str: ["float32", "uint8", "coarse", "somewhere"],
         NoneType: [],
@@ -281,7 +281,7 @@ def test_a_file_without_settings(tmp_path: Path, run_folder: Path, text: str) ->
 
 
 PARTITIONS_LISTED = (
-    "Choose one of Dirichlet, DomainDirichlet, DomainPerClient, IID, Pachinko, Pathological, Sup"
+    "Choose one of ByUser, Dirichlet, DomainDirichlet, DomainPerClient, FromFile, IID, Pachinko, Pat"
 )
 LINES = [
     (

@@ -224,7 +224,7 @@ def test_numbers_of_leaf(tmp_path):
     assert dataset.origin.tolist() == [TRAIN] * 3 + [TEST] * 3
     assert dataset.labels.tolist() == [3, 1, 0, 0, 0, 0]
     assert dataset.class_names == ("0", "1", "2", "3")
-    shaped = LEAFFiles(root=str(tmp_path), shape=[1, 2, 2]).load()
+    shaped = LEAFFiles(root=str(tmp_path), shape=(1, 2, 2)).load()
     assert shaped.inputs[0].tolist() == dataset.inputs[0].reshape(1, 2, 2).tolist()
 
 

@@ -42,7 +42,7 @@ FILES: dict[str, tuple[str | bytes, str]] = {
     "too large": (user({"x": [[1e300, 1, 1, 1]], "y": [1]}), "lists of equally many numbers"),
     "whole numbers without end": (user({"x": [[10**40, 1, 1, 1]], "y": [1]}), "lists of equally many"),
     "nothing at all": (user({"x": [], "y": []}), "has no samples"),
-    "another shape": (user({"x": [[1, 2]], "y": [1]}), "has 2 numbers per sample, no shape [1, 2, 2]"),
+    "another shape": (user({"x": [[1, 2]], "y": [1]}), "has 2 numbers per sample, not the shape [1, 2, 2]"),
     "texts that differ": (user({"x": ["a", "bc"], "y": ["a", "b"]}), "texts of different lengths"),
     "a text without letters": (user({"x": [""], "y": ["a"]}), "or empty ones"),
     "a word after a text": (user({"x": ["a"], "y": ["be"]}), "no single character"),

@@ -28,39 +28,39 @@ class FromFile(Partition):
     be that of the file. A file that names a data set is refused for another one.
     """
 
-    path: str
-    """The file."""
+    path: str | None = None
+    """The file; it must be given."""
 
     def check(self, contents: Mapping[str, Any]) -> None:
         """Refuse data that the file was not written for."""
-        content = self._read()
+        path, content = self._read()
         if "client_names" in content or "dataset" not in content:
             return  # of FLGo, or made by hand
         dataset = content["dataset"]
-        with reading(self.path, _MEND):
+        with reading(path, _MEND):
             if not isinstance(dataset, dict) or not isinstance(dataset.get("sha256"), str):
                 raise ValueError(f"'dataset' is {shown(dataset)}, and it must have 'name' and 'sha256'")
         if (written := dataset["sha256"]) != contents["sha256"]:
             raise UserError(
-                f"{self.path} divides other data: it was written for {shown(dataset.get('name'))} with the "
+                f"{path} divides other data: it was written for {shown(dataset.get('name'))} with the "
                 f"digest {shown(written)}, and these have {contents['sha256']}. Use the data and options it "
                 "was written for; or take 'dataset' out of it to use its indices for these"
             )
 
     def assign(self, dataset: Dataset, clients: int, rng: np.random.Generator) -> list[ClientData]:
         """Give clients what the file lists, in its order."""
-        content = self._read()
-        with reading(self.path, _MEND):
+        path, content = self._read()
+        with reading(path, _MEND):
             if "client_names" in content:
                 listed = _of_flgo(content, dataset)
             else:
                 listed = _own(content, dataset)
         if len(listed) != clients:
             raise UserError(
-                f"{self.path} has {len(listed)} clients, not {clients}: use clients={len(listed)} "
+                f"{path} has {len(listed)} clients, not {clients}: use clients={len(listed)} "
                 f"(--clients {len(listed)})"
             )
-        with reading(self.path, _MEND):
+        with reading(path, _MEND):
             _check_disjoint(listed, len(dataset))
         if "client_names" in content:
             trains = [each["train"] for each in listed]
@@ -70,7 +70,10 @@ class FromFile(Partition):
                     each[split] = np.concatenate([each[split], indices])
         return [make_client_data(dataset, *(each[split] for split in SPLITS)) for each in listed]
 
-    def _read(self) -> dict[str, Any]:
+    def _read(self) -> tuple[str, dict[str, Any]]:
+        """Return where the file is, and what it says."""
+        if self.path is None:
+            raise UserError("FromFile needs the file of the division: give path (--data.partition.path FILE)")
         path = os.path.expanduser(self.path)
         with reading(path, _MEND):
             size = os.stat(path).st_size
@@ -90,7 +93,7 @@ class FromFile(Partition):
                 "each client lie in train/ and test/ beside it, in a random order of which nothing is kept. "
                 "Divide the data in rayfl (--data.partition), and share the file of python -m rayfl.divide"
             )
-        return content
+        return path, content
 
 
 def _own(content: dict[str, Any], dataset: Dataset) -> list[dict[str, np.ndarray]]:

@@ -34,15 +34,15 @@ class LEAFFiles(Data):
     are in the test files alone, as with LEAF's ``-t user``, have no training samples, so no client has them.
     """
 
-    root: str
-    """Folder with the folders train and test, such as data/femnist/data."""
-    shape: list[int] | None = None
+    root: str | None = None
+    """Folder with the folders train and test, such as data/femnist/data; it must be given."""
+    shape: tuple[int, ...] | None = None
     """Shape of an input of numbers, such as [1, 28, 28] of FEMNIST; as in the files if not given."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.shape is not None and (not self.shape or min(self.shape) < 1):
-            raise UserError(f"data.shape is {self.shape}: its numbers must be at least 1")
+            raise UserError(f"data.shape is {list(self.shape)}: its numbers must be at least 1")
 
     def default_partition(self) -> Partition:
         """Return a client per user, or several users per client."""
@@ -74,6 +74,8 @@ class LEAFFiles(Data):
 
     def _part(self, name: str) -> dict[str, Samples]:
         """Return the samples of every user in one of the folders."""
+        if self.root is None:
+            raise UserError("LEAFFiles needs the folder that holds its files: give root (--data.root FOLDER)")
         folder = Path(os.path.expanduser(self.root)) / name
         with reading(folder):
             files = sorted(entry for entry in os.listdir(folder) if entry.endswith(".json"))
@@ -109,7 +111,7 @@ def _users(content: Any) -> list[tuple[str, Any]]:
     return [(user, data[user]) for user in users]
 
 
-def _samples(user: str, given: Any, shape: list[int] | None) -> Samples:
+def _samples(user: str, given: Any, shape: tuple[int, ...] | None) -> Samples:
     """Return a user's samples as arrays."""
     inputs, labels = (given.get(name) if isinstance(given, dict) else None for name in ("x", "y"))
     if not isinstance(inputs, list) or not isinstance(labels, list) or len(inputs) != len(labels):
@@ -133,7 +135,9 @@ def _samples(user: str, given: Any, shape: list[int] | None) -> Samples:
         )
     if shape is not None:
         if np.prod(shape) != numbers[0].size:
-            raise ValueError(f"user {shown(user)} has {numbers[0].size} numbers per sample, no shape {shape}")
+            raise ValueError(
+                f"user {shown(user)} has {numbers[0].size} numbers per sample, not the shape {list(shape)}"
+            )
         numbers = numbers.reshape(-1, *shape)
     return numbers, np.array(labels, np.int64)
 
