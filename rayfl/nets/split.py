@@ -52,6 +52,10 @@ def drop_batch_counts(net: nn.Module) -> None:
     """Set ``num_batches_tracked = None`` in every normalisation layer of ``net``."""
     for name, module in net.named_modules():
         layer: Any = module
+        if isinstance(module, nn.SyncBatchNorm):
+            raise UserError(
+                f"layer {name!r} (SyncBatchNorm) takes its statistics over processes: use nn.BatchNorm2d"
+            )
         if getattr(layer, "num_batches_tracked", None) is None:
             continue
         if layer.momentum is None:

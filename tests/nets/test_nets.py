@@ -412,6 +412,11 @@ def test_fedgh_has_five_nets(number: int) -> None:
         FedGHCNN(number=number)  # type: ignore[arg-type]
 
 
+def test_statistics_over_processes_are_refused() -> None:
+    with pytest.raises(UserError, match=r"layer '0' \(SyncBatchNorm\).*use nn\.BatchNorm2d"):
+        drop_batch_counts(nn.Sequential(nn.SyncBatchNorm(2)))
+
+
 def test_parameters_that_layers_share_are_refused() -> None:
     embedding, head = nn.Embedding(5, 4), nn.Linear(4, 5, bias=False)
     head.weight = embedding.weight
