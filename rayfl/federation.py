@@ -58,8 +58,8 @@ class Federation:
     data: Data = DEFAULT_DATA
     """The data set and how it is divided."""
     net: Architecture | str | list[Architecture | str] = DEFAULT_NET
-    """The net, or the import path of a function of one's own that makes it. With a list of them, client k
-    has number k modulo their count: for methods that do not average whole nets.
+    """The net, or the import path of a class or function that makes a ``torch.nn.Module``. With a list of
+    them, client k has number k modulo their count: for methods that do not average whole nets.
     """
     clients: Annotated[int, at_least(1)] = 5
     """Number of clients."""

@@ -16,8 +16,9 @@ from rayfl.nets.split import SplitNet
 def split_at_head(module: nn.Module, name: str, classes: int, like: Tensor, head: str = "") -> SplitNet:
     """Return a module as a ``SplitNet`` of all but its head, nothing, and its head.
 
-    The head is the last linear layer that a trial calls. The net with the head apart must give the scores of
-    the whole: what comes after the head, such as a softmax, would be lost.
+    The head is the last linear layer that a trial calls. With the head apart the scores must be those of the
+    whole, and with the head's output negated they must be negative: what comes after it, such as a softmax or
+    ReLU, would be lost.
 
     Args:
         module: maps inputs [B, ...] to scores [B, classes].
@@ -47,10 +48,12 @@ def split_at_head(module: nn.Module, name: str, classes: int, like: Tensor, head
             "classes. Where the number of outputs is no argument `num_classes` of the class or function, "
             "write a function (shape, classes) that makes the net, or name the argument in net.arguments"
         )
-    path = head or called[-1] if linear is not module else ""
-    rest = _without(module, path) if path else nn.Identity()
-    net = SplitNet(rest, nn.Sequential(), linear)
-    if not _same(net.eval(), scores, like):
+    path = head or called[-1]
+    hook = linear.register_forward_hook(lambda module, inputs, output: -output)
+    negated = tried(module, name, like)
+    hook.remove()
+    net = SplitNet(_without(module, path), nn.Sequential(), linear)
+    if not _same(net.eval(), scores, like) or not torch.allclose(negated, -scores):
         raise UserError(
             f"net {name}: its scores are not what its linear layer {path!r} puts out, which methods take "
             "for its head. The head must come last, be called once and get features [B, d]; leave out what "
@@ -118,7 +121,9 @@ def _linear(module: nn.Module, name: str, head: str, called: list[str]) -> nn.Li
 
 
 def _without(module: nn.Module, path: str) -> nn.Module:
-    """Return a module that hands on what goes into one of its layers."""
+    """Return a module that hands on what goes into one of its layers, which may be itself."""
+    if not path:
+        return nn.Identity()
     above, _, own = path.rpartition(".")
     module.get_submodule(above)._modules[own] = nn.Identity()
     return module
@@ -130,11 +135,5 @@ def _same(net: SplitNet, scores: Tensor, like: Tensor) -> bool:
         with torch.no_grad():
             features = net.features(like)
             return features.dim() == 2 and torch.allclose(net.head(features), scores, rtol=1e-4, atol=1e-5)
-    except (
-        RuntimeError,
-        ValueError,
-        TypeError,
-        AttributeError,
-        IndexError,
-    ):  # it does not go without the head
+    except (RuntimeError, ValueError, TypeError, LookupError, AttributeError):  # it needs its head
         return False

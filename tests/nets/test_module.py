@@ -96,6 +96,14 @@ def without(*, num_classes: int, **others: Any) -> nn.Module:
     return Plain(num_classes, **others)
 
 
+def rectified(shape: tuple[int, ...], classes: int) -> nn.Module:
+    """Whose scores are all positive, and so are the head's."""
+    net = Changed(nn.ReLU())
+    nn.init.ones_(net.last.bias)
+    nn.init.zeros_(net.last.weight)
+    return net
+
+
 class Made(Architecture):
     """A user's class that builds a plain module."""
 
@@ -109,6 +117,7 @@ def own(monkeypatch: pytest.MonkeyPatch) -> None:
     vars(module).update({name: thing for name, thing in globals().items() if not name.startswith("_")})
     module.fixed = lambda shape, classes: Plain(4)  # type: ignore[attr-defined]
     module.soft = lambda shape, classes: Changed(nn.Softmax(1))  # type: ignore[attr-defined]
+    module.rectified = rectified  # type: ignore[attr-defined]
     module.same = lambda shape, classes: Changed(nn.Identity())  # type: ignore[attr-defined]
     module.convolved = lambda shape, classes: nn.Conv2d(1, classes, 4)  # type: ignore[attr-defined]
     module.linear = lambda shape, classes: nn.Linear(*shape, classes)  # type: ignore[attr-defined]
@@ -233,6 +242,7 @@ def test_frozen_parameters_are_not_trained() -> None:
     [
         (f"{OWN}.fixed", "last layer has 4 outputs, and the data have 3 classes"),
         (f"{OWN}.soft", "scores are not what its linear layer 'last' puts out"),
+        (f"{OWN}.rectified", "scores are not what its linear layer 'last' puts out"),
         (f"{OWN}.Twice", "does not take inputs of shape"),
         (f"{OWN}.Auxiliary", "not in train mode"),
         (f"{OWN}.convolved", r"calls no nn\.Linear"),
