@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from copy import copy
 
 from rayfl.data import FederatedData
@@ -30,7 +30,7 @@ def check(plan: Plan, protocol: Protocol, data: FederatedData) -> list[str]:
     _check_validation(method, data)
     names = [str(net) for net in plan.nets]
     return [
-        *_check_batches(plan.training, names, nets, data),
+        *_check_batches(plan.training, names, nets, method.nets, data),
         *_check_shared(method, plan),
     ]
 
@@ -64,10 +64,15 @@ def _check_unseen(method: Method, nets: Sequence[Net], data: FederatedData) -> N
 
 
 def _check_batches(
-    training: Training, names: Sequence[str], nets: Sequence[Net], data: FederatedData
+    training: Training,
+    names: Sequence[str],
+    nets: Sequence[Net],
+    further: Mapping[str, Net],
+    data: FederatedData,
 ) -> list[str]:
     """Refuse batches that are too small for BatchNorm, and warn of those that are nearly so."""
-    normed = [name for name, net in zip(names, nets, strict=True) if net.has_batch_norm]
+    of_all = [f"method.{option}" for option, net in further.items() if net.has_batch_norm]
+    normed = [name for name, net in zip(names, nets, strict=True) if net.has_batch_norm] + of_all
     if not normed:
         return []
     if training.batch_size == 1:
@@ -76,11 +81,13 @@ def _check_batches(
             "samples to a batch: use a larger batch_size or a net without BatchNorm"
         )
     of_normed = [
-        (i, s) for i, s in enumerate(data.clients[: data.seen]) if nets[i % len(nets)].has_batch_norm
+        (i, s)
+        for i, s in enumerate(data.clients[: data.seen])
+        if of_all or nets[i % len(nets)].has_batch_norm
     ]
     single = [i for i, s in of_normed if len(s.train) == 1]
     if single and training.bn_single == "refuse":
-        name = names[single[0] % len(names)]
+        name = (of_all or [names[single[0] % len(names)]])[0]
         raise UserError(
             f"client {single[0]} has one training sample ({len(single)} such clients), on which a "
             f"net with BatchNorm ({name}) cannot train: use fewer clients or another partition, "

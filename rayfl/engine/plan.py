@@ -64,7 +64,8 @@ class Plan:
     @property
     def stacks(self) -> bool:
         """Whether the nets can be trained stacked, as far as they say."""
-        return all(isinstance(net, str) or net.stacks for net in self.nets)
+        nets = [*self.nets, *self.method.architectures.values()]
+        return all(net.stacks for net in nets if isinstance(net, Architecture))
 
     @property
     def goes_by_rounds(self) -> bool:
@@ -73,7 +74,7 @@ class Plan:
 
 
 def set_up(method: Method, plan: Plan, data: FederatedData) -> list[Net]:
-    """Build the plan's nets, and set a method up for the first.
+    """Build the plan's nets and those that the method has besides, and set the method up for the first.
 
     Returns:
         The nets in the plan's order, for the data's input shape and classes: client k's is number k modulo
@@ -87,18 +88,30 @@ def set_up(method: Method, plan: Plan, data: FederatedData) -> list[Net]:
     like = _like(data.dataset)
     for name, net in zip(names, plan.nets, strict=True):
         if name not in nets:
-            make = partial(build, net, data.dataset.shape, data.dataset.classes, like)
-            nets[name] = Net(make, dtype=plan.training.dtype)
-            if plan.execution == "stacked" and nets[name].is_recurrent:
-                raise UserError(
-                    f"net {name} has a recurrent layer of PyTorch (RNN, LSTM, GRU), which has no form for "
-                    "many clients in one call: set engine.execution=loop"
-                )
+            nets[name] = _net(net, plan, data.dataset, like)
     if len(nets) > 1:
         method.check_nets(nets)
+    further: dict[str, Net] = {}
+    for option, further_net in method.architectures.items():
+        name = names[0] if further_net is None else str(further_net)
+        try:
+            further[option] = nets.get(name) or _net(further_net or name, plan, data.dataset, like)
+        except UserError as error:
+            raise UserError(f"method.{option}: {error}") from error
+    method.nets = further
     method.rounds = plan.rounds
     method.setup(nets[names[0]], data.seen, plan.seed)
     return [nets[name] for name in names]
+
+
+def _net(net: Architecture | str, plan: Plan, dataset: Dataset, like: torch.Tensor | None) -> Net:
+    made = Net(partial(build, net, dataset.shape, dataset.classes, like), dtype=plan.training.dtype)
+    if plan.execution == "stacked" and made.is_recurrent:
+        raise UserError(
+            f"net {net} has a recurrent layer of PyTorch (RNN, LSTM, GRU), which has no form for "
+            "many clients in one call: set engine.execution=loop"
+        )
+    return made
 
 
 def _like(dataset: Dataset) -> torch.Tensor | None:
@@ -125,7 +138,10 @@ def try_scores(method: Method, net: Net, plan: Plan, data: FederatedData) -> Non
     try:
         with exits_as_errors(), torch.random.fork_rng(devices=[]), torch.no_grad():
             initial = net.initial(plan.seed)
-            client = Client(0, net, initial, examples, train, counts, plan.training, plan.seed, 0)
+            further = method.nets
+            client = Client(
+                0, net, initial, examples, train, counts, plan.training, plan.seed, 0, nets=further
+            )
             server = method.init_server(initial)
             down = {**method.download(server), **method.download_for(server, 0)}
             x, _ = examples.batch(torch.zeros(1, dtype=torch.int64))

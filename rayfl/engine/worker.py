@@ -54,11 +54,12 @@ class Worker:
         self.method = plan.method
         self.device = torch.device(plan.device)
         self._nets = set_up(self.method, plan, data)
+        self._further = self.method.nets
         initial = {net: net.initial(plan.seed).to(self.device) for net in set(self._nets)}
         self._initials = [initial[net] for net in self._nets]
         if plan.device == "cpu" and any(2 * params.nbytes > MAPPED for params in initial.values()):
             keep_freed_memory()  # an upload is added up as one float64 vector
-        for net in initial:
+        for net in {*initial, *self._further.values()}:
             net.to(self.device)
         self.net, self.initial = self._nets[0], self._initials[0]
         self.examples = Examples(data.dataset, self.device, plan.training.dtype, plan.channels_last)
@@ -83,6 +84,7 @@ class Worker:
             self.plan.seed,
             round,
             self._val[id],
+            self._further,
         )
 
     def state(self, id: int, client: Client) -> State:
@@ -162,6 +164,8 @@ class Worker:
                     for c, d in zip(clients, downs, strict=True)
                 ]
                 returned = self._run(updates, lambda k, fitted: fits[k].append(fitted))
+                for further in self._further.values():
+                    further.release()
         except UserError:
             raise
         except Exception as error:
@@ -317,6 +321,7 @@ class Worker:
             self.plan.training,
             self.plan.seed,
             round,
+            nets=self._further,
         )
 
     # ---- state that moves or is saved

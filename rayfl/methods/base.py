@@ -5,12 +5,14 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal, get_args
 
 import torch
 from torch import Tensor, nn
 
+from rayfl.arguments import arguments_of
 from rayfl.errors import UserError
+from rayfl.nets import Architecture
 from rayfl.randomness import generator
 from rayfl.settings import Settings
 from rayfl.training.client import Client
@@ -20,6 +22,11 @@ from rayfl.training.state import State
 from rayfl.training.sums import Mean, Reduction, payload_bytes
 
 Averaging = Literal["samples", "uniform"]
+
+
+def _alternatives(kind: Any) -> tuple[Any, ...]:
+    """Return the types that a union is of; of another type, the type."""
+    return get_args(kind) or (kind,)
 
 
 @dataclass(frozen=True)
@@ -55,7 +62,8 @@ class Method(Settings, ABC, place="method"):
 
     ``weights`` in the defaults below is the shared part of the net, as ``shared`` decides.
 
-    What a class annotates are its options; see :mod:`rayfl.settings`.
+    What a class annotates are its options; see :mod:`rayfl.settings`. One of type ``Architecture | str |
+    None`` is a further net: it is built for the data, and is ``nets[option]`` here and of every client.
 
     Attributes:
         averaging: the weights of means that do not fix their own: by ``samples`` or ``uniform``. The
@@ -235,6 +243,25 @@ class Method(Settings, ABC, place="method"):
         return {"weights": "weights"} if "weights" in self.uploads else {}
 
     # ---- for use in all of these
+
+    @property
+    def architectures(self) -> Mapping[str, Architecture | str | None]:
+        """What describes the method's further nets, by option; None stands for the run's net."""
+        kinds = arguments_of(type(self))
+        return {name: getattr(self, name) for name in kinds if Architecture in _alternatives(kinds[name])}
+
+    @property
+    def nets(self) -> Mapping[str, Net]:
+        """The further nets, by option; known from ``setup`` on. ``client.nets`` has the same."""
+        return self._nets
+
+    @nets.setter
+    def nets(self, nets: Mapping[str, Net]) -> None:
+        self._nets = nets
+
+    def initial_of(self, option: str) -> Params:
+        """Return the initial weights of a further net, from a stream of its own; for ``init_server``."""
+        return self.nets[option].initial(self.seed, 0, 1 + [*self.nets].index(option))
 
     @property
     def rounds(self) -> int:

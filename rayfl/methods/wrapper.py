@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from rayfl.errors import UserError
 from rayfl.methods.base import Averaging, Cohort, Method
+from rayfl.nets import Architecture
 from rayfl.training import Client, Params, Reduction, State
 from rayfl.training.net import Cut, Net
 
@@ -217,6 +218,24 @@ class Wrapper(Method):
     @rounds.setter
     def rounds(self, rounds: int) -> None:
         self._rounds = self.of.rounds = rounds
+
+    @property
+    def architectures(self) -> Mapping[str, Architecture | str | None]:
+        """Those of the wrapped method, and of this one, should it have any."""
+        return {**self.of.architectures, **super().architectures}
+
+    @property
+    def nets(self) -> Mapping[str, Net]:
+        """Those of the wrapped method."""
+        return self.of.nets
+
+    @nets.setter
+    def nets(self, nets: Mapping[str, Net]) -> None:
+        self.of.nets = nets
+
+    def initial_of(self, option: str) -> Params:
+        """Return what the wrapped method returns."""
+        return self.of.initial_of(option)
 
     def generator(self, purpose: str, round: int) -> torch.Generator:
         """Return the generator of the wrapped method."""

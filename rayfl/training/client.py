@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Generator, Iterator
+from collections.abc import Awaitable, Callable, Generator, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple, TypeVar
@@ -28,12 +28,15 @@ GradientRule = Callable[[Any, Any, Any], Any]
 """``rule(gradients, weights, extra) -> gradients``, on trainable entries only."""
 
 
+_NO_NETS: dict[str, Net] = {}
+
+
 class Client:
     """A client, as ``Method.local_update`` and ``Method.scores`` see it.
 
-    ``net`` and ``cross_entropy`` may be used inside a loss. Everything else differs between clients and must
-    be read outside and handed to ``fit`` as ``extra``: under stacked execution one loss serves many clients,
-    so reading it inside a loss raises.
+    ``net``, ``nets`` and ``cross_entropy`` may be used inside a loss. Everything else differs between clients
+    and must be read outside and handed to ``fit`` as ``extra``: under stacked execution one loss serves many
+    clients, so reading it inside a loss raises.
 
     Args:
         id: the client's number.
@@ -46,6 +49,7 @@ class Client:
         seed: the run's seed.
         round: the round, counted from 0.
         val: int64 [n], its validation samples; none if not given.
+        nets: what the method has besides the client's net, by option.
     """
 
     def __init__(
@@ -60,9 +64,13 @@ class Client:
         seed: int,
         round: int,
         val: Tensor | None = None,
+        nets: Mapping[str, Net] | None = None,
     ) -> None:
-        if net.has_batch_norm and len(indices) == 1:
-            net = net.eval  # training.bn_single=eval; otherwise the run was refused before it started
+        self.nets = nets or _NO_NETS
+        self._normed = net.has_batch_norm or any(other.has_batch_norm for other in self.nets.values())
+        if self._normed and len(indices) == 1:
+            # training.bn_single=eval; otherwise the run was refused before it started
+            net, self.nets = net.eval, {name: other.eval for name, other in self.nets.items()}
         self.net = net
         self.cross_entropy = net.cross_entropy
         self._id = id
@@ -249,7 +257,7 @@ class Client:
             epoch = list(self._indices[torch.randperm(n, generator=order)].split(size))
             if self._training.last_batch == "drop" and n > size and len(epoch[-1]) < size:
                 epoch.pop()
-            elif self.net.has_batch_norm and len(epoch) > 1 and len(epoch[-1]) == 1:
+            elif self._normed and len(epoch) > 1 and len(epoch[-1]) == 1:
                 epoch[-2:] = [torch.cat(epoch[-2:])]  # BatchNorm has no variance of one sample
             batches += epoch
         return batches
@@ -260,7 +268,7 @@ class Client:
             raise UserError(
                 f"client.fit(batch_size={size!r}): it must be a whole number of samples, 0 for all at once"
             )
-        if size == 1 and self.net.has_batch_norm and len(self._indices) > 1:
+        if size == 1 and self._normed and len(self._indices) > 1:
             raise UserError(
                 "client.fit(batch_size=1): a net with BatchNorm needs at least 2 samples to a batch"
             )

@@ -62,10 +62,11 @@ def test_every_member_of_methods_is_passed_on(name: str) -> None:
     if name in ("rounds", "setup"):
         return  # tested below: both are the wrapper's own, too
     member, calls = vars(Method)[name], []
+    answer: Any = {name: None} if name == "architectures" else name
 
     def returning(self: Any, *given: Any) -> Any:
         calls.append(given)
-        return name
+        return answer
 
     async def awaited(self: Any, *given: Any) -> Any:
         return returning(self, *given)
@@ -76,7 +77,7 @@ def test_every_member_of_methods_is_passed_on(name: str) -> None:
         theirs = awaited if inspect.iscoroutinefunction(member) else returning
     wrapper = Same(of=type("Probe", (FedAvg,), {name: theirs})())
     if not is_function:
-        assert getattr(wrapper, name) == name
+        assert getattr(wrapper, name) == answer
         return
     given = tuple({"argument": k} for k in range(len(inspect.signature(member).parameters) - 1))
     found = getattr(wrapper, name)(*given)
