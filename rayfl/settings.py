@@ -58,6 +58,7 @@ class Settings:
     A class may have an ``__init__`` instead, if it keeps every argument under the argument's name.
     """
 
+    _needed: ClassVar[str] = ""  # an option that users may forget, and without which nothing can be made
     _place: ClassVar[str]  # what configurations call objects of the class, such as "method"
 
     def __init_subclass__(cls, place: str | None = None, **options: Any) -> None:
@@ -85,7 +86,7 @@ def _annotations(cls: type) -> dict[str, Any]:
     return found
 
 
-def _checking(cls: type, of_settings: bool = False) -> Any:
+def _checking(cls: Any, of_settings: bool = False) -> Any:
     """Return a constructor that checks arguments before that of the class works with them."""
     init: Any = vars(cls)["__init__"]
 
@@ -94,24 +95,15 @@ def _checking(cls: type, of_settings: bool = False) -> Any:
         try:
             arguments = inspect.signature(init).bind(self, *given, **named).arguments
         except TypeError:  # there is no such argument; the constructor says so better
-            _refuse_missing(cls, init, named, bool(given))
+            if cls._needed and cls._needed not in named:
+                raise UserError(f"{cls.__name__} needs {cls._place}.{cls._needed}") from None
             arguments = {}
-        check_arguments(cls, arguments, cls._place)  # type: ignore[attr-defined]
+        check_arguments(cls, arguments, cls._place)
         init(self, *given, **named)
 
     if of_settings:
         checking.of_settings = True  # type: ignore[attr-defined]
     return checking
-
-
-def _refuse_missing(cls: Any, init: Any, named: Mapping[str, Any], placed: bool) -> None:
-    """Refuse a call without an option that has no default, in the words of a configuration."""
-    parameters = list(inspect.signature(init).parameters.values())[1:]
-    known = not placed and named.keys() <= {p.name for p in parameters}
-    missing = [p.name for p in parameters if p.default is p.empty and p.kind is p.KEYWORD_ONLY]
-    missing = [name for name in missing if name not in named]
-    if known and missing:
-        raise UserError(f"{cls.__name__} needs {' and '.join(f'{cls._place}.{name}' for name in missing)}")
 
 
 class Value(Settings):
