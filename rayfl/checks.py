@@ -17,6 +17,12 @@ from rayfl.training.sums import check_reductions
 def check(plan: Plan, protocol: Protocol, data: FederatedData) -> list[str]:
     """Refuse what cannot work before any process is started; return warnings."""
     method = copy(plan.method)
+    plan.training.schedule.check(plan.rounds)
+    if method.uses_sgd and not plan.training.optimiser.linear:
+        raise UserError(
+            f"training.optimiser is {plan.training.optimiser}, and {type(method).__name__} works out "
+            "gradients from the steps of SGD: choose --training.optimiser SGD, or another method"
+        )
     nets = set_up(method, plan, data)
     check_reductions(type(method).__name__, method.uploads)
     _check_unseen(plan.method, nets, data)
@@ -30,9 +36,18 @@ def check(plan: Plan, protocol: Protocol, data: FederatedData) -> list[str]:
     _check_validation(method, data)
     names = [str(net) for net in plan.nets]
     return [
+        *_check_warmup(plan),
         *_check_batches(plan.training, names, nets, method.nets, data),
         *_check_shared(method, plan),
     ]
+
+
+def _check_warmup(plan: Plan) -> list[str]:
+    """Warn where the learning rate never gets where the warm-up leads."""
+    warmup = plan.training.schedule.warmup
+    if warmup < plan.rounds:
+        return []
+    return [f"training.schedule.warmup is {warmup}, and the run ends before, after {plan.rounds} rounds"]
 
 
 def _check_validation(method: Method, data: FederatedData) -> None:

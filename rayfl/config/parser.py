@@ -24,12 +24,12 @@ from rayfl.files import refuse_links
 from rayfl.imports import guard_parsers, refusal
 from rayfl.record.description import RESUMABLE
 from rayfl.record.folder import check_is
-from rayfl.record.former import present, remedy, without_unused
+from rayfl.record.former import MOVED, present, remedy, without_unused
 from rayfl.settings import class_names
 from rayfl.shown import did_you_mean
 from rayfl.yaml_file import OutOfBounds, check_bounds, read_mapping
 
-CHOICES = {"net", "protocol"}
+CHOICES = {"net", "protocol", "training.optimiser", "training.schedule"}
 """Options that name a class whose options are forgotten where another class is named."""
 
 
@@ -49,8 +49,12 @@ class _ConfigFile(ActionConfigFile):
             settings[name] = read_mapping(path.parent / _home(settings[name]), f"file with options of {name}")
         _check_names(parser, path, settings)
         _check_classes(path, settings)
-        for name in CHOICES & settings.keys():
-            _forget(cfg, name, settings[name])
+        for name in CHOICES:
+            above, _, last = name.rpartition(".")
+            inside = settings.get(above)
+            for key, place in ((name, settings), (last, inside if isinstance(inside, dict) else {})):
+                if key in place:
+                    _forget(cfg, name, place[key])
         if settings:
             super().__call__(parser, cfg, yaml.safe_dump(_nested(path, settings)), option_string)
         elif not self.blank:
@@ -157,6 +161,8 @@ def _check_names(made: ArgumentParser, path: Path, settings: dict[str, Any]) -> 
         inside = name in groups and isinstance(value, dict)
         for key in [f"{name}.{inner}" for inner in value] if inside else [str(name)]:
             head = key.partition(".")[0]
+            if any(key.startswith(f"{choice}.") for choice in CHOICES):
+                continue  # an option of a class
             if key not in options and (head in groups or head not in options):
                 raise UserError(f"{path}: {_no_option(key, options)}")
 
@@ -189,7 +195,8 @@ def parser(blank: bool = False) -> ArgumentParser:
         epilog="Examples: `python -m rayfl.run` runs the default; `--method FedCO2 --method.mu 0.5` chooses "
         "a method and an option of it. Methods, data sets, partitions, nets, engines and protocols have "
         "options of their own: `--method.help FedCO2`, `--data.help CIFAR10`, `--data.partition.help "
-        "Dirichlet`, `--net.help FDSEAlexNet`, `--engine.help Ray` and `--protocol.help FDSE` list them.",
+        "Dirichlet`, `--net.help FDSEAlexNet`, `--training.optimiser.help Adam`, "
+        "`--engine.help Ray` and `--protocol.help FDSE` list them.",
     )
     config = made.add_argument(
         "--config",
@@ -219,6 +226,8 @@ def parser(blank: bool = False) -> ArgumentParser:
             "net": {"class_path": "rayfl.nets.CNNB"},
             "engine": {"class_path": "rayfl.engine.Ray"},
             "protocol": {"class_path": "rayfl.evaluation.Default"},
+            "training.optimiser": {"class_path": "rayfl.training.SGD"},
+            "training.schedule": {"class_path": "rayfl.training.Constant"},
         }
     )
     return made
@@ -380,6 +389,8 @@ def _spoken(made: ArgumentParser, name: str) -> str:
 
 def _no_option(wrong: str, options: list[str], prefix: str = "") -> str:
     """Say that there is no such option, and which one may have been meant."""
+    if wrong in MOVED:
+        return f"there is no option {prefix}{wrong} any more: write {MOVED[wrong]} and its value"
     group, dot, name = wrong.rpartition(".")
     if siblings := [option[len(group) + 1 :] for option in options if dot and option.startswith(f"{group}.")]:
         return f"there is no option {prefix}{wrong}{_hint(name, siblings, f'{prefix}{group}.')}"

@@ -31,7 +31,17 @@ from rayfl.yaml_file import read_mapping, read_yaml
 Settings = dict[str, Any]
 """Options of ``rayfl.run`` by their dotted names."""
 
-COMPONENTS = ("method", "method.of", "data", "data.partition", "net", "engine", "protocol")
+COMPONENTS = (
+    "method",
+    "method.of",
+    "data",
+    "data.partition",
+    "net",
+    "engine",
+    "protocol",
+    "training.optimiser",
+    "training.schedule",
+)
 """Options that name a class; the class has options of its own."""
 
 DECIDED = ("seed", "output", "cell", "config", "resume", "row", "column")

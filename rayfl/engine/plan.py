@@ -70,7 +70,7 @@ class Plan:
     @property
     def goes_by_rounds(self) -> bool:
         """Whether the number of rounds decides what happens in each: such a run cannot be made longer."""
-        return self.method.uses_rounds
+        return self.method.uses_rounds or self.training.schedule.uses_rounds
 
 
 def set_up(method: Method, plan: Plan, data: FederatedData) -> list[Net]:

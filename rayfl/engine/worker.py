@@ -85,6 +85,7 @@ class Worker:
             round,
             self._val[id],
             self._further,
+            rounds=self.plan.rounds,
         )
 
     def state(self, id: int, client: Client) -> State:
@@ -322,6 +323,7 @@ class Worker:
             self.plan.seed,
             round,
             nets=self._further,
+            rounds=self.plan.rounds,
         )
 
     # ---- state that moves or is saved

@@ -73,6 +73,7 @@ class Method(Settings, ABC, place="method"):
             ``population`` (the number of all clients) and ``seed``.
         uses_validation: whether every client that trains needs validation data, for
             ``client.total(..., split="val")``; a run without them is refused.
+        uses_sgd: whether the method's formulas hold for SGD only; other optimisers are refused then.
         uses_rounds: whether the method reads ``rounds``, for a schedule over the run, say. Such a run
             cannot be resumed with another number of rounds.
     """
@@ -81,6 +82,7 @@ class Method(Settings, ABC, place="method"):
     heterogeneous: ClassVar[bool] = False
     uses_validation: ClassVar[bool] = False
     uses_rounds: ClassVar[bool] = False
+    uses_sgd: ClassVar[bool] = False
 
     # ---- must
 

@@ -23,6 +23,7 @@ class SCAFFOLD(Method):
     """
 
     averaging = "uniform"
+    uses_sgd = True  # the control is the change of the weights by steps and learning rate
 
     server_lr: Annotated[float, above(0)] = 1.0
     """Step size of the server, eta_g in the paper."""

@@ -213,6 +213,11 @@ class Wrapper(Method):
         return self.of.uses_rounds
 
     @property
+    def uses_sgd(self) -> bool:  # type: ignore[override]
+        """That of the wrapped method."""
+        return self.of.uses_sgd
+
+    @property
     def rounds(self) -> int:
         """The number of rounds of the run."""
         return super().rounds

@@ -1,6 +1,7 @@
 """Configurations of runs of before, read as if they had been written today.
 
-Nets and protocols were texts, ``FDSE-AlexNet(G=4)`` and ``fdse+weighted``. Everything stands here as it
+Nets and protocols were texts, ``FDSE-AlexNet(G=4)`` and ``fdse+weighted``; training had ``lr_decay``, and no
+optimiser but SGD. Everything stands here as it
 was then, so that later defaults do not change what an old run was.
 """
 
@@ -82,6 +83,9 @@ _WORDS: dict[str, dict[str, Any]] = {
 }
 """Word that changes a protocol, as in ``fdse+weighted`` -> options."""
 
+MOVED = {"training.lr_decay": "--training.schedule Exponential --training.schedule.decay"}
+"""Option that there was -> what takes its place, before its value."""
+
 _COUNTED = {
     r"last_([1-9]\d*)": ("last_k", "k"),
     r"every_([1-9]\d*)_of_last_([1-9]\d*)": ("window", "step", "length"),
@@ -111,6 +115,8 @@ def present(config: Mapping[str, Any]) -> dict[str, Any]:
         found["net"] = [_net(net) for net in nets] if isinstance(nets, list) else _net(nets)
     if "protocol" in config:
         found["protocol"] = _protocol(config["protocol"])
+    if isinstance(training := config.get("training"), dict):
+        found["training"] = _training(training)
     return found
 
 
@@ -118,7 +124,11 @@ def present_settings(settings: Mapping[str, Any]) -> dict[str, Any]:
     """Return the settings that a checkpoint carries, by their dotted names, as they are now."""
     texts = {key: settings[key] for key in ("net", "protocol") if key in settings}
     now = {key: value for key, value in present(texts).items() if value != texts[key]}
-    return {**settings, **deciding(now)}
+    before = {key: settings[name] for key in ("lr", "lr_decay") if (name := f"training.{key}") in settings}
+    if before and "training.optimiser" not in settings:
+        now["training"] = _training(before)
+    kept = {key: value for key, value in settings.items() if key != "training.lr_decay"}
+    return {**kept, **deciding(now)}
 
 
 def remedy(name: str, value: Any) -> str:
@@ -148,6 +158,18 @@ def _usual(name: str, cls: str) -> dict[str, Any]:
     if name == "protocol":
         return {**_DEFAULT, **next(options for known, options in _PROTOCOLS.values() if known == cls)}
     return next(options for known, options in _NETS.values() if known == cls)
+
+
+def _training(options: dict[str, Any]) -> dict[str, Any]:
+    """Return the options of training as they are recorded now."""
+    if "lr" not in options or "optimiser" in options:
+        return options
+    found = {key: value for key, value in options.items() if key != "lr_decay"}
+    found["optimiser"] = _described("rayfl.training.SGD", {"nesterov": False})
+    decay = options.get("lr_decay", 1.0)
+    falls = decay != 1.0
+    schedule, own = ("Exponential", {"decay": decay}) if falls else ("Constant", {})
+    return found | {"schedule": _described(f"rayfl.training.{schedule}", {"warmup": 0, **own})}
 
 
 def _net(text: Any) -> Any:

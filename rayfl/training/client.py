@@ -15,6 +15,7 @@ from rayfl.randomness import generator, seed_of
 from rayfl.training.dropout import draw_from
 from rayfl.training.examples import Examples
 from rayfl.training.net import Batch, Net
+from rayfl.training.optimisers import SGD, Descent, Optimiser
 from rayfl.training.params import Params
 from rayfl.training.settings import Training
 
@@ -65,6 +66,7 @@ class Client:
         round: int,
         val: Tensor | None = None,
         nets: Mapping[str, Net] | None = None,
+        rounds: int = 1,
     ) -> None:
         self.nets = nets or _NO_NETS
         self._normed = net.has_batch_norm or any(other.has_batch_norm for other in self.nets.values())
@@ -82,6 +84,7 @@ class Client:
         self._training = training
         self._seed = seed
         self._round = round
+        self._rounds = rounds
         self._fits = 0
 
     @property
@@ -117,7 +120,7 @@ class Client:
     @property
     def lr(self) -> float:
         """The learning rate of this round."""
-        return _outside_loss(self._training.lr_at(self._round), "lr")
+        return _outside_loss(self._training.lr_at(self._round, self._rounds), "lr")
 
     @property
     def round(self) -> int:
@@ -144,13 +147,14 @@ class Client:
         after_clip: GradientRule | None = None,
         epochs: int | None = None,
         batch_size: int | None = None,
+        optimiser: Optimiser | None = None,
         lr: float | None = None,
         momentum: float | None = None,
         weight_decay: float | None = None,
         clip: float | None = None,
         stream: int | None = None,
     ) -> Awaitable[Fitted]:
-        """Train from ``start`` on the client's data by SGD; ``await`` the result.
+        """Train from ``start`` on the client's data by the run's optimiser; ``await`` the result.
 
         A step is: gradient, ``before_clip``, clip (each net by its own norm), ``after_clip``, weight decay,
         momentum, update. Buffers are carried along as the net changes them.
@@ -166,6 +170,7 @@ class Client:
             after_clip: a change of the gradient after the clip (a control variate).
             epochs: passes over the data instead of ``training.epochs``.
             batch_size: samples per step instead of ``training.batch_size``; 0 takes all data at once.
+            optimiser: instead of ``training.optimiser``.
             lr: learning rate instead of the round's.
             momentum: instead of ``training.momentum``.
             weight_decay: instead of ``training.weight_decay``.
@@ -174,11 +179,21 @@ class Client:
                 with one number see the same batches.
         """
         stream = self._fits if stream is None else stream
+        number = self._fits
         self._fits += 1
         settings = self._training
-        optimiser = Optimiser(
-            lr=settings.lr_at(self._round) if lr is None else lr,
-            momentum=settings.momentum if momentum is None else momentum,
+        optimiser = settings.optimiser if optimiser is None else optimiser
+        if momentum and not optimiser.takes_momentum:
+            raise UserError(
+                f"client.fit(momentum={momentum!r}): {optimiser} has no momentum; leave it out, or train "
+                "with --training.optimiser SGD"
+            )
+        if momentum is None:
+            momentum = settings.momentum if optimiser.takes_momentum else 0.0
+        descent = Descent(
+            optimiser,
+            lr=settings.lr_at(self._round, self._rounds) if lr is None else lr,
+            momentum=momentum,
             weight_decay=settings.weight_decay if weight_decay is None else weight_decay,
             clip=settings.clip if clip is None else clip,
         )
@@ -188,7 +203,19 @@ class Client:
         key = seed_of(self._seed, "noise", self._id, self._round, stream)
         length = len(batches) // max(1, epochs)
         return Pending(
-            Request(self, start, losses, extra, before_clip, after_clip, optimiser, batches, length, key)
+            Request(
+                self,
+                start,
+                losses,
+                extra,
+                before_clip,
+                after_clip,
+                descent,
+                batches,
+                length,
+                key,
+                number=number,
+            )
         )
 
     def total(
@@ -228,7 +255,7 @@ class Client:
         if batches is not None:
             parts = (self._batches(1, 0) if split == "train" else parts)[:batches]
         key = seed_of(self._seed, "noise", self._id, self._round, -1)
-        none = Optimiser(0, 0, 0, 0)
+        none = Descent(_SGD, 0, 0, 0, 0)
         return Pending(
             Request(self, w, (function,), extra, None, None, none, parts, len(parts), key, total=True)
         )
@@ -280,31 +307,17 @@ class Fitted(NamedTuple):
 
     Attributes:
         weights: the trained weights, in the structure of ``start``.
-        steps: the number of SGD steps taken.
+        steps: the number of steps taken.
         loss: the mean training loss over the steps; 0 where there were none.
         effective_steps: the sum of the weights with which the gradients have entered the result: ``steps``
-            without momentum m, else the sum over j = 1..steps of (1 - m^j) / (1 - m).
+            without momentum m, else the sum over j = 1..steps of (1 - m^j) / (1 - m). NaN where an optimiser
+            is not linear in the gradients, as Adam is.
     """
 
     weights: Any
     steps: int
     loss: float
     effective_steps: float
-
-
-@dataclass(frozen=True)
-class Optimiser:
-    """The numbers of one fit's SGD."""
-
-    lr: float
-    momentum: float
-    weight_decay: float
-    clip: float
-
-    def effective_steps(self, steps: int) -> float:
-        """Return K_m of ``Fitted.effective_steps`` after so many steps."""
-        m = self.momentum
-        return float(steps) if m == 0 else sum((1 - m**j) / (1 - m) for j in range(1, steps + 1))
 
 
 @dataclass(frozen=True, eq=False)
@@ -317,11 +330,12 @@ class Request:
     extra: Any
     before_clip: GradientRule | None
     after_clip: GradientRule | None
-    optimiser: Optimiser
+    descent: Descent
     batches: list[Tensor]  # indices into the dataset
     epoch_length: int  # batches per epoch
     key: int
     total: bool = False
+    number: int = 0  # of the fit in its round
 
 
 @dataclass(frozen=True)
@@ -334,6 +348,8 @@ class Pending(Awaitable[Any]):
         result = yield self.request
         return result
 
+
+_SGD = SGD()
 
 T = TypeVar("T")
 

@@ -23,7 +23,6 @@ from rayfl.training.step import (
     leaves_of,
     loss_of,
     scalar,
-    sgd,
 )
 
 
@@ -47,11 +46,11 @@ def run_loop(updates: Sequence[LocalUpdate], observe: Observer) -> list[Any]:
 
 def fit_loop(request: Request) -> Fitted:
     """Carry out one client's fit."""
-    examples, optimiser = request.client._examples, request.optimiser
+    examples, descent = request.client._examples, request.descent
     work = Working(request.start, lambda t: examples.private_copy(t))
     trained, buffers = work.trained, work.buffers
     weights = work.assemble(trained, buffers, live=True)
-    velocity = [torch.zeros_like(t) for t in trained] if optimiser.momentum else None
+    memory = descent.optimiser.memory(trained, descent.momentum, ())
     loss_sum = torch.zeros((), dtype=torch.float64, device=examples.device)
     for epoch, batch in _batches(request):
         with inside_loss(batch.key):
@@ -60,15 +59,15 @@ def fit_loop(request: Request) -> Fitted:
         with torch.no_grad():
             if request.before_clip is not None:
                 gradients = _ruled(request.before_clip, work, gradients, trained, request.extra)
-            if optimiser.clip:
-                gradients = clip(gradients, work.net_of, optimiser.clip, stacked=False)
+            if descent.clip:
+                gradients = clip(gradients, work.net_of, descent.clip, stacked=False)
             if request.after_clip is not None:
                 gradients = _ruled(request.after_clip, work, gradients, trained, request.extra)
-            sgd(trained, gradients, velocity, optimiser, used)
+            descent.optimiser.step(trained, gradients, memory, used, descent)
             loss_sum += loss.detach()
     steps = len(request.batches)
     final = work.assemble([_plain(t.detach()) for t in trained], buffers, live=False)
-    return Fitted(final, steps, loss_sum.item() / max(1, steps), optimiser.effective_steps(steps))
+    return Fitted(final, steps, loss_sum.item() / max(1, steps), descent.effective_steps(steps))
 
 
 def _plain(t: Tensor) -> Tensor:

@@ -6,25 +6,34 @@ from typing import Annotated, Literal
 import torch
 
 from rayfl.arguments import check_arguments
-from rayfl.settings import above, at_least, at_most, below
+from rayfl.errors import UserError
+from rayfl.settings import above, at_least, below
+from rayfl.training.optimisers import SGD, Optimiser
+from rayfl.training.schedules import Constant, Schedule
+
+_SGD, _CONSTANT = SGD(), Constant()
 
 
 @dataclass(frozen=True, kw_only=True)
 class Training:
-    """Settings of local training; the optimiser is SGD, made anew in every round."""
+    """Settings of local training."""
 
     epochs: Annotated[int, at_least(1)] = 1
     """Passes over a client's training data per round."""
     batch_size: Annotated[int, at_least(1)] = 64
     """Samples per step."""
     lr: Annotated[float, above(0)] = 0.1
-    """Learning rate of the first round."""
-    lr_decay: Annotated[float, above(0), at_most(1)] = 1.0
-    """Factor on the learning rate per round."""
+    """Learning rate, which ``schedule`` multiplies round by round."""
+    schedule: Schedule = _CONSTANT
+    """How the learning rate changes from round to round: ``Constant``, ``Exponential``, ``Steps``,
+    ``Cosine``, or the import path of one's own; all of them may have a warm-up.
+    """
+    optimiser: Optimiser = _SGD
+    """What a step does with the gradients: ``SGD``, ``Adam`` or ``AdamW``."""
     momentum: Annotated[float, at_least(0), below(1)] = 0.0
     """Momentum of SGD."""
     weight_decay: Annotated[float, at_least(0)] = 0.0
-    """Weight decay of SGD."""
+    """Weight decay of the optimiser."""
     clip: Annotated[float, at_least(0), "0: no clipping"] = 0.0
     """Largest Euclidean norm of a net's gradient."""
     last_batch: Literal["keep", "drop"] = "keep"
@@ -40,12 +49,19 @@ class Training:
 
     def __post_init__(self) -> None:
         check_arguments(Training, vars(self), "training")
+        if self.momentum and not self.optimiser.takes_momentum:
+            raise UserError(
+                f"training.momentum is {self.momentum}, and {self.optimiser} has no momentum: leave it out, "
+                "or choose --training.optimiser SGD"
+            )
+        if isinstance(self.optimiser, SGD) and self.optimiser.nesterov and not self.momentum:
+            raise UserError("training.optimiser.nesterov is True: it needs --training.momentum, such as 0.9")
 
     @property
     def dtype(self) -> torch.dtype:
         """The torch dtype of ``precision``."""
         return torch.float64 if self.precision == "float64" else torch.float32
 
-    def lr_at(self, round: int) -> float:
-        """Return the learning rate of a round, counted from 0."""
-        return self.lr * self.lr_decay**round
+    def lr_at(self, round: int, rounds: int) -> float:
+        """Return the learning rate of a round, counted from 0, of so many."""
+        return self.lr * self.schedule.at(round, rounds)

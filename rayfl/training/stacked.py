@@ -33,7 +33,6 @@ from rayfl.training.step import (
     leaves_of,
     loss_of,
     scalar,
-    sgd,
 )
 
 
@@ -73,12 +72,12 @@ def _next_stack(waiting: dict[int, Request], updates: Sequence[LocalUpdate]) -> 
 def fit_stacked(requests: Sequence[Request]) -> list[Fitted]:
     """Carry out the fits of clients that differ in data, ``start`` and ``extra`` only, in vmapped calls."""
     first, count = requests[0], len(requests)
-    examples, optimiser = first.client._examples, first.optimiser
+    examples, descent = first.client._examples, first.descent
     extras, dims, extra_spec = _stack_extras([r.extra for r in requests], first.client._examples.device)
     start = pytree.tree_map(lambda *t: torch.stack(t), *[r.start for r in requests])
     work = Working(start, lambda t: t.detach().contiguous().clone(memory_format=torch.contiguous_format))
     trained, buffers = [t.detach() for t in work.trained], work.buffers
-    velocity = [torch.zeros_like(t) for t in trained] if optimiser.momentum else None
+    memory = descent.optimiser.memory(trained, descent.momentum, (count,))
     loss_sum = torch.zeros(count, dtype=torch.float64, device=examples.device)
 
     def one_loss(loss: Callable[..., Any], w: Any, batch: Batch, extra_leaves: list[Any]) -> Tensor:
@@ -88,7 +87,7 @@ def fit_stacked(requests: Sequence[Request]) -> list[Fitted]:
     for epoch, rows, batch in _stacked_batches(requests):
         now = [_rows(t, rows).detach().requires_grad_() for t in trained]
         stats = [_rows(b, rows) for b in buffers]
-        speed = None if velocity is None else [_rows(v, rows) for v in velocity]
+        remembered = [_rows(m, rows) for m in memory]
         extra = [e if d is None else _rows(e, rows) for e, d in zip(extras, dims, strict=True)]
         losses_of = vmap(partial(one_loss, loss_of(first, epoch)), in_dims=(0, 0, dims))
         with inside_loss():
@@ -97,18 +96,18 @@ def fit_stacked(requests: Sequence[Request]) -> list[Fitted]:
         with torch.no_grad():
             if first.before_clip is not None:
                 gradients = _ruled_stacked(first.before_clip, work, gradients, now, extra, dims, extra_spec)
-            if optimiser.clip:
-                gradients = clip(gradients, work.net_of, optimiser.clip, stacked=True)
+            if descent.clip:
+                gradients = clip(gradients, work.net_of, descent.clip, stacked=True)
             if first.after_clip is not None:
                 gradients = _ruled_stacked(first.after_clip, work, gradients, now, extra, dims, extra_spec)
-            sgd(now, gradients, speed, optimiser, used)
+            descent.optimiser.step(now, gradients, remembered, used, descent)
             if rows is None:
                 loss_sum += losses.detach()
-                trained, buffers, velocity = [t.detach() for t in now], stats, speed
+                trained, buffers, memory = [t.detach() for t in now], stats, remembered
             else:
                 loss_sum.index_add_(0, rows, losses.detach().double())
-                parts = [*now, *stats, *(speed or [])]
-                for full, part in zip([*trained, *buffers, *(velocity or [])], parts, strict=True):
+                parts = [*now, *stats, *remembered]
+                for full, part in zip([*trained, *buffers, *memory], parts, strict=True):
                     full.index_copy_(0, rows, part.detach())
     first.client.net.release()
     final = work.assemble(trained, buffers, live=False)
@@ -118,7 +117,7 @@ def fit_stacked(requests: Sequence[Request]) -> list[Fitted]:
             pytree.tree_map(lambda t, k=k: t[k].clone(), final),  # a row would keep the whole stack alive
             len(r.batches),
             means[k] / max(1, len(r.batches)),
-            optimiser.effective_steps(len(r.batches)),
+            descent.effective_steps(len(r.batches)),
         )
         for k, r in enumerate(requests)
     ]
@@ -239,7 +238,7 @@ def _stack_key(request: Request) -> Any:
     return (
         id(request.client.net),
         *(_captured(f) for f in (request.losses, request.before_clip, request.after_clip)),
-        request.optimiser,
+        request.descent,
         request.total,
         start_spec,
         tuple(map(describe, start)),

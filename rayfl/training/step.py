@@ -1,4 +1,4 @@
-"""What the loop and the stack share: clients' updates under way, and one step of SGD."""
+"""What the loop and the stack share: clients' updates under way, and what makes up a step."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from rayfl.training.client import Fitted, Optimiser, Request
+from rayfl.training.client import Fitted, Request
 from rayfl.training.params import Params
 
 LocalUpdate = Coroutine[Request, Any, Any]
@@ -105,28 +105,6 @@ def gradients_of(loss: Tensor, trained: list[Tensor]) -> tuple[list[Tensor], lis
     found = torch.autograd.grad(loss, trained, allow_unused=True)
     used = [i for i, g in enumerate(found) if g is not None]
     return [torch.zeros_like(t) if g is None else g for g, t in zip(found, trained, strict=True)], used
-
-
-def sgd(
-    trained: list[Tensor],
-    gradients: list[Tensor],
-    velocity: list[Tensor] | None,
-    optimiser: Optimiser,
-    used: list[int],
-) -> None:
-    """Take one step of SGD in place; nothing in it looks across the clients of a stack."""
-    if len(used) < len(trained):
-        trained, gradients = [trained[i] for i in used], [gradients[i] for i in used]
-        velocity = [velocity[i] for i in used] if velocity is not None else None
-    if not trained:
-        return
-    if optimiser.weight_decay:
-        gradients = list(torch._foreach_add(gradients, trained, alpha=optimiser.weight_decay))
-    if velocity is not None:
-        torch._foreach_mul_(velocity, optimiser.momentum)
-        torch._foreach_add_(velocity, gradients)
-        gradients = velocity
-    torch._foreach_add_(trained, gradients, alpha=-optimiser.lr)
 
 
 def clip(gradients: list[Tensor], net_of: list[int], limit: float, stacked: bool) -> list[Tensor]:

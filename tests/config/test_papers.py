@@ -15,6 +15,7 @@ from rayfl.methods import FDSE, METHODS, WRAPPERS
 from rayfl.nets import FDSEAlexNet
 from rayfl.papers.printed import Figure, known_tables, printed_table
 from rayfl.report.paper_tables import compare
+from rayfl.training import Exponential
 from tests.support.records import write_run
 from tests.support.tables import FILES, TABLES, available, stand_in
 
@@ -107,12 +108,13 @@ def test_presets_of_fdse(name: str, column: str, row: str) -> None:
     if row == "FDSE":
         assert (method.lam, method.tau, method.beta) == (0.1, 0.1, 0.001)
         assert (method.unit, method.reg, federation.net) == ("block", "paper", FDSEAlexNet())
-        assert (training.epochs, training.lr_decay) == (1 if office else 5, 0.998)
+        assert (training.epochs, training.schedule) == (1 if office else 5, Exponential(decay=0.998))
     else:
         assert (method.lam, method.tau, method.beta) == ((0.05, 0.5, 0.05) if office else (0.5, 0.5, 0.001))
         assert (method.unit, method.reg) == ("tensor", "code")
         assert federation.net == FDSEAlexNet(act="none", padding="code")
-        assert (training.epochs, training.lr_decay) == (5 if column == "PACS" else 1, 0.9998)
+        assert training.epochs == (5 if column == "PACS" else 1)
+        assert training.schedule == Exponential(decay=0.9998)
     assert (method.attn_unit, method.gamma, method.ema_init) == ("tensor", 0.9, "received")
     assert (method.consensus, method.attention) == (True, True)
     assert (method.unseen_epochs, method.unseen_lr) == (5, 1e-3)

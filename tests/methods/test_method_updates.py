@@ -17,7 +17,7 @@ import torch
 
 from rayfl.methods import SCAFFOLD, Ditto, FedAvg, FedBN, FedCO2, FedPer, FedProto, FedProx, Local
 from rayfl.nets import CNNB
-from rayfl.training import Fitted
+from rayfl.training import Exponential, Fitted
 from tests.support.by_hand import federate, points, ragged
 
 PAIR = points([((1, 0), 0)], [((0, 1), 1)])
@@ -116,7 +116,9 @@ def test_scaffold():
 
 def test_scaffold_renews_the_control_with_the_rate_of_the_round():
     """As above, with a rate of 1/2 in round 1. Only the step is shorter: c_0 still becomes the gradient."""
-    run = federate(SCAFFOLD(server_lr=0.5), PAIR, cohorts=[[0, 1], [0]], lr=1.0, lr_decay=0.5)
+    run = federate(
+        SCAFFOLD(server_lr=0.5), PAIR, cohorts=[[0, 1], [0]], lr=1.0, schedule=Exponential(decay=0.5)
+    )
     q = s(-1 / 4)
     assert_rows(head(run.servers[1]["weights"]), [1 / 8 + (q - 1 / 4) / 4, -1 / 8 - 1 / 16])
     assert_rows(head(run.servers[1]["control"]), [-q / 2, 1 / 4])

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import yaml
 
-from rayfl import Inline, Result, UserError, evaluation, load_models, nets, resumed
+from rayfl import Inline, Result, Training, UserError, evaluation, load_models, nets, resumed
 from rayfl.config.parser import federation_from
 from rayfl.data import IID, Synthetic
 from rayfl.methods import DCPFL, FDSE, Method
@@ -17,6 +17,7 @@ from rayfl.record.description import dump
 from rayfl.record.former import present, remedy, without_unused
 from rayfl.report import command as report
 from rayfl.run import main
+from rayfl.training import Constant, Exponential, Schedule
 from tests.support.federations import bytes_of_run, small
 
 NETS: dict[str, nets.Architecture] = {
@@ -167,6 +168,33 @@ def test_a_run_of_before_goes_on_and_is_read(
     going_on.run()
     assert bytes_of_run(old) == bytes_of_run(tmp_path / "whole")
     shutil.rmtree(old)
+
+
+@pytest.mark.parametrize("decay", [1.0, 0.9])
+def test_training_of_before_goes_on(tmp_path: Path, decay: float) -> None:
+    """With ``lr_decay`` in the place of a schedule, and neither optimiser in configuration nor checkpoint."""
+    schedule: Schedule = Constant() if decay == 1 else Exponential(decay=decay)
+    training = Training(lr=0.05, batch_size=20, momentum=0.5, schedule=schedule)
+    small(tmp_path / "whole", rounds=3, training=training, checkpoint_every=1).run()
+    small(tmp_path / "half", rounds=2, training=training, checkpoint_every=1).run()
+    old = tmp_path / "half"
+    config = yaml.safe_load((old / "config.yaml").read_text())
+    now = dict(config["training"])
+    new = [key for key in now if key.startswith(("schedule", "optimiser"))]
+    for key in new:
+        del config["training"][key]
+    config["training"]["lr_decay"] = decay
+    (old / "config.yaml").write_text(yaml.safe_dump(config))
+    assert present(config)["training"] == now
+    for path in (old / "checkpoints").glob("manifest-*.json"):
+        body = json.loads(path.read_text())["manifest"]
+        prefixes = tuple(f"training.{key}" for key in new)
+        body["settings"] = {k: v for k, v in body["settings"].items() if not k.startswith(prefixes)}
+        body["settings"]["training.lr_decay"] = decay
+        text = json.dumps(body, separators=(",", ":"), sort_keys=True)
+        path.write_text(json.dumps({"sha256": _hash(text.encode()), "manifest": body}))
+    resumed(old, ["--rounds", "3"]).run()
+    assert bytes_of_run(old) == bytes_of_run(tmp_path / "whole")
 
 
 # ---- data

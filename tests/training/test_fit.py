@@ -10,9 +10,10 @@ from torch import nn
 from rayfl import UserError
 from rayfl.nets import SplitNet
 from rayfl.training import Fitted, Net, Params, Training
-from rayfl.training.client import Optimiser
 from rayfl.training.loop import run_loop
 from rayfl.training.noise import step_keys, uniform
+from rayfl.training.optimisers import SGD, Descent
+from rayfl.training.schedules import Exponential
 from tests.support.nets import (
     CLASSES,
     close,
@@ -267,7 +268,7 @@ def test_facts_of_one_client_cannot_be_read_for_many(fact, where):
 
 
 def test_facts():
-    client = make_client(smooth_net(), n=7, id=3, round=2, lr=0.5, lr_decay=0.1)
+    client = make_client(smooth_net(), n=7, id=3, round=2, lr=0.5, schedule=Exponential(decay=0.1))
     assert (client.id, client.samples, client.round, client.classes) == (3, 7, 2, 3)
     assert client.class_counts.sum() == 7
     assert client.lr == pytest.approx(0.005)
@@ -431,7 +432,7 @@ def test_a_fit_of_one_part_leaves_out_the_rest():
 
 def test_the_learning_rate_decays_with_the_rounds():
     net = smooth_net()
-    late = make_client(net, n=5, round=3, lr=0.4, lr_decay=0.5)
+    late = make_client(net, n=5, round=3, lr=0.4, schedule=Exponential(decay=0.5))
     plain = make_client(net, n=5, round=3, lr=0.05)
     assert late.lr == 0.05
     assert same_bits(
@@ -448,7 +449,7 @@ def test_effective_steps(momentum, steps):
     for _ in range(steps):
         v = momentum * v + 1
         total += v
-    found = Optimiser(0.1, momentum, 0, 0).effective_steps(steps)
+    found = Descent(SGD(), 0.1, momentum, 0, 0).effective_steps(steps)
     m = momentum
     closed = steps / (1 - m) - m * (1 - m**steps) / (1 - m) ** 2
     assert found == pytest.approx(total, abs=1e-12) == pytest.approx(closed, abs=1e-12)
@@ -581,8 +582,8 @@ def test_an_error_of_a_method_is_not_swallowed():
         ("lr", -1.0),
         ("lr", math.nan),
         ("lr", math.inf),
-        ("lr_decay", 0.0),
-        ("lr_decay", 1.1),
+        ("optimiser", "Adam"),
+        ("schedule", 0.9),
         ("momentum", 1.0),
         ("momentum", -0.1),
         ("weight_decay", -1e-4),

@@ -16,7 +16,7 @@ from rayfl.methods.fdse.consistency import Consistency, ratio_of_gradients
 from rayfl.methods.partly_personal import PartlyPersonal
 from rayfl.nets import dse_blocks
 from rayfl.settings import FINITE, above, at_least, below
-from rayfl.training import Batch, Client, Gather, Mean, Net, Params, Reduction, State
+from rayfl.training import SGD, Batch, Client, Gather, Mean, Net, Params, Reduction, State
 
 
 class FDSE(PartlyPersonal):
@@ -211,7 +211,15 @@ class FDSE(PartlyPersonal):
         start = {"net": Params(w.tensors, own.train_names), "seen": self._consistency.start(targets)}
         lr = self.unseen_lr if moves else 0.0
         fitted = await client.fit(
-            start, loss, targets, epochs=self.unseen_epochs, lr=lr, momentum=0, weight_decay=0, clip=0
+            start,
+            loss,
+            targets,
+            epochs=self.unseen_epochs,
+            optimiser=SGD(),
+            lr=lr,
+            momentum=0,
+            weight_decay=0,
+            clip=0,
         )
         return {"own": fitted.weights["net"].select(own.keys().__contains__), "adapted": True}
 

@@ -1,0 +1,114 @@
+"""Schedules: what the learning rate is multiplied with in the rounds of a run."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from abc import ABC, abstractmethod
+from typing import Annotated, ClassVar
+
+from rayfl.errors import UserError
+from rayfl.settings import Value, above, at_least, at_most, below
+
+
+class Schedule(Value, ABC, place="training.schedule"):
+    """Base of all schedules; one's own overrides ``factor``.
+
+    Attributes:
+        uses_rounds: whether ``factor`` goes by the number of rounds; such a run is not resumed with another.
+    """
+
+    uses_rounds: ClassVar[bool] = False
+
+    warmup: Annotated[int, at_least(0), "0: none"] = 0
+    """Rounds in which the learning rate rises: round r, from 0, has (r + 1) / (warmup + 1) of it."""
+
+    @abstractmethod
+    def factor(self, round: int, rounds: int) -> float:
+        """Return the factor on ``training.lr``, above 0, as it is without warm-up.
+
+        Args:
+            round: from 0.
+            rounds: how many the run has.
+        """
+
+    def at(self, round: int, rounds: int) -> float:
+        """Return the factor of a round, with warm-up."""
+        factor = self.factor(round, rounds)
+        return factor if round >= self.warmup else factor * ((round + 1) / (self.warmup + 1))
+
+    def check(self, rounds: int) -> None:
+        """Refuse a schedule that no run of so many rounds can have."""
+        name = type(self).__name__
+        for round in range(rounds):
+            try:
+                factor, other = self.factor(round, rounds), self.factor(round, rounds + 1)
+            except UserError:
+                raise
+            except Exception as error:
+                raise UserError(f"{name}.factor({round}, {rounds}) has raised {error!r}") from error
+            numbers = isinstance(factor, int | float) and isinstance(other, int | float)
+            if not numbers or not math.isfinite(factor) or factor <= 0:
+                raise UserError(
+                    f"training.schedule: {name}.factor({round}, {rounds}) is {factor!r}: it must be a number "
+                    "above 0 in every round"
+                )
+            if factor != other and not self.uses_rounds:
+                raise UserError(
+                    f"training.schedule: {name}.factor goes by the number of rounds: set uses_rounds = True "
+                    "in the class, so that no run of it is resumed with another number"
+                )
+
+
+class Constant(Schedule):
+    """The same learning rate in all rounds."""
+
+    def factor(self, round: int, rounds: int) -> float:
+        """Return 1."""
+        return 1.0
+
+
+class Exponential(Schedule):
+    """The learning rate falls by the same factor in every round."""
+
+    decay: Annotated[float, above(0), at_most(1)]
+    """The factor."""
+
+    def factor(self, round: int, rounds: int) -> float:
+        """Return decay^round."""
+        return self.decay**round
+
+
+class Steps(Schedule):
+    """The learning rate falls in some rounds."""
+
+    at_rounds: list[int]
+    """The rounds, from 0, from which on it is smaller, ascending."""
+    by: Annotated[float, above(0), below(1)] = 0.1
+    """The factor at each of them."""
+
+    def __post_init__(self) -> None:
+        steps = self.at_rounds
+        if not steps or steps[0] < 1 or any(a >= b for a, b in itertools.pairwise(steps)):
+            raise UserError(
+                f"training.schedule.at_rounds is {steps}: it must be rounds from 1 on in ascending order, "
+                "such as [60, 80]"
+            )
+
+    def factor(self, round: int, rounds: int) -> float:
+        """Return by^(steps so far)."""
+        return self.by ** sum(round >= step for step in self.at_rounds)
+
+
+class Cosine(Schedule):
+    """The learning rate falls along half a cosine (Loshchilov and Hutter, ICLR 2017), after the warm-up."""
+
+    uses_rounds = True
+
+    end: Annotated[float, at_least(0), at_most(1)] = 0.0
+    """The factor that it would have after the last round."""
+
+    def factor(self, round: int, rounds: int) -> float:
+        """Return end + (1 - end) (1 + cos(pi p)) / 2 where p of the rounds after the warm-up are over."""
+        over = (round - self.warmup) / max(1, rounds - self.warmup)
+        return self.end + (1 - self.end) * (1 + math.cos(math.pi * min(1.0, max(0.0, over)))) / 2

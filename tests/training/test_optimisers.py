@@ -1,0 +1,144 @@
+"""Optimisers against ``torch.optim``, in a loop and stacked."""
+
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+from rayfl import Training, UserError
+from rayfl.training import SGD, Adam, AdamW, Client
+from rayfl.training.loop import run_loop
+from rayfl.training.optimisers import Descent, Optimiser
+from rayfl.training.stacked import run_stacked
+from tests.support.nets import close, make_clients, only, same_bits, smooth_net, smooth_split
+
+SETTINGS: list[tuple[Optimiser, dict[str, float], Any, dict[str, Any]]] = [
+    (SGD(nesterov=True), {"momentum": 0.8, "weight_decay": 0.02}, torch.optim.SGD, {"nesterov": True}),
+    (Adam(), {}, torch.optim.Adam, {}),
+    (Adam(beta1=0.7, beta2=0.9, eps=1e-3), {"weight_decay": 0.1, "clip": 0.2}, torch.optim.Adam, {}),
+    (Adam(beta1=0.0, beta2=0.0), {"weight_decay": 0.1}, torch.optim.Adam, {}),
+    (AdamW(), {"weight_decay": 0.1, "clip": 0.2}, torch.optim.AdamW, {}),
+]
+BY_SETTINGS = pytest.mark.parametrize(("optimiser", "numbers", "reference", "options"), SETTINGS)
+EXECUTIONS = pytest.mark.parametrize("run", [run_loop, run_stacked])
+
+
+def of_torch(reference: Any, optimiser: Optimiser, numbers: dict[str, float], options: Any) -> Any:
+    """Return a function of parameters that makes torch's optimiser."""
+    given = {k: v for k, v in numbers.items() if k != "clip"} | options
+    if isinstance(optimiser, Adam):
+        given |= {"betas": (optimiser.beta1, optimiser.beta2), "eps": optimiser.eps}
+    return lambda parameters: reference(parameters, lr=0.01, **{"weight_decay": 0.0, **given})
+
+
+def trained(client: Client, make: Any, batches: list[torch.Tensor], clip: float) -> dict[str, torch.Tensor]:
+    module = smooth_split().double()
+    module.load_state_dict(dict(client.initial))
+    its = make(module.parameters())
+    for indices in batches:
+        x, y = client._examples.batch(indices)
+        its.zero_grad()
+        F.cross_entropy(module(x), y).backward()
+        if clip:
+            nn.utils.clip_grad_norm_(module.parameters(), clip)
+        its.step()
+    return dict(module.state_dict())
+
+
+@EXECUTIONS
+@BY_SETTINGS
+def test_a_fit_is_that_of_torch(
+    run: Any, optimiser: Optimiser, numbers: dict[str, float], reference: Any, options: Any
+) -> None:
+    """Sixty steps of clients of uneven sizes, whose last batches are trained by themselves in a stack."""
+    clients = make_clients(smooth_net(), [12, 7, 5], optimiser=optimiser, epochs=20, lr=0.01, **numbers)
+    fits = [c.fit(c.initial, c.cross_entropy) for c in clients]
+    batches = [fit.request.batches for fit in fits]  # type: ignore[attr-defined]
+    found = run([only(fit) for fit in fits], lambda k, fitted: None)
+    make = of_torch(reference, optimiser, numbers, options)
+    for client, fitted, own in zip(clients, found, batches):
+        expected = trained(client, make, own, numbers.get("clip", 0.0))
+        assert fitted.steps == len(own)
+        assert close(dict(fitted.weights), expected, 1e-12)
+
+
+@EXECUTIONS
+@BY_SETTINGS
+def test_what_a_loss_does_not_use_rests(
+    run: Any, optimiser: Optimiser, numbers: dict[str, float], reference: Any, options: Any
+) -> None:
+    """Two losses in turn, of which the second leaves out a net: torch meets gradients that are None."""
+    numbers = {k: v for k, v in numbers.items() if k != "clip"}
+    net = smooth_net()
+    clients = make_clients(net, [12, 7], optimiser=optimiser, epochs=4, lr=0.01, **numbers)
+
+    def both(w: Any, batch: Any, extra: Any) -> Any:
+        return F.cross_entropy(net(w["a"], batch.x) + net(w["b"], batch.x), batch.y)
+
+    def one(w: Any, batch: Any, extra: Any) -> Any:
+        return F.cross_entropy(net(w["b"], batch.x), batch.y)
+
+    start = {"a": clients[0].initial, "b": clients[0].random_weights()}
+    fits = [c.fit(start, (both, one)) for c in clients]
+    requests = [fit.request for fit in fits]  # type: ignore[attr-defined]
+    found = run([only(fit) for fit in fits], lambda k, fitted: None)
+    make = of_torch(reference, optimiser, numbers, options)
+    for client, fitted, request in zip(clients, found, requests):
+        a, b = (smooth_split().double() for _ in start)
+        for module, w in zip((a, b), start.values()):
+            module.load_state_dict(dict(w))
+        its = make([*a.parameters(), *b.parameters()])
+        for number, indices in enumerate(request.batches):
+            x, y = client._examples.batch(indices)
+            its.zero_grad(set_to_none=True)
+            scores = b(x) if number // request.epoch_length % 2 else a(x) + b(x)
+            F.cross_entropy(scores, y).backward()
+            its.step()
+        for name, module in (("a", a), ("b", b)):
+            assert close(dict(fitted.weights[name]), module.state_dict(), 1e-12)
+
+
+@EXECUTIONS
+def test_a_fit_may_have_its_own(run: Any) -> None:
+    """It counts as if the run had it; the run's momentum is SGD's alone."""
+    of_sgd = make_clients(smooth_net(), [12, 7], momentum=0.9)
+    of_adam = make_clients(smooth_net(), [12, 7], optimiser=Adam())
+    found = run([only(c.fit(c.initial, c.cross_entropy, optimiser=Adam())) for c in of_sgd], lambda *_: None)
+    expected = run([only(c.fit(c.initial, c.cross_entropy)) for c in of_adam], lambda *_: None)
+    for a, b in zip(found, expected):
+        assert same_bits(a.weights, b.weights)
+        assert a.effective_steps != a.effective_steps  # NaN: Adam's steps are no sum of gradients
+
+
+def test_the_first_step_of_adam_by_hand() -> None:
+    """From m = (1 - b1) g and v = (1 - b2) g^2, corrected to g and g^2, it is lr g / (|g| + eps)."""
+    w, g = [torch.tensor([1.0, -2.0, 3.0])], [torch.tensor([0.5, -4.0, 0.0])]
+    adam = Adam(eps=0.5)
+    adam.step(w, g, adam.memory(w, 0.0, ()), [0], Descent(adam, 0.1, 0.0, 0.0, 0.0))
+    expected = torch.tensor([1 - 0.1 * 0.5, -2 + 0.1 * 4 / 4.5, 3.0])
+    torch.testing.assert_close(w[0], expected)
+
+
+@pytest.mark.parametrize("momentum", [0.0, 0.3, 0.9])
+@pytest.mark.parametrize("steps", [0, 1, 2, 7])
+def test_effective_steps_of_nesterov(momentum: float, steps: int) -> None:
+    """The change of a weight with gradient 1 all along."""
+    w, sgd = [torch.zeros(1, dtype=torch.float64)], SGD(nesterov=True)
+    descent = Descent(sgd, 1.0, momentum, 0.0, 0.0)
+    memory = sgd.memory(w, momentum, ())
+    for _ in range(steps):
+        sgd.step(w, [torch.ones(1, dtype=torch.float64)], memory, [0], descent)
+    assert descent.effective_steps(steps) == pytest.approx(-w[0].item(), abs=1e-12)
+
+
+def test_what_does_not_go_together_is_refused() -> None:
+    with pytest.raises(UserError, match=r"training\.momentum is 0\.5, and AdamW has no momentum"):
+        Training(optimiser=AdamW(), momentum=0.5)
+    with pytest.raises(UserError, match=r"nesterov is True: it needs --training\.momentum"):
+        Training(optimiser=SGD(nesterov=True))
+    (client,) = make_clients(smooth_net(), [12], optimiser=Adam())
+    with pytest.raises(UserError, match=r"client\.fit\(momentum=0\.5\): Adam has no momentum"):
+        client.fit(client.initial, client.cross_entropy, momentum=0.5)
+    client.fit(client.initial, client.cross_entropy, momentum=0.0)

@@ -1,0 +1,122 @@
+"""Schedules against closed forms, and what is refused of them before a run starts."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from rayfl import Training, UserError, resumed
+from rayfl.methods import SCAFFOLD
+from rayfl.training import Adam, Constant, Cosine, Exponential, Schedule, Steps
+from tests.support.federations import small
+
+
+class Halving(Schedule):
+    """One of a user's own."""
+
+    def factor(self, round: int, rounds: int) -> float:
+        return 1 / (1 + round)
+
+
+class Broken(Schedule):
+    """One that is what its option says in round 2."""
+
+    value: Any = 0.0
+
+    def factor(self, round: int, rounds: int) -> float:
+        return 1 / 0 if self.value is None else self.value if round == 2 else 1.0
+
+
+class Unsaid(Schedule):
+    """One that goes by the number of rounds, and does not say so."""
+
+    def factor(self, round: int, rounds: int) -> float:
+        return 1 - round / rounds
+
+
+@pytest.mark.parametrize(
+    ("schedule", "factors"),
+    [
+        (Constant(), [1, 1, 1, 1]),
+        (Constant(warmup=3), [1 / 4, 2 / 4, 3 / 4, 1]),
+        (Exponential(decay=0.5), [1, 1 / 2, 1 / 4, 1 / 8]),
+        (Exponential(decay=0.5, warmup=1), [1 / 2, 1 / 2, 1 / 4, 1 / 8]),
+        (Steps(at_rounds=[1, 3], by=0.1), [1, 0.1, 0.1, 0.01]),
+        (Cosine(), [1, (1 + 0.5**0.5) / 2, 1 / 2, (1 - 0.5**0.5) / 2]),
+        (Cosine(warmup=2, end=0.5), [1 / 3, 2 / 3, 1, 3 / 4]),
+        (Halving(), [1, 1 / 2, 1 / 3, 1 / 4]),
+    ],
+)
+def test_factors(schedule: Schedule, factors: list[float]) -> None:
+    training = Training(lr=0.3, schedule=schedule)
+    schedule.check(4)
+    for round, factor in enumerate(factors):
+        assert schedule.at(round, 4) == pytest.approx(factor, rel=1e-12)
+        assert training.lr_at(round, 4) == pytest.approx(0.3 * factor, rel=1e-12)
+
+
+@pytest.mark.parametrize("round", [0, 1, 7, 999])
+@pytest.mark.parametrize("decay", [1.0, 0.998, 0.3])
+def test_the_bits_are_those_of_lr_decay(decay: float, round: int) -> None:
+    training = Training(lr=0.1, schedule=Constant() if decay == 1 else Exponential(decay=decay))
+    assert training.lr_at(round, 1000) == 0.1 * decay**round
+
+
+@pytest.mark.parametrize("value", [0.0, -1.0, float("nan"), float("inf"), "1", None])
+def test_rates_that_are_none_are_refused(tmp_path: Path, value: Any) -> None:
+    run = small(tmp_path / "run", training=Training(schedule=Broken(value=value)))
+    says = "has raised ZeroDivisionError" if value is None else r"Broken\.factor\(2, 4\) is .*above 0"
+    with pytest.raises(UserError, match=says):
+        run.run()
+    assert not (tmp_path / "run").exists()
+
+
+def test_one_that_goes_by_rounds_says_so(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="set uses_rounds = True"):
+        small(tmp_path / "run", training=Training(schedule=Unsaid())).run()
+
+
+@pytest.mark.parametrize("at", [[], [0, 2], [3, 3], [4, 2]])
+def test_steps_are_in_order(at: list[int]) -> None:
+    with pytest.raises(UserError, match=r"at_rounds is .*ascending order"):
+        Steps(at_rounds=at)
+
+
+def test_a_warm_up_that_never_ends_is_told(tmp_path: Path) -> None:
+    run = small(tmp_path / "run", training=Training(schedule=Constant(warmup=4)))
+    (warning,) = [text for text in run.check(run.federated_data()) if "warmup" in text]
+    assert warning == "training.schedule.warmup is 4, and the run ends before, after 4 rounds"
+
+
+def test_a_method_for_sgd_refuses_others(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="SCAFFOLD works out gradients from the steps of SGD"):
+        small(tmp_path / "run", method=SCAFFOLD(), training=Training(optimiser=Adam())).run()
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_run_with_a_schedule_goes_on(tmp_path: Path) -> None:
+    """To the bytes of one that was never stopped, and with no other number of rounds."""
+    training = Training(schedule=Cosine(warmup=1), optimiser=Adam(), lr=0.01, batch_size=20)
+    run = small(tmp_path / "whole", training=training)
+    assert run.deciding()["rounds"] == 4
+    run.run()
+    half = small(tmp_path / "half", training=training)
+
+    class Stopping:
+        def start(self, run: Any, first: int) -> bool:
+            return False
+
+        def after_round(self, run: Any, record: Any) -> bool:
+            if record["round"] == 1:
+                run.asked.set()
+            return False
+
+        def end(self) -> None: ...
+
+    half.callbacks.append(Stopping())  # type: ignore[arg-type]
+    half.run()
+    with pytest.raises(UserError, match="is a run of 4 rounds"):
+        resumed(tmp_path / "half", ["--rounds", "5"]).run()
+    resumed(tmp_path / "half").run()
+    one, other = ((tmp_path / name / "metrics.jsonl").read_bytes() for name in ("whole", "half"))
+    assert one == other
