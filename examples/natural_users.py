@@ -15,7 +15,7 @@ from torch import nn
 from rayfl import Federation, Inline, Training
 from rayfl.data import StdlibText, WriterDigits
 from rayfl.methods import Ditto, FedAvg, FedPer, Local, Method
-from rayfl.nets import Architecture, Shape, SplitNet
+from rayfl.nets import MLP, Architecture, Shape, SplitNet
 
 MODULES = [
     *["argparse", "ast", "calendar", "csv", "difflib"],
@@ -33,15 +33,6 @@ class TextNet(Architecture):
         return SplitNet(embed, hidden, nn.Linear(32, classes))
 
 
-class TableNet(Architecture):
-    """One hidden layer."""
-
-    def build(self, shape: Shape, classes: int) -> SplitNet:
-        """Build the net for inputs [B, features]."""
-        hidden = nn.Sequential(nn.Linear(shape[0], 32), nn.ReLU())
-        return SplitNet(nn.Flatten(), hidden, nn.Linear(32, classes))
-
-
 SETTINGS: dict[str, dict[str, Any]] = {
     "modules": {
         "data": StdlibText(length=5, samples=600, modules=MODULES),
@@ -52,7 +43,7 @@ SETTINGS: dict[str, dict[str, Any]] = {
     },
     "writers": {
         "data": WriterDigits(labelled=10),
-        "net": TableNet(),
+        "net": MLP(hidden=(32,)),
         "clients": 14,
         "rounds": 100,
         "training": Training(lr=0.3, batch_size=10, momentum=0.5),

@@ -126,12 +126,13 @@ class FederatedData:
 
         Each client has its number of samples of every class in ``labels``, and of every subclass in
         ``subclasses`` where the data set has them. Its ``sha256`` is that of its train, val and test indices,
-        one after the other, as little-endian 64-bit integers.
+        one after the other, as little-endian 64-bit integers. Where every user's samples are with one client,
+        ``users`` names those of the client.
         """
         matrices = {"labels": {split: self.label_matrix(split) for split in SPLITS}}
         if self.dataset.subclasses is not None:
             matrices["subclasses"] = {split: self.subclass_matrix(split) for split in SPLITS}
-        clients = [
+        clients: list[dict[str, Any]] = [
             {
                 "domain": s.domain,
                 **{split: len(s.split(split)) for split in SPLITS},
@@ -142,6 +143,8 @@ class FederatedData:
             }
             for i, s in enumerate(self.clients)
         ]
+        for client, users in zip(clients, self._users()):
+            client["users"] = users
         return {
             "settings": dict(self.settings),
             "pool": dict(self.contents),
@@ -152,6 +155,17 @@ class FederatedData:
             "clients": clients,
             "unseen": self.unseen,
         }
+
+    def _users(self) -> list[list[str]]:
+        """Return the names of every client's users; nothing where clients share some, or there are none."""
+        if self.dataset.users is None:
+            return []
+        found = [
+            np.unique(self.dataset.users[np.concatenate([s.split(p) for p in SPLITS])]) for s in self.clients
+        ]
+        if len(np.unique(np.concatenate(found))) < sum(map(len, found)):
+            return []
+        return [[self.dataset.user_names[user] for user in users] for users in found]
 
     def digest(self) -> str:
         """Return what tells these data and their division from others, as a SHA-256.

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rayfl.data import IID, ByUser
+from rayfl.data import IID, ByUser, EmbeddedDigits, WriterDigits
 from rayfl.errors import UserError
 from tests.support.datasets import ORIGIN, assign, make_dataset
 
@@ -46,6 +46,18 @@ def test_with_as_many_clients_as_users_client_i_is_user_i():
     dataset = with_users(4)
     for number, mine in enumerate(assign(ByUser(), dataset, 4)):
         assert set(dataset.users[np.concatenate([mine.train, mine.val, mine.test])]) == {number}
+
+
+def test_the_record_names_the_users_of_a_client():
+    """Unless clients share them."""
+    data = WriterDigits(partition=ByUser())
+    named = [client["users"] for client in data.federate(14, 0).describe()["clients"]]
+    assert named == [[f"form{i}"] for i in range(14)]
+    named = [client["users"] for client in data.federate(5, 0).describe()["clients"]]
+    assert sorted(name for names in named for name in names) == sorted(f"form{i}" for i in range(14))
+    shared = WriterDigits(partition=IID()).federate(2, 0).describe()["clients"]
+    plain = EmbeddedDigits().federate(2, 0).describe()["clients"]
+    assert all("users" not in client for client in shared + plain)
 
 
 def test_fewer_clients_get_users_by_the_seed():

@@ -9,12 +9,14 @@ import pytest
 from sklearn.datasets import load_digits
 
 from rayfl import Federation, Inline, Ray
+from rayfl.config.parser import federation_from
 from rayfl.data import IID, TEST, TRAIN, ByUser, Dirichlet, LEAFFiles, StdlibText, WriterDigits
 from rayfl.data.sets.stdlib_text import CHARACTERS, encoded
 from rayfl.data.sets.writer_digits import STARTS
 from rayfl.errors import UserError
 from rayfl.methods import Ditto, FedAvg, FedPer, Local
 from rayfl.nets import SplitNet
+from tests.support.examples import EXAMPLES
 from tests.support.examples import example as load_example
 from tests.support.federations import bytes_of_run
 
@@ -175,6 +177,13 @@ def test_a_resumed_run_is_the_run(tmp_path, users):
     federation("again", 1).run()
     federation("again", 2).resume(tmp_path / "again").run()
     assert bytes_of_run(tmp_path / "whole") == bytes_of_run(tmp_path / "again")
+
+
+def test_the_example_of_modules_can_be_run():
+    federation = federation_from(["--config", str(EXAMPLES / "modules.yaml")])
+    data = federation.federated_data()
+    assert data.counts("train").tolist() == [1000] * 20
+    assert federation.check(data) == []
 
 
 def text_net(shape, classes) -> SplitNet:
