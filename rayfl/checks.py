@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import difflib
 from collections.abc import Mapping, Sequence
 from copy import copy
 
+from rayfl.arguments import arguments_of
 from rayfl.data import FederatedData
 from rayfl.engine.plan import Plan, set_up, try_scores
 from rayfl.errors import UserError
@@ -27,6 +29,7 @@ def check(plan: Plan, protocol: Protocol, data: FederatedData) -> list[str]:
     check_reductions(type(method).__name__, method.uploads)
     _check_unseen(plan.method, nets, data)
     if type(method) not in METHODS.values():  # a method of the user's own
+        check_names(type(method))
         try_scores(method, nets[0], plan, data)
     if protocol.needs_validation and not any(len(s.val) for s in data.clients[: data.seen]):
         raise UserError(
@@ -48,6 +51,26 @@ def _check_warmup(plan: Plan) -> list[str]:
     if warmup < plan.rounds:
         return []
     return [f"training.schedule.warmup is {warmup}, and the run ends before, after {plan.rounds} rounds"]
+
+
+ALIKE = 0.85
+"""Similarity, from 0 to 1, of two names from which on one may be the other, misspelt."""
+
+
+def check_names(method: type[Method]) -> None:
+    """Refuse a method with a name that is nearly that of a hook, which nobody would call."""
+    options = set(arguments_of(method))
+    for cls in method.__mro__:
+        if cls.__module__.startswith("rayfl."):
+            return
+        known = {name for base in cls.__mro__[1:] for name in vars(base) if not name.startswith("_")}
+        for name in vars(cls).keys() - known - options:
+            near = difflib.get_close_matches(name, known, 1, ALIKE)
+            if near and not name.startswith("_"):
+                raise UserError(
+                    f"{cls.__name__}.{name} is nothing that rayfl calls; did you mean {near[0]}? If not, "
+                    "begin its name with an underscore"
+                )
 
 
 def _check_validation(method: Method, data: FederatedData) -> None:

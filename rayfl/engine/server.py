@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch.utils import _pytree as pytree
 
+from rayfl.arguments import shown
 from rayfl.data import FederatedData
+from rayfl.engine.guard import Guard, Handed
 from rayfl.engine.plan import Plan, check_fits, set_up
 from rayfl.engine.process import exits_as_errors
 from rayfl.engine.travel import Download
@@ -32,7 +34,11 @@ class Server:
         torch.set_num_threads(plan.threads)
         self.method = plan.method
         net = set_up(self.method, plan, data)[0]
-        self.state: State = self.method.init_server(net.initial(plan.seed))
+        initial = net.initial(plan.seed)
+        guard, handed = self._guard("init_server", "before the first round"), Handed(initial=[initial])
+        self.state: State = self.method.init_server(initial)
+        guard.check()
+        guard.check_handed(handed)
 
     @exits_as_errors()
     def download(self, ids: Sequence[int]) -> Download:
@@ -57,7 +63,7 @@ class Server:
         """
         if cohort.ids:
             uploads = combine(self.method.uploads, list(parts))
-            state = self.method.aggregate(self.state, uploads, cohort)
+            state = self._aggregated(uploads, cohort)
             if wrong := _not_finite(state, [self.state, uploads]):
                 raise UserError(
                     f"round {cohort.round}: the state that {type(self.method).__name__}.aggregate returns is "
@@ -66,6 +72,29 @@ class Server:
                 )
             self.state = state
         return self.download(()) if self.method.one_download else None, None
+
+    def _guard(self, call: str, when: str) -> Guard:
+        return Guard(self.method, torch.device("cpu"), call, when)
+
+    def _aggregated(self, uploads: dict[str, Any], cohort: Cohort) -> State:
+        name, declared = f"{type(self.method).__name__}.aggregate", self.method.uploads
+        guard = self._guard("aggregate", f"round {cohort.round}")
+        handed = Handed(server=[self.state], up=[uploads])
+        try:
+            state = self.method.aggregate(self.state, uploads, cohort)
+        except KeyError as error:
+            key = error.args[0] if error.args else None
+            if key not in declared or key in uploads:
+                raise
+            raise UserError(
+                f"{name} asks for the upload {key!r}, which `uploads` declares and nobody has sent in round "
+                f"{cohort.round}: send it from local_update, or do without it (up.get)"
+            ) from error
+        guard.check()
+        guard.check_handed(handed)
+        if not isinstance(state, Mapping):
+            raise UserError(f"{name} has returned {shown(state)}: it must return a mapping, the next state")
+        return state
 
     def save(self, folder: str) -> str:
         """Write the state; return the file's name."""

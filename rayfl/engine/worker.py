@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import inspect
 import math
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import nullcontext
 from functools import partial
 from pathlib import Path
@@ -14,7 +15,9 @@ import torch
 from torch import Tensor
 from torch.utils import _pytree as pytree
 
+from rayfl.arguments import shown
 from rayfl.data import FederatedData
+from rayfl.engine.guard import Guard, Handed
 from rayfl.engine.plan import Group, Plan, check_fits, check_views, set_up
 from rayfl.engine.process import MAPPED, TimeUp, at_most, exits_as_errors, keep_freed_memory, prepare_gpu
 from rayfl.engine.round_result import RoundResult
@@ -121,12 +124,14 @@ class Worker:
         group_of = {i: group for group in groups for i in group}
         accumulator, result = Accumulator(self.method.uploads, group_of), RoundResult()
         result.seconds = dict.fromkeys(groups, 0.0)
+        guard = Guard(self.method, self.device, "local_update", f"round {round}")
         for together in self._together(groups):
             began = time.perf_counter()
-            self._train_together(round, download, together, score_splits, accumulator, result, drop)
+            self._train_together(round, download, together, score_splits, accumulator, result, drop, guard)
             pace = (time.perf_counter() - began) / sum(len(self._train[i]) for i in together)
             for i in together:
                 result.seconds[group_of[i]] += pace * len(self._train[i])
+        guard.check()
         result.keeps = any(i in self.states for i in result.ids)
         return accumulator.parts(), result
 
@@ -153,17 +158,18 @@ class Worker:
         accumulator: Accumulator,
         result: RoundResult,
         drop: bool,
+        guard: Guard,
     ) -> None:
         clients = [self.client(i, round) for i in ids]
         downs = [self._received(download, i) for i in ids]
+        states = [self.state(c.id, c) for c in clients]
         fits: list[list[Fitted]] = [[] for _ in ids]
         limit = self.plan.client_timeout
+        own = [down for down in downs if down is not download.everyone]
+        handed = Handed(down=[download.everyone, *own], state=states, **self._for_all())
         try:
             with exits_as_errors(), at_most(limit * len(ids)) if limit else nullcontext():
-                updates = [
-                    self.method.local_update(c, self.state(c.id, c), d)
-                    for c, d in zip(clients, downs, strict=True)
-                ]
+                updates = [self._update(*each) for each in zip(clients, states, downs, strict=True)]
                 returned = self._run(updates, lambda k, fitted: fits[k].append(fitted))
                 for further in self._further.values():
                     further.release()
@@ -173,7 +179,7 @@ class Worker:
             drops = drop or isinstance(error, TimeUp)
             if len(ids) > 1 and (drops or self.plan.execution == "loop"):
                 for i in ids:  # one by one, to find out whose fault it is
-                    self._train_together(round, download, [i], score_splits, accumulator, result, drop)
+                    self._train_together(round, download, [i], score_splits, accumulator, result, drop, guard)
                 return
             if not drops:
                 error.add_note(f"raised while client {', '.join(map(str, ids))} trained in round {round}")
@@ -181,7 +187,15 @@ class Worker:
             result.add(ids[0], None, 0, {}, {})
             result.bad[ids[0]] = _failure_text(error, limit)
             return
-        for k, (i, (up, state)) in enumerate(zip(ids, returned, strict=True)):
+        guard.check_handed(handed, f"client {', '.join(map(str, ids))}")
+        for k, (i, both) in enumerate(zip(ids, returned, strict=True)):
+            up, state = self._returned(both, i, round)
+            if clients[k]._fits != len(fits[k]):
+                name, called = type(self.method).__name__, clients[k]._fits
+                raise UserError(
+                    f"{name}.local_update calls client.fit {called} times and awaits {len(fits[k])} of them: "
+                    "write `await client.fit(...)`"
+                )
             if wrong := accumulator.wrong_keys(up):
                 raise UserError(f"{type(self.method).__name__}: in round {round} client {i} {wrong}")
             samples = clients[k].samples
@@ -206,6 +220,29 @@ class Worker:
             if score_splits:
                 model = self.method.trained(downs[k], up)
                 result.scores[i] = self._score(clients[k], state, model, score_splits)
+
+    def _update(self, client: Client, state: State, down: State) -> Any:
+        """Start a client's update."""
+        update = self.method.local_update(client, state, down)
+        if not inspect.isawaitable(update):
+            raise UserError(
+                f"{type(self.method).__name__}.local_update returns {shown(update)} at once: it must be an "
+                "`async def`, which awaits client.fit and returns the upload and the next state"
+            )
+        return update
+
+    def _returned(self, both: Any, client: int, round: int) -> tuple[dict[str, Any], State]:
+        """Return the upload and the state that an update has returned."""
+        if not (isinstance(both, tuple) and len(both) == 2 and all(isinstance(x, Mapping) for x in both)):
+            raise UserError(
+                f"{type(self.method).__name__}.local_update has returned {shown(both)} for client {client} "
+                f"in round {round}: it must return two mappings, the upload and the next state"
+            )
+        return both
+
+    def _for_all(self) -> dict[str, Any]:
+        """Return what all clients are handed besides what the server sends."""
+        return {"client.initial": self._initials, "client.class_counts": [self._class_counts]}
 
     def _here(self, download: Download) -> Download:
         """Return a download with what everyone receives on the device; the rest follows client by client."""
@@ -233,10 +270,14 @@ class Worker:
             splits: splits of the data.
         """
         download = self._here(download)
+        guard = Guard(self.method, self.device, "scores", f"after round {round}")
+        handed = Handed(down=[download.everyone], **self._for_all())
         scores = {}
         for i in ids:
             client = self.client(i, round)
             scores[i] = self._score(client, self.state(i, client), self._received(download, i), splits)
+        guard.check()
+        guard.check_handed(handed)
         return scores
 
     def _score(self, client: Client, state: State, down: State, splits: Sequence[str]) -> ClientScores:

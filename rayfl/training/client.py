@@ -344,6 +344,12 @@ class Pending(Awaitable[Any]):
 
     request: Request
 
+    def __getattr__(self, name: str) -> Any:
+        if name == "request" or name.startswith("__"):  # a copy that is being made
+            raise AttributeError(name)
+        call = "total" if self.request.total else "fit"
+        raise UserError(f"client.{call}(...).{name}: it has to be awaited, (await client.{call}(...)).{name}")
+
     def __await__(self) -> Generator[Request, Any, Any]:
         result = yield self.request
         return result

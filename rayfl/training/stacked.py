@@ -10,7 +10,7 @@ from __future__ import annotations
 import types
 import warnings
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import closing
+from contextlib import closing, contextmanager
 from functools import partial
 from typing import Any
 
@@ -19,6 +19,7 @@ from torch import Tensor
 from torch.func import vmap
 from torch.utils import _pytree as pytree
 
+from rayfl.errors import UserError
 from rayfl.training.client import Client, Fitted, Request, inside_loss
 from rayfl.training.dropout import draw_from
 from rayfl.training.net import Batch, Net
@@ -47,12 +48,28 @@ def run_stacked(updates: Sequence[LocalUpdate], observe: Observer) -> list[Any]:
         while waiting := under_way.waiting:
             stack = _next_stack(waiting, updates)
             requests = [waiting[k] for k in stack]
-            answers = total_stacked(requests) if requests[0].total else fit_stacked(requests)
+            with _explained():
+                answers = total_stacked(requests) if requests[0].total else fit_stacked(requests)
             for k, answer in zip(stack, answers, strict=True):
                 if isinstance(answer, Fitted):
                     observe(k, answer)
                 under_way.advance(k, answer)
     return under_way.results
+
+
+@contextmanager
+def _explained() -> Iterator[None]:
+    """Say what to do about operations that torch has no rule for where many clients go into one call."""
+    try:
+        yield
+    except (RuntimeError, NotImplementedError) as error:
+        text = str(error)
+        if "vmap" not in text and "atching rule" not in text:
+            raise
+        raise UserError(
+            "torch cannot train many clients in one call with this net or loss: use --engine.execution loop "
+            f"({text.splitlines()[0]})"
+        ) from error
 
 
 def _next_stack(waiting: dict[int, Request], updates: Sequence[LocalUpdate]) -> list[int]:

@@ -1,0 +1,152 @@
+"""What a method must leave alone, so that results do not depend on which process computes what."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from rayfl.errors import UserError
+from rayfl.methods import Method
+from rayfl.training.params import Params
+
+
+class Guard:
+    """A method's attributes and the global generators, as they are before the method is called.
+
+    Args:
+        method: the method.
+        device: of the weights.
+        call: what is called, such as ``local_update``.
+        when: for messages, such as ``round 3``.
+    """
+
+    def __init__(self, method: Method, device: torch.device, call: str, when: str) -> None:
+        self._method, self._device = method, device
+        self._call, self._when = f"{type(method).__name__}.{call}", when
+        self._attributes, self._drawn = _attributes(method), _generators(device)
+
+    def check(self) -> None:
+        """Refuse what has been changed or drawn since."""
+        if changed := _differing(self._attributes, _attributes(self._method)):
+            raise UserError(
+                f"{self._call} has changed self.{changed} ({self._when}). A method has no memory of its own: "
+                "other processes do not see the change, and a resumed run has lost it. What a client has to "
+                "remember belongs into the state that local_update returns, the server's into aggregate's"
+            )
+        for generator, before, after in zip(
+            ("PyTorch", "NumPy", "PyTorch's CUDA"), self._drawn, _generators(self._device), strict=False
+        ):
+            if before != after:
+                raise UserError(
+                    f"{self._call} has drawn from {generator}'s global generator ({self._when}), so that "
+                    "results depend on which process computes what. Draw with client.generator(purpose) or, "
+                    "on the server, with self.generator(purpose, round); inside a loss by "
+                    "rayfl.training.noise with batch.key"
+                )
+
+    def check_handed(self, handed: Handed, whose: str = "") -> None:
+        """Refuse changes of what was handed out.
+
+        Args:
+            handed: what it was before.
+            whose: for messages, such as ``client 3``.
+        """
+        if place := handed.changed():
+            when = f"{whose} in {self._when}" if whose else self._when
+            raise UserError(
+                f"{self._call} has changed in place what it was handed: {place} ({when}). Others use it, "
+                "too. Make something new instead, as `a + b` and `t.clone()` do, and return it"
+            )
+
+
+class Handed:
+    """What a method is handed, as it is before.
+
+    Args:
+        trees: name -> nests of mappings, Params and tensors, which go by this name.
+    """
+
+    def __init__(self, **trees: Sequence[Any]) -> None:
+        self._trees = trees
+        self._nodes: list[tuple[dict[Any, Any], list[Any]]] = []
+        self._versions: list[tuple[Tensor, int]] = []
+        open_ = [tree for nest in trees.values() for tree in nest]
+        seen: set[int] = set()
+        while open_:
+            node = open_.pop()
+            if isinstance(node, Params):
+                node = node.tensors
+            if isinstance(node, Tensor):
+                self._versions.append((node, node._version))
+            elif isinstance(node, dict):
+                if id(node) not in seen:  # most of what clients are handed is the same for all
+                    seen.add(id(node))
+                    held = list(node.values())
+                    self._nodes.append((node, held))
+                    open_ += held
+            elif isinstance(node, list | tuple):
+                open_ += node
+
+    def changed(self) -> str | None:
+        """Return where something has been changed since; None where nothing was."""
+        changed = {id(t) for t, version in self._versions if t._version != version}
+        for node, held in self._nodes:
+            if len(node) != len(held) or any(a is not b for a, b in zip(node.values(), held, strict=True)):
+                changed.add(id(node))
+        if not changed:
+            return None
+        places = (_places(tree, changed, name) for name, nest in self._trees.items() for tree in nest)
+        return next(itertools.chain.from_iterable(places))
+
+
+def _attributes(method: Method) -> dict[str, Any]:
+    """Return a method's public attributes; of lists and the like what they hold."""
+    return {
+        name: list(value.items())
+        if isinstance(value, dict)
+        else list(value)
+        if isinstance(value, list)
+        else value
+        for name, value in vars(method).items()
+        if not name.startswith("_")
+    }
+
+
+def _differing(before: Mapping[str, Any], after: Mapping[str, Any]) -> str | None:
+    for name in {**before, **after}:
+        if name not in before or name not in after:
+            return name
+        one, other = before[name], after[name]
+        if one is other:
+            continue
+        if not isinstance(one, list) or not isinstance(other, list) or len(one) != len(other):
+            return name
+        if any(a is not b and a != b for a, b in zip(one, other, strict=True)):
+            return name
+    return None
+
+
+def _places(tree: Any, changed: set[int], place: str) -> Iterator[str]:
+    """Yield where the changed ones of a nest are, as Python would say it."""
+    if isinstance(tree, Params):
+        tree = tree.tensors
+    if id(tree) in changed:
+        yield place
+    elif isinstance(tree, dict):
+        for key, value in tree.items():
+            yield from _places(value, changed, f"{place}[{key!r}]")
+    elif isinstance(tree, list | tuple):
+        for number, value in enumerate(tree):
+            yield from _places(value, changed, f"{place}[{number}]")
+
+
+def _generators(device: torch.device) -> list[Any]:
+    """Return the states of the global generators."""
+    state = np.random.get_state(legacy=False)["state"]  # noqa: NPY002, it is others that must not use it
+    states: list[Any] = [torch.get_rng_state().numpy().tobytes(), (state["pos"], state["key"].tobytes())]
+    return [*states, torch.cuda.get_rng_state(device).numpy().tobytes()] if device.type == "cuda" else states

@@ -1,0 +1,253 @@
+"""Mistakes of those who write methods: each is refused, with what to do instead."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+import torch.nn.functional as F
+
+from rayfl import Inline, Ray, UserError
+from rayfl.methods import SCAFFOLD, FedAvg, FedPer
+from rayfl.nets import LeNet
+from rayfl.training import Gather, Mean, Sum
+from tests.support.by_hand import federate, ragged
+from tests.support.federations import small
+
+DATA = ragged()
+
+
+class Remembers(FedAvg):
+    async def local_update(self, client: Any, state: Any, down: Any) -> Any:
+        self.last = client.id
+        return await super().local_update(client, state, down)
+
+
+class Collects(FedAvg):
+    def setup(self, *arguments: Any) -> None:
+        super().setup(*arguments)
+        self.seen = []
+
+    async def local_update(self, client: Any, state: Any, down: Any) -> Any:
+        self.seen.append(client.id)
+        return await super().local_update(client, state, down)
+
+
+class ChangesWeights(FedAvg):
+    async def local_update(self, client: Any, state: Any, down: Any) -> Any:
+        down["weights"]["head.bias"].add_(1)
+        return await super().local_update(client, state, down)
+
+
+class ChangesMapping(FedAvg):
+    async def local_update(self, client: Any, state: Any, down: Any) -> Any:
+        down["weights"] = 0.5 * down["weights"]
+        return await super().local_update(client, state, down)
+
+
+class ChangesState(FedPer):
+    async def local_update(self, client: Any, state: Any, down: Any) -> Any:
+        state["own"]["head.bias"].zero_()
+        return await super().local_update(client, state, down)
+
+
+class ChangesCounts(FedAvg):
+    async def local_update(self, client: Any, state: Any, down: Any) -> Any:
+        client.class_counts.clamp_(min=1)
+        return await super().local_update(client, state, down)
+
+
+class DrawsOutside(FedAvg):
+    async def local_update(self, client: Any, state: Any, down: Any) -> Any:
+        noise = torch.randn(())
+        up, state = await super().local_update(client, state, down)
+        return {"weights": up["weights"] + noise}, state
+
+
+class DrawsNumPy(FedAvg):
+    async def local_update(self, client: Any, state: Any, down: Any) -> Any:
+        noise = np.random.standard_normal()  # noqa: NPY002
+        up, state = await super().local_update(client, state, down)
+        return {"weights": up["weights"] + noise}, state
+
+
+class DrawsInLoss(FedAvg):
+    async def local_update(self, client: Any, state: Any, down: Any) -> Any:
+        net = client.net
+
+        def loss(w: Any, batch: Any, extra: Any) -> Any:
+            return F.cross_entropy(net(w, batch.x) + torch.randn(1, dtype=batch.x.dtype), batch.y)
+
+        return {"weights": (await client.fit(down["weights"], loss)).weights}, state
+
+
+class NotAsync(FedAvg):
+    def local_update(self, client: Any, state: Any, down: Any) -> Any:  # type: ignore[override]
+        return {"weights": down["weights"]}, state
+
+
+class ReturnsOne(FedAvg):
+    async def local_update(self, client: Any, state: Any, down: Any) -> Any:
+        return (await super().local_update(client, state, down))[0]
+
+
+class DoesNotAwait(FedAvg):
+    async def local_update(self, client: Any, state: Any, down: Any) -> Any:
+        client.fit(down["weights"], client.cross_entropy)
+        return {"weights": down["weights"]}, state
+
+
+class UsesWhatIsNotAwaited(FedAvg):
+    async def local_update(self, client: Any, state: Any, down: Any) -> Any:
+        return {"weights": client.fit(down["weights"], client.cross_entropy).weights}, state
+
+
+MISTAKES = [
+    (Remembers, "local_update has changed self.last .round 0"),
+    (Collects, "local_update has changed self.seen .*state that local_update returns"),
+    (ChangesWeights, r"changed in place what it was handed: down\['weights'\]\['head.bias'\] "),
+    (ChangesMapping, r"changed in place what it was handed: down "),
+    (ChangesState, r"changed in place what it was handed: state\['own'\]\['head.bias'\] "),
+    (ChangesCounts, "changed in place what it was handed: client.class_counts"),
+    (DrawsOutside, r"PyTorch's global generator .*client.generator\(purpose\)"),
+    (DrawsNumPy, "NumPy's global generator .*round 0"),
+    (DrawsInLoss, "PyTorch's global generator .*rayfl.training.noise with batch.key"),
+    (NotAsync, "must be an `async def`"),
+    (ReturnsOne, "must return two mappings"),
+    (DoesNotAwait, "calls client.fit 1 times and awaits 0 of them"),
+    (UsesWhatIsNotAwaited, r"\(await client.fit\(...\)\).weights"),
+]
+
+
+@pytest.mark.parametrize("execution", ["loop", "stacked"])
+@pytest.mark.parametrize(("method", "says"), MISTAKES, ids=[method.__name__ for method, _ in MISTAKES])
+def test_a_mistake_is_refused(method: Any, says: str, execution: str) -> None:
+    if method is DrawsInLoss and execution == "stacked":
+        says = "PyTorch's global generator|use --engine.execution loop"  # vmap refuses it itself
+    with pytest.raises(UserError, match=says):
+        federate(method(), DATA, LeNet(), 1, execution=execution)
+
+
+class AggregatesInPlace(FedAvg):
+    def aggregate(self, server: Any, up: Any, cohort: Any) -> Any:
+        server["weights"]["head.bias"].copy_(up["weights"]["head.bias"])
+        return server
+
+
+class CountsRounds(FedAvg):
+    def aggregate(self, server: Any, up: Any, cohort: Any) -> Any:
+        self.rounds_done = cohort.round
+        return {**server, **up}
+
+
+class DrawsOnServer(FedAvg):
+    def init_server(self, initial: Any) -> Any:
+        return {"weights": initial.map(torch.rand_like)}
+
+
+class ForgetsUpload(FedAvg):
+    @property
+    def uploads(self) -> Any:
+        return {"weights": Mean("samples"), "extra": Gather(), "more": Sum()}
+
+    def aggregate(self, server: Any, up: Any, cohort: Any) -> Any:
+        return {"weights": up["weights"] + len(up["extra"])}
+
+
+class ReturnsWeights(FedAvg):
+    def aggregate(self, server: Any, up: Any, cohort: Any) -> Any:
+        return up["weights"].numel()
+
+
+SERVER_MISTAKES = [
+    (AggregatesInPlace, r"aggregate has changed in place .* server\['weights'\]\['head.bias'\] .round 0"),
+    (CountsRounds, "aggregate has changed self.rounds_done"),
+    (DrawsOnServer, "init_server has drawn from PyTorch's global generator"),
+    (ForgetsUpload, "asks for the upload 'extra', which `uploads` declares and nobody has sent in round 0"),
+    (ReturnsWeights, "aggregate has returned [0-9]+: it must return a mapping"),
+]
+
+
+@pytest.mark.parametrize(("method", "says"), SERVER_MISTAKES, ids=[m.__name__ for m, _ in SERVER_MISTAKES])
+def test_a_mistake_on_the_server_is_refused(method: Any, says: str) -> None:
+    with pytest.raises(UserError, match=says):
+        federate(method(), DATA, LeNet(), 1)
+
+
+class ScoresWithMemory(FedAvg):
+    def scores(self, client: Any, state: Any, down: Any, x: Any) -> Any:
+        self.scored = len(x)
+        return super().scores(client, state, down, x)
+
+
+def test_scores_must_not_remember(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match=r"scores has changed self\.scored"):
+        small(tmp_path / "run", method=ScoresWithMemory(), engine=Inline()).run()
+
+
+@pytest.mark.parametrize("method", [Remembers, ChangesWeights, DrawsOutside])
+def test_mistakes_are_refused_on_actors(tmp_path: Path, ray_runtime: str, method: Any) -> None:
+    says = dict(MISTAKES)[method]
+    with pytest.raises(UserError, match=says):
+        small(tmp_path / "run", method=method(), engine=Ray(actors=2)).run()
+
+
+# ---- names that nobody calls
+
+
+class Misspelt(FedAvg):
+    def agregate(self, server: Any, up: Any, cohort: Any) -> Any:
+        return server
+
+
+class MisspeltOfItsBase(SCAFFOLD):
+    server_lrate: float = 0.5
+
+    def init_clients(self, client: Any) -> Any:
+        return {}
+
+
+class HasItsOwn(FedAvg):
+    aggregated: int = 3
+
+    def _agregate(self) -> None: ...
+
+    def distance(self) -> None: ...
+
+
+@pytest.mark.parametrize(
+    ("method", "says"),
+    [
+        (Misspelt, "Misspelt.agregate is nothing that rayfl calls; did you mean aggregate"),
+        (MisspeltOfItsBase, "init_clients is nothing that rayfl calls; did you mean init_client"),
+    ],
+)
+def test_a_misspelt_hook_is_refused_before_the_start(tmp_path: Path, method: Any, says: str) -> None:
+    with pytest.raises(UserError, match=says):
+        small(tmp_path / "run", method=method()).run()
+    assert not (tmp_path / "run").exists()
+
+
+def test_other_names_are_the_authors(tmp_path: Path) -> None:
+    assert small(tmp_path / "run", method=HasItsOwn(), rounds=1).run().complete
+
+
+# ---- operations that cannot be stacked
+
+
+class Branches(FedAvg):
+    async def local_update(self, client: Any, state: Any, down: Any) -> Any:
+        net = client.net
+
+        def loss(w: Any, batch: Any, extra: Any) -> Any:
+            value = F.cross_entropy(net(w, batch.x), batch.y)
+            return value if value > 1 else 2 * value
+
+        return {"weights": (await client.fit(down["weights"], loss)).weights}, state
+
+
+def test_what_cannot_be_stacked_says_so() -> None:
+    federate(Branches(), DATA, LeNet(), 1)
+    with pytest.raises(UserError, match=r"use --engine\.execution loop .*data-dependent control flow"):
+        federate(Branches(), DATA, LeNet(), 1, execution="stacked")
