@@ -16,6 +16,7 @@ from rayfl import Federation, Inline, Training
 from rayfl.data import StdlibText, WriterDigits
 from rayfl.methods import Ditto, FedAvg, FedPer, Local, Method
 from rayfl.nets import MLP, Architecture, Shape, SplitNet
+from rayfl.shown import tell
 
 MODULES = [
     *["argparse", "ast", "calendar", "csv", "difflib"],
@@ -72,4 +73,4 @@ def accuracy(users: str, method: Method, seed: int = 0) -> float:
 if __name__ == "__main__":
     for users in SETTINGS:
         found = {type(m).__name__: accuracy(users, m) for m in (Local(), FedPer(), FedAvg(), Ditto())}
-        print(f"{users}: " + ", ".join(f"{name} {value:.1%}" for name, value in found.items()))
+        tell(f"{users}: " + ", ".join(f"{name} {value:.1%}" for name, value in found.items()))
