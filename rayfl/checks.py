@@ -12,7 +12,7 @@ from rayfl.engine.plan import Plan, set_up, try_scores
 from rayfl.errors import UserError
 from rayfl.evaluation.protocol import Protocol
 from rayfl.methods import METHODS, Method
-from rayfl.training import Net, Training
+from rayfl.training import SGD, Net, Training
 from rayfl.training.sums import check_reductions
 
 
@@ -40,9 +40,18 @@ def check(plan: Plan, protocol: Protocol, data: FederatedData) -> list[str]:
     names = [str(net) for net in plan.nets]
     return [
         *_check_warmup(plan),
+        *_check_kept(plan.training),
         *_check_batches(plan.training, names, nets, method.nets, data),
         *_check_shared(method, plan),
     ]
+
+
+def _check_kept(training: Training) -> list[str]:
+    """Warn where optimisers are to keep what they do not have."""
+    nothing = isinstance(training.optimiser, SGD) and not training.momentum
+    if training.optimiser_state == "fresh" or not nothing:
+        return []
+    return ["training.optimiser_state is kept, and SGD without training.momentum has nothing to keep"]
 
 
 def _check_warmup(plan: Plan) -> list[str]:

@@ -105,7 +105,11 @@ def set_up(method: Method, plan: Plan, data: FederatedData) -> list[Net]:
 
 
 def _net(net: Architecture | str, plan: Plan, dataset: Dataset, like: torch.Tensor | None) -> Net:
-    made = Net(partial(build, net, dataset.shape, dataset.classes, like), dtype=plan.training.dtype)
+    made = Net(
+        partial(build, net, dataset.shape, dataset.classes, like),
+        dtype=plan.training.dtype,
+        bfloat16=plan.training.precision == "bfloat16",
+    )
     if plan.execution == "stacked" and made.is_recurrent:
         raise UserError(
             f"net {net} has a recurrent layer of PyTorch (RNN, LSTM, GRU), which has no form for "

@@ -35,6 +35,8 @@ from rayfl.training.sums import Accumulated, Accumulator, Mean, Reduction, combi
 
 FOR_NEW_CLIENTS: dict[str, Reduction] = {"state": Mean("uniform")}
 """How what clients give to new clients is combined."""
+KEPT = "optimiser state"
+"""Key of a client's state under which optimisers keep theirs; see ``training.optimiser_state``."""
 TOGETHER = 32
 """Clients that a loop takes at a time at most."""
 TOGETHER_BYTES = 8 * 2**20
@@ -93,8 +95,8 @@ class Worker:
 
     def state(self, id: int, client: Client) -> State:
         """Return a client's personal state; before its first participation, the initial one."""
-        state = self.states.get(id)
-        return self.method.init_client(client) if state is None else _on(state, self.device)
+        state = without_kept(self.states.get(id) or {})
+        return _on(state, self.device) if state else self.method.init_client(client)
 
     def train(
         self,
@@ -161,6 +163,9 @@ class Worker:
         guard: Guard,
     ) -> None:
         clients = [self.client(i, round) for i in ids]
+        if self.plan.training.optimiser_state == "kept":
+            for client in clients:
+                client._kept = dict(self.states.get(client.id, {}).get(KEPT, {}))
         downs = [self._received(download, i) for i in ids]
         states = [self.state(c.id, c) for c in clients]
         fits: list[list[Fitted]] = [[] for _ in ids]
@@ -206,6 +211,11 @@ class Worker:
                 problem = f"the training loss is {diverged[0]}"
             if problem is None and not all(map(is_finite, pytree.tree_leaves(state))):
                 problem = "the personal state is not finite"
+            if kept := clients[k]._kept:
+                if KEPT in state:
+                    raise UserError(f"{type(self.method).__name__}: the key {KEPT!r} of a state is taken")
+                if problem is None and not all(map(is_finite, pytree.tree_leaves(kept))):
+                    problem = "what the optimiser keeps is not finite"
             traffic = self.method.communication_bytes(clients[k], downs[k], up)
             result.add(i, losses[-1] if losses else 0.0, steps, *traffic)
             if problem is not None:
@@ -215,8 +225,8 @@ class Worker:
                 result.idle.add(i)
             else:
                 accumulator.add(i, prepared, samples)
-            if state:
-                self.states[i] = _on(state, torch.device("cpu"))
+            if stays := ({**state, KEPT: kept} if kept else state):
+                self.states[i] = _on(stays, torch.device("cpu"))
             if score_splits:
                 model = self.method.trained(downs[k], up)
                 result.scores[i] = self._score(clients[k], state, model, score_splits)
@@ -307,8 +317,8 @@ class Worker:
         """Accumulate what those of the clients that have a state here give to new clients."""
         accumulator = Accumulator(FOR_NEW_CLIENTS)  # client by client: it must not matter who is together
         for i in sorted(set(ids) & self.states.keys()):
-            given = self.method.state_for_new_clients(self.states[i])
-            if given:
+            state = without_kept(self.states[i])
+            if given := self.method.state_for_new_clients(state) if state else {}:
                 accumulator.add(i, accumulator.prepare({"state": given}, 1)[1], 1)
         return accumulator.parts()
 
@@ -403,9 +413,26 @@ class Worker:
             kind = i % len(self._nets)
             if kind not in wanted:
                 wanted[kind] = self.method.init_client(self.client(i, 0))
-            check_fits(wanted[kind], state)
+            _check_kept(i, state.get(KEPT, {}))
+            if of_method := without_kept(state):
+                check_fits(wanted[kind], of_method)
         self.states.update(found)
         return list(found)
+
+
+def without_kept(state: State) -> State:
+    """Return a client's state without what optimisers keep, which methods do not see."""
+    return {key: value for key, value in state.items() if key != KEPT} if KEPT in state else state
+
+
+def _check_kept(id: int, kept: Any) -> None:
+    """Refuse what no optimiser has kept; whether it fits the weights shows when it is used."""
+    fits = kept.values() if isinstance(kept, dict) else [None]
+    if not all(isinstance(fit, dict) and all(isinstance(t, Tensor) for t in fit.values()) for fit in fits):
+        raise UserError(
+            f"the checkpoint has a damaged {KEPT!r} of client {id}: restore the run's own checkpoints "
+            "from a copy"
+        )
 
 
 def _failure_text(error: Exception, limit: float | None) -> str:

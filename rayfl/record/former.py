@@ -165,6 +165,7 @@ def _training(options: dict[str, Any]) -> dict[str, Any]:
     if "lr" not in options or "optimiser" in options:
         return options
     found = {key: value for key, value in options.items() if key != "lr_decay"}
+    found["optimiser_state"] = "fresh"
     found["optimiser"] = _described("rayfl.training.SGD", {"nesterov": False})
     decay = options.get("lr_decay", 1.0)
     falls = decay != 1.0

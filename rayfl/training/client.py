@@ -23,6 +23,8 @@ Weights = Params | dict[str, Params]
 """One net, or several by name that are trained together."""
 
 
+Kept = dict[int, dict[int, Tensor]]
+"""What optimisers remember of a client from round to round: number of the fit -> place -> tensor."""
 Loss = Callable[[Any, Batch, Any], Tensor]
 """``loss(weights, batch, extra)``: a scalar, or one value per sample of which the mean is taken."""
 GradientRule = Callable[[Any, Any, Any], Any]
@@ -85,6 +87,7 @@ class Client:
         self._seed = seed
         self._round = round
         self._rounds = rounds
+        self._kept: Kept | None = None  # what optimisers keep, by the number of the fit; None: nothing
         self._fits = 0
 
     @property

@@ -20,8 +20,10 @@ from rayfl.training.step import (
     Working,
     clip,
     gradients_of,
+    keep,
     leaves_of,
     loss_of,
+    recall,
     scalar,
 )
 
@@ -51,6 +53,7 @@ def fit_loop(request: Request) -> Fitted:
     trained, buffers = work.trained, work.buffers
     weights = work.assemble(trained, buffers, live=True)
     memory = descent.optimiser.memory(trained, descent.momentum, ())
+    recall(request, memory)
     loss_sum = torch.zeros((), dtype=torch.float64, device=examples.device)
     for epoch, batch in _batches(request):
         with inside_loss(batch.key):
@@ -65,6 +68,7 @@ def fit_loop(request: Request) -> Fitted:
                 gradients = _ruled(request.after_clip, work, gradients, trained, request.extra)
             descent.optimiser.step(trained, gradients, memory, used, descent)
             loss_sum += loss.detach()
+    keep(request, memory)
     steps = len(request.batches)
     final = work.assemble([_plain(t.detach()) for t in trained], buffers, live=False)
     return Fitted(final, steps, loss_sum.item() / max(1, steps), descent.effective_steps(steps))

@@ -45,9 +45,16 @@ class Net:
 
     eval: Net
 
-    def __init__(self, build: Callable[[], SplitNet], *, dtype: torch.dtype = torch.float32) -> None:
+    def __init__(
+        self,
+        build: Callable[[], SplitNet],
+        *,
+        dtype: torch.dtype = torch.float32,
+        bfloat16: bool = False,
+    ) -> None:
         self._build = build
         self._dtype = dtype
+        self._bfloat16 = bfloat16
         self._device = torch.device("cpu")
         module = self._built()
         self._set(module.train())
@@ -136,7 +143,7 @@ class Net:
         """Return the logits, [B, classes], of inputs x, [B, ...]."""
         self._refuse_frozen(_PARTS, w)
         self._load(_PARTS, w)
-        scores: Tensor = self.module(x)
+        scores: Tensor = self._through([self.module], x)
         return scores
 
     def features(self, w: Params, x: Tensor, cut: Cut = "last_layer") -> Tensor:
@@ -160,7 +167,7 @@ class Net:
         finally:
             for hook in hooks:
                 hook.remove()
-        return scores, [seen[name] for name in layers]
+        return scores, [seen[name].float() if self._bfloat16 else seen[name] for name in layers]
 
     def replace(self, w: Params, x: Tensor, layers: Mapping[str, Callable[[Tensor], Tensor]]) -> Tensor:
         """Return the logits, [B, classes], of inputs x with the outputs of some layers replaced.
@@ -203,9 +210,19 @@ class Net:
     def _run(self, parts: Sequence[str], w: Params, x: Tensor) -> Tensor:
         self._refuse_frozen(parts, w)
         self._load(parts, w)
-        for part in parts:
-            x = getattr(self.module, part)(x)
-        return x
+        return self._through([getattr(self.module, part) for part in parts], x)
+
+    def _through(self, modules: Sequence[nn.Module], x: Tensor) -> Tensor:
+        """Return what modules, one after another, make of inputs."""
+        if not self._bfloat16:
+            for module in modules:
+                x = module(x)
+            return x
+        # Without the cache: it would keep what a teacher has cast without gradients for the net in training.
+        with torch.autocast(x.device.type, torch.bfloat16, cache_enabled=False):
+            for module in modules:
+                x = module(x)
+        return x.float()
 
     def _load(self, parts: Sequence[str], w: Params) -> None:
         """Let the module compute with the tensors of ``w``: they are referred to, not copied."""

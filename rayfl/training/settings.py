@@ -30,6 +30,10 @@ class Training:
     """
     optimiser: Optimiser = _SGD
     """What a step does with the gradients: ``SGD``, ``Adam`` or ``AdamW``."""
+    optimiser_state: Literal["fresh", "kept"] = "fresh"
+    """What the optimiser remembers (velocities, means of gradients): ``fresh`` in every fit, or ``kept`` by
+    each client, from a fit to the fit of the same number in its next round.
+    """
     momentum: Annotated[float, at_least(0), below(1)] = 0.0
     """Momentum of SGD."""
     weight_decay: Annotated[float, at_least(0)] = 0.0
@@ -44,8 +48,10 @@ class Training:
     """What a net with BatchNorm does with a client that has one training sample: ``refuse`` the run before
     it starts, or train it with running statistics (``eval``).
     """
-    precision: Literal["float32", "float64"] = "float32"
-    """Dtype of weights and arithmetic."""
+    precision: Literal["float32", "float64", "bfloat16"] = "float32"
+    """Dtype of weights and arithmetic; with ``bfloat16`` that of most arithmetic within nets, by
+    ``torch.autocast``, while weights, losses and sums are in float32.
+    """
 
     def __post_init__(self) -> None:
         check_arguments(Training, vars(self), "training")
@@ -59,7 +65,7 @@ class Training:
 
     @property
     def dtype(self) -> torch.dtype:
-        """The torch dtype of ``precision``."""
+        """The torch dtype of weights and inputs."""
         return torch.float64 if self.precision == "float64" else torch.float32
 
     def lr_at(self, round: int, rounds: int) -> float:

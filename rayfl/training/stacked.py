@@ -31,8 +31,10 @@ from rayfl.training.step import (
     Working,
     clip,
     gradients_of,
+    keep,
     leaves_of,
     loss_of,
+    recall,
     scalar,
 )
 
@@ -95,6 +97,9 @@ def fit_stacked(requests: Sequence[Request]) -> list[Fitted]:
     work = Working(start, lambda t: t.detach().contiguous().clone(memory_format=torch.contiguous_format))
     trained, buffers = [t.detach() for t in work.trained], work.buffers
     memory = descent.optimiser.memory(trained, descent.momentum, (count,))
+    keeps = first.client._kept is not None
+    for k, request in enumerate(requests if keeps else ()):
+        recall(request, [m[k] for m in memory])
     loss_sum = torch.zeros(count, dtype=torch.float64, device=examples.device)
 
     def one_loss(loss: Callable[..., Any], w: Any, batch: Batch, extra_leaves: list[Any]) -> Tensor:
@@ -127,6 +132,8 @@ def fit_stacked(requests: Sequence[Request]) -> list[Fitted]:
                 for full, part in zip([*trained, *buffers, *memory], parts, strict=True):
                     full.index_copy_(0, rows, part.detach())
     first.client.net.release()
+    for k, request in enumerate(requests if keeps else ()):
+        keep(request, [m[k].clone() for m in memory])
     final = work.assemble(trained, buffers, live=False)
     means = loss_sum.tolist()
     return [

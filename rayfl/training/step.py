@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from rayfl.errors import UserError
 from rayfl.training.client import Fitted, Request
 from rayfl.training.params import Params
 
@@ -105,6 +106,32 @@ def gradients_of(loss: Tensor, trained: list[Tensor]) -> tuple[list[Tensor], lis
     found = torch.autograd.grad(loss, trained, allow_unused=True)
     used = [i for i, g in enumerate(found) if g is not None]
     return [torch.zeros_like(t) if g is None else g for g, t in zip(found, trained, strict=True)], used
+
+
+def recall(request: Request, memory: list[Tensor]) -> None:
+    """Put what the client has kept of an optimiser into the memory of a fit.
+
+    Raises:
+        UserError: it is of other tensors.
+    """
+    client = request.client
+    before = client._kept.get(request.number) if client._kept is not None else None
+    if before is None:
+        return
+    if [before[i].shape if i in before else None for i in range(len(before))] != [m.shape for m in memory]:
+        raise UserError(
+            f"training.optimiser_state is kept, and fit {request.number} of client {client._id} trains other "
+            f"weights in round {client._round} than when it last took part: use "
+            "--training.optimiser_state fresh, or another method"
+        )
+    for place, tensor in enumerate(memory):
+        tensor.copy_(before[place])
+
+
+def keep(request: Request, memory: list[Tensor]) -> None:
+    """Let the client keep the memory of a fit, which must be the fit's own."""
+    if request.client._kept is not None and memory:
+        request.client._kept[request.number] = {i: m.contiguous() for i, m in enumerate(memory)}
 
 
 def clip(gradients: list[Tensor], net_of: list[int], limit: float, stacked: bool) -> list[Tensor]:

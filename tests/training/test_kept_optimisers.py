@@ -1,0 +1,135 @@
+"""What optimisers keep from round to round."""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+from rayfl import Inline, Ray, Training, UserError, resumed
+from rayfl.data import IID, Synthetic
+from rayfl.engine.worker import KEPT
+from rayfl.methods import FedAvg, FedPer, Method
+from rayfl.training import SGD, Adam, Client, Params, State
+from rayfl.training.loop import run_loop
+from rayfl.training.optimisers import Optimiser
+from rayfl.training.stacked import run_stacked
+from tests.support.federations import bytes_of_run, small
+from tests.support.nets import close, make_clients, only, smooth_net, smooth_split
+
+EXECUTIONS = pytest.mark.parametrize("run", [run_loop, run_stacked])
+KEEPING = {"optimiser": Adam(), "optimiser_state": "kept", "lr": 0.01, "batch_size": 20}
+
+
+class Seeing(FedAvg):
+    """FedAvg that counts its rounds in its state, trains twice, and fails where the state has more."""
+
+    def init_client(self, client: Client) -> State:
+        return {"rounds": 0}
+
+    async def local_update(self, client: Client, state: State, down: State) -> tuple[dict[str, Any], State]:
+        assert state.keys() == {"rounds"}
+        first = await client.fit(down["weights"], client.cross_entropy)
+        second = await client.fit(first.weights, client.cross_entropy)
+        return {"weights": second.weights}, {"rounds": state["rounds"] + 1}
+
+    def scores(self, client: Client, state: State, down: State, x: torch.Tensor) -> dict[str, torch.Tensor]:
+        assert state.keys() == {"rounds"}
+        return super().scores(client, state, down, x)
+
+
+class Greedy(FedAvg):
+    """One whose state has the reserved key."""
+
+    async def local_update(self, client: Client, state: State, down: State) -> tuple[dict[str, Any], State]:
+        up, _ = await super().local_update(client, state, down)
+        return up, {KEPT: 1}
+
+
+class Changing(FedAvg):
+    """One that trains other weights from round 1 on."""
+
+    async def local_update(self, client: Client, state: State, down: State) -> tuple[dict[str, Any], State]:
+        weights: Params = down["weights"]
+        if client.round:
+            weights = Params(weights.tensors, frozenset(n for n in weights.train_names if "head" in n))
+        fitted = await client.fit(weights, client.cross_entropy)
+        return {"weights": weights.merge(fitted.weights) if client.round else fitted.weights}, state
+
+
+@EXECUTIONS
+@pytest.mark.parametrize(
+    ("optimiser", "numbers", "make"),
+    [
+        (SGD(), {"momentum": 0.9}, lambda p: torch.optim.SGD(p, 0.01, 0.9)),
+        (Adam(), {}, lambda p: torch.optim.Adam(p, 0.01)),
+    ],
+)
+def test_rounds_are_as_one_optimiser(run: Any, optimiser: Optimiser, numbers: Any, make: Any) -> None:
+    """Three rounds of fits that keep are one run of torch's optimiser, for each number of a fit."""
+    net, sizes = smooth_net(), [12, 7]
+    weights: dict[tuple[int, int], Params] = {}
+    batches: dict[tuple[int, int], list[torch.Tensor]] = {}
+    kept: list[Any] = [{}, {}]
+    for round in range(3):
+        clients = make_clients(net, sizes, round=round, lr=0.01, optimiser=optimiser, **numbers)
+        for client, before in zip(clients, kept):
+            client._kept = dict(before)
+        for number in range(2):
+            fits = [
+                c.fit(weights.get((k, number), c.initial), c.cross_entropy) for k, c in enumerate(clients)
+            ]
+            for k, fit in enumerate(fits):
+                batches.setdefault((k, number), []).extend(fit.request.batches)  # type: ignore[attr-defined]
+            found = run([only(fit) for fit in fits], lambda k, fitted: None)
+            weights |= {(k, number): fitted.weights for k, fitted in enumerate(found)}
+        kept = [client._kept for client in clients]
+    for (k, number), own in batches.items():
+        module = smooth_split().double()
+        module.load_state_dict(dict(clients[k].initial))
+        its = make(module.parameters())
+        for indices in own:
+            x, y = clients[k]._examples.batch(indices)
+            its.zero_grad()
+            F.cross_entropy(module(x), y).backward()
+            its.step()
+        assert close(dict(weights[k, number]), dict(module.state_dict()), 1e-12)
+
+
+@EXECUTIONS
+def test_without_it_fits_begin_anew(run: Any) -> None:
+    (client,) = make_clients(smooth_net(), [12], optimiser=Adam())
+    run([only(client.fit(client.initial, client.cross_entropy))], lambda k, fitted: None)
+    assert client._kept is None
+
+
+@pytest.mark.parametrize("method", [Seeing(), FedPer(), FedAvg()])
+def test_it_is_saved_and_goes_on(tmp_path: Path, method: Method) -> None:
+    """A run in two halves has the bytes of a whole one; methods do not see what is kept; and it counts."""
+    small(tmp_path / "whole", method=method, training=Training(**KEEPING)).run()
+    small(tmp_path / "half", method=method, training=Training(**KEEPING), rounds=2).run()
+    resumed(tmp_path / "half", ["--rounds", "4"]).run()
+    assert bytes_of_run(tmp_path / "whole") == bytes_of_run(tmp_path / "half")
+    fresh = Training(**(KEEPING | {"optimiser_state": "fresh"}))
+    small(tmp_path / "fresh", method=method, training=fresh).run()
+    one, other = ((tmp_path / name / "metrics.jsonl").read_bytes() for name in ("whole", "fresh"))
+    assert one != other
+
+
+def test_it_moves_with_its_client(tmp_path: Path, ray_runtime: str) -> None:
+    for name, engine in (("inline", Inline()), ("ray", Ray(actors=2))):
+        small(tmp_path / name, method=Seeing(), training=Training(**KEEPING), engine=engine).run()
+    assert bytes_of_run(tmp_path / "inline") == bytes_of_run(tmp_path / "ray")
+
+
+def test_what_cannot_be_kept_is_refused(tmp_path: Path) -> None:
+    data = Synthetic(train=120, test=60, partition=IID())
+    settings: Mapping[str, Any] = {"training": Training(**KEEPING), "data": data, "participation": 1.0}
+    with pytest.raises(UserError, match="Greedy: the key 'optimiser state' of a state is taken"):
+        small(tmp_path / "greedy", method=Greedy(), **settings).run()
+    with pytest.raises(UserError, match="fit 0 of client 0 trains other weights in round 1"):
+        small(tmp_path / "changing", method=Changing(), **settings).run()
+    run = small(tmp_path / "nothing", training=Training(optimiser_state="kept"))
+    assert any("has nothing to keep" in text for text in run.check(run.federated_data()))
