@@ -59,6 +59,7 @@ class Settings:
     """
 
     _needed: ClassVar[str] = ""  # an option that users may forget, and without which nothing can be made
+    _unrecorded: ClassVar[tuple[str, ...]] = ()  # options that no file can hold, for which another stands
     _place: ClassVar[str]  # what configurations call objects of the class, such as "method"
 
     def __init_subclass__(cls, place: str | None = None, **options: Any) -> None:

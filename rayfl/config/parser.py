@@ -7,6 +7,7 @@ import json
 import pkgutil
 import re
 from collections.abc import Collection, Sequence
+from copy import copy
 from dataclasses import is_dataclass, replace
 from pathlib import Path
 from typing import Any, get_args
@@ -17,12 +18,13 @@ from jsonargparse._typehints import ActionTypeHint
 
 from rayfl.arguments import arguments_of, expected, fits
 from rayfl.config.table_file import expand
+from rayfl.data import Data
 from rayfl.errors import UserError, own_fault
 from rayfl.evaluation.result import read_config
 from rayfl.federation import Federation
 from rayfl.files import refuse_links
 from rayfl.imports import guard_parsers, refusal
-from rayfl.record.description import RESUMABLE
+from rayfl.record.description import RESUMABLE, differing
 from rayfl.record.folder import check_is
 from rayfl.record.former import MOVED, present, remedy, without_unused
 from rayfl.settings import class_names
@@ -251,12 +253,13 @@ def federation_from(arguments: list[str]) -> Federation:
     return resumed(config.resume, arguments)
 
 
-def resumed(folder: str | Path, arguments: list[str] | None = None) -> Federation:
+def resumed(folder: str | Path, arguments: list[str] | None = None, data: Data | None = None) -> Federation:
     """Build the federation of a run folder, to go on where its last checkpoint is.
 
     Args:
         folder: the run folder.
         arguments: command-line options among ``RESUMABLE`` that take the place of the recorded ones.
+        data: the same data again, where the run's configuration cannot hold them: ``rayfl.data.Arrays``.
     """
     path = Path(folder) / "config.yaml"
     check_is(path.parent, "run", path.name)
@@ -271,7 +274,18 @@ def resumed(folder: str | Path, arguments: list[str] | None = None) -> Federatio
     if federation.cell and federation.rounds != read_mapping(path, "configuration").get("rounds"):
         others = [text for text in federation.cell.changed if not text.startswith("rounds=")]
         federation.cell = replace(federation.cell, changed=[*others, f"rounds={federation.rounds}"])
+    if data is not None:
+        federation = _with_data(federation, data, path)
     return federation.resume(folder)
+
+
+def _with_data(federation: Federation, data: Data, path: Path) -> Federation:
+    """Return a federation with data that must be those of its configuration."""
+    given = copy(federation)
+    given.data = data
+    if other := differing(federation.deciding(), given.deciding()):
+        raise UserError(f"{path} is of a run with other data: {', '.join(other)} differ")
+    return given
 
 
 def _build(made: ArgumentParser, config: Namespace) -> Federation:

@@ -14,6 +14,8 @@ from rayfl.data.partitions.partition import Partition
 from rayfl.data.partitions.pathological import Pathological
 from rayfl.data.partitions.superclass import Superclass
 from rayfl.data.readers.files import FileData
+from rayfl.data.sets.array_files import ArrayFiles
+from rayfl.data.sets.arrays import Arrays
 from rayfl.data.sets.cifar import CIFAR10, CIFAR100
 from rayfl.data.sets.digits import EmbeddedDigits
 from rayfl.data.sets.digits_five import DigitsFive
@@ -38,6 +40,8 @@ __all__ = [
     "UNUSED",
     "USPS",
     "VAL",
+    "ArrayFiles",
+    "Arrays",
     "ByUser",
     "ClientData",
     "Data",

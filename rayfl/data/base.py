@@ -78,7 +78,9 @@ class Data(Settings, ABC, place="data"):
 
     def settings(self) -> dict[str, Any]:
         """Return the class name and the constructor's arguments, but for those that say where files lie."""
-        arguments = settings_of(self, leave_out=("root", "verify", "download", "cache", "partition"))
+        arguments = settings_of(
+            self, leave_out=("root", "verify", "download", "cache", "partition", *self._unrecorded)
+        )
         return arguments | {"partition": self._partition.settings()}
 
     def federate(self, clients: int, seed: int) -> FederatedData:
@@ -114,7 +116,7 @@ class Data(Settings, ABC, place="data"):
                         "clients, or a partition that is less uneven"
                     )
             clients_data = [
-                _carve(dataset, client_data, self.val_fraction, numpy_generator(seed, "validation", client))
+                carve(dataset, client_data, self.val_fraction, numpy_generator(seed, "validation", client))
                 for client, client_data in enumerate(clients_data)
             ]
         self._check(clients_data)
@@ -149,11 +151,10 @@ class Data(Settings, ABC, place="data"):
                 )
 
 
-def _carve(
-    dataset: Dataset, client_data: ClientData, fraction: float, rng: np.random.Generator
-) -> ClientData:
-    """Move a fraction of the training samples to the validation split, each class by the same fraction if
-    possible.
+def carve(dataset: Dataset, client_data: ClientData, fraction: float, rng: np.random.Generator) -> ClientData:
+    """Return data with a fraction of the training samples in the validation split.
+
+    It is the same fraction of each class if possible.
 
     The number moved is the nearest whole number, but at least one and never all; classes get it by largest
     remainders.

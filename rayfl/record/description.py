@@ -108,6 +108,8 @@ def _plain(value: Any, where: str) -> Any:
         )
     arguments = {}
     for name, kind in arguments_of(cls).items():
+        if issubclass(cls, Settings) and name in cls._unrecorded:
+            continue
         if not hasattr(value, name):
             raise UserError(
                 f"{cls.__name__} does not keep its argument {name!r}: write self.{name} = {name} in its "

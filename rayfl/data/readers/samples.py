@@ -1,0 +1,239 @@
+"""From samples as somebody has them, in arrays of many kinds, to a checked `Dataset`."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from rayfl.arguments import shown
+from rayfl.data.base import carve
+from rayfl.data.dataset import TEST, TRAIN, ClientData, Dataset
+from rayfl.errors import UserError
+from rayfl.memory import check_memory
+from rayfl.randomness import numpy_generator
+
+_CHUNK = 1000  # samples that are looked at together
+_CLASSES = 1_000_000  # more than that are a mistake, such as numbers of rows
+_IDS = 10_000_000  # likewise
+
+
+@dataclass(frozen=True)
+class Samples:
+    """The training or the test samples, not checked yet.
+
+    Attributes:
+        x: inputs [n, ...].
+        y: labels [n].
+        users: whose each sample is [n], numbers or texts.
+        domains: where each sample is from [n], numbers or texts.
+    """
+
+    x: Any
+    y: Any
+    users: Any = None
+    domains: Any = None
+
+
+@dataclass(frozen=True)
+class Form:
+    """What samples become.
+
+    Attributes:
+        name: of the data set, for messages, and of its domain where samples have none.
+        class_names: of all classes; their numbers by default.
+        test_fraction: share of the samples that are for testing where there are no test samples.
+        mean, std: of uint8 images, see :class:`rayfl.data.Dataset`; 0 and 1 by default.
+    """
+
+    name: str
+    class_names: Sequence[str] | None = None
+    test_fraction: float = 0.2
+    mean: Sequence[float] | None = None
+    std: Sequence[float] | None = None
+
+
+def dataset_of(train: Samples, test: Samples | None, form: Form) -> Dataset:
+    """Check samples, and return them as a dataset.
+
+    Without test samples, ``form.test_fraction`` of every user's samples are, or of all where there are no
+    users: of each class by the same fraction if possible, at random, but the same for every seed.
+
+    Raises:
+        UserError: they are not what can be classified, or do not go together.
+    """
+    name = form.name
+    named = [("training", train)] + ([("test", test)] if test else [])
+    inputs = [_inputs(f"{name}: the {part} samples", given.x) for part, given in named]
+    labels = [
+        _labels(f"{name}: the {part} samples", given.y, len(x)) for (part, given), x in zip(named, inputs)
+    ]
+    kinds = [f"{x.dtype} {list(x.shape[1:])}" for x in inputs]
+    if len(set(kinds)) > 1:
+        raise UserError(
+            f"{name}: a training sample is {kinds[0]}, and a test sample {kinds[1]}: use one form"
+        )
+    largest = max(int(y.max()) for y in labels)
+    class_names = form.class_names or tuple(map(str, range(largest + 1)))
+    if largest >= len(class_names):
+        raise UserError(
+            f"{name}: a label is {largest}, and {len(class_names)} classes have names: labels must lie in "
+            f"0..{len(class_names) - 1}"
+        )
+    users, user_names = _groups(name, "users", named, inputs)
+    domains, domain_names = _groups(name, "domains", named, inputs)
+    count = sum(map(len, inputs))
+    if len(inputs) > 1:
+        check_memory(sum(x.nbytes for x in inputs), f"{name}: the samples", "use fewer samples")
+    x = inputs[0] if len(inputs) == 1 else np.concatenate(inputs)
+    channels = x.shape[1] if x.dtype == np.uint8 else 0
+    for option in ("mean", "std"):
+        if (values := getattr(form, option)) is not None and len(values) != channels:
+            raise UserError(
+                f"{name}: {option} has {len(values)} values, and it must have "
+                + (f"one per channel, {channels}" if channels else "none but for images of uint8")
+            )
+    if form.std is not None and not all(value > 0 for value in form.std):
+        raise UserError(f"{name}: std is {list(form.std)}: its numbers must be above 0")
+    dataset = Dataset(
+        inputs=x,
+        labels=np.concatenate(labels),
+        domains=np.zeros(count, np.int64) if domains is None else domains,
+        origin=np.repeat(np.array([TRAIN, TEST][: len(inputs)], np.uint8), [len(x) for x in inputs]),
+        class_names=tuple(class_names),
+        domain_names=domain_names or (name,),
+        mean=tuple(map(float, form.mean or (0.0,) * channels)),
+        std=tuple(map(float, form.std or (1.0,) * channels)),
+        users=users,
+        user_names=user_names,
+    )
+    if test is None:
+        _hold_out(dataset, form)
+    return dataset
+
+
+def _hold_out(dataset: Dataset, form: Form) -> None:
+    """Make test samples of some, in place."""
+    if not form.test_fraction:
+        raise UserError(f"{form.name} has no test samples: give them, or a test_fraction above 0")
+    groups = np.zeros(len(dataset), np.int64) if dataset.users is None else dataset.users
+    order = np.argsort(groups, kind="stable")
+    rng = numpy_generator(0, "test samples")
+    none = np.zeros(0, np.int64)
+    for mine in np.split(order, np.flatnonzero(np.diff(groups[order])) + 1):
+        held = carve(dataset, ClientData(mine, none, none), form.test_fraction, rng)
+        dataset.origin[held.val] = TEST
+    if not len(dataset.indices(TEST)):
+        whose = "nobody has" if dataset.users is not None else "there are not"
+        raise UserError(
+            f"{form.name} has no test samples: {whose} two samples to divide; give x_test or test"
+        )
+
+
+def as_array(given: Any) -> np.ndarray | None:
+    """Return a NumPy array, or a PyTorch tensor as one; None for anything else."""
+    if isinstance(given, np.ndarray):
+        return np.asarray(given)
+    if type(given).__module__.partition(".")[0] != "torch" or not hasattr(given, "detach"):
+        return None
+    import torch
+
+    tensor = given.detach().cpu()
+    return (tensor.float() if tensor.dtype == torch.bfloat16 else tensor).numpy()
+
+
+def _inputs(what: str, given: Any) -> np.ndarray:
+    """Return inputs as uint8 images, float32, or int64 token ids."""
+    x = as_array(given)
+    if x is None:
+        raise UserError(f"{what} have as x {shown(given)}: it must be a NumPy array or a PyTorch tensor")
+    images = x.dtype == np.uint8 and x.ndim == 4
+    if x.dtype.kind not in "fiu" or x.ndim < 2 or (x.dtype == np.uint8 and not images):
+        raise UserError(
+            f"{what} have x of {x.dtype} {list(x.shape)}: it must be images, uint8 [N, C, H, W], or floats "
+            "or whole numbers (token ids) [N, ...]"
+        )
+    if not x.size:
+        raise UserError(f"{what} have an empty x, {list(x.shape)}: give at least one sample")
+    if images:
+        return x
+    if x.dtype.kind == "f":
+        with np.errstate(over="ignore"):
+            x = x.astype(np.float32, copy=False)
+        for start in range(0, len(x), _CHUNK):
+            chunk = x[start : start + _CHUNK]
+            bad = ~np.isfinite(chunk).all(axis=tuple(range(1, x.ndim)))
+            if bad.any():
+                raise UserError(
+                    f"{what} have NaN or infinity in x, first in sample {start + int(bad.argmax())} (from "
+                    "0): leave out or fill in such samples"
+                )
+        return x
+    if x.min() < 0 or x.max() >= _IDS:
+        raise UserError(
+            f"{what} have token ids from {x.min()} to {x.max()} in x: they must lie in 0..{_IDS - 1:,}; "
+            "numbers that are no ids must be floats"
+        )
+    return x.astype(np.int64, copy=False)
+
+
+def _labels(what: str, given: Any, count: int) -> np.ndarray:
+    """Return labels as int64."""
+    y = as_array(given)
+    if y is None:
+        y = np.asarray(given) if isinstance(given, list | tuple) and given else np.zeros(0)
+    if y.ndim != 1 or y.dtype.kind not in "iu":
+        raise UserError(
+            f"{what} have y of {y.dtype} {list(y.shape)}: it must be whole numbers [N], classes from 0; "
+            "rayfl classifies, and has no regression"
+        )
+    if len(y) != count:
+        raise UserError(f"{what} are {count} in x and {len(y)} in y: they must be as many")
+    if y.min() < 0 or y.max() >= _CLASSES:
+        raise UserError(
+            f"{what} have labels from {y.min()} to {y.max()}: they must lie in 0..{_CLASSES - 1:,}"
+        )
+    return y.astype(np.int64)
+
+
+def _groups(
+    name: str, field: str, named: Sequence[tuple[str, Samples]], inputs: Sequence[np.ndarray]
+) -> tuple[np.ndarray | None, tuple[str, ...]]:
+    """Return the number of each sample's user or domain, int64 [N], and the names of all in order."""
+    parts = []
+    for (part, given), x in zip(named, inputs):
+        values = getattr(given, field)
+        if values is None:
+            continue
+        array = as_array(values)
+        if array is None and isinstance(values, list | tuple):
+            array = np.asarray(values)
+        if array is not None and array.dtype.kind == "O" and all(isinstance(v, str) for v in array.flat):
+            array = array.astype(str)
+        if array is None or array.ndim != 1 or array.dtype.kind not in "iuU":
+            raise UserError(
+                f"{name}: {field} of the {part} samples are {shown(values)}: they must be numbers or texts, "
+                "one of each sample"
+            )
+        if len(array) != len(x):
+            raise UserError(
+                f"{name}: the {part} samples are {len(x)}, and their {field} {len(array)}: they must "
+                "be as many"
+            )
+        parts.append(array)
+    if not parts:
+        return None, ()
+    if len(parts) < len(named):
+        raise UserError(f"{name}: {field} must be given of the training and of the test samples, or of none")
+    if len({array.dtype.kind == "U" for array in parts}) > 1:
+        raise UserError(f"{name}: {field} must be numbers throughout, or texts throughout")
+    found, numbers = np.unique(np.concatenate(parts), return_inverse=True)
+    names = tuple(map(str, found))
+    for each in names:
+        try:
+            each.encode()
+        except UnicodeEncodeError:
+            raise UserError(f"{name}: {field} have {each!a}, which is no text in UTF-8") from None
+    return numbers.astype(np.int64), names

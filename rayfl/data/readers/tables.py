@@ -1,0 +1,153 @@
+"""Reading arrays from files of strangers: .npz, folders of .npy, parquet; nothing is ever unpickled."""
+
+from __future__ import annotations
+
+import math
+import os
+import zipfile
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import IO, Any
+
+import numpy as np
+
+from rayfl.errors import UserError
+from rayfl.files import open_file
+from rayfl.memory import check_memory
+
+_LESS = "use fewer samples"
+
+
+def read_arrays(path: Path, wanted: Sequence[str]) -> Mapping[str, np.ndarray]:
+    """Return arrays by name, from an .npz file, or from a folder with a file NAME.npy of each.
+
+    Those of a folder are mapped into memory.
+
+    Raises:
+        OSError: a file cannot be read.
+        ValueError: it holds something else.
+    """
+    if path.is_dir():
+        return {name: _mapped(path / f"{name}.npy") for name in wanted}
+    found = {}
+    try:
+        with open_file(path) as file, zipfile.ZipFile(file) as archive:
+            members = {info.filename: info for info in archive.infolist()}
+            for name in wanted:
+                info = members.get(f"{name}.npy")
+                if info is None:
+                    names = ", ".join(sorted(m.removesuffix(".npy") for m in members)[:10])
+                    raise UserError(f"it has no array {name!r}, only {names or 'none'}")
+                check_memory(info.file_size, f"the array {name!r} in {path}", _LESS)
+                with archive.open(info) as member:
+                    shape, order, kind = _head(member, name)
+                    size = math.prod(shape) * kind.itemsize
+                    content = member.read()
+                if len(content) != size:
+                    raise ValueError(f"the array {name!r} announces {size} bytes and has {len(content)}")
+                found[name] = np.frombuffer(content, kind).reshape(shape, order=order)
+    except (OSError, UserError, ValueError, MemoryError):
+        raise
+    except Exception as error:  # a damaged archive can raise nearly anything
+        raise ValueError(str(error)) from error
+    return found
+
+
+def _mapped(path: Path) -> np.ndarray:
+    if not path.exists():
+        raise UserError(f"it has no file {path.name}")
+    with open_file(path) as file:
+        shape, order, kind = _head(file, path.name)
+        size, start = math.prod(shape) * kind.itemsize, file.tell()
+        if (there := os.fstat(file.fileno()).st_size - start) != size:
+            raise ValueError(f"{path.name} announces {size} bytes and has {there}")
+        if not size:
+            return np.zeros(shape, kind)
+        return np.asarray(np.memmap(file, kind, "r", start, shape, order=order))
+
+
+def _head(file: IO[Any], name: str) -> tuple[tuple[int, ...], Any, np.dtype]:
+    """Return shape, order and kind of an array of NumPy's format, whose content follows."""
+    try:
+        version = np.lib.format.read_magic(file)
+        read = {
+            (1, 0): np.lib.format.read_array_header_1_0,
+            (2, 0): np.lib.format.read_array_header_2_0,
+        }.get(version)
+        if read is None:
+            raise ValueError(f"version {version} of the format is not read")
+        shape, fortran, kind = read(file)
+    except (OSError, MemoryError):
+        raise
+    except Exception as error:  # a forged header can raise nearly anything
+        raise ValueError(f"{name} is no array of NumPy's format ({error})") from error
+    if kind.hasobject or kind.kind not in "fiuU" or not kind.itemsize:
+        raise ValueError(
+            f"{name} holds {kind}, and rayfl reads numbers and texts alone, never pickled objects"
+        )
+    if any(length < 0 for length in shape):
+        raise ValueError(f"{name} has the shape {list(shape)}")
+    return shape, "F" if fortran else "C", kind
+
+
+def read_parquet(path: Path, wanted: Sequence[str], others: bool) -> Mapping[str, np.ndarray]:
+    """Return columns of a parquet file by name: [n], or [n, k] of lists of k numbers each.
+
+    Args:
+        path: the file.
+        wanted: names of columns.
+        others: whether all other columns are read, too.
+
+    Raises:
+        OSError: the file cannot be read.
+        ValueError: it holds something else.
+    """
+    import pyarrow.parquet as pq  # which few need
+
+    try:
+        with open_file(path) as file:
+            table = pq.ParquetFile(file)
+            names = table.schema_arrow.names
+            if missing := [name for name in wanted if name not in names]:
+                raise UserError(f"it has no column {missing[0]!r}, only {', '.join(names[:10])}")
+            if len(set(names)) < len(names):
+                raise ValueError("two columns have the same name")
+            read = names if others else list(dict.fromkeys(wanted))
+            head = table.metadata
+            groups = (head.row_group(i).total_byte_size for i in range(head.num_row_groups))
+            size = max(sum(groups), 8 * head.num_rows * len(read))
+            check_memory(2 * size, f"the columns of {path}", _LESS)
+            found = table.read(columns=read, use_threads=False)
+            return {name: _column(name, found.column(name)) for name in read}
+    except (OSError, UserError, ValueError, MemoryError):
+        raise
+    except Exception as error:
+        raise ValueError(str(error)) from error
+
+
+def _column(name: str, column: Any) -> np.ndarray:
+    """Return a column as an array."""
+    import pyarrow as pa
+
+    if column.null_count:
+        raise ValueError(
+            f"column {name!r} has {column.null_count} empty entries: leave out or fill in such rows"
+        )
+    if pa.types.is_dictionary(column.type):
+        column = column.cast(column.type.value_type)
+    if pa.types.is_integer(column.type) or pa.types.is_floating(column.type):
+        return column.to_numpy()
+    if pa.types.is_string(column.type) or pa.types.is_large_string(column.type):
+        return np.array(column.to_pylist(), dtype=str)
+    lists = (pa.types.is_list, pa.types.is_large_list, pa.types.is_fixed_size_list)
+    inner = getattr(column.type, "value_type", None)
+    numeric = inner is not None and (pa.types.is_integer(inner) or pa.types.is_floating(inner))
+    if numeric and any(is_list(column.type) for is_list in lists):
+        whole = column.combine_chunks()
+        whole = whole.combine_chunks() if isinstance(whole, pa.ChunkedArray) else whole
+        lengths = np.unique(whole.value_lengths().to_numpy(zero_copy_only=False))
+        values = whole.flatten()
+        if len(lengths) > 1 or values.null_count:
+            raise ValueError(f"column {name!r} has lists of different lengths, or with empty entries")
+        return values.to_numpy(zero_copy_only=False).reshape(len(whole), -1)
+    raise ValueError(f"column {name!r} holds {column.type}: rayfl reads numbers, texts and lists of numbers")

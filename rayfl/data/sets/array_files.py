@@ -1,0 +1,109 @@
+"""`ArrayFiles`: samples in files of NumPy's or Parquet's format."""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated
+
+import numpy as np
+
+from rayfl.data.base import Data
+from rayfl.data.dataset import Dataset
+from rayfl.data.partitions.by_user import ByUser
+from rayfl.data.partitions.partition import Partition
+from rayfl.data.readers.samples import Form, Samples, dataset_of
+from rayfl.data.readers.tables import read_arrays, read_parquet
+from rayfl.errors import UserError
+from rayfl.files import reading
+from rayfl.settings import at_least, below
+
+_MEND = "write it again"
+
+
+class ArrayFiles(Data):
+    """Samples of your own in files: an .npz file, a folder of .npy files, or a .parquet file.
+
+    Inputs are images (uint8 [N, C, H, W]), floats [N, ...] or token ids (whole numbers), labels whole numbers
+    from 0. The files of a folder (x.npy, y.npy and so on) are mapped into memory where there is one folder
+    alone. Files with pickled objects are refused. With users, a client per user (or several) is the default
+    partition.
+    """
+
+    root: str | None = None
+    """Folder that the names of the files are relative to; the current one if not given."""
+    train: str | None = None
+    """File or folder with the training samples, such as train.npz; it must be given."""
+    test: str | None = None
+    """File or folder with the test samples; with none, a part of the others is for testing."""
+    x: str | list[str] | None = None
+    """Name of the inputs, x by default; in a parquet file also several columns of numbers, by default all
+    that have no other use.
+    """
+    y: str = "y"
+    """Name of the labels."""
+    users: str | None = None
+    """Name of what says whose each sample is: numbers or texts."""
+    domains: str | None = None
+    """Name of what says where each sample is from: numbers or texts."""
+    names: list[str] | None = None
+    """Names of the classes; their numbers by default."""
+    test_fraction: Annotated[float, at_least(0), below(1)] = 0.2
+    """Share of every user's samples, or of all, that are for testing where there is no test file, the same
+    ones for every seed.
+    """
+    mean: list[float] | None = None
+    """Per channel, of images scaled to [0, 1]; 0 by default."""
+    std: list[float] | None = None
+    """Per channel, of images scaled to [0, 1]; 1 by default."""
+
+    def default_partition(self) -> Partition:
+        """Return a client per user where there is a name for users, else IID."""
+        return super().default_partition() if self.users is None else ByUser()
+
+    def load(self) -> Dataset:
+        """Read the files."""
+        if self.train is None:
+            raise UserError("ArrayFiles needs a file with training samples: give train (--data.train FILE)")
+        train, test = (None if name is None else self._part(name) for name in (self.train, self.test))
+        assert train is not None
+        form = Form("ArrayFiles", self.names, self.test_fraction, self.mean, self.std)
+        return dataset_of(train, test, form)
+
+    def _part(self, name: str) -> Samples:
+        """Return what a file has."""
+        path = Path(self.root or "").expanduser() / Path(name).expanduser()
+        columns = [each for each in (self.y, self.users, self.domains) if each is not None]
+        parquet = path.suffix.lower() == ".parquet"
+        inputs = [self.x] if isinstance(self.x, str) else self.x
+        if not parquet:
+            inputs = ["x"] if inputs is None else inputs
+            if len(inputs) != 1:
+                raise UserError(
+                    f"data.x is {inputs}: it must be one name, but for the columns of .parquet files"
+                )
+        for each in [*(inputs or []), *columns]:
+            if "/" in each or "\0" in each:
+                raise UserError(f"ArrayFiles: {each!r} must be the name of an array or a column")
+        with reading(path, _MEND):
+            if parquet:
+                found = read_parquet(path, [*(inputs or []), *columns], inputs is None)
+            else:
+                found = read_arrays(path, [*(inputs or []), *columns])
+        x = _inputs(
+            path, found, [name for name in found if name not in columns] if inputs is None else inputs
+        )
+        return Samples(x, found[self.y], *(found.get(n) if n else None for n in (self.users, self.domains)))
+
+
+def _inputs(path: Path, found: Mapping[str, np.ndarray], names: list[str]) -> np.ndarray:
+    """Return the inputs: one array, or columns of numbers side by side."""
+    if not names:
+        raise UserError(f"{path} has no columns for inputs")
+    if len(names) == 1:
+        x = found[names[0]]
+        return x[:, None] if x.ndim == 1 else x
+    for name in names:
+        if found[name].ndim > 1 or found[name].dtype.kind not in "fiu":
+            raise UserError(
+                f"{path}: column {name!r} is no column of numbers: choose the columns with data.x"
+            )
+    return np.stack([found[name].astype(np.float32) for name in names], axis=1)

@@ -1,0 +1,106 @@
+"""`Arrays`: data that a Python program has in its memory."""
+
+from collections.abc import Sequence
+from typing import Annotated, Any, ClassVar
+
+from rayfl.data.base import Data
+from rayfl.data.dataset import Dataset
+from rayfl.data.partitions.by_user import ByUser
+from rayfl.data.partitions.partition import Partition
+from rayfl.data.readers.samples import Form, Samples, dataset_of
+from rayfl.errors import UserError
+from rayfl.settings import at_least, below
+
+
+class Arrays(Data):
+    """Arrays or tensors of your own, from Python: images, vectors, series, token ids.
+
+    With users, a client per user (or several) is the default partition. A run's configuration records
+    ``sha256`` in the place of the arrays, so that it is resumed from Python, with the same arrays:
+    ``rayfl.resumed(folder, data=Arrays(...))``.
+
+    Args:
+        x: inputs: uint8 [N, C, H, W], images; floats [N, ...], used as float32; whole numbers [N, ...],
+            token ids.
+        y: classes [N], whole numbers from 0.
+        x_test: inputs for testing, of the same form.
+        y_test: their classes.
+        users: whose each sample is [N], numbers or texts.
+        users_test: whose each test sample is.
+        domains: where each sample is from [N], numbers or texts.
+        domains_test: where each test sample is from.
+        names: names of the classes; their numbers by default.
+        test_fraction: share of every user's samples, or of all, that are for testing where no x_test is
+            given, the same ones for every seed.
+        mean: per channel, of images scaled to [0, 1]; 0 by default.
+        std: per channel, of images scaled to [0, 1]; 1 by default.
+        sha256: digest that the data must have.
+        partition: how samples are divided among clients; IID by default, or by users.
+        val_fraction: see Data.
+        seed: of the partition and the validation split; the run's seed if not given.
+    """
+
+    _unrecorded: ClassVar[tuple[str, ...]] = (
+        *("x", "y", "x_test", "y_test"),
+        *("users", "users_test", "domains", "domains_test"),
+    )
+
+    def __init__(
+        self,
+        x: Any = None,
+        y: Any = None,
+        x_test: Any = None,
+        y_test: Any = None,
+        *,
+        users: Any = None,
+        users_test: Any = None,
+        domains: Any = None,
+        domains_test: Any = None,
+        names: Sequence[str] | None = None,
+        test_fraction: Annotated[float, at_least(0), below(1)] = 0.2,
+        mean: Sequence[float] | None = None,
+        std: Sequence[float] | None = None,
+        sha256: str | None = None,
+        partition: Partition | None = None,
+        val_fraction: Annotated[float, at_least(0), below(1)] = 0.0,
+        seed: int | None = None,
+    ) -> None:
+        self.x, self.y, self.x_test, self.y_test = x, y, x_test, y_test
+        self.users, self.users_test = users, users_test
+        self.domains, self.domains_test = domains, domains_test
+        self.names, self.test_fraction = names, test_fraction
+        self.mean, self.std, self.sha256 = mean, std, sha256
+        self.partition, self.val_fraction, self.seed = partition, val_fraction, seed
+        self._dataset = None if x is None and y is None else self._checked()
+        if self._dataset is not None:
+            self.sha256 = self._dataset.digest()
+            if sha256 not in (None, self.sha256):
+                raise UserError(f"Arrays: these arrays have the digest {self.sha256}, not {sha256}")
+        super().__post_init__()
+
+    def _checked(self) -> Dataset:
+        for name, given, other in (("y_test", self.y_test, "x_test"), ("x_test", self.x_test, "y_test")):
+            if given is not None and getattr(self, other) is None:
+                raise UserError(f"Arrays: {name} is given without {other}: give both, or none")
+        if self.x_test is None and (self.users_test is not None or self.domains_test is not None):
+            raise UserError("Arrays: users or domains of test samples are given without x_test")
+        test = Samples(self.x_test, self.y_test, self.users_test, self.domains_test)
+        return dataset_of(
+            Samples(self.x, self.y, self.users, self.domains),
+            None if self.x_test is None else test,
+            Form("Arrays", self.names, self.test_fraction, self.mean, self.std),
+        )
+
+    def default_partition(self) -> Partition:
+        """Return a client per user where the samples have users, else IID."""
+        return super().default_partition() if self.users is None else ByUser()
+
+    def load(self) -> Dataset:
+        """Return the arrays."""
+        if self._dataset is None:
+            raise UserError(
+                "Arrays are given in Python: make Arrays(x, y, ...) there, and to go on with a run use "
+                "rayfl.resumed(folder, data=Arrays(x, y, ...)) with the same arrays; from files, use "
+                "ArrayFiles"
+            )
+        return self._dataset

@@ -1,0 +1,210 @@
+"""Data of one's own: arrays from Python, and from files."""
+
+import re
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+import torch
+
+import rayfl
+from rayfl import Inline, UserError
+from rayfl.data import IID, TEST, TRAIN, ArrayFiles, Arrays, ByUser
+from rayfl.nets import MLP
+from tests.support.federations import bytes_of_run, small
+
+RNG = np.random.default_rng(0)
+X = RNG.standard_normal((60, 5)).astype(np.float32)
+Y = np.arange(60) % 3
+USERS = np.repeat([7, 3, 5, 9], 15)
+
+
+def rows(dataset, origin):
+    return {tuple(row) for row in dataset.inputs[dataset.origin == origin]}
+
+
+# --- Arrays
+
+
+def test_arrays_and_tensors_are_the_same_data():
+    """A test set that is given stands after the training samples."""
+    one = Arrays(X[:40], Y[:40], X[40:], Y[40:]).load()
+    other = Arrays(*(torch.from_numpy(a) for a in (X[:40], Y[:40], X[40:], Y[40:]))).load()
+    assert one.digest() == other.digest()
+    assert np.array_equal(one.inputs, X)
+    assert np.array_equal(one.labels, Y)
+    assert one.origin.tolist() == [TRAIN] * 40 + [TEST] * 20
+    assert one.class_names == ("0", "1", "2")
+    assert one.users is None
+
+
+def test_a_part_is_for_testing_of_each_class_and_user():
+    """Of 60 samples in three classes 20 % are 12, four of a class; of 15 of a user they are three."""
+    dataset = Arrays(X, Y).load()
+    assert np.bincount(dataset.labels[dataset.origin == TEST]).tolist() == [4, 4, 4]
+    dataset = Arrays(X, Y, users=USERS, test_fraction=0.2).load()
+    assert dataset.user_names == ("3", "5", "7", "9")
+    assert dataset.users[:31:15].tolist() == [2, 0, 1]
+    assert np.bincount(dataset.users[dataset.origin == TEST]).tolist() == [3, 3, 3, 3]
+    assert rows(dataset, TEST) == rows(Arrays(X, Y, users=USERS).load(), TEST)
+
+
+def test_kinds_of_inputs():
+    images = RNG.integers(0, 256, (6, 1, 4, 4)).astype(np.uint8)
+    y = [0, 1, 0, 1, 0, 1]
+    assert Arrays(images, y).load().std == (1.0,)
+    assert Arrays(images, y, mean=[0.5], std=[0.5]).load().mean == (0.5,)
+    assert Arrays(np.ones((6, 7), np.int32), y).load().inputs.dtype == np.int64
+    assert Arrays(torch.ones(6, 2, 9, dtype=torch.bfloat16), y).load().shape == (2, 9)
+    assert Arrays(np.ones((6, 2)), y, names=["a", "b", "c"]).load().classes == 3
+
+
+def test_partition_and_domains():
+    assert isinstance(Arrays(X, Y).partition, IID)
+    assert isinstance(Arrays(X, Y, users=USERS).partition, ByUser)
+    dataset = Arrays(X, Y, domains=["b"] * 30 + ["a"] * 30).load()
+    assert dataset.domain_names == ("a", "b")
+    assert dataset.domains.tolist() == [1] * 30 + [0] * 30
+
+
+NAN = np.where(np.arange(300).reshape(60, 5) == 157, np.nan, X)
+
+BAD = [
+    ({"x": X.tolist()}, "it must be a NumPy array or a PyTorch tensor"),
+    ({"x": X[:, 0]}, "x of float32 [60]"),
+    ({"x": X.astype(object)}, "x of object"),
+    ({"x": X > 0}, "x of bool"),
+    ({"x": np.zeros((60, 5), np.uint8)}, "images, uint8 [N, C, H, W]"),
+    ({"x": X[:0], "y": Y[:0]}, "empty x"),
+    ({"x": np.zeros((60, 0))}, "empty x"),
+    ({"x": NAN}, "NaN or infinity in x, first in sample 31"),
+    ({"x": np.full((60, 2), 1e300)}, "NaN or infinity in x, first in sample 0"),
+    ({"x": np.full((60, 2), -1)}, "token ids from -1 to -1"),
+    ({"x": np.full((60, 2), 2**62)}, "token ids from"),
+    ({"y": None}, "y of float64 [0]: it must be whole numbers"),
+    ({"y": Y / 2}, "no regression"),
+    ({"y": Y[:, None]}, "y of int64 [60, 1]"),
+    ({"y": Y[:59]}, "60 in x and 59 in y"),
+    ({"y": Y - 1}, "labels from -1 to 1"),
+    ({"y": np.where(Y, 2**40, 0)}, "labels from 0 to 1099511627776"),
+    ({"names": ["a", "b"]}, "a label is 2, and 2 classes have names"),
+    ({"names": "abc"}, "data.names is 'abc'"),
+    ({"users": USERS[:59]}, "their users 59"),
+    ({"users": X[:, 0]}, "they must be numbers or texts"),
+    ({"domains": [None] * 60}, "they must be numbers or texts"),
+    ({"users": ["\ud800"] * 60}, "no text in UTF-8"),
+    ({"mean": [0.5]}, "mean has 1 values"),
+    ({"test_fraction": 0.0}, "has no test samples"),
+    ({"test_fraction": 1.0}, "data.test_fraction is 1.0"),
+    ({"x_test": X}, "y_test"),
+    ({"y_test": Y}, "y_test is given without x_test"),
+    ({"users_test": USERS}, "without x_test"),
+    ({"x_test": X[:, :4], "y_test": Y}, "a test sample float32 [4]"),
+    ({"x_test": X[:0], "y_test": Y[:0]}, "the test samples have an empty x"),
+    ({"x_test": X, "y_test": Y, "users": USERS}, "or of none"),
+    ({"x_test": X, "y_test": Y, "users": USERS, "users_test": ["a"] * 60}, "texts throughout"),
+    ({"users": np.arange(60)}, "nobody has two samples"),
+    ({"sha256": "0"}, "not 0"),
+]
+
+
+@pytest.mark.parametrize(("changes", "says"), BAD, ids=range(len(BAD)))
+def test_bad_arrays(changes, says):
+    with pytest.raises(UserError, match=re.escape(says)):
+        Arrays(**({"x": X, "y": Y} | changes))
+
+
+def federation(folder, **changes):
+    data = Arrays(X, Y, users=USERS, val_fraction=0.1)
+    settings = {"data": data, "net": MLP(), "clients": 4, "participation": 1.0}
+    return small(folder, **(settings | changes))
+
+
+def test_run_and_resume(tmp_path: Path):
+    """A run that goes on has the bytes of one that was never stopped; other arrays are refused."""
+    federation(tmp_path / "whole").run()
+    part = tmp_path / "part"
+    federation(part, rounds=2).run()
+    assert "sha256: " + Arrays(X, Y, users=USERS).sha256 in (part / "config.yaml").read_text()
+    before = bytes_of_run(part)
+    with pytest.raises(UserError, match=r"resumed\(folder, data=Arrays"):
+        rayfl.resumed(part, ["--rounds", "4"]).run()
+    for other in (Arrays(X + 1, Y, users=USERS, val_fraction=0.1), Arrays(X, Y, val_fraction=0.1)):
+        with pytest.raises(UserError, match=r"other data: .*data.sha256"):
+            rayfl.resumed(part, data=other)
+    assert bytes_of_run(part) == before
+    again = Arrays(X, Y, users=USERS, val_fraction=0.1)
+    rayfl.resumed(part, ["--rounds", "4"], data=again).run()
+    assert bytes_of_run(part) == bytes_of_run(tmp_path / "whole")
+
+
+def test_stacked_as_in_a_loop(tmp_path: Path):
+    """Ray is compared where token ids are, see tests/data/test_natural_data.py."""
+    losses = []
+    for execution in ("loop", "stacked"):
+        run = federation(tmp_path / execution, engine=Inline(execution=execution)).run()
+        losses.append([r["loss"] for r in run.history.rounds])
+    assert losses[0] == pytest.approx(losses[1], rel=1e-5)
+
+
+# --- ArrayFiles
+
+
+def saved(folder: Path, kind: str) -> ArrayFiles:
+    for name, part in (("train", slice(40)), ("test", slice(40, 60))):
+        arrays = {"x": X[part], "y": Y[part], "who": USERS[part]}
+        if kind == "npz":
+            np.savez_compressed(folder / f"{name}.npz", **arrays)
+        elif kind == "npy":
+            (folder / name).mkdir()
+            for key, array in arrays.items():
+                np.save(folder / name / f"{key}.npy", array)
+        else:
+            columns = {f"f{i}": X[part, i] for i in range(5)} | {"y": Y[part], "who": USERS[part]}
+            pq.write_table(pa.table(columns), folder / f"{name}.parquet")
+    end = {"npz": ".npz", "npy": "", "parquet": ".parquet"}[kind]
+    return ArrayFiles(root=str(folder), train=f"train{end}", test=f"test{end}", users="who")
+
+
+@pytest.mark.parametrize("kind", ["npz", "npy", "parquet"])
+def test_files_hold_what_arrays_hold(tmp_path: Path, kind):
+    dataset = saved(tmp_path, kind).load()
+    wanted = Arrays(X[:40], Y[:40], X[40:], Y[40:], users=USERS[:40], users_test=USERS[40:]).load()
+    for field in ("inputs", "labels", "users", "origin"):
+        assert np.array_equal(getattr(dataset, field), getattr(wanted, field))
+    assert dataset.user_names == ("3", "5", "7", "9")
+
+
+def test_a_folder_alone_is_mapped(tmp_path: Path):
+    """The array is that of the file: nothing is copied, also in Fortran's order."""
+    np.save(tmp_path / "x.npy", np.asfortranarray(X))
+    np.save(tmp_path / "y.npy", Y)
+    dataset = ArrayFiles(train=str(tmp_path)).load()
+    assert not dataset.inputs.flags.owndata
+    assert not dataset.inputs.flags.writeable
+    assert np.array_equal(dataset.inputs, X)
+
+
+def test_lists_and_texts_in_parquet(tmp_path: Path):
+    table = {"ids": [[1, 2], [3, 4], [5, 6], [7, 8]], "label": [0, 1, 0, 1], "who": ["b", "a", "b", "a"]}
+    pq.write_table(pa.table(table), tmp_path / "t.parquet")
+    data = ArrayFiles(root=str(tmp_path), train="t.parquet", y="label", users="who", test_fraction=0.5)
+    dataset = data.load()
+    assert dataset.inputs.tolist() == table["ids"]
+    assert dataset.user_names == ("a", "b")
+    assert data.federate(2, 0).counts("train").tolist() == [1, 1]
+
+
+def test_files_from_the_command_line(tmp_path: Path):
+    saved(tmp_path, "npz")
+    from rayfl import run
+
+    options = f"--data ArrayFiles --data.root {tmp_path} --data.train train.npz --data.test test.npz"
+    command = (
+        f"{options} --net MLP --method FedAvg --engine Inline --clients 2 --rounds 1 --tensorboard false"
+    )
+    folder = str(tmp_path / "run")
+    assert run.main([*command.split(), "--output", folder, "--quiet", "true"]) == 0
+    assert run.main(["--resume", folder, "--rounds", "2", "--quiet", "true"]) == 0
