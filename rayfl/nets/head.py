@@ -59,18 +59,31 @@ def split_at_head(module: nn.Module, name: str, classes: int, like: Tensor, head
             "for its head. The head must come last, be called once and get features [B, d]; leave out what "
             "follows it, such as a softmax, for losses take logits; or name another layer as net.head"
         )
-    _check_training(net.train(), name, like)
+    check_training(net, name, like)
     return net
 
 
-def _check_training(net: SplitNet, name: str, like: Tensor) -> None:
-    """Refuse a net that gives something else in train mode, such as scores of auxiliary heads besides."""
-    trained = copy.deepcopy(net)  # for running statistics change
+def check_training(net: SplitNet, name: str, like: Tensor) -> None:
+    """Put a net in train mode, and refuse one that draws or gives something else than scores there.
+
+    PyTorch's own layers are left in eval mode: those that draw are replaced or refused where they are used.
+    """
+    trained = copy.deepcopy(net.train())
+    for layer in trained.modules():
+        if type(layer).__module__.startswith(("torch.", "torchvision.ops.")):
+            layer.training = False
     try:
         with torch.no_grad(), torch.random.fork_rng(devices=[]):
+            before = torch.random.get_rng_state()
             trained(like)
+            drawn = not torch.equal(torch.random.get_rng_state(), before)
     except (RuntimeError, ValueError, TypeError, AttributeError) as error:
         raise UserError(f"net {name} works in eval mode, but not in train mode: {error}") from error
+    if drawn:
+        raise UserError(
+            f"net {name} draws from PyTorch's global generator in train mode, as torch.nn.functional.dropout "
+            "does, so that results would depend on which process trains a client: use layers, as nn.Dropout"
+        )
 
 
 def tried(net: nn.Module, name: str, like: Tensor) -> Tensor:

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from rayfl.errors import UserError
 from rayfl.nets.base import Architecture
-from rayfl.nets.head import split_at_head, tried
+from rayfl.nets.head import check_training, split_at_head, tried
 from rayfl.nets.module import SHAPE_AND_CLASSES, Module
 from rayfl.nets.split import Shape, SplitNet
 
@@ -61,8 +61,8 @@ def _called(net: Architecture, shape: Shape, classes: int) -> Any:
 def _check_scores(net: SplitNet, name: str, classes: int, like: Tensor) -> None:
     """Send two inputs through a net and see that one score per class comes back."""
     scores = tried(net, name, like)
-    net.train()
     if tuple(scores.shape) != (2, classes):
         raise UserError(
             f"net {name}: for 2 inputs it returns {tuple(scores.shape)}, not 2 x {classes} scores"
         )
+    check_training(net, name, like)

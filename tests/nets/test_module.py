@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 import torch
+import torch.nn.functional as F
 import torchvision
 from torch import Tensor, nn
 
@@ -82,6 +83,17 @@ class Auxiliary(Plain):
     def forward(self, x: Tensor) -> Any:
         out = super().forward(x)
         return (out, out) if self.training else out
+
+
+class Functional(Plain):
+    """Drops inputs by a function, not by a layer."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return super().forward(F.dropout(x, 0.1, self.training))
+
+
+def functional(shape: tuple[int, ...], classes: int) -> SplitNet:
+    return SplitNet(Functional(5), nn.Sequential(), nn.Linear(5, classes))
 
 
 def typed(shape: tuple[int, ...], classes: int, width: int = 4) -> nn.Module:
@@ -245,6 +257,8 @@ def test_frozen_parameters_are_not_trained() -> None:
         (f"{OWN}.rectified", "scores are not what its linear layer 'last' puts out"),
         (f"{OWN}.Twice", "does not take inputs of shape"),
         (f"{OWN}.Auxiliary", "not in train mode"),
+        (f"{OWN}.Functional", "draws from PyTorch's global generator in train mode.* use layers"),
+        (f"{OWN}.functional", "draws from PyTorch's global generator in train mode.* use layers"),
         (f"{OWN}.convolved", r"calls no nn\.Linear"),
         (f"{OWN}.two", "does not take inputs of shape"),
         (f"{OWN}.none", r"returns a NoneType, not a torch\.nn\.Module"),
