@@ -160,7 +160,7 @@ LINES: dict[str, tuple[str, ...] | str] = {
     "--net rayfl.methods.FedAvg": "it returns a FedAvg, not a torch.nn.Module",
     "--net nosuch.module": "cannot import 'nosuch'",
     "--net rayfl.nosuch": "has no 'nosuch'",
-    "--net Module": "arguments are required: path",
+    "--net Module": "net Module needs --net.path",
     "--net Module --net.path nosuch": "there is no net 'nosuch'",
     "--net Module --net.path nosuch.module": "cannot import 'nosuch'",
     "--net Module --net.path rayfl.methods.FedAvg": "it returns a FedAvg, not a torch.nn.Module",
