@@ -2,7 +2,7 @@
 
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 from copy import copy
 from dataclasses import asdict, dataclass
@@ -37,7 +37,7 @@ from rayfl.record.folder import RunFolder, check_unused
 from rayfl.record.former import remedy
 from rayfl.recovery import carry_out, finished, restored, to_resume
 from rayfl.report.summary import final_table
-from rayfl.sampling import uniform
+from rayfl.sampling import Sampling, Uniform, cohort
 from rayfl.settings import above, at_least, at_most
 from rayfl.shown import tell, warn
 from rayfl.signals import asked_to_stop
@@ -46,7 +46,7 @@ from rayfl.training import Training
 
 # Defaults may be shared: a run works on copies, and none of its steps changes them.
 DEFAULT_METHOD, DEFAULT_DATA, DEFAULT_TRAINING, DEFAULT_ENGINE = FedBN(), EmbeddedDigits(), Training(), Ray()
-DEFAULT_NET, DEFAULT_PROTOCOL = CNNB(), Default()
+DEFAULT_NET, DEFAULT_PROTOCOL, DEFAULT_SAMPLING = CNNB(), Default(), Uniform()
 
 
 @dataclass(kw_only=True, eq=False, repr=False)
@@ -69,6 +69,8 @@ class Federation:
     """
     participation: Annotated[float, above(0), at_most(1)] = 1.0
     """Share of the clients sampled in a round."""
+    sampling: Sampling = DEFAULT_SAMPLING
+    """Who is sampled: ``Uniform``, ``BySize``, ``Cyclic``, ``Trace`` or a class of one's own."""
     rounds: Annotated[int, at_least(1)] = 20
     """Number of rounds."""
     training: Training = DEFAULT_TRAINING
@@ -184,15 +186,16 @@ class Federation:
         data = self.data.federate(self.clients, self.seed)
         return data if self.unseen is None else data.hold_out(self.unseen)
 
-    def cohort(self, round: int, seen: int | None = None) -> list[int]:
-        """Return the clients sampled in a round, ascending: uniform, without replacement, at least one.
+    def cohort(self, round: int, samples: Sequence[int] | None = None) -> list[int]:
+        """Return the clients sampled in a round, ascending, at least one.
 
         Args:
             round: from 0.
-            seen: how many clients may train, the first ones; all if not given.
+            samples: how many training samples each client has that may train, the first ones; one each if
+                not given.
         """
-        seen = self.clients if seen is None else seen
-        return uniform(round, seen, self.participation, self.seed)
+        samples = [1] * self.clients if samples is None else samples
+        return cohort(self.sampling, round, samples, self.participation, self.seed)
 
     def deciding(self, data: FederatedData | None = None) -> dict[str, Any]:
         """Return everything that decides the run's numbers, by name; checkpoints carry it.
@@ -203,6 +206,8 @@ class Federation:
         settings = deciding(yaml.safe_load(dump(self)))
         if self.plan().goes_by_rounds:
             settings["rounds"] = self.rounds
+        if (trace := self.sampling.digest()) is not None:
+            settings["trace"] = trace
         return settings | ({"division": data.digest()} if data else {})
 
     # ---- before the run
@@ -236,6 +241,8 @@ class Federation:
         Raises:
             UserError: method, net, data, training and protocol do not go together.
         """
+        self.sampling.check(data.seen, self.rounds)
+        self.cohort(0, data.sizes)
         return checks.check(self.plan(), self.protocol, data)
 
     def _path(self) -> Path:
@@ -255,7 +262,7 @@ class Federation:
         return folder
 
     def _print_start(self, path: Path, start: int, data: FederatedData) -> None:
-        sampled = len(self.cohort(0, data.seen))
+        sampled = len(self.cohort(0, data.sizes))
         facts = {
             "method": type(self.method).__name__,
             "data": f"{type(self.data).__name__}, {type(self.data.partition).__name__}",
@@ -321,6 +328,7 @@ class Run:
         over = [callback.start(self, start) for callback in self.callbacks]
         if any(over):
             return None
+        sizes = data.sizes
         began = time.perf_counter()
         for round in range(start, self.rounds):
             self._done = round + 1
@@ -329,7 +337,7 @@ class Run:
                 self.latest.keep(session.evaluate(round, self.latest.clients, self.latest.splits))
             result = session.train(
                 round,
-                federation.engine.groups(federation.cohort(round, data.seen)),
+                federation.engine.groups(federation.cohort(round, sizes)),
                 federation.on_bad_update,
                 self.latest.splits if self._scores_training(evaluates) else (),
             )

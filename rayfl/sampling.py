@@ -2,22 +2,195 @@
 
 from __future__ import annotations
 
+import hashlib
 import math
+import os
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from numbers import Integral
+from pathlib import Path
+from typing import Any
 
 import torch
 
+from rayfl.arguments import shown
+from rayfl.errors import UserError
+from rayfl.files import read_json, reading
 from rayfl.randomness import generator
+from rayfl.settings import Settings
 
 
-def uniform(round: int, clients: int, participation: float, seed: int) -> list[int]:
-    """Return the clients sampled in a round, ascending: uniform, without replacement, at least one.
+class Sampling(Settings, ABC, place="sampling"):
+    """Chooses who trains in a round. It has no memory: a round's choice depends on what it is given alone."""
+
+    @abstractmethod
+    def choose(
+        self, round: int, samples: Sequence[int], size: int, generator: torch.Generator
+    ) -> Sequence[int]:
+        """Return the numbers of some clients, each once, at least one.
+
+        Args:
+            round: from 0.
+            samples: how many training samples each client has; clients are numbered by their place.
+            size: how many are wanted, ``participation`` times the clients.
+            generator: for what is drawn; it depends on the run's seed and the round.
+        """
+
+    def check(self, clients: int, rounds: int) -> None:
+        """Refuse what will not do for so many clients and rounds, before anything starts."""
+
+    def digest(self) -> str | None:
+        """Return a digest of what decides besides the options, such as a file; None where nothing does."""
+        return None
+
+
+class Uniform(Sampling):
+    """Every client is as likely as any other; nobody is drawn twice in a round."""
+
+    def choose(
+        self, round: int, samples: Sequence[int], size: int, generator: torch.Generator
+    ) -> Sequence[int]:
+        """Draw without replacement."""
+        chosen: list[int] = torch.randperm(len(samples), generator=generator)[:size].tolist()
+        return chosen
+
+
+class BySize(Sampling):
+    """Clients are drawn with probabilities in proportion to their training samples, as in FedProx's paper.
+
+    Means should be uniform then (``averaging``): the samples count in the drawing.
+    """
+
+    replacement: bool = False
+    """Whether a client may be drawn again. It trains once all the same and counts once, so that rounds have
+    fewer clients.
+    """
+
+    def choose(
+        self, round: int, samples: Sequence[int], size: int, generator: torch.Generator
+    ) -> Sequence[int]:
+        """Draw one client after another; whole numbers are drawn, so that every machine draws the same."""
+        left = torch.tensor(samples, dtype=torch.int64)
+        size = min(size, int((left > 0).sum()))
+        chosen: dict[int, None] = {}
+        while len(chosen) < size:
+            ends = left.cumsum(0)
+            drawn = torch.randint(int(ends[-1]), (size - len(chosen),), generator=generator)
+            found = torch.searchsorted(ends, drawn, right=True)
+            chosen |= dict.fromkeys(found.tolist())  # one that is drawn again counts as not drawn
+            if self.replacement:
+                break
+            left[found] = 0
+        return list(chosen)
+
+
+class Cyclic(Sampling):
+    """Clients take turns by their numbers: the first ones in the first round, the next ones in the next."""
+
+    def choose(
+        self, round: int, samples: Sequence[int], size: int, generator: torch.Generator
+    ) -> Sequence[int]:
+        """Go on where the round before has ended."""
+        return [(round * size + k) % len(samples) for k in range(size)]
+
+
+class Trace(Sampling):
+    """Clients are drawn uniformly among those that a file says are there.
+
+    The file is JSON, a list of ``{"client": 3, "from": 0, "to": 10}``: client 3 is there in rounds 0 to 9.
+    Without ``to`` it is there to the end. A client may have several entries.
+    """
+
+    path: str | None = None
+    """The file; it must be given."""
+
+    def choose(
+        self, round: int, samples: Sequence[int], size: int, generator: torch.Generator
+    ) -> Sequence[int]:
+        """Draw without replacement; all that are there, if these are fewer than wanted."""
+        there = sorted({i for i, first, end in self._entries() if first <= round < end})
+        order = torch.randperm(len(there), generator=generator)[:size]
+        return [there[k] for k in order.tolist()]
+
+    def check(self, clients: int, rounds: int) -> None:
+        """Refuse clients that do not exist, and rounds without any."""
+        entries = self._entries()
+        if odd := [i for i, *_ in entries if i >= clients]:
+            raise UserError(
+                f"{self._file} has client {odd[0]}, and those that train are numbered from 0 to {clients - 1}"
+            )
+        changes = [0] * (rounds + 1)
+        for _, first, end in entries:
+            if first < rounds:
+                changes[first] += 1
+                changes[int(min(end, rounds))] -= 1
+        there = 0
+        for round in range(rounds):
+            there += changes[round]
+            if not there:
+                raise UserError(f"{self._file} has no client for round {round} (of {rounds}, from 0)")
+
+    def digest(self) -> str | None:
+        """Return the SHA-256 of what the file says."""
+        return hashlib.sha256(repr(self._entries()).encode()).hexdigest()
+
+    @property
+    def _file(self) -> str:
+        if self.path is None:
+            raise UserError("Trace needs the file of the availability: give path (--sampling.path FILE)")
+        return os.path.expanduser(self.path)
+
+    def _entries(self) -> list[tuple[int, int, float]]:
+        """Return client, first round and end of every entry, ascending."""
+        known = self.__dict__.get("_read")  # by an earlier round
+        if known is None:
+            with reading(Path(self._file), "mend it, or choose another sampling"):
+                content = read_json(self._file)
+                if not isinstance(content, list):
+                    raise ValueError(f"it holds {shown(content)}, and must be a list of entries")
+                known = self._read = sorted(_entry(each) for each in content)
+        return known
+
+
+def _entry(each: Any) -> tuple[int, int, float]:
+    if not isinstance(each, dict) or not {"client", "from"} <= each.keys() <= {"client", "from", "to"}:
+        raise ValueError(f'an entry is {shown(each)}, and must be like {{"client": 3, "from": 0, "to": 10}}')
+    if odd := [name for name, value in each.items() if type(value) is not int or value < 0]:
+        raise ValueError(
+            f"an entry has {odd[0]} {shown(each[odd[0]])}, which must be a whole number from 0 on"
+        )
+    end = each.get("to", math.inf)
+    if end <= each["from"]:
+        raise ValueError(f"an entry ends before it begins: {shown(each)}")
+    return each["client"], each["from"], end
+
+
+def cohort(
+    sampling: Sampling, round: int, samples: Sequence[int], participation: float, seed: int
+) -> list[int]:
+    """Return the clients that train in a round, ascending.
 
     Args:
+        sampling: who chooses.
         round: from 0.
-        clients: how many may train: those with the first numbers.
-        participation: the share of them that does.
+        samples: how many training samples each client has that may train.
+        participation: the share of them that is wanted, of which at least one.
         seed: the run's seed.
     """
-    size = max(1, math.floor(participation * clients + 1e-9))
-    order = torch.randperm(clients, generator=generator(seed, "cohort", round))
-    return sorted(order[:size].tolist())
+    size = max(1, math.floor(participation * len(samples) + 1e-9))
+    found = sampling.choose(round, samples, size, generator(seed, "cohort", round))
+    name = f"{type(sampling).__name__}.choose"
+    if not isinstance(found, Sequence) or not all(isinstance(i, Integral) for i in found):
+        raise UserError(
+            f"{name} returns {shown(found)} in round {round}: it must be a list of client numbers"
+        )
+    chosen = sorted(map(int, found))
+    if not chosen:
+        raise UserError(f"{name} returns no client in round {round}: at least one has to train")
+    if odd := [i for i in chosen if not 0 <= i < len(samples)]:
+        raise UserError(
+            f"{name} returns client {odd[0]} in round {round}: they are numbered from 0 to {len(samples) - 1}"
+        )
+    if len(set(chosen)) < len(chosen):
+        raise UserError(f"{name} returns a client twice in round {round}: it must return each once")
+    return chosen

@@ -39,6 +39,7 @@ COMPONENTS = (
     "net",
     "engine",
     "protocol",
+    "sampling",
     "training.optimiser",
     "training.schedule",
 )

@@ -40,6 +40,11 @@ class FederatedData:
         return len(self.clients)
 
     @property
+    def sizes(self) -> list[int]:
+        """How many training samples each client has that may train."""
+        return [len(client_data.train) for client_data in self.clients[: self.seen]]
+
+    @property
     def seen(self) -> int:
         """How many clients may train: the first ones."""
         return len(self.clients) - self.unseen

@@ -117,6 +117,8 @@ def present(config: Mapping[str, Any]) -> dict[str, Any]:
         found["protocol"] = _protocol(config["protocol"])
     if isinstance(training := config.get("training"), dict):
         found["training"] = _training(training)
+    if "participation" in config:
+        found.setdefault("sampling", _described("rayfl.sampling.Uniform", {}))
     return found
 
 
@@ -128,7 +130,7 @@ def present_settings(settings: Mapping[str, Any]) -> dict[str, Any]:
     if before and "training.optimiser" not in settings:
         now["training"] = _training(before)
     kept = {key: value for key, value in settings.items() if key != "training.lr_decay"}
-    return {**kept, **deciding(now)}
+    return {"sampling": "rayfl.sampling.Uniform", **kept, **deciding(now)}
 
 
 def remedy(name: str, value: Any) -> str:

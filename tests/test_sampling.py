@@ -1,0 +1,203 @@
+"""Who trains in a round: by size, in turns, by a trace, or as one's own class says."""
+
+import json
+from collections import Counter
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import yaml
+
+from rayfl import Inline, Ray, UserError, resumed
+from rayfl.config.parser import federation_from
+from rayfl.randomness import generator
+from rayfl.record.description import dump
+from rayfl.sampling import BySize, Cyclic, Sampling, Trace, Uniform, cohort
+from tests.support.federations import bytes_of_run, small
+
+
+def drawn(sampling: Sampling, samples: Sequence[int], size: int, rounds: int = 4000) -> Counter[Any]:
+    """Count the cohorts of some rounds."""
+    share = size / len(samples)
+    return Counter(tuple(cohort(sampling, r, samples, share, seed=1)) for r in range(rounds))
+
+
+def test_uniform_is_a_random_order_cut_off() -> None:
+    for round in range(5):
+        order = torch.randperm(10, generator=generator(3, "cohort", round)).tolist()
+        assert cohort(Uniform(), round, [1] * 10, 0.4, seed=3) == sorted(order[:4])
+
+
+def test_by_size_draws_in_proportion() -> None:
+    """One of three with 1, 2 and 5 samples, in 4,000 rounds: to four standard deviations."""
+    found = drawn(BySize(), [1, 2, 5], 1)
+    for i, p in enumerate((1 / 8, 2 / 8, 5 / 8)):
+        assert found[(i,)] == pytest.approx(4000 * p, abs=4 * (4000 * p * (1 - p)) ** 0.5)
+
+
+def test_by_size_without_replacement_draws_from_what_is_left() -> None:
+    """Two of 1, 1 and 2: {0, 1} comes as 1/4 * 1/3 twice, {0, 2} as 1/4 * 2/3 + 1/2 * 1/2."""
+    found = drawn(BySize(), [1, 1, 2], 2)
+    for pair, p in {(0, 1): 1 / 6, (0, 2): 5 / 12, (1, 2): 5 / 12}.items():
+        assert found[pair] == pytest.approx(4000 * p, abs=4 * (4000 * p * (1 - p)) ** 0.5)
+
+
+def test_by_size_with_replacement_may_draw_fewer() -> None:
+    """Two of 1 and 3: both times client 0 in 1/16, both times client 1 in 9/16 of the rounds."""
+    found = drawn(BySize(replacement=True), [1, 3], 2)
+    for chosen, p in {(0,): 1 / 16, (1,): 9 / 16, (0, 1): 6 / 16}.items():
+        assert found[chosen] == pytest.approx(4000 * p, abs=4 * (4000 * p * (1 - p)) ** 0.5)
+
+
+def test_by_size_leaves_clients_without_samples_out() -> None:
+    assert drawn(BySize(), [0, 4, 0, 7], 4, rounds=20) == {(1, 3): 20}
+
+
+def test_cyclic_takes_turns() -> None:
+    found = [cohort(Cyclic(), r, [1] * 5, 0.4, seed=0) for r in range(5)]
+    assert found == [[0, 1], [2, 3], [0, 4], [1, 2], [3, 4]]
+
+
+# ---- traces
+
+
+def trace(folder: Path, *entries: Any) -> Trace:
+    path = folder / "trace.json"
+    path.write_text(json.dumps(list(entries)))
+    return Trace(path=str(path))
+
+
+def entry(client: int, first: int, end: int | None = None) -> dict[str, int]:
+    return {"client": client, "from": first} | ({} if end is None else {"to": end})
+
+
+def test_a_trace_says_who_is_there(tmp_path: Path) -> None:
+    sampling = trace(tmp_path, entry(0, 0, 2), entry(1, 1), entry(3, 2, 3), entry(0, 3, 4))
+    found = [cohort(sampling, r, [1] * 4, 1.0, seed=0) for r in range(5)]
+    assert found == [[0], [0, 1], [1, 3], [0, 1], [1]]
+    some = Counter(tuple(cohort(sampling, 1, [1] * 4, 0.25, seed=s)) for s in range(400))
+    assert some.keys() == {(0,), (1,)}
+    assert abs(some[(0,)] - 200) < 40
+
+
+@pytest.mark.parametrize(
+    ("entries", "says"),
+    [
+        ([entry(0, 0, 2), entry(1, 3)], r"trace.json has no client for round 2 \(of 4, from 0\)"),
+        ([entry(0, 1)], "no client for round 0"),
+        ([entry(0, 0, 3)], "no client for round 3"),
+        ([entry(0, 0), entry(12, 0)], "has client 12, and those that train are numbered from 0 to 11"),
+        ([{"client": 0}], "damaged .*an entry is"),
+        ([entry(0, -1)], "an entry has from -1, which must be a whole number"),
+        ([{"client": True, "from": 0}], "an entry has client True"),
+        ([entry(0, 3, 3)], "ends before it begins"),
+        ([{**entry(0, 0), "until": 3}], "an entry is"),
+        ([7], "an entry is 7"),
+    ],
+)
+def test_bad_traces_are_refused_before_the_start(tmp_path: Path, entries: list[Any], says: str) -> None:
+    with pytest.raises(UserError, match=says):
+        small(tmp_path / "run", sampling=trace(tmp_path, *entries)).run()
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_trace_needs_a_file(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="give path"):
+        small(tmp_path / "run", sampling=Trace()).run()
+    with pytest.raises(UserError, match="No such file"):
+        small(tmp_path / "run", sampling=Trace(path=str(tmp_path / "none.json"))).run()
+    (tmp_path / "text.json").write_text("{}")
+    with pytest.raises(UserError, match="must be a list"):
+        small(tmp_path / "run", sampling=Trace(path=str(tmp_path / "text.json"))).run()
+
+
+def test_another_trace_is_another_run(tmp_path: Path) -> None:
+    sampling = trace(tmp_path, entry(0, 0), entry(1, 0))
+    small(tmp_path / "run", sampling=sampling, rounds=1).run()
+    trace(tmp_path, entry(0, 0), entry(2, 0))
+    again = resumed(tmp_path / "run")
+    again.rounds = 2
+    with pytest.raises(UserError, match="trace"):
+        again.run()
+
+
+# ---- classes of one's own
+
+
+class Evens(Sampling):
+    def choose(self, round: int, samples: Any, size: int, generator: Any) -> Any:
+        return [i for i in range(len(samples)) if i % 2 == 0]
+
+
+class Returns(Sampling):
+    what = None
+
+    def choose(self, round: int, samples: Any, size: int, generator: Any) -> Any:
+        return self.what
+
+
+def test_a_class_of_ones_own(tmp_path: Path) -> None:
+    result = small(tmp_path / "run", sampling=Evens()).run()
+    assert list(result.rounds["cohort"]) == [6] * 4
+    made = federation_from(["--sampling", "tests.test_sampling.Evens"])
+    assert type(made.sampling) is Evens
+
+
+@pytest.mark.parametrize(
+    ("what", "says"),
+    [
+        ([], "Returns.choose returns no client in round 0"),
+        ([0, 12], "returns client 12 in round 0: they are numbered from 0 to 11"),
+        ([-1], "returns client -1"),
+        ([3, 3], "returns a client twice"),
+        ([1.5], r"returns \[1.5\] in round 0: it must be a list of client numbers"),
+        (torch.tensor([1]), "must be a list of client numbers"),
+        (None, "returns None in round 0: it must be a list"),
+    ],
+)
+def test_what_a_class_returns_is_checked(tmp_path: Path, what: Any, says: str) -> None:
+    sampling = Returns()
+    sampling.what = what
+    with pytest.raises(UserError, match=says):
+        small(tmp_path / "run", sampling=sampling).run()
+    assert not (tmp_path / "run").exists()
+
+
+# ---- runs
+
+
+@pytest.mark.parametrize("sampling", [BySize(), BySize(replacement=True), Cyclic()])
+def test_runs_go_on_as_if_they_had_not_stopped(tmp_path: Path, sampling: Sampling) -> None:
+    small(tmp_path / "whole", sampling=sampling, rounds=3).run()
+    small(tmp_path / "half", sampling=sampling, rounds=1).run()
+    again = resumed(tmp_path / "half")
+    again.rounds = 3
+    again.run()
+    assert bytes_of_run(tmp_path / "half") == bytes_of_run(tmp_path / "whole")
+
+
+def test_the_same_bytes_on_actors(tmp_path: Path, ray_runtime: str) -> None:
+    for k, engine in enumerate((Inline(), Ray(actors=2))):
+        small(tmp_path / str(k), sampling=BySize(), engine=engine).run()
+    assert bytes_of_run(tmp_path / "0") == bytes_of_run(tmp_path / "1")
+
+
+def test_sampling_is_recorded(tmp_path: Path) -> None:
+    made = federation_from(["--sampling", "BySize", "--sampling.replacement", "true"])
+    recorded = yaml.safe_load(dump(made))["sampling"]
+    assert recorded == {"class_path": "rayfl.sampling.BySize", "init_args": {"replacement": True}}
+    other = small(tmp_path / "run", sampling=Cyclic(), rounds=1)
+    other.run()
+    text = (tmp_path / "run" / "config.yaml").read_text()
+    (tmp_path / "run" / "config.yaml").write_text(text.replace("Cyclic", "BySize"))
+    again = resumed(tmp_path / "run")
+    again.rounds = 2
+    with pytest.raises(UserError, match="sampling"):
+        again.run()
+
+
+def test_an_unknown_sampling_is_refused() -> None:
+    with pytest.raises(UserError, match="there is no sampling 'Cyclical'; did you mean Cyclic"):
+        federation_from(["--sampling", "Cyclical"])
