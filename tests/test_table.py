@@ -66,7 +66,7 @@ def test_a_whole_table(tmp_path, capsys, runs_here, monkeypatch):
     assert table.main([path, "--rounds", "1", "--set", "training.lr=0.05", "quiet=true"]) == 0
     shown = capsys.readouterr().out
     assert "8 cells, in runs/tiny" in shown
-    assert "rayfl does not have them yet: MOON (ours) (method MOON)" in shown
+    assert "rayfl does not have them yet: FedNova (ours) (method FedNova)" in shown
     assert [(job.row, job.column, job.seed) for job in runs_here] == [
         (row, column, seed)
         for seed in (0, 5)
@@ -151,7 +151,7 @@ BAD = [
     ("--set seed=3", "the table decides seed"),
     ("--set training.lrr=3", "did you mean --training.lr"),
     ("--set data.partition=Dirichlett", "did you mean Dirichlet"),
-    ("--rows MOON*", "there is nothing to run"),
+    ("--rows FedNova*", "there is nothing to run"),
     ("--set data=CIFAR10 data.root=nowhere", "row 'FedAvg', column 'even' of TABLE: CIFAR10: the file"),
     ("--set protocol=FDSE data.val_fraction=0", "column 'even' of TABLE: protocol FDSE goes by validation"),
     ("--set net=CNNB training.batch_size=1", "column 'even' of TABLE: training.batch_size is 1"),
@@ -161,7 +161,7 @@ BAD = [
 @pytest.mark.parametrize(("given", "says"), BAD, ids=[b[0] for b in BAD])
 def test_bad_input(tmp_path, capsys, given, says):
     output = tmp_path / "runs"
-    arguments = [a.replace("MOON*", "MOON (ours)") for a in given.split()]
+    arguments = [a.replace("FedNova*", "FedNova (ours)") for a in given.split()]
     path = write(tmp_path)
     assert table.main([path, *arguments, "--output", str(output)]) == 2
     said = capsys.readouterr().err

@@ -20,7 +20,10 @@ from rayfl.methods.fedper import FedPer
 from rayfl.methods.fedproto import FedProto
 from rayfl.methods.fedprox import FedProx
 from rayfl.methods.fedrep import FedRep
+from rayfl.methods.fedrod import FedRoD
+from rayfl.methods.lgfedavg import LGFedAvg
 from rayfl.methods.local import Local
+from rayfl.methods.moon import MOON
 from rayfl.methods.pfedvem import PFedVEM
 from rayfl.methods.scaffold import SCAFFOLD
 from rayfl.methods.signflip import SignFlip

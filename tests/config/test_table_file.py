@@ -51,14 +51,14 @@ def test_methods_that_are_missing(tmp_path):
     """A row whose method rayfl does not have yet says so; any other unknown method is refused."""
     for wrong, says in (
         (TINY.replace("method: FedAvg", "method: FedAvgg"), "there is no method 'FedAvgg'; did you mean"),
-        (TINY.replace("[MOON]", "[]"), "there is no method 'MOON'.*under missing"),
-        (TINY.replace("[MOON]", "[MOON, FedAvg]"), "'FedAvg', and rayfl has it"),
-        (TINY.replace("[MOON]", "[MOON, Other]"), "'Other', and no row has it"),
+        (TINY.replace("[FedNova]", "[]"), "there is no method 'FedNova'.*under missing"),
+        (TINY.replace("[FedNova]", "[FedNova, FedAvg]"), "'FedAvg', and rayfl has it"),
+        (TINY.replace("[FedNova]", "[FedNova, Other]"), "'Other', and no row has it"),
     ):
         with pytest.raises(UserError, match=says):
             Table.load(write(tmp_path, wrong))
     table = Table.load(write(tmp_path))
-    assert table.lacks({"method": "MOON"}) == "MOON"
+    assert table.lacks({"method": "FedNova"}) == "FedNova"
     assert table.lacks({"method": "mine.Own"}) is None
 
 
@@ -98,18 +98,18 @@ def test_expanded_arguments(tmp_path):
     ("arguments", "says"),
     [
         ("--row FedAvg", "give its file with --config"),
-        ("--config {path}", r"choose one cell of it with --row \(FedAvg, Prox, MOON"),
+        ("--config {path}", r"choose one cell of it with --row \(FedAvg, Prox, FedNova"),
         ("--config {path} --row FedAvg", "with --column"),
         ("--config {path} --row FedAgv --column even", "no row 'FedAgv'; did you mean FedAvg"),
         ("--config {path} --row FedAvg --column odd", "no column 'odd'"),
         ("--config {path} --config x.yaml --row FedAvg --column even", "no other --config"),
-        ("--config {path} --row MOON* --column even", "MOON"),
+        ("--config {path} --row FedNova* --column even", "FedNova"),
     ],
 )
 def test_bad_choices(tmp_path, arguments, says):
-    given = [a.replace("MOON*", "MOON (ours)") for a in arguments.format(path=write(tmp_path)).split()]
-    if "MOON" in arguments and "MOON" in METHODS:
-        pytest.skip("rayfl has MOON")
+    given = [a.replace("FedNova*", "FedNova (ours)") for a in arguments.format(path=write(tmp_path)).split()]
+    if "FedNova" in arguments and "FedNova" in METHODS:
+        pytest.skip("rayfl has FedNova")
     with pytest.raises(UserError, match=says):
         expand(given)
 

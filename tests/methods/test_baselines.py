@@ -11,10 +11,12 @@ import math
 import pytest
 import torch
 
+from rayfl import UserError
 from rayfl.methods import (
     APFL,
     COPA,
     FD,
+    MOON,
     Cohort,
     FedAvg,
     FedCP,
@@ -24,6 +26,8 @@ from rayfl.methods import (
     FedOpt,
     FedPer,
     FedRep,
+    FedRoD,
+    LGFedAvg,
     Local,
     PFedVEM,
     fedcp,
@@ -31,7 +35,7 @@ from rayfl.methods import (
 )
 from rayfl.nets import CNNB, LeNet
 from rayfl.training import Params, noise
-from tests.support.by_hand import assert_same, federate, points, ragged
+from tests.support.by_hand import assert_same, federate, points, ragged, start
 
 PAIR = points([((1, 0), 0)], [((0, 1), 1)])
 ONE = points([((1, 0), 0)])
@@ -523,3 +527,108 @@ def test_pfedvem_divergence_is_that_of_gaussians():
     expected = torch.distributions.kl_divergence(posterior, torch.distributions.Normal(prior["w"], 0.7**0.5))
     found = pfedvem.divergence({"mean": mu, "spread": spread}, prior, torch.tensor(0.7, dtype=torch.float64))
     assert found.item() == pytest.approx(expected.sum().item(), abs=1e-12)
+
+
+# ---- LG-FedAvg
+
+
+def test_lgfedavg():
+    """Logits B A x from A = I, B = 0: round 0 moves B alone, to the mean of (1/2, 0; -1/2, 0) and the mirror.
+
+    Then the logits are +-1/4, so that e - p = (h, -h) with h = s(-1/2); A steps by B^T (h, -h) x^T.
+    """
+    run = federate(LGFedAvg(p=1), PAIR, TWO_LAYER, cohorts=2, lr=1.0)
+    assert_row(head(run.servers[0]["weights"]), [1 / 4, -1 / 4])
+    h = s(-1 / 2)
+    assert run.server.state["weights"].keys() == {"head.weight"}
+    assert_row(head(run.server.state["weights"]), [1 / 4 + h / 2, -1 / 4 - h / 2])
+    own = [run.worker.states[i]["own"]["conv.1.weight"] for i in (0, 1)]
+    assert_matrix(own[0], [[1 + h / 2, 0], [-h / 2, 1]])
+    assert_matrix(own[1], [[1, -h / 2], [0, 1 + h / 2]])
+
+
+def test_lgfedavg_shares_the_last_tensors():
+    """Two are those of the last layer; BatchNorm statistics stay, even where all parameters are shared."""
+    run = start(LGFedAvg(), DATA, CNNB())
+    assert run.server.state["weights"].keys() == {"head.weight", "head.bias"}
+    run = start(LGFedAvg(p=1000), DATA, CNNB())
+    assert run.server.state["weights"].keys() == run.worker.net.train_names
+
+
+def test_lgfedavg_refuses_nets_whose_shared_layers_differ():
+    for p, nets in ((2, [LeNet(), CNNB()]), (6, [CNNB(), CNNB()])):
+        assert start(LGFedAvg(p=p), DATA, nets).worker.client(1, 0).net is not None
+    with pytest.raises(UserError, match=r"LGFedAvg averages the last 6 parameter tensors .* LeNet and CNNB"):
+        start(LGFedAvg(p=6), DATA, [LeNet(), CNNB()])
+
+
+# ---- MOON
+
+
+def test_moon():
+    """Logits B A x with A = B = I at x = (1, 0) of class 0: z = z_glob = (1, 0), and z_prev = (0, 1).
+
+    e - p = (q, -q) with q = s(-1). The cosines are 1 and 0, and the slope of the second one in z is (0, 1);
+    with tau = 1/2 its share is s(-2), so that mu = 2 pushes z by 2 s(-2) / tau along -(0, 1).
+    """
+    run = start(MOON(mu=2.0), ONE, "tests.support.by_hand.identities", lr=1.0)
+    turned = torch.tensor([[0, 1], [1, 0]], dtype=torch.float64)
+    run.worker.states[0] = {"previous": run.worker.initial.replace({"conv.1.weight": turned})}
+    run.round([0])
+    w = run.server.state["weights"]
+    assert_matrix(w["conv.1.weight"], [[1 + q, 0], [-q - 4 * s(-2), 1]])
+    assert_matrix(head(w), [[1 + q, 0], [-q, 1]])
+    assert_same(dict(run.worker.states[0]["previous"]), dict(w), 1e-12)
+
+
+def test_moon_starts_without_contrast():
+    """Where the model of before is the received one, both pulls cancel at the first step."""
+    settings = {"batch_size": 50}
+    run, other = (federate(m, DATA, CNNB(), 1, **settings) for m in (MOON(mu=9.0), FedAvg()))
+    assert_same(dict(run.server.state["weights"]), dict(other.server.state["weights"]), 1e-12)
+
+
+def test_moon_without_contrast_is_fedavg_bit_for_bit():
+    run, other = (federate(m, DATA, CNNB(), SOME, **SETTINGS) for m in (MOON(mu=0.0), FedAvg()))
+    assert_same(dict(run.server.state["weights"]), dict(other.server.state["weights"]))
+
+
+# ---- FedRoD
+
+TWO_TO_ONE = points([((1, 0), 0), ((1, 0), 0), ((1, 0), 1)])
+
+
+@pytest.mark.parametrize(("balanced", "g"), [(True, 0), (False, 1 / 6)])
+def test_fedrod(balanced, g):
+    """Logits B A x from A = I and B = 0; two samples of class 0 and one of class 1 at one place.
+
+    The plain loss moves a head by 2/3 - 1/2 = 1/6. The balanced one has the odds of 2 to 1 in its softmax
+    already, and moves nothing.
+    """
+    run = federate(FedRoD(balanced=balanced), TWO_TO_ONE, TWO_LAYER, cohorts=1, lr=1.0)
+    assert_row(head(run.server.state["weights"]), [g, 0])
+    assert_row(head(run.worker.states[0]["own"]), [1 / 6, 0])
+    scores = run.scores(0, torch.tensor([[[[1.0, 0.0]]]], dtype=torch.float64))
+    assert_matrix(scores["personal"], [[g + 1 / 6, -g - 1 / 6]])
+    assert_matrix(scores["global"], [[g, -g]])
+
+
+def test_fedrod_trains_the_personal_head_alone_by_its_own_loss():
+    """The generic head stays 0; the personal one goes on by 2/3 - s(1/3), and the extractor does not move."""
+    run = federate(FedRoD(), TWO_TO_ONE, TWO_LAYER, cohorts=2, lr=1.0)
+    assert_row(head(run.worker.states[0]["own"]), [5 / 6 - s(1 / 3), 0])
+    assert_matrix(run.server.state["weights"]["conv.1.weight"], [[1, 0], [0, 1]])
+
+
+def test_fedrod_leaves_absent_classes_out():
+    """With one class alone the balanced softmax is sure of it."""
+    run = federate(FedRoD(), ONE, TWO_LAYER, cohorts=2, lr=1.0)
+    assert_row(head(run.server.state["weights"]), [0, 0])
+    assert_row(head(run.clients[0][0]["own"]), [1 / 2, 0])
+
+
+@pytest.mark.parametrize("cut", ["last_layer", "fc_stack"])
+def test_the_generic_model_of_fedrod_is_fedavgs(cut):
+    run = federate(FedRoD(balanced=False, head=cut), DATA, CNNB(), SOME, **SETTINGS)
+    other = federate(FedAvg(), DATA, CNNB(), SOME, **SETTINGS)
+    assert_same(dict(run.server.state["weights"]), dict(other.server.state["weights"]), 1e-12)

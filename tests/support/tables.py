@@ -13,7 +13,7 @@ TINY = """\
 table: tiny
 title: A tiny table
 seeds: [0, 5]
-missing: [MOON]
+missing: [FedNova]
 base:
   data: Synthetic
   data.train: 200
@@ -37,8 +37,8 @@ rows:
     method.mu: 0.1
     at:
       by class: {method.mu: 0.5}
-  MOON (ours):
-    method: MOON
+  FedNova (ours):
+    method: FedNova
 """
 
 PLAIN = ("CNN", "FedAvgCNN", "FedGHCNN")

@@ -1,0 +1,61 @@
+"""FedRoD."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch.nn.functional as F
+from torch import Tensor
+
+from rayfl.methods.base import Method
+from rayfl.training import Batch, Client, Params, State
+from rayfl.training.net import Cut
+
+
+class FedRoD(Method):
+    """Robust decoupling of a generic and a personal model (Chen and Chao, ICLR 2022), in its linear version.
+
+    Below one extractor, a generic head learns all classes alike, by a loss that takes the client's class
+    counts out of it, and a personal head learns what is left for the client's own classes. Extractor and
+    generic head are averaged.
+
+    Deviations from the paper: personal heads are trained, not made by a hyper-network; they start as the
+    initial generic head. Of the balanced losses, the balanced softmax.
+    """
+
+    balanced: bool = True
+    """Whether the generic head has the balanced loss; without it, the plain cross-entropy."""
+    head: Cut = "last_layer"
+    """What a head is: ``last_layer``, or ``fc_stack``, everything after the flatten, with its BatchNorm."""
+
+    def init_client(self, client: Client) -> State:
+        """Start the personal head as the generic one."""
+        return {"own": self.head_part(client.initial, self.head)}
+
+    def state_for_new_clients(self, state: State) -> State:
+        """New clients start from the mean of the personal heads."""
+        return state
+
+    async def local_update(self, client: Client, state: State, down: State) -> tuple[dict[str, Any], State]:
+        """Train the generic model, and the personal head on its features."""
+        net, cut = client.net, self.head
+
+        def loss(w: dict[str, Params], batch: Batch, prior: Tensor) -> Tensor:
+            """The balanced loss of the generic model, and the cross-entropy of both heads together."""
+            z = net.features(w["generic"], batch.x, cut)
+            generic = net.head(w["generic"], z, cut)
+            personal = generic.detach() + net.head(w["own"], z.detach(), cut)
+            return F.cross_entropy(generic + prior, batch.y) + F.cross_entropy(personal, batch.y)
+
+        counts = client.class_counts.to(state["own"]["head.weight"])
+        prior = counts.log().clamp(min=-1e9) if self.balanced else counts * 0
+        start = {"generic": down["weights"], "own": state["own"]}
+        w = (await client.fit(start, loss, prior)).weights
+        return {"weights": w["generic"]}, {"own": w["own"]}
+
+    def scores(self, client: Client, state: State, down: State, x: Tensor) -> dict[str, Tensor]:
+        """Score both heads together, and the generic one alone."""
+        net = client.net.eval
+        z = net.features(down["weights"], x, self.head)
+        generic = net.head(down["weights"], z, self.head)
+        return {"personal": generic + net.head(state["own"], z, self.head), "global": generic}

@@ -1,0 +1,57 @@
+"""LG-FedAvg."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Annotated
+
+from torch import nn
+
+from rayfl.errors import UserError
+from rayfl.methods.checks import check_equal_features
+from rayfl.methods.partly_personal import PartlyPersonal
+from rayfl.settings import at_least
+from rayfl.training.net import Net
+
+
+class LGFedAvg(PartlyPersonal):
+    """Local representations, a global head (Liang et al., arXiv 2001.01523, 2020).
+
+    The opposite of FedPer: the last layers are averaged, the extractor stays with the client. So extractors
+    may have different architectures, as long as the shared layers have the same shapes.
+
+    Deviations from the paper: extractors start from common weights. Its supervised form alone, without the
+    auxiliary losses on local representations. BatchNorm statistics are never shared.
+    """
+
+    heterogeneous = True
+
+    p: Annotated[int, at_least(1)] = 2
+    """Number of parameter tensors that are shared, counted from the end of the net: 2 are weight and bias of
+    the last linear layer.
+    """
+
+    def check_nets(self, nets: Mapping[str, Net]) -> None:
+        """Refuse nets whose last layers differ."""
+        check_equal_features("LGFedAvg", nets)
+        last = {}
+        for name, net in nets.items():
+            parameters = dict(net.module.named_parameters())
+            last[name] = [(n, tuple(parameters[n].shape)) for n in _last(net, self.p)]
+        (first, shared), *others = last.items()
+        for name, theirs in others:
+            if theirs != shared:
+                raise UserError(
+                    f"LGFedAvg averages the last {self.p} parameter tensors of all nets, and those of "
+                    f"{first} and {name} differ: set method.p to 2 or less, or give nets whose last layers "
+                    "are alike"
+                )
+
+    def shared(self, name: str, module: nn.Module) -> bool:
+        """Share the last layers."""
+        return name in _last(self.net, self.p)
+
+
+def _last(net: Net, p: int) -> list[str]:
+    """Return the names of a net's last parameter tensors."""
+    return [name for name in net.modules_of if name in net.train_names][-p:]

@@ -1,0 +1,9 @@
+"""What tests know of LGFedAvg."""
+
+from tests.methods.cases import Cases, same
+
+CASES = Cases(
+    traffic=lambda k, owned, n: same(k["H"]),
+    options=[{"p": 5}],
+    bad=[("p", 0), ("p", 1.5)],
+)
