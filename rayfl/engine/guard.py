@@ -105,8 +105,10 @@ class Handed:
 
 
 def _attributes(method: Method) -> dict[str, Any]:
-    """Return a method's public attributes; of lists and the like what they hold."""
-    return {
+    """Return a method's public attributes, also of one it wraps; of lists and the like what they hold."""
+    wrapped = vars(method).get("of")
+    inner = _attributes(wrapped) if isinstance(wrapped, Method) else {}
+    return {f"of.{name}": value for name, value in inner.items()} | {
         name: list(value.items())
         if isinstance(value, dict)
         else list(value)

@@ -155,6 +155,18 @@ def test_what_a_wrapper_keeps_with_clients_is_its_own() -> None:
     )
 
 
+def test_the_memory_of_a_wrapped_method_is_seen(tmp_path: Path) -> None:
+    class Remembering(FedAvg):
+        async def local_update(
+            self, client: Client, state: State, down: State
+        ) -> tuple[dict[str, Any], State]:
+            self.last = client.id
+            return await super().local_update(client, state, down)
+
+    with pytest.raises(UserError, match=r"Same\.local_update has changed self\.of\.last"):
+        small(tmp_path / "run", method=Same(of=Remembering()), rounds=1).run()
+
+
 def test_unseen_domains_go_through(tmp_path: Path) -> None:
     """FDSE adapts, and gives new clients what others have."""
     settings: dict[str, Any] = {"rounds": 1, "participation": 1.0, "clients": 5, "net": DSECNN()}
