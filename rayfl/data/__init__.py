@@ -20,11 +20,13 @@ from rayfl.data.sets.cifar import CIFAR10, CIFAR100
 from rayfl.data.sets.digits import EmbeddedDigits
 from rayfl.data.sets.digits_five import DigitsFive
 from rayfl.data.sets.folders import ImageFolders
+from rayfl.data.sets.hugging_face import HuggingFaceData
 from rayfl.data.sets.image_domains import PACS, DomainNet, OfficeCaltech10
 from rayfl.data.sets.leaf_files import LEAFFiles
 from rayfl.data.sets.mnist import MNIST, USPS
 from rayfl.data.sets.stdlib_text import StdlibText
 from rayfl.data.sets.synthetic import Synthetic
+from rayfl.data.sets.torchvision_data import TorchvisionData, from_torchvision
 from rayfl.data.sets.writer_digits import WriterDigits
 from rayfl.splits import SPLITS
 
@@ -55,6 +57,7 @@ __all__ = [
     "FederatedData",
     "FileData",
     "FromFile",
+    "HuggingFaceData",
     "ImageFolders",
     "LEAFFiles",
     "OfficeCaltech10",
@@ -64,5 +67,7 @@ __all__ = [
     "StdlibText",
     "Superclass",
     "Synthetic",
+    "TorchvisionData",
     "WriterDigits",
+    "from_torchvision",
 ]

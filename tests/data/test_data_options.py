@@ -9,16 +9,19 @@ from rayfl.data import (
     MNIST,
     PACS,
     USPS,
+    ArrayFiles,
     Data,
     DigitsFive,
     Dirichlet,
     DomainNet,
     DomainPerClient,
     EmbeddedDigits,
+    HuggingFaceData,
     ImageFolders,
     OfficeCaltech10,
     StdlibText,
     Synthetic,
+    TorchvisionData,
     WriterDigits,
 )
 from rayfl.imports import guard_parsers
@@ -26,7 +29,7 @@ from rayfl.imports import guard_parsers
 KINDS = [
     *[CIFAR10, CIFAR100, MNIST, USPS, EmbeddedDigits, Synthetic],
     *[DigitsFive, OfficeCaltech10, DomainNet, PACS, ImageFolders],
-    *[StdlibText, WriterDigits],
+    *[StdlibText, WriterDigits, ArrayFiles, HuggingFaceData, TorchvisionData],
 ]
 
 

@@ -397,6 +397,18 @@ def test_image_folders(tmp_path):
         load(ImageFolders, tmp_path)
 
 
+def test_image_folders_of_one_domain(tmp_path):
+    """Classes lie in the root itself, whatever it is called; 80 % of each are for training."""
+    write(tmp_path, ("day",), ("cat", "dog"), (5, 10))
+    dataset = load(ImageFolders, tmp_path / "day")
+    assert dataset.domain_names == ("ImageFolders",)
+    assert dataset.class_names == ("cat", "dog")
+    assert counts(dataset) == {"ImageFolders": (8, 0, 2)}
+    assert np.array_equal(dataset.inputs, load(ImageFolders, tmp_path).inputs)
+    other = load(ImageFolders, (tmp_path / "day").rename(tmp_path / "night"), classes=["dog", "cat"])
+    assert other.class_names == ("dog", "cat")
+
+
 def test_image_folders_without_folders(tmp_path):
     with pytest.raises(UserError, match="holds no folders"):
         load(ImageFolders, tmp_path)

@@ -118,36 +118,36 @@ def read_parquet(path: Path, wanted: Sequence[str], others: bool) -> Mapping[str
             size = max(sum(groups), 8 * head.num_rows * len(read))
             check_memory(2 * size, f"the columns of {path}", _LESS)
             found = table.read(columns=read, use_threads=False)
-            return {name: _column(name, found.column(name)) for name in read}
+            return {name: column(name, found.column(name)) for name in read}
     except (OSError, UserError, ValueError, MemoryError):
         raise
     except Exception as error:
         raise ValueError(str(error)) from error
 
 
-def _column(name: str, column: Any) -> np.ndarray:
-    """Return a column as an array."""
+def column(name: str, values: Any) -> np.ndarray:
+    """Return an Arrow column as an array: [n], or [n, k] of lists of k numbers each."""
     import pyarrow as pa
 
-    if column.null_count:
+    if values.null_count:
         raise ValueError(
-            f"column {name!r} has {column.null_count} empty entries: leave out or fill in such rows"
+            f"column {name!r} has {values.null_count} empty entries: leave out or fill in such rows"
         )
-    if pa.types.is_dictionary(column.type):
-        column = column.cast(column.type.value_type)
-    if pa.types.is_integer(column.type) or pa.types.is_floating(column.type):
-        return column.to_numpy()
-    if pa.types.is_string(column.type) or pa.types.is_large_string(column.type):
-        return np.array(column.to_pylist(), dtype=str)
+    if pa.types.is_dictionary(values.type):
+        values = values.cast(values.type.value_type)
+    if pa.types.is_integer(values.type) or pa.types.is_floating(values.type):
+        return values.to_numpy()
+    if pa.types.is_string(values.type) or pa.types.is_large_string(values.type):
+        return np.array(values.to_pylist(), dtype=str)
     lists = (pa.types.is_list, pa.types.is_large_list, pa.types.is_fixed_size_list)
-    inner = getattr(column.type, "value_type", None)
+    inner = getattr(values.type, "value_type", None)
     numeric = inner is not None and (pa.types.is_integer(inner) or pa.types.is_floating(inner))
-    if numeric and any(is_list(column.type) for is_list in lists):
-        whole = column.combine_chunks()
+    if numeric and any(is_list(values.type) for is_list in lists):
+        whole = values.combine_chunks()
         whole = whole.combine_chunks() if isinstance(whole, pa.ChunkedArray) else whole
         lengths = np.unique(whole.value_lengths().to_numpy(zero_copy_only=False))
-        values = whole.flatten()
-        if len(lengths) > 1 or values.null_count:
+        inside = whole.flatten()
+        if len(lengths) > 1 or inside.null_count:
             raise ValueError(f"column {name!r} has lists of different lengths, or with empty entries")
-        return values.to_numpy(zero_copy_only=False).reshape(len(whole), -1)
-    raise ValueError(f"column {name!r} holds {column.type}: rayfl reads numbers, texts and lists of numbers")
+        return inside.to_numpy(zero_copy_only=False).reshape(len(whole), -1)
+    raise ValueError(f"column {name!r} holds {values.type}: rayfl reads numbers, texts and lists of numbers")

@@ -205,7 +205,7 @@ class DomainFolders(FileData):
 
 
 class ImageFolders(DomainFolders):
-    """Any images in folders root/domain/class/*: feature skew of your own.
+    """Any images in folders root/domain/class/*: feature skew of your own; or in root/class/*, one domain.
 
     Images that are not RGB are turned into it.
     """
@@ -229,6 +229,10 @@ class ImageFolders(DomainFolders):
     def find(self) -> tuple[Found, tuple[str, ...]]:
         """Look for the images; return them and the names of the classes."""
         root = self.home()
+        if self.domains is None and _holds_classes(root):
+            names = self.classes or _folders(root)
+            found = self.scan(root.absolute().parent, (root.absolute().name,), names)
+            return replace(found, domain_names=(type(self).__name__,)), tuple(names)
         domains = self.domains or _folders(root)
         if not domains:
             raise UserError(f"ImageFolders: {root} holds no folders; images are read from domain/class/*")
@@ -333,6 +337,14 @@ def _folders(parent: Path) -> list[str]:
     names = sorted(p.name for p in parent.iterdir() if p.is_dir() and not p.name.startswith("."))
     _check_text(parent, names)
     return names
+
+
+def _holds_classes(root: Path) -> bool:
+    """Say whether the folders in a folder are those of classes: some hold images, and none holds folders."""
+    inside = [root / name for name in _folders(root)]
+    return not any(map(_folders, inside)) and any(
+        Path(entry.name).suffix.lower() in _KINDS for folder in inside for entry in os.scandir(folder)
+    )
 
 
 def _check_text(parent: Path, names: Sequence[str]) -> None:

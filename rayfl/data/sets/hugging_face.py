@@ -1,0 +1,114 @@
+"""`HuggingFaceData`: a data set that Hugging Face's library has saved on disk."""
+
+import io
+import os
+from pathlib import Path
+from typing import Annotated, Any
+
+import numpy as np
+from PIL import Image
+
+from rayfl.data.base import Data
+from rayfl.data.dataset import Dataset
+from rayfl.data.partitions.by_user import ByUser
+from rayfl.data.partitions.partition import Partition
+from rayfl.data.readers.samples import Form, Samples, dataset_of
+from rayfl.data.readers.tables import column
+from rayfl.data.sets.folders import FORMATS
+from rayfl.errors import UserError
+from rayfl.files import open_file, reading
+from rayfl.settings import at_least, below
+
+_MEND = "save it again with save_to_disk"
+
+
+class HuggingFaceData(Data):
+    """A data set of Hugging Face's library ``datasets``, as its ``save_to_disk`` has written it.
+
+    Inputs are pictures of one size, lists of equally many numbers, or of token ids. Nothing is downloaded,
+    and no code of a data set runs. It needs ``pip install rayfl[hf]``. With users, a client per user (or
+    several) is the default partition.
+    """
+
+    root: str | None = None
+    """The folder that was written; it must be given."""
+    train: str = "train"
+    """Split with the training samples, where there are several."""
+    test: str | None = None
+    """Split with the test samples; with none, a part of the others is for testing."""
+    x: str = "image"
+    """Column of the inputs."""
+    y: str = "label"
+    """Column of the labels."""
+    users: str | None = None
+    """Column that says whose each sample is."""
+    domains: str | None = None
+    """Column that says where each sample is from."""
+    test_fraction: Annotated[float, at_least(0), below(1)] = 0.2
+    """Share of every user's samples, or of all, that are for testing where no split is."""
+
+    def default_partition(self) -> Partition:
+        """Return a client per user where there is a column of users, else IID."""
+        return super().default_partition() if self.users is None else ByUser()
+
+    def load(self) -> Dataset:
+        """Read the columns."""
+        if self.root is None:
+            raise UserError(
+                "HuggingFaceData needs the folder of the data set: give root (--data.root FOLDER)"
+            )
+        try:
+            import datasets
+        except ImportError:
+            raise UserError("HuggingFaceData needs the library datasets: pip install 'rayfl[hf]'") from None
+        folder = Path(self.root).expanduser().absolute()
+        with reading(folder, _MEND):
+            os.listdir(folder)
+            for above, _, names in os.walk(folder):
+                for name in names:
+                    open_file(Path(above) / name).close()  # a pipe could be waited for without end
+            try:
+                found = datasets.load_from_disk(str(folder))
+            except OSError:
+                raise
+            except Exception as error:  # damaged files can raise nearly anything
+                raise ValueError(str(error)) from error
+            train, names_of_classes = self._part(found, self.train)
+            test = None if self.test is None else self._part(found, self.test)[0]
+        return dataset_of(train, test, Form("HuggingFaceData", names_of_classes, self.test_fraction))
+
+    def _part(self, found: Any, split: str) -> tuple[Samples, list[str] | None]:
+        """Return the samples of a split, and the names of the classes where they have some."""
+        if isinstance(found, dict):
+            if split not in found:
+                raise UserError(f"it has no split {split!r}, only {', '.join(found)}")
+            found = found[split]
+        elif split == self.test:
+            raise UserError(f"it has no splits, so no {split!r}: leave out test")
+        table = found.with_format("arrow")[:]
+        wanted = [self.x, self.y, self.users, self.domains]
+        if missing := [name for name in wanted if name is not None and name not in table.column_names]:
+            raise UserError(f"it has no column {missing[0]!r}, only {', '.join(table.column_names[:10])}")
+        if type(found.features[self.x]).__name__ == "Image":
+            x = _pictures(table.column(self.x).to_pylist())
+        else:
+            x = column(self.x, table.column(self.x))
+        y, *groups = (None if name is None else column(name, table.column(name)) for name in wanted[1:])
+        return Samples(x, y, *groups), getattr(found.features[self.y], "names", None)
+
+
+def _pictures(given: list[dict[str, Any]]) -> np.ndarray:
+    """Return pictures as uint8 [n, C, H, W]; grey ones have a channel."""
+    found = []
+    for i, picture in enumerate(given):
+        if not picture or not picture.get("bytes"):
+            raise ValueError(f"picture {i} is not in the data set itself")
+        try:
+            with Image.open(io.BytesIO(picture["bytes"]), formats=FORMATS) as image:
+                pixels = np.asarray(image if image.mode in ("L", "RGB") else image.convert("RGB"))
+        except Exception as error:  # a damaged image can raise nearly anything
+            raise ValueError(f"picture {i} cannot be read: {error}") from error
+        found.append(pixels[None] if pixels.ndim == 2 else pixels.transpose(2, 0, 1))
+        if found[i].shape != found[0].shape:
+            raise ValueError(f"picture {i} has another size or other channels than picture 0")
+    return np.stack(found) if found else np.zeros((0, 1, 1, 1), np.uint8)

@@ -1,0 +1,155 @@
+"""Data sets of torchvision and of Hugging Face's library."""
+
+import re
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+from torch.utils.data import TensorDataset
+from torchvision.datasets import FakeData
+
+from rayfl import UserError
+from rayfl.data import TEST, ByUser, HuggingFaceData, TorchvisionData, from_torchvision
+
+
+def fake(size=20):
+    return FakeData(size, (3, 8, 8), 2)
+
+
+def test_pictures_of_torchvision_keep_their_pixels():
+    data = from_torchvision(fake(), mean=[0.5] * 3, std=[0.5] * 3).load()
+    assert data.inputs.dtype == np.uint8
+    assert np.array_equal(data.inputs[3], np.asarray(fake()[3][0]).transpose(2, 0, 1))
+    assert data.labels.tolist() == [int(label) for _, label in fake()]
+    assert len(data.indices(TEST)) == 4
+
+
+def test_tensors_and_a_test_set():
+    x = torch.arange(24.0).reshape(6, 4)
+    one = TensorDataset(x, torch.tensor([0, 1, 0, 1, 0, 1]))
+    data = from_torchvision(one, one, users=["a"] * 6, users_test=["a"] * 6).load()
+    assert np.array_equal(data.inputs, np.concatenate([x, x]))
+    assert data.user_names == ("a",)
+
+
+def test_torchvision_by_name_is_the_same_data():
+    arguments = {"size": 20, "image_size": [3, 8, 8], "num_classes": 2}
+    found = TorchvisionData(path="torchvision.datasets.FakeData", arguments=arguments).load()
+    assert np.array_equal(found.inputs, from_torchvision(fake()).load().inputs)
+    assert found.domain_names == ("FakeData",)
+
+
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [
+        ({"path": "torchvision.datasets.CIFAR10"}, "it must be one of FakeData"),
+        ({"path": "os.system"}, "it must be one of FakeData"),
+        ({"arguments": {"transform": "x"}}, "must be others"),
+        ({"path": "SVHN", "root": "x", "arguments": {"download": True}}, "must be others"),
+        ({"arguments": {"colour": 1}}, "cannot be made"),
+        ({"arguments": {"size": 10**12}}, "GB of memory"),
+        ({"path": "FashionMNIST"}, "give root"),
+        ({"path": "FashionMNIST", "root": "nowhere"}, "cannot be made"),
+        ({"arguments": {"size": 0}}, "is empty"),
+    ],
+)
+def test_what_torchvision_data_refuse(options, says):
+    with pytest.raises(UserError, match=re.escape(says)):
+        TorchvisionData(**options).load()
+
+
+@pytest.mark.parametrize(
+    ("given", "says"),
+    [
+        (3, "a data set with a length"),
+        ([], "is empty"),
+        ([1, 2], "sample 0 is 1: it must be (input, class)"),
+        ([(np.zeros(2), 0), (np.zeros(3), 1)], "sample 1 is float64 [3], and sample 0 float64 [2]"),
+        ([("text", 0)], "it must be a picture"),
+        ([(np.zeros(2), 0.5)], "the class of sample 0 is 0.5"),
+    ],
+)
+def test_what_is_no_data_set(given, says):
+    with pytest.raises(UserError, match=re.escape(says)):
+        from_torchvision(given)
+
+
+# --- Hugging Face
+
+
+def write(folder: Path, columns, **features) -> str:
+    datasets = pytest.importorskip("datasets")
+    made = datasets.Dataset.from_dict(columns)
+    for name, kind in features.items():
+        made = made.cast_column(name, kind)
+    datasets.DatasetDict({"train": made, "test": made.select([0, 1])}).save_to_disk(folder)
+    return str(folder)
+
+
+COLUMNS = {"x": [[1, 2], [3, 4], [5, 6], [7, 8]], "label": [0, 1, 0, 1], "who": ["b", "a", "b", "a"]}
+
+
+def test_lists_of_hugging_face(tmp_path: Path):
+    data = HuggingFaceData(root=write(tmp_path / "d", COLUMNS), test="test", x="x", users="who")
+    found = data.load()
+    assert found.inputs.dtype == np.int64
+    assert found.inputs.tolist() == [*COLUMNS["x"], [1, 2], [3, 4]]
+    assert found.indices(TEST).tolist() == [4, 5]
+    assert found.user_names == ("a", "b")
+    assert isinstance(data.partition, ByUser)
+
+
+def test_pictures_of_hugging_face(tmp_path: Path):
+    datasets = pytest.importorskip("datasets")
+    pixels = np.random.default_rng(0).integers(0, 256, (4, 6, 6, 3)).astype(np.uint8)
+    columns = {"image": [Image.fromarray(p) for p in pixels], "label": [0, 1, 0, 1]}
+    root = write(tmp_path / "d", columns, label=datasets.ClassLabel(names=["cat", "owl"]))
+    found = HuggingFaceData(root=root, test_fraction=0.5).load()
+    assert np.array_equal(found.inputs, pixels.transpose(0, 3, 1, 2))
+    assert found.class_names == ("cat", "owl")
+
+
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [
+        ({"root": None}, "give root"),
+        ({"root": "nowhere"}, "cannot be read"),
+        ({"train": "all"}, "it has no split 'all', only train, test"),
+        ({"x": "image"}, "it has no column 'image', only x, label, who"),
+        ({"y": "who"}, "it must be whole numbers"),
+        ({"x": "who"}, "have x of <U1 [4]"),
+    ],
+)
+def test_what_hugging_face_data_refuse(tmp_path: Path, options, says):
+    root = write(tmp_path / "d", COLUMNS)
+    with pytest.raises(UserError, match=re.escape(says)):
+        HuggingFaceData(**({"root": root, "x": "x"} | options)).load()
+
+
+def test_damaged_files_of_hugging_face(tmp_path: Path):
+    root = Path(write(tmp_path / "d", COLUMNS))
+    (root / "dataset_dict.json").write_text("{")
+    with pytest.raises(UserError, match="is damaged"):
+        HuggingFaceData(root=str(root), x="x").load()
+
+
+def test_without_the_library(tmp_path: Path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "datasets", None)
+    with pytest.raises(UserError, match=r"pip install 'rayfl\[hf\]'"):
+        HuggingFaceData(root=str(tmp_path)).load()
+
+
+def test_examples_of_the_documentation(tmp_path: Path, monkeypatch):
+    """Those on data of one's own run as they stand there."""
+    pytest.importorskip("datasets")
+    monkeypatch.chdir(tmp_path)
+    page = (Path(__file__).parents[2] / "docs" / "data.md").read_text()
+    section = page[page.index("### Arrays") : page.index("### WriterDigits")]
+    codes = re.findall(r"```python\n(.*?)```", section, re.DOTALL)
+    assert len(codes) == 3
+    for code in codes:
+        exec(code, {})
+    assert (tmp_path / "arrays" / "metrics.jsonl").is_file()
