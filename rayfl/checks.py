@@ -105,7 +105,7 @@ def _check_unseen(method: Method, nets: Sequence[Net], data: FederatedData) -> N
             )
         if len(client_data.test) < 2:
             raise UserError(
-                f"unseen={domain!r}: client {i} has {len(client_data.test)} test images, and needs at "
+                f"unseen={domain!r}: client {i} has {len(client_data.test)} test samples, and needs at "
                 "least 2 to be adapted to: use fewer clients"
             )
 

@@ -65,7 +65,7 @@ class Federation:
     """Number of clients."""
     unseen: str | None = None
     """A domain whose clients never train: they are scored as new clients, with and without adapting to
-    their images, if the method can.
+    their samples, if the method can.
     """
     participation: Annotated[float, above(0), at_most(1)] = 1.0
     """Share of the clients sampled in a round."""

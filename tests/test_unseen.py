@@ -292,9 +292,9 @@ def test_only_named_layers_train() -> None:
         ),
         ({"clients": 1, "unseen": "domain0"}, "unseen='domain0': all clients have this domain"),
         ({"clients": 1}, "unseen='domain1': no client has this domain"),
-        ({"data": Synthetic(train=240, test=90, domains=3)}, "client 0 has images of this domain together"),
+        ({"data": Synthetic(train=240, test=90, domains=3)}, "client 0 has samples of this domain together"),
         ({"method": FedBN(), "net": LeNet()}, "FedBN adapts to a domain by the statistics of BatchNorm"),
-        ({"clients": 60}, "has 1 test images, and needs at least 2"),
+        ({"clients": 60}, "has 1 test samples, and needs at least 2"),
     ],
 )
 def test_impossible_settings_are_refused(tmp_path: Path, changes: dict[str, Any], message: str) -> None:

@@ -54,7 +54,7 @@ class Data(Settings, ABC, place="data"):
         return dataset
 
     def published_sizes(self) -> Mapping[str, int]:
-        """Return how many images each domain has in the published data set; empty where nobody knows.
+        """Return how many samples each domain has in the published data set; empty where nobody knows.
 
         They are those that ``load`` puts into the dataset, used or not.
         """
@@ -67,8 +67,8 @@ class Data(Settings, ABC, place="data"):
             dataset: what ``load`` has returned.
 
         Returns:
-            ``sha256``, the digest of the dataset with the division of seed 0; ``images``, their number in
-            each domain; and ``published``, see ``published_sizes``.
+            ``sha256``, the digest of the dataset with the division of seed 0; ``images``, the number of
+            samples in each domain; and ``published``, see ``published_sizes``.
         """
         return {
             "sha256": self.divide(dataset, 0).digest(),

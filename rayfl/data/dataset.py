@@ -11,7 +11,7 @@ import numpy as np
 
 TRAIN, VAL, TEST = 0, 1, 2
 UNUSED = 3  # in none of the splits
-_CHUNK = 1000  # images that are read together
+_CHUNK = 1000  # inputs that are read together
 
 
 @dataclass(frozen=True)
@@ -115,7 +115,7 @@ class Dataset:
         return hashlib.sha256(json.dumps(facts).encode()).hexdigest()
 
     def sizes(self) -> dict[str, int]:
-        """Return how many images each domain has, in whatever split."""
+        """Return how many samples each domain has, in whatever split."""
         counts = np.bincount(self.domains, minlength=len(self.domain_names))
         return dict(zip(self.domain_names, counts.tolist()))
 

@@ -62,7 +62,7 @@ class FederatedData:
         ]
         if mixed:
             raise UserError(
-                f"unseen={domain!r}: client {mixed[0]} has images of this domain together with others, so "
+                f"unseen={domain!r}: client {mixed[0]} has samples of this domain together with others, so "
                 "that they would be trained on: use a partition that gives every client one domain, such as "
                 "DomainPerClient"
             )

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 import rayfl
-from rayfl import Inline, UserError
+from rayfl import Inline, Ray, UserError
 from rayfl.data import IID, TEST, TRAIN, ArrayFiles, Arrays, ByUser
 from rayfl.nets import MLP
 from tests.support.federations import bytes_of_run, small
@@ -141,7 +141,7 @@ def test_run_and_resume(tmp_path: Path):
 
 
 def test_stacked_as_in_a_loop(tmp_path: Path):
-    """Ray is compared where token ids are, see tests/data/test_natural_data.py."""
+    """Vectors give the same losses, up to rounding."""
     losses = []
     for execution in ("loop", "stacked"):
         run = federation(tmp_path / execution, engine=Inline(execution=execution)).run()
@@ -150,6 +150,16 @@ def test_stacked_as_in_a_loop(tmp_path: Path):
 
 
 # --- ArrayFiles
+
+
+def test_mapped_files_reach_actors(tmp_path: Path, ray_runtime):
+    """Two actors that share a folder's arrays give what one process gives, byte for byte."""
+    for name, array in {"x": X, "y": Y, "who": USERS}.items():
+        np.save(tmp_path / f"{name}.npy", array)
+    data = ArrayFiles(train=str(tmp_path), users="who")
+    for name, engine in (("inline", Inline()), ("ray", Ray(actors=2))):
+        federation(tmp_path / name, data=data, rounds=1, engine=engine).run()
+    assert bytes_of_run(tmp_path / "inline", settings=False) == bytes_of_run(tmp_path / "ray", settings=False)
 
 
 def saved(folder: Path, kind: str) -> ArrayFiles:
