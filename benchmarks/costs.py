@@ -9,6 +9,7 @@ take turns round by round, in reversed order every second turn, and a ratio is t
 """
 
 import argparse
+import itertools
 import json
 import os
 import statistics
@@ -17,7 +18,7 @@ import time
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # before torch is imported
 
@@ -34,7 +35,7 @@ from rayfl.data import IID, FederatedData, Synthetic
 from rayfl.engine.plan import Plan
 from rayfl.engine.session import Session
 from rayfl.methods import METHODS
-from rayfl.nets import CNNB, AlexNet, Architecture, FDSEAlexNet, FedGHCNN
+from rayfl.nets import CNNB, AlexNet, Architecture, FDSEAlexNet, FedGHCNN, MobileNetV2, ResNet18
 
 WARMUP = 2  # the first rounds of some methods do less: there is nothing to learn from yet
 APART = ("FDSE",)  # methods that need a net of their own have a case of their own
@@ -45,8 +46,10 @@ class Case:
     """Clients, and who is compared on them."""
 
     what: str
-    contenders: tuple[tuple[str, str], ...]
+    contenders: tuple[tuple[str, Architecture], ...]
     """Method and net; the first is what the others are compared with."""
+    precisions: tuple[Literal["float32", "bfloat16"], ...] = ("float32",)
+    """``training.precision``; every contender runs in each of them."""
     shape: tuple[int, int, int] = (3, 32, 32)
     classes: int = 10
     clients: int = 5
@@ -97,13 +100,27 @@ CASES = {
     ),
 }
 
+CASES |= {
+    f"bfloat16-{str(net).lower()}": Case(
+        f"{net} in bfloat16 beside float32",
+        (("FedAvg", net),),
+        precisions=("float32", "bfloat16"),
+        clients=1,
+        samples=128,
+        batch_size=64,
+        rounds=5,
+    )
+    for net in (CNNB(), ResNet18(), MobileNetV2())
+}
+
 
 @dataclass
 class Figures:
     """What a contender has cost, round by round."""
 
     method: str
-    net: Architecture
+    net: str
+    precision: str
     clients: list[float] = field(default_factory=list)
     """Seconds of the clients' own work in each timed round."""
     server: list[float] = field(default_factory=list)
@@ -119,15 +136,21 @@ class Contender:
     """A method with its running federation."""
 
     def __init__(
-        self, method: str, net: Architecture, case: Case, data: FederatedData, stack: ExitStack
+        self,
+        method: str,
+        net: Architecture,
+        precision: Literal["float32", "bfloat16"],
+        case: Case,
+        data: FederatedData,
+        stack: ExitStack,
     ) -> None:
-        self.figures = Figures(method, str(net))
+        self.figures = Figures(method, str(net), precision)
         engine = Inline(execution="loop", device="cpu")
         engine.resolve()
         plan = Plan(
             method=METHODS[method](),
             net=net,
-            training=Training(epochs=1, batch_size=case.batch_size, lr=0.01),
+            training=Training(epochs=1, batch_size=case.batch_size, lr=0.01, precision=precision),
             seed=SEED,
             channels_last=engine.memory_format == "channels_last",
         )
@@ -167,9 +190,9 @@ def compare(case: Case) -> list[Figures]:
     ).federate(case.clients, SEED)
     contenders = []
     with ExitStack() as stack:
-        for method, net in case.contenders:
+        for (method, net), precision in itertools.product(case.contenders, case.precisions):
             try:
-                contenders.append(Contender(method, net, case, data, stack))
+                contenders.append(Contender(method, net, precision, case, data, stack))
             except UserError as error:
                 print(f"note: {method} is left out: {error}", file=sys.stderr)
         wait_for_quiet()
@@ -190,7 +213,7 @@ def table_of(case: Case, found: list[Figures]) -> Table:
         title_justify="left",
     )
     columns = ["clients ms", "x", "FLOPs x", "server ms", "of the round", "up MB", "x", "down MB", "x"]
-    for column in ["method", "net"]:
+    for column in ["method", "net", "precision"]:
         table.add_column(column)
     for column in columns:
         table.add_column(column, justify="right")
@@ -201,6 +224,7 @@ def table_of(case: Case, found: list[Figures]) -> Table:
         table.add_row(
             own.method,
             own.net,
+            own.precision,
             f"{1e3 * statistics.median(own.clients):.0f}",
             "1.00" if own is reference else spread(ratios, 2),
             f"{own.flops / reference.flops:.2f}",
