@@ -57,7 +57,7 @@ LINES: dict[str, tuple[str, ...] | str] = {
     "--training.epochs 0": "training.epochs is 0: it must be at least 1",
     "--training.lr_decay 0.9": "there is no option --training.lr_decay any more: write --training.schedu",
     "--training.schedule Linear": "there is no training.schedule 'Linear'",
-    "--training.schedule Exponential": "training.schedule: the following arguments are required: decay",
+    "--training.schedule Exponential": "training.schedule Exponential needs --training.schedule.decay",
     "--training.schedule Exponential --training.schedule.decay 2": "training.schedule.decay is 2.0: it must ",
     "--training.schedule Steps --training.schedule.at_rounds [3,2]": "training.schedule.at_rounds is [3, 2]",
     "--training.schedule Cosine --training.schedule.warmup -1": "training.schedule.warmup is -1: it must",
