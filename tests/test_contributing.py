@@ -33,6 +33,7 @@ def test_the_printed_test_passes(fedavgm):
     namespace = {}
     exec(compile(TEST, "CONTRIBUTING.md", "exec"), namespace)
     namespace["test_fedavgm"]()
+    namespace["test_it_does_what_every_method_must"]()
 
 
 def test_without_momentum_it_is_fedavg(fedavgm):

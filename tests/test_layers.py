@@ -32,7 +32,7 @@ LAYERS = [
     {"callbacks"},
     {"checks", "federation", "recovery", "sampling"},
     {"config", "models"},
-    {"jobs"},
+    {"jobs", "testing"},
     {"contact_sheet", "divide", "figure", "report.command", "report.__main__", "run", "table", "tune"},
 ]
 RANK = {name: rank for rank, names in enumerate(LAYERS) for name in names}

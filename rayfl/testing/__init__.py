@@ -1,0 +1,17 @@
+"""Tests of methods: what every one must do, as checks; and a small driver for numbers worked out by hand."""
+
+from rayfl.testing.by_hand import Run, assert_same, federate, points, ragged, start
+from rayfl.testing.checks import CHECKS, Intent, check_method, method_checks
+
+__all__ = [
+    "CHECKS",
+    "Intent",
+    "Run",
+    "assert_same",
+    "check_method",
+    "federate",
+    "method_checks",
+    "points",
+    "ragged",
+    "start",
+]

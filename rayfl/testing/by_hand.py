@@ -1,0 +1,210 @@
+"""A federation for tests: worker and server driven round by round, on tiny data and nets."""
+
+from collections.abc import Sequence
+from copy import deepcopy
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+import numpy as np
+import torch
+from torch import nn
+
+from rayfl.data import TEST, TRAIN, ClientData, Dataset, FederatedData
+from rayfl.engine.plan import Plan
+from rayfl.engine.round_result import RoundResult
+from rayfl.engine.server import Server
+from rayfl.engine.worker import Worker
+from rayfl.methods import Cohort, Method
+from rayfl.methods.base import Averaging
+from rayfl.nets import Architecture, SplitNet
+from rayfl.training import State, Training
+from rayfl.training.state import take_apart
+
+Shape = tuple[int, ...]
+
+# ---- data
+
+
+def points(*clients: Sequence[tuple[tuple[float, float], int]]) -> FederatedData:
+    """Two numbers, two classes: each client's samples as (x, class), which are its test data too."""
+    samples = [sample for client in clients for sample in client]
+    images = np.array([x for x, _ in samples], np.float32)[:, None, None, :]
+    ends = np.cumsum([len(client) for client in clients])
+    clients_data = []
+    for end, client in zip(ends, clients, strict=True):
+        indices = np.arange(end - len(client), end)
+        clients_data.append(ClientData(train=indices, val=indices[:0], test=indices))
+    return _federated(images, [y for _, y in samples], 2, clients_data)
+
+
+def ragged(sizes: Sequence[int] = (12, 22, 16, 5), classes: int = 4, missing: bool = True) -> FederatedData:
+    """Clients of these many noisy images, 1x16x16, with four test images each.
+
+    Client i lacks the class i mod ``classes`` if ``missing``.
+    """
+    rng = np.random.default_rng(5)
+    patterns = rng.standard_normal((classes, 1, 16, 16))
+    labels: list[int] = []
+    clients_data: list[ClientData] = []
+    start = 0
+    for i, size in enumerate(sizes):
+        own = [c for c in range(classes) if not (missing and c == i % classes)]
+        labels += [own[k % len(own)] for k in range(size + 4)]
+        train, test = np.arange(start, start + size), np.arange(start + size, start + size + 4)
+        clients_data.append(ClientData(train=train, val=train[:0], test=test))
+        start += size + 4
+    images = patterns[labels] + 0.5 * rng.standard_normal((start, 1, 16, 16))
+    return _federated(images.astype(np.float32), labels, classes, clients_data)
+
+
+def _federated(
+    images: np.ndarray, labels: Sequence[int], classes: int, clients_data: Sequence[ClientData]
+) -> FederatedData:
+    n = len(images)
+    origin = np.full(n, TRAIN, np.uint8)
+    for client_data in clients_data:
+        origin[np.setdiff1d(client_data.test, client_data.train)] = TEST
+    dataset = Dataset(
+        inputs=images,
+        labels=np.array(labels, np.int64),
+        domains=np.zeros(n, np.int64),
+        origin=origin,
+        class_names=tuple(str(c) for c in range(classes)),
+        domain_names=("all",),
+        mean=(0.0,),
+        std=(1.0,),
+    )
+    return FederatedData(dataset, tuple(clients_data))
+
+
+# ---- nets without bias and with fixed initial weights, to be worked out by hand
+
+
+def _matrix(rows: Sequence[Sequence[float]]) -> nn.Linear:
+    layer = nn.Linear(2, 2, bias=False)
+    layer.weight.data = torch.tensor(rows)
+    return layer
+
+
+IDENTITY, ZERO = ((1.0, 0.0), (0.0, 1.0)), ((0.0, 0.0), (0.0, 0.0))
+
+
+def linear(shape: Shape, classes: int) -> SplitNet:
+    """Logits W x with W = 0: entry ``head.weight``."""
+    return SplitNet(nn.Flatten(), nn.Sequential(), _matrix(ZERO))
+
+
+def two_layer(shape: Shape, classes: int) -> SplitNet:
+    """Logits B A x with A = I and B = 0: entries ``conv.1.weight`` and ``head.weight``."""
+    return SplitNet(nn.Sequential(nn.Flatten(), _matrix(IDENTITY)), nn.Sequential(), _matrix(ZERO))
+
+
+def identities(shape: Shape, classes: int) -> SplitNet:
+    """Logits B A x with A = B = I: entries ``conv.1.weight`` and ``head.weight``."""
+    return SplitNet(nn.Sequential(nn.Flatten(), _matrix(IDENTITY)), nn.Sequential(), _matrix(IDENTITY))
+
+
+def normed(shape: Shape, classes: int) -> SplitNet:
+    """Logits W BatchNorm(x) with W = 0: entries ``fc.0.*`` and ``head.weight``."""
+    return SplitNet(nn.Flatten(), nn.Sequential(nn.BatchNorm1d(2)), _matrix(ZERO))
+
+
+def tiny(shape: Shape, classes: int, width: int = 2) -> SplitNet:
+    """A net with BatchNorm and without kinks that trains in a moment, for images."""
+    norm = nn.BatchNorm2d(width)
+    conv = nn.Sequential(nn.Conv2d(shape[0], width, 5, 3), norm, nn.Softplus(), nn.Flatten())
+    features = width * ((shape[1] - 5) // 3 + 1) * ((shape[2] - 5) // 3 + 1)
+    return SplitNet(conv, nn.Sequential(nn.Linear(features, 5), nn.Tanh()), nn.Linear(5, classes))
+
+
+def wider(shape: Shape, classes: int) -> SplitNet:
+    """A net like ``tiny`` with other weights and as many features."""
+    return tiny(shape, classes, width=3)
+
+
+# ---- rounds
+
+
+@dataclass
+class Run:
+    """What a federation has gone through; states are never changed in place, so they are kept as they are."""
+
+    worker: Worker
+    server: Server
+    results: list[RoundResult] = field(default_factory=list)
+    servers: list[State] = field(default_factory=list)  # after each round
+    clients: list[dict[int, State]] = field(default_factory=list)  # after each round
+
+    def round(self, cohort: Sequence[int], score_splits: Sequence[str] = ()) -> None:
+        """Train and aggregate a cohort."""
+        number = len(self.results)
+        download = self.server.download(cohort)
+        accumulated, result = self.worker.train(number, download, [tuple(cohort)], score_splits)
+        assert not result.bad, result.bad
+        samples = tuple(len(self.worker.data.clients[i].train) for i in result.ids)
+        population = len(self.worker.data.clients)
+        self.server.aggregate(Cohort(tuple(result.ids), samples, population, number), accumulated)
+        self.results.append(result)
+        self.servers.append(self.server.state)
+        self.clients.append(dict(self.worker.states))
+
+    def scores(self, client: int, x: torch.Tensor) -> dict[str, torch.Tensor]:
+        """Return what every view says of images after the last round."""
+        down = self.server.download([client]).of(client)
+        view = self.worker.client(client, len(self.results))
+        with torch.no_grad():
+            return self.worker.method.scores(view, self.worker.state(client, view), down, x)
+
+    def values(self) -> dict[str, torch.Tensor]:
+        """Return every tensor and number of the newest states, by name, as float64."""
+        state = {"server": self.server.state, "clients": self.worker.states}
+        _, tensors = take_apart(state)
+        return {name: t.double() for name, t in tensors.items()}
+
+
+def start(
+    method: Method,
+    data: FederatedData,
+    net: Architecture | str | list[Architecture | str] = "rayfl.testing.by_hand.linear",
+    execution: Literal["loop", "stacked"] = "loop",
+    averaging: Averaging | None = None,
+    rounds: int = 1,
+    seed: int = 3,
+    **training: Any,
+) -> Run:
+    """Build a federation in float64, with batches of 8 and lr 0.1 unless ``training`` says otherwise."""
+    method = deepcopy(method)
+    if averaging is not None:
+        method.averaging = averaging  # type: ignore[misc]
+    settings = Training(**{"batch_size": 8, "lr": 0.1, "precision": "float64", **training})
+    plan = Plan(method, net, settings, seed=seed, rounds=rounds, execution=execution)
+    return Run(Worker(plan, data), Server(plan, data))
+
+
+def federate(
+    method: Method,
+    data: FederatedData,
+    net: Architecture | str | list[Architecture | str] = "rayfl.testing.by_hand.linear",
+    cohorts: Sequence[Sequence[int]] | int = 3,
+    **options: Any,
+) -> Run:
+    """Run the rounds of these cohorts, or so many rounds of all clients."""
+    if isinstance(cohorts, int):
+        cohorts = [range(len(data.clients))] * cohorts
+    run = start(method, data, net, **{"rounds": len(cohorts), **options})
+    for cohort in cohorts:
+        run.round(cohort)
+    return run
+
+
+def assert_same(
+    got: dict[str, torch.Tensor], expected: dict[str, torch.Tensor], tolerance: float = 0
+) -> None:
+    """Compare tensors by name: bit for bit, or to a tolerance relative to 1 and to the larger value."""
+    assert got.keys() == expected.keys()
+    for name, value in got.items():
+        other = expected[name]
+        if tolerance == 0:
+            assert torch.equal(value, other), f"{name}: {(value - other).abs().max()}"
+        else:
+            torch.testing.assert_close(value, other, rtol=tolerance, atol=tolerance, msg=name)

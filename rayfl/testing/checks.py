@@ -1,0 +1,525 @@
+"""What every method must do, whatever it computes: each check runs a small federation in float64 on the CPU.
+
+A check raises an ``AssertionError`` of one sentence, which names the method and the check.
+"""
+
+from __future__ import annotations
+
+import inspect
+import tempfile
+from collections.abc import Callable, Sequence
+from copy import deepcopy
+from dataclasses import dataclass, field
+from fnmatch import fnmatch
+from functools import partial
+from pathlib import Path
+from typing import Any, Literal
+
+import torch
+from torch import Tensor
+from torch.utils import _pytree as pytree
+
+from rayfl.checks import check_names
+from rayfl.engine.worker import Worker
+from rayfl.errors import UserError
+from rayfl.methods import Cohort, FedAvg, Method
+from rayfl.nets import Architecture
+from rayfl.testing.by_hand import Run, assert_same, federate, ragged, start, tiny, wider
+from rayfl.training import Params, Training
+from rayfl.training.state import take_apart
+from rayfl.training.sums import Mean, payload_bytes
+
+Nets = Architecture | str | list[Architecture | str]
+TINY = f"{tiny.__module__}.{tiny.__name__}"
+TINY_WIDE = f"{wider.__module__}.{wider.__name__}"
+SOME = ([0, 1, 2], [1, 3], [0, 2, 3])
+"""Cohorts of three rounds."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Intent:
+    """What only the author of a method can know of it.
+
+    Attributes:
+        net: a net that the method works with, by import path or as an architecture; a tiny one with
+            BatchNorm if not given.
+        stateless: whether clients keep nothing; unknown if None.
+        personal: patterns such as ``head.*`` of the net's entries that must not travel, besides those that
+            ``shared`` keeps.
+        mean: how the server weights clients in its ``weights``, where these are a mean; as the method
+            declares if None and ``aggregate`` is not overridden.
+        limits: (options, other method): with these options the method must equal the other one, in the
+            server's ``weights`` and in the scores of ``personal``.
+        plain: options with which a federation of one client is plain SGD; None where it never is.
+        counts_less: whether ``communication_bytes`` leaves out some of a payload on purpose.
+    """
+
+    net: Nets = TINY
+    stateless: bool | None = None
+    personal: Sequence[str] = ()
+    mean: Literal["samples", "uniform"] | None = None
+    limits: Sequence[tuple[dict[str, Any], Method]] = ()
+    plain: dict[str, Any] | None = None
+    counts_less: bool = False
+
+
+@dataclass(frozen=True)
+class _Subject:
+    """The method under test, and the federations that checks make of it."""
+
+    method: Method
+    intent: Intent
+    data: Any = field(default_factory=ragged)
+
+    def start(self, method: Method | None = None, **options: Any) -> Run:
+        """Make a federation that has not begun."""
+        return start(
+            method or self.method, self.data, self.intent.net, **{"rounds": 3, "momentum": 0.5} | options
+        )
+
+    def run(
+        self, cohorts: Sequence[Sequence[int]] = SOME, method: Method | None = None, **options: Any
+    ) -> Run:
+        """Run the rounds of some cohorts."""
+        run = self.start(method, **options)
+        for cohort in cohorts:
+            run.round(cohort)
+        return run
+
+    def with_options(self, **options: Any) -> Method:
+        """Return the method with some options changed."""
+        cls = type(self.method)
+        kept = {name: getattr(self.method, name) for name in inspect.signature(cls).parameters}
+        return cls(**(kept | options))
+
+    def payloads(self) -> list[tuple[Any, Any, Any, Any]]:
+        """Return (down, up, bytes down, bytes up) of all updates of a run."""
+        run, seen = self.start(), []
+        count = run.worker.method.communication_bytes
+
+        def spy(client: Any, down: Any, up: Any) -> Any:
+            found = count(client, down, up)
+            seen.append((down, up, *found))
+            return found
+
+        run.worker.method.communication_bytes = spy  # type: ignore[method-assign]
+        for cohort in SOME:
+            run.round(cohort)
+        return seen
+
+
+def _images() -> Tensor:
+    return torch.tensor(ragged().dataset.inputs[:6]).double()
+
+
+def _same(run: Run, other: Run, sentence: str, tolerance: float = 0) -> None:
+    try:
+        assert_same(run.values(), other.values(), tolerance)
+    except AssertionError as error:
+        raise AssertionError(f"{sentence}; see {str(error).splitlines()[0]}") from None
+
+
+def _require(holds: bool, sentence: str) -> None:
+    if not holds:
+        raise AssertionError(sentence)
+
+
+# ---- checks, in the order in which they run
+
+
+def runs(subject: _Subject) -> None:
+    """Three rounds of four uneven clients run, and leave finite state."""
+    check_names(type(subject.method))
+    values = subject.run().values()
+    _require(
+        all(bool(t.isfinite().all()) for t in values.values()), "the states have NaN or infinity in them"
+    )
+
+
+def trains(subject: _Subject) -> None:
+    """Training changes something."""
+    run, still = subject.run(), subject.run(lr=1e-30)
+    differ = any(not torch.equal(t, still.values().get(name, t * 0)) for name, t in run.values().items())
+    _require(differ, "states are the same with learning rates of 0.1 and almost 0: clients do not train")
+
+
+def same_seed_same_bytes(subject: _Subject) -> None:
+    """Two runs of one seed are equal to the byte."""
+    _same(subject.run(), subject.run(), "two runs with the same seed differ")
+
+
+def seed_matters(subject: _Subject) -> None:
+    """Runs of two seeds differ."""
+    one, other = subject.run().values(), subject.run(seed=4).values()
+    differ = any(not torch.equal(t, other.get(name, t * 0)) for name, t in one.items())
+    _require(differ, "runs with different seeds are the same: the seed is ignored")
+
+
+def stacked_equals_loop(subject: _Subject) -> None:
+    """Training clients together gives what training them one by one gives."""
+    _same(subject.run(execution="stacked"), subject.run(), "stacked and loop execution differ", 1e-9)
+
+
+def processes_do_not_matter(subject: _Subject) -> None:
+    """Two workers that share the clients give the bytes of one."""
+    one, two = subject.start(), subject.start()
+    plan = two.worker.plan
+    method = deepcopy(subject.method)
+    second = Worker(type(plan)(**{**vars(plan), "method": method}), two.worker.data)
+    for number in range(2):
+        cohort = Cohort((0, 1, 2, 3), tuple(len(c.train) for c in subject.data.clients), 4, number)
+        groups = [(0, 1), (2, 3)]
+        down = one.server.download(range(4))
+        one.server.aggregate(cohort, one.worker.train(number, down, groups)[0])
+        down = two.server.download(range(4))
+        parts = [w.train(number, down, [g])[0] for w, g in zip((two.worker, second), groups, strict=True)]
+        two.server.aggregate(cohort, *parts)
+    two.worker.states.update(second.states)
+    _same(one, two, "two processes give other bytes than one: something is kept outside of the states")
+
+
+def order_does_not_matter(subject: _Subject) -> None:
+    """Groups of clients may train in any order."""
+    one, two = subject.start(), subject.start()
+    for number in range(2):
+        cohort = Cohort((0, 1, 2, 3), tuple(len(c.train) for c in subject.data.clients), 4, number)
+        for run, groups in ((one, [(0, 1), (2, 3)]), (two, [(2, 3), (0, 1)])):
+            parts = run.worker.train(number, run.server.download(range(4)), groups)[0]
+            run.server.aggregate(cohort, parts)
+    _same(one, two, "the order in which clients train changes the result")
+
+
+def resumes(subject: _Subject) -> None:
+    """A run that goes on from saved states gives the bytes of one that was not interrupted."""
+    run, fresh = subject.run(SOME[:2]), subject.start()
+    with tempfile.TemporaryDirectory() as folder:
+        server = run.server.save(folder)
+        clients = run.worker.save(folder, 0, range(4))
+        fresh.server.restore(folder, server)
+        fresh.worker.restore(folder, [clients] if clients else [])
+    fresh.results = list(run.results)
+    for r in (run, fresh):
+        r.round(SOME[2])
+    _same(fresh, run, "a resumed run differs: something is kept outside of the states")
+
+
+def values_handed_in_stay(subject: _Subject) -> None:
+    """Old states are as they were after another round."""
+    run = subject.run(SOME[:2])
+    kept = {"server": run.server.state, "clients": dict(run.worker.states)}
+    before = {name: t.clone() for name, t in take_apart(kept)[1].items()}
+    run.round([0, 1, 2, 3])
+    after = take_apart(kept)[1]
+    changed = [name for name in before if name not in after or not torch.equal(before[name], after[name])]
+    _require(not changed, f"a round changed the old {', '.join(changed[:1])} in place")
+
+
+def absent_clients_keep_their_state(subject: _Subject) -> None:
+    """Training some clients does not change what others keep."""
+    run = subject.run(([0, 1, 2, 3],))
+    before = {i: take_apart(run.worker.states.get(i, {}))[1] for i in (2, 3)}
+    run.round([0, 1])
+    for i in (2, 3):
+        after = take_apart(run.worker.states.get(i, {}))[1]
+        same = before[i].keys() == after.keys() and all(
+            torch.equal(t, after[n]) for n, t in before[i].items()
+        )
+        _require(same, f"the state of client {i} changed in a round without it")
+
+
+def state_is_used(subject: _Subject) -> None:
+    """What clients keep changes as they train, and matters later."""
+    run, forgetful = subject.run(SOME[:2]), subject.run(SOME[:2])
+    before = {i: take_apart(s)[1] for i, s in run.worker.states.items()}
+    if subject.intent.stateless is not None:
+        _require(
+            subject.intent.stateless == (not before),
+            f"clients keep {'a' if before else 'no'} state, against `stateless` of the check",
+        )
+    if not before:
+        return
+    forgetful.worker.states.clear()
+    for r in (run, forgetful):
+        r.round([0, 1, 2, 3])
+    for i, old in before.items():
+        new = take_apart(run.worker.states[i])[1]
+        still = old.keys() == new.keys() and all(torch.equal(t, new[n]) for n, t in old.items())
+        _require(not still, f"the state of client {i} never changes")
+    one, other = run.values(), forgetful.values()
+    differ = any(not torch.equal(t, other.get(n, t * 0)) for n, t in one.items())
+    _require(differ, "forgetting the clients' states changes nothing: they are never used")
+
+
+def every_part_of_the_state_changes(subject: _Subject) -> None:
+    """No key of a client's or the server's state stays as it was at first."""
+    run = subject.start()
+    first = {
+        "server": run.server.state,
+        **{f"client {i}": run.worker.state(i, run.worker.client(i, 0)) for i in range(2)},
+    }
+    for _ in range(2):
+        run.round([0, 1, 2, 3])
+    last = {"server": run.server.state, **{f"client {i}": run.worker.states.get(i, {}) for i in range(2)}}
+    for owner, state in first.items():
+        for key, value in state.items():
+            old = [x for x in pytree.tree_leaves(value) if isinstance(x, Tensor)]
+            new = [x for x in pytree.tree_leaves(last[owner].get(key)) if isinstance(x, Tensor)]
+            still = len(old) == len(new) and all(torch.equal(a, b) for a, b in zip(old, new, strict=True))
+            _require(not (old and still), f"{key!r} of the state of {owner} never changes")
+
+
+def declared_uploads_are_sent(subject: _Subject) -> None:
+    """Every key of ``uploads`` is uploaded by somebody."""
+    sent = {key for _, up, *_ in subject.payloads() for key in up}
+    missing = [key for key in subject.method.uploads if key not in sent] if sent else []
+    _require(not missing, f"`uploads` declares {', '.join(map(repr, missing))}, which nobody sends")
+
+
+def means_have_their_weights(subject: _Subject) -> None:
+    """The server's ``weights`` are the mean of the clients' with the weights that are declared."""
+    declared = subject.start().server.method.uploads.get("weights")
+    mean: str | None = subject.intent.mean
+    if mean is None and type(subject.method).aggregate is Method.aggregate and isinstance(declared, Mean):
+        mean = declared.by
+    if mean not in ("samples", "uniform"):
+        return
+    alone = [subject.run(([i],)).server.state["weights"] for i in (0, 1)]
+    both = subject.run(([0, 1],)).server.state["weights"]
+    sizes = [len(subject.data.clients[i].train) for i in (0, 1)] if mean == "samples" else [1, 1]
+    for name in both:
+        expected = sum(n * w[name].double() for n, w in zip(sizes, alone, strict=True)) / sum(sizes)
+        close = torch.allclose(both[name].double(), torch.as_tensor(expected), rtol=1e-9, atol=1e-9)
+        _require(close, f"{name} of the server is not the mean of the clients' weighted by {mean}")
+
+
+def personal_entries_stay(subject: _Subject) -> None:
+    """What is personal is in no download and no upload."""
+    method = subject.start().worker.method
+    kept = {name for name in method.net.modules_of if name not in method._shared}
+    kept |= {n for n in method.net.modules_of if any(fnmatch(n, p) for p in subject.intent.personal)}
+    for down, up, *_ in subject.payloads():
+        for way, payload in (("download", down), ("upload", up)):
+            leaves = pytree.tree_leaves(payload, is_leaf=lambda x: isinstance(x, Params))
+            travel = {n for leaf in leaves if isinstance(leaf, Params) for n in leaf}
+            found = sorted(travel & kept)
+            _require(not found, f"{', '.join(found[:2])} of the net is personal, and travels in the {way}")
+
+
+def bytes_are_those_of_payloads(subject: _Subject) -> None:
+    """``communication_bytes`` counts what travels."""
+    for down, up, bytes_down, bytes_up in subject.payloads():
+        for way, payload, counted in (("download", down, bytes_down), ("upload", up, bytes_up)):
+            for key, value in payload.items():
+                real, said = payload_bytes(value), counted.get(key, 0)
+                fine = 0 <= said <= real if subject.intent.counts_less else said == real
+                _require(
+                    fine, f"{key!r} of the {way} has {real} bytes, and communication_bytes counts {said}"
+                )
+
+
+def views_are_scored(subject: _Subject) -> None:
+    """Every view has finite scores, one row per input and one column per class, before and after training."""
+    x = _images()
+    for run in (subject.start(), subject.run()):
+        scores = run.scores(0, x)
+        declared = set(run.worker.method.views)
+        _require(
+            set(scores) == declared, f"scores has the views {sorted(scores)}, and `views` {sorted(declared)}"
+        )
+        for view, found in scores.items():
+            shape = (len(x), subject.data.dataset.classes)
+            _require(tuple(found.shape) == shape, f"scores of {view!r} have the shape {tuple(found.shape)}")
+            _require(bool((~found.isnan()).all()), f"scores of {view!r} have NaN in them")
+
+
+def scores_change_nothing(subject: _Subject) -> None:
+    """Scoring twice gives the same, and leaves all states alone."""
+    run, x = subject.run(), _images()
+    before = {name: t.clone() for name, t in run.values().items()}
+    one, two = run.scores(1, x), run.scores(1, x)
+    _require(
+        all(torch.equal(one[v], two[v]) for v in one), "scoring the same inputs twice gives other scores"
+    )
+    after = run.values()
+    _require(all(torch.equal(t, after[n]) for n, t in before.items()), "scores changes a state")
+
+
+def inputs_are_scored_alone(subject: _Subject) -> None:
+    """The scores of an input do not depend on what else is in the batch."""
+    run, x = subject.run(), _images()
+    whole, part = run.scores(2, x), run.scores(2, x[:2])
+    for view in whole:
+        close = torch.allclose(whole[view][:2], part[view], rtol=1e-6, atol=1e-9)
+        _require(close, f"scores of {view!r} depend on the other inputs of the batch: use client.net.eval")
+
+
+def options_are_kept(subject: _Subject) -> None:
+    """The class can be rebuilt from its options, as a configuration does it."""
+    cls = type(subject.method)
+    for name in inspect.signature(cls).parameters:
+        _require(hasattr(subject.method, name), f"option {name!r} is not kept under its name")
+    _same(
+        subject.run(method=subject.with_options()),
+        subject.run(),
+        "the method rebuilt from its options differs",
+    )
+
+
+def options_have_bounds(subject: _Subject) -> None:
+    """No option takes NaN."""
+    for name in inspect.signature(type(subject.method)).parameters:
+        if isinstance(getattr(subject.method, name), float):
+            try:
+                subject.with_options(**{name: float("nan")})
+            except UserError:
+                continue
+            raise AssertionError(f"option {name!r} takes NaN: give it a bound, Annotated[float, at_least(0)]")
+
+
+def different_nets_work_or_are_refused(subject: _Subject) -> None:
+    """Clients with two nets train, or are refused before anything starts."""
+    nets: list[Architecture | str] = [TINY, TINY_WIDE]
+    try:
+        run = start(subject.method, subject.data, nets, rounds=2)
+    except UserError:
+        _require(not type(subject.method).heterogeneous, "it declares heterogeneous, and refuses two nets")
+        return
+    run.round([0, 1, 2, 3])
+
+
+def plain_sgd_with_one_client(subject: _Subject) -> None:
+    """With the options of ``plain``, a federation of one client is FedAvg's, which is plain SGD."""
+    if subject.intent.plain is None:
+        return
+    data, x = ragged((16,)), _images()
+    runs = [
+        federate(method, data, subject.intent.net, 3)
+        for method in (subject.with_options(**subject.intent.plain), FedAvg())
+    ]
+    one, other = (run.scores(0, x)["personal"] for run in runs)
+    _require(torch.allclose(one, other, rtol=1e-9, atol=1e-9), "one client alone is not plain SGD")
+
+
+def limits_hold(subject: _Subject) -> None:
+    """With the options of each limit, the method equals the other one."""
+    x = _images()
+    for options, other in subject.intent.limits:
+        runs = [subject.run(method=method) for method in (subject.with_options(**options), other)]
+        one, other_scores = ([run.scores(i, x)["personal"] for i in range(4)] for run in runs)
+        same = torch.allclose(torch.stack(one), torch.stack(other_scores), rtol=1e-9, atol=1e-9)
+        told = ", ".join(f"{k}={v}" for k, v in options.items()) or "these options"
+        _require(same, f"with {told} it does not equal {type(other).__name__}")
+
+
+def ray_equals_inline(subject: _Subject, folder: str) -> None:
+    """Two actors give the bytes of a run in one process."""
+    from rayfl.data import Synthetic
+    from rayfl.engine.inline import Inline
+    from rayfl.engine.ray_engine import Ray
+    from rayfl.federation import Federation
+
+    found = []
+    for engine in (Inline(), Ray(actors=2)):
+        output = Path(folder) / type(engine).__name__
+        Federation(
+            method=deepcopy(subject.method),
+            data=Synthetic(train=120, test=40),
+            net=subject.intent.net,
+            clients=4,
+            rounds=2,
+            training=Training(batch_size=10),
+            engine=engine,
+            tensorboard=False,
+            quiet=True,
+            output=str(output),
+        ).run()
+        found.append((output / "metrics.jsonl").read_bytes())
+    _require(found[0] == found[1], "two actors of Ray give other records than one process")
+
+
+CHECKS: dict[str, Callable[[_Subject], None]] = {
+    check.__name__: check
+    for check in (
+        runs,
+        trains,
+        same_seed_same_bytes,
+        seed_matters,
+        stacked_equals_loop,
+        processes_do_not_matter,
+        order_does_not_matter,
+        resumes,
+        values_handed_in_stay,
+        absent_clients_keep_their_state,
+        state_is_used,
+        every_part_of_the_state_changes,
+        declared_uploads_are_sent,
+        means_have_their_weights,
+        personal_entries_stay,
+        bytes_are_those_of_payloads,
+        views_are_scored,
+        scores_change_nothing,
+        inputs_are_scored_alone,
+        options_are_kept,
+        options_have_bounds,
+        different_nets_work_or_are_refused,
+        plain_sgd_with_one_client,
+        limits_hold,
+    )
+}
+"""Name -> check."""
+
+
+def _carry_out(name: str, check: Callable[[_Subject], None], subject: _Subject) -> None:
+    try:
+        check(subject)
+    except Exception as error:
+        said = (
+            str(error)
+            if isinstance(error, AssertionError | UserError)
+            else f"{type(error).__name__}: {error}"
+        )
+        raise AssertionError(f"{type(subject.method).__name__} fails the check {name}: {said}") from error
+
+
+def check_method(method: type[Method] | Method, *, ray: bool = False, **intent: Any) -> None:
+    """Check what every method must do; needs no Ray, no data, and a few seconds.
+
+    Args:
+        method: a class, which is made with its defaults, or an object.
+        ray: whether to run on two actors of Ray, too.
+        intent: what only the author can know; see ``Intent``.
+
+    Raises:
+        AssertionError: names the method and the check, and says in a sentence what is wrong.
+    """
+    subject = _Subject(method() if isinstance(method, type) else method, Intent(**intent))
+    for name, check in CHECKS.items():
+        _carry_out(name, check, subject)
+    if ray:
+        with tempfile.TemporaryDirectory() as folder:
+            _carry_out("ray_equals_inline", partial(ray_equals_inline, folder=folder), subject)
+
+
+def method_checks(*methods: type[Method] | Method, **intent: Any) -> Any:
+    """Decorate a test of pytest, which is then run with every check of every method as a case of its own::
+
+        @method_checks(FedX(), FedX(mu=0), stateless=True)
+        def test_fedx(check):
+            check()
+
+    Args:
+        methods: classes or objects.
+        intent: what only the author can know; see ``Intent``.
+    """
+    import pytest
+
+    cases = []
+    for method in methods:
+        subject = _Subject(method() if isinstance(method, type) else method, Intent(**intent))
+        cases += [
+            pytest.param(
+                partial(_carry_out, name, check, subject), id=f"{type(subject.method).__name__}-{name}"
+            )
+            for name, check in CHECKS.items()
+        ]
+    return pytest.mark.parametrize("check", cases)

@@ -1,0 +1,286 @@
+"""The public checks pass what is right and catch what is wrong, by the name of a check."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from rayfl.errors import UserError
+from rayfl.methods import SCAFFOLD, Cohort, Ditto, FedAvg, FedBN, FedPer, FedProx, Local, Method
+from rayfl.testing import CHECKS, check_method, method_checks
+from rayfl.training import Client, Gather, Mean, Net, Params, Reduction, State, Sum
+
+Returned = tuple[dict[str, Any], State]
+
+
+@method_checks(FedAvg, stateless=True, plain={}, mean="samples")
+def test_fedavg(check: Any) -> None:
+    check()
+
+
+@method_checks(FedProx(mu=0.1), stateless=True, limits=[({"mu": 0.0}, FedAvg())])
+def test_fedprox(check: Any) -> None:
+    check()
+
+
+@method_checks(FedBN, stateless=False, personal=["conv.1.*"])
+def test_fedbn(check: Any) -> None:
+    check()
+
+
+@pytest.mark.parametrize("method", [SCAFFOLD, Ditto, Local, FedPer])
+def test_methods_of_rayfl_pass(method: Any) -> None:
+    check_method(method, stateless=False)
+
+
+def test_a_method_passes_on_ray(ray_runtime: str) -> None:
+    check_method(FedAvg, ray=True)
+
+
+class Diverges(FedAvg):
+    def aggregate(self, server: State, up: Mapping[str, Any], cohort: Cohort) -> State:
+        return {"weights": up["weights"] * torch.inf}
+
+
+class Idle(FedAvg):
+    async def local_update(self, client: Client, state: State, down: State) -> Returned:
+        return {"weights": down["weights"]}, state
+
+
+class ForgetsSeed(FedAvg):
+    def init_server(self, initial: Params) -> State:
+        return {"weights": initial.map(lambda t: torch.full_like(t, 0.1))}
+
+    async def local_update(self, client: Client, state: State, down: State) -> Returned:
+        w = (await client.fit(down["weights"], client.cross_entropy, batch_size=0, epochs=1)).weights
+        return {"weights": w.map(torch.sign)}, state
+
+
+class HiddenState(FedAvg):
+    """A velocity in an attribute that only the author knows of."""
+
+    _sum: Any = None
+
+    async def local_update(self, client: Client, state: State, down: State) -> Returned:
+        up, state = await super().local_update(client, state, down)
+        self._sum = 1.0 if self._sum is None else self._sum + 1.0
+        return {"weights": up["weights"] * (1 + 0.01 * self._sum)}, state
+
+
+class OpenState(FedAvg):
+    async def local_update(self, client: Client, state: State, down: State) -> Returned:
+        self.count = client.id
+        return await super().local_update(client, state, down)
+
+
+class HiddenServerState(FedAvg):
+    """Momentum that a resumed run has lost."""
+
+    _last: Any = None
+
+    def aggregate(self, server: State, up: Mapping[str, Any], cohort: Cohort) -> State:
+        new = up["weights"] if self._last is None else 0.5 * (up["weights"] + self._last)
+        self._last = up["weights"]
+        return {"weights": new}
+
+
+class ChangesUnseen(Ditto):
+    """Past the version counters."""
+
+    async def local_update(self, client: Client, state: State, down: State) -> Returned:
+        up, new = await super().local_update(client, state, down)
+        state["own"]["head.weight"].data += 1
+        return up, new
+
+
+class ControlNeverChanges(SCAFFOLD):
+    async def local_update(self, client: Client, state: State, down: State) -> Returned:
+        up, _ = await super().local_update(client, state, down)
+        return up, state
+
+
+class UnusedState(FedAvg):
+    def init_client(self, client: Client) -> State:
+        return {"rounds": torch.zeros(1)}
+
+    async def local_update(self, client: Client, state: State, down: State) -> Returned:
+        up, _ = await super().local_update(client, state, down)
+        return up, {"rounds": torch.zeros(1) + client.round}
+
+
+class KeepsNothing(FedAvg):
+    """Said to keep a personal model."""
+
+
+class PullsWrongly(FedProx):
+    """To the initial model, and even where mu is 0."""
+
+    async def local_update(self, client: Client, state: State, down: State) -> Returned:
+        start = client.initial
+
+        def pull(g: Any, w: Any, start: Any) -> Any:
+            return g + 0.1 * (w - start)
+
+        fitted = await client.fit(down["weights"], client.cross_entropy, start.trainable(), before_clip=pull)
+        return {"weights": fitted.weights}, state
+
+
+class SharesNorms(FedBN):
+    def shared(self, name: str, module: nn.Module) -> bool:
+        return True
+
+
+class PersonalTravels(FedPer):
+    async def local_update(self, client: Client, state: State, down: State) -> Returned:
+        up, state = await super().local_update(client, state, down)
+        return {**up, "head": self.personal_part(client.initial)}, state
+
+    @property
+    def uploads(self) -> Mapping[str, Reduction]:
+        return {**super().uploads, "head": Gather()}
+
+    def aggregate(self, server: State, up: Mapping[str, Any], cohort: Cohort) -> State:
+        return {**server, "weights": up["weights"]}
+
+
+class WrongBytes(FedAvg):
+    def communication_bytes(self, client: Client, down: State, up: Mapping[str, Any]) -> Any:
+        return {"weights": 1}, {"weights": 1}
+
+
+class ForgetsWeights(FedAvg):
+    @property
+    def uploads(self) -> Mapping[str, Reduction]:
+        return {"weights": Gather()}
+
+    def aggregate(self, server: State, up: Mapping[str, Any], cohort: Cohort) -> State:
+        every = list(up["weights"].values())
+        return {"weights": sum(every[1:], every[0]) / len(every)}
+
+
+class NeverSends(FedAvg):
+    @property
+    def uploads(self) -> Mapping[str, Reduction]:
+        return {"weights": Mean(), "count": Sum()}
+
+
+class OtherViews(FedAvg):
+    def scores(self, client: Client, state: State, down: State, x: Tensor) -> dict[str, Tensor]:
+        return {"personal": super().scores(client, state, down, x)["personal"]}
+
+
+class ScoresOneNumber(FedAvg):
+    def scores(self, client: Client, state: State, down: State, x: Tensor) -> dict[str, Tensor]:
+        return {view: s[:, 0] for view, s in super().scores(client, state, down, x).items()}
+
+
+class ScoresByBatch(FedAvg):
+    """Normalised over the batch."""
+
+    def scores(self, client: Client, state: State, down: State, x: Tensor) -> dict[str, Tensor]:
+        return {view: s - s.mean(0) for view, s in super().scores(client, state, down, x).items()}
+
+
+class ScoresAtRandom(FedAvg):
+    def scores(self, client: Client, state: State, down: State, x: Tensor) -> dict[str, Tensor]:
+        return {view: s + torch.rand(1) for view, s in super().scores(client, state, down, x).items()}
+
+
+class DrawsGlobally(FedAvg):
+    async def local_update(self, client: Client, state: State, down: State) -> Returned:
+        up, state = await super().local_update(client, state, down)
+        return {"weights": up["weights"] * float(torch.rand(()))}, state
+
+
+class DependsOnStack(FedAvg):
+    """Branches by what only a single client has, which a stack cannot."""
+
+    async def local_update(self, client: Client, state: State, down: State) -> Returned:
+        def loss(w: Any, batch: Any, extra: Any) -> Tensor:
+            return client.cross_entropy(w, batch) * (2.0 if batch.x.sum() > 0 else 1.0)
+
+        return {"weights": (await client.fit(down["weights"], loss)).weights}, state
+
+
+class Unbounded(FedAvg):
+    factor: float = 1.0
+    """Of nothing."""
+
+
+class Renames(FedAvg):
+    def __init__(self, mu: float = 0.5) -> None:
+        self.weight = mu
+
+
+class NotForTwoNets(FedAvg):
+    """Says that it takes different nets, and refuses them."""
+
+    heterogeneous = True
+
+    def check_nets(self, nets: Mapping[str, Net]) -> None:
+        raise UserError("one net, please")
+
+
+class NotPlain(FedAvg):
+    async def local_update(self, client: Client, state: State, down: State) -> Returned:
+        fitted = await client.fit(down["weights"], client.cross_entropy, lr=0.5 * client.lr)
+        return {"weights": fitted.weights}, state
+
+
+class Misspelt(FedAvg):
+    def agregate(self, server: State, up: Mapping[str, Any], cohort: Cohort) -> State:
+        return server
+
+
+WRONG: list[tuple[type[Method], str, dict[str, Any]]] = [
+    (Diverges, "runs", {}),
+    (OpenState, "runs", {}),
+    (DrawsGlobally, "runs", {}),
+    (NeverSends, "declared_uploads_are_sent", {}),
+    (Misspelt, "runs", {}),
+    (Idle, "trains", {}),
+    (ForgetsSeed, "seed_matters", {}),
+    (DependsOnStack, "stacked_equals_loop", {}),
+    (HiddenState, "processes_do_not_matter", {}),
+    (HiddenServerState, "resumes", {}),
+    (ChangesUnseen, "values_handed_in_stay", {}),
+    (ControlNeverChanges, "state_is_used", {}),
+    (UnusedState, "state_is_used", {}),
+    (KeepsNothing, "state_is_used", {"stateless": False}),
+    (PullsWrongly, "limits_hold", {"limits": [({"mu": 0.0}, FedAvg())]}),
+    (SharesNorms, "personal_entries_stay", {"personal": ["conv.1.*"]}),
+    (PersonalTravels, "personal_entries_stay", {}),
+    (WrongBytes, "bytes_are_those_of_payloads", {}),
+    (ForgetsWeights, "means_have_their_weights", {"mean": "samples"}),
+    (OtherViews, "views_are_scored", {}),
+    (ScoresOneNumber, "views_are_scored", {}),
+    (ScoresByBatch, "inputs_are_scored_alone", {}),
+    (ScoresAtRandom, "scores_change_nothing", {}),
+    (Unbounded, "options_have_bounds", {}),
+    (Renames, "options_are_kept", {}),
+    (NotForTwoNets, "different_nets_work_or_are_refused", {}),
+    (NotPlain, "plain_sgd_with_one_client", {"plain": {}}),
+]
+
+
+@pytest.mark.parametrize(("method", "check", "intent"), WRONG, ids=lambda x: getattr(x, "__name__", None))
+def test_a_wrong_method_is_caught(method: type[Method], check: str, intent: dict[str, Any]) -> None:
+    """By the check that is made for it, as one case."""
+    mark = method_checks(method, **intent)
+    (case,) = (case for case in mark.args[1] if case.id.endswith(f"-{check}"))
+    with pytest.raises(AssertionError, match=f"^{method.__name__} fails the check {check}: "):
+        case.values[0]()
+
+
+def test_check_method_names_the_first_that_fails() -> None:
+    with pytest.raises(
+        AssertionError, match=r"^WrongBytes fails the check bytes_are_those_of_payloads: 'weights' of"
+    ):
+        check_method(WrongBytes)
+
+
+def test_there_are_checks_enough() -> None:
+    assert len(CHECKS) >= 15
+    assert all(check.__doc__ for check in CHECKS.values())
