@@ -11,6 +11,7 @@ from rayfl.methods.fedavg import FedAvg
 from rayfl.methods.fedbn import FedBN
 from rayfl.methods.fedco2 import FedCO2
 from rayfl.methods.fedcp import FedCP
+from rayfl.methods.feddgga import FedDGGA
 from rayfl.methods.feddyn import FedDyn
 from rayfl.methods.fedgh import FedGH
 from rayfl.methods.fedheal import FedHEAL

@@ -31,6 +31,8 @@ class PFedVEM(Method):
     the BatchNorm layers of the base use their running statistics.
     """
 
+    uses_sgd = True  # heads have a momentum of their own
+
     mc_samples: Annotated[int, at_least(1)] = 5
     """Heads that are drawn to estimate an expectation."""
     head_lr: Annotated[float, above(0)] | None = None

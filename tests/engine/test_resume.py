@@ -26,13 +26,22 @@ from tests.support.federations import bytes_of_run, small
 from tests.support.processes import rounds_of, wait_until
 
 
+class StopsAfterTwo(Callback):
+    """Ends a run in its second round."""
+
+    def after_round(self, run: Run, record: Mapping[str, Any]) -> bool:
+        return bool(record["round"] == 1)
+
+
 @pytest.mark.parametrize("name", METHODS)
 def test_every_method_resumes_from_its_checkpoint(tmp_path: Path, name: str) -> None:
     whole, split = tmp_path / "whole", tmp_path / "split"
     net = net_of(name, LeNet())
     small(whole, method=METHODS[name](), net=net).run()
-    small(split, method=METHODS[name](), net=net, rounds=2).run()
-    resumed(split, ["--rounds", "4", "--quiet", "true"]).run()
+    stopping = small(split, method=METHODS[name](), net=net)
+    stopping.callbacks.append(StopsAfterTwo())
+    assert not stopping.run().complete
+    resumed(split, ["--quiet", "true"]).run()
     assert bytes_of_run(split) == bytes_of_run(whole)
 
 

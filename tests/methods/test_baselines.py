@@ -7,6 +7,7 @@ gradient is (-q, 0).
 """
 
 import math
+from dataclasses import replace
 
 import pytest
 import torch
@@ -20,6 +21,7 @@ from rayfl.methods import (
     Cohort,
     FedAvg,
     FedCP,
+    FedDGGA,
     FedDyn,
     FedGH,
     FedHEAL,
@@ -632,3 +634,79 @@ def test_the_generic_model_of_fedrod_is_fedavgs(cut):
     run = federate(FedRoD(balanced=False, head=cut), DATA, CNNB(), SOME, **SETTINGS)
     other = federate(FedAvg(), DATA, CNNB(), SOME, **SETTINGS)
     assert_same(dict(run.server.state["weights"]), dict(other.server.state["weights"]), 1e-12)
+
+
+# ---- FedDG-GA
+
+
+def numbers(value):
+    return Params({"w": torch.tensor([value], dtype=torch.float64)}, frozenset({"w"}))
+
+
+def gaps(values):
+    return {i: torch.tensor(v, dtype=torch.float64) for i, v in values.items()}
+
+
+@pytest.mark.parametrize(
+    ("center", "round", "a"),
+    [
+        (False, 0, [1 / 3 + 0.2 / 3, 1 / 3 - 0.1 / 3, 1 / 3]),
+        (False, 2, [1 / 3 + 0.1 / 3, 1 / 3 - 0.05 / 3, 1 / 3]),
+        (True, 0, [1 / 3 + 0.2 / 3 * (0.15 / 0.15), 1 / 3 - 0.2 / 3, 1 / 3]),
+    ],
+)
+def test_feddgga(center, round, a):
+    """Gaps of 0.2 and -0.1, N = 3, 4 rounds: a_i moves by 0.2/3, falling to 0, times gap / 0.2.
+
+    The third client is not there. With the mean 0.05 taken off the gaps are 0.15 and -0.15. Weights add up to
+    1 again; models are 1 and 5.
+    """
+    method = FedDGGA(center=center)
+    method.population, method.rounds = 3, 4
+    up = {"weights": {0: numbers(1.0), 1: numbers(5.0)}, "gap": gaps({0: 0.2, 1: -0.1})}
+    before = method.init_server(numbers(0.0))
+    server = method.aggregate(before, up, Cohort((0, 1), (1, 1), 3, round))
+    a = [v / sum(a) for v in a]
+    assert server["a"].tolist() == pytest.approx(a, abs=1e-12)
+    assert server["weights"]["w"].item() == pytest.approx((a[0] + 5 * a[1]) / (a[0] + a[1]), abs=1e-12)
+    assert method.server_metrics(server)["a"] == server["a"].tolist()
+    assert before["a"].tolist() == [1 / 3] * 3
+
+
+def test_feddgga_takes_uniform_weights_where_all_are_0():
+    method = FedDGGA(step=1.0)
+    method.population, method.rounds = 2, 4
+    server = {"weights": numbers(0.0), "a": torch.tensor([0.0, 1.0], dtype=torch.float64)}
+    up = {"weights": {0: numbers(3.0)}, "gap": gaps({0: -1.0})}
+    after = method.aggregate(server, up, Cohort((0,), (1,), 2, 0))
+    assert (after["a"].tolist(), after["weights"]["w"].item()) == ([0.0, 1.0], 3.0)
+
+
+def test_feddgga_measures_the_gap_of_the_received_model():
+    """Client 0 knows (1/2, 0) after round 0, at a loss of -ln s(1); the mean (1/4, -1/4) gives -ln s(1/2)."""
+    run = federate(FedDGGA(metric="loss"), PAIR, cohorts=1, lr=1.0)
+    assert run.clients[0][0]["badness"].item() == pytest.approx(-math.log(s(1)), abs=1e-12)
+    seen = []
+    aggregate = run.server.method.aggregate
+    run.server.method.aggregate = lambda server, up, cohort: (
+        seen.append(up["gap"]),
+        aggregate(server, up, cohort),
+    )[1]
+    run.round([0, 1])
+    gap = math.log(s(1)) - math.log(s(1 / 2))
+    assert [seen[0][i].item() for i in (0, 1)] == pytest.approx([gap, gap], abs=1e-12)
+
+
+def test_feddgga_without_steps_is_fedavg():
+    run = federate(FedDGGA(step=0.0), DATA, CNNB(), SOME, **SETTINGS)
+    other = federate(FedAvg(), DATA, CNNB(), SOME, averaging="uniform", **SETTINGS)
+    assert_same(dict(run.server.state["weights"]), dict(other.server.state["weights"]), 1e-9)
+
+
+def test_feddgga_goes_by_validation_data():
+    """A client with validation data is judged by these alone."""
+    data = points([((1, 0), 0), ((0, 1), 1)])
+    client = data.clients[0]
+    halved = replace(client, train=client.train[:1], val=client.train[1:])
+    run = federate(FedDGGA(metric="loss"), replace(data, clients=(halved,)), cohorts=1, lr=1.0)
+    assert run.clients[0][0]["badness"].item() == pytest.approx(math.log(2), abs=1e-12)

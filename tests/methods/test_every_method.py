@@ -85,7 +85,8 @@ def test_values_handed_in_are_not_changed(name):
 @each_method
 def test_state_changes_and_is_used(name):
     """Forgetting the clients' state after round 2 changes round 3 (of methods that keep any)."""
-    run, forgetful = (federate(METHODS[name](), DATA, net_of(name, CNNB()), 2) for _ in range(2))
+    method = METHODS[name](**CASES[name].changing)
+    run, forgetful = (federate(method, DATA, net_of(name, CNNB()), 2, rounds=4) for _ in range(2))
     before = run.values()
     forgetful.worker.states.clear()
     for r in (run, forgetful):

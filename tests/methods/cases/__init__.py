@@ -22,6 +22,7 @@ class Cases:
             client owns, and the number of clients, all of which have taken part.
         options: options with which a stack of clients must equal the loop, too.
         bad: (option, value) that is refused; at least one for every option that is no yes or no.
+        changing: options with which the state of every client changes in every round.
         stateless: whether clients keep nothing.
         has_global: whether there is a global model to be scored.
         without_loss: whether a view's scores are not logits.
@@ -43,6 +44,7 @@ class Cases:
     traffic: Callable[[Numbers, int, int], tuple[Numbers, Numbers]]
     options: Sequence[dict[str, Any]] = ()
     bad: Sequence[tuple[str, Any]] = ()
+    changing: dict[str, Any] = field(default_factory=dict)
     stateless: bool = False
     has_global: bool = False
     without_loss: bool = False
