@@ -4,6 +4,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from rayfl.callbacks.callback import Callback
     from rayfl.config.parser import resumed
     from rayfl.engine import Inline, Ray
     from rayfl.errors import UserError
@@ -16,6 +17,7 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 
 __all__ = [
+    "Callback",
     "Federation",
     "Inline",
     "Method",
@@ -29,6 +31,7 @@ __all__ = [
 ]
 
 _HOME = {
+    "Callback": "rayfl.callbacks.callback",
     "Federation": "rayfl.federation",
     "Inline": "rayfl.engine",
     "Method": "rayfl.methods",

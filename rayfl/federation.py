@@ -22,7 +22,7 @@ from rayfl.engine.base import Engine
 from rayfl.engine.plan import Plan
 from rayfl.engine.ray_engine import Ray
 from rayfl.engine.round_result import RoundResult
-from rayfl.engine.session import Session
+from rayfl.engine.session import Gone, Lost, Session
 from rayfl.errors import UserError
 from rayfl.evaluation.latest import LatestScores
 from rayfl.evaluation.protocol import PROTOCOLS, Default, Protocol
@@ -325,7 +325,7 @@ class Run:
         start = manifest.round if manifest else 0
         self._saved = start
         self.latest = LatestScores(data, manifest.progress if manifest else {})
-        over = [callback.start(self, start) for callback in self.callbacks]
+        over = [_asked(callback, "start", self, start) for callback in self.callbacks]
         if any(over):
             return None
         sizes = data.sizes
@@ -348,7 +348,7 @@ class Run:
             began, before = time.perf_counter(), began
             times = {"seconds": began - before, "train_seconds": trained - before}
             self.folder.append_engine({"round": round, **times, **asdict(session.system_metrics)})
-            over = [callback.after_round(self, record) for callback in self.callbacks]
+            over = [_asked(callback, "after_round", self, record) for callback in self.callbacks]
             last = any(over) or round == self.rounds - 1
             every = federation.checkpoint_every
             if (every and (self._done % every == 0 or last)) or (self.asked.is_set() and not last):
@@ -405,6 +405,19 @@ class Run:
     def _scores_training(self, evaluates: bool) -> bool:
         """Say whether clients are scored right after training: their models are not kept to do it later."""
         return self._after_training and (evaluates or self.federation.participation < 1)
+
+
+def _asked(callback: Callback, hook: Literal["start", "after_round"], run: Run, about: Any) -> bool:
+    """Return whether a callback ends the run; name the one that raises."""
+    try:
+        return bool(getattr(callback, hook)(run, about))
+    except (UserError, Gone, Lost):  # what is lost is replaced
+        raise
+    except Exception as error:
+        raise UserError(
+            f"the callback {type(callback).__name__} raised {type(error).__name__} in {hook}: {error}. "
+            f"The records are intact: mend it, and go on with --resume {run.path}"
+        ) from error
 
 
 def _dropped_text(round: int, bad: dict[int, str]) -> str:

@@ -4,6 +4,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import pytest
+
+import rayfl
 from rayfl.callbacks.callback import Callback, Run
 from rayfl.record.checkpoint import Checkpoints
 from tests.support.federations import bytes_of_run, small
@@ -60,3 +63,17 @@ def test_a_checkpoint_is_written_once_a_round(tmp_path: Path, monkeypatch: Any) 
     federation.callbacks = [Saves()]
     federation.run()
     assert committed == [1, 2, 3]
+
+
+def test_a_callback_that_raises_is_named_and_the_run_goes_on(tmp_path: Path) -> None:
+    class Broken(rayfl.Callback):
+        def after_round(self, run: Run, record: Mapping[str, Any]) -> bool:
+            return bool(record["round"] == 1 and record["no such key"])
+
+    federation = small(tmp_path / "run", rounds=3, checkpoint_every=1)
+    federation.callbacks = [Broken()]
+    with pytest.raises(rayfl.UserError, match=r"callback Broken raised KeyError in after_round.*--resume"):
+        federation.run()
+    small(tmp_path / "elsewhere", rounds=3, checkpoint_every=1).resume(tmp_path / "run").run()
+    small(tmp_path / "whole", rounds=3, checkpoint_every=1).run()
+    assert bytes_of_run(tmp_path / "run") == bytes_of_run(tmp_path / "whole")
