@@ -22,12 +22,22 @@ from rayfl.nets import DSECNN
 from rayfl.record.cell import Cell
 from rayfl.record.description import deciding, dump, public_path
 from rayfl.run import main
+from rayfl.training import Adam, Exponential, Optimiser, Schedule
 from tests.support.federations import small
 
 CLASSES = [c for c in vars(rayfl.data).values() if inspect.isclass(c) and not inspect.isabstract(c)]
 DATA = [c for c in CLASSES if issubclass(c, Data)]
 PARTITIONS = [c for c in CLASSES if issubclass(c, Partition)]
 CONFIGURABLE = [*METHODS.values(), *DATA, *PARTITIONS, Inline, Ray, Training]
+CONFIGURABLE.remove(rayfl.data.Arrays)  # which only Python can make
+
+
+OBJECTS = {
+    Partition: rayfl.data.Dirichlet(alpha=0.25, min_samples=3),
+    Optimiser: Adam(beta1=0.5),
+    Schedule: Exponential(decay=0.9),
+}
+"""Base class -> an object."""
 
 
 def candidates(kind: Any, default: Any) -> list[Any]:
@@ -38,13 +48,14 @@ def candidates(kind: Any, default: Any) -> list[Any]:
     if origin in (typing.Union, UnionType):
         return [v for part in typing.get_args(kind) for v in candidates(part, default)]
     if origin is list:
-        return [["MNIST", "USPS"]]
+        return [[0.25, 0.5] if typing.get_args(kind) == (float,) else ["MNIST", "USPS"]]
     if origin is dict:
         return [{"amazon": 1}]
     if origin is tuple:
         return [tuple(7 + k for k, _ in enumerate(typing.get_args(kind)))]
-    if inspect.isclass(kind) and issubclass(kind, Partition):
-        return [rayfl.data.Dirichlet(alpha=0.25, min_samples=3)]
+    for base, value in OBJECTS.items():
+        if inspect.isclass(kind) and issubclass(kind, base):
+            return [value]
     return {
         bool: [not default],
         int: [3, 2, 30],
@@ -291,7 +302,7 @@ LINES = [
     ("--method.help Nope", "there is no method 'Nope'. Choose one of APFL, COPA, DCPFL, Ditto, FD, "),
     (
         "--data.help CIFAR11",
-        "there is no data 'CIFAR11'; did you mean CIFAR10? Choose one of CIFAR10, CIFAR1",
+        "there is no data 'CIFAR11'; did you mean CIFAR10? Choose one of ArrayFiles, Ar",
     ),
     ("--data.partition.help Nope", f"there is no data.partition 'Nope'. {PARTITIONS_LISTED}"),
     ("--data.partition Nope", f"there is no data.partition 'Nope'. {PARTITIONS_LISTED}"),
