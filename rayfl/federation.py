@@ -19,12 +19,14 @@ from rayfl.callbacks.tensorboard import TensorBoard
 from rayfl.callbacks.terminal import Progress, print_start
 from rayfl.data import Data, EmbeddedDigits, FederatedData
 from rayfl.engine.base import Engine
+from rayfl.engine.models import Models
 from rayfl.engine.plan import Plan
 from rayfl.engine.ray_engine import Ray
 from rayfl.engine.round_result import RoundResult
 from rayfl.engine.session import Gone, Lost, Session
 from rayfl.errors import UserError
 from rayfl.evaluation.latest import LatestScores
+from rayfl.evaluation.metrics import client_accuracies
 from rayfl.evaluation.protocol import PROTOCOLS, Default, Protocol
 from rayfl.evaluation.result import Result, finish
 from rayfl.files import held
@@ -302,6 +304,7 @@ class Run:
         self.federation, self.session, self.folder = federation, session, folder
         self.settings, self.asked = settings, asked
         self.path, self.population = folder.path, folder.population
+        self._evaluated: dict[str, Any] = {}  # the record of the last evaluation
         self.rounds, self.protocol = federation.rounds, federation.protocol
         self.callbacks: list[Callback] = [*([] if federation.quiet else [Progress()])]
         self.callbacks += [TensorBoard()] if federation.tensorboard else []
@@ -323,7 +326,8 @@ class Run:
         """
         federation, session, data = self.federation, self.session, self.session.data
         start = manifest.round if manifest else 0
-        self._saved = start
+        self._saved = self._done = start
+        self._evaluated = {}
         self.latest = LatestScores(data, manifest.progress if manifest else {})
         over = [_asked(callback, "start", self, start) for callback in self.callbacks]
         if any(over):
@@ -369,6 +373,14 @@ class Run:
             self.session.save(self.path / "checkpoints", self._done, self.latest.progress(), self.settings)
             self._saved = self._done
 
+    def accuracies(self, split: str = "test") -> dict[int, float]:
+        """Return client -> accuracy of the last evaluation, of the view that the protocol reports."""
+        return client_accuracies(self._evaluated, self.population, self.protocol, split)
+
+    def models(self) -> Models:
+        """Return the models of all clients as they are now."""
+        return self.session.models(self._done)
+
     def _record(self, round: int, result: RoundResult, evaluates: bool) -> dict[str, Any]:
         """Return the metrics line of a round; score all clients first, if it is time to."""
         data = self.session.data
@@ -387,6 +399,7 @@ class Run:
             record["evaluation"] = self.latest.evaluation(current, self.protocol.point)
             if data.unseen:
                 record["evaluation"] |= self.latest.points(self.session.unseen(round))
+            self._evaluated = record
         if metrics := self.session.server_metrics():
             record["figures"] = metrics
         if result.bad:

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, Protocol
 
+from rayfl.engine.models import Models
 from rayfl.evaluation import protocol
 from rayfl.record.history import Population
 
@@ -31,9 +32,25 @@ class Run(Protocol):
     def save(self) -> None:
         """Write a checkpoint of the round that is over, if there is none yet."""
 
+    def accuracies(self, split: str = "test") -> dict[int, float]:
+        """Return client -> accuracy in [0, 1] of the last evaluation, of the view that the protocol reports.
+
+        Clients without a score are left out; before the first evaluation nobody has one.
+
+        Args:
+            split: of the data: ``test``, or ``val`` where there are validation data.
+        """
+
+    def models(self) -> Models:
+        """Return the models of all clients as they are now; on a cluster all states travel here for that."""
+
 
 class Callback:
-    """Looks at a run after every round; override what you need."""
+    """Looks at a run after every round; override what you need, and put it into ``Federation.callbacks``.
+
+    A callback is no setting: config.yaml does not record it, and a resumed run has only those that it is
+    given again.
+    """
 
     def start(self, run: Run, round: int) -> bool:
         """Take up a run that begins, is resumed, or has gone back to an earlier round.

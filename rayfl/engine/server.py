@@ -14,7 +14,7 @@ from rayfl.data import FederatedData
 from rayfl.engine.guard import Guard, Handed
 from rayfl.engine.plan import Plan, check_fits, set_up
 from rayfl.engine.process import exits_as_errors
-from rayfl.engine.travel import Download
+from rayfl.engine.travel import Download, States
 from rayfl.errors import UserError
 from rayfl.methods import Cohort
 from rayfl.record.checkpoint import Checkpoints
@@ -95,6 +95,10 @@ class Server:
         if not isinstance(state, Mapping):
             raise UserError(f"{name} has returned {shown(state)}: it must return a mapping, the next state")
         return state
+
+    def states(self) -> States:
+        """Return the state, under the number 0."""
+        return States({0: self.state})
 
     def save(self, folder: str) -> str:
         """Write the state; return the file's name."""

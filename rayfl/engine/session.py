@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from rayfl.data import FederatedData
+from rayfl.engine.models import Models, bench
 from rayfl.engine.placement import Pace, place
 from rayfl.engine.plan import Group, Plan
 from rayfl.engine.round_result import RoundResult
@@ -362,6 +363,21 @@ class Session:
         Checkpoints(folder).commit(Manifest(round, name, files, progress, settings))
         self._changed = set()
         self._losses = 0
+
+    def models(self, round: int) -> Models:
+        """Return the models of all clients, with all states in this process.
+
+        Args:
+            round: rounds that are over.
+        """
+        hosted = self._by_home(range(self.data.seen))
+        calls = [self.workers.call(k, "states_of", ids) for k, ids in hosted.items()]
+        kept, *found = self._get([self.workers.call(SERVER, "states"), *calls])
+        worker, server = bench(self.plan, self.data)
+        for states in found:
+            worker.states.update(states)
+        server.state = kept[0]
+        return Models(worker, server, round)
 
     def _save_clients(self, folder: str, number: int, hosted: dict[int, list[int]]) -> Any:
         """Let the worker that holds most of a client file's states write it; the others send it theirs."""

@@ -101,6 +101,25 @@ def round_metrics(record: Mapping[str, Any], population: Population, protocol: P
     return RoundMetrics(accuracy=accuracy, **round_totals(record))
 
 
+def client_accuracies(
+    record: Mapping[str, Any], population: Population, protocol: Protocol, split: str
+) -> dict[int, float]:
+    """Return client -> accuracy in a round's record, of the view and the point that the protocol reports."""
+    found = {
+        view: score["correct"]
+        for (point, view, name), score in evaluations(record)
+        if point == protocol.point and name == split
+    }
+    view = protocol.headline_view(found)
+    if view is None:
+        return {}
+    return {
+        i: correct / int(samples)
+        for i, (correct, samples) in enumerate(zip(found[view], population.samples[split], strict=True))
+        if correct is not None and samples
+    }
+
+
 def none_if_nan(value: float) -> float | None:
     """Return None for NaN, which JSON and people do not read."""
     return None if math.isnan(value) else value

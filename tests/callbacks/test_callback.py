@@ -1,13 +1,18 @@
 """Callbacks see every round of a run and may end it, with a checkpoint."""
 
+import re
 from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 import rayfl
+from rayfl import Inline, Ray
 from rayfl.callbacks.callback import Callback, Run
+from rayfl.methods import FedPer
 from rayfl.record.checkpoint import Checkpoints
 from tests.support.federations import bytes_of_run, small
 
@@ -77,3 +82,68 @@ def test_a_callback_that_raises_is_named_and_the_run_goes_on(tmp_path: Path) -> 
     small(tmp_path / "elsewhere", rounds=3, checkpoint_every=1).resume(tmp_path / "run").run()
     small(tmp_path / "whole", rounds=3, checkpoint_every=1).run()
     assert bytes_of_run(tmp_path / "run") == bytes_of_run(tmp_path / "whole")
+
+
+# ---- what callbacks see
+
+
+class Looks(Callback):
+    """Keeps what it sees of scores and models."""
+
+    def __init__(self) -> None:
+        self.accuracies: list[dict[int, float]] = []
+        self.validation: list[dict[int, float]] = []
+        self.scores: list[torch.Tensor] = []
+
+    def after_round(self, run: Run, record: Mapping[str, Any]) -> bool:
+        self.accuracies.append(run.accuracies())
+        self.validation.append(run.accuracies("val"))
+        models = run.models()
+        assert models.round == record["round"] + 1
+        self.scores.append(models.scores(3, models.batch(3)[0])["personal"])
+        return False
+
+
+@pytest.mark.parametrize("engine", [Inline(), Ray(actors=2)], ids=["inline", "ray"])
+def test_callbacks_see_scores_and_models(tmp_path: Path, ray_runtime: str, engine: Any) -> None:
+    """The accuracies of the last evaluation, and models that score as this evaluation has."""
+    federation = small(tmp_path / "run", rounds=3, eval_every=2, method=FedPer(), engine=engine)
+    federation.callbacks = [looks := Looks()]
+    result = federation.run()
+    table = result.clients.query("view == 'personal'")
+    for split, found in (("test", looks.accuracies), ("val", looks.validation)):
+        for round, expected in enumerate(({}, 1, 2)):
+            if isinstance(expected, int):
+                rows = table[(table["round"] == expected) & (table["part"] == split)]
+                expected = dict(zip(rows["client"], rows["accuracy"], strict=True))
+            assert found[round] == expected
+    models = rayfl.load_models(tmp_path / "run")
+    assert torch.equal(looks.scores[-1], models.scores(3, models.batch(3)[0])["personal"])
+    assert not torch.equal(looks.scores[0], looks.scores[1])
+
+
+def test_looking_changes_nothing(tmp_path: Path) -> None:
+    federation = small(tmp_path / "looked", rounds=3, method=FedPer())
+    federation.callbacks = [Looks()]
+    federation.run()
+    small(tmp_path / "plain", rounds=3, method=FedPer()).run()
+    assert bytes_of_run(tmp_path / "looked") == bytes_of_run(tmp_path / "plain")
+
+
+def test_the_page_of_callbacks_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    page = (Path(__file__).parents[2] / "docs" / "callbacks.md").read_text()
+    first, second = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(rayfl, "Federation", partial(small, rounds=5))
+    names: dict[str, Any] = {}
+    exec(
+        first.replace('rounds=5, quiet=True, output="runs/good-enough"', "Path('run')"),
+        names | {"Path": Path},
+    )
+    names = {"Callback": Callback}
+    exec(second, names)
+    federation = small(tmp_path / "other", rounds=2)
+    federation.callbacks = [noted := names["Confidence"]()]
+    federation.run()
+    assert len(noted.noted) == 2
+    assert all(0 < p < 1 for p in noted.noted)
