@@ -108,15 +108,17 @@ def _attributes(method: Method) -> dict[str, Any]:
     """Return a method's public attributes, also of one it wraps; of lists and the like what they hold."""
     wrapped = vars(method).get("of")
     inner = _attributes(wrapped) if isinstance(wrapped, Method) else {}
-    return {f"of.{name}": value for name, value in inner.items()} | {
-        name: list(value.items())
-        if isinstance(value, dict)
-        else list(value)
-        if isinstance(value, list)
-        else value
-        for name, value in vars(method).items()
-        if not name.startswith("_")
-    }
+    found = {f"of.{name}": value for name, value in inner.items()}
+    return found | {name: _held(value) for name, value in vars(method).items() if not name.startswith("_")}
+
+
+def _held(value: Any) -> Any:
+    """Return an attribute, or what it holds where that can be changed and be compared cheaply."""
+    if isinstance(value, Tensor):
+        return [value, value._version]
+    if isinstance(value, dict | list | set):
+        return list(value.items() if isinstance(value, dict) else value)
+    return value
 
 
 def _differing(before: Mapping[str, Any], after: Mapping[str, Any]) -> str | None:

@@ -34,6 +34,16 @@ class Collects(FedAvg):
         return await super().local_update(client, state, down)
 
 
+class CountsInATensor(FedAvg):
+    def setup(self, *arguments: Any) -> None:
+        super().setup(*arguments)
+        self.count = torch.zeros(3)
+
+    async def local_update(self, client: Any, state: Any, down: Any) -> Any:
+        self.count[0] += 1
+        return await super().local_update(client, state, down)
+
+
 class ChangesWeights(FedAvg):
     async def local_update(self, client: Any, state: Any, down: Any) -> Any:
         down["weights"]["head.bias"].add_(1)
@@ -106,6 +116,7 @@ class UsesWhatIsNotAwaited(FedAvg):
 MISTAKES = [
     (Remembers, "local_update has changed self.last .round 0"),
     (Collects, "local_update has changed self.seen .*state that local_update returns"),
+    (CountsInATensor, "local_update has changed self.count"),
     (ChangesWeights, r"changed in place what it was handed: down\['weights'\]\['head.bias'\] "),
     (ChangesMapping, r"changed in place what it was handed: down "),
     (ChangesState, r"changed in place what it was handed: state\['own'\]\['head.bias'\] "),
