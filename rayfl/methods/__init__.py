@@ -22,6 +22,7 @@ from rayfl.methods.fedproto import FedProto
 from rayfl.methods.fedprox import FedProx
 from rayfl.methods.fedrep import FedRep
 from rayfl.methods.fedrod import FedRoD
+from rayfl.methods.fml import FML
 from rayfl.methods.lgfedavg import LGFedAvg
 from rayfl.methods.local import Local
 from rayfl.methods.moon import MOON

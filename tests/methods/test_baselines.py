@@ -17,6 +17,7 @@ from rayfl.methods import (
     APFL,
     COPA,
     FD,
+    FML,
     MOON,
     Cohort,
     FedAvg,
@@ -35,7 +36,7 @@ from rayfl.methods import (
     fedcp,
     pfedvem,
 )
-from rayfl.nets import CNNB, LeNet
+from rayfl.nets import CNNB, FedAvgCNN, LeNet
 from rayfl.training import Params, noise
 from tests.support.by_hand import assert_same, federate, points, ragged, start
 
@@ -710,3 +711,40 @@ def test_feddgga_goes_by_validation_data():
     halved = replace(client, train=client.train[:1], val=client.train[1:])
     run = federate(FedDGGA(metric="loss"), replace(data, clients=(halved,)), cohorts=1, lr=1.0)
     assert run.clients[0][0]["badness"].item() == pytest.approx(math.log(2), abs=1e-12)
+
+
+# ---- FML
+
+
+def test_fml():
+    """One client, alpha = 1/2 and beta = 1/4. Round 0 starts from equal models: steps of 1/4 and 1/8.
+
+    Then the private model says p = s(1/2) and the meme m = s(1/4) for the right class. By the first logit the
+    slopes are (p - 1) / 2 + (p - m) / 2 and (m - 1) / 4 + 3 (m - p) / 4.
+    """
+    run = federate(FML(alpha=0.5, beta=0.25), ONE, cohorts=2, lr=1.0)
+    assert_row(head(run.clients[0][0]["own"]), [1 / 4, 0])
+    assert_row(head(run.servers[0]["weights"]), [1 / 8, 0])
+    p, m = s(1 / 2), s(1 / 4)
+    assert_row(head(run.clients[1][0]["own"]), [1 / 4 - ((p - 1) / 2 + (p - m) / 2), 0])
+    assert_row(head(run.servers[1]["weights"]), [1 / 8 - ((m - 1) / 4 + 3 * (m - p) / 4), 0])
+
+
+def test_fml_by_labels_alone_is_local_training_beside_fedavg():
+    run = federate(FML(alpha=1.0, beta=1.0, init="common"), DATA, CNNB(), SOME, **SETTINGS)
+    alone, other = (
+        federate(m, DATA, CNNB(), SOME, averaging="uniform", **SETTINGS) for m in (Local(), FedAvg())
+    )
+    assert_same(dict(run.server.state["weights"]), dict(other.server.state["weights"]))
+    for i, state in run.worker.states.items():
+        assert_same(dict(state["own"]), dict(alone.worker.states[i]["weights"]))
+
+
+@pytest.mark.parametrize("execution", ["loop", "stacked"])
+def test_fml_with_a_meme_of_another_net(execution):
+    """Private models of two nets, whose features differ in size, around one meme."""
+    run = federate(FML(meme=LeNet()), DATA, [CNNB(), FedAvgCNN()], 2, execution=execution)
+    assert run.server.state["weights"].keys() == run.worker.method.nets["meme"].initial(0).keys()
+    assert run.worker.states[0]["own"].keys() != run.worker.states[1]["own"].keys()
+    x = torch.tensor(DATA.dataset.inputs[:4]).double()
+    assert torch.equal(run.scores(0, x)["global"], run.scores(1, x)["global"])
