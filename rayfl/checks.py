@@ -10,6 +10,7 @@ from rayfl.arguments import arguments_of
 from rayfl.data import FederatedData
 from rayfl.engine.plan import Plan, set_up, try_scores
 from rayfl.errors import UserError
+from rayfl.evaluation.measures import measures, try_measures
 from rayfl.evaluation.protocol import Protocol
 from rayfl.methods import METHODS, Method
 from rayfl.training import SGD, Net, Training
@@ -31,6 +32,7 @@ def check(plan: Plan, protocol: Protocol, data: FederatedData) -> list[str]:
     if type(method) not in METHODS.values():  # a method of the user's own
         check_names(type(method))
         try_scores(method, nets[0], plan, data)
+    try_measures(measures(plan.metrics, data.dataset.classes), data)
     if protocol.needs_validation and not any(len(s.val) for s in data.clients[: data.seen]):
         raise UserError(
             f"protocol {protocol} goes by validation accuracy, and the data have no validation split: "

@@ -5,7 +5,7 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 from copy import copy
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from datetime import datetime
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
@@ -85,6 +85,11 @@ class Federation:
     """Rounds between two evaluations of all clients."""
     protocol: Protocol = DEFAULT_PROTOCOL
     """What is scored when, and which figure is the headline."""
+    metrics: list[str] = field(default_factory=list)
+    """Further metrics of each client's scores, which are recorded beside accuracy and loss: ``f1`` (macro),
+    ``auroc``, ``calibration_error``, import paths of torchmetrics, or of functions of scores [n, classes] and
+    labels [n].
+    """
     checkpoint_every: Annotated[int, at_least(0), "0: none"] = 10
     """Rounds between two checkpoints; one is also written at the end."""
     on_bad_update: Literal["stop", "drop"] = "stop"
@@ -232,6 +237,7 @@ class Federation:
             channels_last=engine.memory_format == "channels_last",
             deterministic=engine.deterministic,
             client_timeout=engine.client_timeout,
+            metrics=tuple(self.metrics),
         )
 
     def check(self, data: FederatedData) -> list[str]:

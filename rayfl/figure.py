@@ -10,7 +10,7 @@ from matplotlib.figure import Figure
 from rayfl.config.command_line import parse
 from rayfl.errors import UserError, exit_code
 from rayfl.evaluation.result import Result, run_folders
-from rayfl.report.compare import group_runs
+from rayfl.report.compare import check_measure, group_runs
 from rayfl.report.pictures import save
 from rayfl.report.plots import (
     ALL,
@@ -31,7 +31,8 @@ from rayfl.shown import tell
 from rayfl.terminal import Terminal
 
 KINDS = {
-    "rounds": "test accuracy (or loss) over rounds, a panel per domain; prints how rough the curves are",
+    "rounds": "test accuracy (or loss, or a metric) over rounds, a panel per domain; prints how rough the "
+    "curves are",
     "sweep": "test accuracy over a swept key of the configuration",
     "bars": "bars of test accuracy per domain",
     "radar": "a radar of test accuracy per data set: an axis per domain, scaled by the best on it",
@@ -88,7 +89,9 @@ def parser() -> jsonargparse.ArgumentParser:
                 help=f"domains to show, and {ALL} for all clients together; default: {default}",
             )
         if kind == "rounds":
-            one.add_argument("--quantity", type=str, default="accuracy", help="accuracy or loss")
+            one.add_argument(
+                "--quantity", type=str, default="accuracy", help="accuracy, loss, or a recorded metric"
+            )
             one.add_argument(
                 "--target", type=float | None, default=None, help="also print when this accuracy is reached"
             )
@@ -118,7 +121,7 @@ def picture(options: jsonargparse.Namespace) -> Figure:
     if kind == "bars":
         return draw_bars(series, check_panels(_names(o.panels) or [*domains_of(series), ALL], series))
     if o.quantity not in ("accuracy", "loss"):
-        raise UserError(f"--quantity is {o.quantity}: it must be accuracy or loss")
+        check_measure("--quantity", o.quantity, runs, "accuracy, loss")
     panels = scored_panels(check_panels(_names(o.panels), series), series)
     Terminal(width=None if sys.stdout.isatty() else 200).print(progress_table(series, panels, o.target))
     return draw_rounds(series, panels, o.quantity)

@@ -69,7 +69,10 @@ def test_runs_are_found_below_folders(runs):
         (["rounds", "nothing"], "nothing is not a run folder: it has no config.yaml"),
         (["rounds", "RUNS", "--views", "online"], "no run has the view online"),
         (["rounds", "RUNS", "--panels", "oil"], "no domain oil; panels are ink, print, paint, all"),
-        (["rounds", "RUNS", "--quantity", "beauty"], "--quantity is beauty: it must be accuracy or loss"),
+        (
+            ["rounds", "RUNS", "--quantity", "beauty"],
+            "--quantity beauty: no run has recorded this metric; there are accuracy, loss",
+        ),
         (["bars", "RUNS", "--by", "colour"], "--by colour: no run has this key"),
         (["sweep", "RUNS", "--over", "net"], "net is 'CNN'"),
         (["labels", "RUNS"], "has no label counts"),

@@ -67,4 +67,7 @@ def event_values(record: Mapping[str, Any], population: Population) -> dict[str,
         for name in ("mean", "pooled"):
             if not math.isnan(found[name]):
                 values[f"accuracy/{split}/{point}/{view}/{name}"] = found[name]
+        for name in sorted(score.keys() - {"correct", "loss"}):
+            if known := [value for value in score[name] if value is not None]:
+                values[f"{name}/{split}/{point}/{view}/mean"] = float(np.mean(known))
     return values

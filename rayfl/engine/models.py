@@ -21,7 +21,7 @@ def bench(plan: Plan, data: FederatedData) -> tuple[Worker, Server]:
 
     Setting up a method ties it to one net, so that each has a method of its own.
     """
-    here = replace(plan, device="cpu", execution="loop", threads=torch.get_num_threads())
+    here = replace(plan, device="cpu", execution="loop", threads=torch.get_num_threads(), metrics=())
     worker = Worker(replace(here, method=deepcopy(plan.method)), data)
     return worker, Server(replace(here, method=deepcopy(plan.method)), data)
 

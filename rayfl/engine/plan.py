@@ -41,6 +41,7 @@ class Plan:
         threads: torch threads of every process.
         channels_last: whether training uses the channels-last memory layout.
         deterministic: whether GPUs may use deterministic kernels only.
+        metrics: what is measured besides accuracy and loss, see ``rayfl.evaluation.measures``.
         client_timeout: seconds that a client may train in a round; None for no limit.
     """
 
@@ -55,6 +56,7 @@ class Plan:
     channels_last: bool = False
     deterministic: bool = False
     client_timeout: float | None = None
+    metrics: tuple[str, ...] = ()
 
     @property
     def nets(self) -> Sequence[Architecture | str]:

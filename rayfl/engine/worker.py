@@ -23,6 +23,7 @@ from rayfl.engine.process import MAPPED, TimeUp, at_most, exits_as_errors, keep_
 from rayfl.engine.round_result import RoundResult
 from rayfl.engine.travel import Download, States
 from rayfl.errors import UserError
+from rayfl.evaluation.measures import measures
 from rayfl.evaluation.score import ClientScores, score
 from rayfl.randomness import seed_of
 from rayfl.record.checkpoint import Checkpoints
@@ -73,6 +74,7 @@ class Worker:
         self._class_counts = as_tensor(data.label_matrix("train")).to(self.device)
         self._train = [as_tensor(client_data.train) for client_data in data.clients]
         self._val = [as_tensor(client_data.val) for client_data in data.clients]
+        self._measures = measures(plan.metrics, data.dataset.classes)
         self._run = run_stacked if plan.execution == "stacked" else run_loop
 
     def client(self, id: int, round: int) -> Client:
@@ -302,6 +304,7 @@ class Worker:
                 as_tensor(client_data.split(split)),
                 self.method.views_without_loss,
                 keys.get(split),
+                self._measures,
             )
             for split in splits
             if len(client_data.split(split))

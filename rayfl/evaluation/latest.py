@@ -72,3 +72,5 @@ class LatestScores:
                     column = columns.setdefault(view, {}).setdefault(split, empty)
                     column["correct"][client] = one.correct
                     column["loss"][client] = one.loss
+                    for name, value in one.measured.items():
+                        column.setdefault(name, [None] * self._population)[client] = value

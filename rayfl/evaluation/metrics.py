@@ -135,8 +135,7 @@ def counted_scores(history: History, protocol: Protocol, point: str, view: str, 
         return scores
     recorded = np.array([entry["round"] for entry in history.rounds])
     ever = np.logical_or.accumulate(history.trained, axis=0)[np.searchsorted(recorded, scores.rounds)]
-    correct, loss = np.where(ever, scores.correct, np.nan), np.where(ever, scores.loss, np.nan)
-    return Scores(scores.rounds, correct, loss, scores.samples)
+    return scores.of(ever)
 
 
 class Validation:
@@ -219,7 +218,7 @@ def curve(scores: Scores, population: Population, split: str, how: Average) -> n
 
 
 def mean_loss(loss: np.ndarray, samples: np.ndarray, population: Population, how: Average) -> np.ndarray:
-    """Return the loss averaged over clients, NaN where no client counts: float64 [evaluations].
+    """Return a loss, or another metric, averaged over clients, NaN where none counts: float64 [evaluations].
 
     Args:
         loss: float64 [evaluations, clients]; NaN for clients without one.

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from rayfl.errors import UserError
-from rayfl.evaluation.metrics import curve, summarise
+from rayfl.evaluation.metrics import curve, mean_loss, summarise
 from rayfl.evaluation.protocol import Protocol, read_protocol
 from rayfl.files import reading, refuse_links
 from rayfl.record.checks import check_config
@@ -113,7 +113,8 @@ def client_table(history: History) -> pd.DataFrame:
     """Return all scores as they were recorded, one row each.
 
     Columns: ``round`` (from 0), ``point``, ``view``, ``part``, ``client``, ``domain`` (missing for clients
-    with several), ``samples``, ``correct``, ``accuracy``, ``loss`` (missing where the view has none).
+    with several), ``samples``, ``correct``, ``accuracy``, ``loss`` (missing where the view has none), and
+    one of its own for every further metric that was asked for (missing where it is undefined).
     Clients without data or without a score have no row.
     """
     import pandas as pd
@@ -135,6 +136,7 @@ def client_table(history: History) -> pd.DataFrame:
                     "correct": scores.correct[place, client].astype(np.int64),
                     "accuracy": scores.accuracy[place, client],
                     "loss": scores.loss[place, client],
+                    **{name: values[place, client] for name, values in scores.measures.items()},
                 }
             )
         )
@@ -151,7 +153,8 @@ def round_table(history: History) -> pd.DataFrame:
 
     Columns: ``round`` (from 0), ``cohort``, ``dropped``, ``loss``, ``up``, ``down`` (bytes) and, per view,
     point and split, one column ``<split>/<point>/<view>`` with the mean accuracy over clients, missing in
-    rounds without it.
+    rounds without it; and for every further metric a column ``<metric>/<split>/<point>/<view>`` with the mean
+    over the clients for which it is defined.
     """
     import pandas as pd
 
@@ -160,4 +163,9 @@ def round_table(history: History) -> pd.DataFrame:
     for (point, view, split), scores in history.scores.items():
         means = pd.Series(curve(scores, history.population, split, "mean_clients"), index=scores.rounds)
         table[f"{split}/{point}/{view}"] = table["round"].map(means)
+        for name, values in scores.measures.items():
+            found = mean_loss(values, scores.samples, history.population, "mean_clients")
+            table[f"{name}/{split}/{point}/{view}"] = table["round"].map(
+                pd.Series(found, index=scores.rounds)
+            )
     return table

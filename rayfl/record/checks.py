@@ -106,8 +106,8 @@ def check_scores(views: Any, samples: Mapping[str, np.ndarray]) -> None:
     """Check the scores of all clients at one evaluation point.
 
     Args:
-        views: view -> split -> ``correct`` and ``loss``, each with a value or null per client; the loss may
-            be null as a whole.
+        views: view -> split -> ``correct``, ``loss`` and further metrics, each with a value or null per
+            client; the loss may be null as a whole.
         samples: per split int64 [clients], how many samples each client has.
     """
     _mapping(views, "the views")
@@ -126,6 +126,8 @@ def check_scores(views: Any, samples: Mapping[str, np.ndarray]) -> None:
                 raise ValueError(f"correct in {where} is negative, or more than there are samples")
             if "loss" not in score or score["loss"] is not None:
                 _losses(score.get("loss"), f"loss in {where}", len(counts))
+            for name in score.keys() - {"correct", "loss"}:
+                _losses(score[name], f"{shown(name)} in {where}", len(counts))
 
 
 def check_config(config: Any) -> None:

@@ -74,7 +74,7 @@ def differing(one: Mapping[str, Any], other: Mapping[str, Any]) -> list[str]:
 
 def tells_apart(name: str) -> bool:
     """Return whether a setting makes another experiment, and not a repetition of one with another seed."""
-    ignored = {*PLACES, *RESUMABLE, "seed", "data.seed", "resume"} - {"rounds"}
+    ignored = {*PLACES, *RESUMABLE, "seed", "data.seed", "resume", "metrics"} - {"rounds"}
     return not _within(name, ignored)
 
 

@@ -119,6 +119,7 @@ def present(config: Mapping[str, Any]) -> dict[str, Any]:
         found["training"] = _training(training)
     if "participation" in config:
         found.setdefault("sampling", _described("rayfl.sampling.Uniform", {}))
+        found.setdefault("metrics", [])
     return found
 
 
@@ -130,7 +131,7 @@ def present_settings(settings: Mapping[str, Any]) -> dict[str, Any]:
     if before and "training.optimiser" not in settings:
         now["training"] = _training(before)
     kept = {key: value for key, value in settings.items() if key != "training.lr_decay"}
-    return {"sampling": "rayfl.sampling.Uniform", **kept, **deciding(now)}
+    return {"sampling": "rayfl.sampling.Uniform", "metrics": [], **kept, **deciding(now)}
 
 
 def remedy(name: str, value: Any) -> str:

@@ -92,12 +92,20 @@ class Scores:
         correct: float64 [evaluations, clients]: samples classified correctly; NaN where there is no score.
         loss: float64 [evaluations, clients]: mean loss in nats; NaN where there is none.
         samples: int64 [clients].
+        measures: further metrics by name, each float64 [evaluations, clients]; NaN where undefined.
     """
 
     rounds: np.ndarray
     correct: np.ndarray
     loss: np.ndarray
     samples: np.ndarray
+    measures: Mapping[str, np.ndarray] = field(default_factory=dict)
+
+    def of(self, counted: np.ndarray) -> "Scores":
+        """Return the scores, NaN where ``counted`` is false: bool [clients] or [evaluations, clients]."""
+        correct, loss = (np.where(counted, values, np.nan) for values in (self.correct, self.loss))
+        measures = {name: np.where(counted, values, np.nan) for name, values in self.measures.items()}
+        return Scores(self.rounds, correct, loss, self.samples, measures)
 
     @property
     def accuracy(self) -> np.ndarray:
@@ -130,7 +138,7 @@ class History:
         """Collect the records of a run, in the order of their rounds."""
         history = cls(population)
         trained: list[np.ndarray] = []
-        gathered: dict[tuple[str, str, str], tuple[list[int], list[np.ndarray], list[np.ndarray]]] = {}
+        gathered: dict[tuple[str, str, str], tuple[list[int], list[dict[str, np.ndarray]]]] = {}
         for record in records:
             history.rounds.append(round_totals(record))
             history.not_finite += len(record.get("not_finite", ()))
@@ -139,15 +147,23 @@ class History:
             used[record["dropped"]] = False
             trained.append(used)
             for key, score in evaluations(record):
-                rounds, correct, loss = gathered.setdefault(key, ([], [], []))
+                rounds, rows = gathered.setdefault(key, ([], []))
                 rounds.append(record["round"])
-                correct.append(np.array(score["correct"], dtype=np.float64))
                 # A view without a cross-entropy may say null once for all its clients.
-                loss.append(np.broadcast_to(np.array(score["loss"], dtype=np.float64), len(population)))
+                rows.append(
+                    {
+                        name: np.broadcast_to(np.array(values, dtype=np.float64), len(population))
+                        for name, values in score.items()
+                    }
+                )
         history.trained = np.array(trained, dtype=bool).reshape(len(trained), len(population))
-        for key, (rounds, correct, loss) in gathered.items():
+        unknown = np.full(len(population), np.nan)
+        for key, (rounds, rows) in gathered.items():
+            names = dict.fromkeys(name for row in rows for name in row)
+            columns = {name: np.array([row.get(name, unknown) for row in rows]) for name in names}
+            correct, loss = columns.pop("correct"), columns.pop("loss")
             samples = population.samples[key[2]]
-            history.scores[key] = Scores(np.array(rounds), np.array(correct), np.array(loss), samples)
+            history.scores[key] = Scores(np.array(rounds), correct, loss, samples, columns)
         return history
 
     def score(self, point: str, view: str, split: str) -> Scores | None:

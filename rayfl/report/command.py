@@ -13,7 +13,7 @@ from rayfl.config.command_line import parse
 from rayfl.errors import UserError, exit_code
 from rayfl.evaluation.result import Result, run_folders
 from rayfl.papers.printed import find_printed
-from rayfl.report.compare import comparison, group_runs
+from rayfl.report.compare import check_measure, comparison, group_runs
 from rayfl.report.draw import draw
 from rayfl.report.paper_tables import compare, compared, footnotes
 from rayfl.terminal import Terminal
@@ -51,10 +51,22 @@ def parser() -> jsonargparse.ArgumentParser:
         help="group runs by these keys of the configuration alone, such as method,method.mu,clients; "
         "default: by the data and all keys but the seeds, the output folder and the engine",
     )
+    made.add_argument(
+        "--measure",
+        type=str | None,
+        default=None,
+        help="show a recorded metric, such as f1, in the place of the accuracy",
+    )
     return made
 
 
-def report(runs: Sequence[str], plot_dir: str | None = None, view: str | None = None, by: str = "") -> None:
+def report(
+    runs: Sequence[str],
+    plot_dir: str | None = None,
+    view: str | None = None,
+    by: str = "",
+    measure: str | None = None,
+) -> None:
     """Print the comparison of run folders and draw their curves.
 
     Args:
@@ -63,6 +75,7 @@ def report(runs: Sequence[str], plot_dir: str | None = None, view: str | None = 
         view: the view to show, by default that of each run's headline.
         by: keys of the configuration, separated by commas, by which runs are grouped; by default all that
             count.
+        measure: a recorded metric in the place of the accuracy.
     """
     keys = [key.strip() for key in by.split(",") if key.strip()]
     folders = run_folders([Path(run) for run in runs])
@@ -72,8 +85,10 @@ def report(runs: Sequence[str], plot_dir: str | None = None, view: str | None = 
         raise UserError(
             f"--view {view}: no run has this view; there are {', '.join(sorted(views)) or 'none'}"
         )
+    if measure is not None:
+        check_measure("--measure", measure, loaded)
     groups = group_runs(loaded, keys)
-    console = show(comparison(groups, view, keys))
+    console = show(comparison(groups, view, keys, measure))
     if plot_dir is not None:
         for path in draw(groups, Path(plot_dir), view, keys):
             console.print(Text(str(path)), soft_wrap=True)
@@ -114,7 +129,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if options.against is not None:
             report_against(options.runs, *options.against)
         else:
-            report(options.runs, options.plot_dir, options.view, options.by)
+            report(options.runs, options.plot_dir, options.view, options.by, options.measure)
 
     return exit_code(show_runs, shows=True)
 

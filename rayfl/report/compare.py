@@ -5,10 +5,11 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 from rich.table import Table
 
 from rayfl.errors import UserError
-from rayfl.evaluation.metrics import CHOICES, average, counted_scores
+from rayfl.evaluation.metrics import CHOICES, average, counted_scores, mean_loss, none_if_nan
 from rayfl.evaluation.result import Result
 from rayfl.record.description import flat, tells_apart
 from rayfl.record.history import Scores
@@ -17,6 +18,7 @@ from rayfl.report.text import (
     CHOICE_NAMES,
     averaged,
     mean_and_std,
+    number,
     percent,
     plain_table,
     size,
@@ -214,6 +216,36 @@ def chosen_accuracy(run: Result, view: str | None, choice: str) -> float | None:
     return average(entry[choice], run.protocol.average)
 
 
+def chosen_measure(run: Result, view: str | None, choice: str, measure: str) -> float | None:
+    """Return a further metric of a view under one choice of rounds, averaged as the protocol says.
+
+    Clients for which it is undefined are left out, and so are evaluations without any other.
+    """
+    entry, scores = view_summary(run, view), counted_view(run, view)
+    if scores is None or entry is None or entry.get(choice) is None or measure not in scores.measures:
+        return None
+    population = run.history.population
+    values = mean_loss(scores.measures[measure], scores.samples, population, run.protocol.average)
+    chosen = values[np.isin(scores.rounds, entry[choice]["rounds"])]
+    known = chosen[~np.isnan(chosen)]
+    return none_if_nan(float(known.mean())) if len(known) else None
+
+
+def check_measure(option: str, measure: str, runs: Iterable[Result], others: str = "") -> None:
+    """Refuse a further metric that no run has recorded.
+
+    Args:
+        option: by which it was asked for.
+        measure: its name.
+        runs: the runs.
+        others: what the option takes besides.
+    """
+    known = {name for run in runs for scores in run.history.scores.values() for name in scores.measures}
+    if measure not in known:
+        there = ", ".join([*([others] if others else []), *sorted(known)]) or "none"
+        raise UserError(f"{option} {measure}: no run has recorded this metric; there are {there}")
+
+
 def view_summary(run: Result, view: str | None) -> dict[str, Any] | None:
     """Return the summary of the view, by default the headline's, at the protocol's evaluation point."""
     entries = {e["view"]: e for e in run.summary["views"] if e["point"] == run.protocol.point}
@@ -229,20 +261,25 @@ def counted_view(run: Result, view: str | None) -> Scores | None:
     return counted_scores(run.history, run.protocol, entry["point"], entry["view"], "test")
 
 
-def comparison(groups: Sequence[Group], view: str | None = None, by: Sequence[str] = ()) -> Table:
+def comparison(
+    groups: Sequence[Group], view: str | None = None, by: Sequence[str] = (), measure: str | None = None
+) -> Table:
     """Return the table that compares groups of runs: accuracies in per cent and bytes per round.
 
     Args:
         groups: one row each.
         view: the view to show, by default that of each run's headline.
         by: the keys by which runs were grouped, if not by all.
+        measure: a further metric that takes the place of the accuracy.
     """
     headings, cells = labels(groups, by)
     constant = common_labels(cells)
     sizes = [sizes_of(group.runs) for group in groups]
     same = [f"{sizes[0]} {IMAGES}"] if len(set(sizes)) == 1 else []
     what = ", ".join([*(cells[0][i] for i in constant), *same])
-    table = plain_table("Test accuracy in %" + (f": {what}" if what else ""))
+    table = plain_table(
+        one_line(f"Test {measure}" if measure else "Test accuracy in %") + (f": {what}" if what else "")
+    )
     table.caption, table.caption_justify = caption(groups, view, by), "left"
     shown = [i for i, name in enumerate(headings) if i not in constant and name != "rounds"]
     for i in shown:
@@ -255,15 +292,20 @@ def comparison(groups: Sequence[Group], view: str | None = None, by: Sequence[st
         table.add_column(heading, justify="right", no_wrap=True)
     for group, row, images in zip(groups, cells, sizes):
         runs = group.runs
-        headline = [run.summary["headline"]["accuracy"] if run.summary["headline"] else None for run in runs]
-        chosen = [[chosen_accuracy(run, view, c) for run in runs] for c in CHOICES]
+        if measure is None:
+            headline = [r.summary["headline"]["accuracy"] if r.summary["headline"] else None for r in runs]
+            chosen = [[chosen_accuracy(run, view, c) for run in runs] for c in CHOICES]
+        else:
+            headline = [chosen_measure(run, None, run.protocol.choose, measure) for run in runs]
+            chosen = [[chosen_measure(run, view, c, measure) for run in runs] for c in CHOICES]
+        found = [mean_and_std(values) for values in (headline, *chosen)]
         asked = runs[0].summary["rounds"]
         table.add_row(
             *(row[i] for i in shown),
             *([] if same else [images]),
             str(group.seeds) if group.seeds == len(runs) else f"{group.seeds} ({len(runs)} runs)",
             str(asked) if group.completed >= asked else f"{group.completed} of {asked}",
-            *(percent(*mean_and_std(accuracies)) for accuracies in [headline, *chosen]),
+            *(number(*pair, decimals=4) if measure else percent(*pair) for pair in found),
             communication_bytes(runs, "up"),
             communication_bytes(runs, "down"),
             style=None if group.complete else "yellow",

@@ -3,7 +3,7 @@
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 from matplotlib.axes import Axes
@@ -15,7 +15,7 @@ from rayfl.errors import UserError
 from rayfl.evaluation.metrics import average, curve, mean_loss, none_if_nan
 from rayfl.evaluation.result import Result
 from rayfl.record.description import about_data, flat
-from rayfl.record.history import PARTITION, Scores, read_partition
+from rayfl.record.history import PARTITION, read_partition
 from rayfl.report.compare import (
     Group,
     counted_view,
@@ -32,7 +32,6 @@ from rayfl.shown import one_line
 ALL = "all"
 """The panel of all clients together, as the protocol averages them."""
 _WIDTH = 3.4  # inches of a panel
-Quantity = Literal["accuracy", "loss"]
 
 
 @dataclass(frozen=True)
@@ -97,9 +96,9 @@ def check_panels(panels: Sequence[str], series: Sequence[Series]) -> list[str]:
 
 
 def panel_curve(
-    run: Result, view: str | None, panel: str, quantity: Quantity = "accuracy"
+    run: Result, view: str | None, panel: str, quantity: str = "accuracy"
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Return completed rounds, and test accuracy in per cent or mean test loss, of a domain or of ``all``.
+    """Return completed rounds, and test accuracy in per cent, or mean loss or metric, of a domain or ``all``.
 
     Clients are averaged as the protocol says; rounds without a score are left out.
     """
@@ -109,18 +108,20 @@ def panel_curve(
     population, how = run.history.population, run.protocol.average
     if panel != ALL:
         inside = np.array([domain == panel for domain in population.domains])
-        correct, loss = np.where(inside, scores.correct, np.nan), np.where(inside, scores.loss, np.nan)
-        scores = Scores(scores.rounds, correct, loss, scores.samples)
+        scores = scores.of(inside)
     if quantity == "accuracy":
         values = 100 * curve(scores, population, "test", how)
     else:
-        values = mean_loss(scores.loss, scores.samples, population, how)
+        found = scores.loss if quantity == "loss" else scores.measures.get(quantity)
+        if found is None:
+            return np.zeros(0), np.zeros(0)
+        values = mean_loss(found, scores.samples, population, how)
     there = ~np.isnan(values)
     return scores.rounds[there] + 1, values[there]
 
 
 def panel_curves(
-    series: Series, panel: str, quantity: Quantity = "accuracy"
+    series: Series, panel: str, quantity: str = "accuracy"
 ) -> list[tuple[np.ndarray, np.ndarray]]:
     """Return the curves of those runs that have scores of a panel; a domain left out of training has none."""
     curves = [panel_curve(run, series.view, panel, quantity) for run in series.runs]
@@ -196,8 +197,8 @@ def _rounds_text(rounds: Sequence[int | None]) -> str:
 # ---- pictures
 
 
-def draw_rounds(series: Sequence[Series], panels: Sequence[str], quantity: Quantity) -> Figure:
-    """Draw test accuracy or loss over completed rounds, a panel per domain; bands are one deviation."""
+def draw_rounds(series: Sequence[Series], panels: Sequence[str], quantity: str) -> Figure:
+    """Draw test accuracy, loss or a metric over rounds, a panel per domain; bands are one deviation."""
     figure, axes = _grid(len(panels))
     for ax, panel in zip(axes, panels):
         for place, s in enumerate(series):
@@ -205,7 +206,7 @@ def draw_rounds(series: Sequence[Series], panels: Sequence[str], quantity: Quant
                 draw_band(ax, curves, s.name, style(place), linewidth=1.6)
         ax.set(title=_title(panel), xlabel="completed rounds")
         ax.xaxis.set_major_locator(MaxNLocator(integer=True))
-    axes[0].set_ylabel("test accuracy in %" if quantity == "accuracy" else "test loss")
+    axes[0].set_ylabel("test accuracy in %" if quantity == "accuracy" else drawn(f"test {quantity}"))
     return _finished(figure, axes)
 
 

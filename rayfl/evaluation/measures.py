@@ -1,0 +1,172 @@
+"""Metrics that are recorded beside accuracy and loss: of torchmetrics, or functions of one's own."""
+
+from __future__ import annotations
+
+import inspect
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from rayfl.arguments import shown
+from rayfl.data import FederatedData
+from rayfl.errors import UserError
+from rayfl.imports import named
+from rayfl.randomness import generator
+
+LARGEST = 1e280
+"""Larger numbers cannot be averaged; they are recorded as undefined."""
+
+
+@dataclass(frozen=True)
+class Measure:
+    """A metric of a client's scores.
+
+    Attributes:
+        name: as in the configuration, and in the records.
+        function: of scores, float [n, classes], and labels, int64 [n]; it returns a number.
+        probabilities: whether it takes probabilities, so that it is undefined where scores are not logits.
+    """
+
+    name: str
+    function: Callable[[Tensor, Tensor], Any]
+    probabilities: bool = False
+
+    def value(self, scores: Tensor, labels: Tensor, logits: bool = True) -> float | None:
+        """Return the metric of some samples; None where it is undefined.
+
+        Args:
+            scores: float [n, classes], on the CPU.
+            labels: int64 [n].
+            logits: whether the scores are logits.
+
+        Raises:
+            UserError: it raises, or returns no number.
+        """
+        if self.probabilities and not logits:
+            return None
+        given = scores.double().softmax(1) if self.probabilities else scores.clone()
+        try:
+            found = self.function(given, labels.clone())
+        except (Exception, SystemExit) as error:
+            raise UserError(
+                f"metric {self.name} has raised {type(error).__name__}: {error} (for scores "
+                f"{list(scores.shape)} and labels {shown(labels.unique().tolist())}). Where it is undefined, "
+                "as for labels of one class, it must return NaN"
+            ) from error
+        if isinstance(found, Tensor | np.ndarray | np.generic) and np.prod(found.shape) == 1:
+            found = found.item()
+        if isinstance(found, bool) or not isinstance(found, int | float):
+            raise UserError(f"metric {self.name} returns {shown(found)}: it must return a number")
+        return float(found) if abs(found) <= LARGEST else None  # not so of NaN
+
+
+def f1(scores: Tensor, labels: Tensor) -> Tensor:
+    """Return the mean over classes of F1; classes that neither occur nor are predicted do not count."""
+    from torchmetrics.functional.classification import multiclass_f1_score  # takes seconds
+
+    predicted, classes = scores.argmax(1), scores.shape[1]
+    return multiclass_f1_score(predicted, labels, num_classes=classes, average="macro")
+
+
+def auroc(scores: Tensor, labels: Tensor) -> float:
+    """Return the mean over classes that occur of the area under the curve of one class against the others.
+
+    NaN where there are samples of one class only.
+    """
+    from torchmetrics.functional.classification import binary_auroc
+
+    there = labels.unique().tolist()
+    if len(there) < 2:
+        return math.nan
+    return float(np.mean([float(binary_auroc(scores[:, c], (labels == c).long())) for c in there]))
+
+
+def calibration_error(scores: Tensor, labels: Tensor) -> Tensor:
+    """Return the expected calibration error of the predicted classes, in 15 bins."""
+    from torchmetrics.functional.classification import multiclass_calibration_error
+
+    return multiclass_calibration_error(scores, labels, num_classes=scores.shape[1])
+
+
+SHORT = {
+    "f1": Measure("f1", f1),
+    "auroc": Measure("auroc", auroc, probabilities=True),
+    "calibration_error": Measure("calibration_error", calibration_error, probabilities=True),
+}
+"""Metrics of torchmetrics that have a short name."""
+
+
+def measures(names: Sequence[str], classes: int) -> tuple[Measure, ...]:
+    """Return the metrics of a configuration.
+
+    Args:
+        names: names in ``SHORT``, or import paths ``module.function``. What is in torchmetrics may be
+            a class, takes probabilities, and gets ``num_classes`` if it has such an argument.
+        classes: how many there are.
+
+    Raises:
+        UserError: there is no such metric, or one twice.
+    """
+    twice = [name for k, name in enumerate(names) if name in names[:k]]
+    if twice:
+        raise UserError(f"metrics has {twice[0]} twice")
+    return tuple(_measure(name, classes) for name in names)
+
+
+def _measure(name: str, classes: int) -> Measure:
+    module_name, _, function_name = name.rpartition(".")
+    of_torchmetrics = name in SHORT or name.partition(".")[0] == "torchmetrics"
+    if name not in SHORT and not module_name:
+        raise UserError(
+            f"metrics: there is no {name!r}; there are {', '.join(sorted(SHORT))}, and functions of your own "
+            "by import path, module.function"
+        )
+    try:
+        if of_torchmetrics:
+            import torchmetrics  # noqa: F401
+        if name in SHORT:
+            return SHORT[name]
+        found = named(name)
+    except UserError as error:
+        raise UserError(f"metrics has {error}") from None
+    except ImportError as error:
+        remedy = "install rayfl[metrics]" if of_torchmetrics else "it must be on Python's path"
+        what = "torchmetrics" if of_torchmetrics else repr(module_name)
+        raise UserError(f"metric {name}: cannot import {what} ({error}); {remedy}") from error
+    except AttributeError as error:
+        raise UserError(f"metric {name}: module {module_name!r} has no {function_name!r}") from error
+    if not callable(found) or (isinstance(found, type) and not of_torchmetrics):
+        raise UserError(f"metric {name}: it must be a function of scores and labels, not {shown(found)}")
+    if not of_torchmetrics:
+        return Measure(name, found)
+    takes = inspect.signature(found).parameters
+    made = partial(found, num_classes=classes) if "num_classes" in takes else found
+    if isinstance(found, type):  # made anew for each client: it adds up what it is given
+        return Measure(name, lambda scores, labels: made()(scores, labels), probabilities=True)
+    return Measure(name, made, probabilities=True)
+
+
+def try_measures(tried: Sequence[Measure], data: FederatedData) -> None:
+    """Measure made-up scores: for labels of all classes, and for those of the client with the fewest classes.
+
+    Raises:
+        UserError: a metric raises, returns no number, or not the same one twice.
+    """
+    classes = data.dataset.classes
+    counts = [row for split in ("val", "test") for row in data.label_matrix(split) if row.sum()]
+    fewest = min(counts, key=lambda row: ((row > 0).sum(), row.sum()), default=np.ones(classes, dtype=int))
+    for row in (np.full(classes, 2), fewest):
+        labels = torch.from_numpy(np.repeat(np.arange(classes), row))
+        scores = torch.randn(len(labels), classes, generator=generator(0, "trial of metrics"))
+        for measure in tried:
+            if measure.value(scores, labels) != measure.value(scores, labels):
+                raise UserError(
+                    f"metric {measure.name} is not the same twice for the same scores: it must go by scores "
+                    "and labels alone"
+                )

@@ -1,0 +1,268 @@
+"""Metrics besides accuracy and loss: their values by hand, what is refused, and where they are recorded."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+import yaml
+from torch import Tensor
+
+from rayfl import Federation, Inline, Ray, Result, UserError, resumed
+from rayfl.callbacks.tensorboard import event_values
+from rayfl.config.parser import federation_from
+from rayfl.data import Dirichlet, Pathological, Synthetic
+from rayfl.evaluation import FediOS
+from rayfl.evaluation.measures import measures
+from rayfl.figure import main as figure
+from rayfl.methods import FedProto
+from rayfl.report.command import report
+from tests.support.federations import bytes_of_run, small
+
+pytest.importorskip("torchmetrics")
+
+BY_HAND = torch.tensor([[2.0, 1.0, 0.0], [0.0, 3.0, 1.0], [1.0, 0.0, 0.5], [0.0, 2.0, 1.0]])
+LABELS = torch.tensor([0, 1, 1, 0])
+ALL = ["f1", "auroc", "calibration_error", "tests.support.metrics.brier"]
+
+
+def value(name: str, scores: Tensor = BY_HAND, labels: Tensor = LABELS, logits: bool = True) -> Any:
+    (measure,) = measures([name], scores.shape[1])
+    return measure.value(scores, labels, logits)
+
+
+# ---- values
+
+
+def test_f1_by_hand() -> None:
+    """Predicted 0, 1, 0, 1 of 0, 1, 1, 0: both classes have one true positive, one false of each kind."""
+    assert value("f1") == pytest.approx(0.5)
+    assert value("f1", labels=torch.tensor([0, 1, 0, 0])) == pytest.approx((4 / 5 + 2 / 3) / 2)
+    assert value("f1", labels=torch.tensor([0, 1, 2, 1])) == pytest.approx((2 / 3 + 1 + 0) / 3)
+    assert value("f1", logits=False) == pytest.approx(0.5)
+
+
+def test_auroc_by_hand() -> None:
+    """Of the pairs of a sample of the class and one of another, the share with the higher probability first.
+
+    Probabilities of class 0 are 0.67, 0.04, 0.51, 0.09, so of 4 pairs 3 are in order; of class 1 they are
+    0.24, 0.84, 0.19, 0.67 with 2 of 4 in order. Class 2 does not occur, and does not count.
+    """
+    assert value("auroc") == pytest.approx((3 / 4 + 2 / 4) / 2)
+    assert value("auroc", labels=torch.zeros(4, dtype=torch.int64)) is None
+    assert value("auroc", logits=False) is None
+
+
+def test_calibration_error_by_hand() -> None:
+    """Probabilities 0.5 and 0.75 of the predicted class, each right once in two samples."""
+    scores = torch.tensor([[0.5, 0.5], [0.5, 0.5], [0.75, 0.25], [0.75, 0.25]]).log()
+    labels = torch.tensor([0, 1, 0, 1])
+    assert value("calibration_error", scores, labels) == pytest.approx((0.0 + 0.25) / 2, abs=1e-6)
+
+
+def test_torchmetrics_by_import_path() -> None:
+    """Functions and classes get the number of classes; kappa is (p - e) / (1 - e) with p = e = 1/2 here."""
+    path = "torchmetrics.functional.classification.multiclass_accuracy"
+    assert value(path) == pytest.approx(0.5)
+    kappa = "torchmetrics.classification.MulticlassCohenKappa"
+    assert value(kappa) == pytest.approx(0.0)
+    (measure,) = measures([kappa], 3)
+    right = torch.tensor([0, 1, 0, 1])
+    assert [measure.value(BY_HAND, right), measure.value(BY_HAND, LABELS)] == pytest.approx([1.0, 0.0])
+
+
+def test_own_functions_spoil_nothing_for_others() -> None:
+    scores = BY_HAND.clone()
+    assert value("tests.support.metrics.scaled", scores) == 0.5
+    assert torch.equal(scores, BY_HAND)
+    assert value("tests.support.metrics.infinite") is None
+
+
+# ---- refused
+
+
+@pytest.mark.parametrize(
+    ("names", "message"),
+    [
+        (["f2"], "there is no 'f2'; there are auroc, calibration_error, f1, and functions"),
+        (["f1", "f1"], "metrics has f1 twice"),
+        (["no_such_module.f"], "cannot import 'no_such_module'"),
+        (["tests.support.metrics.nothing"], "has no 'nothing'"),
+        (["tests.support.metrics.CONSTANT"], "must be a function"),
+        (["tests.support.nets.Params"], "must be a function"),
+        (["os.system"], "no configuration may name"),
+        (
+            ["tests.support.metrics.raises"],
+            "metric tests.support.metrics.raises has raised ZeroDivisionError",
+        ),
+        (["tests.support.metrics.leaves"], "metric tests.support.metrics.leaves has raised SystemExit"),
+        (["tests.support.metrics.vector"], "must return a number"),
+        (["tests.support.metrics.text"], "must return a number"),
+        (["tests.support.metrics.remembers"], "not the same twice"),
+        (["torchmetrics.functional.f1_score"], "metric torchmetrics.functional.f1_score has raised"),
+        ([3], "metrics"),
+    ],
+)
+def test_bad_metrics_are_refused_before_anything_starts(
+    tmp_path: Path, names: list[Any], message: str
+) -> None:
+    with pytest.raises(UserError) as caught:
+        small(tmp_path / "run", metrics=names).run()
+    assert message in str(caught.value)
+    assert "\n" not in str(caught.value)
+    assert not (tmp_path / "run").exists()
+
+
+def test_the_trial_has_the_labels_of_the_clients(tmp_path: Path) -> None:
+    """What cannot do with one class is refused where a client has only one, and there alone."""
+    name = "tests.support.metrics.of_several_classes"
+    one_class = Synthetic(train=400, test=200, partition=Pathological(classes_per_client=1))
+    with pytest.raises(UserError, match=r"only one class.*must return NaN"):
+        small(tmp_path / "run", data=one_class, clients=10, metrics=[name]).run()
+    two = Synthetic(train=400, test=200, partition=Pathological(classes_per_client=2))
+    federation = small(tmp_path / "run", data=two, clients=10, metrics=[name])
+    federation.check(federation.federated_data())
+
+
+def test_torchmetrics_may_be_missing(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(__import__("sys").modules, "torchmetrics", None)
+    with pytest.raises(UserError, match=r"metric f1: cannot import torchmetrics .*rayfl\[metrics\]"):
+        measures(["f1"], 10)
+    assert measures(["tests.support.metrics.brier"], 10)
+
+
+# ---- in runs
+
+
+def measured(output: Path, **changes: Any) -> Federation:
+    return small(output, **({"metrics": ALL, "rounds": 3, "checkpoint_every": 1} | changes))
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> Result:
+    return measured(tmp_path_factory.mktemp("measured") / "run").run()
+
+
+def lines(folder: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+
+
+def test_metrics_stand_beside_loss_and_change_nothing_else(run: Result, tmp_path: Path) -> None:
+    small(tmp_path / "plain", rounds=3).run()
+    found = lines(run.folder)
+    for record in found:
+        for view in record["evaluation"]["after_aggregation"].values():
+            for score in view.values():
+                assert set(score) == {"correct", "loss", *ALL}
+                for name in ALL:
+                    assert len(score.pop(name)) == 12
+    assert found == lines(tmp_path / "plain")
+
+
+def test_metrics_are_in_tables(run: Result) -> None:
+    table = run.clients
+    assert list(table.columns[-5:]) == ["loss", *sorted(ALL)]
+    last = table[(table["round"] == 2) & (table["part"] == "test")]
+    means = run.rounds.iloc[-1]
+    for name in ALL:
+        assert means[f"{name}/test/after_aggregation/global"] == pytest.approx(last[name].mean())
+    again = Result.load(run.folder)
+    assert again.clients.equals(table)
+    assert list(pd.read_parquet(run.folder / "clients.parquet").columns) == list(table.columns)
+
+
+def test_metrics_are_in_tensorboard(run: Result) -> None:
+    record = lines(run.folder)[-1]
+    values = event_values(record, run.history.population)
+    f1 = [x for x in record["evaluation"]["after_aggregation"]["global"]["test"]["f1"] if x is not None]
+    assert values["f1/test/after_aggregation/global/mean"] == pytest.approx(float(np.mean(f1)))
+
+
+def test_undefined_values_are_null_and_in_no_mean(tmp_path: Path) -> None:
+    """Clients of one class have no AUROC; the mean is over the others, and nothing is 'not finite'."""
+    data = Synthetic(train=900, test=240, partition=Dirichlet(alpha=0.05))
+    found = small(tmp_path / "run", data=data, rounds=1, metrics=["auroc"]).run()
+    (record,) = lines(tmp_path / "run")
+    score = record["evaluation"]["after_aggregation"]["global"]["test"]
+    known = [x for x in score["auroc"] if x is not None]
+    assert 0 < len(known) < sum(x is not None for x in score["correct"])
+    assert "not_finite" not in record
+    mean = found.rounds.iloc[0]["auroc/test/after_aggregation/global"]
+    assert mean == pytest.approx(sum(known) / len(known))
+
+
+def test_views_that_are_no_logits_have_f1_alone(tmp_path: Path) -> None:
+    small(tmp_path / "run", method=FedProto(), rounds=1, metrics=["f1", "auroc"]).run()
+    score = lines(tmp_path / "run")[0]["evaluation"]["after_aggregation"]["personal"]["test"]
+    assert set(score["auroc"]) == {None}
+    assert any(x is not None for x in score["f1"])
+
+
+def test_metrics_after_training_are_kept(tmp_path: Path) -> None:
+    """Of clients that were not sampled the latest ones stay, also over a resume."""
+    measured(tmp_path / "whole", protocol=FediOS()).run()
+    measured(tmp_path / "cut", protocol=FediOS(), rounds=2).run()
+    resumed(tmp_path / "cut", ["--rounds", "3"]).run()
+    assert bytes_of_run(tmp_path / "cut") == bytes_of_run(tmp_path / "whole")
+    score = lines(tmp_path / "cut")[-1]["evaluation"]["after_training"]["personal"]["test"]
+    assert [x is None for x in score["f1"]] == [x is None for x in score["correct"]]
+
+
+def test_the_same_bytes_on_actors(run: Result, tmp_path: Path) -> None:
+    measured(tmp_path / "ray", engine=Ray(actors=2)).run()
+    assert bytes_of_run(tmp_path / "ray") == bytes_of_run(run.folder)
+
+
+def test_the_same_bytes_stacked(tmp_path: Path) -> None:
+    for folder, metrics in (("plain", []), ("measured", ["f1"])):
+        small(tmp_path / folder, rounds=2, metrics=metrics, engine=Inline(execution="stacked")).run()
+    found = lines(tmp_path / "measured")
+    for record in found:
+        for view in record["evaluation"]["after_aggregation"].values():
+            for score in view.values():
+                assert score.pop("f1")
+    assert found == lines(tmp_path / "plain")
+
+
+def test_a_run_of_before_goes_on(tmp_path: Path) -> None:
+    """Without ``metrics`` in its configuration."""
+    small(tmp_path / "run", rounds=1, checkpoint_every=1).run()
+    config = yaml.safe_load((tmp_path / "run" / "config.yaml").read_text())
+    assert config.pop("metrics") == []
+    (tmp_path / "run" / "config.yaml").write_text(yaml.safe_dump(config))
+    assert resumed(tmp_path / "run", ["--rounds", "2"]).run().complete
+
+
+def test_a_resumed_run_keeps_its_metrics(run: Result) -> None:
+    with pytest.raises(UserError, match="metrics"):
+        resumed(run.folder, ["--rounds", "4", "--metrics", "[f1]"]).run()
+
+
+def test_metrics_on_the_command_line() -> None:
+    assert federation_from(["--metrics", "[f1, auroc]"]).metrics == ["f1", "auroc"]
+
+
+# ---- reports and pictures
+
+
+def test_reports_show_a_metric(run: Result, capsys: pytest.CaptureFixture[str]) -> None:
+    report([str(run.folder)], measure="f1")
+    shown = capsys.readouterr().out
+    assert "Test f1" in shown
+    expected = run.rounds.iloc[-1]["f1/test/after_aggregation/global"]
+    assert f"{expected:.4f}" in shown
+    with pytest.raises(
+        UserError, match=r"--measure kappa: no run has recorded .*auroc, calibration_error, f1"
+    ):
+        report([str(run.folder)], measure="kappa")
+
+
+def test_pictures_show_a_metric(run: Result, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    save = str(tmp_path / "rounds.png")
+    assert figure(["rounds", str(run.folder), "--quantity", "auroc", "--save", save]) == 0
+    assert (tmp_path / "rounds.png").stat().st_size > 1000
+    assert figure(["rounds", str(run.folder), "--quantity", "kappa", "--save", save]) == 2
+    assert "accuracy, loss, auroc" in capsys.readouterr().err
