@@ -320,9 +320,17 @@ class Run:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(self, *exception: object) -> None:
+    def __exit__(self, kind: type[BaseException] | None, *exception: object) -> None:
+        failed: UserError | None = None
         for callback in self.callbacks:
-            callback.end()
+            try:
+                callback.end()
+            except UserError as error:
+                failed = failed or error
+            except Exception as error:  # the others have to let go, too
+                failed = failed or _raised(callback, "end", error, self)
+        if failed and kind is None:
+            raise failed
 
     def go_on(self, manifest: Manifest | None) -> int | None:
         """Run the rounds after a checkpoint, or all of them.
@@ -433,10 +441,15 @@ def _asked(callback: Callback, hook: Literal["start", "after_round"], run: Run, 
     except (UserError, Gone, Lost):  # what is lost is replaced
         raise
     except Exception as error:
-        raise UserError(
-            f"the callback {type(callback).__name__} raised {type(error).__name__} in {hook}: {error}. "
-            f"The records are intact: mend it, and go on with --resume {run.path}"
-        ) from error
+        raise _raised(callback, hook, error, run) from error
+
+
+def _raised(callback: Callback, hook: str, error: Exception, run: Run) -> UserError:
+    """Return what is said of a callback that has raised."""
+    return UserError(
+        f"the callback {type(callback).__name__} raised {type(error).__name__} in {hook}: {error}. "
+        f"The records are intact: mend it, and go on with --resume {run.path}"
+    )
 
 
 def _dropped_text(round: int, bad: dict[int, str]) -> str:

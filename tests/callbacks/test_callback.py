@@ -10,11 +10,11 @@ import pytest
 import torch
 
 import rayfl
-from rayfl import Inline, Ray
+from rayfl import Inline, Ray, UserError
 from rayfl.callbacks.callback import Callback, Run
 from rayfl.methods import FedPer
 from rayfl.record.checkpoint import Checkpoints
-from tests.support.federations import bytes_of_run, small
+from tests.support.federations import Poisoned, bytes_of_run, small
 
 
 class Notes(Callback):
@@ -102,6 +102,27 @@ class Looks(Callback):
         assert models.round == record["round"] + 1
         self.scores.append(models.scores(3, models.batch(3)[0])["personal"])
         return False
+
+
+class Clumsy(Callback):
+    def end(self) -> None:
+        raise OSError("no such printer")
+
+
+def test_a_callback_that_raises_at_the_end_is_named_and_others_end(tmp_path: Path) -> None:
+    federation = small(tmp_path / "run", rounds=1)
+    federation.callbacks = [Clumsy(), notes := Notes(last=9)]
+    with pytest.raises(UserError, match="the callback Clumsy raised OSError in end: no such printer"):
+        federation.run()
+    assert notes.told == [("start", 0, 0), 0, "end"]
+    assert small(tmp_path / "else", rounds=1).resume(tmp_path / "run").run().complete
+
+
+def test_an_end_that_raises_hides_no_other_mistake(tmp_path: Path) -> None:
+    federation = small(tmp_path / "run", method=Poisoned(), participation=1.0)
+    federation.callbacks = [Clumsy()]
+    with pytest.raises(UserError, match="round 1: client 2"):
+        federation.run()
 
 
 @pytest.mark.parametrize("engine", [Inline(), Ray(actors=2)], ids=["inline", "ray"])

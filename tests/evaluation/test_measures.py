@@ -1,6 +1,7 @@
 """Metrics besides accuracy and loss: their values by hand, what is refused, and where they are recorded."""
 
 import json
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -243,6 +244,17 @@ def test_a_resumed_run_keeps_its_metrics(run: Result) -> None:
 
 def test_metrics_on_the_command_line() -> None:
     assert federation_from(["--metrics", "[f1, auroc]"]).metrics == ["f1", "auroc"]
+
+
+@pytest.mark.parametrize("column", [[0.5], "0.5", ["x"] * 12, [1e300] * 12])
+def test_damaged_columns_are_refused(run: Result, tmp_path: Path, column: Any) -> None:
+    shutil.copytree(run.folder, tmp_path / "run")
+    records = lines(run.folder)
+    records[1]["evaluation"]["after_aggregation"]["global"]["test"]["f1"] = column
+    text = "".join(json.dumps(record) + "\n" for record in records)
+    (tmp_path / "run" / "metrics.jsonl").write_text(text)
+    with pytest.raises(UserError, match="line 2: 'f1' in test of view 'global'"):
+        Result.load(tmp_path / "run")
 
 
 # ---- reports and pictures
