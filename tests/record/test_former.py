@@ -172,7 +172,7 @@ def test_a_run_of_before_goes_on_and_is_read(
 
 @pytest.mark.parametrize("decay", [1.0, 0.9])
 def test_training_of_before_goes_on(tmp_path: Path, decay: float) -> None:
-    """With ``lr_decay`` in the place of a schedule, and neither optimiser nor sampling recorded."""
+    """With ``lr_decay`` in the place of a schedule, and no optimiser, sampling or metrics recorded."""
     schedule: Schedule = Constant() if decay == 1 else Exponential(decay=decay)
     training = Training(lr=0.05, batch_size=20, momentum=0.5, schedule=schedule)
     small(tmp_path / "whole", rounds=3, training=training, checkpoint_every=1).run()
@@ -184,7 +184,7 @@ def test_training_of_before_goes_on(tmp_path: Path, decay: float) -> None:
     for key in new:
         del config["training"][key]
     config["training"]["lr_decay"] = decay
-    del config["sampling"]
+    del config["sampling"], config["metrics"]
     (old / "config.yaml").write_text(yaml.safe_dump(config))
     assert present(config)["training"] == now
     for path in (old / "checkpoints").glob("manifest-*.json"):
@@ -192,7 +192,7 @@ def test_training_of_before_goes_on(tmp_path: Path, decay: float) -> None:
         prefixes = tuple(f"training.{key}" for key in new)
         body["settings"] = {k: v for k, v in body["settings"].items() if not k.startswith(prefixes)}
         body["settings"]["training.lr_decay"] = decay
-        del body["settings"]["sampling"]
+        del body["settings"]["sampling"], body["settings"]["metrics"]
         text = json.dumps(body, separators=(",", ":"), sort_keys=True)
         path.write_text(json.dumps({"sha256": _hash(text.encode()), "manifest": body}))
     resumed(old, ["--rounds", "3"]).run()
