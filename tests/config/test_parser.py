@@ -18,7 +18,7 @@ from rayfl.arguments import fits
 from rayfl.config.parser import federation_from, parser, resumed
 from rayfl.data import CIFAR10, MNIST, Data, Dirichlet, EmbeddedDigits, Partition, Synthetic
 from rayfl.methods import METHODS, FedAvg, FedCO2
-from rayfl.nets import DSECNN
+from rayfl.nets import DSECNN, Architecture, LeNet
 from rayfl.record.cell import Cell
 from rayfl.record.description import deciding, dump, public_path
 from rayfl.run import main
@@ -33,6 +33,7 @@ CONFIGURABLE.remove(rayfl.data.Arrays)  # which only Python can make
 
 
 OBJECTS = {
+    Architecture: LeNet(),
     Partition: rayfl.data.Dirichlet(alpha=0.25, min_samples=3),
     Optimiser: Adam(beta1=0.5),
     Schedule: Exponential(decay=0.9),
@@ -153,10 +154,11 @@ def test_every_setting_of_a_federation_is_recorded(tmp_path: Path) -> None:
         "seed": 11,
         "tensorboard": False,
         "quiet": True,
+        "metrics": ["f1"],
         "unseen": "printed",
         "cell": Cell("mine", "FedAvg", "N=3", ["rounds=7"]),
     }
-    objects = {"method", "data", "training", "engine", "output"}
+    objects = {"method", "data", "training", "sampling", "engine", "output"}
     assert settings.keys() | objects == set(inspect.signature(Federation).parameters)
     found = again(Federation(**settings), tmp_path)
     assert {name: getattr(found, name) for name in settings} == settings

@@ -9,7 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Any, ClassVar, Literal
+from typing import IO, Any, ClassVar, Literal
 
 import numpy as np
 from PIL import Image
@@ -364,7 +364,7 @@ def in_chunks(read: Callable[[Path], np.ndarray], files: Sequence[Path]) -> Iter
 
 
 def read_image(path: Path, side: int | None = None, grey_unless_rgb: bool = False) -> np.ndarray:
-    """Read an image as RGB; nothing else in rayfl opens files of images.
+    """Read the file of an image as RGB.
 
     Args:
         path: the file.
@@ -375,7 +375,7 @@ def read_image(path: Path, side: int | None = None, grey_unless_rgb: bool = Fals
         uint8 [3, H, W].
     """
     try:
-        with open_file(path) as file, Image.open(file, formats=FORMATS) as image:
+        with open_file(path) as file, open_image(file) as image:
             grey = grey_unless_rgb and len(image.getbands()) != 3
             rgb = (image.convert("L") if grey else image).convert("RGB")
     except MemoryError:
@@ -384,6 +384,15 @@ def read_image(path: Path, side: int | None = None, grey_unless_rgb: bool = Fals
         remedy = f"replace it by a fresh copy; images may be {', '.join(FORMATS[:-1])} or {FORMATS[-1]}"
         raise unreadable(path, error, "as an image", remedy) from None
     return np.moveaxis(np.asarray(rgb if side is None else rgb.resize((side, side), _BILINEAR)), 2, 0)
+
+
+def open_image(file: IO[bytes]) -> Image.Image:
+    """Open an image in one of the formats that are read; nothing else in rayfl opens images.
+
+    Args:
+        file: what it is in.
+    """
+    return Image.open(file, formats=FORMATS)
 
 
 _BILINEAR = Image.Resampling.BILINEAR

@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import numpy as np
-from PIL import Image
 
 from rayfl.data.base import Data
 from rayfl.data.dataset import Dataset
@@ -14,7 +13,7 @@ from rayfl.data.partitions.by_user import ByUser
 from rayfl.data.partitions.partition import Partition
 from rayfl.data.readers.samples import Form, Samples, dataset_of
 from rayfl.data.readers.tables import column
-from rayfl.data.sets.folders import FORMATS
+from rayfl.data.sets.folders import open_image
 from rayfl.errors import UserError
 from rayfl.files import open_file, reading
 from rayfl.settings import at_least, below
@@ -104,7 +103,7 @@ def _pictures(given: list[dict[str, Any]]) -> np.ndarray:
         if not picture or not picture.get("bytes"):
             raise ValueError(f"picture {i} is not in the data set itself")
         try:
-            with Image.open(io.BytesIO(picture["bytes"]), formats=FORMATS) as image:
+            with open_image(io.BytesIO(picture["bytes"])) as image:
                 pixels = np.asarray(image if image.mode in ("L", "RGB") else image.convert("RGB"))
         except Exception as error:  # a damaged image can raise nearly anything
             raise ValueError(f"picture {i} cannot be read: {error}") from error
