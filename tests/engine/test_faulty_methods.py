@@ -182,14 +182,8 @@ def test_the_order_of_views_does_not_matter(tmp_path: Path) -> None:
     assert set(record["evaluation"]["after_aggregation"]) == {"personal", "global"}
 
 
-class Drawing(FedAvg):
-    """FedAvg with a draw from the global generator, and scores that fail on a single image."""
-
-    def init_server(self, initial: Any) -> State:
-        return {**super().init_server(initial), "drawn": torch.rand(())}
-
-    def download(self, server: State) -> State:
-        return {"weights": server["weights"]}
+class CannotScoreOne(FedAvg):
+    """FedAvg with scores that fail on a single image."""
 
     def scores(self, client: Client, state: State, down: State, x: Tensor) -> dict[str, Tensor]:
         if len(x) == 1:
@@ -197,9 +191,16 @@ class Drawing(FedAvg):
         return super().scores(client, state, down, x)
 
 
+class Drawing(CannotScoreOne):
+    """As above, with a draw from the global generator."""
+
+    def init_server(self, initial: Any) -> State:
+        return {**super().init_server(initial), "drawn": torch.rand(())}
+
+
 def test_a_trial_that_cannot_score_leaves_it_to_the_run(tmp_path: Path) -> None:
     """A trial that cannot score leaves it to the run and no trace."""
-    made = federation(tmp_path, Drawing(), rounds=1)
+    made = federation(tmp_path, CannotScoreOne(), rounds=1)
     data, plan = made.federated_data(), Plan(Drawing(), LeNet(), made.training, 0)
     torch.manual_seed(0)
     try_scores(plan.method, set_up(plan.method, plan, data)[0], plan, data)
