@@ -417,7 +417,8 @@ class Worker:
             if kind not in wanted:
                 wanted[kind] = self.method.init_client(self.client(i, 0))
             _check_kept(i, state.get(KEPT, {}))
-            if of_method := without_kept(state):
+            of_method = without_kept(state)
+            if of_method or KEPT not in state:
                 check_fits(wanted[kind], of_method)
         self.states.update(found)
         return list(found)

@@ -158,6 +158,8 @@ def try_measures(tried: Sequence[Measure], data: FederatedData) -> None:
     Raises:
         UserError: a metric raises, returns no number, or not the same one twice.
     """
+    if not tried:
+        return
     classes = data.dataset.classes
     counts = [row for split in ("val", "test") for row in data.label_matrix(split) if row.sum()]
     fewest = min(counts, key=lambda row: ((row > 0).sum(), row.sum()), default=np.ones(classes, dtype=int))
