@@ -45,10 +45,10 @@ class Method(FedAvg):
     """FedAvg that also keeps a personal model and counts; ``spoil`` says what client 3 gets wrong."""
 
     spoil = ""
-    seen: list[Cohort]
+    _seen: list[Cohort]
 
     def __init__(self) -> None:
-        self.seen = []
+        self._seen = []
 
     @property
     def uploads(self) -> Any:
@@ -74,7 +74,7 @@ class Method(FedAvg):
         return {"weights": w, "count": torch.ones(1)}, kept
 
     def aggregate(self, server: Any, up: Any, cohort: Cohort) -> Any:
-        self.seen.append(cohort)
+        self._seen.append(cohort)
         return {"weights": up["weights"], "count": up["count"]}
 
     def download(self, server: Any) -> Any:
@@ -260,7 +260,7 @@ def test_a_bad_update_stops_the_run_or_is_dropped() -> None:
         result = session.train(0, WHOLE, "drop")
         assert list(result.bad) == [3]
         assert not same_bits(here.server.state["weights"], before)
-        (cohort,) = here.server.method.seen
+        (cohort,) = here.server.method._seen
     assert cohort == Cohort((0, 1, 4, 5), (12, 17, 10, 5), population=6, round=0)
 
 
@@ -288,7 +288,7 @@ def test_clients_that_never_train_are_not_of_the_population() -> None:
     session, here = opened(plan(), replace(data(), unseen=2))
     with session:
         session.train(0, [(0, 1)])
-        assert here.server.method.seen == [Cohort((0, 1), (12, 17), population=4, round=0)]
+        assert here.server.method._seen == [Cohort((0, 1), (12, 17), population=4, round=0)]
 
 
 def test_a_checkpoint_holds_the_newest_state_of_every_client(tmp_path: Path) -> None:

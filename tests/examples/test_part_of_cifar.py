@@ -34,7 +34,7 @@ def test_the_first_images_of_each_class_of_each_file(tmp_path, monkeypatch, writ
         kept += [start + i for i in range(size) if (labels[:i] == labels[i]).sum() < most]
         start += size
     assert len(kept) == {CIFAR10: 5 * 10 + 20, CIFAR100: 3 + 3}[data]
-    for field in ("images", "labels", "origin"):
+    for field in ("inputs", "labels", "origin"):
         assert np.array_equal(getattr(part, field), getattr(whole, field)[kept])
 
 

@@ -117,7 +117,7 @@ BAD: dict[str, tuple[str | bytes, tuple[str, ...]]] = {
     "half of a character": ('output: "\\ud800"', ("c.yaml is not valid YAML",)),
     "a cell without row and column": (
         "cell: {table: a}",
-        ("cell: the following arguments are required: row, column",),
+        ("cell Cell needs --cell.row and --cell.column",),
     ),
     "a cell of numbers": ("cell: {table: 1, row: 2, column: 3, changed: 4}", ("cell.", "it must be a")),
     "a file for training that is missing": ("training: x.yaml", ("x.yaml cannot be read: No such file",)),
