@@ -140,7 +140,7 @@ class RayWorkers(Workers):
                 self.where.append(ray.get(up))
                 self.actors.append(actor)
             except RayError as error:  # the federation runs without it
-                warn(f"{_death_text(error)}")
+                warn(_death_text(error))
                 self._look_at = math.inf
         if self._engine.in_group or time.monotonic() < self._look_at:
             return

@@ -169,13 +169,13 @@ class Worker:
             for client in clients:
                 client._kept = dict(self.states.get(client.id, {}).get(KEPT, {}))
         downs = [self._received(download, i) for i in ids]
-        states = [self.state(c.id, c) for c in clients]
         fits: list[list[Fitted]] = [[] for _ in ids]
         limit = self.plan.client_timeout
         own = [down for down in downs if down is not download.everyone]
-        handed = Handed(down=[download.everyone, *own], state=states, **self._for_all())
         try:
             with exits_as_errors(), at_most(limit * len(ids)) if limit else nullcontext():
+                states = [self.state(c.id, c) for c in clients]
+                handed = Handed(down=[download.everyone, *own], state=states, **self._for_all())
                 updates = [self._update(*each) for each in zip(clients, states, downs, strict=True)]
                 returned = self._run(updates, lambda k, fitted: fits[k].append(fitted))
                 for further in self._further.values():

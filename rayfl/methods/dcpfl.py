@@ -169,7 +169,7 @@ class DCPFL(Method):
 
     def init_server(self, initial: Params) -> State:
         """Start from the common classifier, without class means."""
-        head = initial.select(self.net.names("last_layer", "head").__contains__)
+        head = self.head_part(initial)
         means = torch.zeros_like(head["head.weight"])  # [classes, d], as many as the head has inputs
         known = torch.zeros(len(means), dtype=torch.bool)
         server: State = {"head": head, "means": means, "known": known}

@@ -45,7 +45,7 @@ class FedGH(Method):
 
     def init_server(self, initial: Params) -> State:
         """Start from the common header."""
-        return {"head": initial.select(self.net.names("last_layer", "head").__contains__)}
+        return {"head": self.head_part(initial)}
 
     def init_client(self, client: Client) -> State:
         """Start from the common initial weights."""

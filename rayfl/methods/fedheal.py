@@ -7,12 +7,13 @@ from typing import Annotated, Any
 
 import torch
 
-from rayfl.methods.base import Cohort, Method
+from rayfl.methods.base import Cohort
+from rayfl.methods.fedavg import FedAvg
 from rayfl.settings import FINITE, at_least, at_most
-from rayfl.training import Client, Gather, Params, Reduction, State
+from rayfl.training import Gather, Params, Reduction, State
 
 
-class FedHEAL(Method):
+class FedHEAL(FedAvg):
     """Fair federated learning under domain skew (Chen et al., CVPR 2024): FedAvg with another aggregation.
 
     The server leaves out numbers of an update whose sign has not been consistent over the client's rounds,
@@ -41,11 +42,6 @@ class FedHEAL(Method):
     def download(self, server: State) -> State:
         """Send the model."""
         return {"weights": server["weights"]}
-
-    async def local_update(self, client: Client, state: State, down: State) -> tuple[dict[str, Any], State]:
-        """Train as in FedAvg."""
-        w = (await client.fit(down["weights"], client.cross_entropy)).weights
-        return {"weights": w}, state
 
     def aggregate(self, server: State, up: Mapping[str, Any], cohort: Cohort) -> State:
         """Mask the updates, renew the clients' weights, and take the mean number by number."""

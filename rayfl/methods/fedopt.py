@@ -7,12 +7,13 @@ from typing import Annotated, Any, Literal
 
 import torch
 
-from rayfl.methods.base import Cohort, Method
+from rayfl.methods.base import Cohort
+from rayfl.methods.fedavg import FedAvg
 from rayfl.settings import above, at_least, below
-from rayfl.training import Client, Params, State
+from rayfl.training import Params, State
 
 
-class FedOpt(Method):
+class FedOpt(FedAvg):
     """Adaptive federated optimisation (Reddi et al., ICLR 2021), and FedAvg with server momentum (Hsu, Qi and
     Brown, arXiv 1909.06335, 2019).
 
@@ -45,11 +46,6 @@ class FedOpt(Method):
     def download(self, server: State) -> State:
         """Send the model; the optimiser's state stays with the server."""
         return {"weights": server["weights"]}
-
-    async def local_update(self, client: Client, state: State, down: State) -> tuple[dict[str, Any], State]:
-        """Train as in FedAvg."""
-        w = (await client.fit(down["weights"], client.cross_entropy)).weights
-        return {"weights": w}, state
 
     def aggregate(self, server: State, up: Mapping[str, Any], cohort: Cohort) -> State:
         """Take the optimiser's step (Algorithm 2) from x by the mean change D."""

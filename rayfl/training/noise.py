@@ -11,8 +11,7 @@ draws more than once makes itself a key for each draw::
         z = z * keep + 0.1 * noise.normal(noise.split(batch.key, 1), z.shape)
         ...
 
-The mixing is that of SplitMix64 (Steele, Lea and
-Flood, OOPSLA 2014), in the wrapping arithmetic of int64.
+The mixing is that of SplitMix64 (Steele, Lea and Flood, OOPSLA 2014), in the wrapping arithmetic of int64.
 """
 
 import math

@@ -281,11 +281,8 @@ def _captured(thing: Any) -> Any:
     if isinstance(thing, int | float | str | bytes | bool | type(None) | torch.dtype | types.CodeType):
         return thing
     if isinstance(thing, Client):
-        return (
-            "client",
-            id(thing.net),
-            *map(id, thing.nets.values()),
-        )  # its own facts cannot be read inside a loss
+        # its own facts cannot be read inside a loss
+        return ("client", id(thing.net), *map(id, thing.nets.values()))
     if isinstance(thing, Net):
         return ("net", id(thing))
     if isinstance(thing, tuple):
