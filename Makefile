@@ -38,8 +38,8 @@ format: $(READY) ## Put the code into the project's format.
 	$(BIN)/ruff format .
 
 docs-images: $(READY) ## Draw the contact sheets of the documentation again.
-	$(BIN)/python -m rayfl.contact_sheet docs/images/embedded_digits.png
-	$(BIN)/python -m rayfl.contact_sheet docs/images/synthetic.png --data Synthetic --data.domains 3
+	$(BIN)/rayfl data sheet docs/images/embedded_digits.png
+	$(BIN)/rayfl data sheet docs/images/synthetic.png --data Synthetic --data.domains 3
 	$(BIN)/python examples/fedco2/ntk.py --save docs/images/fedco2_ntk.png
 
 clean: ## Remove .venv and what tools have left; runs/ stays.

@@ -82,6 +82,11 @@ def _bounds(kind: Any) -> Iterator[tuple[list[Bound], str]]:
         yield bounds, "".join(f" ({text})" for text in inner if isinstance(text, str))
 
 
+def bounds_of(kind: Any) -> list[str]:
+    """Return the bounds of a number's type in words, such as ``at least 0``, with what is added to them."""
+    return [f"{' and '.join(bound.words for bound in bounds)}{note}" for bounds, note in _bounds(kind)]
+
+
 def arguments_of(cls: type) -> dict[str, Any]:
     """Return the arguments of a class and their types, as far as they can be told."""
     try:

@@ -1,4 +1,4 @@
-"""``python -m rayfl.figure KIND RUN... --save FILE``: draw runs the way papers do."""
+"""``rayfl figure KIND RUN... --save FILE``: draw runs the way papers do."""
 
 import sys
 from collections.abc import Sequence
@@ -8,6 +8,7 @@ import jsonargparse
 from matplotlib.figure import Figure
 
 from rayfl.config.command_line import parse
+from rayfl.config.help import Parser
 from rayfl.errors import UserError, exit_code
 from rayfl.evaluation.result import Result, run_folders
 from rayfl.report.compare import check_measure, group_runs
@@ -47,15 +48,16 @@ ENDINGS = (".png", ".pdf", ".svg")
 
 def parser() -> jsonargparse.ArgumentParser:
     """Return the parser of the command line, with a subcommand for every kind of picture."""
-    made = jsonargparse.ArgumentParser(
-        exit_on_error=False,
-        prog="python -m rayfl.figure",
+    made = Parser(
+        prog="rayfl figure",
+        usage="rayfl figure KIND RUN... --save FILE [OPTIONS]",
         description="Draw a picture of runs: PNG, PDF or SVG, by the file's ending. Accuracies are those of "
         "each run's protocol; lines and bars are means over seeds, with one sample standard deviation.",
     )
     kinds = made.add_subcommands(dest="kind", metavar="KIND")
     for kind, text in KINDS.items():
-        one = jsonargparse.ArgumentParser(exit_on_error=False, description=f"Draw {text}.")
+        usage = f"rayfl figure {kind} RUN... --save FILE [OPTIONS]"
+        one = Parser(usage=usage, description=f"Draw {text}.")
         one.add_argument(
             "runs", nargs="+", metavar="RUN", type=str, help="run folders, or folders that hold some"
         )

@@ -1,12 +1,14 @@
-"""Command line: ``python -m rayfl.run`` runs a federation; ``--help`` lists the options."""
+"""Command line: ``rayfl run`` runs a federation; ``--help`` lists the options."""
 
 from __future__ import annotations
 
 import signal
 import sys
 
-from rayfl.config.parser import federation_from
+from rayfl.config.parser import federation_from, parser
 from rayfl.errors import exit_code
+
+__all__ = ["main", "parser"]
 
 
 def main(arguments: list[str] | None = None) -> int:

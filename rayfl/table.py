@@ -1,4 +1,4 @@
-"""Command line: ``python -m rayfl.table FILE`` runs a whole table of experiments."""
+"""Command line: ``rayfl table FILE`` runs a whole table of experiments."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ import yaml
 from rich.console import Console
 
 from rayfl.config.command_line import add_common_options, parse_with_options
+from rayfl.config.help import Parser
 from rayfl.config.parser import federation_from
 from rayfl.config.table_file import (
     Table,
@@ -34,6 +35,7 @@ from rayfl.record.description import differing, dump, flat, tells_apart
 from rayfl.record.folder import check_kind
 from rayfl.record.history import CONFIG, TABLE
 from rayfl.report.paper_tables import compare, footnotes, grid, write_tables
+from rayfl.shipped import find
 from rayfl.shown import complain
 from rayfl.terminal import Terminal
 from rayfl.yaml_file import read_mapping
@@ -41,16 +43,20 @@ from rayfl.yaml_file import read_mapping
 
 def parser() -> jsonargparse.ArgumentParser:
     """Return the parser of the command line."""
-    made = jsonargparse.ArgumentParser(
-        exit_on_error=False,
-        prog="python -m rayfl.table",
-        allow_abbrev=False,
+    made = Parser(
+        prog="rayfl table",
+        usage="rayfl table FILE [OPTIONS]",
         description="Run a table of experiments: a cell per row, column and seed, several at once. Finished "
-        "cells are not repeated, interrupted ones go on from their last checkpoint. All options of rayfl.run "
+        "cells are not repeated, interrupted ones go on from their last checkpoint. All options of rayfl run "
         "are taken too, such as --data.root DATA --engine.device cpu: they hold for all cells, and win over "
         "those of the file.",
     )
-    made.add_argument("file", metavar="FILE", type=str, help="the table, such as examples/fedco2/t3.yaml")
+    made.add_argument(
+        "file",
+        metavar="FILE",
+        type=str,
+        help="the table: a YAML file, or the name of one that comes with rayfl, such as fedco2/t3",
+    )
     made.add_argument("--rows", nargs="+", type=str, default=None, help="rows to run; default: all")
     made.add_argument("--columns", nargs="+", type=str, default=None, help="columns to run; default: all")
     add_common_options(made, "table", "cells")
@@ -81,7 +87,7 @@ def run(given: Any) -> int:
     """Run a table as the parsed command line asks for; see :func:`main`."""
     if given.jobs is not None and given.jobs < 1:
         raise UserError(f"--jobs is {given.jobs}: it must be at least 1")
-    table = Table.load(given.file)
+    table = Table.load(find(given.file, "examples"))
     changes = changes_of(given, "table")
     output = Path(given.output or Path("runs", slug(table.name)))
     _check_folder(table, output)
@@ -119,7 +125,7 @@ def run(given: Any) -> int:
         console.print(f"Written: {', '.join(map(str, written))}", soft_wrap=True, markup=False)
         if printed and printed.rows:
             paper, _, number = table.name.partition("_")
-            command = f"python -m rayfl.report --against {paper} {number} {output}"
+            command = f"rayfl report --against {paper} {number} {output}"
             console.print(f"Beside the printed numbers: {command}", soft_wrap=True, markup=False)
     for cell, why in outcome.failed.items():
         complain(f"rayfl: failed: {cell}: {why}")

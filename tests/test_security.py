@@ -10,7 +10,7 @@ import torch
 from jsonargparse._common import default_import_path_denylist
 
 import rayfl
-from rayfl import contact_sheet
+from rayfl import data_command
 from rayfl.config.parser import federation_from
 from rayfl.config.table_file import Table
 from rayfl.errors import UserError
@@ -141,13 +141,11 @@ def test_no_import_path_is_resolved_elsewhere() -> None:
         for name, _ in calls(path)
         if name in resolving
     }
-    assert found == {"__init__.py", "imports.py", "config/parser.py"}
+    assert found == {"__init__.py", "__main__.py", "imports.py", "config/parser.py"}
     assert [entry for entry in default_import_path_denylist if not refused(entry)] == []
 
 
-def test_tables_spaces_and_contact_sheets_go_by_one_list(
-    folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_tables_spaces_and_contact_sheets_go_by_one_list(folder: Path) -> None:
     """A table a tune space and a contact sheet go by the same list."""
     Path("t.yaml").write_text("table: t\ncolumns: {c: {}}\nrows: {r: {method: antigravity.fly}}\n")
     Path("s.yaml").write_text("sweep: s\nbase: {rounds: 1}\nsearch: {method: {grid: [antigravity.fly]}}\n")
@@ -156,9 +154,7 @@ def test_tables_spaces_and_contact_sheets_go_by_one_list(
         plan(table, ["r"], ["c"], [0], {}, folder)
     with pytest.raises(UserError, match="no configuration may name"):
         Space.load("s.yaml").points()
-    monkeypatch.setattr(sys, "argv", ["contact_sheet", "x.png", "--data", "antigravity.fly"])
-    with pytest.raises(SystemExit):
-        contact_sheet.main()
+    assert data_command.main(["sheet", "x.png", "--data", "antigravity.fly"]) == 2
     assert "antigravity" not in sys.modules
 
 

@@ -9,6 +9,7 @@ from typing import Any
 
 from jsonargparse import ArgumentParser
 
+from rayfl.arguments import arguments_of
 from rayfl.errors import UserError
 
 
@@ -43,7 +44,7 @@ def add_common_options(made: ArgumentParser, what: str, items: str) -> None:
         type=str,
         default=[],
         metavar="KEY=VALUE",
-        help="another way to write options of rayfl.run: --set training.lr=0.05 is --training.lr 0.05",
+        help="another way to write options of rayfl run: --set training.lr=0.05 is --training.lr 0.05",
     )
     made.add_argument("--rounds", type=int | None, default=None, help="rounds; default: the file's")
     made.add_argument("--seeds", type=int | None, default=None, help="number of seeds; default: the file's")
@@ -58,7 +59,6 @@ def parse_with_options(made: ArgumentParser, arguments: Sequence[str] | None = N
         made: the command's parser, which has ``--set KEY=VALUE ...``.
         arguments: the command line; that of this process by default.
     """
-    from rayfl.arguments import arguments_of
     from rayfl.federation import Federation
 
     own = {option for action in made._actions for option in action.option_strings}

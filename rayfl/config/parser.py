@@ -6,6 +6,7 @@ import inspect
 import json
 import pkgutil
 import re
+from argparse import SUPPRESS
 from collections.abc import Collection, Sequence
 from copy import copy
 from dataclasses import is_dataclass, replace
@@ -17,6 +18,7 @@ from jsonargparse import ActionConfigFile, ArgumentError, ArgumentParser, Namesp
 from jsonargparse._typehints import ActionTypeHint
 
 from rayfl.arguments import arguments_of, expected, fits
+from rayfl.config.help import Parser
 from rayfl.config.table_file import expand
 from rayfl.data import Data
 from rayfl.errors import UserError, own_fault
@@ -190,11 +192,11 @@ def parser(blank: bool = False) -> ArgumentParser:
         blank: whether files of ``--config`` may be without any settings; that of a run has all of them.
     """
     guard_parsers()
-    made = ArgumentParser(
-        prog="python -m rayfl.run",
-        allow_abbrev=False,
+    made = Parser(
+        prog="rayfl run",
+        usage="rayfl run [OPTIONS]",
         description="Run a personalised federation: a method on data split over clients.",
-        epilog="Examples: `python -m rayfl.run` runs the default; `--method FedCO2 --method.mu 0.5` chooses "
+        epilog="Examples: `rayfl run` runs the default; `--method FedCO2 --method.mu 0.5` chooses "
         "a method and an option of it. Methods, data sets, partitions, nets, engines and protocols have "
         "options of their own: `--method.help FedCO2`, `--data.help CIFAR10`, `--data.partition.help "
         "Dirichlet`, `--net.help FDSEAlexNet`, `--training.optimiser.help Adam`, "
@@ -220,7 +222,8 @@ def parser(blank: bool = False) -> ArgumentParser:
     for action in made._actions:
         if action.dest in CHOICES:
             action.__class__ = _Choice
-    made.exit_on_error = False
+        if action.dest == "cell" or action.dest.endswith(".help"):  # tables give it; the text below tells
+            action.help = SUPPRESS
     made.set_defaults(
         {
             "method": {"class_path": "rayfl.methods.FedBN"},
@@ -351,6 +354,9 @@ def explain(made: ArgumentParser, error: BaseException) -> str:
     if text.startswith("unrecognized arguments: --"):
         wrong = text.removeprefix("unrecognized arguments: --").partition(" ")[0]
         return _no_option(wrong, [o.lstrip("-") for a in made._actions for o in a.option_strings], "--")
+    if found := re.match(r'expected "(\w+)" to be one of {(.+)}, but it was not provided', text):
+        names = ", ".join(name.strip() for name in found[2].split(","))
+        return f"say which {found[1]}: {names} (--help explains them)"
     if text.startswith("the following arguments are required: ") and not where:
         missing = [_spoken(made, name) for name in text.partition(": ")[2].split(", ")]
         return f"{' and '.join(missing)} must be given (--help explains all arguments)"
@@ -398,7 +404,7 @@ def _spoken(made: ArgumentParser, name: str) -> str:
     above, _, last = name.rpartition(".")
     inner = [a.choices[above] for a in made._actions if isinstance(a.choices, dict) and above in a.choices]
     (action,) = [a for a in (*inner, made)[0]._actions if a.dest == last]
-    return str((*action.option_strings, action.metavar)[0])
+    return str((*action.option_strings, action.metavar or last)[0])
 
 
 def _no_option(wrong: str, options: list[str], prefix: str = "") -> str:

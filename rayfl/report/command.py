@@ -1,4 +1,4 @@
-"""``python -m rayfl.report RUN...``: compare runs in a table, also with a paper's, and draw their curves."""
+"""``rayfl report RUN...``: compare runs in a table, also with a paper's, and draw their curves."""
 
 import sys
 from collections.abc import Sequence
@@ -10,6 +10,7 @@ from rich.table import Table
 from rich.text import Text
 
 from rayfl.config.command_line import parse
+from rayfl.config.help import Parser
 from rayfl.errors import UserError, exit_code
 from rayfl.evaluation.result import Result, run_folders
 from rayfl.papers.printed import find_printed
@@ -21,9 +22,9 @@ from rayfl.terminal import Terminal
 
 def parser() -> jsonargparse.ArgumentParser:
     """Return the parser of the command line."""
-    made = jsonargparse.ArgumentParser(
-        exit_on_error=False,
-        prog="python -m rayfl.report",
+    made = Parser(
+        prog="rayfl report",
+        usage="rayfl report RUN... [OPTIONS]",
         description="Compare runs: accuracies (mean ± std over seeds) and traffic in a table, curves as PNG.",
     )
     made.add_argument("runs", nargs="+", metavar="RUN", type=str, help="run folders, or folders of them")

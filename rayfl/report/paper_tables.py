@@ -94,8 +94,8 @@ def compare(
             seeds[seed] = run
     if not runs:
         raise UserError(
-            f"none of these runs is a cell of {name}: run the table with `python -m rayfl.table`, or a cell "
-            "of it with `python -m rayfl.run --config TABLE --row ROW --column COLUMN`"
+            f"none of these runs is a cell of {name}: run the table with `rayfl table`, or a cell "
+            "of it with `rayfl run --config TABLE --row ROW --column COLUMN`"
         )
     printed = printed_table(name)
     others = [row for row in printed.rows if row not in printed.figures] if printed else []

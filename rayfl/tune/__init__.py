@@ -1,1 +1,1 @@
-"""Sweeps: federations with many settings, on Ray Tune; ``python -m rayfl.tune SPACE`` runs one."""
+"""Sweeps: federations with many settings, on Ray Tune; ``rayfl tune SPACE`` runs one."""

@@ -1,4 +1,4 @@
-"""Command line: ``python -m rayfl.tune SPACE`` runs a sweep; ``--help`` lists the options."""
+"""Command line: ``rayfl tune SPACE`` runs a sweep; ``--help`` lists the options."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ import jsonargparse
 from rich.console import Console
 
 from rayfl.config.command_line import add_common_options, parse_with_options
+from rayfl.config.help import Parser
 from rayfl.config.parser import federation_from
 from rayfl.config.table_file import (
     Settings,
@@ -28,6 +29,7 @@ from rayfl.files import held, refuse_links
 from rayfl.jobs.progress import TableProgress
 from rayfl.record.description import RESUMABLE
 from rayfl.record.folder import check_kind
+from rayfl.shipped import find
 from rayfl.shown import complain
 from rayfl.terminal import Terminal
 from rayfl.tune.outcome import Best, points_table, result_of, write_all
@@ -40,18 +42,17 @@ MOST_TRIALS = 2000
 
 def parser() -> jsonargparse.ArgumentParser:
     """Return the parser of the command line."""
-    made = jsonargparse.ArgumentParser(
-        exit_on_error=False,
-        prog="python -m rayfl.tune",
-        allow_abbrev=False,
+    made = Parser(
+        prog="rayfl tune",
+        usage="rayfl tune SPACE [OPTIONS]",
         description="Run a sweep on Ray Tune: a federation for each point of a search space and each seed, "
         "several at once. The best point is chosen on validation data and reported with test data. All "
-        "options of rayfl.run are taken too, such as --data.root DATA --engine.actors 1: they hold for all "
+        "options of rayfl run are taken too, such as --data.root DATA --engine.actors 1: they hold for all "
         f"trials, and win over the base. With --resume only {', '.join(RESUMABLE[1:])} may be given.",
     )
     made.add_argument(
         "space", metavar="SPACE", nargs="?", type=str | None, default=None,
-        help="the tune space, such as tune_spaces/fdse.yaml",
+        help="the tune space: a YAML file, or the name of one that comes with rayfl, such as fdse",
     )  # fmt: skip
     made.add_argument(
         "--resume",
@@ -139,8 +140,8 @@ def _run(sweep: Sweep, output: Path, federation: Federation, console: Console, a
 
 def _new(given: Any, changes: Settings, console: Console) -> tuple[Sweep, Path]:
     if given.space is None:
-        raise UserError("name a tune space, such as tune_spaces/fdse.yaml, or a sweep's folder with --resume")
-    space = Space.load(given.space)
+        raise UserError("name a tune space, such as fdse, or a sweep's folder with --resume")
+    space = Space.load(find(given.space, "tune_spaces"))
     for name, value in (("samples", given.samples), ("at_once", given.at_once)):
         if value is not None and value < 1:
             raise UserError(f"--{name} is {value}: it must be at least 1")

@@ -235,8 +235,8 @@ def write_best(
     lines = [
         f"{best.point.label}: best of {among} by validation {metric}",
         f"validation {metric} {_score_text(best.scores, metric)}, test accuracy {tests}",
-        f"  python -m rayfl.run --config {path}",
-        f"  python -m rayfl.table {path} --seeds 5",
+        f"  rayfl run --config {path}",
+        f"  rayfl table {path} --seeds 5",
     ]
     if len(best.schedule) > 1:
         lines.append("These are its last settings. While it ran it had:")

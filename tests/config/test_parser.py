@@ -373,10 +373,10 @@ def test_help_leads_to_all_options_and_to_no_base_class() -> None:
         "--engine.help R",
     ):
         assert option in text
-    assert "rayfl.methods.FedPer" in text
+    assert ", FedPer, " in text
     assert "PartlyPersonal" not in text
     assert "--training CONFIG YAML file with options of training." in text
-    assert "--clients CLIENTS Number of clients. (type: Annotated[int, at least 1], default: 5)" in text
+    assert "--clients CLIENTS Number of clients. (a whole number, at least 1; default: 5)" in text
 
 
 @pytest.fixture

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rayfl.data import IID, Dirichlet, FromFile, Pathological, Synthetic
-from rayfl.divide import main
+from rayfl.data_command import main
 from rayfl.errors import UserError
 from tests.support.datasets import ORIGIN, assign, make_dataset, matrix, spread
 from tests.support.federations import bytes_of_run, small
@@ -99,16 +99,14 @@ def test_another_number_of_clients_is_refused(tmp_path):
         tiny(FromFile(path=str(path))).federate(4, 0)
 
 
-def test_the_command_writes_a_division(tmp_path, monkeypatch, capsys):
+def test_the_command_writes_a_division(tmp_path, capsys):
     path = tmp_path / "division.json"
     options = ["--data", "Synthetic", "--data.train", "90", "--data.test", "30", "--data.shape", "[1,2,2]"]
-    monkeypatch.setattr("sys.argv", ["divide", str(path), *options, "--clients", "3", "--seed", "4"])
-    assert main() == 0
+    assert main(["divide", str(path), *options, "--clients", "3", "--seed", "4"]) == 0
     assert "30 training samples" in " ".join(capsys.readouterr().out.split())
     read = tiny(FromFile(path=str(path))).federate(3, 0)
     assert read.digest() == tiny().federate(3, 4).digest()
-    monkeypatch.setattr("sys.argv", ["divide", str(path), *options, "--clients", "0"])
-    assert main() == 2
+    assert main(["divide", str(path), *options, "--clients", "0"]) == 2
     assert "clients must be at least 1" in capsys.readouterr().err
 
 

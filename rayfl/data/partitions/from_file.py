@@ -16,14 +16,14 @@ from rayfl.memory import check_memory
 from rayfl.splits import SPLITS
 
 _BYTES = 12  # of memory that a byte of JSON needs at most, as text, numbers and arrays
-_MEND = "mend it, or write one with python -m rayfl.divide"
+_MEND = "mend it, or write one with rayfl data divide"
 _FORM = '{"clients": [{"train": [0, 7], "val": [], "test": [9]}, ...]}'
 
 
 class FromFile(Partition):
     """Every client has the samples that a JSON file lists.
 
-    The file is rayfl's own, which ``python -m rayfl.divide`` and ``FederatedData.write_indices`` write, or a
+    The file is rayfl's own, which ``rayfl data divide`` and ``FederatedData.write_indices`` write, or a
     ``data.json`` of FLGo (of indices; both its present form and the former one). The number of clients must
     be that of the file. A file that names a data set is refused for another one.
     """
@@ -91,7 +91,7 @@ class FromFile(Partition):
             raise UserError(
                 f"{path} is the configuration of PFLlib's division, which holds no indices: the samples of "
                 "each client lie in train/ and test/ beside it, in a random order of which nothing is kept. "
-                "Divide the data in rayfl (--data.partition), and share the file of python -m rayfl.divide"
+                "Divide the data in rayfl (--data.partition), and share the file of rayfl data divide"
             )
         return path, content
 

@@ -2,9 +2,10 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from rayfl.contact_sheet import contact_sheet, main
 from rayfl.data import Synthetic, WriterDigits
+from rayfl.data_command import main
 from rayfl.errors import UserError
+from rayfl.report.contact_sheet import contact_sheet
 
 
 @pytest.mark.parametrize(
@@ -39,12 +40,10 @@ def test_wrong_options_are_refused(tmp_path):
     assert list(tmp_path.iterdir()) == []
 
 
-def test_command_line(tmp_path, monkeypatch, capsys):
+def test_command_line(tmp_path, capsys):
     path = str(tmp_path / "sheet.png")
-    monkeypatch.setattr("sys.argv", ["contact_sheet", path, "--data", "Synthetic", "--data.train", "30"])
-    assert main() == 0
+    assert main(["sheet", path, "--data", "Synthetic", "--data.train", "30"]) == 0
     with Image.open(path) as picture:
         assert picture.format == "PNG"
-    monkeypatch.setattr("sys.argv", ["contact_sheet", path, "--data", "USPS"])
-    assert main() == 2
+    assert main(["sheet", path, "--data", "USPS"]) == 2
     assert "USPS needs the folder" in capsys.readouterr().err

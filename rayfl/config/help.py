@@ -1,0 +1,65 @@
+"""The parser of every command, and its help in words."""
+
+from __future__ import annotations
+
+import argparse
+import re
+from collections.abc import Mapping
+from typing import Any, get_args
+
+import jsonargparse
+from jsonargparse import DefaultHelpFormatter, Namespace
+
+from rayfl.arguments import arguments_of, bounds_of, expected
+from rayfl.imports import named
+from rayfl.settings import class_names
+
+
+class Help(DefaultHelpFormatter):
+    """Help as a person writes it: what a value must be, the names there are, and the default."""
+
+    def _get_help_string(self, action: argparse.Action) -> str:
+        if isinstance(action, argparse._HelpAction):
+            return "Show this help message and exit."
+        text = (action.help or "").replace("``", "").replace("%", "%%")
+        if not action.option_strings:
+            return text
+        kind = getattr(action, "_typehint", None) or action.type
+        names = [name for each in (kind, *get_args(kind)) for name in class_names(each)]
+        facts = ["one of " + ", ".join(sorted(names, key=str.lower))] if names else _facts(kind)
+        if (default := _default(action.default)) is not None:
+            facts.append(f"default: {default}")
+        return f"{text} ({'; '.join(facts)})" if facts else text
+
+
+def _facts(kind: Any) -> list[str]:
+    """Say what the value of an option must be, where its name and its help may not be enough."""
+    if kind in (None, str, bool) or (not isinstance(kind, type) and str in get_args(kind)):
+        return []
+    wanted = expected(kind).removesuffix(" or None")
+    return [", ".join([wanted, *bounds_of(kind)]).replace("'", "")]
+
+
+def _default(value: Any) -> str | None:
+    """Return a default as a person writes it; None where there is nothing to say."""
+    if isinstance(value, Namespace | Mapping):
+        value = str(value["class_path"]).rpartition(".")[2] if "class_path" in value else None
+    if value in (None, "", [], argparse.SUPPRESS):
+        return None
+    return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+class Parser(jsonargparse.ArgumentParser):
+    """The parser of a command, which raises instead of exiting.
+
+    jsonargparse makes another one for ``--engine.help Ray`` and its like, by its description alone.
+    """
+
+    def __init__(self, *arguments: Any, **options: Any) -> None:
+        if found := re.fullmatch(r"Help for --(\S+)\.help=(\S+)", options.get("description") or ""):
+            cls = named(found[2])
+            options["usage"] = f"--{found[1]} {cls.__name__} [--{found[1]}.OPTION VALUE ...]"
+            options["description"] = "" if arguments_of(cls) else f"{cls.__doc__}".partition("\n")[0]
+        for name, own in (("formatter_class", Help), ("allow_abbrev", False), ("exit_on_error", False)):
+            options.setdefault(name, own)
+        super().__init__(*arguments, **options)

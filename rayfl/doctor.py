@@ -1,0 +1,173 @@
+"""Command line: ``rayfl doctor`` says what rayfl finds on this machine, and what is missing."""
+
+import importlib.util
+import os
+import platform
+import shutil
+import sys
+from collections.abc import Sequence
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+
+import rayfl
+from rayfl.config.command_line import parse
+from rayfl.config.help import Parser
+from rayfl.data import DomainNet, OfficeCaltech10
+from rayfl.errors import exit_code
+from rayfl.memory import available_memory
+from rayfl.shown import one_line, tell
+
+NEEDED = ("ray", "torch", "torchvision", "numpy", "scipy", "cvxpy", "pandas", "safetensors", "matplotlib")
+EXTRAS = {
+    "hf": ("datasets", "data sets of Hugging Face"),
+    "metrics": ("torchmetrics", "further metrics: f1, auroc, calibration_error"),
+    "completion": ("shtab", "completions for shells"),
+}
+FILES = {
+    "CIFAR10": ("cifar-10-batches-py",),
+    "CIFAR100": ("cifar-100-python",),
+    "MNIST": ("MNIST/raw",),
+    "USPS": ("usps.bz2",),
+    "OfficeCaltech10": OfficeCaltech10.places,
+    "PACS": ("PACS",),
+    "DomainNet": DomainNet.places,
+}
+"""Data set -> what lies in the folder of data sets where it is there."""
+LITTLE = 4.0
+"""Gigabytes of free memory below which a federation on Ray may not start."""
+
+
+class Report:
+    """What was found, a line each, and what is wrong."""
+
+    def __init__(self) -> None:
+        self.wrong: list[str] = []
+
+    def found(self, name: str, text: object) -> None:
+        """Print what was found."""
+        tell(f"{name:<14}{one_line(str(text))}")
+
+    def bad(self, name: str, text: str, remedy: str) -> None:
+        """Print what is wrong, and keep what to do about it for the end."""
+        self.found(name, text)
+        self.wrong.append(f"{name}: {text}: {remedy}")
+
+
+def examine(root: Path | None) -> Report:
+    """Look at the packages, the processors, memory, disk and data of this machine, and print what is there.
+
+    Args:
+        root: the folder with data sets, if there is one.
+    """
+    report = Report()
+    report.found("rayfl", f"{rayfl.__version__} in {Path(__file__).resolve().parent}")
+    report.found("Python", f"{platform.python_version()} on {platform.system()} {platform.machine()}")
+    for name in NEEDED:
+        _package(report, name)
+    for extra, (name, what) in EXTRAS.items():
+        there = importlib.util.find_spec(name) is not None
+        report.found(name, version(name) if there else f"not there; for {what}: pip install 'rayfl[{extra}]'")
+    _processors(report)
+    _room(report)
+    if address := os.environ.get("RAY_ADDRESS"):
+        report.found("RAY_ADDRESS", f"{address}: runs join this cluster")
+    _data(report, root)
+    return report
+
+
+def _package(report: Report, name: str) -> None:
+    try:
+        report.found(name, version(name))
+    except PackageNotFoundError:
+        report.bad(name, "not there", "install rayfl again: pip install rayfl")
+
+
+def _processors(report: Report) -> None:
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+    report.found("cores", f"{cores} for this process")
+    try:
+        import torch
+    except Exception as error:  # a broken installation raises anything
+        report.bad("torch", f"cannot be imported ({error})", "install torch and torchvision again, together")
+        return
+    try:
+        import torchvision  # noqa: F401
+    except Exception as error:
+        report.bad("torchvision", f"cannot be imported ({error})", "install it for the same torch")
+    if not torch.cuda.is_available():
+        why = f"built for CUDA {torch.version.cuda}, sees none" if torch.version.cuda else "built for CPUs"
+        report.found("GPU", f"none: torch is {why}")
+    for number in range(torch.cuda.device_count()):
+        facts = torch.cuda.get_device_properties(number)
+        size = f"{facts.total_memory / 1e9:.1f} GB"
+        report.found(f"GPU {number}", f"{facts.name}, {size}, CUDA {torch.version.cuda}")
+
+
+def _room(report: Report) -> None:
+    free = available_memory() / 1e9
+    if free < LITTLE:
+        report.bad("memory", f"{free:.1f} GB free", "close other programs, or run with --engine Inline")
+    else:
+        report.found("memory", f"{free:.1f} GB free")
+    here = shutil.disk_usage(Path.cwd())
+    text = f"{here.free / 1e9:.1f} GB free for runs in {Path.cwd()}"
+    if here.free < 1e9:
+        report.bad("disk", text, "free some, or give another folder with --output")
+    else:
+        report.found("disk", text)
+    if not os.access(Path.cwd(), os.W_OK):
+        report.bad("folder", f"{Path.cwd()} cannot be written to", "change to another one, or give --output")
+    shared = Path("/dev/shm")
+    if shared.is_dir() and (size := shutil.disk_usage(shared).free) < 1e9:
+        remedy = "Ray keeps what it shares there; in Docker give --shm-size 4g"
+        report.bad("/dev/shm", f"{size / 1e9:.1f} GB free", remedy)
+
+
+def _data(report: Report, root: Path | None) -> None:
+    if root is None:
+        report.found("data", "no folder given (--root FOLDER, or the variable RAYFL_DATA)")
+        return
+    if not root.is_dir():
+        report.bad("data", f"{root} is no folder", "give the one that holds the data sets")
+        return
+    for name, places in FILES.items():
+        there = [root / place for place in places if (root / place).exists()]
+        report.found(name, there[0] if there else f"not in {root} (looked for {' and '.join(places)})")
+
+
+def parser() -> Parser:
+    """Return the parser of the command line."""
+    made = Parser(
+        prog="rayfl doctor",
+        usage="rayfl doctor [OPTIONS]",
+        description="Say what is installed, how much memory, disk and processors there are, which data sets "
+        "are found, and what is wrong.",
+    )
+    made.add_argument(
+        "--root",
+        type=str | None,
+        default=os.environ.get("RAYFL_DATA"),
+        metavar="FOLDER",
+        help="the folder with data sets, as for --data.root; default: the variable RAYFL_DATA",
+    )
+    return made
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the command line and return its exit code: 1 if something is wrong."""
+
+    def look() -> int:
+        given = parse(parser(), arguments)
+        report = examine(None if given.root is None else Path(given.root).expanduser())
+        tell("")
+        for line in report.wrong:
+            tell(f"wrong  {line}")
+        if not report.wrong:
+            tell("Nothing is wrong. A first federation: rayfl run --rounds 5")
+        return 1 if report.wrong else 0
+
+    return exit_code(look, shows=True)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

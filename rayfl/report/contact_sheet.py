@@ -1,0 +1,88 @@
+"""Draw samples of a data set, domain by domain and class by class, to look at them.
+
+``rayfl data sheet digits.png --data EmbeddedDigits``
+"""
+
+import numpy as np
+
+from rayfl.data import EmbeddedDigits
+from rayfl.data.base import Data
+from rayfl.data.dataset import Dataset
+from rayfl.errors import UserError
+from rayfl.splits import SPLITS
+
+_COLUMNS = 20
+_SIDE = 64  # pixels; larger images are shown smaller
+
+
+def contact_sheet(output: str, data: Data | None = None, split: str = "train", rows: int = 4) -> None:
+    """Write a picture with a block of samples per domain; the columns are the classes.
+
+    Args:
+        output: PNG file to write.
+        data: the data set; EmbeddedDigits by default.
+        split: "train", "val" or "test" of the published division.
+        rows: rows of samples per domain.
+    """
+    import matplotlib.figure
+
+    from rayfl.report.pictures import drawn, save
+
+    if split not in SPLITS:
+        raise UserError(f'split must be "train", "val" or "test", not "{split}"')
+    if rows < 1:
+        raise UserError(f"rows must be at least 1, not {rows}")
+    dataset = (data or EmbeddedDigits()).load()
+    if len(dataset.shape) != 3:
+        raise UserError("a contact sheet shows images, and the data set has none: choose another one")
+    if not len(dataset.indices(SPLITS.index(split))):
+        raise UserError(f"the data set has no {split} samples")
+    shown = min(dataset.classes, _COLUMNS)
+    each = _COLUMNS // shown
+    blocks = [
+        _block(dataset, domain, SPLITS.index(split), shown, each, rows)
+        for domain in range(len(dataset.domain_names))
+    ]
+    names = [drawn(n.replace("_", " ")) for n in dataset.class_names[:shown]]
+    turned = max(map(len, names)) > 10
+    height, width, _ = blocks[0].shape
+    figure = matplotlib.figure.Figure(figsize=(8, len(blocks) * (8 * height / width + 0.35) + turned))
+    axes = figure.subplots(len(blocks), squeeze=False)[:, 0]
+    step = blocks[0].shape[1] / shown
+    for axis, block, name in zip(axes, blocks, dataset.domain_names):
+        axis.imshow(block, interpolation="nearest")
+        axis.set_title(drawn(name), loc="left", fontsize=8, pad=2)
+        axis.set_yticks([])
+        last = axis is axes[-1]  # where names are long they stand below the last block only
+        axis.set_xticks(
+            [step * (c + 0.5) - 0.5 for c in range(shown)],
+            names if last or not turned else [""] * shown,
+            fontsize=6,
+            rotation=90 if turned else 0,
+        )
+        axis.tick_params(length=0, pad=1)
+    figure.tight_layout(pad=0.3, h_pad=0.3)
+    save(figure, output, dpi=120)
+
+
+def _block(dataset: Dataset, domain: int, origin: int, shown: int, each: int, rows: int) -> np.ndarray:
+    """Return [rows * h, shown * each * w, 3], 0 to 1: evenly spaced samples of each class, else blank."""
+    channels, height, width = dataset.shape
+    coarse = max(1, min(height, width) // _SIDE)  # pixels to each side that become one
+    height, width = height // coarse, width // coarse
+    low, high = (
+        (0.0, 255.0) if dataset.inputs.dtype == np.uint8 else np.percentile(dataset.inputs[:500], (1, 99))
+    )
+    tiles = np.ones((rows, shown, each, channels, height, width))
+    for c in range(shown):
+        mine = np.flatnonzero(
+            (dataset.domains == domain) & (dataset.origin == origin) & (dataset.labels == c)
+        )
+        if len(mine):
+            some = np.unique(np.linspace(0, len(mine) - 1, rows * each).round().astype(int))
+            for k, image in enumerate((dataset.inputs[mine[some]] - low) / (high - low)):
+                cut = image[:, : height * coarse, : width * coarse]
+                small = cut.reshape(channels, height, coarse, width, coarse).mean(axis=(2, 4))
+                tiles[k // each, c, k % each] = small.clip(0, 1)
+    sheet = tiles.transpose(0, 4, 1, 2, 5, 3).reshape(rows * height, shown * each * width, channels)
+    return sheet[..., :3] if channels >= 3 else np.repeat(sheet[..., :1], 3, axis=2)

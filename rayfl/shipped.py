@@ -1,0 +1,52 @@
+"""The tables of experiments and the tune spaces that come with rayfl, found by name from any folder."""
+
+from pathlib import Path
+from typing import Literal
+
+from rayfl.errors import UserError
+from rayfl.shown import did_you_mean
+
+Kind = Literal["examples", "tune_spaces"]
+
+_PACKAGE = Path(__file__).resolve().parent
+
+
+def folder(kind: Kind) -> Path:
+    """Return where they are: in the installed package, or beside it in a checkout."""
+    inside = _PACKAGE / kind
+    return inside if inside.is_dir() else _PACKAGE.parent / kind
+
+
+def names(kind: Kind) -> list[str]:
+    """Return the names of what there is, such as ``fedco2/t3`` or ``fdse``."""
+    home = folder(kind)
+    here = sorted(home.rglob("*.yaml"))
+    return [
+        path.relative_to(home).with_suffix("").as_posix() for path in here if "clusters" not in path.parts
+    ]
+
+
+def by_name(given: str, kind: Kind) -> Path:
+    """Return the file that comes with rayfl under a name such as ``fedco2/t3``; a file of the user's wins."""
+    path = Path(given)
+    return folder(kind) / f"{given}.yaml" if not path.exists() and given in names(kind) else path
+
+
+def find(given: str, kind: Kind) -> Path:
+    """Return the file that a command line means: one of the user's, or one that comes with rayfl.
+
+    Args:
+        given: a path, or a name such as ``fedco2/t3``.
+        kind: the folder in which names are looked up.
+
+    Raises:
+        UserError: the name is of neither.
+    """
+    path = by_name(given, kind)
+    if path.exists() or path.suffix in (".yaml", ".yml"):
+        return path  # whoever reads it says so if it is not there
+    known = names(kind)
+    raise UserError(
+        f"there is no file {given}, and none of this name comes with rayfl"
+        f"{did_you_mean(given, known)} There are {', '.join(known)}"
+    )

@@ -1,0 +1,160 @@
+"""The command ``rayfl``: what it says of itself, and what its short commands print."""
+
+import subprocess
+import sys
+from importlib import import_module
+from pathlib import Path
+
+import pytest
+
+import rayfl
+from rayfl import doctor, shipped
+from rayfl.__main__ import COMMANDS, main
+from rayfl.errors import UserError
+from rayfl.table import main as table
+
+
+def test_it_names_its_commands(capsys):
+    assert main([]) == 0
+    said = capsys.readouterr().out
+    assert main(["--help"]) == 0
+    assert capsys.readouterr().out == said
+    assert all(f"\n  {name} " in said for name in (*COMMANDS, "completion"))
+
+
+def test_version(capsys):
+    assert main(["--version"]) == 0
+    assert capsys.readouterr().out == f"rayfl {rayfl.__version__}\n"
+
+
+def test_its_own_help_imports_nothing_large():
+    code = "import sys; from rayfl.__main__ import main; main([]); print('torch' in sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.splitlines()[-1] == "False"
+
+
+def test_a_command_that_is_none(capsys):
+    assert main(["tabel"]) == 2
+    assert "did you mean table?" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_every_command_explains_itself(name, capsys):
+    """Usage under the name that people type, and no type of Python or path of a class."""
+    parser = import_module(COMMANDS[name][0]).parser()
+    said = parser.format_help()
+    assert said.startswith(f"usage: rayfl {name} ")
+    for odd in ("<class", "rayfl.methods.", "Annotated", "null", "class_path", "``", "(type:"):
+        assert odd not in said
+
+
+def test_help_of_a_class(capsys):
+    with pytest.raises(SystemExit):
+        main(["run", "--method.help", "Ditto"])
+    said = " ".join(capsys.readouterr().out.split())
+    assert said.startswith("usage: --method Ditto [--method.OPTION VALUE ...]")
+    assert "a number, at least 0; default: 1.0" in said
+
+
+def test_help_of_a_class_without_options(capsys):
+    with pytest.raises(SystemExit):
+        main(["run", "--net.help", "LeNet"])
+    assert "LeNet (6, 16, 120, 84)" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh"])
+def test_completion(shell, capsys):
+    pytest.importorskip("shtab")
+    assert main(["completion", shell]) == 0
+    said = capsys.readouterr().out
+    assert "--training.batch_size" in said
+    assert "doctor" in said
+
+
+def test_completion_asks_for_a_shell(capsys):
+    assert main(["completion"]) == 2
+    assert "bash|zsh" in capsys.readouterr().err
+
+
+# ---- data
+
+
+def test_data_shows_what_a_data_set_holds(capsys):
+    assert main(["data", "show", "--data", "Synthetic", "--data.classes", "3", "--clients", "2"]) == 0
+    said = capsys.readouterr().out
+    assert "classes  3: " in said
+    assert "label skew" in said
+
+
+@pytest.mark.parametrize(
+    ("arguments", "why"),
+    [
+        ([], "say which action: show, sheet, divide"),
+        (["divide"], "output must be given"),
+        (["show", "--clients", "0"], "clients must be at least 1"),
+        (["show", "--data", "CIFAR10", "--data.root", "/nowhere"], "/nowhere"),
+    ],
+)
+def test_data_says_what_is_wrong(arguments, why, capsys):
+    assert main(["data", *arguments]) == 2
+    said = capsys.readouterr().err
+    assert why in said
+    assert len(said.splitlines()) == 1
+
+
+# ---- doctor
+
+
+def test_doctor_finds_data(tmp_path, capsys):
+    (tmp_path / "PACS").mkdir()
+    assert doctor.main(["--root", str(tmp_path)]) in (0, 1)  # 1 on a machine with little memory
+    said = capsys.readouterr().out
+    assert f"PACS          {tmp_path / 'PACS'}\n" in said
+    assert f"CIFAR10       not in {tmp_path} (looked for cifar-10-batches-py)" in said
+    assert f"rayfl         {rayfl.__version__} in " in said
+
+
+def test_doctor_says_what_is_wrong(tmp_path, capsys, monkeypatch):
+    monkeypatch.setattr(doctor, "available_memory", lambda: 1e9)
+    monkeypatch.setattr(doctor, "NEEDED", ("numpy", "no-such-package"))
+    assert doctor.main(["--root", str(tmp_path / "none")]) == 1
+    wrong = [line for line in capsys.readouterr().out.splitlines() if line.startswith("wrong")]
+    assert [line.split(":")[0] for line in wrong] == [
+        "wrong  no-such-package",
+        "wrong  memory",
+        "wrong  data",
+    ]
+
+
+# ---- tables and tune spaces by name
+
+
+def test_names_of_what_comes_with_rayfl():
+    assert "fedco2/t3" in shipped.names("examples")
+    assert "fdse" in shipped.names("tune_spaces")
+    assert shipped.find("fedco2/t3", "examples").read_text().startswith("#")
+
+
+def test_a_file_of_the_users_wins(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    Path("fdse").write_text("mine")
+    assert shipped.find("fdse", "tune_spaces") == Path("fdse")
+
+
+def test_a_name_that_nothing_has(capsys):
+    with pytest.raises(UserError, match=r"no file fedco2/t33.*did you mean fedco2/t3\?"):
+        shipped.find("fedco2/t33", "examples")
+
+
+def test_a_table_by_its_name(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    assert table(["embedded/methods", "--list"]) == 0
+    assert "Methods on embedded digits" in capsys.readouterr().out
+
+
+def test_a_cell_of_a_table_by_its_name(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    cell = ["--config", "embedded/methods", "--row", "FedAvg", "--column", "domains"]
+    with pytest.raises(SystemExit):
+        main(["run", *cell, "--print_config"])
+    assert "rayfl.methods.FedAvg" in capsys.readouterr().out
