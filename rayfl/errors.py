@@ -1,16 +1,15 @@
 """The one exception that is meant for people, and how command lines tell of it."""
 
 import errno
-import logging
 import os
 import signal
 import sysconfig
 import traceback
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from pathlib import Path
 
-from rayfl.shown import complain, one_line, told
+from rayfl.log import warnings_shown
+from rayfl.shown import complain, one_line
 from rayfl.streams import lasting_output
 
 LONGEST = 1500
@@ -52,7 +51,7 @@ def exit_code(command: Callable[[], int | None], shows: bool = False) -> int:
 
 def _code(command: Callable[[], int | None]) -> int:
     try:
-        with _warnings_told():
+        with warnings_shown():
             return command() or 0
     except UserError as error:
         return _refused(str(error), _own(error.__cause__, called=True)[0])
@@ -77,13 +76,6 @@ def _refused(text: str, cause: BaseException | None = None) -> int:
     if cause is not None:
         complain("".join(traceback.format_exception(cause)).rstrip())
     return 2
-
-
-class _Formatter(logging.Formatter):
-    """Names may come from anywhere, in warnings as in errors."""
-
-    def format(self, record: logging.LogRecord) -> str:
-        return told(super().format(record))
 
 
 def in_one_line(text: str) -> str:
@@ -128,17 +120,3 @@ def _is_own(file: str) -> bool:
     if file.startswith((_RAYFL, _PYTHON)) or {"site-packages", "dist-packages"} & {*Path(file).parts}:
         return False
     return os.path.isfile(file)  # frames of compiled code name files that are elsewhere
-
-
-@contextmanager
-def _warnings_told() -> Iterator[None]:
-    """Show what rayfl's loggers have to say in the form of all other warnings."""
-    shown = logging.StreamHandler()
-    shown.setLevel(logging.WARNING)
-    shown.setFormatter(_Formatter("warning: %(message)s"))
-    logger = logging.getLogger("rayfl")
-    logger.addHandler(shown)
-    try:
-        yield
-    finally:
-        logger.removeHandler(shown)

@@ -16,7 +16,7 @@ from rayfl import checks
 from rayfl.callbacks.callback import Callback
 from rayfl.callbacks.early_stopping import EarlyStopping
 from rayfl.callbacks.tensorboard import TensorBoard
-from rayfl.callbacks.terminal import Progress, print_start
+from rayfl.callbacks.terminal import LogRounds, Progress, print_start
 from rayfl.data import Data, EmbeddedDigits, FederatedData
 from rayfl.engine.base import Engine
 from rayfl.engine.models import Models
@@ -30,6 +30,7 @@ from rayfl.evaluation.metrics import client_accuracies
 from rayfl.evaluation.protocol import PROTOCOLS, Default, Protocol
 from rayfl.evaluation.result import Result, finish
 from rayfl.files import held
+from rayfl.log import Level, RunLog, log, warnings_shown
 from rayfl.methods import FedBN, Method
 from rayfl.nets import CNNB, Architecture
 from rayfl.record.cell import Cell
@@ -37,11 +38,12 @@ from rayfl.record.checkpoint import Manifest
 from rayfl.record.description import deciding, dump
 from rayfl.record.folder import RunFolder, check_unused
 from rayfl.record.former import remedy
+from rayfl.record.history import LOG
 from rayfl.recovery import carry_out, finished, restored, to_resume
 from rayfl.report.summary import final_table
 from rayfl.sampling import Sampling, Uniform, cohort
 from rayfl.settings import above, at_least, at_most
-from rayfl.shown import tell, warn
+from rayfl.shown import one_line, tell, warn
 from rayfl.signals import asked_to_stop
 from rayfl.streams import lasting_output
 from rayfl.training import Training
@@ -104,6 +106,10 @@ class Federation:
     """Whether to write TensorBoard events."""
     quiet: bool = False
     """Print nothing but warnings."""
+    log_level: Level = "info"
+    """What ``run.log`` in the run folder holds: warnings, with ``info`` also every round, with ``debug`` also
+    times and checkpoints.
+    """
     cell: Cell | None = None
     """The cell of a table of experiments that the run is, if it is one; reports go by it."""
 
@@ -141,7 +147,7 @@ class Federation:
                 before any actor is started. Or: an update is bad and the policy is to stop.
         """
         path = self._path()
-        with lasting_output(), ExitStack() as while_held:
+        with lasting_output(), warnings_shown(), RunLog(self.log_level) as run_log, ExitStack() as while_held:
             if self.resumes:
                 while_held.enter_context(held(path))
                 if over := finished(path, self.rounds):
@@ -156,8 +162,7 @@ class Federation:
                     warn(warning)
                 settings = self.deciding(data)
                 manifest = to_resume(path, self.rounds, data, settings) if self.resumes else None
-                if not self.quiet:
-                    self._print_start(path, manifest.round if manifest else 0, data)
+                self._tell_start(path, manifest.round if manifest else 0, data)
             data = self.engine.share(data)
             with self.engine.open(self.plan(), data) as session, asked_to_stop() as asked:
                 manifest = restored(session, path, manifest, settings)
@@ -165,12 +170,15 @@ class Federation:
                 folder = self._open(path, manifest.round if manifest else 0, data)
                 if not self.resumes:
                     while_held.enter_context(held(path))
+                run_log.open(path / LOG)
                 with Run(self, session, folder, settings, asked) as run:
                     stopped = carry_out(run, manifest)
             if stopped is None:
                 return self._shown(finish(folder))
+            stop = f"Stopped before round {stopped + 1} of {self.rounds}; go on with --resume {path}"
+            log.info("%s", stop)
             if not self.quiet:
-                tell(f"Stopped before round {stopped + 1} of {self.rounds}; go on with --resume {path}")
+                tell(stop)
             return Result.load(path)
 
     def resume(self, folder: str | Path) -> Self:
@@ -269,7 +277,7 @@ class Federation:
         folder.write_partition(data.describe())
         return folder
 
-    def _print_start(self, path: Path, start: int, data: FederatedData) -> None:
+    def _tell_start(self, path: Path, start: int, data: FederatedData) -> None:
         sampled = len(self.cohort(0, data.sizes))
         facts = {
             "method": type(self.method).__name__,
@@ -282,8 +290,11 @@ class Federation:
             "protocol": str(self.protocol),
             "run folder": str(path),
         }
-        print_start(facts)
-        tell(data.table())
+        for name, text in facts.items():
+            log.info("%s: %s", name, one_line(text))
+        if not self.quiet:
+            print_start(facts)
+            tell(data.table())
 
 
 class Run:
@@ -313,6 +324,7 @@ class Run:
         self._evaluated: dict[str, Any] = {}  # the record of the last evaluation
         self.rounds, self.protocol = federation.rounds, federation.protocol
         self.callbacks: list[Callback] = [*([] if federation.quiet else [Progress()])]
+        self.callbacks += [] if federation.log_level == "warning" else [LogRounds()]
         self.callbacks += [TensorBoard()] if federation.tensorboard else []
         self.callbacks += [EarlyStopping()] if self.protocol.patience else []
         self.callbacks += federation.callbacks
@@ -366,6 +378,7 @@ class Run:
             began, before = time.perf_counter(), began
             times = {"seconds": began - before, "train_seconds": trained - before}
             self.folder.append_engine({"round": round, **times, **asdict(session.system_metrics)})
+            log.debug("round %d: %.3f s, of which training %.3f s", self._done, *times.values())
             over = [_asked(callback, "after_round", self, record) for callback in self.callbacks]
             last = any(over) or round == self.rounds - 1
             every = federation.checkpoint_every
@@ -386,6 +399,7 @@ class Run:
         if self._saved < self._done:
             self.session.save(self.path / "checkpoints", self._done, self.latest.progress(), self.settings)
             self._saved = self._done
+            log.debug("checkpoint after %d rounds", self._done)
 
     def accuracies(self, split: str = "test") -> dict[int, float]:
         """Return client -> accuracy of the last evaluation, of the view that the protocol reports."""

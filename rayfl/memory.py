@@ -7,16 +7,16 @@ import gc
 from collections.abc import Iterator
 from pathlib import Path
 
+import psutil
+
 from rayfl.errors import UserError
 
 GROUP = Path("/sys/fs/cgroup")
 
 
 def available_memory() -> float:
-    """Return the bytes of memory that are free for more; infinity where nobody says."""
-    free = float("inf")
-    with contextlib.suppress(OSError, ValueError, KeyError):
-        free = 1024.0 * _figures(Path("/proc/meminfo"))["MemAvailable:"]
+    """Return the bytes of memory that are free for more, in this container if it is one."""
+    free = float(psutil.virtual_memory().available)
     with contextlib.suppress(OSError, ValueError):  # "max" where the container has no limit of its own
         limit = int((GROUP / "memory.max").read_text())
         used = int((GROUP / "memory.current").read_text())

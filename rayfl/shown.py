@@ -1,6 +1,7 @@
 """Names and texts from anywhere, made safe for where people read them."""
 
 import difflib
+import logging
 import re
 import sys
 import unicodedata
@@ -61,8 +62,8 @@ def complain(text: str) -> None:
 
 
 def warn(text: str) -> None:
-    """Print a warning on standard error."""
-    complain(f"warning: {text}")
+    """Warn, by the logger ``rayfl``: see :mod:`rayfl.log`."""
+    logging.getLogger("rayfl").warning("%s", text)
 
 
 def markdown(text: str) -> str:

@@ -17,7 +17,18 @@ FILES = sorted(ROOT.rglob("*.py"))
 # or a module of a folder that is in another layer than the folder.
 LAYERS = [
     {
-        *("arguments", "errors", "files", "imports", "memory", "randomness", "settings", "shipped", "shown"),
+        *(
+            "arguments",
+            "errors",
+            "files",
+            "imports",
+            "log",
+            "memory",
+            "randomness",
+            "settings",
+            "shipped",
+            "shown",
+        ),
         *("signals", "splits", "streams", "terminal", "yaml_file"),
     },
     {"nets"},

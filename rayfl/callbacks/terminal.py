@@ -9,7 +9,8 @@ from rich.console import Console
 from rich.text import Text
 
 from rayfl.callbacks.callback import Callback, Run
-from rayfl.evaluation.metrics import round_metrics
+from rayfl.evaluation.metrics import RoundMetrics, round_metrics
+from rayfl.log import log
 from rayfl.report.text import clock, percent
 from rayfl.shown import one_line
 from rayfl.terminal import Terminal
@@ -59,12 +60,7 @@ class Progress(Callback):
         metrics = round_metrics(record, run.population, run.protocol)
         if metrics.accuracy is not None:
             self._accuracy = metrics.accuracy
-        parts = [f"cohort {metrics.cohort}"]
-        if metrics.dropped:
-            parts.append(f"dropped {metrics.dropped}")
-        parts.append(f"loss {metrics.loss:.4f}" if metrics.loss is not None else "loss n/a")
-        if self._accuracy is not None:
-            parts.append(f"accuracy {percent(self._accuracy)} %")
+        parts = in_words(metrics, self._accuracy)
         done = metrics.round + 1
         if self._bar is not None:
             self._bar.update(self._task, completed=done, figures="  ".join(parts))
@@ -89,6 +85,33 @@ class Progress(Callback):
         if done < self._rounds:
             parts.append(f"ETA {clock(seconds * (self._rounds - done))}")
         self.console.print("  ".join(parts), soft_wrap=True, markup=False)
+
+
+class LogRounds(Callback):
+    """Writes a line for every round to the run's log."""
+
+    def start(self, run: Run, round: int) -> bool:
+        """Say where the run begins."""
+        log.info("round %d of %d is next", round + 1, run.rounds)
+        return False
+
+    def after_round(self, run: Run, record: Mapping[str, Any]) -> bool:
+        """Say that a round is done."""
+        metrics = round_metrics(record, run.population, run.protocol)
+        words = ", ".join(in_words(metrics, metrics.accuracy))
+        log.info("round %d of %d is done: %s", metrics.round + 1, run.rounds, words)
+        return False
+
+
+def in_words(metrics: RoundMetrics, accuracy: float | None) -> list[str]:
+    """Return what people want to know of a round; the accuracy may be that of an earlier one."""
+    parts = [f"cohort {metrics.cohort}"]
+    if metrics.dropped:
+        parts.append(f"dropped {metrics.dropped}")
+    parts.append(f"loss {metrics.loss:.4f}" if metrics.loss is not None else "loss n/a")
+    if accuracy is not None:
+        parts.append(f"accuracy {percent(accuracy)} %")
+    return parts
 
 
 def print_start(facts: Mapping[str, str], console: Console | None = None) -> None:

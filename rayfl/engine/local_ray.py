@@ -17,6 +17,8 @@ from typing import Any
 import ray
 from ray._private import ray_constants, services
 
+from rayfl.shown import tell
+
 UNREAD = ("RAY_enable_metrics_collection", "RAY_task_events_report_interval_ms", "RAY_event_stats")
 """What a local cluster collects for its dashboard: a seventh of the processor time that is not training."""
 PROMPT = {
@@ -83,7 +85,7 @@ class LocalRay:
                 _replaced(services, "ConsolePopen", partial(self._start, services.ConsolePopen)),
                 _replaced(ray_constants, "ENABLE_RAY_CLUSTER", False),
             ):
-                ray.init(
+                started = ray.init(
                     address="local",
                     include_dashboard=dashboard,
                     dashboard_host="127.0.0.1",
@@ -93,6 +95,8 @@ class LocalRay:
         except BaseException:
             self._clean_up()
             raise
+        if dashboard:
+            tell(f"dashboard   http://{started.dashboard_url}, for the time of the run")
 
     def _start(self, popen: Callable[..., Any], *arguments: Any, **options: Any) -> Any:
         """Start one of Ray's processes."""

@@ -154,6 +154,7 @@ def test_every_setting_of_a_federation_is_recorded(tmp_path: Path) -> None:
         "seed": 11,
         "tensorboard": False,
         "quiet": True,
+        "log_level": "debug",
         "metrics": ["f1"],
         "unseen": "printed",
         "cell": Cell("mine", "FedAvg", "N=3", ["rounds=7"]),

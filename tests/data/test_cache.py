@@ -9,7 +9,6 @@ import pytest
 
 from rayfl import memory
 from rayfl.data.dataset import Dataset
-from rayfl.data.readers import cache
 from rayfl.data.readers.cache import Decoded, MappedImages, cache_folder, cached, content, map_images
 from rayfl.errors import UserError
 
@@ -75,7 +74,6 @@ def test_the_option_names_the_folder(folder, tmp_path):
 
 def test_folder_of_the_platform(monkeypatch, tmp_path):
     monkeypatch.delenv("RAYFL_CACHE", raising=False)
-    monkeypatch.setattr(cache.sys, "platform", "linux")
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     assert cache_folder() == tmp_path / "rayfl"
 

@@ -10,6 +10,7 @@ import types
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -250,9 +251,9 @@ def connect_and_leave(monkeypatch: pytest.MonkeyPatch, engine: Ray) -> None:
 
 @pytest.mark.parametrize("dashboard", [False, True])
 def test_a_local_cluster_collects_only_for_a_dashboard(
-    dashboard: bool, monkeypatch: pytest.MonkeyPatch
+    dashboard: bool, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """A local cluster collects what a dashboard shows only for a dashboard."""
+    """A local cluster collects what a dashboard shows only for a dashboard, and says where it is."""
     ours, given = local_ray.UNREAD[0], local_ray.UNREAD[1]
     monkeypatch.setenv("RAY_AUTH_MODE", "disabled")  # it needs no token in this home
     for name in local_ray.UNREAD:  # the second call says what to undo: the variable was not there
@@ -261,14 +262,16 @@ def test_a_local_cluster_collects_only_for_a_dashboard(
     monkeypatch.setenv(given, "500")
     seen: dict[str, str | None] = {}
 
-    def start(**options: Any) -> None:
+    def start(**options: Any) -> SimpleNamespace:
         assert options["include_dashboard"] == dashboard
         seen.update((name, os.environ.get(name)) for name in local_ray.UNREAD)
+        return SimpleNamespace(dashboard_url="127.0.0.1:8265")
 
     monkeypatch.setattr(ray, "is_initialized", lambda: False)
     monkeypatch.setattr(ray, "init", start)
     connect_and_leave(monkeypatch, Ray(dashboard=dashboard))
     assert (seen[ours], seen[given]) == (None if dashboard else "0", "500")
+    assert ("http://127.0.0.1:8265" in capsys.readouterr().out) == dashboard
     assert (os.environ.get(ours), os.environ[given]) == (None, "500")
 
 
@@ -282,7 +285,9 @@ def test_a_local_cluster_waits_in_small_steps(dashboard: bool, monkeypatch: pyte
         monkeypatch.delenv(name)
     seen: dict[str, str] = {}
     monkeypatch.setattr(ray, "is_initialized", lambda: False)
-    monkeypatch.setattr(ray, "init", lambda **_: seen.update(os.environ))
+    monkeypatch.setattr(
+        ray, "init", lambda **_: seen.update(os.environ) or SimpleNamespace(dashboard_url="127.0.0.1:8265")
+    )
     connect_and_leave(monkeypatch, Ray(dashboard=dashboard))
     assert int(seen[step]) <= 50
     assert int(seen[step]) * int(seen[steps]) == 10_000  # Ray's own: 10 steps of 1,000 ms

@@ -10,7 +10,6 @@ import logging
 import math
 import os
 import struct
-import sys
 import zipfile
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
@@ -18,6 +17,7 @@ from typing import Any, NamedTuple, SupportsIndex
 
 import numpy as np
 import PIL
+import platformdirs
 
 from rayfl.data.readers.files import unreadable
 from rayfl.errors import UserError
@@ -34,13 +34,7 @@ def cache_folder() -> Path:
     """Return the folder for caches: RAYFL_CACHE, or rayfl's folder where the platform keeps caches."""
     if chosen := os.environ.get("RAYFL_CACHE"):
         return Path(chosen).expanduser()
-    if sys.platform == "win32":
-        base = os.environ.get("LOCALAPPDATA") or Path.home() / "AppData" / "Local"
-    elif sys.platform == "darwin":
-        base = Path.home() / "Library" / "Caches"
-    else:
-        base = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
-    return Path(base) / "rayfl"
+    return platformdirs.user_cache_path("rayfl", appauthor=False)
 
 
 class Decoded(NamedTuple):
