@@ -8,7 +8,7 @@ ARGS ?=
 PARALLEL ?= -n 2 --dist loadfile --no-loadscope-reorder
 
 .DEFAULT_GOAL := help
-.PHONY: help install run test lint format docs-images clean
+.PHONY: help install run test lint format docs docs-images clean
 
 help: ## Say what there is to make.
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1\t/' | expand -t 14
@@ -19,7 +19,7 @@ $(READY): pyproject.toml
 	@$(PYTHON) -c 'import sys; sys.exit(0 if sys.version_info >= (3, 11) else "rayfl needs Python 3.11 or newer; try: make PYTHON=python3.11 ...")'
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --upgrade pip
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[dev]'
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[dev,docs]'
 	@touch $@
 
 run: $(READY) ## Run the default federation; options in ARGS, as in: make run ARGS="--method FedCO2"
@@ -30,12 +30,15 @@ lint: $(READY) ## Check style and types.
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 
-test: lint ## Check style and types, then run the tests.
+test: lint docs ## Check style and types, build the documentation, then run the tests.
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest $(PARALLEL) $(ARGS)
 
 format: $(READY) ## Put the code into the project's format.
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
+
+docs: $(READY) ## Build the documentation as a site into site/; a warning is an error.
+	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict --quiet
 
 docs-images: $(READY) ## Draw the contact sheets of the documentation again.
 	$(BIN)/rayfl data sheet docs/images/embedded_digits.png
@@ -43,4 +46,4 @@ docs-images: $(READY) ## Draw the contact sheets of the documentation again.
 	$(BIN)/python examples/fedco2/ntk.py --save docs/images/fedco2_ntk.png
 
 clean: ## Remove .venv and what tools have left; runs/ stays.
-	rm -rf $(VENV) build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) build dist site *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis

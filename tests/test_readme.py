@@ -11,7 +11,7 @@ import pytest
 
 ROOT = Path(__file__).parent.parent
 README = (ROOT / "README.md").read_text()
-COMMANDS = re.findall(r"^python -m (rayfl\.\w+ .*)$", README, re.MULTILINE)
+COMMANDS = re.findall(r"^(rayfl (?:run|report) (?!--against).*)$", README, re.MULTILINE)
 
 
 def run(command: str, folder: Path, *more: str) -> None:
@@ -25,7 +25,7 @@ def test_commands_in_their_order(tmp_path: Path) -> None:
     (tmp_path / "examples").symlink_to(ROOT / "examples")
     for command in COMMANDS[:-1]:
         short = [] if "report" in command else ["--rounds", "2" if "--resume" in command else "1"]
-        if "rayfl.run" in command and "--resume" not in command:
+        if "rayfl run" in command and "--resume" not in command:
             short += ["--engine", "Inline", "--tensorboard", "false"]
         run(command.replace("--engine.actors 2", ""), tmp_path, *short)
     assert list((tmp_path / "plots").glob("*.png"))

@@ -1,0 +1,169 @@
+"""What mkdocs adds to the pages: the reference of options, pages of other folders, more navigation."""
+
+from __future__ import annotations
+
+import inspect
+import logging
+import posixpath
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from mkdocs.config.defaults import MkDocsConfig
+from mkdocs.structure.files import File, Files
+from mkdocs.structure.pages import Page
+
+from rayfl import Federation, Training
+from rayfl.arguments import arguments_of
+from rayfl.config.help import Help, Parser
+from rayfl.data import Data, Partition
+from rayfl.engine import Engine
+from rayfl.evaluation import Protocol
+from rayfl.imports import guard_parsers
+from rayfl.methods import Method
+from rayfl.nets import Architecture
+from rayfl.sampling import Sampling
+from rayfl.training import Optimiser, Schedule
+
+ROOT = Path(__file__).parents[2]
+ELSEWHERE = {
+    "CONTRIBUTING.md": "contributing.md",
+    "CHANGELOG.md": "changelog.md",
+    "benchmarks/README.md": "benchmarks.md",
+}
+"""Pages of the project that lie outside of docs/, and what they are called on the site."""
+
+PARTS = {
+    "Methods": ("method", Method),
+    "Data sets": ("data", Data),
+    "Partitions": ("data.partition", Partition),
+    "Nets": ("net", Architecture),
+    "Optimisers": ("training.optimiser", Optimiser),
+    "Schedules": ("training.schedule", Schedule),
+    "Sampling": ("sampling", Sampling),
+    "Engines": ("engine", Engine),
+    "Protocols": ("protocol", Protocol),
+}
+"""Parts of the page of options: heading -> the option that names a class, and the base of these classes."""
+
+
+# ---- the page of options
+
+
+def options_page() -> str:
+    """Return the page that lists every option with its type, bounds, default and help."""
+    lines = [
+        "# Options",
+        "",
+        "This page is made from the classes when the site is built. `rayfl run --help` shows the same.",
+        "An option of a class has the name of its part before it: `--method FedProx --method.mu 0.1`.",
+        "",
+        "## A run",
+        "",
+        *_table(Federation, "", skip=("training", "cell")),
+        "",
+        "## Training",
+        "",
+        *_table(Training, "training."),
+    ]
+    for heading, (place, base) in PARTS.items():
+        lines += ["", f"## {heading}", "", f"`--{place} NAME` chooses one of these."]
+        for cls in sorted(_concrete(base), key=lambda each: each.__name__.lower()):
+            lines += ["", f"### {cls.__name__} ({place})", "", _first_sentence(cls), ""]
+            lines += _table(cls, f"{place}.") if arguments_of(cls) else ["No options."]
+    return "\n".join(lines) + "\n"
+
+
+def _table(cls: type, prefix: str, skip: tuple[str, ...] = ()) -> list[str]:
+    """Return a table of the options of a class, in the words of its help."""
+    guard_parsers()  # so that the parser reads the help below each option
+    parser = Parser()
+    parser.add_class_arguments(cls, skip=set(skip), as_group=False)
+    helper = Help(prog="")
+    rows = [
+        f"| `{prefix}{action.dest}` | {_cell(helper._get_help_string(action))} |"
+        for action in parser._actions
+        if action.dest in arguments_of(cls)
+    ]
+    return ["| option | meaning |", "|---|---|", *rows]
+
+
+def _cell(text: str) -> str:
+    for mark in "\\|*_<[":
+        text = text.replace(mark, f"\\{mark}")
+    text = text.replace("%%", "%").replace(" (None or an object of class Any)", "")
+    return " ".join(text.split())
+
+
+def _concrete(base: type) -> Iterator[type]:
+    """Yield rayfl's own classes of a kind."""
+    for cls in base.__subclasses__():
+        if cls.__module__.startswith("rayfl.") and not cls.__name__.startswith("_"):
+            if not inspect.isabstract(cls) and cls.__name__ not in ("FileData", "Wrapper"):
+                yield cls
+            yield from _concrete(cls)
+
+
+def _first_sentence(cls: type) -> str:
+    paragraph = inspect.cleandoc(cls.__doc__ or "").partition("\n\n")[0]
+    return _cell(paragraph.replace("``", "`")).replace("\\_", "_")
+
+
+# ---- links, and pages from other folders
+
+
+def links_of_the_site(text: str, source: str, page: str, repository: str | None) -> str:
+    """Rewrite links of a page that lead out of docs/.
+
+    Args:
+        text: Markdown.
+        source: the page's place in the project, such as ``docs/data.md``.
+        page: its place on the site, such as ``data.md``.
+        repository: address of the project's files, if known; without it, files are named and not linked.
+    """
+
+    def rewritten(found: re.Match[str]) -> str:
+        shown, target, anchor = found["shown"], found["target"], found["anchor"] or ""
+        place = posixpath.normpath(posixpath.join(posixpath.dirname(source), target))
+        if place == "README.md":
+            place = "docs/README.md"
+        inside = ELSEWHERE.get(place) or (place.removeprefix("docs/") if place.startswith("docs/") else None)
+        if inside and (ROOT / place).is_file():
+            return f"{shown}({posixpath.relpath(inside, posixpath.dirname(page) or '.')}{anchor})"
+        if repository:
+            return f"{shown}({repository.rstrip('/')}/blob/main/{place})"
+        return shown.removeprefix("[").removesuffix("]")
+
+    return re.sub(
+        r"(?P<shown>!?\[[^\[\]]*\])\((?P<target>(?!https?:|mailto:|#)[^)#\s]+)(?P<anchor>#[^)\s]*)?\)",
+        rewritten,
+        text,
+    )
+
+
+def on_config(config: MkDocsConfig) -> MkDocsConfig:
+    """Put pages of howto/ and methods/ that the navigation does not name at the end of their parts."""
+    logging.getLogger("mkdocs.plugins.griffe").addFilter(lambda record: "__all__" not in record.getMessage())
+    for part, folder in (("How to", "howto"), ("Methods", "methods")):
+        pages: list[Any] = next(entry[part] for entry in config.nav or [] if part in entry)
+        named = {place for entry in pages for place in entry.values()}
+        for path in sorted((ROOT / "docs" / folder).glob("*.md")):
+            if (place := f"{folder}/{path.name}") not in named:
+                pages.append({path.read_text().partition("\n")[0].lstrip("# "): place})
+    return config
+
+
+def on_files(files: Files, config: MkDocsConfig) -> Files:
+    """Add what is not in docs/: the page of options, and pages of the project."""
+    files.append(File.generated(config, "reference/options.md", content=options_page()))
+    for source, page in ELSEWHERE.items():
+        files.append(File.generated(config, page, content=(ROOT / source).read_text()))
+    return files
+
+
+def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Files) -> str:
+    """Let links work on the site as they do beside the code."""
+    here = page.file.src_uri
+    source = next((s for s, p in ELSEWHERE.items() if p == here), f"docs/{here}")
+    return links_of_the_site(markdown, source, here, config.repo_url)

@@ -1,0 +1,198 @@
+"""The pages say what is so: their commands, Python code and messages, and the site that is made of them."""
+
+from __future__ import annotations
+
+import ast
+import os
+import re
+import shlex
+import subprocess
+import sys
+from collections.abc import Iterator
+from importlib import import_module
+from pathlib import Path
+
+import pytest
+
+from rayfl.__main__ import COMMANDS
+from rayfl.__main__ import main as rayfl
+from rayfl.config.command_line import parse, parse_with_options
+from rayfl.config.parser import federation_from
+
+ROOT = Path(__file__).parent.parent
+PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
+BLOCK = re.compile(r"^```(\w*)(?: title=\"([\w./]+)\")?\n(.*?)^```", re.MULTILINE | re.DOTALL)
+
+HOW_TO = sorted((ROOT / "docs" / "howto").glob("*.md"))
+
+
+def blocks(page: Path, *languages: str) -> list[tuple[str, str]]:
+    """Return the fenced blocks of a page in some languages: the file that each is for, and its text."""
+    text = re.sub(r"^ +(?=```)", "", page.read_text(), flags=re.MULTILINE)
+    return [(title, code) for language, title, code in BLOCK.findall(text) if language in languages]
+
+
+def commands(page: Path) -> Iterator[list[str]]:
+    """Yield the arguments of every command of rayfl on a page, those that run on a cluster too."""
+    for _, text in blocks(page, "", "console"):
+        for line in text.replace("\\\n", " ").splitlines():
+            if found := re.search(r"(?:^ *\$? *|&& )(?:python -m rayfl[. ]|rayfl )([a-z]+(?: .*)?)$", line):
+                words = shlex.split(found[1].rstrip("'") if "&& " in line else found[1], comments=True)
+                if words[0] in COMMANDS:
+                    yield words
+
+
+ALL = [pytest.param(words, id=f"{page.stem}-{i}") for page in PAGES for i, words in enumerate(commands(page))]
+
+
+@pytest.mark.parametrize("words", ALL)
+def test_commands_have_such_options(words, tmp_path, monkeypatch):
+    """Of a run all is made but its data; of other commands the options are read.
+
+    Commands of how-to pages and of the tutorial run in tests below. What is left needs data, hours or hosts.
+    """
+    for name in ("examples", "tune_spaces"):
+        (tmp_path / name).symlink_to(ROOT / name)
+    for page in HOW_TO:
+        for title, code in blocks(page, "python"):
+            if title:
+                (tmp_path / title).write_text(code)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    words = ["0.1" if word == "R" else word for word in words]
+    command, *options = words
+    if command == "run" and not any(word.endswith("help") for word in options):
+        of_a_former_run = {"--resume"} & {*options} or any("runs/" in each for each in options)
+        own = any("fedavgm." in each for each in options)
+        if not of_a_former_run and not own:
+            federation_from(options)
+    elif command in ("table", "tune"):  # which take the options of a run, too
+        parse_with_options(import_module(COMMANDS[command][0]).parser(), options)
+    else:
+        parse(import_module(COMMANDS[command][0]).parser(), options)
+
+
+def test_there_are_commands_on_the_pages():
+    assert len(ALL) > 60
+
+
+# ---- how-to pages
+
+
+def short(words: list[str]) -> list[str]:
+    """Return a command of a page cut short."""
+    if words[0] == "run" and "--resume" not in words:
+        own = [] if "--data" in words else ["--data", "Synthetic", "--data.train", "200", "--data.test", "60"]
+        words = [*words, *own, "--tensorboard", "false", "--rounds", "1"]
+        if "--clients" not in words:
+            words += ["--clients", "2"]
+    return words
+
+
+@pytest.mark.parametrize("page", [p for p in HOW_TO if p.stem != "gpu"], ids=lambda page: page.stem)
+def test_how_to_pages_run(page, tmp_path, monkeypatch):
+    """All code, and the commands that need no data of the reader's."""
+    if page.stem == "metric":
+        pytest.importorskip("torchmetrics")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    for title, code in blocks(page, "python"):
+        if title:
+            (tmp_path / title).write_text(code)
+            sys.modules.pop(Path(title).stem, None)
+    for title, code in blocks(page, "python"):
+        if not title:
+            exec(compile(code, str(page), "exec"), {"__name__": page.stem})
+    for words in commands(page):
+        text = " ".join(words)
+        reads = re.search(r"DATA|--data\.(root|train|x) [a-z\[]", text)  # files of the reader's
+        runs = words[0] in ("report", "figure", "data") or "Inline" in words
+        if runs and not reads and "torchvision.models" not in text:
+            assert rayfl(short(words)) == 0, text
+
+
+# ---- the tutorial
+
+
+def masked(line: str) -> str:
+    """Return a line without numbers and spaces, which depend on the processor and the time."""
+    return re.sub(r"[\d.,:─\s-]+|ETA", "", line)
+
+
+def test_the_tutorial_prints_what_it_says(tmp_path, monkeypatch, capsys):
+    """In fewer rounds, with fewer clients; numbers are left out of the comparison."""
+    monkeypatch.chdir(tmp_path)
+    page = ROOT / "docs" / "tutorial.md"
+    for _, text in blocks(page, "console"):
+        for part in re.split(r"^\$ ", text, flags=re.MULTILINE)[1:]:
+            command, _, expected = part.partition("\n")
+            program, *words = shlex.split(command)
+            if program != "rayfl":
+                continue
+            words = [{"20": "5", "10": "1", "15": "2"}.get(word, word) for word in words]
+            assert rayfl([*words, *(["--tensorboard", "false"] if words[0] == "run" else [])]) == 0, command
+            said = {masked(line) for line in capsys.readouterr().out.splitlines()}
+            for line in expected.splitlines():
+                assert masked(line) in said | {""}, f"{command} does not print {line!r}, but {said}"
+    for _, code in blocks(page, "python"):
+        exec(compile(code, "tutorial.md", "exec"), {})
+
+
+# ---- messages
+
+
+def texts_of(folder: Path) -> str:
+    """Return all texts of the source, formatted ones with \\0 for each value."""
+    found = []
+    for path in folder.rglob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.JoinedStr):
+                pieces = [p.value if isinstance(p, ast.Constant) else "\0" for p in node.values]
+                found.append("".join(map(str, pieces)))
+            elif isinstance(node, ast.Constant) and isinstance(node.value, str):
+                found.append(node.value)
+    return "\1".join(found)
+
+
+def test_messages_on_the_page_are_those_of_the_code():
+    page = (ROOT / "docs" / "troubleshooting.md").read_text()
+    messages = re.findall(r"^\*\*(.+?)\*\* ", page, re.MULTILINE)
+    assert len(messages) >= 25
+    source = texts_of(ROOT / "rayfl")
+    for message in messages:
+        for part in filter(None, (part.strip(" :") for part in message.split("..."))):
+            assert part in source, f"no message has {part!r}"
+
+
+# ---- the site
+
+
+def test_the_site_is_built(tmp_path):
+    """Without a warning, and without anything from another host."""
+    pytest.importorskip("material")
+    pytest.importorskip("mkdocstrings")
+    done = subprocess.run(
+        [
+            sys.executable,
+            "-m",
+            "mkdocs",
+            "build",
+            "--strict",
+            "--quiet",
+            "--site-dir",
+            str(tmp_path / "site"),
+        ],
+        cwd=ROOT,
+        env=os.environ | {"NO_MKDOCS_2_WARNING": "1"},
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0, done.stderr
+    options = (tmp_path / "site" / "reference" / "options.html").read_text()
+    for option in ("participation", "training.lr", "method.mu", "data.partition.alpha", "engine.actors"):
+        assert f"<code>{option}</code>" in options, option
+    for page in (tmp_path / "site").rglob("*.html"):
+        text = page.read_text()
+        assert not re.search(
+            r"<(script|img)[^>]* src=\"https?:|<link[^>]* rel=\"stylesheet\"[^>]*https?:", text
+        )
