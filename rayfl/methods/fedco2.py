@@ -9,6 +9,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from rayfl.methods.base import Cohort, Method
+from rayfl.methods.distillation import divergence
 from rayfl.methods.fedbn import BatchNormPart, in_batch_norm
 from rayfl.settings import above, at_least
 from rayfl.training import Batch, Client, Gather, Mean, Params, Reduction, State
@@ -125,7 +126,7 @@ class FedCO2(Method):
             loss = batch.x.new_zeros(())
             for m in CHOSEN[self.intra.removeprefix("to_")]:
                 taught = net.eval(teachers[OTHER[m]], batch.x)
-                loss = loss + self._divergence(taught, net(w[m], batch.x))
+                loss = loss + divergence(taught, net(w[m], batch.x), self.kd_temperature)
             return loss
 
         def through(head: Params, z: Tensor, y: Tensor, own: bool | Tensor) -> Tensor:
@@ -164,12 +165,6 @@ class FedCO2(Method):
             up["head"] = nets["offline"].select(net.names(cut, "head").__contains__)
         own = self.personal_part(nets["online"])
         return up, {"own": own, "offline": nets["offline"], "trained": True}
-
-    def _divergence(self, teacher: Tensor, student: Tensor) -> Tensor:
-        """Return KL(teacher || student) of the softmax of logits [B, classes], averaged over the batch."""
-        p = F.log_softmax(teacher / self.kd_temperature, 1)
-        q = F.log_softmax(student / self.kd_temperature, 1)
-        return self.kd_temperature**2 * (p.exp() * (p - q)).sum(1).mean()
 
     def scores(self, client: Client, state: State, down: State, x: Tensor) -> dict[str, Tensor]:
         """Score both nets and their fusion, the sum of logits (eq. 3)."""

@@ -8,6 +8,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from rayfl.methods.base import Method
+from rayfl.methods.distillation import divergence
 from rayfl.nets import Architecture
 from rayfl.settings import at_least, at_most
 from rayfl.training import Batch, Client, Params, State
@@ -62,12 +63,3 @@ class FML(Method):
         """Score the private model and the meme."""
         meme = client.nets["meme"].eval(down["weights"], x)
         return {"personal": client.net.eval(state["own"], x), "global": meme}
-
-
-def divergence(teacher: Tensor, student: Tensor) -> Tensor:
-    """Return KL(teacher || student) of the softmax of logits, [B, classes], the mean over the batch.
-
-    No gradient reaches the teacher.
-    """
-    p = F.log_softmax(teacher.detach(), 1)
-    return (p.exp() * (p - F.log_softmax(student, 1))).sum(1).mean()

@@ -1,6 +1,7 @@
 """Architectures: classes that build a ``SplitNet`` for the inputs at hand."""
 
 from rayfl.nets.alexnet import AlexNet
+from rayfl.nets.augmenting import FFA, FedFAAlexNet, FedFADigitModel, ffa_layers
 from rayfl.nets.backbones import DenseNet121, EfficientNetB0, MobileNetV2
 from rayfl.nets.base import Architecture, ImageArchitecture, TokenArchitecture
 from rayfl.nets.convolutional import CNN, CNNB, DigitModel, FedAvgCNN, FedGHCNN, LeNet, PFLResearchCNN
@@ -8,6 +9,7 @@ from rayfl.nets.dse import DSECNN, DSEResNet50, DSEViT, FDSEAlexNet, dse_blocks
 from rayfl.nets.mlp import MLP
 from rayfl.nets.module import Module
 from rayfl.nets.own import build
+from rayfl.nets.probabilistic import FedSRAlexNet, FedSRCNN, GaussianMean
 from rayfl.nets.resnet import ResNet18, ResNet50
 from rayfl.nets.split import CUTS, Shape, SplitNet
 from rayfl.nets.text import CharLSTM, TokenMLP
@@ -19,8 +21,10 @@ NETS: dict[str, type[Architecture]] = registered(globals(), Architecture)
 
 __all__ = [
     "CUTS",
+    "FFA",
     "NETS",
     "Architecture",
+    "GaussianMean",
     "ImageArchitecture",
     "Module",
     "Shape",
@@ -28,5 +32,6 @@ __all__ = [
     "TokenArchitecture",
     "build",
     "dse_blocks",
+    "ffa_layers",
     *NETS,
 ]

@@ -239,6 +239,8 @@ def state_is_used(subject: _Subject) -> None:
     if not before:
         return
     forgetful.worker.states.clear()
+    x = torch.tensor(subject.data.dataset.inputs[:4]).double()
+    scored, others = (r.scores(0, x) for r in (run, forgetful))
     for r in (run, forgetful):
         r.round([0, 1, 2, 3])
     for i, old in before.items():
@@ -247,6 +249,7 @@ def state_is_used(subject: _Subject) -> None:
         _require(not still, f"the state of client {i} never changes")
     one, other = run.values(), forgetful.values()
     differ = any(not torch.equal(t, other.get(n, t * 0)) for n, t in one.items())
+    differ |= any(not torch.equal(t, others[view]) for view, t in scored.items())
     _require(differ, "forgetting the clients' states changes nothing: they are never used")
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Awaitable, Callable, Generator, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -156,6 +157,8 @@ class Client:
         weight_decay: float | None = None,
         clip: float | None = None,
         stream: int | None = None,
+        split: Literal["train", "val"] = "train",
+        share: float = 1.0,
     ) -> Awaitable[Fitted]:
         """Train from ``start`` on the client's data by the run's optimiser; ``await`` the result.
 
@@ -180,7 +183,10 @@ class Client:
             clip: largest norm of a net's gradient instead of ``training.clip``; 0 does not clip.
             stream: number of the batch order; by default the number of the fit within the round. Two fits
                 with one number see the same batches.
+            split: train on the training data (``train``) or on the validation data (``val``).
+            share: train on this share of the samples alone, drawn for this fit, at least one.
         """
+        indices = self._split("fit", split)
         stream = self._fits if stream is None else stream
         number = self._fits
         self._fits += 1
@@ -202,7 +208,11 @@ class Client:
         )
         losses = loss if isinstance(loss, tuple) else (loss,)
         epochs = (settings.epochs if epochs is None else epochs) * len(losses)
-        batches = self._batches(epochs, stream, batch_size)
+        if share < 1:
+            draw = generator(self._seed, "share", self._id, self._round, stream)
+            count = max(1, math.ceil(share * len(indices)))
+            indices = indices[torch.randperm(len(indices), generator=draw)[:count].sort().values]
+        batches = self._batches(epochs, stream, batch_size, indices)
         key = seed_of(self._seed, "noise", self._id, self._round, stream)
         length = len(batches) // max(1, epochs)
         return Pending(
@@ -244,14 +254,9 @@ class Client:
             split: of the training data (``train``) or the validation data (``val``), of which a client has
                 some where the method says that it ``uses_validation``.
         """
-        if split not in ("train", "val"):
-            raise UserError(f"client.total(split={split!r}): methods see only 'train' and 'val'")
-        indices = self._indices if split == "train" else self._val
+        indices = self._split("total", split)
         if not len(indices):
-            raise UserError(
-                f"client.total finds no {split} data of client {self._id}: ask client.val_samples first, or "
-                "set uses_validation = True in the method, so that such a run is refused before it starts"
-            )
+            raise UserError(self._without(f"total finds no {split} data"))
         if of_class is not None:
             indices = indices[self._examples.labels(indices) == of_class]
         parts = list(indices.split(max(self._training.batch_size, 256)))
@@ -278,13 +283,30 @@ class Client:
         fitted = await self.fit(Params(w.tensors, frozenset()), nothing, epochs=epochs)
         return w.merge(fitted.weights)  # with the names of the parameters
 
-    def _batches(self, epochs: int, stream: int, size: int | None = None) -> list[Tensor]:
+    def _split(self, call: str, split: str) -> Tensor:
+        """Return the client's samples of a split; refuse names of others, and to train on none."""
+        if split not in ("train", "val"):
+            raise UserError(f"client.{call}(split={split!r}): methods see only 'train' and 'val'")
+        if split == "val" and call == "fit" and not len(self._val):
+            raise UserError(self._without("fit finds no val data"))
+        return self._indices if split == "train" else self._val
+
+    def _without(self, what: str) -> str:
+        return (
+            f"client.{what} of client {self._id}: ask client.val_samples first, or "
+            "set uses_validation = True in the method, so that such a run is refused before it starts"
+        )
+
+    def _batches(
+        self, epochs: int, stream: int, size: int | None = None, indices: Tensor | None = None
+    ) -> list[Tensor]:
+        indices = self._indices if indices is None else indices
         order = generator(self._seed, "batches", self._id, self._round, stream)
-        n = len(self._indices)
-        size = self._training.batch_size if size is None else self._own_size(size)
+        n = len(indices)
+        size = self._training.batch_size if size is None else self._own_size(size, n)
         batches: list[Tensor] = []
         for _ in range(epochs):
-            epoch = list(self._indices[torch.randperm(n, generator=order)].split(size))
+            epoch = list(indices[torch.randperm(n, generator=order)].split(size))
             if self._training.last_batch == "drop" and n > size and len(epoch[-1]) < size:
                 epoch.pop()
             elif self._normed and len(epoch) > 1 and len(epoch[-1]) == 1:
@@ -292,17 +314,17 @@ class Client:
             batches += epoch
         return batches
 
-    def _own_size(self, size: int) -> int:
+    def _own_size(self, size: int, samples: int) -> int:
         """Return the size of a fit's own batches; refuse one that makes none."""
         if type(size) is not int or size < 0:
             raise UserError(
                 f"client.fit(batch_size={size!r}): it must be a whole number of samples, 0 for all at once"
             )
-        if size == 1 and self._normed and len(self._indices) > 1:
+        if size == 1 and self._normed and samples > 1:
             raise UserError(
                 "client.fit(batch_size=1): a net with BatchNorm needs at least 2 samples to a batch"
             )
-        return size or max(1, len(self._indices))
+        return size or max(1, samples)
 
 
 class Fitted(NamedTuple):

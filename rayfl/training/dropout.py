@@ -17,7 +17,8 @@ from torch import Tensor, nn
 from torch.nn.modules.dropout import _DropoutNd
 
 from rayfl.errors import UserError
-from rayfl.training.noise import bits, fold
+from rayfl.nets import FFA
+from rayfl.training.noise import bits, fold, normal, uniform
 
 _PURPOSE = 0x64726F70 << 24  # keeps masks apart from what augmentation and losses draw from the same key
 _LOWEST = -1.7580993408473766  # of SELU: what AlphaDropout puts in place of what it drops
@@ -32,24 +33,41 @@ def draw_from(key: Tensor | None) -> None:
     _key, _drawn = key, 0
 
 
-def keep(shape: tuple[int, ...], p: float) -> Tensor:
-    """Return the next mask of the loss that runs, bool [shape]: false with probability p, below 1.
-
-    Raises:
-        RuntimeError: no loss of a fit runs.
-    """
+def _next_key() -> Tensor:
+    """Return the key of the next draw of the loss that runs, a 0-d int64."""
     global _drawn
     if _key is None:
         raise RuntimeError(
             "a net with dropout is called in train mode outside the loss of a fit, where there is no key to "
             "draw from: use net.eval for teachers, totals and evaluation"
         )
+    _drawn += 1
+    return fold(_key, _PURPOSE + _drawn - 1)
+
+
+def keep(shape: tuple[int, ...], p: float) -> Tensor:
+    """Return the next mask of the loss that runs, bool [shape]: false with probability p, below 1.
+
+    Raises:
+        RuntimeError: no loss of a fit runs.
+    """
     count = math.prod(shape)
     # Each number of 64 bits serves twice: as a fraction of 2^64, and shifted, so that its lower half is one.
-    drawn = bits(fold(_key, _PURPOSE + _drawn), (count + 1) // 2)
-    _drawn += 1
+    drawn = bits(_next_key(), (count + 1) // 2)
     least = math.floor((p - 0.5) * 2**64)
     return torch.cat([drawn >= least, drawn << 32 >= least])[:count].reshape(shape)
+
+
+class StepNoise:
+    """What layers draw from that are no dropout: the step whose loss runs, one draw after the other."""
+
+    def uniform(self, shape: tuple[int, ...]) -> Tensor:
+        """Return numbers in [0, 1)."""
+        return uniform(_next_key(), shape)
+
+    def normal(self, shape: tuple[int, ...]) -> Tensor:
+        """Return standard normal numbers."""
+        return normal(_next_key(), shape)
 
 
 class Dropout(nn.Module):
@@ -118,6 +136,8 @@ def put_dropout(net: nn.Module) -> None:
 def _keyed(name: str, layer: nn.Module) -> nn.Module:
     """Return a layer, or what takes its place."""
     found: Any = layer
+    if isinstance(layer, FFA):
+        layer.source = StepNoise()
     if type(layer) in _KEYED:
         return _KEYED[type(layer)](found.p)
     if type(layer).__name__ == "StochasticDepth":  # of torchvision, which need not be there

@@ -2,7 +2,7 @@
 
 from torch import nn
 
-from rayfl.nets import SplitNet
+from rayfl.nets import FFA, GaussianMean, SplitNet
 from rayfl.nets.dse import DSEConv, DSELinear
 from rayfl.testing.by_hand import (
     Run,
@@ -22,6 +22,8 @@ __all__ = [
     "assert_same",
     "dse",
     "federate",
+    "ffa",
+    "gaussian",
     "identities",
     "linear",
     "normed",
@@ -37,3 +39,22 @@ def dse(shape, classes):
     conv = nn.Sequential(DSEConv(shape[0], 16, 5, 2, G=2, dw=3, act="relu"), nn.MaxPool2d(2), nn.Flatten())
     features = 16 * ((shape[1] - 3) // 4) * ((shape[2] - 3) // 4)
     return SplitNet(conv, nn.Sequential(DSELinear(features, 48, G=2, act="relu")), nn.Linear(48, classes))
+
+
+def ffa(shape, classes):
+    """A small net with two FFA layers."""
+    conv = nn.Sequential(
+        *(nn.Conv2d(shape[0], 6, 5, 2, bias=False), nn.BatchNorm2d(6), nn.ReLU(), FFA(6)),
+        *(nn.Conv2d(6, 8, 3, 2), nn.ReLU(), FFA(8), nn.Flatten()),
+    )
+    side = [((length - 3) // 2 - 1) // 2 for length in shape[1:]]
+    return SplitNet(
+        conv, nn.Sequential(nn.Linear(8 * side[0] * side[1], 24), nn.ReLU()), nn.Linear(24, classes)
+    )
+
+
+def gaussian(shape, classes):
+    """A small net whose extractor ends in a Gaussian of 12 features."""
+    conv = nn.Sequential(nn.Conv2d(shape[0], 6, 5, 3, bias=False), nn.BatchNorm2d(6), nn.ReLU(), nn.Flatten())
+    features = 6 * ((shape[1] - 2) // 3) * ((shape[2] - 2) // 3)
+    return SplitNet(conv, nn.Sequential(nn.Linear(features, 24), GaussianMean()), nn.Linear(12, classes))

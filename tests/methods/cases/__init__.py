@@ -9,8 +9,8 @@ from typing import Any, Literal
 
 from rayfl.methods import METHODS
 
-Numbers = dict[str, int]
-"""Key of a payload, or of a part of the net -> how many numbers it has."""
+Numbers = dict[str, int | None]
+"""Key of a payload, or of a part of the net -> how many numbers it has; None where that is no constant."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -35,13 +35,14 @@ class Cases:
             None where there are no such means.
         by_sign: parts of the names of state that goes by the sign of an update, which rounding decides where
             the gradient is 0.
+        steady: options with which rounding does not grow from step to step.
         net: the net that the method needs; None for any.
         rounds: that it takes to learn handwriting.
         adapts: whether it adapts to clients that never train.
         page: a sentence that its page must have.
     """
 
-    traffic: Callable[[Numbers, int, int], tuple[Numbers, Numbers]]
+    traffic: Callable[[dict[str, int], int, int], tuple[Numbers, Numbers]]
     options: Sequence[dict[str, Any]] = ()
     bad: Sequence[tuple[str, Any]] = ()
     changing: dict[str, Any] = field(default_factory=dict)
@@ -53,6 +54,7 @@ class Cases:
     predicts_with_own: bool = True
     averages: dict[str, Any] | None = field(default_factory=dict)
     by_sign: Sequence[str] = ()
+    steady: dict[str, Any] = field(default_factory=dict)
     net: str | None = None
     rounds: int = 3
     adapts: bool = False

@@ -1,0 +1,144 @@
+"""FedKD."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Annotated, Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from rayfl.methods.base import Method
+from rayfl.methods.distillation import divergence
+from rayfl.nets import Architecture
+from rayfl.randomness import generator
+from rayfl.settings import above, at_most
+from rayfl.training import Batch, Client, Mean, Params, Reduction, State
+
+
+class FedKD(Method):
+    """Communication-efficient federated learning via knowledge distillation (Wu et al., Nature Communications
+    13:2032, 2022).
+
+    Every client has a mentor of its own, and trains it together with a shared mentee: each learns from the
+    labels, from what the other predicts, and from its features. Mentees are averaged; what a client has
+    changed of its mentee travels as truncated singular value decompositions.
+
+    Deviations from the paper: it distils attention maps of transformers besides, which other nets have not;
+    it compresses what the server sends, too. Kernels of convolutions are matrices (out, in x height x width).
+    """
+
+    averaging = "uniform"
+    heterogeneous = True
+    uses_rounds = True
+
+    T_start: Annotated[float, above(0), at_most(1)] = 0.95
+    """Share of the energy (sum of squared singular values) of a matrix that is sent in the first round."""
+    T_end: Annotated[float, above(0), at_most(1)] = 0.98
+    """Share in the last round; between them it grows evenly."""
+    mentee: Architecture | str | None = None
+    """The net of the mentee; that of the clients if not given, the first one where they have several."""
+
+    @property
+    def uploads(self) -> Mapping[str, Reduction]:
+        """The mentee as the server rebuilds it, and the ranks of what was sent of its matrices."""
+        return {"weights": Mean(self.averaging), "ranks": Mean("uniform")}
+
+    def init_server(self, initial: Params) -> State:
+        """Start from the common weights of the mentee's net."""
+        return {"weights": initial if self.mentee is None else self.initial_of("mentee")}
+
+    def download(self, server: State) -> State:
+        """Send the mentee."""
+        return {"weights": server["weights"]}
+
+    def init_client(self, client: Client) -> State:
+        """Start the mentor and the map from the mentee's features to the mentor's from its own numbers."""
+        own, common = (self._width(w) for w in (client.initial, self.initial_of("mentee")))
+        draw = generator(self.seed, "mentee to mentor", client.id)
+        numbers = (2 * torch.rand(own, common, generator=draw) - 1) / math.sqrt(common)
+        mapping = Params({"weight": numbers.to(next(iter(client.initial.values())))}, frozenset({"weight"}))
+        return {"mentor": client.random_weights(), "map": mapping}
+
+    def _width(self, w: Params) -> int:
+        """Return d, the number of features that the last linear layer takes."""
+        return w["head.weight"].shape[1]
+
+    async def local_update(self, client: Client, state: State, down: State) -> tuple[dict[str, Any], State]:
+        """Train mentor and mentee by each other (eq. 1 to 6), and compress what the mentee has changed."""
+        net, mentee_net = client.net, client.nets["mentee"]
+
+        def loss(w: dict[str, Params], batch: Batch, extra: None) -> Tensor:
+            z = net.features(w["mentor"], batch.x)
+            z_mentee = mentee_net.features(w["mentee"], batch.x)
+            own, common = net.head(w["mentor"], z), mentee_net.head(w["mentee"], z_mentee)
+            task, task_mentee = F.cross_entropy(own, batch.y), F.cross_entropy(common, batch.y)
+            certain = (task + task_mentee).detach()  # the worse both are, the less they teach
+            mapping = w["map"]["weight"].T
+            taught = divergence(common, own) + F.mse_loss(z, z_mentee.detach() @ mapping)
+            taught_mentee = divergence(own, common) + F.mse_loss(z_mentee @ mapping, z.detach())
+            return task + task_mentee + (taught + taught_mentee) / certain
+
+        start = {"mentor": state["mentor"], "mentee": down["weights"], "map": state["map"]}
+        w = (await client.fit(start, loss)).weights
+        energy = self._energy(client.round)
+        change, ranks = {}, []
+        for name, moved in matrices(w["mentee"] - down["weights"]).items():
+            low, rank = truncated(moved, energy)
+            change[name] = down["weights"][name] + low.view_as(w["mentee"][name])
+            ranks.append(rank)
+            if not worthwhile(rank, moved):
+                change[name] = w["mentee"][name]  # sent as it is
+        up = {"weights": w["mentee"].replace(change), "ranks": torch.tensor(ranks).to(w["map"]["weight"])}
+        return up, {"mentor": w["mentor"], "map": w["map"]}
+
+    def _energy(self, round: int) -> float:
+        """Return T(t) of a round, from ``T_start`` to ``T_end`` (eq. 8)."""
+        return self.T_start + (self.T_end - self.T_start) * round / max(1, self.rounds - 1)
+
+    def communication_bytes(
+        self, client: Client, down: State, up: Mapping[str, Any]
+    ) -> tuple[dict[str, int], dict[str, int]]:
+        """Count the factors of the matrices that are sent as such: r (o + i + 1) numbers instead of o i."""
+        received, sent = super().communication_bytes(client, down, up)
+        for rank, matrix in zip(up["ranks"].tolist(), matrices(up["weights"]).values(), strict=True):
+            if worthwhile(rank, matrix):
+                saved = matrix.numel() - int(rank) * (sum(matrix.shape) + 1)
+                sent["weights"] -= saved * matrix.element_size()
+        return received, sent
+
+    def server_metrics(self, server: State) -> dict[str, float | list[float]]:
+        """Return the mean ranks of the last uploads, matrix by matrix."""
+        return {"ranks": server["ranks"].tolist()} if "ranks" in server else {}
+
+    def scores(self, client: Client, state: State, down: State, x: Tensor) -> dict[str, Tensor]:
+        """Score the mentor and the mentee."""
+        mentee = client.nets["mentee"].eval(down["weights"], x)
+        return {"personal": client.net.eval(state["mentor"], x), "global": mentee}
+
+
+def matrices(w: Params) -> dict[str, Tensor]:
+    """Return the entries with at least two dimensions as matrices [out, everything else], by name."""
+    return {name: t.reshape(len(t), -1) for name, t in w.trainable().items() if t.dim() > 1}
+
+
+def worthwhile(rank: float, matrix: Tensor) -> bool:
+    """Say whether a matrix [o, i] of rank r is less as factors: r (o + i + 1) < o i."""
+    return rank * (sum(matrix.shape) + 1) < matrix.numel()
+
+
+def truncated(matrix: Tensor, energy: float) -> tuple[Tensor, int]:
+    """Return the sum of the fewest singular terms of a matrix with a share of its energy, and their number.
+
+    Args:
+        matrix: [o, i].
+        energy: the share, from 0 to 1; with 1 it is the matrix, to rounding.
+    """
+    u, sigma, v = torch.linalg.svd(matrix, full_matrices=False)
+    squares = sigma.double().square().cumsum(0)
+    if squares[-1] == 0:
+        return torch.zeros_like(matrix), 0
+    rank = min(int((squares < energy * squares[-1]).sum()) + 1, len(sigma))
+    return (u[:, :rank] * sigma[:rank]) @ v[:rank], rank

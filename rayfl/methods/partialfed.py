@@ -1,0 +1,201 @@
+"""PartialFed."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Annotated, Any, Literal
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from rayfl.errors import UserError
+from rayfl.methods.base import Method
+from rayfl.settings import above, at_least, at_most
+from rayfl.training import Batch, Client, Mean, Params, Reduction, State, noise
+from rayfl.training.net import Net, is_batch_norm
+
+_LINEAR = (nn.Linear, nn.modules.conv._ConvNd, nn.GroupNorm, nn.LayerNorm, nn.Embedding)
+"""Layers whose output is linear in their weights, so that a mixture of weights gives that of outputs."""
+
+
+class PartialFed(Method):
+    """Cross-domain personalised federated learning via partial initialisation (Sun et al., NeurIPS 2021).
+
+    A client starts a round with some layers of the global model and its own other ones, trains and uploads
+    all of them, and the server averages as in FedAvg. Which layers these are is fixed, or learned by each
+    client (``adaptive``): layer by layer, it trains logits of both choices while outputs are mixed by them.
+
+    Deviations from the paper: there is no public code, and the adaptive strategy is a re-implementation from
+    summaries, not verified against the full text: the relaxation, its temperatures and its data. It learns on
+    validation data where the client has some, with the running statistics of BatchNorm; ties choose global.
+    """
+
+    mode: Literal["adaptive", "all", "no_bn", "no_cls", "bottom", "top"] = "adaptive"
+    """Layers taken from the global model: learned (``adaptive``), ``all``, all but BatchNorm (``no_bn``), all
+    but the classifier (``no_cls``), or the ``k`` first (``bottom``) or last ones (``top``).
+    """
+    k: Annotated[int, at_least(1)] = 1
+    """Layers of ``bottom`` and ``top``; BatchNorm counts with the layer before it."""
+    gumbel_start: Annotated[float, above(0)] = 5.0
+    """Temperature of the relaxed choice in the first round (``adaptive``)."""
+    gumbel_end: Annotated[float, above(0)] = 0.5
+    """Temperature below which it does not fall."""
+    gumbel_decay: Annotated[float, above(0), at_most(1)] = 0.965
+    """Factor of the temperature from round to round."""
+
+    def setup(self, net: Net, population: int, seed: int) -> None:
+        """Group the net's entries by layers."""
+        super().setup(net, population, seed)
+        self._layers = layers_of(net)
+        if self.mode in ("bottom", "top") and self.k > len(self._layers):
+            raise UserError(f"method.k is {self.k}, and the net has {len(self._layers)} layers")
+        if self.mode == "adaptive":
+            odd = {type(m).__name__ for m in net.modules_of.values() if not _mixes(m)}
+            if odd:
+                raise UserError(
+                    f"PartialFed mixes outputs of layers, and has no rule for {', '.join(sorted(odd))}: "
+                    "choose another net, or another --method.mode, such as no_bn"
+                )
+
+    @property
+    def uploads(self) -> Mapping[str, Reduction]:
+        """The model; with learned choices also which layers the client has kept, 1, or loaded, 0."""
+        kept: dict[str, Reduction] = {"kept": Mean("uniform")} if self.mode == "adaptive" else {}
+        return {"weights": Mean(self.averaging), **kept}
+
+    def download(self, server: State) -> State:
+        """Send the model."""
+        return {"weights": server["weights"]}
+
+    def init_client(self, client: Client) -> State:
+        """Start from the common weights, of which everything is loaded at first, and undecided logits."""
+        state: State = {"own": client.initial, "trained": False}
+        if self.mode == "adaptive":
+            logits = torch.zeros(len(self._layers), 2).to(next(iter(client.initial.values())))
+            state |= {"logits": logits, "kept": logits[:, 0]}
+        return state
+
+    async def local_update(self, client: Client, state: State, down: State) -> tuple[dict[str, Any], State]:
+        """Choose layers, begin with them, and train everything."""
+        state = dict(state)
+        if self.mode == "adaptive" and state["trained"]:
+            state["logits"] = await self._learn(client, state, down["weights"])
+            state["kept"] = (state["logits"][:, 1] > state["logits"][:, 0]).to(state["logits"])
+        start = self._chosen(state, down["weights"])
+        w = (await client.fit(start, client.cross_entropy, stream=0)).weights
+        kept = {"kept": state["kept"]} if self.mode == "adaptive" else {}
+        return {"weights": w, **kept}, {**state, "own": w, "trained": True}
+
+    async def _learn(self, client: Client, state: State, received: Params) -> Tensor:
+        """Return the logits, [layers, 2], after an epoch of SGD on them alone."""
+        net, layers = client.net.eval, self._layers
+
+        def loss(policy: Params, batch: Batch, extra: dict[str, Any]) -> Tensor:
+            logits = policy["logits"]
+            u = noise.uniform(batch.key, tuple(logits.shape)).to(logits)
+            gumbel = -(-(u + 2.0**-25).log()).log()
+            v = F.softmax((logits + gumbel) / extra["temperature"], 1)
+            w = mixture(net, layers, (extra["received"], extra["own"]), v)
+            return F.cross_entropy(net(w, batch.x), batch.y)
+
+        temperature = max(self.gumbel_end, self.gumbel_start * self.gumbel_decay**client.round)
+        extra = {"received": received, "own": state["own"], "temperature": temperature}
+        start = Params({"logits": state["logits"]}, frozenset({"logits"}))
+        split: Literal["train", "val"] = "val" if client.val_samples else "train"
+        fitted = await client.fit(start, loss, extra, epochs=1, weight_decay=0.0, stream=1, split=split)
+        return fitted.weights["logits"]
+
+    def _chosen(self, state: State, received: Params) -> Params:
+        """Return the model that a client begins with."""
+        own: Params = state["own"]
+        if not state["trained"]:
+            return received
+        if self.mode != "adaptive":
+            return received.merge(own.select(self._fixed))
+        kept = {name for keep, layer in zip(state["kept"].tolist(), self._layers) if keep for name in layer}
+        return received.merge(own.select(kept.__contains__))
+
+    def _fixed(self, name: str) -> bool:
+        """Say whether an entry stays with the client where the choice is fixed."""
+        if self.mode == "no_bn":
+            return is_batch_norm(self.net.modules_of[name])
+        if self.mode == "no_cls":
+            return name in self.net.names("last_layer", "head")
+        loaded = {"all": self._layers, "bottom": self._layers[: self.k], "top": self._layers[-self.k :]}
+        return not any(name in layer for layer in loaded[self.mode])
+
+    def server_metrics(self, server: State) -> dict[str, float | list[float]]:
+        """Return which share of the cohort has kept each layer."""
+        return {"kept": server["kept"].tolist()} if "kept" in server else {}
+
+    def warning(self, metrics: Mapping[str, float | list[float]]) -> str | None:
+        """Tell of a run whose clients have stopped taking anything from the others."""
+        kept = metrics.get("kept")
+        if not isinstance(kept, list) or min(kept) < 1:
+            return None
+        return (
+            "PartialFed has collapsed to Local: in the last round all clients kept all of their layers. "
+            "Learn the choice on validation data (--data.val_fraction 0.2), or fix it (--method.mode no_bn)"
+        )
+
+    def scores(self, client: Client, state: State, down: State, x: Tensor) -> dict[str, Tensor]:
+        """Score the layers that the client chose last, as they are now, and the global model."""
+        own = client.net.eval(self._chosen(state, down["weights"]), x)
+        return {"personal": own, "global": client.net.eval(down["weights"], x)}
+
+
+def layers_of(net: Net) -> list[frozenset[str]]:
+    """Return the names of the entries of each layer; BatchNorm belongs to the layer before it."""
+    layers: list[set[str]] = []
+    last: nn.Module | None = None
+    for name, module in net.modules_of.items():
+        if module is not last and not (is_batch_norm(module) and layers):
+            layers.append(set())
+        layers[-1].add(name)
+        last = module
+    return [frozenset(layer) for layer in layers]
+
+
+def _mixes(module: nn.Module) -> bool:
+    affine = getattr(module, "affine", True) and getattr(module, "track_running_stats", True)
+    return isinstance(module, _LINEAR) or (is_batch_norm(module) and bool(affine))
+
+
+def mixture(net: Net, layers: list[frozenset[str]], both: tuple[Params, Params], v: Tensor) -> Params:
+    """Return weights with which each layer puts out v[l, 0] F(h; w_0) + v[l, 1] F(h; w_1).
+
+    BatchNorm, a h + b with a = weight / sqrt(var + eps) and b = bias - a mean, gets the a and b of the
+    mixture, and statistics that leave its input as it is.
+
+    Args:
+        net: gives the layers' kinds.
+        layers: names of the entries of each layer.
+        both: w_0 and w_1.
+        v: weights of the mixture, [layers, 2].
+    """
+    mixed: dict[str, Tensor] = {}
+    for layer, (first, second) in zip(layers, v, strict=True):
+        for name in layer:
+            module: Any = net.modules_of[name]
+            if not is_batch_norm(module):
+                mixed[name] = first * both[0][name] + second * both[1][name]
+                continue
+            above = name.removesuffix("weight") if name.endswith("weight") else None
+            if above is None:
+                continue
+            slope, shift = zip(*(_affine(w, above, module.eps) for w in both), strict=True)
+            one = torch.ones_like(both[0][name])
+            mixed |= {
+                name: (first * slope[0] + second * slope[1]) * (1 + module.eps) ** 0.5,
+                f"{above}bias": first * shift[0] + second * shift[1],
+                f"{above}running_mean": one * 0,
+                f"{above}running_var": one,
+            }
+    return Params({name: mixed[name] for name in both[0]}, frozenset())
+
+
+def _affine(w: Params, above: str, eps: float) -> tuple[Tensor, Tensor]:
+    """Return a and b of a BatchNorm layer whose entries begin with ``above``."""
+    slope = w[f"{above}weight"] / (w[f"{above}running_var"] + eps).sqrt()
+    return slope, w[f"{above}bias"] - slope * w[f"{above}running_mean"]

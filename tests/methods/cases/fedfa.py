@@ -1,0 +1,16 @@
+"""What tests know of FedFA."""
+
+from tests.methods.cases import Cases
+
+CASES = Cases(
+    traffic=lambda k, owned, n: (
+        {"weights": k["theta"] + k["s"] - k["ffa"], "statistics": k["ffa"]},
+        {"weights": k["theta"] + k["s"] - k["ffa"], "statistics": k["ffa"] // 2},
+    ),
+    options=[{"prob": 1.0, "momentum": 0.5, "var_mode": "scalar"}],
+    bad=[("prob", 1.5), ("momentum", -0.1), ("var_mode", "layer")],
+    stateless=True,
+    has_global=True,
+    plain={"prob": 0.0},
+    net="tests.support.by_hand.ffa",
+)

@@ -1,0 +1,19 @@
+"""What tests know of PartialFed."""
+
+from tests.methods.cases import Cases
+
+CASES = Cases(
+    traffic=lambda k, owned, n: (
+        {"weights": k["theta"] + k["s"]},
+        {"weights": k["theta"] + k["s"], "kept": k["layers"]},
+    ),
+    options=[{"mode": "no_bn"}, {"mode": "bottom", "k": 2}, {"gumbel_start": 1.0, "gumbel_decay": 0.5}],
+    bad=[
+        ("mode", "some"),
+        ("k", 0),
+        ("gumbel_start", 0.0),
+        ("gumbel_end", 0.0),
+        ("gumbel_decay", 1.5),
+    ],
+    has_global=True,
+)
