@@ -38,7 +38,7 @@ class FedFA(Method):
         if not ffa_layers(net.module):
             raise UserError(
                 "FedFA needs a net with layers that augment features, and this one has none: choose --net "
-                "FedFAAlexNet, or FedFADigitModel for small images"
+                "FedFAAlexNet, or FedFACNN for small images"
             )
         for layer in ffa_layers(net.module).values():
             layer.prob, layer.momentum = self.prob, self.momentum

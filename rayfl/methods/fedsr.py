@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Annotated, Any
 
 import torch
@@ -82,7 +83,7 @@ class FedSR(Method):
         key = torch.tensor(seed_of(self.seed, "features at evaluation"), device=x.device)
         draws = [noise.normal(noise.split(key, k), mean.shape[1:]).to(mean) for k in range(self.test_samples)]
         each = torch.stack([F.log_softmax(net.head(w, mean + scale * eps), 1) for eps in draws])
-        scores = each.logsumexp(0) - torch.tensor(float(len(draws))).log()
+        scores = each.logsumexp(0) - math.log(self.test_samples)
         return {"personal": scores, "global": scores}
 
 

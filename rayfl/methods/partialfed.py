@@ -69,7 +69,7 @@ class PartialFed(Method):
         return {"weights": server["weights"]}
 
     def init_client(self, client: Client) -> State:
-        """Start from the common weights, of which everything is loaded at first, and undecided logits."""
+        """Start from the common weights and undecided logits; with these everything is loaded at first."""
         state: State = {"own": client.initial, "trained": False}
         if self.mode == "adaptive":
             logits = torch.zeros(len(self._layers), 2).to(next(iter(client.initial.values())))
@@ -83,7 +83,8 @@ class PartialFed(Method):
             state["logits"] = await self._learn(client, state, down["weights"])
             state["kept"] = (state["logits"][:, 1] > state["logits"][:, 0]).to(state["logits"])
         start = self._chosen(state, down["weights"])
-        w = (await client.fit(start, client.cross_entropy, stream=0)).weights
+        trained = (await client.fit(start, client.cross_entropy, stream=0)).weights
+        w = down["weights"].replace(trained.tensors)
         kept = {"kept": state["kept"]} if self.mode == "adaptive" else {}
         return {"weights": w, **kept}, {**state, "own": w, "trained": True}
 
@@ -109,10 +110,10 @@ class PartialFed(Method):
     def _chosen(self, state: State, received: Params) -> Params:
         """Return the model that a client begins with."""
         own: Params = state["own"]
+        if self.mode != "adaptive":  # in the order of FedBN and FedPer, which are cases of it
+            return received.select(lambda name: not self._fixed(name)).merge(own.select(self._fixed))
         if not state["trained"]:
             return received
-        if self.mode != "adaptive":
-            return received.merge(own.select(self._fixed))
         kept = {name for keep, layer in zip(state["kept"].tolist(), self._layers) if keep for name in layer}
         return received.merge(own.select(kept.__contains__))
 

@@ -1,7 +1,7 @@
 """Architectures: classes that build a ``SplitNet`` for the inputs at hand."""
 
 from rayfl.nets.alexnet import AlexNet
-from rayfl.nets.augmenting import FFA, FedFAAlexNet, FedFADigitModel, ffa_layers
+from rayfl.nets.augmenting import FFA, FedFAAlexNet, FedFACNN, ffa_layers
 from rayfl.nets.backbones import DenseNet121, EfficientNetB0, MobileNetV2
 from rayfl.nets.base import Architecture, ImageArchitecture, TokenArchitecture
 from rayfl.nets.convolutional import CNN, CNNB, DigitModel, FedAvgCNN, FedGHCNN, LeNet, PFLResearchCNN

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from rayfl.nets.alexnet import AlexNet
 from rayfl.nets.base import ImageArchitecture
-from rayfl.nets.convolutional import DigitModel
+from rayfl.nets.convolutional import CNNB
 from rayfl.nets.split import Shape, SplitNet
 
 EPS = 1e-6
@@ -122,15 +122,15 @@ class FedFAAlexNet(ImageArchitecture):
         return SplitNet(_augmented(net.conv, STAGE), net.fc, net.head)
 
 
-class FedFADigitModel(ImageArchitecture):
-    """``DigitModel`` with an FFA layer after each of its three stages of convolution, for small images.
+class FedFACNN(ImageArchitecture):
+    """``CNNB`` with an FFA layer after each of its two stages of convolution, for small images.
 
     It is in no paper.
     """
 
     def build(self, shape: Shape, classes: int) -> SplitNet:
         """Build the net."""
-        net = DigitModel().build(shape, classes)
+        net = CNNB().build(shape, classes)
         return SplitNet(_augmented(net.conv, STAGE), net.fc, net.head)
 
 

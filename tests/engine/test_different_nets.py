@@ -96,7 +96,7 @@ def test_methods_that_average_nets_refuse_different_ones(tmp_path: Path, name: s
     assert not (tmp_path / "run").exists()
 
 
-OF_ANY_SIZE = ("FD", "FML", "Local")
+OF_ANY_SIZE = ("FD", "FML", "FedKD", "Local")
 
 
 @pytest.mark.parametrize("name", OF_ANY_SIZE)

@@ -28,7 +28,9 @@ from rayfl.nets import (
     EfficientNetB0,
     FDSEAlexNet,
     FedAvgCNN,
+    FedFAAlexNet,
     FedGHCNN,
+    FedSRAlexNet,
     ImageArchitecture,
     LeNet,
     MobileNetV2,
@@ -361,7 +363,7 @@ def test_torchvision_is_only_imported_for_resnet() -> None:
 def test_every_net_is_in_the_documentation(kind: Architecture) -> None:
     """With the number of its parameters, for the size of images that the page says."""
     page = (Path(__file__).parents[2] / "docs" / "nets.md").read_text()
-    large = isinstance(kind, AlexNet | FDSEAlexNet | ViT)
+    large = isinstance(kind, AlexNet | FDSEAlexNet | FedFAAlexNet | FedSRAlexNet | ViT)
     side = 256 if large else 28 if isinstance(kind, DigitModel) else 32
     with torch.device("meta"):
         texts = isinstance(kind, TokenArchitecture)

@@ -30,7 +30,10 @@ __all__ = [
     "points",
     "ragged",
     "start",
+    "tiny_of_7",
+    "tiny_of_9",
     "two_layer",
+    "with_prelu",
 ]
 
 
@@ -58,3 +61,25 @@ def gaussian(shape, classes):
     conv = nn.Sequential(nn.Conv2d(shape[0], 6, 5, 3, bias=False), nn.BatchNorm2d(6), nn.ReLU(), nn.Flatten())
     features = 6 * ((shape[1] - 2) // 3) * ((shape[2] - 2) // 3)
     return SplitNet(conv, nn.Sequential(nn.Linear(features, 24), GaussianMean()), nn.Linear(12, classes))
+
+
+def tiny_of_7(shape, classes):
+    """A small net of 7 features."""
+    return _of(7, shape, classes)
+
+
+def tiny_of_9(shape, classes):
+    """A small net of 9 features."""
+    return _of(9, shape, classes)
+
+
+def _of(features, shape, classes):
+    conv = nn.Sequential(nn.Conv2d(shape[0], 2, 5, 3), nn.ReLU(), nn.Flatten())
+    flat = 2 * ((shape[1] - 2) // 3) * ((shape[2] - 2) // 3)
+    return SplitNet(conv, nn.Sequential(nn.Linear(flat, features), nn.ReLU()), nn.Linear(features, classes))
+
+
+def with_prelu(shape, classes):
+    """A small net with a layer that is not linear in its weights."""
+    fc = nn.Sequential(nn.Linear(shape[0] * shape[1] * shape[2], 6), nn.PReLU())
+    return SplitNet(nn.Flatten(), fc, nn.Linear(6, classes))
