@@ -17,6 +17,9 @@ from rayfl.randomness import generator
 from rayfl.settings import above, at_most
 from rayfl.training import Batch, Client, Mean, Params, Reduction, State
 
+LEAST = 0.01
+"""Least sum of cross-entropies that distillation is divided by: confident models would make it infinite."""
+
 
 class FedKD(Method):
     """Communication-efficient federated learning via knowledge distillation (Wu et al., Nature Communications
@@ -56,15 +59,11 @@ class FedKD(Method):
 
     def init_client(self, client: Client) -> State:
         """Start the mentor and the map from the mentee's features to the mentor's from its own numbers."""
-        own, common = (self._width(w) for w in (client.initial, self.initial_of("mentee")))
+        own, common = (net.module.head.in_features for net in (client.net, client.nets["mentee"]))
         draw = generator(self.seed, "mentee to mentor", client.id)
         numbers = (2 * torch.rand(own, common, generator=draw) - 1) / math.sqrt(common)
         mapping = Params({"weight": numbers.to(next(iter(client.initial.values())))}, frozenset({"weight"}))
         return {"mentor": client.random_weights(), "map": mapping}
-
-    def _width(self, w: Params) -> int:
-        """Return d, the number of features that the last linear layer takes."""
-        return w["head.weight"].shape[1]
 
     async def local_update(self, client: Client, state: State, down: State) -> tuple[dict[str, Any], State]:
         """Train mentor and mentee by each other (eq. 1 to 6), and compress what the mentee has changed."""
@@ -75,11 +74,11 @@ class FedKD(Method):
             z_mentee = mentee_net.features(w["mentee"], batch.x)
             own, common = net.head(w["mentor"], z), mentee_net.head(w["mentee"], z_mentee)
             task, task_mentee = F.cross_entropy(own, batch.y), F.cross_entropy(common, batch.y)
-            certain = (task + task_mentee).detach()  # the worse both are, the less they teach
+            unsure = (task + task_mentee).detach().clamp(min=LEAST)  # the worse both are, the less they teach
             mapping = w["map"]["weight"].T
             taught = divergence(common, own) + F.mse_loss(z, z_mentee.detach() @ mapping)
             taught_mentee = divergence(own, common) + F.mse_loss(z_mentee @ mapping, z.detach())
-            return task + task_mentee + (taught + taught_mentee) / certain
+            return task + task_mentee + (taught + taught_mentee) / unsure
 
         start = {"mentor": state["mentor"], "mentee": down["weights"], "map": state["map"]}
         w = (await client.fit(start, loss)).weights
@@ -136,6 +135,8 @@ def truncated(matrix: Tensor, energy: float) -> tuple[Tensor, int]:
         matrix: [o, i].
         energy: the share, from 0 to 1; with 1 it is the matrix, to rounding.
     """
+    if not matrix.isfinite().all():
+        return matrix, len(matrix)  # sent as it is, so that the run sees that it has diverged
     u, sigma, v = torch.linalg.svd(matrix, full_matrices=False)
     squares = sigma.double().square().cumsum(0)
     if squares[-1] == 0:

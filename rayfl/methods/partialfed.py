@@ -10,9 +10,9 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from rayfl.errors import UserError
-from rayfl.methods.base import Method
+from rayfl.methods.base import Cohort, Method
 from rayfl.settings import above, at_least, at_most
-from rayfl.training import Batch, Client, Mean, Params, Reduction, State, noise
+from rayfl.training import Batch, Client, Gather, Mean, Params, Reduction, State, noise
 from rayfl.training.net import Net, is_batch_norm
 
 _LINEAR = (nn.Linear, nn.modules.conv._ConvNd, nn.GroupNorm, nn.LayerNorm, nn.Embedding)
@@ -61,7 +61,7 @@ class PartialFed(Method):
     @property
     def uploads(self) -> Mapping[str, Reduction]:
         """The model; with learned choices also which layers the client has kept, 1, or loaded, 0."""
-        kept: dict[str, Reduction] = {"kept": Mean("uniform")} if self.mode == "adaptive" else {}
+        kept: dict[str, Reduction] = {"kept": Gather()} if self.mode == "adaptive" else {}
         return {"weights": Mean(self.averaging), **kept}
 
     def download(self, server: State) -> State:
@@ -94,8 +94,8 @@ class PartialFed(Method):
 
         def loss(policy: Params, batch: Batch, extra: dict[str, Any]) -> Tensor:
             logits = policy["logits"]
-            u = noise.uniform(batch.key, tuple(logits.shape)).to(logits)
-            gumbel = -(-(u + 2.0**-25).log()).log()
+            u = noise.uniform(batch.key, tuple(logits.shape)).double() + 2.0**-25  # neither 0 nor 1
+            gumbel = -(-u.log()).log().to(logits)
             v = F.softmax((logits + gumbel) / extra["temperature"], 1)
             w = mixture(net, layers, (extra["received"], extra["own"]), v)
             return F.cross_entropy(net(w, batch.x), batch.y)
@@ -126,9 +126,16 @@ class PartialFed(Method):
         loaded = {"all": self._layers, "bottom": self._layers[: self.k], "top": self._layers[-self.k :]}
         return not any(name in layer for layer in loaded[self.mode])
 
+    def aggregate(self, server: State, up: Mapping[str, Any], cohort: Cohort) -> State:
+        """Take the mean of the models, and count who has kept what."""
+        if self.mode != "adaptive":
+            return {"weights": up["weights"]}
+        kept = torch.stack([up["kept"][client] for client in up["kept"]])
+        return {"weights": up["weights"], "kept": kept.mean(0), "kept_by": kept.sum(1)}
+
     def server_metrics(self, server: State) -> dict[str, float | list[float]]:
-        """Return which share of the cohort has kept each layer."""
-        return {"kept": server["kept"].tolist()} if "kept" in server else {}
+        """Return which share of the cohort has kept each layer, and how many layers each of its clients."""
+        return {key: server[key].tolist() for key in ("kept", "kept_by") if key in server}
 
     def warning(self, metrics: Mapping[str, float | list[float]]) -> str | None:
         """Tell of a run whose clients have stopped taking anything from the others."""

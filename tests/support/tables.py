@@ -56,14 +56,18 @@ def available(table: Table) -> list[str]:
     return [row for row in table.rows if table.lacks(table.settings(row, column)) is None]
 
 
+OF_THEIR_OWN = {"DSE": "DSECNN", "FedFA": "FedFACNN", "FedSR": "FedSRCNN"}
+"""A part of the name of a net that a method needs -> the small one of its kind."""
+
+
 def stand_in(settings: Settings) -> dict[str, Any]:
     """What makes a cell of a paper's table one that is trained in no time: small data, a net of its kind."""
     net = settings["net"]
     kind = "LeNet" if net in PLAIN or settings.get("net.fc_norm") is False else "CNNB"
     if isinstance(net, list):
         kind = ["LeNet", "CNN"]
-    elif "DSE" in net:
-        kind = "DSECNN"
+    elif found := [small for part, small in OF_THEIR_OWN.items() if part in net]:
+        kind = found[0]
     small: dict[str, Any] = {
         "data": "Synthetic",
         "data.train": 96,

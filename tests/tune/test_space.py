@@ -1,5 +1,6 @@
 """Tune spaces: what files may say, and the points that they mean."""
 
+import inspect
 from dataclasses import replace
 from pathlib import Path
 
@@ -10,6 +11,7 @@ import yaml
 from rayfl.config.parser import federation_from
 from rayfl.config.table_file import options
 from rayfl.errors import UserError
+from rayfl.methods import METHODS
 from rayfl.randomness import numpy_generator
 from rayfl.record.description import dump
 from rayfl.tune.command import main
@@ -181,6 +183,26 @@ def test_the_shipped_spaces_hold_the_papers_grids():
     assert [name for name, s in spaces.items() if not s.best] == ["dirichlet_alpha"]
     assert all(s.name == name for name, s in spaces.items())
     assert len(spaces["fdse"].points()) == 12 + 4 + 3
+
+
+def test_points_of_the_shipped_spaces_are_federations_of_every_method():
+    """Of each the last point: options that the method has. Methods without a space have no numbers."""
+    searched = set()
+    for space in map(Space.load, SPACES):
+        method = federation_from(options(space.points()[-1].settings)).method
+        searched |= {(type(method).__name__, d.key) for search in space.searches for d in search}
+    for name, cls in METHODS.items():
+        numbers = [
+            f"method.{option}"
+            for option, parameter in inspect.signature(cls).parameters.items()
+            if isinstance(parameter.default, int | float) and not isinstance(parameter.default, bool)
+        ]
+        if numbers and name not in WITHOUT_A_SPACE:
+            assert {(name, key) for key in numbers} & searched, name
+
+
+WITHOUT_A_SPACE = {"FedBN"}
+"""FedBN's number says how its statistics are renewed on an unseen domain, which is no sweep of training."""
 
 
 def test_small_losses_are_good_unless_the_file_says_otherwise(tmp_path):

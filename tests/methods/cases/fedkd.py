@@ -5,7 +5,7 @@ from tests.methods.cases import Cases
 CASES = Cases(
     traffic=lambda k, owned, n: (
         {"weights": k["theta"] + k["s"]},
-        {"weights": None, "ranks": k["matrices"]},  # by the ranks: see test_baselines
+        {"weights": None, "ranks": k["matrices"]},  # by the ranks: see test_further_baselines
     ),
     options=[{"T_start": 0.5, "T_end": 0.9}],
     bad=[("T_start", 0.0), ("T_end", 1.5), ("mentee", 3)],

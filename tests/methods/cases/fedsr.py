@@ -9,4 +9,5 @@ CASES = Cases(
     has_global=True,
     plain=None,
     net="tests.support.by_hand.gaussian",
+    rounds=6,
 )
