@@ -16,7 +16,7 @@ from tests.support.by_hand import assert_same, federate, ragged
 
 TEXT = (Path(__file__).parents[1] / "CONTRIBUTING.md").read_text()
 METHOD, TEST = re.findall(r"```python\n(.*?)```", TEXT, re.DOTALL)
-(COMMAND,) = re.findall(r"^python -m rayfl.run (.*)$", TEXT, re.MULTILINE)
+(COMMAND,) = re.findall(r"^rayfl run (.*)$", TEXT, re.MULTILINE)
 
 
 @pytest.fixture
