@@ -1,5 +1,6 @@
 """Data sets of torchvision and of Hugging Face's library."""
 
+import json
 import re
 import sys
 from pathlib import Path
@@ -127,6 +128,27 @@ def test_what_hugging_face_data_refuse(tmp_path: Path, options, says):
     root = write(tmp_path / "d", COLUMNS)
     with pytest.raises(UserError, match=re.escape(says)):
         HuggingFaceData(**({"root": root, "x": "x"} | options)).load()
+
+
+@pytest.mark.parametrize("name", ["../../other.arrow", "/etc/passwd", "..", "", "a\\b", 3])
+def test_files_of_hugging_face_lead_nowhere_else(tmp_path: Path, name):
+    """A folder from a stranger names its files itself."""
+    root = write(tmp_path / "d", COLUMNS)
+    path = tmp_path / "d" / "train" / "state.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"_data_files": [{"filename": name}]}))
+    with pytest.raises(UserError, match="no file of its own folder"):
+        HuggingFaceData(root=root, x="x").load()
+    write(tmp_path / "e", COLUMNS)
+    (tmp_path / "e" / "dataset_dict.json").write_text(json.dumps({"splits": [name]}))
+    with pytest.raises(UserError, match="no file of its own folder"):
+        HuggingFaceData(root=str(tmp_path / "e"), x="x").load()
+
+
+def test_memory_of_hugging_face_data_is_looked_at_first(tmp_path: Path, monkeypatch):
+    root = write(tmp_path / "d", COLUMNS)
+    monkeypatch.setattr("rayfl.memory.available_memory", lambda: 10.0)
+    with pytest.raises(UserError, match=r"the tables in .* need .* of memory"):
+        HuggingFaceData(root=root, x="x").load()
 
 
 def test_damaged_files_of_hugging_face(tmp_path: Path):

@@ -15,10 +15,13 @@ from rayfl.data.readers.samples import Form, Samples, dataset_of
 from rayfl.data.readers.tables import column
 from rayfl.data.sets.folders import open_image
 from rayfl.errors import UserError
-from rayfl.files import open_file, reading
+from rayfl.files import open_file, read_json, reading
+from rayfl.memory import check_memory
 from rayfl.settings import at_least, below
 
 _MEND = "save it again with save_to_disk"
+_INDEXES = ("state.json", "dataset_dict.json")
+"""Files that say which other ones are read."""
 
 
 class HuggingFaceData(Data):
@@ -63,9 +66,14 @@ class HuggingFaceData(Data):
         folder = Path(self.root).expanduser().absolute()
         with reading(folder, _MEND):
             os.listdir(folder)
+            size = 0
             for above, _, names in os.walk(folder):
                 for name in names:
                     open_file(Path(above) / name).close()  # a pipe could be waited for without end
+                    size += (Path(above) / name).stat().st_size
+                    if name in _INDEXES:
+                        _refuse_ways_out(Path(above) / name)
+            check_memory(2 * size, f"the tables in {folder}", "use fewer samples or a larger machine")
             try:
                 found = datasets.load_from_disk(str(folder))
             except OSError:
@@ -96,6 +104,21 @@ class HuggingFaceData(Data):
         return Samples(x, y, *groups), getattr(found.features[self.y], "names", None)
 
 
+def _refuse_ways_out(path: Path) -> None:
+    """Refuse a file that names others which are not in its own folder: whoever wrote it could name any."""
+    content = read_json(path)
+    content = content if isinstance(content, dict) else {}
+    files = content.get("_data_files")
+    given = [entry.get("filename") if isinstance(entry, dict) else entry for entry in _listed(files)]
+    for name in [*given, *_listed(content.get("splits"))]:
+        if not isinstance(name, str) or Path(name).name != name or name in ("", ".", "..") or "\\" in name:
+            raise ValueError(f"{path.name} names {str(name)[:80]!r}, which is no file of its own folder")
+
+
+def _listed(value: Any) -> list[Any]:
+    return value if isinstance(value, list) else []
+
+
 def _pictures(given: list[dict[str, Any]]) -> np.ndarray:
     """Return pictures as uint8 [n, C, H, W]; grey ones have a channel."""
     found = []
@@ -108,6 +131,8 @@ def _pictures(given: list[dict[str, Any]]) -> np.ndarray:
         except Exception as error:  # a damaged image can raise nearly anything
             raise ValueError(f"picture {i} cannot be read: {error}") from error
         found.append(pixels[None] if pixels.ndim == 2 else pixels.transpose(2, 0, 1))
+        if i == 0:
+            check_memory(pixels.nbytes * len(given), f"{len(given):,} pictures", "use fewer samples")
         if found[i].shape != found[0].shape:
             raise ValueError(f"picture {i} has another size or other channels than picture 0")
     return np.stack(found) if found else np.zeros((0, 1, 1, 1), np.uint8)
