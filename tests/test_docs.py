@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import math
 import os
 import re
 import shlex
@@ -13,11 +14,14 @@ from importlib import import_module
 from pathlib import Path
 
 import pytest
+import torch
 
 from rayfl.__main__ import COMMANDS
 from rayfl.__main__ import main as rayfl
 from rayfl.config.command_line import parse, parse_with_options
 from rayfl.config.parser import federation_from
+from rayfl.methods import FedProx
+from rayfl.nets import Architecture
 
 ROOT = Path(__file__).parent.parent
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
@@ -109,6 +113,30 @@ def test_how_to_pages_run(page, tmp_path, monkeypatch):
         runs = words[0] in ("report", "figure", "data") or "Inline" in words
         if runs and not reads and "torchvision.models" not in text:
             assert rayfl(short(words)) == 0, text
+
+
+# ---- other pages
+
+IN_OTHER_TESTS = {"README", "CONTRIBUTING", "callbacks", "data", "tutorial"}
+"""Pages whose Python code other tests run; the first lines of data.md need CIFAR-10."""
+
+
+@pytest.mark.parametrize(
+    "page",
+    [p for p in PAGES if p not in HOW_TO and p.stem not in IN_OTHER_TESTS and blocks(p, "python")],
+    ids=lambda page: page.stem,
+)
+def test_python_of_a_page_runs(page, tmp_path, monkeypatch):
+    """With what a page takes as given: a method and a run of the reader's, and imports."""
+    monkeypatch.chdir(tmp_path)
+    if "runs/my-run" in page.read_text():
+        small = ["--data", "Synthetic", "--data.train", "80", "--data.test", "40", "--tensorboard", "false"]
+        made = ["--engine", "Inline", "--clients", "4", "--rounds", "1", "--output", "runs/my-run"]
+        assert rayfl(["run", *small, *made]) == 0
+    names = {"__name__": page.stem, "nn": torch.nn, "math": math, "Architecture": Architecture}
+    names["MyMethod"] = FedProx
+    for _, code in blocks(page, "python"):
+        exec(compile(code.replace(", ray=True", ""), str(page), "exec"), names)
 
 
 # ---- the tutorial
