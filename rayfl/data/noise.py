@@ -1,4 +1,4 @@
-"""Noise levels that differ between clients: the same task, with pictures of falling quality."""
+"""Noise in images, at levels that differ between clients: the same task, with inputs of falling quality."""
 
 import dataclasses
 
@@ -30,7 +30,7 @@ def with_noise(data: FederatedData, strongest: float, seed: int) -> FederatedDat
     they take four times the memory of the published ones.
 
     Args:
-        data: with uint8 images.
+        data: with uint8 images; of other inputs nobody could say what a unit of noise is.
         strongest: standard deviation of the last client.
         seed: of the noise.
 
@@ -39,6 +39,11 @@ def with_noise(data: FederatedData, strongest: float, seed: int) -> FederatedDat
         standard deviations among the settings, as ``noise_levels``.
     """
     dataset = data.dataset
+    if dataset.inputs.dtype != np.uint8:
+        raise UserError(
+            f"noise is {strongest:g}, in units of 0 to 255, and inputs are {dataset.inputs.dtype} "
+            f"{list(dataset.shape)}: use a data set of uint8 images, or no noise"
+        )
     levels = noise_levels(strongest, len(data))
     owner = np.full(len(dataset), -1)
     for client, client_data in enumerate(data.clients):

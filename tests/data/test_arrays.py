@@ -70,6 +70,7 @@ def test_partition_and_domains():
 
 
 NAN = np.where(np.arange(300).reshape(60, 5) == 157, np.nan, X)
+GREY = np.zeros((60, 1, 2, 2), np.uint8)
 
 BAD = [
     ({"x": X.tolist()}, "it must be a NumPy array or a PyTorch tensor"),
@@ -91,11 +92,15 @@ BAD = [
     ({"y": np.where(Y, 2**40, 0)}, "labels from 0 to 1099511627776"),
     ({"names": ["a", "b"]}, "a label is 2, and 2 classes have names"),
     ({"names": "abc"}, "data.names is 'abc'"),
+    ({"names": ["a", "b", "b"]}, "2 classes have the name 'b'"),
     ({"users": USERS[:59]}, "their users 59"),
     ({"users": X[:, 0]}, "they must be numbers or texts"),
     ({"domains": [None] * 60}, "they must be numbers or texts"),
     ({"users": ["\ud800"] * 60}, "no text in UTF-8"),
     ({"mean": [0.5]}, "mean has 1 values"),
+    ({"x": GREY, "mean": [np.nan]}, "mean is [nan]: its numbers must be finite"),
+    ({"x": GREY, "std": [np.inf]}, "std is [inf]: its numbers must be finite"),
+    ({"x": GREY, "std": [0.0]}, "std is [0.0]: its numbers must be above 0"),
     ({"test_fraction": 0.0}, "has no test samples"),
     ({"test_fraction": 1.0}, "data.test_fraction is 1.0"),
     ({"x_test": X}, "y_test"),
@@ -138,6 +143,13 @@ def test_run_and_resume(tmp_path: Path):
     again = Arrays(X, Y, users=USERS, val_fraction=0.1)
     rayfl.resumed(part, ["--rounds", "4"], data=again).run()
     assert bytes_of_run(part) == bytes_of_run(tmp_path / "whole")
+
+
+def test_arrays_reach_actors(tmp_path: Path, ray_runtime):
+    """Two actors give what one process gives, byte for byte."""
+    federation(tmp_path / "inline").run()
+    federation(tmp_path / "ray", engine=Ray(actors=2)).run()
+    assert bytes_of_run(tmp_path / "ray") == bytes_of_run(tmp_path / "inline")
 
 
 def test_stacked_as_in_a_loop(tmp_path: Path):

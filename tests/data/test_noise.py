@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rayfl.data import CIFAR10, CIFAR100, ClientData, Dataset, FederatedData
+from rayfl.data import CIFAR10, CIFAR100, Arrays, ClientData, Dataset, FederatedData
 from rayfl.data.noise import noise_levels, with_noise
 from rayfl.errors import UserError
 from tests.support.image_files import write_cifar10
@@ -118,6 +118,12 @@ def test_the_first_client_and_unused_images_have_none(root, strongest, seed):
 def test_impossible_noise_is_refused(kind, noise):
     with pytest.raises(UserError, match=r"data\.noise is .* at least 0"):
         kind(noise=noise)
+
+
+def test_noise_is_for_images_alone():
+    vectors = Arrays(np.ones((40, 5)), np.arange(40) % 2).federate(2, 0)
+    with pytest.raises(UserError, match=r"inputs are float32 \[5\]: use a data set of uint8 images"):
+        with_noise(vectors, 5.0, 0)
 
 
 def test_one_client_has_no_range_of_noise():

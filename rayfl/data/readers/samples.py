@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -55,6 +56,13 @@ class Form:
     std: Sequence[float] | None = None
 
 
+def own_names(data: str, names: Sequence[str] | None) -> None:
+    """Refuse names of classes of which two are the same: nobody could tell these classes apart."""
+    for name, count in Counter(names or ()).most_common(1):
+        if count > 1:
+            raise UserError(f"{data}: {count} classes have the name {name!r}: give each a name of its own")
+
+
 def dataset_of(train: Samples, test: Samples | None, form: Form) -> Dataset:
     """Check samples, and return them as a dataset.
 
@@ -95,6 +103,8 @@ def dataset_of(train: Samples, test: Samples | None, form: Form) -> Dataset:
                 f"{name}: {option} has {len(values)} values, and it must have "
                 + (f"one per channel, {channels}" if channels else "none but for images of uint8")
             )
+        if values is not None and not np.isfinite(np.asarray(values, np.float64)).all():
+            raise UserError(f"{name}: {option} is {list(values)}: its numbers must be finite")
     if form.std is not None and not all(value > 0 for value in form.std):
         raise UserError(f"{name}: std is {list(form.std)}: its numbers must be above 0")
     dataset = Dataset(

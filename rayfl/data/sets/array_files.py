@@ -10,7 +10,7 @@ from rayfl.data.base import Data
 from rayfl.data.dataset import Dataset
 from rayfl.data.partitions.by_user import ByUser
 from rayfl.data.partitions.partition import Partition
-from rayfl.data.readers.samples import Form, Samples, dataset_of
+from rayfl.data.readers.samples import Form, Samples, dataset_of, own_names
 from rayfl.data.readers.tables import read_arrays, read_parquet
 from rayfl.errors import UserError
 from rayfl.files import reading
@@ -63,6 +63,7 @@ class ArrayFiles(Data):
         """Read the files."""
         if self.train is None:
             raise UserError("ArrayFiles needs a file with training samples: give train (--data.train FILE)")
+        own_names("ArrayFiles", self.names)
         train, test = (None if name is None else self._part(name) for name in (self.train, self.test))
         assert train is not None
         form = Form("ArrayFiles", self.names, self.test_fraction, self.mean, self.std)

@@ -7,7 +7,7 @@ from rayfl.data.base import Data
 from rayfl.data.dataset import Dataset
 from rayfl.data.partitions.by_user import ByUser
 from rayfl.data.partitions.partition import Partition
-from rayfl.data.readers.samples import Form, Samples, dataset_of
+from rayfl.data.readers.samples import Form, Samples, dataset_of, own_names
 from rayfl.errors import UserError
 from rayfl.settings import at_least, below
 
@@ -79,6 +79,7 @@ class Arrays(Data):
         super().__post_init__()
 
     def _checked(self) -> Dataset:
+        own_names("Arrays", self.names)
         for name, given, other in (("y_test", self.y_test, "x_test"), ("x_test", self.x_test, "y_test")):
             if given is not None and getattr(self, other) is None:
                 raise UserError(f"Arrays: {name} is given without {other}: give both, or none")
