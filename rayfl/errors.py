@@ -57,7 +57,7 @@ def _code(command: Callable[[], int | None]) -> int:
         return _refused(str(error), _own(error.__cause__, called=True)[0])
     except MemoryError as error:
         told = f" ({error})" if str(error) else ""
-        return _refused(f"not enough memory{told}: use less data, smaller images or fewer clients")
+        return _refused(f"not enough memory{told}: use less data, smaller inputs or fewer clients")
     except KeyboardInterrupt:
         complain("rayfl: interrupted")
         return 128 + signal.SIGINT

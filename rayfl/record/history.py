@@ -37,8 +37,8 @@ class Contents:
 
     Attributes:
         sha256: digest of the data set and of its division into splits.
-        images: domain -> number of images.
-        published: domain -> number of images in the published data set; empty where nobody knows.
+        images: domain -> number of samples.
+        published: domain -> number of samples in the published data set; empty where nobody knows.
     """
 
     sha256: str

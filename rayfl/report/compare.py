@@ -28,7 +28,7 @@ from rayfl.shown import one_line
 from rayfl.splits import SPLITS
 
 COMPONENTS = ("method", "data", "data.partition")
-IMAGES = "images (train/val/test)"
+SAMPLES = "samples (train/val/test)"
 
 
 @dataclass
@@ -66,7 +66,7 @@ def data_of(run: Result) -> str:
 
 
 def sizes_of(runs: Sequence[Result]) -> str:
-    """Return how many images the clients of some runs have: "2,000/200/400" for train, val and test."""
+    """Return how many samples the clients of some runs have: "2,000/200/400" for train, val and test."""
     return "/".join(_range([int(run.history.population.samples[p].sum()) for run in runs]) for p in SPLITS)
 
 
@@ -144,8 +144,8 @@ def labels(
 
     The first three are method, data and partition, with those of their options that tell groups apart (the
     partition with all of its options); the others are the remaining keys that do. Data that differ though
-    their options are the same, such as a part of a data set, have the number of their images and the start of
-    their digest, unless ``contents`` is false.
+    their options are the same, such as a part of a data set, have the number of their samples and the start
+    of their digest, unless ``contents`` is false.
     """
     keys = list(by) or varying_keys(groups)
     others = [k for k in keys if k.rpartition(".")[0] not in COMPONENTS and k not in COMPONENTS]
@@ -175,11 +175,11 @@ def _contents(group: Group, cells: Sequence[Sequence[str]], groups: Sequence[Gro
 
 
 def _content_name(run: Result) -> str:
-    """Name what the data set of a run held: the number of its images, and the start of its digest."""
+    """Name what the data set of a run held: the number of its samples, and the start of its digest."""
     contents = run.history.population.contents
     if contents is None:
         return data_of(run)
-    return f"{sum(contents.images.values()):,} images, {contents.sha256[:6]}"
+    return f"{sum(contents.images.values()):,} samples, {contents.sha256[:6]}"
 
 
 def _component(group: Group, name: str, keys: Sequence[str]) -> str:
@@ -275,7 +275,7 @@ def comparison(
     headings, cells = labels(groups, by)
     constant = common_labels(cells)
     sizes = [sizes_of(group.runs) for group in groups]
-    same = [f"{sizes[0]} {IMAGES}"] if len(set(sizes)) == 1 else []
+    same = [f"{sizes[0]} {SAMPLES}"] if len(set(sizes)) == 1 else []
     what = ", ".join([*(cells[0][i] for i in constant), *same])
     table = plain_table(
         one_line(f"Test {measure}" if measure else "Test accuracy in %") + (f": {what}" if what else "")
@@ -287,10 +287,10 @@ def comparison(
     shown_views = [view_summary(run, view) for group in groups for run in group.runs]
     k = averaged(entry for entry in shown_views if entry)
     accuracies = ["headline", "last\nround", "best by\nvalidation", f"mean of\nlast {k}"]
-    counts = ["seeds", "rounds"] if same else [IMAGES.replace(" ", "\n"), "seeds", "rounds"]
+    counts = ["seeds", "rounds"] if same else [SAMPLES.replace(" ", "\n"), "seeds", "rounds"]
     for heading in [*counts, *accuracies, "up per\nround", "down per\nround"]:
         table.add_column(heading, justify="right", no_wrap=True)
-    for group, row, images in zip(groups, cells, sizes):
+    for group, row, counted in zip(groups, cells, sizes):
         runs = group.runs
         if measure is None:
             headline = [r.summary["headline"]["accuracy"] if r.summary["headline"] else None for r in runs]
@@ -302,7 +302,7 @@ def comparison(
         asked = runs[0].summary["rounds"]
         table.add_row(
             *(row[i] for i in shown),
-            *([] if same else [images]),
+            *([] if same else [counted]),
             str(group.seeds) if group.seeds == len(runs) else f"{group.seeds} ({len(runs)} runs)",
             str(asked) if group.completed >= asked else f"{group.completed} of {asked}",
             *(number(*pair, decimals=4) if measure else percent(*pair) for pair in found),

@@ -85,24 +85,24 @@ def test_runs_on_other_data_are_no_repetitions(tmp_path):
     assert [[run.config["seed"] for run in group.runs] for group in groups] == [[0, 2], [1], [3, 4], [5]]
     _, cells = labels(groups)
     assert [row[1] for row in cells] == [
-        "EmbeddedDigits [1,200 images, aaaaaa]",
-        "EmbeddedDigits [120 images, bbbbbb]",
+        "EmbeddedDigits [1,200 samples, aaaaaa]",
+        "EmbeddedDigits [120 samples, bbbbbb]",
         "EmbeddedDigits [not recorded, 615/60/135]",  # as rayfl wrote folders before it knew digests
         "EmbeddedDigits [not recorded, 615/0/135]",
     ]
     assert [row[1] for row in labels(groups[:1])[1]] == ["EmbeddedDigits"]
-    assert short_labels(groups)[1] == "FedAvg, EmbeddedDigits [120 images, bbbbbb]"
+    assert short_labels(groups)[1] == "FedAvg, EmbeddedDigits [120 samples, bbbbbb]"
     (all_of_them,) = group_runs(runs, ["method"])
     assert any("runs on different data are averaged" in line for line in rows([all_of_them], by=["method"]))
 
 
-def test_the_table_shows_the_numbers_of_images(tmp_path):
+def test_the_table_shows_the_numbers_of_samples(tmp_path):
     groups = group_runs(load(tmp_path, {}, {"method": "FedBN"}))
     text = " ".join(" ".join(rows(groups)).split())
-    assert "EmbeddedDigits, Dirichlet(alpha=0.3), 615/60/135 images (train/val/test) " in text
+    assert "EmbeddedDigits, Dirichlet(alpha=0.3), 615/60/135 samples (train/val/test) " in text
     groups = group_runs(load(tmp_path / "more", {}, {"clients": 8}))
     lines = rows(groups)
-    assert "images" not in lines[0]
+    assert "samples" not in lines[0]
     shown = [line.split()[2] for line in lines if line.strip().startswith("FedAvg")]
     assert shown == ["615/60/135", "828/80/188"]
 

@@ -174,8 +174,8 @@ def test_a_sweep_over_the_data_is_one_line(tmp_path):
         made.config["method"]["init_args"]["mu"] = mu
     lines = sweep_series(runs, "method.mu", None)
     assert [name.partition(", ")[2] for name, _ in lines] == [
-        "EmbeddedDigits [60 images, aaaaaa]",
-        "EmbeddedDigits [300 images, bbbbbb]",
+        "EmbeddedDigits [60 samples, aaaaaa]",
+        "EmbeddedDigits [300 samples, bbbbbb]",
     ]
 
 
