@@ -23,6 +23,8 @@ def save(figure: Figure, path: str | Path, dpi: int = 150) -> None:
         path: where, in a folder that is made if need be; the ending names the format.
         dpi: pixels per inch.
     """
+    if not Path(path).suffix:  # matplotlib would add one, and write another file than was asked for
+        raise UserError(f"{path} does not say which kind of picture it is: add an ending, such as .png")
     try:
         Path(path).parent.mkdir(parents=True, exist_ok=True)
         with matplotlib.rc_context({"text.usetex": False}):

@@ -35,6 +35,8 @@ def test_wrong_options_are_refused(tmp_path):
     ):
         with pytest.raises(UserError, match=message):
             contact_sheet(str(tmp_path / "x.png"), data, **options)
+    with pytest.raises(UserError, match="does not say which kind of picture"):
+        contact_sheet(str(tmp_path / "x"), data)
     with pytest.raises(UserError, match="shows images, and the data set has none"):
         contact_sheet(str(tmp_path / "x.png"), WriterDigits())
     assert list(tmp_path.iterdir()) == []
