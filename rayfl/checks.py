@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Mapping, Sequence
 from copy import copy
 
@@ -13,6 +12,7 @@ from rayfl.errors import UserError
 from rayfl.evaluation.measures import measures, try_measures
 from rayfl.evaluation.protocol import Protocol
 from rayfl.methods import METHODS, Method
+from rayfl.shown import closest
 from rayfl.training import SGD, Net, Training
 from rayfl.training.sums import check_reductions
 
@@ -76,10 +76,10 @@ def check_names(method: type[Method]) -> None:
             return
         known = {name for base in cls.__mro__[1:] for name in vars(base) if not name.startswith("_")}
         for name in vars(cls).keys() - known - options:
-            near = difflib.get_close_matches(name, known, 1, ALIKE)
-            if near and not name.startswith("_"):
+            near = closest(name, known, ALIKE)
+            if near is not None and not name.startswith("_"):
                 raise UserError(
-                    f"{cls.__name__}.{name} is nothing that rayfl calls; did you mean {near[0]}? If not, "
+                    f"{cls.__name__}.{name} is nothing that rayfl calls; did you mean {near}? If not, "
                     "begin its name with an underscore"
                 )
 

@@ -46,9 +46,20 @@ def did_you_mean(wrong: str, known: Iterable[str], before: str = "") -> str:
         known: what there is.
         before: what stands before all of these names.
     """
-    close = {name.lower(): name for name in known}
-    near = difflib.get_close_matches(wrong.lower(), close, n=1)
-    return f"; did you mean {before}{close[near[0]]}?" if near else "."
+    lower = {name.lower(): name for name in known}
+    near = closest(wrong.lower(), lower)
+    return f"; did you mean {before}{lower[near]}?" if near is not None else "."
+
+
+def closest(wrong: str, known: Iterable[str], alike: float = 0.6) -> str | None:
+    """Return the known name that is closest to a wrong one, None if none is close.
+
+    Args:
+        wrong: what was given.
+        known: what there is.
+        alike: similarity, from 0 to 1, from which on a name is close.
+    """
+    return next(iter(difflib.get_close_matches(wrong, list(known), 1, alike)), None)
 
 
 def tell(text: object) -> None:
@@ -64,6 +75,20 @@ def complain(text: str) -> None:
 def warn(text: str) -> None:
     """Warn, by the logger ``rayfl``: see :mod:`rayfl.log`."""
     logging.getLogger("rayfl").warning("%s", text)
+
+
+def csv_cell(value: object) -> object:
+    """Return a value as a cell of a CSV file: a text that a spreadsheet would run as a formula has a ' first.
+
+    Numbers stay as they are, also as texts, such as ``-0.5``.
+    """
+    if not isinstance(value, str) or not value.lstrip().startswith(("=", "+", "-", "@")):
+        return value
+    try:
+        float(value)
+    except ValueError:
+        return "'" + value
+    return value
 
 
 def markdown(text: str) -> str:

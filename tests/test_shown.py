@@ -2,6 +2,7 @@
 
 import ast
 import csv
+import json
 import logging
 import unicodedata
 from dataclasses import replace
@@ -32,10 +33,10 @@ from rayfl.report import command as report
 from rayfl.report.compare import group_runs, labels
 from rayfl.report.paper_tables import Entry, markdown, write_tables
 from rayfl.report.pictures import drawn, save
-from rayfl.shown import complain, one_line, printable, tell
+from rayfl.shown import closest, complain, csv_cell, one_line, printable, tell
 from rayfl.shown import markdown as escaped
 from rayfl.terminal import Terminal
-from rayfl.tune.outcome import PointResult, write_best
+from rayfl.tune.outcome import PointResult, write_best, write_points
 from rayfl.tune.space import Point, Space
 from tests.support.records import write_run
 
@@ -315,6 +316,37 @@ def test_a_space_and_its_best_point(tmp_path: Path) -> None:
     assert steering(written) == set()
     assert yaml.safe_load(written)["rows"] == {"FedAvg": {"method": "FedAvg"}}
     assert Table.load(tmp_path / "best.yaml").rows.keys() == {"FedAvg"}
+
+
+@pytest.mark.parametrize(
+    ("value", "shown"),
+    [
+        *[(text, "'" + text) for text in ("=1+1", "+A1", "-A1", "@SUM(A1)", " =1", "\t=1")],
+        *[(same, same) for same in ("FedAvg", "a=1", "-0.5", "+1e3", "-inf", "", -0.5, None, 3)],
+    ],
+)
+def test_no_cell_of_a_csv_file_is_a_formula(value: object, shown: object) -> None:
+    assert csv_cell(value) == shown
+
+
+def test_formulas_in_names_are_texts_in_csv_files(tmp_path: Path) -> None:
+    trap = "=HYPERLINK(1)"
+    write_tables([Entry(trap, "-c", -1.0, None, "", [0])], "t", tmp_path)
+    with (tmp_path / "table.csv").open() as file:
+        (row,) = csv.DictReader(file)
+    assert (row["row"], row["column"], row["mean"]) == ("'" + trap, "'-c", "-1.0")
+    assert json.loads((tmp_path / "table.json").read_text())["cells"][0]["row"] == trap
+    point = Point(trap, {trap: trap, "mu": -1}, {"method": "FedAvg"}, 1)
+    write_points([PointResult(point, [0], [0.5], [0.5], 1, [])], tmp_path / "points.csv")
+    assert (tmp_path / "points.csv").read_text().splitlines()[0].startswith(f"'{trap},mu,")
+    with (tmp_path / "points.csv").open() as file:
+        assert next(csv.DictReader(file))["'" + trap] == "'" + trap
+
+
+def test_the_closest_name() -> None:
+    assert closest("agregate", ["scores", "aggregate"]) == "aggregate"
+    assert closest("total", ["scores", "aggregate"]) is None
+    assert closest("score", ["scores"], alike=0.95) is None
 
 
 @EVERY

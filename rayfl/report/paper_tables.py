@@ -20,8 +20,8 @@ from rayfl.files import write_file
 from rayfl.papers.printed import HEADLINE, Column, Figure, Printed, printed_table
 from rayfl.report.compare import data_of, data_warnings, view_summary
 from rayfl.report.text import mean_and_std, number, plain_table
+from rayfl.shown import csv_cell, one_line
 from rayfl.shown import markdown as escaped
-from rayfl.shown import one_line
 
 SPREADS = {
     "seeds": "sample standard deviation over seeds",
@@ -280,7 +280,8 @@ def write_tables(
     writer = csv.DictWriter(sheet, list(rows[0]))
     writer.writeheader()
     for row in rows:
-        writer.writerow({**row, "seeds": len(row["seeds"]), "remarks": "; ".join(row["remarks"])})
+        cells = {**row, "seeds": len(row["seeds"]), "remarks": "; ".join(row["remarks"])}
+        writer.writerow({key: csv_cell(value) for key, value in cells.items()})
     texts = {
         "table.md": markdown(entries, title, printed),
         "table.csv": sheet.getvalue(),

@@ -26,7 +26,7 @@ from rayfl.record.history import METRICS
 from rayfl.report.draw import draw_points, style
 from rayfl.report.pictures import drawn, save
 from rayfl.report.text import mean_and_std, number, percent, plain_table
-from rayfl.shown import one_line
+from rayfl.shown import csv_cell, one_line
 from rayfl.tune.schedule import read_schedule
 from rayfl.tune.scores import validation_score
 from rayfl.tune.space import Metric, Point, scored_on, tidy
@@ -192,10 +192,10 @@ def write_points(results: Sequence[PointResult], path: Path) -> None:
     figures = ["validation", "validation_std", "test", "test_std"]
     sheet = io.StringIO(newline="")
     lines = csv.writer(sheet)
-    lines.writerow([*keys, "seeds", "rounds", *figures])
+    lines.writerow([*map(csv_cell, keys), "seeds", "rounds", *figures])
     for r in results:
         numbers = [*mean_and_std(r.scores), *mean_and_std(r.tests)]
-        values = [_plain(r.point.values[key]) for key in keys]
+        values = [csv_cell(_plain(r.point.values[key])) for key in keys]
         lines.writerow([*values, len(r.seeds), r.completed, *("" if x is None else x for x in numbers)])
     write_file(path, sheet.getvalue())
 
