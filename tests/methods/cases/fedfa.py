@@ -13,4 +13,5 @@ CASES = Cases(
     has_global=True,
     plain={"prob": 0.0},
     net="tests.support.by_hand.ffa",
+    rounds=8,
 )
