@@ -45,6 +45,11 @@ _HOME = {
 }
 
 
+def __dir__() -> list[str]:
+    """Return all public names, also those that are not imported yet."""
+    return sorted({*globals(), *__all__})
+
+
 def __getattr__(name: str) -> Any:
     """Import on first use: every client actor imports the package, and few of its parts."""
     if name not in _HOME:

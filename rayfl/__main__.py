@@ -15,6 +15,7 @@ COMMANDS = {
     "tune": ("rayfl.tune.command", "search settings with Ray Tune"),
     "report": ("rayfl.report.command", "compare runs in a table, also with a paper's"),
     "figure": ("rayfl.figure", "draw runs the way papers do"),
+    "export": ("rayfl.export", "write a client's trained model to a file"),
     "data": ("rayfl.data_command", "show a data set, or divide it among clients"),
     "doctor": ("rayfl.doctor", "say what is installed here, and what is missing"),
 }

@@ -1,4 +1,4 @@
-"""The models that a run has trained, read back from its checkpoints to be looked at."""
+"""The models that a run has trained, read back from its checkpoints: to be looked at, or to be taken away."""
 
 from __future__ import annotations
 
@@ -7,19 +7,23 @@ from pathlib import Path
 import torch
 
 from rayfl.config.parser import resumed
+from rayfl.data import FederatedData
 from rayfl.engine import Inline
 from rayfl.engine.models import Models, bench
 from rayfl.errors import UserError
 from rayfl.record.checkpoint import Checkpoints
+from rayfl.record.history import PARTITION, read_partition
 
 
-def load_models(folder: str | Path, round: int | None = None) -> Models:
-    """Read the models of a run, finished or not; the data are loaded again from where the run had them.
+def load_models(folder: str | Path, round: int | None = None, data: bool = True) -> Models:
+    """Read the models of a run, finished or not.
 
     Args:
         folder: the run folder.
         round: the number of completed rounds after which; a run keeps its last two checkpoints. By default
             the newest.
+        data: whether the data are loaded again, from where the run had them. Without them models predict and
+            leave as files just the same, and ``Models.batch`` has nothing to give.
     """
     federation = resumed(folder)
     checkpoints = Checkpoints(Path(folder) / "checkpoints")
@@ -30,9 +34,23 @@ def load_models(folder: str | Path, round: int | None = None) -> Models:
         )
     federation.engine = Inline(device="cpu", threads=torch.get_num_threads())
     federation.engine.resolve()
-    data = federation.federated_data()
-    checkpoints.check_settings(manifest, federation.deciding(data))
-    worker, server = bench(federation.plan(), data)
+    record = read_partition(Path(folder))
+    without = not data and "inputs" in record  # runs of earlier versions have not recorded enough
+    found = _recorded(folder, record) if without else federation.federated_data()
+    settings = federation.deciding(None if without else found)
+    if without:
+        settings["division"] = (manifest.settings or {}).get("division")
+    checkpoints.check_settings(manifest, settings)
+    worker, server = bench(federation.plan(), found)
     worker.restore(str(checkpoints.folder), manifest.clients.values())
     server.restore(str(checkpoints.folder), manifest.server)
-    return Models(worker, server, manifest.round)
+    return Models(worker, server, manifest.round, has_data=not without)
+
+
+def _recorded(folder: str | Path, record: dict[str, object]) -> FederatedData:
+    try:
+        return FederatedData.from_record(record)
+    except (KeyError, TypeError, ValueError, OverflowError, MemoryError) as error:
+        raise UserError(
+            f"{Path(folder) / PARTITION} is damaged ({error}): restore it from a copy, or load with data"
+        ) from error

@@ -149,7 +149,7 @@ def test_a_name_that_nothing_has(capsys):
 def test_a_table_by_its_name(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     assert table(["embedded/methods", "--list"]) == 0
-    assert "Methods on embedded digits" in capsys.readouterr().out
+    assert "All methods on embedded digits" in capsys.readouterr().out
 
 
 def test_a_cell_of_a_table_by_its_name(tmp_path, monkeypatch, capsys):

@@ -44,7 +44,17 @@ LAYERS = [
     {"checks", "federation", "recovery", "sampling"},
     {"config", "models"},
     {"jobs", "testing"},
-    {"data_command", "doctor", "figure", "report.command", "report.__main__", "run", "table", "tune"},
+    {
+        "data_command",
+        "doctor",
+        "export",
+        "figure",
+        "report.command",
+        "report.__main__",
+        "run",
+        "table",
+        "tune",
+    },
     {"__main__", "contact_sheet", "divide"},
 ]
 RANK = {name: rank for rank, names in enumerate(LAYERS) for name in names}

@@ -30,6 +30,23 @@ def test_models_predict_what_was_recorded(tmp_path: Path, name: str) -> None:
                 assert [int((own.argmax(1) == y).sum())] * len(expected) == expected
 
 
+@pytest.mark.parametrize("name", METHODS)
+def test_models_leave_without_data(tmp_path: Path, name: str) -> None:
+    """Every view of every method as a module of PyTorch's own, for batches of any size."""
+    small(tmp_path / "run", method=METHODS[name](), net=net_of(name, CNNB()), rounds=1).run()
+    models, known = load_models(tmp_path / "run", data=False), load_models(tmp_path / "run")
+    with pytest.raises(UserError, match="read without their data"):
+        models.batch(0)
+    x, _ = known.batch(3)
+    raw = torch.as_tensor(known.data.dataset.inputs[known.data.clients[3].test])
+    for view, scores in known.scores(3, x).items():
+        module = models[3].module(view)
+        assert all(not value.requires_grad or value.is_leaf for value in module.state_dict().values())
+        for rows in (x, x[:3]):
+            torch.testing.assert_close(module(rows), scores[: len(rows)], rtol=1e-5, atol=1e-5)
+        torch.testing.assert_close(models[3].predict(raw, view), scores.softmax(1), rtol=1e-5, atol=1e-5)
+
+
 def test_features_are_what_the_last_layer_sees(tmp_path: Path) -> None:
     small(tmp_path / "run", method=METHODS["FedCO2"](), rounds=1).run()
     models = load_models(tmp_path / "run")

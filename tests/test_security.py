@@ -141,7 +141,10 @@ def test_no_import_path_is_resolved_elsewhere() -> None:
         for name, _ in calls(path)
         if name in resolving
     }
-    assert found == {"__init__.py", "__main__.py", "imports.py", "config/parser.py"}
+    assert found == {
+        *("__init__.py", "__main__.py", "imports.py", "config/parser.py"),
+        "evaluation/result.py",  # of a module of rayfl's own, by a fixed name
+    }
     assert [entry for entry in default_import_path_denylist if not refused(entry)] == []
 
 

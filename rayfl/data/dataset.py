@@ -84,6 +84,11 @@ class Dataset:
         if len(self.mean) != channels or len(self.std) != channels:
             raise ValueError("mean and std must have one value per channel")
 
+    @property
+    def largest(self) -> int | None:
+        """The largest token id; None where inputs are no token ids."""
+        return int(self.inputs.max(initial=0)) if self.inputs.dtype == np.int64 else None
+
     def __len__(self) -> int:
         return len(self.inputs)
 

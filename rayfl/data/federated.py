@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from rayfl.data.dataset import ClientData, Dataset
+from rayfl.data.dataset import TRAIN, ClientData, Dataset
 from rayfl.errors import UserError
 from rayfl.files import write_file
 from rayfl.shown import one_line
@@ -154,12 +154,50 @@ class FederatedData:
             "settings": dict(self.settings),
             "pool": dict(self.contents),
             "shape": list(self.dataset.shape),
+            "inputs": {
+                "dtype": str(self.dataset.inputs.dtype),
+                "mean": list(map(float, self.dataset.mean)),
+                "std": list(map(float, self.dataset.std)),
+                "largest": self.dataset.largest,
+            },
             "class_names": list(self.dataset.class_names),
             "domain_names": list(self.dataset.domain_names),
             "skew": self.skew(),
             "clients": clients,
             "unseen": self.unseen,
         }
+
+    @staticmethod
+    def from_record(record: Mapping[str, Any]) -> "FederatedData":
+        """Return data of the recorded form without their inputs, to build nets and methods for them.
+
+        Labels, classes, sizes and normalisation are those of the run; all inputs are 0, and take no memory.
+
+        Args:
+            record: what ``describe`` returned.
+        """
+        inputs, clients, labels, n = record["inputs"], [], [np.zeros(0, np.int64)], 0
+        for client in record["clients"]:
+            parts = {}
+            for split in SPLITS:
+                counts = client["labels"][split]
+                labels.append(np.repeat(np.arange(len(counts)), counts))
+                parts[split] = np.arange(n, n + len(labels[-1]))
+                n += len(labels[-1])
+            clients.append(ClientData(**parts, domain=client["domain"]))
+        shape, dtype = tuple(record["shape"]), np.dtype(inputs["dtype"])
+        fill = 0 if inputs["largest"] is None else inputs["largest"]
+        dataset = Dataset(
+            inputs=np.broadcast_to(np.full((1, *shape), fill, dtype), (n, *shape)),
+            labels=np.concatenate(labels),
+            domains=np.zeros(n, np.int64),
+            origin=np.full(n, TRAIN, np.uint8),
+            class_names=tuple(record["class_names"]),
+            domain_names=tuple(record["domain_names"]),
+            mean=tuple(inputs["mean"]),
+            std=tuple(inputs["std"]),
+        )
+        return FederatedData(dataset, tuple(clients), unseen=record["unseen"])
 
     def _users(self) -> list[list[str]]:
         """Return the names of every client's users; nothing where clients share some, or there are none."""

@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from copy import deepcopy
 from dataclasses import replace
 
+import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
+from torch.fx.experimental.proxy_tensor import make_fx
 
 from rayfl.data import FederatedData
 from rayfl.engine.plan import Plan
 from rayfl.engine.server import Server
 from rayfl.engine.worker import Worker
 from rayfl.errors import UserError
+from rayfl.training.net import Net
+from rayfl.training.params import Params
 from rayfl.training.state import as_tensor
 
 
@@ -41,17 +46,27 @@ class Models:
         worker: with the states of all clients that have one.
         server: with its state.
         round: rounds that have been completed.
+        has_data: whether the inputs are there.
     """
 
-    def __init__(self, worker: Worker, server: Server, round: int) -> None:
+    def __init__(self, worker: Worker, server: Server, round: int, has_data: bool = True) -> None:
         self.data = worker.data
         self.round = round
+        self._has_data = has_data
         self._worker, self._server = worker, server
         self.views = tuple(worker.method.views)
 
     def __len__(self) -> int:
         """Return the number of clients that may train: those of an unseen domain have no models."""
         return self.data.seen
+
+    def __getitem__(self, client: int) -> ClientModels:
+        """Return the models of one client."""
+        self._check(client)
+        return ClientModels(self, client)
+
+    def __repr__(self) -> str:
+        return f"Models of {len(self)} clients after {self.round} rounds: {', '.join(self.views)}"
 
     def batch(self, client: int, split: str = "test") -> tuple[Tensor, Tensor]:
         """Return a client's data as nets take them: inputs [n, ...], images normalised, and labels int64 [n].
@@ -61,6 +76,8 @@ class Models:
             split: ``train``, ``val`` or ``test``.
         """
         self._check(client)
+        if not self._has_data:
+            raise UserError("these models were read without their data: read them with load_models(folder)")
         return self._worker.examples.batch(as_tensor(self.data.clients[client].split(split)))
 
     def scores(self, client: int, x: Tensor) -> dict[str, Tensor]:
@@ -93,3 +110,119 @@ class Models:
     def _check(self, client: int) -> None:
         if not 0 <= client < len(self):
             raise UserError(f"there is no client {client}: clients are numbered from 0 to {len(self) - 1}")
+
+    def module(self, client: int, view: str) -> nn.Module:
+        """Return a view of a client as a module of PyTorch's own; see :meth:`ClientModels.module`."""
+        self._check(client)
+        if view not in self.views:
+            raise UserError(f"there is no view {view!r}: there are {', '.join(self.views)}")
+        passed: list[tuple[Net, Params, Tensor]] = []
+        nets = {
+            self._worker.client(client, self.round).net.eval,
+            *(n.eval for n in self._worker.method.nets.values()),
+        }
+        hooks = [
+            net.module.register_forward_hook(
+                lambda _, inputs, output, net=net: passed.append((net, net.loaded, output))
+            )
+            for net in nets
+        ]
+        like = self.like()
+        try:
+            with torch.no_grad():
+                score = self.scores(client, like)[view]
+        finally:
+            for hook in hooks:
+                hook.remove()
+        for net, w, output in passed:
+            if output is score:
+                return _plain(net, w)
+        return self._traced(client, view, like)
+
+    def _traced(self, client: int, view: str, like: Tensor) -> nn.Module:
+        """Return what computes the scores of a view that is no single net, operation by operation."""
+
+        def scores(x: Tensor) -> Tensor:
+            return self.scores(client, x)[view]
+
+        with torch.no_grad():
+            graph = make_fx(scores, tracing_mode="symbolic", _allow_non_fake_inputs=True)(like)
+        for node in graph.graph.nodes:
+            if node.target is torch.ops.aten.view.default:  # which takes inputs of one memory layout only
+                node.target = torch.ops.aten.reshape.default
+        graph.recompile()
+        for name, value in list(vars(graph).items()):
+            if isinstance(value, Tensor):  # weights, which a state_dict then has
+                delattr(graph, name)
+                graph.register_buffer(name, value)
+        return graph.eval()
+
+    def like(self) -> Tensor:
+        """Return two inputs as nets take them."""
+        dataset = self.data.dataset
+        x = torch.from_numpy(dataset.inputs[:1].copy()).expand(2, *dataset.shape)
+        return self._worker.examples.normalised(x)
+
+    def preprocess(self, inputs: Tensor) -> Tensor:
+        """Return inputs as nets take them: uint8 images [n, C, H, W] scaled and normalised, others as floats.
+
+        Args:
+            inputs: as the data set has them, [n, ...].
+        """
+        kind, shape = str(self.data.dataset.inputs.dtype), self.data.dataset.shape
+        if tuple(inputs.shape[1:]) != shape or inputs.dtype != getattr(torch, kind):
+            given = f"{str(inputs.dtype).removeprefix('torch.')} {list(inputs.shape)}"
+            wanted = f"{kind} [n, {', '.join(map(str, shape))}]"
+            raise UserError(f"inputs are {given}: the models take {wanted}")
+        return self._worker.examples.normalised(inputs)
+
+
+class ClientModels:
+    """The models of one client, by view.
+
+    Args:
+        models: of all clients.
+        client: the client's number.
+    """
+
+    def __init__(self, models: Models, client: int) -> None:
+        self._models, self.client = models, client
+        self.views = models.views
+
+    def __repr__(self) -> str:
+        return f"models of client {self.client} after {self._models.round} rounds: {', '.join(self.views)}"
+
+    def module(self, view: str = "personal") -> nn.Module:
+        """Return a model as a module that needs nothing of rayfl: a net of layers where the view is one net.
+
+        It takes inputs as nets do, see ``Models.preprocess``, [B, ...], and returns scores, [B, classes], in
+        evaluation mode. Other views, such as sums of two nets, are graphs of operations.
+        """
+        return self._models.module(self.client, view)
+
+    def predict(self, inputs: Tensor | np.ndarray, view: str = "personal") -> Tensor:
+        """Return probabilities, [n, classes], for inputs as the data set has them, [n, ...].
+
+        Args:
+            inputs: images as uint8 [n, C, H, W], or vectors, or token ids.
+            view: the model.
+        """
+        if view not in self.views:
+            raise UserError(f"there is no view {view!r}: there are {', '.join(self.views)}")
+        x = self._models.preprocess(torch.as_tensor(inputs))
+        with torch.no_grad():
+            return self._models.scores(self.client, x)[view].softmax(1)
+
+
+def _plain(net: Net, w: Params) -> nn.Module:
+    """Return a net with these weights as PyTorch's own ``nn.Sequential`` of its parts, in evaluation mode."""
+    module = deepcopy(net.module)
+    plain = nn.Sequential(OrderedDict((part, getattr(module, part)) for part in ("conv", "fc", "head")))
+    for name, value in w.items():
+        above, _, own = name.rpartition(".")
+        owner = plain.get_submodule(above)
+        if own in owner._parameters:
+            owner._parameters[own] = nn.Parameter(value.detach().clone())
+        else:
+            owner._buffers[own] = value.detach().clone()
+    return plain.eval()

@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, Literal
 
-import numpy as np
 import torch
 from torch.utils import _pytree as pytree
 
@@ -122,9 +121,7 @@ def _net(net: Architecture | str, plan: Plan, dataset: Dataset, like: torch.Tens
 
 def _like(dataset: Dataset) -> torch.Tensor | None:
     """Return two inputs of the largest token id, int64 [2, ...]; None where inputs are no token ids."""
-    if dataset.inputs.dtype != np.int64:
-        return None
-    return torch.full((2, *dataset.shape), int(dataset.inputs.max(initial=0)))
+    return None if dataset.largest is None else torch.full((2, *dataset.shape), dataset.largest)
 
 
 def try_scores(method: Method, net: Net, plan: Plan, data: FederatedData) -> None:

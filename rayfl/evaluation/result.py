@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cached_property
+from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -82,6 +83,12 @@ class Result:
     def rounds(self) -> pd.DataFrame:
         """One row per round (see :func:`round_table`)."""
         return round_table(self.history)
+
+    @property
+    def models(self) -> Any:
+        """The models of all clients after the last checkpoint, :class:`rayfl.Models`, without the data."""
+        load = import_module("rayfl.models").load_models  # which is far above this module
+        return load(self.folder, data=False)
 
 
 def finish(folder: RunFolder) -> Result:

@@ -96,10 +96,11 @@ class FedProto(Method):
     def scores(self, client: Client, state: State, down: State, x: Tensor) -> dict[str, Tensor]:
         """Score classes by their prototypes' distance, negative (eq. 4); no unknown class is ever chosen."""
         z = client.net.eval.features(state["weights"], x)
-        if self.predict == "head" or not down["known"].any():
-            return {"personal": client.net.eval.head(state["weights"], z)}
-        distance = torch.cdist(z, down["prototypes"])
-        return {"personal": -distance.masked_fill(~down["known"], float("inf"))}
+        by_head, known = client.net.eval.head(state["weights"], z), down["known"]
+        if self.predict == "head":
+            return {"personal": by_head}
+        near = -torch.cdist(z, down["prototypes"]).masked_fill(~known, float("inf"))
+        return {"personal": torch.where(known.any(), near, by_head)}  # before anything is known, by the head
 
     def trained(self, down: State, up: Mapping[str, Any]) -> State:
         """Global prototypes serve until the next aggregation."""

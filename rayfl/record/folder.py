@@ -119,8 +119,9 @@ def check_same_data(path: Path, partition: Mapping[str, Any]) -> None:
     now = json.loads(_json(partition))
     with reading(file):
         there = read_json(file) if file.exists() else now
-    if isinstance(there, dict) and "pool" not in there:
-        now.pop("pool", None)
+    for later in ("pool", "inputs"):  # parts that runs of earlier versions have not recorded
+        if isinstance(there, dict) and later not in there:
+            now.pop(later, None)
     if there != now:
         raise UserError(
             f"the data are not those of the run, or not divided like them ({file} differs): restore the data "

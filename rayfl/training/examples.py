@@ -55,6 +55,15 @@ class Examples:
         """Return the labels for indices, both int64 [n] on the CPU."""
         return self._labels[indices.to(self._labels.device)].cpu()
 
+    def normalised(self, inputs: Tensor) -> Tensor:
+        """Return inputs as nets take them: bytes scaled to [0, 1] and normalised, others as they are.
+
+        Args:
+            inputs: [n, ...], as the dataset has them.
+        """
+        x = inputs.to(self._dtype)
+        return x.mul_(self._scale).add_(self._shift) if inputs.dtype == torch.uint8 else x
+
     def batch(self, indices: Tensor, keys: Tensor | None = None) -> tuple[Tensor, Tensor]:
         """Return inputs and labels.
 
@@ -71,9 +80,7 @@ class Examples:
         blank = None
         if keys is not None and self._augment != "none":
             inputs, blank = moved(inputs, keys, self._augment)
-        x = inputs.to(self._dtype)
-        if self._inputs.dtype == torch.uint8:
-            x.mul_(self._scale).add_(self._shift)
+        x = self.normalised(inputs)
         if blank is not None:
             x.masked_fill_(blank, 0)
         y = self._labels.index_select(0, where).to(self.device)

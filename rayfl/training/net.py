@@ -235,6 +235,13 @@ class Net:
                     layer._flat_weights = [layer._parameters[own] for own in layer._flat_weights_names]
                 self._loaded[part] = w
 
+    @property
+    def loaded(self) -> Params:
+        """The weights that the whole net was last called with."""
+        w = self._loaded["conv"]
+        assert w is not None
+        return w
+
     def release(self) -> None:
         """Let go of the weights last computed with, here and in the eval twin.
 

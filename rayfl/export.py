@@ -1,0 +1,172 @@
+"""Command line: ``rayfl export RUN --client 3`` writes a client's trained model for other programs."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+import torch
+from safetensors.torch import save
+from torch import nn
+
+import rayfl
+from rayfl.config.command_line import parse
+from rayfl.config.help import Parser
+from rayfl.engine.models import Models
+from rayfl.errors import UserError, exit_code
+from rayfl.evaluation.result import Result
+from rayfl.files import write_file, writing
+from rayfl.models import load_models
+from rayfl.shown import tell, warn
+
+Format = Literal["safetensors", "torch"]
+ENDINGS = {"safetensors": ".safetensors", "torch": ".pt2"}
+
+
+def export(
+    folder: str | Path,
+    client: int,
+    output: str | Path,
+    view: str | None = None,
+    format: Format = "safetensors",
+    round: int | None = None,
+) -> Path:
+    """Write a model of a run, and a JSON file beside it that says what it takes and what it returns.
+
+    Args:
+        folder: the run folder; its data are not needed.
+        client: the client's number.
+        output: the file to write, or a folder for one of a name of its own.
+        view: the model; by default that of the run's headline.
+        format: ``safetensors`` writes the weights of a view that is one net, by the names of its entries;
+            ``torch`` a program of ``torch.export`` with its weights, of any view.
+        round: the number of completed rounds after which; by default the newest checkpoint.
+
+    Returns:
+        The file with the model.
+    """
+    models = load_models(folder, round, data=False)
+    return _write(models, Result.load(folder), client, Path(output), view, format)
+
+
+def _write(
+    models: Models, result: Result, client: int, output: Path, view: str | None, format: Format
+) -> Path:
+    view = view or _headline(result, models)
+    module = models[client].module(view)
+    path = output
+    if output.suffix != ENDINGS[format]:
+        path = output / f"client-{client}-{view}{ENDINGS[format]}"
+    if format == "safetensors":
+        if isinstance(module, torch.fx.GraphModule):
+            raise UserError(
+                f"the view {view} is made of several nets, and has no weights of one net: give --format torch"
+            )
+        content = save({name: value.contiguous() for name, value in module.state_dict().items()})
+        write_file(path, content, "choose another --output")
+    else:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with writing(path, "choose another --output"):
+            torch.export.save(_program(module, models), str(path))
+    about = _about(models, result, client, view, format, path)
+    write_file(path.with_suffix(".json"), json.dumps(about, indent=2) + "\n", "choose another --output")
+    return path
+
+
+def _headline(result: Result, models: Models) -> str:
+    headline = result.summary["headline"]
+    view = headline["view"] if headline else "personal"
+    return view if view in models.views else "personal"
+
+
+def _program(module: nn.Module, models: Models) -> torch.export.ExportedProgram:
+    """Return a program that takes batches of any size."""
+    batch = torch.export.Dim("batch", min=1)
+    return torch.export.export(module, (models.like(),), dynamic_shapes=({0: batch},))
+
+
+def _about(
+    models: Models, result: Result, client: int, view: str, format: Format, path: Path
+) -> dict[str, Any]:
+    dataset = models.data.dataset
+    nets = result.config["net"] if isinstance(result.config["net"], list) else [result.config["net"]]
+    scaling = {"divide_by": 255, "mean": list(dataset.mean), "std": list(dataset.std)}
+    return {
+        "format": format,
+        "sha256": hashlib.sha256(path.read_bytes()).hexdigest(),
+        "run": str(result.folder),
+        "method": result.config["method"],
+        "net": nets[client % len(nets)],
+        "client": client,
+        "view": view,
+        "round": models.round,
+        "trained": client in trained(result),
+        "classes": list(dataset.class_names),
+        "input": {"dtype": str(dataset.inputs.dtype), "shape": list(dataset.shape)},
+        "preprocessing": scaling if str(dataset.inputs.dtype) == "uint8" else None,
+        "rayfl": rayfl.__version__,
+    }
+
+
+def trained(result: Result) -> set[int]:
+    """Return the clients whose update has been used at least once."""
+    return set(np.flatnonzero(result.history.trained.any(axis=0)).tolist())
+
+
+def parser() -> Parser:
+    """Return the parser of the command line."""
+    made = Parser(
+        prog="rayfl export",
+        usage="rayfl export RUN --client N [OPTIONS]",
+        description="Write a client's trained model for other programs, with a JSON file beside it: classes, "
+        "inputs and how they are normalised. The data set is not needed.",
+    )
+    made.add_argument("run", metavar="RUN", type=str, help="the run folder")
+    made.add_argument(
+        "--client", type=int | Literal["all"], required=True, metavar="N", help="its number, from 0; or all"
+    )
+    made.add_argument("--view", type=str | None, default=None, help="the model; default: the headline's")
+    made.add_argument(
+        "--format", type=Format, default="safetensors",
+        help="safetensors: the weights of one net; torch: a program of torch.export, of any view",
+    )  # fmt: skip
+    made.add_argument(
+        "--output",
+        type=str | None,
+        default=None,
+        metavar="PATH",
+        help="file or folder; default: the folder models in the run folder",
+    )
+    made.add_argument(
+        "--round", type=int | None, default=None, help="after so many rounds; default: the newest checkpoint"
+    )
+    return made
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the command line and return its exit code: 2 for an error of the user's, told in one line."""
+
+    def run() -> None:
+        given = parse(parser(), arguments)
+        result = Result.load(given.run)
+        models = load_models(given.run, given.round, data=False)
+        output = Path(given.output or Path(given.run, "models"))
+        clients = range(len(models)) if given.client == "all" else [given.client]
+        if len(clients) > 1 and output.suffix in ENDINGS.values():
+            raise UserError(f"--output {output} is one file, for {len(clients)} clients: give a folder")
+        known = trained(result)
+        for client in clients:
+            tell(_write(models, result, client, output, given.view, given.format))
+            if client not in known:
+                warn(f"client {client} has never trained: its model is the initial one, or the server's")
+
+    return exit_code(run)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

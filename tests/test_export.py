@@ -1,0 +1,129 @@
+"""Models that leave a run, and programs without rayfl that use them."""
+
+import json
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file
+from torch import nn
+
+from rayfl import load_models
+from rayfl.__main__ import main
+from rayfl.data import Synthetic
+from rayfl.methods import METHODS
+from rayfl.nets import LeNet
+from tests.support.federations import small
+
+PAGE = Path(__file__).parents[1] / "docs" / "howto" / "export.md"
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory):
+    """A round of Ditto; of 12 clients some have never trained."""
+    return made(tmp_path_factory, "Ditto")
+
+
+@pytest.fixture(scope="module")
+def mixed(tmp_path_factory):
+    """A round of FediOS, whose personal view is no single net."""
+    return made(tmp_path_factory, "FediOS")
+
+
+def made(tmp_path_factory, name: str) -> Path:
+    folder = tmp_path_factory.mktemp("export") / "run"
+    small(folder, method=METHODS[name](), net=LeNet(), rounds=1, participation=0.25).run()
+    return folder
+
+
+def lenet(channels: int) -> nn.Module:
+    """LeNet as somebody else would write it, with the names of the file."""
+    conv = nn.Sequential(
+        *(nn.Conv2d(channels, 6, 5), nn.MaxPool2d(2), nn.ReLU()),
+        *(nn.Conv2d(6, 16, 5), nn.MaxPool2d(2), nn.ReLU(), nn.Flatten()),
+    )
+    return conv
+
+
+def test_weights_are_those_of_a_net_written_by_somebody_else(run, tmp_path, capsys):
+    path = tmp_path / "model.safetensors"
+    assert main(["export", str(run), "--client", "3", "--view", "global", "--output", str(path)]) == 0
+    weights, models = load_file(path), load_models(run)
+    x, _ = models.batch(3)
+    conv = lenet(x.shape[1])
+    conv.load_state_dict({n.removeprefix("conv."): t for n, t in weights.items() if n.startswith("conv.")})
+    z = conv(x)
+    for layer in ("fc.0", "fc.2"):
+        z = (z @ weights[f"{layer}.weight"].T + weights[f"{layer}.bias"]).relu()
+    scores = z @ weights["head.weight"].T + weights["head.bias"]
+    torch.testing.assert_close(scores, models.scores(3, x)["global"], rtol=1e-4, atol=1e-4)
+
+
+def test_a_program_takes_batches_of_any_size(mixed, tmp_path, capsys):
+    assert main(["export", str(mixed), "--client", "3", "--format", "torch", "--output", str(tmp_path)]) == 0
+    program = torch.export.load(str(tmp_path / "client-3-personal.pt2")).module()
+    models = load_models(mixed)
+    x, _ = models.batch(3)
+    for rows in (x[:1], x):
+        torch.testing.assert_close(program(rows), models.scores(3, rows)["personal"], rtol=1e-4, atol=1e-4)
+
+
+def test_what_is_told_of_a_model(run, tmp_path, capsys):
+    assert main(["export", str(run), "--client", "all", "--view", "global", "--output", str(tmp_path)]) == 0
+    told = [json.loads((tmp_path / f"client-{k}-global.json").read_text()) for k in range(12)]
+    cohort = json.loads((run / "metrics.jsonl").read_text())["cohort"]
+    assert [k for k in range(12) if told[k]["trained"]] == cohort
+    warned = capsys.readouterr().err
+    assert warned.count("has never trained") == 12 - len(cohort)
+    assert (told[0]["view"], told[0]["round"], len(told[0]["classes"])) == ("global", 1, 10)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "why"),
+    [
+        (["--client", "12"], "there is no client 12: clients are numbered from 0 to 11"),
+        (["--client", "0", "--view", "online"], "there is no view 'online': there are personal, global"),
+        (["--client", "all", "--output", "x.safetensors"], "give a folder"),
+        (["--client", "one"], "client is one: it must be a whole number or 'all'"),
+        ([], "--client must be given"),
+    ],
+)
+def test_what_cannot_leave(run, arguments, why, capsys):
+    assert main(["export", str(run), *arguments]) == 2
+    said = capsys.readouterr().err
+    assert why in said
+    assert said.count("\n") == 1
+
+
+def test_weights_of_several_nets_are_no_weights_of_one(mixed, capsys):
+    assert main(["export", str(mixed), "--client", "0"]) == 2
+    assert "give --format torch" in capsys.readouterr().err
+
+
+def test_without_the_data_set(tmp_path, monkeypatch, capsys):
+    """It is neither read nor made again."""
+    small(tmp_path / "run", rounds=1).run()
+    monkeypatch.setattr(Synthetic, "load", lambda self: pytest.fail("the data set was read"))
+    assert main(["export", str(tmp_path / "run"), "--client", "0", "--output", str(tmp_path / "out")]) == 0
+
+
+def test_a_damaged_record_of_the_division(run, tmp_path, capsys):
+    shutil.copytree(run, tmp_path / "run")
+    path = tmp_path / "run" / "partition.json"
+    content = json.loads(path.read_text())
+    for inputs in (3, {"dtype": "object", "mean": [], "std": [], "largest": None}):
+        path.write_text(json.dumps(content | {"inputs": inputs}))
+        assert main(["export", str(tmp_path / "run"), "--client", "0"]) == 2
+        assert "partition.json is damaged" in capsys.readouterr().err
+
+
+def test_the_last_lines_of_the_page_need_no_rayfl(tmp_path):
+    blocks = [block.split("```")[0] for block in PAGE.read_text().split("```python\n")[1:]]
+    subprocess.run([sys.executable, "-c", blocks[0]], cwd=tmp_path, check=True, capture_output=True)
+    code = "import sys; sys.modules['rayfl'] = None\n" + blocks[1]
+    done = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert len(done.stdout.split(",")) == 7
