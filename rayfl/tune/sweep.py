@@ -10,6 +10,7 @@ import os
 import shutil
 import signal
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from copy import copy
@@ -433,10 +434,19 @@ def _quiet_tune() -> Iterator[None]:
 
 @contextlib.contextmanager
 def _stoppable() -> Iterator[None]:
-    """Let SIGTERM and SIGHUP end the sweep as SIGINT does, on which alone Ray Tune acts."""
+    """Let SIGTERM and SIGHUP end the sweep as SIGINT does, on which alone Ray Tune acts.
+
+    Ray Tune leaves handlers of its own behind. Afterwards signals go to those who had them before.
+    """
+    here = threading.current_thread() is threading.main_thread()
+    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGUSR1)}
 
     def forward(number: int) -> None:
         signal.raise_signal(signal.SIGINT)
 
-    with answered(forward, (signal.SIGTERM, signal.SIGHUP)):
-        yield
+    try:
+        with answered(forward, (signal.SIGTERM, signal.SIGHUP)):
+            yield
+    finally:
+        for number, handler in before.items() if here else ():
+            signal.signal(number, signal.SIG_DFL if handler is None else handler)

@@ -1,6 +1,7 @@
 """Sweeps on Ray Tune: every shipped space, placement, equal bytes, kills, stops, copies, failures."""
 
 import json
+import signal
 import subprocess
 import sys
 from collections import defaultdict
@@ -108,7 +109,10 @@ def test_a_trial_is_a_federation_in_one_placement_group(tmp_path: Path, capsys, 
     more = f"{{method: tests.support.sweeps.Tells, method.folder: {told}, engine: Ray, engine.actors: 2, "
     more += f"engine.cpus_per_actor: 0.5, engine.address: '{ray_runtime}', rounds: 2}}"
     output = tmp_path / "out"
+    numbers = (signal.SIGINT, signal.SIGUSR1, signal.SIGTERM)
+    before = [signal.getsignal(number) for number in numbers]
     assert main([write(tmp_path, more=more), "--output", str(output)]) == 0
+    assert [signal.getsignal(number) for number in numbers] == before, "Ray Tune leaves its own behind"
     groups, processes = defaultdict(set), defaultdict(set)
     for name in (path.name for path in told.iterdir()):
         mu, who, pid, group = name.split()
