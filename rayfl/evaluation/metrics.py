@@ -256,7 +256,8 @@ def summarise_view(
         over them (population), and ``domains``: name -> ``clients``, ``mean``, ``pooled`` and the deviation
         of these two ``over_rounds``. None where nothing can be chosen. Under ``each``, for the splits that
         were scored, every evaluation: ``rounds``, and the ``mean`` over clients and the ``pooled`` accuracy
-        in them.
+        in them. Runs with further metrics have them under ``measures``, too: name -> ``mean``, ``pooled`` and
+        ``weighted``, over the chosen evaluations, of each of ``AVERAGES``; None where it is undefined.
     """
     choices = CHOICES + (("window",) if protocol.choose == "window" else ())
     summary: dict[str, Any] = {"point": point, "view": view, "evaluations": 0, **dict.fromkeys(choices)}
@@ -275,6 +276,8 @@ def summarise_view(
         chosen = _choose(choice, tests, validation, population, protocol, rounds)
         if chosen:
             summary[choice] = _chosen_metrics(tests, chosen, population)
+            if tests.measures:
+                summary[choice]["measures"] = _chosen_measures(tests, chosen, population)
     return summary
 
 
@@ -336,6 +339,20 @@ def _chosen_metrics(tests: Scores, chosen: list[int], population: Population) ->
     mean["over_rounds"] = {name: _deviation([f[name] for f in each]) for name in AVERAGES.values()}
     mean["domains"] = _by_domain(tests.correct[chosen], population)
     return mean
+
+
+def _chosen_measures(
+    tests: Scores, chosen: list[int], population: Population
+) -> dict[str, dict[str, float | None]]:
+    """Return the further metrics, averaged over clients and then over those evaluations that have any."""
+    found: dict[str, dict[str, float | None]] = {}
+    for name, values in tests.measures.items():
+        found[name] = {}
+        for how, key in AVERAGES.items():
+            each = mean_loss(values[chosen], tests.samples, population, how)
+            known = each[~np.isnan(each)]
+            found[name][key] = float(known.mean()) if len(known) else None
+    return found
 
 
 def _mean(values: list[float]) -> float | None:
@@ -403,7 +420,8 @@ def headline(views: list[dict[str, Any]], protocol: Protocol) -> dict[str, Any] 
         ``averages``: the same rounds under every average over clients, name -> ``accuracy``, ``std``;
         ``domains``: name -> ``clients``, ``accuracy``, ``std``, and ``domain_mean``, the mean accuracy of the
         domains (None without domains); both are pooled within a domain if the protocol pools, and means over
-        its clients otherwise. Further ``point``, ``view``, ``average``, ``choose``; ``rounds``, ``clients``
+        its clients otherwise. Under ``measures``, in runs with further metrics, name -> their value, averaged
+        like the accuracy. Further ``point``, ``view``, ``average``, ``choose``; ``rounds``, ``clients``
         and ``left_out`` as in :func:`summarise_view`. None where the run has no score that the protocol
         counts.
     """
@@ -426,6 +444,7 @@ def headline(views: list[dict[str, Any]], protocol: Protocol) -> dict[str, Any] 
         "averages": averages,
         "domains": domains,
         "domain_mean": _mean(scored) if scored else None,
+        **({"measures": _averaged_measures(chosen, protocol)} if "measures" in chosen else {}),
         "point": protocol.point,
         "view": view,
         "average": protocol.average,
@@ -434,6 +453,11 @@ def headline(views: list[dict[str, Any]], protocol: Protocol) -> dict[str, Any] 
         "clients": chosen["clients"],
         "left_out": chosen["left_out"],
     }
+
+
+def _averaged_measures(chosen: Mapping[str, Any], protocol: Protocol) -> dict[str, float | None]:
+    """Return name -> value of the further metrics, averaged over clients as the protocol says."""
+    return {name: values[AVERAGES[protocol.average]] for name, values in chosen["measures"].items()}
 
 
 def _printed(found: Mapping[str, Any], name: str, single: bool) -> dict[str, float | None]:

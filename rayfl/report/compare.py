@@ -5,11 +5,10 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
 from rich.table import Table
 
 from rayfl.errors import UserError
-from rayfl.evaluation.metrics import CHOICES, average, counted_scores, mean_loss, none_if_nan
+from rayfl.evaluation.metrics import AVERAGES, CHOICES, average, counted_scores
 from rayfl.evaluation.result import Result
 from rayfl.record.description import flat, tells_apart
 from rayfl.record.history import Scores
@@ -221,14 +220,12 @@ def chosen_measure(run: Result, view: str | None, choice: str, measure: str) -> 
 
     Clients for which it is undefined are left out, and so are evaluations without any other.
     """
-    entry, scores = view_summary(run, view), counted_view(run, view)
-    if scores is None or entry is None or entry.get(choice) is None or measure not in scores.measures:
+    entry = view_summary(run, view)
+    if entry is None or entry.get(choice) is None:
         return None
-    population = run.history.population
-    values = mean_loss(scores.measures[measure], scores.samples, population, run.protocol.average)
-    chosen = values[np.isin(scores.rounds, entry[choice]["rounds"])]
-    known = chosen[~np.isnan(chosen)]
-    return none_if_nan(float(known.mean())) if len(known) else None
+    found = entry[choice].get("measures", {}).get(measure, {})
+    value: float | None = found.get(AVERAGES[run.protocol.average])
+    return value
 
 
 def check_measure(option: str, measure: str, runs: Iterable[Result], others: str = "") -> None:

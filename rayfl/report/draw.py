@@ -1,6 +1,7 @@
 """Curves of several groups of runs as PNG files."""
 
 import math
+import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -10,7 +11,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
-from rayfl.evaluation.metrics import curve
+from rayfl.evaluation.metrics import curve, mean_loss
 from rayfl.evaluation.result import Result
 from rayfl.report.compare import Group, common_labels, counted_view, labels, short_labels
 from rayfl.report.pictures import drawn, save
@@ -25,7 +26,9 @@ MARKERS = "osD^vPX"
 def draw(
     groups: Sequence[Group], folder: Path, view: str | None = None, by: Sequence[str] = ()
 ) -> list[Path]:
-    """Write ``accuracy.png``, ``loss.png`` and ``clients.png`` and return their paths.
+    """Write ``accuracy.png``, ``loss.png``, ``clients.png`` and a picture per metric; return their paths.
+
+    Pictures of further metrics, such as ``metric-f1.png``, are written where some run has recorded them.
 
     Args:
         groups: one curve each; a band shows one standard deviation over its runs.
@@ -34,19 +37,26 @@ def draw(
         by: the keys by which runs were grouped, if not by all.
     """
     names = short_labels(groups, by)
-    figures = {"accuracy.png": Figure(), "loss.png": Figure(), "clients.png": Figure()}
+    measures = _measures(groups, view)
+    figures = {name: Figure() for name in ("accuracy.png", "loss.png", "clients.png", *measures)}
     axes = {name: figure.subplots() for name, figure in figures.items()}
     for place, (group, name) in enumerate(zip(groups, names)):
         look = style(place)
         draw_band(axes["accuracy.png"], [accuracy_curve(run, view) for run in group.runs], name, look)
         draw_band(axes["loss.png"], [loss_curve(run) for run in group.runs], name, look)
+        for file, measure in measures.items():
+            curves = [measure_curve(run, view, measure) for run in group.runs]
+            if curves := [found for found in curves if len(found[0])]:
+                draw_band(axes[file], curves, name, look)
         clients = np.concatenate([client_accuracies(run, view) for run in group.runs])
         if len(clients):
             axes["clients.png"].ecdf(100 * clients, label=drawn(name), **look)
-    for name in ("accuracy.png", "loss.png"):
+    for name in figures.keys() - {"clients.png"}:
         axes[name].xaxis.set_major_locator(MaxNLocator(integer=True))
     axes["accuracy.png"].set(xlabel="completed rounds", ylabel="test accuracy in %")
     axes["loss.png"].set(xlabel="completed rounds", ylabel="mean training loss")
+    for file, measure in measures.items():
+        axes[file].set(xlabel="completed rounds", ylabel=drawn(f"test {measure}"))
     axes["clients.png"].set(
         xlabel="test accuracy of a client in %, last evaluation",
         ylabel="share of clients at or below",
@@ -60,7 +70,7 @@ def draw(
         "clients.png": f"{what}\n{scored.rpartition(', ')[0]}",  # each client's own accuracy, no average
     }
     for name, figure in figures.items():
-        _finish(figure, axes[name], titles[name])
+        _finish(figure, axes[name], titles.get(name, titles["accuracy.png"]))
         save(figure, folder / name)
         written.append(folder / name)
     return written
@@ -72,6 +82,28 @@ def accuracy_curve(run: Result, view: str | None) -> tuple[np.ndarray, np.ndarra
     if scores is None:
         return np.zeros(0), np.zeros(0)
     return scores.rounds + 1, 100 * curve(scores, run.history.population, "test", run.protocol.average)
+
+
+def measure_curve(run: Result, view: str | None, measure: str) -> tuple[np.ndarray, np.ndarray]:
+    """Return completed rounds and a further metric at those evaluations of a run that have it."""
+    scores = counted_view(run, view)
+    if scores is None or measure not in scores.measures:
+        return np.zeros(0), np.zeros(0)
+    values = mean_loss(scores.measures[measure], scores.samples, run.history.population, run.protocol.average)
+    there = ~np.isnan(values)
+    return scores.rounds[there] + 1, values[there]
+
+
+def _measures(groups: Sequence[Group], view: str | None) -> dict[str, str]:
+    """Return file -> metric of all metrics that some run has recorded; strangers may have named them."""
+    scores = [counted_view(run, view) for group in groups for run in group.runs]
+    names = sorted({name for found in scores if found is not None for name in found.measures})
+    files: dict[str, str] = {}
+    for name in names:
+        plain = re.sub(r"[^A-Za-z0-9_.]+", "-", name).strip("-.")[:80]
+        file = f"metric-{plain}.png"
+        files[f"metric-{plain}-{len(files)}.png" if file in files else file] = name
+    return files
 
 
 def loss_curve(run: Result) -> tuple[np.ndarray, np.ndarray]:

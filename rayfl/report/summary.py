@@ -7,7 +7,8 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from rayfl.report.text import AVERAGE_NAMES, averaged, percent, plain_table, size, spoken
+from rayfl.report.text import AVERAGE_NAMES, averaged, number, percent, plain_table, size, spoken
+from rayfl.shown import one_line
 from rayfl.terminal import Terminal
 
 
@@ -93,8 +94,8 @@ def _table(title: str, labels: list[str], numbers: list[str]) -> Table:
     table = plain_table(title)
     for label in labels:
         table.add_column(label, vertical="bottom")
-    for number in numbers:
-        table.add_column(number, justify="right", no_wrap=True)
+    for heading in numbers:
+        table.add_column(heading, justify="right", no_wrap=True)
     return table
 
 
@@ -107,6 +108,9 @@ def sentences(summary: Mapping[str, Any]) -> list[str]:
     else:
         accuracy = percent(headline["accuracy"], headline["std"])
         lines.append(f"Protocol {summary['protocol']}: {accuracy} %, {headline_source(headline)}.")
+        if measures := headline.get("measures"):
+            found = (f"{one_line(name)} {number(value, None, 4)}" for name, value in measures.items())
+            lines.append(f"Further metrics there: {', '.join(found)}.")
         if headline["left_out"]:
             lines.append(
                 f"{headline['left_out']} clients without data or score are left out of every figure."

@@ -21,6 +21,7 @@ from rayfl.evaluation.measures import measures
 from rayfl.figure import main as figure
 from rayfl.methods import FedProto
 from rayfl.report.command import report
+from rayfl.report.summary import sentences
 from tests.support.federations import bytes_of_run, small
 
 pytest.importorskip("torchmetrics")
@@ -278,3 +279,45 @@ def test_pictures_show_a_metric(run: Result, tmp_path: Path, capsys: pytest.Capt
     assert (tmp_path / "rounds.png").stat().st_size > 1000
     assert figure(["rounds", str(run.folder), "--quantity", "kappa", "--save", save]) == 2
     assert "accuracy, loss, auroc" in capsys.readouterr().err
+
+
+def test_metrics_in_the_summary(run: Result) -> None:
+    """The means over clients of the last evaluation, and of the last five, recomputed from the records."""
+    summary = json.loads((run.folder / "summary.json").read_text())
+    (entry,) = (v for v in summary["views"] if (v["point"], v["view"]) == ("after_aggregation", "global"))
+    each, samples = [], run.history.population.samples["test"]
+    for record in lines(run.folder):
+        f1 = record["evaluation"]["after_aggregation"]["global"]["test"]["f1"]
+        each.append([(x, n) for x, n in zip(f1, samples, strict=True) if x is not None and n])
+    means = [np.mean([x for x, _ in found]) for found in each]
+    pooled = [sum(x * n for x, n in found) / sum(n for _, n in found) for found in each]
+    assert list(entry["last"]["measures"]) == sorted(ALL)
+    assert entry["last"]["measures"]["f1"]["mean"] == pytest.approx(means[-1])
+    assert entry["last"]["measures"]["f1"]["pooled"] == pytest.approx(pooled[-1])
+    assert entry["last_k"]["measures"]["f1"]["mean"] == pytest.approx(np.mean(means[-5:]))
+    headline = summary["headline"]
+    assert headline["measures"].keys() == set(ALL)
+    said = [line for line in sentences(summary) if line.startswith("Further metrics")]
+    assert f", f1 {headline['measures']['f1']:.4f}, " in said[0]
+
+
+def test_without_metrics_the_summary_names_none(tmp_path: Path) -> None:
+    small(tmp_path / "run", rounds=1).run()
+    assert '"measures"' not in (tmp_path / "run" / "summary.json").read_text()
+
+
+def test_metrics_in_pictures(run: Result, tmp_path: Path) -> None:
+    """A picture per metric; names are those of files whatever a stranger has written into the records."""
+    report([str(run.folder)], plot_dir=str(tmp_path / "plots"))
+    names = {path.name for path in (tmp_path / "plots").iterdir()}
+    further = {f"metric-{name}.png" for name in ALL}
+    assert names == {"accuracy.png", "loss.png", "clients.png"} | further
+    shutil.copytree(run.folder, tmp_path / "in" / "hostile")
+    text = (tmp_path / "in" / "hostile" / "metrics.jsonl").read_text()
+    text = text.replace('"auroc"', '"../../x"').replace('"f1"', '"..//..x"')
+    (tmp_path / "in" / "hostile" / "metrics.jsonl").write_text(text)
+    before = {*tmp_path.rglob("*")}
+    report([str(tmp_path / "in" / "hostile")], plot_dir=str(tmp_path / "deep" / "down" / "plots"))
+    made = {path for path in {*tmp_path.rglob("*")} - before if path.is_file()}
+    assert {path.parent for path in made} == {tmp_path / "deep" / "down" / "plots"}
+    assert len(made) == 3 + len(ALL)
