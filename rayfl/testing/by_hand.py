@@ -37,8 +37,10 @@ def points(*clients: Sequence[tuple[tuple[float, float], int]]) -> FederatedData
     return _federated(images, [y for _, y in samples], 2, clients_data)
 
 
-def ragged(sizes: Sequence[int] = (12, 22, 16, 5), classes: int = 4, missing: bool = True) -> FederatedData:
-    """Clients of these many noisy images, 1x16x16, with four test images each.
+def ragged(
+    sizes: Sequence[int] = (12, 22, 16, 5), classes: int = 4, missing: bool = True, val: int = 0
+) -> FederatedData:
+    """Clients of these many noisy images, 1x16x16, with four test images each, and ``val`` for validation.
 
     Client i lacks the class i mod ``classes`` if ``missing``.
     """
@@ -49,10 +51,10 @@ def ragged(sizes: Sequence[int] = (12, 22, 16, 5), classes: int = 4, missing: bo
     start = 0
     for i, size in enumerate(sizes):
         own = [c for c in range(classes) if not (missing and c == i % classes)]
-        labels += [own[k % len(own)] for k in range(size + 4)]
-        train, test = np.arange(start, start + size), np.arange(start + size, start + size + 4)
-        clients_data.append(ClientData(train=train, val=train[:0], test=test))
-        start += size + 4
+        labels += [own[k % len(own)] for k in range(size + val + 4)]
+        train, held, test = np.split(np.arange(start, start + size + val + 4), [size, size + val])
+        clients_data.append(ClientData(train=train, val=held, test=test))
+        start += size + val + 4
     images = patterns[labels] + 0.5 * rng.standard_normal((start, 1, 16, 16))
     return _federated(images.astype(np.float32), labels, classes, clients_data)
 

@@ -20,6 +20,7 @@ from torch import Tensor
 from torch.utils import _pytree as pytree
 
 from rayfl.checks import check_names
+from rayfl.data import FederatedData
 from rayfl.engine.worker import Worker
 from rayfl.errors import UserError
 from rayfl.methods import Cohort, FedAvg, Method
@@ -69,7 +70,15 @@ class _Subject:
 
     method: Method
     intent: Intent
-    data: Any = field(default_factory=ragged)
+    data: Any = field(init=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "data", self.clients())
+
+    def clients(self, *sizes: int) -> FederatedData:
+        """Return clients of these sizes, by default of uneven ones, with validation data if need be."""
+        val = 3 if self.method.uses_validation else 0
+        return ragged(sizes, val=val) if sizes else ragged(val=val)
 
     def start(self, method: Method | None = None, **options: Any) -> Run:
         """Make a federation that has not begun."""
@@ -394,7 +403,7 @@ def plain_sgd_with_one_client(subject: _Subject) -> None:
     """With the options of ``plain``, a federation of one client is FedAvg's, which is plain SGD."""
     if subject.intent.plain is None:
         return
-    data, x = ragged((16,)), _images()
+    data, x = subject.clients(16), _images()
     runs = [
         federate(method, data, subject.intent.net, 3)
         for method in (subject.with_options(**subject.intent.plain), FedAvg())
@@ -426,7 +435,7 @@ def ray_equals_inline(subject: _Subject, folder: str) -> None:
         output = Path(folder) / type(engine).__name__
         Federation(
             method=deepcopy(subject.method),
-            data=Synthetic(train=120, test=40),
+            data=Synthetic(train=120, test=40, val_fraction=0.2 if subject.method.uses_validation else 0),
             net=subject.intent.net,
             clients=4,
             rounds=2,

@@ -9,8 +9,8 @@ from torch import Tensor, nn
 
 from rayfl.errors import UserError
 from rayfl.methods import SCAFFOLD, Cohort, Ditto, FedAvg, FedBN, FedPer, FedProx, Local, Method
-from rayfl.testing import CHECKS, check_method, method_checks
-from rayfl.training import Client, Gather, Mean, Net, Params, Reduction, State, Sum
+from rayfl.testing import CHECKS, check_method, method_checks, ragged
+from rayfl.training import Batch, Client, Gather, Mean, Net, Params, Reduction, State, Sum
 
 Returned = tuple[dict[str, Any], State]
 
@@ -33,6 +33,34 @@ def test_fedbn(check: Any) -> None:
 @pytest.mark.parametrize("method", [SCAFFOLD, Ditto, Local, FedPer])
 def test_methods_of_rayfl_pass(method: Any) -> None:
     check_method(method, stateless=False)
+
+
+class ByValidation(FedAvg):
+    """Keeps what it has received unless training has lowered the loss on validation data."""
+
+    uses_validation = True
+
+    async def local_update(self, client: Client, state: State, down: State) -> Returned:
+        net = client.net.eval
+
+        def loss(w: Params, batch: Batch, extra: None) -> Tensor:
+            return torch.nn.functional.cross_entropy(net(w, batch.x), batch.y, reduction="sum")
+
+        fitted = (await client.fit(down["weights"], client.cross_entropy)).weights
+        before, after = [await client.total(loss, w, split="val") for w in (down["weights"], fitted)]
+        return {"weights": fitted if after < before else down["weights"]}, state
+
+
+def test_a_method_by_validation_has_such_data(ray_runtime: str) -> None:
+    check_method(ByValidation, stateless=True, ray=True)
+
+
+def test_other_methods_have_no_validation_data() -> None:
+    assert {len(client.val) for client in ragged().clients} == {0}
+    held = ragged((5, 2), val=3).clients
+    assert [len(c.train) for c in held] == [5, 2]
+    assert [c.val.tolist() for c in held] == [[5, 6, 7], [14, 15, 16]]
+    assert [c.test.tolist() for c in held] == [[8, 9, 10, 11], [17, 18, 19, 20]]
 
 
 def test_a_method_passes_on_ray(ray_runtime: str) -> None:
