@@ -35,10 +35,23 @@ from rayfl.data import IID, FederatedData, Synthetic
 from rayfl.engine.plan import Plan
 from rayfl.engine.session import Session
 from rayfl.methods import METHODS
-from rayfl.nets import CNNB, AlexNet, Architecture, FDSEAlexNet, FedGHCNN, MobileNetV2, ResNet18
+from rayfl.nets import (
+    CNNB,
+    DSECNN,
+    AlexNet,
+    Architecture,
+    DigitModel,
+    FDSEAlexNet,
+    FedFACNN,
+    FedGHCNN,
+    FedSRCNN,
+    MobileNetV2,
+    ResNet18,
+)
 
 WARMUP = 2  # the first rounds of some methods do less: there is nothing to learn from yet
-APART = ("FDSE",)  # methods that need a net of their own have a case of their own
+OWN: dict[str, Architecture] = {"FDSE": DSECNN(), "FedFA": FedFACNN(), "FedSR": FedSRCNN()}
+"""Method -> the net that it needs."""
 
 
 @dataclass(frozen=True)
@@ -62,8 +75,16 @@ class Case:
 
 CASES = {
     "small": Case(
-        "every method on one net",
-        (("FedAvg", CNNB()), *((name, CNNB()) for name in METHODS if name not in ("FedAvg", *APART))),
+        "every method on one net, or on the one that it needs",
+        (("FedAvg", CNNB()), *((name, OWN.get(name, CNNB())) for name in METHODS if name != "FedAvg")),
+    ),
+    "digits": Case(
+        "what every method sends: the digits net of FedBN and Fed-CO2, or the one that the method needs",
+        (("FedAvg", DigitModel()), *((n, OWN.get(n, DigitModel())) for n in METHODS if n != "FedAvg")),
+        shape=(3, 28, 28),
+        samples=20,
+        batch_size=10,
+        rounds=1,
     ),
     "fdse": Case(
         "FDSE on its AlexNet, the others of its table of costs on the plain one",
@@ -152,6 +173,7 @@ class Contender:
             net=net,
             training=Training(epochs=1, batch_size=case.batch_size, lr=0.01, precision=precision),
             seed=SEED,
+            rounds=WARMUP + case.rounds + 1,
             channels_last=engine.memory_format == "channels_last",
         )
         self._session: Session = stack.enter_context(engine.open(plan, data))
