@@ -29,7 +29,11 @@ def names(kind: Kind) -> list[str]:
 def by_name(given: str, kind: Kind) -> Path:
     """Return the file that comes with rayfl under a name such as ``fedco2/t3``; a file of the user's wins."""
     path = Path(given)
-    return folder(kind) / f"{given}.yaml" if not path.exists() and given in names(kind) else path
+    return folder(kind) / f"{given}.yaml" if given in names(kind) and not path.exists() else path
+
+
+def _could_be_a_name(given: str) -> bool:
+    return given.isprintable() and len(given) <= 100
 
 
 def find(given: str, kind: Kind) -> Path:
@@ -43,7 +47,7 @@ def find(given: str, kind: Kind) -> Path:
         UserError: the name is of neither.
     """
     path = by_name(given, kind)
-    if path.exists() or path.suffix in (".yaml", ".yml"):
+    if path.suffix in (".yaml", ".yml") or not _could_be_a_name(given) or path.exists():
         return path  # whoever reads it says so if it is not there
     known = names(kind)
     raise UserError(
