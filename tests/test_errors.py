@@ -30,8 +30,8 @@ def raising(error: BaseException) -> Callable[[], None]:
         (PermissionError(errno.EACCES, "Permission denied", "some/file"), "some/file: Permission denied"),
         (NotADirectoryError(errno.ENOTDIR, "Not a directory", "a/b"), "a/b: Not a directory"),
         (OSError(errno.ENOSPC, "No space left on device", "a"), "a: No space left on device"),
-        (MemoryError(), "not enough memory: use less data, smaller images or fewer clients"),
-        (MemoryError("9 GB"), "not enough memory (9 GB): use less data, smaller images or fewer clients"),
+        (MemoryError(), "not enough memory: use less data, smaller inputs or fewer clients"),
+        (MemoryError("9 GB"), "not enough memory (9 GB): use less data, smaller inputs or fewer clients"),
     ],
 )
 def test_what_a_user_can_put_right_is_in_one_line(
