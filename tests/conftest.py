@@ -2,6 +2,7 @@
 
 import os
 from collections.abc import Iterator
+from typing import Any
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
@@ -22,3 +23,18 @@ def ray_runtime() -> Iterator[str]:
     )
     yield context.address_info["address"]
     ray.shutdown()
+
+
+@pytest.fixture(scope="session")
+def _kept(ray_runtime: str) -> Any:
+    from tests.support.kept_actors import KeptActors
+
+    return KeptActors()
+
+
+@pytest.fixture
+def kept_actors(_kept: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Federations of this test take their actors from a store, for tests of other things than their start."""
+    workers = "rayfl.engine.ray_workers.RayWorkers"
+    monkeypatch.setattr(f"{workers}.start", lambda self, shrink: _kept.start(self, shrink))
+    monkeypatch.setattr(f"{workers}.stop", lambda self: _kept.stop(self))

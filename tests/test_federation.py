@@ -97,7 +97,7 @@ def test_a_bad_update_stops_the_run_with_its_checkpoint_intact(tmp_path: Path) -
 @pytest.mark.parametrize("actors", [0, 2])
 def test_a_bad_update_can_be_dropped(tmp_path: Path, actors: int, request: pytest.FixtureRequest) -> None:
     if actors:
-        request.getfixturevalue("ray_runtime")
+        request.getfixturevalue("kept_actors")
     engine = Ray(actors=actors) if actors else Inline()
     settings: dict[str, Any] = {"method": Poisoned(), "on_bad_update": "drop", "participation": 1.0}
     result = small(tmp_path / "run", engine=engine, **settings).run()

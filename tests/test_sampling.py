@@ -178,7 +178,7 @@ def test_runs_go_on_as_if_they_had_not_stopped(tmp_path: Path, sampling: Samplin
     assert bytes_of_run(tmp_path / "half") == bytes_of_run(tmp_path / "whole")
 
 
-def test_the_same_bytes_on_actors(tmp_path: Path, ray_runtime: str) -> None:
+def test_the_same_bytes_on_actors(tmp_path: Path, kept_actors: None) -> None:
     for k, engine in enumerate((Inline(), Ray(actors=2))):
         small(tmp_path / str(k), sampling=BySize(), engine=engine).run()
     assert bytes_of_run(tmp_path / "0") == bytes_of_run(tmp_path / "1")

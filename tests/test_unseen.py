@@ -95,7 +95,7 @@ def test_a_run_goes_on_as_if_it_had_not_stopped(tmp_path: Path) -> None:
     assert bytes_of_run(tmp_path / "split") == bytes_of_run(tmp_path / "whole")
 
 
-@pytest.mark.usefixtures("ray_runtime")
+@pytest.mark.usefixtures("kept_actors")
 def test_the_same_bytes_on_actors(tmp_path: Path) -> None:
     """Two new clients and four others, hosted apart."""
     for k, engine in enumerate((Inline(), Ray(actors=2))):

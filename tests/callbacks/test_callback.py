@@ -126,7 +126,7 @@ def test_an_end_that_raises_hides_no_other_mistake(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("engine", [Inline(), Ray(actors=2)], ids=["inline", "ray"])
-def test_callbacks_see_scores_and_models(tmp_path: Path, ray_runtime: str, engine: Any) -> None:
+def test_callbacks_see_scores_and_models(tmp_path: Path, kept_actors: None, engine: Any) -> None:
     """The accuracies of the last evaluation, and models that score as this evaluation has."""
     federation = small(tmp_path / "run", rounds=3, eval_every=2, method=FedPer(), engine=engine)
     federation.callbacks = [looks := Looks()]

@@ -145,7 +145,7 @@ def test_run_and_resume(tmp_path: Path):
     assert bytes_of_run(part) == bytes_of_run(tmp_path / "whole")
 
 
-def test_arrays_reach_actors(tmp_path: Path, ray_runtime):
+def test_arrays_reach_actors(tmp_path: Path, kept_actors):
     """Two actors give what one process gives, byte for byte."""
     federation(tmp_path / "inline").run()
     federation(tmp_path / "ray", engine=Ray(actors=2)).run()
@@ -164,7 +164,7 @@ def test_stacked_as_in_a_loop(tmp_path: Path):
 # --- ArrayFiles
 
 
-def test_mapped_files_reach_actors(tmp_path: Path, ray_runtime):
+def test_mapped_files_reach_actors(tmp_path: Path, kept_actors):
     """Two actors that share a folder's arrays give what one process gives, byte for byte."""
     for name, array in {"x": X, "y": Y, "who": USERS}.items():
         np.save(tmp_path / f"{name}.npy", array)

@@ -191,7 +191,7 @@ def text_net(shape, classes) -> SplitNet:
     return example.TextNet().build(shape, classes)
 
 
-def test_actors_give_what_one_process_gives(tmp_path, ray_runtime):
+def test_actors_give_what_one_process_gives(tmp_path, kept_actors):
     settings = example.SETTINGS["modules"] | {"net": f"{__name__}.text_net", "rounds": 1, "quiet": True}
     for name, engine in (("inline", Inline()), ("ray", Ray(actors=2))):
         Federation(method=FedAvg(), **settings, engine=engine, output=str(tmp_path / name)).run()

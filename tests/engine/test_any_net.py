@@ -37,7 +37,7 @@ def test_a_resumed_run_is_the_whole_run(tmp_path: Path, net: Any, data: Any) -> 
     assert bytes_of_run(tmp_path / "split") == bytes_of_run(tmp_path / "whole")
 
 
-@pytest.mark.usefixtures("ray_runtime")
+@pytest.mark.usefixtures("kept_actors")
 @pytest.mark.parametrize(("net", "data"), NETS[1:3])
 def test_two_actors_are_inline(tmp_path: Path, net: Any, data: Any) -> None:
     for name, engine in (("inline", Inline()), ("ray", Ray(actors=2))):

@@ -80,7 +80,7 @@ def test_a_run_goes_on_as_if_it_had_not_stopped(tmp_path: Path) -> None:
     assert bytes_of_run(tmp_path / "half") == bytes_of_run(tmp_path / "whole")
 
 
-def test_the_same_bytes_on_actors(tmp_path: Path, ray_runtime: str) -> None:
+def test_the_same_bytes_on_actors(tmp_path: Path, kept_actors: None) -> None:
     for k, engine in enumerate((Inline(), Ray(actors=2))):
         mixed(tmp_path / str(k), method=DCPFL(), engine=engine, rounds=2).run()
     assert bytes_of_run(tmp_path / "0") == bytes_of_run(tmp_path / "1")

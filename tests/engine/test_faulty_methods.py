@@ -20,7 +20,7 @@ from rayfl.training import Client, Gather, Mean, Reduction, State, Sum
 from tests.support.federations import small
 
 INLINE, RAY = Inline(), Ray(actors=1)
-pytestmark = pytest.mark.usefixtures("ray_runtime")
+pytestmark = pytest.mark.usefixtures("kept_actors")
 
 
 def federation(output: Path, method: Method, **changes: Any) -> Federation:

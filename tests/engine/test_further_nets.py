@@ -112,7 +112,7 @@ def test_it_is_an_option_like_others(tmp_path: Path) -> None:
     assert set(found.views) == {"personal", "global"}
 
 
-def test_the_same_bytes_on_actors_and_after_a_resume(tmp_path: Path, ray_runtime: str) -> None:
+def test_the_same_bytes_on_actors_and_after_a_resume(tmp_path: Path, kept_actors: None) -> None:
     settings: dict[str, Any] = {"method": Mutual(meme=CNNB()), "rounds": 3, "clients": 6}
     small(tmp_path / "inline", **settings).run()
     small(tmp_path / "ray", **settings, engine=Ray(actors=2)).run()

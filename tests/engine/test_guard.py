@@ -198,7 +198,7 @@ def test_scores_must_not_remember(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("method", [Remembers, ChangesWeights, DrawsOutside])
-def test_mistakes_are_refused_on_actors(tmp_path: Path, ray_runtime: str, method: Any) -> None:
+def test_mistakes_are_refused_on_actors(tmp_path: Path, kept_actors: None, method: Any) -> None:
     says = dict(MISTAKES)[method]
     with pytest.raises(UserError, match=says):
         small(tmp_path / "run", method=method(), engine=Ray(actors=2)).run()

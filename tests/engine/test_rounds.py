@@ -117,7 +117,7 @@ def test_the_settings_that_decide_a_run() -> None:
     assert replace(one.plan(), rounds=7).goes_by_rounds
 
 
-def test_actors_see_it_too(tmp_path: Path, ray_runtime: str) -> None:
+def test_actors_see_it_too(tmp_path: Path, kept_actors: None) -> None:
     for name, engine in (("inline", small(tmp_path).engine), ("ray", Ray(actors=2))):
         small(tmp_path / name, method=Cooling(), engine=engine, rounds=2).run()
     assert bytes_of_run(tmp_path / "inline") == bytes_of_run(tmp_path / "ray")

@@ -17,7 +17,7 @@ from tests.methods.cases import net_of
 from tests.support.federations import bytes_of_run, small
 
 LENIENT = Training(lr=0.05, batch_size=20, bn_single="eval")
-pytestmark = pytest.mark.usefixtures("ray_runtime")
+pytestmark = pytest.mark.usefixtures("kept_actors")
 
 
 def same(tmp_path: Path, *engines: Any, **settings: Any) -> list[Path]:

@@ -52,7 +52,7 @@ def test_clients_count_by_what_they_say() -> None:
     assert run.server.state["trust"] == pytest.approx(1)
 
 
-def test_the_same_bytes_on_actors_and_after_a_resume(tmp_path: Path, ray_runtime: str) -> None:
+def test_the_same_bytes_on_actors_and_after_a_resume(tmp_path: Path, kept_actors: None) -> None:
     for name, engine in (("inline", Inline()), ("ray", Ray(actors=2))):
         small(tmp_path / name, method=Trusting(), engine=engine, rounds=3).run()
     small(tmp_path / "split", method=Trusting(), rounds=2).run()

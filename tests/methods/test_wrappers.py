@@ -363,7 +363,7 @@ def test_the_stack_agrees_with_the_loop(method: Wrapper) -> None:
 
 @pytest.mark.parametrize("method", AROUND)
 def test_the_same_bytes_on_actors_and_after_a_resume(
-    tmp_path: Path, ray_runtime: str, method: Wrapper
+    tmp_path: Path, kept_actors: None, method: Wrapper
 ) -> None:
     settings: dict[str, Any] = {"method": method, "net": CNNB(), "clients": 8, "rounds": 3}
     small(tmp_path / "inline", **settings).run()

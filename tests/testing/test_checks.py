@@ -51,7 +51,7 @@ class ByValidation(FedAvg):
         return {"weights": fitted if after < before else down["weights"]}, state
 
 
-def test_a_method_by_validation_has_such_data(ray_runtime: str) -> None:
+def test_a_method_by_validation_has_such_data(kept_actors: None) -> None:
     check_method(ByValidation, stateless=True, ray=True)
 
 
@@ -63,7 +63,7 @@ def test_other_methods_have_no_validation_data() -> None:
     assert [c.test.tolist() for c in held] == [[8, 9, 10, 11], [17, 18, 19, 20]]
 
 
-def test_a_method_passes_on_ray(ray_runtime: str) -> None:
+def test_a_method_passes_on_ray(kept_actors: None) -> None:
     check_method(FedAvg, ray=True)
 
 

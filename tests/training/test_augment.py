@@ -298,7 +298,7 @@ def run(folder, engine, **options):
     return [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
 
 
-def test_inline_and_ray_give_the_same_bytes(tmp_path, ray_runtime):
+def test_inline_and_ray_give_the_same_bytes(tmp_path, kept_actors):
     run(tmp_path / "a", Inline())
     run(tmp_path / "b", Ray(actors=2))
     assert bytes_of_run(tmp_path / "a") == bytes_of_run(tmp_path / "b")

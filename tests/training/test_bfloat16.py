@@ -84,7 +84,7 @@ def test_only_nets_compute_in_it() -> None:
 
 @pytest.mark.parametrize("method", [FedAvg(), FedBN()])
 def test_the_bytes_are_the_same_on_actors_and_after_resume(
-    tmp_path: Path, ray_runtime: str, method: Any
+    tmp_path: Path, kept_actors: None, method: Any
 ) -> None:
     training = Training(lr=0.05, batch_size=20, precision="bfloat16")
     settings = {"method": method, "net": LeNet()}

@@ -118,7 +118,7 @@ def test_it_is_saved_and_goes_on(tmp_path: Path, method: Method) -> None:
     assert one != other
 
 
-def test_it_moves_with_its_client(tmp_path: Path, ray_runtime: str) -> None:
+def test_it_moves_with_its_client(tmp_path: Path, kept_actors: None) -> None:
     for name, engine in (("inline", Inline()), ("ray", Ray(actors=2))):
         small(tmp_path / name, method=Seeing(), training=Training(**KEEPING), engine=engine).run()
     assert bytes_of_run(tmp_path / "inline") == bytes_of_run(tmp_path / "ray")
