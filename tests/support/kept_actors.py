@@ -1,4 +1,4 @@
-"""Ray actors that go from one federation to the next: to start a process takes longer than a small federation."""
+"""Ray actors that go from one federation to the next: starting a process takes longer than a small one."""
 
 from typing import Any
 
