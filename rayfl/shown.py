@@ -95,3 +95,25 @@ def markdown(text: str) -> str:
     """Return a text as Markdown that shows it as it is: no HTML, links, images or further cells."""
     text = one_line(text).replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
     return re.sub(r"([\\`*_\[\]|~$])", r"\\\1", text)
+
+
+_LATEX = str.maketrans(
+    {
+        **{character: "\\" + character for character in "&%$#_{}"},
+        "\\": r"\textbackslash{}",
+        "~": r"\textasciitilde{}",
+        "^": r"\textasciicircum{}",
+        "<": r"\textless{}",
+        ">": r"\textgreater{}",
+        "|": r"\textbar{}",
+        '"': "''",
+        **{character: f"{{{character}}}" for character in "[]*"},  # which change the end of the row above
+        "±": r"$\pm$",
+        "–": "--",
+    }
+)
+
+
+def latex(text: str) -> str:
+    """Return a text as LaTeX that shows it as it is: no commands, formulas or further cells."""
+    return one_line(text).translate(_LATEX)

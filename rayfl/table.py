@@ -34,7 +34,7 @@ from rayfl.papers.printed import printed_table
 from rayfl.record.description import differing, dump, flat, tells_apart
 from rayfl.record.folder import check_kind
 from rayfl.record.history import CONFIG, TABLE
-from rayfl.report.paper_tables import compare, footnotes, grid, write_tables
+from rayfl.report.paper_tables import compare, footnotes, grid, notes_of_grid, write_tables
 from rayfl.shipped import find
 from rayfl.shown import complain
 from rayfl.terminal import Terminal
@@ -119,7 +119,7 @@ def run(given: Any) -> int:
         entries = compare(table.name, recorded, list(table.rows), list(table.columns))
         printed = printed_table(table.name)
         console.print(grid(entries, table.title))
-        for line in footnotes(entries):
+        for line in [*footnotes(entries), *notes_of_grid(entries)]:
             console.print(line, soft_wrap=True, markup=False)
         written = write_tables(entries, table.title, output, printed)
         console.print(f"Written: {', '.join(map(str, written))}", soft_wrap=True, markup=False)

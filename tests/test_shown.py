@@ -6,6 +6,7 @@ import json
 import logging
 import unicodedata
 from dataclasses import replace
+from html import escape as of_html
 from io import StringIO
 from itertools import chain
 from pathlib import Path
@@ -31,9 +32,10 @@ from rayfl.methods import FedAvg
 from rayfl.nets import LeNet
 from rayfl.report import command as report
 from rayfl.report.compare import group_runs, labels
-from rayfl.report.paper_tables import Entry, markdown, write_tables
+from rayfl.report.formats import markdown_text
+from rayfl.report.paper_tables import Entry, grid, write_tables
 from rayfl.report.pictures import drawn, save
-from rayfl.shown import closest, complain, csv_cell, one_line, printable, tell
+from rayfl.shown import closest, complain, csv_cell, latex, one_line, printable, tell
 from rayfl.shown import markdown as escaped
 from rayfl.terminal import Terminal
 from rayfl.tune.outcome import PointResult, write_best, write_points
@@ -154,16 +156,16 @@ def test_a_name_in_a_progress_bar() -> None:
 
 @EVERY
 def test_tables_in_markdown_show_names_as_they_are(name: str) -> None:
-    entry = Entry(name, name, 1.0, None, "", [0], warnings=[f"with {name}"])
+    said = one_line(name).strip()
+    entry = Entry(said, said, 1.0, None, "", [0])
     html = (
         MarkdownIt("commonmark")
         .enable(["table", "strikethrough"])
-        .render(markdown([entry, replace(entry, column="c")], name))
+        .render(markdown_text(grid([entry, replace(entry, column="c")], name), [f"with {name}"]))
     )
     tree = ElementTree.fromstring(f"<all>{html}</all>")
     tags = {e.tag for e in tree.iter()}
     assert tags <= {"all", "h1", "table", "thead", "tbody", "tr", "th", "td", "ul", "li"}
-    said = one_line(name).strip()
     assert "".join(tree.find("h1").itertext()) == said  # type: ignore[union-attr]
     cells = ["".join(e.itertext()) for e in tree.iter() if e.tag in ("th", "td")]
     assert cells == ["", said, "c", said, "1.00", "1.00"]
@@ -355,9 +357,13 @@ def test_written_tables(tmp_path: Path, name: str) -> None:
     write_tables([Entry(shown, shown, 1.0, None, "", [0])], shown, tmp_path)
     with (tmp_path / "table.csv").open() as file:
         assert [row["row"] for row in csv.DictReader(file)] == [shown]
-    assert steering((tmp_path / "table.json").read_text() + (tmp_path / "table.md").read_text()) == set()
-    assert "<script" not in (tmp_path / "table.md").read_text()
-    assert escaped(name) in (tmp_path / "table.md").read_text()
+    texts = {path.suffix: path.read_text() for path in tmp_path.glob("table.*")}
+    assert len(texts) == 5
+    assert steering("".join(texts.values()).replace("\r\n", "\n")) == set()
+    assert "<script" not in texts[".md"] + texts[".html"]
+    assert of_html(shown) in texts[".html"]
+    assert latex(name) in texts[".tex"]
+    assert escaped(name) in texts[".md"]
 
 
 SOURCES = [p for folder in ("rayfl", "examples") for p in sorted((ROOT / folder).rglob("*.py"))]

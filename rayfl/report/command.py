@@ -2,6 +2,7 @@
 
 import sys
 from collections.abc import Sequence
+from dataclasses import asdict
 from pathlib import Path
 
 import jsonargparse
@@ -14,8 +15,10 @@ from rayfl.config.help import Parser
 from rayfl.errors import UserError, exit_code
 from rayfl.evaluation.result import Result, run_folders
 from rayfl.papers.printed import find_printed
-from rayfl.report.compare import check_measure, comparison, group_runs
+from rayfl.report import paper_tables
+from rayfl.report.compare import caption, check_measure, comparison, differences_of, group_runs, records
 from rayfl.report.draw import draw
+from rayfl.report.formats import check_ending, write_table
 from rayfl.report.paper_tables import compare, compared, footnotes
 from rayfl.terminal import Terminal
 
@@ -35,7 +38,7 @@ def parser() -> jsonargparse.ArgumentParser:
         default=None,
         metavar=("PAPER", "TABLE"),
         help="show runs of a table of experiments beside the numbers that the paper prints, cell by cell, as "
-        "in --against fedco2 t3; the other options have no effect then",
+        "in --against fedco2 t3; of the other options only --save has an effect then",
     )
     made.add_argument("--plot-dir", type=str | None, default=None, metavar="DIR", help="where the curves go")
     made.add_argument(
@@ -58,6 +61,14 @@ def parser() -> jsonargparse.ArgumentParser:
         default=None,
         help="show a recorded metric, such as f1, in the place of the accuracy",
     )
+    made.add_argument(
+        "--save",
+        nargs="+",
+        type=str,
+        default=[],
+        metavar="FILE",
+        help="write the table, as the ending says: .md, .csv, .json, .html, or .tex with booktabs' rules",
+    )
     return made
 
 
@@ -67,6 +78,7 @@ def report(
     view: str | None = None,
     by: str = "",
     measure: str | None = None,
+    save: Sequence[str] = (),
 ) -> None:
     """Print the comparison of run folders and draw their curves.
 
@@ -77,7 +89,9 @@ def report(
         by: keys of the configuration, separated by commas, by which runs are grouped; by default all that
             count.
         measure: a recorded metric in the place of the accuracy.
+        save: files for the table.
     """
+    _check_endings(save)
     keys = [key.strip() for key in by.split(",") if key.strip()]
     folders = run_folders([Path(run) for run in runs])
     loaded = [Result.load(folder) for folder in folders]
@@ -89,25 +103,40 @@ def report(
     if measure is not None:
         check_measure("--measure", measure, loaded)
     groups = group_runs(loaded, keys)
-    console = show(comparison(groups, view, keys, measure))
+    table = comparison(groups, view, keys, measure)
+    console = show(table)
+    for file in save:
+        notes = caption(groups, view, keys, measure)
+        found = [] if measure else [asdict(test) for test in differences_of(groups, keys)]
+        write_table(Path(file), table, notes, records(groups, view, keys, measure), tests=found)
     if plot_dir is not None:
         for path in draw(groups, Path(plot_dir), view, keys):
             console.print(Text(str(path)), soft_wrap=True)
 
 
-def report_against(runs: Sequence[str], paper: str, table: str) -> None:
+def _check_endings(files: Sequence[str]) -> None:
+    for file in files:
+        check_ending(Path(file))
+
+
+def report_against(runs: Sequence[str], paper: str, table: str, save: Sequence[str] = ()) -> None:
     """Print the cells of a table of experiments beside the numbers that the paper prints.
 
     Args:
         runs: run folders, or folders of them; runs of other tables are passed over.
         paper: the paper, such as ``fedco2``.
         table: the table, such as ``t3``.
+        save: files for what is printed.
     """
+    _check_endings(save)
     printed = find_printed(paper, table)
     entries = compare(printed.name, run_folders([Path(run) for run in runs]))
-    console = show(compared(entries, printed))
-    for line in footnotes(entries, printed):
+    shown, notes = compared(entries, printed), footnotes(entries, printed)
+    console = show(shown)
+    for line in notes:
         console.print(Text(line), soft_wrap=True)
+    for file in save:
+        write_table(Path(file), shown, notes, paper_tables.records(entries))
 
 
 def show(table: Table) -> Console:
@@ -128,9 +157,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     def show_runs() -> None:
         options = parse(parser(), arguments)
         if options.against is not None:
-            report_against(options.runs, *options.against)
+            paper, table = options.against
+            report_against(options.runs, paper, table, options.save)
         else:
-            report(options.runs, options.plot_dir, options.view, options.by, options.measure)
+            report(options.runs, options.plot_dir, options.view, options.by, options.measure, options.save)
 
     return exit_code(show_runs, shows=True)
 

@@ -1,8 +1,8 @@
 """Several runs side by side: groups of repetitions, and the table that compares them."""
 
 import json
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 from rich.table import Table
@@ -10,15 +10,16 @@ from rich.table import Table
 from rayfl.errors import UserError
 from rayfl.evaluation.metrics import AVERAGES, CHOICES, average, counted_scores
 from rayfl.evaluation.result import Result
-from rayfl.record.description import flat, tells_apart
+from rayfl.record.description import about_data, flat, tells_apart
 from rayfl.record.history import Scores
+from rayfl.report import significance
+from rayfl.report.formats import MARKS, cell
 from rayfl.report.text import (
     AVERAGE_NAMES,
     CHOICE_NAMES,
     averaged,
     mean_and_std,
     number,
-    percent,
     plain_table,
     size,
     spoken,
@@ -258,6 +259,68 @@ def counted_view(run: Result, view: str | None) -> Scores | None:
     return counted_scores(run.history, run.protocol, entry["point"], entry["view"], "test")
 
 
+COLUMNS = ("headline", *CHOICES)
+"""The accuracies of the comparison."""
+
+
+def figures(
+    group: Group, view: str | None = None, measure: str | None = None
+) -> dict[str, list[float | None]]:
+    """Return the figures of each run of a group, by column: accuracies in per cent, or a further metric."""
+    runs = group.runs
+    if measure is not None:
+        found = {"headline": [chosen_measure(run, None, run.protocol.choose, measure) for run in runs]}
+        return found | {c: [chosen_measure(run, view, c, measure) for run in runs] for c in CHOICES}
+    found = {"headline": [run.summary["headline"] and run.summary["headline"]["accuracy"] for run in runs]}
+    found |= {c: [chosen_accuracy(run, view, c) for run in runs] for c in CHOICES}
+    return {c: [None if x is None else 100 * x for x in values] for c, values in found.items()}
+
+
+def _blocks(groups: Sequence[Group]) -> list[str]:
+    """Return for each group what all groups that may be compared with it share: data, clients, protocol."""
+    found = []
+    for group in groups:
+        data = {k: v for k, v in group.config.items() if about_data(k) and tells_apart(k)}
+        contents = sorted({data_of(run) for run in group.runs})
+        protocols = sorted({str(run.protocol) for run in group.runs})
+        found.append(json.dumps([group.complete, data, contents, protocols], sort_keys=True, default=str))
+    return found
+
+
+def _scores(groups: Sequence[Group]) -> Mapping[str, significance.Scores]:
+    """Return the headlines of complete groups by block, row and seed; of a seed with two runs, their mean."""
+    blocks: dict[str, dict[str, significance.BySeed]] = {}
+    for row, (block, group) in enumerate(zip(_blocks(groups), groups)):
+        by_seed: dict[int, list[float | None]] = {}
+        for run, value in zip(group.runs, figures(group)["headline"]):
+            by_seed.setdefault(int(run.config.get("seed", 0)), []).append(value)
+        means = {seed: mean_and_std(values)[0] for seed, values in by_seed.items()}
+        known = {seed: mean for seed, mean in means.items() if mean is not None and group.complete}
+        blocks.setdefault(block, {})[str(row)] = known
+    return blocks
+
+
+def differences_of(groups: Sequence[Group], by: Sequence[str] = ()) -> list[significance.Difference]:
+    """Test the headlines of groups against the best one on the same data; rows have their short labels."""
+    names = short_labels(groups, by)
+    return [
+        replace(found, place="headline", best=names[int(found.best)], row=names[int(found.row)])
+        for found in significance.differences(_scores(groups))
+    ]
+
+
+def _ranks(groups: Sequence[Group], view: str | None) -> dict[tuple[int, str], str]:
+    """Return by row and column which figure is the best of those on the same data, and which the second."""
+    blocks, ranked = _blocks(groups), dict[tuple[int, str], str]()
+    shown = [figures(group, view) for group in groups]
+    for block in set(blocks):
+        rows = [row for row, own in enumerate(blocks) if own == block]
+        for column in COLUMNS:
+            means = {str(row): mean_and_std(shown[row][column])[0] for row in rows}
+            ranked |= {(int(row), column): rank for row, rank in significance.ranks(means).items()}
+    return ranked
+
+
 def comparison(
     groups: Sequence[Group], view: str | None = None, by: Sequence[str] = (), measure: str | None = None
 ) -> Table:
@@ -277,7 +340,7 @@ def comparison(
     table = plain_table(
         one_line(f"Test {measure}" if measure else "Test accuracy in %") + (f": {what}" if what else "")
     )
-    table.caption, table.caption_justify = caption(groups, view, by), "left"
+    table.caption, table.caption_justify = "\n".join(caption(groups, view, by, measure)), "left"
     shown = [i for i, name in enumerate(headings) if i not in constant and name != "rounds"]
     for i in shown:
         table.add_column(headings[i], vertical="bottom", overflow="fold")
@@ -287,22 +350,22 @@ def comparison(
     counts = ["seeds", "rounds"] if same else [SAMPLES.replace(" ", "\n"), "seeds", "rounds"]
     for heading in [*counts, *accuracies, "up per\nround", "down per\nround"]:
         table.add_column(heading, justify="right", no_wrap=True)
-    for group, row, counted in zip(groups, cells, sizes):
+    ranks = {} if measure else _ranks(groups, view)  # of a metric nobody says whether more is better
+    starred = set() if measure else _starred(groups)
+    for place, (group, row, counted) in enumerate(zip(groups, cells, sizes)):
         runs = group.runs
-        if measure is None:
-            headline = [r.summary["headline"]["accuracy"] if r.summary["headline"] else None for r in runs]
-            chosen = [[chosen_accuracy(run, view, c) for run in runs] for c in CHOICES]
-        else:
-            headline = [chosen_measure(run, None, run.protocol.choose, measure) for run in runs]
-            chosen = [[chosen_measure(run, view, c, measure) for run in runs] for c in CHOICES]
-        found = [mean_and_std(values) for values in (headline, *chosen)]
         asked = runs[0].summary["rounds"]
+        texts = {
+            column: number(*mean_and_std(values), decimals=4 if measure else 2)
+            for column, values in figures(group, view, measure).items()
+        }
+        texts["headline"] += "*" if place in starred else ""
         table.add_row(
             *(row[i] for i in shown),
             *([] if same else [counted]),
             str(group.seeds) if group.seeds == len(runs) else f"{group.seeds} ({len(runs)} runs)",
             str(asked) if group.completed >= asked else f"{group.completed} of {asked}",
-            *(number(*pair, decimals=4) if measure else percent(*pair) for pair in found),
+            *(cell(text, ranks.get((place, column), "")) for column, text in texts.items()),
             communication_bytes(runs, "up"),
             communication_bytes(runs, "down"),
             style=None if group.complete else "yellow",
@@ -310,14 +373,46 @@ def comparison(
     return table
 
 
+def _starred(groups: Sequence[Group]) -> set[int]:
+    return {int(each.row) for each in significance.differences(_scores(groups)) if each.significant}
+
+
+def records(
+    groups: Sequence[Group], view: str | None = None, by: Sequence[str] = (), measure: str | None = None
+) -> list[dict[str, Any]]:
+    """Return the figures of :func:`comparison`, a record per group, for CSV and JSON.
+
+    Accuracies are in per cent, ``std`` is over runs, and ``up`` and ``down`` are bytes per round.
+    """
+    headings, cells = labels(groups, by)
+    found = []
+    for group, row in zip(groups, cells):
+        record: dict[str, Any] = dict(zip(headings, row)) | {"samples": sizes_of(group.runs)}
+        record |= {"seeds": [run.config.get("seed") for run in group.runs], "runs": len(group.runs)}
+        record |= {"completed": group.completed, "rounds": group.runs[0].summary["rounds"]}
+        for column, values in figures(group, view, measure).items():
+            record[column], record[f"{column}_std"] = mean_and_std(values)
+            record[f"{column}_values"] = values
+        record |= {direction: _bytes_per_round(group.runs, direction) for direction in ("up", "down")}
+        found.append(record)
+    return found
+
+
 def communication_bytes(runs: Sequence[Result], direction: str) -> str:
     """Return the mean bytes of a round in one direction, over all its clients."""
+    mean = _bytes_per_round(runs, direction)
+    return "n/a" if mean is None else size(mean)
+
+
+def _bytes_per_round(runs: Sequence[Result], direction: str) -> float | None:
     rounds = sum(run.summary["completed"] for run in runs)
-    return size(sum(run.summary[direction] for run in runs) / rounds) if rounds else "n/a"
+    return sum(run.summary[direction] for run in runs) / rounds if rounds else None
 
 
-def caption(groups: Sequence[Group], view: str | None, by: Sequence[str] = ()) -> str:
-    """Say what the numbers of the table are, and what should be known of their data."""
+def caption(
+    groups: Sequence[Group], view: str | None, by: Sequence[str] = (), measure: str | None = None
+) -> list[str]:
+    """Say what the numbers of the table are, and what should be known of their data: sentences."""
     runs = [run for group in groups for run in group.runs]
     text = []
     for protocol in dict.fromkeys(run.protocol for run in runs):
@@ -331,7 +426,10 @@ def caption(groups: Sequence[Group], view: str | None, by: Sequence[str] = ()) -
         text.append("± is the sample standard deviation over runs.")
     if not all(group.complete for group in groups):
         text.append("Incomplete runs are scored on the rounds they have, and not mixed with complete ones.")
-    return "\n".join(text + _warnings_of(groups, by))
+    if measure is None:
+        text += [MARKS.format(where="rows on the same data")] if _ranks(groups, view) else []
+        text += significance.said(_scores(groups), differences_of(groups), "rows on the same data")
+    return text + _warnings_of(groups, by)
 
 
 def _warnings_of(groups: Sequence[Group], by: Sequence[str]) -> list[str]:

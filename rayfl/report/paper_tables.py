@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import csv
-import io
-import json
 import re
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from rich.table import Table
@@ -16,12 +15,12 @@ from rich.table import Table
 from rayfl.errors import UserError
 from rayfl.evaluation.metrics import client_metrics, none_if_nan
 from rayfl.evaluation.result import Result, read_config
-from rayfl.files import write_file
 from rayfl.papers.printed import HEADLINE, Column, Figure, Printed, printed_table
+from rayfl.report import significance
 from rayfl.report.compare import data_of, data_warnings, view_summary
+from rayfl.report.formats import ENDINGS, MARKS, cell, write_table
 from rayfl.report.text import mean_and_std, number, plain_table
-from rayfl.shown import csv_cell, one_line
-from rayfl.shown import markdown as escaped
+from rayfl.shown import one_line
 
 SPREADS = {
     "seeds": "sample standard deviation over seeds",
@@ -44,6 +43,8 @@ class Entry:
         printed_mean: the paper's figure.
         printed_std: its deviation.
         warnings: what to know about this cell.
+        values: our figure for each seed; none while runs are not complete.
+        data: what tells the data of our runs from others.
     """
 
     row: str
@@ -55,6 +56,8 @@ class Entry:
     printed_mean: float | None = None
     printed_std: float | None = None
     warnings: list[str] = field(default_factory=list)
+    values: dict[int, float] = field(default_factory=dict)
+    data: str = ""
 
     @property
     def difference(self) -> float | None:
@@ -149,7 +152,10 @@ def _entry(runs: Runs, row: str, column: str, source: str, parts: Sequence[Colum
     spread = "seeds" if len(seeds) > 1 else ""
     if len(seeds) == 1 and len(parts) == 1 and (over := found[0][0][1]) is not None:
         std, spread = 100 * over, "evaluations"
-    return Entry(row, column, mean, std, spread, seeds, warnings=warnings)
+    complete = all(cell[seed].complete for cell in cells for seed in seeds)
+    values = dict(zip(seeds, means)) if complete else {}
+    data = ", ".join(dict.fromkeys(data_of(cell[seeds[0]]) for cell in cells))
+    return Entry(row, column, mean, std, spread, seeds, warnings=warnings, values=values, data=data)
 
 
 def _beside(entry: Entry, printed: Printed) -> Entry:
@@ -221,14 +227,60 @@ def _plain(name: str) -> str:
 # ---- shown and written
 
 
-def grid(entries: Sequence[Entry], title: str) -> Table:
-    """Return our figures as the paper lays them out: methods down, columns across."""
+def grid(entries: Sequence[Entry], title: str, beside: bool = False) -> Table:
+    """Return our figures as the paper lays them out: methods down, columns across.
+
+    In each column the best figure is bold and the second underlined. A star is at figures that differ from
+    the best.
+
+    Args:
+        entries: the cells.
+        title: of the table.
+        beside: whether printed numbers stand behind ours in brackets.
+    """
     columns = list(dict.fromkeys(entry.column for entry in entries))
     table = _table(title, ["", *columns])
+    starred = {(d.place, d.row) for d in differences_of(entries) if d.significant}
+    ranks = _ranks(entries)
     for row in dict.fromkeys(entry.row for entry in entries):
         mine = {entry.column: entry for entry in entries if entry.row == row}
-        table.add_row(row, *(_ours(mine.get(column)) for column in columns))
+        cells = []
+        for column in columns:
+            entry = mine.get(column)
+            text = _ours(entry) + ("*" if (column, row) in starred else "")
+            if entry and beside and entry.printed_mean is not None:
+                text += f" ({number(entry.printed_mean, entry.printed_std)})"
+            cells.append(cell(text, ranks[column].get(row, "")))
+        table.add_row(row, *cells)
     return table
+
+
+def _comparable(entries: Sequence[Entry]) -> dict[str, list[Entry]]:
+    """Return the cells of each column that have the same data as most of it."""
+    columns: dict[str, list[Entry]] = {}
+    for entry in entries:
+        columns.setdefault(entry.column, []).append(entry)
+    commonest = {name: Counter(e.data for e in cells).most_common(1)[0][0] for name, cells in columns.items()}
+    return {name: [e for e in cells if e.data == commonest[name]] for name, cells in columns.items()}
+
+
+def _ranks(entries: Sequence[Entry]) -> dict[str, dict[str, str]]:
+    """Return by column and row which figure is the best, and which the second."""
+    return {
+        column: significance.ranks({entry.row: entry.mean for entry in cells})
+        for column, cells in _comparable(entries).items()
+    }
+
+
+def _scores(entries: Sequence[Entry]) -> dict[str, significance.Scores]:
+    return {
+        column: {entry.row: entry.values for entry in cells} for column, cells in _comparable(entries).items()
+    }
+
+
+def differences_of(entries: Sequence[Entry]) -> list[significance.Difference]:
+    """Test in each column the best row against the others, on the same data."""
+    return significance.differences(_scores(entries))
 
 
 def compared(entries: Sequence[Entry], printed: Printed) -> Table:
@@ -264,56 +316,44 @@ def footnotes(entries: Sequence[Entry], printed: Printed | None = None) -> list[
     return text
 
 
+def notes_of_grid(entries: Sequence[Entry]) -> list[str]:
+    """Say what bold, underlined and starred figures are."""
+    marks = [MARKS.format(where="column")] if any(_ranks(entries).values()) else []
+    return marks + significance.said(_scores(entries), differences_of(entries), "column")
+
+
 def write_tables(
     entries: Sequence[Entry], title: str, folder: Path, printed: Printed | None = None
 ) -> list[Path]:
-    """Write ``table.md``, ``table.csv`` and ``table.json`` into a folder.
+    """Write ``table.md``, ``table.csv``, ``table.json``, ``table.html`` and ``table.tex`` into a folder.
 
-    Under ``seeds`` the first two have their number, as what is printed; ``table.json`` lists them.
+    LaTeX has our figures alone, Markdown and HTML the printed ones, too. Under ``seeds`` CSV has their
+    number, as what is printed; JSON lists them.
     """
+    paths = [folder / f"table{ending}" for ending in ENDINGS]
+    for path in paths:
+        if path.suffix == ".tex":
+            laid, notes = grid(entries, title), [*footnotes(entries), *notes_of_grid(entries)]
+        else:
+            laid, notes = grid(entries, title, beside=True), _notes(entries, printed)
+        more = {"tests": [asdict(test) for test in differences_of(entries)]}
+        write_table(path, laid, notes, records(entries), warnings_of(entries), **more)
+    return paths
+
+
+def records(entries: Sequence[Entry]) -> list[dict[str, Any]]:
+    """Return the cells with the keys of ``table.json``."""
     names = {"warnings": "remarks"}  # as files of before have it
-    rows = [
+    return [
         {**{names.get(k, k): v for k, v in asdict(entry).items()}, "difference": entry.difference}
         for entry in entries
     ]
-    sheet = io.StringIO()
-    writer = csv.DictWriter(sheet, list(rows[0]))
-    writer.writeheader()
-    for row in rows:
-        cells = {**row, "seeds": len(row["seeds"]), "remarks": "; ".join(row["remarks"])}
-        writer.writerow({key: csv_cell(value) for key, value in cells.items()})
-    texts = {
-        "table.md": markdown(entries, title, printed),
-        "table.csv": sheet.getvalue(),
-        "table.json": json.dumps({"title": title, "cells": rows}, indent=1, ensure_ascii=False) + "\n",
-    }
-    for name, text in texts.items():
-        write_file(folder / name, text)
-    return [folder / name for name in texts]
 
 
-def markdown(entries: Sequence[Entry], title: str, printed: Printed | None = None) -> str:
-    """Return the table as Markdown: in each cell our figure and, in brackets, the printed one."""
-    columns = list(dict.fromkeys(entry.column for entry in entries))
-    heads = "".join(f" {escaped(column)} |" for column in columns)
-    lines = [f"# {escaped(title)}", "", f"| |{heads}", "|---" * (len(columns) + 1) + "|"]
-    for row in dict.fromkeys(entry.row for entry in entries):
-        mine = {entry.column: entry for entry in entries if entry.row == row}
-        cells = []
-        for column in columns:
-            entry = mine.get(column)
-            has = entry is not None and entry.printed_mean is not None
-            cells.append(
-                _ours(entry)
-                + (f" ({number(entry.printed_mean, entry.printed_std)})" if entry and has else "")
-            )
-        lines.append(f"| {escaped(row)} | {' | '.join(cells)} |")
+def _notes(entries: Sequence[Entry], printed: Printed | None) -> list[str]:
     beside = any(entry.printed_mean is not None for entry in entries)
-    text = footnotes(entries, printed) + (["Printed numbers are in brackets."] if beside else [])
-    return (
-        "\n".join([*lines, "", *(f"- {line}" for line in [*text, *map(escaped, warnings_of(entries))])])
-        + "\n"
-    )
+    brackets = ["Printed numbers are in brackets."] if beside else []
+    return [*footnotes(entries, printed), *notes_of_grid(entries), *brackets]
 
 
 def _ours(entry: Entry | None) -> str:

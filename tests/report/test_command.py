@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 
 from rayfl.report import command as report
+from rayfl.report.formats import ENDINGS
 from tests.support.records import write_run
 
 
@@ -27,6 +28,18 @@ def test_without_a_folder_for_plots_none_are_drawn(tmp_path, capsys):
     assert not list(tmp_path.rglob("*.png"))
 
 
+def test_the_table_is_written_in_every_format(tmp_path, capsys):
+    runs = [str(write_run(tmp_path / str(seed), seed=seed)) for seed in range(2)]
+    files = [str(tmp_path / f"out{ending}") for ending in ENDINGS]
+    assert report.main([*runs, "--save", *files]) == 0
+    assert capsys.readouterr().err == ""
+    for file in files:
+        text = Path(file).read_text()
+        assert "FedAvg" in text
+        if not file.endswith((".csv", ".json")):
+            assert "sample standard deviation over runs" in text
+
+
 def test_a_narrow_terminal_loses_no_figure(tmp_path, capsys, monkeypatch):
     runs = [str(write_run(tmp_path / str(seed), seed=seed)) for seed in range(2)]
     monkeypatch.setenv("COLUMNS", "40")
@@ -39,6 +52,7 @@ def test_a_narrow_terminal_loses_no_figure(tmp_path, capsys, monkeypatch):
     [
         (["nothing"], "is not a run folder: it has no config.yaml"),
         (["run", "--view", "online"], "--view online: no run has this view; there are global, personal"),
+        (["run", "--save", "a.md", "a.pdf"], "a.pdf names no format of tables"),
         (["run", "--by", "colour"], "--by colour: no run has this key"),
         (["run", "--plot-dir", "run/config.yaml"], "choose another place"),
     ],

@@ -9,10 +9,13 @@ from rayfl.errors import UserError
 from rayfl.evaluation.result import Result
 from rayfl.record.description import flat
 from rayfl.report.compare import (
+    caption,
     comparison,
     data_warnings,
+    differences_of,
     group_runs,
     labels,
+    records,
     short_labels,
 )
 from rayfl.report.text import mean_and_std, percent
@@ -213,3 +216,38 @@ def test_spread_of_incomplete_values_is_na():
     assert percent(*mean_and_std([])) == "n/a"
     assert percent(*mean_and_std([0.5])) == "50.00"
     assert percent(*mean_and_std([0.4, 0.6])) == "50.00 ± 14.14"
+
+
+def test_the_best_rows_on_the_same_data_are_marked_and_tested(tmp_path):
+    seeds = range(3)
+    runs = load(
+        tmp_path,
+        *[{"seed": seed} for seed in seeds],
+        *[{"seed": seed, "method": "FedBN", "level": 0.5} for seed in seeds],
+        *[{"seed": seed, "method": "Ditto", "level": 0.7} for seed in seeds],
+        {"clients": 8},
+        {"stop_after": 4},
+    )
+    groups = group_runs(runs)
+    (column,) = [c for c in comparison(groups).columns if c.header == "headline"]
+    assert [text.style for text in column.cells] == ["bold", "", "underline", "", ""]
+    assert [str(text).endswith("*") for text in column.cells] == [False, True, True, False, False]
+    found = differences_of(groups)
+    assert [(d.best, d.row, d.seeds) for d in found] == [
+        ("FedAvg, clients=6", f"{method}, clients=6", [0, 1, 2]) for method in ("FedBN", "Ditto")
+    ]
+    text = " ".join(caption(groups, None))
+    assert "paired t-test over seeds" in text
+    assert "Holm's correction for 2 tests" in text
+    assert "No test of differences" in " ".join(caption(group_runs([runs[0], runs[3]]), None))
+
+
+def test_records_of_the_comparison(tmp_path):
+    runs = load(tmp_path, {"seed": 4}, {"seed": 7})
+    (record,) = records(group_runs(runs))
+    assert record["method"] == "FedAvg"
+    assert (record["seeds"], record["runs"], record["completed"], record["rounds"]) == ([4, 7], 2, 10, 10)
+    assert record["headline_values"] == pytest.approx([100 * run.accuracy for run in runs])
+    assert record["headline"] == pytest.approx(np.mean(record["headline_values"]))
+    assert record["headline_std"] == pytest.approx(np.std(record["headline_values"], ddof=1))
+    assert (record["up"], record["down"]) == (3000, 6000)

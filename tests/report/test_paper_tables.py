@@ -19,7 +19,6 @@ from rayfl.report.paper_tables import (
     compare,
     figure,
     grid,
-    markdown,
     write_tables,
 )
 from rayfl.report.text import number
@@ -58,6 +57,7 @@ def test_domains_and_their_mean_over_seeds(tmp_path):
             found.append(accuracy[place, of].mean())
         assert entry.mean == pytest.approx(np.mean(found))
         assert entry.std == pytest.approx(np.std(found, ddof=1))
+        assert entry.values == pytest.approx(dict(enumerate(found)))
         assert (entry.spread, entry.seeds, entry.warnings) == ("seeds", [0, 1, 2], [])
     assert (entries[-1].printed_mean, entries[-1].printed_std) == (70.5, 2.0)
     assert entries[-1].difference == pytest.approx(entries[-1].mean - 70.5)
@@ -84,6 +84,7 @@ def test_what_is_warned_of(tmp_path):
     ]
     (entry, *_) = compare("fedco2_t1", folders)
     assert entry.warnings == ["with rounds=300, clients=3", "only 4 of 10 rounds yet"]
+    assert entry.values == {}, "no test of cells that are not complete"
     run = {"protocol": evaluation.FedCO2Last(), "domains": OFFICE, "clients": 4}
     folder = write_cell(tmp_path / "c", "fedco2_t9", "FedAvg", "Office-Caltech10", **run)
     (entry, *_) = compare("fedco2_t9", [folder])
@@ -188,13 +189,42 @@ def test_a_table_that_no_paper_prints(tmp_path):
         compare("yours", folders)
 
 
-def test_markdown_has_the_printed_numbers_in_brackets():
+def test_markdown_has_the_printed_numbers_in_brackets(tmp_path):
     entry = Entry("a|b", "C", 61.234, 1.0, "seeds", [0, 1], 63.0, 1.6, ["with rounds=3"])
-    text = markdown([entry, replace(entry, column="D", std=None, spread="", printed_mean=None)], "T")
+    write_tables([entry, replace(entry, column="D", std=None, spread="", printed_mean=None)], "T", tmp_path)
+    text = (tmp_path / "table.md").read_text()
     assert "| a\\|b | 61.23 ± 1.00 (63.00 ± 1.60) | 61.23 |" in text
     assert "- with rounds=3" in text
+    assert "Printed numbers are in brackets." in text
+    assert "63.00" not in (tmp_path / "table.tex").read_text()
     assert number(None) == "n/a"
     assert entry.difference == pytest.approx(-1.766)
+
+
+def test_the_best_of_a_column_on_the_same_data(tmp_path):
+    """Bold, underlined, and with a star where it differs over three seeds."""
+
+    def cell(row: str, *values: float, data: str = "same") -> Entry:
+        seeds = list(range(len(values)))
+        return Entry(
+            row, "C", float(np.mean(values)), 1.0, "seeds", seeds, values=dict(zip(seeds, values)), data=data
+        )
+
+    entries = [cell("a", 80, 81, 82), cell("b", 70, 71, 72.1), cell("c", 90, 91, 92, data="other")]
+    write_tables([*entries, cell("d", 80, 81)], "T", tmp_path)
+    shown = grid([*entries, cell("d", 80, 81)], "T").columns[1]
+    assert [(str(text), text.style) for text in shown.cells] == [
+        ("81.00 ± 1.00", "bold"),
+        ("71.03 ± 1.00*", ""),
+        ("91.00 ± 1.00", ""),
+        ("80.50 ± 1.00", "underline"),
+    ]
+    (test,) = json.loads((tmp_path / "table.json").read_text())["tests"]
+    assert (test["place"], test["best"], test["row"], test["seeds"]) == ("C", "a", "b", [0, 1, 2])
+    text = (tmp_path / "table.tex").read_text()
+    assert "paired t-test over seeds, p \\textless{} 0.05 after Holm's correction for 1 test)" in text
+    assert "Our $\\pm$: sample standard deviation over seeds." in text
+    assert "Not tested: 1 that share fewer than 3 seeds with the best." in text
 
 
 def test_the_command(tmp_path, capsys, monkeypatch):

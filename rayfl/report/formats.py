@@ -1,0 +1,192 @@
+"""Tables as files: Markdown, HTML, LaTeX, CSV and JSON, with every name escaped for its format."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from html import escape
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from rich.table import Table
+from rich.text import Text
+
+from rayfl.errors import UserError
+from rayfl.files import write_file
+from rayfl.shown import csv_cell, latex, markdown, one_line
+
+if TYPE_CHECKING:
+    import pandas as pd  # at run time where tables are made: a run should not wait for it to start
+
+Records = Sequence[Mapping[str, Any]]
+
+STYLES = {"best": "bold", "second": "underline"}
+"""How ranks look."""
+MARKS = "Bold: the best of its {where}; underlined: the second."
+
+PAGE = """<!doctype html>
+<html lang="en">
+<head>
+<meta charset="utf-8">
+<meta name="viewport" content="width=device-width">
+<title>{title}</title>
+<style>
+:root {{ color-scheme: light dark }}
+body {{ font: 16px/1.5 sans-serif; margin: 2em }}
+div {{ overflow-x: auto }}
+table {{ border-collapse: collapse; border-block: 2px solid }}
+th, td {{ padding: .2em .8em; text-align: right; vertical-align: bottom; white-space: nowrap }}
+thead {{ border-bottom: 1px solid }}
+{left} {{ text-align: left; white-space: normal }}
+</style>
+</head>
+<body>
+<h1>{title}</h1>
+<div>
+{table}
+</div>
+<ul>
+{notes}
+</ul>
+</body>
+</html>
+"""
+
+
+def cell(text: str, rank: str = "") -> Text:
+    """Return the cell of a table, which shows its rank: "best", "second" or none."""
+    return Text(text, STYLES.get(rank, ""))
+
+
+def markdown_text(table: Table, notes: Sequence[str]) -> str:
+    """Return a table as Markdown, with its title above and a list of notes below."""
+    frame = _frame(table, markdown, "**{}**", "<ins>{}</ins>")
+    lines: list[list[str]] = [list(frame.columns), ["---"] * len(frame.columns), *frame.values.tolist()]
+    return "\n".join(
+        [
+            f"# {markdown(one_line(str(table.title)))}",
+            "",
+            *(f"| {' | '.join(line)} |" for line in lines),
+            "",
+            *(f"- {markdown(note)}" for note in notes),
+            "",
+        ]
+    )
+
+
+def html_text(table: Table, notes: Sequence[str]) -> str:
+    """Return a table as a page that needs nothing from elsewhere."""
+    import pandas as pd
+
+    frame = _frame(table, _html, "<b>{}</b>", "<u>{}</u>")
+    left = [f"tr > :nth-child({k})" for k, side in enumerate(_sides(table), 1) if side == "l"]
+    with pd.option_context("display.max_colwidth", None):  # which would cut texts
+        shown = frame.to_html(index=False, escape=False, border=0)
+    return PAGE.format(
+        title=_html(one_line(str(table.title))),
+        left=", ".join(left) or "caption",
+        table=shown,
+        notes="\n".join(f"<li>{_html(note)}</li>" for note in notes),
+    )
+
+
+def latex_text(table: Table, notes: Sequence[str], remarks: Sequence[str] = ()) -> str:
+    """Return a table for a paper, with booktabs' rules and the notes in its caption.
+
+    Args:
+        table: the table.
+        notes: sentences of the caption.
+        remarks: what stands above as comments.
+    """
+    frame = _frame(table, latex, r"\textbf{{{}}}", r"\underline{{{}}}")
+    caption = " ".join([f"{latex(one_line(str(table.title))).rstrip('.')}.", *map(latex, notes)])
+    sides = "".join(_sides(table))
+    text = frame.to_latex(index=False, escape=False, column_format=sides, caption=caption, position="t")
+    text = text.replace("\\begin{tabular}", "\\centering\n\\begin{tabular}", 1)
+    comments = ["Needs \\usepackage{booktabs}.", *remarks]
+    return "".join(f"% {one_line(line)}\n" for line in comments) + text
+
+
+def csv_text(records: Records) -> str:
+    """Return records as CSV, a column for each key; a spreadsheet runs none of the texts."""
+    import pandas as pd
+
+    frame = pd.DataFrame(records, dtype=object).map(csv_cell).rename(columns=csv_cell)
+    return frame.to_csv(index=False, lineterminator="\r\n")
+
+
+def write_table(
+    path: Path,
+    table: Table,
+    notes: Sequence[str],
+    records: Records,
+    remarks: Sequence[str] = (),
+    **more: Any,
+) -> None:
+    """Write a table into a file whose ending names the format.
+
+    Args:
+        path: of the file.
+        table: as it is laid out, for Markdown, HTML and LaTeX.
+        notes: sentences about it.
+        records: its figures, for CSV and JSON. CSV has the number of
+            seeds, the remarks as one text, and no other list or mapping.
+        remarks: what to know about single figures.
+        more: what JSON has besides.
+    """
+    check_ending(path)
+    lines = [*notes, *remarks]
+    makers: dict[str, Callable[[], str]] = {
+        ".md": lambda: markdown_text(table, lines),
+        ".html": lambda: html_text(table, lines),
+        ".tex": lambda: latex_text(table, notes, remarks),
+        ".csv": lambda: csv_text([_flat(record) for record in records]),
+        ".json": lambda: (
+            json.dumps(
+                {"title": one_line(str(table.title)), "cells": list(records), **more},
+                indent=1,
+                ensure_ascii=False,
+            )
+            + "\n"
+        ),
+    }
+    write_file(path, makers[path.suffix](), "choose another place")
+
+
+ENDINGS = (".md", ".csv", ".json", ".html", ".tex")
+"""Formats of tables."""
+
+
+def check_ending(path: Path) -> None:
+    """Refuse a file whose ending names no format."""
+    if path.suffix not in ENDINGS:
+        raise UserError(f"{path} names no format of tables: its ending must be one of {', '.join(ENDINGS)}")
+
+
+def _flat(record: Mapping[str, Any]) -> dict[str, Any]:
+    made: dict[str, Callable[[Any], Any]] = {"remarks": "; ".join, "seeds": len}
+    cells = {key: made[key](value) if key in made else value for key, value in record.items()}
+    return {key: value for key, value in cells.items() if not isinstance(value, list | dict)}
+
+
+def _frame(table: Table, escaped: Callable[[str], str], best: str, second: str) -> pd.DataFrame:
+    """Return the texts of a table, escaped, with those that have a rank in one of two patterns."""
+    import pandas as pd
+
+    patterns = {STYLES["best"]: best, STYLES["second"]: second}
+
+    def shown(found: object) -> str:
+        style = str(found.style) if isinstance(found, Text) else ""
+        return patterns.get(style, "{}").format(escaped(str(found)))
+
+    columns = [[shown(found) for found in column.cells] for column in table.columns]
+    heads = [escaped(str(column.header).replace("\n", " ")) for column in table.columns]
+    return pd.DataFrame(list(zip(*columns)), columns=heads)
+
+
+def _sides(table: Table) -> list[str]:
+    return ["r" if column.justify == "right" else "l" for column in table.columns]
+
+
+def _html(text: str) -> str:
+    return escape(one_line(text))

@@ -1,0 +1,126 @@
+"""Tables as files: what every format holds, and that no name is more than text there."""
+
+import csv
+import json
+import re
+import shutil
+import subprocess
+from html.parser import HTMLParser
+from pathlib import Path
+
+import pytest
+
+from rayfl.errors import UserError
+from rayfl.report.formats import ENDINGS, cell, check_ending, write_table
+from rayfl.report.text import plain_table
+
+NASTY = r"<script>alert(1)</script> & 100% $x_1^2$ {\input{x}} a|b **c** [d](e) ~ #1 " '"'
+NOTES = ["± is over seeds & runs.", "Bold: the best."]
+
+
+class Reader(HTMLParser):
+    """Collects the tags of a page, and its text."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.tags: list[str] = []
+        self.text = ""
+        self.feed(text)
+
+    def handle_starttag(self, tag: str, attrs: object) -> None:
+        self.tags.append(tag)
+
+    def handle_data(self, data: str) -> None:
+        self.text += data
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory) -> Path:
+    table = plain_table(f"T: {NASTY}")
+    table.add_column("", justify="left")
+    table.add_column("by\nclass", justify="right")
+    table.add_column(NASTY, justify="right")
+    table.add_row("Fed_A", cell("81.20 ± 0.30", "best"), "1")
+    table.add_row(NASTY, cell("80.00 ± 0.10*", "second"), "2")
+    table.add_row("=C", "n/a", "long" * 40)
+    table.add_row("[9cm]", "n/a", "")
+    table.add_row("*[9cm]", "n/a", "")
+    records = [
+        {"row": NASTY, "mean": 81.2, "std": None, "seeds": [4, 7], "remarks": ["a", "b"], "values": {4: 1}}
+    ]
+    records.append(records[0] | {"row": "=C", "mean": None})
+    folder = tmp_path_factory.mktemp("tables")
+    for ending in ENDINGS:
+        write_table(folder / f"table{ending}", table, NOTES, records, ["rounds_300\nx"], tests=[])
+    return folder
+
+
+def test_markdown(folder):
+    lines = (folder / "table.md").read_text().splitlines()
+    assert lines[2].startswith("|  | by class | ")
+    assert lines[4] == "| Fed\\_A | **81.20 ± 0.30** | 1 |"
+    assert "<ins>80.00 ± 0.10\\*</ins>" in lines[5]
+    assert len({len(re.findall(r"(?<!\\)\|", line)) for line in lines[2:9]}) == 1, "a name makes no cells"
+    assert "<script" not in "".join(lines)
+    assert lines[-3:] == [
+        "- ± is over seeds &amp; runs.",
+        "- Bold: the best.",
+        "- rounds\\_300\\nx".replace("\\n", "\\\\n"),
+    ]
+
+
+def test_html(folder):
+    page = Reader((folder / "table.html").read_text())
+    assert {"script", "link", "img"}.isdisjoint(page.tags)
+    assert page.tags.count("tr") == 6
+    assert (page.tags.count("b"), page.tags.count("u")) == (1, 1)
+    assert page.text.count(NASTY) == 4, "in titles, a heading and a cell"
+    assert "long" * 40 in page.text, "nothing is cut"
+
+
+def test_latex(folder):
+    text = (folder / "table.tex").read_text()
+    assert text.startswith("% Needs \\usepackage{booktabs}.\n% rounds_300\\nx\n\\begin{table}")
+    for rule in ("toprule", "midrule", "bottomrule"):
+        assert text.count(f"\\{rule}") == 1
+    assert "\\begin{tabular}{lrr}" in text
+    assert r"Fed\_A & \textbf{81.20 $\pm$ 0.30} & 1 \\" in text
+    assert r"\underline{80.00 $\pm$ 0.10{*}}" in text
+    caption = next(line for line in text.splitlines() if line.startswith("\\caption"))
+    assert caption.endswith(r". $\pm$ is over seeds \& runs. Bold: the best.}")
+    assert r"\input" not in text
+    body = re.sub(r"^%.*\n", "", text, flags=re.MULTILINE)
+    body = re.sub(r"\\[\\&%$#_{}]", "", body).replace(r"$\pm$", "")
+    assert not set("%$#_^~") & set(body)
+    assert re.search(r"\\\\\s*[\[*]", text) is None, "which would belong to the line above"
+    assert body.count("{") == body.count("}")
+    assert body.count("&") == 2 * 6, "two in each of six lines"
+
+
+@pytest.mark.skipif(shutil.which("pdflatex") is None, reason="pdflatex is not there")
+def test_latex_compiles(folder, tmp_path):
+    (tmp_path / "a.tex").write_text(
+        "\\documentclass{article}\\usepackage{booktabs}\\begin{document}"
+        f"\\input{{{folder / 'table.tex'}}}\\end{{document}}"
+    )
+    done = subprocess.run(
+        ["pdflatex", "-halt-on-error", "a.tex"], cwd=tmp_path, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stdout[-2000:]
+
+
+def test_csv_and_json(folder):
+    rows = list(csv.DictReader((folder / "table.csv").open(newline="")))
+    assert rows[0] == {"row": NASTY, "mean": "81.2", "std": "", "seeds": "2", "remarks": "a; b"}
+    assert rows[1] == rows[0] | {"row": "'=C", "mean": ""}
+    content = json.loads((folder / "table.json").read_text())
+    assert content["title"] == f"T: {NASTY}"
+    assert content["cells"][0] == {
+        "row": NASTY, "mean": 81.2, "std": None, "seeds": [4, 7], "remarks": ["a", "b"], "values": {"4": 1},
+    }  # fmt: skip
+    assert content["tests"] == []
+
+
+def test_other_endings_are_refused():
+    with pytest.raises(UserError, match=r"t\.xlsx names no format of tables: .* \.md, \.csv, "):
+        check_ending(Path("t.xlsx"))
