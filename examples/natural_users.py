@@ -63,7 +63,7 @@ def accuracy(users: str, method: Method, seed: int = 0) -> float:
             eval_every=settings["rounds"],
             engine=Inline(execution="stacked"),
             checkpoint_every=0,
-            tensorboard=False,
+            loggers=[],
             quiet=True,
             output=f"{folder}/run",
         )

@@ -21,6 +21,8 @@ NEEDED = ("ray", "torch", "torchvision", "numpy", "scipy", "cvxpy", "pandas", "s
 EXTRAS = {
     "hf": ("datasets", "data sets of Hugging Face"),
     "metrics": ("torchmetrics", "further metrics: f1, auroc, calibration_error"),
+    "mlflow": ("mlflow", "the logger mlflow"),
+    "wandb": ("wandb", "the logger wandb"),
     "completion": ("shtab", "completions for shells"),
 }
 FILES = {
@@ -66,13 +68,22 @@ def examine(root: Path | None) -> Report:
         _package(report, name)
     for extra, (name, what) in EXTRAS.items():
         there = importlib.util.find_spec(name) is not None
-        report.found(name, version(name) if there else f"not there; for {what}: pip install 'rayfl[{extra}]'")
+        report.found(
+            name, _version(name) if there else f"not there; for {what}: pip install 'rayfl[{extra}]'"
+        )
     _processors(report)
     _room(report)
     if address := os.environ.get("RAY_ADDRESS"):
         report.found("RAY_ADDRESS", f"{address}: runs join this cluster")
     _data(report, root)
     return report
+
+
+def _version(name: str) -> str:
+    try:
+        return version(name)
+    except PackageNotFoundError:  # of a distribution with another name, such as mlflow-skinny
+        return "there"
 
 
 def _package(report: Report, name: str) -> None:

@@ -15,7 +15,7 @@ import yaml
 from rayfl import checks
 from rayfl.callbacks.callback import Callback
 from rayfl.callbacks.early_stopping import EarlyStopping
-from rayfl.callbacks.tensorboard import TensorBoard
+from rayfl.callbacks.loggers import LOGGERS, Name, check_loggers
 from rayfl.callbacks.terminal import LogRounds, Progress, print_start
 from rayfl.data import Data, EmbeddedDigits, FederatedData
 from rayfl.engine.base import Engine
@@ -102,8 +102,8 @@ class Federation:
     """Of everything random."""
     output: str | None = None
     """The run folder; by default a fresh ``runs/<time>-<method>``."""
-    tensorboard: bool = True
-    """Whether to write TensorBoard events."""
+    loggers: list[Name] = field(default_factory=lambda: ["tensorboard"])
+    """Where the numbers of every round also go, beside the run's records; ``[]`` for nowhere else."""
     quiet: bool = False
     """Print nothing but warnings."""
     log_level: Level = "info"
@@ -257,6 +257,7 @@ class Federation:
         Raises:
             UserError: method, net, data, training and protocol do not go together.
         """
+        check_loggers(self.loggers)
         self.sampling.check(data.seen, self.rounds)
         self.cohort(0, data.sizes)
         return checks.check(self.plan(), self.protocol, data)
@@ -325,7 +326,7 @@ class Run:
         self.rounds, self.protocol = federation.rounds, federation.protocol
         self.callbacks: list[Callback] = [*([] if federation.quiet else [Progress()])]
         self.callbacks += [] if federation.log_level == "warning" else [LogRounds()]
-        self.callbacks += [TensorBoard()] if federation.tensorboard else []
+        self.callbacks += [LOGGERS[name]() for name in federation.loggers]
         self.callbacks += [EarlyStopping()] if self.protocol.patience else []
         self.callbacks += federation.callbacks
 

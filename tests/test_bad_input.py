@@ -144,9 +144,7 @@ def test_bad_input(
 ) -> None:
     monkeypatch.setenv("RAYFL_CACHE", str(tmp_path / "cache"))
     output = tmp_path / "run"
-    base = "--engine Inline --rounds 2 --tensorboard false" + (
-        " --net LeNet" if "--net" not in options else ""
-    )
+    base = "--engine Inline --rounds 2 --loggers []" + (" --net LeNet" if "--net" not in options else "")
     base += f" {SYNTHETIC}" if "--data " not in options else ""
     given = arguments(f"{base} {options}".replace("ROOT", str(root)))
     assert main([*given, "--output", str(output)]) == 2
@@ -187,7 +185,7 @@ def test_methods_about_batch_norm_run_without_any_and_say_so(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], method: str
 ) -> None:
     for net in ("LeNet", "CNNB"):
-        options = f"--engine Inline --rounds 1 --tensorboard false --quiet true {SYNTHETIC} --method {method}"
+        options = f"--engine Inline --rounds 1 --loggers [] --quiet true {SYNTHETIC} --method {method}"
         assert main([*options.split(), "--net", net, "--output", str(tmp_path / net)]) == 0
     said = [line for line in capsys.readouterr().err.splitlines() if "BatchNorm" in line]
     assert said == [

@@ -47,7 +47,7 @@ def test_it_refuses_a_bad_option(fedavgm):
 
 
 def test_the_printed_command_runs(fedavgm, tmp_path):
-    small = "--engine Inline --data Synthetic --data.train 60 --data.test 20 --clients 2 --tensorboard false"
+    small = "--engine Inline --data Synthetic --data.train 60 --data.test 20 --clients 2 --loggers []"
     assert main(shlex.split(f"{COMMAND} {small} --output {tmp_path / 'run'}")) == 0
     config = (tmp_path / "run" / "config.yaml").read_text()
     assert "class_path: fedavgm.FedAvgM" in config

@@ -87,7 +87,7 @@ def short(words: list[str]) -> list[str]:
     """Return a command of a page cut short."""
     if words[0] == "run" and "--resume" not in words:
         own = [] if "--data" in words else ["--data", "Synthetic", "--data.train", "200", "--data.test", "60"]
-        words = [*words, *own, "--tensorboard", "false", "--rounds", "1"]
+        words = [*words, *own, "--loggers", "[]", "--rounds", "1"]
         if "--clients" not in words:
             words += ["--clients", "2"]
     return words
@@ -130,7 +130,7 @@ def test_python_of_a_page_runs(page, tmp_path, monkeypatch):
     """With what a page takes as given: a method and a run of the reader's, and imports."""
     monkeypatch.chdir(tmp_path)
     if "runs/my-run" in page.read_text():
-        small = ["--data", "Synthetic", "--data.train", "80", "--data.test", "40", "--tensorboard", "false"]
+        small = ["--data", "Synthetic", "--data.train", "80", "--data.test", "40", "--loggers", "[]"]
         made = ["--engine", "Inline", "--clients", "4", "--rounds", "1", "--output", "runs/my-run"]
         assert rayfl(["run", *small, *made]) == 0
     names = {"__name__": page.stem, "nn": torch.nn, "math": math, "Architecture": Architecture}
@@ -158,7 +158,7 @@ def test_the_tutorial_prints_what_it_says(tmp_path, monkeypatch, capsys):
             if program != "rayfl":
                 continue
             words = [{"20": "5", "10": "1", "15": "2"}.get(word, word) for word in words]
-            assert rayfl([*words, *(["--tensorboard", "false"] if words[0] == "run" else [])]) == 0, command
+            assert rayfl([*words, *(["--loggers", "[]"] if words[0] == "run" else [])]) == 0, command
             said = {masked(line) for line in capsys.readouterr().out.splitlines()}
             for line in expected.splitlines():
                 assert masked(line) in said | {""}, f"{command} does not print {line!r}, but {said}"

@@ -20,7 +20,7 @@ def accuracies(folder: Path, name: str, options: dict[str, Any] | None = None, *
         engine=Inline(),
         eval_every=settings["rounds"],  # after the last round only
         checkpoint_every=0,
-        tensorboard=False,
+        loggers=[],
         quiet=True,
         output=str(folder),
         **settings,

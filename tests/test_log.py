@@ -15,7 +15,7 @@ from rayfl.shown import warn
 def federation(path: Path, **options) -> Federation:
     data = Synthetic(train=40, test=10)
     settings = {"data": data, "net": LeNet(), "clients": 2, "rounds": 2, "engine": Inline(), "quiet": True}
-    return Federation(**(settings | {"tensorboard": False, "output": str(path)} | options))
+    return Federation(**(settings | {"loggers": [], "output": str(path)} | options))
 
 
 def messages(path: Path) -> list[str]:

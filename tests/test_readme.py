@@ -26,7 +26,7 @@ def test_commands_in_their_order(tmp_path: Path) -> None:
     for command in COMMANDS[:-1]:
         short = [] if "report" in command else ["--rounds", "2" if "--resume" in command else "1"]
         if "rayfl run" in command and "--resume" not in command:
-            short += ["--engine", "Inline", "--tensorboard", "false"]
+            short += ["--engine", "Inline", "--loggers", "[]"]
         run(command.replace("--engine.actors 2", ""), tmp_path, *short)
     assert list((tmp_path / "plots").glob("*.png"))
 

@@ -15,7 +15,7 @@ from rayfl.record.description import dump
 from rayfl.run import main
 
 TINY = ["--engine", "Inline", "--data", "Synthetic", "--data.train", "200", "--data.test", "60"]
-TINY += ["--net", "LeNet", "--rounds", "2", "--tensorboard", "false"]
+TINY += ["--net", "LeNet", "--rounds", "2", "--loggers", "[]"]
 
 
 def test_a_run_from_the_command_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

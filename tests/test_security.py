@@ -225,7 +225,7 @@ def test_nothing_of_the_environment_is_in_a_run_folder(
 ) -> None:
     monkeypatch.setenv("RAY_AUTH_TOKEN", "a-secret-token")
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "a-secret-key")
-    small(tmp_path / "run", rounds=1, tensorboard=True).run()
+    small(tmp_path / "run", rounds=1, loggers=["tensorboard"]).run()
     written = [path for path in (tmp_path / "run").rglob("*") if path.is_file()]
     assert {"environment.json", "config.yaml"} <= {path.name for path in written}
     assert not [path for path in written if b"a-secret" in path.read_bytes()]

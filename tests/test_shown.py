@@ -237,7 +237,7 @@ def test_a_run_on_folders_with_such_names(tmp_path: Path, capsys: pytest.Capture
     run = tmp_path / "run"
     Federation(
         method=FedAvg(), data=data, net=LeNet(), clients=len(names), rounds=1, training=Training(lr=0.01),
-        engine=Inline(), checkpoint_every=0, tensorboard=False, output=str(run),
+        engine=Inline(), checkpoint_every=0, loggers=[], output=str(run),
     ).run()  # fmt: skip
     assert report.main([str(run), "--by", "data"]) == 0
     for kind in ("bars", "radar", "labels"):

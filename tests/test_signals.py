@@ -69,7 +69,7 @@ def test_a_run_whose_terminal_is_closed_ends_with_a_checkpoint(tmp_path: Path) -
     control, terminal = pty.openpty()
     command = [sys.executable, "-m", "rayfl.run", "--engine", "Inline", "--data", "Synthetic"]
     command += ["--data.train", "60", "--data.test", "20", "--net", "LeNet", "--rounds", "100000"]
-    command += ["--checkpoint_every", "100000", "--tensorboard", "false", "--output", str(tmp_path / "run")]
+    command += ["--checkpoint_every", "100000", "--loggers", "[]", "--output", str(tmp_path / "run")]
     process = subprocess.Popen(
         command,
         stdin=terminal,

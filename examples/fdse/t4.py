@@ -75,7 +75,7 @@ def _one_epoch(
             engine=Inline(device="cpu"),
             eval_every=0,
             checkpoint_every=0,
-            tensorboard=False,
+            loggers=[],
             quiet=True,
             output=f"{folder}/run",
         ).run()

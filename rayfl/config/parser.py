@@ -410,7 +410,7 @@ def _spoken(made: ArgumentParser, name: str) -> str:
 def _no_option(wrong: str, options: list[str], prefix: str = "") -> str:
     """Say that there is no such option, and which one may have been meant."""
     if wrong in MOVED:
-        return f"there is no option {prefix}{wrong} any more: write {MOVED[wrong]} and its value"
+        return f"there is no option {prefix}{wrong} any more: write {MOVED[wrong]}"
     group, dot, name = wrong.rpartition(".")
     if siblings := [option[len(group) + 1 :] for option in options if dot and option.startswith(f"{group}.")]:
         return f"there is no option {prefix}{wrong}{_hint(name, siblings, f'{prefix}{group}.')}"

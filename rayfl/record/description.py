@@ -16,7 +16,7 @@ from rayfl.arguments import arguments_of, check_type, shown
 from rayfl.errors import UserError
 from rayfl.settings import Settings
 
-RESUMABLE = ("rounds", "engine", "checkpoint_every", "quiet", "tensorboard", "log_level")
+RESUMABLE = ("rounds", "engine", "checkpoint_every", "quiet", "loggers", "log_level")
 """Settings that may change when a run is resumed; any other would make it another run.
 
 ``rounds`` may not, either, where a method or a schedule goes by it: see ``Federation.deciding``.

@@ -1,8 +1,8 @@
 """Configurations of runs of before, read as if they had been written today.
 
 Nets and protocols were texts, ``FDSE-AlexNet(G=4)`` and ``fdse+weighted``; training had ``lr_decay``, and no
-optimiser but SGD. Everything stands here as it
-was then, so that later defaults do not change what an old run was.
+optimiser but SGD; ``tensorboard`` was the only logger. Everything stands here as it was then, so that later
+defaults do not change what an old run was.
 """
 
 from __future__ import annotations
@@ -83,8 +83,11 @@ _WORDS: dict[str, dict[str, Any]] = {
 }
 """Word that changes a protocol, as in ``fdse+weighted`` -> options."""
 
-MOVED = {"training.lr_decay": "--training.schedule Exponential --training.schedule.decay"}
-"""Option that there was -> what takes its place, before its value."""
+MOVED = {
+    "training.lr_decay": "--training.schedule Exponential --training.schedule.decay and its value",
+    "tensorboard": "--loggers '[]' for false, --loggers '[tensorboard]' for true",
+}
+"""Option that there was -> what takes its place."""
 
 _COUNTED = {
     r"last_([1-9]\d*)": ("last_k", "k"),
@@ -117,6 +120,9 @@ def present(config: Mapping[str, Any]) -> dict[str, Any]:
         found["protocol"] = _protocol(config["protocol"])
     if isinstance(training := config.get("training"), dict):
         found["training"] = _training(training)
+    if isinstance(wanted := config.get("tensorboard"), bool):
+        del found["tensorboard"]
+        found["loggers"] = ["tensorboard"] if wanted else []
     if "participation" in config:
         found.setdefault("sampling", _described("rayfl.sampling.Uniform", {}))
         found.setdefault("metrics", [])

@@ -441,7 +441,7 @@ def ray_equals_inline(subject: _Subject, folder: str) -> None:
             rounds=2,
             training=Training(batch_size=10),
             engine=engine,
-            tensorboard=False,
+            loggers=[],
             quiet=True,
             output=str(output),
         ).run()

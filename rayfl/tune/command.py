@@ -126,7 +126,14 @@ def _run(sweep: Sweep, output: Path, federation: Federation, console: Console, a
         console.print(f"Stopped; go on with --resume {output}", soft_wrap=True, markup=False)
         return 128 + signal.SIGINT
     written = write_all(
-        sweep.title, sweep.name, results, sweep.metric, best, sweep.seeds, output, federation.tensorboard
+        sweep.title,
+        sweep.name,
+        results,
+        sweep.metric,
+        best,
+        sweep.seeds,
+        output,
+        "tensorboard" in federation.loggers,
     )
     console.print(f"Written: {', '.join(map(str, written))}", soft_wrap=True, markup=False)
     failed = {name: why for name, (end, why) in ended.why.items() if end == "failed"}

@@ -20,10 +20,13 @@ def test_a_resume_replaces_the_rounds_after_it(tmp_path):
     for number in (2, 3):
         events.after_round(run, record(number, split))
     events.end()
-    found = accumulator.EventAccumulator(str(run.path / "tensorboard")).Reload()
+    everything = {"scalars": 0, "histograms": 0}
+    found = accumulator.EventAccumulator(str(run.path / "tensorboard"), everything).Reload()
     tag = "accuracy/test/after_aggregation/personal/mean"
     others = {"train/loss", "bytes/up", "bytes/down", "accuracy/val/after_aggregation/global/pooled"}
     assert set(found.Tags()["scalars"]) >= {tag, *others}
     assert [event.step for event in found.Scalars(tag)] == [0, 1, 2, 3]
+    histograms = found.Histograms("accuracy/test/after_aggregation/personal")
+    assert [(event.step, event.histogram_value.num) for event in histograms] == [(n, 6) for n in range(4)]
     expected = Result.load(run.path).rounds["test/after_aggregation/personal"]
     np.testing.assert_allclose([event.value for event in found.Scalars(tag)], expected, rtol=1e-6)

@@ -152,7 +152,7 @@ OPTIONS = {
     "training.batch_size": "64",
     "training.lr": "0.1",
     "checkpoint_every": "2",
-    "tensorboard": "false",
+    "loggers": "[]",
     "quiet": "true",
 }
 # Each of three actors takes all CPUs of a host, so each is on a host of its own.

@@ -152,7 +152,7 @@ def test_every_setting_of_a_federation_is_recorded(tmp_path: Path) -> None:
         "checkpoint_every": 0,
         "on_bad_update": "drop",
         "seed": 11,
-        "tensorboard": False,
+        "loggers": [],
         "quiet": True,
         "log_level": "debug",
         "metrics": ["f1"],
@@ -625,7 +625,7 @@ def test_what_decides_the_numbers():
     """Everything but where files are, what runs the clients, and what may change on resume."""
     one, other = (
         Federation(),
-        Federation(rounds=3, checkpoint_every=1, quiet=True, tensorboard=False, output="x"),
+        Federation(rounds=3, checkpoint_every=1, quiet=True, loggers=[], output="x"),
     )
     other.engine = Inline(threads=2)
     assert one.deciding() == other.deciding()

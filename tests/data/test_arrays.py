@@ -224,9 +224,7 @@ def test_files_from_the_command_line(tmp_path: Path):
     from rayfl import run
 
     options = f"--data ArrayFiles --data.root {tmp_path} --data.train train.npz --data.test test.npz"
-    command = (
-        f"{options} --net MLP --method FedAvg --engine Inline --clients 2 --rounds 1 --tensorboard false"
-    )
+    command = f"{options} --net MLP --method FedAvg --engine Inline --clients 2 --rounds 1 --loggers []"
     folder = str(tmp_path / "run")
     assert run.main([*command.split(), "--output", folder, "--quiet", "true"]) == 0
     assert run.main(["--resume", folder, "--rounds", "2", "--quiet", "true"]) == 0

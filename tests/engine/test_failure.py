@@ -309,7 +309,7 @@ def test_what_else_the_records_hold(tmp_path: Path) -> None:
         "method": Ditto(),
         "protocol": evaluation.FediOS(),
         "participation": 0.3,
-        "tensorboard": True,
+        "loggers": ["tensorboard"],
     }
     small(tmp_path / "whole", rounds=ROUNDS, **settings).run()
     flaky(tmp_path / "run", ("aggregate", 2), ("save", 3), ("train", 12), **settings)

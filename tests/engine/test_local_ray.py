@@ -41,7 +41,7 @@ SMALLEST = [
     "--net",
     "LeNet",
 ]
-SMALLEST += ["--method", "FedAvg", "--engine", "Ray", "--engine.actors", "1", "--tensorboard", "false"]
+SMALLEST += ["--method", "FedAvg", "--engine", "Ray", "--engine.actors", "1", "--loggers", "[]"]
 
 
 @dataclass

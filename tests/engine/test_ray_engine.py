@@ -304,7 +304,7 @@ def test_a_local_cluster_waits_in_small_steps(dashboard: bool, monkeypatch: pyte
 def on_ray(folder: Path, address: str, *options: str) -> subprocess.CompletedProcess[str]:
     """Run the command line from a folder, on the cluster at an address."""
     command = [sys.executable, "-m", "rayfl.run", "--engine", "Ray", "--engine.address", address]
-    command += ["--output", "run", "--tensorboard", "false", *options]
+    command += ["--output", "run", "--loggers", "[]", *options]
     return subprocess.run(command, cwd=folder, capture_output=True, text=True)
 
 

@@ -13,7 +13,7 @@ import yaml
 from torch import Tensor
 
 from rayfl import Federation, Inline, Ray, Result, UserError, resumed
-from rayfl.callbacks.tensorboard import event_values
+from rayfl.callbacks.logger import scalars
 from rayfl.config.parser import federation_from
 from rayfl.data import Dirichlet, Pathological, Synthetic
 from rayfl.evaluation import FediOS
@@ -176,9 +176,9 @@ def test_metrics_are_in_tables(run: Result) -> None:
     assert list(pd.read_parquet(run.folder / "clients.parquet").columns) == list(table.columns)
 
 
-def test_metrics_are_in_tensorboard(run: Result) -> None:
+def test_metrics_are_logged(run: Result) -> None:
     record = lines(run.folder)[-1]
-    values = event_values(record, run.history.population)
+    values = scalars(record, run.history.population)
     f1 = [x for x in record["evaluation"]["after_aggregation"]["global"]["test"]["f1"] if x is not None]
     assert values["f1/test/after_aggregation/global/mean"] == pytest.approx(float(np.mean(f1)))
 

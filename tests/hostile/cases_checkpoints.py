@@ -17,7 +17,7 @@ from rayfl.training.state import State, take_apart
 from tests.hostile.damage import into_fifo, into_folder, into_loop
 from tests.hostile.harness import Case, put_run
 
-RESUME = "run --resume run --rounds 3 --quiet true --tensorboard false"
+RESUME = "run --resume run --rounds 3 --quiet true --loggers []"
 METHOD = SCAFFOLD()  # one object, so that all cases share a run; it has state on both sides
 
 Body = dict[str, Any]

@@ -20,7 +20,7 @@ from tests.hostile.harness import Case
 
 TINY = {
     **{"data": "Synthetic", "data.train": 60, "data.test": 20, "data.val_fraction": 0.2, "net": "LeNet"},
-    **{"clients": 2, "rounds": 1, "engine": "Inline", "quiet": True, "tensorboard": False},
+    **{"clients": 2, "rounds": 1, "engine": "Inline", "quiet": True, "loggers": []},
 }
 SPACE = {"sweep": "mine", "base": {"method": "Ditto", **TINY}, "search": {"method.mu": [0.1, 1.0]}}
 TABLE = {

@@ -107,7 +107,7 @@ BAD: list[tuple[Callable[..., Any], dict[str, Any], str]] = [
     (Federation, {"output": "a\0b"}, "output is 'a\\x00b': it must be text in UTF-8"),
     (Federation, {"output": Path("a\0b")}, "output is 'a\\x00b': it must be text in UTF-8"),
     (Federation, {"output": "\udcff"}, "output is '\\udcff': it must be text in UTF-8"),
-    (Federation, {"tensorboard": 1}, "tensorboard is 1: it must be True or False"),
+    (Federation, {"loggers": ["wandb", 1]}, "loggers is ['wandb', 1]: it must be a list"),
     (Federation, {"quiet": "no"}, "quiet is 'no': it must be True or False"),
     (Federation, {"cell": {"table": "a"}}, "cell is {'table': 'a'}: it must be"),
     (Federation, {"cell": Cell("a", "b", "c", 3)}, "cell.changed is 3: it must be a list"),

@@ -13,7 +13,7 @@ from rayfl.evaluation.result import Result
 from tests.hostile.damage import into_fifo, into_folder, into_loop
 from tests.hostile.harness import Case, put_run
 
-RESUME = "run --resume run --rounds 3 --quiet true --tensorboard false"
+RESUME = "run --resume run --rounds 3 --quiet true --loggers []"
 HUGE = 10**400
 
 

@@ -7,7 +7,7 @@ from tests.hostile.harness import Case
 SPACE = """\
 sweep: tiny
 base: {method: Ditto, data: Synthetic, data.train: 200, data.test: 60, data.val_fraction: 0.2, net: LeNet,
-  clients: 4, rounds: 2, tensorboard: false, engine: Inline}
+  clients: 4, rounds: 2, loggers: [], engine: Inline}
 search:
   method.mu: {grid: [0.0, 1.0]}
 """

@@ -7,7 +7,7 @@ from tests.hostile.harness import Case
 TABLE = """\
 table: tiny
 seeds: [0]
-base: {data: Synthetic, data.train: 200, data.test: 60, net: LeNet, clients: 4, rounds: 1, tensorboard: false}
+base: {data: Synthetic, data.train: 200, data.test: 60, net: LeNet, clients: 4, rounds: 1, loggers: []}
 columns:
   even: {data.partition: IID}
   other: {data.partition: Dirichlet}

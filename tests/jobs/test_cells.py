@@ -24,7 +24,7 @@ SETTINGS = {
     "participation": 0.5,
     "training.batch_size": 20,
     "checkpoint_every": 3,
-    "tensorboard": False,
+    "loggers": [],
     "engine": "Inline",
 }
 ROUNDS = 24

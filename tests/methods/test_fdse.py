@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rayfl import Inline, Training, UserError
-from rayfl.callbacks.tensorboard import event_values
+from rayfl.callbacks.logger import scalars
 from rayfl.data import Synthetic
 from rayfl.methods import FDSE, FedAvg
 from rayfl.methods.fdse import consensus
@@ -576,9 +576,9 @@ def test_figures_are_recorded(tmp_path):
     assert sum(figures["u/conv.0"]) == pytest.approx(1)
     assert all(share > 0 for share in figures["regulariser/share"])
     assert {"norm/head", "self/fc.0.dse_bn.bias"} <= figures.keys()
-    scalars = event_values(second, result.history.population)
-    assert scalars["figures/u/conv.0/mean"] == pytest.approx(1 / 3)
-    assert scalars["figures/norm/head/max"] == max(figures["norm/head"])
+    sent = scalars(second, result.history.population)
+    assert sent["figures/u/conv.0/mean"] == pytest.approx(1 / 3)
+    assert sent["figures/norm/head/max"] == max(figures["norm/head"])
 
 
 def test_means_do_not_gather():

@@ -464,7 +464,7 @@ def test_a_run_with_dead_extractors_says_so_at_its_end(tmp_path, capsys):
     federation = Federation(
         method=FediOS(), data=Synthetic(train=60, test=20), net=LeNet(), clients=2, rounds=3,
         training=Training(lr=1e-6),
-        engine=Inline(), output=str(tmp_path / "run"), tensorboard=False, quiet=True,
+        engine=Inline(), output=str(tmp_path / "run"), loggers=[], quiet=True,
     )  # fmt: skip
     federation.run()
     assert (

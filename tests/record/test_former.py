@@ -118,6 +118,11 @@ def test_the_message_has_the_form_of_today(name: str, text: Any, shell: str, pyt
         federation_from([f"--{name}", text if isinstance(text, str) else json.dumps(text)])
 
 
+@pytest.mark.parametrize(("former", "now"), [(True, ["tensorboard"]), (False, [])])
+def test_loggers_of_before_stay(former: bool, now: list[str]) -> None:
+    assert present({"tensorboard": former}) == {"loggers": now}
+
+
 # ---- run folders
 
 
@@ -172,7 +177,7 @@ def test_a_run_of_before_goes_on_and_is_read(
 
 @pytest.mark.parametrize("decay", [1.0, 0.9])
 def test_training_of_before_goes_on(tmp_path: Path, decay: float) -> None:
-    """With ``lr_decay`` in the place of a schedule, and no optimiser, sampling or metrics recorded."""
+    """With ``lr_decay`` for a schedule, ``tensorboard`` for loggers; no optimiser, sampling or metrics."""
     schedule: Schedule = Constant() if decay == 1 else Exponential(decay=decay)
     training = Training(lr=0.05, batch_size=20, momentum=0.5, schedule=schedule)
     small(tmp_path / "whole", rounds=3, training=training, checkpoint_every=1).run()
@@ -184,7 +189,8 @@ def test_training_of_before_goes_on(tmp_path: Path, decay: float) -> None:
     for key in new:
         del config["training"][key]
     config["training"]["lr_decay"] = decay
-    del config["sampling"], config["metrics"]
+    del config["sampling"], config["metrics"], config["loggers"]
+    config["tensorboard"] = False
     (old / "config.yaml").write_text(yaml.safe_dump(config))
     assert present(config)["training"] == now
     for path in (old / "checkpoints").glob("manifest-*.json"):
@@ -195,7 +201,9 @@ def test_training_of_before_goes_on(tmp_path: Path, decay: float) -> None:
         del body["settings"]["sampling"], body["settings"]["metrics"]
         text = json.dumps(body, separators=(",", ":"), sort_keys=True)
         path.write_text(json.dumps({"sha256": _hash(text.encode()), "manifest": body}))
-    resumed(old, ["--rounds", "3"]).run()
+    going_on = resumed(old, ["--rounds", "3"])
+    assert going_on.loggers == []
+    going_on.run()
     assert bytes_of_run(old) == bytes_of_run(tmp_path / "whole")
 
 

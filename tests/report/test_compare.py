@@ -66,7 +66,7 @@ def test_runs_that_differ_in_their_seed_are_one_group(tmp_path):
 def test_the_engine_and_places_do_not_tell_runs_apart(tmp_path):
     first, second = load(tmp_path, {}, {"seed": 1})
     second.config["engine"] = {"class_path": "rayfl.engine.Ray", "init_args": {"actors": 3}}
-    second.config.update(quiet=True, tensorboard=False, checkpoint_every=3)
+    second.config.update(quiet=True, loggers=[], checkpoint_every=3)
     second.config["data"]["init_args"] |= {"root": "elsewhere", "seed": 1}
     assert len(group_runs([first, second])) == 1
     second.config["clients"] = 7

@@ -25,7 +25,7 @@ def small(output: Path, **changes: Any) -> Federation:
         "training": Training(lr=0.05, batch_size=20, momentum=0.5),
         "engine": Inline(),
         "checkpoint_every": 2,
-        "tensorboard": False,
+        "loggers": [],
         "quiet": True,
         "output": str(output),
     }

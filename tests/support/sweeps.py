@@ -29,7 +29,7 @@ base:
   training.batch_size: 20
   training.lr: 0.1
   checkpoint_every: 1
-  tensorboard: false
+  loggers: []
   engine: Inline
 search:
   method.mu: {grid: [0.0, 1.0]}

@@ -22,7 +22,7 @@ base:
   clients: 4
   rounds: 2
   training.batch_size: 20
-  tensorboard: false
+  loggers: []
 columns:
   even:
     data.partition: IID
@@ -81,7 +81,7 @@ def stand_in(settings: Settings) -> dict[str, Any]:
         "rounds": 1,
         "eval_every": 1,
         "checkpoint_every": 0,
-        "tensorboard": False,
+        "loggers": [],
         "quiet": True,
         "engine": "Inline",
         "training.epochs": 1,

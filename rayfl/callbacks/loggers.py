@@ -1,0 +1,35 @@
+"""The loggers that a federation may name."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from importlib.util import find_spec
+from typing import Literal
+
+from rayfl.callbacks.csv import CSV
+from rayfl.callbacks.logger import Logger
+from rayfl.callbacks.mlflow import MLflow
+from rayfl.callbacks.tensorboard import TensorBoard
+from rayfl.callbacks.wandb import WandB
+from rayfl.errors import UserError
+
+Name = Literal["tensorboard", "csv", "mlflow", "wandb"]
+
+LOGGERS: dict[Name, type[Logger]] = {"tensorboard": TensorBoard, "csv": CSV, "mlflow": MLflow, "wandb": WandB}
+
+
+def check_loggers(names: Sequence[Name]) -> None:
+    """Refuse a logger that is named twice, or whose package is not installed.
+
+    Raises:
+        UserError: there is one.
+    """
+    for place, name in enumerate(names):
+        if name in names[:place]:
+            raise UserError(f"loggers has {name} twice")
+        if name != "csv" and find_spec(name) is None:
+            extra = "" if name == "tensorboard" else f"'rayfl[{name}]'"
+            raise UserError(
+                f"the logger {name} needs the package {name}, which is not installed: "
+                f"pip install {extra or name}, or leave it out of loggers"
+            )

@@ -1,0 +1,189 @@
+"""Loggers: what they write, each round once, over a resume and over their own failures."""
+
+import csv
+import json
+import logging
+import sys
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import yaml
+
+from rayfl import UserError, resumed
+from rayfl.callbacks.callback import Callback, Run
+from rayfl.callbacks.csv import CSV
+from rayfl.callbacks.logger import Logger, distributions, scalars
+from rayfl.callbacks.loggers import LOGGERS, check_loggers
+from rayfl.callbacks.mlflow import MLflow
+from rayfl.callbacks.wandb import WandB
+from rayfl.config.parser import federation_from
+from rayfl.evaluation.result import Result
+from tests.support.federations import bytes_of_run, small
+from tests.support.records import MadeUpRun, partition, record, write_run
+
+ACCURACY = "accuracy/test/after_aggregation/personal"
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> MadeUpRun:
+    """Four rounds, of which every second one is evaluated."""
+    return MadeUpRun(write_run(tmp_path / "run", rounds=4, eval_every=2), rounds=4)
+
+
+def resume_twice(make: Any, run: MadeUpRun) -> None:
+    """Log three rounds, go back to the third as after a crash, then log it again, and the fourth."""
+    whole = list(run.records())
+    for start, end in ((0, 3), (2, 4)):
+        logger = make()
+        lines = [json.dumps(line) + "\n" for line in whole]
+        (run.path / "metrics.jsonl").write_text("".join(lines[:start]))
+        assert not logger.start(run, start)
+        for number in range(start, end):
+            (run.path / "metrics.jsonl").write_text("".join(lines[: number + 1]))
+            assert not logger.after_round(run, whole[number])
+        logger.end()
+
+
+# ---- numbers
+
+
+def test_distributions_by_hand(run: MadeUpRun) -> None:
+    """Client i has 20 + i test samples; those without a score or without samples do not count."""
+    made = record(0, partition(6))
+    made["loss"] = [0.5, None, 2.0]
+    score = made["evaluation"]["after_aggregation"]["personal"]["test"]
+    score["correct"] = [10, None, 11, None, 24, 5]
+    score["f1"] = [0.5, None, 0.25, None, None, 1.0]
+    found = distributions(made, run.population)
+    assert found["train/loss"].tolist() == [0.5, 2.0]
+    np.testing.assert_allclose(found[ACCURACY], [10 / 20, 11 / 22, 24 / 24, 5 / 25])
+    assert found["f1/test/after_aggregation/personal"].tolist() == [0.5, 0.25, 1.0]
+
+
+# ---- CSV
+
+
+def test_csv_has_a_line_for_each_round(run: MadeUpRun) -> None:
+    resume_twice(CSV, run)
+    with (run.path / "rounds.csv").open() as file:
+        rows = list(csv.DictReader(file))
+    assert [row["round"] for row in rows] == ["0", "1", "2", "3"]
+    for row, made in zip(rows, run.records(), strict=True):
+        given = {tag: float(value) for tag, value in row.items() if value and tag != "round"}
+        assert given == scalars(made, run.population)
+
+
+# ---- MLflow and Weights & Biases
+
+
+def test_mlflow_has_every_round_once(run: MadeUpRun, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In a store of files."""
+    mlflow = pytest.importorskip("mlflow", reason="MLflow is an extra: pip install 'rayfl[mlflow]'")
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", (run.path.parent / "mlruns").as_uri())
+    monkeypatch.setenv("MLFLOW_ALLOW_FILE_STORE", "true")
+    monkeypatch.setenv("MLFLOW_DISABLE_TELEMETRY", "true")
+    resume_twice(MLflow, run)
+    client = mlflow.MlflowClient()
+    (found,) = client.search_runs([client.get_experiment_by_name("rayfl").experiment_id])
+    assert (found.info.status, found.info.run_name) == ("FINISHED", "run")
+    assert found.data.params["data.partition.alpha"] == "0.3"
+    history = client.get_metric_history(found.info.run_id, f"{ACCURACY}/mean")
+    expected = Result.load(run.path).rounds["test/after_aggregation/personal"].dropna()
+    assert [(point.step, point.value) for point in history] == list(expected.items())
+    history = client.get_metric_history(found.info.run_id, "train/loss")
+    assert [point.step for point in history] == [0, 1, 2, 3]
+
+
+def test_wandb_has_every_round_once(run: MadeUpRun, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Offline."""
+    wandb = pytest.importorskip("wandb", reason="Weights & Biases is an extra: pip install 'rayfl[wandb]'")
+    settings = {"MODE": "offline", "DIR": str(run.path.parent), "ERROR_REPORTING": "false"}
+    for name, value in settings.items():
+        monkeypatch.setenv(f"WANDB_{name}", value)
+    sent: list[tuple[str, int, Mapping[str, Any]]] = []
+    log = wandb.Run.log
+
+    def noted(self: Any, values: Mapping[str, Any], step: int) -> None:
+        sent.append((self.id, step, values))
+        log(self, values, step=step)
+
+    monkeypatch.setattr(wandb.Run, "log", noted)
+    resume_twice(WandB, run)
+    assert [step for _, step, _ in sent] == [0, 1, 2, 3]
+    for (_, _, values), made in zip(sent, run.records(), strict=True):
+        assert values.items() >= scalars(made, run.population).items()
+        assert sum(values["train/loss/clients"].histogram) == len(made["loss"])
+    (name,) = {name for name, _, _ in sent}
+    written = sorted((run.path.parent / "wandb").glob("offline-run-*"))
+    assert [folder.name.rpartition("-")[2] for folder in written] == [name, name]
+    assert all((folder / f"run-{name}.wandb").stat().st_size for folder in written)
+
+
+# ---- failures
+
+
+class Failing(Logger):
+    """Cannot write."""
+
+    name = "failing"
+
+    def open(self, run: Run, round: int) -> int:
+        return round
+
+    def write(self, run: Run, record: Mapping[str, Any]) -> None:
+        raise OSError("no \x1b such\ndisk")
+
+    def close(self) -> None:
+        raise OSError("not said")
+
+
+@pytest.fixture
+def warnings(caplog: pytest.LogCaptureFixture) -> Iterator[Any]:
+    with caplog.at_level(logging.WARNING, "rayfl"):
+        yield lambda: [entry.message for entry in caplog.records]
+
+
+def test_a_logger_that_fails_warns_once(tmp_path: Path, monkeypatch: Any, warnings: Any) -> None:
+    """Also a real one, of a damaged file; and a run is the same with loggers and without."""
+    monkeypatch.setitem(LOGGERS, "tensorboard", Failing)
+
+    class Damages(Callback):
+        def start(self, run: Run, round: int) -> bool:
+            (run.path / "rounds.csv").unlink()
+            (run.path / "rounds.csv").mkdir()
+            return False
+
+    federation = small(tmp_path / "run", rounds=2, loggers=["csv", "tensorboard"])
+    federation.callbacks = [Damages()]
+    assert federation.run().complete
+    first, second = sorted(warnings())
+    assert first.startswith("the logger csv has failed, and the run goes on without it: UserError: ")
+    assert second == (
+        r"the logger failing has failed, and the run goes on without it: OSError: no \x1b such\ndisk"
+    )
+    going_on = resumed(tmp_path / "run", ["--rounds", "3", "--loggers", "[]"])
+    assert going_on.run().complete
+    small(tmp_path / "plain", rounds=3).run()
+    assert bytes_of_run(tmp_path / "run") == bytes_of_run(tmp_path / "plain")
+    assert yaml.safe_load((tmp_path / "run" / "config.yaml").read_text())["loggers"] == []
+
+
+@pytest.mark.parametrize("name", ["mlflow", "wandb"])
+def test_a_missing_package_is_named_before_a_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: Any
+) -> None:
+    monkeypatch.setitem(sys.modules, name, None)
+    with pytest.raises(UserError, match=rf"needs the package {name}.*: pip install 'rayfl\[{name}\]', or"):
+        small(tmp_path / "run", loggers=["csv", name]).run()
+    assert not (tmp_path / "run").exists()
+    check_loggers(["csv", "tensorboard"])
+
+
+def test_loggers_on_the_command_line() -> None:
+    assert federation_from([]).loggers == ["tensorboard"]
+    assert federation_from(["--loggers", "[csv, mlflow]"]).loggers == ["csv", "mlflow"]
+    with pytest.raises(UserError, match="no option --tensorboard any more: write --loggers"):
+        federation_from(["--tensorboard", "false"])
