@@ -1,5 +1,6 @@
 """A federation: a method, data split over clients, a number of rounds; and the loop that runs it."""
 
+import math
 import threading
 import time
 from collections.abc import Iterator, Sequence
@@ -10,6 +11,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
+import torch
 import yaml
 
 from rayfl import checks
@@ -33,6 +35,7 @@ from rayfl.files import held
 from rayfl.log import Level, RunLog, log, warnings_shown
 from rayfl.methods import FedBN, Method
 from rayfl.nets import CNNB, Architecture
+from rayfl.randomness import generator
 from rayfl.record.cell import Cell
 from rayfl.record.checkpoint import Manifest
 from rayfl.record.description import deciding, dump
@@ -50,6 +53,8 @@ from rayfl.training import Training
 
 # Defaults may be shared: a run works on copies, and none of its steps changes them.
 DEFAULT_METHOD, DEFAULT_DATA, DEFAULT_TRAINING, DEFAULT_ENGINE = FedBN(), EmbeddedDigits(), Training(), Ray()
+MANY = 1_000
+"""More clients than so many are scored together, where nothing else is said."""
 DEFAULT_NET, DEFAULT_PROTOCOL, DEFAULT_SAMPLING = CNNB(), Default(), Uniform()
 
 
@@ -84,7 +89,18 @@ class Federation:
     averaging: Literal["samples", "uniform"] | None = None
     """Weights of means over clients, ``samples`` or ``uniform``; the method's own if not given."""
     eval_every: Annotated[int, at_least(0), "0: never"] = 1
-    """Rounds between two evaluations of all clients."""
+    """Rounds between two evaluations."""
+    eval_clients: Annotated[float, above(0)] | None = None
+    """How many of the clients an evaluation scores: all if not given, a share of them if below 1, so many if
+    1 or more.
+    """
+    eval_draw: Literal["once", "anew"] = "once"
+    """Whether ``eval_clients`` are drawn ``once``, and the same in every evaluation, or ``anew`` for each."""
+    scoring: Literal["auto", "each", "together"] = "auto"
+    """``together`` scores samples of many clients in one call, where the method has one model, or one
+    extractor, for all; ``each`` scores client after client. Losses differ in the last bits. ``auto`` is
+    together for more than 1,000 clients.
+    """
     protocol: Protocol = DEFAULT_PROTOCOL
     """What is scored when, and which figure is the headline."""
     metrics: list[str] = field(default_factory=list)
@@ -246,6 +262,7 @@ class Federation:
             deterministic=engine.deterministic,
             client_timeout=engine.client_timeout,
             metrics=tuple(self.metrics),
+            together=self.scoring == "together" or (self.scoring == "auto" and self.clients > MANY),
         )
 
     def check(self, data: FederatedData) -> list[str]:
@@ -258,6 +275,12 @@ class Federation:
             UserError: method, net, data, training and protocol do not go together.
         """
         check_loggers(self.loggers)
+        if self.eval_clients is not None and self.protocol.point != "after_aggregation":
+            raise UserError(
+                f"eval_clients={self.eval_clients:g} chooses who is scored after aggregation, and the "
+                f"protocol reports {self.protocol.point}, when all are scored: leave it out, or set "
+                "protocol.point=after_aggregation"
+            )
         self.sampling.check(data.seen, self.rounds)
         self.cohort(0, data.sizes)
         return checks.check(self.plan(), self.protocol, data)
@@ -355,7 +378,9 @@ class Run:
         start = manifest.round if manifest else 0
         self._saved = self._done = start
         self._evaluated = {}
-        self.latest = LatestScores(data, manifest.progress if manifest else {})
+        self.latest = LatestScores(
+            data, manifest.progress if manifest else {}, federation.eval_clients is not None
+        )
         over = [_asked(callback, "start", self, start) for callback in self.callbacks]
         if any(over):
             return None
@@ -424,7 +449,7 @@ class Run:
             "down": result.down,
         }
         if evaluates:
-            current = self.session.evaluate(round, self.latest.clients, self.latest.splits)
+            current = self.session.evaluate(round, self._scored(round), self.latest.splits)
             record["evaluation"] = self.latest.evaluation(current, self.protocol.point)
             if data.unseen:
                 record["evaluation"] |= self.latest.points(self.session.unseen(round))
@@ -434,6 +459,19 @@ class Run:
         if result.bad:
             warn(_dropped_text(round, result.bad))
         return record
+
+    def _scored(self, round: int) -> list[int]:
+        """Return the clients that an evaluation scores, ascending."""
+        federation, clients = self.federation, self.latest.clients
+        wanted = federation.eval_clients
+        if wanted is None:
+            return clients
+        size = max(1, math.floor((wanted * len(clients) if wanted < 1 else wanted) + 1e-9))
+        counters = () if federation.eval_draw == "once" else (round,)
+        order = torch.randperm(
+            len(clients), generator=generator(federation.seed, "scored clients", *counters)
+        )
+        return sorted(clients[k] for k in order[:size].tolist())
 
     @property
     def _after_training(self) -> bool:

@@ -148,7 +148,7 @@ def scalars(record: Mapping[str, Any], population: Population) -> dict[str, floa
         elif value:
             ends = {"mean": np.mean(value), "min": min(value), "max": max(value)}
             values |= {f"figures/{name}/{end}": float(number) for end, number in ends.items()}
-    for (point, view, split), score in evaluations(record):
+    for (point, view, split), score in evaluations(record, len(population)):
         found = client_metrics(np.array(score["correct"], dtype=np.float64), population, split)
         for name in ("mean", "pooled"):
             if not math.isnan(found[name]):
@@ -167,7 +167,7 @@ def distributions(record: Mapping[str, Any], population: Population) -> dict[str
         population: the clients.
     """
     values: dict[str, Any] = {"train/loss": record["loss"]}
-    for (point, view, split), score in evaluations(record):
+    for (point, view, split), score in evaluations(record, len(population)):
         samples = np.where(population.samples[split] > 0, population.samples[split], np.nan)
         where = f"{split}/{point}/{view}"
         values[f"accuracy/{where}"] = np.array(score["correct"], dtype=np.float64) / samples

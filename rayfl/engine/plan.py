@@ -41,6 +41,7 @@ class Plan:
         channels_last: whether training uses the channels-last memory layout.
         deterministic: whether GPUs may use deterministic kernels only.
         metrics: what is measured besides accuracy and loss, see ``rayfl.evaluation.measures``.
+        together: whether samples of several clients are scored at once, where the method allows it.
         client_timeout: seconds that a client may train in a round; None for no limit.
     """
 
@@ -56,6 +57,7 @@ class Plan:
     deterministic: bool = False
     client_timeout: float | None = None
     metrics: tuple[str, ...] = ()
+    together: bool = False
 
     @property
     def nets(self) -> Sequence[Architecture | str]:

@@ -12,13 +12,15 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
+import numpy as np
+
 from rayfl.data import FederatedData
 from rayfl.engine.models import Models, bench
 from rayfl.engine.placement import Pace, place
 from rayfl.engine.plan import Group, Plan
 from rayfl.engine.round_result import RoundResult
 from rayfl.errors import UserError
-from rayfl.evaluation.score import ClientScores
+from rayfl.evaluation.score import ClientScores, cut
 from rayfl.methods import Cohort, Method
 from rayfl.record.checkpoint import CLIENTS_PER_FILE, Checkpoints, Manifest
 from rayfl.record.checks import check_scores
@@ -147,6 +149,8 @@ class Session:
         self.system_metrics = SystemMetrics()
         self._pace = Pace([len(client_data.train) for client_data in data.clients])
         self._one_download = plan.method.one_download
+        alike = plan.together and len(plan.nets) == 1 and self._one_download and not data.dataset.val_augment
+        self._in_common = plan.method.in_common if alike else "nothing"
         self._has_metrics = type(plan.method).server_metrics is not Method.server_metrics
         self._losses = 0  # since the last checkpoint
         self._resume = "--resume"  # a run that has not begun has no folder yet
@@ -289,21 +293,50 @@ class Session:
         They are scored where their state is, and those without state wherever there is least to do.
         """
         download = self._download(ids)
-        placed: list[list[int]] = [[] for _ in range(len(self.workers))]
-        load = [0] * len(placed)
-        for i in sorted(ids, key=lambda i: i not in self.homes):
-            k = self.homes.get(i, min(range(len(load)), key=load.__getitem__))
-            placed[k].append(i)
-            load[k] += sum(len(self.data.clients[i].split(split)) for split in splits)
-        calls = [
-            self.workers.call(k, "evaluate", round, download, mine, splits)
-            for k, mine in enumerate(placed)
-            if mine
-        ]
+        counts = sum((self.data.counts(split)[list(ids)] for split in splits), np.zeros(len(ids), np.int64))
+        samples: list[int] = counts.tolist()
+        calls: list[Any]
+        if self._in_common == "nothing":
+            placed = self._placed(ids, samples)
+            calls = self._each("evaluate", placed, round, download, splits)
+        elif self._in_common == "all":
+            calls = self._each("evaluate_together", self._dealt(cut(ids, samples)), round, download, splits)
+        else:
+            common = self._each("common", self._dealt(cut(ids, samples)), round, download, splits)
+            calls = self._each("evaluate_own", self._placed(ids, [1] * len(ids)), round, download, *common)
         scores: dict[int, ClientScores] = {}
         for found in self._get(calls):
             scores.update(found)
         return scores
+
+    def _each(
+        self, name: str, placed: Sequence[Sequence[Any]], round: int, download: Any, *further: Any
+    ) -> list[Any]:
+        """Let every worker do something for its part of the clients; return references of the results."""
+        return [
+            self.workers.call(k, name, round, download, mine, *further)
+            for k, mine in enumerate(placed)
+            if mine
+        ]
+
+    def _dealt(self, groups: Sequence[Group]) -> list[Sequence[Group]]:
+        return [groups[k :: len(self.workers)] for k in range(len(self.workers))]
+
+    def _placed(self, ids: Sequence[int], work: Sequence[int]) -> list[list[int]]:
+        """Return which clients each worker scores: those whose state it has, and its share of the others.
+
+        Args:
+            ids: the clients.
+            work: how much it takes to score each.
+        """
+        placed: list[list[int]] = [[] for _ in range(len(self.workers))]
+        load = [0] * len(placed)
+        both = zip(ids, work, strict=True)
+        for i, size in sorted(both, key=lambda pair: pair[0] not in self.homes):
+            k = self.homes.get(i, min(range(len(load)), key=load.__getitem__))
+            placed[k].append(i)
+            load[k] += size
+        return placed
 
     def unseen(self, round: int) -> dict[str, dict[int, ClientScores]]:
         """Score clients that never train, dealt out to the workers in turn; see ``Worker.unseen``."""

@@ -11,6 +11,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 from torch.utils import _pytree as pytree
@@ -24,7 +25,7 @@ from rayfl.engine.round_result import RoundResult
 from rayfl.engine.travel import Download, States
 from rayfl.errors import UserError
 from rayfl.evaluation.measures import measures
-from rayfl.evaluation.score import ClientScores, score
+from rayfl.evaluation.score import BATCH, ClientScores, score, score_rows
 from rayfl.randomness import seed_of
 from rayfl.record.checkpoint import Checkpoints
 from rayfl.training.client import Client, Fitted
@@ -36,6 +37,8 @@ from rayfl.training.sums import Accumulated, Accumulator, Mean, Reduction, combi
 
 FOR_NEW_CLIENTS: dict[str, Reduction] = {"state": Mean("uniform")}
 """How what clients give to new clients is combined."""
+Common = dict[str, list[tuple[dict[int, int], dict[str, np.ndarray]]]]
+"""What clients' scores have in common: split -> of every group, client -> samples, and name -> rows."""
 KEPT = "optimiser state"
 """Key of a client's state under which optimisers keep theirs; see ``training.optimiser_state``."""
 TOGETHER = 32
@@ -264,6 +267,103 @@ class Worker:
         """Return all that a client receives, on the device."""
         own = download.each.get(id)
         return download.everyone if own is None else {**download.everyone, **_on(own, self.device)}
+
+    @exits_as_errors()
+    def common(
+        self, round: int, download: Download, groups: Sequence[Group], splits: Sequence[str]
+    ) -> Common:
+        """Return what of the scores of some clients is the same for all; see ``Method.common``.
+
+        Args:
+            round: the round that has just ended.
+            download: what they would receive.
+            groups: clients whose samples are taken together.
+            splits: splits of the data.
+
+        Returns:
+            For each split, of every group: the clients that have samples in it, how many, and the tensors.
+        """
+        download = self._here(download)
+        guard = Guard(self.method, self.device, "common", f"after round {round}")
+        handed = Handed(down=[download.everyone], **self._for_all())
+        found: Common = {}
+        for split in splits:
+            for group in groups:
+                counts = {i: n for i in group if (n := len(self.data.clients[i].split(split)))}
+                if not counts:
+                    continue
+                parts: dict[str, list[Tensor]] = {}
+                with torch.no_grad():
+                    for part in self._samples(counts, split).split(BATCH):
+                        x, _ = self.examples.batch(part)
+                        for name, rows in self.method.common(self.net, download.everyone, x).items():
+                            parts.setdefault(name, []).append(rows.cpu())
+                tensors = {name: torch.cat(some) for name, some in parts.items()}
+                found.setdefault(split, []).append((counts, {n: t.numpy() for n, t in tensors.items()}))
+        guard.check()
+        guard.check_handed(handed)
+        return found
+
+    @exits_as_errors()
+    def evaluate_together(
+        self, round: int, download: Download, groups: Sequence[Group], splits: Sequence[str]
+    ) -> dict[int, ClientScores]:
+        """Score clients that all have the same model, those of a group at once; see ``evaluate``."""
+        scores: dict[int, ClientScores] = {}
+        for split, found in self.common(round, download, groups, splits).items():
+            for counts, rows in found:
+                views = {view: as_tensor(values) for view, values in rows.items()}
+                self._add_scores(scores, split, counts, views)
+        return scores
+
+    @exits_as_errors()
+    def evaluate_own(
+        self, round: int, download: Download, ids: Iterable[int], *common: Common
+    ) -> dict[int, ClientScores]:
+        """Score clients by their rows of what they have in common, and their own state; see ``evaluate``."""
+        download = self._here(download)
+        guard = Guard(self.method, self.device, "own_scores", f"after round {round}")
+        handed = Handed(down=[download.everyone], **self._for_all())
+        mine, scores = set(ids), dict[int, ClientScores]()
+        states: dict[int, tuple[Client, State]] = {}
+        for split in {split: None for part in common for split in part}:
+            counts: dict[int, int] = {}
+            parts: dict[str, list[Tensor]] = {}
+            for group, rows in (each for part in common for each in part.get(split, ())):
+                tensors, end = {name: as_tensor(values) for name, values in rows.items()}, 0
+                for i, n in group.items():
+                    start, end = end, end + n
+                    if i not in mine:
+                        continue
+                    if i not in states:
+                        client = self.client(i, round)
+                        states[i] = client, self.state(i, client)
+                    # Copied, because some kernels' last bits depend on how their input lies in memory.
+                    own = {name: t[start:end].clone().to(self.device) for name, t in tensors.items()}
+                    with torch.no_grad():
+                        views = self.method.own_scores(*states[i], download.everyone, own)
+                    counts[i] = n
+                    for view, values in views.items():
+                        parts.setdefault(view, []).append(values.cpu())
+            if counts:
+                views = {view: torch.cat(some) for view, some in parts.items()}
+                self._add_scores(scores, split, counts, views)
+        guard.check()
+        guard.check_handed(handed)
+        return scores
+
+    def _add_scores(
+        self, scores: dict[int, ClientScores], split: str, counts: Mapping[int, int], views: dict[str, Tensor]
+    ) -> None:
+        check_views(self.method, views)
+        labels = self.examples.labels(self._samples(counts, split))
+        without = self.method.views_without_loss
+        found = score_rows(views, labels, [*counts.values()], without, self._measures)
+        for i, own in zip(counts, found, strict=True):
+            scores.setdefault(i, {})[split] = own
+
+    def _samples(self, ids: Iterable[int], split: str) -> Tensor:
+        return as_tensor(np.concatenate([self.data.clients[i].split(split) for i in ids]))
 
     @exits_as_errors()
     def evaluate(

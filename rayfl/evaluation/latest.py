@@ -19,9 +19,11 @@ class LatestScores:
     Args:
         data: says which clients have which splits.
         progress: what a checkpoint has kept of an earlier process.
+        some: whether evaluations score some of the clients, and records name them.
     """
 
-    def __init__(self, data: FederatedData, progress: Mapping[str, Any]) -> None:
+    def __init__(self, data: FederatedData, progress: Mapping[str, Any], some: bool = False) -> None:
+        self._some = some
         self._population = len(data)
         self.clients = [
             i for i, client_data in enumerate(data.clients[: data.seen]) if len(client_data.train)
@@ -45,7 +47,8 @@ class LatestScores:
             current: the scores after aggregation.
             point: the one at which the protocol scores.
         """
-        found = self.points({"after_aggregation": current})
+        points = {"after_aggregation": current}
+        found = _of_some(points) if self._some else self.points(points)
         if point == "after_training":
             found["after_training"] = {
                 view: {split: {k: list(v) for k, v in column.items()} for split, column in splits.items()}
@@ -74,3 +77,17 @@ class LatestScores:
                     column["loss"][client] = one.loss
                     for name, value in one.measured.items():
                         column.setdefault(name, [None] * self._population)[client] = value
+
+
+def _of_some(scores: Mapping[str, Mapping[int, ClientScores]]) -> dict[str, Any]:
+    """Return scores as columns over the clients that have one, who are named beside them."""
+    points: dict[str, Any] = {point: {} for point in scores}
+    for point, found in scores.items():
+        for client in sorted(found):
+            for split, views in found[client].items():
+                for view, one in views.items():
+                    column = points[point].setdefault(view, {}).setdefault(split, {})
+                    values = {"clients": client, "correct": one.correct, "loss": one.loss, **one.measured}
+                    for name, value in values.items():
+                        column.setdefault(name, []).append(value)
+    return points

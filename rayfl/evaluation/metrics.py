@@ -90,7 +90,7 @@ def round_metrics(record: Mapping[str, Any], population: Population, protocol: P
     """Return the metrics of one round from its record as it goes to ``metrics.jsonl``."""
     tests = {
         view: score["correct"]
-        for (point, view, split), score in evaluations(record)
+        for (point, view, split), score in evaluations(record, len(population))
         if point == protocol.point and split == "test"
     }
     view = protocol.headline_view(tests)
@@ -107,7 +107,7 @@ def client_accuracies(
     """Return client -> accuracy in a round's record, of the view and the point that the protocol reports."""
     found = {
         view: score["correct"]
-        for (point, view, name), score in evaluations(record)
+        for (point, view, name), score in evaluations(record, len(population))
         if point == protocol.point and name == split
     }
     view = protocol.headline_view(found)
@@ -157,7 +157,11 @@ class Validation:
         """
         self._trained |= set(record["cohort"]) - set(record["dropped"])
         point = validated_at(self.protocol.point, self.protocol)
-        views = {view: s for (p, view, split), s in evaluations(record) if (p, split) == (point, "val")}
+        views = {
+            view: s
+            for (p, view, split), s in evaluations(record, len(self.population))
+            if (p, split) == (point, "val")
+        }
         view = self.protocol.headline_view(views)
         if view is None:
             return None

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
+import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor
@@ -26,6 +27,10 @@ class Score(NamedTuple):
     correct: int
     loss: float | None
     measured: Mapping[str, float | None] = {}
+
+
+TOGETHER = 256
+"""Samples of several clients that are scored at once."""
 
 
 ClientScores = dict[str, dict[str, Score]]
@@ -78,3 +83,55 @@ def score(
         measured = {m.name: m.value(scores, y, view not in without_loss) for m in measures}
         found[view] = found[view]._replace(measured=measured)
     return found
+
+
+def score_rows(
+    views: Mapping[str, Tensor],
+    labels: Tensor,
+    counts: Sequence[int],
+    without_loss: frozenset[str] = frozenset(),
+    measures: Sequence[Measure] = (),
+) -> list[dict[str, Score]]:
+    """Score every view of several clients, whose samples lie one after the other.
+
+    Args:
+        views: scores [n, classes] by view, on the CPU.
+        labels: int64 [n].
+        counts: samples of each client, at least one.
+        without_loss: as in :func:`score`.
+        measures: as in :func:`score`.
+    """
+    starts = np.cumsum([0, *counts[:-1]])
+    found: list[dict[str, Score]] = [{} for _ in counts]
+    for view, scores in views.items():
+        right = np.add.reduceat((scores.argmax(1) == labels).numpy().astype(np.int64), starts).tolist()
+        means: list[float | None] = [None] * len(counts)
+        if view not in without_loss:
+            losses = F.cross_entropy(scores, labels, reduction="none").double().numpy()
+            means = (np.add.reduceat(losses, starts) / np.array(counts)).tolist()
+        for own, hits, loss in zip(found, right, means, strict=True):
+            own[view] = Score(hits, loss)
+        if measures:
+            rows = zip(scores.split(list(counts)), labels.split(list(counts)), strict=True)
+            for own, (part, y) in zip(found, rows, strict=True):
+                measured = {m.name: m.value(part, y, view not in without_loss) for m in measures}
+                own[view] = own[view]._replace(measured=measured)
+    return found
+
+
+def cut(ids: Sequence[int], samples: Sequence[int]) -> list[tuple[int, ...]]:
+    """Cut clients into those that are scored together, which never depends on where this is done.
+
+    Args:
+        ids: client numbers.
+        samples: how many samples of each are scored.
+    """
+    groups: list[list[int]] = [[]]
+    full = 0
+    for i, n in zip(ids, samples, strict=True):
+        if groups[-1] and full + n > TOGETHER:
+            groups.append([])
+            full = 0
+        groups[-1].append(i)
+        full += n
+    return [tuple(group) for group in groups if group]

@@ -29,6 +29,12 @@ def _alternatives(kind: Any) -> tuple[Any, ...]:
     return get_args(kind) or (kind,)
 
 
+def fits(cls: type, one: str, other: str) -> bool:
+    """Say whether a class has a member that was written with, or after, another one."""
+    owner, of_other = (next(c for c in cls.__mro__ if name in vars(c)) for name in (one, other))
+    return issubclass(owner, of_other)
+
+
 @dataclass(frozen=True)
 class Cohort:
     """The clients whose uploads are aggregated in a round.
@@ -143,8 +149,7 @@ class Method(Settings, ABC, place="method"):
             down: what the server would send now; right after training, what ``trained`` returns.
             x: inputs.
         """
-        scores = client.net.eval(down["weights"], x)
-        return {"personal": scores, "global": scores}
+        return self.own_scores(client, state, down, self.common(client.net, down, x))
 
     @property
     def views(self) -> tuple[str, ...]:
@@ -215,6 +220,32 @@ class Method(Settings, ABC, place="method"):
     def warning(self, metrics: Mapping[str, float | list[float]]) -> str | None:
         """Return a warning if the metrics at a run's end say that a part of the method did nothing."""
         return None
+
+    def common(self, net: Net, down: State, x: Tensor) -> dict[str, Tensor]:
+        """Return what of ``scores`` is the same for every client, tensors [B, ...] by name.
+
+        Where clients are many and their samples few, it is worked out for samples of several clients at once.
+
+        Args:
+            net: that of all clients.
+            down: what the server would send now.
+            x: inputs, [B, ...].
+        """
+        scores = net.eval(down["weights"], x)
+        return {"personal": scores, "global": scores}
+
+    def own_scores(
+        self, client: Client, state: State, down: State, common: dict[str, Tensor]
+    ) -> dict[str, Tensor]:
+        """Return ``scores``, made of a client's rows of what ``common`` has returned."""
+        return common
+
+    @property
+    def in_common(self) -> Literal["nothing", "part", "all"]:
+        """How much of ``scores`` is in ``common``: nothing in a class with scores of its own alone."""
+        if not fits(type(self), "common", "scores"):
+            return "nothing"
+        return "all" if type(self).own_scores is Method.own_scores else "part"
 
     @property
     def views_without_loss(self) -> frozenset[str]:

@@ -34,6 +34,11 @@ class FedRep(PartlyPersonal):
         """Share the representation."""
         return name not in self.net.names(self.personal, "head")
 
+    @property
+    def own_head(self) -> Cut:
+        """The personal layers are the head."""
+        return self.personal
+
     async def local_update(self, client: Client, state: State, down: State) -> tuple[dict[str, Any], State]:
         """Train the classifier, then the representation (Algorithm 1, lines 7 to 10)."""
         net, cut = client.net, self.personal

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from typing import Any
+from typing import Any, Literal
 
 from torch import Tensor, nn
 
-from rayfl.methods.base import Method
+from rayfl.methods.base import Method, fits
 from rayfl.training import Client, State
+from rayfl.training.net import Cut, Net
 
 
 class PartlyPersonal(Method):
@@ -18,6 +19,11 @@ class PartlyPersonal(Method):
     """
 
     views = ("personal",)
+
+    @property
+    def own_head(self) -> Cut | None:
+        """Under which cut the clients' part is the head, so that samples of many share the extractor."""
+        return None
 
     @abstractmethod
     def shared(self, name: str, module: nn.Module) -> bool:
@@ -39,3 +45,21 @@ class PartlyPersonal(Method):
     def scores(self, client: Client, state: State, down: State, x: Tensor) -> dict[str, Tensor]:
         """Score the shared part together with the own one."""
         return {"personal": client.net.eval(down["weights"].merge(state["own"]), x)}
+
+    def common(self, net: Net, down: State, x: Tensor) -> dict[str, Tensor]:
+        """Return the features, where the extractor is shared and the head is not."""
+        assert self.own_head is not None
+        return {"features": net.eval.features(down["weights"], x, self.own_head)}
+
+    def own_scores(
+        self, client: Client, state: State, down: State, common: dict[str, Tensor]
+    ) -> dict[str, Tensor]:
+        """Score features with the own head."""
+        assert self.own_head is not None
+        return {"personal": client.net.eval.head(state["own"], common["features"], self.own_head)}
+
+    @property
+    def in_common(self) -> Literal["nothing", "part", "all"]:
+        """The extractor, or nothing."""
+        known = self.own_head is not None and fits(type(self), "own_head", "shared")
+        return super().in_common if known else "nothing"

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from copy import copy
-from typing import Any, Self
+from typing import Any, Literal, Self
 
 import torch
 from torch import Tensor, nn
 
 from rayfl.errors import UserError
-from rayfl.methods.base import Averaging, Cohort, Method
+from rayfl.methods.base import Averaging, Cohort, Method, fits
 from rayfl.nets import Architecture
 from rayfl.training import Client, Params, Reduction, State
 from rayfl.training.net import Cut, Net
@@ -129,6 +129,21 @@ class Wrapper(Method):
     def scores(self, client: Client, state: State, down: State, x: Tensor) -> dict[str, Tensor]:
         """Score as the wrapped method does."""
         return self.of.scores(client, self._seen(state), down, x)
+
+    def common(self, net: Net, down: State, x: Tensor) -> dict[str, Tensor]:
+        """Return what the wrapped method returns."""
+        return self.of.common(net, down, x)
+
+    def own_scores(
+        self, client: Client, state: State, down: State, common: dict[str, Tensor]
+    ) -> dict[str, Tensor]:
+        """Score as the wrapped method does."""
+        return self.of.own_scores(client, self._seen(state), down, common)
+
+    @property
+    def in_common(self) -> Literal["nothing", "part", "all"]:
+        """As much as in the wrapped method, unless this one has scores of its own."""
+        return self.of.in_common if fits(type(self), "common", "scores") else "nothing"
 
     @property
     def views(self) -> tuple[str, ...]:

@@ -107,7 +107,7 @@ def check_scores(views: Any, samples: Mapping[str, np.ndarray]) -> None:
 
     Args:
         views: view -> split -> ``correct``, ``loss`` and further metrics, each with a value or null per
-            client; the loss may be null as a whole.
+            client; the loss may be null as a whole. With ``clients`` they are of these alone.
         samples: per split int64 [clients], how many samples each client has.
     """
     _mapping(views, "the views")
@@ -118,7 +118,11 @@ def check_scores(views: Any, samples: Mapping[str, np.ndarray]) -> None:
             if split not in samples:
                 raise ValueError(f"{where} is no part of the data")
             _mapping(score, where)
-            counts, correct = samples[split].tolist(), score.get("correct")
+            scored = samples[split]
+            if "clients" in score:
+                _ascending(score["clients"], f"clients in {where}", range(len(scored)))
+                scored = scored[score["clients"]]
+            counts, correct = scored.tolist(), score.get("correct")
             _list(correct, f"correct in {where}", len(counts))
             if not set(map(type, correct)) <= {int, type(None)}:
                 raise ValueError(f"correct in {where} must be whole numbers")
@@ -126,7 +130,7 @@ def check_scores(views: Any, samples: Mapping[str, np.ndarray]) -> None:
                 raise ValueError(f"correct in {where} is negative, or more than there are samples")
             if "loss" not in score or score["loss"] is not None:
                 _losses(score.get("loss"), f"loss in {where}", len(counts))
-            for name in score.keys() - {"correct", "loss"}:
+            for name in score.keys() - {"clients", "correct", "loss"}:
                 _losses(score[name], f"{shown(name)} in {where}", len(counts))
 
 
@@ -231,6 +235,12 @@ def _losses(values: Any, what: str, length: int | None) -> None:
 
 def _ascending(values: Any, what: str, among: Sequence[int]) -> None:
     _list(values, what, None)
-    fine = set(map(type, values)) <= {int} and set(values) <= set(among)
+    fine = set(map(type, values)) <= {int}
+    if fine and values:  # in ascending order the ends tell of all
+        fine = (
+            min(values) in among and max(values) in among
+            if isinstance(among, range)
+            else set(values) <= set(among)
+        )
     if not fine or any(a >= b for a, b in pairwise(values)):
         raise ValueError(f"{what} must be different clients in ascending order, of those that there are")

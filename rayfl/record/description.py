@@ -23,6 +23,8 @@ RESUMABLE = ("rounds", "engine", "checkpoint_every", "quiet", "loggers", "log_le
 """
 PLACES = ("output", "cell", "data.root", "data.cache", "data.download", "data.verify")
 """Settings that say where things are, or what is checked, and decide no number."""
+_SCORED = ("metrics", "eval_clients", "eval_draw", "scoring")
+"""Settings that decide what is measured, and how, but not what is trained."""
 
 
 def dump(federation: object) -> str:
@@ -74,7 +76,7 @@ def differing(one: Mapping[str, Any], other: Mapping[str, Any]) -> list[str]:
 
 def tells_apart(name: str) -> bool:
     """Return whether a setting makes another experiment, and not a repetition of one with another seed."""
-    ignored = {*PLACES, *RESUMABLE, "seed", "data.seed", "resume", "metrics"} - {"rounds"}
+    ignored = {*PLACES, *RESUMABLE, "seed", "data.seed", "resume", *_SCORED} - {"rounds"}
     return not _within(name, ignored)
 
 

@@ -83,6 +83,9 @@ _WORDS: dict[str, dict[str, Any]] = {
 }
 """Word that changes a protocol, as in ``fdse+weighted`` -> options."""
 
+_SCORED: dict[str, Any] = {"eval_clients": None, "eval_draw": "once", "scoring": "each"}
+"""How clients were scored before there was a choice."""
+
 MOVED = {
     "training.lr_decay": "--training.schedule Exponential --training.schedule.decay and its value",
     "tensorboard": "--loggers '[]' for false, --loggers '[tensorboard]' for true",
@@ -126,6 +129,8 @@ def present(config: Mapping[str, Any]) -> dict[str, Any]:
     if "participation" in config:
         found.setdefault("sampling", _described("rayfl.sampling.Uniform", {}))
         found.setdefault("metrics", [])
+    if config.keys() >= {"participation", "eval_every", "on_bad_update"}:  # recorded, and not made by hand
+        found = _SCORED | found
     return found
 
 
@@ -137,7 +142,7 @@ def present_settings(settings: Mapping[str, Any]) -> dict[str, Any]:
     if before and "training.optimiser" not in settings:
         now["training"] = _training(before)
     kept = {key: value for key, value in settings.items() if key != "training.lr_decay"}
-    return {"sampling": "rayfl.sampling.Uniform", "metrics": [], **kept, **deciding(now)}
+    return {"sampling": "rayfl.sampling.Uniform", "metrics": [], **_SCORED, **kept, **deciding(now)}
 
 
 def remedy(name: str, value: Any) -> str:

@@ -147,7 +147,7 @@ class History:
             used[record["cohort"]] = True
             used[record["dropped"]] = False
             trained.append(used)
-            for key, score in evaluations(record):
+            for key, score in evaluations(record, len(population)):
                 rounds, rows = gathered.setdefault(key, ([], []))
                 rounds.append(record["round"])
                 # A view without a cross-entropy may say null once for all its clients.
@@ -181,12 +181,31 @@ class History:
         return sorted(found, key=lambda pv: (pv[0], order.get(pv[1], "2" + pv[1])))
 
 
-def evaluations(record: Mapping[str, Any]) -> Iterator[tuple[tuple[str, str, str], Mapping[str, Any]]]:
-    """Yield ((point, view, split), scores) of one record."""
+def evaluations(
+    record: Mapping[str, Any], clients: int
+) -> Iterator[tuple[tuple[str, str, str], Mapping[str, Any]]]:
+    """Yield ((point, view, split), scores) of one record.
+
+    Args:
+        record: of a round.
+        clients: how many there are: columns of scores have a value, or None, for each.
+    """
     for point, views in record.get("evaluation", {}).items():
         for view, splits in views.items():
             for split, score in splits.items():
-                yield (point, view, split), score
+                yield (point, view, split), (_of_all(score, clients) if "clients" in score else score)
+
+
+def _of_all(score: Mapping[str, Any], clients: int) -> dict[str, Any]:
+    """Return columns that name their clients as columns over all clients."""
+    found: dict[str, Any] = {}
+    for name, values in score.items():
+        if name != "clients":
+            column: list[Any] = [None] * clients
+            for client, value in zip(score["clients"], values, strict=True):
+                column[client] = value
+            found[name] = column
+    return found
 
 
 def round_totals(record: Mapping[str, Any]) -> dict[str, Any]:

@@ -1,0 +1,163 @@
+"""Samples of many clients scored in one call, and evaluations of some of the clients."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+import yaml
+from torch import Tensor
+
+from rayfl import Federation, Inline, Ray, Result, UserError, evaluation, resumed
+from rayfl.data import Dirichlet, Synthetic
+from rayfl.evaluation.measures import measures
+from rayfl.evaluation.score import cut, score_rows
+from rayfl.federation import MANY
+from rayfl.methods import Ditto, FedAvg, FedBN, FedPer, FedRep, Method, TopK
+from rayfl.nets import CNNB
+from rayfl.record.former import present
+from rayfl.training import Client, State, Training
+from tests.support.federations import bytes_of_run, small
+
+DATA = Synthetic(train=300, test=90, shape=(1, 16, 16), partition=Dirichlet(alpha=1.0), val_fraction=0.2)
+FEW: dict[str, Any] = {"data": DATA, "rounds": 2, "eval_clients": 5.0, "checkpoint_every": 1}
+TRAINING = Training(lr=0.05, batch_size=20, precision="float64", bn_single="eval")
+
+
+def lines(folder: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+
+
+def test_clients_are_cut_by_their_samples() -> None:
+    """Up to 256 samples go together; a client with more is alone."""
+    assert cut([2, 5, 6, 7, 9], [200, 56, 1, 300, 0]) == [(2, 5), (6,), (7,), (9,)]
+    assert cut([], []) == []
+
+
+def test_rows_are_scored_client_by_client() -> None:
+    """Logits (0, ln 3) are probabilities 1/4 and 3/4: label 1 costs ln 4/3, label 0 costs ln 4."""
+    logits = torch.tensor([[0, np.log(3)]] * 3, dtype=torch.float64)
+    labels = torch.tensor([1, 0, 1])
+    first, second = score_rows({"personal": logits, "x": logits}, labels, [2, 1], frozenset({"x"}))
+    assert (first["personal"].correct, second["personal"].correct) == (1, 1)
+    assert first["personal"].loss == pytest.approx((np.log(4 / 3) + np.log(4)) / 2)
+    assert second["personal"].loss == pytest.approx(np.log(4 / 3))
+    assert first["x"].loss is None
+    assert score_rows({"v": logits}, labels, [3], measures=measures(["f1"], 2))[0]["v"].measured["f1"]
+
+
+@pytest.mark.parametrize(
+    "method", [FedAvg(), FedPer(), FedPer(personal="fc_stack"), TopK(of=FedRep())], ids=lambda m: str(m)[:40]
+)
+def test_together_scores_what_each_scores(tmp_path: Path, method: Method) -> None:
+    settings: dict[str, Any] = {"method": method, "data": DATA, "net": CNNB(), "rounds": 2, "metrics": ["f1"]}
+    found = []
+    for scoring in ("each", "together"):
+        small(tmp_path / scoring, scoring=scoring, training=TRAINING, **settings).run()
+        found.append(lines(tmp_path / scoring))
+    for one, other in zip(*found, strict=True):
+        ours, theirs = one.pop("evaluation"), other.pop("evaluation")
+        assert one == other
+        for view, splits in ours["after_aggregation"].items():
+            for split, score in splits.items():
+                again = theirs["after_aggregation"][view][split]
+                assert again["correct"] == score["correct"]
+                for name in ("loss", "f1"):
+                    assert again[name] == pytest.approx(score[name], rel=1e-9)
+
+
+class OwnScores(FedAvg):
+    """Has scores of its own, and says nothing of what they have in common."""
+
+    def scores(self, client: Client, state: State, down: State, x: Tensor) -> dict[str, Tensor]:
+        """Score the other way round."""
+        return {view: -score for view, score in super().scores(client, state, down, x).items()}
+
+
+class OtherShare(FedPer):
+    """Keeps something else than the head."""
+
+    def shared(self, name: str, module: Any) -> bool:
+        """Share the head."""
+        return not super().shared(name, module)
+
+
+def test_who_has_scores_in_common() -> None:
+    found = {FedAvg(): "all", TopK(of=FedAvg()): "all", FedPer(): "part", TopK(of=FedRep()): "part"}
+    nothing = [OwnScores(), OtherShare(), FedBN(), Ditto(), TopK(of=OwnScores())]
+    for method, much in {**found, **dict.fromkeys(nothing, "nothing")}.items():
+        assert method.in_common == much
+
+
+def test_auto_is_together_for_many_clients(tmp_path: Path) -> None:
+    for clients, together in ((MANY, False), (MANY + 1, True)):
+        assert small(tmp_path, clients=clients).plan().together is together
+        assert small(tmp_path, clients=clients, scoring="each").plan().together is False
+
+
+@pytest.mark.usefixtures("kept_actors")
+def test_the_same_bytes_on_any_actors(tmp_path: Path) -> None:
+    """Together, of clients drawn anew, with state on several actors, and after resuming."""
+    settings = FEW | {"method": FedPer(), "scoring": "together", "eval_draw": "anew", "rounds": 3}
+    for name, engine in (("inline", Inline()), ("two", Ray(actors=2))):
+        small(tmp_path / name, engine=engine, **settings).run()
+    small(tmp_path / "half", **settings | {"rounds": 2}).run()
+    resumed(tmp_path / "half", ["--rounds", "3"]).run()
+    whole = bytes_of_run(tmp_path / "inline")
+    assert all(bytes_of_run(tmp_path / name) == whole for name in ("two", "half"))
+
+
+def test_some_clients_are_scored(tmp_path: Path) -> None:
+    """Records name them and have nothing of the others; figures count the others as left out."""
+    result = small(tmp_path / "once", **FEW, loggers=["tensorboard"]).run()
+    scored = [
+        line["evaluation"]["after_aggregation"]["personal"]["test"]["clients"]
+        for line in lines(tmp_path / "once")
+    ]
+    assert scored[0] == scored[1]
+    assert len(scored[0]) == 5
+    small(tmp_path / "all", **FEW | {"eval_clients": None}).run()
+    for some, full in zip(lines(tmp_path / "once"), lines(tmp_path / "all"), strict=True):
+        for split in ("val", "test"):
+            ours, theirs = (x["evaluation"]["after_aggregation"]["personal"][split] for x in (some, full))
+            assert ours["correct"] == [theirs["correct"][i] for i in ours["clients"]]
+            assert ours["loss"] == [theirs["loss"][i] for i in ours["clients"]]
+    tested = {i for i in scored[0] if result.history.population.samples["test"][i]}
+    assert result.summary["headline"]["clients"] == len(tested)
+    assert set(result.clients[result.clients.part == "test"].client) == tested
+    share = small(tmp_path / "anew", **FEW | {"eval_clients": 0.5, "eval_draw": "anew", "rounds": 3}).run()
+    drawn = [
+        line["evaluation"]["after_aggregation"]["personal"]["test"]["clients"] for line in lines(share.folder)
+    ]
+    assert {len(ids) for ids in drawn} <= {5, 6}
+    assert drawn[0] != drawn[1]
+
+
+def test_a_protocol_that_scores_as_clients_train_needs_them_all(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="eval_clients=5 chooses who is scored after aggregation"):
+        small(tmp_path / "run", **FEW, protocol=evaluation.FediOS()).run()
+
+
+def test_a_damaged_record_of_some_clients_is_refused(tmp_path: Path) -> None:
+    small(tmp_path / "run", **FEW | {"rounds": 1}).run()
+    path = tmp_path / "run" / "metrics.jsonl"
+    (line,) = lines(tmp_path / "run")
+    for wrong in ([0, 1, 2, 3, 99], [1, 0, 2, 3, 4], [0]):
+        line["evaluation"]["after_aggregation"]["personal"]["test"]["clients"] = wrong
+        path.write_text(json.dumps(line) + "\n")
+        with pytest.raises(UserError, match="does not fit partition"):
+            Result.load(tmp_path / "run")
+
+
+def test_a_run_of_before_is_scored_as_it_was(tmp_path: Path) -> None:
+    """A recorded configuration without ``scoring`` means each client alone; one made by hand does not."""
+    small(tmp_path / "run", rounds=1, data=DATA).run()
+    config = yaml.safe_load((tmp_path / "run" / "config.yaml").read_text())
+    old = {k: v for k, v in config.items() if k not in ("scoring", "eval_clients", "eval_draw")}
+    assert present(old)["scoring"] == "each"
+    assert "scoring" not in present({"participation": 0.5})
+    (tmp_path / "run" / "config.yaml").write_text(yaml.safe_dump(old))
+    assert isinstance(going_on := resumed(tmp_path / "run"), Federation)
+    assert going_on.scoring == "each"
