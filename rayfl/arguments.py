@@ -6,7 +6,7 @@ import inspect
 import math
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import MISSING, dataclass, fields, is_dataclass
 from numbers import Integral, Real
 from types import NoneType, UnionType
 from typing import Annotated, Any, Literal, Union, get_args, get_origin
@@ -169,7 +169,21 @@ def described(thing: object) -> str:
     cls = type(thing)
     own = not cls.__module__.startswith("rayfl.")
     name = f"{cls.__module__}.{cls.__qualname__}" if own else cls.__name__
-    parameters = inspect.signature(cls).parameters.values()
-    values = [(p.name, getattr(thing, p.name), p.default) for p in parameters]
-    changed = ", ".join(f"{name}={value}" for name, value, default in values if value != default)
-    return f"{name}({changed})" if changed else name
+    own_arguments = ", ".join(f"{key}={value}" for key, value in changed(thing).items())
+    return f"{name}({own_arguments})" if own_arguments else name
+
+
+def changed(thing: object) -> dict[str, Any]:
+    """Return the arguments of an object that differ from the defaults of its class, by name."""
+    made = fields(thing) if is_dataclass(thing) else ()
+    defaults = {p.name: p.default for p in inspect.signature(type(thing)).parameters.values()}
+    defaults |= {each.name: each.default_factory() for each in made if each.default_factory is not MISSING}
+    values = {name: getattr(thing, name, default) for name, default in defaults.items()}
+    return {name: value for name, value in values.items() if not _same(value, defaults[name])}
+
+
+def _same(value: Any, default: Any) -> bool:
+    try:
+        return bool(value == default)
+    except Exception:  # of arrays
+        return False

@@ -15,11 +15,13 @@ import torch
 import yaml
 
 from rayfl import checks
+from rayfl.arguments import changed
 from rayfl.callbacks.callback import Callback
 from rayfl.callbacks.early_stopping import EarlyStopping
 from rayfl.callbacks.loggers import LOGGERS, Name, check_loggers
 from rayfl.callbacks.terminal import LogRounds, Progress, print_start
 from rayfl.data import Data, EmbeddedDigits, FederatedData
+from rayfl.display import Displayed, options
 from rayfl.engine.base import Engine
 from rayfl.engine.models import Models
 from rayfl.engine.plan import Plan
@@ -59,7 +61,7 @@ DEFAULT_NET, DEFAULT_PROTOCOL, DEFAULT_SAMPLING = CNNB(), Default(), Uniform()
 
 
 @dataclass(kw_only=True, eq=False, repr=False)
-class Federation:
+class Federation(Displayed):
     """One experiment, ready to run."""
 
     method: Method = DEFAULT_METHOD
@@ -149,6 +151,13 @@ class Federation:
         self.clients, self.rounds, self.seed = int(self.clients), int(self.rounds), int(self.seed)  # of NumPy
         self.resumes = False
         self.callbacks: list[Callback] = []
+
+    def _repr_line_(self) -> dict[str, Any]:
+        always = ("method", "data", "clients", "rounds", "engine")
+        return {name: getattr(self, name) for name in always} | changed(self)
+
+    def _repr_table_(self) -> dict[str, Any]:
+        return options(self)
 
     # ---- running
 

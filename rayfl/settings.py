@@ -19,6 +19,7 @@ from dataclasses import dataclass, fields
 from typing import Any, ClassVar, dataclass_transform
 
 from rayfl.arguments import Bound, check_arguments, described
+from rayfl.display import Displayed, options
 from rayfl.errors import UserError
 
 
@@ -47,7 +48,7 @@ FINITE = Bound("finite", operator.lt, float("inf"))
 
 
 @dataclass_transform(kw_only_default=True, eq_default=False)
-class Settings:
+class Settings(Displayed):
     """Base of the classes that a configuration names: methods, data sets, partitions, nets, engines,
     protocols.
 
@@ -62,6 +63,9 @@ class Settings:
     _unrecorded: ClassVar[tuple[str, ...]] = ()  # options that no file can hold, for which another stands
     _place: ClassVar[str]  # what configurations call objects of the class, such as "method"
 
+    def _repr_table_(self) -> dict[str, Any]:
+        return options(self)
+
     def __init_subclass__(cls, place: str | None = None, **options: Any) -> None:
         super().__init_subclass__(**options)
         if place is not None:
@@ -69,7 +73,7 @@ class Settings:
         owner = next(base for base in cls.__mro__ if "__init__" in vars(base))
         if owner is object or hasattr(vars(owner)["__init__"], "of_settings"):
             cls.__annotations__ = _annotations(cls)
-            dataclass(kw_only=True, eq=False)(cls)
+            dataclass(kw_only=True, eq=False, repr=False)(cls)
             cls.__init__ = _checking(cls, of_settings=True)  # type: ignore[method-assign]
         elif owner is cls:
             cls.__init__ = _checking(cls)  # type: ignore[method-assign]

@@ -19,6 +19,7 @@ LAYERS = [
     {
         *(
             "arguments",
+            "display",
             "errors",
             "files",
             "imports",

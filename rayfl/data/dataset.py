@@ -9,13 +9,16 @@ from typing import Any, Literal
 
 import numpy as np
 
+from rayfl.display import Displayed, Words
+from rayfl.splits import SPLITS
+
 TRAIN, VAL, TEST = 0, 1, 2
 UNUSED = 3  # in none of the splits
 _CHUNK = 1000  # inputs that are read together
 
 
-@dataclass(frozen=True)
-class Dataset:
+@dataclass(frozen=True, repr=False)
+class Dataset(Displayed):
     """Everything a data set has, in one place; NumPy arrays, so that processes can share them without copies.
 
     Attributes:
@@ -92,6 +95,10 @@ class Dataset:
     def __len__(self) -> int:
         return len(self.inputs)
 
+    def _repr_line_(self) -> dict[str, Any]:
+        inputs = Words(f"{self.inputs.dtype} {list(self.inputs.shape)}")
+        return {"inputs": inputs, "classes": self.classes, "domains": len(self.domain_names)}
+
     @property
     def classes(self) -> int:
         """Number of classes."""
@@ -143,8 +150,8 @@ def _crc(images: np.ndarray) -> int:
     return crc
 
 
-@dataclass(frozen=True)
-class ClientData:
+@dataclass(frozen=True, repr=False)
+class ClientData(Displayed):
     """One client's data: int64 index arrays into the dataset, disjoint between splits and between clients.
 
     Attributes:
@@ -158,6 +165,9 @@ class ClientData:
     val: np.ndarray
     test: np.ndarray
     domain: int | None = None
+
+    def _repr_line_(self) -> dict[str, Any]:
+        return {**{name: len(self.split(name)) for name in SPLITS}, "domain": self.domain}
 
     def split(self, name: str) -> np.ndarray:
         """Return the indices of ``"train"``, ``"val"`` or ``"test"``."""

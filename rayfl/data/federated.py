@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from rayfl.data.dataset import TRAIN, ClientData, Dataset
+from rayfl.display import Displayed, Words
 from rayfl.errors import UserError
 from rayfl.files import write_file
 from rayfl.shown import one_line
@@ -18,8 +19,8 @@ from rayfl.splits import SPLITS
 _ROWS, _COLUMNS = 24, 20  # of the printed label matrix
 
 
-@dataclass(frozen=True)
-class FederatedData:
+@dataclass(frozen=True, repr=False)
+class FederatedData(Displayed):
     """A data set and every client's share of it.
 
     Attributes:
@@ -38,6 +39,21 @@ class FederatedData:
 
     def __len__(self) -> int:
         return len(self.clients)
+
+    def _repr_line_(self) -> dict[str, Any]:
+        samples = {split: sum(len(client.split(split)) for client in self.clients) for split in SPLITS}
+        unseen = {"unseen": self.unseen} if self.unseen else {}
+        return {"clients": len(self), **unseen, **samples, "classes": self.dataset.classes}
+
+    def _repr_table_(self) -> dict[str, Any]:
+        skew = self.skew()
+        per_client = "{samples_min} to {samples_max} training samples, {classes_min} to {classes_max} classes"
+        return {
+            **self._repr_line_(),
+            "domains": Words(", ".join(self.dataset.domain_names)),
+            "per client": Words(per_client.format(**skew)),
+            "label skew": Words(f"{skew['label_distance']:.3f} (0 none, 1 all)"),
+        }
 
     @property
     def sizes(self) -> list[int]:

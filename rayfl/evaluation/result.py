@@ -11,11 +11,13 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from rayfl.display import Displayed, Words
 from rayfl.errors import UserError
 from rayfl.evaluation.metrics import curve, mean_loss, summarise
 from rayfl.evaluation.protocol import Protocol, read_protocol
 from rayfl.files import reading, refuse_links
 from rayfl.record.checks import check_config
+from rayfl.record.description import flat
 from rayfl.record.folder import RunFolder, check_is
 from rayfl.record.former import present
 from rayfl.record.history import CONFIG, METRICS, History, read_history
@@ -25,8 +27,8 @@ if TYPE_CHECKING:
     import pandas as pd  # at run time where tables are made: a run should not wait for it to start
 
 
-@dataclass(frozen=True)
-class Result:
+@dataclass(frozen=True, repr=False)
+class Result(Displayed):
     """The records of a run, finished or not.
 
     Attributes:
@@ -57,6 +59,24 @@ class Result:
                 f"{config['rounds']}; restore both from a copy"
             )
         return cls(folder, config, history, summarise(history, read_protocol(config), config["rounds"]))
+
+    def _repr_line_(self) -> dict[str, Any]:
+        rounds = Words(f"{self.summary['completed']} of {self.summary['rounds']}")
+        return {"folder": str(self.folder), "rounds": rounds, "accuracy": round(self.accuracy, 4)}
+
+    def _repr_table_(self) -> dict[str, Any]:
+        settings = flat(self.config, shown=True)
+        about: dict[str, Any] = {
+            name: Words(settings[name]) for name in ("method", "data", "clients") if name in settings
+        }
+        means = {
+            f"{each['view']}, {each['point'].replace('_', ' ')}": each["last"]["mean"]
+            for each in self.summary["views"]
+        }
+        last = {
+            name: Words(f"{mean:.2%} in the last round") for name, mean in means.items() if mean is not None
+        }
+        return {**about, **self._repr_line_(), "protocol": Words(self.protocol), **last}
 
     @cached_property
     def protocol(self) -> Protocol:

@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from rayfl.display import Displayed
 from rayfl.errors import UserError
 from rayfl.files import open_file, parse_json, read_json, reading
 from rayfl.record.checks import check_partition, check_record
@@ -52,8 +53,8 @@ class Contents:
         return cls(str(content["sha256"]), images, published)
 
 
-@dataclass(frozen=True)
-class Population:
+@dataclass(frozen=True, repr=False)
+class Population(Displayed):
     """The clients of a run: what is constant about them.
 
     Attributes:
@@ -83,9 +84,12 @@ class Population:
     def __len__(self) -> int:
         return len(self.domains)
 
+    def _repr_line_(self) -> dict[str, Any]:
+        return {"clients": len(self), **{name: int(each.sum()) for name, each in self.samples.items()}}
 
-@dataclass(frozen=True)
-class Scores:
+
+@dataclass(frozen=True, repr=False)
+class Scores(Displayed):
     """The scores of one view, at one evaluation point, on one part of the data.
 
     Attributes:
@@ -102,6 +106,13 @@ class Scores:
     samples: np.ndarray
     measures: Mapping[str, np.ndarray] = field(default_factory=dict)
 
+    def _repr_line_(self) -> dict[str, Any]:
+        return {
+            "evaluations": len(self.rounds),
+            "clients": len(self.samples),
+            "measures": list(self.measures),
+        }
+
     def of(self, counted: np.ndarray) -> "Scores":
         """Return the scores, NaN where ``counted`` is false: bool [clients] or [evaluations, clients]."""
         correct, loss = (np.where(counted, values, np.nan) for values in (self.correct, self.loss))
@@ -115,8 +126,8 @@ class Scores:
         return self.correct / samples
 
 
-@dataclass
-class History:
+@dataclass(repr=False)
+class History(Displayed):
     """All that ``metrics.jsonl`` and ``partition.json`` hold.
 
     Attributes:
@@ -133,6 +144,10 @@ class History:
     trained: np.ndarray = field(default_factory=lambda: np.zeros((0, 0), dtype=bool))
     scores: dict[tuple[str, str, str], Scores] = field(default_factory=dict)
     not_finite: int = 0
+
+    def _repr_line_(self) -> dict[str, Any]:
+        scores = ["/".join(key) for key in self.scores]
+        return {"rounds": len(self.rounds), "clients": len(self.population), "scores": scores}
 
     @classmethod
     def build(cls, population: Population, records: Iterable[Mapping[str, Any]]) -> "History":

@@ -6,6 +6,7 @@ from typing import Annotated, Literal
 import torch
 
 from rayfl.arguments import check_arguments
+from rayfl.display import Displayed, options
 from rayfl.errors import UserError
 from rayfl.settings import above, at_least, below
 from rayfl.training.optimisers import SGD, Optimiser
@@ -14,7 +15,7 @@ from rayfl.training.schedules import Constant, Schedule
 _SGD, _CONSTANT = SGD(), Constant()
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, repr=False)
 class Training:
     """Settings of local training."""
 
@@ -52,6 +53,10 @@ class Training:
     """Dtype of weights and arithmetic; with ``bfloat16`` that of most arithmetic within nets, by
     ``torch.autocast``, while weights, losses and sums are in float32.
     """
+
+    # Not by inheritance: the command line takes the options of a class whose bases are dataclasses, too.
+    _repr_line_, __repr__, _repr_html_ = Displayed._repr_line_, Displayed.__repr__, Displayed._repr_html_
+    _repr_table_ = options
 
     def __post_init__(self) -> None:
         check_arguments(Training, vars(self), "training")
