@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from rayfl.federation import Federation
     from rayfl.methods import Method
     from rayfl.models import Models, load_models
+    from rayfl.report.plot import Plot
     from rayfl.training import Training
 
 __version__ = "0.1.0"
@@ -22,6 +23,7 @@ __all__ = [
     "Inline",
     "Method",
     "Models",
+    "Plot",
     "Ray",
     "Result",
     "Training",
@@ -36,6 +38,7 @@ _HOME = {
     "Inline": "rayfl.engine",
     "Method": "rayfl.methods",
     "Models": "rayfl.models",
+    "Plot": "rayfl.report.plot",
     "Ray": "rayfl.engine",
     "Result": "rayfl.evaluation.result",
     "Training": "rayfl.training",

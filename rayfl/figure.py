@@ -5,29 +5,13 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import jsonargparse
-from matplotlib.figure import Figure
 
 from rayfl.config.command_line import parse
 from rayfl.config.help import Parser
 from rayfl.errors import UserError, exit_code
-from rayfl.evaluation.result import Result, run_folders
-from rayfl.report.compare import check_measure, group_runs
-from rayfl.report.pictures import save
-from rayfl.report.plots import (
-    ALL,
-    check_panels,
-    domains_of,
-    draw_bars,
-    draw_clients,
-    draw_labels,
-    draw_radar,
-    draw_rounds,
-    draw_sweep,
-    progress_table,
-    scored_panels,
-    series_of,
-    sweep_series,
-)
+from rayfl.report.pictures import Picture
+from rayfl.report.plot import Plot
+from rayfl.report.plots import ALL
 from rayfl.shown import tell
 from rayfl.terminal import Terminal
 
@@ -103,30 +87,23 @@ def parser() -> jsonargparse.ArgumentParser:
     return made
 
 
-def picture(options: jsonargparse.Namespace) -> Figure:
+def picture(options: jsonargparse.Namespace) -> Picture:
     """Return the picture that a command line asks for; print the numbers that belong to it."""
     kind, o = options.kind, options[options.kind]
-    runs = [Result.load(folder) for folder in run_folders(map(Path, o.runs))]
-    if kind == "labels":
-        return draw_labels(runs)
-    by = _names(o.by)
+    plot = Plot(*o.runs, by=_names(o.get("by", "")))
+    views, panels = _names(o.get("views", "")), _names(o.get("panels", ""))
     if kind == "sweep":
-        lines = sweep_series(runs, o.over, o.view or None, by)
-        every = [series for _, points in lines for _, series in points]
-        return draw_sweep(lines, o.over, check_panels(_names(o.panels) or [ALL], every))
-    groups = group_runs(runs, by)
+        return plot.sweep(o.over, o.view or None, panels or [ALL])
     if kind == "radar":
-        return draw_radar(series_of(groups, _names(o.view), by))
-    series = series_of(groups, _names(o.views), by)
-    if kind == "clients":
-        return draw_clients(series)
+        return plot.radar(o.view or None)
+    if kind == "rounds":
+        drawn = plot.rounds(views, panels, o.quantity)
+        table = plot.progress(views, panels, o.target)
+        Terminal(width=None if sys.stdout.isatty() else 200).print(table)
+        return drawn
     if kind == "bars":
-        return draw_bars(series, check_panels(_names(o.panels) or [*domains_of(series), ALL], series))
-    if o.quantity not in ("accuracy", "loss"):
-        check_measure("--quantity", o.quantity, runs, "accuracy, loss")
-    panels = scored_panels(check_panels(_names(o.panels), series), series)
-    Terminal(width=None if sys.stdout.isatty() else 200).print(progress_table(series, panels, o.target))
-    return draw_rounds(series, panels, o.quantity)
+        return plot.bars(views, panels)
+    return plot.clients(views) if kind == "clients" else plot.labels()
 
 
 def _names(text: str) -> list[str]:
@@ -141,7 +118,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         path = Path(options[options.kind].save)
         if path.suffix.lower() not in ENDINGS:
             raise UserError(f"--save {path}: its name must end in {', '.join(ENDINGS[:-1])} or {ENDINGS[-1]}")
-        save(picture(options), path)
+        picture(options).save(path)
         tell(path)
 
     return exit_code(draw)

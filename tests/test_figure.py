@@ -71,7 +71,7 @@ def test_runs_are_found_below_folders(runs):
         (["rounds", "RUNS", "--panels", "oil"], "no domain oil; panels are ink, print, paint, all"),
         (
             ["rounds", "RUNS", "--quantity", "beauty"],
-            "--quantity beauty: no run has recorded this metric; there are accuracy, loss",
+            "quantity beauty: no run has recorded this metric; there are accuracy, loss",
         ),
         (["bars", "RUNS", "--by", "colour"], "--by colour: no run has this key"),
         (["sweep", "RUNS", "--over", "net"], "net is 'CNN'"),

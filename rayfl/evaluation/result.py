@@ -110,6 +110,11 @@ class Result(Displayed):
         load = import_module("rayfl.models").load_models  # which is far above this module
         return load(self.folder, data=False)
 
+    @property
+    def plot(self) -> Any:
+        """Pictures of the run, :class:`rayfl.Plot`: ``result.plot.rounds()``, ``result.plot.labels()``..."""
+        return import_module("rayfl.report.plot").Plot(self)  # which is above this module
+
 
 def finish(folder: RunFolder) -> Result:
     """Write the tables of a run that is over, and return its records."""

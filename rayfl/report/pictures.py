@@ -1,13 +1,40 @@
-"""Text in pictures, and how they are written."""
+"""Pictures as Python has them, text in them, and how they are written."""
 
+import io
 from pathlib import Path
+from typing import NamedTuple
 
 import matplotlib
+from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.text import Text
 
 from rayfl.errors import UserError
 from rayfl.shown import printable
+
+
+class Picture(NamedTuple):
+    """A figure of matplotlib and the axes of its panels: ``figure, axes = result.plot.rounds()``.
+
+    A notebook shows it where it is the last line of a cell.
+
+    Attributes:
+        figure: all of it.
+        axes: the panels, row by row.
+    """
+
+    figure: Figure
+    axes: list[Axes]
+
+    def save(self, path: str | Path, dpi: int = 150) -> None:
+        """Write a file: PNG, PDF or SVG, as the ending says (see :func:`save`)."""
+        save(self.figure, path, dpi)
+
+    def _repr_png_(self) -> bytes:
+        """Return what notebooks show."""
+        file = io.BytesIO()
+        _write(self.figure, file, dpi=100, format="png")
+        return file.getvalue()
 
 
 def drawn(text: str) -> str:
@@ -27,10 +54,14 @@ def save(figure: Figure, path: str | Path, dpi: int = 150) -> None:
         raise UserError(f"{path} does not say which kind of picture it is: add an ending, such as .png")
     try:
         Path(path).parent.mkdir(parents=True, exist_ok=True)
-        with matplotlib.rc_context({"text.usetex": False}):
-            for text in figure.findobj(Text):
-                assert isinstance(text, Text)
-                text.set_usetex(False)
-            figure.savefig(path, dpi=dpi)
+        _write(figure, path, dpi)
     except (OSError, ValueError) as error:  # of an ending that names no format, the latter
         raise UserError(f"{path} cannot be written: {error}; choose another place") from error
+
+
+def _write(figure: Figure, file: str | Path | io.BytesIO, dpi: int, format: str | None = None) -> None:
+    with matplotlib.rc_context({"text.usetex": False}):
+        for text in figure.findobj(Text):
+            assert isinstance(text, Text)
+            text.set_usetex(False)
+        figure.savefig(file, dpi=dpi, format=format)

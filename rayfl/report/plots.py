@@ -25,7 +25,7 @@ from rayfl.report.compare import (
     view_summary,
 )
 from rayfl.report.draw import COLOURS, MARKERS, draw_band, draw_points, style
-from rayfl.report.pictures import drawn
+from rayfl.report.pictures import Picture, drawn
 from rayfl.report.text import mean_and_std, plain_table
 from rayfl.shown import one_line
 
@@ -197,7 +197,7 @@ def _rounds_text(rounds: Sequence[int | None]) -> str:
 # ---- pictures
 
 
-def draw_rounds(series: Sequence[Series], panels: Sequence[str], quantity: str) -> Figure:
+def draw_rounds(series: Sequence[Series], panels: Sequence[str], quantity: str) -> Picture:
     """Draw test accuracy, loss or a metric over rounds, a panel per domain; bands are one deviation."""
     figure, axes = _grid(len(panels))
     for ax, panel in zip(axes, panels):
@@ -245,7 +245,7 @@ def _is_kept(key: str, over: str) -> bool:
 
 def draw_sweep(
     lines: Sequence[tuple[str, list[tuple[float, Series]]]], over: str, panels: Sequence[str]
-) -> Figure:
+) -> Picture:
     """Draw test accuracy over a swept parameter, a panel per domain; bars are one deviation over seeds."""
     figure, axes = _grid(len(panels))
     values = sorted({x for _, points in lines for x, _ in points})
@@ -263,7 +263,7 @@ def draw_sweep(
     return _finished(figure, axes)
 
 
-def draw_bars(series: Sequence[Series], panels: Sequence[str]) -> Figure:
+def draw_bars(series: Sequence[Series], panels: Sequence[str]) -> Picture:
     """Draw a group of bars for every domain; thin lines are one deviation over seeds."""
     figure, (ax,) = _grid(1, width=max(2 * _WIDTH, 0.9 * len(panels) + 0.18 * len(panels) * len(series)))
     width = 0.8 / len(series)
@@ -281,7 +281,7 @@ def draw_bars(series: Sequence[Series], panels: Sequence[str]) -> Figure:
     return _finished(figure, [ax])
 
 
-def draw_radar(series: Sequence[Series]) -> Figure:
+def draw_radar(series: Sequence[Series]) -> Picture:
     """Draw a radar per data set: an axis per domain, scaled by the best accuracy on it."""
     sets: dict[str, list[Series]] = {}
     for s in series:
@@ -307,7 +307,7 @@ def draw_radar(series: Sequence[Series]) -> Figure:
     return _finished(figure, axes)
 
 
-def draw_clients(series: Sequence[Series]) -> Figure:
+def draw_clients(series: Sequence[Series]) -> Picture:
     """Draw how the clients' accuracies are distributed (median: line, mean: triangle), and each client's."""
     figure, (boxes, each) = _grid(2, width=2 * _WIDTH)
     for place, s in enumerate(series):
@@ -335,7 +335,7 @@ def draw_clients(series: Sequence[Series]) -> Figure:
     return _finished(figure, [boxes, each])
 
 
-def draw_labels(runs: Sequence[Result]) -> Figure:
+def draw_labels(runs: Sequence[Result]) -> Picture:
     """Draw how many training samples of each class each client has, a panel for every different division."""
     found: dict[str, tuple[str, np.ndarray]] = {}
     for run in runs:
@@ -354,7 +354,7 @@ def draw_labels(runs: Sequence[Result]) -> Figure:
         ax.set(xlabel="client", ylabel="class")
         for axis in (ax.xaxis, ax.yaxis):
             axis.set_major_locator(MaxNLocator(integer=True))
-    return figure
+    return Picture(figure, axes)
 
 
 def _title(panel: str) -> str:
@@ -377,7 +377,7 @@ def _grid(panels: int, width: float | None = None, polar: bool = False) -> tuple
     return figure, list(grid[:panels])
 
 
-def _finished(figure: Figure, axes: Sequence[Axes]) -> Figure:
+def _finished(figure: Figure, axes: Sequence[Axes]) -> Picture:
     """Put one legend for all panels below them."""
     handles: dict[str, Any] = {}
     for ax in axes:
@@ -399,4 +399,4 @@ def _finished(figure: Figure, axes: Sequence[Axes]) -> Figure:
             frameon=False,
             fontsize=9,
         )
-    return figure
+    return Picture(figure, list(axes))

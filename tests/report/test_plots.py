@@ -202,7 +202,7 @@ def test_labels_are_those_of_the_partition(tmp_path):
     path.write_text(json.dumps(partition))
     figure = draw_labels([made, made])
     assert figure.axes[0].images[0].get_array().tolist() == [[5, 0], [0, 7], [2, 1]]
-    assert len(figure.axes) == 2  # one panel and its colour bar
+    assert (len(figure.axes), len(figure.figure.axes)) == (1, 2)  # one panel, and its colour bar
 
 
 def test_panels_show_the_runs_that_have_scores_there(tmp_path):
