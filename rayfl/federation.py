@@ -19,6 +19,7 @@ from rayfl.arguments import changed
 from rayfl.callbacks.callback import Callback
 from rayfl.callbacks.early_stopping import EarlyStopping
 from rayfl.callbacks.loggers import LOGGERS, Name, check_loggers
+from rayfl.callbacks.page import LivePage
 from rayfl.callbacks.terminal import LogRounds, Progress, print_start
 from rayfl.data import Data, EmbeddedDigits, FederatedData
 from rayfl.display import Displayed, options
@@ -45,6 +46,8 @@ from rayfl.record.folder import RunFolder, check_unused
 from rayfl.record.former import remedy
 from rayfl.record.history import LOG
 from rayfl.recovery import carry_out, finished, restored, to_resume
+from rayfl.report.page import write_page
+from rayfl.report.run_page import run_page
 from rayfl.report.summary import final_table
 from rayfl.sampling import Sampling, Uniform, cohort
 from rayfl.settings import above, at_least, at_most
@@ -199,12 +202,12 @@ class Federation(Displayed):
                 with Run(self, session, folder, settings, asked) as run:
                     stopped = carry_out(run, manifest)
             if stopped is None:
-                return self._shown(finish(folder))
+                return self._shown(_with_page(finish(folder)))
             stop = f"Stopped before round {stopped + 1} of {self.rounds}; go on with --resume {path}"
             log.info("%s", stop)
             if not self.quiet:
                 tell(stop)
-            return Result.load(path)
+            return _with_page(Result.load(path))
 
     def resume(self, folder: str | Path) -> Self:
         """Return this federation as one that goes on with the run in a folder, whose settings it has."""
@@ -359,6 +362,7 @@ class Run:
         self.callbacks: list[Callback] = [*([] if federation.quiet else [Progress()])]
         self.callbacks += [] if federation.log_level == "warning" else [LogRounds()]
         self.callbacks += [LOGGERS[name]() for name in federation.loggers]
+        self.callbacks += [LivePage()]
         self.callbacks += [EarlyStopping()] if self.protocol.patience else []
         self.callbacks += federation.callbacks
 
@@ -494,6 +498,12 @@ class Run:
     def _scores_training(self, evaluates: bool) -> bool:
         """Say whether clients are scored right after training: their models are not kept to do it later."""
         return self._after_training and (evaluates or self.federation.participation < 1)
+
+
+def _with_page(result: Result) -> Result:
+    """Return a result whose folder has its page."""
+    write_page(result.folder, lambda: run_page(result))
+    return result
 
 
 def _asked(callback: Callback, hook: Literal["start", "after_round"], run: Run, about: Any) -> bool:

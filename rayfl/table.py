@@ -34,7 +34,9 @@ from rayfl.papers.printed import printed_table
 from rayfl.record.description import differing, dump, flat, tells_apart
 from rayfl.record.folder import check_kind
 from rayfl.record.history import CONFIG, TABLE
+from rayfl.report.page import PAGE, write_page
 from rayfl.report.paper_tables import compare, footnotes, grid, notes_of_grid, write_tables
+from rayfl.report.table_page import table_page
 from rayfl.shipped import find
 from rayfl.shown import complain
 from rayfl.terminal import Terminal
@@ -122,6 +124,8 @@ def run(given: Any) -> int:
         for line in [*footnotes(entries), *notes_of_grid(entries)]:
             console.print(line, soft_wrap=True, markup=False)
         written = write_tables(entries, table.title, output, printed)
+        if write_page(output, lambda: table_page(table.title, entries, recorded, output, printed)):
+            written.append(output / PAGE)
         console.print(f"Written: {', '.join(map(str, written))}", soft_wrap=True, markup=False)
         if printed and printed.rows:
             paper, _, number = table.name.partition("_")

@@ -24,7 +24,9 @@ from rayfl.files import write_file, writing
 from rayfl.jobs.cells import Job
 from rayfl.record.history import METRICS
 from rayfl.report.draw import draw_points, style
+from rayfl.report.page import PAGE, Cell, Row, Sheet, write_page
 from rayfl.report.pictures import drawn, save
+from rayfl.report.table_page import points_page
 from rayfl.report.text import mean_and_std, number, percent, plain_table
 from rayfl.shown import csv_cell, one_line
 from rayfl.tune.schedule import read_schedule
@@ -380,4 +382,40 @@ def write_all(
         with writing(output / "tensorboard"):
             write_hparams(results, output / "tensorboard")
         written.append(output / "tensorboard")
+    if write_page(output, lambda: _page(title or name, results, metric, best, output / PICTURE)):
+        written.append(output / PAGE)
     return written
+
+
+def _page(
+    title: str, results: Sequence[PointResult], metric: Metric, best: Best | None, picture: Path
+) -> str:
+    """Return the page of a sweep that is over."""
+    keys = list(results[0].point.values) if results else []
+    stars = best.points if best is not None else []
+    rows: list[Row] = [
+        [
+            *(_cell(r.point.values[key]) for key in keys),
+            Cell(str(len(r.seeds)), float(len(r.seeds))),
+            Cell(f"{r.completed:,} of {r.point.rounds:,}", float(r.completed)),
+            Cell(_score_text(r.scores, metric), r.score, best=any(r is star for star in stars)),
+            Cell(percent(*mean_and_std(r.tests)), r.test, best=any(r is star for star in stars)),
+        ]
+        for r in results
+    ]
+    heads = [*map(one_line, keys), "seeds", "rounds", f"validation {metric}", "test accuracy in %"]
+    notes = [
+        text for text in (best.caption() if best else None, "± is the standard deviation over seeds.") if text
+    ]
+    return points_page(
+        title,
+        Sheet("Every point; the best by validation is bold", heads, rows, search=len(rows) > 10),
+        notes,
+        picture.read_bytes() if picture.is_file() else None,
+        {"kind": "done", "text": f"{len(results):,} points"},
+    )
+
+
+def _cell(value: Any) -> Cell:
+    known = isinstance(value, int | float) and not isinstance(value, bool)
+    return Cell(one_line(tidy(value)), float(value) if known else None)

@@ -1,0 +1,382 @@
+"""The page of a run, finished or not."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from rayfl.evaluation.metrics import curve, mean_loss
+from rayfl.evaluation.result import Result
+from rayfl.files import open_file, reading
+from rayfl.papers.printed import printed_table
+from rayfl.record.description import flat
+from rayfl.record.history import ENGINE, ENVIRONMENT, LOG, Scores, read_lines, read_partition
+from rayfl.report.compare import counted_view, data_warnings, view_summary
+from rayfl.report.page import Cell, Picture, Row, Sheet, line_picture, number_cell, percent_cell, render
+from rayfl.report.paper_tables import compare
+from rayfl.report.summary import sentences
+from rayfl.report.svg import Line, heat_map, histogram
+from rayfl.report.text import AVERAGE_NAMES, clock, number, percent, size, spoken
+from rayfl.shown import one_line
+
+ROWS = 2000
+"""Clients that a page lists at most: those with the lowest accuracy."""
+LABELS = 2_000_000
+"""Numbers of a map of labels at most; above, groups of clients share a line."""
+WORST = 5
+
+
+def run_page(result: Result, over: bool = True) -> str:
+    """Return the page of a run.
+
+    Args:
+        result: what it has recorded so far.
+        over: whether nobody is working on it any more.
+    """
+    config, summary = flat(result.config, shown=True), result.summary
+    partition = _read(result.folder, read_partition)
+    engine = list(_engine_lines(result.folder))
+    running = not over and not result.complete
+    name = f"{config.get('method', 'Run')} on {config.get('data', 'data')}"
+    has_domains = len({d for d in result.history.population.domains if d}) > 1
+    sections = {
+        "result": "Result",
+        "curves": "Curves",
+        "clients": "Clients",
+        "domains": "Domains",
+        "data": "Data",
+    }
+    sections |= {"cost": "Bytes and time", "settings": "Configuration"}
+    if not has_domains:
+        del sections["domains"]
+    return render(
+        "run.html",
+        title=one_line(f"{name}, seed {config.get('seed', 0)}"),
+        sections=sections.items(),
+        running=running,
+        state=_state(result, engine, running),
+        cards_of_run=_cards(result, engine),
+        sentences=[one_line(text) for text in sentences(summary)],
+        notes=_notes(result),
+        accuracies=_accuracies(result),
+        printed=_beside_printed(result),
+        curves=_curves(result),
+        clients=_client_sheet(result, partition),
+        spread=_client_spread(result),
+        worst=_worst(result),
+        domains=_domain_sheet(result) if has_domains else None,
+        skew=_skew(partition),
+        labels=_labels(partition),
+        cost=_cost(result, engine),
+        times=_times(engine),
+        settings=_pairs("Configuration", config),
+        environment=_pairs("Environment", flat(_environment(result.folder))),
+    )
+
+
+def _read(folder: Path, read: Any) -> Any:
+    """Return what a file of a run holds, None where it is not there."""
+    try:
+        return read(folder)
+    except OSError:
+        return None
+
+
+def _engine_lines(folder: Path) -> list[dict[str, Any]]:
+    return list(read_lines(folder / ENGINE)) if (folder / ENGINE).is_file() else []
+
+
+def _environment(folder: Path) -> dict[str, Any]:
+    path = folder / ENVIRONMENT
+    if not path.is_file():
+        return {}
+    with reading(path), open_file(path) as file:
+        return dict(json.load(file))
+
+
+def _state(result: Result, engine: Sequence[Mapping[str, Any]], running: bool) -> dict[str, Any]:
+    done, rounds = result.summary["completed"], result.summary["rounds"]
+    facts = {"done": done, "rounds": rounds}
+    if not running:
+        kind = "done" if result.complete else "stopped"
+        how = "Finished" if done >= rounds else "Ended early" if result.complete else "Stopped"
+        return {"kind": kind, "text": f"{how}: {done:,} of {rounds:,} rounds", **facts}
+    recent = [line["seconds"] for line in engine[-20:]]
+    left = f", about {clock(np.mean(recent) * (rounds - done))} left" if recent else ""
+    return {"kind": "running", "text": f"Running: {done:,} of {rounds:,} rounds{left}", **facts}
+
+
+def _cards(result: Result, engine: Sequence[Mapping[str, Any]]) -> list[tuple[str, str]]:
+    summary, headline = result.summary, result.summary["headline"]
+    cards = [("Test accuracy", f"{percent(headline['accuracy'], headline['std'])} %" if headline else "n/a")]
+    entry = view_summary(result, None)
+    if entry and entry["last"]:
+        last = entry["last"]
+        cards.append(("Last round, ± over clients", f"{percent(last['mean'], last['std'])} %"))
+        cards.append(("Worst tenth of the clients", f"{percent(last['worst_decile'])} %"))
+    cards += [
+        ("Clients", f"{summary['clients']:,}"),
+        ("Rounds", f"{summary['completed']:,} of {summary['rounds']:,}"),
+        ("Sent by clients", size(summary["up"])),
+        ("Time", clock(sum(line["seconds"] for line in engine))),
+    ]
+    return cards
+
+
+def _notes(result: Result) -> list[str]:
+    """Return what one should know before quoting a number."""
+    summary, headline = result.summary, result.summary["headline"]
+    notes = [one_line(text) for text in data_warnings(result)]
+    if headline and headline["std"] is not None:
+        notes.append(f"± is over {len(headline['rounds'])} evaluations of this one run, not over seeds.")
+    elif headline:
+        notes.append(
+            "These are the numbers of one seed. Without other seeds, nobody knows how much they vary."
+        )
+    if summary["dropped"]:
+        notes.append(f"{summary['dropped']} updates were dropped.")
+    return [*notes, *_warned(result.folder)]
+
+
+def _warned(folder: Path, most: int = 20) -> list[str]:
+    """Return the warnings in the log of a run, each once."""
+    path = folder / LOG
+    if not path.is_file():
+        return []
+    with reading(path), open_file(path) as file:
+        lines = [line.decode(errors="replace").rstrip("\n") for line in file]
+    found = dict.fromkeys(one_line(line.split(" WARNING ", 1)[1]) for line in lines if " WARNING " in line)
+    more = [f"{len(found) - most} more warnings are in {LOG}."] if len(found) > most else []
+    return [*list(found)[:most], *more]
+
+
+def _accuracies(result: Result) -> list[Sheet]:
+    sheets = []
+    views = result.summary["views"]
+    heads = ["mean over clients", "std over clients", "pooled", "worst tenth"]
+    for point in dict.fromkeys(entry["point"] for entry in views):
+        rows: list[Row] = []
+        for entry in (e for e in views if e["point"] == point and e["last"]):
+            last = entry["last"]
+            found = (last["mean"], last["std"], last["pooled"], last["worst_decile"])
+            rows.append([one_line(entry["view"]), *map(percent_cell, found)])
+        sheets.append(Sheet(f"Test accuracy in %, {spoken(point)}, last evaluation", ["view", *heads], rows))
+    return sheets
+
+
+def _beside_printed(result: Result) -> Sheet | None:
+    """Return the number that a paper prints for this cell, beside ours."""
+    cell = result.config.get("cell")
+    if not cell or (printed := printed_table(str(cell["table"]))) is None:
+        return None
+    rows: list[Row] = []
+    for entry in compare(printed.name, [result.folder]):
+        found = [number_cell(entry.mean), number_cell(entry.printed_mean), number_cell(entry.difference)]
+        rows.append([one_line(entry.row), one_line(entry.column), *found, "; ".join(entry.warnings)])
+    heads = ["row", "column", "ours", "printed", "difference", "warnings"]
+    return Sheet(one_line(f"Beside {printed.paper}, {printed.number}, in %"), heads, rows)
+
+
+def _curves(result: Result) -> list[Picture]:
+    history, how = result.history, result.protocol.average
+    average = AVERAGE_NAMES[how]
+    pictures = []
+    for point in dict.fromkeys(point for point, _ in history.views()):
+        views = [view for at, view in history.views() if at == point]
+        scores = {view: history.scores[point, view, "test"] for view in views}
+        accuracies = [
+            Line(v, s.rounds + 1, 100 * curve(s, history.population, "test", how)) for v, s in scores.items()
+        ]
+        pictures.append(line_picture(f"Test accuracy in %, {spoken(point)}, {average}", accuracies, "%"))
+        losses = [Line(v, s.rounds + 1, _loss(result, s)) for v, s in scores.items()]
+        pictures.append(line_picture(f"Test loss, {spoken(point)}, {average}", losses, "loss"))
+        for name in dict.fromkeys(name for s in scores.values() for name in s.measures):
+            found = [
+                Line(v, s.rounds + 1, mean_loss(s.measures[name], s.samples, history.population, how))
+                for v, s in scores.items()
+                if name in s.measures
+            ]
+            pictures.append(
+                line_picture(f"Test {one_line(name)}, {spoken(point)}, {average}", found, one_line(name))
+            )
+    rounds = [line for line in history.rounds if line["loss"] is not None]
+    training = Line("training loss", [r["round"] + 1 for r in rounds], [r["loss"] for r in rounds])
+    pictures.append(line_picture("Training loss, mean over the samples of the cohort", [training], "loss"))
+    return [picture for picture in pictures if picture is not None]
+
+
+def _loss(result: Result, scores: Scores) -> np.ndarray:
+    return mean_loss(scores.loss, scores.samples, result.history.population, result.protocol.average)
+
+
+def _latest(result: Result) -> np.ndarray | None:
+    """Return the last test accuracies in per cent of the headline's view, [clients]; None without any."""
+    scores = counted_view(result, None)
+    if scores is None or not len(scores.rounds):
+        return None
+    accuracy: np.ndarray = 100 * scores.accuracy[-1]
+    return accuracy if np.isfinite(accuracy).any() else None
+
+
+def _client_spread(result: Result) -> Picture | None:
+    accuracy = _latest(result)
+    if accuracy is None:
+        return None
+    known = accuracy[np.isfinite(accuracy)]
+    parts = f"{known.min():.2f} to {known.max():.2f} %, median {np.median(known):.2f} %"
+    title = f"Test accuracy of {len(known):,} clients, last evaluation: {parts}"
+    return Picture(title, histogram(known, title, "test accuracy in %", "clients"))
+
+
+def _worst(result: Result) -> str:
+    accuracy = _latest(result)
+    if accuracy is None:
+        return ""
+    order = np.argsort(accuracy, kind="stable")
+    order = order[np.isfinite(accuracy[order])][: min(WORST, -(-len(accuracy) // 4))]
+    named = ", ".join(f"client {i} ({accuracy[i]:.2f} %)" for i in order)
+    return f"Lowest test accuracy: {named}."
+
+
+def _client_sheet(result: Result, partition: Mapping[str, Any] | None) -> Sheet | None:
+    """Return a line per client; of very many clients only of those with the lowest accuracy."""
+    history = result.history
+    population, point = history.population, result.protocol.point
+    if not len(population):
+        return None
+    views = [view for at, view in history.views() if at == point]
+    latest = {view: 100 * history.scores[point, view, "test"].accuracy[-1] for view in views}
+    rounds = history.trained.sum(axis=0)
+    counted = _latest(result)
+    order = np.arange(len(population))
+    caption = f"Clients: test accuracy in %, {spoken(point)}, last evaluation"
+    if len(order) > ROWS:
+        by = np.full(len(population), np.inf) if counted is None else np.nan_to_num(counted, nan=np.inf)
+        order = np.sort(np.argsort(by, kind="stable")[:ROWS])
+        caption += f"; the {ROWS:,} lowest of {len(population):,}"
+    classes = _classes(partition)
+    rows: list[Row] = [
+        [
+            Cell(str(i), float(i)),
+            population.domains[i] or "several",
+            *(
+                Cell(f"{n:,}", float(n))
+                for n in (int(population.samples[s][i]) for s in ("train", "val", "test"))
+            ),
+            Cell(str(classes[i]), float(classes[i])) if i < len(classes) else Cell("", None),
+            Cell(f"{rounds[i]:,}", float(rounds[i])),
+            *(Cell(number(_known(values[i])), _known(values[i])) for values in latest.values()),
+        ]
+        for i in order.tolist()
+    ]
+    heads = ["client", "domain", "train", "val", "test", "classes", "rounds trained", *map(one_line, views)]
+    return Sheet(caption, heads, rows, search=True)
+
+
+def _known(value: float) -> float | None:
+    return None if np.isnan(value) else float(value)
+
+
+def _classes(partition: Mapping[str, Any] | None) -> list[int]:
+    matrix = _label_matrix(partition)
+    return [] if matrix is None else [int(n) for n in (matrix > 0).sum(axis=1)]
+
+
+def _label_matrix(partition: Mapping[str, Any] | None) -> np.ndarray | None:
+    """Return training samples per client and class, int64 [clients, classes], where they are recorded."""
+    clients = partition["clients"] if partition else []
+    if not clients or any("labels" not in client for client in clients):
+        return None
+    return np.array([client["labels"]["train"] for client in clients], dtype=np.int64)
+
+
+def _domain_sheet(result: Result) -> Sheet | None:
+    point = result.protocol.point
+    entries = [e for e in result.summary["views"] if e["point"] == point and e["last"]]
+    if not entries:
+        return None
+    rows: list[Row] = [
+        [
+            one_line(name),
+            Cell(str(domain["clients"]), float(domain["clients"])),
+            *(percent_cell(entry["last"]["domains"][name]["mean"]) for entry in entries),
+        ]
+        for name, domain in entries[0]["last"]["domains"].items()
+    ]
+    heads = ["domain", "clients", *(one_line(entry["view"]) for entry in entries)]
+    caption = f"Test accuracy in % per domain, {spoken(point)}, mean over clients, last evaluation"
+    return Sheet(caption, heads, rows)
+
+
+def _skew(partition: Mapping[str, Any] | None) -> list[tuple[str, str]]:
+    if not partition or not partition.get("skew"):
+        return []
+    skew = partition["skew"]
+    return [
+        ("Samples of a client", f"{skew['samples_min']:,} to {skew['samples_max']:,}"),
+        ("Median", f"{skew['samples_median']:,.0f}"),
+        ("Classes of a client", f"{skew['classes_min']} to {skew['classes_max']}"),
+        ("Mean", f"{skew['classes_mean']:.1f}"),
+        ("Distance of labels from the pooled ones", f"{skew['label_distance']:.3f}"),
+        ("Entropy of a client's labels", f"{skew['label_entropy']:.2f} bits"),
+        ("Entropy of all labels", f"{skew['pooled_label_entropy']:.2f} bits"),
+    ]
+
+
+def _labels(partition: Mapping[str, Any] | None) -> dict[str, Any] | None:
+    matrix = _label_matrix(partition)
+    if matrix is None or partition is None:
+        return None
+    together = -(-matrix.size // LABELS)
+    clients, most = len(matrix), int(matrix.max(initial=0))
+    if together > 1:
+        starts = np.arange(0, clients, together)
+        matrix = np.add.reduceat(matrix, starts) / np.diff([*starts, clients])[:, None]
+        most = round(float(matrix.max()))
+    names = [one_line(str(name)) for name in partition["class_names"]]
+    lines = "a line per client" if together == 1 else f"a line per {together} clients, their mean"
+    return {
+        "title": f"Training samples of each class: {lines}, a column per class",
+        "address": heat_map(matrix),
+        "alt": f"Map of the training samples of {clients:,} clients in {len(names)} classes; "
+        f"the table of clients has the number of classes of each",
+        "most": f"{most:,}",
+        "classes": ", ".join(names[:30]) + (f" and {len(names) - 30} more" if len(names) > 30 else ""),
+    }
+
+
+def _cost(result: Result, engine: Sequence[Mapping[str, Any]]) -> list[tuple[str, str]]:
+    summary = result.summary
+    rounds = max(1, summary["completed"])
+    cards = [
+        ("Sent by clients per round", size(summary["up"] / rounds)),
+        ("Received per round", size(summary["down"] / rounds)),
+        ("Sent in all", size(summary["up"])),
+        ("Received in all", size(summary["down"])),
+    ]
+    if engine:
+        seconds = [line["seconds"] for line in engine]
+        training = sum(line.get("train_seconds", 0.0) for line in engine) / max(sum(seconds), 1e-9)
+        cards += [
+            ("Time of all rounds", clock(sum(seconds))),
+            ("Median of a round", f"{np.median(seconds):.3g} s"),
+            ("Share of training", f"{training:.0%}"),
+            ("Actors", str(len(engine[-1].get("actors", [])) or 1)),
+        ]
+    return cards
+
+
+def _times(engine: Sequence[Mapping[str, Any]]) -> Picture | None:
+    rounds = [line["round"] + 1 for line in engine]
+    lines = [Line("whole round", rounds, [line["seconds"] for line in engine])]
+    lines.append(Line("training", rounds, [line.get("train_seconds", np.nan) for line in engine]))
+    return line_picture("Seconds of each round", lines, "seconds")
+
+
+def _pairs(caption: str, pairs: Mapping[str, Any]) -> Sheet:
+    rows: list[Row] = [[one_line(str(name)), one_line(str(value))] for name, value in pairs.items()]
+    return Sheet(caption, ["name", "value"], rows, search=len(rows) > 20)

@@ -1,0 +1,182 @@
+"""The pages of tables of experiments and of sweeps."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from urllib.parse import quote
+
+import numpy as np
+
+from rayfl.evaluation.metrics import curve
+from rayfl.evaluation.result import Result
+from rayfl.papers.printed import Printed
+from rayfl.report.compare import counted_view
+from rayfl.report.page import PAGE, Cell, Picture, Row, Sheet, line_picture, number_cell, render
+from rayfl.report.paper_tables import Entry, footnotes, warnings_of
+from rayfl.report.svg import LOOKS, Line, png_address
+from rayfl.report.text import number, size
+from rayfl.shown import one_line
+
+
+def table_page(
+    title: str, entries: Sequence[Entry], folders: Sequence[Path], home: Path, printed: Printed | None = None
+) -> str:
+    """Return the page of a table of experiments.
+
+    Args:
+        title: of the table.
+        entries: its cells.
+        folders: of the runs.
+        home: the folder of the table, from which links lead to the runs' pages.
+        printed: what the paper prints.
+    """
+    runs = [Result.load(folder) for folder in folders]
+    complete = sum(run.complete for run in runs)
+    sections = {"result": "Result", "curves": "Curves", "cells": "Cells", "runs": "Runs"}
+    return render(
+        "table.html",
+        title=one_line(title),
+        sections=sections.items(),
+        running=False,
+        state={
+            "kind": "done" if complete == len(runs) else "running",
+            "text": f"{complete:,} of {len(runs):,} runs are finished",
+        },
+        grid=_grid_sheet(entries),
+        footnotes=[one_line(text) for text in footnotes(entries, printed)],
+        notes=[one_line(text) for text in [*_few_seeds(entries), *warnings_of(entries)]],
+        picture=None,
+        curves=_table_curves(runs),
+        cells=_cell_sheet(entries),
+        runs=_run_sheet(runs, home),
+    )
+
+
+def points_page(
+    title: str, points: Sheet, notes: Sequence[str], picture: bytes | None, state: Mapping[str, str]
+) -> str:
+    """Return the page of a sweep.
+
+    Args:
+        title: of the sweep.
+        points: what has come of each point.
+        notes: what to know about it.
+        picture: of the points as a PNG file.
+        state: ``kind`` (``done`` or ``running``) and ``text``: how far it has come.
+    """
+    shown = {"title": "Scores of the points", "address": png_address(picture)} if picture else None
+    sections = {"result": "Points", **({"pictures": "Picture"} if shown else {})}
+    return render(
+        "table.html",
+        title=one_line(title),
+        sections=sections.items(),
+        running=False,
+        state=state,
+        grid=points,
+        footnotes=[one_line(note) for note in notes],
+        notes=[],
+        picture=shown,
+        curves=[],
+        cells=None,
+        runs=None,
+    )
+
+
+def _grid_sheet(entries: Sequence[Entry]) -> Sheet:
+    """Return our figures, methods down and columns across, the best of each column marked."""
+    columns = list(dict.fromkeys(entry.column for entry in entries))
+    places = {(entry.row, entry.column): entry for entry in entries}
+    best = {
+        c: max((e.mean for e in entries if e.column == c and e.mean is not None), default=None)
+        for c in columns
+    }
+    rows: list[Row] = []
+    for row in dict.fromkeys(entry.row for entry in entries):
+        cells: list[str | Cell] = [one_line(row)]
+        for column in columns:
+            entry = places.get((row, column))
+            mean = entry.mean if entry else None
+            text = number(mean, entry.std) if entry else ""
+            cells.append(Cell(text, mean, best=mean is not None and mean == best[column]))
+        rows.append(cells)
+    return Sheet("Test accuracy in %; the best of a column is bold", ["", *map(one_line, columns)], rows)
+
+
+def _cell_sheet(entries: Sequence[Entry]) -> Sheet:
+    beside = any(entry.printed_mean is not None for entry in entries)
+    rows: list[Row] = [
+        [
+            one_line(entry.row),
+            one_line(entry.column),
+            Cell(number(entry.mean, entry.std), entry.mean),
+            *([number_cell(entry.printed_mean), number_cell(entry.difference)] if beside else []),
+            ", ".join(map(str, entry.seeds)),
+            one_line("; ".join(entry.warnings)),
+        ]
+        for entry in entries
+    ]
+    heads = ["row", "column", "ours", *(["printed", "difference"] if beside else []), "seeds", "warnings"]
+    return Sheet("Every cell, in %", heads, rows, search=True)
+
+
+def _few_seeds(entries: Sequence[Entry]) -> list[str]:
+    few = sum(len(entry.seeds) < 3 for entry in entries)
+    return (
+        [f"{few} of {len(entries)} cells have fewer than three seeds: small differences mean little."]
+        if few
+        else []
+    )
+
+
+def _table_curves(runs: Sequence[Result]) -> list[Picture]:
+    """Return a chart per column: the accuracies of the rows over rounds, means over seeds."""
+    places: dict[str, dict[str, list[Result]]] = {}
+    for run in runs:
+        cell = run.config["cell"]
+        places.setdefault(one_line(str(cell["column"])), {}).setdefault(
+            one_line(str(cell["row"])), []
+        ).append(run)
+    found = []
+    for column, rows in places.items():
+        lines = [line for row, own in rows.items() if (line := _mean_line(row, own)) is not None]
+        best = sorted(lines, key=lambda line: -line.y[-1])[:LOOKS]
+        which = f"; the {LOOKS} best of {len(lines)} rows" if len(lines) > LOOKS else ""
+        found.append(line_picture(f"Test accuracy in %, {column}, mean over seeds{which}", best, "%"))
+    return [picture for picture in found if picture is not None]
+
+
+def _mean_line(name: str, runs: Sequence[Result]) -> Line | None:
+    """Return the mean of the headline views' accuracies over the evaluations that all runs have."""
+    curves = []
+    for run in runs:
+        scores = counted_view(run, None)
+        if scores is None:
+            return None
+        values = 100 * curve(scores, run.history.population, "test", run.protocol.average)
+        curves.append(dict(zip((scores.rounds + 1).tolist(), values.tolist())))
+    common = sorted(set.intersection(*(set(values) for values in curves)))
+    return Line(name, common, [float(np.mean([values[r] for values in curves])) for r in common])
+
+
+def _run_sheet(runs: Sequence[Result], home: Path) -> Sheet:
+    rows: list[Row] = []
+    for run in runs:
+        cell, summary = run.config["cell"], run.summary
+        headline = summary["headline"]
+        mean = 100 * headline["accuracy"] if headline and headline["accuracy"] is not None else None
+        inside = run.folder.is_relative_to(home)
+        page = quote((run.folder / PAGE).relative_to(home).as_posix()) if inside else ""
+        rows.append(
+            [
+                Cell(one_line(f"{cell['row']}, {cell['column']}"), None, href=page),
+                Cell(str(run.config.get("seed", 0)), float(run.config.get("seed", 0))),
+                Cell(number(mean), mean),
+                Cell(f"{summary['completed']:,} of {summary['rounds']:,}", float(summary["completed"])),
+                Cell(size(summary["up"]), float(summary["up"])),
+                Cell(size(summary["down"]), float(summary["down"])),
+                Cell(str(summary["dropped"]), float(summary["dropped"])),
+            ]
+        )
+    heads = ["run", "seed", "accuracy in %", "rounds", "sent", "received", "updates dropped"]
+    return Sheet("Every run, with its own page", heads, rows, search=True)

@@ -1,0 +1,227 @@
+"""``report.html``: what it says, that it is safe and small, and that a browser shows it."""
+
+import itertools
+import re
+import shutil
+import subprocess
+from collections.abc import Mapping
+from html.parser import HTMLParser
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from rayfl.callbacks import page as live
+from rayfl.callbacks.callback import Callback, Run
+from rayfl.evaluation.result import Result
+from rayfl.report.page import PAGE, render, write_page
+from rayfl.report.paper_tables import compare
+from rayfl.report.run_page import run_page
+from rayfl.report.svg import Line, heat_map, line_chart, ticks
+from rayfl.report.table_page import table_page
+from tests.support.federations import small
+from tests.support.records import write_run
+
+EVIL = "<script>alert(1)</script>"
+
+
+class Outline(HTMLParser):
+    """The tags of a page, and whether each is closed."""
+
+    def __init__(self, page: str) -> None:
+        super().__init__()
+        self.tags: list[tuple[str, dict[str, str | None]]] = []
+        self.open: list[str] = []
+        self.feed(page)
+
+    def handle_starttag(self, tag: str, attributes: list[tuple[str, str | None]]) -> None:
+        self.tags.append((tag, dict(attributes)))
+        if tag not in ("meta", "img", "input", "br"):
+            self.open.append(tag)
+
+    def handle_startendtag(self, tag: str, attributes: list[tuple[str, str | None]]) -> None:
+        self.tags.append((tag, dict(attributes)))
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self.open.pop() == tag
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("page") / "run"
+    small(path, rounds=3).run()
+    return path
+
+
+def test_a_run_has_its_page(folder: Path) -> None:
+    page, result = (folder / PAGE).read_text(), Result.load(folder)
+    assert f"{100 * result.accuracy:.2f} %" in page
+    assert "Finished: 3 of 3 rounds" in page
+    assert "the numbers of one seed" in page
+    for word in ("FedAvg", "training.lr", "Received in all", "Training loss", "git_commit"):
+        assert word in page
+    assert 'http-equiv="refresh"' not in page
+
+
+def test_it_can_be_read_without_eyes_and_without_a_network(folder: Path) -> None:
+    page = (folder / PAGE).read_text()
+    outline = Outline(page)
+    assert not outline.open
+    levels = [int(tag[1]) for tag, _ in outline.tags if re.fullmatch("h[1-6]", tag)]
+    assert levels[0] == 1
+    assert levels.count(1) == 1
+    assert all(after <= before + 1 for before, after in itertools.pairwise(levels))
+    for tag, attributes in outline.tags:
+        if tag == "img" or (tag == "svg" and "aria-hidden" not in attributes):
+            assert attributes.get("alt") or attributes.get("aria-label")
+        for name in ("src", "href"):
+            assert (attributes.get(name) or "#").startswith(("#", "data:image/png;base64,"))
+    assert {"lang": "en"} in [attributes for tag, attributes in outline.tags if tag == "html"]
+    ids = [attributes["id"] for _, attributes in outline.tags if "id" in attributes]
+    linked = [str(a["href"])[1:] for tag, a in outline.tags if tag == "a"]
+    assert len(set(ids)) == len(ids)
+    assert set(linked) <= set(ids)
+
+
+def test_names_are_escaped(tmp_path: Path) -> None:
+    run = write_run(tmp_path / "run", method=EVIL.replace("/", "_"), domains=(EVIL, "print"))
+    page = run_page(Result.load(run))
+    assert "<script>alert" not in page
+    assert "&lt;script&gt;alert(1)" in page
+    assert "<script>alert" not in str(line_chart([Line(EVIL, [1, 2], [3, 4])], EVIL, EVIL, EVIL))
+    assert "<script>alert" not in render(
+        "table.html", title=EVIL, sections=[], running=False, state={"kind": "done", "text": EVIL}, grid=None,
+        footnotes=[EVIL], notes=[EVIL], picture=None, curves=[], cells=None, runs=None,
+    )  # fmt: skip
+
+
+def test_a_stopped_run_says_so(tmp_path: Path) -> None:
+    result = Result.load(write_run(tmp_path / "run", stop_after=4))
+    assert "Stopped: 4 of 10 rounds" in run_page(result)
+    going_on = run_page(result, over=False)
+    assert "Running: 4 of 10 rounds, about 0:00:03 left" in going_on
+    assert 'http-equiv="refresh"' in going_on
+    assert "Lowest test accuracy: client" in going_on
+
+
+def test_a_thousand_clients_stay_small(tmp_path: Path) -> None:
+    run = write_run(tmp_path / "run", clients=1000, rounds=2, eval_every=1)
+    page = run_page(Result.load(run))
+    assert len(page.encode()) < 1e6
+    assert page.count("<tr>") > 1000
+    labels = np.random.default_rng(0).integers(0, 50, (1000, 100))
+    assert len(heat_map(labels)) < 2e5
+
+
+def test_of_many_clients_the_lowest_are_listed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("rayfl.report.run_page.ROWS", 3)
+    result = Result.load(write_run(tmp_path / "run", clients=9))
+    last = result.history.scores["after_aggregation", "personal", "test"].accuracy[-1]
+    page = run_page(result)
+    listed = re.findall(r'<th scope="row" class="number" data-value="(\d+).0">', page)
+    assert sorted(listed) == sorted(map(str, np.argsort(last, kind="stable")[:3]))
+    assert "the 3 lowest of 9" in page
+
+
+class Reads(Callback):
+    """Keeps the page that is there after each round."""
+
+    def __init__(self) -> None:
+        self.pages: list[str] = []
+
+    def after_round(self, run: Run, record: Mapping[str, Any]) -> bool:
+        path = run.path / PAGE
+        self.pages.append(path.read_text() if path.exists() else "")
+        return False
+
+
+def test_the_page_is_there_while_a_run_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, value in (("FIRST", 0.0), ("PAUSE", 0.0), ("SHARE", 1e9)):
+        monkeypatch.setattr(live, name, value)
+    federation, reads = small(tmp_path / "run", rounds=3), Reads()
+    federation.callbacks.append(reads)
+    federation.run()
+    assert [f"Running: {n} of 3" in page for n, page in enumerate(reads.pages, start=1)] == [
+        True,
+        True,
+        False,
+    ]
+    assert "Finished: 3 of 3" in (tmp_path / "run" / PAGE).read_text()
+
+
+def test_a_page_that_cannot_be_written_is_a_warning(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    def fails() -> str:
+        raise ZeroDivisionError("of nothing")
+
+    assert not write_page(tmp_path, fails)
+    assert "of nothing; the records are intact" in caplog.text
+    assert not list(tmp_path.iterdir())
+
+
+def test_the_page_of_a_table_leads_to_its_runs(tmp_path: Path) -> None:
+    folders = []
+    for row, level in (("Mine", 0.9), ("Other", 0.5)):
+        folders.append(write_run(tmp_path / "a table" / row / "seed-0", level=level))
+        with (folders[-1] / "config.yaml").open("a") as file:
+            file.write(f"cell: {{table: made_up, row: {row}, column: '<b>', changed: [], seed: 0}}\n")
+    entries = compare("made_up", folders)
+    page = table_page("A table", entries, folders, tmp_path / "a table")
+    assert not Outline(page).open
+    assert 'href="Mine/seed-0/report.html"' in page
+    assert "&lt;b&gt;" in page
+    assert "<b>" not in page
+    [best] = re.findall("<strong>([0-9.]+)", page.split("<tbody>")[1].split("</tbody>")[0])
+    assert best == f"{max(entry.mean or 0 for entry in entries):.2f}"
+    assert "2 of 2 cells have fewer than three seeds" in page
+
+
+def test_ticks_are_round_and_inside() -> None:
+    assert ticks(0, 100) == [0, 20, 40, 60, 80, 100]
+    assert ticks(0.31, 0.94) == pytest.approx([0.4, 0.5, 0.6, 0.7, 0.8, 0.9])
+    for low, high in ((1, 2), (-3, 1e6), (0, 7e-9), (99.5, 100.5)):
+        found = ticks(low, high)
+        assert 2 <= len(found) <= 8
+        assert low - 1e-9 <= found[0]
+        assert found[-1] <= high * (1 + 1e-9)
+
+
+BROWSER = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
+CLICKS = """<script>
+document.querySelector("#clients ~ .wide thead th:nth-child(3) button").click();
+document.querySelector("#clients ~ .wide thead th:nth-child(3) button").click();
+const search = document.querySelector("#clients ~ label input");
+search.value = "print"; search.dispatchEvent(new Event("input"));
+</script>"""
+
+
+@pytest.mark.skipif(BROWSER is None, reason="there is no Chromium")
+def test_a_browser_sorts_and_searches(tmp_path: Path) -> None:
+    """The clients are sorted by training samples, descending, and those of one domain are left."""
+    page = run_page(Result.load(write_run(tmp_path / "run")))
+    (tmp_path / "page.html").write_text(page + CLICKS)
+    picture = tmp_path / "page.png"
+    command = [
+        str(BROWSER),
+        "--headless",
+        "--no-sandbox",
+        "--disable-gpu",
+        f"--user-data-dir={tmp_path / 'own'}",
+    ]
+    shown = subprocess.run(
+        [
+            *command,
+            f"--screenshot={picture}",
+            "--window-size=400,900",
+            "--dump-dom",
+            str(tmp_path / "page.html"),
+        ],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=True,
+    ).stdout
+    clients = shown.split('id="clients"')[1].split("<tbody>")[1].split("</tbody>")[0]
+    rows = [line for line in clients.split("<tr")[1:] if not line.startswith(" hidden")]
+    assert [re.findall(r'data-value="(\d+)', row)[0] for row in rows] == ["5", "3", "1"]
+    assert picture.stat().st_size > 5000
