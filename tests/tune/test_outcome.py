@@ -396,7 +396,11 @@ def test_a_sweep_writes_what_it_has(tmp_path, monkeypatch):
         written = write_all("t", "s", points, "accuracy", chosen, [0], tmp_path, tensorboard)
         names.append([path.name for path in written])
         assert all(path.exists() for path in written)
-    assert names == [["points.csv"], ["points.csv", "sensitivity.png", "best.yaml", "tensorboard"]]
+    whole = ["points.csv", "sensitivity.png", "best.yaml", "tensorboard", "report.html"]
+    assert names == [["points.csv", "report.html"], whole]
+    page = (tmp_path / "report.html").read_text()
+    assert 'data-value="0.1">0.1<' in page
+    assert page.count("<strong>") == 2  # both scores of the best point
 
 
 def test_a_copied_trial_begins_a_stage_with_equal_values(tmp_path):
