@@ -6,14 +6,16 @@ import logging
 import os
 import socket
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import numpy as np
 import ray
 from ray import util
+from ray._private import services
 
 from rayfl.data import FederatedData
 from rayfl.engine.local_ray import LocalRay
@@ -24,6 +26,9 @@ if TYPE_CHECKING:
 
 PULSE = 1.0
 """Seconds between two looks whether Ray's own processes are there; after a minute Ray ends the driver."""
+
+ANSWER = 5.0
+"""Seconds in which a cluster must answer when it is joined."""
 
 _ONE_AT_A_TIME = threading.Lock()
 
@@ -138,20 +143,64 @@ def connect(engine: Ray) -> Callable[..., None] | None:
     # Where an actor dies, all calls that waited for it fail: one of them is reported, the others need not be.
     os.environ.setdefault("RAY_IGNORE_UNHANDLED_ERRORS", "1")
     if engine.address is not None:
-        try:
-            _check_reachable(engine.address)
-            ray.init(address=engine.address, logging_level=logging.ERROR)
-        except (OSError, RuntimeError, ValueError) as error:
-            raise UserError(
-                f"no Ray cluster can be reached at engine.address={engine.address!r} ({error}): start one "
-                "with `ray start --head` or `ray up`, or leave the address out for a local one"
-            ) from error
+        with _reaching(engine.address):
+            ray.init(address=_answering(engine.address), logging_level=logging.ERROR)
         return lambda broken=False: ray.shutdown()
     return LocalRay(engine.dashboard).stop
 
 
-def _check_reachable(address: str) -> None:
-    """Raise OSError where nothing listens: Ray would try for minutes, and then end the process."""
-    host, _, port = address.rpartition(":")
+def check_address(address: str) -> None:
+    """Refuse an address where no cluster answers, before anything is started.
+
+    A process that has joined a cluster goes on in that one; :func:`connect` looks whether it is meant.
+    """
+    if not ray.is_initialized():
+        with _reaching(address):
+            _answering(address)
+
+
+@contextmanager
+def _reaching(address: str) -> Iterator[None]:
+    try:
+        yield
+    except (OSError, RuntimeError, ValueError) as error:
+        raise UserError(
+            f"no Ray cluster can be reached at engine.address={address!r} ({error}): start one "
+            "with `ray start --head` or `ray up`, or leave the address out for a local one"
+        ) from error
+
+
+def _answering(address: str) -> str:
+    """Return the address of a cluster that answers: where none does, Ray would try for ten minutes.
+
+    ``auto`` is what ``RAY_ADDRESS`` says, or the cluster of the last ``ray start`` on this host. Ray itself
+    would take any that runs here, such as one that another run has started for itself alone.
+
+    Raises:
+        OSError: nobody answers.
+    """
+    found: str | None = address
+    if address == "auto":
+        found = os.environ.get("RAY_ADDRESS") or services.find_bootstrap_address(None)
+    if not found or found == "auto":
+        raise OSError("none was started on this host, and RAY_ADDRESS names none")
+    host, _, port = found.removeprefix("ray://").rpartition(":")
     if host and port.isdigit() and "/" not in host:
-        socket.create_connection((host.strip("[]"), int(port)), timeout=5).close()
+        try:
+            socket.create_connection((host.strip("[]"), int(port)), timeout=ANSWER).close()
+            if os.environ.get("RAY_USE_TLS", "0") in ("", "0"):
+                _check_speaks(f"{host}:{port}")
+        except OSError as error:
+            raise OSError(f"{found}: {error}") from error
+    return found
+
+
+def _check_speaks(address: str) -> None:
+    """Raise OSError where another program than Ray listens, one that does not speak gRPC."""
+    import grpc  # which comes with Ray, and few runs need
+
+    with grpc.insecure_channel(address, [("grpc.enable_http_proxy", 0)]) as channel:
+        try:
+            grpc.channel_ready_future(channel).result(ANSWER)
+        except grpc.FutureTimeoutError:
+            raise OSError("what listens there is not Ray") from None

@@ -14,6 +14,17 @@ from rayfl.errors import UserError
 from rayfl.settings import at_least
 
 
+@contextmanager
+def _needing_ray() -> Iterator[None]:
+    try:
+        yield
+    except ImportError as error:
+        raise UserError(
+            f"the Ray engine needs Ray, which cannot be imported ({error}): install it with "
+            "`pip install 'ray[default,tune]'`, or use --engine Inline"
+        ) from error
+
+
 class Ray(Engine):
     """Run clients on Ray actors that keep their personal state in memory, and the server on another actor.
 
@@ -35,7 +46,9 @@ class Ray(Engine):
     gpus_per_actor: Annotated[float, at_least(0)] = 0.0
     """Share of a GPU, or number of GPUs, that an actor reserves; its memory is capped to it."""
     address: str | None = None
-    """An existing cluster (``auto``, or an address as ``ray.init`` takes it); by default a new local one."""
+    """An existing cluster, by default a new local one: ``auto`` for that of ``RAY_ADDRESS`` or of the last
+    ``ray start`` on this host, or an address as ``ray.init`` takes it.
+    """
     dashboard: bool = False
     """Whether a new local cluster serves Ray's dashboard, on localhost, and collects its figures."""
     device: Literal["auto", "cpu", "cuda"] = "auto"
@@ -58,13 +71,21 @@ class Ray(Engine):
             raise UserError("engine.actors and engine.clients_per_actor exclude each other: give one of them")
 
     def resolve(self, stacks: bool = True) -> None:
-        """Replace every ``auto``; see ``Engine.resolve``."""
+        """Replace every ``auto``, and look whether the cluster is there; see ``Engine.resolve``."""
         if self.device == "cuda" and not self.gpus_per_actor:
             raise UserError(
                 "engine.device is cuda, and engine.gpus_per_actor is 0: say how much of a GPU an actor "
                 "gets, for example 0.25"
             )
         super().resolve(stacks)
+        self.check_address()
+
+    def check_address(self) -> None:
+        """Refuse an address where no cluster answers."""
+        if self.address is not None:
+            with _needing_ray():
+                from rayfl.engine.cluster import check_address
+            check_address(self.address)
 
     @property
     def asked(self) -> tuple[int | None, int | None, float | None]:
@@ -81,13 +102,8 @@ class Ray(Engine):
     @contextmanager
     def preparing(self) -> Iterator[None]:
         """Start or join the cluster while the data are loaded: it takes seconds, in other processes."""
-        try:
+        with _needing_ray():
             from rayfl.engine.cluster import Cluster
-        except ImportError as error:
-            raise UserError(
-                f"the Ray engine needs Ray, which cannot be imported ({error}): install it with "
-                "`pip install 'ray[default,tune]'`, or use --engine Inline"
-            ) from error
         self._cluster = Cluster(self)
         try:
             yield

@@ -23,6 +23,7 @@ from rayfl.config.table_file import (
     of_data,
     options,
 )
+from rayfl.engine import Ray
 from rayfl.errors import UserError, exit_code
 from rayfl.federation import Federation
 from rayfl.files import held, refuse_links
@@ -101,6 +102,8 @@ def run(given: Any) -> int:
             console.print(point.label, soft_wrap=True, markup=False)
         return 0
     federation = federation_from(options(sweep.points[0].settings))
+    own = federation.engine.address if isinstance(federation.engine, Ray) else None
+    Ray(address=given.address or own).check_address()
     if given.resume is None:
         check(sweep)
         sweep.save(output)

@@ -1,0 +1,83 @@
+"""A cluster that is not there: every command says so at once, and starts and writes nothing."""
+
+import socket
+from collections.abc import Iterator
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+from rayfl.__main__ import main as rayfl
+from tests.support.sweeps import TINY as SPACE
+from tests.support.tables import TINY
+
+cluster = pytest.importorskip("rayfl.engine.cluster")
+
+
+@pytest.fixture(autouse=True)
+def outside(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Of any cluster: other tests may have joined one, and this host may have one."""
+    monkeypatch.setattr(cluster.ray, "is_initialized", lambda: False)
+    monkeypatch.setenv("RAY_TMPDIR", str(tmp_path / "nothing"))
+    monkeypatch.delenv("RAY_ADDRESS", raising=False)
+    monkeypatch.chdir(tmp_path)
+
+
+@pytest.fixture
+def nobody() -> Iterator[str]:
+    """An address at which nothing listens: bound, and no more."""
+    with socket.socket() as bound:
+        bound.bind(("127.0.0.1", 0))
+        yield f"127.0.0.1:{bound.getsockname()[1]}"
+
+
+@pytest.mark.parametrize("command", ["run", "table", "tune"])
+def test_no_command_waits_for_a_cluster_that_is_gone(
+    command: str, nobody: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """What the last `ray start` of this host has left behind; Ray would try for ten minutes."""
+    left = tmp_path / "nothing" / "ray" / "ray_current_cluster"
+    left.parent.mkdir(parents=True)
+    left.write_text(nobody)
+    (tmp_path / "file.yaml").write_text({"table": TINY, "tune": SPACE}.get(command, ""))
+    given = {
+        "run": ["--data", "Synthetic", "--engine.address", "auto"],
+        "table": ["file.yaml", "--engine", "Ray", "--engine.address", "auto"],
+        "tune": ["file.yaml", "--address", "auto"],
+    }
+    before = {path.name for path in tmp_path.iterdir()}
+    assert rayfl([command, *given[command], "--output", str(tmp_path / "out")]) == 2
+    said = capsys.readouterr().err
+    assert f"no Ray cluster can be reached at engine.address='auto' ({nobody}: [Errno 111]" in said
+    assert "start one with `ray start --head`" in said
+    assert said.count("\n") == 1
+    assert {path.name for path in tmp_path.iterdir()} == before
+
+
+def test_auto_without_any_cluster() -> None:
+    with pytest.raises(cluster.UserError, match="none was started on this host, and RAY_ADDRESS names none"):
+        cluster.check_address("auto")
+
+
+def test_the_variable_comes_first(monkeypatch: pytest.MonkeyPatch, nobody: str) -> None:
+    for address in (nobody, f"ray://{nobody}"):
+        monkeypatch.setenv("RAY_ADDRESS", address)
+        with pytest.raises(cluster.UserError, match=f"{address}: "):
+            cluster.check_address("auto")
+
+
+def test_another_program_than_ray(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cluster, "ANSWER", 0.05)
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        port = other.getsockname()[1]
+        with pytest.raises(cluster.UserError, match=rf"127.0.0.1:{port}: what listens there is not Ray"):
+            cluster.check_address(f"127.0.0.1:{port}")
+
+
+def test_a_cluster_that_answers(ray_runtime: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is the one that is joined, whatever else is running."""
+    joined: list[str] = []
+    monkeypatch.setenv("RAY_ADDRESS", ray_runtime)
+    monkeypatch.setattr(cluster.ray, "init", lambda address, **_: joined.append(address))
+    assert cluster.connect(SimpleNamespace(address="auto"))
+    assert joined == [ray_runtime]
