@@ -9,6 +9,7 @@ import jsonargparse
 from rayfl.config.command_line import parse
 from rayfl.config.help import Parser
 from rayfl.errors import UserError, exit_code
+from rayfl.report.look import Size
 from rayfl.report.pictures import Picture
 from rayfl.report.plot import Plot
 from rayfl.report.plots import ALL
@@ -83,6 +84,30 @@ def parser() -> jsonargparse.ArgumentParser:
             )
         if kind == "sweep":
             one.add_argument("--over", type=str, required=True, metavar="KEY", help="the swept key")
+        if kind == "bars":
+            one.add_argument(
+                "--start",
+                type=float,
+                default=0.0,
+                metavar="PERCENT",
+                help="where the axis of accuracy begins; if it is not 0, the axis says so",
+            )
+        one.add_argument(
+            "--size",
+            type=str,
+            default="",
+            help="column or page, of a paper with two columns, or inches such as 5,3; default: for screens",
+        )
+        one.add_argument(
+            "--names",
+            nargs="+",
+            type=str,
+            default=[],
+            metavar="NAME=TEXT",
+            help="what to write in the place of names of the legend, of domains or of data sets, such as "
+            "FedAvg=Baseline all=average",
+        )
+        one.add_argument("--title", type=str, default="", help="text above the picture")
         kinds.add_subcommand(kind, one, help=text)
     return made
 
@@ -90,20 +115,36 @@ def parser() -> jsonargparse.ArgumentParser:
 def picture(options: jsonargparse.Namespace) -> Picture:
     """Return the picture that a command line asks for; print the numbers that belong to it."""
     kind, o = options.kind, options[options.kind]
+    look = {"size": _size(o.size), "names": dict(map(_name_and_text, o.names)), "title": o.title}
     plot = Plot(*o.runs, by=_names(o.get("by", "")))
     views, panels = _names(o.get("views", "")), _names(o.get("panels", ""))
     if kind == "sweep":
-        return plot.sweep(o.over, o.view or None, panels or [ALL])
+        return plot.sweep(o.over, o.view or None, panels or [ALL], **look)
     if kind == "radar":
-        return plot.radar(o.view or None)
+        return plot.radar(o.view or None, **look)
     if kind == "rounds":
-        drawn = plot.rounds(views, panels, o.quantity)
+        drawn = plot.rounds(views, panels, o.quantity, **look)
         table = plot.progress(views, panels, o.target)
         Terminal(width=None if sys.stdout.isatty() else 200).print(table)
         return drawn
     if kind == "bars":
-        return plot.bars(views, panels)
-    return plot.clients(views) if kind == "clients" else plot.labels()
+        return plot.bars(views, panels, o.start, **look)
+    return plot.clients(views, **look) if kind == "clients" else plot.labels(**look)
+
+
+def _size(text: str) -> Size:
+    """Return what ``--size`` says: a name, or inches."""
+    try:
+        return [float(x) for x in text.split(",")] if "," in text else text or None
+    except ValueError:
+        raise UserError(f"--size {text}: it must be column, page, or inches such as 5,3") from None
+
+
+def _name_and_text(text: str) -> tuple[str, str]:
+    name, found, shown = text.rpartition("=")
+    if not found:
+        raise UserError(f"--names {text}: it must be NAME=TEXT, such as FedAvg=Baseline")
+    return name, shown
 
 
 def _names(text: str) -> list[str]:

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import matplotlib
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
@@ -19,8 +20,11 @@ from rayfl.report.text import AVERAGE_NAMES, mean_and_std, spoken
 
 # Okabe and Ito's colours, which people with any colour vision tell apart.
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
-DASHES = ("-", "--", ":", "-.")
-MARKERS = "osD^vPX"
+DASHES: tuple[Any, ...] = ("-", (0, (5, 1.5)), (0, (1.5, 1)), (0, (6, 1.5, 1.5, 1.5)))
+MARKERS = "osD^vP*X"
+HATCHES = ("", "///", "...", "xxx", "\\\\\\", "---", "++", "oo")
+"""Lines and bars differ by these too, for readers and printers that see no colours."""
+_MARKS = 8  # on a line
 
 
 def draw(
@@ -41,16 +45,15 @@ def draw(
     figures = {name: Figure() for name in ("accuracy.png", "loss.png", "clients.png", *measures)}
     axes = {name: figure.subplots() for name, figure in figures.items()}
     for place, (group, name) in enumerate(zip(groups, names)):
-        look = style(place)
-        draw_band(axes["accuracy.png"], [accuracy_curve(run, view) for run in group.runs], name, look)
-        draw_band(axes["loss.png"], [loss_curve(run) for run in group.runs], name, look)
+        draw_band(axes["accuracy.png"], [accuracy_curve(run, view) for run in group.runs], name, place)
+        draw_band(axes["loss.png"], [loss_curve(run) for run in group.runs], name, place)
         for file, measure in measures.items():
             curves = [measure_curve(run, view, measure) for run in group.runs]
             if curves := [found for found in curves if len(found[0])]:
-                draw_band(axes[file], curves, name, look)
+                draw_band(axes[file], curves, name, place)
         clients = np.concatenate([client_accuracies(run, view) for run in group.runs])
         if len(clients):
-            axes["clients.png"].ecdf(100 * clients, label=drawn(name), **look)
+            axes["clients.png"].ecdf(100 * clients, label=drawn(name), **style(place))
     for name in figures.keys() - {"clients.png"}:
         axes[name].xaxis.set_major_locator(MaxNLocator(integer=True))
     axes["accuracy.png"].set(xlabel="completed rounds", ylabel="test accuracy in %")
@@ -131,7 +134,12 @@ def plot_title(groups: Sequence[Group], view: str | None) -> tuple[str, str]:
 
 def style(place: int) -> dict[str, Any]:
     """Return colour and dashes of the line at a place of the legend."""
-    return {"color": COLOURS[place % len(COLOURS)], "linestyle": DASHES[place // len(COLOURS) % len(DASHES)]}
+    return {"color": COLOURS[place % len(COLOURS)], "linestyle": DASHES[place % len(DASHES)]}
+
+
+def mark_size() -> float:
+    """Return the size of markers that goes with the letters, in points."""
+    return 0.4 * float(matplotlib.rcParams["font.size"])
 
 
 def draw_points(
@@ -145,7 +153,7 @@ def draw_points(
         yerr=[std or 0.0 for _, std in found],
         label=None if name is None else drawn(name),
         marker=MARKERS[place % len(MARKERS)],
-        markersize=4,
+        markersize=mark_size(),
         capsize=2,
         **style(place),
     )
@@ -155,7 +163,7 @@ def draw_band(
     ax: Axes,
     curves: Sequence[tuple[np.ndarray, np.ndarray]],
     name: str,
-    look: dict[str, Any],
+    place: int,
     linewidth: float = 1.8,
 ) -> None:
     """Draw the mean of several curves over the rounds that all of them have; bands are one deviation.
@@ -164,7 +172,7 @@ def draw_band(
         ax: where.
         curves: rounds and values, one curve for each run.
         name: for the legend.
-        look: colour and dashes.
+        place: in the legend; it gives colour, dashes and marker.
         linewidth: in points.
     """
     rounds = curves[0][0]
@@ -174,11 +182,20 @@ def draw_band(
         return
     values = np.array([y[np.isin(x, rounds)] for x, y in curves])
     mean = values.mean(axis=0)
-    marker = "o" if len(rounds) == 1 else None
-    ax.plot(rounds, mean, label=drawn(name), marker=marker, linewidth=linewidth, **look)
+    step = max(1, round(len(rounds) / _MARKS))
+    ax.plot(
+        rounds,
+        mean,
+        label=drawn(name),
+        marker=MARKERS[place % len(MARKERS)],
+        markersize=mark_size(),
+        markevery=(place % step, step),  # lines that lie on each other have their marks at other rounds
+        linewidth=linewidth,
+        **style(place),
+    )
     if len(curves) > 1:
         std = values.std(axis=0, ddof=1)
-        ax.fill_between(rounds, mean - std, mean + std, color=look["color"], alpha=0.18, linewidth=0)
+        ax.fill_between(rounds, mean - std, mean + std, color=style(place)["color"], alpha=0.18, linewidth=0)
 
 
 def _finish(figure: Figure, ax: Axes, title: str) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from rich.table import Table
@@ -10,12 +10,12 @@ from rich.table import Table
 from rayfl.errors import UserError
 from rayfl.evaluation.result import Result, run_folders
 from rayfl.report.compare import check_measure, group_runs
+from rayfl.report.look import Look, Size
 from rayfl.report.pictures import Picture
 from rayfl.report.plots import (
     ALL,
     Series,
     check_panels,
-    domains_of,
     draw_bars,
     draw_clients,
     draw_labels,
@@ -36,6 +36,11 @@ class Plot:
     deviation. Accuracies are those of each run's protocol. Every picture is a figure of matplotlib and its
     axes: ``figure, axes = Plot("runs/a", "runs/b").rounds()``.
 
+    All pictures take ``size``, ``names`` and ``title``. ``size`` is ``"column"`` or ``"page"`` for a column
+    or the whole width of a paper with two columns, or width and height in inches. ``names`` says what is
+    written in the place of names of lines, domains and data sets:
+    ``{"FedAvg": "Baseline", "all": "average"}``. ``title`` stands above the picture.
+
     Args:
         runs: results, run folders, or folders that hold some.
         by: keys of the configuration that tell lines apart, such as ``["method", "method.mu"]``; by default
@@ -53,7 +58,14 @@ class Plot:
         self.by = list(by)
 
     def rounds(
-        self, views: Sequence[str] = (), panels: Sequence[str] = (), quantity: str = "accuracy"
+        self,
+        views: Sequence[str] = (),
+        panels: Sequence[str] = (),
+        quantity: str = "accuracy",
+        *,
+        size: Size = None,
+        names: Mapping[str, str] | None = None,
+        title: str = "",
     ) -> Picture:
         """Draw test accuracy over rounds, a panel per domain.
 
@@ -61,54 +73,128 @@ class Plot:
             views: models to draw, such as ``["personal", "global"]``; by default that of each run's headline.
             panels: domains, and ``all`` for all clients together; by default all domains.
             quantity: ``accuracy``, ``loss``, or a recorded metric.
+            size: of the picture.
+            names: what is written in the place of names.
+            title: above the picture.
         """
         if quantity not in ("accuracy", "loss"):
             check_measure("quantity", quantity, self.runs, "accuracy, loss")
         series, shown = self._panels_of(views, panels)
-        return draw_rounds(series, shown, quantity)
+        look = Look(size, names or {}, title)
+        with look.letters():
+            return draw_rounds(series, shown, quantity, look)
 
-    def sweep(self, over: str, view: str | None = None, panels: Sequence[str] = (ALL,)) -> Picture:
+    def sweep(
+        self,
+        over: str,
+        view: str | None = None,
+        panels: Sequence[str] = (ALL,),
+        *,
+        size: Size = None,
+        names: Mapping[str, str] | None = None,
+        title: str = "",
+    ) -> Picture:
         """Draw test accuracy over a key of the configuration, a panel per domain.
 
         Args:
             over: the key, such as ``method.mu``.
             view: the model to draw; by default that of the headline.
             panels: domains, and ``all`` for all clients together.
+            size: of the picture.
+            names: what is written in the place of names.
+            title: above the picture.
         """
         lines = sweep_series(self.runs, over, view, self.by)
         every = [series for _, points in lines for _, series in points]
-        return draw_sweep(lines, over, check_panels(_listed("panels", panels), every))
+        shown, look = check_panels(_listed("panels", panels), every), Look(size, names or {}, title)
+        with look.letters():
+            return draw_sweep(lines, over, shown, look)
 
-    def bars(self, views: Sequence[str] = (), panels: Sequence[str] = ()) -> Picture:
+    def bars(
+        self,
+        views: Sequence[str] = (),
+        panels: Sequence[str] = (),
+        start: float = 0,
+        *,
+        size: Size = None,
+        names: Mapping[str, str] | None = None,
+        title: str = "",
+    ) -> Picture:
         """Draw bars of test accuracy per domain.
 
         Args:
             views: models to draw; by default that of each run's headline.
             panels: domains, and ``all`` for all clients together; by default all of these.
+            start: where the axis of accuracy begins, in per cent; if it is not 0, the axis says so.
+            size: of the picture.
+            names: what is written in the place of names.
+            title: above the picture.
         """
         series = self._series(views)
-        panels = _listed("panels", panels) or [*domains_of(series), ALL]
-        return draw_bars(series, check_panels(panels, series))
+        panels = _listed("panels", panels) or list(dict.fromkeys([*check_panels([], series), ALL]))
+        shown, look = check_panels(panels, series), Look(size, names or {}, title)
+        if not 0 <= start < 100:
+            raise UserError(f"start is {start}: it must be at least 0 and below 100, in per cent")
+        with look.letters():
+            return draw_bars(series, shown, start, look)
 
-    def radar(self, view: str | None = None) -> Picture:
+    def radar(
+        self,
+        view: str | None = None,
+        *,
+        size: Size = None,
+        names: Mapping[str, str] | None = None,
+        title: str = "",
+    ) -> Picture:
         """Draw a radar per data set: an axis per domain, scaled by the best accuracy on it.
 
         Args:
             view: the model to draw; by default that of each run's headline.
+            size: of the picture.
+            names: what is written in the place of names.
+            title: above the picture.
         """
-        return draw_radar(self._series([] if view is None else [view]))
+        series, look = self._series([] if view is None else [view]), Look(size, names or {}, title)
+        with look.letters():
+            return draw_radar(series, look)
 
-    def clients(self, views: Sequence[str] = ()) -> Picture:
+    def clients(
+        self,
+        views: Sequence[str] = (),
+        *,
+        size: Size = None,
+        names: Mapping[str, str] | None = None,
+        title: str = "",
+    ) -> Picture:
         """Draw how test accuracy is distributed over clients, and each client's.
 
         Args:
             views: models to draw; by default that of each run's headline.
+            size: of the picture.
+            names: what is written in the place of names.
+            title: above the picture.
         """
-        return draw_clients(self._series(views))
+        series, look = self._series(views), Look(size, names or {}, title)
+        with look.letters():
+            return draw_clients(series, look)
 
-    def labels(self) -> Picture:
-        """Draw training samples per client and class, a panel for every different division."""
-        return draw_labels(self.runs)
+    def labels(
+        self,
+        *,
+        size: Size = None,
+        names: Mapping[str, str] | None = None,
+        title: str = "",
+    ) -> Picture:
+        """Draw training samples per client and class, a panel for every different division.
+
+        Args:
+            size: of the picture.
+            names: what is written in the place of names.
+            title: above the picture.
+        """
+        look = Look(size, names or {}, title)
+        with look.letters():
+            return draw_labels(self.runs, look)
 
     def progress(
         self, views: Sequence[str] = (), panels: Sequence[str] = (), target: float | None = None

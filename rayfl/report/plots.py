@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.projections.polar import PolarAxes
 from matplotlib.ticker import MaxNLocator
 from rich.table import Table
 
@@ -24,14 +25,18 @@ from rayfl.report.compare import (
     short_labels,
     view_summary,
 )
-from rayfl.report.draw import COLOURS, MARKERS, draw_band, draw_points, style
+from rayfl.report.draw import COLOURS, HATCHES, MARKERS, draw_band, draw_points, mark_size, style
+from rayfl.report.look import WIDTH, Look
 from rayfl.report.pictures import Picture, drawn
 from rayfl.report.text import mean_and_std, plain_table
 from rayfl.shown import one_line
 
 ALL = "all"
 """The panel of all clients together, as the protocol averages them."""
-_WIDTH = 3.4  # inches of a panel
+MOST_PANELS = 16
+"""With more domains than this, pictures show all clients together unless asked otherwise."""
+_NAMED = 40  # classes whose names have room
+_FEW = 60  # clients that can be told apart in a picture
 
 
 @dataclass(frozen=True)
@@ -84,12 +89,12 @@ def domains_of(series: Sequence[Series]) -> list[str]:
 
 
 def check_panels(panels: Sequence[str], series: Sequence[Series]) -> list[str]:
-    """Return the panels asked for: domains, or ``all``; by default all domains, or ``all`` without any."""
+    """Return the panels asked for: domains, or ``all``; by default all domains if they are not many."""
     domains = domains_of(series)
     for name in panels:
         if name not in (*domains, ALL):
             raise UserError(f"there is no domain {name}; panels are {', '.join([*domains, ALL])}")
-    return list(panels) or domains or [ALL]
+    return list(panels) or (domains if 0 < len(domains) <= MOST_PANELS else [ALL])
 
 
 # ---- numbers
@@ -197,17 +202,17 @@ def _rounds_text(rounds: Sequence[int | None]) -> str:
 # ---- pictures
 
 
-def draw_rounds(series: Sequence[Series], panels: Sequence[str], quantity: str) -> Picture:
+def draw_rounds(series: Sequence[Series], panels: Sequence[str], quantity: str, look: Look) -> Picture:
     """Draw test accuracy, loss or a metric over rounds, a panel per domain; bands are one deviation."""
-    figure, axes = _grid(len(panels))
+    figure, axes = look.grid(len(panels))
     for ax, panel in zip(axes, panels):
         for place, s in enumerate(series):
             if curves := panel_curves(s, panel, quantity):
-                draw_band(ax, curves, s.name, style(place), linewidth=1.6)
-        ax.set(title=_title(panel), xlabel="completed rounds")
-        ax.xaxis.set_major_locator(MaxNLocator(integer=True))
-    axes[0].set_ylabel("test accuracy in %" if quantity == "accuracy" else drawn(f"test {quantity}"))
-    return _finished(figure, axes)
+                draw_band(ax, curves, look.name(s.name), place, linewidth=1.4)
+        ax.set(title=_title(panel, look), xlabel="completed rounds")
+        ax.xaxis.set_major_locator(MaxNLocator(integer=True, nbins=6))
+    label = "test accuracy in %" if quantity == "accuracy" else drawn(f"test {quantity}")
+    return _labelled(figure, axes, label, look)
 
 
 def sweep_series(
@@ -244,51 +249,66 @@ def _is_kept(key: str, over: str) -> bool:
 
 
 def draw_sweep(
-    lines: Sequence[tuple[str, list[tuple[float, Series]]]], over: str, panels: Sequence[str]
+    lines: Sequence[tuple[str, list[tuple[float, Series]]]], over: str, panels: Sequence[str], look: Look
 ) -> Picture:
     """Draw test accuracy over a swept parameter, a panel per domain; bars are one deviation over seeds."""
-    figure, axes = _grid(len(panels))
+    figure, axes = look.grid(len(panels))
     values = sorted({x for _, points in lines for x, _ in points})
     for ax, panel in zip(axes, panels):
         for place, (name, points) in enumerate(lines):
             found = [[chosen_value(run, s.view, panel) for run in s.runs] for _, s in points]
-            draw_points(ax, [x for x, _ in points], found, name, place)
+            draw_points(ax, [x for x, _ in points], found, look.name(name), place)
         if values[0] > 0 and values[-1] / values[0] >= 50:
             ax.set_xscale("log")
         if len(values) <= 12:
             ax.set_xticks(values, [f"{x:g}" for x in values], rotation=45 if len(values) > 7 else 0)
             ax.minorticks_off()
-        ax.set(title=_title(panel), xlabel=drawn(over.rpartition(".")[2]))
-    axes[0].set_ylabel("test accuracy in %")
-    return _finished(figure, axes)
+        ax.set(title=_title(panel, look), xlabel=look.drawn(over, over.rpartition(".")[2]))
+    return _labelled(figure, axes, "test accuracy in %", look)
 
 
-def draw_bars(series: Sequence[Series], panels: Sequence[str]) -> Picture:
-    """Draw a group of bars for every domain; thin lines are one deviation over seeds."""
-    figure, (ax,) = _grid(1, width=max(2 * _WIDTH, 0.9 * len(panels) + 0.18 * len(panels) * len(series)))
+def draw_bars(series: Sequence[Series], panels: Sequence[str], start: float, look: Look) -> Picture:
+    """Draw a group of bars for every domain; thin lines are one deviation over seeds.
+
+    The axis begins at ``start``, in per cent; where that is not 0 its label says so.
+    """
+    wide = max(2 * WIDTH, 0.6 * len(panels) + 0.12 * len(panels) * len(series))
+    figure, (ax,) = look.grid(1, width=wide)
     width = 0.8 / len(series)
-    low = math.inf
     for place, s in enumerate(series):
         found = [mean_and_std([none_if_nan(chosen_value(run, s.view, p)) for run in s.runs]) for p in panels]
-        low = min([low, *(mean - (std or 0.0) for mean, std in found if mean is not None)])
         where = np.arange(len(panels)) + (place - (len(series) - 1) / 2) * width
         means, errors = ([math.nan if x is None else x for x in column] for column in zip(*found))
-        color = COLOURS[place % len(COLOURS)]
-        hatch = ("", "//", "..", "xx")[place // len(COLOURS) % 4]
-        ax.bar(where, means, width, yerr=errors, label=drawn(s.name), color=color, hatch=hatch)
-    ax.set_xticks(range(len(panels)), [_title(panel) for panel in panels])
-    ax.set(ylabel="test accuracy in %", ylim=(max(0.0, 10 * math.floor((low - 5) / 10)), None))
-    return _finished(figure, [ax])
+        color, hatch = COLOURS[place % len(COLOURS)], HATCHES[place % len(HATCHES)]
+        ax.bar(
+            where,
+            means,
+            width,
+            yerr=errors,
+            label=look.drawn(s.name),
+            color=color,
+            hatch=hatch,
+            edgecolor="white",
+            linewidth=0.5,
+            error_kw={"elinewidth": 1, "ecolor": "#333333"},
+        )
+    ax.set_xticks(range(len(panels)), [_title(panel, look) for panel in panels])
+    ax.tick_params(axis="x", rotation=30 if len(panels) > 8 else 0)
+    ax.set_ylim(start, None)
+    return _labelled(figure, [ax], f"test accuracy in %{f', from {start:g} on' if start else ''}", look)
 
 
-def draw_radar(series: Sequence[Series]) -> Picture:
-    """Draw a radar per data set: an axis per domain, scaled by the best accuracy on it."""
+def draw_radar(series: Sequence[Series], look: Look) -> Picture:
+    """Draw a radar per data set: an axis per domain, scaled by the best accuracy on it.
+
+    Rings are shares of the best; below stands where the axes begin.
+    """
     sets: dict[str, list[Series]] = {}
     for s in series:
         data = str(s.runs[0].config["data"]["class_path"]).rpartition(".")[2]
         sets.setdefault(data, []).append(s)
     names = list(dict.fromkeys(s.name for s in series))
-    figure, axes = _grid(len(sets), polar=True)
+    figure, axes = look.grid(len(sets), polar=True, height=3.8)
     for ax, (data, own) in zip(axes, sets.items()):
         domains = domains_of(own)
         if len(domains) < 3:
@@ -297,22 +317,53 @@ def draw_radar(series: Sequence[Series]) -> Picture:
         best = np.nanmax(table, axis=0)
         angles = 2 * math.pi * np.arange(len(domains)) / len(domains)
         for s, row in zip(own, table / best):
-            colour = style(names.index(s.name))
-            ax.plot([*angles, angles[0]], [*row, row[0]], label=drawn(s.name), linewidth=1.5, **colour)
-        ax.set_xticks(angles, [f"{drawn(d)}\n{b:.1f}" for d, b in zip(domains, best)], fontsize=8)
-        ax.set_ylim(max(0.0, float(np.nanmin(table / best)) - 0.1), 1.0)
-        ax.set_yticklabels([])
-        ax.tick_params(pad=8)
-        ax.set_title(drawn(data), fontsize=10, pad=18)
-    return _finished(figure, axes)
+            place = names.index(s.name)
+            ax.plot(
+                [*angles, angles[0]],
+                [*row, row[0]],
+                label=look.drawn(s.name),
+                linewidth=1.4,
+                marker=MARKERS[place % len(MARKERS)],
+                markersize=mark_size(),
+                **style(place),
+            )
+        ax.set_xticks(
+            angles, [f"{look.drawn(d)}\n{b:.1f} %" for d, b in zip(domains, best)], fontsize="small"
+        )
+        rings = rings_from(float(np.nanmin(table / best)))
+        ax.set_ylim(rings[0], 1.0)
+        ax.set_yticks(rings, [f"{100 * ring:.0f} %" for ring in rings], fontsize="x-small", color="#444444")
+        for label in ax.get_yticklabels():  # which lines may cross
+            label.set_bbox({"facecolor": "white", "alpha": 0.7, "edgecolor": "none", "pad": 0.5})
+        assert isinstance(ax, PolarAxes)
+        ax.set_rlabel_position(180 / len(domains))  # between two axes
+        ax.tick_params(axis="x", pad=8)
+        begin = f"rings: share of the best; centre: {100 * rings[0]:.0f} %"
+        ax.set_title(look.drawn(data), fontsize="medium", pad=10)
+        ax.set_xlabel(begin, fontsize="small", labelpad=8)
+    return look.finished(figure, axes)
 
 
-def draw_clients(series: Sequence[Series]) -> Picture:
-    """Draw how the clients' accuracies are distributed (median: line, mean: triangle), and each client's."""
-    figure, (boxes, each) = _grid(2, width=2 * _WIDTH)
-    for place, s in enumerate(series):
-        runs = [scores.accuracy[-1] for run in s.runs if (scores := counted_view(run, s.view)) is not None]
-        values = 100 * np.concatenate(runs)
+def rings_from(lowest: float) -> list[float]:
+    """Return where a radar begins, its rings and 1, for values from ``lowest`` to 1: at most six."""
+    for step in (0.01, 0.02, 0.05, 0.1, 0.2):
+        count = math.floor((1 - lowest) / step) + 1
+        if count <= 5:
+            return [max(0.0, round(1 - step * k, 2)) for k in range(min(count, round(1 / step)), -1, -1)]
+    return [0.0, 0.25, 0.5, 0.75, 1.0]
+
+
+def draw_clients(series: Sequence[Series], look: Look) -> Picture:
+    """Draw how the clients' accuracies are distributed (median: line, mean: triangle), and each client's.
+
+    Many clients are drawn as the share of clients at or below each accuracy.
+    """
+    figure, (boxes, each) = look.grid(2, width=2 * WIDTH, columns=look.beside(2))
+    runs = [[scores.accuracy[-1] for r in s.runs if (scores := counted_view(r, s.view))] for s in series]
+    counts = {len(run) for own in runs for run in own}
+    few = len(counts) == 1 and max(counts) <= _FEW
+    for place, (s, own) in enumerate(zip(series, runs)):
+        values = 100 * np.concatenate(own)
         values = values[~np.isnan(values)]
         color = COLOURS[place % len(COLOURS)]
         boxes.boxplot(
@@ -321,82 +372,80 @@ def draw_clients(series: Sequence[Series]) -> Picture:
             widths=0.6,
             showmeans=True,
             medianprops={"color": color, "linewidth": 2},
-            meanprops={"markerfacecolor": color, "markeredgecolor": color},
-            flierprops={"markersize": 3},
+            meanprops={"markerfacecolor": color, "markeredgecolor": color, "markersize": 5},
+            flierprops={"marker": ".", "markersize": 3, "markeredgecolor": "#777777"},
         )
-        if len({len(run) for run in runs}) == 1:
-            mean = 100 * np.mean(runs, axis=0)
+        name = look.drawn(s.name)
+        if few:
             marker = MARKERS[place % len(MARKERS)]
-            each.plot(mean, marker, color=color, markersize=3.5, label=drawn(s.name))
-    boxes.set_xticks(range(len(series)), [drawn(s.name) for s in series], rotation=20, ha="right", fontsize=8)
-    boxes.set(ylabel="test accuracy of a client in %", title="last evaluation")
-    each.set(xlabel="client", title="each client, mean over runs")
-    each.xaxis.set_major_locator(MaxNLocator(integer=True))
-    return _finished(figure, [boxes, each])
+            each.plot(100 * np.mean(own, axis=0), marker, color=color, markersize=mark_size(), label=name)
+        elif len(values):
+            each.ecdf(values, label=name, linewidth=1.4, **style(place))
+    names = [look.drawn(s.name) for s in series]
+    boxes.set_xticks(range(len(series)), names, rotation=30, ha="right", fontsize="small")
+    boxes.set(ylabel="test accuracy in %", title="clients, last evaluation")
+    if few:
+        each.set(xlabel="client", title="each client, mean over runs")
+        each.xaxis.set_major_locator(MaxNLocator(integer=True))
+    else:
+        each.set(xlabel="test accuracy in %", ylabel="share of clients", title="clients at or below")
+        each.set_ylim(0, 1.02)
+    return look.finished(figure, [boxes, each])
 
 
-def draw_labels(runs: Sequence[Result]) -> Picture:
-    """Draw how many training samples of each class each client has, a panel for every different division."""
-    found: dict[str, tuple[str, np.ndarray]] = {}
+def draw_labels(runs: Sequence[Result], look: Look) -> Picture:
+    """Draw how many training samples of each class each client has, a panel for every different division.
+
+    All panels have one colour scale. Many clients stand in the order of their most frequent class.
+    """
+    found: dict[str, tuple[str, np.ndarray, list[str]]] = {}
     for run in runs:
         partition = read_partition(run.folder)
         if not all("labels" in client for client in partition["clients"]) or not partition["clients"]:
             raise UserError(f"{run.folder / PARTITION} has no label counts")
         matrix = np.array([client["labels"]["train"] for client in partition["clients"]])
         _, (cells,) = labels(group_runs([run]))
-        found.setdefault(matrix.tobytes().hex(), (", ".join(cells[1:3]), matrix))
-    figure, axes = _grid(len(found), width=max(_WIDTH, 1.4 * _WIDTH * len(found)))
-    for ax, (name, matrix) in zip(axes, found.values()):
-        shown = ax.imshow(matrix.T, aspect="auto", cmap="Blues", vmin=0, interpolation="nearest")
-        ax.invert_yaxis()
-        figure.colorbar(shown, ax=ax, label="training samples")
-        ax.set_title(drawn(name), fontsize=9, loc="left")
-        ax.set(xlabel="client", ylabel="class")
-        for axis in (ax.xaxis, ax.yaxis):
-            axis.set_major_locator(MaxNLocator(integer=True))
-    return Picture(figure, axes)
+        classes = [one_line(str(name)) for name in partition.get("class_names") or ()]
+        found.setdefault(matrix.tobytes().hex(), (", ".join(cells[1:3]), matrix, classes))
+    most = max(len(matrix) for _, matrix, _ in found.values())
+    rows = max(matrix.shape[1] for _, matrix, _ in found.values())
+    columns = 1 if most > _FEW else look.beside(min(3, len(found)))
+    height = min(9.0, max(2.4, 0.9 + 0.17 * min(rows, _NAMED)))
+    width = 3 * WIDTH if most > _FEW else max(1.5 * WIDTH, (1.1 * columns + 0.3) * WIDTH)
+    figure, axes = look.grid(len(found), width=width, height=height, columns=columns)
+    if look.width is not None and look.height is None:
+        figure.set_figheight(height * -(-len(found) // columns))
+    largest = max(1, *(int(matrix.max()) for _, matrix, _ in found.values()))
+    for ax, (name, matrix, classes) in zip(axes, found.values()):
+        many = len(matrix) > _FEW
+        order = np.lexsort((-matrix.max(1), matrix.argmax(1))) if many else np.arange(len(matrix))
+        shown = ax.imshow(
+            matrix[order].T, aspect="auto", cmap="Blues", vmin=0, vmax=largest, interpolation="nearest"
+        )
+        ax.set_title(look.wrapped(look.drawn(name), figure, columns), fontsize="small", loc="left")
+        ax.set_xlabel("clients, by their most frequent class" if many else "client")
+        ax.xaxis.set_major_locator(MaxNLocator(integer=True))
+        step = -(-matrix.shape[1] // _NAMED)
+        numbers = range(0, matrix.shape[1], step)
+        known = classes if len(classes) == matrix.shape[1] else list(map(str, range(matrix.shape[1])))
+        ax.set_yticks(numbers, [look.drawn(known[k], known[k][:24]) for k in numbers], fontsize="x-small")
+        ax.set_ylabel("class")
+    figure.colorbar(shown, ax=axes, label="training samples", shrink=min(1.0, 2 / len(found)), pad=0.02)
+    return look.finished(figure, axes, lines=False)
 
 
-def _title(panel: str) -> str:
-    return "all clients" if panel == ALL else drawn(panel)
+def _labelled(figure: Figure, axes: Sequence[Axes], label: str, look: Look) -> Picture:
+    """Put a label at the axes on the left of each row."""
+    for ax in axes:
+        place = ax.get_subplotspec()
+        if place is None or place.is_first_col():
+            ax.set_ylabel(label)
+    return look.finished(figure, axes)
 
 
 def _series_mean(series: Series, panel: str) -> float:
     return float(np.mean([chosen_value(run, series.view, panel) for run in series.runs]))
 
 
-def _grid(panels: int, width: float | None = None, polar: bool = False) -> tuple[Figure, list[Axes]]:
-    """Return a figure with so many panels, four in a row."""
-    columns = min(4, panels)
-    rows = -(-panels // columns)
-    figure = Figure(figsize=(width or max(2, columns) * _WIDTH, 3.2 * rows), layout="constrained")
-    kwargs = {"projection": "polar"} if polar else None
-    grid = figure.subplots(rows, columns, squeeze=False, subplot_kw=kwargs).ravel()
-    for unused in grid[panels:]:
-        unused.set_visible(False)
-    return figure, list(grid[:panels])
-
-
-def _finished(figure: Figure, axes: Sequence[Axes]) -> Picture:
-    """Put one legend for all panels below them."""
-    handles: dict[str, Any] = {}
-    for ax in axes:
-        for handle, name in zip(*ax.get_legend_handles_labels()):
-            handles.setdefault(name, handle)
-        ax.grid(alpha=0.3)
-        if ax.name != "polar":
-            ax.spines[["top", "right"]].set_visible(False)
-    if handles:
-        longest = max(map(len, handles))
-        columns = max(1, min(4, int(figure.get_figwidth() / (0.5 + 0.07 * longest))))
-        rows = -(-len(handles) // columns)
-        figure.set_figheight(figure.get_figheight() + 0.2 * rows + 0.1)
-        figure.legend(
-            handles.values(),
-            handles.keys(),
-            loc="outside lower center",
-            ncols=columns,
-            frameon=False,
-            fontsize=9,
-        )
-    return Picture(figure, list(axes))
+def _title(panel: str, look: Look) -> str:
+    return look.drawn(panel, "all clients" if panel == ALL else None)

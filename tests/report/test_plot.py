@@ -1,11 +1,14 @@
 """Pictures from Python: what they are made of, and that a notebook shows them."""
 
+import json
+
 import pytest
 from matplotlib.figure import Figure
 
 import rayfl
 from rayfl.errors import UserError
 from rayfl.evaluation.result import Result
+from rayfl.report.plots import rings_from
 from tests.support.records import write_run
 
 
@@ -53,6 +56,126 @@ def test_notebooks_show_pictures(folder, tmp_path):
     assert (tmp_path / "new" / "x.svg").read_text().startswith("<?xml")
 
 
+def test_files_hold_letters_and_no_time(folder, tmp_path):
+    picture = Result.load(folder / "A-0.1-0").plot.rounds(panels=["all"])
+    for name in ("x.pdf", "one.svg", "two.svg"):
+        picture.save(tmp_path / name)
+    content = (tmp_path / "x.pdf").read_bytes()
+    assert b"/FontFile2" in content  # TrueType, embedded
+    assert b"/Type3" not in content
+    assert b"CreationDate" not in content
+    assert "date" not in (tmp_path / "one.svg").read_text()
+    assert (tmp_path / "one.svg").read_bytes() == (tmp_path / "two.svg").read_bytes()
+
+
+def test_sizes_are_those_of_a_paper(folder):
+    plot = Result.load(folder / "A-0.1-0").plot
+    assert plot.rounds(size="column").figure.get_figwidth() == 3.35
+    assert plot.clients(size="page").figure.get_figwidth() == 7.0
+    figure, (axes,) = plot.bars(size=(5, 3))
+    assert figure.get_size_inches().tolist() == [5, 3]
+    assert axes.yaxis.label.get_size() == 8
+    rows = [ax.get_subplotspec().rowspan.start for ax in plot.rounds(size="column").axes]
+    assert rows == [0, 0, 1]  # a column has room for two
+
+
+def test_names_and_titles_are_the_readers(folder):
+    plot = rayfl.Plot(folder, by=["method"])
+    names_of = {"A": "Fed$A$", "ink": "Ink", "all": "average"}
+    figure, (axes,) = plot.bars(names=names_of, title="Inks")
+    assert names(axes) == [r"Fed\$A\$", "B"]
+    assert [tick.get_text() for tick in axes.get_xticklabels()] == ["Ink", "print", "paint", "average"]
+    assert figure.get_suptitle() == "Inks"
+    assert names(plot.rounds(panels=["all"], names={"B": "Ours"}).axes[0]) == ["A", "Ours"]
+    swept = Result.load(folder / "A-0.1-0").plot.sweep("method.mu", names={"method.mu": "μ"})
+    assert swept.axes[0].get_xlabel() == "μ"
+
+
+def test_lines_and_bars_differ_by_more_than_colour(folder):
+    plot = rayfl.Plot(folder)
+    for axes in (plot.rounds(panels=["all"]).axes[0], plot.radar().axes[0]):
+        lines = [line for line in axes.lines if not line.get_label().startswith("_")]
+        assert len({line.get_marker() for line in lines}) == len(lines) == 4
+        assert len({str(line.get_linestyle()) for line in lines}) > 1
+    (axes,) = plot.bars().axes
+    assert len({group[0].get_hatch() for group in axes.containers if hasattr(group, "patches")}) == 4
+
+
+def test_bars_start_at_zero_or_say_where(folder):
+    plot = Result.load(folder / "A-0.1-0").plot
+    (axes,) = plot.bars().axes
+    assert (axes.get_ylim()[0], axes.get_ylabel()) == (0, "test accuracy in %")
+    (axes,) = plot.bars(start=40).axes
+    assert (axes.get_ylim()[0], axes.get_ylabel()) == (40, "test accuracy in %, from 40 on")
+
+
+def test_rings_of_radars_have_numbers(folder):
+    (axes,) = rayfl.Plot(folder, by=["method"]).radar().axes
+    rings, low = axes.get_yticks(), axes.get_ylim()[0]
+    assert [text.get_text() for text in axes.get_yticklabels()] == [f"{100 * ring:.0f} %" for ring in rings]
+    assert (rings[-1], axes.get_xlabel()) == (1, f"rings: share of the best; centre: {100 * low:.0f} %")
+    assert min(min(line.get_ydata()) for line in axes.lines) >= low
+
+
+@pytest.mark.parametrize(
+    ("lowest", "rings"),
+    [
+        (0.985, [0.98, 0.99, 1]),
+        (1.0, [0.99, 1]),
+        (0.77, [0.75, 0.8, 0.85, 0.9, 0.95, 1]),
+        (0.0, [0, 0.25, 0.5, 0.75, 1]),
+    ],
+)
+def test_rings_go_below_the_lowest_value(lowest, rings):
+    assert rings_from(lowest) == pytest.approx(rings)
+
+
+def test_five_hundred_clients_are_a_curve(tmp_path):
+    plot = Result.load(write_run(tmp_path / "run", clients=500, rounds=1)).plot
+    each = plot.clients().axes[1]
+    (line,) = each.lines
+    assert len(line.get_xdata()) == 501  # steps of the share at or below
+    assert each.get_ylabel() == "share of clients"
+
+
+def with_labels(path, counts, **more):
+    """A run whose clients have so many training samples of each class."""
+    folder = write_run(path, clients=len(counts), rounds=1)
+    content = json.loads((folder / "partition.json").read_text()) | more
+    for client, row in zip(content["clients"], counts):
+        client["labels"] = {"train": row}
+    (folder / "partition.json").write_text(json.dumps(content))
+    return folder
+
+
+def test_label_maps_have_class_names_and_one_scale(tmp_path):
+    one = with_labels(tmp_path / "1", [[100, 0], [0, 101]], class_names=["cat", "dog"])
+    two = with_labels(tmp_path / "2", [[60, 40], [1, 100]], class_names=None)
+    figure, (left, right) = rayfl.Plot(one, two).labels()
+    assert [[tick.get_text() for tick in ax.get_yticklabels()] for ax in (left, right)] == [
+        ["cat", "dog"],
+        ["0", "1"],
+    ]
+    assert [ax.images[0].get_clim() for ax in (left, right)] == [(0, 101), (0, 101)]
+    assert len(figure.axes) == 3  # one colour bar
+
+
+def test_many_clients_stand_by_their_most_frequent_class(tmp_path):
+    counts = [[0, 100 + k] if k % 2 else [99 + k, 1] for k in range(80)]
+    (axes,) = rayfl.Plot(with_labels(tmp_path / "run", counts)).labels().axes
+    drawn = axes.images[0].get_array()
+    assert drawn[:, :2].tolist() == [[177, 175], [1, 1]]
+    assert drawn[:, 40:42].tolist() == [[0, 0], [179, 177]]
+    assert axes.get_xlabel() == "clients, by their most frequent class"
+
+
+def test_many_domains_are_not_a_panel_each(tmp_path):
+    domains = tuple(f"writer {k}" for k in range(20))
+    plot = Result.load(write_run(tmp_path / "run", clients=20, rounds=1, domains=domains)).plot
+    assert [ax.get_title() for ax in plot.rounds().axes] == ["all clients"]
+    assert [tick.get_text() for tick in plot.bars().axes[0].get_xticklabels()] == ["all clients"]
+
+
 def test_progress_belongs_to_rounds(folder):
     table = rayfl.Plot(folder, by=["method"]).progress(panels=["ink"], target=10.0)
     assert [str(column.header) for column in table.columns] == ["", "ink", "ink, rounds"]
@@ -68,6 +191,14 @@ def test_progress_belongs_to_rounds(folder):
         (lambda f: rayfl.Plot(f).bars(panels="all"), r'panels is "all": it must be a list'),
         (lambda f: rayfl.Plot(f).sweep("method.mu", panels="all"), r'panels is "all": it must be a list'),
         (lambda f: rayfl.Plot(f).rounds(quantity="beauty"), "quantity beauty: no run has recorded"),
+        (lambda f: rayfl.Plot(f).bars(start=100), "start is 100: it must be at least 0 and below 100"),
+        (lambda f: rayfl.Plot(f).bars(size="poster"), 'size is "poster": it must be column or page'),
+        (lambda f: rayfl.Plot(f).bars(size=(5, 0)), r"size is \(5, 0\): it must be two numbers of inches"),
+        (
+            lambda f: rayfl.Plot(f, by=["method"]).bars(panels=["ink"], names={"C": "x"}),
+            'names has "C", which is not drawn; there are A, B, ink',
+        ),
+        (lambda f: rayfl.Plot(f).bars(names=["A"]), "must be a mapping"),
         (lambda f: rayfl.Plot(f / "nothing"), "not a run folder"),
     ],
 )

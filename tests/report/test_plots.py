@@ -8,6 +8,7 @@ from rayfl import evaluation
 from rayfl.errors import UserError
 from rayfl.evaluation.result import Result
 from rayfl.report.compare import group_runs
+from rayfl.report.look import Look
 from rayfl.report.plots import (
     ALL,
     check_panels,
@@ -182,25 +183,25 @@ def test_a_sweep_over_the_data_is_one_line(tmp_path):
 def test_a_radar_scales_every_axis_by_its_best(tmp_path):
     domains = ("ink", "print", "paint")
     runs = [run(tmp_path / m, method=m, level=x, domains=domains) for m, x in (("A", 0.9), ("B", 0.6))]
-    (ax,) = [a for a in draw_radar(series_of(group_runs(runs))).axes if a.get_visible()]
+    (ax,) = [a for a in draw_radar(series_of(group_runs(runs)), Look()).axes if a.get_visible()]
     best, worse = (line.get_ydata() for line in ax.lines)
     assert best.tolist() == [1, 1, 1, 1]  # closed: the first again
     expected = [chosen_value(runs[1], None, d) / chosen_value(runs[0], None, d) for d in domains]
     np.testing.assert_allclose(worse[:3], expected)
     with pytest.raises(UserError, match="at least three domains; EmbeddedDigits has 2: draw bars"):
-        draw_radar(series_of(group_runs([run(tmp_path / "two")])))
+        draw_radar(series_of(group_runs([run(tmp_path / "two")])), Look())
 
 
 def test_labels_are_those_of_the_partition(tmp_path):
     made = run(tmp_path / "run", clients=2, rounds=1)
     with pytest.raises(UserError, match=r"partition\.json has no label counts"):
-        draw_labels([made])
+        draw_labels([made], Look())
     path = made.folder / "partition.json"
     partition = json.loads(path.read_text())
     for client, counts in zip(partition["clients"], ([5, 0, 2], [0, 7, 1])):
         client |= {"labels": {"train": counts}, "train": sum(counts)}
     path.write_text(json.dumps(partition))
-    figure = draw_labels([made, made])
+    figure = draw_labels([made, made], Look())
     assert figure.axes[0].images[0].get_array().tolist() == [[5, 0], [0, 7], [2, 1]]
     assert (len(figure.axes), len(figure.figure.axes)) == (1, 2)  # one panel, and its colour bar
 
@@ -213,7 +214,7 @@ def test_panels_show_the_runs_that_have_scores_there(tmp_path):
         population.samples["test"][[domain == left_out for domain in population.domains]] = 0
     both, one = series_of(group_runs(runs)), series_of(group_runs(runs[:1]))
     assert scored_panels(["ink", "print"], both) == ["ink", "print"]
-    assert [len(ax.lines) for ax in draw_rounds(both, ["ink", "print"], "accuracy").axes] == [1, 1]
+    assert [len(ax.lines) for ax in draw_rounds(both, ["ink", "print"], "accuracy", Look()).axes] == [1, 1]
     assert list(progress_table(one, ["ink", ALL], None).columns[1].cells) == ["n/a"]
     assert scored_panels(["ink", "print", ALL], one) == ["print", ALL]
     with pytest.raises(UserError, match="no run has scores of ink, so there is nothing to draw"):
