@@ -42,7 +42,7 @@ def test_every_method_learns_digits_of_three_domains(tmp_path: Path, name: str) 
     found = accuracies(
         tmp_path / "run",
         name,
-        data=EmbeddedDigits(),
+        data=EmbeddedDigits(val_fraction=0.5),
         net=net_of(name, CNNB()),
         clients=3,
         rounds=CASES[name].rounds,

@@ -13,12 +13,18 @@ from tests.methods.cases import net_of
 from tests.support.federations import small
 
 
-@pytest.mark.parametrize("name", METHODS)
-def test_models_predict_what_was_recorded(tmp_path: Path, name: str) -> None:
-    small(tmp_path / "run", method=METHODS[name](), net=net_of(name, LeNet()), rounds=2).run()
-    models = load_models(tmp_path / "run")
+@pytest.fixture(scope="module", params=METHODS)
+def run_of_each(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of two rounds of a method; with each of them in turn."""
+    folder = tmp_path_factory.mktemp("models") / "run"
+    small(folder, method=METHODS[request.param](), net=net_of(request.param, CNNB()), rounds=2).run()
+    return folder
+
+
+def test_models_predict_what_was_recorded(run_of_each: Path) -> None:
+    models = load_models(run_of_each)
     assert (models.round, len(models)) == (2, 12)
-    recorded = Result.load(tmp_path / "run").clients.query("round == 1 and point == 'after_aggregation'")
+    recorded = Result.load(run_of_each).clients.query("round == 1 and point == 'after_aggregation'")
     for split in ("val", "test"):
         for client in (0, 7):
             x, y = models.batch(client, split)
@@ -30,11 +36,9 @@ def test_models_predict_what_was_recorded(tmp_path: Path, name: str) -> None:
                 assert [int((own.argmax(1) == y).sum())] * len(expected) == expected
 
 
-@pytest.mark.parametrize("name", METHODS)
-def test_models_leave_without_data(tmp_path: Path, name: str) -> None:
+def test_models_leave_without_data(run_of_each: Path) -> None:
     """Every view of every method as a module of PyTorch's own, for batches of any size."""
-    small(tmp_path / "run", method=METHODS[name](), net=net_of(name, CNNB()), rounds=1).run()
-    models, known = load_models(tmp_path / "run", data=False), load_models(tmp_path / "run")
+    models, known = load_models(run_of_each, data=False), load_models(run_of_each)
     with pytest.raises(UserError, match="read without their data"):
         models.batch(0)
     x, _ = known.batch(3)

@@ -10,6 +10,7 @@ from argparse import SUPPRESS
 from collections.abc import Collection, Sequence
 from copy import copy
 from dataclasses import is_dataclass, replace
+from functools import cache
 from pathlib import Path
 from typing import Any, get_args
 
@@ -185,6 +186,7 @@ def _check_classes(path: Path, settings: dict[str, Any], above: str = "") -> Non
         _check_classes(path, inner or {}, f"{key}.")
 
 
+@cache  # it takes longer to make one than to use it, and tables and sweeps use it for every cell and point
 def parser(blank: bool = False) -> ArgumentParser:
     """Return the parser of ``rayfl.run``: the arguments of ``Federation``, ``--config`` and ``--resume``.
 
@@ -305,6 +307,9 @@ def _build(made: ArgumentParser, config: Namespace) -> Federation:
 
 
 def _parse(made: ArgumentParser, arguments: list[str], defaults: bool = True) -> Namespace:
+    for action in made._actions:
+        if isinstance(action, _Choice):
+            action.named, action.early = False, ""
     try:
         config = made.parse_args(_read_files(made, arguments), defaults=defaults)
     except OSError as error:

@@ -156,6 +156,9 @@ def test_every_setting_of_a_federation_is_recorded(tmp_path: Path) -> None:
         "quiet": True,
         "log_level": "debug",
         "metrics": ["f1"],
+        "scoring": "together",
+        "eval_clients": 0.5,
+        "eval_draw": "anew",
         "unseen": "printed",
         "cell": Cell("mine", "FedAvg", "N=3", ["rounds=7"]),
     }

@@ -242,7 +242,7 @@ COMMANDS: dict[str, tuple[str, ...] | str] = {
     "figure rounds nowhere --save x.png": "nowhere is not a run folder",
     "figure rounds fifo --save x.png": "fifo is not a run folder",
     "figure rounds run --save x.png --target x": "target: Expected a <class 'float'>. Got value: x",
-    "figure rounds run --save x.png --quantity speed": "--quantity speed: no run has recorded this metric",
+    "figure rounds run --save x.png --quantity speed": "quantity speed: no run has recorded this metric",
     "figure rounds run --save x.png --panels nosuch": "nosuch",
     "figure bars run --save x.png --views nosuch": "no run has the view nosuch",
     "figure sweep run --save x.png": "--over must be given",
