@@ -8,7 +8,7 @@ import torch
 from rayfl import Result, UserError, load_models
 from rayfl.data import EmbeddedDigits
 from rayfl.methods import METHODS
-from rayfl.nets import CNNB, LeNet
+from rayfl.nets import CNNB
 from tests.methods.cases import net_of
 from tests.support.federations import small
 
