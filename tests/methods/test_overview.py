@@ -27,7 +27,7 @@ def test_every_method_is_in_the_overview() -> None:
 
 def test_the_bytes_are_those_of_the_net() -> None:
     """Parameters and running statistics of ``DigitModel``, four bytes each, sent by a client in a round."""
-    net = Net(lambda: DigitModel()((3, 28, 28), 10))
+    net = Net(lambda: DigitModel().build((3, 28, 28), 10))
     initial = net.initial(0)
     count = {name: value.numel() for name, value in initial.items()}
     norm = sum(n for name, n in count.items() if is_batch_norm(net.modules_of[name]))
