@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from copy import copy
 
+import numpy as np
+
 from rayfl.arguments import arguments_of
 from rayfl.data import FederatedData
 from rayfl.engine.plan import Plan, set_up, try_scores
@@ -33,7 +35,7 @@ def check(plan: Plan, protocol: Protocol, data: FederatedData) -> list[str]:
         check_names(type(method))
         try_scores(method, nets[0], plan, data)
     try_measures(measures(plan.metrics, data.dataset.classes), data)
-    if protocol.needs_validation and not any(len(s.val) for s in data.clients[: data.seen]):
+    if protocol.needs_validation and not data.counts("val")[: data.seen].any():
         raise UserError(
             f"protocol {protocol} goes by validation accuracy, and the data have no validation split: "
             "set data.val_fraction, for example to 0.1, or choose another protocol"
@@ -86,8 +88,9 @@ def check_names(method: type[Method]) -> None:
 
 def _check_validation(method: Method, data: FederatedData) -> None:
     """Refuse clients without validation data where the method trains by such."""
-    without = [i for i, s in enumerate(data.clients[: data.seen]) if len(s.train) and not len(s.val)]
-    if method.uses_validation and without:
+    train, val = (data.counts(split)[: data.seen] for split in ("train", "val"))
+    without = np.flatnonzero((train > 0) & (val == 0))
+    if method.uses_validation and len(without):
         raise UserError(
             f"{type(method).__name__} goes by validation data of every client, and client {without[0]} has "
             f"none ({len(without)} such clients): set data.val_fraction, for example to 0.1, or use fewer "
@@ -129,12 +132,8 @@ def _check_batches(
             f"training.batch_size is 1, but {normed[0]} has BatchNorm, which needs at least 2 "
             "samples to a batch: use a larger batch_size or a net without BatchNorm"
         )
-    of_normed = [
-        (i, s)
-        for i, s in enumerate(data.clients[: data.seen])
-        if of_all or nets[i % len(nets)].has_batch_norm
-    ]
-    single = [i for i, s in of_normed if len(s.train) == 1]
+    of_normed = [(i, n) for i, n in enumerate(data.sizes) if of_all or nets[i % len(nets)].has_batch_norm]
+    single = [i for i, n in of_normed if n == 1]
     if single and training.bn_single == "refuse":
         name = (of_all or [names[single[0] % len(names)]])[0]
         raise UserError(
@@ -142,7 +141,7 @@ def _check_batches(
             f"net with BatchNorm ({name}) cannot train: use fewer clients or another partition, "
             "or --training.bn_single eval to train them with running statistics"
         )
-    few = [i for i, s in of_normed if 2 <= _last_batch(training, len(s.train)) <= 3]
+    few = [i for i, n in of_normed if 2 <= _last_batch(training, n) <= 3]
     if not few:
         return []
     return [

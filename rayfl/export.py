@@ -22,6 +22,7 @@ from rayfl.errors import UserError, exit_code
 from rayfl.evaluation.result import Result
 from rayfl.files import write_file, writing
 from rayfl.models import load_models
+from rayfl.record.history import NEVER
 from rayfl.shown import tell, warn
 
 Format = Literal["safetensors", "torch"]
@@ -115,7 +116,7 @@ def _about(
 
 def trained(result: Result) -> set[int]:
     """Return the clients whose update has been used at least once."""
-    return set(np.flatnonzero(result.history.trained.any(axis=0)).tolist())
+    return set(np.flatnonzero(result.history.first < NEVER).tolist())
 
 
 def parser() -> Parser:

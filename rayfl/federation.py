@@ -403,7 +403,7 @@ class Run:
             self._done = round + 1
             evaluates = self.protocol.evaluates(round, self.rounds, federation.eval_every)
             if round == 0 and self._scores_untrained:
-                self.latest.keep(session.evaluate(round, self.latest.clients, self.latest.splits))
+                self.latest.keep(session.evaluate(round, self.latest.clients.tolist(), self.latest.splits))
             result = session.train(
                 round,
                 federation.engine.groups(federation.cohort(round, sizes)),
@@ -454,7 +454,7 @@ class Run:
         record: dict[str, Any] = {
             "round": round,
             "cohort": result.ids,
-            "samples": [len(data.clients[i].train) for i in result.ids],
+            "samples": data.counts("train")[result.ids].tolist(),
             "loss": result.loss,
             "steps": result.steps,
             "dropped": sorted(result.bad),
@@ -478,13 +478,13 @@ class Run:
         federation, clients = self.federation, self.latest.clients
         wanted = federation.eval_clients
         if wanted is None:
-            return clients
+            return list(clients.tolist())
         size = max(1, math.floor((wanted * len(clients) if wanted < 1 else wanted) + 1e-9))
         counters = () if federation.eval_draw == "once" else (round,)
         order = torch.randperm(
             len(clients), generator=generator(federation.seed, "scored clients", *counters)
         )
-        return sorted(clients[k] for k in order[:size].tolist())
+        return sorted(clients[order[:size].numpy()].tolist())
 
     @property
     def _after_training(self) -> bool:

@@ -35,7 +35,8 @@ def load_models(folder: str | Path, round: int | None = None, data: bool = True)
     federation.engine = Inline(device="cpu", threads=torch.get_num_threads())
     federation.engine.resolve()
     record = read_partition(Path(folder))
-    without = not data and "inputs" in record  # runs of earlier versions have not recorded enough
+    # Runs of earlier versions have not recorded enough, and a summary of many clients is not enough, either.
+    without = not data and "inputs" in record and isinstance(record["clients"], list)
     found = _recorded(folder, record) if without else federation.federated_data()
     settings = federation.deciding(None if without else found)
     if without:

@@ -11,7 +11,7 @@ from rayfl.engine.session import Gone, Lost, Session
 from rayfl.errors import UserError
 from rayfl.evaluation.result import Result
 from rayfl.record.checkpoint import Checkpoints, Manifest
-from rayfl.record.folder import check_same_data
+from rayfl.record.folder import check_same_data, names_clients
 from rayfl.record.history import CONFIG, METRICS, SUMMARY, read_lines
 from rayfl.shown import warn
 
@@ -39,7 +39,7 @@ def to_resume(path: Path, rounds: int, data: FederatedData, settings: Mapping[st
     Raises:
         UserError: data or settings are not those of the run in the folder, or it has more rounds.
     """
-    check_same_data(path, data.describe())
+    check_same_data(path, data.describe(names_clients(path)))
     manifest = newest(path, settings)
     done = manifest.round if manifest else sum(1 for _ in read_lines(path / METRICS))
     if done > rounds:

@@ -121,7 +121,7 @@ class Data(Settings, ABC, place="data"):
             ]
         self._check(clients_data)
         settings = {"data": self.settings(), "clients": clients, "seed": seed}
-        return FederatedData(dataset, tuple(clients_data), settings, contents=contents)
+        return FederatedData(dataset, clients_data, settings, contents=contents)
 
     def _check(self, clients_data: Sequence[ClientData]) -> None:
         """Tell of clients that cannot train or cannot be tested; refuse where that is all of them."""

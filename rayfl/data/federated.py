@@ -2,13 +2,14 @@
 
 import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from rayfl.data.clients import Clients
 from rayfl.data.dataset import TRAIN, ClientData, Dataset
 from rayfl.display import Displayed, Words
 from rayfl.errors import UserError
@@ -16,6 +17,8 @@ from rayfl.files import write_file
 from rayfl.shown import one_line
 from rayfl.splits import SPLITS
 
+EACH = 10_000
+"""Of more clients the record of a division is a summary."""
 _ROWS, _COLUMNS = 24, 20  # of the printed label matrix
 
 
@@ -32,10 +35,20 @@ class FederatedData(Displayed):
     """
 
     dataset: Dataset
-    clients: tuple[ClientData, ...]
+    clients: Sequence[ClientData]
     settings: Mapping[str, Any] = field(default_factory=dict)
     unseen: int = 0
     contents: Mapping[str, Any] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        held = self.clients if isinstance(self.clients, Clients) else Clients(self.clients)
+        object.__setattr__(self, "clients", held)
+
+    @property
+    def held(self) -> Clients:
+        """The clients' data as the few arrays that hold them."""
+        assert isinstance(self.clients, Clients)
+        return self.clients
 
     def __len__(self) -> int:
         return len(self.clients)
@@ -58,7 +71,8 @@ class FederatedData(Displayed):
     @property
     def sizes(self) -> list[int]:
         """How many training samples each client has that may train."""
-        return [len(client_data.train) for client_data in self.clients[: self.seen]]
+        found: list[int] = self.counts("train")[: self.seen].tolist()
+        return found
 
     @property
     def seen(self) -> int:
@@ -104,13 +118,11 @@ class FederatedData(Displayed):
         return self._counts_of(self.dataset.subclasses, int(self.dataset.subclasses.max()) + 1, split)
 
     def _counts_of(self, labels: np.ndarray, classes: int, split: str) -> np.ndarray:
-        return np.array(
-            [np.bincount(labels[s.split(split)], minlength=classes) for s in self.clients], dtype=np.int64
-        )
+        return self.held.matrix(labels, classes, split)
 
     def counts(self, split: str) -> np.ndarray:
         """Return each client's number of samples in ``"train"``, ``"val"`` or ``"test"``: int64 [clients]."""
-        return np.array([len(s.split(split)) for s in self.clients], dtype=np.int64)
+        return self.held.counts(split)
 
     def skew(self) -> dict[str, float]:
         """Return figures of how uneven the training splits are; means are over clients that have some.
@@ -142,14 +154,21 @@ class FederatedData(Displayed):
             figures["subclass_distance"] = _distance(self.subclass_matrix("train")[some])
         return figures
 
-    def describe(self) -> dict[str, Any]:
+    def describe(self, each: bool | None = None) -> dict[str, Any]:
         """Return everything that is recorded about the division, as plain JSON values.
+
+        Args:
+            each: whether ``clients`` has an entry for each client; up to ``EACH`` of them if not given. A
+                summary has their ``count``; per split, and for the domain, ``[value, how many clients in a
+                row]`` in the order of clients; all samples of each class; and the digest of the division.
 
         Each client has its number of samples of every class in ``labels``, and of every subclass in
         ``subclasses`` where the data set has them. Its ``sha256`` is that of its train, val and test indices,
         one after the other, as little-endian 64-bit integers. Where every user's samples are with one client,
         ``users`` names those of the client.
         """
+        if not (len(self) <= EACH if each is None else each):
+            return self._described(self._summary())
         matrices = {"labels": {split: self.label_matrix(split) for split in SPLITS}}
         if self.dataset.subclasses is not None:
             matrices["subclasses"] = {split: self.subclass_matrix(split) for split in SPLITS}
@@ -166,6 +185,22 @@ class FederatedData(Displayed):
         ]
         for client, users in zip(clients, self._users()):
             client["users"] = users
+        return self._described(clients)
+
+    def _summary(self) -> dict[str, Any]:
+        labels = self.dataset.labels
+        return {
+            "count": len(self),
+            **{split: _runs(self.counts(split)) for split in SPLITS},
+            "domain": [[None if d < 0 else d, n] for d, n in _runs(self.held.domains)],
+            "labels": {
+                split: np.bincount(labels[self.held.indices[split]], minlength=self.dataset.classes).tolist()
+                for split in SPLITS
+            },
+            "sha256": self.digest(),
+        }
+
+    def _described(self, clients: list[dict[str, Any]] | dict[str, Any]) -> dict[str, Any]:
         return {
             "settings": dict(self.settings),
             "pool": dict(self.contents),
@@ -232,12 +267,16 @@ class FederatedData(Displayed):
         It is of the digest of the data set, and of every client's indices and labels.
         """
         found = hashlib.sha256(str(self.contents.get("sha256")).encode())
-        for client_data in self.clients:
-            for split in SPLITS:
-                indices = client_data.split(split)
-                found.update(f"{len(indices)} {split};".encode())
-                found.update(indices.astype("<i8").tobytes())
-                found.update(self.dataset.labels[indices].astype("<i8").tobytes())
+        parts = []
+        for split, indices in self.held.indices.items():
+            arrays = (indices.astype("<i8"), self.dataset.labels[indices].astype("<i8"))
+            parts.append((split, self.held.ends[split].tolist(), *(a.view(np.uint8) for a in arrays)))
+        for client in range(len(self)):
+            for split, ends, indices, labels in parts:
+                start, end = ends[client], ends[client + 1]
+                found.update(f"{end - start} {split};".encode())
+                found.update(indices[8 * start : 8 * end])
+                found.update(labels[8 * start : 8 * end])
         return found.hexdigest()
 
     def write_indices(self, path: str | Path) -> None:
@@ -299,6 +338,13 @@ class FederatedData(Displayed):
         order = np.argsort(-matrix, axis=1, kind="stable")[:, :3]
         words = [", ".join(f"{names[c]} {row[c]}" for c in top if row[c]) for row, top in zip(matrix, order)]
         return [held, ["largest classes", *words]]
+
+
+def _runs(values: np.ndarray) -> list[list[int]]:
+    """Return each value with how often it comes in a row."""
+    starts = np.flatnonzero(np.diff(values, prepend=values[0] - 1)) if len(values) else np.zeros(0, int)
+    lengths = np.diff(starts, append=len(values))
+    return [[int(value), int(n)] for value, n in zip(values[starts], lengths, strict=True)]
 
 
 def _shares(matrix: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

@@ -9,6 +9,8 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
+import numpy as np
+
 from rayfl.engine.plan import Group
 from rayfl.errors import UserError
 
@@ -172,23 +174,28 @@ class Pace:
     """How long clients take to train, as measured; the newest measurement counts half.
 
     Args:
-        samples: training samples of every client.
+        samples: int64 [clients], training samples of every client.
     """
 
-    def __init__(self, samples: Sequence[int]) -> None:
+    def __init__(self, samples: np.ndarray) -> None:
         self._samples = samples
-        self._speed: dict[int, float] = {}  # client -> seconds per training sample
-        self._mean = 1.0  # over all clients that have been measured
+        self._speed = np.full(len(samples), np.nan)  # seconds per training sample, of those measured
+        self._sum, self._measured = 0.0, 0
 
     def cost(self, group: Group) -> float:
         """Return the seconds that a group will take; before the first measurement, its samples."""
-        return sum(self._speed.get(i, self._mean) * self._samples[i] for i in group)
+        mean = self._sum / self._measured if self._measured else 1.0
+        clients = list(group)
+        speeds = self._speed[clients]
+        return float(np.where(np.isnan(speeds), mean, speeds) @ self._samples[clients])
 
     def learn(self, seconds: Mapping[Group, float]) -> None:
         """Take in how long some groups have taken."""
         for group, time in seconds.items():
-            speed = time / max(1, sum(self._samples[i] for i in group))
-            for i in group:
-                self._speed[i] = (self._speed.get(i, speed) + speed) / 2
-        if self._speed:
-            self._mean = sum(self._speed.values()) / len(self._speed)
+            clients = list(group)
+            speed = time / max(1, int(self._samples[clients].sum()))
+            before = self._speed[clients]
+            new = np.isnan(before)
+            self._speed[clients] = (np.where(new, speed, before) + speed) / 2
+            self._sum += float(self._speed[clients].sum() - before[~new].sum())
+            self._measured += int(new.sum())

@@ -147,7 +147,7 @@ class Session:
         self.data = data
         self.workers = workers
         self.system_metrics = SystemMetrics()
-        self._pace = Pace([len(client_data.train) for client_data in data.clients])
+        self._pace = Pace(data.counts("train"))
         self._one_download = plan.method.one_download
         alike = plan.together and len(plan.nets) == 1 and self._one_download and not data.dataset.val_augment
         self._in_common = plan.method.in_common if alike else "nothing"
@@ -215,9 +215,9 @@ class Session:
         self.system_metrics.dropped = dict(sorted(result.bad.items()))
         if result.bad and on_bad_update == "stop":
             raise BadUpdate(_bad_update_text(round, result.bad))
-        self._changed.update(i for i in result.ids if i not in result.bad)
+        self._changed.update(i for i in result.ids if i in self.homes and i not in result.bad)
         good = tuple(i for i in result.ids if i not in result.bad and i not in result.idle)
-        samples = tuple(len(self.data.clients[i].train) for i in good)
+        samples = tuple(self.data.counts("train")[list(good)].tolist())
         cohort = Cohort(good, samples, self.data.seen, round)
         self._downloads = {}
         download, done = self.workers.call(SERVER, "aggregate", cohort, *accumulated, returns=2)

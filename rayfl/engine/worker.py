@@ -28,6 +28,7 @@ from rayfl.evaluation.measures import measures
 from rayfl.evaluation.score import BATCH, ClientScores, score, score_rows
 from rayfl.randomness import seed_of
 from rayfl.record.checkpoint import Checkpoints
+from rayfl.splits import SPLITS
 from rayfl.training.client import Client, Fitted
 from rayfl.training.examples import Examples
 from rayfl.training.loop import run_loop
@@ -74,9 +75,8 @@ class Worker:
         self.examples = Examples(data.dataset, self.device, plan.training.dtype, plan.channels_last)
         self.data = data
         self.states: dict[int, State] = {}
-        self._class_counts = as_tensor(data.label_matrix("train")).to(self.device)
-        self._train = [as_tensor(client_data.train) for client_data in data.clients]
-        self._val = [as_tensor(client_data.val) for client_data in data.clients]
+        held = data.held  # of a million clients nothing is made before it is needed
+        self._held = {split: (as_tensor(held.indices[split]), held.ends[split]) for split in SPLITS}
         self._measures = measures(plan.metrics, data.dataset.classes)
         self._run = run_stacked if plan.execution == "stacked" else run_loop
 
@@ -88,15 +88,30 @@ class Worker:
             self._nets[kind],
             self._initials[kind],
             self.examples,
-            self._train[id],
-            self._class_counts[id],
+            self._samples(id, "train"),
+            self._class_counts(id),
             self.plan.training,
             self.plan.seed,
             round,
-            self._val[id],
+            self._samples(id, "val"),
             self._further,
             rounds=self.plan.rounds,
         )
+
+    def _samples(self, id: int, split: str) -> Tensor:
+        """Return the indices of a client's samples, int64 [n]."""
+        indices, ends = self._held[split]
+        return indices[int(ends[id]) : int(ends[id + 1])]
+
+    def _count(self, id: int, split: str = "train") -> int:
+        ends = self._held[split][1]
+        return int(ends[id + 1] - ends[id])
+
+    def _class_counts(self, id: int) -> Tensor:
+        """Return how many training samples of each class a client has, int64 [classes]."""
+        dataset = self.data.dataset
+        labels = dataset.labels[self.data.held.split(id, "train")]
+        return torch.from_numpy(np.bincount(labels, minlength=dataset.classes)).to(self.device)
 
     def state(self, id: int, client: Client) -> State:
         """Return a client's personal state; before its first participation, the initial one."""
@@ -135,9 +150,9 @@ class Worker:
         for together in self._together(groups):
             began = time.perf_counter()
             self._train_together(round, download, together, score_splits, accumulator, result, drop, guard)
-            pace = (time.perf_counter() - began) / sum(len(self._train[i]) for i in together)
+            pace = (time.perf_counter() - began) / sum(map(self._count, together))
             for i in together:
-                result.seconds[group_of[i]] += pace * len(self._train[i])
+                result.seconds[group_of[i]] += pace * self._count(i)
         guard.check()
         result.keeps = any(i in self.states for i in result.ids)
         return accumulator.parts(), result
@@ -148,7 +163,7 @@ class Worker:
         That loops take several at a time changes nothing but the time it takes: starting one update after
         another, and adding one upload after another, finds its code and data in the processor's caches.
         """
-        trained = [[i for i in group if len(self._train[i])] for group in groups]
+        trained = [[i for i in group if self._count(i)] for group in groups]
         if self.plan.execution == "stacked":
             return [ids for ids in trained if ids]
         largest = max(initial.nbytes for initial in self._initials)
@@ -178,7 +193,8 @@ class Worker:
         try:
             with exits_as_errors(), at_most(limit * len(ids)) if limit else nullcontext():
                 states = [self.state(c.id, c) for c in clients]
-                handed = Handed(down=[download.everyone, *own], state=states, **self._for_all())
+                counts = {"client.class_counts": [client._class_counts for client in clients]}
+                handed = Handed(down=[download.everyone, *own], state=states, **self._for_all(), **counts)
                 updates = [self._update(*each) for each in zip(clients, states, downs, strict=True)]
                 returned = self._run(updates, lambda k, fitted: fits[k].append(fitted))
                 for further in self._further.values():
@@ -257,7 +273,7 @@ class Worker:
 
     def _for_all(self) -> dict[str, Any]:
         """Return what all clients are handed besides what the server sends."""
-        return {"client.initial": self._initials, "client.class_counts": [self._class_counts]}
+        return {"client.initial": self._initials}
 
     def _here(self, download: Download) -> Download:
         """Return a download with what everyone receives on the device; the rest follows client by client."""
@@ -289,12 +305,12 @@ class Worker:
         found: Common = {}
         for split in splits:
             for group in groups:
-                counts = {i: n for i in group if (n := len(self.data.clients[i].split(split)))}
+                counts = {i: n for i in group if (n := self._count(i, split))}
                 if not counts:
                     continue
                 parts: dict[str, list[Tensor]] = {}
                 with torch.no_grad():
-                    for part in self._samples(counts, split).split(BATCH):
+                    for part in self._all_samples(counts, split).split(BATCH):
                         x, _ = self.examples.batch(part)
                         for name, rows in self.method.common(self.net, download.everyone, x).items():
                             parts.setdefault(name, []).append(rows.cpu())
@@ -356,14 +372,14 @@ class Worker:
         self, scores: dict[int, ClientScores], split: str, counts: Mapping[int, int], views: dict[str, Tensor]
     ) -> None:
         check_views(self.method, views)
-        labels = self.examples.labels(self._samples(counts, split))
+        labels = self.examples.labels(self._all_samples(counts, split))
         without = self.method.views_without_loss
         found = score_rows(views, labels, [*counts.values()], without, self._measures)
         for i, own in zip(counts, found, strict=True):
             scores.setdefault(i, {})[split] = own
 
-    def _samples(self, ids: Iterable[int], split: str) -> Tensor:
-        return as_tensor(np.concatenate([self.data.clients[i].split(split) for i in ids]))
+    def _all_samples(self, ids: Iterable[int], split: str) -> Tensor:
+        return torch.cat([self._samples(i, split) for i in ids])
 
     @exits_as_errors()
     def evaluate(
@@ -394,20 +410,19 @@ class Worker:
 
     def _score(self, client: Client, state: State, down: State, splits: Sequence[str]) -> ClientScores:
         predict: Callable[[Tensor], dict[str, Tensor]] = partial(self.method.scores, client, state, down)
-        client_data = self.data.clients[client.id]
         key = seed_of(self.plan.seed, "augmented validation", client.id, client.round)
         keys = {"val": key} if self.data.dataset.val_augment else {}
         scores = {
             split: score(
                 predict,
                 self.examples,
-                as_tensor(client_data.split(split)),
+                self._samples(client.id, split),
                 self.method.views_without_loss,
                 keys.get(split),
                 self._measures,
             )
             for split in splits
-            if len(client_data.split(split))
+            if self._count(client.id, split)
         }
         for views in scores.values():
             check_views(self.method, views)
@@ -464,8 +479,8 @@ class Worker:
     def _unlabelled(self, id: int, round: int) -> Client:
         """Return a client whose training data are its test images, without labels."""
         client = self.client(id, round)
-        test = as_tensor(self.data.clients[id].test)
-        nothing = torch.zeros_like(self._class_counts[id])
+        test = self._samples(id, "test")
+        nothing = torch.zeros_like(client._class_counts)
         return Client(
             id,
             client.net,

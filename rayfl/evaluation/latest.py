@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+import numpy as np
+
 from rayfl.data import FederatedData
 from rayfl.evaluation.score import ClientScores
 
@@ -13,7 +15,7 @@ class LatestScores:
     """The scores of all clients: after aggregation those of now, after training from when each trained last.
 
     Attributes:
-        clients: who is scored: all that train, which those without training samples do not.
+        clients: int64, who is scored: all that train, which those without training samples do not.
         splits: of the data on which they are scored.
 
     Args:
@@ -25,10 +27,8 @@ class LatestScores:
     def __init__(self, data: FederatedData, progress: Mapping[str, Any], some: bool = False) -> None:
         self._some = some
         self._population = len(data)
-        self.clients = [
-            i for i, client_data in enumerate(data.clients[: data.seen]) if len(client_data.train)
-        ]
-        has_val = any(len(s.val) for s in data.clients)
+        self.clients = np.flatnonzero(data.counts("train")[: data.seen])
+        has_val = data.counts("val").any()
         self.splits: tuple[str, ...] = ("val", "test") if has_val else ("test",)
         self._trained: dict[str, Any] = progress.get("after_training", {})
 

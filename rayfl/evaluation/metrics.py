@@ -133,9 +133,7 @@ def counted_scores(history: History, protocol: Protocol, point: str, view: str, 
     scores = history.score(point, view, split)
     if scores is None or not protocol.trained_only or point.startswith("unseen"):
         return scores
-    recorded = np.array([entry["round"] for entry in history.rounds])
-    ever = np.logical_or.accumulate(history.trained, axis=0)[np.searchsorted(recorded, scores.rounds)]
-    return scores.of(ever)
+    return scores.of(history.first <= scores.rounds[:, None])
 
 
 class Validation:

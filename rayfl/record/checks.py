@@ -19,6 +19,8 @@ Point = Literal["after_aggregation", "after_training", "unseen", "unseen_adapted
 
 _COUNT = 2**53
 """Larger counts are not exact in the arithmetic of means."""
+_CLIENTS = 10**8
+"""A summary of more clients is damaged: it would fill the memory."""
 _LOSS = 1e280
 """Larger losses cannot be added up, weighted by samples."""
 _KINDS: dict[str, tuple[type, ...]] = {
@@ -39,6 +41,10 @@ def check_partition(content: Any) -> None:
     _mapping(content, "it")
     names, clients = content.get("domain_names"), content.get("clients")
     _list_of(names, str, "domain_names")
+    _check_pool(content.get("pool", {"sha256": "", "images": {}, "published": {}}))
+    if isinstance(clients, dict):
+        _check_summary(clients, len(names))
+        return
     _list_of(clients, dict, "clients")
     for number, client in enumerate(clients):
         for split in SPLITS:
@@ -46,7 +52,6 @@ def check_partition(content: Any) -> None:
         domain = client.get("domain")
         if domain is not None and not (type(domain) is int and 0 <= domain < len(names)):
             raise ValueError(f"client {number} has domain {shown(domain)}, and there are {len(names)}")
-    _check_pool(content.get("pool", {"sha256": "", "images": {}, "published": {}}))
     labels = [client["labels"] for client in clients if "labels" in client]
     if labels and len(labels) < len(clients):
         raise ValueError("some clients have labels and others have none")
@@ -58,6 +63,25 @@ def check_partition(content: Any) -> None:
             _counts(column, f"{split} labels of client {number}", None)
             if len(column) != len(labels[0][split]) or sum(column) != clients[number][split]:
                 raise ValueError(f"{split} labels of client {number} do not add up")
+
+
+def _check_summary(clients: Mapping[str, Any], domains: int) -> None:
+    """Check what stands for many clients."""
+    _count(clients.get("count"), "count of clients")
+    if clients["count"] > _CLIENTS:
+        raise ValueError(f"it says that there are {clients['count']} clients, more than can be")
+    for name in (*SPLITS, "domain"):
+        runs: Any = clients.get(name)
+        _list_of(runs, list, f"{name} of the clients")
+        if any(len(run) != 2 for run in runs):
+            raise ValueError(f"{name} of the clients must be pairs of a value and a number of clients")
+        _counts([n for _, n in runs], f"numbers of clients of {name}", None)
+        if sum(n for _, n in runs) != clients["count"]:
+            raise ValueError(f"{name} is not of as many clients as there are")
+        values = [value for value, _ in runs if not (name == "domain" and value is None)]
+        _counts(values, f"{name} of the clients", None)
+        if name == "domain" and max(values, default=-1) >= domains:
+            raise ValueError(f"a client has domain {max(values)}, and there are {domains}")
 
 
 def _check_pool(pool: Any) -> None:

@@ -110,6 +110,16 @@ def _has_no_run(path: Path) -> bool:
     return left <= {ENVIRONMENT, METRICS, ENGINE, CONFIG} and not (path / CONFIG).exists()
 
 
+def names_clients(path: Path) -> bool | None:
+    """Say whether the division that a run folder tells of has an entry for each client; None without one."""
+    file = path / PARTITION
+    if not file.exists():
+        return None
+    with reading(file):
+        content = read_json(file)
+    return isinstance(content, dict) and isinstance(content.get("clients"), list)
+
+
 def check_same_data(path: Path, partition: Mapping[str, Any]) -> None:
     """Refuse to go on with data that are divided otherwise than those that a run folder tells of.
 
@@ -181,7 +191,8 @@ class RunFolder:
 
         Args:
             partition: at least ``domain_names`` and ``clients``, a list of dictionaries with the numbers of
-                samples ``train``, ``val`` and ``test`` and ``domain`` (index into the names, or None); under
+                samples ``train``, ``val`` and ``test`` and ``domain`` (index into the names, or None), or a
+                summary with these as ``[value, how many clients in a row]``, and their ``count``; under
                 ``pool`` what :class:`~rayfl.record.history.Contents` reads; anything else that JSON can hold
                 is kept with it.
         """

@@ -32,6 +32,10 @@ SWEEP = "sweep.json"
 """In the folder of a sweep: its points, and how they are run."""
 
 
+NEVER = np.iinfo(np.int64).max
+"""A round that does not come."""
+
+
 @dataclass(frozen=True)
 class Contents:
     """What the data set of a run held, the same for every seed.
@@ -71,9 +75,17 @@ class Population(Displayed):
     def from_partition(cls, partition: Mapping[str, Any]) -> "Population":
         """Read the sample counts and the domain of each client from the content of ``partition.json``."""
         clients, names = partition["clients"], partition["domain_names"]
-        samples = {split: np.array([c[split] for c in clients], dtype=np.int64) for split in SPLITS}
-        domains = tuple(None if c["domain"] is None else one_line(str(names[c["domain"]])) for c in clients)
         pool = partition.get("pool")
+        if isinstance(clients, dict):
+            columns = {name: _in_full(clients[name]) for name in (*SPLITS, "domain")}
+        else:
+            columns = {name: [c[name] for c in clients] for name in (*SPLITS, "domain")}
+        shown: dict[int | None, str | None] = {
+            None: None,
+            **{i: one_line(str(name)) for i, name in enumerate(names)},
+        }
+        domains = tuple(shown[domain] for domain in columns.pop("domain"))
+        samples = {split: np.array(column, dtype=np.int64) for split, column in columns.items()}
         return cls(samples, domains, Contents.read(pool) if pool else None)
 
     @classmethod
@@ -86,6 +98,10 @@ class Population(Displayed):
 
     def _repr_line_(self) -> dict[str, Any]:
         return {"clients": len(self), **{name: int(each.sum()) for name, each in self.samples.items()}}
+
+def _in_full(runs: Iterable[tuple[Any, int]]) -> list[Any]:
+    """Return a value for each client from values with how often they come in a row."""
+    return [value for value, count in runs for _ in range(count)]
 
 
 @dataclass(frozen=True, repr=False)
@@ -134,14 +150,16 @@ class History(Displayed):
         population: the clients.
         rounds: one dictionary per round: ``round``, ``cohort`` (its size), ``dropped`` (how many), ``loss``
             (mean training loss), ``up`` and ``down`` (bytes of all its clients).
-        trained: bool [rounds, clients]: clients whose update of the round was used.
+        times: int64 [clients], in how many rounds an update of each was used.
+        first: int64 [clients], the round in which an update of each was used first; ``NEVER`` if none was.
         scores: (point, view, split) -> scores.
         not_finite: values that were NaN or infinite and stand as null in the record.
     """
 
     population: Population
     rounds: list[dict[str, Any]] = field(default_factory=list)
-    trained: np.ndarray = field(default_factory=lambda: np.zeros((0, 0), dtype=bool))
+    times: np.ndarray = field(default_factory=lambda: np.zeros(0, dtype=np.int64))
+    first: np.ndarray = field(default_factory=lambda: np.zeros(0, dtype=np.int64))
     scores: dict[tuple[str, str, str], Scores] = field(default_factory=dict)
     not_finite: int = 0
 
@@ -153,15 +171,15 @@ class History(Displayed):
     def build(cls, population: Population, records: Iterable[Mapping[str, Any]]) -> "History":
         """Collect the records of a run, in the order of their rounds."""
         history = cls(population)
-        trained: list[np.ndarray] = []
+        history.first = np.full(len(population), NEVER)
+        history.times = np.zeros(len(population), np.int64)
         gathered: dict[tuple[str, str, str], tuple[list[int], list[dict[str, np.ndarray]]]] = {}
         for record in records:
             history.rounds.append(round_totals(record))
             history.not_finite += len(record.get("not_finite", ()))
-            used = np.zeros(len(population), dtype=bool)
-            used[record["cohort"]] = True
-            used[record["dropped"]] = False
-            trained.append(used)
+            used = np.setdiff1d(record["cohort"], record["dropped"]).astype(np.int64)
+            history.times[used] += 1
+            history.first[used] = np.minimum(history.first[used], record["round"])
             for key, score in evaluations(record, len(population)):
                 rounds, rows = gathered.setdefault(key, ([], []))
                 rounds.append(record["round"])
@@ -172,7 +190,6 @@ class History(Displayed):
                         for name, values in score.items()
                     }
                 )
-        history.trained = np.array(trained, dtype=bool).reshape(len(trained), len(population))
         unknown = np.full(len(population), np.nan)
         for key, (rounds, rows) in gathered.items():
             names = dict.fromkeys(name for row in rows for name in row)

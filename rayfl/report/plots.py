@@ -401,9 +401,10 @@ def draw_labels(runs: Sequence[Result], look: Look) -> Picture:
     found: dict[str, tuple[str, np.ndarray, list[str]]] = {}
     for run in runs:
         partition = read_partition(run.folder)
-        if not all("labels" in client for client in partition["clients"]) or not partition["clients"]:
+        clients = partition["clients"]
+        if not clients or isinstance(clients, dict) or not all("labels" in client for client in clients):
             raise UserError(f"{run.folder / PARTITION} has no label counts")
-        matrix = np.array([client["labels"]["train"] for client in partition["clients"]])
+        matrix = np.array([client["labels"]["train"] for client in clients])
         _, (cells,) = labels(group_runs([run]))
         classes = [one_line(str(name)) for name in partition.get("class_names") or ()]
         found.setdefault(matrix.tobytes().hex(), (", ".join(cells[1:3]), matrix, classes))

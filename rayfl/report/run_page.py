@@ -250,7 +250,7 @@ def _client_sheet(result: Result, partition: Mapping[str, Any] | None) -> Sheet 
         return None
     views = [view for at, view in history.views() if at == point]
     latest = {view: 100 * history.scores[point, view, "test"].accuracy[-1] for view in views}
-    rounds = history.trained.sum(axis=0)
+    rounds = history.times
     counted = _latest(result)
     order = np.arange(len(population))
     caption = f"Clients: test accuracy in %, {spoken(point)}, last evaluation"
@@ -289,7 +289,7 @@ def _classes(partition: Mapping[str, Any] | None) -> list[int]:
 def _label_matrix(partition: Mapping[str, Any] | None) -> np.ndarray | None:
     """Return training samples per client and class, int64 [clients, classes], where they are recorded."""
     clients = partition["clients"] if partition else []
-    if not clients or any("labels" not in client for client in clients):
+    if not clients or isinstance(clients, dict) or any("labels" not in client for client in clients):
         return None
     return np.array([client["labels"]["train"] for client in clients], dtype=np.int64)
 

@@ -219,7 +219,7 @@ def check(sweep: Sweep) -> None:
         seen.add(about)
         data = federation.federated_data()
         federation.check(data)
-        if sweep.best and not any(len(client_data.val) for client_data in data.clients):
+        if sweep.best and not data.counts("val").any():
             raise UserError(
                 "a sweep chooses by validation data, and the data have no validation split: give "
                 "some, for example with --data.val_fraction 0.1"

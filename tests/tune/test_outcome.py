@@ -241,7 +241,9 @@ def test_scores_are_of_the_rounds_that_the_protocol_chooses(tmp_path, protocol):
         assert each[chosen[0]] == max(each)
     point = run.summary["headline"]["point"]
     val = run.history.score(point, run.summary["headline"]["view"], "val")
-    ever = np.logical_or.accumulate(run.history.trained, axis=0) | (not run.protocol.trained_only)
+    ever = (run.history.first <= np.arange(len(run.history.rounds))[:, None]) | (
+        not run.protocol.trained_only
+    )
     lowest, losses = [], []
     for r in chosen:
         accuracy = val.correct[r][ever[r]] / val.samples[ever[r]]

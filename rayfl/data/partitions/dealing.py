@@ -56,6 +56,8 @@ def joined(pieces: list[np.ndarray]) -> np.ndarray:
 
 def make_client_data(dataset: Dataset, train: np.ndarray, val: np.ndarray, test: np.ndarray) -> ClientData:
     """Make a client's data, with their domain where there is only one."""
+    if len(dataset.domain_names) == 1:
+        return ClientData(train, val, test, domain=0 if len(train) + len(val) + len(test) else None)
     domains = np.unique(dataset.domains[np.concatenate([train, val, test])])
     return ClientData(train, val, test, domain=int(domains[0]) if len(domains) == 1 else None)
 
