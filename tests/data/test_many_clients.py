@@ -1,0 +1,103 @@
+"""Clients in a few arrays, and divisions of many clients, of which a summary is recorded."""
+
+import hashlib
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from rayfl import Result, UserError, resumed
+from rayfl.data import ClientData, FederatedData, Synthetic, federated
+from rayfl.data.clients import Clients
+from rayfl.record.checks import check_partition
+from rayfl.record.history import Population
+from tests.support.federations import bytes_of_run, small
+
+NONE = np.zeros(0, np.int64)
+PARTS = (
+    ClientData(np.array([0, 3]), NONE, np.array([8]), 0),
+    ClientData(np.array([1]), np.array([2]), NONE, None),
+    ClientData(NONE, NONE, NONE, 1),
+)
+DATA = Synthetic(train=300, test=60, shape=(1, 16, 16))
+
+
+def test_clients_come_out_as_they_went_in() -> None:
+    held = Clients(PARTS)
+    assert len(held) == 3
+    for found, given in zip([*held, held[-1]], [*PARTS, PARTS[2]], strict=True):
+        assert found.domain == given.domain
+        for split in ("train", "val", "test"):
+            np.testing.assert_array_equal(found.split(split), given.split(split))
+    assert [len(client.train) for client in held[:2] + held[2:]] == [2, 1, 0]
+    assert held.counts("train").tolist() == [2, 1, 0]
+    kinds = np.array([1, 0, 0, 1, 0, 0, 0, 0, 2])
+    assert held.matrix(kinds, 3, "train").tolist() == [[0, 2, 0], [1, 0, 0], [0, 0, 0]]
+    with pytest.raises(IndexError, match="there are 3"):
+        held[3]
+
+
+def test_the_digest_is_that_of_one_client_after_the_other() -> None:
+    """Checkpoints of runs of before carry it."""
+    data = DATA.federate(7, 0)
+    found = hashlib.sha256(data.contents["sha256"].encode())
+    for client in data.clients:
+        for split in ("train", "val", "test"):
+            indices = client.split(split)
+            found.update(f"{len(indices)} {split};".encode() + indices.astype("<i8").tobytes())
+            found.update(data.dataset.labels[indices].astype("<i8").tobytes())
+    assert data.digest() == found.hexdigest()
+
+
+def test_a_summary_says_what_the_records_need() -> None:
+    data: FederatedData = DATA.federate(7, 0)
+    whole, summary = (json.loads(json.dumps(data.describe(each))) for each in (True, False))
+    for record in (whole, summary):
+        check_partition(record)
+    one, other = map(Population.from_partition, (whole, summary))
+    assert one.domains == other.domains
+    for split in ("train", "val", "test"):
+        np.testing.assert_array_equal(one.samples[split], other.samples[split])
+    assert sum(value * times for value, times in summary["clients"]["train"]) == 300
+    assert summary["clients"]["labels"]["train"] == data.label_matrix().sum(0).tolist()
+    assert summary["clients"]["sha256"] == data.digest()
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"count": 8},
+        {"count": 10**12},
+        {"train": [[1, 2, 3]]},
+        {"train": [[-1, 7]]},
+        {"test": [[1.5, 7]]},
+        {"domain": [[3, 7]]},
+        {"val": None},
+        {"domain": [3]},
+    ],
+)
+def test_a_damaged_summary_is_refused(change: dict[str, object]) -> None:
+    record = DATA.federate(7, 0).describe(False)
+    with pytest.raises(ValueError, match=r"client|domain|train|test|val"):
+        check_partition({**record, "clients": {**record["clients"], **change}})
+
+
+def test_runs_of_many_clients(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One that has recorded each client goes on with a summary; other data are refused all the same."""
+    settings = {"data": DATA, "checkpoint_every": 1}
+    small(tmp_path / "half", rounds=1, **settings).run()
+    assert len(json.loads((tmp_path / "half" / "partition.json").read_text())["clients"]) == 12
+    monkeypatch.setattr(federated, "EACH", 11)
+    small(tmp_path / "whole", rounds=2, **settings).run()
+    record = json.loads((tmp_path / "whole" / "partition.json").read_text())
+    assert record["clients"]["count"] == 12
+    result = resumed(tmp_path / "half", ["--rounds", "2"]).run()
+    assert bytes_of_run(tmp_path / "half") == bytes_of_run(tmp_path / "whole")
+    assert result.summary["headline"]["clients"] == 12
+    assert result.models.round == 2
+    assert set(Result.load(tmp_path / "half").clients.client) == set(range(12))
+    going_on = resumed(tmp_path / "half", ["--rounds", "3"])
+    going_on.data = Synthetic(train=240, test=60, shape=(1, 16, 16))
+    with pytest.raises(UserError, match=r"partition\.json differs"):
+        going_on.run()
