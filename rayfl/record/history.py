@@ -99,6 +99,7 @@ class Population(Displayed):
     def _repr_line_(self) -> dict[str, Any]:
         return {"clients": len(self), **{name: int(each.sum()) for name, each in self.samples.items()}}
 
+
 def _in_full(runs: Iterable[tuple[Any, int]]) -> list[Any]:
     """Return a value for each client from values with how often they come in a row."""
     return [value for value, count in runs for _ in range(count)]
