@@ -27,10 +27,8 @@ class Displayed:
 
     def _repr_html_(self) -> str:
         """Return the table as HTML; everything in it is escaped."""
-        rows = (
-            f"<tr><th>{_cell(name)}</th><td>{_cell(brief(v))}</td></tr>"
-            for name, v in self._repr_table_().items()
-        )
+        facts = {k: Words(v) if isinstance(v, str) else v for k, v in self._repr_table_().items()}
+        rows = (f"<tr><th>{_cell(name)}</th><td>{_cell(brief(v))}</td></tr>" for name, v in facts.items())
         return f"<table><caption>{_cell(type(self).__name__)}</caption>{''.join(rows)}</table>"
 
 
@@ -48,7 +46,7 @@ def brief(value: Any) -> str:
     """Return a value in one line that is not too long; of arrays the shape."""
     if isinstance(value, Words):
         return one_line(value)
-    if hasattr(value, "shape") and hasattr(value, "dtype"):
+    if not isinstance(value, Displayed) and hasattr(value, "shape") and hasattr(value, "dtype"):
         return f"{type(value).__name__} {list(value.shape)}" if value.shape else shown(value.item())
     if isinstance(value, list | tuple) and any(hasattr(each, "shape") for each in value):
         return f"[{', '.join(map(brief, value[:3]))}{', ...' if len(value) > 3 else ''}]"

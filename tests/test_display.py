@@ -47,6 +47,11 @@ LINES: list[tuple[object, str]] = [
     (TopK(of=FedProx(mu=0.5)), "TopK(of=FedProx(mu=0.5))"),
     (Inline(threads=2), "Inline(threads=2)"),
     (Training(lr=0.2), "Training(lr=0.2)"),
+    (
+        Federation(data=Synthetic(domains=2)),
+        "Federation(method=FedBN(), data=Synthetic(partition=IID(), domains=2), clients=5, rounds=20, "
+        "engine=Ray())",
+    ),
     (EmbeddedDigits(), "EmbeddedDigits(partition=DomainPerClient())"),
     (nets.FDSEAlexNet(G=3), "FDSEAlexNet(G=3)"),
     (

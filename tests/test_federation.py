@@ -1,5 +1,6 @@
 """Federations from Python: cohorts, what is recorded, and updates that cannot be used."""
 
+import asyncio
 import json
 from pathlib import Path
 from typing import Any
@@ -33,6 +34,17 @@ def test_cohorts_depend_on_seed_and_round_only(tmp_path: Path) -> None:
 )
 def test_cohort_sizes(tmp_path: Path, rate: float, clients: int, size: int) -> None:
     assert len(small(tmp_path, participation=rate, clients=clients).cohort(0)) == size
+
+
+def test_a_run_inside_a_running_event_loop(tmp_path: Path) -> None:
+    """As in a notebook."""
+
+    async def cell() -> bytes:
+        small(tmp_path / "cell", rounds=1).run()
+        return (tmp_path / "cell" / "metrics.jsonl").read_bytes()
+
+    small(tmp_path / "plain", rounds=1).run()
+    assert asyncio.run(cell()) == (tmp_path / "plain" / "metrics.jsonl").read_bytes()
 
 
 def test_result_has_tidy_tables(tmp_path: Path) -> None:

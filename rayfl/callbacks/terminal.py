@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Mapping
+from importlib.util import find_spec
 from typing import Any
 
 from rich import progress as bar
@@ -17,7 +18,9 @@ from rayfl.terminal import Terminal
 
 
 class Progress(Callback):
-    """Shows how far a run has come: a bar on a terminal, plain lines anywhere else.
+    """Shows how far a run has come: a bar on a terminal and in a notebook, plain lines anywhere else.
+
+    A notebook needs ipywidgets for the bar.
 
     Args:
         interval: least number of seconds between two plain lines; the first and the last round always get
@@ -36,7 +39,8 @@ class Progress(Callback):
         """Show what is done already."""
         self._rounds, self._start = run.rounds, round
         self._began = time.monotonic()
-        if self.console.is_terminal and self._bar is None:
+        notebook = self.console.is_jupyter and find_spec("ipywidgets") is not None
+        if (self.console.is_terminal or notebook) and self._bar is None:
             self._bar = bar.Progress(
                 bar.TextColumn("round {task.completed}/{task.total}"),
                 bar.BarColumn(bar_width=None),
@@ -45,6 +49,8 @@ class Progress(Callback):
                 bar.TimeRemainingColumn(elapsed_when_finished=False),
                 console=self.console,
                 refresh_per_second=4,
+                # In a notebook a thread that refreshes would take what others print into the bar's place.
+                auto_refresh=not notebook,
                 # Long enough for rounds that take hours: the estimate needs two of them.
                 speed_estimate_period=7 * 24 * 3600,
                 expand=True,
@@ -64,6 +70,8 @@ class Progress(Callback):
         done = metrics.round + 1
         if self._bar is not None:
             self._bar.update(self._task, completed=done, figures="  ".join(parts))
+            if self.console.is_jupyter and self._due(done, 0.25):
+                self._bar.refresh()
         else:
             self._line(done, parts)
         return False
@@ -74,13 +82,18 @@ class Progress(Callback):
             self._bar.stop()
             self._bar = None
 
-    def _line(self, done: int, parts: list[str]) -> None:
+    def _due(self, done: int, interval: float) -> bool:
+        """Say whether to show a round: the first, the last, and others with some seconds between them."""
         now = time.monotonic()
-        due = self._printed is None or now - self._printed >= self.interval
-        if not due and done != self._rounds:
-            return
+        if done != self._rounds and self._printed is not None and now - self._printed < interval:
+            return False
         self._printed = now
-        seconds = (now - self._began) / (done - self._start)
+        return True
+
+    def _line(self, done: int, parts: list[str]) -> None:
+        if not self._due(done, self.interval):
+            return
+        seconds = (time.monotonic() - self._began) / (done - self._start)
         parts = [f"round {done:>{len(str(self._rounds))}}/{self._rounds}", *parts]
         if done < self._rounds:
             parts.append(f"ETA {clock(seconds * (self._rounds - done))}")
@@ -118,5 +131,5 @@ def print_start(facts: Mapping[str, str], console: Console | None = None) -> Non
     """Print what is about to run, one fact per line; a long path can be copied in one piece."""
     console = console or Terminal()
     width = max(map(len, facts))
-    for name, text in facts.items():
-        console.print(Text.assemble((name.ljust(width), "bold"), "  ", one_line(text)), soft_wrap=True)
+    lines = [Text.assemble((name.ljust(width), "bold"), "  ", one_line(text)) for name, text in facts.items()]
+    console.print(Text("\n").join(lines), soft_wrap=True)
