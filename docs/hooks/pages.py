@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import json
 import logging
 import posixpath
 import re
@@ -33,6 +34,8 @@ ELSEWHERE = {
     "benchmarks/README.md": "benchmarks.md",
 }
 """Pages of the project that lie outside of docs/, and what they are called on the site."""
+
+NOTEBOOKS = sorted((ROOT / "docs" / "notebooks").glob("*.ipynb"))
 
 PARTS = {
     "Methods": ("method", Method),
@@ -110,6 +113,19 @@ def _first_sentence(cls: type) -> str:
     return _cell(paragraph.replace("``", "`")).replace("\\_", "_")
 
 
+# ---- notebooks
+
+
+def notebook_page(path: Path) -> str:
+    """Return a notebook as a page: its texts, its code, and a link to the file."""
+    first, *others = (
+        f"```python\n{text}\n```" if cell["cell_type"] == "code" else text
+        for cell in json.loads(path.read_text())["cells"]
+        if (text := "".join(cell["source"]))
+    )
+    return "\n\n".join([first, f"[Download this notebook]({path.name})", *others]) + "\n"
+
+
 # ---- links, and pages from other folders
 
 
@@ -129,6 +145,10 @@ def links_of_the_site(text: str, source: str, page: str, repository: str | None)
         if place == "README.md":
             place = "docs/README.md"
         inside = ELSEWHERE.get(place) or (place.removeprefix("docs/") if place.startswith("docs/") else None)
+        if inside and inside.endswith(".ipynb") and not page.startswith("notebooks/"):
+            return (
+                f"{shown}({posixpath.relpath(inside, posixpath.dirname(page) or '.')[: -len('.ipynb')]}.md)"
+            )
         if inside and (ROOT / place).is_file():
             return f"{shown}({posixpath.relpath(inside, posixpath.dirname(page) or '.')}{anchor})"
         if repository:
@@ -157,6 +177,9 @@ def on_config(config: MkDocsConfig) -> MkDocsConfig:
 def on_files(files: Files, config: MkDocsConfig) -> Files:
     """Add what is not in docs/: the page of options, and pages of the project."""
     files.append(File.generated(config, "reference/options.md", content=options_page()))
+    for path in NOTEBOOKS:
+        page = f"notebooks/{path.stem}.md"
+        files.append(File.generated(config, page, content=notebook_page(path)))
     for source, page in ELSEWHERE.items():
         files.append(File.generated(config, page, content=(ROOT / source).read_text()))
     return files
