@@ -52,7 +52,7 @@ def federation(folder: Path, engine: Engine, rounds: int) -> Federation:
         training=Training(lr=0.05, batch_size=20, momentum=0.5),
         engine=engine,
         checkpoint_every=3,
-        tensorboard=False,
+        loggers=[],
         quiet=True,
         output=str(folder),
     )

@@ -47,7 +47,7 @@ def clients_per_second(net: str, clients: int, execution: str, device: str) -> f
             eval_every=0,
             checkpoint_every=0,
             output=str(run),
-            tensorboard=False,
+            loggers=[],
             quiet=True,
         ).run()
         lines = (run / "engine.jsonl").read_text().splitlines()
