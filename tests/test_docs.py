@@ -40,7 +40,9 @@ def commands(page: Path) -> Iterator[list[str]]:
     """Yield the arguments of every command of rayfl on a page, those that run on a cluster too."""
     for _, text in blocks(page, "", "console"):
         for line in text.replace("\\\n", " ").splitlines():
-            if found := re.search(r"(?:^ *\$? *|&& )(?:python -m rayfl[. ]|rayfl )([a-z]+(?: .*)?)$", line):
+            if found := re.search(
+                r"(?:^ *\$? *|&& |slurm\.sh )(?:python -m rayfl[. ]|rayfl )([a-z]+(?: .*)?)$", line
+            ):
                 words = shlex.split(found[1].rstrip("'") if "&& " in line else found[1], comments=True)
                 if words[0] in COMMANDS:
                     yield words

@@ -153,3 +153,33 @@ def test_without_what_it_needs_the_firewall_ends_with_an_error(
     assert found.returncode == 1
     assert told in found.stderr
     subprocess.run(call, env=environment | {"RAYFL_FIREWALL": "mine"}, check=True)
+
+
+def test_the_worked_example_is_filled_in() -> None:
+    """What the page changes in two files makes files that Ray takes, with nothing left to fill in."""
+    page = (ROOT / "docs" / "clusters.md").read_text()
+    own, cloud = (yaml.safe_load(block) for block in re.findall(r"```yaml\n(.*?)```", page, re.DOTALL))
+    util = pytest.importorskip("ray.autoscaler._private.util")
+    for path, changes in ((ROOT / "cluster.yaml", own), (ROOT / "examples" / "clusters" / "aws.yaml", cloud)):
+        config = yaml.safe_load(path.read_text())
+        assert changes.keys() <= config.keys()
+        util.validate_config(util.prepare_config(config | changes))
+    assert own.keys() == {"provider", "auth"}
+    assert "ADDRESS" not in yaml.safe_dump(own)
+    assert "USER" not in yaml.safe_dump(own)
+    before = yaml.safe_load((ROOT / "examples" / "clusters" / "aws.yaml").read_text())
+    assert cloud["initialization_commands"][0] == before["initialization_commands"][0]
+
+
+def test_the_script_for_slurm_is_one() -> None:
+    """Bash takes it and what it writes for the nodes, sbatch finds its options before any command."""
+    script = ROOT / "examples" / "clusters" / "slurm.sh"
+    text = script.read_text()
+    (node,) = re.findall(r"<<'NODE'\n(.*?)^NODE$", text, re.DOTALL | re.MULTILINE)
+    for given in (text, node):
+        subprocess.run(["bash", "-n"], input=given, text=True, check=True)
+    options = [line for line in text.splitlines() if line.startswith("#SBATCH ")]
+    assert text.splitlines()[1 : 1 + len(options)] == options
+    done = subprocess.run(["bash", str(script)], capture_output=True, text=True)
+    assert done.returncode == 2
+    assert "usage: sbatch slurm.sh COMMAND" in done.stderr
