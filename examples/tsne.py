@@ -1,6 +1,6 @@
 """Show the features of trained clients in two dimensions by t-SNE: what enters the last layer.
 
-    python -m rayfl.run --method FedCO2 --rounds 20 --output runs/mine
+    rayfl run --method FedCO2 --rounds 20 --output runs/mine
     python examples/tsne.py runs/mine --save tsne.png      # colour: class, marker: domain
     python examples/tsne.py runs/a runs/b --panels client  # a row for each run, a panel for each client
 

@@ -55,6 +55,7 @@ TITLES = {"on": "online", "off": "offline", "half": "(on + off) / 2", "quarter":
 RUNS = {"on": "F_on, step η", "quarter": "F, step η", "half": "F, step 2η"}
 """The trainings by the kernel, per step η, that governs them."""
 COLOURS = {"on": "#0072B2", "off": "#009E73", "half": "#E69F00", "quarter": "#D55E00"}
+MARKERS = {"on": "o", "off": "s", "half": "D", "quarter": "^"}
 
 
 @dataclass(frozen=True)
@@ -368,21 +369,23 @@ def draw_figure(draws: list[Draw], path: Path) -> None:
 def _draw_spectrum(axes: Axes, draw: Draw) -> None:
     for mix in MIXES:
         values = torch.linalg.eigvalsh(draw.kernels["Λ"][mix]).flip(0)
-        axes.semilogy(range(1, len(values) + 1), values, "o-", ms=3, color=COLOURS[mix], label=TITLES[mix])
+        look = {"marker": MARKERS[mix], "ms": 4, "color": COLOURS[mix]}
+        axes.semilogy(range(1, len(values) + 1), values, label=TITLES[mix], **look)
     axes.set(title="eigenvalues of Λ, draw 1", xlabel="number", ylabel="eigenvalue")
 
 
 def _draw_minima(axes: Axes, draws: list[Draw]) -> None:
     for mix in MIXES:
         low = [smallest(draw.kernels["V"][mix]) for draw in draws]
-        axes.plot(range(1, len(low) + 1), low, "o", color=COLOURS[mix], label=TITLES[mix])
+        axes.plot(range(1, len(low) + 1), low, MARKERS[mix], color=COLOURS[mix], label=TITLES[mix])
     axes.set(title="smallest eigenvalue of V", xlabel="draw", ylabel="λ_min", xticks=range(1, len(draws) + 1))
     axes.set_ylim(bottom=0)
 
 
 def _draw_losses(axes: Axes, draw: Draw) -> None:
     for mix, name in RUNS.items():
-        axes.semilogy(draw.losses[mix], color=COLOURS[mix], label=name)
+        look = {"marker": MARKERS[mix], "ms": 4, "markevery": max(1, len(draw.losses[mix]) // 8)}
+        axes.semilogy(draw.losses[mix], color=COLOURS[mix], label=name, **look)
         axes.semilogy(draw.expected(mix), color=COLOURS[mix], linestyle=":", linewidth=1)
         axes.semilogy(draw.bound(mix), color=COLOURS[mix], linestyle="--", linewidth=1)
     axes.plot([], [], "k:", linewidth=1, label="predicted by the first kernel")

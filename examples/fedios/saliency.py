@@ -1,13 +1,14 @@
 """Show what the generic and the individual extractor of FediOS look at: input gradients on the same images.
 
-    python -m rayfl.run --method FediOS --rounds 20 --output runs/fedios
+    pip install 'rayfl[saliency]'
+    rayfl run --method FediOS --rounds 20 --output runs/fedios
     python examples/fedios/saliency.py runs/fedios --save fedios_fig1.png
 
 Under every image stands, for each view, how much the score of the true class changes with a pixel: the
-gradient's largest absolute value over the channels, averaged over noisy copies of the image and smoothed by
-three pixels. The paper (Gao et al., arXiv 2311.18559, figure 1) draws class activation maps, which need
-convolutional features; gradients serve every net, and every method that has views: --views online,offline
-for Fed-CO2.
+gradient's absolute value, averaged over noisy copies of the image (SmoothGrad, by Captum), the largest of the
+channels, smoothed by three pixels. The colour bar says what colours mean. The paper (Gao et al., arXiv
+2311.18559, figure 1) draws class activation maps, which need convolutional features; gradients serve every
+net, and every method that has views: --views online,offline for Fed-CO2.
 """
 
 import sys
@@ -21,9 +22,14 @@ from matplotlib.figure import Figure
 from torch import Tensor
 
 from rayfl import Models, UserError, load_models
-from rayfl.randomness import generator
+from rayfl.randomness import seed_of
 from rayfl.report.pictures import drawn, save
 from rayfl.shown import complain, tell
+
+try:
+    from captum.attr import NoiseTunnel, Saliency
+except ImportError:
+    sys.exit("this script needs Captum: pip install 'rayfl[saliency]'")
 
 
 def saliency(
@@ -64,8 +70,8 @@ def saliency(
     columns = []
     for client in range(min(clients, len(models))):
         x, y = first_of_classes(*models.batch(client), images)
-        rng = generator(seed, "saliency", client)
-        maps = input_gradients(models, client, x, y, wanted, noise, copies, rng)
+        of_client = seed_of(seed, "saliency", client)
+        maps = input_gradients(models, client, x, y, wanted, noise, copies, of_client)
         domain = models.data.clients[client].domain
         where = f"client {client}" if domain is None else models.data.dataset.domain_names[domain]
         for k in range(len(y)):
@@ -89,18 +95,24 @@ def input_gradients(
     views: list[str],
     noise: float,
     copies: int,
-    rng: torch.Generator,
+    seed: int,
 ) -> dict[str, Tensor]:
     """Return, by view, the size of the gradient of the true class's score by every pixel, [n, H, W]."""
-    sums = {view: x.new_zeros(x.shape[0], *x.shape[2:]) for view in views}
-    for _ in range(copies):
-        noisy = (x + noise * torch.randn(x.shape, generator=rng)).requires_grad_()
-        scores = models.scores(client, noisy)
-        for view in views:
-            true = scores[view].gather(1, y[:, None]).sum()
-            (gradient,) = torch.autograd.grad(true, noisy, retain_graph=True)
-            sums[view] += gradient.abs().amax(1)
-    return {view: F.avg_pool2d(total[:, None], 3, 1, 1)[:, 0] / copies for view, total in sums.items()}
+    maps = {}
+    for view in views:
+        smooth = NoiseTunnel(Saliency(lambda images, view=view: models.scores(client, images)[view]))
+        with torch.random.fork_rng(devices=[]):  # Captum draws from PyTorch's generator
+            torch.manual_seed(seed % 2**63)  # the same noise for every view
+            sizes = smooth.attribute(
+                x.clone().requires_grad_(),
+                nt_type="smoothgrad",
+                nt_samples=copies,
+                nt_samples_batch_size=1,
+                stdevs=noise,
+                target=y,
+            )
+        maps[view] = F.avg_pool2d(sizes.amax(1, keepdim=True), 3, 1, 1)[:, 0]
+    return maps
 
 
 def draw(columns: list[tuple[str, Tensor, dict[str, Tensor]]], views: list[str], path: Path) -> None:
@@ -110,19 +122,21 @@ def draw(columns: list[tuple[str, Tensor, dict[str, Tensor]]], views: list[str],
         UserError: the file cannot be written.
     """
     rows = 1 + len(views)
-    figure = Figure(figsize=(1.1 * len(columns) + 0.8, 1.15 * rows + 0.4), layout="constrained")
+    figure = Figure(figsize=(1.1 * len(columns) + 1.6, 1.15 * rows + 0.4), layout="constrained")
     grid = figure.subplots(rows, len(columns), squeeze=False)
     for (title, image, maps), axes in zip(columns, grid.T):
         axes[0].imshow(shown(image))
         axes[0].set_title(drawn(title), fontsize=7)
         for view, ax in zip(views, axes[1:]):
             scaled = maps[view] / maps[view].max().clamp_min(1e-30)
-            ax.imshow(scaled.numpy(), cmap="inferno", vmin=0, vmax=1)
+            drawn_map = ax.imshow(scaled.numpy(), cmap="inferno", vmin=0, vmax=1)
     for name, ax in zip(["image", *views], grid[:, 0]):
         ax.set_ylabel(drawn(name), fontsize=8)
     for ax in grid.ravel():
         ax.set(xticks=[], yticks=[])
-    save(figure, path)
+    label = "change of the score,\nshare of the map's largest"
+    figure.colorbar(drawn_map, ax=grid[1:].ravel().tolist(), label=label, pad=0.02)
+    save(figure, path, dpi=200)
 
 
 def shown(image: Tensor) -> np.ndarray:

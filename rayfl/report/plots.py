@@ -406,7 +406,8 @@ def draw_labels(runs: Sequence[Result], look: Look) -> Picture:
             raise UserError(f"{run.folder / PARTITION} has no label counts")
         matrix = np.array([client["labels"]["train"] for client in clients])
         _, (cells,) = labels(group_runs([run]))
-        classes = [one_line(str(name)) for name in partition.get("class_names") or ()]
+        known = partition.get("class_names")
+        classes = [one_line(str(name)) for name in known] if isinstance(known, list) else []
         found.setdefault(matrix.tobytes().hex(), (", ".join(cells[1:3]), matrix, classes))
     most = max(len(matrix) for _, matrix, _ in found.values())
     rows = max(matrix.shape[1] for _, matrix, _ in found.values())
@@ -428,8 +429,8 @@ def draw_labels(runs: Sequence[Result], look: Look) -> Picture:
         ax.xaxis.set_major_locator(MaxNLocator(integer=True))
         step = -(-matrix.shape[1] // _NAMED)
         numbers = range(0, matrix.shape[1], step)
-        known = classes if len(classes) == matrix.shape[1] else list(map(str, range(matrix.shape[1])))
-        ax.set_yticks(numbers, [look.drawn(known[k], known[k][:24]) for k in numbers], fontsize="x-small")
+        written = classes if len(classes) == matrix.shape[1] else list(map(str, range(matrix.shape[1])))
+        ax.set_yticks(numbers, [look.drawn(written[k], written[k][:24]) for k in numbers], fontsize="x-small")
         ax.set_ylabel("class")
     figure.colorbar(shown, ax=axes, label="training samples", shrink=min(1.0, 2 / len(found)), pad=0.02)
     return look.finished(figure, axes, lines=False)
