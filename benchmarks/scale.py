@@ -2,10 +2,17 @@
 
     python benchmarks/scale.py --root DATA
     python benchmarks/scale.py --clients 100 300 --rounds 2        # a quick look
+    python benchmarks/scale.py --registered 100000 1000000         # many clients, of whom few train
+    python benchmarks/scale.py --scored 10000                      # scoring clients of one test sample
 
 Two nets ``CNNB`` a client (Algorithm 2: no transfer within or between clients), two classes a client, 5 % of
 the clients a round. Without the files of CIFAR-10 it takes synthetic images of the same shape and number. The
 time per image and the memory should stay flat: a client costs its own training, and its personal state.
+
+``--registered`` runs FedAvg with LeNet on clients of five samples of 1x16x16, 1,000 of whom train in a round
+(100 of 100,000), without evaluation: the time from the command to the end of the first round, the memory, and
+the bytes that a client takes beyond its samples. ``--scored`` measures, in this process and in seconds of its
+processor time, which others on the machine do not change much, one evaluation of clients of one test sample.
 """
 
 import argparse
@@ -13,6 +20,7 @@ import json
 import os
 import sys
 import tempfile
+import time
 from pathlib import Path
 
 import torch
@@ -21,10 +29,10 @@ from rich.console import Console
 from rich.table import Table
 from workload import WARMUP
 
-from rayfl import Federation, Ray, Training
+from rayfl import Federation, Inline, Ray, Training
 from rayfl.data import CIFAR10, Data, Pathological, Synthetic
-from rayfl.methods import FedCO2
-from rayfl.nets import CNNB
+from rayfl.methods import FedAvg, FedCO2, FedPer
+from rayfl.nets import CNNB, LeNet
 
 TRAIN = 50_000
 PARTICIPATION = 0.05
@@ -70,6 +78,88 @@ def measure(clients: int, rounds: int, source: list[str], folder: Path) -> tuple
     return both[0], both[1]
 
 
+def register(clients: int, out: Path) -> None:
+    """Run a federation of many clients, of whom few train, in this process."""
+    Federation(
+        method=FedAvg(),
+        data=Synthetic(train=5 * clients, test=10_000, shape=(1, 16, 16), dtype="uint8"),
+        net=LeNet(),
+        clients=clients,
+        participation=min(0.001, 1_000 / clients),
+        rounds=WARMUP,
+        training=Training(batch_size=5),
+        engine=Ray(actors=2),
+        eval_every=0,
+        checkpoint_every=0,
+        loggers=[],
+        quiet=True,
+        output=str(out),
+    ).run()
+    (out / "info.json").write_text(json.dumps({"name": "rayfl", "torch": torch.__version__}))
+
+
+def registered(populations: list[int]) -> Table:
+    """Measure how long federations of many clients take to their first round, and how much memory."""
+    table = Table(title="Registered clients, of whom few train")
+    columns = (
+        "clients",
+        "first round after s",
+        "s/round",
+        "peak PSS MB",
+        "Ray MB",
+        "bytes/client",
+        "record MB",
+    )
+    for column in columns:
+        table.add_column(column, justify="right")
+    with tempfile.TemporaryDirectory(prefix="rayfl-benchmark-") as scratch:
+        for clients in populations:
+            own = Path(scratch, str(clients))
+            script = [
+                sys.executable,
+                str(HERE / "scale.py"),
+                "--registered",
+                str(clients),
+                "--only",
+                str(own / "run"),
+            ]
+            wait_for_quiet()
+            run = launch(script, own, memory=True)
+            held = (
+                Synthetic(train=5 * clients, test=10, shape=(1, 1, 1), dtype="uint8")
+                .federate(clients, 0)
+                .held
+            )
+            size = sum(a.nbytes for a in (*held.ends.values(), held.domains)) / clients
+            records = sum(file.stat().st_size for file in (own / "run").iterdir()) / 1e6
+            row = (clients, run.ready, run.round, run.peak or 0.0, run.daemons or 0.0, size, records)
+            table.add_row(*(f"{value:,.1f}" if isinstance(value, float) else f"{value:,}" for value in row))
+    return table
+
+
+def scored(clients: int) -> Table:
+    """Measure one evaluation of clients of one test sample, each alone and together."""
+    table = Table(title=f"Scoring {clients:,} clients of one test sample, s of one processor")
+    for column in ("method", "each", "together"):
+        table.add_column(column, justify="right")
+    divided = Synthetic(train=clients, test=clients).federate(clients, 0)
+    for method in (FedAvg(), FedPer()):
+        times = []
+        for scoring in ("each", "together"):
+            federation = Federation(
+                method=method, net=LeNet(), clients=clients, scoring=scoring, engine=Inline()
+            )
+            federation.engine.resolve()
+            with federation.engine.open(federation.plan(), divided) as session:
+                session.restore(Path(), None)
+                session.evaluate(0, range(min(clients, 500)), ("test",))  # to warm up
+                began = time.process_time()
+                session.evaluate(0, range(clients), ("test",))
+                times.append(time.process_time() - began)
+        table.add_row(type(method).__name__, *(f"{seconds:.2f}" for seconds in times))
+    return table
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
@@ -80,7 +170,18 @@ def main() -> None:
     parser.add_argument("--verify", action=argparse.BooleanOptionalAction, default=True,
                         help="whether to check the files' checksums")  # fmt: skip
     parser.add_argument("--only", type=Path, help=argparse.SUPPRESS)  # one federation, in this process
+    parser.add_argument("--registered", type=int, nargs="+", help="populations of whom few train")
+    parser.add_argument("--scored", type=int, help="clients of one test sample to be scored")
     options = parser.parse_args()
+    if options.registered and options.only:
+        register(options.registered[0], options.only)
+        return
+    if options.registered or options.scored:
+        tables = [registered(options.registered)] if options.registered else []
+        tables += [scored(options.scored)] if options.scored else []
+        for each in tables:
+            Console(width=None if sys.stdout.isatty() else 120).print(each)
+        return
     images = data(options.root, options.verify)
     if options.only:
         federate(options.clients[0], options.rounds, images, options.only)
