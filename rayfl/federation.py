@@ -436,6 +436,7 @@ class Run:
     def save(self) -> None:
         """Write a checkpoint of the round that is over, if there is none yet."""
         if self._saved < self._done:
+            self.folder.sync()
             self.session.save(self.path / "checkpoints", self._done, self.latest.progress(), self.settings)
             self._saved = self._done
             log.debug("checkpoint after %d rounds", self._done)

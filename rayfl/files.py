@@ -137,12 +137,52 @@ def writing(path: str | Path, remedy: str = ROOM) -> Iterator[None]:
         raise UserError(f"{path} cannot be written: {error.strerror or error}; {remedy}") from error
 
 
+class Disk:
+    """How files are changed. Tests put another in its place, which fails: ``rayfl.testing.faults``."""
+
+    def create(self, path: Path) -> IO[bytes]:
+        """Open a new file, whose name begins like that of another."""
+        return path.with_name(f"{path.name}.{secrets.token_hex(4)}.tmp").open("xb")
+
+    def open_end(self, path: Path) -> IO[bytes]:
+        """Open a file to write at its end."""
+        return path.open("ab", buffering=0)
+
+    def write(self, file: IO[bytes], content: bytes) -> int:
+        """Write, and return how many bytes there was room for."""
+        return file.write(content)
+
+    def sync(self, file: IO[bytes]) -> None:
+        """Bring what is in a file to the disk, so that it survives a power failure."""
+        file.flush()
+        os.fsync(file.fileno())
+
+    def rename(self, old: Path, new: Path) -> None:
+        """Give a file another name, in the place of the file that has it."""
+        os.replace(old, new)
+
+    def remove(self, path: Path) -> None:
+        """Remove a file that may be there."""
+        path.unlink(missing_ok=True)
+
+    def sync_folder(self, folder: Path) -> None:
+        """Bring the names in a folder to the disk."""
+        descriptor = os.open(folder, os.O_RDONLY)
+        try:
+            with suppress(OSError):  # some file systems do not offer it
+                os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+
+
+disk = Disk()
+
+
 def write_file(path: Path, content: str | bytes, remedy: str = ROOM) -> None:
     """Write a whole file, whose folder is made if need be; see :func:`replaced`."""
     with writing(path, remedy), replaced(path) as file:
-        file.write(content.encode() if isinstance(content, str) else content)
-        file.flush()
-        os.fsync(file.fileno())
+        disk.write(file, content.encode() if isinstance(content, str) else content)
+        disk.sync(file)
 
 
 @contextmanager
@@ -153,25 +193,51 @@ def replaced(path: Path) -> Iterator[IO[bytes]]:
     write the same file at once.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_name(f"{path.name}.{secrets.token_hex(4)}.tmp")
-    try:
-        with temporary.open("xb") as file:
+    with disk.create(path) as file:
+        temporary = Path(file.name)
+        try:
             yield file
-        os.replace(temporary, path)
-    except BaseException:
-        with suppress(OSError):
-            temporary.unlink(missing_ok=True)
-        raise
+            file.close()
+            disk.rename(temporary, path)
+        except BaseException:
+            with suppress(OSError):
+                disk.remove(temporary)
+            raise
+
+
+def append(path: Path, content: bytes) -> None:
+    """Write at the end of a file: all, or nothing where there is no room."""
+    with writing(path, f"the earlier lines are intact; {ROOM}"), disk.open_end(path) as file:
+        end = file.tell()
+        try:
+            written = 0
+            while written < len(content):
+                written += disk.write(file, content[written:])
+        except OSError:
+            with suppress(OSError):
+                file.truncate(end)
+            raise
+
+
+def sync_opened(file: IO[bytes]) -> None:
+    """Bring what has been written into an open file to the disk, before it gets its name."""
+    disk.sync(file)
+
+
+def sync_file(path: Path) -> None:
+    """Bring what has been appended to a file to the disk, so that it survives a power failure."""
+    with writing(path), disk.open_end(path) as file:
+        disk.sync(file)
 
 
 def sync_folder(folder: Path) -> None:
     """Bring the names in a folder to the disk, so that what was renamed in it survives a power failure."""
-    descriptor = os.open(folder, os.O_RDONLY)
-    try:
-        with suppress(OSError):  # some file systems do not offer it
-            os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
+    disk.sync_folder(folder)
+
+
+def remove(path: Path) -> None:
+    """Remove a file that may be there."""
+    disk.remove(path)
 
 
 def lock(descriptor: int, wait: bool = False) -> bool:

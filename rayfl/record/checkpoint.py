@@ -27,7 +27,7 @@ import safetensors
 import safetensors.torch
 
 from rayfl.errors import UserError
-from rayfl.files import parse_json, read_file, reading, refuse_links, sync_folder, write_file
+from rayfl.files import parse_json, read_file, reading, refuse_links, remove, sync_folder, write_file
 from rayfl.record.description import differing
 from rayfl.record.former import present_settings
 from rayfl.training.state import State, put_together, take_apart
@@ -107,6 +107,7 @@ class Checkpoints:
         sync_folder(self.folder)  # the names of its files, before the manifest that needs them
         write_file(self.folder / f"manifest-{manifest.round:06d}.json", text, _FULL)
         sync_folder(self.folder)  # the manifest's name, before files of older ones are removed
+        sync_folder(self.folder.parent)  # the folder's own name, which may be new
         self._prune(manifest.round)
 
     def check_settings(self, manifest: Manifest, settings: Mapping[str, Any]) -> None:
@@ -243,9 +244,9 @@ class Checkpoints:
             except UserError:
                 continue
             needed.update([manifest.server, *manifest.clients.values()])
-        for path in self.folder.iterdir():
+        for path in sorted(self.folder.iterdir()):
             if path.name not in needed and path.name.startswith(_OURS):
-                path.unlink(missing_ok=True)
+                remove(path)
 
 
 def _round_of(path: Path) -> int:

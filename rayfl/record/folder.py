@@ -18,7 +18,18 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from rayfl.errors import UserError
-from rayfl.files import ROOM, read_json, reading, replaced, write_file, writing
+from rayfl.files import (
+    append,
+    read_json,
+    reading,
+    remove,
+    replaced,
+    sync_file,
+    sync_folder,
+    sync_opened,
+    write_file,
+    writing,
+)
 from rayfl.record.checks import check_environment
 from rayfl.record.commit import checked_out
 from rayfl.record.history import (
@@ -163,8 +174,11 @@ class RunFolder:
         write_file(folder.path / ENVIRONMENT, _json(environment(), indent=2))
         for name in (METRICS, ENGINE):
             write_file(folder.path / name, "")
+        sync_folder(folder.path)
+        sync_folder(folder.path.parent)
         # Last, because a folder with a configuration is one that can be resumed.
         write_file(folder.path / CONFIG, config)
+        sync_folder(folder.path)
         return folder
 
     @classmethod
@@ -198,6 +212,7 @@ class RunFolder:
         """
         self._population = Population.from_partition(partition)
         write_file(self.path / PARTITION, _json(partition))
+        sync_folder(self.path)  # before there are lines, which cannot be read without it
 
     @property
     def population(self) -> Population:
@@ -223,6 +238,11 @@ class RunFolder:
         """Append one line to ``engine.jsonl``: times, placement, memory, whatever depends on the machines."""
         self._append(ENGINE, record)
 
+    def sync(self) -> None:
+        """Bring the lines of all rounds to the disk, before a checkpoint that goes on from them."""
+        sync_file(self.path / METRICS)
+        sync_folder(self.path)
+
     def truncate(self, round: int) -> None:
         """Remove the records of this round and of all later ones, and a line that was torn by a crash."""
         lines = {METRICS: checked_lines(self.path), ENGINE: complete_lines(self.path / ENGINE)}
@@ -241,7 +261,7 @@ class RunFolder:
         for name, some in kept.items():
             write_file(self.path / name, b"".join(line for line, _ in some))
         for name in (CLIENTS, SUMMARY):
-            (self.path / name).unlink(missing_ok=True)
+            remove(self.path / name)
 
     def _round(self, name: str, content: Mapping[str, Any]) -> int:
         """Return the round of a line; -1 where it is of none."""
@@ -256,21 +276,12 @@ class RunFolder:
         """Write ``clients.parquet`` and ``summary.json``, which a run has when it is over."""
         with writing(self.path / CLIENTS), replaced(self.path / CLIENTS) as file:
             clients.to_parquet(file, index=False)
+            sync_opened(file)
         write_file(self.path / SUMMARY, _json(summary, indent=2))
+        self.sync()
 
     def _append(self, name: str, record: Mapping[str, Any]) -> None:
-        path = self.path / name
-        line = (_line(record) + "\n").encode()
-        with writing(path, f"the earlier lines are intact; {ROOM}"), path.open("ab", buffering=0) as file:
-            end = file.tell()
-            try:
-                written = 0
-                while written < len(line):
-                    written += file.write(line[written:])
-            except OSError:
-                with contextlib.suppress(OSError):
-                    file.truncate(end)
-                raise
+        append(self.path / name, (_line(record) + "\n").encode())
 
 
 def environment() -> dict[str, Any]:
