@@ -1,7 +1,7 @@
 """The tables of docs/results.md, made from the summaries in docs/results/ and the papers' printed numbers.
 
 ``python -m tests.results_page`` writes them anew into the page, each below its marker,
-``<!-- numbers: NAME -->``.
+``<!-- numbers: NAME -->``, and draws the picture of all methods.
 """
 
 import json
@@ -10,14 +10,17 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+from matplotlib.figure import Figure
+
 from rayfl.config.table_file import Table, slug
 from rayfl.evaluation.metrics import AVERAGES
 from rayfl.papers.printed import printed_table
-from rayfl.report.text import number
+from rayfl.report.text import mean_and_std, number
 
 ROOT = Path(__file__).parents[1]
 PAGE = ROOT / "docs" / "results.md"
 FOLDER = ROOT / "docs" / "results"
+EXAMPLES = ROOT / "examples"
 SEEDS = {"fdse": 2}  # of the other papers' runs: 0
 
 OFFICE, PACS = "Office-Caltech10", "PACS"
@@ -275,9 +278,63 @@ def dcpfl() -> Rows:
     return [head, *found]
 
 
+EMBEDDED = FOLDER / "embedded_methods.json"
+"""Row -> column -> seed -> view -> mean over clients after each round, of examples/embedded/methods.yaml."""
+
+
+def embedded_values(row: str, column: str, view: str) -> list[float]:
+    """Return the accuracies after the last round, one per seed; none where the method has no such view."""
+    seeds = json.loads(EMBEDDED.read_text())[row][column]
+    return [each[view][-1] for each in seeds.values() if view in each]
+
+
+def embedded_seeds() -> set[tuple[str, ...]]:
+    """Return the seeds that the cells have."""
+    known = json.loads(EMBEDDED.read_text())
+    return {tuple(seeds) for columns in known.values() for seeds in columns.values()}
+
+
+def embedded() -> Rows:
+    """All methods on embedded digits."""
+    places = [(column, view) for column in ("domains", "labels") for view in ("personal", "global")]
+    found = [["", *(f"{column}, {view}" for column, view in places)]]
+    for row in json.loads(EMBEDDED.read_text()):
+        each = [mean_and_std(embedded_values(row, *place)) for place in places]
+        found.append([row, *("" if m is None else cell(m, std) for m, std in each)])
+    return found
+
+
+def draw_embedded(path: Path) -> None:
+    """Draw personal and global accuracies of all methods, the best personal ones on top."""
+    figure = Figure((7.2, 8.0), layout="constrained")
+    for ax, column in zip(figure.subplots(1, 2), ("domains", "labels")):
+        rows = json.loads(EMBEDDED.read_text())
+        order = sorted(rows, key=lambda row: mean(embedded_values(row, column, "personal")))
+        for view, colour, mark in (("global", "#D55E00", "D"), ("personal", "#0072B2", "o")):
+            there = [row for row in order if embedded_values(row, column, view)]
+            pairs = [mean_and_std(embedded_values(row, column, view)) for row in there]
+            ax.errorbar(
+                [100 * (m or 0) for m, _ in pairs],
+                [order.index(row) for row in there],
+                xerr=[100 * (std or 0) for _, std in pairs],
+                fmt=mark,
+                color=colour,
+                markersize=4,
+                linewidth=1,
+                label=view,
+            )
+        ax.set_yticks(range(len(order)), order, fontsize=8)
+        low, high = (100 * mean(embedded_values(row, column, "personal")) for row in (order[0], order[-1]))
+        ax.set(title=column, xlabel="test accuracy in %", xlim=(low - 4, high + 2))
+        ax.grid(axis="x", alpha=0.4)
+        ax.legend(loc="upper left", fontsize=8)
+    figure.savefig(path, dpi=110, metadata={"Software": None})
+
+
 def tables() -> dict[str, Rows]:
     """Return the rows of every table of the page, the first with the headings."""
     return {
+        "embedded_methods": embedded(),
         "fedco2_t3 pathological": fedco2_t3(PATHOLOGICAL),
         "fedco2_t3 dirichlet": fedco2_t3(DIRICHLET),
         "fedco2_t7": fedco2_t7(),
@@ -314,3 +371,4 @@ def renewed(page: str) -> str:
 
 if __name__ == "__main__":
     PAGE.write_text(renewed(PAGE.read_text()))
+    draw_embedded(ROOT / "docs" / "images" / "results_embedded_methods.png")

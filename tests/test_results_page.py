@@ -6,11 +6,13 @@ from collections.abc import Mapping
 
 import pytest
 
+from rayfl.config.table_file import Table
 from rayfl.papers.printed import known_tables
 from tests.results_page import (
     CIFAR100,
     DCPFL,
     DIRICHLET,
+    EXAMPLES,
     FDSE_T2,
     FEDIOS,
     FEDIOS_ROWS,
@@ -22,6 +24,9 @@ from tests.results_page import (
     USED,
     Run,
     cell,
+    embedded,
+    embedded_seeds,
+    embedded_values,
     fdse_t2_values,
     markdown,
     mean,
@@ -288,6 +293,7 @@ def dcpfl() -> dict[str, str]:
 def statements() -> dict[str, dict[str, str]]:
     """Return the sentences with numbers, by the heading of their section."""
     return {
+        "All methods on embedded digits": {},
         "Fed-CO2, Table 3: label skew on CIFAR-10": {
             "rounds": rounds("fedco2_t3", "Fed-CO2", PATHOLOGICAL, "fedco2/t3.yaml"),
             **{f"pathological {name}": text for name, text in t3(PATHOLOGICAL).items()},
@@ -327,6 +333,8 @@ def test_every_table_is_what_the_summaries_and_the_papers_say():
 def test_the_first_number_is_the_declared_headline():
     """The first number of a row is the headline of the declared protocol."""
     for name, (head, *rows) in tables().items():
+        if name == "embedded_methods":
+            continue
         assert head[1].startswith("headline"), name
         for row in rows:
             assert re.match(r"\d", row[1])
@@ -413,4 +421,29 @@ def test_every_summary_is_on_the_page():
 def test_the_summaries_are_those_of_known_tables():
     known = {f"{name}_{table}" for name, found in known_tables().items() for table in found}
     ours = {"fedco2_transfers", "fedios_bases"}
-    assert {folder.name for folder in FOLDER.iterdir()} <= known | ours
+    assert {folder.name for folder in FOLDER.iterdir() if folder.is_dir()} <= known | ours
+
+
+def test_all_methods_have_three_seeds_on_embedded_digits():
+    assert embedded_seeds() == {("0", "1", "2")}
+    assert [row[0] for row in embedded()[1:]] == list(Table.load(EXAMPLES / "embedded" / "methods.yaml").rows)
+
+
+def test_what_is_said_of_all_methods():
+    def order(column):
+        values = {row[0]: mean(embedded_values(row[0], column, "personal")) for row in embedded()[1:]}
+        return sorted(values, key=lambda name: -values[name]), values
+
+    domains, values = order("domains")
+    level = ["FedProto", "DC-PFL", "FD", "FedGH", "LG-FedAvg", "FediOS", "Fed-CO2", "APFL", "FedKD"]
+    assert set(domains[: len(level) + 1]) == {*level, "Local"}
+    assert max(values[name] for name in level) - values["Local"] < 0.015
+    one_for_all = ["FedAvg", "FedProx", "MOON", "SCAFFOLD", "FedDyn", "FedAvgM", "FedHEAL", "FedFA", "FedSR"]
+    assert max(values[name] for name in one_for_all) < values["Local"] - 0.03
+    labels, values = order("labels")
+    assert set(labels[:2]) == {"FedRep", "FedRoD"}
+    assert set(labels[2:7]) == {"FedALA", "FedDyn", "COPA", "Fed-CO2", "FedPer"}
+    assert labels[-1] == "FedProto"
+    assert values["Local"] < values["FedPer"] - 0.05
+    globals_ = {name: mean(embedded_values(name, "domains", "global")) for name in one_for_all}
+    assert mean(embedded_values("PartialFed", "domains", "global")) < min(globals_.values()) - 0.3
