@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from typing import Any
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
+os.environ.setdefault("RAY_worker_niceness", "0")  # else actors wait while tests beside them work
 
 import pytest
 
