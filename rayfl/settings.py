@@ -155,7 +155,8 @@ def class_names(base: Any) -> list[str]:
     found = []
     for cls in base.__subclasses__():
         hidden = inspect.isabstract(cls) or cls.__name__.startswith("_")
-        if cls.__module__.startswith("rayfl.") and not hidden:
+        own = cls.__module__.startswith("rayfl.") and not cls.__module__.startswith("rayfl.testing.")
+        if own and not hidden:
             found.append(cls.__name__)
         found += class_names(cls)
     return found

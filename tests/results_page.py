@@ -288,10 +288,10 @@ def embedded_values(row: str, column: str, view: str) -> list[float]:
     return [each[view][-1] for each in seeds.values() if view in each]
 
 
-def embedded_seeds() -> set[tuple[str, ...]]:
-    """Return the seeds that the cells have."""
+def embedded_seeds() -> dict[tuple[str, str], list[str]]:
+    """Return the seeds that each cell has, by row and column."""
     known = json.loads(EMBEDDED.read_text())
-    return {tuple(seeds) for columns in known.values() for seeds in columns.values()}
+    return {(row, column): list(seeds) for row, own in known.items() for column, seeds in own.items()}
 
 
 def embedded() -> Rows:
@@ -299,9 +299,15 @@ def embedded() -> Rows:
     places = [(column, view) for column in ("domains", "labels") for view in ("personal", "global")]
     found = [["", *(f"{column}, {view}" for column, view in places)]]
     for row in json.loads(EMBEDDED.read_text()):
-        each = [mean_and_std(embedded_values(row, *place)) for place in places]
-        found.append([row, *("" if m is None else cell(m, std) for m, std in each)])
+        values = [embedded_values(row, *place) for place in places]
+        found.append([row, *map(_over_seeds, values)])
     return found
+
+
+def _over_seeds(values: list[float]) -> str:
+    mean, std = mean_and_std(values)
+    few = "" if len(values) == 3 else f" ({len(values)} seed{'s' * (len(values) > 1)})"
+    return "" if mean is None else cell(mean, std) + few
 
 
 def draw_embedded(path: Path) -> None:

@@ -14,11 +14,14 @@ import pytest
 
 from rayfl.arguments import arguments_of
 from rayfl.config.parser import federation_from
+from rayfl.engine import Engine
 from rayfl.errors import UserError
 from rayfl.methods import FedAvg
 from rayfl.methods.checks import check
+from rayfl.nets import Architecture
 from rayfl.run import main
-from rayfl.settings import FINITE, Settings, above, at_least, at_most, below
+from rayfl.settings import FINITE, Settings, above, at_least, at_most, below, class_names
+from rayfl.testing import faults
 
 
 class Dish(Settings, ABC, place="dish"):
@@ -147,3 +150,9 @@ def test_help_lists_options_with_their_bounds():
     assert "--method.mu MU Weight of the proximal term; 0 is FedAvg." in text
     assert "at least 0" in text
     assert "--method.averaging" not in text
+
+
+def test_classes_of_tests_are_no_choices():
+    assert issubclass(faults.Simulated, Engine)
+    assert class_names(Engine) == ["Inline", "Ray"]
+    assert "Tiny" not in class_names(Architecture)
