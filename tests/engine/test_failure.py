@@ -545,7 +545,9 @@ def test_impossible_recoveries() -> None:
 # ---- disks
 
 
-@pytest.mark.parametrize("writes", [6, 12])  # five files of the run folder come first
+@pytest.mark.parametrize(
+    "writes", [12, 18]
+)  # five files of the run folder, the records, their folders come first
 def test_a_disk_that_is_full_for_a_while(
     tmp_path: Path, undisturbed: dict[str, bytes], monkeypatch: pytest.MonkeyPatch, writes: int
 ) -> None:
