@@ -12,7 +12,7 @@ from rayfl.errors import UserError, exit_code
 from rayfl.report.look import Size
 from rayfl.report.pictures import Picture
 from rayfl.report.plot import Plot
-from rayfl.report.plots import ALL
+from rayfl.report.plots import ALL, MOST_PANELS
 from rayfl.shown import tell
 from rayfl.terminal import Terminal
 
@@ -68,7 +68,7 @@ def parser() -> jsonargparse.ArgumentParser:
                 "--view", type=str, default="", help="view to draw; default: that of the headline"
             )
         if kind in ("rounds", "sweep", "bars"):
-            default = ALL if kind == "sweep" else "all domains"
+            default = ALL if kind == "sweep" else f"all domains, if they are at most {MOST_PANELS}"
             one.add_argument(
                 "--panels",
                 type=str,

@@ -71,7 +71,8 @@ class Plot:
 
         Args:
             views: models to draw, such as ``["personal", "global"]``; by default that of each run's headline.
-            panels: domains, and ``all`` for all clients together; by default all domains.
+            panels: domains, and ``all`` for all clients together; by default all domains, if they are
+                at most 16.
             quantity: ``accuracy``, ``loss``, or a recorded metric.
             size: of the picture.
             names: what is written in the place of names.
@@ -124,7 +125,8 @@ class Plot:
 
         Args:
             views: models to draw; by default that of each run's headline.
-            panels: domains, and ``all`` for all clients together; by default all of these.
+            panels: domains, and ``all`` for all clients together; by default all domains, if they are
+                at most 16, and ``all``.
             start: where the axis of accuracy begins, in per cent; if it is not 0, the axis says so.
             size: of the picture.
             names: what is written in the place of names.

@@ -14,7 +14,6 @@ from __future__ import annotations
 import argparse
 import errno
 import os
-import pickle
 import sys
 import tempfile
 import time
@@ -54,6 +53,7 @@ from rayfl.nets import Architecture, SplitNet
 from rayfl.record import folder as records
 from rayfl.record.checkpoint import Checkpoints
 from rayfl.record.history import CLIENTS, CONFIG, METRICS, PARTITION, SUMMARY
+from rayfl.shown import tell
 from rayfl.training import Training
 
 T = TypeVar("T")
@@ -167,16 +167,12 @@ class World:
 
 @dataclass(eq=False)
 class Reference:
-    """Stands for what an operation returns: bytes when it is done, or why there are none."""
+    """Stands for what an operation returns: its content when it is done, or why there is none."""
 
-    content: bytes | None = None
+    content: Any = None
     error: Exception | None = None
     owner: Process | None = None
-
-    @property
-    def done(self) -> bool:
-        """Whether nobody has to wait for it."""
-        return self.content is not None or self.error is not None
+    done: bool = False
 
 
 @dataclass(eq=False)
@@ -248,7 +244,7 @@ class SimulatedWorkers(Workers):
         assert process is not None
         references = [Reference(owner=process) for _ in range(returns)]
         process.results += references
-        sent = [x if isinstance(x, Reference) else pickle.dumps(x) for x in arguments]
+        sent = [x if isinstance(x, Reference) else deepcopy(x) for x in arguments]
         if process.alive:
             process.calls.append((name, sent, references))
         else:
@@ -294,7 +290,7 @@ class SimulatedWorkers(Workers):
                 found[1].seconds = seconds
             self._world.step(f"after {process.name} has done {name}")
             for reference, value in zip(references, found if len(references) > 1 else [found], strict=True):
-                reference.content = pickle.dumps(value)
+                reference.content, reference.done = deepcopy(value), True
         except DriverDied:
             raise
         except Killed:
@@ -340,11 +336,11 @@ class SimulatedWorkers(Workers):
 
 def _fail(references: Sequence[Reference], error: Exception) -> None:
     for reference in references:
-        reference.content, reference.error = None, error
+        reference.content, reference.error, reference.done = None, error, True
 
 
 def _value(sent: Any) -> Any:
-    return pickle.loads(cast(bytes, sent.content if isinstance(sent, Reference) else sent))
+    return deepcopy(sent.content if isinstance(sent, Reference) else sent)
 
 
 def _is_here(sent: Any) -> bool:
@@ -678,7 +674,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     expected = undisturbed()
     if options.seed is not None:
         happened, wrong = simulate(options.seed, expected)
-        print("\n".join([*happened, wrong or "the same bytes"]))
+        tell("\n".join([*happened, wrong or "the same bytes"]))
         return 1 if wrong else 0
     began, failed, faults = time.monotonic(), 0, Counter[str]()
     seeds = range(options.first, options.first + options.seeds)
@@ -693,10 +689,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
             faults.update(text.split(" at ")[0].split(":")[0] for text in happened)
             if wrong:
                 failed += 1
-                print(f"seed {seed}: {wrong.strip().splitlines()[-1]}")
-                print(f"  see it again: python -m rayfl.testing.faults --seed {seed}", flush=True)
-    print(", ".join(f"{count} x {kind}" for kind, count in sorted(faults.items())))
-    print(f"{len(seeds)} seeds, {failed} failed, {time.monotonic() - began:.0f} s")
+                tell(f"seed {seed}: {wrong.strip().splitlines()[-1]}")
+                tell(f"  see it again: python -m rayfl.testing.faults --seed {seed}")
+    tell(", ".join(f"{count} x {kind}" for kind, count in sorted(faults.items())))
+    tell(f"{len(seeds)} seeds, {failed} failed, {time.monotonic() - began:.0f} s")
     return 1 if failed else 0
 
 

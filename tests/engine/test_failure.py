@@ -545,9 +545,7 @@ def test_impossible_recoveries() -> None:
 # ---- disks
 
 
-@pytest.mark.parametrize(
-    "writes", [12, 18]
-)  # five files of the run folder, the records, their folders come first
+@pytest.mark.parametrize("writes", [12, 20])  # of the first checkpoint, of the second
 def test_a_disk_that_is_full_for_a_while(
     tmp_path: Path, undisturbed: dict[str, bytes], monkeypatch: pytest.MonkeyPatch, writes: int
 ) -> None:
