@@ -4,6 +4,7 @@
     python benchmarks/scale.py --clients 100 300 --rounds 2        # a quick look
     python benchmarks/scale.py --registered 100000 1000000         # many clients, of whom few train
     python benchmarks/scale.py --scored 10000                      # scoring clients of one test sample
+    python benchmarks/scale.py --states 0 0.25 1                   # shares of the states that stay in memory
 
 Two nets ``CNNB`` a client (Algorithm 2: no transfer within or between clients), two classes a client, 5 % of
 the clients a round. Without the files of CIFAR-10 it takes synthetic images of the same shape and number. The
@@ -13,11 +14,14 @@ time per image and the memory should stay flat: a client costs its own training,
 (100 of 100,000), without evaluation: the time from the command to the end of the first round, the memory, and
 the bytes that a client takes beyond its samples. ``--scored`` measures, in this process and in seconds of its
 processor time, which others on the machine do not change much, one evaluation of clients of one test sample.
+``--states`` runs Ditto with ResNet18 (a state of 45 MB) on 30 clients of 25 samples, all of whom train in a
+round, with shares of their states in memory, the others on disk: the time of a round, and the memory.
 """
 
 import argparse
 import json
 import os
+import statistics
 import sys
 import tempfile
 import time
@@ -31,12 +35,14 @@ from workload import WARMUP
 
 from rayfl import Federation, Inline, Ray, Training
 from rayfl.data import CIFAR10, Data, Pathological, Synthetic
-from rayfl.methods import FedAvg, FedCO2, FedPer
-from rayfl.nets import CNNB, LeNet
+from rayfl.methods import Ditto, FedAvg, FedCO2, FedPer
+from rayfl.nets import CNNB, LeNet, ResNet18
 
 TRAIN = 50_000
 PARTICIPATION = 0.05
 MEMORY_ROUNDS = 2
+STATES, STATE = 30, 45e6  # clients, and bytes of a state of ResNet18
+TURNS = 3
 
 
 def data(root: str | None, verify: bool) -> Data:
@@ -160,6 +166,51 @@ def scored(clients: int) -> Table:
     return table
 
 
+def keep(share: float, rounds: int, out: Path) -> None:
+    """Run a federation of clients with large states in this process, a share of which stays in memory."""
+    Federation(
+        method=Ditto(),
+        data=Synthetic(train=STATES * 25, test=STATES, dtype="uint8"),
+        net=ResNet18(),
+        clients=STATES,
+        rounds=rounds,
+        training=Training(epochs=1, batch_size=25),
+        engine=Inline(state_memory=share * STATES * STATE / 1e9),
+        eval_every=0,
+        checkpoint_every=0,
+        loggers=[],
+        quiet=True,
+        output=str(out),
+    ).run()
+    (out / "info.json").write_text(json.dumps({"name": "rayfl", "torch": torch.__version__}))
+
+
+def kept(shares: list[float], rounds: int) -> Table:
+    """Measure what it costs that a part of the clients' states is on disk: in turn, to be compared."""
+    table = Table(title=f"{STATES} clients with states of {STATE / 1e6:.0f} MB")
+    for column in ("in memory", "s/round", "x of all in memory", "peak PSS MB"):
+        table.add_column(column, justify="right")
+    times: dict[float, list[float]] = {share: [] for share in shares}
+    peaks: dict[float, float] = {}
+    with tempfile.TemporaryDirectory(prefix="rayfl-benchmark-") as scratch:
+        for turn in range(TURNS):
+            for share in shares:
+                own = Path(scratch, f"{share}-{turn}")
+                script = [sys.executable, str(HERE / "scale.py"), "--states", str(share)]
+                script += ["--rounds", str(WARMUP + rounds), "--only", str(own / "run")]
+                wait_for_quiet()
+                run = launch(script, own, memory=turn == TURNS - 1)
+                times[share].append(run.round)
+                peaks[share] = run.peak or 0.0
+    for share, found in times.items():
+        all_in_memory = times[max(shares)]
+        ratio = statistics.median(a / b for a, b in zip(found, all_in_memory, strict=True))
+        table.add_row(
+            f"{share:.0%}", f"{statistics.median(found):.2f}", f"{ratio:.2f}", f"{peaks[share]:,.0f}"
+        )
+    return table
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
@@ -172,13 +223,18 @@ def main() -> None:
     parser.add_argument("--only", type=Path, help=argparse.SUPPRESS)  # one federation, in this process
     parser.add_argument("--registered", type=int, nargs="+", help="populations of whom few train")
     parser.add_argument("--scored", type=int, help="clients of one test sample to be scored")
+    parser.add_argument("--states", type=float, nargs="+", help="shares of clients' states to keep in memory")
     options = parser.parse_args()
+    if options.states and options.only:
+        keep(options.states[0], options.rounds, options.only)
+        return
     if options.registered and options.only:
         register(options.registered[0], options.only)
         return
-    if options.registered or options.scored:
+    if options.registered or options.scored or options.states:
         tables = [registered(options.registered)] if options.registered else []
         tables += [scored(options.scored)] if options.scored else []
+        tables += [kept(options.states, options.rounds)] if options.states else []
         for each in tables:
             Console(width=None if sys.stdout.isatty() else 120).print(each)
         return

@@ -273,6 +273,7 @@ class Federation(Displayed):
             channels_last=engine.memory_format == "channels_last",
             deterministic=engine.deterministic,
             client_timeout=engine.client_timeout,
+            state_memory=None if engine.state_memory is None else 1e9 * engine.state_memory,
             metrics=tuple(self.metrics),
             together=self.scoring == "together" or (self.scoring == "auto" and self.clients > MANY),
         )

@@ -43,7 +43,7 @@ def load_models(folder: str | Path, round: int | None = None, data: bool = True)
         settings["division"] = (manifest.settings or {}).get("division")
     checkpoints.check_settings(manifest, settings)
     worker, server = bench(federation.plan(), found)
-    worker.restore(str(checkpoints.folder), manifest.clients.values())
+    worker.restore(str(checkpoints.folder), manifest.clients.values(), manifest.clients_per_file)
     server.restore(str(checkpoints.folder), manifest.server)
     return Models(worker, server, manifest.round, has_data=not without)
 

@@ -56,6 +56,10 @@ class Engine(Settings, ABC, place="engine"):
     """Seconds that a client may take to train in a round; without a limit if not given. A client that takes
     longer has a bad update. Results then depend on time.
     """
+    state_memory: Annotated[float, at_least(0)] | None = None
+    """GB of clients' personal states that stay in memory on each machine; half of what is free if not given.
+    The others are in a file on its disk, where TMPDIR says, or else in /var/tmp; results are the same.
+    """
 
     def resolve(self, stacks: bool = True) -> None:
         """Replace every ``auto`` by what it means here, so that the configuration that is kept says it.

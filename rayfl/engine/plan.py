@@ -41,6 +41,8 @@ class Plan:
         channels_last: whether training uses the channels-last memory layout.
         deterministic: whether GPUs may use deterministic kernels only.
         metrics: what is measured besides accuracy and loss, see ``rayfl.evaluation.measures``.
+        state_memory: bytes of clients' states that stay in memory on each machine; None for half of what is
+            free.
         together: whether samples of several clients are scored at once, where the method allows it.
         client_timeout: seconds that a client may train in a round; None for no limit.
     """
@@ -56,6 +58,7 @@ class Plan:
     channels_last: bool = False
     deterministic: bool = False
     client_timeout: float | None = None
+    state_memory: float | None = None
     metrics: tuple[str, ...] = ()
     together: bool = False
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import time
+from collections import Counter
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import replace
@@ -96,6 +97,13 @@ class RayWorkers(Workers):
             self.actors.append(self._new_actor(scheduling_strategy=place_here))
         signs = [self.call(k, "ready") for k in (SERVER, *range(len(self.actors)))]
         self.server_where, *self.where = self.get(signs)
+        self._share_memory()
+
+    def _share_memory(self) -> None:
+        """Tell every worker how many there are on its machine."""
+        counts = Counter(where["node"] for where in self.where)
+        for k, where in enumerate(self.where):
+            self.call(k, "share_memory", counts[where["node"]])
 
     def _wanted(self, shrink: bool) -> Reservation:
         nodes = [node["Resources"] for node in ray.nodes() if node["Alive"]]
@@ -139,6 +147,7 @@ class RayWorkers(Workers):
             try:
                 self.where.append(ray.get(up))
                 self.actors.append(actor)
+                self._share_memory()
             except RayError as error:  # the federation runs without it
                 warn(_death_text(error))
                 self._look_at = math.inf

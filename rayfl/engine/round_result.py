@@ -15,7 +15,8 @@ class RoundResult:
     All lists are parallel to ``ids``; ``up`` and ``down`` are bytes by payload key. ``bad`` says what is
     wrong with an update, or why there is none (its loss is None then, and it counts no steps and no bytes);
     ``idle`` are clients whose fits took no step: their uploads have no weight. ``keeps`` says whether any of
-    the clients has a personal state, ``bytes_down`` and ``bytes_up`` what has travelled between processes.
+    the clients has a personal state, ``largest_state`` the bytes of the largest of these,
+    ``bytes_down`` and ``bytes_up`` what has travelled between processes.
     """
 
     ids: list[int] = field(default_factory=list)
@@ -28,6 +29,7 @@ class RoundResult:
     scores: dict[int, ClientScores] = field(default_factory=dict)
     seconds: dict[Group, float] = field(default_factory=dict)
     keeps: bool = False
+    largest_state: int = 0
     bytes_down: int = 0
     bytes_up: int = 0
 
@@ -39,6 +41,7 @@ class RoundResult:
                 column.extend(theirs.get(key, [0] * len(other.ids)))
         for name in ("ids", "loss", "steps"):
             getattr(self, name).extend(getattr(other, name))
+        self.largest_state = max(self.largest_state, other.largest_state)
         for name in ("bad", "idle", "scores", "seconds"):
             getattr(self, name).update(getattr(other, name))
 

@@ -22,7 +22,7 @@ from rayfl.engine.round_result import RoundResult
 from rayfl.errors import UserError
 from rayfl.evaluation.score import ClientScores, cut
 from rayfl.methods import Cohort, Method
-from rayfl.record.checkpoint import CLIENTS_PER_FILE, Checkpoints, Manifest
+from rayfl.record.checkpoint import CLIENTS_PER_FILE, Checkpoints, Manifest, clients_per_file
 from rayfl.record.checks import check_scores
 from rayfl.splits import SPLITS
 
@@ -156,6 +156,8 @@ class Session:
         self._resume = "--resume"  # a run that has not begun has no folder yet
         self._changed: set[int] = set()  # clients trained since the last checkpoint
         self._files: dict[int, str] = {}  # number of the client file -> its name in the last checkpoint
+        self._per_file = CLIENTS_PER_FILE  # clients in each of these
+        self._largest_state = 0  # bytes
         self._forget()
         try:
             while not len(workers):
@@ -215,6 +217,7 @@ class Session:
         self.system_metrics.dropped = dict(sorted(result.bad.items()))
         if result.bad and on_bad_update == "stop":
             raise BadUpdate(_bad_update_text(round, result.bad))
+        self._largest_state = max(self._largest_state, result.largest_state)
         self._changed.update(i for i in result.ids if i in self.homes and i not in result.bad)
         good = tuple(i for i in result.ids if i not in result.bad and i not in result.idle)
         samples = tuple(self.data.counts("train")[list(good)].tolist())
@@ -383,17 +386,21 @@ class Session:
             settings: what decides the run's numbers, see ``Manifest``.
         """
         where = str(folder.resolve())  # workers on a cluster that was joined run in another folder
-        stale = sorted({i // CLIENTS_PER_FILE for i in self._changed})
+        if not self._files:
+            self._per_file = clients_per_file(self._largest_state)
+        per_file = self._per_file
+        stale = sorted({i // per_file for i in self._changed})
         server = self.workers.call(SERVER, "save", where)
         calls = {
             number: self._save_clients(where, number, hosted)
             for number in stale
-            if (hosted := self._by_home(clients_of(number)))  # none where the method keeps no state
+            # none where the method keeps no state
+            if (hosted := self._by_home(range(number * per_file, (number + 1) * per_file)))
         }
         name, *names = self._get([server, *calls.values()])
         self._files.update({n: file for n, file in zip(calls, names, strict=True) if file})
         files = {number: self._files[number] for number in sorted(self._files)}
-        Checkpoints(folder).commit(Manifest(round, name, files, progress, settings))
+        Checkpoints(folder).commit(Manifest(round, name, files, progress, settings, per_file))
         self._changed = set()
         self._losses = 0
 
@@ -403,13 +410,13 @@ class Session:
         Args:
             round: rounds that are over.
         """
-        hosted = self._by_home(range(self.data.seen))
-        calls = [self.workers.call(k, "states_of", ids) for k, ids in hosted.items()]
-        kept, *found = self._get([self.workers.call(SERVER, "states"), *calls])
         worker, server = bench(self.plan, self.data)
-        for states in found:
-            worker.states.update(states)
-        server.state = kept[0]
+        server.state = self._get([self.workers.call(SERVER, "states")])[0][0]
+        hosted = self._by_home(range(self.data.seen))
+        for k, ids in hosted.items():  # some at a time: all together may be more than fits into memory
+            for start in range(0, len(ids), CLIENTS_PER_FILE):
+                some = self.workers.call(k, "states_of", ids[start : start + CLIENTS_PER_FILE])
+                worker.states.update(self._get([some])[0])
         return Models(worker, server, round)
 
     def _save_clients(self, folder: str, number: int, hosted: dict[int, list[int]]) -> Any:
@@ -428,6 +435,8 @@ class Session:
             self.workers.start(shrink=True)
         self._changed = set()
         self._files = dict(manifest.clients) if manifest else {}
+        self._per_file = manifest.clients_per_file if manifest else CLIENTS_PER_FILE
+        self._largest_state = 0
         if manifest:
             _check_progress(folder, manifest, self.data)
             self._restore(str(folder.resolve()), manifest)
@@ -436,7 +445,7 @@ class Session:
         server = self.workers.call(SERVER, "restore", folder, manifest.server)
         files, count = list(manifest.clients.values()), len(self.workers)
         calls = {
-            k: self.workers.call(k, "restore", folder, names)
+            k: self.workers.call(k, "restore", folder, names, manifest.clients_per_file)
             for k in range(count)
             if (names := files[k::count])
         }
@@ -473,11 +482,6 @@ class Session:
     def close(self) -> None:
         """Stop the processes."""
         self.workers.close()
-
-
-def clients_of(number: int) -> range:
-    """Return the client numbers whose state is kept in a client file."""
-    return range(number * CLIENTS_PER_FILE, (number + 1) * CLIENTS_PER_FILE)
 
 
 def _check_progress(folder: Path, manifest: Manifest, data: FederatedData) -> None:

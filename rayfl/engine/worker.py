@@ -18,6 +18,7 @@ from torch.utils import _pytree as pytree
 
 from rayfl.arguments import shown
 from rayfl.data import FederatedData
+from rayfl.engine.client_states import ClientStates
 from rayfl.engine.guard import Guard, Handed
 from rayfl.engine.plan import Group, Plan, check_fits, check_views, set_up
 from rayfl.engine.process import MAPPED, TimeUp, at_most, exits_as_errors, keep_freed_memory, prepare_gpu
@@ -34,7 +35,7 @@ from rayfl.training.examples import Examples
 from rayfl.training.loop import run_loop
 from rayfl.training.stacked import run_stacked
 from rayfl.training.state import State, as_tensor, is_finite
-from rayfl.training.sums import Accumulated, Accumulator, Mean, Reduction, combine
+from rayfl.training.sums import Accumulated, Accumulator, Mean, Reduction, combine, payload_bytes
 
 FOR_NEW_CLIENTS: dict[str, Reduction] = {"state": Mean("uniform")}
 """How what clients give to new clients is combined."""
@@ -74,7 +75,7 @@ class Worker:
         self.net, self.initial = self._nets[0], self._initials[0]
         self.examples = Examples(data.dataset, self.device, plan.training.dtype, plan.channels_last)
         self.data = data
-        self.states: dict[int, State] = {}
+        self.states = ClientStates(plan.state_memory)
         held = data.held  # of a million clients nothing is made before it is needed
         self._held = {split: (as_tensor(held.indices[split]), held.ends[split]) for split in SPLITS}
         self._measures = measures(plan.metrics, data.dataset.classes)
@@ -147,7 +148,9 @@ class Worker:
         accumulator, result = Accumulator(self.method.uploads, group_of), RoundResult()
         result.seconds = dict.fromkeys(groups, 0.0)
         guard = Guard(self.method, self.device, "local_update", f"round {round}")
-        for together in self._together(groups):
+        order = self._together(groups)
+        self.states.expect(i for together in order for i in together)
+        for together in order:
             began = time.perf_counter()
             self._train_together(round, download, together, score_splits, accumulator, result, drop, guard)
             pace = (time.perf_counter() - began) / sum(map(self._count, together))
@@ -248,6 +251,7 @@ class Worker:
                 accumulator.add(i, prepared, samples)
             if stays := ({**state, KEPT: kept} if kept else state):
                 self.states[i] = _on(stays, torch.device("cpu"))
+                result.largest_state = max(result.largest_state, payload_bytes(stays))
             if score_splits:
                 model = self.method.trained(downs[k], up)
                 result.scores[i] = self._score(clients[k], state, model, score_splits)
@@ -334,30 +338,28 @@ class Worker:
 
     @exits_as_errors()
     def evaluate_own(
-        self, round: int, download: Download, ids: Iterable[int], *common: Common
+        self, round: int, download: Download, ids: Sequence[int], *common: Common
     ) -> dict[int, ClientScores]:
         """Score clients by their rows of what they have in common, and their own state; see ``evaluate``."""
         download = self._here(download)
         guard = Guard(self.method, self.device, "own_scores", f"after round {round}")
         handed = Handed(down=[download.everyone], **self._for_all())
         mine, scores = set(ids), dict[int, ClientScores]()
-        states: dict[int, tuple[Client, State]] = {}
         for split in {split: None for part in common for split in part}:
             counts: dict[int, int] = {}
             parts: dict[str, list[Tensor]] = {}
+            self.states.expect(i for part in common for group, _ in part.get(split, ()) for i in group)
             for group, rows in (each for part in common for each in part.get(split, ())):
                 tensors, end = {name: as_tensor(values) for name, values in rows.items()}, 0
                 for i, n in group.items():
                     start, end = end, end + n
                     if i not in mine:
                         continue
-                    if i not in states:
-                        client = self.client(i, round)
-                        states[i] = client, self.state(i, client)
+                    client = self.client(i, round)
                     # Copied, because some kernels' last bits depend on how their input lies in memory.
                     own = {name: t[start:end].clone().to(self.device) for name, t in tensors.items()}
                     with torch.no_grad():
-                        views = self.method.own_scores(*states[i], download.everyone, own)
+                        views = self.method.own_scores(client, self.state(i, client), download.everyone, own)
                     counts[i] = n
                     for view, values in views.items():
                         parts.setdefault(view, []).append(values.cpu())
@@ -386,7 +388,7 @@ class Worker:
         self,
         round: int,
         download: Download,
-        ids: Iterable[int],
+        ids: Sequence[int],
         splits: Sequence[str],
     ) -> dict[int, ClientScores]:
         """Score clients with what the server would send them now and their own state.
@@ -401,6 +403,7 @@ class Worker:
         guard = Guard(self.method, self.device, "scores", f"after round {round}")
         handed = Handed(down=[download.everyone], **self._for_all())
         scores = {}
+        self.states.expect(ids)
         for i in ids:
             client = self.client(i, round)
             scores[i] = self._score(client, self.state(i, client), self._received(download, i), splits)
@@ -497,6 +500,10 @@ class Worker:
 
     # ---- state that moves or is saved
 
+    def share_memory(self, workers: int) -> None:
+        """Take note of how many workers share this machine's memory."""
+        self.states.shared_by(workers)
+
     def states_of(self, ids: Iterable[int]) -> States:
         """Return the states of those of the clients that have one here."""
         return States({i: self.states[i] for i in ids if i in self.states})
@@ -512,31 +519,37 @@ class Worker:
             states |= sent
         return Checkpoints(Path(folder)).write_clients(number, states)
 
-    def restore(self, folder: str, names: Iterable[str]) -> list[int]:
+    def restore(self, folder: str, names: Iterable[str], clients_per_file: int) -> list[int]:
         """Take up the states in some client files; return the clients' numbers.
+
+        Args:
+            folder: the run's checkpoints.
+            names: of the files.
+            clients_per_file: of the checkpoint.
 
         Raises:
             UserError: a state is of another method or another net, or there are no such clients.
         """
-        found: dict[int, State] = {}
-        for name in names:
-            found |= Checkpoints(Path(folder)).read(name)
+        restored: list[int] = []
         wanted: dict[int, State] = {}
-        for i, state in found.items():
-            if not 0 <= i < self.data.seen:
-                raise UserError(
-                    f"the checkpoint has a state of client {i}, and clients are numbered from 0 to "
-                    f"{self.data.seen - 1}: restore the run's own checkpoints from a copy"
-                )
-            kind = i % len(self._nets)
-            if kind not in wanted:
-                wanted[kind] = self.method.init_client(self.client(i, 0))
-            _check_kept(i, state.get(KEPT, {}))
-            of_method = without_kept(state)
-            if of_method or KEPT not in state:
-                check_fits(wanted[kind], of_method)
-        self.states.update(found)
-        return list(found)
+        for name in names:  # file by file: all states together may be more than fits into memory
+            found: dict[int, State] = Checkpoints(Path(folder)).read(name, clients_per_file)
+            for i, state in found.items():
+                if not 0 <= i < self.data.seen:
+                    raise UserError(
+                        f"the checkpoint has a state of client {i}, and clients are numbered from 0 to "
+                        f"{self.data.seen - 1}: restore the run's own checkpoints from a copy"
+                    )
+                kind = i % len(self._nets)
+                if kind not in wanted:
+                    wanted[kind] = self.method.init_client(self.client(i, 0))
+                _check_kept(i, state.get(KEPT, {}))
+                of_method = without_kept(state)
+                if of_method or KEPT not in state:
+                    check_fits(wanted[kind], of_method)
+            self.states.update(found)
+            restored += found
+        return restored
 
 
 def without_kept(state: State) -> State:

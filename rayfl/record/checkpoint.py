@@ -3,8 +3,8 @@
 ``checkpoints/`` of a run folder holds
 
 * ``server-<hash>.safetensors``: the server's state,
-* ``clients-<number>-<hash>.safetensors``: the personal state of a fixed block of client numbers; a block
-  none of whose clients has trained has no file,
+* ``clients-<number>-<hash>.safetensors``: the personal states of a fixed block of client numbers, 16 or,
+  where states are large, fewer; a block none of whose clients has trained has no file,
 * ``manifest-<round>.json``: the files that make up the state before a round.
 
 Nothing in them depends on processes, hosts or times, so equal runs have equal checkpoints. A file whose
@@ -33,7 +33,9 @@ from rayfl.record.former import present_settings
 from rayfl.training.state import State, put_together, take_apart
 
 CLIENTS_PER_FILE = 16
-"""Clients whose state shares a file."""
+"""Clients whose states share a file at most."""
+BYTES_PER_FILE = 256 * 2**20
+"""Bytes that such a file is to have at most: it is made, and read, in memory."""
 KEEP = 2
 """Checkpoints that are kept: the newest and the one before, should the newest be damaged."""
 _FORMATS = (1, 2)
@@ -51,6 +53,7 @@ class Manifest:
         round: the next round to run.
         server: name of the server's file.
         clients: number of the client file -> its name.
+        clients_per_file: how many clients' states share a file.
         progress: what the driver keeps, as plain JSON.
         settings: everything that decides the run's numbers: settings by name, and the digest of the divided
             data as ``division``. None in checkpoints of earlier versions.
@@ -61,6 +64,16 @@ class Manifest:
     clients: dict[int, str]
     progress: dict[str, Any]
     settings: dict[str, Any] | None = None
+    clients_per_file: int = CLIENTS_PER_FILE
+
+
+def clients_per_file(largest: int) -> int:
+    """Return how many clients' states share a file.
+
+    Args:
+        largest: bytes of the largest state.
+    """
+    return max(1, min(CLIENTS_PER_FILE, BYTES_PER_FILE // max(1, largest)))
 
 
 class Checkpoints:
@@ -101,6 +114,7 @@ class Checkpoints:
             "clients": {str(number): name for number, name in manifest.clients.items()},
             "progress": manifest.progress,
             "settings": manifest.settings,
+            "clients_per_file": manifest.clients_per_file,
         }
         text = json.dumps(body, separators=(",", ":"), sort_keys=True)
         text = json.dumps({"sha256": _hash(text.encode()), "manifest": body}, sort_keys=True, indent=1)
@@ -189,11 +203,16 @@ class Checkpoints:
             )
         return _read_manifest(path)
 
-    def read(self, name: str) -> Any:
-        """Return the state in a file: the server's, or client -> state."""
+    def read(self, name: str, clients_per_file: int = CLIENTS_PER_FILE) -> Any:
+        """Return the state in a file: the server's, or client -> state.
+
+        Args:
+            name: of the file.
+            clients_per_file: of the checkpoint.
+        """
         content = self._content(name)
         try:
-            return _state_in(name, content)
+            return _state_in(name, content, clients_per_file)
         except ValueError as error:
             raise UserError(
                 f"checkpoint file {self.folder / name} holds no state ({error}): restore it from a copy, or "
@@ -262,7 +281,14 @@ def _read_manifest(path: Path) -> Manifest:
             raise ValueError("its checksum differs")
         _check_manifest(path, body)
         clients = {int(number): name for number, name in body["clients"].items()}
-        return Manifest(body["round"], body["server"], clients, body["progress"], body.get("settings"))
+        return Manifest(
+            body["round"],
+            body["server"],
+            clients,
+            body["progress"],
+            body.get("settings"),
+            body.get("clients_per_file", CLIENTS_PER_FILE),
+        )
     except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
         raise UserError(f"checkpoint manifest {path} is damaged") from error
 
@@ -282,6 +308,9 @@ def _check_manifest(path: Path, body: dict[str, Any]) -> None:
         raise ValueError("its client files or its progress are no mapping")
     if not isinstance(body.get("settings"), dict | None):
         raise ValueError("its settings are no mapping")
+    per_file = body.get("clients_per_file", CLIENTS_PER_FILE)
+    if type(per_file) is not int or not 1 <= per_file <= CLIENTS_PER_FILE:
+        raise ValueError("its number of clients per file is impossible")
     for number, name in clients.items():
         if not re.fullmatch(r"0|[1-9][0-9]{0,8}", number, re.ASCII):
             raise ValueError("a client file has no number")
@@ -289,7 +318,7 @@ def _check_manifest(path: Path, body: dict[str, Any]) -> None:
             raise ValueError("a client file has no name of one")
 
 
-def _state_in(name: str, content: bytes) -> Any:
+def _state_in(name: str, content: bytes, clients_per_file: int) -> Any:
     """Return the state in a checkpoint file of this name.
 
     Raises:
@@ -311,7 +340,7 @@ def _state_in(name: str, content: bytes) -> Any:
         raise ValueError("it is no mapping")
     if name.startswith("clients-"):
         number = int(name.split("-")[1])
-        odd = [i for i in state if type(i) is not int or i // CLIENTS_PER_FILE != number]
+        odd = [i for i in state if type(i) is not int or i // clients_per_file != number]
         if odd or not all(isinstance(row, dict) for row in state.values()):
             raise ValueError("it is not of the clients of its number")
     return state

@@ -39,6 +39,7 @@ from rayfl import files
 from rayfl.callbacks import page
 from rayfl.data import FederatedData, Synthetic
 from rayfl.engine.base import Engine
+from rayfl.engine.client_states import ClientStates
 from rayfl.engine.inline import Inline
 from rayfl.engine.plan import Plan
 from rayfl.engine.server import Server
@@ -223,7 +224,7 @@ class SimulatedWorkers(Workers):
             _known[kind] = kind(replace(self._plan, method=deepcopy(self._plan.method)), self._data)
         fresh = copy(_known[kind])
         if isinstance(fresh, Worker):
-            fresh.states = {}
+            fresh.states = ClientStates()
         return fresh
 
     def _add_worker(self) -> None:

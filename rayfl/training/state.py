@@ -42,37 +42,39 @@ def take_apart(tree: Any, path: str = "state") -> tuple[Any, dict[str, Tensor]]:
             the message has it.
     """
     tensors: dict[str, Tensor] = {}
+    return _structure(tree, path, tensors), tensors
 
-    def keep(at: str, tensor: Tensor) -> None:
-        if at in tensors:
-            raise TypeError(f"{at} is the path of two entries: one would overwrite the other")
-        tensors[at] = tensor
 
-    def visit(node: Any, at: str) -> Any:
-        if isinstance(node, Params):
-            for name, tensor in node.tensors.items():
-                keep(f"{at}/{name}", tensor)
-            return {"params": list(node.tensors), "train": [n for n in node.tensors if n in node.train_names]}
-        if isinstance(node, Tensor):
-            keep(at, node)
-            return {"tensor": True}
-        if isinstance(node, dict):
-            for key in node:
-                if not isinstance(key, str | int) or isinstance(key, bool):
-                    raise TypeError(f"{at}: the key {key!r} is neither a string nor an integer")
-            return {"dict": [[key, visit(child, f"{at}/{key}")] for key, child in node.items()]}
-        if node is None or isinstance(node, bool | int):
-            return {"value": node}
-        if isinstance(node, float):
-            if not math.isfinite(node):
-                raise TypeError(f"{at}: the number {node} is not finite")
-            return {"value": node}
-        raise TypeError(
-            f"{at} is a {type(node).__name__}: a state holds nested dicts of Params, tensors, numbers, bools "
-            "and None, nothing else"
-        )
+def _structure(node: Any, at: str, tensors: dict[str, Tensor]) -> Any:
+    """Return the structure of a nest, and add its tensors to the others."""
+    if isinstance(node, Params):
+        for name, tensor in node.tensors.items():
+            _add(tensors, f"{at}/{name}", tensor)
+        return {"params": list(node.tensors), "train": [n for n in node.tensors if n in node.train_names]}
+    if isinstance(node, Tensor):
+        _add(tensors, at, node)
+        return {"tensor": True}
+    if isinstance(node, dict):
+        for key in node:
+            if not isinstance(key, str | int) or isinstance(key, bool):
+                raise TypeError(f"{at}: the key {key!r} is neither a string nor an integer")
+        return {"dict": [[key, _structure(child, f"{at}/{key}", tensors)] for key, child in node.items()]}
+    if node is None or isinstance(node, bool | int):
+        return {"value": node}
+    if isinstance(node, float):
+        if not math.isfinite(node):
+            raise TypeError(f"{at}: the number {node} is not finite")
+        return {"value": node}
+    raise TypeError(
+        f"{at} is a {type(node).__name__}: a state holds nested dicts of Params, tensors, numbers, bools "
+        "and None, nothing else"
+    )
 
-    return visit(tree, path), tensors
+
+def _add(tensors: dict[str, Tensor], at: str, tensor: Tensor) -> None:
+    if at in tensors:
+        raise TypeError(f"{at} is the path of two entries: one would overwrite the other")
+    tensors[at] = tensor
 
 
 def put_together(structure: Any, tensors: dict[str, Tensor], path: str = "state") -> Any:

@@ -7,9 +7,7 @@ from hypothesis import strategies as st
 
 from rayfl import Federation, Inline, Ray, UserError
 from rayfl.engine.base import GROUP_SIZE, LOOP_GROUPS
-from rayfl.engine.session import clients_of
 from rayfl.nets import CNNB, CharLSTM
-from rayfl.record.checkpoint import CLIENTS_PER_FILE
 
 COHORTS = st.lists(st.integers(0, 5000), unique=True, max_size=300).map(sorted) | st.integers(300, 2000).map(
     lambda size: list(range(size))
@@ -81,9 +79,3 @@ def test_a_gpu_that_is_not_there_is_refused(monkeypatch):
 def test_impossible_settings_are_refused(kind, options, message):
     with pytest.raises(UserError, match=message):
         kind(**options)
-
-
-def test_client_files_divide_the_clients():
-    ids = [i for number in range(5) for i in clients_of(number)]
-    assert ids == list(range(5 * CLIENTS_PER_FILE))
-    assert all(i in clients_of(i // CLIENTS_PER_FILE) for i in ids)

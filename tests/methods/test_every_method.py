@@ -80,7 +80,9 @@ def test_values_handed_in_are_not_changed(name):
     before = {key: t.clone() for key, t in run.values().items()}
     server, clients = run.server.state, dict(run.worker.states)
     run.round([0, 1, 2, 3])
-    run.server.state, run.worker.states = server, clients
+    run.server.state = server
+    run.worker.states.clear()
+    run.worker.states.update(clients)
     assert_same(run.values(), before)
 
 

@@ -355,7 +355,7 @@ def test_fedco2_leaves_a_clients_own_classifier_out(execution):
         result = run.worker.train(1, Download(down, {}), [(0, 1)])[1]
         assert set(result.bad) == (set() if factor == 1 else {1})
         found.append(run.worker.states[0])
-        run.worker.states = before
+        run.worker.states.update(before)
     assert_same(dict(found[1]["offline"]), dict(found[0]["offline"]))
     assert_same(dict(found[1]["own"]), dict(found[0]["own"]))
 

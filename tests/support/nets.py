@@ -1,6 +1,6 @@
 """Small smooth nets, random images and clients, in float64, where two ways to compute agree to rounding."""
 
-from collections.abc import Coroutine, Sequence
+from collections.abc import Coroutine, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from rayfl.data import TRAIN, Dataset
 from rayfl.nets import SplitNet
 from rayfl.randomness import numpy_generator
-from rayfl.training import Client, Net, Params, Training
+from rayfl.training import Client, Net, Training
 from rayfl.training.examples import Examples
 
 SHAPE = (2, 6, 6)
@@ -89,7 +89,7 @@ async def only(fit: Any) -> Any:
 
 def close(a: Any, b: Any, tolerance: float) -> bool:
     """Say whether two nests of tensors and numbers agree to an absolute difference."""
-    if isinstance(a, Params | dict):
+    if isinstance(a, Mapping):
         return list(a.keys()) == list(b.keys()) and all(close(a[k], b[k], tolerance) for k in a)
     if isinstance(a, list | tuple):
         return len(a) == len(b) and all(close(x, y, tolerance) for x, y in zip(a, b))
