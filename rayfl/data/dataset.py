@@ -36,7 +36,7 @@ class Dataset(Displayed):
         users: int64 ``[N]``, index into ``user_names``, for data sets that say whose each sample is.
         user_names: name of each user.
         augment: how training images are changed at random when batches are made: ``none``, ``fedbn`` (flip
-            and turn) or ``fedgh`` (flip, erase and crop).
+            and turn), ``fedgh`` (flip, erase and crop) or ``reflect`` (flip, and shift with reflected edges).
         val_augment: whether validation images are changed likewise when they are scored.
     """
 
@@ -52,7 +52,7 @@ class Dataset(Displayed):
     subclasses: np.ndarray | None = None
     users: np.ndarray | None = None
     user_names: tuple[str, ...] = ()
-    augment: Literal["none", "fedbn", "fedgh"] = "none"
+    augment: Literal["none", "fedbn", "fedgh", "reflect"] = "none"
     val_augment: bool = False
 
     def __post_init__(self) -> None:

@@ -12,7 +12,7 @@ import yaml
 
 from rayfl.errors import UserError
 
-PAPERS = ("fedco2", "fedios", "dcpfl", "fdse")
+PAPERS = ("fedco2", "fedios", "dcpfl", "fdse", "outside")
 
 
 @dataclass(frozen=True, kw_only=True)

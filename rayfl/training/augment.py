@@ -13,7 +13,7 @@ from torch import Tensor
 
 from rayfl.training.noise import fold, uniform
 
-Augmentation = Literal["none", "fedbn", "fedgh"]
+Augmentation = Literal["none", "fedbn", "fedgh", "reflect"]
 """What `rayfl.data.Dataset.augment` names."""
 
 _PURPOSE = 0x61756776  # tells these draws from what a loss may draw with the same key
@@ -27,7 +27,8 @@ def moved(images: Tensor, keys: Tensor, kind: Augmentation) -> tuple[Tensor, Ten
     middle without smoothing (Li et al., ICLR 2021). ``fedgh``: a flip likewise; in half of the cases a
     rectangle of 4 to 20 % of the area with a ratio of sides between 1/2 and 2 is erased, its sides rounded to
     whole pixels; and a shift by up to 4 pixels in both directions (random erasing and a crop of the image
-    with a border, Yi et al., MM 2023).
+    with a border, Yi et al., MM 2023). ``reflect``: a flip likewise, and a shift by up to 4 pixels in both
+    directions, with the image's reflection where it would end (Li et al., ICDE 2022).
 
     Args:
         images: [N, C, H, W] of any dtype.
@@ -42,7 +43,7 @@ def moved(images: Tensor, keys: Tensor, kind: Augmentation) -> tuple[Tensor, Ten
     keys = fold(keys.reshape(-1), torch.tensor(_PURPOSE))
     draws = torch.cat([uniform(key, (n // len(keys), _DRAWS)) for key in keys]).double()
     flip = (draws[:, 0] < 0.5).int().to(images.device)[:, None, None]
-    rule = _turned if kind == "fedbn" else _shifted
+    rule = {"fedbn": _turned, "fedgh": _shifted, "reflect": _reflected}[kind]
     rows, columns, erased = rule(draws[:, 1:], height, width, images.device)
     y, x = rows.clamp(0, height - 1), columns.clamp(0, width - 1)
     blank = (y != rows).logical_or_(x != columns)
@@ -89,3 +90,17 @@ def _shifted(draws: Tensor, height: int, width: int, device: torch.device) -> So
     inside_x = (x >= on_device(left)) & (x < on_device(left + wide))
     shape = (len(draws), height, width)
     return y.expand(shape), x.expand(shape), inside_y & inside_x
+
+
+def _reflected(draws: Tensor, height: int, width: int, device: torch.device) -> Source:
+    """Shift, and reflect at the edges."""
+    down, right = ((draws[:, k] * 9).floor().int().to(device)[:, None, None] - 4 for k in (0, 1))
+    y = torch.arange(height, dtype=torch.int32, device=device)[:, None] + down
+    x = torch.arange(width, dtype=torch.int32, device=device) + right
+    shape = (len(draws), height, width)
+    return _mirrored(y, height).expand(shape), _mirrored(x, width).expand(shape), None
+
+
+def _mirrored(place: Tensor, size: int) -> Tensor:
+    """Return which of so many pixels a place outside shows: one beyond the last shows the last but one."""
+    return size - 1 - (size - 1 - place.abs()).abs()

@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import math
 
 import numpy as np
 import pytest
@@ -37,7 +38,7 @@ def shown(images, keys, kind):
 KEYS = step_keys(7, 3)
 
 
-@pytest.mark.parametrize("kind", ["fedbn", "fedgh"])
+@pytest.mark.parametrize("kind", ["fedbn", "fedgh", "reflect"])
 def test_a_stack_gives_the_bits_of_the_loop(kind):
     images = pictures(3 * 37, 17, 23)
     together = shown(images, KEYS, kind)
@@ -46,7 +47,7 @@ def test_a_stack_gives_the_bits_of_the_loop(kind):
     assert not torch.equal(one_by_one[0], shown(images[:37], KEYS[1], kind))
 
 
-@pytest.mark.parametrize("kind", ["fedbn", "fedgh"])
+@pytest.mark.parametrize("kind", ["fedbn", "fedgh", "reflect"])
 def test_the_place_in_the_batch_decides(kind):
     same = pictures(1, 80, 80).expand(8, -1, -1, -1)
     assert len({x.numpy().tobytes() for x in shown(same, KEYS[0], kind)}) == 8
@@ -122,6 +123,26 @@ def test_flip_erase_and_crop():
     assert {dy for dy, _ in shifts} == {dx for _, dx in shifts} == set(range(9))
     assert abs(flips / n - 0.5) < 0.12
     assert abs(erased / n - 0.5) < 0.12
+
+
+def test_reflected_as_pytorch_pads():
+    """Every one of 81 crops of the padded image, flipped or not, and each as often as the others."""
+    images = pictures(1, 12, 10).expand(4000, -1, -1, -1)
+    padded = torch.nn.functional.pad(images[:1].float(), (4, 4, 4, 4), mode="reflect").byte()[0]
+    crops = {
+        (flip, down, right): padded[:, down : down + 12, right : right + 10].flip([2] if flip else [])
+        for flip in (False, True)
+        for down in range(9)
+        for right in range(9)
+    }
+    names = {crop.contiguous().numpy().tobytes(): name for name, crop in crops.items()}
+    assert len(names) == 162
+    found, blank = moved(images, KEYS[0], "reflect")
+    assert not blank.any()
+    drawn = [names[image.contiguous().numpy().tobytes()] for image in found]
+    for place, count in enumerate((2, 9, 9)):
+        often = np.bincount([int(name[place]) for name in drawn], minlength=count)
+        assert (abs(often - 4000 / count) < 4.5 * math.sqrt(4000 / count)).all()
 
 
 @pytest.mark.parametrize(
@@ -247,7 +268,7 @@ def test_batches_of_scores_are_augmented_apart(monkeypatch):
     assert not torch.equal(*seen)
 
 
-@pytest.mark.parametrize("kind", ["fedbn", "fedgh"])
+@pytest.mark.parametrize("kind", ["fedbn", "fedgh", "reflect"])
 def test_a_loss_may_draw_with_the_key_of_its_step(monkeypatch, kind):
     """And has other numbers than the augmentation of its batch."""
     keys = []

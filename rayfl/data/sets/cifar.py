@@ -14,11 +14,12 @@ from rayfl.errors import UserError
 from rayfl.settings import at_least
 
 _SIDE = 32  # pixels
-Normalisation = Literal["own", "half", "imagenet"]
+Normalisation = Literal["own", "half", "imagenet", "none"]
 _Values = tuple[float, float, float]
 _NORMALISATIONS: dict[str, tuple[_Values, _Values]] = {
     "half": ((0.5, 0.5, 0.5), (0.5, 0.5, 0.5)),
     "imagenet": ((0.485, 0.456, 0.406), (0.229, 0.224, 0.225)),
+    "none": ((0.0, 0.0, 0.0), (1.0, 1.0, 1.0)),
 }
 """Mean and standard deviation per channel, beside each data set's own."""
 
@@ -38,11 +39,13 @@ class _Cifar(Published):
     """Standard deviation, in units of 0 to 255, of Gaussian noise in the images of the last client; the first
     has none, and from client to client it rises evenly.
     """
-    augment: Literal["none", "fedgh"] = "none"
-    """``fedgh`` flips, erases parts of and shifts training images at random (Yi et al., MM 2023)."""
+    augment: Literal["none", "fedgh", "reflect"] = "none"
+    """``fedgh`` flips, erases parts of and shifts training images at random (Yi et al., MM 2023); ``reflect``
+    flips and shifts them, with their reflection beyond the edges (Li et al., ICDE 2022).
+    """
     normalise: Normalisation = "own"
     """Mean and standard deviation per channel that images are normalised by: the data set's
-    ``own``; ``half``, .5 and .5; or ``imagenet``, those of ImageNet.
+    ``own``; ``half``, .5 and .5; ``imagenet``, those of ImageNet; or ``none``: pixels from 0 to 1.
     """
     image_size: Side = _SIDE
     """Side to which images are scaled in pixels; 32 leaves them as they are."""
