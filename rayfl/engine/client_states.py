@@ -175,11 +175,21 @@ class ClientStates(MutableMapping[int, State]):
         place = _Place(self._disk.room(length), length, structure, layout)
         self._places[id] = place
         self._leaving[id] = state, size, self._disk.write(place, [*tensors.values()])
-        for other, (_, _, done) in list(self._leaving.items()):
-            waits = sum(size for _, size, _ in self._leaving.values()) > ON_THEIR_WAY and other != id
-            if waits or done.done():
-                done.result()
-                del self._leaving[other]
+        while len(self._leaving) > 1 and sum(size for _, size, _ in self._leaving.values()) > ON_THEIR_WAY:
+            next(iter(self._leaving.values()))[2].result()
+            self._forget_written()
+
+    def _forget_written(self) -> None:
+        """Let go of states that have arrived on the disk.
+
+        Raises:
+            UserError: one could not be written.
+        """
+        for id, (_, _, written) in list(self._leaving.items()):
+            if not written.done():
+                return
+            written.result()
+            del self._leaving[id]
 
     def _read(self, id: int) -> None:
         assert self._disk is not None
@@ -190,6 +200,7 @@ class ClientStates(MutableMapping[int, State]):
         """Have the states read whose turn comes next."""
         if self._disk is None:
             return
+        self._forget_written()
         while not self._coming or sum(size for _, size in self._coming.values()) < ON_THEIR_WAY:
             if (id := next(self._ahead, None)) is None:
                 return
@@ -277,4 +288,4 @@ def _folder() -> Path:
 
 
 def _bytes_of(tensor: Tensor) -> memoryview:
-    return memoryview(tensor.reshape(-1).view(torch.uint8).numpy())
+    return tensor.reshape(-1).view(torch.uint8).numpy().data

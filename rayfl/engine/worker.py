@@ -28,7 +28,7 @@ from rayfl.errors import UserError
 from rayfl.evaluation.measures import measures
 from rayfl.evaluation.score import BATCH, ClientScores, score, score_rows
 from rayfl.randomness import seed_of
-from rayfl.record.checkpoint import Checkpoints
+from rayfl.record.checkpoint import CLIENTS_PER_FILE, Checkpoints
 from rayfl.splits import SPLITS
 from rayfl.training.client import Client, Fitted
 from rayfl.training.examples import Examples
@@ -519,7 +519,9 @@ class Worker:
             states |= sent
         return Checkpoints(Path(folder)).write_clients(number, states)
 
-    def restore(self, folder: str, names: Iterable[str], clients_per_file: int) -> list[int]:
+    def restore(
+        self, folder: str, names: Iterable[str], clients_per_file: int = CLIENTS_PER_FILE
+    ) -> list[int]:
         """Take up the states in some client files; return the clients' numbers.
 
         Args:

@@ -159,7 +159,7 @@ class Run:
 
     def values(self) -> dict[str, torch.Tensor]:
         """Return every tensor and number of the newest states, by name, as float64."""
-        state = {"server": self.server.state, "clients": self.worker.states}
+        state = {"server": self.server.state, "clients": dict(self.worker.states)}
         _, tensors = take_apart(state)
         return {name: t.double() for name, t in tensors.items()}
 
