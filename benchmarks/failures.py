@@ -108,7 +108,7 @@ class Killer:
         def call(watched: Any, *arguments: Any, **options: Any) -> Any:
             if phase == "aggregation" and arguments[1] != "aggregate":
                 return original(watched, *arguments, **options)
-            self._phase = phase
+            before, self._phase = self._phase, phase  # the server is asked to aggregate within the training
             due = [kill for kill in self._waiting if kill.phase == phase]
             at_start = phase == "recovery" and len(watched.workers) > 0
             if self._quiet and phase != "recovery":
@@ -119,7 +119,7 @@ class Killer:
             try:
                 return original(watched, *arguments, **options)
             finally:
-                self._phase = "records"
+                self._phase = before
 
         return call
 

@@ -4,7 +4,7 @@
     python benchmarks/scale.py --clients 100 300 --rounds 2        # a quick look
     python benchmarks/scale.py --registered 100000 1000000         # many clients, of whom few train
     python benchmarks/scale.py --scored 10000                      # scoring clients of one test sample
-    python benchmarks/scale.py --states 0 0.25 1                   # shares of the states that stay in memory
+    python benchmarks/scale.py --states 0 1                        # shares of the states that stay in memory
 
 Two nets ``CNNB`` a client (Algorithm 2: no transfer within or between clients), two classes a client, 5 % of
 the clients a round. Without the files of CIFAR-10 it takes synthetic images of the same shape and number. The
@@ -14,8 +14,9 @@ time per image and the memory should stay flat: a client costs its own training,
 (100 of 100,000), without evaluation: the time from the command to the end of the first round, the memory, and
 the bytes that a client takes beyond its samples. ``--scored`` measures, in this process and in seconds of its
 processor time, which others on the machine do not change much, one evaluation of clients of one test sample.
-``--states`` runs Ditto with ResNet18 (a state of 45 MB) on 30 clients of 25 samples, all of whom train in a
-round, with shares of their states in memory, the others on disk: the time of a round, and the memory.
+``--states`` runs Fed-CO2 (again Algorithm 2) with AlexNet, whose offline model has 228 MB, on 12 clients of
+8 samples of 3x64x64, all of whom train in a round, with shares of their states in memory, the others on disk:
+the time of a round, and the memory.
 """
 
 import argparse
@@ -34,14 +35,14 @@ from rich.table import Table
 from workload import WARMUP
 
 from rayfl import Federation, Inline, Ray, Training
-from rayfl.data import CIFAR10, Data, Pathological, Synthetic
-from rayfl.methods import Ditto, FedAvg, FedCO2, FedPer
-from rayfl.nets import CNNB, LeNet, ResNet18
+from rayfl.data import CIFAR10, IID, Data, Pathological, Synthetic
+from rayfl.methods import FedAvg, FedCO2, FedPer
+from rayfl.nets import CNNB, AlexNet, LeNet
 
 TRAIN = 50_000
 PARTICIPATION = 0.05
 MEMORY_ROUNDS = 2
-STATES, STATE = 30, 45e6  # clients, and bytes of a state of ResNet18
+STATES, STATE = 12, 228e6  # clients, and bytes of a state of AlexNet
 TURNS = 3
 
 
@@ -169,12 +170,12 @@ def scored(clients: int) -> Table:
 def keep(share: float, rounds: int, out: Path) -> None:
     """Run a federation of clients with large states in this process, a share of which stays in memory."""
     Federation(
-        method=Ditto(),
-        data=Synthetic(train=STATES * 25, test=STATES, dtype="uint8"),
-        net=ResNet18(),
+        method=FedCO2(intra="none", inter="none"),
+        data=Synthetic(train=8 * STATES, test=2 * STATES, shape=(3, 64, 64), dtype="uint8", partition=IID()),
+        net=AlexNet(),
         clients=STATES,
         rounds=rounds,
-        training=Training(epochs=1, batch_size=25),
+        training=Training(epochs=1, batch_size=8, lr=0.001),
         engine=Inline(state_memory=share * STATES * STATE / 1e9),
         eval_every=0,
         checkpoint_every=0,

@@ -82,12 +82,20 @@ def make_net() -> LeNet:
     return LeNet()
 
 
-def train(net: nn.Module, optimizer: torch.optim.Optimizer, x: Tensor, y: Tensor, batch_size: int) -> None:
-    """Train one shuffled epoch on a client's samples, x [n, 3, 32, 32] and y [n]."""
+def train(
+    net: nn.Module,
+    optimizer: torch.optim.Optimizer,
+    x: Tensor,
+    y: Tensor,
+    batch_size: int,
+    layout: torch.memory_format = torch.contiguous_format,
+) -> None:
+    """Train one shuffled epoch on a client's samples, x [n, 3, 32, 32] and y [n], in a memory layout."""
+    x = x.contiguous(memory_format=layout)
     order = torch.randperm(len(y))
     for batch in order.split(batch_size):
         optimizer.zero_grad(set_to_none=True)
-        loss = nn.functional.cross_entropy(net(x[batch]), y[batch])
+        loss = nn.functional.cross_entropy(net(x[batch].contiguous(memory_format=layout)), y[batch])
         loss.backward()
         optimizer.step()
 

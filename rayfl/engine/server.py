@@ -14,6 +14,7 @@ from rayfl.data import FederatedData
 from rayfl.engine.guard import Guard, Handed
 from rayfl.engine.plan import Plan, check_fits, set_up
 from rayfl.engine.process import exits_as_errors
+from rayfl.engine.round_result import RoundResult
 from rayfl.engine.travel import Download, States
 from rayfl.errors import UserError
 from rayfl.methods import Cohort
@@ -27,12 +28,13 @@ class Server:
 
     Args:
         plan: the federation.
-        data: for the shape of the net and the number of clients.
+        data: for the shape of the net, and for the clients and their numbers of samples.
     """
 
     def __init__(self, plan: Plan, data: FederatedData) -> None:
         torch.set_num_threads(plan.threads)
         self.method = plan.method
+        self._samples, self._population = data.counts("train"), data.seen
         net = set_up(self.method, plan, data)[0]
         initial = net.initial(plan.seed)
         guard, handed = self._guard("init_server", "before the first round"), Handed(initial=[initial])
@@ -52,11 +54,29 @@ class Server:
         return self.method.server_metrics(self.state)
 
     @exits_as_errors()
-    def aggregate(self, cohort: Cohort, *parts: dict[str, Accumulated]) -> tuple[Download | None, None]:
-        """Combine the uploads and take the method's server step; nothing changes where nobody took part.
+    def aggregate(self, round: int, drop: bool, *ends: Any) -> tuple[Download | None, None]:
+        """Take the step of a round as soon as all workers are done: nobody looks at their results before.
+
+        Args:
+            round: from 0.
+            drop: whether clients with bad updates are left out; otherwise one of them ends the run, and there
+                is no step.
+            ends: what each worker has accumulated and, after it, what it tells of the round.
 
         Returns:
             The next download, if it is one for all clients; and a sign for the driver that the step is taken.
+        """
+        results: Sequence[RoundResult] = ends[1::2]
+        bad = {i for result in results for i in result.bad}
+        if drop or not bad:
+            left_out = bad.union(*(result.idle for result in results))
+            ids = sorted(i for result in results for i in result.ids if i not in left_out)
+            samples = tuple(self._samples[ids].tolist())
+            self.step(Cohort(tuple(ids), samples, self._population, round), *ends[::2])
+        return self.download(()) if self.method.one_download else None, None
+
+    def step(self, cohort: Cohort, *parts: dict[str, Accumulated]) -> None:
+        """Combine the uploads and take the method's server step; nothing changes where nobody took part.
 
         Raises:
             UserError: the step leads to a state that is not finite; the old one is kept.
@@ -71,7 +91,6 @@ class Server:
                     "intact. Where training has diverged, try a smaller training.lr or training.clip"
                 )
             self.state = state
-        return self.download(()) if self.method.one_download else None, None
 
     def _guard(self, call: str, when: str) -> Guard:
         return Guard(self.method, torch.device("cpu"), call, when)

@@ -21,7 +21,7 @@ from rayfl.engine.plan import Group, Plan
 from rayfl.engine.round_result import RoundResult
 from rayfl.errors import UserError
 from rayfl.evaluation.score import ClientScores, cut
-from rayfl.methods import Cohort, Method
+from rayfl.methods import Method
 from rayfl.record.checkpoint import CLIENTS_PER_FILE, Checkpoints, Manifest, clients_per_file
 from rayfl.record.checks import check_scores
 from rayfl.splits import SPLITS
@@ -212,27 +212,19 @@ class Session:
                 stop.
             Lost: processes are gone, here as in everything else that a session does.
         """
-        accumulated, result = self._train(round, groups, score_splits, on_bad_update == "drop")
+        result = self._train(round, groups, score_splits, on_bad_update == "drop")
         result.sort()
         self.system_metrics.dropped = dict(sorted(result.bad.items()))
         if result.bad and on_bad_update == "stop":
             raise BadUpdate(_bad_update_text(round, result.bad))
         self._largest_state = max(self._largest_state, result.largest_state)
         self._changed.update(i for i in result.ids if i in self.homes and i not in result.bad)
-        good = tuple(i for i in result.ids if i not in result.bad and i not in result.idle)
-        samples = tuple(self.data.counts("train")[list(good)].tolist())
-        cohort = Cohort(good, samples, self.data.seen, round)
-        self._downloads = {}
-        download, done = self.workers.call(SERVER, "aggregate", cohort, *accumulated, returns=2)
-        self._under_way = [done]  # while the driver writes its records
-        if self._one_download:
-            self._downloads[()] = download
         return result
 
     def _train(
         self, round: int, groups: Sequence[Group], score_splits: Sequence[str], drop: bool
-    ) -> tuple[list[Any], RoundResult]:
-        """Return references of what the workers have accumulated, and what they tell."""
+    ) -> RoundResult:
+        """Let the workers train and the server aggregate; return what the workers tell."""
         self.workers.grow()
         download = self._download([i for group in groups for i in group])
         placed = place(groups, self._pace.cost, self._home_of, len(self.workers))
@@ -245,7 +237,11 @@ class Session:
         limit = self.plan.client_timeout
         if limit is not None:  # twice: those of a stack that fails are trained again, one by one
             limit *= 2 * max(sum(map(len, mine)) for mine in placed)
+        ends = [reference for call in calls for reference in call]
+        download, done = self.workers.call(SERVER, "aggregate", round, drop, *ends, returns=2)
         replies = self._get([reply for _, reply in calls], limit)
+        self._under_way = [done]  # while the driver writes its records
+        self._downloads = {(): download} if self._one_download else {}
         result, metrics = RoundResult(), SystemMetrics(moved=moved)
         for reply in replies:
             result.merge(reply)
@@ -256,7 +252,7 @@ class Session:
             self.homes.update({i: k for k, mine in enumerate(placed) for group in mine for i in group})
         self._pace.learn(result.seconds)
         self.system_metrics = metrics
-        return [accumulated for accumulated, _ in calls], result
+        return result
 
     def _download(self, ids: Iterable[int]) -> Any:
         """Return the reference of what these clients receive of the newest server state."""

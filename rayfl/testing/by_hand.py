@@ -145,7 +145,7 @@ class Run:
         assert not result.bad, result.bad
         samples = tuple(len(self.worker.data.clients[i].train) for i in result.ids)
         population = len(self.worker.data.clients)
-        self.server.aggregate(Cohort(tuple(result.ids), samples, population, number), accumulated)
+        self.server.step(Cohort(tuple(result.ids), samples, population, number), accumulated)
         self.results.append(result)
         self.servers.append(self.server.state)
         self.clients.append(dict(self.worker.states))

@@ -179,10 +179,10 @@ def processes_do_not_matter(subject: _Subject) -> None:
         cohort = Cohort((0, 1, 2, 3), tuple(len(c.train) for c in subject.data.clients), 4, number)
         groups = [(0, 1), (2, 3)]
         down = one.server.download(range(4))
-        one.server.aggregate(cohort, one.worker.train(number, down, groups)[0])
+        one.server.step(cohort, one.worker.train(number, down, groups)[0])
         down = two.server.download(range(4))
         parts = [w.train(number, down, [g])[0] for w, g in zip((two.worker, second), groups, strict=True)]
-        two.server.aggregate(cohort, *parts)
+        two.server.step(cohort, *parts)
     two.worker.states.update(second.states)
     _same(one, two, "two processes give other bytes than one: something is kept outside of the states")
 
@@ -194,7 +194,7 @@ def order_does_not_matter(subject: _Subject) -> None:
         cohort = Cohort((0, 1, 2, 3), tuple(len(c.train) for c in subject.data.clients), 4, number)
         for run, groups in ((one, [(0, 1), (2, 3)]), (two, [(2, 3), (0, 1)])):
             parts = run.worker.train(number, run.server.download(range(4)), groups)[0]
-            run.server.aggregate(cohort, parts)
+            run.server.step(cohort, parts)
     _same(one, two, "the order in which clients train changes the result")
 
 

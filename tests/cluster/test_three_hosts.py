@@ -9,10 +9,12 @@ import json
 import os
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
@@ -222,15 +224,43 @@ def federation_under_way(cluster: Cluster, output: Path) -> Iterator[subprocess.
         yield process
 
 
+def engine_lines(output: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in (output / "engine.jsonl").read_text().splitlines()]
+
+
+def start_ray_again(cluster: Cluster, host: Host) -> None:
+    """Do on a host that was given up what `ray up` does there."""
+    for command in yaml.safe_load((ROOT / "cluster.yaml").read_text())["worker_start_ray_commands"]:
+        host.run("env", f"RAY_HEAD_IP={cluster.hosts[0].address}", "bash", "-lc", command)
+    assert cluster.ray("exec", f"python {cluster.shared}/wait.py").count(host.address) == 1
+
+
 @SLOW
-def test_the_network_of_a_host_is_cut_for_thirty_seconds(cluster: Cluster, tmp_path: Path) -> None:
+def test_the_network_of_a_host_is_cut_for_a_moment(cluster: Cluster, tmp_path: Path) -> None:
     there = cluster.shared / "cut"
     with federation_under_way(cluster, there) as process:
         plug(cluster.desk, 1, inside=False)
         with pytest.raises(subprocess.TimeoutExpired):  # the run needs the host, and waits for it
-            process.wait(30)
+            process.wait(8)
         plug(cluster.desk, 1, inside=True)
     assert bytes_of_run(there) == run_here(tmp_path, LONGER)
+
+
+@SLOW
+def test_a_host_falls_silent(cluster: Cluster, tmp_path: Path) -> None:
+    """Its cable is out until the run is over on the other two: nobody learns of it but by asking the host."""
+    there = cluster.shared / "silent"
+    try:
+        with federation_under_way(cluster, there) as process:
+            plug(cluster.desk, 1, inside=False)
+            began = time.monotonic()
+            wait_until(lambda: any("lost" in line for line in engine_lines(there)), process)
+            print(f"given up {time.monotonic() - began:.1f} s after it fell silent")
+    finally:
+        plug(cluster.desk, 1, inside=True)
+    start_ray_again(cluster, cluster.hosts[1])
+    assert bytes_of_run(there) == run_here(tmp_path, LONGER)
+    assert [len(engine_lines(there)[k]["actors"]) for k in (0, -1)] == [3, 2]
 
 
 @SLOW
@@ -239,7 +269,7 @@ def test_a_host_dies_in_the_middle_of_a_federation(cluster: Cluster, tmp_path: P
     with federation_under_way(cluster, there):
         cluster.hosts[2].close()
     assert bytes_of_run(there) == run_here(tmp_path, LONGER)
-    lines = [json.loads(line) for line in (there / "engine.jsonl").read_text().splitlines()]
+    lines = engine_lines(there)
     assert any("lost" in line for line in lines)  # more than once where Ray starts actors there at first
     assert [len(lines[k]["actors"]) for k in (0, -1)] == [3, 2]
 
