@@ -45,6 +45,7 @@ from rayfl.nets import (
     FedFACNN,
     FedGHCNN,
     FedSRCNN,
+    LeNet,
     MobileNetV2,
     ResNet18,
 )
@@ -122,16 +123,23 @@ CASES = {
 }
 
 CASES |= {
-    f"bfloat16-{str(net).lower()}": Case(
+    f"bfloat16-{type(net).__name__.lower()}": Case(
         f"{net} in bfloat16 beside float32",
         (("FedAvg", net),),
         precisions=("float32", "bfloat16"),
+        shape=(3, side, side),
         clients=1,
         samples=128,
         batch_size=64,
         rounds=5,
     )
-    for net in (CNNB(), ResNet18(), MobileNetV2())
+    for net, side in (
+        (LeNet(), 32),
+        (CNNB(), 32),
+        (ResNet18(), 32),
+        (MobileNetV2(), 32),
+        (AlexNet(width=1024), 64),
+    )
 }
 
 
