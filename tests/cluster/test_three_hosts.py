@@ -231,8 +231,10 @@ def engine_lines(output: Path) -> list[dict[str, Any]]:
 def start_ray_again(cluster: Cluster, host: Host) -> None:
     """Do on a host that was given up what `ray up` does there."""
     for command in yaml.safe_load((ROOT / "cluster.yaml").read_text())["worker_start_ray_commands"]:
-        host.run("env", "HOME=/root", f"RAY_HEAD_IP={cluster.hosts[0].address}", "bash", "-lc", command)
-    assert cluster.ray("exec", f"python {cluster.shared}/wait.py").count(host.address) == 1
+        command = f"source ~/.bashrc; export RAY_HEAD_IP={cluster.hosts[0].address}; {command}"
+        host.run("bash", "--login", "-i", "-c", command)
+    there = cluster.ray("exec", f"python {cluster.shared}/wait.py").partition("alive: ")[2]
+    assert host.address in there.split()
 
 
 @SLOW
