@@ -92,6 +92,21 @@ def t3(column: str) -> dict[str, str]:
     }
 
 
+def bfloat16() -> dict[str, str]:
+    """FedAvg in both precisions; every difference is within the larger deviation."""
+    found = [run(table, "FedAvg", DIRICHLET) for table in ("fedco2_t3_bfloat16", "fedco2_t3")]
+    for choice in ("headline", "last_k"):
+        values = [own.value(choice) for own in found]
+        deviations = [own.chosen(choice)["over_rounds"]["pooled"] for own in found]
+        assert abs(values[0] - values[1]) <= max(deviations)
+    half, full = ([own.headline(), own.shown("last"), own.shown("last_k")] for own in found)
+    return {
+        "bfloat16": f"Its headline is {half[0]}, its last round {half[1]} and the mean of its last five "
+        f"evaluations {half[2]}. In float32 these are {full[0]}, {full[1]} and {full[2]}: the differences "
+        "are within the deviations.",
+    }
+
+
 def t7() -> dict[str, str]:
     co2, bn = (run("fedco2_t7", row, "Digits-Five") for row in ("Fed-CO2", "FedBN"))
     domain = [r.chosen("headline")["domains"]["MNIST-M"]["mean"] for r in (co2, bn)]
@@ -298,6 +313,7 @@ def statements() -> dict[str, dict[str, str]]:
             "rounds": rounds("fedco2_t3", "Fed-CO2", PATHOLOGICAL, "fedco2/t3.yaml"),
             **{f"pathological {name}": text for name, text in t3(PATHOLOGICAL).items()},
             **{f"dirichlet {name}": text for name, text in t3(DIRICHLET).items()},
+            **bfloat16(),
         },
         "Fed-CO2, Table 7: three domains of digits": t7(),
         "Fed-CO2, Table 1: Office-Caltech10": t1()
@@ -420,7 +436,7 @@ def test_every_summary_is_on_the_page():
 
 def test_the_summaries_are_those_of_known_tables():
     known = {f"{name}_{table}" for name, found in known_tables().items() for table in found}
-    ours = {"fedco2_transfers", "fedios_bases"}
+    ours = {"fedco2_transfers", "fedco2_t3_bfloat16", "fedios_bases"}
     assert {folder.name for folder in FOLDER.iterdir() if folder.is_dir()} <= known | ours
 
 
