@@ -94,7 +94,7 @@ def test_own_functions_spoil_nothing_for_others() -> None:
         (["no_such_module.f"], "cannot import 'no_such_module'"),
         (["tests.support.metrics.nothing"], "has no 'nothing'"),
         (["tests.support.metrics.CONSTANT"], "must be a function"),
-        (["tests.support.nets.Params"], "must be a function"),
+        (["tests.support.nets.Net"], "must be a function"),
         (["os.system"], "no configuration may name"),
         (
             ["tests.support.metrics.raises"],
