@@ -126,11 +126,16 @@ def _with_three(table: str, column: str, rows: list[str], paper: str = "") -> Ro
     return found
 
 
+FEDCO2_T3 = {
+    PATHOLOGICAL: ["SingleSet", "FedAvg", "FedPer", "FedBN", "Fed-CO2"],
+    DIRICHLET: ["SingleSet", "FedAvg", "FedProx", "FedPer", "MOON", "FedRoD", "FedBN", "Fed-CO2"],
+}
+
+
 def fedco2_t3(column: str) -> Rows:
     """Table 3 of Fed-CO2."""
     head = ["", "headline", "last round", "mean of the last five evaluations", "printed, after 1,500 rounds"]
-    rows = ["SingleSet", "FedAvg", "FedPer", "FedBN", "Fed-CO2"]
-    found = _with_three("fedco2_t3", column, rows, "fedco2_t3")
+    found = _with_three("fedco2_t3", column, FEDCO2_T3[column], "fedco2_t3")
     own = run("fedco2_t3", "Fed-CO2", column)
     for view in ("online", "offline"):
         shown = [own.shown(choice, view) for choice in ("headline", "last", "last_k")]
@@ -267,11 +272,14 @@ def fedios(column: str) -> Rows:
     return [head, *found]
 
 
+DCPFL_ROWS = ["Local-T", "FedAvg", "FML", "FedGH", "DC-PFL", "DC-PFL w/o AL", "DC-PFL w/o GC"]
+
+
 def dcpfl() -> Rows:
     """Table 1 of DC-PFL."""
     head = ["", "headline", "best by validation", "mean of the last five evaluations", "printed, all data"]
     found = []
-    for row in ("Local-T", "FedAvg", "DC-PFL", "DC-PFL w/o AL", "DC-PFL w/o GC"):
+    for row in DCPFL_ROWS:
         own = run("dcpfl_t1", row, DCPFL)
         each = [own.headline(), own.shown("best_val"), own.shown("last_k")]
         found.append([row, *each, *printed("dcpfl_t1", row, DCPFL)])
