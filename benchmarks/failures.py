@@ -143,10 +143,10 @@ class Killer:
                 kill.happened = self._phase
 
 
-def processes(title: str) -> list[psutil.Process]:
-    """Return this run's actors of a kind; Ray names processes by them, and is started by this process."""
+def processes(title: str, root: psutil.Process | None = None) -> list[psutil.Process]:
+    """Return a run's actors of a kind; Ray names processes by them, started by ``root`` (this one)."""
     found = []
-    for process in psutil.Process().children(recursive=True):
+    for process in (root or psutil.Process()).children(recursive=True):
         with suppress(psutil.NoSuchProcess):
             if " ".join(process.cmdline()).startswith(title):
                 found.append(process)
