@@ -178,12 +178,16 @@ def fedco2_transfers() -> Rows:
     return [head, *_with_three("fedco2_transfers", OFFICE, rows)]
 
 
+FDSE_T1 = {
+    OFFICE: ["Local", "FedAvg", "Ditto", "PartialFed", "FedBN", "FedFA", "FedHEAL", "FDSE"],
+    PACS: ["Local", "FedAvg", "Ditto", "FedBN", "FDSE"],
+}
+
+
 def fdse(column: str, last: str = "mean of the last five evaluations") -> Rows:
     """Table 1 of FDSE, and on Office-Caltech10 Table 3."""
     head = ["", "headline (ALL)", "AVG", "ALL, last round", f"ALL, {last}", "printed ALL", "printed AVG"]
-    rows = [
-        ("fdse_t1", row, "fdse_t1") for row in ("Local", "FedAvg", "Ditto", "FedBN", "FDSE", "FDSE (code)")
-    ]
+    rows = [("fdse_t1", row, "fdse_t1") for row in (*FDSE_T1[column], "FDSE (code)")]
     if column == OFFICE:
         rows += [("fdse_t3", row, "fdse_t3") for row in ("none", "B", "C", "A B")]
     found = []
@@ -246,7 +250,9 @@ FEDIOS_ROWS = {
     "Local": "fedios_t1",
     "FedAvg": "fedios_t1",
     "FedPer": "fedios_bases",
+    "MOON": "fedios_t1",
     "Ditto": "fedios_t1",
+    "FedRoD": "fedios_t1",
     "FediOS": "fedios_t1",
     "FediOS, identity basis": "fedios_bases",
     "FediOS, uniform basis": "fedios_bases",
@@ -255,13 +261,15 @@ FEDIOS_ROWS = {
     "w/o orthogonal projections": "fedios_t7",
 }
 
+ONLY_OFFICE = {"MOON", "FedRoD"}
+
 
 def fedios(column: str) -> Rows:
     """Tables 1 and 7 of FediOS."""
     head = ["", "headline", "last round", "the common model alone, after aggregation", "printed"]
     found = []
     for row, table in FEDIOS_ROWS.items():
-        if column == CIFAR100 and table == "fedios_t7":
+        if column == CIFAR100 and (table == "fedios_t7" or row in ONLY_OFFICE):
             continue
         own = run(table, row, column)
         known = printed_table(table)
