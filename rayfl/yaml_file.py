@@ -24,7 +24,7 @@ class OutOfBounds(yaml.MarkedYAMLError):
     """YAML that is too large, too deep or endless; ``problem`` says which."""
 
 
-class _Loader(yaml.SafeLoader):
+class _Loader(_FAST):  # type: ignore[misc, valid-type]
     """Refuses a name that is given twice, of which YAML would silently drop one; leaves dates texts."""
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:

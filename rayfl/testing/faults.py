@@ -284,7 +284,7 @@ class SimulatedWorkers(Workers):
             return True
         self._running = process
         try:
-            arguments = [_value(x) for x in sent]
+            arguments = [_value(x) if isinstance(x, Reference) else x for x in sent]
             found = getattr(process.does, name)(*arguments)
             if name == "train":  # times would decide who trains where
                 seconds = {group: self._world.dice.uniform(0.5, 2) for group in found[1].seconds}
@@ -590,10 +590,10 @@ _DUMP, _DECIDING = running.dump, Federation.deciding
 
 
 def _configuration(federation: Federation) -> str:
-    key = (federation.output, type(federation.engine))
-    if key not in _known:
-        _known[key] = _DUMP(federation)
-    return cast(str, _known[key])
+    kind = type(federation.engine)  # all else is the same: a configuration does not have the folder
+    if kind not in _known:
+        _known[kind] = _DUMP(federation)
+    return cast(str, _known[kind])
 
 
 def _deciding(federation: Federation, data: FederatedData | None = None) -> dict[str, Any]:
