@@ -250,6 +250,9 @@ FEDIOS_ROWS = {
     "Local": "fedios_t1",
     "FedAvg": "fedios_t1",
     "FedPer": "fedios_bases",
+    "LG-FedAvg": "fedios_bases",
+    "FedGH": "fedios_bases",
+    "FedKD": "fedios_bases",
     "MOON": "fedios_t1",
     "Ditto": "fedios_t1",
     "FedRoD": "fedios_t1",
@@ -261,7 +264,7 @@ FEDIOS_ROWS = {
     "w/o orthogonal projections": "fedios_t7",
 }
 
-ONLY_OFFICE = {"MOON", "FedRoD"}
+ONLY_OFFICE = {"MOON", "FedRoD", "LG-FedAvg", "FedGH", "FedKD"}
 
 
 def fedios(column: str) -> Rows:
@@ -276,7 +279,8 @@ def fedios(column: str) -> Rows:
         views = {view["view"] for view in own.summary["views"] if view["point"] == "after_aggregation"}
         common = own.shown("last_k", "global", "after_aggregation") if "global" in views else ""
         beside = printed(table, row, column) if known and row in known.rows else [""]
-        found.append([row, own.headline(), own.shown("last"), common, *beside])
+        name = "FedGH, a tenth of the learning rate" if row == "FedGH" else row
+        found.append([name, own.headline(), own.shown("last"), common, *beside])
     return [head, *found]
 
 
