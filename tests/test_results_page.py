@@ -492,6 +492,8 @@ def test_what_is_said_of_orders_without_numbers():
     assert {choice: values[1] > values[2] for choice, values in unseen.items()} == {
         **{"best_val": True, "last": False, "last_k": False}
     }
+    slow, first = (run(FEDIOS_ROWS[row], row, FEDIOS).value("headline") for row in ("FedGH", "FediOS"))
+    assert slow > first
     office = names(of("fedios_t1", FEDIOS_T1, FEDIOS))
     assert office == ["FediOS", "Local", "Ditto", "FedAvg", "MOON", "FedRoD"]
     beside = names(ranked(paper("fedios_t1", office, FEDIOS)))
