@@ -77,13 +77,13 @@ def rounds_made(folder: Path) -> int:
     return len(lines(folder, "metrics.jsonl"))
 
 
-def ended(process: psutil.Popen, folder: Path, codes: set[int]) -> None:
+def ended(process: psutil.Popen, folder: Path) -> None:
     """Wait for the end of a process.
 
     Raises:
         SystemExit: it failed; the message has the end of its log.
     """
-    if process.wait() not in codes:
+    if process.wait() != 0:
         tail = folder.with_suffix(".log").read_text(errors="replace")[-3000:]
         raise SystemExit(f"{tail}\nThe federation in {folder} failed with exit code {process.returncode}.")
 
@@ -137,11 +137,11 @@ def main() -> int:
             count = {part: rounds_made(folder) for part, folder in folders.items()}
             for part, process in running.items():
                 process.send_signal(signal.SIGINT)
-                ended(process, folders[part], {0})
+                ended(process, folders[part])
             rounds = max(rounds_made(folder) for folder in folders.values()) + 3 * CHECKPOINT_EVERY
             for part, folder in folders.items():
                 running[part] = started(folder, rounds)
-                ended(running[part], folder, {0})
+                ended(running[part], folder)
         finally:
             for process in running.values():
                 with suppress(psutil.NoSuchProcess):

@@ -88,7 +88,7 @@ def t3(column: str) -> dict[str, str]:
         "last_k": "By the mean of the last five evaluations it is "
         f"{of('fedco2_t3', rows, column, 'last_k')}.",
         "printed": in_paper("fedco2_t3", rows, column),
-        "both": f"together have {gap(own.value('headline'), better['headline'])} more than the "
+        "both": f"Both models together have {gap(own.value('headline'), better['headline'])} more than the "
         f"better one alone by the headline, and {gap(own.value('last_k'), better['last_k'])} by the last "
         "five evaluations.",
         "fedper": f"FedPer is {gap(per.value('headline'), beside)} above its printed accuracy.",
@@ -287,7 +287,7 @@ def fedios_office() -> dict[str, str]:
     ablation = paper("fedios_t7", ["w/o personal extractors", "w/o orthogonal projections", "FediOS"], FEDIOS)
     own = runs["FediOS"]
     before, after = (
-        {row: runs[row].value("last_k", point=point) for row in ("FedAvg", "MOON", "FedRoD")}
+        {row: runs[row].value("last_k", point=point) for row in ("FedAvg", "FedRoD")}
         for point in ("after_aggregation", "after_training")
     )
     assert runs["w/o L_re"].summary["views"] == own.summary["views"], "the very numbers of FediOS"
