@@ -1,38 +1,46 @@
 """Command line: ``rayfl doctor`` says what rayfl finds on this machine, and what is missing."""
 
-import importlib.util
 import os
 import platform
 import shutil
 import sys
 from collections.abc import Sequence
+from importlib import import_module
 from importlib.metadata import PackageNotFoundError, version
+from importlib.util import find_spec
 from pathlib import Path
 
 import rayfl
 from rayfl.config.command_line import parse
 from rayfl.config.help import Parser
-from rayfl.data import DomainNet, OfficeCaltech10
 from rayfl.errors import exit_code
 from rayfl.memory import available_memory
 from rayfl.shown import one_line, tell
 
 NEEDED = ("ray", "torch", "torchvision", "numpy", "scipy", "cvxpy", "pandas", "safetensors", "matplotlib")
+FRAGILE = {
+    "torch": "install torch and torchvision again, together",
+    "torchvision": "install it for the same torch",
+    "ray": "install it again, for this version of Python",
+}
+"""Packages that may be there and not work, and what to do then."""
 EXTRAS = {
-    "hf": ("datasets", "data sets of Hugging Face"),
-    "metrics": ("torchmetrics", "further metrics: f1, auroc, calibration_error"),
+    "datasets": ("hf", "data sets of Hugging Face"),
+    "torchmetrics": ("metrics", "further metrics: f1, auroc, calibration_error"),
     "mlflow": ("mlflow", "the logger mlflow"),
     "wandb": ("wandb", "the logger wandb"),
-    "completion": ("shtab", "completions for shells"),
+    "ipykernel": ("notebook", "notebooks"),
+    "ipywidgets": ("notebook", "the progress bar in notebooks"),
+    "captum": ("saliency", "examples/fedios/saliency.py"),
+    "shtab": ("completion", "completions for shells"),
 }
-FILES = {
+"""Optional package -> the extra that installs it, and what it is for."""
+PLACES = {
     "CIFAR10": ("cifar-10-batches-py",),
     "CIFAR100": ("cifar-100-python",),
     "MNIST": ("MNIST/raw",),
     "USPS": ("usps.bz2",),
-    "OfficeCaltech10": OfficeCaltech10.places,
     "PACS": ("PACS",),
-    "DomainNet": DomainNet.places,
 }
 """Data set -> what lies in the folder of data sets where it is there."""
 LITTLE = 4.0
@@ -47,7 +55,7 @@ class Report:
 
     def found(self, name: str, text: object) -> None:
         """Print what was found."""
-        tell(f"{name:<14}{one_line(str(text))}")
+        tell(f"{name:<17}{one_line(str(text))}")
 
     def bad(self, name: str, text: str, remedy: str) -> None:
         """Print what is wrong, and keep what to do about it for the end."""
@@ -66,16 +74,18 @@ def examine(root: Path | None) -> Report:
     report.found("Python", f"{platform.python_version()} on {platform.system()} {platform.machine()}")
     for name in NEEDED:
         _package(report, name)
-    for extra, (name, what) in EXTRAS.items():
-        there = importlib.util.find_spec(name) is not None
-        report.found(
-            name, _version(name) if there else f"not there; for {what}: pip install 'rayfl[{extra}]'"
-        )
+    for name, (extra, what) in EXTRAS.items():
+        missing = f"not there; for {what}: pip install 'rayfl[{extra}]'"
+        report.found(name, missing if find_spec(name) is None else _version(name))
+    broken = {name for name in FRAGILE if not _works(report, name)}
     _processors(report)
+    if "torch" not in broken:
+        _gpus(report)
     _room(report)
     if address := os.environ.get("RAY_ADDRESS"):
         report.found("RAY_ADDRESS", f"{address}: runs join this cluster")
-    _data(report, root)
+    if not broken:  # reading data needs them
+        _data(report, root)
     return report
 
 
@@ -93,18 +103,26 @@ def _package(report: Report, name: str) -> None:
         report.bad(name, "not there", "install rayfl again: pip install rayfl")
 
 
+def _works(report: Report, name: str) -> bool:
+    """Say whether a package can be imported; whether it is there has been said."""
+    if find_spec(name) is None:
+        return False
+    try:
+        import_module(name)
+    except Exception as error:  # a broken installation raises anything
+        report.bad(name, f"cannot be imported ({error})", FRAGILE[name])
+        return False
+    return True
+
+
 def _processors(report: Report) -> None:
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
     report.found("cores", f"{cores} for this process")
-    try:
-        import torch
-    except Exception as error:  # a broken installation raises anything
-        report.bad("torch", f"cannot be imported ({error})", "install torch and torchvision again, together")
-        return
-    try:
-        import torchvision  # noqa: F401
-    except Exception as error:
-        report.bad("torchvision", f"cannot be imported ({error})", "install it for the same torch")
+
+
+def _gpus(report: Report) -> None:
+    import torch
+
     if not torch.cuda.is_available():
         why = f"built for CUDA {torch.version.cuda}, sees none" if torch.version.cuda else "built for CPUs"
         report.found("GPU", f"none: torch is {why}")
@@ -141,9 +159,14 @@ def _data(report: Report, root: Path | None) -> None:
     if not root.is_dir():
         report.bad("data", f"{root} is no folder", "give the one that holds the data sets")
         return
-    for name, places in FILES.items():
+    from rayfl.data import DigitsFive, DomainNet, OfficeCaltech10  # which need torch
+
+    folders = {cls.__name__: cls.places for cls in (OfficeCaltech10, DomainNet)}
+    for name, places in (PLACES | folders).items():
         there = [root / place for place in places if (root / place).exists()]
         report.found(name, there[0] if there else f"not in {root} (looked for {' and '.join(places)})")
+    domains = DigitsFive(root=str(root)).there()
+    report.found("DigitsFive", f"in {root}: {', '.join(domains) or 'none of its domains'}")
 
 
 def parser() -> Parser:

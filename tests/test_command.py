@@ -28,7 +28,10 @@ def test_version(capsys):
 
 
 def test_its_own_help_imports_nothing_large():
-    code = "import sys; from rayfl.__main__ import main; main([]); print('torch' in sys.modules)"
+    """Nor does the command that says what is wrong with torch."""
+    code = (
+        "import sys, rayfl.doctor; from rayfl.__main__ import main; main([]); print('torch' in sys.modules)"
+    )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.splitlines()[-1] == "False"
 
@@ -109,9 +112,11 @@ def test_doctor_finds_data(tmp_path, capsys):
     (tmp_path / "PACS").mkdir()
     assert doctor.main(["--root", str(tmp_path)]) in (0, 1)  # 1 on a machine with little memory
     said = capsys.readouterr().out
-    assert f"PACS          {tmp_path / 'PACS'}\n" in said
-    assert f"CIFAR10       not in {tmp_path} (looked for cifar-10-batches-py)" in said
-    assert f"rayfl         {rayfl.__version__} in " in said
+    found = {line[:17].strip(): line[17:] for line in said.splitlines()}
+    assert found["PACS"] == str(tmp_path / "PACS")
+    assert found["CIFAR10"] == f"not in {tmp_path} (looked for cifar-10-batches-py)"
+    assert found["DigitsFive"] == f"in {tmp_path}: none of its domains"
+    assert found["rayfl"].startswith(f"{rayfl.__version__} in ")
 
 
 def test_doctor_says_what_is_wrong(tmp_path, capsys, monkeypatch):
@@ -124,6 +129,18 @@ def test_doctor_says_what_is_wrong(tmp_path, capsys, monkeypatch):
         "wrong  memory",
         "wrong  data",
     ]
+
+
+def test_doctor_works_where_torch_does_not(tmp_path, capsys, monkeypatch):
+    def broken(name):
+        if name == "torch":
+            raise OSError("libcudart.so.13: no such file")
+
+    monkeypatch.setattr(doctor, "import_module", broken)
+    assert doctor.main(["--root", str(tmp_path)]) == 1
+    said = capsys.readouterr().out
+    assert "wrong  torch: cannot be imported (libcudart.so.13: no such file): install torch and" in said
+    assert "GPU" not in said
 
 
 # ---- tables and tune spaces by name

@@ -3,6 +3,7 @@
 import functools
 import math
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from importlib import resources
@@ -129,6 +130,14 @@ class DigitsFive(FileData):
                 "domains (--data.domains)"
             )
         return wanted
+
+    def there(self) -> dict[str, Path]:
+        """Return domain -> folder of those domains whose files are complete."""
+        found = {}
+        for name in self.domains or _DOMAINS:
+            with suppress(UserError):
+                found[name] = self._find(name).folder
+        return found
 
     def _find(self, name: str) -> "_Files":
         """Return the files of a domain in the first of its layouts that is complete."""
