@@ -1,6 +1,7 @@
 """The wheel: built, installed into an environment of its own, and used there from an empty folder."""
 
 import os
+import re
 import subprocess
 import sys
 import sysconfig
@@ -9,6 +10,9 @@ import zipfile
 from pathlib import Path
 
 import pytest
+import yaml
+
+import rayfl
 
 ROOT = Path(__file__).resolve().parents[1]
 
@@ -39,6 +43,15 @@ def test_the_wheel_holds_tables_spaces_and_checksums(wheel):
     ):
         assert wanted in names
     assert not [name for name in names if not name.startswith(("rayfl/", "rayfl-"))]
+
+
+def test_a_citation_names_this_version():
+    cff = yaml.safe_load((ROOT / "CITATION.cff").read_text())
+    entry = dict(re.findall(r"^  (\w+)\s+= \{(.*?)\},?$", (ROOT / "README.md").read_text(), re.MULTILINE))
+    assert entry["version"] == cff["version"] == rayfl.__version__
+    assert entry["title"] == cff["title"]
+    assert entry["year"] == str(cff["date-released"].year)
+    assert entry["author"] == f"{{{cff['authors'][0]['name']}}}"
 
 
 def test_it_runs_in_an_environment_of_its_own(wheel, tmp_path):
