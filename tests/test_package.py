@@ -1,10 +1,11 @@
-"""The wheel: built, installed into an environment of its own, and used there from an empty folder."""
+"""The wheel, built from the sources in the sdist: installed in an environment of its own, and used there."""
 
 import os
 import re
 import subprocess
 import sys
 import sysconfig
+import tarfile
 import venv
 import zipfile
 from pathlib import Path
@@ -27,8 +28,13 @@ def run(command, **options):
 def wheel(tmp_path_factory):
     pytest.importorskip("hatchling")
     folder = tmp_path_factory.mktemp("dist")
-    run([sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", str(folder)], cwd=ROOT)
-    (built,) = folder.iterdir()
+    build = [sys.executable, "-m", "hatchling", "build", "-d", str(folder)]
+    run([*build, "-t", "sdist"], cwd=ROOT)
+    (sources,) = folder.iterdir()
+    with tarfile.open(sources) as archive:
+        archive.extractall(folder, filter="data")
+    run([*build, "-t", "wheel"], cwd=folder / f"rayfl-{rayfl.__version__}")
+    (built,) = folder.glob("*.whl")
     return built
 
 
