@@ -23,6 +23,11 @@ def check(plan: Plan, protocol: Protocol, data: FederatedData) -> list[str]:
     """Refuse what cannot work before any process is started; return warnings."""
     method = copy(plan.method)
     plan.training.schedule.check(plan.rounds)
+    if plan.training.precision == "tf32" and plan.device == "cpu":
+        raise UserError(
+            "training.precision is tf32, which only GPUs have, and the run is on the CPU: choose float32 or "
+            "bfloat16"
+        )
     if method.uses_sgd and not plan.training.optimiser.linear:
         raise UserError(
             f"training.optimiser is {plan.training.optimiser}, and {type(method).__name__} works out "

@@ -64,13 +64,15 @@ def at_most(seconds: float) -> Iterator[None]:
         signal.signal(signal.SIGALRM, before)
 
 
-def prepare_gpu(deterministic: bool) -> None:
-    """See that there is a GPU, and let it use deterministic kernels only if that is asked for."""
+def prepare_gpu(deterministic: bool, tf32: bool) -> None:
+    """See that there is a GPU, and let it use deterministic kernels only, or TF32, if that is asked for."""
     if not torch.cuda.is_available():
         raise UserError("engine.device is cuda, but torch sees no CUDA device here: use device=auto or cpu")
     if deterministic:
         os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
         torch.use_deterministic_algorithms(True)
+    torch.backends.cuda.matmul.allow_tf32 = tf32
+    torch.backends.cudnn.allow_tf32 = tf32  # which PyTorch does unasked, and for convolutions alone
 
 
 def keep_freed_memory() -> None:

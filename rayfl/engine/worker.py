@@ -60,7 +60,7 @@ class Worker:
     def __init__(self, plan: Plan, data: FederatedData) -> None:
         torch.set_num_threads(plan.threads)
         if plan.device == "cuda":
-            prepare_gpu(plan.deterministic)
+            prepare_gpu(plan.deterministic, plan.training.precision == "tf32")
         self.plan = plan
         self.method = plan.method
         self.device = torch.device(plan.device)

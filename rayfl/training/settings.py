@@ -49,9 +49,10 @@ class Training:
     """What a net with BatchNorm does with a client that has one training sample: ``refuse`` the run before
     it starts, or train it with running statistics (``eval``).
     """
-    precision: Literal["float32", "float64", "bfloat16"] = "float32"
-    """Dtype of weights and arithmetic; with ``bfloat16`` that of most arithmetic within nets, by
-    ``torch.autocast``, while weights, losses and sums are in float32.
+    precision: Literal["float32", "float64", "tf32", "bfloat16"] = "float32"
+    """Dtype of weights and arithmetic. With ``bfloat16`` that of most arithmetic within nets, by
+    ``torch.autocast``, while weights, losses and sums are in float32; with ``tf32`` GPUs round what
+    convolutions and matrix products multiply to 10 bits after the point.
     """
 
     # Not by inheritance: the command line takes the options of a class whose bases are dataclasses, too.

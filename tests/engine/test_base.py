@@ -5,9 +5,11 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rayfl import Federation, Inline, Ray, UserError
+from rayfl import Federation, Inline, Ray, Training, UserError
 from rayfl.engine.base import GROUP_SIZE, LOOP_GROUPS
+from rayfl.engine.process import prepare_gpu
 from rayfl.nets import CNNB, CharLSTM
+from tests.support.federations import small
 
 COHORTS = st.lists(st.integers(0, 5000), unique=True, max_size=300).map(sorted) | st.integers(300, 2000).map(
     lambda size: list(range(size))
@@ -60,6 +62,24 @@ def test_a_gpu_that_is_not_there_is_refused(monkeypatch):
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     with pytest.raises(UserError, match=r"engine\.device is cuda"):
         Inline(device="cuda").resolve()
+
+
+def test_a_gpu_uses_tf32_only_if_that_is_asked_for(monkeypatch):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    products, convolutions = torch.backends.cuda.matmul, torch.backends.cudnn
+    before = products.allow_tf32, convolutions.allow_tf32
+    try:
+        for asked in (True, False):
+            prepare_gpu(deterministic=False, tf32=asked)
+            assert (products.allow_tf32, convolutions.allow_tf32) == (asked, asked)
+    finally:
+        products.allow_tf32, convolutions.allow_tf32 = before
+
+
+def test_tf32_is_refused_on_a_cpu(tmp_path):
+    federation = small(tmp_path / "run", training=Training(precision="tf32"), engine=Inline(device="cpu"))
+    with pytest.raises(UserError, match=r"training\.precision is tf32"):
+        federation.run()
 
 
 @pytest.mark.parametrize(
