@@ -68,18 +68,19 @@ class Federation(Displayed):
     """One experiment, ready to run."""
 
     method: Method = DEFAULT_METHOD
-    """What clients compute, what travels, how the server combines it."""
+    """What clients compute, what they send, and how the server combines it."""
     data: Data = DEFAULT_DATA
     """The data set and how it is divided."""
     net: Architecture | str | list[Architecture | str] = DEFAULT_NET
-    """The net, or the import path of a class or function that makes a ``torch.nn.Module``. With a list of
-    them, client k has number k modulo their count: for methods that do not average whole nets.
+    """The net, or the import path of a class or function that makes a ``torch.nn.Module``. A list gives
+    clients different nets: client k gets entry k modulo the length of the list. This is for methods that do
+    not average whole nets.
     """
     clients: Annotated[int, at_least(1)] = 5
     """Number of clients."""
     unseen: str | None = None
-    """A domain whose clients never train: they are scored as new clients, with and without adapting to
-    their samples, if the method can.
+    """A domain whose clients never train. They are scored as new clients, and again after adapting to their
+    samples if the method can do that.
     """
     participation: Annotated[float, above(0), at_most(1)] = 1.0
     """Share of the clients sampled in a round."""
@@ -92,22 +93,22 @@ class Federation(Displayed):
     engine: Engine = DEFAULT_ENGINE
     """Where clients run: ``Ray`` or ``Inline``."""
     averaging: Literal["samples", "uniform"] | None = None
-    """Weights of means over clients, ``samples`` or ``uniform``; the method's own if not given."""
+    """How means over clients are weighted: by ``samples`` or ``uniform``. By default the method decides."""
     eval_every: Annotated[int, at_least(0), "0: never"] = 1
     """Rounds between two evaluations."""
     eval_clients: Annotated[float, above(0)] | None = None
-    """How many of the clients an evaluation scores: all if not given, a share of them if below 1, so many if
-    1 or more.
+    """How many clients an evaluation scores: a share of them if below 1, this number if 1 or more, all if
+    not given.
     """
     eval_draw: Literal["once", "anew"] = "once"
-    """Whether ``eval_clients`` are drawn ``once``, and the same in every evaluation, or ``anew`` for each."""
+    """``once``: all evaluations score the same ``eval_clients``; ``anew``: each one draws them again."""
     scoring: Literal["auto", "each", "together"] = "auto"
-    """``together`` scores samples of many clients in one call, where the method has one model, or one
-    extractor, for all; ``each`` scores client after client. Losses differ in the last bits. ``auto`` is
-    together for more than 1,000 clients.
+    """``together`` scores samples of many clients in one call, if the method has one model, or one
+    extractor, for all clients; ``each`` scores client after client. Losses differ in the last bits. ``auto``
+    is together for more than 1,000 clients.
     """
     protocol: Protocol = DEFAULT_PROTOCOL
-    """What is scored when, and which figure is the headline."""
+    """The rule that says which model is scored, when, and which number is the headline."""
     metrics: list[str] = field(default_factory=list)
     """Further metrics of each client's scores, which are recorded beside accuracy and loss: ``f1`` (macro),
     ``auroc``, ``calibration_error``, import paths of torchmetrics, or of functions of scores [n, classes] and
@@ -116,23 +117,23 @@ class Federation(Displayed):
     checkpoint_every: Annotated[int, at_least(0), "0: none"] = 10
     """Rounds between two checkpoints; one is also written at the end."""
     on_bad_update: Literal["stop", "drop"] = "stop"
-    """What an update with NaN or infinity does, a client that raises, or one that exceeds
-    ``engine.client_timeout``: ``stop`` the run, or ``drop`` the client's update of this round.
+    """What happens if an update has NaN or infinity, if a client raises an exception, or if it takes longer
+    than ``engine.client_timeout``: ``stop`` the run, or ``drop`` the client's update of this round.
     """
     seed: int = 0
-    """Of everything random."""
+    """The seed of all random numbers."""
     output: str | None = None
-    """The run folder; by default a fresh ``runs/<time>-<method>``."""
+    """The run folder; by default a new ``runs/<time>-<method>``."""
     loggers: list[Name] = field(default_factory=lambda: ["tensorboard"])
-    """Where the numbers of every round also go, beside the run's records; ``[]`` for nowhere else."""
+    """Where the numbers of every round are also written, besides the run's own records; ``[]``: nowhere."""
     quiet: bool = False
     """Print nothing but warnings."""
     log_level: Level = "info"
-    """What ``run.log`` in the run folder holds: warnings, with ``info`` also every round, with ``debug`` also
-    times and checkpoints.
+    """What ``run.log`` in the run folder has: ``warning``: warnings alone; ``info``: also every round;
+    ``debug``: also times and checkpoints.
     """
     cell: Cell | None = None
-    """The cell of a table of experiments that the run is, if it is one; reports go by it."""
+    """The cell of a table of experiments that this run is, if it is one; reports use it."""
 
     def __post_init__(self) -> None:
         if type(self) is not Federation:
@@ -279,7 +280,7 @@ class Federation(Displayed):
         )
 
     def check(self, data: FederatedData) -> list[str]:
-        """Refuse what cannot work before any process is started; return what the user should know besides.
+        """Refuse what cannot work, before any process is started; return the warnings for the user.
 
         Args:
             data: what ``federated_data`` returns.
@@ -522,7 +523,7 @@ def _raised(callback: Callback, hook: str, error: Exception, run: Run) -> UserEr
     """Return what is said of a callback that has raised."""
     return UserError(
         f"the callback {type(callback).__name__} raised {type(error).__name__} in {hook}: {error}. "
-        f"The records are intact: mend it, and go on with --resume {run.path}"
+        f"The records are intact: correct it, and go on with --resume {run.path}"
     )
 
 

@@ -75,7 +75,7 @@ class Engine(Settings, ABC, place="engine"):
         if self.threads > (most := max(MOST_THREADS, cpus)):
             raise UserError(
                 f"engine.threads is {self.threads}, and this machine has {cpus} CPUs: it may be {most} at "
-                "most, and more than a process has CPUs make it slower"
+                "most; more threads than CPUs make a process slower"
             )
         if self.device == "auto":
             self.device = "cuda" if self._uses_cuda() else "cpu"

@@ -34,8 +34,8 @@ class Ray(Engine):
     """
 
     actors: Annotated[int, at_least(1)] | Literal["auto"] = "auto"
-    """Number of client actors; ``auto`` is one per CPU, or one per ``gpus_per_actor`` of a GPU, as far as the
-    memory goes.
+    """Number of client actors; ``auto`` is one per CPU, or one per ``gpus_per_actor`` of a GPU, but not more
+    than the memory holds.
     """
     clients_per_actor: Annotated[int, at_least(1)] | Literal["auto"] = "auto"
     """Clients that an actor works for; ``auto`` spreads them over the actors, 1 gives one actor per client
@@ -44,21 +44,21 @@ class Ray(Engine):
     cpus_per_actor: Annotated[float, at_least(0)] | Literal["auto"] = "auto"
     """CPUs that an actor reserves; ``auto`` is 1, or less where there are more actors."""
     gpus_per_actor: Annotated[float, at_least(0)] = 0.0
-    """Share of a GPU, or number of GPUs, that an actor reserves; its memory is capped to it."""
+    """Share of a GPU, or number of GPUs, that an actor reserves; an actor can use that share of the GPU's
+    memory only.
+    """
     address: str | None = None
-    """An existing cluster, by default a new local one: ``auto`` for that of ``RAY_ADDRESS`` or of the last
-    ``ray start`` on this host, or an address as ``ray.init`` takes it.
+    """A running cluster to join: ``auto`` for that of ``RAY_ADDRESS`` or of the last ``ray start`` on this
+    host, or an address as ``ray.init`` takes it. By default the run starts a local cluster of its own.
     """
     dashboard: bool = False
-    """Whether a new local cluster serves Ray's dashboard, on localhost, and collects its figures."""
+    """Whether a local cluster of the run's own has Ray's dashboard, on localhost, with its metrics."""
     device: Literal["auto", "cpu", "cuda"] = "auto"
     """``cpu``, ``cuda`` (which needs ``gpus_per_actor``), or ``auto``: CUDA where ``gpus_per_actor`` is above
     0 and torch sees it on this machine.
     """
     recoveries: Annotated[int, at_least(0), "0: stop at the first death"] = 5
-    """How often in a row, without getting to another checkpoint, the federation goes on after processes have
-    died.
-    """
+    """How often a run goes on after processes have died, without reaching another checkpoint in between."""
 
     in_group = False
 

@@ -17,8 +17,8 @@ from rayfl.settings import Value, above, at_least, below
 class Optimiser(Value, ABC, place="training.optimiser"):
     """Base of all optimisers.
 
-    A step treats every entry of a tensor for itself, so that it takes the tensors of one client as well as
-    those of many clients, stacked along their first dimension.
+    A step treats every entry of a tensor by itself. So it takes the tensors of one client as well as those of
+    many clients, stacked along their first dimension.
 
     Attributes:
         linear: whether the change of the weights is a sum of gradients with fixed weights, times the learning

@@ -24,35 +24,36 @@ class Training:
     batch_size: Annotated[int, at_least(1)] = 64
     """Samples per step."""
     lr: Annotated[float, above(0)] = 0.1
-    """Learning rate, which ``schedule`` multiplies round by round."""
+    """Learning rate; ``schedule`` multiplies it in each round."""
     schedule: Schedule = _CONSTANT
     """How the learning rate changes from round to round: ``Constant``, ``Exponential``, ``Steps``,
-    ``Cosine``, or the import path of one's own; all of them may have a warm-up.
+    ``Cosine``, or the import path of a class of your own. All of them can have a warm-up.
     """
     optimiser: Optimiser = _SGD
     """What a step does with the gradients: ``SGD``, ``Adam`` or ``AdamW``."""
     optimiser_state: Literal["fresh", "kept"] = "fresh"
-    """What the optimiser remembers (velocities, means of gradients): ``fresh`` in every fit, or ``kept`` by
-    each client, from a fit to the fit of the same number in its next round.
+    """What becomes of the optimiser's memory (velocities, means of gradients): ``fresh``: every fit starts
+    without; ``kept``: each client keeps it for its next round, where the first fit goes on from the first,
+    the second from the second, and so on.
     """
     momentum: Annotated[float, at_least(0), below(1)] = 0.0
     """Momentum of SGD."""
     weight_decay: Annotated[float, at_least(0)] = 0.0
     """Weight decay of the optimiser."""
     clip: Annotated[float, at_least(0), "0: no clipping"] = 0.0
-    """Largest Euclidean norm of a net's gradient."""
+    """Largest Euclidean norm of a net's gradient; a larger gradient is scaled down to it."""
     last_batch: Literal["keep", "drop"] = "keep"
-    """``keep`` trains on an incomplete last batch, ``drop`` leaves it out where the client has more samples
-    than one batch: advisable on nets with BatchNorm where last batches may be tiny.
+    """``keep`` trains on an incomplete last batch; ``drop`` leaves it out if the client has more samples than
+    one batch. Use ``drop`` for nets with BatchNorm if last batches may be tiny.
     """
     bn_single: Literal["refuse", "eval"] = "refuse"
-    """What a net with BatchNorm does with a client that has one training sample: ``refuse`` the run before
-    it starts, or train it with running statistics (``eval``).
+    """What happens if the net has BatchNorm and a client has one training sample: ``refuse``: the run does
+    not start; ``eval``: this client trains with the running statistics.
     """
     precision: Literal["float32", "float64", "tf32", "bfloat16"] = "float32"
-    """Dtype of weights and arithmetic. With ``bfloat16`` that of most arithmetic within nets, by
-    ``torch.autocast``, while weights, losses and sums are in float32; with ``tf32`` GPUs round what
-    convolutions and matrix products multiply to 10 bits after the point.
+    """Dtype of weights and arithmetic. With ``bfloat16`` most arithmetic within nets is in bfloat16, by
+    ``torch.autocast``; weights, losses and sums are in float32. With ``tf32`` GPUs round the factors of
+    convolutions and matrix products to 10 bits after the point.
     """
 
     # Not by inheritance: the command line takes the options of a class whose bases are dataclasses, too.

@@ -17,10 +17,10 @@ log = logging.getLogger(__name__)
 class ByUser(Partition):
     """Every client has the samples of one user, or of several: writers, speakers, modules, hospitals.
 
-    For data sets that say whose every sample is. With as many clients as users, client i is user i; with
-    fewer, whole users in random order are dealt to clients like cards, so that numbers of users differ by at
-    most one. Users with fewer than ``min_samples`` training samples are left out, with a warning. A client's
-    training, validation and test samples are all those of its users.
+    For data sets that say which user every sample is of. With as many clients as users, client i is user i;
+    with fewer, whole users in random order are given to the clients in turn, so that numbers of users differ
+    by at most one. Users with fewer than ``min_samples`` training samples are left out, with a warning. A
+    client's training, validation and test samples are all those of its users.
     """
 
     min_samples: Annotated[int, at_least(1)] = 1

@@ -30,8 +30,8 @@ class Dirichlet(Partition):
     alpha: Annotated[float, above(0)] = 0.3
     """Concentration; the smaller, the more uneven."""
     min_samples: Annotated[int, at_least(0)] = 10
-    """Least number of training samples, and of test samples, of every client; with 0, for many clients and a
-    small alpha, some may have none.
+    """Least number of training samples, and of test samples, of every client. With 0 some clients may have
+    none, which happens with many clients and a small alpha.
     """
 
     def assign(self, dataset: Dataset, clients: int, rng: np.random.Generator) -> list[ClientData]:

@@ -8,7 +8,7 @@ from rayfl.data.partitions.partition import Partition
 
 
 class IID(Partition):
-    """Every client gets the same mixture: the samples of each class (and domain) are dealt like cards.
+    """Every client gets the same mixture: the samples of each class (and domain) are dealt out in turn.
 
     Sizes, and the counts of each class, differ by at most one between clients, in each part.
     """

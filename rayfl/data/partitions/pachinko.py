@@ -17,9 +17,10 @@ class Pachinko(Partition):
 
     One client after the other draws weights of the superclasses and of the classes within each, and then
     N / clients of the N samples, without replacement: a superclass, a class within it, a random image of that
-    class that is left. What is exhausted drops out of the weights. A client's samples go to its training and
-    its test split as the data set divides them, so these sizes vary a little (pachinko allocation: Li and
-    McCallum, ICML 2006; for federations: Reddi et al., ICLR 2021). The data set must have superclasses.
+    class that is left. Classes without images left drop out of the weights. A client's samples go to its
+    training and its test split as the data set divides them, so these sizes vary a little (pachinko
+    allocation: Li and McCallum, ICML 2006; for federations: Reddi et al., ICLR 2021). The data set must have
+    superclasses.
     """
 
     coarse_alpha: Annotated[float, above(0)] = 0.3

@@ -17,15 +17,15 @@ class Pathological(Partition):
 
     Each of the C classes has s N / C owners, whose shares are drawn from U(0.4, 0.6) and normalised. Clients
     in order pick s classes, always a random one of those with the most shares left (McMahan et al., AISTATS
-    2017, brought the setting up; the shares follow Shamsian et al., ICML 2021). The shares are the same in
+    2017, introduced the setting; the shares follow Shamsian et al., ICML 2021). The shares are the same in
     all parts.
     """
 
     classes_per_client: Annotated[int, at_least(1)] = 2
     """Number of classes of every client (s)."""
     distinct: bool = True
-    """Whether a client must not pick a class twice (it would then hold two shares of it). Without effect
-    where s divides the number of classes: no class is picked twice then.
+    """Whether all classes of a client differ. If not, a client may get two shares of one class. It has no
+    effect if s divides the number of classes, because no class is then picked twice.
     """
     split: Literal["published", "pooled", "fedgh"] = "published"
     """Where validation and test splits come from. ``published``: from the data set's own division.

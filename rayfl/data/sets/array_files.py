@@ -33,22 +33,22 @@ class ArrayFiles(Data):
     train: str | None = None
     """File or folder with the training samples, such as train.npz; it must be given."""
     test: str | None = None
-    """File or folder with the test samples; with none, a part of the others is for testing."""
+    """File or folder with the test samples; if not given, a part of the training samples is for testing."""
     x: str | list[str] | None = None
-    """Name of the inputs, x by default; in a parquet file also several columns of numbers, by default all
-    that have no other use.
+    """Name of the inputs; x by default. In a parquet file also a list of columns of numbers; by default all
+    columns that have no other use.
     """
     y: str = "y"
     """Name of the labels."""
     users: str | None = None
-    """Name of what says whose each sample is: numbers or texts."""
+    """Name of the array or column that has the user of each sample, as numbers or texts."""
     domains: str | None = None
-    """Name of what says where each sample is from: numbers or texts."""
+    """Name of the array or column that has the domain of each sample, as numbers or texts."""
     names: list[str] | None = None
     """Names of the classes; their numbers by default."""
     test_fraction: Annotated[float, at_least(0), below(1)] = 0.2
-    """Share of every user's samples, or of all, that are for testing where there is no test file, the same
-    ones for every seed.
+    """If there is no test file: the share of every user's samples, or of all samples, that is for testing.
+    These are the same samples for every seed.
     """
     mean: list[float] | None = None
     """Per channel, of images scaled to [0, 1]; 0 by default."""

@@ -25,13 +25,13 @@ class Arrays(Data):
         y: classes [N], whole numbers from 0.
         x_test: inputs for testing, of the same form.
         y_test: their classes.
-        users: whose each sample is [N], numbers or texts.
-        users_test: whose each test sample is.
-        domains: where each sample is from [N], numbers or texts.
-        domains_test: where each test sample is from.
+        users: the user of each sample [N], numbers or texts.
+        users_test: the user of each test sample.
+        domains: the domain of each sample [N], numbers or texts.
+        domains_test: the domain of each test sample.
         names: names of the classes; their numbers by default.
-        test_fraction: share of every user's samples, or of all, that are for testing where no x_test is
-            given, the same ones for every seed.
+        test_fraction: if there is no x_test: the share of every user's samples, or of all samples, that is
+            for testing; the same samples for every seed.
         mean: per channel, of images scaled to [0, 1]; 0 by default.
         std: per channel, of images scaled to [0, 1]; 1 by default.
         sha256: digest that the data must have.

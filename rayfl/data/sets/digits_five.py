@@ -46,8 +46,8 @@ class DigitsFive(FileData):
     """Digits-Five, five domains of digits at 3x28x28 as Li et al. (FedBN, ICLR 2021) prepared them.
 
     The originals' training and test images together are divided 80/20, stratified. Of the training images a
-    client gets the first of ten parts of 743 or 744, so that all have as many; all test images are used. Read
-    are the originals or FedBN's prepared files, whichever are there for a domain.
+    client gets the first of ten parts of 743 or 744, so that all have the same number; all test images are
+    used. For each domain rayfl reads the originals or FedBN's prepared files, whichever are there.
     """
 
     cache: str | None = None

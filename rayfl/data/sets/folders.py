@@ -72,7 +72,7 @@ class DomainFolders(FileData):
     augment: bool | None = None
     """Whether training images are flipped and turned at random."""
     val_augment: bool = False
-    """Whether validation images are, too."""
+    """Whether validation images are flipped and turned, too."""
 
     def default_partition(self) -> Partition:
         """Return `DomainPerClient`: as many clients as domains means a domain each."""

@@ -37,17 +37,17 @@ class HuggingFaceData(Data):
     train: str = "train"
     """Split with the training samples, where there are several."""
     test: str | None = None
-    """Split with the test samples; with none, a part of the others is for testing."""
+    """Split with the test samples; if not given, a part of the training samples is for testing."""
     x: str = "image"
     """Column of the inputs."""
     y: str = "label"
     """Column of the labels."""
     users: str | None = None
-    """Column that says whose each sample is."""
+    """Column with the user of each sample."""
     domains: str | None = None
-    """Column that says where each sample is from."""
+    """Column with the domain of each sample."""
     test_fraction: Annotated[float, at_least(0), below(1)] = 0.2
-    """Share of every user's samples, or of all, that are for testing where no split is."""
+    """If there is no split for testing: the share of every user's samples, or of all samples, that is."""
 
     def default_partition(self) -> Partition:
         """Return a client per user where there is a column of users, else IID."""

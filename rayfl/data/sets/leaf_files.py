@@ -27,10 +27,10 @@ Samples = tuple[np.ndarray, np.ndarray]
 class LEAFFiles(Data):
     """Data of users as LEAF (Caldas et al., 2018) divides them: root/train/*.json and root/test/*.json.
 
-    Read are those of which every sample is a list of equally many numbers with a whole number as label
+    rayfl reads files in which every sample is a list of equally many numbers with a whole number as label
     (FEMNIST, Synthetic), or a text of equal length with the next character as label (Shakespeare): float32
     inputs, or int64 characters in the classes of ``StdlibText``. Lists of words and names of pictures
-    (Sent140, Reddit, CelebA) are not. A client per user (or several) is the default partition. Users that
+    (Sent140, Reddit, CelebA) are refused. A client per user (or several) is the default partition. Users that
     are in the test files alone, as with LEAF's ``-t user``, have no training samples, so no client has them.
     """
 

@@ -23,8 +23,8 @@ class WriterDigits(Data):
     the order of the forms, so that the labels tell where one begins: 14 forms, which are the users. UCI names
     13 writers for them, so one wrote two. A client per user (or several) is the default partition.
 
-    Of each form the first ``labelled`` digits are for training, the rest for testing. Few of them make
-    collaboration pay; with many, a writer's own model is better than one for all.
+    Of each form the first ``labelled`` digits are for training, the rest for testing. If they are
+    few, collaboration helps; with many, a writer's own model is better than one for all.
     """
 
     labelled: Annotated[int, at_least(10), at_most(100)] = 10
