@@ -146,7 +146,7 @@ def expected(kind: Any) -> str:
     if kind in (str, NoneType):
         return "a text" if kind is str else "None"
     if origin is list:
-        return f"a list, of which each is {expected(inner[0])}"
+        return f"a list in brackets, of which each is {expected(inner[0])}"
     if origin:
         return f"a {origin.__name__} of ({', '.join(expected(each) for each in inner if each is not ...)})"
     return f"an object of class {getattr(kind, '__name__', kind)}"

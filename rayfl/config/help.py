@@ -46,6 +46,8 @@ def _default(value: Any) -> str | None:
         value = str(value["class_path"]).rpartition(".")[2] if "class_path" in value else None
     if value in (None, "", [], argparse.SUPPRESS):
         return None
+    if isinstance(value, list):
+        return f"[{', '.join(map(str, value))}]"
     return str(value).lower() if isinstance(value, bool) else str(value)
 
 

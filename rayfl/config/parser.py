@@ -224,6 +224,10 @@ def parser(blank: bool = False) -> ArgumentParser:
     for action in made._actions:
         if action.dest in CHOICES:
             action.__class__ = _Choice
+        if action.dest == "print_config":
+            action.metavar = "[=skip_default]"
+            action.help = "Print all options as YAML, as --config reads them, and run nothing; with "
+            action.help += "=skip_default only those that differ from their defaults."
         if action.dest == "cell" or action.dest.endswith(".help"):  # tables give it; the text below tells
             action.help = SUPPRESS
     made.set_defaults(

@@ -40,7 +40,13 @@ def parser() -> jsonargparse.ArgumentParser:
         help="show runs of a table of experiments beside the numbers that the paper prints, cell by cell, as "
         "in --against fedco2 t3; of the other options only --save has an effect then",
     )
-    made.add_argument("--plot-dir", type=str | None, default=None, metavar="DIR", help="where the curves go")
+    made.add_argument(
+        *("--plot_dir", "--plot-dir"),
+        type=str | None,
+        default=None,
+        metavar="DIR",
+        help="draw curves as PNG into this folder; rayfl figure draws pictures for papers",
+    )
     made.add_argument(
         "--view",
         type=str | None,

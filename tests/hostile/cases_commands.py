@@ -40,7 +40,7 @@ LINES: dict[str, tuple[str, ...] | str] = {
     "--checkpoint_every -1": "checkpoint_every is -1: it must be at least 0",
     "--checkpoint_every 0.5": "checkpoint_every is 0.5: it must be a whole number",
     "--on_bad_update ignore": "on_bad_update is ignore: it must be 'stop' or 'drop'",
-    "--loggers perhaps": "loggers is perhaps: it must be a list, of which each is 'tensorboard' or",
+    "--loggers perhaps": "loggers is perhaps: it must be a list in brackets, of which each is 'tensorboard'",
     "--loggers [csv,csv]": "loggers has csv twice",
     "--tensorboard false": "there is no option --tensorboard any more: write --loggers '[]' for false",
     "--quiet": "--quiet: expected one argument",

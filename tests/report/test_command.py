@@ -11,7 +11,7 @@ from tests.support.records import write_run
 
 def test_the_command_compares_runs_and_draws_curves(tmp_path, capsys):
     runs = [str(write_run(tmp_path / str(seed), seed=seed)) for seed in range(2)]
-    assert report.main([*runs, "--plot-dir", str(tmp_path / "plots")]) == 0
+    assert report.main([*runs, "--plot_dir", str(tmp_path / "plots")]) == 0
     out, err = capsys.readouterr()
     assert err == ""
     assert "FedAvg" in out
