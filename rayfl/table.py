@@ -124,7 +124,8 @@ def run(given: Any) -> int:
         for line in [*footnotes(entries), *notes_of_grid(entries)]:
             console.print(line, soft_wrap=True, markup=False)
         written = write_tables(entries, table.title, output, printed)
-        if write_page(output, lambda: table_page(table.title, entries, recorded, output, printed)):
+        planned = len(cells)
+        if write_page(output, lambda: table_page(table.title, entries, recorded, output, planned, printed)):
             written.append(output / PAGE)
         console.print(f"Written: {', '.join(map(str, written))}", soft_wrap=True, markup=False)
         if printed and printed.rows:

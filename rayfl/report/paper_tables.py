@@ -241,7 +241,7 @@ def grid(entries: Sequence[Entry], title: str, beside: bool = False) -> Table:
     columns = list(dict.fromkeys(entry.column for entry in entries))
     table = _table(title, ["", *columns])
     starred = {(d.place, d.row) for d in differences_of(entries) if d.significant}
-    ranks = _ranks(entries)
+    ranked = ranks(entries)
     for row in dict.fromkeys(entry.row for entry in entries):
         mine = {entry.column: entry for entry in entries if entry.row == row}
         cells = []
@@ -250,7 +250,7 @@ def grid(entries: Sequence[Entry], title: str, beside: bool = False) -> Table:
             text = _ours(entry) + ("*" if (column, row) in starred else "")
             if entry and beside and entry.printed_mean is not None:
                 text += f" ({number(entry.printed_mean, entry.printed_std)})"
-            cells.append(cell(text, ranks[column].get(row, "")))
+            cells.append(cell(text, ranked[column].get(row, "")))
         table.add_row(row, *cells)
     return table
 
@@ -264,8 +264,8 @@ def _comparable(entries: Sequence[Entry]) -> dict[str, list[Entry]]:
     return {name: [e for e in cells if e.data == commonest[name]] for name, cells in columns.items()}
 
 
-def _ranks(entries: Sequence[Entry]) -> dict[str, dict[str, str]]:
-    """Return by column and row which figure is the best, and which the second."""
+def ranks(entries: Sequence[Entry]) -> dict[str, dict[str, str]]:
+    """Return by column and row which figure is the best on the same data, and which the second."""
     return {
         column: significance.ranks({entry.row: entry.mean for entry in cells})
         for column, cells in _comparable(entries).items()
@@ -318,7 +318,7 @@ def footnotes(entries: Sequence[Entry], printed: Printed | None = None) -> list[
 
 def notes_of_grid(entries: Sequence[Entry]) -> list[str]:
     """Say what bold, underlined and starred figures are."""
-    marks = [MARKS.format(where="column")] if any(_ranks(entries).values()) else []
+    marks = [MARKS.format(where="column")] if any(ranks(entries).values()) else []
     return marks + significance.said(_scores(entries), differences_of(entries), "column")
 
 

@@ -39,7 +39,7 @@ def run_page(result: Result, over: bool = True) -> str:
     """
     config, summary = flat(result.config, shown=True), result.summary
     partition = _read(result.folder, read_partition)
-    engine = list(_engine_lines(result.folder))
+    engine = engine_lines(result.folder)
     running = not over and not result.complete
     name = f"{config.get('method', 'Run')} on {config.get('data', 'data')}"
     has_domains = len({d for d in result.history.population.domains if d}) > 1
@@ -86,8 +86,10 @@ def _read(folder: Path, read: Any) -> Any:
         return None
 
 
-def _engine_lines(folder: Path) -> list[dict[str, Any]]:
-    return list(read_lines(folder / ENGINE)) if (folder / ENGINE).is_file() else []
+def engine_lines(folder: Path) -> list[dict[str, Any]]:
+    """Return what the engine has recorded of each round: other lines tell of processes that have died."""
+    path = folder / ENGINE
+    return [line for line in read_lines(path) if "seconds" in line] if path.is_file() else []
 
 
 def _environment(folder: Path) -> dict[str, Any]:
@@ -176,7 +178,9 @@ def _beside_printed(result: Result) -> Sheet | None:
     rows: list[Row] = []
     for entry in compare(printed.name, [result.folder]):
         found = [number_cell(entry.mean), number_cell(entry.printed_mean), number_cell(entry.difference)]
-        rows.append([one_line(entry.row), one_line(entry.column), *found, "; ".join(entry.warnings)])
+        rows.append(
+            [one_line(entry.row), one_line(entry.column), *found, one_line("; ".join(entry.warnings))]
+        )
     heads = ["row", "column", "ours", "printed", "difference", "warnings"]
     return Sheet(one_line(f"Beside {printed.paper}, {printed.number}, in %"), heads, rows)
 
@@ -242,18 +246,26 @@ def _worst(result: Result) -> str:
     return f"Lowest test accuracy: {named}."
 
 
+def _reported(result: Result) -> dict[tuple[str, str], str]:
+    """Return (point, view) -> heading: where the protocol scores, and where clients that never train are."""
+    return {
+        (point, view): one_line(view if point == result.protocol.point else f"{view}, {spoken(point)}")
+        for point, view in result.history.views()
+        if point == result.protocol.point or point.startswith("unseen")
+    }
+
+
 def _client_sheet(result: Result, partition: Mapping[str, Any] | None) -> Sheet | None:
     """Return a line per client; of very many clients only of those with the lowest accuracy."""
-    history = result.history
-    population, point = history.population, result.protocol.point
+    history, population = result.history, result.history.population
     if not len(population):
         return None
-    views = [view for at, view in history.views() if at == point]
-    latest = {view: 100 * history.scores[point, view, "test"].accuracy[-1] for view in views}
+    reported = _reported(result)
+    latest = [100 * history.scores[point, view, "test"].accuracy[-1] for point, view in reported]
     rounds = history.times
     counted = _latest(result)
     order = np.arange(len(population))
-    caption = f"Clients: test accuracy in %, {spoken(point)}, last evaluation"
+    caption = f"Clients: test accuracy in %, {spoken(result.protocol.point)}, last evaluation"
     if len(order) > ROWS:
         by = np.full(len(population), np.inf) if counted is None else np.nan_to_num(counted, nan=np.inf)
         order = np.sort(np.argsort(by, kind="stable")[:ROWS])
@@ -269,11 +281,11 @@ def _client_sheet(result: Result, partition: Mapping[str, Any] | None) -> Sheet 
             ),
             Cell(str(classes[i]), float(classes[i])) if i < len(classes) else Cell("", None),
             Cell(f"{rounds[i]:,}", float(rounds[i])),
-            *(Cell(number(_known(values[i])), _known(values[i])) for values in latest.values()),
+            *(Cell(number(_known(values[i])), _known(values[i])) for values in latest),
         ]
         for i in order.tolist()
     ]
-    heads = ["client", "domain", "train", "val", "test", "classes", "rounds trained", *map(one_line, views)]
+    heads = ["client", "domain", "train", "val", "test", "classes", "rounds trained", *reported.values()]
     return Sheet(caption, heads, rows, search=True)
 
 
@@ -295,20 +307,22 @@ def _label_matrix(partition: Mapping[str, Any] | None) -> np.ndarray | None:
 
 
 def _domain_sheet(result: Result) -> Sheet | None:
-    point = result.protocol.point
-    entries = [e for e in result.summary["views"] if e["point"] == point and e["last"]]
+    reported = _reported(result)
+    entries = {place: e for e in result.summary["views"] if (place := (e["point"], e["view"])) in reported}
+    entries = {place: entry for place, entry in entries.items() if entry["last"]}
     if not entries:
         return None
     rows: list[Row] = [
         [
             one_line(name),
             Cell(str(domain["clients"]), float(domain["clients"])),
-            *(percent_cell(entry["last"]["domains"][name]["mean"]) for entry in entries),
+            *(percent_cell(entry["last"]["domains"][name]["mean"]) for entry in entries.values()),
         ]
-        for name, domain in entries[0]["last"]["domains"].items()
+        for name, domain in next(iter(entries.values()))["last"]["domains"].items()
     ]
-    heads = ["domain", "clients", *(one_line(entry["view"]) for entry in entries)]
-    caption = f"Test accuracy in % per domain, {spoken(point)}, mean over clients, last evaluation"
+    heads = ["domain", "clients", *(reported[place] for place in entries)]
+    when = spoken(result.protocol.point)
+    caption = f"Test accuracy in % per domain, {when}, mean over clients, last evaluation"
     return Sheet(caption, heads, rows)
 
 

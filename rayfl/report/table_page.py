@@ -13,14 +13,20 @@ from rayfl.evaluation.result import Result
 from rayfl.papers.printed import Printed
 from rayfl.report.compare import counted_view
 from rayfl.report.page import PAGE, Cell, Picture, Row, Sheet, line_picture, number_cell, render
-from rayfl.report.paper_tables import Entry, footnotes, warnings_of
+from rayfl.report.paper_tables import Entry, footnotes, ranks, warnings_of
+from rayfl.report.run_page import engine_lines
 from rayfl.report.svg import LOOKS, Line, png_address
-from rayfl.report.text import number, size
+from rayfl.report.text import clock, number, size
 from rayfl.shown import one_line
 
 
 def table_page(
-    title: str, entries: Sequence[Entry], folders: Sequence[Path], home: Path, printed: Printed | None = None
+    title: str,
+    entries: Sequence[Entry],
+    folders: Sequence[Path],
+    home: Path,
+    planned: int,
+    printed: Printed | None = None,
 ) -> str:
     """Return the page of a table of experiments.
 
@@ -29,6 +35,7 @@ def table_page(
         entries: its cells.
         folders: of the runs.
         home: the folder of the table, from which links lead to the runs' pages.
+        planned: how many runs the table has when it is over.
         printed: what the paper prints.
     """
     runs = [Result.load(folder) for folder in folders]
@@ -40,8 +47,8 @@ def table_page(
         sections=sections.items(),
         running=False,
         state={
-            "kind": "done" if complete == len(runs) else "running",
-            "text": f"{complete:,} of {len(runs):,} runs are finished",
+            "kind": "done" if complete >= planned else "running",
+            "text": f"{complete:,} of {planned:,} runs are finished",
         },
         grid=_grid_sheet(entries),
         footnotes=[one_line(text) for text in footnotes(entries, printed)],
@@ -66,7 +73,7 @@ def points_page(
         state: ``kind`` (``done`` or ``running``) and ``text``: how far it has come.
     """
     shown = {"title": "Scores of the points", "address": png_address(picture)} if picture else None
-    sections = {"result": "Points", **({"pictures": "Picture"} if shown else {})}
+    sections = {"result": "Result", **({"pictures": "Picture"} if shown else {})}
     return render(
         "table.html",
         title=one_line(title),
@@ -84,13 +91,10 @@ def points_page(
 
 
 def _grid_sheet(entries: Sequence[Entry]) -> Sheet:
-    """Return our figures, methods down and columns across, the best of each column marked."""
+    """Return our figures, methods down and columns across, and mark the best of each column."""
     columns = list(dict.fromkeys(entry.column for entry in entries))
     places = {(entry.row, entry.column): entry for entry in entries}
-    best = {
-        c: max((e.mean for e in entries if e.column == c and e.mean is not None), default=None)
-        for c in columns
-    }
+    ranked = ranks(entries)
     rows: list[Row] = []
     for row in dict.fromkeys(entry.row for entry in entries):
         cells: list[str | Cell] = [one_line(row)]
@@ -98,9 +102,10 @@ def _grid_sheet(entries: Sequence[Entry]) -> Sheet:
             entry = places.get((row, column))
             mean = entry.mean if entry else None
             text = number(mean, entry.std) if entry else ""
-            cells.append(Cell(text, mean, best=mean is not None and mean == best[column]))
+            cells.append(Cell(text, mean, best=ranked[column].get(row) == "best"))
         rows.append(cells)
-    return Sheet("Test accuracy in %; the best of a column is bold", ["", *map(one_line, columns)], rows)
+    caption = "Test accuracy in %; the best of a column, on the same data, is bold"
+    return Sheet(caption, ["", *map(one_line, columns)], rows)
 
 
 def _cell_sheet(entries: Sequence[Entry]) -> Sheet:
@@ -159,24 +164,30 @@ def _mean_line(name: str, runs: Sequence[Result]) -> Line | None:
     return Line(name, common, [float(np.mean([values[r] for values in curves])) for r in common])
 
 
+def link(folder: Path, home: Path) -> str:
+    """Return where the page of a run is, seen from the folder of its table or sweep; empty if outside."""
+    folder, home = folder.absolute(), home.absolute()
+    return quote((folder / PAGE).relative_to(home).as_posix()) if folder.is_relative_to(home) else ""
+
+
 def _run_sheet(runs: Sequence[Result], home: Path) -> Sheet:
     rows: list[Row] = []
     for run in runs:
         cell, summary = run.config["cell"], run.summary
+        seconds = float(sum(line["seconds"] for line in engine_lines(run.folder)))
         headline = summary["headline"]
         mean = 100 * headline["accuracy"] if headline and headline["accuracy"] is not None else None
-        inside = run.folder.is_relative_to(home)
-        page = quote((run.folder / PAGE).relative_to(home).as_posix()) if inside else ""
         rows.append(
             [
-                Cell(one_line(f"{cell['row']}, {cell['column']}"), None, href=page),
+                Cell(one_line(f"{cell['row']}, {cell['column']}"), None, href=link(run.folder, home)),
                 Cell(str(run.config.get("seed", 0)), float(run.config.get("seed", 0))),
                 Cell(number(mean), mean),
                 Cell(f"{summary['completed']:,} of {summary['rounds']:,}", float(summary["completed"])),
                 Cell(size(summary["up"]), float(summary["up"])),
                 Cell(size(summary["down"]), float(summary["down"])),
+                Cell(clock(seconds), seconds),
                 Cell(str(summary["dropped"]), float(summary["dropped"])),
             ]
         )
-    heads = ["run", "seed", "accuracy in %", "rounds", "sent", "received", "updates dropped"]
+    heads = ["run", "seed", "accuracy in %", "rounds", "sent", "received", "time", "updates dropped"]
     return Sheet("Every run, with its own page", heads, rows, search=True)

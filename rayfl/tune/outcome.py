@@ -7,7 +7,7 @@ import io
 import json
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +26,7 @@ from rayfl.record.history import METRICS
 from rayfl.report.draw import draw_points, style
 from rayfl.report.page import PAGE, Cell, Row, Sheet, write_page
 from rayfl.report.pictures import drawn, save
-from rayfl.report.table_page import points_page
+from rayfl.report.table_page import link, points_page
 from rayfl.report.text import mean_and_std, number, percent, plain_table
 from rayfl.shown import csv_cell, one_line
 from rayfl.tune.schedule import read_schedule
@@ -49,6 +49,7 @@ class PointResult:
         tests: test accuracies at the same rounds, in [0, 1]; None where there is none.
         completed: rounds that all of its runs have completed; 0 while one has none.
         schedule: of a point that was changed while it ran: round -> values.
+        folders: of the runs, parallel to ``seeds``.
     """
 
     point: Point
@@ -57,6 +58,7 @@ class PointResult:
     tests: list[float | None]
     completed: int
     schedule: list[dict[str, Any]]
+    folders: list[Path] = field(default_factory=list)
 
     @property
     def score(self) -> float | None:
@@ -91,6 +93,7 @@ def result_of(point: Point, jobs: Sequence[Job], metric: Metric) -> PointResult:
         [none_if_nan(run.accuracy) for run in runs],
         completed,
         schedule,
+        [run.folder for run in runs],
     )
 
 
@@ -382,34 +385,37 @@ def write_all(
         with writing(output / "tensorboard"):
             write_hparams(results, output / "tensorboard")
         written.append(output / "tensorboard")
-    if write_page(output, lambda: _page(title or name, results, metric, best, output / PICTURE)):
+    if write_page(output, lambda: _page(title or name, results, metric, best, output)):
         written.append(output / PAGE)
     return written
 
 
-def _page(
-    title: str, results: Sequence[PointResult], metric: Metric, best: Best | None, picture: Path
-) -> str:
+def _page(title: str, results: Sequence[PointResult], metric: Metric, best: Best | None, home: Path) -> str:
     """Return the page of a sweep that is over."""
     keys = list(results[0].point.values) if results else []
     stars = best.points if best is not None else []
     rows: list[Row] = [
         [
+            Cell(str(k), float(k), href=link(r.folders[0], home) if r.folders else ""),
             *(_cell(r.point.values[key]) for key in keys),
             Cell(str(len(r.seeds)), float(len(r.seeds))),
             Cell(f"{r.completed:,} of {r.point.rounds:,}", float(r.completed)),
             Cell(_score_text(r.scores, metric), r.score, best=any(r is star for star in stars)),
             Cell(percent(*mean_and_std(r.tests)), r.test, best=any(r is star for star in stars)),
         ]
-        for r in results
+        for k, r in enumerate(results)
     ]
-    heads = [*map(one_line, keys), "seeds", "rounds", f"validation {metric}", "test accuracy in %"]
+    heads = ["point", *map(one_line, keys), "seeds", "rounds", f"validation {metric}", "test accuracy in %"]
     notes = [
-        text for text in (best.caption() if best else None, "± is the standard deviation over seeds.") if text
+        text.replace("* best", "Bold: best")  # a star on the terminal
+        for text in (best.caption() if best else None, "± is the standard deviation over seeds.")
+        if text
     ]
+    picture = home / PICTURE
+    caption = "Every point; its number leads to the page of its first run, the best by validation is bold"
     return points_page(
         title,
-        Sheet("Every point; the best by validation is bold", heads, rows, search=len(rows) > 10),
+        Sheet(caption, heads, rows, search=len(rows) > 10),
         notes,
         picture.read_bytes() if picture.is_file() else None,
         {"kind": "done", "text": f"{len(results):,} points"},

@@ -1,6 +1,7 @@
 """``report.html``: what it says, that it is safe and small, and that a browser shows it."""
 
 import itertools
+import json
 import re
 import shutil
 import subprocess
@@ -105,6 +106,28 @@ def test_a_stopped_run_says_so(tmp_path: Path) -> None:
     assert "Lowest test accuracy: client" in going_on
 
 
+def test_a_run_whose_processes_have_died_has_its_page(tmp_path: Path) -> None:
+    run = write_run(tmp_path / "run")
+    with (run / "engine.jsonl").open("a") as file:
+        file.write('{"lost": "an actor died", "back_to": 10}\n')
+    assert "<dt>Time</dt><dd>0:00:05</dd>" in run_page(Result.load(run))
+
+
+def test_clients_that_never_train_have_their_scores(tmp_path: Path) -> None:
+    """The last of four clients, with 9 of its 23 test samples right, and the mean of its domain."""
+    run = write_run(tmp_path / "run", clients=4)
+    *others, last = (run / "metrics.jsonl").read_text().splitlines()
+    record = json.loads(last)
+    alone = {"correct": [None, None, None, 9], "loss": [None, None, None, 1.0]}
+    record["evaluation"]["unseen"] = {"personal": {"test": alone}}
+    (run / "metrics.jsonl").write_text("\n".join([*others, json.dumps(record)]) + "\n")
+    page = run_page(Result.load(run))
+    for section in ("clients", "domains"):
+        table = page.split(f'<h2 id="{section}">')[1].split("</table>")[0]
+        assert ">personal, unseen<" in table
+        assert table.count(">39.13<") == 1
+
+
 def test_a_thousand_clients_stay_small(tmp_path: Path) -> None:
     run = write_run(tmp_path / "run", clients=1000, rounds=2, eval_every=1)
     page = run_page(Result.load(run))
@@ -166,7 +189,7 @@ def test_the_page_of_a_table_leads_to_its_runs(tmp_path: Path) -> None:
         with (folders[-1] / "config.yaml").open("a") as file:
             file.write(f"cell: {{table: made_up, row: {row}, column: '<b>', changed: [], seed: 0}}\n")
     entries = compare("made_up", folders)
-    page = table_page("A table", entries, folders, tmp_path / "a table")
+    page = table_page("A table", entries, folders, tmp_path / "a table", planned=3)
     assert not Outline(page).open
     assert 'href="Mine/seed-0/report.html"' in page
     assert "&lt;b&gt;" in page
@@ -174,6 +197,8 @@ def test_the_page_of_a_table_leads_to_its_runs(tmp_path: Path) -> None:
     [best] = re.findall("<strong>([0-9.]+)", page.split("<tbody>")[1].split("</tbody>")[0])
     assert best == f"{max(entry.mean or 0 for entry in entries):.2f}"
     assert "2 of 2 cells have fewer than three seeds" in page
+    assert "2 of 3 runs are finished" in page
+    assert page.count(">0:00:05<") == 2  # ten rounds of half a second
 
 
 def test_ticks_are_round_and_inside() -> None:

@@ -392,6 +392,7 @@ def test_validation_is_dotted_where_lines_are_few(kinds, dotted):
 def test_a_sweep_writes_what_it_has(tmp_path, monkeypatch):
     monkeypatch.setattr("rayfl.tune.outcome.save", lambda figure, path: path.touch())
     results = [with_settings(result({"mu": mu}, [mu], 0.5)) for mu in (0.1, 0.2)]
+    results = [replace(r, folders=[tmp_path / f"trials/{k:03}/seed-0"]) for k, r in enumerate(results)]
     best = Best.of(results, "max")
     names = []
     for tensorboard, chosen, points in ((False, None, results[:1]), (True, best, results)):
@@ -403,6 +404,8 @@ def test_a_sweep_writes_what_it_has(tmp_path, monkeypatch):
     page = (tmp_path / "report.html").read_text()
     assert 'data-value="0.1">0.1<' in page
     assert page.count("<strong>") == 2  # both scores of the best point
+    assert ">Bold: best by validation<" in page
+    assert 'href="trials/001/seed-0/report.html">1</a>' in page
 
 
 def test_a_copied_trial_begins_a_stage_with_equal_values(tmp_path):
