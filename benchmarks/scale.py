@@ -13,7 +13,8 @@ time per image and the memory should stay flat: a client costs its own training,
 ``--registered`` runs FedAvg with LeNet on clients of five samples of 1x16x16, 1,000 of whom train in a round
 (100 of 100,000), without evaluation: the time from the command to the end of the first round, the memory, and
 the bytes that a client takes beyond its samples. ``--scored`` measures, in this process and in seconds of its
-processor time, which others on the machine do not change much, one evaluation of clients of one test sample.
+processor time, which others on the machine do not change much, one evaluation of clients of one test sample;
+and one of W1's 100 clients of 100 test samples beside the bare forward pass over these 10,000 images.
 ``--states`` runs Fed-CO2 (again Algorithm 2) with AlexNet, whose offline model has 228 MB, on 12 clients of
 8 samples of 3x64x64, all of whom train in a round, with shares of their states in memory, the others on disk:
 the time of a round, and the memory.
@@ -33,10 +34,12 @@ from measure import HERE, Run, launch, wait_for_quiet
 from rich.console import Console
 from rich.table import Table
 from workload import WARMUP
+from workload import LeNet as RawLeNet
 
 from rayfl import Federation, Inline, Ray, Training
 from rayfl.data import CIFAR10, IID, Data, Pathological, Synthetic
-from rayfl.methods import FedAvg, FedCO2, FedPer
+from rayfl.evaluation.score import TOGETHER
+from rayfl.methods import FedAvg, FedCO2, FedPer, Method
 from rayfl.nets import CNNB, AlexNet, LeNet
 
 TRAIN = 50_000
@@ -144,25 +147,58 @@ def registered(populations: list[int]) -> Table:
     return table
 
 
+def evaluation_times(method: Method, clients: int, test: int, scoring: str, turns: int) -> list[float]:
+    """Return the seconds of processor time that evaluations of all clients take, after one to warm up."""
+    divided = Synthetic(train=clients, test=test, partition=IID()).federate(clients, 0)
+    federation = Federation(method=method, net=LeNet(), clients=clients, scoring=scoring, engine=Inline())
+    federation.engine.resolve()
+    times = []
+    with federation.engine.open(federation.plan(), divided) as session:
+        session.restore(Path(), None)
+        for turn in range(turns + 1):
+            began = time.process_time()
+            session.evaluate(0, range(clients if turn else min(clients, 500)), ("test",))
+            times.append(time.process_time() - began)
+    return times[1:]
+
+
+def bare_times(images: int, turns: int) -> list[float]:
+    """Return the seconds of processor time of forward passes in the best layout, after one to warm up."""
+    x = torch.rand(images, 3, 32, 32).contiguous(memory_format=torch.channels_last)
+    y = torch.zeros(images, dtype=torch.int64)
+    net = RawLeNet().to(memory_format=torch.channels_last)
+    times = []
+    for _ in range(turns + 1):
+        began = time.process_time()
+        with torch.no_grad():
+            for inputs, labels in zip(x.split(TOGETHER), y.split(TOGETHER), strict=True):
+                scores = net(inputs)
+                int((scores.argmax(1) == labels).sum())
+                torch.nn.functional.cross_entropy(scores, labels).item()
+        times.append(time.process_time() - began)
+    return times[1:]
+
+
+def scored_beside_forward() -> Table:
+    """Measure how far an evaluation of W1's clients is from the bare forward pass over the same images."""
+    table = Table(title="Scoring W1's 100 clients on 10,000 images: of the bare forward pass")
+    for column in ("method", "scoring", "x"):
+        table.add_column(column, justify="right")
+    for method, scoring in ((FedAvg(), "each"), (FedAvg(), "together"), (FedPer(), "each")):
+        bare = bare_times(10_000, TURNS)
+        ours = evaluation_times(method, 100, 10_000, scoring, TURNS)
+        ratio = statistics.median(ours) / statistics.median(bare)
+        table.add_row(type(method).__name__, scoring, f"{ratio:.2f}")
+    return table
+
+
 def scored(clients: int) -> Table:
     """Measure one evaluation of clients of one test sample, each alone and together."""
     table = Table(title=f"Scoring {clients:,} clients of one test sample, s of one processor")
     for column in ("method", "each", "together"):
         table.add_column(column, justify="right")
-    divided = Synthetic(train=clients, test=clients).federate(clients, 0)
     for method in (FedAvg(), FedPer()):
-        times = []
-        for scoring in ("each", "together"):
-            federation = Federation(
-                method=method, net=LeNet(), clients=clients, scoring=scoring, engine=Inline()
-            )
-            federation.engine.resolve()
-            with federation.engine.open(federation.plan(), divided) as session:
-                session.restore(Path(), None)
-                session.evaluate(0, range(min(clients, 500)), ("test",))  # to warm up
-                began = time.process_time()
-                session.evaluate(0, range(clients), ("test",))
-                times.append(time.process_time() - began)
+        times = [evaluation_times(method, clients, clients, how, 1)[0] for how in ("each", "together")]
         table.add_row(type(method).__name__, *(f"{seconds:.2f}" for seconds in times))
     return table
 
@@ -234,7 +270,7 @@ def main() -> None:
         return
     if options.registered or options.scored or options.states:
         tables = [registered(options.registered)] if options.registered else []
-        tables += [scored(options.scored)] if options.scored else []
+        tables += [scored(options.scored), scored_beside_forward()] if options.scored else []
         tables += [kept(options.states, options.rounds)] if options.states else []
         for each in tables:
             Console(width=None if sys.stdout.isatty() else 120).print(each)
