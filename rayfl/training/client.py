@@ -168,10 +168,10 @@ class Client:
         Args:
             start: a net's weights, or several nets' by name; not changed.
             loss: ``loss(weights, batch, extra)``; takes per-client values through ``extra`` only. Several
-                losses take turns, an epoch each, in every one of the ``epochs``; what the loss of a turn does
-                not depend on rests, with its momentum.
-            extra: any nest of tensors, Params and numbers, of one shape for all clients. What is the same
-                object for all clients is not copied.
+                losses take turns, an epoch each, in every one of the ``epochs``. Tensors that the loss of a
+                turn does not depend on do not change in it, and their momentum does not change either.
+            extra: tensors, Params and numbers, also nested, of one shape for all clients. An object that is
+                the same for all clients is not copied.
             before_clip: a change of the gradient before the clip (a proximal term).
             after_clip: a change of the gradient after the clip (a control variate).
             epochs: passes over the data instead of ``training.epochs``.
@@ -241,12 +241,12 @@ class Client:
         of_class: int | None = None,
         split: Literal["train", "val"] = "train",
     ) -> Pending:
-        """Sum ``function(w, batch, extra)``, a nest of tensors, over the client's data; ``await`` it.
+        """Sum ``function(w, batch, extra)``, tensors or nested ones, over the client's data; ``await`` it.
 
         No gradient is taken and nothing is changed: use ``net.eval`` inside.
 
         Args:
-            function: returns a nest of tensors for a batch.
+            function: returns tensors for a batch, also nested in dicts, lists and tuples.
             w: a net's weights, or several nets' by name.
             extra: as in ``fit``.
             batches: take only so many batches, the first of the round's first fit.
