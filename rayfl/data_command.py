@@ -1,5 +1,6 @@
 """Command line: ``rayfl data`` shows a data set, draws samples of it, or divides it among clients."""
 
+import argparse
 import sys
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -20,7 +21,7 @@ def show(data: Data | None = None, clients: int = 5, seed: int = 0) -> None:
     """Read a data set, check its files, and print what it holds and what each client would get.
 
     Args:
-        data: the data set with its partition; EmbeddedDigits by default.
+        data: the data set with its partition.
         clients: number of clients.
         seed: seed of the division, as of a run.
     """
@@ -41,7 +42,7 @@ def divide(output: str, data: Data | None = None, clients: int = 5, seed: int = 
 
     Args:
         output: JSON file to write.
-        data: the data set with its partition; EmbeddedDigits by default.
+        data: the data set with its partition.
         clients: number of clients.
         seed: seed of the division, as of a run.
     """
@@ -63,10 +64,21 @@ def parser() -> jsonargparse.ArgumentParser:
     )
     actions = made.add_subcommands(dest="action", metavar="ACTION")
     for name, function in ACTIONS.items():
-        does = str(function.__doc__).partition("\n")[0]
+        does = str(function.__doc__).partition("\n")[0].replace("``", "")
         output = "" if name == "show" else "OUTPUT "
-        one = Parser(usage=f"rayfl data {name} {output}[OPTIONS]", description=does)
+        one = Parser(
+            usage=f"rayfl data {name} {output}[OPTIONS]",
+            description=does,
+            epilog="Data sets and partitions have options of their own: --data.help CIFAR10 and "
+            "--data.partition.help Dirichlet list them.",
+        )
         one.add_function_arguments(function, as_group=False, as_positional=True)
+        for action in one._actions:
+            if action.dest == "output":
+                action.metavar = "OUTPUT"
+            if action.dest.endswith(".help"):  # the text below tells
+                action.help = argparse.SUPPRESS
+        one.set_defaults({"data": {"class_path": "rayfl.data.EmbeddedDigits"}})
         actions.add_subcommand(name, one, help=does)
     return made
 

@@ -68,7 +68,8 @@ def parser() -> jsonargparse.ArgumentParser:
                 "--view", type=str, default="", help="view to draw; default: that of the headline"
             )
         if kind in ("rounds", "sweep", "bars"):
-            default = ALL if kind == "sweep" else f"all domains, if they are at most {MOST_PANELS}"
+            default = ALL if kind == "sweep" else f"the domains, if they are at most {MOST_PANELS}"
+            default += f", and {ALL}" if kind == "bars" else ""
             one.add_argument(
                 "--panels",
                 type=str,

@@ -45,10 +45,13 @@ def test_a_command_that_is_none(capsys):
 def test_every_command_explains_itself(name, capsys):
     """Usage under the name that people type, and no type of Python or path of a class."""
     parser = import_module(COMMANDS[name][0]).parser()
-    said = parser.format_help()
-    assert said.startswith(f"usage: rayfl {name} ")
-    for odd in ("<class", "rayfl.methods.", "Annotated", "null", "class_path", "``", "(type:", "['", "flags"):
-        assert odd not in said
+    for one in (parser, *(parser._subcommands_action.choices.values() if parser._subcommands_action else ())):
+        said = one.format_help()
+        assert said.startswith(f"usage: rayfl {name} ")
+        for odd in ("<class", "rayfl.methods.", "Annotated", "null", "class_path", "CLASS_PATH", "``"):
+            assert odd not in said
+        for odd in ("(type:", "['", "flags"):
+            assert odd not in said
 
 
 def test_help_of_a_class(capsys):
@@ -57,6 +60,19 @@ def test_help_of_a_class(capsys):
     said = " ".join(capsys.readouterr().out.split())
     assert said.startswith("usage: --method Ditto [--method.OPTION VALUE ...]")
     assert "a number, at least 0; default: 1.0" in said
+
+
+@pytest.mark.parametrize(
+    ("arguments", "option"),
+    [
+        (["data", "show", "--data.partition.help", "Dirichlet"], "--data.partition.alpha ALPHA"),
+        (["run", "--method", "TopK", "--method.of.help", "FedProx"], "--method.of.mu MU"),
+    ],
+)
+def test_help_of_a_class_within_another_names_whole_options(arguments, option, capsys):
+    with pytest.raises(SystemExit):
+        main(arguments)
+    assert f"\n  {option}" in capsys.readouterr().out
 
 
 def test_help_of_a_class_without_options(capsys):
@@ -93,7 +109,7 @@ def test_data_shows_what_a_data_set_holds(capsys):
     ("arguments", "why"),
     [
         ([], "say which action: show, sheet, divide"),
-        (["divide"], "output must be given"),
+        (["divide"], "OUTPUT must be given"),
         (["show", "--clients", "0"], "clients must be at least 1"),
         (["show", "--data", "CIFAR10", "--data.root", "/nowhere"], "/nowhere"),
     ],

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import argparse
+import inspect
 import re
-from collections.abc import Mapping
+import sys
+from collections.abc import Mapping, Sequence
+from contextvars import ContextVar
 from typing import Any, get_args
 
 import jsonargparse
@@ -51,17 +54,43 @@ def _default(value: Any) -> str | None:
     return str(value).lower() if isinstance(value, bool) else str(value)
 
 
+_GIVEN: ContextVar[Sequence[str]] = ContextVar("_GIVEN", default=())
+"""The command line that is being read."""
+
+
 class Parser(jsonargparse.ArgumentParser):
     """The parser of a command, which raises instead of exiting.
 
-    jsonargparse makes another one for ``--engine.help Ray`` and its like, by its description alone.
+    jsonargparse makes another one for ``--data.partition.help Dirichlet`` and its like, by its description
+    alone. That names the innermost option only, ``--partition``; people type all of it.
     """
+
+    _of_class = ""  # the option that names the class, such as data.partition, in the help of one
 
     def __init__(self, *arguments: Any, **options: Any) -> None:
         if found := re.fullmatch(r"Help for --(\S+)\.help=(\S+)", options.get("description") or ""):
             cls = named(found[2])
-            options["usage"] = f"--{found[1]} {cls.__name__} [--{found[1]}.OPTION VALUE ...]"
-            options["description"] = "" if arguments_of(cls) else f"{cls.__doc__}".partition("\n")[0]
+            asked = (each.partition("=")[0].removesuffix(".help")[2:] for each in _GIVEN.get())
+            self._of_class = next((each for each in asked if f".{each}".endswith(f".{found[1]}")), found[1])
+            more = f" [--{self._of_class}.OPTION VALUE ...]" if arguments_of(cls) else ""
+            options["usage"] = f"--{self._of_class} {cls.__name__}{more}"
+            options["description"] = " ".join(inspect.cleandoc(f"{cls.__doc__}").partition("\n\n")[0].split())
         for name, own in (("formatter_class", Help), ("allow_abbrev", False), ("exit_on_error", False)):
             options.setdefault(name, own)
         super().__init__(*arguments, **options)
+
+    def add_class_arguments(self, class_type: type, nested_key: str | None = None, **more: Any) -> list[str]:
+        """Add the arguments of a class; those of its help under all of the option's name."""
+        names = super().add_class_arguments(class_type, self._of_class or nested_key, **more)
+        if self._of_class:  # the description is the title
+            for group in self._action_groups:
+                group.title = None
+        return names
+
+    def parse_args(self, args: Sequence[str] | None = None, *others: Any, **more: Any) -> Any:
+        """Read a command line."""
+        outermost = _GIVEN.set(_GIVEN.get() or tuple(sys.argv[1:] if args is None else args))
+        try:
+            return super().parse_args(args, *others, **more)
+        finally:
+            _GIVEN.reset(outermost)

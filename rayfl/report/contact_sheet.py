@@ -20,7 +20,7 @@ def contact_sheet(output: str, data: Data | None = None, split: str = "train", r
 
     Args:
         output: PNG file to write.
-        data: the data set; EmbeddedDigits by default.
+        data: the data set.
         split: "train", "val" or "test" of the published division.
         rows: rows of samples per domain.
     """
