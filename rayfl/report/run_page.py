@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -141,17 +141,18 @@ def _notes(result: Result) -> list[str]:
         )
     if summary["dropped"]:
         notes.append(f"{summary['dropped']} updates were dropped.")
-    return [*notes, *_warned(result.folder)]
+    return [*notes, *warned([result.folder])]
 
 
-def _warned(folder: Path, most: int = 20) -> list[str]:
-    """Return the warnings in the log of a run, each once."""
-    path = folder / LOG
-    if not path.is_file():
-        return []
-    with reading(path), open_file(path) as file:
-        lines = [line.decode(errors="replace").rstrip("\n") for line in file]
-    found = dict.fromkeys(one_line(line.split(" WARNING ", 1)[1]) for line in lines if " WARNING " in line)
+def warned(folders: Iterable[Path], most: int = 20) -> list[str]:
+    """Return the warnings in the logs of runs, each once."""
+    found: dict[str, None] = {}
+    for path in (folder / LOG for folder in folders if (folder / LOG).is_file()):
+        with reading(path), open_file(path) as file:
+            lines = [line.decode(errors="replace").rstrip("\n") for line in file]
+        found |= dict.fromkeys(
+            one_line(line.split(" WARNING ", 1)[1]) for line in lines if " WARNING " in line
+        )
     more = [f"{len(found) - most} more warnings are in {LOG}."] if len(found) > most else []
     return [*list(found)[:most], *more]
 

@@ -14,7 +14,7 @@ from rayfl.papers.printed import Printed
 from rayfl.report.compare import counted_view
 from rayfl.report.page import PAGE, Cell, Picture, Row, Sheet, line_picture, number_cell, render
 from rayfl.report.paper_tables import Entry, footnotes, ranks, warnings_of
-from rayfl.report.run_page import engine_lines
+from rayfl.report.run_page import engine_lines, warned
 from rayfl.report.svg import LOOKS, Line, png_address
 from rayfl.report.text import clock, number, size
 from rayfl.shown import one_line
@@ -52,7 +52,8 @@ def table_page(
         },
         grid=_grid_sheet(entries),
         footnotes=[one_line(text) for text in footnotes(entries, printed)],
-        notes=[one_line(text) for text in [*_few_seeds(entries), *warnings_of(entries)]],
+        notes=[one_line(text) for text in [*_few_seeds(entries), *warnings_of(entries), *_dropped(runs)]]
+        + warned(folders),
         picture=None,
         curves=_table_curves(runs),
         cells=_cell_sheet(entries),
@@ -132,6 +133,11 @@ def _few_seeds(entries: Sequence[Entry]) -> list[str]:
         if few
         else []
     )
+
+
+def _dropped(runs: Sequence[Result]) -> list[str]:
+    count = sum(run.summary["dropped"] for run in runs)
+    return [f"{count:,} updates were dropped; the table of runs says in which."] if count else []
 
 
 def _table_curves(runs: Sequence[Result]) -> list[Picture]:

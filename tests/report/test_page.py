@@ -188,6 +188,7 @@ def test_the_page_of_a_table_leads_to_its_runs(tmp_path: Path) -> None:
         folders.append(write_run(tmp_path / "a table" / row / "seed-0", level=level))
         with (folders[-1] / "config.yaml").open("a") as file:
             file.write(f"cell: {{table: made_up, row: {row}, column: '<b>', changed: [], seed: 0}}\n")
+    (folders[0] / "run.log").write_text("2026-01-01 00:00:00 WARNING mu <i>has no effect\n")
     entries = compare("made_up", folders)
     page = table_page("A table", entries, folders, tmp_path / "a table", planned=3)
     assert not Outline(page).open
@@ -198,6 +199,7 @@ def test_the_page_of_a_table_leads_to_its_runs(tmp_path: Path) -> None:
     assert best == f"{max(entry.mean or 0 for entry in entries):.2f}"
     assert "2 of 2 cells have fewer than three seeds" in page
     assert "2 of 3 runs are finished" in page
+    assert page.count("<li>mu &lt;i&gt;has no effect</li>") == 1
     assert page.count(">0:00:05<") == 2  # ten rounds of half a second
 
 
