@@ -79,7 +79,7 @@ class ArrayFiles(Data):
             inputs = ["x"] if inputs is None else inputs
             if len(inputs) != 1:
                 raise UserError(
-                    f"data.x is {inputs}: it must be one name, but for the columns of .parquet files"
+                    f"data.x is {inputs}: it must be one name; only a .parquet file can have several"
                 )
         for each in [*(inputs or []), *columns]:
             if "/" in each or "\0" in each:

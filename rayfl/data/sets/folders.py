@@ -224,7 +224,7 @@ class ImageFolders(DomainFolders):
         for name in ("domains", "classes"):
             value = getattr(self, name)
             if value is not None and (not value or len(set(value)) < len(value)):
-                raise UserError(f"data.{name} is {value}: it must name each once, at least one")
+                raise UserError(f"data.{name} is {value}: it must name at least one, and each once")
 
     def find(self) -> tuple[Found, tuple[str, ...]]:
         """Look for the images; return them and the names of the classes."""

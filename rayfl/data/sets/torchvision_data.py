@@ -63,7 +63,7 @@ class TorchvisionData(Data):
         given = dict(self.arguments or {})
         if set(given) & {"root", "train", "split", "download", "transform", "target_transform", "transforms"}:
             raise UserError(
-                "TorchvisionData: arguments must be others than root, train, split, download and transforms"
+                "TorchvisionData: arguments cannot set root, train, split, download or transforms"
             )
         if "root" in known and name != "FakeData":
             if self.root is None:
@@ -118,7 +118,7 @@ def _stacked(what: str, given: Any) -> tuple[np.ndarray, np.ndarray]:
         if array.shape != x.shape[1:] or array.dtype != x.dtype:
             raise UserError(
                 f"{what}: sample {i} is {array.dtype} {list(array.shape)}, and sample 0 {x.dtype} "
-                f"{list(x.shape[1:])}: they must be alike, for example by a transform"
+                f"{list(x.shape[1:])}: they must have the same type and shape; a transform can do that"
             )
         x[i] = array
         labels.append(int(label))
