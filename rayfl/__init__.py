@@ -48,13 +48,19 @@ _HOME = {
 }
 
 
+_PARTS = ("data", "evaluation", "methods", "nets", "sampling", "settings", "testing", "training")
+"""Modules that people name, as in ``rayfl.data.EmbeddedDigits()``."""
+
+
 def __dir__() -> list[str]:
     """Return all public names, also those that are not imported yet."""
-    return sorted({*globals(), *__all__})
+    return sorted({*(name for name in globals() if name.startswith("__")), *__all__, *_PARTS})
 
 
 def __getattr__(name: str) -> Any:
     """Import on first use: every client actor imports the package, and few of its parts."""
+    if name in _PARTS:
+        return import_module(f"rayfl.{name}")
     if name not in _HOME:
         raise AttributeError(f"module 'rayfl' has no attribute {name!r}")
     return getattr(import_module(_HOME[name]), name)

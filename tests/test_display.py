@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+import rayfl
 from rayfl import Federation, Inline, Ray, Training, nets
 from rayfl.data import Arrays, Data, Dirichlet, EmbeddedDigits, Synthetic
 from rayfl.evaluation.result import Result
@@ -101,6 +102,14 @@ def test_arrays_are_shown_by_their_shape(data: Data) -> None:
     assert rows["per client"].startswith(f"{min(sizes)} to {max(sizes)} training samples")
 
 
+def test_what_a_notebook_completes() -> None:
+    names = {name for name in dir(rayfl) if not name.startswith("_")}
+    assert names >= {"Federation", "Plot", "load_models", "data", "methods", "nets"}
+    assert names.isdisjoint({"Any", "TYPE_CHECKING", "import_module"})
+    for name in names:
+        assert rayfl.__getattr__(name) is getattr(rayfl, name)
+
+
 def test_a_result_is_short(tmp_path: Any) -> None:
     result = Result.load(write_run(tmp_path / "run", rounds=4))
     line = f"Result(folder='{result.folder}', rounds=4 of 4, accuracy={result.accuracy:.4f}"
@@ -109,6 +118,7 @@ def test_a_result_is_short(tmp_path: Any) -> None:
     mean = next(each["last"]["mean"] for each in result.summary["views"] if each["view"] == "global")
     assert rows["global, after aggregation"] == f"{mean:.2%} in the last round"
     assert len(repr(result.history)) + len(repr(result.history.population)) < 500
+    assert repr(result.plot) == "Plot of 1 run: rounds(), bars(), clients(), labels(), radar(), sweep(over)"
 
 
 def test_everything_is_escaped(tmp_path: Any) -> None:

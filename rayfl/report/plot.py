@@ -57,6 +57,10 @@ class Plot:
             self.runs += [run] if isinstance(run, Result) else map(Result.load, run_folders([Path(run)]))
         self.by = list(by)
 
+    def __repr__(self) -> str:
+        runs = f"{len(self.runs)} run{'' if len(self.runs) == 1 else 's'}"
+        return f"Plot of {runs}: rounds(), bars(), clients(), labels(), radar(), sweep(over)"
+
     def rounds(
         self,
         views: Sequence[str] = (),
