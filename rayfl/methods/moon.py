@@ -19,9 +19,9 @@ class MOON(Method):
     FedAvg whose clients draw the features of their model to those of the received one, and away from those of
     their own model of before.
 
-    Deviations from the paper: features are the input of the last linear layer, without a projection head.
-    The two frozen models are in eval mode. A client's model of before its first participation is the initial
-    one.
+    Deviations from the paper: features are the input of the last linear layer, whatever the net; a projection
+    head is part of the net (``MOONCNN``). The two frozen models are in eval mode. A client's model of before
+    its first participation is the initial one.
     """
 
     mu: Annotated[float, at_least(0)] = 1.0

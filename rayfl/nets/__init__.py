@@ -4,7 +4,16 @@ from rayfl.nets.alexnet import AlexNet
 from rayfl.nets.augmenting import FFA, FedFAAlexNet, FedFACNN, ffa_layers
 from rayfl.nets.backbones import DenseNet121, EfficientNetB0, MobileNetV2
 from rayfl.nets.base import Architecture, ImageArchitecture, TokenArchitecture
-from rayfl.nets.convolutional import CNN, CNNB, DigitModel, FedAvgCNN, FedGHCNN, LeNet, PFLResearchCNN
+from rayfl.nets.convolutional import (
+    CNN,
+    CNNB,
+    MOONCNN,
+    DigitModel,
+    FedAvgCNN,
+    FedGHCNN,
+    LeNet,
+    PFLResearchCNN,
+)
 from rayfl.nets.dse import DSECNN, DSEResNet50, DSEViT, FDSEAlexNet, dse_blocks
 from rayfl.nets.mlp import MLP
 from rayfl.nets.module import Module

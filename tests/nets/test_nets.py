@@ -18,6 +18,7 @@ from rayfl.nets import (
     CUTS,
     DSECNN,
     MLP,
+    MOONCNN,
     NETS,
     AlexNet,
     Architecture,
@@ -80,6 +81,7 @@ def statistics(net: nn.Module) -> int:
     ("kind", "side", "classes", "count"),
     [
         (LeNet(), 32, 10, 62_006),
+        (MOONCNN(), 32, 10, 92_626),
         (CNN(), 32, 10, 121_182),
         (CNN(), 32, 100, 128_832),
         (CNNB(), 32, 10, 121_182 + 504),
@@ -424,6 +426,15 @@ def test_parameters_that_layers_share_are_refused() -> None:
     head.weight = embedding.weight
     with pytest.raises(UserError, match=r"'conv\.0\.weight' and 'head\.weight' of the net are one parameter"):
         SplitNet(nn.Sequential(embedding, nn.Flatten()), nn.Sequential(), head)
+
+
+def test_the_net_of_moon() -> None:
+    """The projection head stands between LeNet's hidden layers and the head, and ends without a ReLU."""
+    net = build(MOONCNN(features=32))
+    widths = [(m.in_features, m.out_features) for m in net.fc.children() if isinstance(m, nn.Linear)]
+    assert widths == [(400, 120), (120, 84), (84, 84), (84, 32)]
+    assert [type(m) for m in net.fc.children()][4:] == [nn.Linear, nn.ReLU, nn.Linear]
+    assert net.head.in_features == 32
 
 
 def test_the_net_of_pfl_research() -> None:
