@@ -10,10 +10,8 @@ from docstring_parser import parse_from_object
 
 from rayfl.errors import UserError
 from rayfl.methods import METHODS, FedCO2, FedProto
-from rayfl.methods.partialfed import layers_of
-from rayfl.nets import CNNB, FFA, LeNet
-from rayfl.training.net import is_batch_norm
-from tests.methods.cases import CASES, net_of
+from rayfl.nets import CNNB, LeNet
+from tests.methods.cases import CASES, counts, net_of
 from tests.support.by_hand import assert_same, federate, ragged, start
 
 DATA = ragged()
@@ -109,28 +107,6 @@ def test_state_changes_and_is_used(name):
 
 
 # ---- traffic
-
-
-def counts(net):
-    """Return the numbers of a net: all, BatchNorm's, BatchNorm's statistics, of both classifiers."""
-    w = net.initial(0)
-    s = sum(t.numel() for n, t in w.items() if n not in w.train_names)
-    b = sum(w[n].numel() for n, m in net.modules_of.items() if is_batch_norm(m) and n in w.train_names)
-    stack = w.select(net.names("fc_stack", "head").__contains__).numel()
-    return {
-        "theta": w.trainable().numel(),
-        "s": s,
-        "b": b,
-        "H": w["head.weight"].numel() + w["head.bias"].numel(),
-        "d": w["head.weight"].shape[1],
-        "C": w["head.weight"].shape[0],
-        "stack": stack,
-        "matrices": sum(t.dim() > 1 for t in w.trainable().values()),
-        "layers": len(layers_of(net)),
-        "ffa": sum(w[n].numel() for n, m in net.modules_of.items() if isinstance(m, FFA)),
-        "dse": sum(t.numel() for n, t in w.trainable().items() if ".dse_" in n),
-        "dse_s": sum(t.numel() for n, t in w.items() if ".dse_" in n and n not in w.train_names),
-    }
 
 
 @each_method

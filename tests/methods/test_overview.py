@@ -7,10 +7,13 @@ import pytest
 
 from rayfl.methods import METHODS
 from rayfl.nets import DigitModel
-from rayfl.training.net import Net, is_batch_norm
+from rayfl.papers.printed import known_tables
+from rayfl.training.net import Net
+from tests.methods.cases import CASES, counts
+from tests.support.tables import TABLES
 
 PAGE = Path(__file__).parents[2] / "docs" / "methods" / "README.md"
-UNITS = {"kB": 1e3, "MB": 1e6}
+UNITS = {"": 1, "kB": 1e3, "MB": 1e6}
 
 
 def overview() -> dict[str, list[str]]:
@@ -25,22 +28,33 @@ def test_every_method_is_in_the_overview() -> None:
     assert all(len(cells) == 5 for cells in overview().values())
 
 
-def test_the_bytes_are_those_of_the_net() -> None:
-    """Parameters and running statistics of ``DigitModel``, four bytes each, sent by a client in a round."""
-    net = Net(lambda: DigitModel().build((3, 28, 28), 10))
-    initial = net.initial(0)
-    count = {name: value.numel() for name, value in initial.items()}
-    norm = sum(n for name, n in count.items() if is_batch_norm(net.modules_of[name]))
-    head = 512 * 10 + 10
-    trained = sum(count[name] for name in initial.train_names)
-    expected = {
-        "FedAvg": sum(count.values()),
-        "FedBN": sum(count.values()) - norm,
-        "FedPer": sum(count.values()) - head,
-        "SCAFFOLD": sum(count.values()) + trained,
-        "LGFedAvg": head,
-        "FedGH": head,
+def test_the_papers_are_those_whose_tables_have_the_method() -> None:
+    papers = {"fedco2": "Fed-CO2", "fedios": "FediOS", "dcpfl": "DC-PFL", "fdse": "FDSE"}
+    found: dict[str, list[str]] = {name: [] for name in METHODS}
+    for paper, shown in papers.items():
+        tables = [TABLES[f"{paper}_{table}"] for table in known_tables()[paper]]
+        for method in {row.settings["method"] for table in tables for row in table.rows.values()}:
+            found[method].append(shown)
+    assert {name: cells[3] for name, cells in overview().items()} == {
+        name: ", ".join(papers) or "–" for name, papers in found.items()
     }
-    for name, numbers in expected.items():
-        value, unit = overview()[name][0].split()
-        assert float(value) * UNITS[unit] == pytest.approx(4 * numbers, abs=0.005 * UNITS[unit])
+
+
+def test_the_page_names_the_methods_of_different_nets() -> None:
+    text = PAGE.read_text().split("**Different nets.**")[1].split("\n\n")[0]
+    named = {name for name in METHODS if re.search(rf"\b{name}\b", text)}
+    assert named == {name for name, method in METHODS.items() if method.heterogeneous}
+
+
+def test_the_bytes_are_those_of_the_net() -> None:
+    """Four bytes a number of ``DigitModel``, with five clients that have samples of all ten classes."""
+    numbers = counts(Net(lambda: DigitModel().build((3, 28, 28), 10)))
+    for name, cells in overview().items():
+        down, up = CASES[name].traffic(numbers, 10, 5)
+        for sent, cell in ((up, cells[0]), (down, cells[1])):
+            if cell.endswith("*") or None in sent.values():  # of a net of its own, or by its ranks
+                assert name in ("FDSE", "FedFA", "FedSR", "FedKD")
+                continue
+            value, _, unit = cell.partition(" ")
+            expected = 4 * sum(count or 0 for count in sent.values())
+            assert float(value) * UNITS[unit] == pytest.approx(expected, abs=0.005 * UNITS[unit]), name

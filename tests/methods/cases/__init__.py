@@ -8,6 +8,9 @@ from importlib import import_module
 from typing import Any, Literal
 
 from rayfl.methods import METHODS
+from rayfl.methods.partialfed import layers_of
+from rayfl.nets import FFA
+from rayfl.training.net import Net, is_batch_norm
 
 Numbers = dict[str, int | None]
 """Key of a payload, or of a part of the net -> how many numbers it has; None where that is no constant."""
@@ -59,6 +62,28 @@ class Cases:
     rounds: int = 3
     adapts: bool = False
     page: str = ""
+
+
+def counts(net: Net) -> dict[str, int]:
+    """Return how many numbers the parts of a net have, for ``traffic``."""
+    w = net.initial(0)
+    s = sum(t.numel() for n, t in w.items() if n not in w.train_names)
+    b = sum(w[n].numel() for n, m in net.modules_of.items() if is_batch_norm(m) and n in w.train_names)
+    stack = w.select(net.names("fc_stack", "head").__contains__).numel()
+    return {
+        "theta": w.trainable().numel(),
+        "s": s,
+        "b": b,
+        "H": w["head.weight"].numel() + w["head.bias"].numel(),
+        "d": w["head.weight"].shape[1],
+        "C": w["head.weight"].shape[0],
+        "stack": stack,
+        "matrices": sum(t.dim() > 1 for t in w.trainable().values()),
+        "layers": len(layers_of(net)),
+        "ffa": sum(w[n].numel() for n, m in net.modules_of.items() if isinstance(m, FFA)),
+        "dse": sum(t.numel() for n, t in w.trainable().items() if ".dse_" in n),
+        "dse_s": sum(t.numel() for n, t in w.items() if ".dse_" in n and n not in w.train_names),
+    }
 
 
 def same(count: int) -> tuple[Numbers, Numbers]:
