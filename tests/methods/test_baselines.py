@@ -558,6 +558,19 @@ def test_lgfedavg_shares_the_last_tensors():
     assert run.server.state["weights"].keys() == run.worker.net.train_names
 
 
+class LGFedAvgWithoutSharedLayers(LGFedAvg):
+    def shared(self, name, module):
+        return False
+
+
+def test_lgfedavg_of_personal_layers_alone_is_local_training():
+    run, alone = (
+        federate(m, DATA, CNNB(), SOME, **SETTINGS) for m in (LGFedAvgWithoutSharedLayers(), Local())
+    )
+    for i, state in run.worker.states.items():
+        assert_same(dict(state["own"]), dict(alone.worker.states[i]["weights"]))
+
+
 def test_lgfedavg_refuses_nets_whose_shared_layers_differ():
     for p, nets in ((2, [LeNet(), CNNB()]), (6, [CNNB(), CNNB()])):
         assert start(LGFedAvg(p=p), DATA, nets).worker.client(1, 0).net is not None
@@ -623,6 +636,12 @@ def test_fedrod_trains_the_personal_head_alone_by_its_own_loss():
     assert_matrix(run.server.state["weights"]["conv.1.weight"], [[1, 0], [0, 1]])
 
 
+def test_fedrod_with_equal_numbers_of_all_classes_has_the_plain_loss():
+    data = points([((1, 0), 0), ((0, 1), 0), ((2, 1), 1), ((1, 2), 1)])
+    run, plain = (federate(FedRoD(balanced=b), data, TWO_LAYER, lr=1.0) for b in (True, False))
+    assert_same(run.values(), plain.values(), 1e-12)
+
+
 def test_fedrod_leaves_absent_classes_out():
     """With one class alone the balanced softmax is sure of it."""
     run = federate(FedRoD(), ONE, TWO_LAYER, cohorts=2, lr=1.0)
@@ -634,7 +653,7 @@ def test_fedrod_leaves_absent_classes_out():
 def test_the_generic_model_of_fedrod_is_fedavgs(cut):
     run = federate(FedRoD(balanced=False, head=cut), DATA, CNNB(), SOME, **SETTINGS)
     other = federate(FedAvg(), DATA, CNNB(), SOME, **SETTINGS)
-    assert_same(dict(run.server.state["weights"]), dict(other.server.state["weights"]), 1e-12)
+    assert_same(dict(run.server.state["weights"]), dict(other.server.state["weights"]))
 
 
 # ---- FedDG-GA
