@@ -95,6 +95,12 @@ class Look:
         room = 0.7 * figure.get_figwidth() / columns
         return "\n".join(textwrap.wrap(text, max(12, int(room / _letter()))))
 
+    @staticmethod
+    def turned(names: Sequence[str], width: float) -> dict[str, Any]:
+        """Return how names stand below a panel of so many inches: turned if they would touch each other."""
+        fit = max(map(len, names)) * _letter() < 0.85 * width / len(names)
+        return {"rotation": 0, "ha": "center"} if fit else {"rotation": 30, "ha": "right"}
+
     def grid(
         self,
         panels: int,
@@ -116,6 +122,7 @@ class Look:
         room = _IN_A_ROW if wide is None else max(1, int(wide / _NARROWEST))
         columns = columns or min(_IN_A_ROW, room, panels)
         rows = -(-panels // columns)
+        columns = -(-panels // rows)  # rows of nearly equal length
         if wide is not None:
             height = min(height, max(1.6, (1.0 if polar else 0.72) * wide / columns))
         size = (wide or width or max(2, columns) * WIDTH, self.height or height * rows)

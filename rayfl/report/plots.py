@@ -292,8 +292,8 @@ def draw_bars(series: Sequence[Series], panels: Sequence[str], start: float, loo
             linewidth=0.5,
             error_kw={"elinewidth": 1, "ecolor": "#333333"},
         )
-    ax.set_xticks(range(len(panels)), [_title(panel, look) for panel in panels])
-    ax.tick_params(axis="x", rotation=30 if len(panels) > 8 else 0)
+    names = [_title(panel, look) for panel in panels]
+    ax.set_xticks(range(len(panels)), names, **look.turned(names, figure.get_figwidth()))
     ax.set_ylim(start, None)
     return _labelled(figure, [ax], f"test accuracy in %{f', from {start:g} on' if start else ''}", look)
 
@@ -315,8 +315,9 @@ def draw_radar(series: Sequence[Series], look: Look) -> Picture:
             raise UserError(f"a radar needs at least three domains; {data} has {len(domains)}: draw bars")
         table = np.array([[_series_mean(s, domain) for domain in domains] for s in own])
         best = np.nanmax(table, axis=0)
+        shares = table / np.where(best > 0, best, 1)
         angles = 2 * math.pi * np.arange(len(domains)) / len(domains)
-        for s, row in zip(own, table / best):
+        for s, row in zip(own, shares):
             place = names.index(s.name)
             ax.plot(
                 [*angles, angles[0]],
@@ -325,12 +326,16 @@ def draw_radar(series: Sequence[Series], look: Look) -> Picture:
                 linewidth=1.4,
                 marker=MARKERS[place % len(MARKERS)],
                 markersize=mark_size(),
+                clip_on=False,  # marks on the outer ring are whole
                 **style(place),
             )
         ax.set_xticks(
             angles, [f"{look.drawn(d)}\n{b:.1f} %" for d, b in zip(domains, best)], fontsize="small"
         )
-        rings = rings_from(float(np.nanmin(table / best)))
+        for label, angle in zip(ax.get_xticklabels(), angles):  # texts begin outside of the ring
+            side = round(math.cos(angle), 1)
+            label.set_horizontalalignment("left" if side > 0.5 else "right" if side < -0.5 else "center")
+        rings = rings_from(float(np.nanmin(shares)))
         ax.set_ylim(rings[0], 1.0)
         ax.set_yticks(rings, [f"{100 * ring:.0f} %" for ring in rings], fontsize="x-small", color="#444444")
         for label in ax.get_yticklabels():  # which lines may cross
@@ -382,7 +387,8 @@ def draw_clients(series: Sequence[Series], look: Look) -> Picture:
         elif len(values):
             each.ecdf(values, label=name, linewidth=1.4, **style(place))
     names = [look.drawn(s.name) for s in series]
-    boxes.set_xticks(range(len(series)), names, rotation=30, ha="right", fontsize="small")
+    width = figure.get_figwidth() / look.beside(2)
+    boxes.set_xticks(range(len(series)), names, fontsize="small", **look.turned(names, width))
     boxes.set(ylabel="test accuracy in %", title="clients, last evaluation")
     if few:
         each.set(xlabel="client", title="each client, mean over runs")
@@ -432,7 +438,8 @@ def draw_labels(runs: Sequence[Result], look: Look) -> Picture:
         written = classes if len(classes) == matrix.shape[1] else list(map(str, range(matrix.shape[1])))
         ax.set_yticks(numbers, [look.drawn(written[k], written[k][:24]) for k in numbers], fontsize="x-small")
         ax.set_ylabel("class")
-    figure.colorbar(shown, ax=axes, label="training samples", shrink=min(1.0, 2 / len(found)), pad=0.02)
+    shrink, ticks = min(1.0, 2 / len(found)), MaxNLocator(integer=True)
+    figure.colorbar(shown, ax=axes, label="training samples", ticks=ticks, shrink=shrink, pad=0.02)
     return look.finished(figure, axes, lines=False)
 
 

@@ -1,5 +1,6 @@
 """Pictures from Python: what they are made of, and that a notebook shows them."""
 
+import itertools
 import json
 
 import pytest
@@ -107,6 +108,28 @@ def test_bars_start_at_zero_or_say_where(folder):
     assert (axes.get_ylim()[0], axes.get_ylabel()) == (0, "test accuracy in %")
     (axes,) = plot.bars(start=40).axes
     assert (axes.get_ylim()[0], axes.get_ylabel()) == (40, "test accuracy in %, from 40 on")
+
+
+def test_names_do_not_touch_each_other(folder):
+    """In a column there is no room for three names beside each other, on a screen there is."""
+    for size, rotation in ((None, 0), ("column", 30)):
+        picture = rayfl.Plot(folder, by=["method"]).bars(size=size, names={"ink": "a long name of ink"})
+        labels = picture.axes[0].get_xticklabels()
+        assert {label.get_rotation() for label in labels} == {rotation}
+        picture.figure.canvas.draw()
+        boxes = [label.get_window_extent() for label in labels]
+        if not rotation:
+            assert all(left.x1 < right.x0 for left, right in itertools.pairwise(boxes))
+
+
+def test_rows_of_panels_are_of_nearly_equal_length(tmp_path):
+    domains = ("a", "b", "c", "d", "e")
+    plot = Result.load(write_run(tmp_path / "run", clients=5, rounds=1, domains=domains)).plot
+    assert [ax.get_subplotspec().rowspan.start for ax in plot.rounds().axes] == [0, 0, 0, 1, 1]
+    labels = plot.radar().axes[0].get_xticklabels()
+    assert [label.get_horizontalalignment() for label in labels] == [
+        *("left", "center", "right", "right", "center")
+    ]
 
 
 def test_rings_of_radars_have_numbers(folder):
