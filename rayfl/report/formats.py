@@ -22,7 +22,7 @@ Records = Sequence[Mapping[str, Any]]
 
 STYLES = {"best": "bold", "second": "underline"}
 """How ranks look."""
-MARKS = "Bold: the best of its {where}; underlined: the second."
+MARKS = "Bold: the best of the {where}; underlined: the second."
 
 PAGE = """<!doctype html>
 <html lang="en">

@@ -99,7 +99,7 @@ def said(places: Mapping[str, Scores], found: Sequence[Difference], where: str) 
         return [f"No test of differences: it takes at least {FEWEST} seeds that two rows share."]
     tests = f"{len(found)} test{'s' if len(found) > 1 else ''}"
     text = [
-        f"* differs from the best of its {where} ({TEST}, p < {LEVEL} after Holm's correction for {tests})."
+        f"* differs from the best of the {where} ({TEST}, p < {LEVEL} after Holm's correction for {tests})."
     ]
     if len(found) < possible:
         text.append(
