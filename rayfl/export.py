@@ -9,7 +9,6 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Literal
 
-import numpy as np
 import torch
 from safetensors.torch import save
 from torch import nn
@@ -22,7 +21,6 @@ from rayfl.errors import UserError, exit_code
 from rayfl.evaluation.result import Result
 from rayfl.files import write_file, writing
 from rayfl.models import load_models
-from rayfl.record.history import NEVER
 from rayfl.shown import tell, warn
 
 Format = Literal["safetensors", "torch"]
@@ -106,17 +104,12 @@ def _about(
         "client": client,
         "view": view,
         "round": models.round,
-        "trained": client in trained(result),
+        "trained": models[client].trained,
         "classes": list(dataset.class_names),
         "input": {"dtype": str(dataset.inputs.dtype), "shape": list(dataset.shape)},
         "preprocessing": scaling if str(dataset.inputs.dtype) == "uint8" else None,
         "rayfl": rayfl.__version__,
     }
-
-
-def trained(result: Result) -> set[int]:
-    """Return the clients whose update has been used at least once."""
-    return set(np.flatnonzero(result.history.first < NEVER).tolist())
 
 
 def parser() -> Parser:
@@ -160,10 +153,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         clients = range(len(models)) if given.client == "all" else [given.client]
         if len(clients) > 1 and output.suffix in ENDINGS.values():
             raise UserError(f"--output {output} is one file, for {len(clients)} clients: give a folder")
-        known = trained(result)
         for client in clients:
             tell(_write(models, result, client, output, given.view, given.format))
-            if client not in known:
+            if not models[client].trained:
                 warn(f"client {client} has never trained: its model is the initial one, or the server's")
 
     return exit_code(run)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import numpy as np
 import torch
 
 from rayfl.config.parser import resumed
@@ -12,7 +13,7 @@ from rayfl.engine import Inline
 from rayfl.engine.models import Models, bench
 from rayfl.errors import UserError
 from rayfl.record.checkpoint import Checkpoints
-from rayfl.record.history import PARTITION, read_partition
+from rayfl.record.history import PARTITION, read_history, read_partition
 
 
 def load_models(folder: str | Path, round: int | None = None, data: bool = True) -> Models:
@@ -45,7 +46,9 @@ def load_models(folder: str | Path, round: int | None = None, data: bool = True)
     worker, server = bench(federation.plan(), found)
     worker.restore(str(checkpoints.folder), manifest.clients.values(), manifest.clients_per_file)
     server.restore(str(checkpoints.folder), manifest.server)
-    return Models(worker, server, manifest.round, has_data=not without)
+    first = read_history(Path(folder)).first
+    trained = set(np.flatnonzero(first < manifest.round).tolist())
+    return Models(worker, server, manifest.round, has_data=not without, trained=trained)
 
 
 def _recorded(folder: str | Path, record: dict[str, object]) -> FederatedData:

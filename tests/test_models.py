@@ -1,5 +1,6 @@
 """Models read back from a run folder are those that the run has scored."""
 
+import json
 from pathlib import Path
 
 import pytest
@@ -82,6 +83,10 @@ def test_earlier_checkpoints(tmp_path: Path) -> None:
     small(tmp_path / "whole").run()
     small(tmp_path / "half", rounds=2).run()
     early, last = load_models(tmp_path / "whole", round=2), load_models(tmp_path / "whole")
+    lines = (tmp_path / "whole" / "metrics.jsonl").read_text().splitlines()
+    for models in (early, last):
+        cohorts = [json.loads(line)["cohort"] for line in lines[: models.round]]
+        assert {k for k in range(len(models)) if models[k].trained} == {k for own in cohorts for k in own}
     x, _ = early.batch(5)
     personal = early.scores(5, x)["personal"]
     assert torch.equal(personal, load_models(tmp_path / "half").scores(5, x)["personal"])

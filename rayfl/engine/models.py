@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import OrderedDict
+from collections.abc import Container
 from copy import deepcopy
 from dataclasses import replace
 
@@ -47,11 +48,20 @@ class Models:
         server: with its state.
         round: rounds that have been completed.
         has_data: whether the inputs are there.
+        trained: clients of which an update had been used, if that is known.
     """
 
-    def __init__(self, worker: Worker, server: Server, round: int, has_data: bool = True) -> None:
+    def __init__(
+        self,
+        worker: Worker,
+        server: Server,
+        round: int,
+        has_data: bool = True,
+        trained: Container[int] | None = None,
+    ) -> None:
         self.data = worker.data
         self.round = round
+        self.trained = trained
         self._has_data = has_data
         self._worker, self._server = worker, server
         self.views = tuple(worker.method.views)
@@ -66,7 +76,12 @@ class Models:
         return ClientModels(self, client)
 
     def __repr__(self) -> str:
-        return f"Models of {len(self)} clients after {self.round} rounds: {', '.join(self.views)}"
+        return f"Models of {len(self)} clients {self.when}: {', '.join(self.views)}"
+
+    @property
+    def when(self) -> str:
+        """After how many rounds, in words."""
+        return f"after {self.round} round{'' if self.round == 1 else 's'}"
 
     def batch(self, client: int, split: str = "test") -> tuple[Tensor, Tensor]:
         """Return a client's data as nets take them: inputs [n, ...], images normalised, and labels int64 [n].
@@ -180,6 +195,10 @@ class Models:
 class ClientModels:
     """The models of one client, by view.
 
+    Attributes:
+        trained: whether an update of the client had been used; if not, its models are the initial ones, or
+            the server's. None where that is not known, which is in callbacks.
+
     Args:
         models: of all clients.
         client: the client's number.
@@ -188,9 +207,11 @@ class ClientModels:
     def __init__(self, models: Models, client: int) -> None:
         self._models, self.client = models, client
         self.views = models.views
+        self.trained = None if models.trained is None else client in models.trained
 
     def __repr__(self) -> str:
-        return f"models of client {self.client} after {self._models.round} rounds: {', '.join(self.views)}"
+        never = ", which has never trained," if self.trained is False else ""
+        return f"models of client {self.client}{never} {self._models.when}: {', '.join(self.views)}"
 
     def module(self, view: str = "personal") -> nn.Module:
         """Return a model as a module that needs nothing of rayfl: a net of layers where the view is one net.
