@@ -109,6 +109,7 @@ def test_data_shows_what_a_data_set_holds(capsys):
     ("arguments", "why"),
     [
         ([], "say which action: show, sheet, divide"),
+        (["shw"], "there is no action 'shw'; did you mean show? Choose one of show, sheet, divide"),
         (["divide"], "OUTPUT must be given"),
         (["show", "--clients", "0"], "clients must be at least 1"),
         (["show", "--data", "CIFAR10", "--data.root", "/nowhere"], "/nowhere"),

@@ -63,9 +63,15 @@ def test_runs_are_found_below_folders(runs):
     assert [Result.load(path).config["seed"] for path in found[:2]] == [1, 0]
 
 
+def test_kinds_are_named(capsys):
+    assert figure.main([]) == 2
+    assert f"say which kind: {', '.join(figure.KINDS)} (--help" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize(
     ("options", "message"),
     [
+        (["bar", "RUNS"], "there is no kind 'bar'; did you mean bars? Choose one of rounds, sweep, bars"),
         (["rounds", "nothing"], "nothing is not a run folder: it has no config.yaml"),
         (["rounds", "RUNS", "--views", "online"], "no run has the view online"),
         (["rounds", "RUNS", "--panels", "oil"], "no domain oil; panels are ink, print, paint, all"),

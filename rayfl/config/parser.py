@@ -363,9 +363,13 @@ def explain(made: ArgumentParser, error: BaseException) -> str:
     if text.startswith("unrecognized arguments: --"):
         wrong = text.removeprefix("unrecognized arguments: --").partition(" ")[0]
         return _no_option(wrong, [o.lstrip("-") for a in made._actions for o in a.option_strings], "--")
-    if found := re.match(r'expected "(\w+)" to be one of {(.+)}, but it was not provided', text):
-        names = ", ".join(name.strip() for name in found[2].split(","))
-        return f"say which {found[1]}: {names} (--help explains them)"
+    if made._subcommands_action is not None:
+        commands = list(made._subcommands_action.choices)
+        if found := re.match(r'expected "(\w+)" to be one of ', text):
+            return f"say which {found[1]}: {', '.join(commands)} (--help explains them)"
+        if found := re.match(r"argument (\w+): invalid choice: '(.*)' \(choose from ", text):
+            near = did_you_mean(found[2], commands)
+            return f"there is no {found[1].lower()} '{found[2]}'{near} Choose one of {', '.join(commands)}"
     if text.startswith("the following arguments are required: ") and not where:
         missing = [_spoken(made, name) for name in text.partition(": ")[2].split(", ")]
         return f"{' and '.join(missing)} must be given (--help explains all arguments)"
