@@ -7,7 +7,8 @@ import sys
 from importlib import import_module
 
 import rayfl
-from rayfl.shown import complain, did_you_mean, tell
+from rayfl.errors import UserError, exit_code
+from rayfl.shown import did_you_mean, tell
 
 COMMANDS = {
     "run": ("rayfl.run", "run one federation, or go on with one"),
@@ -22,6 +23,8 @@ COMMANDS = {
 """Command -> the module with its ``parser`` and ``main``, and what it does."""
 
 SHELLS = ("bash", "zsh", "tcsh")
+FILES = ("RUN", "RUN_FOLDER", "FILE", "SPACE", "FOLDER", "DIR", "PATH", "OUTPUT")
+"""What the help calls values that are files or folders."""
 
 
 def overview() -> str:
@@ -50,6 +53,14 @@ def main(arguments: list[str] | None = None) -> int:
         The exit code of the command; 2 where there is none of this name.
     """
     name, *others = (sys.argv[1:] if arguments is None else arguments) or ["--help"]
+    if name in COMMANDS:
+        code: int = import_module(COMMANDS[name][0]).main(others)
+        return code
+    return exit_code(lambda: _said(name, others), shows=True)
+
+
+def _said(name: str, others: list[str]) -> int:
+    """Print what needs no command; return the exit code."""
     if name in ("--help", "-h"):
         tell(overview())
         return 0
@@ -58,36 +69,46 @@ def main(arguments: list[str] | None = None) -> int:
         return 0
     if name == "completion":
         return _completion(others)
-    if name not in COMMANDS:
-        known = (*COMMANDS, "completion")
-        complain(f"rayfl: error: there is no command {name!r}{did_you_mean(name, known)} {_CHOOSE}")
-        return 2
-    code: int = import_module(COMMANDS[name][0]).main(others)
-    return code
-
-
-_CHOOSE = f"Choose one of {', '.join((*COMMANDS, 'completion'))}"
+    known = (*COMMANDS, "completion")
+    raise UserError(
+        f"there is no command {name!r}{did_you_mean(name, known)} Choose one of {', '.join(known)}"
+    )
 
 
 def _completion(given: list[str]) -> int:
     if len(given) != 1 or given[0] not in SHELLS:
-        complain(f"rayfl: error: say for which shell: rayfl completion {'|'.join(SHELLS)}")
-        return 2
+        raise UserError(f"say for which shell: rayfl completion {'|'.join(SHELLS)}")
     try:
         import shtab
     except ModuleNotFoundError:
-        complain("rayfl: error: completions need the package shtab: pip install shtab")
-        return 2
+        raise UserError("completions need the package shtab: pip install shtab") from None
     import argparse
+
+    from rayfl.config.help import words_of
+
+    def completed(parser: argparse.ArgumentParser) -> None:
+        """Say which words and files the values of options may be."""
+        for action in parser._actions:
+            if isinstance(action.choices, dict):  # subcommands
+                for one in action.choices.values():
+                    completed(one)
+            elif words := words_of(action):
+                action.choices = words
+            elif action.metavar in FILES or action.dest in ("config", "output"):
+                action.complete = shtab.FILE  # type: ignore[attr-defined]
 
     made = argparse.ArgumentParser(prog="rayfl", add_help=False)
     made.add_argument("--help", "-h", action="help", help="say which commands there are")
     made.add_argument("--version", "-V", action="version", version=rayfl.__version__, help="say the version")
     commands = made.add_subparsers(metavar="COMMAND")
     for name, (module, does) in COMMANDS.items():
-        parser = import_module(module).parser()
+        make = import_module(module).parser
+        parser = getattr(make, "__wrapped__", make)()  # one of its own, where parsers are kept for reuse
+        completed(parser)
         commands._name_parser_map[name] = parser
         commands._choices_actions.append(commands._ChoicesPseudoAction(name, [], does))
+    this = commands.add_parser("completion", help="print completions for a shell")
+    this.add_argument("shell", choices=SHELLS)
     tell(shtab.complete(made, given[0]))
     return 0
 

@@ -81,13 +81,20 @@ def test_help_of_a_class_without_options(capsys):
     assert "LeNet (6, 16, 120, 84)" in capsys.readouterr().out
 
 
-@pytest.mark.parametrize("shell", ["bash", "zsh"])
-def test_completion(shell, capsys):
+@pytest.mark.parametrize(
+    ("shell", "files"),
+    [
+        ("bash", "_shtab_rayfl_report_pos_0_COMPGEN=_shtab_compgen_files"),
+        ("zsh", ":run folders, or folders of them:_files"),
+    ],
+)
+def test_completion(shell, files, capsys):
+    """Of options, names of classes and files."""
     pytest.importorskip("shtab")
     assert main(["completion", shell]) == 0
     said = capsys.readouterr().out
-    assert "--training.batch_size" in said
-    assert "doctor" in said
+    for word in ("--training.batch_size", "doctor", "FedALA FedAvg FedBN", "safetensors torch", files):
+        assert word in said
 
 
 def test_completion_asks_for_a_shell(capsys):

@@ -8,7 +8,7 @@ import re
 import sys
 from collections.abc import Mapping, Sequence
 from contextvars import ContextVar
-from typing import Any, get_args
+from typing import Any, Literal, get_args, get_origin
 
 import jsonargparse
 from jsonargparse import DefaultHelpFormatter, Namespace
@@ -28,11 +28,24 @@ class Help(DefaultHelpFormatter):
         if not action.option_strings:
             return text
         kind = getattr(action, "_typehint", None) or action.type
-        names = [name for each in (kind, *get_args(kind)) for name in class_names(each)]
-        facts = ["one of " + ", ".join(sorted(names, key=str.lower))] if names else _facts(kind)
+        names = names_of(kind)
+        facts = ["one of " + ", ".join(names)] if names else _facts(kind)
         if (default := _default(action.default)) is not None:
             facts.append(f"default: {default}")
         return f"{text} ({'; '.join(facts)})" if facts else text
+
+
+def names_of(kind: Any) -> list[str]:
+    """Return the names of the classes that an option of a type may name."""
+    names = [name for each in (kind, *get_args(kind)) for name in class_names(each)]
+    return sorted(names, key=str.lower)
+
+
+def words_of(action: argparse.Action) -> list[str]:
+    """Return the words that the value of an option may be: names of classes or choices; none if any may."""
+    kind = getattr(action, "_typehint", None) or action.type
+    choices = [str(word) for word in get_args(kind)] if get_origin(kind) is Literal else []
+    return names_of(kind) or choices or (["true", "false"] if kind is bool else [])
 
 
 def _facts(kind: Any) -> list[str]:
