@@ -391,7 +391,8 @@ def draw_clients(series: Sequence[Series], look: Look) -> Picture:
     boxes.set_xticks(range(len(series)), names, fontsize="small", **look.turned(names, width))
     boxes.set(ylabel="test accuracy in %", title="clients, last evaluation")
     if few:
-        each.set(xlabel="client", title="each client, mean over runs")
+        several = any(len(own) > 1 for own in runs)
+        each.set(xlabel="client", title=f"each client{', mean over runs' if several else ''}")
         each.xaxis.set_major_locator(MaxNLocator(integer=True))
     else:
         each.set(xlabel="test accuracy in %", ylabel="share of clients", title="clients at or below")

@@ -36,7 +36,7 @@ def test_a_result_draws_itself(folder):
     assert isinstance(figure, Figure)
     assert [ax.get_title() for ax in axes] == ["ink", "print", "paint"]
     assert len(plot.bars().axes) == len(plot.radar().axes) == 1
-    assert len(plot.clients(["personal", "global"]).axes) == 2
+    assert [ax.get_title() for ax in plot.clients(["personal", "global"]).axes][1] == "each client"
     assert [ax.get_title() for ax in plot.sweep("method.mu").axes] == ["all clients"]
 
 
@@ -45,6 +45,7 @@ def test_several_runs_are_grouped_by_what_differs(folder):
     assert names(rayfl.Plot(one, two).rounds(panels=["all"]).axes[0]) == ["A"]
     (axes,) = rayfl.Plot(folder, by=["method"]).rounds(panels=["all"]).axes
     assert names(axes) == ["A", "B"]
+    assert rayfl.Plot(one, two).clients().axes[1].get_title() == "each client, mean over runs"
     (axes,) = rayfl.Plot(one, folder / "B-0.1-0").bars(["global"], ["ink", "all"]).axes
     assert names(axes) == ["A", "B"]
     assert [tick.get_text() for tick in axes.get_xticklabels()] == ["ink", "all clients"]
