@@ -7,21 +7,21 @@ import json
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, Literal
-
-import torch
-from safetensors.torch import save
-from torch import nn
+from typing import TYPE_CHECKING, Any, Literal
 
 import rayfl
 from rayfl.config.command_line import parse
 from rayfl.config.help import Parser
-from rayfl.engine.models import Models
 from rayfl.errors import UserError, exit_code
 from rayfl.evaluation.result import Result
 from rayfl.files import write_file, writing
-from rayfl.models import load_models
 from rayfl.shown import tell, warn
+
+if TYPE_CHECKING:  # help should not wait for torch to start
+    import torch
+    from torch import nn
+
+    from rayfl.models import Models
 
 Format = Literal["safetensors", "torch"]
 ENDINGS = {"safetensors": ".safetensors", "torch": ".pt2"}
@@ -49,6 +49,8 @@ def export(
     Returns:
         The file with the model.
     """
+    from rayfl.models import load_models
+
     models = load_models(folder, round, data=False)
     return _write(models, Result.load(folder), client, Path(output), view, format)
 
@@ -56,6 +58,9 @@ def export(
 def _write(
     models: Models, result: Result, client: int, output: Path, view: str | None, format: Format
 ) -> Path:
+    import torch
+    from safetensors.torch import save
+
     view = view or _headline(result, models)
     module = models[client].module(view)
     path = output
@@ -85,6 +90,8 @@ def _headline(result: Result, models: Models) -> str:
 
 def _program(module: nn.Module, models: Models) -> torch.export.ExportedProgram:
     """Return a program that takes batches of any size."""
+    import torch
+
     batch = torch.export.Dim("batch", min=1)
     return torch.export.export(module, (models.like(),), dynamic_shapes=({0: batch},))
 
@@ -147,6 +154,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
     def run() -> None:
         given = parse(parser(), arguments)
+        from rayfl.models import load_models
+
         result = Result.load(given.run)
         models = load_models(given.run, given.round, data=False)
         output = Path(given.output or Path(given.run, "models"))

@@ -100,7 +100,9 @@ class Parser(jsonargparse.ArgumentParser):
                 group.title = None
         return names
 
-    def parse_args(self, args: Sequence[str] | None = None, *others: Any, **more: Any) -> Any:
+    def parse_args(  # type: ignore[override]  # as the class above does
+        self, args: Sequence[str] | None = None, *others: Any, **more: Any
+    ) -> Any:
         """Read a command line."""
         outermost = _GIVEN.set(_GIVEN.get() or tuple(sys.argv[1:] if args is None else args))
         try:
