@@ -81,7 +81,7 @@ def test_kinds_are_named(capsys):
         ),
         (["bars", "RUNS", "--names", "A"], "--names A: it must be NAME=TEXT"),
         (["bars", "RUNS", "--size", "5,x"], "--size 5,x: it must be column, page, or inches"),
-        (["bars", "RUNS", "--by", "colour"], "--by colour: no run has this key"),
+        (["bars", "RUNS", "--by", "colour"], "by colour: no run has this key"),
         (["sweep", "RUNS", "--over", "net"], "net is 'CNN'"),
         (["labels", "RUNS"], "has no label counts"),
     ],

@@ -112,7 +112,7 @@ def group_runs(runs: Iterable[Result], by: Sequence[str] = ()) -> list[Group]:
     for name in by:
         if name not in known:
             near = ", ".join(sorted(known))
-            raise UserError(f"--by {name}: no run has this key; the keys are {near}")
+            raise UserError(f"by {name}: no run has this key; the keys are {near}")
     return list(groups.values())
 
 

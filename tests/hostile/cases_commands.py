@@ -226,7 +226,7 @@ COMMANDS: dict[str, tuple[str, ...] | str] = {
     "report nowhere --against ../.. x": "--against ../..: there is no such paper",
     "report nowhere --against fedco2 t99": "--against fedco2 t99: fedco2 has t1",
     "report run --view nosuch": "--view nosuch: no run has this view; there are ",
-    "report run --by nosuch": "--by nosuch: no run has this key",
+    "report run --by nosuch": "by nosuch: no run has this key",
     "report run --plot-dir file": "file",
     "figure": "kind",
     "figure nosuch": "invalid choice: 'nosuch'",

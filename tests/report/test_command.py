@@ -53,7 +53,7 @@ def test_a_narrow_terminal_loses_no_figure(tmp_path, capsys, monkeypatch):
         (["nothing"], "is not a run folder: it has no config.yaml"),
         (["run", "--view", "online"], "--view online: no run has this view; there are global, personal"),
         (["run", "--save", "a.md", "a.pdf"], "a.pdf names no format of tables"),
-        (["run", "--by", "colour"], "--by colour: no run has this key"),
+        (["run", "--by", "colour"], "by colour: no run has this key"),
         (["run", "--plot-dir", "run/config.yaml"], "choose another place"),
     ],
 )
