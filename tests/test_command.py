@@ -119,6 +119,8 @@ def test_data_shows_what_a_data_set_holds(capsys):
         (["shw"], "there is no action 'shw'; did you mean show? Choose one of show, sheet, divide"),
         (["divide"], "OUTPUT must be given"),
         (["show", "--clients", "0"], "clients must be at least 1"),
+        (["show", "--clients", "x"], "clients is x: it must be a whole number"),
+        (["show", "--data", "CIFAR"], "there is no data 'CIFAR'; did you mean CIFAR10?"),
         (["show", "--data", "CIFAR10", "--data.root", "/nowhere"], "/nowhere"),
     ],
 )

@@ -396,7 +396,9 @@ def _place(made: ArgumentParser, error: BaseException) -> tuple[str, Any, str, B
         The option, its type, the class that is named for it, as far as there are such; and the cause.
     """
     keys: list[str] = []
-    kinds, path = {action.dest: getattr(action, "_typehint", None) for action in made._actions}, ""
+    inner = made._subcommands_action.choices.values() if made._subcommands_action else ()
+    actions = [action for each in (made, *inner) for action in each._actions]
+    kinds, path = {action.dest: getattr(action, "_typehint", None) for action in actions}, ""
     while True:
         key = re.match(r'(?:Parser key "|--)([\w.]+?)(?:"|\.help):', str(error))
         named = re.match(r"Problem with given class_path '(.+)':", str(error))
