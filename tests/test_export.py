@@ -79,7 +79,7 @@ def test_what_is_told_of_a_model(run, tmp_path, capsys):
     warned = capsys.readouterr().err
     assert warned.count("has never trained") == 12 - len(cohort)
     models = load_models(run, data=False)
-    said = [k for k in range(12) if "which has never trained, after 1 round:" in repr(models[k])]
+    said = [own.client for own in models if "which has never trained, after 1 round:" in repr(own)]
     assert said == [k for k in range(12) if k not in cohort]
     assert (told[0]["view"], told[0]["round"], len(told[0]["classes"])) == ("global", 1, 10)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Container
+from collections.abc import Container, Iterator
 from copy import deepcopy
 from dataclasses import replace
 
@@ -74,6 +74,10 @@ class Models:
         """Return the models of one client."""
         self._check(client)
         return ClientModels(self, client)
+
+    def __iter__(self) -> Iterator[ClientModels]:
+        """Go through the models of all clients."""
+        return (self[client] for client in range(len(self)))
 
     def __repr__(self) -> str:
         return f"Models of {len(self)} clients {self.when}: {', '.join(self.views)}"
