@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import textwrap
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
@@ -54,8 +54,9 @@ class Look:
                     f'size is "{self.size}": it must be {" or ".join(SIZES)}, or width and height in inches'
                 )
         elif self.size is not None:
-            numbers = [x for x in self.size if isinstance(x, int | float) and 0.5 <= x <= 100]
-            if not (len(numbers) == len(self.size) == 2):
+            given = list(self.size) if isinstance(self.size, Iterable) else []
+            numbers = [x for x in given if isinstance(x, int | float) and 0.5 <= x <= 100]
+            if not (len(numbers) == len(given) == 2):
                 raise UserError(
                     f"size is {self.size}: it must be two numbers of inches, each between 0.5 and 100"
                 )
