@@ -45,9 +45,11 @@ def test_progress_and_tables_are_shown(run: Any) -> None:
     widgets = run.metadata.widgets["application/vnd.jupyter.widget-state+json"]["state"].values()
     (bar,) = (each["state"]["outputs"] for each in widgets if each["model_name"] == "OutputModel")
     assert bar[-1]["data"]["text/plain"].startswith("round 1/1")
-    assert [each for each in outputs(run, "result.rounds.plot") if "image/png" in each.get("data", {})]
+    assert [each for each in outputs(run, "result.plot.rounds()") if "image/png" in each.get("data", {})]
     *_, longer = outputs(run, "from rayfl import resumed")
     assert longer.data["text/plain"].startswith("Result(folder='runs/fedbn', rounds=2 of 2")
+    (predicted,) = outputs(run, "some = ")
+    assert predicted.data["text/plain"].startswith("(tensor([")
 
 
 def test_the_results_are_what_the_text_says(run: Any) -> None:
