@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import dis
+from collections.abc import Iterator, Mapping, Sequence
 from copy import copy
+from itertools import pairwise
+from types import CodeType, FunctionType, ModuleType
+from typing import Any
 
 import numpy as np
 
 from rayfl.arguments import arguments_of
 from rayfl.data import FederatedData
+from rayfl.engine.guard import DRAW
 from rayfl.engine.plan import Plan, set_up, try_scores
 from rayfl.errors import UserError
 from rayfl.evaluation.measures import measures, try_measures
@@ -23,6 +28,7 @@ def check(plan: Plan, protocol: Protocol, data: FederatedData) -> list[str]:
     """Refuse what cannot work before any process is started; return warnings."""
     method = copy(plan.method)
     plan.training.schedule.check(plan.rounds)
+    plan.training.optimiser.check()
     if plan.training.precision == "tf32" and plan.device == "cpu":
         raise UserError(
             "training.precision is tf32, which only GPUs have, and the run is on the CPU: choose float32 or "
@@ -36,8 +42,10 @@ def check(plan: Plan, protocol: Protocol, data: FederatedData) -> list[str]:
     nets = set_up(method, plan, data)
     check_reductions(type(method).__name__, method.uploads)
     _check_unseen(plan.method, nets, data)
-    if type(method) not in METHODS.values():  # a method of the user's own
-        check_names(type(method))
+    if type(method) not in METHODS.values():  # a method of the user's own, or a wrapper
+        for each in _and_wrapped(method):
+            check_names(type(each))
+            check_draws(type(each))
         try_scores(method, nets[0], plan, data)
     try_measures(measures(plan.metrics, data.dataset.classes), data)
     if protocol.needs_validation and not data.counts("val")[: data.seen].any():
@@ -89,6 +97,48 @@ def check_names(method: type[Method]) -> None:
                     f"{cls.__name__}.{name} is nothing that rayfl calls; did you mean {near}? If not, "
                     "begin its name with an underscore"
                 )
+
+
+def _and_wrapped(method: Method) -> Iterator[Method]:
+    """Yield a method, and those that it stands around."""
+    inside: Any = method
+    while isinstance(inside, Method):
+        yield inside
+        inside = vars(inside).get("of")
+
+
+def check_draws(method: type[Method]) -> None:
+    """Refuse a method that draws by Python's ``random``, of which every process has a generator of its own.
+
+    That generator cannot be watched while a run goes on, as others are in ``engine/guard.py``: Ray draws from
+    it, too. So this looks at what the functions of the class use.
+    """
+    for cls in method.__mro__:
+        if cls.__module__.startswith("rayfl."):
+            return
+        for name, member in vars(cls).items():
+            function = getattr(member, "fget", None) or getattr(member, "__func__", member)
+            if not isinstance(function, FunctionType):
+                continue
+            if used := _of_random(function.__code__, function.__globals__):
+                raise UserError(
+                    f"{cls.__name__}.{name} uses Python's own `random` ({used}), so that results depend on "
+                    f"which process computes what. {DRAW}"
+                )
+
+
+def _of_random(code: CodeType, names: Mapping[str, Any]) -> str | None:
+    """Return what of Python's ``random`` some code uses, but for generators of its own; None if nothing."""
+    for one, following in pairwise(dis.get_instructions(code)):
+        if one.opname == "IMPORT_NAME" and one.argval == "random":
+            return "import random"
+        thing = names.get(one.argval) if one.opname == "LOAD_GLOBAL" else None
+        if isinstance(thing, ModuleType) and thing.__name__ == "random" and following.argval != "Random":
+            return f"random.{following.argval}"
+        if type(getattr(thing, "__self__", None)).__module__ == "random":  # from random import gauss
+            return str(one.argval)
+    inside = (_of_random(each, names) for each in code.co_consts if isinstance(each, CodeType))
+    return next((used for used in inside if used), None)
 
 
 def _check_validation(method: Method, data: FederatedData) -> None:

@@ -14,6 +14,7 @@ from typing import Any
 import torch
 
 from rayfl.arguments import shown
+from rayfl.engine.guard import Guard
 from rayfl.errors import UserError
 from rayfl.files import read_json, reading
 from rayfl.randomness import generator
@@ -178,7 +179,16 @@ def cohort(
         seed: the run's seed.
     """
     size = max(1, math.floor(participation * len(samples) + 1e-9))
+    guard = Guard(
+        sampling,
+        torch.device("cpu"),
+        "choose",
+        f"round {round}",
+        memory="A resumed run has lost it: choose by what is given alone",
+        draw="Draw from the generator that is given",
+    )
     found = sampling.choose(round, samples, size, generator(seed, "cohort", round))
+    guard.check()
     name = f"{type(sampling).__name__}.choose"
     if not isinstance(found, Sequence) or not all(isinstance(i, Integral) for i in found):
         raise UserError(

@@ -165,6 +165,32 @@ def test_what_a_class_returns_is_checked(tmp_path: Path, what: Any, says: str) -
     assert not (tmp_path / "run").exists()
 
 
+class Draws(Sampling):
+    def choose(self, round: int, samples: Any, size: int, generator: Any) -> Any:
+        return torch.randperm(len(samples))[:size].tolist()
+
+
+class Remembers(Sampling):
+    last = 0
+
+    def choose(self, round: int, samples: Any, size: int, generator: Any) -> Any:
+        self.last += 1
+        return [self.last]
+
+
+@pytest.mark.parametrize(
+    ("sampling", "says"),
+    [
+        (Draws(), "Draws.choose has drawn from PyTorch's global generator .*the generator that is given"),
+        (Remembers(), "Remembers.choose has changed self.last .*choose by what is given alone"),
+    ],
+)
+def test_a_class_neither_remembers_nor_draws_elsewhere(tmp_path: Path, sampling: Any, says: str) -> None:
+    with pytest.raises(UserError, match=says):
+        small(tmp_path / "run", sampling=sampling).run()
+    assert not (tmp_path / "run").exists()
+
+
 # ---- runs
 
 

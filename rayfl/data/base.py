@@ -8,7 +8,7 @@ from typing import Annotated, Any
 import numpy as np
 
 from rayfl.arguments import shown
-from rayfl.data.dataset import TRAIN, ClientData, Dataset
+from rayfl.data.dataset import TRAIN, ClientData, Dataset, not_finite
 from rayfl.data.federated import FederatedData
 from rayfl.data.partitions.iid import IID
 from rayfl.data.partitions.partition import Partition, settings_of
@@ -97,6 +97,11 @@ class Data(Settings, ABC, place="data"):
         if not isinstance(loaded, Dataset):
             what = f"{type(self).__name__}.load returns {shown(loaded)}"
             raise UserError(f"{what}: it must return a rayfl.data.Dataset")
+        if loaded.inputs.dtype.kind == "f" and (first := not_finite(loaded.inputs)) is not None:
+            raise UserError(
+                f"{type(self).__name__} has NaN or infinity in its inputs, first in sample {first} (from 0): "
+                "leave out or fill in such samples"
+            )
         dataset = self.divide(loaded, seed)
         size = len(dataset.indices(TRAIN))
         if clients > size:

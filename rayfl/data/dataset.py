@@ -136,6 +136,15 @@ class Dataset(Displayed):
         return np.flatnonzero(self.origin == origin)
 
 
+def not_finite(x: np.ndarray) -> int | None:
+    """Return which of some inputs, floats [N, ...], is the first with NaN or infinity; None if none is."""
+    for start in range(0, len(x), _CHUNK):
+        bad = ~np.isfinite(x[start : start + _CHUNK]).all(axis=tuple(range(1, x.ndim)))
+        if bad.any():
+            return start + int(bad.argmax())
+    return None
+
+
 def _crc(images: np.ndarray) -> int:
     """Return the CRC-32 of images as an .npy file would hold them, as a cache file does."""
     known: int | None = getattr(images, "crc", None)

@@ -14,39 +14,58 @@ from rayfl.errors import UserError
 from rayfl.methods import Method
 from rayfl.training.params import Params
 
+MEMORY = (
+    "A method has no memory of its own: other processes do not see the change, and a resumed run has lost "
+    "it. What a client has to remember belongs into the state that local_update returns, the server's into "
+    "aggregate's"
+)
+"""What a method is to do instead of changing itself."""
+DRAW = (
+    "Draw with client.generator(purpose) or, on the server, with self.generator(purpose, round); inside a "
+    "loss by rayfl.training.noise with batch.key"
+)
+"""What a method is to draw from."""
+
 
 class Guard:
-    """A method's attributes and the global generators, as they are before the method is called.
+    """The attributes of a method, or of something else that has no memory, and the global generators.
+
+    They are compared with what they were before a call.
 
     Args:
-        method: the method.
+        thing: the method.
         device: of the weights.
         call: what is called, such as ``local_update``.
         when: for messages, such as ``round 3``.
+        memory: what to do instead of changing attributes.
+        draw: what to draw from instead of global generators.
     """
 
-    def __init__(self, method: Method, device: torch.device, call: str, when: str) -> None:
-        self._method, self._device = method, device
-        self._call, self._when = f"{type(method).__name__}.{call}", when
-        self._attributes, self._drawn = _attributes(method), _generators(device)
+    def __init__(
+        self,
+        thing: Any,
+        device: torch.device,
+        call: str,
+        when: str,
+        memory: str = MEMORY,
+        draw: str = DRAW,
+    ) -> None:
+        self._thing, self._device = thing, device
+        self._call, self._when = f"{type(thing).__name__}.{call}", when
+        self._memory, self._draw = memory, draw
+        self._attributes, self._drawn = _attributes(thing), _generators(device)
 
     def check(self) -> None:
         """Refuse what has been changed or drawn since."""
-        if changed := _differing(self._attributes, _attributes(self._method)):
-            raise UserError(
-                f"{self._call} has changed self.{changed} ({self._when}). A method has no memory of its own: "
-                "other processes do not see the change, and a resumed run has lost it. What a client has to "
-                "remember belongs into the state that local_update returns, the server's into aggregate's"
-            )
+        if changed := _differing(self._attributes, _attributes(self._thing)):
+            raise UserError(f"{self._call} has changed self.{changed} ({self._when}). {self._memory}")
         for generator, before, after in zip(
             ("PyTorch", "NumPy", "PyTorch's CUDA"), self._drawn, _generators(self._device), strict=False
         ):
             if before != after:
                 raise UserError(
                     f"{self._call} has drawn from {generator}'s global generator ({self._when}), so that "
-                    "results depend on which process computes what. Draw with client.generator(purpose) or, "
-                    "on the server, with self.generator(purpose, round); inside a loss by "
-                    "rayfl.training.noise with batch.key"
+                    f"results depend on which process computes what. {self._draw}"
                 )
 
     def check_handed(self, handed: Handed, whose: str = "") -> None:
@@ -104,12 +123,12 @@ class Handed:
         return next(itertools.chain.from_iterable(places))
 
 
-def _attributes(method: Method) -> dict[str, Any]:
-    """Return a method's public attributes, also of one it wraps; of lists and the like what they hold."""
-    wrapped = vars(method).get("of")
+def _attributes(thing: Any) -> dict[str, Any]:
+    """Return public attributes, also of a method that is wrapped; of lists and the like what they hold."""
+    wrapped = vars(thing).get("of")
     inner = _attributes(wrapped) if isinstance(wrapped, Method) else {}
     found = {f"of.{name}": value for name, value in inner.items()}
-    return found | {name: _held(value) for name, value in vars(method).items() if not name.startswith("_")}
+    return found | {name: _held(value) for name, value in vars(thing).items() if not name.startswith("_")}
 
 
 def _held(value: Any) -> Any:

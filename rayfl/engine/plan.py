@@ -10,7 +10,9 @@ from typing import Any, Literal
 import torch
 from torch.utils import _pytree as pytree
 
+from rayfl.arguments import shown
 from rayfl.data import Dataset, FederatedData
+from rayfl.engine.guard import Guard, Handed
 from rayfl.engine.process import exits_as_errors
 from rayfl.errors import UserError
 from rayfl.methods import Method
@@ -18,6 +20,7 @@ from rayfl.nets import Architecture, build
 from rayfl.training.client import Client
 from rayfl.training.examples import Examples
 from rayfl.training.net import Net
+from rayfl.training.params import Params
 from rayfl.training.settings import Training
 from rayfl.training.state import State, as_tensor, is_finite, mismatch
 
@@ -130,7 +133,7 @@ def _like(dataset: Dataset) -> torch.Tensor | None:
 
 
 def try_scores(method: Method, net: Net, plan: Plan, data: FederatedData) -> None:
-    """Score one sample with initial weights, to see whether there is a score for every view.
+    """Send and score one sample with initial weights, to see what the method's simple mistakes are.
 
     Args:
         method: set up with the net.
@@ -139,7 +142,8 @@ def try_scores(method: Method, net: Net, plan: Plan, data: FederatedData) -> Non
         data: whose first sample is scored.
 
     Raises:
-        UserError: the views that ``scores`` returns are not those that the method declares.
+        UserError: what a hook returns is of another kind, ``scores`` has other views than the method
+            declares, or ``download`` does more than to return something.
     """
     examples = Examples(data.dataset, torch.device("cpu"), plan.training.dtype, channels_last=False)
     counts, train = as_tensor(data.label_matrix("train"))[0], as_tensor(data.clients[0].train)
@@ -150,19 +154,53 @@ def try_scores(method: Method, net: Net, plan: Plan, data: FederatedData) -> Non
             client = Client(
                 0, net, initial, examples, train, counts, plan.training, plan.seed, 0, nets=further
             )
-            server = method.init_server(initial)
-            down = {**method.download(server), **method.download_for(server, 0)}
+            server = _mapping(method, "init_server", method.init_server(initial))
+            down = _sent(method, server)
+            state = _mapping(method, "init_client", method.init_client(client))
             x, _ = examples.batch(torch.zeros(1, dtype=torch.int64))
-            found = method.scores(client, method.init_client(client), down, x)
+            found = method.scores(client, state, down, x)
     except UserError:
         raise
     except Exception:  # it may need what only the run has, such as a GPU: the run will tell
         return
     check_views(method, found)
+    for view, scores in found.items():
+        shape = list(scores.shape) if isinstance(scores, torch.Tensor) else shown(scores)
+        if shape != [1, data.dataset.classes]:
+            raise UserError(
+                f"{type(method).__name__}.scores returns {shape} for {view!r} of one input: it must be a "
+                f"tensor of scores [B, classes], here [1, {data.dataset.classes}]"
+            )
+
+
+def _sent(method: Method, server: State) -> State:
+    """Return what client 0 would receive; refuse a ``download`` that draws, or changes what it is given."""
+    device = torch.device("cpu")
+    guard = Guard(method, device, "download", "tried before the start")
+    handed = Handed(server=[server])
+    everyone = _mapping(method, "download", method.download(server))
+    own = _mapping(method, "download_for", method.download_for(server, 0))
+    if twice := everyone.keys() & own.keys():
+        raise UserError(
+            f"{type(method).__name__}.download_for returns {min(twice)!r}, which download has already: use "
+            "another key"
+        )
+    method.server_metrics(server)
+    guard.check()
+    guard.check_handed(handed)
+    return {**everyone, **own}
+
+
+def _mapping(method: Method, call: str, found: Any) -> Any:
+    """Return what a hook has returned; refuse what is no mapping, or weights in the place of one."""
+    if not isinstance(found, Mapping) or isinstance(found, Params):
+        raise UserError(f"{type(method).__name__}.{call} returns {shown(found)}: it must return a dict")
+    return found
 
 
 def check_views(method: Method, found: Mapping[str, Any]) -> None:
     """Refuse scores of other views than those that a method declares."""
+    _mapping(method, "scores", found)
     if found.keys() != set(method.views):
         returned, declared = (", ".join(map(repr, names)) or "none" for names in (found, method.views))
         raise UserError(

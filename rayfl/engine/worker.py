@@ -43,6 +43,10 @@ Common = dict[str, list[tuple[dict[int, int], dict[str, np.ndarray]]]]
 """What clients' scores have in common: split -> of every group, client -> samples, and name -> rows."""
 KEPT = "optimiser state"
 """Key of a client's state under which optimisers keep theirs; see ``training.optimiser_state``."""
+_OF_OPTIMISER = (
+    "Other processes do not see the change, and a resumed run has lost it. What an optimiser remembers of a "
+    "client is what its `memory` returns"
+)
 TOGETHER = 32
 """Clients that a loop takes at a time at most."""
 TOGETHER_BYTES = 8 * 2**20
@@ -148,6 +152,7 @@ class Worker:
         accumulator, result = Accumulator(self.method.uploads, group_of), RoundResult()
         result.seconds = dict.fromkeys(groups, 0.0)
         guard = Guard(self.method, self.device, "local_update", f"round {round}")
+        optimiser = Guard(self.plan.training.optimiser, self.device, "step", f"round {round}", _OF_OPTIMISER)
         order = self._together(groups)
         self.states.expect(i for together in order for i in together)
         for together in order:
@@ -157,6 +162,7 @@ class Worker:
             for i in together:
                 result.seconds[group_of[i]] += pace * self._count(i)
         guard.check()
+        optimiser.check()
         result.keeps = any(i in self.states for i in result.ids)
         return accumulator.parts(), result
 
@@ -240,8 +246,8 @@ class Worker:
                     raise UserError(f"{type(self.method).__name__}: the key {KEPT!r} of a state is taken")
                 if problem is None and not all(map(is_finite, pytree.tree_leaves(kept))):
                     problem = "what the optimiser keeps is not finite"
-            traffic = self.method.communication_bytes(clients[k], downs[k], up)
-            result.add(i, losses[-1] if losses else 0.0, steps, *traffic)
+            bytes_both_ways = self.method.communication_bytes(clients[k], downs[k], up)
+            result.add(i, losses[-1] if losses else 0.0, steps, *bytes_both_ways)
             if problem is not None:
                 result.bad[i] = problem
                 continue

@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 from torch.utils import _pytree as pytree
 
-from rayfl.checks import check_names
+from rayfl.checks import check_draws, check_names
 from rayfl.data import FederatedData
 from rayfl.engine.worker import Worker
 from rayfl.errors import UserError
@@ -139,6 +139,7 @@ def _require(holds: bool, sentence: str) -> None:
 def runs(subject: _Subject) -> None:
     """Three rounds of four uneven clients run, and leave finite state."""
     check_names(type(subject.method))
+    check_draws(type(subject.method))
     values = subject.run().values()
     _require(
         all(bool(t.isfinite().all()) for t in values.values()), "the states have NaN or infinity in them"

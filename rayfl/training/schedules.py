@@ -12,10 +12,10 @@ from rayfl.settings import Value, above, at_least, at_most, below
 
 
 class Schedule(Value, ABC, place="training.schedule"):
-    """Base of all schedules; one's own overrides ``factor``.
+    """Base of all schedules; a schedule of your own overrides ``factor``.
 
     Attributes:
-        uses_rounds: whether ``factor`` goes by the number of rounds; such a run is not resumed with another.
+        uses_rounds: whether ``factor`` uses the number of rounds; such a run cannot be resumed with another.
     """
 
     uses_rounds: ClassVar[bool] = False
@@ -42,7 +42,7 @@ class Schedule(Value, ABC, place="training.schedule"):
         name = type(self).__name__
         for round in range(rounds):
             try:
-                factor, other = self.factor(round, rounds), self.factor(round, rounds + 1)
+                factor, again, other = (self.factor(round, rounds + more) for more in (0, 0, 1))
             except UserError:
                 raise
             except Exception as error:
@@ -52,6 +52,11 @@ class Schedule(Value, ABC, place="training.schedule"):
                 raise UserError(
                     f"training.schedule: {name}.factor({round}, {rounds}) is {factor!r}: it must be a number "
                     "above 0 in every round"
+                )
+            if factor != again:
+                raise UserError(
+                    f"training.schedule: {name}.factor is not the same twice for the same round: it must go "
+                    "by round and rounds alone"
                 )
             if factor != other and not self.uses_rounds:
                 raise UserError(
@@ -83,7 +88,7 @@ class Steps(Schedule):
     """The learning rate falls in some rounds."""
 
     at_rounds: list[int]
-    """The rounds, from 0, from which on it is smaller, ascending."""
+    """The rounds, counted from 0, at which the rate becomes smaller, in ascending order."""
     by: Annotated[float, above(0), below(1)] = 0.1
     """The factor at each of them."""
 

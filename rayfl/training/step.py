@@ -33,10 +33,17 @@ class UnderWay:
     def advance(self, k: int, answer: Any) -> None:
         """Let a coroutine go on with the answer to its request, to its next request or its end."""
         try:
-            self.waiting[k] = self.updates[k].send(answer)
+            request = self.updates[k].send(answer)
         except StopIteration as end:
             self.waiting.pop(k, None)
             self.results[k] = end.value
+            return
+        if not isinstance(request, Request):
+            raise UserError(
+                f"{self.updates[k].__qualname__} awaits something else than client.fit, client.total or "
+                "client.renew_statistics: await nothing but these, and do the rest without `await`"
+            )
+        self.waiting[k] = request
 
     def close(self) -> None:
         """Give up those that have not come to their end."""

@@ -65,19 +65,25 @@ class Sum:
 
 @dataclass(frozen=True)
 class Gather:
-    """Every participant's own payload, by client number; a sum, where one serves, saves bandwidth."""
+    """Every participant's own payload, by client number; prefer a sum if it is enough: it sends less."""
 
 
 Reduction = Mean | Sum | Gather
 
 
 def check_reductions(method: str, reductions: Mapping[str, Reduction]) -> None:
-    """Refuse means that are weighted by what is not uploaded.
+    """Refuse what declares no uploads, and means that are weighted by what is not uploaded.
 
     Args:
         method: its name, for the message.
         reductions: upload key -> how it is combined.
     """
+    fine = isinstance(reductions, Mapping)
+    if not fine or not all(isinstance(each, Reduction) for each in reductions.values()):
+        raise UserError(
+            f"{method}.uploads is {shown(reductions)}: it must be a property that returns upload key -> "
+            "Mean(), Sum() or Gather(), as in {'weights': Mean()}"
+        )
     for key, reduction in reductions.items():
         if isinstance(reduction, Mean) and reduction.key is not None and reduction.key not in reductions:
             raise UserError(

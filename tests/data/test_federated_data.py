@@ -47,6 +47,20 @@ class Tiny(Data):
         )
 
 
+class Holes(Tiny):
+    """Numbers of which one is missing."""
+
+    def load(self):
+        inputs = np.ones((120, 2), np.float32)
+        inputs[70, 1] = np.nan
+        return replace(super().load(), inputs=inputs, mean=(), std=())
+
+
+def test_missing_numbers_are_refused():
+    with pytest.raises(UserError, match="Holes has NaN or infinity in its inputs, first in sample 70"):
+        Holes().federate(2, 0)
+
+
 def by_hand():
     """Client 0: two cats, two dogs; client 1: four cats; with four classes, of which two are used."""
     dataset = Dataset(

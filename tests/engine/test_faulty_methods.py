@@ -3,7 +3,7 @@
 import json
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 import torch
@@ -180,6 +180,84 @@ def test_the_order_of_views_does_not_matter(tmp_path: Path) -> None:
     federation(tmp_path, Viewing("global personal"), rounds=1).run()
     record = json.loads((tmp_path / "metrics.jsonl").read_text())
     assert set(record["evaluation"]["after_aggregation"]) == {"personal", "global"}
+
+
+class Weights(FedAvg):
+    def init_server(self, initial: Any) -> Any:
+        return initial
+
+
+class Nothing(FedAvg):
+    def init_client(self, client: Client) -> Any:
+        pass
+
+
+class SendsNothing(FedAvg):
+    def download(self, server: State) -> Any:
+        pass
+
+
+class SendsTwice(FedAvg):
+    def download_for(self, server: State, client: int) -> State:
+        return {"weights": server["weights"]}
+
+
+class SendsNoise(FedAvg):
+    def download(self, server: State) -> State:
+        return {"weights": server["weights"] + torch.randn(())}
+
+
+class SendsChanged(FedAvg):
+    def download(self, server: State) -> State:
+        server["weights"]["head.bias"].add_(1)
+        return server
+
+
+class CountsRequests(FedAvg):
+    def server_metrics(self, server: State) -> Any:
+        self.asked = True
+        return {}
+
+
+class ScoresATensor(FedAvg):
+    def scores(self, client: Client, state: State, down: State, x: Tensor) -> Any:
+        return client.net.eval(down["weights"], x)
+
+
+class ScoresClasses(FedAvg):
+    def scores(self, client: Client, state: State, down: State, x: Tensor) -> dict[str, Tensor]:
+        return {view: s.argmax(1) for view, s in super().scores(client, state, down, x).items()}
+
+
+class NoProperty(FedAvg):
+    def uploads(self) -> Any:  # type: ignore[override]
+        return {"weights": Mean()}
+
+
+class ByWord(FedAvg):
+    uploads: ClassVar[Any] = {"weights": "mean"}
+
+
+@pytest.mark.parametrize(
+    ("method", "says"),
+    [
+        (Weights, "Weights.init_server returns Params.*: it must return a dict"),
+        (Nothing, "Nothing.init_client returns None: it must return a dict"),
+        (SendsNothing, "SendsNothing.download returns None"),
+        (SendsTwice, "SendsTwice.download_for returns 'weights', which download has already"),
+        (SendsNoise, "SendsNoise.download has drawn from PyTorch's global generator"),
+        (SendsChanged, r"SendsChanged.download has changed in place .*server\['weights'\]\['head.bias'\]"),
+        (CountsRequests, "has changed self.asked"),
+        (ScoresATensor, "ScoresATensor.scores returns tensor"),
+        (ScoresClasses, r"ScoresClasses.scores returns \[1\] for 'personal' of one input"),
+        (NoProperty, "NoProperty.uploads is .*must be a property"),
+        (ByWord, "ByWord.uploads is .*'mean'.*must be a property"),
+    ],
+)
+def test_what_a_trial_shows_is_refused_before_the_start(tmp_path: Path, method: Any, says: str) -> None:
+    with pytest.raises(UserError, match=says):
+        federation(tmp_path / "run", method()).run()
+    assert not (tmp_path / "run").exists()
 
 
 class CannotScoreOne(FedAvg):

@@ -1,6 +1,9 @@
 """Mistakes of those who write methods: each is refused, with what to do instead."""
 
+import asyncio
+import random
 from pathlib import Path
+from random import gauss
 from typing import Any
 
 import numpy as np
@@ -9,7 +12,7 @@ import torch
 import torch.nn.functional as F
 
 from rayfl import Inline, Ray, UserError
-from rayfl.methods import SCAFFOLD, FedAvg, FedPer
+from rayfl.methods import SCAFFOLD, FedAvg, FedPer, TopK
 from rayfl.nets import LeNet
 from rayfl.training import Gather, Mean, Sum
 from tests.support.by_hand import federate, ragged
@@ -108,6 +111,12 @@ class DoesNotAwait(FedAvg):
         return {"weights": down["weights"]}, state
 
 
+class AwaitsElse(FedAvg):
+    async def local_update(self, client: Any, state: Any, down: Any) -> Any:
+        await asyncio.sleep(0)
+        return await super().local_update(client, state, down)
+
+
 class UsesWhatIsNotAwaited(FedAvg):
     async def local_update(self, client: Any, state: Any, down: Any) -> Any:
         return {"weights": client.fit(down["weights"], client.cross_entropy).weights}, state
@@ -127,6 +136,7 @@ MISTAKES = [
     (NotAsync, "must be an `async def`"),
     (ReturnsOne, "must return two mappings"),
     (DoesNotAwait, "calls client.fit 1 times and awaits 0 of them"),
+    (AwaitsElse, "AwaitsElse.local_update awaits something else than client.fit, client.total or"),
     (UsesWhatIsNotAwaited, r"\(await client.fit\(...\)\).weights"),
 ]
 
@@ -232,9 +242,11 @@ class HasItsOwn(FedAvg):
     [
         (Misspelt, "Misspelt.agregate is nothing that rayfl calls; did you mean aggregate"),
         (MisspeltOfItsBase, "init_clients is nothing that rayfl calls; did you mean init_client"),
+        (lambda: TopK(of=Misspelt()), "Misspelt.agregate is nothing that rayfl calls"),
     ],
 )
 def test_a_misspelt_hook_is_refused_before_the_start(tmp_path: Path, method: Any, says: str) -> None:
+    """Also in a method that a wrapper stands around."""
     with pytest.raises(UserError, match=says):
         small(tmp_path / "run", method=method()).run()
     assert not (tmp_path / "run").exists()
@@ -242,6 +254,57 @@ def test_a_misspelt_hook_is_refused_before_the_start(tmp_path: Path, method: Any
 
 def test_other_names_are_the_authors(tmp_path: Path) -> None:
     assert small(tmp_path / "run", method=HasItsOwn(), rounds=1).run().complete
+
+
+# ---- Python's own generator
+
+
+class DrawsPythons(FedAvg):
+    async def local_update(self, client: Any, state: Any, down: Any) -> Any:
+        def loss(w: Any, batch: Any, extra: Any) -> Any:
+            return client.cross_entropy(w, batch) * random.random()
+
+        return {"weights": (await client.fit(down["weights"], loss)).weights}, state
+
+
+class DrawsByName(FedAvg):
+    @property
+    def uploads(self) -> Any:
+        return {"weights": Mean("uniform" if gauss(0, 1) > 0 else "samples")}
+
+
+class ImportsInside(FedAvg):
+    def aggregate(self, server: Any, up: Any, cohort: Any) -> Any:
+        import random
+
+        return {"weights": up["weights"] * random.random()}
+
+
+class DrawsFromItsOwn(FedAvg):
+    """As one may."""
+
+    def aggregate(self, server: Any, up: Any, cohort: Any) -> Any:
+        own = random.Random(cohort.round)
+        return {"weights": up["weights"] * (1 + 0.01 * own.random() + 0 * np.random.default_rng(1).random())}
+
+
+@pytest.mark.parametrize(
+    ("method", "says"),
+    [
+        (DrawsPythons, r"DrawsPythons.local_update uses Python's own `random` \(random.random\)"),
+        (DrawsByName, r"DrawsByName.uploads uses Python's own `random` \(gauss\)"),
+        (ImportsInside, r"ImportsInside.aggregate uses Python's own `random` \(import random\)"),
+    ],
+)
+def test_pythons_generator_is_refused_before_the_start(tmp_path: Path, method: Any, says: str) -> None:
+    with pytest.raises(UserError, match=says + ".*client.generator"):
+        small(tmp_path / "run", method=method()).run()
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_generator_of_ones_own_is_none_of_it(tmp_path: Path) -> None:
+    federation = small(tmp_path / "run", method=DrawsFromItsOwn())
+    federation.check(federation.federated_data())
 
 
 # ---- operations that cannot be stacked

@@ -1,5 +1,6 @@
 """The public checks pass what is right and catch what is wrong, by the name of a check."""
 
+import random
 from collections.abc import Mapping
 from typing import Any
 
@@ -216,6 +217,12 @@ class ScoresAtRandom(FedAvg):
         return {view: s + torch.rand(1) for view, s in super().scores(client, state, down, x).items()}
 
 
+class DrawsPythons(FedAvg):
+    async def local_update(self, client: Client, state: State, down: State) -> Returned:
+        up, state = await super().local_update(client, state, down)
+        return {"weights": up["weights"] * random.random()}, state
+
+
 class DrawsGlobally(FedAvg):
     async def local_update(self, client: Client, state: State, down: State) -> Returned:
         up, state = await super().local_update(client, state, down)
@@ -266,6 +273,7 @@ WRONG: list[tuple[type[Method], str, dict[str, Any]]] = [
     (Diverges, "runs", {}),
     (OpenState, "runs", {}),
     (DrawsGlobally, "runs", {}),
+    (DrawsPythons, "runs", {}),
     (NeverSends, "declared_uploads_are_sent", {}),
     (Misspelt, "runs", {}),
     (Idle, "trains", {}),

@@ -8,6 +8,8 @@ import torch.nn.functional as F
 from torch import nn
 
 from rayfl import Training, UserError
+from rayfl.methods import FedAvg
+from rayfl.testing import federate, points
 from rayfl.training import SGD, Adam, AdamW, Client
 from rayfl.training.loop import run_loop
 from rayfl.training.optimisers import Descent, Optimiser
@@ -131,6 +133,49 @@ def test_effective_steps_of_nesterov(momentum: float, steps: int) -> None:
     for _ in range(steps):
         sgd.step(w, [torch.ones(1, dtype=torch.float64)], memory, [0], descent)
     assert descent.effective_steps(steps) == pytest.approx(-w[0].item(), abs=1e-12)
+
+
+class OfOnesOwn(Optimiser):
+    """Plain steps."""
+
+    def memory(self, trained: Any, momentum: float, clients: Any) -> list[torch.Tensor]:
+        return []
+
+    def step(self, trained: Any, gradients: Any, memory: Any, used: Any, descent: Descent) -> None:
+        for t, g in zip(trained, gradients):
+            t -= descent.lr * g
+
+
+class ChangesNothing(OfOnesOwn):
+    def step(self, trained: Any, gradients: Any, memory: Any, used: Any, descent: Descent) -> None:
+        trained = [t - descent.lr * g for t, g in zip(trained, gradients)]
+
+
+class Normalises(OfOnesOwn):
+    def step(self, trained: Any, gradients: Any, memory: Any, used: Any, descent: Descent) -> None:
+        super().step(trained, [g / g.norm() for g in gradients], memory, used, descent)
+
+
+class CountsSteps(OfOnesOwn):
+    steps = 0
+
+    def step(self, trained: Any, gradients: Any, memory: Any, used: Any, descent: Descent) -> None:
+        self.steps += 1
+        super().step(trained, gradients, memory, used, descent)
+
+
+def test_optimisers_of_ones_own_are_tried_before_the_start() -> None:
+    for right in (OfOnesOwn(), SGD(), Adam(), AdamW()):
+        right.check()
+    with pytest.raises(UserError, match=r"ChangesNothing\.step leaves the weights alone"):
+        ChangesNothing().check()
+    with pytest.raises(UserError, match=r"Normalises\.step does not treat every entry .* for itself"):
+        Normalises().check()
+
+
+def test_optimisers_must_not_remember_in_attributes() -> None:
+    with pytest.raises(UserError, match=r"CountsSteps\.step has changed self\.steps .*what its `memory`"):
+        federate(FedAvg(), points([((1, 0), 0)]), cohorts=1, optimiser=CountsSteps())
 
 
 def test_what_does_not_go_together_is_refused() -> None:

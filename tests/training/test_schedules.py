@@ -4,6 +4,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 from rayfl import Training, UserError, resumed
 from rayfl.methods import SCAFFOLD
@@ -74,6 +75,16 @@ def test_rates_that_are_none_are_refused(tmp_path: Path, value: Any) -> None:
 def test_one_that_goes_by_rounds_says_so(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="set uses_rounds = True"):
         small(tmp_path / "run", training=Training(schedule=Unsaid())).run()
+
+
+class Draws(Schedule):
+    def factor(self, round: int, rounds: int) -> float:
+        return float(torch.rand(())) + 0.1
+
+
+def test_one_that_draws_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match=r"Draws\.factor is not the same twice"):
+        small(tmp_path / "run", training=Training(schedule=Draws())).run()
 
 
 @pytest.mark.parametrize("at", [[], [0, 2], [3, 3], [4, 2]])

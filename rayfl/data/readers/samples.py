@@ -11,12 +11,11 @@ import numpy as np
 
 from rayfl.arguments import shown
 from rayfl.data.base import carve
-from rayfl.data.dataset import TEST, TRAIN, ClientData, Dataset
+from rayfl.data.dataset import TEST, TRAIN, ClientData, Dataset, not_finite
 from rayfl.errors import UserError
 from rayfl.memory import check_memory
 from rayfl.randomness import numpy_generator
 
-_CHUNK = 1000  # samples that are looked at together
 _CLASSES = 1_000_000  # more than that are a mistake, such as numbers of rows
 _IDS = 10_000_000  # likewise
 
@@ -172,14 +171,11 @@ def _inputs(what: str, given: Any) -> np.ndarray:
     if x.dtype.kind == "f":
         with np.errstate(over="ignore"):
             x = x.astype(np.float32, copy=False)
-        for start in range(0, len(x), _CHUNK):
-            chunk = x[start : start + _CHUNK]
-            bad = ~np.isfinite(chunk).all(axis=tuple(range(1, x.ndim)))
-            if bad.any():
-                raise UserError(
-                    f"{what} have NaN or infinity in x, first in sample {start + int(bad.argmax())} (from "
-                    "0): leave out or fill in such samples"
-                )
+        if (first := not_finite(x)) is not None:
+            raise UserError(
+                f"{what} have NaN or infinity in x, first in sample {first} (from 0): leave out or fill in "
+                "such samples"
+            )
         return x
     if x.min() < 0 or x.max() >= _IDS:
         raise UserError(
@@ -200,7 +196,7 @@ def _labels(what: str, given: Any, count: int) -> np.ndarray:
             "rayfl classifies, and has no regression"
         )
     if len(y) != count:
-        raise UserError(f"{what} are {count} in x and {len(y)} in y: they must be as many")
+        raise UserError(f"{what} are {count} in x and {len(y)} in y: x and y must have the same number")
     if y.min() < 0 or y.max() >= _CLASSES:
         raise UserError(
             f"{what} have labels from {y.min()} to {y.max()}: they must lie in 0..{_CLASSES - 1:,}"
@@ -225,18 +221,18 @@ def _groups(
         if array is None or array.ndim != 1 or array.dtype.kind not in "iuU":
             raise UserError(
                 f"{name}: {field} of the {part} samples are {shown(values)}: they must be numbers or texts, "
-                "one of each sample"
+                "one for each sample"
             )
         if len(array) != len(x):
             raise UserError(
-                f"{name}: the {part} samples are {len(x)}, and their {field} {len(array)}: they must "
-                "be as many"
+                f"{name}: there are {len(x)} {part} samples, and {len(array)} {field} of them: give one for "
+                "each sample"
             )
         parts.append(array)
     if not parts:
         return None, ()
     if len(parts) < len(named):
-        raise UserError(f"{name}: {field} must be given of the training and of the test samples, or of none")
+        raise UserError(f"{name}: {field} must be given for the training and the test samples, or of none")
     if len({array.dtype.kind == "U" for array in parts}) > 1:
         raise UserError(f"{name}: {field} must be numbers throughout, or texts throughout")
     found, numbers = np.unique(np.concatenate(parts), return_inverse=True)
