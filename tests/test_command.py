@@ -67,6 +67,7 @@ def test_help_of_a_class(capsys):
     [
         (["data", "show", "--data.partition.help", "Dirichlet"], "--data.partition.alpha ALPHA"),
         (["run", "--method", "TopK", "--method.of.help", "FedProx"], "--method.of.mu MU"),
+        (["run", "--data.help", "CIFAR10"], "--data.partition.help [NAME]"),
     ],
 )
 def test_help_of_a_class_within_another_names_whole_options(arguments, option, capsys):

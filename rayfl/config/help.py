@@ -24,6 +24,8 @@ class Help(DefaultHelpFormatter):
     def _get_help_string(self, action: argparse.Action) -> str:
         if isinstance(action, argparse._HelpAction):
             return "Show this help message and exit."
+        if action.dest.endswith(".help"):
+            return "List the options of one of the names below."
         text = (action.help or "").replace("``", "").replace("%", "%%")
         if not action.option_strings:
             return text
@@ -98,6 +100,9 @@ class Parser(jsonargparse.ArgumentParser):
         if self._of_class:  # the description is the title
             for group in self._action_groups:
                 group.title = None
+            for action in self._actions:
+                if action.dest.endswith(".help"):
+                    action.metavar = "NAME"
         return names
 
     def parse_args(  # type: ignore[override]  # as the class above does
