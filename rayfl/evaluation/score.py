@@ -66,15 +66,20 @@ def score(
             x, y = examples.batch(part, step)
             if measures:
                 labels.append(y)
-            for view, scores in predict(x).items():
+            counted: dict[tuple[int, bool], tuple[int, float | None]] = {}  # views of one model share scores
+            views = predict(x)
+            for view, scores in views.items():
                 if measures:
                     kept.setdefault(view, []).append(scores)
-                correct[view] = correct.get(view, 0) + int((scores.argmax(1) == y).sum())
-                if view not in without_loss:
-                    total = F.cross_entropy(scores, y, reduction="none").double().sum().item()
+                which = (id(scores), view not in without_loss)
+                if which not in counted:
+                    counted[which] = _count(scores, y, with_loss=which[1])
+                right, total = counted[which]
+                correct[view] = correct.get(view, 0) + right
+                if total is not None:
                     loss[view] = loss.get(view, 0.0) + total
     n = len(indices)
-    found = {view: Score(hits, loss[view] / n if view in loss else None) for view, hits in correct.items()}
+    found = {view: Score(right, loss[view] / n if view in loss else None) for view, right in correct.items()}
     if not measures:
         return found
     y = torch.cat(labels).cpu()
@@ -83,6 +88,14 @@ def score(
         measured = {m.name: m.value(scores, y, view not in without_loss) for m in measures}
         found[view] = found[view]._replace(measured=measured)
     return found
+
+
+def _count(scores: Tensor, y: Tensor, with_loss: bool) -> tuple[int, float | None]:
+    """Return how many predictions are right, and the sum of the losses."""
+    right = int((scores.argmax(1) == y).sum())
+    if not with_loss:
+        return right, None
+    return right, F.cross_entropy(scores, y, reduction="none").double().sum().item()
 
 
 def score_rows(
