@@ -53,10 +53,10 @@ def check(plan: Plan, protocol: Protocol, data: FederatedData) -> list[str]:
             f"protocol {protocol} goes by validation accuracy, and the data have no validation split: "
             "set data.val_fraction, for example to 0.1, or choose another protocol"
         )
-    _check_validation(method, data)
     names = [str(net) for net in plan.nets]
     return [
         *_check_warmup(plan),
+        *_check_validation(method, data),
         *_check_kept(plan.training),
         *_check_batches(plan.training, names, nets, method.nets, data),
         *_check_shared(method, plan),
@@ -141,16 +141,22 @@ def _of_random(code: CodeType, names: Mapping[str, Any]) -> str | None:
     return next((used for used in inside if used), None)
 
 
-def _check_validation(method: Method, data: FederatedData) -> None:
-    """Refuse clients without validation data where the method trains by such."""
+def _check_validation(method: Method, data: FederatedData) -> list[str]:
+    """Refuse clients without validation data where the method needs such; warn where it makes do without."""
     train, val = (data.counts(split)[: data.seen] for split in ("train", "val"))
     without = np.flatnonzero((train > 0) & (val == 0))
-    if method.uses_validation and len(without):
+    if not len(without) or not (method.uses_validation or method.prefers_validation):
+        return []
+    name, so_many = type(method).__name__, f"({len(without)} such clients)"
+    if method.uses_validation:
         raise UserError(
-            f"{type(method).__name__} goes by validation data of every client, and client {without[0]} has "
-            f"none ({len(without)} such clients): set data.val_fraction, for example to 0.1, or use fewer "
-            "clients or another partition"
+            f"{name} goes by validation data of every client, and client {without[0]} has none {so_many}: "
+            "set data.val_fraction, for example to 0.1, or use fewer clients or another partition"
         )
+    return [
+        f"{name} goes by validation data where a client has some, and by training data otherwise; client "
+        f"{without[0]} has none {so_many}: set data.val_fraction, for example to 0.1"
+    ]
 
 
 def _check_unseen(method: Method, nets: Sequence[Net], data: FederatedData) -> None:

@@ -79,6 +79,8 @@ class Method(Settings, ABC, place="method"):
             ``population`` (the number of all clients) and ``seed``.
         uses_validation: whether every client that trains needs validation data, for
             ``client.total(..., split="val")``; a run without them is refused.
+        prefers_validation: whether the method goes by a client's validation data, and by its training data
+            where it has none; a run warns of such clients.
         uses_sgd: whether the method's formulas hold for SGD only; other optimisers are refused then.
         uses_rounds: whether the method reads ``rounds``, for a schedule over the run, say. Such a run
             cannot be resumed with another number of rounds.
@@ -87,6 +89,7 @@ class Method(Settings, ABC, place="method"):
     averaging: ClassVar[Averaging] = "samples"
     heterogeneous: ClassVar[bool] = False
     uses_validation: ClassVar[bool] = False
+    prefers_validation: ClassVar[bool] = False
     uses_rounds: ClassVar[bool] = False
     uses_sgd: ClassVar[bool] = False
 

@@ -25,6 +25,7 @@ class FedDGGA(Method):
     """
 
     uses_rounds = True
+    prefers_validation = True
 
     step: Annotated[float, at_least(0), at_most(1)] = 0.2
     """Length of the first adjustment, d in the paper; it falls linearly to 0 over the rounds. With 0 this is

@@ -43,11 +43,20 @@ class PartialFed(Method):
     """Temperature below which it does not fall."""
     gumbel_decay: Annotated[float, above(0), at_most(1)] = 0.965
     """Factor of the temperature from round to round."""
+    share: Annotated[float, above(0), at_most(1)] = 1.0
+    """Share of the samples on which the choice is learned (``adaptive``), drawn anew in each round."""
+
+    @property
+    def prefers_validation(self) -> bool:  # type: ignore[override]
+        """Whether choices are learned."""
+        return self.mode == "adaptive"
 
     def setup(self, net: Net, population: int, seed: int) -> None:
         """Group the net's entries by layers."""
         super().setup(net, population, seed)
         self._layers = layers_of(net)
+        first = [next(name for name in net.modules_of if name in layer) for layer in self._layers]
+        self._names = [name.rpartition(".")[0] for name in first]
         if self.mode in ("bottom", "top") and self.k > len(self._layers):
             raise UserError(f"method.k is {self.k}, and the net has {len(self._layers)} layers")
         if self.mode == "adaptive":
@@ -104,7 +113,9 @@ class PartialFed(Method):
         extra = {"received": received, "own": state["own"], "temperature": temperature}
         start = Params({"logits": state["logits"]}, frozenset({"logits"}))
         split: Literal["train", "val"] = "val" if client.val_samples else "train"
-        fitted = await client.fit(start, loss, extra, epochs=1, weight_decay=0.0, stream=1, split=split)
+        fitted = await client.fit(
+            start, loss, extra, epochs=1, weight_decay=0.0, stream=1, split=split, share=self.share
+        )
         return fitted.weights["logits"]
 
     def _chosen(self, state: State, received: Params) -> Params:
@@ -127,15 +138,20 @@ class PartialFed(Method):
         return not any(name in layer for layer in loaded[self.mode])
 
     def aggregate(self, server: State, up: Mapping[str, Any], cohort: Cohort) -> State:
-        """Take the mean of the models, and count who has kept what."""
+        """Take the mean of the models, and note who has kept what, [cohort, layers]."""
         if self.mode != "adaptive":
             return {"weights": up["weights"]}
-        kept = torch.stack([up["kept"][client] for client in up["kept"]])
-        return {"weights": up["weights"], "kept": kept.mean(0), "kept_by": kept.sum(1)}
+        return {"weights": up["weights"], "kept": torch.stack([*up["kept"].values()])}
 
     def server_metrics(self, server: State) -> dict[str, float | list[float]]:
-        """Return which share of the cohort has kept each layer, and how many layers each of its clients."""
-        return {key: server[key].tolist() for key in ("kept", "kept_by") if key in server}
+        """Return which share of the cohort has kept each layer, how many layers each of its clients, and of
+        each layer which clients.
+        """
+        if "kept" not in server:
+            return {}
+        kept: Tensor = server["kept"]
+        of_layers = {f"kept {name}": by.tolist() for name, by in zip(self._names, kept.T, strict=True)}
+        return {"kept": kept.mean(0).tolist(), "kept_by": kept.sum(1).tolist(), **of_layers}
 
     def warning(self, metrics: Mapping[str, float | list[float]]) -> str | None:
         """Tell of a run whose clients have stopped taking anything from the others."""

@@ -223,6 +223,11 @@ class Wrapper(Method):
         return self.of.uses_validation
 
     @property
+    def prefers_validation(self) -> bool:  # type: ignore[override]
+        """That of the wrapped method."""
+        return self.of.prefers_validation
+
+    @property
     def uses_rounds(self) -> bool:  # type: ignore[override]
         """That of the wrapped method."""
         return self.of.uses_rounds

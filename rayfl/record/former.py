@@ -98,6 +98,10 @@ _COUNTED = {
 }
 
 
+_LATER: dict[str, dict[str, Any]] = {"rayfl.methods.PartialFed": {"method.share": 1.0}}
+"""Method -> the options that it has had since, as they were before."""
+
+
 def without_unused(config: Mapping[str, Any]) -> dict[str, Any]:
     """Return a configuration without options that data sets had, and never used."""
     data = config.get("data")
@@ -142,7 +146,8 @@ def present_settings(settings: Mapping[str, Any]) -> dict[str, Any]:
     if before and "training.optimiser" not in settings:
         now["training"] = _training(before)
     kept = {key: value for key, value in settings.items() if key != "training.lr_decay"}
-    return {"sampling": "rayfl.sampling.Uniform", "metrics": [], **_SCORED, **kept, **deciding(now)}
+    later = _LATER.get(str(settings.get("method")), {})
+    return {"sampling": "rayfl.sampling.Uniform", "metrics": [], **later, **_SCORED, **kept, **deciding(now)}
 
 
 def remedy(name: str, value: Any) -> str:

@@ -14,7 +14,23 @@ from torch import nn
 from torch.func import functional_call
 
 from rayfl import UserError
-from rayfl.methods import Cohort, FedALA, FedAvg, FedBN, FedFA, FedKD, FedPer, FedSR, PartialFed, PFedMe
+from rayfl.checks import check
+from rayfl.evaluation import Default
+from rayfl.methods import (
+    Cohort,
+    FedALA,
+    FedAvg,
+    FedBN,
+    FedDGGA,
+    FedFA,
+    FedKD,
+    FedPer,
+    FedSR,
+    Local,
+    PartialFed,
+    PFedMe,
+    TopK,
+)
 from rayfl.methods.fedkd import truncated
 from rayfl.methods.fedsr import information
 from rayfl.methods.partialfed import layers_of, mixture
@@ -35,7 +51,7 @@ from tests.methods.test_baselines import (
     q,
     s,
 )
-from tests.support.by_hand import assert_same, federate, points, start
+from tests.support.by_hand import assert_same, federate, points, ragged, start
 
 
 def row(a, b=0.0):
@@ -196,7 +212,33 @@ def test_partialfed_learns_its_logits():
         logits, torch.tensor([[-slope, slope]], dtype=torch.float64), rtol=0, atol=1e-9
     )
     assert run.worker.states[0]["kept"].tolist() == [1.0]
-    assert run.worker.method.server_metrics(run.server.state) == {"kept": [1.0], "kept_by": [1.0]}
+    known = {"kept": [1.0], "kept_by": [1.0], "kept head": [1.0]}
+    assert run.worker.method.server_metrics(run.server.state) == known
+
+
+def test_partialfed_records_which_layers_each_client_has_kept():
+    """BatchNorm counts with the layer before it; clients are in the order of their numbers."""
+    method = start(PartialFed(), DATA, CNNB()).worker.method
+    kept = {1: torch.tensor([0.0, 0, 1, 0, 1]), 3: torch.tensor([0.0, 1, 1, 0, 0])}
+    server = method.aggregate({}, {"weights": "mean", "kept": kept}, run_cohort((1, 3), (1, 1)))
+    assert method.server_metrics(server) == {
+        "kept": [0, 0.5, 1, 0, 0.5],
+        "kept_by": [2, 2],
+        "kept conv.0": [0, 0],
+        "kept conv.4": [0, 1],
+        "kept fc.0": [1, 1],
+        "kept fc.3": [0, 0],
+        "kept head": [1, 0],
+    }
+
+
+def test_partialfed_learns_on_a_share_of_the_data():
+    """Half of 22 samples, in batches of 8."""
+    run = start(PartialFed(share=0.5), DATA, CNNB())
+    client = run.worker.client(1, 0)
+    learning = run.worker.method._learn(client, run.worker.state(1, client), client.initial)
+    assert [len(batch) for batch in learning.send(None).batches] == [8, 3]
+    learning.close()
 
 
 def test_partialfed_takes_the_largest_draw(monkeypatch):
@@ -217,6 +259,23 @@ def test_partialfed_learns_on_validation_data():
     run.server.state = {**run.server.state, "weights": weights(row(-1.0))}
     run.round([0])
     assert run.worker.states[0]["kept"].tolist() == [0.0]
+
+
+@pytest.mark.parametrize(
+    ("method", "val", "warns"),
+    [
+        (PartialFed(), 0, True),
+        (PartialFed(), 3, False),
+        (PartialFed(mode="all"), 0, False),
+        (FedDGGA(), 0, True),
+        (TopK(of=FedDGGA()), 0, True),
+    ],
+)
+def test_clients_without_validation_data_are_warned_of(method, val, warns):
+    """Where the method goes by validation data, and makes do with training data."""
+    data = ragged(val=val)
+    warnings = check(start(method, data, CNNB()).worker.plan, Default(), data)
+    assert any("client 0 has none (4 such clients)" in text for text in warnings) == warns
 
 
 def test_partialfed_mixes_outputs_layer_by_layer():
@@ -245,6 +304,16 @@ def test_partialfed_mixes_outputs_layer_by_layer():
         outputs = [functional_call(layer, {n.rpartition(".")[2]: w[n] for n in entries}, (h,)) for w in both]
         h = weight_of[entries[0]][0] * outputs[0] + weight_of[entries[0]][1] * outputs[1]
     torch.testing.assert_close(mixed, h, rtol=1e-9, atol=1e-9)
+
+
+def test_partialfed_that_has_collapsed_is_local_training():
+    """Two clients of one class each, without validation data: from the second round on both keep all."""
+    run, alone = (federate(m, PAIR, cohorts=3, lr=1.0) for m in (PartialFed(), Local()))
+    for i in (0, 1):
+        assert_same(dict(run.worker.states[i]["own"]), dict(alone.worker.states[i]["weights"]))
+    metrics = [run.worker.method.server_metrics(server) for server in run.servers]
+    assert [m["kept head"] for m in metrics] == [[0, 0], [1, 1], [1, 1]]
+    assert "has collapsed to Local" in run.worker.method.warning(metrics[-1])
 
 
 def test_partialfed_tells_of_a_collapse():

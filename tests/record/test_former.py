@@ -14,7 +14,7 @@ from rayfl.data import IID, Synthetic
 from rayfl.methods import DCPFL, FDSE, Method
 from rayfl.record.checkpoint import _hash
 from rayfl.record.description import dump
-from rayfl.record.former import present, remedy, without_unused
+from rayfl.record.former import present, present_settings, remedy, without_unused
 from rayfl.report import command as report
 from rayfl.run import main
 from rayfl.training import Constant, Exponential, Schedule
@@ -121,6 +121,13 @@ def test_the_message_has_the_form_of_today(name: str, text: Any, shell: str, pyt
 @pytest.mark.parametrize(("former", "now"), [(True, ["tensorboard"]), (False, [])])
 def test_loggers_of_before_stay(former: bool, now: list[str]) -> None:
     assert present({"tensorboard": former}) == {"loggers": now}
+
+
+def test_checkpoints_of_before_have_the_options_of_later() -> None:
+    recorded = {"method": "rayfl.methods.PartialFed", "method.mode": "adaptive"}
+    assert present_settings(recorded).items() >= {**recorded, "method.share": 1.0}.items()
+    assert present_settings({**recorded, "method.share": 0.5})["method.share"] == 0.5
+    assert "method.share" not in present_settings({"method": "rayfl.methods.FedAvg"})
 
 
 # ---- run folders

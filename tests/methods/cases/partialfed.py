@@ -7,13 +7,14 @@ CASES = Cases(
         {"weights": k["theta"] + k["s"]},
         {"weights": k["theta"] + k["s"], "kept": k["layers"]},
     ),
-    options=[{"mode": "no_bn"}, {"mode": "bottom", "k": 2}, {"gumbel_start": 1.0, "gumbel_decay": 0.5}],
+    options=[{"mode": "no_bn"}, {"mode": "bottom", "k": 2}, {"gumbel_start": 1.0, "share": 0.5}],
     bad=[
         ("mode", "some"),
         ("k", 0),
         ("gumbel_start", 0.0),
         ("gumbel_end", 0.0),
         ("gumbel_decay", 1.5),
+        ("share", 0.0),
     ],
     has_global=True,
 )
