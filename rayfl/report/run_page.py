@@ -27,6 +27,8 @@ ROWS = 2000
 """Clients that a page lists at most: those with the lowest accuracy."""
 LABELS = 2_000_000
 """Numbers of a map of labels at most; above, groups of clients share a line."""
+WRITTEN = 1_000
+"""Numbers of labels that are also written in a table at most."""
 WORST = 5
 
 
@@ -276,18 +278,19 @@ def _client_sheet(result: Result, partition: Mapping[str, Any] | None) -> Sheet 
         [
             Cell(str(i), float(i)),
             population.domains[i] or "several",
-            *(
-                Cell(f"{n:,}", float(n))
-                for n in (int(population.samples[s][i]) for s in ("train", "val", "test"))
-            ),
-            Cell(str(classes[i]), float(classes[i])) if i < len(classes) else Cell("", None),
-            Cell(f"{rounds[i]:,}", float(rounds[i])),
+            *(_count(population.samples[split][i]) for split in ("train", "val", "test")),
+            _count(classes[i]) if i < len(classes) else Cell("", None),
+            _count(rounds[i]),
             *(Cell(number(_known(values[i])), _known(values[i])) for values in latest),
         ]
         for i in order.tolist()
     ]
     heads = ["client", "domain", "train", "val", "test", "classes", "rounds trained", *reported.values()]
     return Sheet(caption, heads, rows, search=True)
+
+
+def _count(value: int) -> Cell:
+    return Cell(f"{value:,}", float(value))
 
 
 def _known(value: float) -> float | None:
@@ -316,10 +319,10 @@ def _domain_sheet(result: Result) -> Sheet | None:
     rows: list[Row] = [
         [
             one_line(name),
-            Cell(str(domain["clients"]), float(domain["clients"])),
+            _count(max(entry["last"]["domains"][name]["clients"] for entry in entries.values())),
             *(percent_cell(entry["last"]["domains"][name]["mean"]) for entry in entries.values()),
         ]
-        for name, domain in next(iter(entries.values()))["last"]["domains"].items()
+        for name in next(iter(entries.values()))["last"]["domains"]
     ]
     heads = ["domain", "clients", *(reported[place] for place in entries)]
     when = spoken(result.protocol.point)
@@ -333,9 +336,9 @@ def _skew(partition: Mapping[str, Any] | None) -> list[tuple[str, str]]:
     skew = partition["skew"]
     return [
         ("Samples of a client", f"{skew['samples_min']:,} to {skew['samples_max']:,}"),
-        ("Median", f"{skew['samples_median']:,.0f}"),
+        ("Median samples of a client", f"{skew['samples_median']:,.0f}"),
         ("Classes of a client", f"{skew['classes_min']} to {skew['classes_max']}"),
-        ("Mean", f"{skew['classes_mean']:.1f}"),
+        ("Mean classes of a client", f"{skew['classes_mean']:.1f}"),
         ("Distance of labels from the pooled ones", f"{skew['label_distance']:.3f}"),
         ("Entropy of a client's labels", f"{skew['label_entropy']:.2f} bits"),
         ("Entropy of all labels", f"{skew['pooled_label_entropy']:.2f} bits"),
@@ -346,20 +349,27 @@ def _labels(partition: Mapping[str, Any] | None) -> dict[str, Any] | None:
     matrix = _label_matrix(partition)
     if matrix is None or partition is None:
         return None
+    names = [one_line(str(name)) for name in partition["class_names"]]
+    title, sheet = "Training samples of each class", None
+    if matrix.size <= WRITTEN:
+        rows: list[Row] = [[_count(i), *map(_count, counts)] for i, counts in enumerate(matrix.tolist())]
+        sheet = Sheet(f"{title}, in numbers", ["client", *names], rows)
     together = -(-matrix.size // LABELS)
     clients, most = len(matrix), int(matrix.max(initial=0))
     if together > 1:
         starts = np.arange(0, clients, together)
         matrix = np.add.reduceat(matrix, starts) / np.diff([*starts, clients])[:, None]
         most = round(float(matrix.max()))
-    names = [one_line(str(name)) for name in partition["class_names"]]
     lines = "a line per client" if together == 1 else f"a line per {together} clients, their mean"
     return {
-        "title": f"Training samples of each class: {lines}, a column per class",
+        "title": f"{title}: {lines}, a column per class",
         "address": heat_map(matrix),
+        "height": max(6.0, min(32.0, 1.5 * len(matrix))),
         "alt": f"Map of the training samples of {clients:,} clients in {len(names)} classes; "
         f"the table of clients has the number of classes of each",
         "most": f"{most:,}",
+        "last": f"{clients - 1:,}",
+        "sheet": sheet,
         "classes": ", ".join(names[:30]) + (f" and {len(names) - 30} more" if len(names) > 30 else ""),
     }
 

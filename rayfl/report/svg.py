@@ -17,7 +17,7 @@ from rayfl.report.text import number
 from rayfl.shown import one_line
 
 WIDTH, HEIGHT = 640, 280
-LEFT, RIGHT, TOP, BOTTOM = 52, 12, 12, 40
+LEFT, RIGHT, TOP, BOTTOM = 52, 20, 12, 40
 POINTS = 300
 """Points of a line at most; longer ones are thinned out."""
 LOOKS = 8
@@ -125,7 +125,7 @@ class _Picture:
             ends = {"x1": str(LEFT), "x2": str(WIDTH - RIGHT), "y1": place, "y2": place}
             SubElement(self.root, "line", {"class": "grid", **ends})
             self._text(f"{value:g}", LEFT - 6, self.y(value) + 4, "end")
-        for value in ticks(self._x0, self._x1):
+        for value in (v for v in ticks(self._x0, self._x1) if v == round(v)):  # rounds and per cent
             self._text(f"{value:g}", self.x(value), HEIGHT - BOTTOM + 16, "middle")
         self._text(x_label, (LEFT + WIDTH - RIGHT) / 2, HEIGHT - 6, "middle")
         middle = (TOP + HEIGHT - BOTTOM) / 2

@@ -106,7 +106,7 @@ def _grid_sheet(entries: Sequence[Entry]) -> Sheet:
             cells.append(Cell(text, mean, best=ranked[column].get(row) == "best"))
         rows.append(cells)
     caption = "Test accuracy in %; the best of a column, on the same data, is bold"
-    return Sheet(caption, ["", *map(one_line, columns)], rows)
+    return Sheet(caption, ["row", *map(one_line, columns)], rows)
 
 
 def _cell_sheet(entries: Sequence[Entry]) -> Sheet:

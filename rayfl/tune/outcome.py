@@ -422,6 +422,7 @@ def _page(title: str, results: Sequence[PointResult], metric: Metric, best: Best
     )
 
 
-def _cell(value: Any) -> Cell:
+def _cell(value: Any) -> Cell | str:
     known = isinstance(value, int | float) and not isinstance(value, bool)
-    return Cell(one_line(tidy(value)), float(value) if known else None)
+    text = one_line(tidy(value))
+    return Cell(text, float(value)) if known else text

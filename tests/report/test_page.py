@@ -62,6 +62,10 @@ def test_a_run_has_its_page(folder: Path) -> None:
     assert "the numbers of one seed" in page
     for word in ("FedAvg", "training.lr", "Received in all", "Training loss", "git_commit"):
         assert word in page
+    written = page.split("Training samples of each class, in numbers")[1].split("</table>")[0]
+    counts = [int(n) for n in re.findall(r'<td class="number" data-value="(\d+).0">', written)]
+    assert len(counts) == 12 * 10
+    assert sum(counts) == Result.load(folder).history.population.samples["train"].sum()
     assert 'http-equiv="refresh"' not in page
 
 
@@ -199,6 +203,7 @@ def test_the_page_of_a_table_leads_to_its_runs(tmp_path: Path) -> None:
     assert best == f"{max(entry.mean or 0 for entry in entries):.2f}"
     assert "2 of 2 cells have fewer than three seeds" in page
     assert "2 of 3 runs are finished" in page
+    assert not re.search("<th[^>]*></th>", page)  # a button without a name
     assert page.count("<li>mu &lt;i&gt;has no effect</li>") == 1
     assert page.count(">0:00:05<") == 2  # ten rounds of half a second
 
