@@ -27,8 +27,8 @@ from rayfl.report.pictures import drawn, save
 from rayfl.shown import complain, tell
 
 MARKERS = "os^DvPX*<>"
-COLOURS = colormaps["tab20"]
-"""Of the classes; with more than twenty they come again."""
+FEW, MANY = colormaps["tab10"], colormaps["tab20"]
+"""Colours of up to ten classes, and of more; with more than twenty they come again."""
 
 
 def tsne(
@@ -133,17 +133,18 @@ def draw(rows: list[tuple[str, Models, dict[str, np.ndarray]]], panels: str, pat
 def scatter(ax: Axes, found: dict[str, np.ndarray], shown: np.ndarray, marked: str, models: Models) -> None:
     """Draw the samples of a panel, and name classes and markers in its legend."""
     classes = models.data.dataset.class_names
+    colours = FEW if len(classes) <= FEW.N else MANY
     low, high = found["place"].min(0), found["place"].max(0)
     for number in np.unique(found[marked]):
         mine = shown & (found[marked] == number)
         x, y = found["place"][mine].T
         marker = MARKERS[int(number) % len(MARKERS)]
-        ax.scatter(x, y, c=COLOURS(found["label"][mine] % COLOURS.N), marker=marker, s=9)
+        ax.scatter(x, y, c=colours(found["label"][mine] % colours.N), marker=marker, s=9)
         name = models.data.dataset.domain_names[int(number)] if marked == "domain" else f"client {number}"
         ax.plot([], [], "k", marker=marker, linestyle="", markersize=4, label=drawn(name))
-    if len(classes) <= COLOURS.N:
+    if len(classes) <= MANY.N:
         for number, name in enumerate(classes):
-            ax.scatter([], [], color=COLOURS(number), s=20, label=drawn(name))
+            ax.scatter([], [], color=colours(number), s=20, label=drawn(name))
     (left, lowest), (right, highest) = low - 0.03 * (high - low), high + 0.03 * (high - low)
     ax.set(xlim=(left, right), ylim=(lowest, highest), xticks=[], yticks=[])
 
