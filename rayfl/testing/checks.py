@@ -47,6 +47,8 @@ class Intent:
         stateless: whether clients keep nothing; unknown if None.
         personal: patterns such as ``head.*`` of the net's entries that must not travel, besides those that
             ``shared`` keeps.
+        apart: patterns of entries that ``shared`` keeps and that travel all the same, under a key of their
+            own, as heads that are gathered.
         mean: how the server weights clients in its ``weights``, where these are a mean; as the method
             declares if None and ``aggregate`` is not overridden.
         limits: (options, other method): with these options the method must equal the other one, in the
@@ -58,6 +60,7 @@ class Intent:
     net: Nets = TINY
     stateless: bool | None = None
     personal: Sequence[str] = ()
+    apart: Sequence[str] = ()
     mean: Literal["samples", "uniform"] | None = None
     limits: Sequence[tuple[dict[str, Any], Method]] = ()
     plain: dict[str, Any] | None = None
@@ -284,7 +287,8 @@ def every_part_of_the_state_changes(subject: _Subject) -> None:
 def declared_uploads_are_sent(subject: _Subject) -> None:
     """Every key of ``uploads`` is uploaded by somebody."""
     sent = {key for _, up, *_ in subject.payloads() for key in up}
-    missing = [key for key in subject.method.uploads if key not in sent] if sent else []
+    declared = subject.start().server.method.uploads
+    missing = [key for key in declared if key not in sent] if sent else []
     _require(not missing, f"`uploads` declares {', '.join(map(repr, missing))}, which nobody sends")
 
 
@@ -308,8 +312,9 @@ def means_have_their_weights(subject: _Subject) -> None:
 def personal_entries_stay(subject: _Subject) -> None:
     """What is personal is in no download and no upload."""
     method = subject.start().worker.method
-    kept = {name for name in method.net.modules_of if name not in method._shared}
-    kept |= {n for n in method.net.modules_of if any(fnmatch(n, p) for p in subject.intent.personal)}
+    intent, names = subject.intent, method.net.modules_of
+    kept = {n for n in names if n not in method._shared and not any(fnmatch(n, p) for p in intent.apart)}
+    kept |= {n for n in names if any(fnmatch(n, p) for p in intent.personal)}
     for down, up, *_ in subject.payloads():
         for way, payload in (("download", down), ("upload", up)):
             leaves = pytree.tree_leaves(payload, is_leaf=lambda x: isinstance(x, Params))

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from rayfl.errors import UserError
-from rayfl.methods import SCAFFOLD, Cohort, Ditto, FedAvg, FedBN, FedPer, FedProx, Local, Method
+from rayfl.methods import SCAFFOLD, Cohort, Ditto, FedAvg, FedBN, FedPer, FedProx, Method
 from rayfl.testing import CHECKS, check_method, method_checks, ragged
 from rayfl.training import Batch, Client, Gather, Mean, Net, Params, Reduction, State, Sum
 
@@ -29,11 +29,6 @@ def test_fedprox(check: Any) -> None:
 @method_checks(FedBN, stateless=False, personal=["conv.1.*"])
 def test_fedbn(check: Any) -> None:
     check()
-
-
-@pytest.mark.parametrize("method", [SCAFFOLD, Ditto, Local, FedPer])
-def test_methods_of_rayfl_pass(method: Any) -> None:
-    check_method(method, stateless=False)
 
 
 class ByValidation(FedAvg):

@@ -12,4 +12,5 @@ CASES = Cases(
     has_global=True,
     averaging="uniform",
     predicts_with_own=False,
+    apart=["head.*"],
 )

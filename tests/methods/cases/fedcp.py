@@ -14,4 +14,5 @@ CASES = Cases(
     bad=[("lam", -0.1)],
     has_global=True,
     plain=None,
+    apart=["head.*"],
 )

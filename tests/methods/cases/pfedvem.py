@@ -11,4 +11,5 @@ CASES = Cases(
     bad=[("mc_samples", 0), ("head_lr", 0.0), ("head_epochs", 0), ("init_scale", 0.0), ("beta", 1.0)],
     has_global=True,
     plain=None,
+    apart=["head.*"],
 )
