@@ -48,8 +48,8 @@ def test_torchvision_by_name_is_the_same_data():
     [
         ({"path": "torchvision.datasets.CIFAR10"}, "it must be one of FakeData"),
         ({"path": "os.system"}, "it must be one of FakeData"),
-        ({"arguments": {"transform": "x"}}, "must be others"),
-        ({"path": "SVHN", "root": "x", "arguments": {"download": True}}, "must be others"),
+        ({"arguments": {"transform": "x"}}, "cannot set root"),
+        ({"path": "SVHN", "root": "x", "arguments": {"download": True}}, "cannot set root"),
         ({"arguments": {"colour": 1}}, "cannot be made"),
         ({"arguments": {"size": 10**12}}, "GB of memory"),
         ({"path": "FashionMNIST"}, "give root"),

@@ -93,7 +93,7 @@ BAD = [
     ({"names": ["a", "b"]}, "a label is 2, and 2 classes have names"),
     ({"names": "abc"}, "data.names is 'abc'"),
     ({"names": ["a", "b", "b"]}, "2 classes have the name 'b'"),
-    ({"users": USERS[:59]}, "their users 59"),
+    ({"users": USERS[:59]}, "60 training samples, and 59 users"),
     ({"users": X[:, 0]}, "they must be numbers or texts"),
     ({"domains": [None] * 60}, "they must be numbers or texts"),
     ({"users": ["\ud800"] * 60}, "no text in UTF-8"),
