@@ -33,7 +33,7 @@ class Dataset(Displayed):
         std: per channel, of uint8 images scaled to [0, 1]; of other inputs it may be left out.
         superclasses: int64 ``[N]``, a coarser label of each image, for data sets that have one.
         subclasses: int64 ``[N]``, a finer label of each image, for data sets that have one.
-        users: int64 ``[N]``, index into ``user_names``, for data sets that say whose each sample is.
+        users: int64 ``[N]``, index into ``user_names``, for data sets that say of which user each sample is.
         user_names: name of each user.
         augment: how training images are changed at random when batches are made: ``none``, ``fedbn`` (flip
             and turn), ``fedgh`` (flip, erase and crop) or ``reflect`` (flip, and shift with reflected edges).

@@ -27,8 +27,8 @@ class Samples:
     Attributes:
         x: inputs [n, ...].
         y: labels [n].
-        users: whose each sample is [n], numbers or texts.
-        domains: where each sample is from [n], numbers or texts.
+        users: the user of each sample [n], numbers or texts.
+        domains: the domain of each sample [n], numbers or texts.
     """
 
     x: Any
