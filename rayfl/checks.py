@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dis
+import inspect
 from collections.abc import Iterator, Mapping, Sequence
 from copy import copy
 from itertools import pairwise
@@ -39,13 +40,18 @@ def check(plan: Plan, protocol: Protocol, data: FederatedData) -> list[str]:
             f"training.optimiser is {plan.training.optimiser}, and {type(method).__name__} works out "
             "gradients from the steps of SGD: choose --training.optimiser SGD, or another method"
         )
+    own = type(method) not in METHODS.values()  # a method of the user's own, or a wrapper
+    for each in _and_wrapped(method) if own else ():
+        check_class(type(each))
     nets = set_up(method, plan, data)
     check_reductions(type(method).__name__, method.uploads)
+    for net in {*nets, *method.nets.values()}:
+        for kind in {type(module) for module in net.module.modules()}:
+            check_draws(kind)
+    for thing in (plan.training.schedule, plan.training.optimiser):
+        check_names(type(thing))
     _check_unseen(plan.method, nets, data)
-    if type(method) not in METHODS.values():  # a method of the user's own, or a wrapper
-        for each in _and_wrapped(method):
-            check_names(type(each))
-            check_draws(type(each))
+    if own:
         try_scores(method, nets[0], plan, data)
     try_measures(measures(plan.metrics, data.dataset.classes), data)
     if protocol.needs_validation and not data.counts("val")[: data.seen].any():
@@ -83,15 +89,54 @@ ALIKE = 0.85
 """Similarity, from 0 to 1, of two names from which on one may be the other, misspelt."""
 
 
-def check_names(method: type[Method]) -> None:
-    """Refuse a method with a name that is nearly that of a hook, which nobody would call."""
+def check_class(method: type[Method]) -> None:
+    """Refuse a method for what its class alone shows."""
+    check_names(method)
+    _check_hooks(method)
+    check_draws(method)
+
+
+def _check_hooks(method: type[Method]) -> None:
+    """Refuse hooks that take other arguments than rayfl calls them with, or are of another kind."""
+    for cls in method.__mro__:
+        if cls.__module__.startswith("rayfl."):
+            return
+        for name, member in vars(cls).items():
+            hook, wrong = vars(Method).get(name), ""
+            if name.startswith("_") or not isinstance(member, FunctionType) or hook is None:
+                continue
+            if isinstance(hook, property):
+                wrong = "must be a property: write @property above it"
+            elif isinstance(hook, FunctionType):
+                wanted = [*inspect.signature(hook).parameters]
+                if not _can_be_called(member, wanted):
+                    wrong = f"takes {inspect.signature(member)}, and is called with ({', '.join(wanted)})"
+                elif inspect.iscoroutinefunction(member) and not inspect.iscoroutinefunction(hook):
+                    wrong = "is an `async def`: it must be a `def`, because nothing can be awaited in it"
+            if wrong:
+                raise UserError(f"{cls.__name__}.{name} {wrong}")
+
+
+def _can_be_called(function: FunctionType, given: Sequence[Any]) -> bool:
+    """Say whether a function takes so many arguments."""
+    try:
+        inspect.signature(function).bind(*given)
+    except TypeError:
+        return False
+    return True
+
+
+def check_names(method: type) -> None:
+    """Refuse a class with a name that is nearly that of a hook, which nobody would call."""
     options = set(arguments_of(method))
     for cls in method.__mro__:
         if cls.__module__.startswith("rayfl."):
             return
         known = {name for base in cls.__mro__[1:] for name in vars(base) if not name.startswith("_")}
+        in_order = {tuple(sorted(name.split("_"))): name for name in known}
         for name in vars(cls).keys() - known - options:
-            near = closest(name, known, ALIKE)
+            swapped = in_order.get(tuple(sorted(name.split("_"))))  # such as client_init
+            near = swapped or closest(name, known, ALIKE)
             if near is not None and not name.startswith("_"):
                 raise UserError(
                     f"{cls.__name__}.{name} is nothing that rayfl calls; did you mean {near}? If not, "
@@ -107,14 +152,14 @@ def _and_wrapped(method: Method) -> Iterator[Method]:
         inside = vars(inside).get("of")
 
 
-def check_draws(method: type[Method]) -> None:
-    """Refuse a method that draws by Python's ``random``, of which every process has a generator of its own.
+def check_draws(method: type) -> None:
+    """Refuse a method or a net that draws by Python's ``random``: every process has a generator of its own.
 
     That generator cannot be watched while a run goes on, as others are in ``engine/guard.py``: Ray draws from
     it, too. So this looks at what the functions of the class use.
     """
     for cls in method.__mro__:
-        if cls.__module__.startswith("rayfl."):
+        if cls.__module__.partition(".")[0] in ("rayfl", "torch", "torchvision"):
             return
         for name, member in vars(cls).items():
             function = getattr(member, "fget", None) or getattr(member, "__func__", member)

@@ -15,7 +15,7 @@ import torch
 import yaml
 
 from rayfl import checks
-from rayfl.arguments import changed
+from rayfl.arguments import changed, shown
 from rayfl.callbacks.callback import Callback
 from rayfl.callbacks.early_stopping import EarlyStopping
 from rayfl.callbacks.loggers import LOGGERS, Name, check_loggers
@@ -25,7 +25,7 @@ from rayfl.data import Data, EmbeddedDigits, FederatedData
 from rayfl.display import Displayed, options
 from rayfl.engine.base import Engine
 from rayfl.engine.models import Models
-from rayfl.engine.plan import Plan
+from rayfl.engine.plan import Plan, check_metrics
 from rayfl.engine.ray_engine import Ray
 from rayfl.engine.round_result import RoundResult
 from rayfl.engine.session import Gone, Lost, Session
@@ -295,6 +295,12 @@ class Federation(Displayed):
                 f"protocol reports {self.protocol.point}, when all are scored: leave it out, or set "
                 "protocol.point=after_aggregation"
             )
+        for callback in self.callbacks:
+            hooks = (getattr(callback, name, None) for name in ("start", "after_round", "end"))
+            if isinstance(callback, type) or not all(map(callable, hooks)):
+                raise UserError(f"callbacks has {shown(callback)}: it must be an object of class Callback")
+        for each in (self.sampling, *self.callbacks):
+            checks.check_names(type(each))
         self.sampling.check(data.seen, self.rounds)
         self.cohort(0, data.sizes)
         return checks.check(self.plan(), self.protocol, data)
@@ -471,6 +477,7 @@ class Run:
                 record["evaluation"] |= self.latest.points(self.session.unseen(round))
             self._evaluated = record
         if metrics := self.session.server_metrics():
+            check_metrics(self.federation.method, metrics)
             record["figures"] = metrics
         if result.bad:
             warn(_dropped_text(round, result.bad))

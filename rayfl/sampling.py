@@ -187,9 +187,14 @@ def cohort(
         memory="A resumed run has lost it: choose by what is given alone",
         draw="Draw from the generator that is given",
     )
-    found = sampling.choose(round, samples, size, generator(seed, "cohort", round))
-    guard.check()
     name = f"{type(sampling).__name__}.choose"
+    try:
+        found = sampling.choose(round, samples, size, generator(seed, "cohort", round))
+    except UserError:
+        raise
+    except Exception as error:
+        raise UserError(f"{name} has raised {error!r} in round {round}") from error
+    guard.check()
     if not isinstance(found, Sequence) or not all(isinstance(i, Integral) for i in found):
         raise UserError(
             f"{name} returns {shown(found)} in round {round}: it must be a list of client numbers"

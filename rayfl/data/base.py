@@ -15,6 +15,7 @@ from rayfl.data.partitions.partition import Partition, settings_of
 from rayfl.errors import UserError
 from rayfl.randomness import numpy_generator
 from rayfl.settings import Settings, at_least, below
+from rayfl.splits import SPLITS
 
 log = logging.getLogger(__name__)
 
@@ -112,6 +113,8 @@ class Data(Settings, ABC, place="data"):
         contents = self.contents(loaded)
         self._partition.check(contents)
         clients_data = self._partition.assign(dataset, clients, numpy_generator(seed, "partition"))
+        if not type(self._partition).__module__.startswith("rayfl."):
+            _check_assigned(f"{type(self._partition).__name__}.assign", clients_data, len(dataset), clients)
         if self.val_fraction:
             for client, client_data in enumerate(clients_data):
                 if len(client_data.train) == 1:
@@ -154,6 +157,36 @@ class Data(Settings, ABC, place="data"):
                     what,
                     does,
                 )
+
+
+def _check_assigned(call: str, found: Any, size: int, clients: int) -> None:
+    """Refuse what a partition of the user's own returns, where it does not divide samples among clients."""
+    if not isinstance(found, list | tuple) or not all(isinstance(each, ClientData) for each in found):
+        raise UserError(f"{call} returns {shown(found)}: it must return a list of rayfl.data.ClientData")
+    if len(found) != clients:
+        raise UserError(
+            f"{call} returns {len(found)} clients: it must return as many as it is asked for, {clients}"
+        )
+    owner = np.full(size, -1)
+    for number, client_data in enumerate(found):
+        for split in SPLITS:
+            indices: Any = client_data.split(split)
+            if not isinstance(indices, np.ndarray) or indices.dtype != np.int64 or indices.ndim != 1:
+                raise UserError(
+                    f"{call} returns {shown(indices)} for {split} of client {number}: it must be an int64 "
+                    "array of indices"
+                )
+            if len(odd := indices[(indices < 0) | (indices >= size)]):
+                raise UserError(
+                    f"{call} gives client {number} sample {odd[0]}, and the data have 0 to {size - 1}"
+                )
+            if len(taken := indices[owner[indices] >= 0]) or len(np.unique(indices)) < len(indices):
+                other = f"that client {owner[taken[0]]} has already" if len(taken) else "twice"
+                raise UserError(
+                    f"{call} gives client {number} for {split} a sample {other}: a sample belongs to one "
+                    "client and one split"
+                )
+            owner[indices] = number
 
 
 def carve(dataset: Dataset, client_data: ClientData, fraction: float, rng: np.random.Generator) -> ClientData:

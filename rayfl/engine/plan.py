@@ -110,6 +110,11 @@ def set_up(method: Method, plan: Plan, data: FederatedData) -> list[Net]:
     method.nets = further
     method.rounds = plan.rounds
     method.setup(nets[names[0]], data.seen, plan.seed)
+    if not hasattr(method, "net"):
+        raise UserError(
+            f"{type(method).__name__}.setup must call super().setup(net, population, seed), which takes up "
+            "the net"
+        )
     return [nets[name] for name in names]
 
 
@@ -133,7 +138,7 @@ def _like(dataset: Dataset) -> torch.Tensor | None:
 
 
 def try_scores(method: Method, net: Net, plan: Plan, data: FederatedData) -> None:
-    """Send and score one sample with initial weights, to see what the method's simple mistakes are.
+    """Send, and score a sample twice with initial weights, to see what the method's simple mistakes are.
 
     Args:
         method: set up with the net.
@@ -157,7 +162,7 @@ def try_scores(method: Method, net: Net, plan: Plan, data: FederatedData) -> Non
             server = _mapping(method, "init_server", method.init_server(initial))
             down = _sent(method, server)
             state = _mapping(method, "init_client", method.init_client(client))
-            x, _ = examples.batch(torch.zeros(1, dtype=torch.int64))
+            x, _ = examples.batch(torch.zeros(2, dtype=torch.int64))
             found = method.scores(client, state, down, x)
     except UserError:
         raise
@@ -166,29 +171,43 @@ def try_scores(method: Method, net: Net, plan: Plan, data: FederatedData) -> Non
     check_views(method, found)
     for view, scores in found.items():
         shape = list(scores.shape) if isinstance(scores, torch.Tensor) else shown(scores)
-        if shape != [1, data.dataset.classes]:
+        if shape != [2, data.dataset.classes]:
             raise UserError(
-                f"{type(method).__name__}.scores returns {shape} for {view!r} of one input: it must be a "
-                f"tensor of scores [B, classes], here [1, {data.dataset.classes}]"
+                f"{type(method).__name__}.scores returns {shape} for {view!r} of two inputs: it must be a "
+                f"tensor of scores [B, classes], here [2, {data.dataset.classes}]"
             )
 
 
 def _sent(method: Method, server: State) -> State:
     """Return what client 0 would receive; refuse a ``download`` that draws, or changes what it is given."""
-    device = torch.device("cpu")
-    guard = Guard(method, device, "download", "tried before the start")
-    handed = Handed(server=[server])
-    everyone = _mapping(method, "download", method.download(server))
-    own = _mapping(method, "download_for", method.download_for(server, 0))
+
+    def tried(call: str, *given: Any) -> Any:
+        guard = Guard(method, torch.device("cpu"), call, "tried before the start")
+        handed = Handed(server=[server])
+        found = _mapping(method, call, getattr(method, call)(server, *given))
+        guard.check()
+        guard.check_handed(handed)
+        return found
+
+    everyone, own = tried("download"), tried("download_for", 0)
+    check_metrics(method, tried("server_metrics"))
     if twice := everyone.keys() & own.keys():
         raise UserError(
             f"{type(method).__name__}.download_for returns {min(twice)!r}, which download has already: use "
             "another key"
         )
-    method.server_metrics(server)
-    guard.check()
-    guard.check_handed(handed)
     return {**everyone, **own}
+
+
+def check_metrics(method: Method, metrics: Mapping[str, Any]) -> None:
+    """Refuse metrics of the server that no record can hold."""
+    for name, value in metrics.items():
+        numbers = value if isinstance(value, list) else [value]
+        if not all(isinstance(number, int | float) for number in numbers):
+            raise UserError(
+                f"{type(method).__name__}.server_metrics returns {shown(value)} for {name!r}: it must be a "
+                "number or a list of numbers, as tensor.item() and tensor.tolist() give them"
+            )
 
 
 def _mapping(method: Method, call: str, found: Any) -> Any:

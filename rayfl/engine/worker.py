@@ -34,7 +34,7 @@ from rayfl.training.client import Client, Fitted
 from rayfl.training.examples import Examples
 from rayfl.training.loop import run_loop
 from rayfl.training.stacked import run_stacked
-from rayfl.training.state import State, as_tensor, is_finite
+from rayfl.training.state import State, as_tensor, foreign, is_finite
 from rayfl.training.sums import Accumulated, Accumulator, Mean, Reduction, combine, payload_bytes
 
 FOR_NEW_CLIENTS: dict[str, Reduction] = {"state": Mean("uniform")}
@@ -231,7 +231,7 @@ class Worker:
                     f"{name}.local_update calls client.fit {called} times and awaits {len(fits[k])} of them: "
                     "write `await client.fit(...)`"
                 )
-            if wrong := accumulator.wrong_keys(up):
+            if wrong := accumulator.wrong_keys(up) or accumulator.wrong_values(up):
                 raise UserError(f"{type(self.method).__name__}: in round {round} client {i} {wrong}")
             samples = clients[k].samples
             losses, steps = [f.loss for f in fits[k]], sum(f.steps for f in fits[k])
@@ -246,8 +246,8 @@ class Worker:
                     raise UserError(f"{type(self.method).__name__}: the key {KEPT!r} of a state is taken")
                 if problem is None and not all(map(is_finite, pytree.tree_leaves(kept))):
                     problem = "what the optimiser keeps is not finite"
-            bytes_both_ways = self.method.communication_bytes(clients[k], downs[k], up)
-            result.add(i, losses[-1] if losses else 0.0, steps, *bytes_both_ways)
+            counted = self.method.communication_bytes(clients[k], downs[k], up)
+            result.add(i, losses[-1] if losses else 0.0, steps, *self._two_counts(counted))
             if problem is not None:
                 result.bad[i] = problem
                 continue
@@ -279,7 +279,23 @@ class Worker:
                 f"{type(self.method).__name__}.local_update has returned {shown(both)} for client {client} "
                 f"in round {round}: it must return two mappings, the upload and the next state"
             )
+        if odd := foreign(both[1], "state"):
+            raise UserError(
+                f"{type(self.method).__name__}.local_update has returned what no state holds, of client "
+                f"{client} in round {round}: {odd}. A state is nested dicts of Params, tensors, numbers, "
+                "bools and None"
+            )
         return both
+
+    def _two_counts(self, counted: Any) -> tuple[dict[str, int], dict[str, int]]:
+        """Return what ``communication_bytes`` has returned; refuse what no record can hold."""
+        fine = isinstance(counted, tuple) and len(counted) == 2 and all(isinstance(x, dict) for x in counted)
+        if not fine or not all(type(n) is int and n >= 0 for each in counted for n in each.values()):
+            raise UserError(
+                f"{type(self.method).__name__}.communication_bytes returns {shown(counted)}: it must return "
+                "two dicts, for the download and the upload, of key -> whole number of bytes"
+            )
+        return counted
 
     def _for_all(self) -> dict[str, Any]:
         """Return what all clients are handed besides what the server sends."""

@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 from torch.utils import _pytree as pytree
 
-from rayfl.checks import check_draws, check_names
+from rayfl.checks import check_class
 from rayfl.data import FederatedData
 from rayfl.engine.worker import Worker
 from rayfl.errors import UserError
@@ -141,8 +141,7 @@ def _require(holds: bool, sentence: str) -> None:
 
 def runs(subject: _Subject) -> None:
     """Three rounds of four uneven clients run, and leave finite state."""
-    check_names(type(subject.method))
-    check_draws(type(subject.method))
+    check_class(type(subject.method))
     values = subject.run().values()
     _require(
         all(bool(t.isfinite().all()) for t in values.values()), "the states have NaN or infinity in them"
@@ -400,7 +399,7 @@ def different_nets_work_or_are_refused(subject: _Subject) -> None:
     try:
         run = start(subject.method, subject.data, nets, rounds=2)
     except UserError:
-        _require(not type(subject.method).heterogeneous, "it declares heterogeneous, and refuses two nets")
+        _require(not subject.method.heterogeneous, "it declares heterogeneous, and refuses two nets")
         return
     run.round([0, 1, 2, 3])
 

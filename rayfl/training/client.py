@@ -6,13 +6,17 @@ import math
 from collections.abc import Awaitable, Callable, Generator, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any, Literal, NamedTuple, TypeVar
+from inspect import CO_VARARGS
+from types import FunctionType
+from typing import Annotated, Any, Literal, NamedTuple, NoReturn, TypeVar
 
 import torch
 from torch import Tensor
 
+from rayfl.arguments import check_type, shown
 from rayfl.errors import UserError
 from rayfl.randomness import generator, seed_of
+from rayfl.settings import above, at_least, at_most, below
 from rayfl.training.dropout import draw_from
 from rayfl.training.examples import Examples
 from rayfl.training.net import Batch, Net
@@ -187,11 +191,19 @@ class Client:
             share: train on this share of the samples alone, drawn for this fit, at least one.
         """
         indices = self._split("fit", split)
+        _check_weights("fit", start)
+        _check_numbers(epochs, lr, momentum, weight_decay, clip, None if share == 1 else share)
+        for function in (*(loss if isinstance(loss, tuple) else (loss,)), before_clip, after_clip):
+            _check_function("fit", function)
         stream = self._fits if stream is None else stream
         number = self._fits
         self._fits += 1
         settings = self._training
         optimiser = settings.optimiser if optimiser is None else optimiser
+        if not isinstance(optimiser, Optimiser):
+            raise UserError(
+                f"client.fit(optimiser={shown(optimiser)}): it must be an optimiser, such as Adam()"
+            )
         if momentum and not optimiser.takes_momentum:
             raise UserError(
                 f"client.fit(momentum={momentum!r}): {optimiser} has no momentum; leave it out, or train "
@@ -255,6 +267,8 @@ class Client:
                 some where the method says that it ``uses_validation``.
         """
         indices = self._split("total", split)
+        _check_weights("total", w)
+        _check_function("total", function)
         if not len(indices):
             raise UserError(self._without(f"total finds no {split} data"))
         if of_class is not None:
@@ -327,6 +341,47 @@ class Client:
         return size or max(1, samples)
 
 
+def _check_weights(call: str, w: Any) -> None:
+    """Refuse what are no weights of nets."""
+    for each in [w] if not isinstance(w, dict) or not w else w.values():
+        if not isinstance(each, Params):
+            raise UserError(
+                f"client.{call} is called with {shown(each)} as weights: it takes Params, or a dict of them "
+                "by name"
+            )
+
+
+_BOUNDS: dict[str, Any] = {
+    "epochs": Annotated[int, at_least(0)],
+    "lr": Annotated[float, at_least(0)],
+    "momentum": Annotated[float, at_least(0), below(1)],
+    "weight_decay": Annotated[float, at_least(0)],
+    "clip": Annotated[float, at_least(0)],
+    "share": Annotated[float, above(0), at_most(1)],
+}
+
+
+def _check_numbers(*given: float | None) -> None:
+    """Refuse numbers of a fit that are out of their bounds."""
+    for (name, kind), value in zip(_BOUNDS.items(), given, strict=True):
+        if value is not None:
+            check_type(f"client.fit: {name}", value, kind)
+
+
+def _check_function(call: str, function: Any) -> None:
+    """Refuse a loss, a rule or a summand that does not take three arguments."""
+    if not isinstance(function, FunctionType):
+        if function is not None and not callable(function):
+            raise UserError(f"client.{call} is called with {shown(function)} in the place of a function")
+        return
+    code, least = function.__code__, function.__code__.co_argcount - len(function.__defaults__ or ())
+    if least > 3 or (code.co_argcount < 3 and not code.co_flags & CO_VARARGS):
+        raise UserError(
+            f"client.{call}: {function.__name__} takes {code.co_argcount} arguments: it is called with "
+            "three, weights, batch and extra, or as a rule with gradients, weights and extra"
+        )
+
+
 class Fitted(NamedTuple):
     """What a fit returns.
 
@@ -374,6 +429,13 @@ class Pending(Awaitable[Any]):
             raise AttributeError(name)
         call = "total" if self.request.total else "fit"
         raise UserError(f"client.{call}(...).{name}: it has to be awaited, (await client.{call}(...)).{name}")
+
+    def _not_awaited(self, *_: Any) -> NoReturn:
+        call = "total" if self.request.total else "fit"
+        raise UserError(f"client.{call}(...) has to be awaited before it is used: await client.{call}(...)")
+
+    __iter__ = __getitem__ = __float__ = __bool__ = _not_awaited
+    __add__ = __radd__ = __sub__ = __rsub__ = __mul__ = __rmul__ = __truediv__ = __rtruediv__ = _not_awaited
 
     def __await__(self) -> Generator[Request, Any, Any]:
         result = yield self.request

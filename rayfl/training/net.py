@@ -11,6 +11,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from rayfl.arguments import shown
 from rayfl.errors import UserError
 from rayfl.nets import CUTS, SplitNet
 from rayfl.randomness import seed_of
@@ -229,8 +230,23 @@ class Net:
         for part in parts:
             if self._loaded[part] is not w:
                 self._loaded[part] = None
+                if not isinstance(w, Params):
+                    raise UserError(
+                        f"the net is called with {shown(w)} as weights: it takes Params, such as "
+                        "(await client.fit(...)).weights"
+                    )
+                if lacking := [name for name, *_ in self._slots[part] if name not in w.tensors]:
+                    raise UserError(
+                        f"the net is called with weights that lack {lacking[0]!r}: they are a part of it, or "
+                        "of another net. What has been taken apart is put together by w.merge(other)"
+                    )
                 for name, owner, own in self._slots[part]:
                     owner[own] = w.tensors[name]
+                    if owner[own].dtype != self._dtype:
+                        raise UserError(
+                            f"the net computes in {self._dtype}, and {name!r} of its weights is "
+                            f"{owner[own].dtype}: w.to({self._dtype}) converts them"
+                        )
                 for layer in self._recurrent[part]:  # which keep a list of their weights besides
                     layer._flat_weights = [layer._parameters[own] for own in layer._flat_weights_names]
                 self._loaded[part] = w

@@ -11,6 +11,7 @@ from typing import Annotated, ClassVar
 import torch
 from torch import Tensor
 
+from rayfl.arguments import shown
 from rayfl.errors import UserError
 from rayfl.settings import Value, above, at_least, below
 
@@ -67,11 +68,13 @@ class Optimiser(Value, ABC, place="training.optimiser"):
     def check(self) -> None:
         """Refuse one that leaves weights alone, or trains clients otherwise in a stack than alone."""
         start = torch.linspace(-1, 1, 6, dtype=torch.float64).view(2, 3)
-        alone = torch.stack([_stepped(self, own, own.sum() + own, ()) for own in start])
+        alone, again = (torch.stack([_stepped(self, w, w.sum() + w, ()) for w in start]) for _ in range(2))
         together = _stepped(self, start, start.sum(1, keepdim=True) + start, (2,))
         wrong = ""
         if torch.equal(together, start):
             wrong = "leaves the weights alone: it must change the tensors in `trained` in place"
+        elif not torch.equal(alone, again):
+            wrong = "does not do the same twice with the same gradients: it must go by what it is given alone"
         elif not torch.allclose(together, alone, rtol=1e-9, atol=1e-12):
             wrong = (
                 "does not treat every entry of a tensor for itself, so that a stack of clients is trained in "
@@ -85,6 +88,11 @@ def _stepped(optimiser: Optimiser, start: Tensor, gradient: Tensor, clients: tup
     """Return what two steps make of weights."""
     trained, descent = [start.clone()], Descent(optimiser, 0.1, 0.0, 0.0, 0.0)
     memory = optimiser.memory(trained, 0.0, clients)
+    if not isinstance(memory, list):
+        raise UserError(
+            f"training.optimiser: {type(optimiser).__name__}.memory returns {shown(memory)}: it must return "
+            "a list of tensors, which may be empty"
+        )
     for _ in range(2):
         optimiser.step(trained, [gradient.clone()], memory, [0], descent)
     return trained[0]

@@ -19,6 +19,7 @@ from torch import Tensor
 from torch.func import vmap
 from torch.utils import _pytree as pytree
 
+from rayfl.arguments import shown
 from rayfl.errors import UserError
 from rayfl.training.client import Client, Fitted, Request, inside_loss
 from rayfl.training.dropout import draw_from
@@ -36,6 +37,7 @@ from rayfl.training.step import (
     loss_of,
     recall,
     scalar,
+    summands,
 )
 
 
@@ -154,7 +156,7 @@ def total_stacked(requests: Sequence[Request]) -> list[Any]:
     start = pytree.tree_map(lambda *t: torch.stack(t), *[r.start for r in requests])
 
     def one_value(w: Any, batch: Batch, extra_leaves: list[Any]) -> Any:
-        return first.losses[0](w, batch, pytree.tree_unflatten(extra_leaves, extra_spec))
+        return summands(first.losses[0](w, batch, pytree.tree_unflatten(extra_leaves, extra_spec)))
 
     values_of = vmap(one_value, in_dims=(0, 0, dims))
     totals: Any = None
@@ -185,7 +187,9 @@ def _ruled_stacked(
     extra_spec: Any,
 ) -> list[Tensor]:
     def one(g: Any, w: Any, leaves: list[Any]) -> Any:
-        return rule(g, w, pytree.tree_unflatten(leaves, extra_spec))
+        found = rule(g, w, pytree.tree_unflatten(leaves, extra_spec))
+        leaves_of(found, g)
+        return found
 
     now = work.assemble([t.detach() for t in trained], None, live=False)
     stacked_rule = vmap(one, in_dims=(0, 0, dims))
@@ -240,9 +244,13 @@ def _stack_extras(
         elif isinstance(head, Tensor):
             leaves.append(torch.stack(column))
             dims.append(0)
-        elif all(v == head for v in column):
+        elif isinstance(head, int | float | str) and all(v == head for v in column):
             leaves.append(head)
             dims.append(None)
+        elif not isinstance(head, int | float):
+            raise UserError(
+                f"the `extra` of fits holds {shown(head)}: it must be a nest of tensors, Params and numbers"
+            )
         else:
             dtype = torch.float64 if isinstance(head, float) else None
             leaves.append(torch.tensor(column, dtype=dtype, device=device))

@@ -15,6 +15,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from rayfl.arguments import shown
 from rayfl.training.params import Params
 
 State = dict[str, Any]
@@ -28,6 +29,17 @@ def is_finite(leaf: Any) -> bool:
         return True
     # one pass and no copy: the sum is finite unless an entry is not, or they are so large that it overflows
     return math.isfinite(leaf.sum().item()) or bool(torch.isfinite(leaf).all())
+
+
+def foreign(tree: Any, at: str = "") -> str | None:
+    """Return where a nest of dicts holds something else than what a state may hold, and what; None if not."""
+    if isinstance(tree, dict):
+        if odd := [key for key in tree if not isinstance(key, str | int) or isinstance(key, bool)]:
+            return f"{at} has the key {shown(odd[0])}"
+        return next((found for key in tree if (found := foreign(tree[key], f"{at}[{key!r}]"))), None)
+    if tree is None or isinstance(tree, Params | Tensor | bool | int | float):
+        return None
+    return f"{at} is {shown(tree)}"
 
 
 def take_apart(tree: Any, path: str = "state") -> tuple[Any, dict[str, Tensor]]:

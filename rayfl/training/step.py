@@ -7,7 +7,9 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.utils import _pytree as pytree
 
+from rayfl.arguments import shown
 from rayfl.errors import UserError
 from rayfl.training.client import Fitted, Request
 from rayfl.training.params import Params
@@ -95,8 +97,13 @@ def leaves_of(found: Any, given: Any) -> list[Tensor]:
     Raises:
         KeyError: the rule returns other names than it was given.
     """
-    pairs = [(found, given)] if isinstance(given, Params) else [(found[net], given[net]) for net in given]
+    several = isinstance(given, dict) and isinstance(found, dict) and found.keys() == given.keys()
+    pairs = [(found[net], given[net]) for net in given] if several else [(found, given)]
     for theirs, ours in pairs:
+        if not isinstance(theirs, Params):
+            raise UserError(
+                f"a rule of fit returns {shown(found)}: it must return gradients, as it was given them"
+            )
         if theirs.keys() != ours.keys():
             odd = sorted(theirs.keys() ^ ours.keys())
             raise KeyError(f"a rule of fit must return the names that it was given; {odd[:3]} differ")
@@ -110,6 +117,11 @@ def gradients_of(loss: Tensor, trained: list[Tensor]) -> tuple[list[Tensor], lis
     """
     if not trained:  # a fit that only renews buffers
         return [], []
+    if not loss.requires_grad:
+        raise UserError(
+            "a loss of fit does not depend on the weights that it is given: use these, and nothing that cuts "
+            "gradients off, such as detach(), item() or torch.no_grad()"
+        )
     found = torch.autograd.grad(loss, trained, allow_unused=True)
     used = [i for i, g in enumerate(found) if g is not None]
     return [torch.zeros_like(t) if g is None else g for g, t in zip(found, trained, strict=True)], used
@@ -163,7 +175,19 @@ def clip(gradients: list[Tensor], net_of: list[int], limit: float, stacked: bool
 
 def scalar(loss: Tensor) -> Tensor:
     """Return the mean of a loss, which may be one value per sample."""
+    if not isinstance(loss, Tensor):
+        raise UserError(f"a loss of fit returns {shown(loss)}: it must return a tensor")
     return loss if loss.dim() == 0 else loss.mean()
+
+
+def summands(found: Any) -> Any:
+    """Return what the function of a total has returned for a batch; refuse what cannot be added up."""
+    leaves = pytree.tree_leaves(found)
+    if not leaves or not all(isinstance(leaf, Tensor) for leaf in leaves):
+        raise UserError(
+            f"the function of client.total returns {shown(found)}: it must return a tensor, or a nest of them"
+        )
+    return found
 
 
 def loss_of(request: Request, epoch: int) -> Callable[..., Any]:

@@ -26,7 +26,7 @@ from torch.utils import _pytree as pytree
 from rayfl.arguments import shown
 from rayfl.errors import UserError
 from rayfl.training.params import Params
-from rayfl.training.state import as_tensor, pack, unpack
+from rayfl.training.state import as_tensor, foreign, pack, unpack
 
 LIMIT = 2.0**43
 """Largest sum of norms of all uploads times their weights; beyond it training has diverged."""
@@ -230,6 +230,21 @@ class Accumulator:
                 return f"does not upload {by!r}, which weights the mean of {key!r}"
         return None
 
+    def wrong_values(self, upload: Mapping[str, Any]) -> str | None:
+        """Say what a client uploads that can neither be added up nor travel."""
+        for key, payload in upload.items():
+            if isinstance(payload, Params):
+                continue
+            odd = foreign(payload, f"[{key!r}]") if isinstance(self._reductions[key], Gather) else None
+            leaves = [x for x in pytree.tree_leaves(payload) if not isinstance(x, Tensor | int | float)]
+            if odd or leaves:
+                what = odd or f"[{key!r}] holds {shown(leaves[0])}"
+                return (
+                    f"uploads what cannot travel: {what}. Upload Params, tensors, numbers, or dicts of them; "
+                    "torch.as_tensor makes a tensor of an array"
+                )
+        return None
+
     def prepare(self, upload: Mapping[str, Any], samples: int) -> tuple[str | None, Prepared]:
         """Flatten an upload and say what is wrong with it.
 
@@ -425,7 +440,7 @@ def _same_structure(a: Any, b: Any) -> None:
         (kinds, spec), (others, other_spec) = a, b
         odd = [pair for pair in zip(kinds, others, strict=False) if pair[0] != pair[1]]
         what = f"{odd[0][0]} and {odd[0][1]}" if odd else f"{spec} and {other_spec}"
-        raise ValueError(f"clients upload payloads of different structure, among them {what}: use Gather()")
+        raise UserError(f"clients upload payloads of different structure, among them {what}: use Gather()")
 
 
 def _unflat(template: Any, vector: Tensor, mean: bool) -> Any:

@@ -55,6 +55,26 @@ def test_a_callback_ends_a_run_with_a_checkpoint(tmp_path: Path) -> None:
     assert bytes_of_run(tmp_path / "run") == bytes_of_run(tmp_path / "whole")
 
 
+class Misspelt(Callback):
+    def after_rounds(self, run: Any, record: Any) -> bool:
+        return True
+
+
+@pytest.mark.parametrize(
+    ("callback", "says"),
+    [
+        (Misspelt(), "Misspelt.after_rounds is nothing that rayfl calls; did you mean after_round"),
+        (Misspelt, "callbacks has <class .*: it must be an object of class Callback"),
+    ],
+)
+def test_what_is_no_callback_is_refused(tmp_path: Path, callback: Any, says: str) -> None:
+    federation = small(tmp_path / "run")
+    federation.callbacks = [callback]
+    with pytest.raises(UserError, match=says):
+        federation.run()
+    assert not (tmp_path / "run").exists()
+
+
 def test_a_checkpoint_is_written_once_a_round(tmp_path: Path, monkeypatch: Any) -> None:
     class Saves(Callback):
         def after_round(self, run: Run, record: Mapping[str, Any]) -> bool:

@@ -248,6 +248,50 @@ def test_validation_part_adds_to_the_published_one():
     assert set(range(6)) <= set(data.clients[0].val.tolist())
 
 
+class Assigns(Partition):
+    """What a test wants."""
+
+    def assign(self, dataset, clients, rng):
+        return self.made(*(dataset.indices(split) for split in (TRAIN, TEST)))
+
+
+NONE = np.zeros(0, np.int64)
+
+
+@pytest.mark.parametrize(
+    ("made", "says"),
+    [
+        (
+            lambda train, test: None,
+            "Assigns.assign returns None: it must return a list of rayfl.data.ClientData",
+        ),
+        (lambda train, test: [ClientData(train, NONE, test)], "returns 1 clients.*as it is asked for, 2"),
+        (
+            lambda train, test: [ClientData(train, NONE, test), ClientData(train, NONE, NONE)],
+            "that client 0 has",
+        ),
+        (
+            lambda train, test: [ClientData(train, NONE, train), ClientData(NONE, NONE, test)],
+            "for test a sample",
+        ),
+        (lambda train, test: [ClientData(train[[3, 3]], NONE, test), ClientData(NONE, NONE, NONE)], "twice"),
+        (
+            lambda train, test: [ClientData(train, NONE, test + 60), ClientData(NONE, NONE, NONE)],
+            "have 0 to 119",
+        ),
+        (
+            lambda train, test: [ClientData(train > 3, NONE, test), ClientData(NONE, NONE, NONE)],
+            "an int64 array",
+        ),
+    ],
+)
+def test_a_partition_of_ones_own_divides(made, says):
+    partition = Assigns()
+    partition.made = made
+    with pytest.raises(UserError, match=says):
+        Tiny(partition=partition).federate(2, 0)
+
+
 class Greedy(Partition):
     """The first client gets all."""
 

@@ -5,6 +5,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, ClassVar
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor
@@ -16,6 +17,7 @@ from rayfl.engine.plan import Plan, set_up, try_scores
 from rayfl.methods import Cohort, Ditto, FedAvg, Method
 from rayfl.nets import LeNet
 from rayfl.record.checkpoint import Checkpoints
+from rayfl.testing import federate, points
 from rayfl.training import Client, Gather, Mean, Reduction, State, Sum
 from tests.support.federations import small
 
@@ -229,9 +231,39 @@ class ScoresClasses(FedAvg):
         return {view: s.argmax(1) for view, s in super().scores(client, state, down, x).items()}
 
 
+class ScoresOne(FedAvg):
+    def scores(self, client: Client, state: State, down: State, x: Tensor) -> dict[str, Tensor]:
+        return {view: s[:1] for view, s in super().scores(client, state, down, x).items()}
+
+
+class RecordsATensor(FedAvg):
+    def server_metrics(self, server: State) -> Any:
+        return {"norm": server["weights"].norm()}
+
+
 class NoProperty(FedAvg):
     def uploads(self) -> Any:  # type: ignore[override]
         return {"weights": Mean()}
+
+
+class TakesLess(FedAvg):
+    def shared(self, name: str) -> bool:  # type: ignore[override]
+        return True
+
+
+class Waits(FedAvg):
+    async def aggregate(self, server: State, up: Any, cohort: Cohort) -> Any:  # type: ignore[override]
+        return {**server, **up}
+
+
+class SetsUpAlone(FedAvg):
+    def setup(self, net: Any, population: int, seed: int) -> None:
+        self.classes = 3
+
+
+class WordsSwapped(FedAvg):
+    def client_init(self, client: Client) -> State:
+        return {}
 
 
 class ByWord(FedAvg):
@@ -249,8 +281,14 @@ class ByWord(FedAvg):
         (SendsChanged, r"SendsChanged.download has changed in place .*server\['weights'\]\['head.bias'\]"),
         (CountsRequests, "has changed self.asked"),
         (ScoresATensor, "ScoresATensor.scores returns tensor"),
-        (ScoresClasses, r"ScoresClasses.scores returns \[1\] for 'personal' of one input"),
-        (NoProperty, "NoProperty.uploads is .*must be a property"),
+        (ScoresClasses, r"ScoresClasses.scores returns \[2\] for 'personal' of two inputs"),
+        (ScoresOne, r"ScoresOne.scores returns \[1, 10\] for 'personal' of two inputs"),
+        (RecordsATensor, r"RecordsATensor.server_metrics returns tensor.* for 'norm': .*tensor.item"),
+        (NoProperty, "NoProperty.uploads must be a property"),
+        (TakesLess, r"TakesLess.shared takes \(self, name.*, and is called with \(self, name, module\)"),
+        (Waits, "Waits.aggregate is an `async def`: it must be a `def`"),
+        (SetsUpAlone, r"SetsUpAlone.setup must call super\(\).setup"),
+        (WordsSwapped, "WordsSwapped.client_init is nothing that rayfl calls; did you mean init_client"),
         (ByWord, "ByWord.uploads is .*'mean'.*must be a property"),
     ],
 )
@@ -260,16 +298,137 @@ def test_what_a_trial_shows_is_refused_before_the_start(tmp_path: Path, method: 
     assert not (tmp_path / "run").exists()
 
 
-class CannotScoreOne(FedAvg):
-    """FedAvg with scores that fail on a single image."""
+def updating(update: Any) -> Method:
+    """FedAvg whose clients do something else."""
+    return type("Updating", (FedAvg,), {"local_update": update})()
+
+
+def fitting(loss: Any = None, start: Any = None, **options: Any) -> Method:
+    """FedAvg with another fit."""
+
+    async def update(self: Any, client: Any, state: Any, down: Any) -> Any:
+        weights = down["weights"] if start is None else start(down["weights"])
+        return {
+            "weights": (await client.fit(weights, loss or client.cross_entropy, **options)).weights
+        }, state
+
+    return updating(update)
+
+
+def returning(up: Any = None, state: Any = None) -> Method:
+    """FedAvg that returns something else."""
+
+    async def update(self: Any, client: Any, old: Any, down: Any) -> Any:
+        return up or {"weights": down["weights"]}, state or old
+
+    return updating(update)
+
+
+def summing(value: Any) -> Method:
+    """FedAvg that adds something up."""
+
+    async def update(self: Any, client: Any, state: Any, down: Any) -> Any:
+        await client.total(lambda w, batch, extra: value, down["weights"])
+        return {"weights": down["weights"]}, state
+
+    return updating(update)
+
+
+async def adds_what_is_not_awaited(self: Any, client: Any, state: Any, down: Any) -> Any:
+    return {"weights": down["weights"] * (1 + client.total(client.cross_entropy, down["weights"]))}, state
+
+
+async def differs_by_extra(self: Any, client: Any, state: Any, down: Any) -> Any:
+    await client.fit(down["weights"], client.cross_entropy, f"client {client.id}")
+    return {"weights": down["weights"]}, state
+
+
+MISTAKES: list[tuple[str, Method, str]] = [
+    ("epochs", fitting(epochs=-1), "client.fit: epochs is -1: it must be at least 0"),
+    ("lr", fitting(lr=-0.1), "client.fit: lr is -0.1"),
+    ("lr NaN", fitting(lr=float("nan")), "client.fit: lr is nan: it must be finite"),
+    ("momentum", fitting(momentum=2.0), "client.fit: momentum is 2.0"),
+    ("decay", fitting(weight_decay=-1.0), "client.fit: weight_decay is -1.0"),
+    ("clip", fitting(clip=-1.0), "client.fit: clip is -1.0"),
+    ("share", fitting(share=0.0), "client.fit: share is 0.0: it must be above 0 and at most 1"),
+    ("optimiser", fitting(optimiser="Adam"), r"client.fit\(optimiser='Adam'\): it must be an optimiser"),
+    ("start", fitting(start=dict), "client.fit is called with tensor.* as weights: it takes Params"),
+    ("a part", fitting(start=lambda w: w.select(lambda n: False)), "lack 'head.weight'.*w.merge"),
+    ("a number", fitting(lambda w, batch, extra: 3.0), "a loss of fit returns 3.0: it must return a tensor"),
+    ("detached", fitting(lambda w, batch, extra: batch.x.sum()), "does not depend on the weights"),
+    ("two arguments", fitting(lambda w, batch: 0), "takes 2 arguments: it is called with three"),
+    ("no function", fitting(loss=3), "client.fit is called with 3 in the place of a function"),
+    ("no rule", fitting(before_clip=lambda g, w, extra: None), "a rule of fit returns None"),
+    ("no sum", summing(None), "the function of client.total returns None: it must return a tensor"),
+    ("not awaited", updating(adds_what_is_not_awaited), "has to be awaited before it is used"),
+    (
+        "a list",
+        returning(state={"seen": {"at": [1]}}),
+        r"what no state holds, of client 0 in round 0: state\['seen'\]\['at'\] is \[1\]",
+    ),
+    ("a key", returning(state={(1, 2): 3}), r"state has the key \(1, 2\)"),
+    (
+        "an array",
+        returning({"weights": np.ones(3)}),
+        r"cannot travel: \['weights'\] holds array.*torch.as_tensor",
+    ),
+    (
+        "a dict",
+        returning({"weights": {"w": torch.ones(1)}}),
+        "the net is called with .* as weights: it takes Params",
+    ),
+]
+
+
+@pytest.mark.parametrize("execution", ["loop", "stacked"])
+@pytest.mark.parametrize(("method", "says"), [m[1:] for m in MISTAKES], ids=[m[0] for m in MISTAKES])
+def test_a_mistake_in_an_update_is_told_in_one_line(method: Method, says: str, execution: Any) -> None:
+    with pytest.raises(UserError, match=says):
+        federate(method, points([((1, 0), 0)], [((0, 1), 1)]), cohorts=1, execution=execution).scores(
+            0, torch.ones(1, 1, 1, 2)
+        )
+
+
+def test_values_of_extra_are_tensors_and_numbers() -> None:
+    with pytest.raises(UserError, match=r"the `extra` of fits holds 'client 0'"):
+        federate(
+            updating(differs_by_extra), points([((1, 0), 0)], [((0, 1), 1)]), cohorts=1, execution="stacked"
+        )
+
+
+@pytest.mark.parametrize("counted", [None, {"weights": 1}, ({"weights": -1}, {}), ({"weights": 0.5}, {})])
+def test_bytes_are_whole_numbers_of_two_dicts(counted: Any) -> None:
+    """Nothing is recorded that could not be read again."""
+    method = type("Counting", (FedAvg,), {"communication_bytes": lambda self, client, down, up: counted})()
+    with pytest.raises(UserError, match=r"Counting.communication_bytes returns .*two dicts"):
+        federate(method, points([((1, 0), 0)]), cohorts=1)
+
+
+class GathersLists(FedAvg):
+    @property
+    def uploads(self) -> Mapping[str, Reduction]:
+        return {"weights": Mean(), "seen": Gather()}
+
+    async def local_update(self, client: Client, state: State, down: State) -> tuple[dict[str, Any], State]:
+        return {"weights": down["weights"], "seen": [client.id]}, state
+
+
+def test_what_is_gathered_can_travel() -> None:
+    """Between processes as within one."""
+    with pytest.raises(UserError, match=r"client 0 uploads what cannot travel: \['seen'\] is \[0\]"):
+        federate(GathersLists(), points([((1, 0), 0)]), cohorts=1)
+
+
+class CannotScoreFew(FedAvg):
+    """FedAvg with scores that fail on few images."""
 
     def scores(self, client: Client, state: State, down: State, x: Tensor) -> dict[str, Tensor]:
-        if len(x) == 1:
+        if len(x) <= 2:
             raise RuntimeError("no GPU here")
         return super().scores(client, state, down, x)
 
 
-class Drawing(CannotScoreOne):
+class Drawing(CannotScoreFew):
     """As above, with a draw from the global generator."""
 
     def init_server(self, initial: Any) -> State:
@@ -278,7 +437,7 @@ class Drawing(CannotScoreOne):
 
 def test_a_trial_that_cannot_score_leaves_it_to_the_run(tmp_path: Path) -> None:
     """A trial that cannot score leaves it to the run and no trace."""
-    made = federation(tmp_path, CannotScoreOne(), rounds=1)
+    made = federation(tmp_path, CannotScoreFew(), rounds=1)
     data, plan = made.federated_data(), Plan(Drawing(), LeNet(), made.training, 0)
     torch.manual_seed(0)
     try_scores(plan.method, set_up(plan.method, plan, data)[0], plan, data)

@@ -47,6 +47,14 @@ class CountsInATensor(FedAvg):
         return await super().local_update(client, state, down)
 
 
+class CountsInItsClass(FedAvg):
+    count = 0
+
+    async def local_update(self, client: Any, state: Any, down: Any) -> Any:
+        type(self).count += 1
+        return await super().local_update(client, state, down)
+
+
 class ChangesWeights(FedAvg):
     async def local_update(self, client: Any, state: Any, down: Any) -> Any:
         down["weights"]["head.bias"].add_(1)
@@ -126,6 +134,7 @@ MISTAKES = [
     (Remembers, "local_update has changed self.last .round 0"),
     (Collects, "local_update has changed self.seen .*state that local_update returns"),
     (CountsInATensor, "local_update has changed self.count"),
+    (CountsInItsClass, "local_update has changed self.count"),
     (ChangesWeights, r"changed in place what it was handed: down\['weights'\]\['head.bias'\] "),
     (ChangesMapping, r"changed in place what it was handed: down "),
     (ChangesState, r"changed in place what it was handed: state\['own'\]\['head.bias'\] "),

@@ -268,20 +268,20 @@ def test_clients_without_steps_are_not_in_the_cohort() -> None:
     """Their uploads are not accumulated either, so that methods can read the two side by side."""
 
     class Told(Idle):
-        cohorts: ClassVar[list[Cohort]] = []
+        _cohorts: ClassVar[list[Cohort]] = []
 
         @property
         def uploads(self) -> Any:
             return {"weights": Gather()}
 
         def aggregate(self, server: Any, up: Any, cohort: Cohort) -> Any:
-            self.cohorts.append(cohort)
+            self._cohorts.append(cohort)
             assert tuple(up["weights"]) == cohort.ids
             return server
 
     with opened(plan(method=Told()))[0] as session:
         assert session.train(0, WHOLE).idle == {1}
-    assert Told.cohorts == [Cohort((0, 3, 4, 5), (12, 9, 10, 5), population=6, round=0)]
+    assert Told._cohorts == [Cohort((0, 3, 4, 5), (12, 9, 10, 5), population=6, round=0)]
 
 
 def test_clients_that_never_train_are_not_of_the_population() -> None:

@@ -274,10 +274,10 @@ def test_different_structures_are_refused():
         ({"x": Params({"a": vector(1)}, frozenset("a"))}, {"x": Params({"a": vector(1)}, frozenset())}),
     ]:
         uploads = {0: (a, 1), 1: (b, 1)}
-        with pytest.raises(ValueError, match=r"different structure.*Gather"):
+        with pytest.raises(UserError, match=r"different structure.*Gather"):
             result_of({"x": Sum()}, uploads)
         parts = [parts_of({"x": Sum()}, uploads, [(k,)])[0] for k in uploads]  # each fine in its own process
-        with pytest.raises(ValueError, match="different structure"):
+        with pytest.raises(UserError, match="different structure"):
             combine({"x": Sum()}, parts)
 
 
@@ -420,7 +420,7 @@ def test_gathered_payloads_need_a_weight_each():
     for weights in ({1: 1.0}, [1.0, 1.0], {1: 1.0, 2: 1.0, 3: 1.0}):
         with pytest.raises(UserError, match="needs a weight for each of the clients"):
             weighted_mean({1: vector(1), 2: vector(2)}, weights)
-    with pytest.raises(ValueError, match="different structure"):
+    with pytest.raises(UserError, match="different structure"):
         weighted_mean([vector(1), vector(1, 2)], [1, 1])
 
 
