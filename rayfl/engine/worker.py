@@ -152,7 +152,9 @@ class Worker:
         accumulator, result = Accumulator(self.method.uploads, group_of), RoundResult()
         result.seconds = dict.fromkeys(groups, 0.0)
         guard = Guard(self.method, self.device, "local_update", f"round {round}")
-        optimiser = Guard(self.plan.training.optimiser, self.device, "step", f"round {round}", _OF_OPTIMISER)
+        guards, optimiser = [guard], self.plan.training.optimiser
+        if not type(optimiser).__module__.startswith("rayfl."):
+            guards.append(Guard(optimiser, self.device, "step", f"round {round}", _OF_OPTIMISER))
         order = self._together(groups)
         self.states.expect(i for together in order for i in together)
         for together in order:
@@ -161,8 +163,8 @@ class Worker:
             pace = (time.perf_counter() - began) / sum(map(self._count, together))
             for i in together:
                 result.seconds[group_of[i]] += pace * self._count(i)
-        guard.check()
-        optimiser.check()
+        for each in guards:
+            each.check()
         result.keeps = any(i in self.states for i in result.ids)
         return accumulator.parts(), result
 
