@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from rayfl.errors import UserError
-from rayfl.methods import SCAFFOLD, Cohort, Ditto, FedAvg, FedBN, FedPer, FedProx, Method
+from rayfl.methods import SCAFFOLD, Cohort, Ditto, FedAvg, FedBN, FedPer, FedProx, Method, TopK
 from rayfl.testing import CHECKS, check_method, method_checks, ragged
 from rayfl.training import Batch, Client, Gather, Mean, Net, Params, Reduction, State, Sum
 
@@ -29,6 +29,13 @@ def test_fedprox(check: Any) -> None:
 @method_checks(FedBN, stateless=False, personal=["conv.1.*"])
 def test_fedbn(check: Any) -> None:
     check()
+
+
+def test_a_wrapper_refuses_two_nets_as_what_it_wraps_does() -> None:
+    """Its ``heterogeneous`` is that of the wrapped method."""
+    mark = method_checks(TopK(of=FedAvg(), share=0.5))
+    (case,) = (c for c in mark.args[1] if c.id.endswith("different_nets_work_or_are_refused"))
+    case.values[0]()
 
 
 class ByValidation(FedAvg):
