@@ -6,6 +6,7 @@
 
 import json
 import re
+from collections.abc import Iterable
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -32,9 +33,9 @@ DCPFL = "CIFAR10 K=10"
 class Run:
     """The published summary of the run of one cell of a table."""
 
-    def __init__(self, table: str, row: str, column: str) -> None:
+    def __init__(self, table: str, row: str, column: str, seed: int | None = None) -> None:
         self.table, self.row, self.column = table, row, column
-        seed = SEEDS.get(table.partition("_")[0], 0)
+        seed = SEEDS.get(table.partition("_")[0], 0) if seed is None else seed
         self.path = FOLDER / table / f"{slug(row)}--{slug(column)}--seed-{seed}.json"
         self.summary: dict[str, Any] = json.loads(self.path.read_text())
 
@@ -87,10 +88,17 @@ USED: list[Run] = []
 
 
 @cache
-def run(table: str, row: str, column: str) -> Run:
+def run(table: str, row: str, column: str, seed: int | None = None) -> Run:
     """Return the run of a cell."""
-    USED.append(Run(table, row, column))
+    USED.append(Run(table, row, column, seed))
     return USED[-1]
+
+
+def over_seeds(table: str, row: str, column: str, seeds: Iterable[int], choice: str = "headline") -> str:
+    """Return mean and deviation over runs with these seeds, under a choice of rounds."""
+    mean, std = mean_and_std([run(table, row, column, seed).value(choice) for seed in seeds])
+    assert mean is not None
+    return cell(mean, std)
 
 
 def cell(accuracy: float, std: float | None = None) -> str:
@@ -202,6 +210,25 @@ def fdse(column: str, last: str = "mean of the last five evaluations") -> Rows:
     return [head, *found]
 
 
+FDSE_LOCAL = {
+    "1 epoch": ("fdse_local_1", 3),
+    "5 epochs": ("fdse_local_5", 3),
+    "50 epochs": ("fdse_local_50", 1),
+}
+"""Epochs in all -> the folder of the runs of Local, and how many seeds of the public code they have."""
+FDSE_SEEDS = (2, 4388, 15)
+
+
+def fdse_local() -> Rows:
+    """Local of FDSE's Table 1 at a constant rate, by how long it trains."""
+    found = []
+    for name, (table, count) in FDSE_LOCAL.items():
+        each = [run(table, "Local", OFFICE, seed).headline() for seed in FDSE_SEEDS[:count]]
+        over = over_seeds(table, "Local", OFFICE, FDSE_SEEDS[:count]) if count > 1 else each[0]
+        found.append([name, over, *each, *[""] * (3 - count)])
+    return [["", "headline (ALL)", *(f"seed {seed}" for seed in FDSE_SEEDS)], *found]
+
+
 FDSE_T2 = {
     "FedAvg": ("FedAvg", "unseen"),
     "FedBN, not adapted": ("FedBN", "unseen"),
@@ -260,9 +287,25 @@ FEDIOS_ROWS = {
     "FediOS, identity basis": "fedios_bases",
     "FediOS, uniform basis": "fedios_bases",
     "w/o L_re": "fedios_t7",
+    "FediOS, cosine": "fedios_t7",
     "w/o personal extractors": "fedios_t7",
     "w/o orthogonal projections": "fedios_t7",
 }
+
+FEDIOS_SEEDS = ["FediOS", "w/o personal extractors"]
+
+
+def fedios_seeds() -> Rows:
+    """Rows of FediOS's Tables 1 and 7 that have three seeds."""
+    found = []
+    for row in FEDIOS_SEEDS:
+        each = [run(FEDIOS_ROWS[row], row, FEDIOS, seed).value("headline") for seed in range(3)]
+        mean, std = mean_and_std(each)
+        assert mean is not None
+        beside = printed(FEDIOS_ROWS[row], row, FEDIOS)
+        found.append([row, cell(mean, std), *map(cell, each), *beside])
+    return [["", "headline, mean over seeds", "seed 0", "seed 1", "seed 2", "printed"], *found]
+
 
 ONLY_OFFICE = {"MOON", "FedRoD", "LG-FedAvg", "FedGH", "FedKD"}
 
@@ -367,9 +410,11 @@ def tables() -> dict[str, Rows]:
         "fedco2_t1": fedco2_t1(),
         "fedco2_transfers": fedco2_transfers(),
         "fdse_t1 office": fdse(OFFICE),
+        "fdse_local": fdse_local(),
         "fdse_t1 pacs": fdse(PACS, "mean of all three evaluations"),
         "fdse_t2": fdse_t2(),
         "fedios office": fedios(FEDIOS),
+        "fedios seeds": fedios_seeds(),
         "fedios cifar100": fedios(CIFAR100),
         "dcpfl_t1": dcpfl(),
     }
