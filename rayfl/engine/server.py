@@ -19,7 +19,7 @@ from rayfl.engine.travel import Download, States
 from rayfl.errors import UserError
 from rayfl.methods import Cohort
 from rayfl.record.checkpoint import Checkpoints
-from rayfl.training.state import State, is_finite
+from rayfl.training.state import State, foreign, is_finite
 from rayfl.training.sums import Accumulated, combine
 
 
@@ -113,6 +113,11 @@ class Server:
         guard.check_handed(handed)
         if not isinstance(state, Mapping):
             raise UserError(f"{name} has returned {shown(state)}: it must return a mapping, the next state")
+        if odd := foreign(dict(state), "state"):
+            raise UserError(
+                f"{name} has returned what no state holds, in round {cohort.round}: {odd}. A state is nested "
+                "dicts of Params, tensors, numbers, bools and None"
+            )
         return state
 
     def states(self) -> States:

@@ -52,6 +52,18 @@ class Diverging(FedAvg):
         return {**server, **up, "more": more}
 
 
+class KeepsLists(FedAvg):
+    """Its server remembers sizes of cohorts in a list, which no checkpoint can hold."""
+
+    def aggregate(self, server: State, up: Mapping[str, Any], cohort: Cohort) -> State:
+        return {**super().aggregate(server, up, cohort), "sizes": [len(cohort.ids)]}
+
+
+def test_a_server_state_that_no_checkpoint_holds_is_named(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match=r"KeepsLists\.aggregate .* round 0: state\['sizes'\] is \[4\]\."):
+        federation(tmp_path / "run", KeepsLists(), engine=INLINE).run()
+
+
 @pytest.mark.parametrize(
     ("engine", "eval_every", "added", "place", "key"),
     [
