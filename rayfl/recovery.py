@@ -48,6 +48,8 @@ def to_resume(path: Path, rounds: int, data: FederatedData, settings: Mapping[st
         )
     if manifest is None and done:
         warn(f"{path} has no checkpoint: its {done} rounds are run again")
+    if manifest:
+        Checkpoints(path / "checkpoints").keep_names()
     return manifest
 
 

@@ -120,9 +120,15 @@ class Checkpoints:
         text = json.dumps({"sha256": _hash(text.encode()), "manifest": body}, sort_keys=True, indent=1)
         sync_folder(self.folder)  # the names of its files, before the manifest that needs them
         write_file(self.folder / f"manifest-{manifest.round:06d}.json", text, _FULL)
-        sync_folder(self.folder)  # the manifest's name, before files of older ones are removed
-        sync_folder(self.folder.parent)  # the folder's own name, which may be new
+        self.keep_names()
         self._prune(manifest.round)
+
+    def keep_names(self) -> None:
+        """Put the names of all files on the disk: of a new manifest, before files of older ones are removed;
+        and before a run goes on with one, whose driver may have died before it did so.
+        """
+        sync_folder(self.folder)
+        sync_folder(self.folder.parent)  # the folder's own name, which may be new
 
     def check_settings(self, manifest: Manifest, settings: Mapping[str, Any]) -> None:
         """Refuse a checkpoint of another run.

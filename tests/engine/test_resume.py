@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from rayfl import Inline, Training, UserError, evaluation, load_models, resumed
+from rayfl import Inline, Training, UserError, evaluation, files, load_models, resumed
 from rayfl.callbacks.callback import Callback, Run
 from rayfl.data import Dirichlet, FederatedData, Synthetic
 from rayfl.engine.plan import Plan
@@ -140,6 +140,22 @@ def test_damaged_checkpoint_is_named_and_the_one_before_is_used(
     resumed(split).run()
     assert newest.name in capsys.readouterr().err
     assert bytes_of_run(split) == bytes_of_run(whole)
+
+
+def test_a_resume_first_syncs_the_names_of_its_checkpoint(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The driver that wrote it may have died before; a power failure would take it from a run that is over."""
+    small(tmp_path / "run", rounds=2, checkpoint_every=1).run()
+    synced: list[Path] = []
+
+    class Watched(files.Disk):
+        def sync_folder(self, folder: Path) -> None:
+            synced.append(folder)
+
+    monkeypatch.setattr(files, "disk", Watched())
+    resumed(tmp_path / "run", []).run()
+    assert synced[:2] == [tmp_path / "run" / "checkpoints", tmp_path / "run"]
 
 
 def test_all_checkpoints_damaged(tmp_path: Path) -> None:
