@@ -145,7 +145,7 @@ def test_damaged_checkpoint_is_named_and_the_one_before_is_used(
 def test_a_resume_first_syncs_the_names_of_its_checkpoint(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The driver that wrote it may have died before; a power failure would take it from a run that is over."""
+    """Its driver may have died before; a power failure would then take it from a run that is over."""
     small(tmp_path / "run", rounds=2, checkpoint_every=1).run()
     synced: list[Path] = []
 
