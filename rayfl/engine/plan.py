@@ -22,7 +22,7 @@ from rayfl.training.examples import Examples
 from rayfl.training.net import Net
 from rayfl.training.params import Params
 from rayfl.training.settings import Training
-from rayfl.training.state import State, as_tensor, is_finite, mismatch
+from rayfl.training.state import State, as_tensor, foreign, is_finite, mismatch
 
 Group = tuple[int, ...]
 """Client numbers, ascending, that are always trained by one process and summed in this order."""
@@ -215,6 +215,21 @@ def _mapping(method: Method, call: str, found: Any) -> Any:
     if not isinstance(found, Mapping) or isinstance(found, Params):
         raise UserError(f"{type(method).__name__}.{call} returns {shown(found)}: it must return a dict")
     return found
+
+
+def check_state(call: str, state: Any, when: str) -> None:
+    """Refuse a state with something that no checkpoint holds.
+
+    Args:
+        call: what has returned it, for the message.
+        state: of a client or the server.
+        when: for the message, too.
+    """
+    if odd := foreign(state, "state"):
+        raise UserError(
+            f"{call} has returned what no state holds, {when}: {odd}. A state is nested dicts of Params, "
+            "tensors, numbers, bools and None"
+        )
 
 
 def check_views(method: Method, found: Mapping[str, Any]) -> None:

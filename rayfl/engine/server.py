@@ -12,14 +12,14 @@ from torch.utils import _pytree as pytree
 from rayfl.arguments import shown
 from rayfl.data import FederatedData
 from rayfl.engine.guard import Guard, Handed
-from rayfl.engine.plan import Plan, check_fits, set_up
+from rayfl.engine.plan import Plan, check_fits, check_state, set_up
 from rayfl.engine.process import exits_as_errors
 from rayfl.engine.round_result import RoundResult
 from rayfl.engine.travel import Download, States
 from rayfl.errors import UserError
 from rayfl.methods import Cohort
 from rayfl.record.checkpoint import Checkpoints
-from rayfl.training.state import State, foreign, is_finite
+from rayfl.training.state import State, is_finite
 from rayfl.training.sums import Accumulated, combine
 
 
@@ -113,11 +113,7 @@ class Server:
         guard.check_handed(handed)
         if not isinstance(state, Mapping):
             raise UserError(f"{name} has returned {shown(state)}: it must return a mapping, the next state")
-        if odd := foreign(dict(state), "state"):
-            raise UserError(
-                f"{name} has returned what no state holds, in round {cohort.round}: {odd}. A state is nested "
-                "dicts of Params, tensors, numbers, bools and None"
-            )
+        check_state(name, dict(state), f"in round {cohort.round}")
         return state
 
     def states(self) -> States:

@@ -20,7 +20,7 @@ from rayfl.arguments import shown
 from rayfl.data import FederatedData
 from rayfl.engine.client_states import ClientStates
 from rayfl.engine.guard import Guard, Handed
-from rayfl.engine.plan import Group, Plan, check_fits, check_views, set_up
+from rayfl.engine.plan import Group, Plan, check_fits, check_state, check_views, set_up
 from rayfl.engine.process import MAPPED, TimeUp, at_most, exits_as_errors, keep_freed_memory, prepare_gpu
 from rayfl.engine.round_result import RoundResult
 from rayfl.engine.travel import Download, States
@@ -34,7 +34,7 @@ from rayfl.training.client import Client, Fitted
 from rayfl.training.examples import Examples
 from rayfl.training.loop import run_loop
 from rayfl.training.stacked import run_stacked
-from rayfl.training.state import State, as_tensor, foreign, is_finite
+from rayfl.training.state import State, as_tensor, is_finite
 from rayfl.training.sums import Accumulated, Accumulator, Mean, Reduction, combine, payload_bytes
 
 FOR_NEW_CLIENTS: dict[str, Reduction] = {"state": Mean("uniform")}
@@ -281,12 +281,8 @@ class Worker:
                 f"{type(self.method).__name__}.local_update has returned {shown(both)} for client {client} "
                 f"in round {round}: it must return two mappings, the upload and the next state"
             )
-        if odd := foreign(both[1], "state"):
-            raise UserError(
-                f"{type(self.method).__name__}.local_update has returned what no state holds, of client "
-                f"{client} in round {round}: {odd}. A state is nested dicts of Params, tensors, numbers, "
-                "bools and None"
-            )
+        name = f"{type(self.method).__name__}.local_update"
+        check_state(name, both[1], f"of client {client} in round {round}")
         return both
 
     def _two_counts(self, counted: Any) -> tuple[dict[str, int], dict[str, int]]:
