@@ -4,17 +4,9 @@ Usage: PYTHON cifar10_pfl_research.py --data FOLDER --rounds N --seed S --out FO
 PYTHON`` calls it), where PYTHON is the interpreter of an environment with ``pip install pfl torch``.
 """
 
-# ruff: noqa: E402  # the launcher comes before imports that take seconds
+# ruff: noqa: I001  # the first import starts both processes, before others that take seconds
 
-import os
-import sys
-
-PROCESSES = 2
-
-if "LOCAL_RANK" not in os.environ:
-    os.environ["OMP_NUM_THREADS"] = "1"
-    launcher = ["-m", "torch.distributed.run", "--standalone", "--local-addr=127.0.0.1"]
-    os.execv(sys.executable, [sys.executable, *launcher, f"--nproc_per_node={PROCESSES}", *sys.argv])
+from peers.pfl_research import PROCESSES, Clock
 
 import argparse
 import json
@@ -28,7 +20,6 @@ from pfl.aggregate.simulate import SimulatedBackend
 from pfl.aggregate.weighting import WeightByUser
 from pfl.algorithm.base import NNAlgorithmParams
 from pfl.algorithm.federated_averaging import FederatedAveraging
-from pfl.callback.base import TrainingProcessCallback
 from pfl.callback.central_evaluation import CentralEvaluationCallback
 from pfl.data.dataset import Dataset
 from pfl.data.federated_dataset import FederatedDataset
@@ -86,23 +77,6 @@ class Every(CentralEvaluationCallback):
             if "accuracy" in name.lower():
                 self.accuracy = float(value)
         return stop, metrics
-
-
-class Clock(TrainingProcessCallback):
-    """Records the rounds, with their evaluations."""
-
-    def __init__(self, rounds: Rounds) -> None:
-        self.rounds = rounds
-
-    def on_train_begin(self, *, model: Any) -> Metrics:
-        self.rounds.start()
-        return Metrics()
-
-    def after_central_iteration(
-        self, metrics: Any, model: Any, *, central_iteration: int
-    ) -> tuple[bool, Metrics]:
-        self.rounds.end()
-        return False, Metrics()
 
 
 def main() -> None:
