@@ -28,7 +28,9 @@ class FedHEAL(FedAvg):
     negative to leave none out.
     """
     beta: Annotated[float, at_least(0), at_most(1)] = 0.4
-    """How fast the clients' weights follow the size of their updates; with 0 they stay equal."""
+    """How fast the clients' weights follow the size of their updates; with 0 they stay equal,
+    as long as all rounds have as many clients.
+    """
 
     @property
     def uploads(self) -> Mapping[str, Reduction]:
@@ -67,7 +69,7 @@ class FedHEAL(FedAvg):
         for i, d in distance.items():
             share = d / every if every else 1 / len(distance)
             delta[i] = (1 - self.beta) * delta.get(i, 0.0) + self.beta * share
-            p[i] = p.get(i, 1 / cohort.population) + delta[i]
+            p[i] = p.get(i, 1 / len(cohort.ids)) + delta[i]
         whole = sum(p[i] for i in masked)
         weight = {i: p[i] / whole for i in masked}
 

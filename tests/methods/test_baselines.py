@@ -391,9 +391,21 @@ def test_fedheal():
     assert server["history"][0]["w"].tolist() == [1.0, 0.0]  # what was handed in stays
 
 
+def test_fedheal_weighs_newcomers_by_the_size_of_their_round():
+    """Two of eight clients in round 0, four others in round 1: their weights start at 1/2 and at 1/4."""
+    method = FedHEAL(tau=0.5, beta=0.0)
+    one = Params({"w": torch.ones(1, dtype=torch.float64)}, frozenset({"w"}))
+    server = method.init_server(one)
+    for round, ids in enumerate([(0, 1), (2, 3, 4, 5)]):
+        cohort = Cohort(ids, (1,) * len(ids), 8, round)
+        server = method.aggregate(server, {"weights": dict.fromkeys(ids, one)}, cohort)
+    assert server["p"] == dict.fromkeys([0, 1], 1 / 2) | dict.fromkeys([2, 3, 4, 5], 1 / 4)
+
+
 def test_fedheal_without_masks_and_weights_is_fedavg():
-    run = federate(FedHEAL(tau=-1.0, beta=0.0), DATA, CNNB(), SOME, **SETTINGS)
-    other = federate(FedAvg(), DATA, CNNB(), SOME, averaging="uniform", **SETTINGS)
+    cohorts = [[0, 1, 2], [0, 1, 3], [1, 2, 3]]
+    run = federate(FedHEAL(tau=-1.0, beta=0.0), DATA, CNNB(), cohorts, **SETTINGS)
+    other = federate(FedAvg(), DATA, CNNB(), cohorts, averaging="uniform", **SETTINGS)
     assert_same(dict(run.server.state["weights"]), dict(other.server.state["weights"]), 1e-9)
 
 
