@@ -14,6 +14,7 @@ from typing import Annotated, Any, Literal, Union, get_args, get_origin
 import numpy as np
 
 from rayfl.errors import UserError
+from rayfl.imports import of_rayfl
 
 _NUMBERS: dict[Any, tuple[type, str]] = {
     int: (Integral, "a whole number"),
@@ -167,8 +168,7 @@ def described(thing: object) -> str:
     A class of the user's own stands there with its import path.
     """
     cls = type(thing)
-    own = not cls.__module__.startswith("rayfl.")
-    name = f"{cls.__module__}.{cls.__qualname__}" if own else cls.__name__
+    name = cls.__name__ if of_rayfl(cls) else f"{cls.__module__}.{cls.__qualname__}"
     own_arguments = ", ".join(f"{key}={value}" for key, value in changed(thing).items())
     return f"{name}({own_arguments})" if own_arguments else name
 

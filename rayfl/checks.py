@@ -19,6 +19,7 @@ from rayfl.engine.plan import Plan, set_up, try_scores
 from rayfl.errors import UserError
 from rayfl.evaluation.measures import measures, try_measures
 from rayfl.evaluation.protocol import Protocol
+from rayfl.imports import of_rayfl
 from rayfl.methods import METHODS, Method
 from rayfl.shown import closest
 from rayfl.training import SGD, Net, Training
@@ -99,7 +100,7 @@ def check_class(method: type[Method]) -> None:
 def _check_hooks(method: type[Method]) -> None:
     """Refuse hooks that take other arguments than rayfl calls them with, or are of another kind."""
     for cls in method.__mro__:
-        if cls.__module__.startswith("rayfl."):
+        if of_rayfl(cls):
             return
         for name, member in vars(cls).items():
             hook, wrong = vars(Method).get(name), ""
@@ -130,7 +131,7 @@ def check_names(method: type) -> None:
     """Refuse a class with a name that is nearly that of a hook, which nobody would call."""
     options = set(arguments_of(method))
     for cls in method.__mro__:
-        if cls.__module__.startswith("rayfl."):
+        if of_rayfl(cls):
             return
         known = {name for base in cls.__mro__[1:] for name in vars(base) if not name.startswith("_")}
         in_order = {tuple(sorted(name.split("_"))): name for name in known}

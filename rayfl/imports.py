@@ -31,6 +31,11 @@ REFUSED = frozenset(
 """Modules, and single things in them, that no configuration may name, nor anything that is in them."""
 
 
+def of_rayfl(cls: type) -> bool:
+    """Say whether a class comes with rayfl, and not with the user's own code or another package."""
+    return cls.__module__.startswith("rayfl.")
+
+
 def refused(path: str) -> bool:
     """Say whether an import path or a part that it begins with is in ``REFUSED``."""
     parts = path.split(".")

@@ -21,6 +21,7 @@ from typing import Any, ClassVar, dataclass_transform
 from rayfl.arguments import Bound, check_arguments, described
 from rayfl.display import Displayed, options
 from rayfl.errors import UserError
+from rayfl.imports import of_rayfl
 
 
 def above(limit: float) -> Bound:
@@ -155,7 +156,7 @@ def class_names(base: Any) -> list[str]:
     found = []
     for cls in base.__subclasses__():
         hidden = inspect.isabstract(cls) or cls.__name__.startswith("_")
-        own = cls.__module__.startswith("rayfl.") and not cls.__module__.startswith("rayfl.testing.")
+        own = of_rayfl(cls) and not cls.__module__.startswith("rayfl.testing.")
         if own and not hidden:
             found.append(cls.__name__)
         found += class_names(cls)

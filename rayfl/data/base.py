@@ -13,6 +13,7 @@ from rayfl.data.federated import FederatedData
 from rayfl.data.partitions.iid import IID
 from rayfl.data.partitions.partition import Partition, settings_of
 from rayfl.errors import UserError
+from rayfl.imports import of_rayfl
 from rayfl.randomness import numpy_generator
 from rayfl.settings import Settings, at_least, below
 from rayfl.splits import SPLITS
@@ -98,7 +99,7 @@ class Data(Settings, ABC, place="data"):
         if not isinstance(loaded, Dataset):
             what = f"{type(self).__name__}.load returns {shown(loaded)}"
             raise UserError(f"{what}: it must return a rayfl.data.Dataset")
-        own = not type(self).__module__.startswith("rayfl.")  # rayfl's readers have looked already
+        own = not of_rayfl(type(self))  # rayfl's readers have looked already
         floats = loaded.inputs.dtype.kind == "f"
         if own and floats and (first := not_finite(loaded.inputs)) is not None:
             raise UserError(
@@ -115,7 +116,7 @@ class Data(Settings, ABC, place="data"):
         contents = self.contents(loaded)
         self._partition.check(contents)
         clients_data = self._partition.assign(dataset, clients, numpy_generator(seed, "partition"))
-        if not type(self._partition).__module__.startswith("rayfl."):
+        if not of_rayfl(type(self._partition)):
             _check_assigned(f"{type(self._partition).__name__}.assign", clients_data, len(dataset), clients)
         if self.val_fraction:
             for client, client_data in enumerate(clients_data):

@@ -27,6 +27,7 @@ from rayfl.engine.travel import Download, States
 from rayfl.errors import UserError
 from rayfl.evaluation.measures import measures
 from rayfl.evaluation.score import BATCH, ClientScores, score, score_rows
+from rayfl.imports import of_rayfl
 from rayfl.randomness import seed_of
 from rayfl.record.checkpoint import CLIENTS_PER_FILE, Checkpoints
 from rayfl.splits import SPLITS
@@ -153,7 +154,7 @@ class Worker:
         result.seconds = dict.fromkeys(groups, 0.0)
         guard = Guard(self.method, self.device, "local_update", f"round {round}")
         guards, optimiser = [guard], self.plan.training.optimiser
-        if not type(optimiser).__module__.startswith("rayfl."):
+        if not of_rayfl(type(optimiser)):
             guards.append(Guard(optimiser, self.device, "step", f"round {round}", _OF_OPTIMISER))
         order = self._together(groups)
         self.states.expect(i for together in order for i in together)

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from rayfl.errors import UserError
+from rayfl.imports import of_rayfl
 from rayfl.nets.base import Architecture
 from rayfl.nets.head import check_training, split_at_head, tried
 from rayfl.nets.module import SHAPE_AND_CLASSES, Module
@@ -37,7 +38,7 @@ def build(
         net = Module(path=net)
     like = torch.zeros(2, *shape) if like is None else like
     net.check_inputs(like, classes)
-    own = isinstance(net, Module) or not type(net).__module__.startswith("rayfl.")
+    own = isinstance(net, Module) or not of_rayfl(type(net))
     built = _called(net, shape, classes) if own else net.build(shape, classes)
     if isinstance(built, SplitNet):
         if own:
