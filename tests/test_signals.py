@@ -9,12 +9,21 @@ import subprocess
 import sys
 import termios
 import threading
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from rayfl.signals import STOPPING, answered
 from tests.support.processes import rounds_of, wait_until
+
+
+@pytest.fixture(autouse=True, scope="module")
+def hangups() -> Iterator[None]:
+    """Do not ignore hangups, nor let the programs that tests start ignore them, if pytest runs in nohup."""
+    before = signal.signal(signal.SIGHUP, signal.SIG_DFL)
+    yield
+    signal.signal(signal.SIGHUP, before)
 
 
 @pytest.mark.parametrize("number", STOPPING)
