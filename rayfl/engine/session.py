@@ -6,6 +6,7 @@ carries the calls to them. The session sees references and small numbers, and no
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
@@ -13,6 +14,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
+from torch.utils import _pytree as pytree
 
 from rayfl.data import FederatedData
 from rayfl.engine.models import Models, bench
@@ -482,11 +484,13 @@ class Session:
 
 def _check_progress(folder: Path, manifest: Manifest, data: FederatedData) -> None:
     """Refuse a checkpoint whose scores are not those of the clients."""
-    try:
-        check_scores(
-            manifest.progress.get("after_training", {}), {split: data.counts(split) for split in SPLITS}
+    found = manifest.progress.get("after_training", {})
+    try:  # losses that are not finite are null in records, too
+        scores = pytree.tree_map(
+            lambda x: None if isinstance(x, float) and not math.isfinite(x) else x, found
         )
-    except ValueError as error:
+        check_scores(scores, {split: data.counts(split) for split in SPLITS})
+    except (ValueError, RecursionError) as error:
         raise UserError(
             f"the checkpoint after {manifest.round} rounds in {folder} is damaged (its scores: {error}): "
             "restore it from a copy, or start the run anew with another --output"

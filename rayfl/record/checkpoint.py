@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 import os
 import re
 from collections.abc import Mapping
@@ -41,6 +42,7 @@ KEEP = 2
 _FORMATS = (1, 2)
 """The first one did not say of which run a checkpoint is."""
 _MANIFEST = re.compile(r"manifest-\d+\.json")
+_NO_NUMBERS = ("nan", "inf", "-inf")
 _FULL = "earlier checkpoints are intact, so make room and resume the run"
 _OURS = ("server-", "clients-", "manifest-")  # names of files that may be removed
 
@@ -54,7 +56,7 @@ class Manifest:
         server: name of the server's file.
         clients: number of the client file -> its name.
         clients_per_file: how many clients' states share a file.
-        progress: what the driver keeps, as plain JSON.
+        progress: what the driver keeps, as plain JSON; numbers may be NaN or infinite.
         settings: everything that decides the run's numbers: settings by name, and the digest of the divided
             data as ``division``. None in checkpoints of earlier versions.
     """
@@ -116,7 +118,11 @@ class Checkpoints:
             "settings": manifest.settings,
             "clients_per_file": manifest.clients_per_file,
         }
-        text = json.dumps(body, separators=(",", ":"), sort_keys=True)
+        try:
+            text = json.dumps(body, separators=(",", ":"), sort_keys=True, allow_nan=False)
+        except ValueError:
+            body["progress"] = _numbers_named(manifest.progress)
+            text = json.dumps(body, separators=(",", ":"), sort_keys=True, allow_nan=False)
         text = json.dumps({"sha256": _hash(text.encode()), "manifest": body}, sort_keys=True, indent=1)
         sync_folder(self.folder)  # the names of its files, before the manifest that needs them
         write_file(self.folder / f"manifest-{manifest.round:06d}.json", text, _FULL)
@@ -233,7 +239,8 @@ class Checkpoints:
                 names = os.listdir(self.folder)
             except FileNotFoundError:
                 return []
-        return sorted((self.folder / name for name in names if _MANIFEST.fullmatch(name)), reverse=True)
+        found = [self.folder / name for name in names if _MANIFEST.fullmatch(name)]
+        return sorted(found, key=lambda path: (_round_of(path), path.name), reverse=True)
 
     def _content(self, name: str) -> bytes:
         path = self.folder / name
@@ -280,23 +287,44 @@ def _round_of(path: Path) -> int:
 
 def _read_manifest(path: Path) -> Manifest:
     try:
-        content = parse_json(read_file(path))
+        written = read_file(path)
+        content = parse_json(written)
         body = content["manifest"]
         text = json.dumps(body, separators=(",", ":"), sort_keys=True)
         if _hash(text.encode()) != content["sha256"] or body["format"] not in _FORMATS:
             raise ValueError("its checksum differs")
         _check_manifest(path, body)
         clients = {int(number): name for number, name in body["clients"].items()}
+        named = any(f'"{name}"'.encode() in written for name in _NO_NUMBERS)
+        progress = _names_numbered(body["progress"]) if named else body["progress"]
         return Manifest(
             body["round"],
             body["server"],
             clients,
-            body["progress"],
+            progress,
             body.get("settings"),
             body.get("clients_per_file", CLIENTS_PER_FILE),
         )
     except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
         raise UserError(f"checkpoint manifest {path} is damaged") from error
+
+
+def _numbers_named(value: Any) -> Any:
+    """Return plain JSON with names for NaN and infinity, which JSON does not have; losses may be that."""
+    if isinstance(value, dict):
+        return {key: _numbers_named(each) for key, each in value.items()}
+    if isinstance(value, list):
+        return [_numbers_named(each) for each in value]
+    return str(value) if isinstance(value, float) and not math.isfinite(value) else value
+
+
+def _names_numbered(value: Any) -> Any:
+    """Invert ``_numbers_named``."""
+    if isinstance(value, dict):
+        return {key: _names_numbered(each) for key, each in value.items()}
+    if isinstance(value, list):
+        return [_names_numbered(each) for each in value]
+    return float(value) if value in _NO_NUMBERS else value
 
 
 def _check_manifest(path: Path, body: dict[str, Any]) -> None:

@@ -11,16 +11,19 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
+from torch import Tensor
 
 from rayfl import Inline, Training, UserError, evaluation, files, load_models, resumed
 from rayfl.callbacks.callback import Callback, Run
 from rayfl.data import Dirichlet, FederatedData, Synthetic
 from rayfl.engine.plan import Plan
 from rayfl.engine.session import Session
-from rayfl.methods import METHODS
+from rayfl.methods import METHODS, FedAvg
 from rayfl.nets import LeNet, PFLResearchCNN
 from rayfl.record.checkpoint import Checkpoints, Manifest
 from rayfl.record.description import dump
+from rayfl.training import Client, State
 from tests.methods.cases import net_of
 from tests.support.federations import bytes_of_run, small
 from tests.support.processes import rounds_of, wait_until
@@ -74,6 +77,24 @@ def test_scores_after_training_survive(tmp_path: Path) -> None:
     small(whole, **settings).run()
     small(split, **settings, rounds=2).run()
     resumed(split, ["--rounds", "4", "--quiet", "true"]).run()
+    assert bytes_of_run(split) == bytes_of_run(whole)
+
+
+class ScoresNothing(FedAvg):
+    """What it makes of client 2's inputs is no number."""
+
+    def scores(self, client: Client, state: State, down: State, x: Tensor) -> dict[str, Tensor]:
+        found = super().scores(client, state, down, x)
+        return {view: score * torch.nan for view, score in found.items()} if client.id == 2 else found
+
+
+def test_losses_after_training_that_are_nan_survive(tmp_path: Path) -> None:
+    whole, split = tmp_path / "whole", tmp_path / "split"
+    settings = {"method": ScoresNothing(), "protocol": evaluation.FediOS(), "participation": 0.3}
+    small(whole, **settings).run()
+    small(split, **settings, rounds=2).run()
+    resumed(split, ["--rounds", "4", "--quiet", "true"]).run()
+    assert "evaluation.after_training.personal.test.loss.2=nan" in (whole / "metrics.jsonl").read_text()
     assert bytes_of_run(split) == bytes_of_run(whole)
 
 

@@ -61,6 +61,25 @@ def test_what_is_written_comes_back(checkpoints):
     assert rows[16]["weights"].train_names == {"a"}
 
 
+def test_losses_that_are_not_finite_come_back(checkpoints):
+    losses = [0.5, None, float("inf"), float("-inf"), float("nan")]
+    name = checkpoints.write_server(state(1))
+    checkpoints.commit(Manifest(3, name, {}, {"after_training": {"personal": {"loss": losses}}}))
+    found, damage = checkpoints.newest()
+    assert not damage
+    assert repr(found.progress["after_training"]["personal"]["loss"]) == repr(losses)
+
+
+def test_the_newest_is_that_of_the_largest_number(checkpoints):
+    for round in (999_990, 1_000_000, 1_000_010):
+        write(checkpoints, round)
+    assert checkpoints.newest()[0].round == 1_000_010
+    assert {path.name for path in checkpoints.folder.glob("manifest-*")} == {
+        "manifest-1000000.json",
+        "manifest-1000010.json",
+    }
+
+
 def test_nothing_written_yet(checkpoints):
     assert checkpoints.newest() == (None, [])
     assert checkpoints.write_clients(0, {}) is None
