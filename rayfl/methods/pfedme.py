@@ -79,8 +79,10 @@ class PFedMe(Method):
         return {"weights": w["w"]}, {"own": own, "trained": True}
 
     def aggregate(self, server: State, up: Mapping[str, Any], cohort: Cohort) -> State:
-        """Move by beta towards the mean of the copies."""
-        return {"weights": (1 - self.beta) * server["weights"] + self.beta * up["weights"]}
+        """Move by beta towards the mean of the copies; BatchNorm statistics become their mean."""
+        mean: Params = up["weights"]  # beyond the mean, with a beta above 1, variances could be negative
+        moved = (1 - self.beta) * server["weights"].trainable() + self.beta * mean.trainable()
+        return {"weights": mean.merge(moved)}
 
     def scores(self, client: Client, state: State, down: State, x: Tensor) -> dict[str, Tensor]:
         """Score the personal model, the global one until there is one, and the global model."""

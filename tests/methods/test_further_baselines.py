@@ -433,6 +433,20 @@ def test_pfedme_renews_statistics_as_training_does():
         torch.testing.assert_close(run.clients[0][0]["own"][name], other.server.state["weights"][name])
 
 
+@pytest.mark.parametrize("beta", [0.5, 1.0, 2.0])
+def test_pfedme_averages_statistics_whatever_beta_is(beta):
+    """A batch of (1, 0) and (3, 1) has the mean (2, 1/2) and the variance (2, 1/2), of which a tenth counts.
+
+    Parameters move by beta: w = beta lr lam theta from w = 0.
+    """
+    data = points([((1, 0), 0), ((3, 1), 1)])
+    run = federate(PFedMe(lam=0.5, K=1, beta=beta), data, "tests.support.by_hand.normed", cohorts=1, lr=0.1)
+    w = run.server.state["weights"]
+    torch.testing.assert_close(w["fc.0.running_mean"].tolist(), [0.2, 0.05], rtol=0, atol=1e-12)
+    torch.testing.assert_close(w["fc.0.running_var"].tolist(), [1.1, 0.95], rtol=0, atol=1e-12)
+    torch.testing.assert_close(head(w), 0.1 * 0.5 * beta * head(run.clients[0][0]["own"]))
+
+
 # ---- FedFA
 
 FFA_NET = "tests.support.by_hand.ffa"
