@@ -53,10 +53,12 @@ class FedCP(Method):
     def init_client(self, client: Client) -> State:
         """Start from the common head; the context is drawn, as long as there has been no exchange."""
         head = self.personal_part(client.initial)
-        drawn = torch.rand(head["head.weight"].shape[1], generator=client.generator("context"))
+        draw = generator(self.seed, "client context", client.id, 0)  # the same in every round
+        drawn = torch.rand(head["head.weight"].shape[1], generator=draw)
         context = F.normalize(drawn.to(head["head.weight"]), dim=0)
         policy = self._policy(client.initial)
-        return {"head": head, "global_head": head, "policy": policy, "context": context}
+        state: State = {"head": head, "global_head": head, "policy": policy, "context": context}
+        return {**state, "trained": False}
 
     def _policy(self, initial: Params) -> Params:
         """Return the initial policy of the run: Linear(d, 2d) as PyTorch draws it, and LayerNorm(2d)."""
@@ -72,7 +74,7 @@ class FedCP(Method):
     async def local_update(self, client: Client, state: State, down: State) -> tuple[dict[str, Any], State]:
         """Train extractor, own head and policy beside the frozen global ones (Algorithm 1)."""
         net, given = client.net, down["head"]
-        context = state["context"] if client.round == 0 else context_of(state["head"])
+        context = context_of(state["head"]) if state["trained"] else state["context"]
 
         def loss(w: dict[str, Params], batch: Batch, frozen: dict[str, Any]) -> Tensor:
             """Cross-entropy of both heads' scores + lambda times the distance of the features."""
@@ -89,7 +91,8 @@ class FedCP(Method):
         w = (await client.fit(start, loss, frozen)).weights
         head = self.personal_part(w["net"])
         up = {"weights": self.shared_part(w["net"]), "head": 0.5 * (head + given), "policy": w["policy"]}
-        return up, {"head": head, "global_head": given, "policy": w["policy"], "context": context}
+        own = {"head": head, "global_head": given, "policy": w["policy"], "context": context}
+        return up, {**own, "trained": True}
 
     def scores(self, client: Client, state: State, down: State, x: Tensor) -> dict[str, Tensor]:
         """Score the newest extractor with the own head, and the global head and policy as last received.

@@ -456,6 +456,18 @@ def test_fedcp_divides_features_by_the_policys_softmax():
     torch.testing.assert_close(rest.tolist(), [[2.0, 2.0]], rtol=0, atol=1e-12)
 
 
+def test_fedcp_draws_the_context_of_clients_that_join_late():
+    """Client 1 has the same context before and in its first round; in its second one, that of its head."""
+    run = federate(FedCP(), DATA, LeNet(), [[0], [0]])
+    drawn = run.worker.state(1, run.worker.client(1, 0))["context"]
+    assert torch.equal(drawn, run.worker.state(1, run.worker.client(1, 2))["context"])
+    assert not torch.equal(drawn, run.worker.state(2, run.worker.client(2, 0))["context"])
+    run.round([1])
+    assert torch.equal(run.clients[2][1]["context"], drawn)
+    run.round([1])
+    assert torch.equal(run.clients[3][1]["context"], fedcp.context_of(run.clients[2][1]["head"]))
+
+
 def test_fedcp_context_and_distance():
     """The rows (1, 0) and (2, 4) add up to (3, 4). Of one sample each, at a distance of 2: 8 - 2 sum(...)."""
     params = Params({"head.weight": torch.tensor([[1.0, 0.0], [2.0, 4.0]])}, frozenset({"head.weight"}))
