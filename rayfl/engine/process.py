@@ -19,6 +19,10 @@ MAPPED = 32 * 2**20
 """Bytes above which glibc gives a block back to the system as soon as it is freed."""
 
 
+WAIT, WAITS = 0.001, 100
+"""How long a time limit waits for a context manager at a time, in seconds, and how often."""
+
+
 class TimeUp(Exception):
     """A client has taken too long."""
 
@@ -46,10 +50,20 @@ def exits_as_errors() -> Iterator[None]:
 def at_most(seconds: float) -> Iterator[None]:
     """Raise ``TimeUp`` in the body after so many seconds, and again every second should it be caught there.
 
-    It interrupts Python code; a native call that hangs is interrupted when it returns.
+    It interrupts Python code; a native call that hangs is interrupted when it returns. While a context
+    manager is entered or left, such as ``torch.no_grad``, it waits: else what that has changed might stay.
     """
+    over, waits = False, WAITS
 
     def interrupt(number: int, frame: FrameType | None) -> None:
+        nonlocal waits
+        if over:
+            return
+        if waits and _enters_or_leaves(frame):
+            waits -= 1
+            signal.setitimer(signal.ITIMER_REAL, WAIT, 1.0)
+            return
+        waits = WAITS
         raise TimeUp
 
     before = signal.signal(signal.SIGALRM, interrupt)
@@ -58,10 +72,21 @@ def at_most(seconds: float) -> Iterator[None]:
             signal.setitimer(signal.ITIMER_REAL, seconds, 1.0)
             yield
         finally:
+            over = True
             signal.setitimer(signal.ITIMER_REAL, 0.0)
     finally:  # also where the time was up just now
+        over = True
         signal.setitimer(signal.ITIMER_REAL, 0.0)
         signal.signal(signal.SIGALRM, before)
+
+
+def _enters_or_leaves(frame: FrameType | None) -> bool:
+    """Say whether code runs that enters or leaves a context manager."""
+    while frame is not None:
+        if frame.f_code.co_name in ("__enter__", "__exit__"):
+            return True
+        frame = frame.f_back
+    return False
 
 
 def prepare_gpu(deterministic: bool, tf32: bool) -> None:
