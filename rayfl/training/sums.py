@@ -31,7 +31,8 @@ from rayfl.training.state import as_tensor, foreign, pack, unpack
 LIMIT = 2.0**43
 """Largest sum of norms of all uploads times their weights; beyond it training has diverged."""
 _COARSE, _FINE = 1.5 * 2.0**52 * 2.0**-7, 1.5 * 2.0**52 * 2.0**-47
-_MOST_TERMS = 2**13
+_MOST_TERMS = 2**13  # of which the sums of what is below the coarse quantum are exact
+_WIDE = (torch.float32, torch.float64, torch.int64, torch.bfloat16)  # into which every sum below LIMIT fits
 _PIECE = 2**16
 """Entries that are added at a time: few enough for the cache, with the copies that additions make."""
 
@@ -60,7 +61,7 @@ class Mean:
 
 @dataclass(frozen=True)
 class Sum:
-    """The sum over the participants."""
+    """The sum over the participants; of truth values it counts those that are true."""
 
 
 @dataclass(frozen=True)
@@ -123,9 +124,12 @@ class ExactSum:
 
     def merge(self, other: ExactSum) -> None:
         """Add all terms of another sum."""
-        self._count(other.terms, other.reach)
-        self.high += other.high
-        self.low += other.low
+        high, low, terms = other.high, other.low, other.terms
+        if terms > 1 and self.terms + terms > _MOST_TERMS:
+            high, low, terms = *_carried(high, low), 1
+        self._count(terms, other.reach)
+        self.high += high
+        self.low += low
 
     def value(self) -> Tensor:
         """Return the sum, float64."""
@@ -139,6 +143,9 @@ class ExactSum:
         self.high, self.low = as_tensor(high), as_tensor(low)
 
     def _count(self, terms: int, reach: int) -> None:
+        if self.terms + terms > _MOST_TERMS:
+            self.high, self.low = _carried(self.high, self.low)
+            self.terms = 1
         self.terms += terms
         self.reach += reach
         if self.reach > LIMIT:
@@ -146,8 +153,13 @@ class ExactSum:
                 f"the uploads of a round add up to {self.reach:.0e}: training has diverged. Try a smaller "
                 "training.lr or training.clip"
             )
-        if self.terms > _MOST_TERMS:
-            raise OverflowError(f"a sum of more than {_MOST_TERMS} groups is not exact")
+
+
+def _carried(high: Tensor, low: Tensor) -> tuple[Tensor, Tensor]:
+    """Return two sums of the same value, of which the second is no larger than that of a single term."""
+    over = low + _COARSE
+    over -= _COARSE
+    return high + over, low - over
 
 
 @dataclass
@@ -270,7 +282,8 @@ class Accumulator:
                 weight = found
                 vector = torch.cat([vector, vector.new_ones(1)])  # whose sum is that of the weights
             # the norm is an upper bound of the largest entry, and several times cheaper
-            norm = math.sqrt(square) if (square := vector.dot(vector).item()) >= 0 else math.nan
+            wide = vector if vector.dtype in (torch.float32, torch.float64) else vector.float()
+            norm = math.sqrt(square) if (square := wide.dot(wide).item()) >= 0 else math.nan
             if not norm * weight <= LIMIT:
                 finite = bool(torch.isfinite(vector).all())
                 what = f"has a norm of {norm:.0e}: training has diverged" if finite else "is not finite"
@@ -343,7 +356,8 @@ def combine(reductions: Mapping[str, Reduction], parts: list[dict[str, Accumulat
             else:
                 vector = whole.total.value()
                 mean = isinstance(reduction, Mean)
-                result[key] = _unflat(whole.template, vector / whole.weight if mean else vector, mean)
+                combined = vector / whole.weight if mean else vector
+                result[key] = _unflat(whole.template, combined, mean, f"the sum of {key!r}")
     return result
 
 
@@ -443,22 +457,47 @@ def _same_structure(a: Any, b: Any) -> None:
         raise UserError(f"clients upload payloads of different structure, among them {what}: use Gather()")
 
 
-def _unflat(template: Any, vector: Tensor, mean: bool) -> Any:
-    """Return a combined payload in the structure of the uploads."""
+def _unflat(template: Any, vector: Tensor, mean: bool, what: str = "") -> Any:
+    """Return a combined payload in the structure of the uploads; sums of truth values are whole numbers.
+
+    Args:
+        template: of the uploads.
+        vector: all numbers.
+        mean: whether it is a mean, or a sum.
+        what: the name of a sum, for the message.
+
+    Raises:
+        UserError: a sum is too large for the type of the uploads.
+    """
     kinds, spec = template
     leaves: list[Any] = []
     start = 0
     for kind in kinds:
         if isinstance(kind, type):
             number = vector[start].item()
-            leaves.append(number if mean else kind(number))
+            leaves.append(number if mean else (int if kind is bool else kind)(number))
             start += 1
             continue
         shape, dtype = kind
         size = torch.Size(shape).numel()
-        dtype = torch.float64 if mean and not dtype.is_floating_point else dtype
-        leaves.append(vector[start : start + size].reshape(shape).to(dtype, copy=True))
+        if mean and not dtype.is_floating_point:
+            dtype = torch.float64
+        elif dtype == torch.bool:
+            dtype = torch.int64
+        part = vector[start : start + size].reshape(shape)
+        if not mean and dtype not in _WIDE and not _holds(dtype, part):
+            raise UserError(
+                f"{what} in this round has numbers up to {part.abs().max():g}, too large for {dtype}: upload "
+                "wider ones, by t.long() or t.float()"
+            )
+        leaves.append(part.to(dtype, copy=True))
         start += size
     if isinstance(spec, tuple):
         return Params(dict(zip(spec[0], leaves, strict=True)), spec[1])
     return pytree.tree_unflatten(leaves, spec)
+
+
+def _holds(dtype: torch.dtype, numbers: Tensor) -> bool:
+    """Say whether numbers are in the range of a type."""
+    range = torch.finfo(dtype) if dtype.is_floating_point else torch.iinfo(dtype)
+    return bool(((numbers >= range.min) & (numbers <= range.max)).all())

@@ -116,6 +116,36 @@ def test_a_sum_that_could_not_be_exact_is_refused():
         other.merge(one)
 
 
+def test_many_terms_make_the_same_bits_in_any_grouping(monkeypatch):
+    def total(groups, most):
+        monkeypatch.setattr("rayfl.training.sums._MOST_TERMS", most)
+        sums = []
+        for group in groups:
+            sums.append(ExactSum(len(numbers[0])))
+            for k in group:
+                sums[-1].add(numbers[k].clone(), 1)
+        for other in sums[1:]:
+            sums[0].merge(other)
+        return sums[0].value()
+
+    generator = torch.Generator().manual_seed(0)
+    numbers = torch.rand(60, 5, dtype=torch.float64, generator=generator) - 0.5
+    numbers[:, 1] = 2.0**-8 - 2.0**-40  # below the coarse quantum, and all of one sign
+    expected = total([range(60)], 2**13)
+    assert expected[1] == 60 * (2.0**-8 - 2.0**-40)
+    for groups in ([range(60)], [range(7), range(7, 60)], [range(k, 60, 20) for k in range(20)]):
+        for most in (4, 9, 50):
+            assert torch.equal(total(groups, most), expected)
+
+
+def test_more_terms_than_ever_are_summed():
+    one, other = ExactSum(1), ExactSum(1)
+    for k in range(20_000):
+        (one, other)[k % 3 == 0].add(torch.tensor([2.0**-8 + 2.0**-47], dtype=torch.float64), 1)
+    one.merge(other)
+    assert one.value().item() == 20_000 * (2.0**-8 + 2.0**-47)
+
+
 # ---- accumulators
 
 
@@ -237,6 +267,31 @@ def test_integers_and_numbers():
     assert (mean["t"].tolist(), mean["n"]) == ([1, 1.5], 1.5)
     assert mean["yes"].tolist() == [0.75]
     assert mean["f"] == pytest.approx(0.1, abs=1e-14)
+
+
+def test_sums_of_truth_values_count():
+    uploads = {i: ({"x": {"t": torch.tensor([True, i > 0]), "b": i < 2}}, 1) for i in range(3)}
+    total = result_of({"x": Sum()}, uploads)["x"]
+    assert (total["t"].tolist(), total["b"]) == ([3, 2], 2)
+    assert total["t"].dtype == torch.int64
+    assert type(total["b"]) is int
+
+
+@pytest.mark.parametrize(("dtype", "each"), [(torch.uint8, 100), (torch.int16, 2**14), (torch.float16, 3e4)])
+def test_a_sum_that_its_type_cannot_hold_is_refused(dtype, each):
+    uploads = {i: ({"x": torch.tensor([1, each]).to(dtype)}, 1) for i in range(3)}
+    fits = result_of({"x": Sum()}, {i: uploads[i] for i in range(2 if dtype != torch.int16 else 1)})["x"]
+    assert fits.dtype == dtype
+    with pytest.raises(UserError, match=r"the sum of 'x' in this round .* too large for torch"):
+        result_of({"x": Sum()}, uploads)
+    assert result_of({"x": Mean()}, uploads)["x"].tolist() == [1, each]
+
+
+@pytest.mark.parametrize("reduction", [Mean(), Sum(), Gather()])
+def test_uploads_in_half_precision_have_any_norm(reduction):
+    uploads = {0: ({"x": torch.full((1000,), 20.0, dtype=torch.float16)}, 1)}
+    found = result_of({"x": reduction}, uploads)["x"]
+    assert ((found[0] if isinstance(reduction, Gather) else found) == 20).all()
 
 
 def test_results_own_their_memory():
