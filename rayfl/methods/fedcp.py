@@ -28,7 +28,7 @@ class FedCP(Method):
 
     Deviations from the paper: none known in training. For scores the policy's softmax is taken without
     Gumbel noise, which the public code keeps (``gumbel_eval``). The global head and the policy reach a client
-    when it is sampled, as in the public code; the extractor always.
+    when it is sampled, and serve it until it is sampled again; the newest extractor is scored always.
     """
 
     lam: Annotated[float, at_least(0)] = 0.1
@@ -95,7 +95,7 @@ class FedCP(Method):
         return up, {**own, "trained": True}
 
     def scores(self, client: Client, state: State, down: State, x: Tensor) -> dict[str, Tensor]:
-        """Score the newest extractor with the own head, and the global head and policy as last received.
+        """Score the newest extractor with what the client had in its last round: heads, policy and context.
 
         The global model is the extractor with the newest global head, which gets all of every feature.
         """
