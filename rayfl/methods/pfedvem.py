@@ -64,7 +64,8 @@ class PFedVEM(Method):
     def init_client(self, client: Client) -> State:
         """Start from the prior mean; until the client has trained, that of the server."""
         mean = self._prior(client.initial)
-        spread = mean.map(lambda t: torch.full_like(t, math.log(math.expm1(self.init_scale))))
+        inverse = self.init_scale + math.log(-math.expm1(-self.init_scale))  # of softplus; never too large
+        spread = mean.map(lambda t: torch.full_like(t, inverse))
         return {"mean": mean, "spread": spread, "trained": False}
 
     def _prior(self, initial: Params) -> Params:

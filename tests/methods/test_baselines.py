@@ -545,6 +545,15 @@ def test_pfedvem_weighs_means_by_confidence():
     assert server["head"]["head.weight"].item() == pytest.approx((1.0 + 6.5 / 2.5) / 2)
 
 
+@pytest.mark.parametrize("scale", [1e-6, 1.0, 1000.0])
+def test_pfedvem_starts_with_the_scale_that_is_asked_for(scale):
+    """Also with one of which exp is infinite."""
+    run = start(PFedVEM(init_scale=scale), ONE)
+    spread = run.worker.state(0, run.worker.client(0, 0))["spread"]["head.weight"]
+    wanted = torch.full_like(spread, scale)
+    torch.testing.assert_close(torch.nn.functional.softplus(spread), wanted, rtol=1e-9, atol=0)
+
+
 def test_pfedvem_divergence_is_that_of_gaussians():
     values = ([0.3, -1.0], [0.5, 2.0], [0.0, 0.4])
     mu, spread, prior = (
