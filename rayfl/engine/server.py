@@ -19,7 +19,7 @@ from rayfl.engine.travel import Download, States
 from rayfl.errors import UserError
 from rayfl.methods import Cohort
 from rayfl.record.checkpoint import Checkpoints
-from rayfl.training.state import State, is_finite
+from rayfl.training.state import State, as_arrived, is_finite
 from rayfl.training.sums import Accumulated, combine
 
 
@@ -38,9 +38,10 @@ class Server:
         net = set_up(self.method, plan, data)[0]
         initial = net.initial(plan.seed)
         guard, handed = self._guard("init_server", "before the first round"), Handed(initial=[initial])
-        self.state: State = self.method.init_server(initial)
+        state = self.method.init_server(initial)
         guard.check()
         guard.check_handed(handed)
+        self.state: State = as_arrived(state)
 
     @exits_as_errors()
     def download(self, ids: Sequence[int]) -> Download:
@@ -90,7 +91,7 @@ class Server:
                     f"not finite (NaN or infinity): {wrong}. The run stops, with its records and checkpoints "
                     "intact. Where training has diverged, try a smaller training.lr or training.clip"
                 )
-            self.state = state
+            self.state = as_arrived(state)
 
     def _guard(self, call: str, when: str) -> Guard:
         return Guard(self.method, torch.device("cpu"), call, when)

@@ -35,7 +35,7 @@ from rayfl.training.client import Client, Fitted
 from rayfl.training.examples import Examples
 from rayfl.training.loop import run_loop
 from rayfl.training.stacked import run_stacked
-from rayfl.training.state import State, as_tensor, is_finite
+from rayfl.training.state import State, as_arrived, as_tensor, is_finite
 from rayfl.training.sums import Accumulated, Accumulator, Mean, Reduction, combine, payload_bytes
 
 FOR_NEW_CLIENTS: dict[str, Reduction] = {"state": Mean("uniform")}
@@ -259,7 +259,7 @@ class Worker:
             else:
                 accumulator.add(i, prepared, samples)
             if stays := ({**state, KEPT: kept} if kept else state):
-                self.states[i] = _on(stays, torch.device("cpu"))
+                self.states[i] = as_arrived(stays)
                 result.largest_state = max(result.largest_state, payload_bytes(stays))
             if score_splits:
                 model = self.method.trained(downs[k], up)
@@ -302,12 +302,12 @@ class Worker:
 
     def _here(self, download: Download) -> Download:
         """Return a download with what everyone receives on the device; the rest follows client by client."""
-        return download._replace(everyone=_on(download.everyone, self.device))
+        return download._replace(everyone=as_arrived(download.everyone, self.device))
 
     def _received(self, download: Download, id: int) -> State:
         """Return all that a client receives, on the device."""
         own = download.each.get(id)
-        return download.everyone if own is None else {**download.everyone, **_on(own, self.device)}
+        return download.everyone if own is None else {**download.everyone, **as_arrived(own, self.device)}
 
     @exits_as_errors()
     def common(

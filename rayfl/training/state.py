@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor
+from torch.utils import _pytree as pytree
 
 from rayfl.arguments import shown
 from rayfl.training.params import Params
@@ -123,7 +124,15 @@ def pack(tree: Any) -> Packed:
         dtype = str(tensor.dtype).removeprefix("torch.")
         layout.append((path, dtype, tuple(tensor.shape)))
         parts.setdefault(dtype, []).append(tensor.detach().reshape(-1).cpu())
-    return Packed(structure, layout, {dtype: torch.cat(p).numpy() for dtype, p in parts.items()})
+    return Packed(structure, layout, {dtype: _as_array(torch.cat(p)) for dtype, p in parts.items()})
+
+
+def _as_array(flat: Tensor) -> np.ndarray:
+    """Return a vector as an array; as one of integers of its width where NumPy has no such type."""
+    try:
+        return flat.numpy()
+    except TypeError:
+        return flat.view({1: torch.int8, 2: torch.int16}[flat.element_size()]).numpy()
 
 
 def unpack(packed: Packed, device: torch.device | str = "cpu") -> Any:
@@ -131,13 +140,31 @@ def unpack(packed: Packed, device: torch.device | str = "cpu") -> Any:
 
     Every tensor gets memory of its own: the bits of some CPU kernels depend on how their input is aligned.
     """
-    flat = {dtype: as_tensor(buffer) for dtype, buffer in packed.buffers.items()}
+    flat = {dtype: as_tensor(buffer).view(getattr(torch, dtype)) for dtype, buffer in packed.buffers.items()}
     tensors: dict[str, Tensor] = {}
     used = dict.fromkeys(flat, 0)
     for path, dtype, shape in packed.layout:
         start, used[dtype] = used[dtype], used[dtype] + math.prod(shape)
         tensors[path] = flat[dtype][start : used[dtype]].view(shape).to(device, copy=True)
     return put_together(packed.structure, tensors)
+
+
+def as_arrived(tree: Any, device: torch.device | str = "cpu") -> Any:
+    """Return a state on a device, with every tensor as ``unpack`` and checkpoints give it back.
+
+    That is an object of its own, whose numbers lie in the order of its shape, from the beginning of its
+    memory. The bits of some kernels depend on how their input lies, and those of a stack on which tensors are
+    one object for all clients: a state that has not travelled must be like one that has. Memory is not copied
+    without need.
+    """
+    return pytree.tree_map(lambda leaf: _arrived(leaf, device) if isinstance(leaf, Tensor) else leaf, tree)
+
+
+def _arrived(tensor: Tensor, device: torch.device | str) -> Tensor:
+    t = tensor.detach().to(device)
+    if not t.is_contiguous() or t.storage_offset():
+        return t.clone(memory_format=torch.contiguous_format)
+    return t.view(-1).view(t.shape) if 1 in t.shape else t  # whose strides may be others, and count as these
 
 
 def as_tensor(array: np.ndarray) -> Tensor:

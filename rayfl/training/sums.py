@@ -26,7 +26,7 @@ from torch.utils import _pytree as pytree
 from rayfl.arguments import shown
 from rayfl.errors import UserError
 from rayfl.training.params import Params
-from rayfl.training.state import as_tensor, foreign, pack, unpack
+from rayfl.training.state import as_arrived, as_tensor, foreign, pack, unpack
 
 LIMIT = 2.0**43
 """Largest sum of norms of all uploads times their weights; beyond it training has diverged."""
@@ -301,7 +301,7 @@ class Accumulator:
             reduction = self._reductions[key]
             part = self._parts.setdefault(key, Accumulated())
             if isinstance(reduction, Gather):
-                part.each[client] = pytree.tree_map(_to_cpu, payload)
+                part.each[client] = as_arrived(payload)
                 continue
             if part.total is None:
                 part.template, part.total = template, ExactSum(vector.numel())
@@ -443,10 +443,6 @@ def _flat(payload: Any) -> tuple[Tensor, Any]:
     with torch.no_grad():
         flat = [t if t.is_floating_point() else t.double() for t in tensors]
         return _flatten_dense_tensors(flat), (kinds, spec)
-
-
-def _to_cpu(leaf: Any) -> Any:
-    return leaf.detach().cpu() if isinstance(leaf, Tensor) else leaf
 
 
 def _same_structure(a: Any, b: Any) -> None:

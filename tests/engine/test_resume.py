@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from rayfl import Inline, Training, UserError, evaluation, files, load_models, resumed
@@ -19,11 +20,11 @@ from rayfl.callbacks.callback import Callback, Run
 from rayfl.data import Dirichlet, FederatedData, Synthetic
 from rayfl.engine.plan import Plan
 from rayfl.engine.session import Session
-from rayfl.methods import METHODS, FedAvg
+from rayfl.methods import METHODS, Cohort, FedAvg, Method
 from rayfl.nets import LeNet, PFLResearchCNN
 from rayfl.record.checkpoint import Checkpoints, Manifest
 from rayfl.record.description import dump
-from rayfl.training import Client, State
+from rayfl.training import Batch, Client, Gather, Params, Reduction, State, Sum
 from tests.methods.cases import net_of
 from tests.support.federations import bytes_of_run, small
 from tests.support.processes import rounds_of, wait_until
@@ -96,6 +97,66 @@ def test_losses_after_training_that_are_nan_survive(tmp_path: Path) -> None:
     resumed(split, ["--rounds", "4", "--quiet", "true"]).run()
     assert "evaluation.after_training.personal.test.loss.2=nan" in (whole / "metrics.jsonl").read_text()
     assert bytes_of_run(split) == bytes_of_run(whole)
+
+
+class Turned(FedAvg):
+    """Server and clients keep transposed matrices, with which kernels compute in another order."""
+
+    @property
+    def uploads(self) -> dict[str, Reduction]:
+        return {**super().uploads, "sum": Sum(), "all": Gather()}
+
+    def init_server(self, initial: Params) -> State:
+        m = torch.randn(3, 64, generator=self.generator("m", 0))
+        return {**super().init_server(initial), "m": m, "sum": torch.zeros(()).double()}
+
+    def download(self, server: State) -> State:
+        return {"weights": server["weights"]}
+
+    def aggregate(self, server: State, up: Mapping[str, Any], cohort: Cohort) -> State:
+        given = torch.stack([F.linear(m.T, m.T).sum() for m in up["all"].values()]).sum()
+        m = self.turned(server["m"], self.generator("x", cohort.round))
+        return {"weights": up["weights"], "m": m, "sum": (up["sum"] + given).double()}
+
+    def init_client(self, client: Client) -> State:
+        return {"m": torch.randn(3, 64, generator=client.generator("m"))}
+
+    async def local_update(self, client: Client, state: State, down: State) -> tuple[dict[str, Any], State]:
+        up, _ = await super().local_update(client, state, down)
+        m = self.turned(state["m"], client.generator("x"))
+        return {**up, "sum": m.double().sum(), "all": m.T}, {"m": m}
+
+    def turned(self, m: Tensor, generator: torch.Generator) -> Tensor:
+        x = torch.randn(8, 64, generator=generator)
+        return (m + 0.01 * F.linear(x, m).T @ x).T.contiguous().T
+
+    def server_metrics(self, server: State) -> dict[str, Any]:
+        return {"m": server["m"].double().sum().item(), "sum": server["sum"].item()}
+
+
+class KeepsTheLast(FedAvg):
+    """Clients keep what all of them have received, and train with it in one call."""
+
+    async def local_update(self, client: Client, state: State, down: State) -> tuple[dict[str, Any], State]:
+        net = client.net
+
+        def loss(w: Params, batch: Batch, last: Params) -> Tensor:
+            apart = (net(w, batch.x) - net.eval(last, batch.x)).square().mean()
+            return net.cross_entropy(w, batch) + 0.1 * apart
+
+        fitted = await client.fit(down["weights"], loss, state.get("last", down["weights"]))
+        return {"weights": fitted.weights}, {"last": down["weights"]}
+
+
+@pytest.mark.parametrize(
+    ("method", "execution"), [(Turned(), "loop"), (Turned(), "stacked"), (KeepsTheLast(), "stacked")]
+)
+def test_how_states_lie_in_memory_does_not_matter(tmp_path: Path, method: Method, execution: Any) -> None:
+    settings = {"method": method, "engine": Inline(execution=execution), "participation": 1.0, "clients": 4}
+    small(tmp_path / "whole", **settings).run()
+    small(tmp_path / "split", **settings, rounds=2).run()
+    resumed(tmp_path / "split", ["--rounds", "4", "--quiet", "true"]).run()
+    assert bytes_of_run(tmp_path / "split") == bytes_of_run(tmp_path / "whole")
 
 
 def start(folder: Path, config: Path, *options: str) -> subprocess.Popen[bytes]:

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from rayfl.training import Params
-from rayfl.training.state import as_tensor, is_finite, pack, put_together, take_apart, unpack
+from rayfl.training.state import as_arrived, as_tensor, is_finite, pack, put_together, take_apart, unpack
 
 DTYPES = [torch.float32, torch.float64, torch.int64, torch.uint8, torch.bool, torch.int32, torch.float16]
 
@@ -89,6 +89,40 @@ def test_unpacked_tensors_have_memory_of_their_own():
     assert second["a"].tolist() == [1, 1, 1]
     assert first["b"].tolist() == [1] * 5
     assert first["b"].untyped_storage().nbytes() == 5 * 4
+
+
+@pytest.mark.parametrize(
+    "dtype", [torch.bfloat16, torch.float16, torch.float8_e4m3fn, torch.complex64, torch.bool]
+)
+def test_every_type_travels(dtype):
+    tree = {"a": torch.tensor([[1, 0, 3]]).to(dtype), "b": torch.tensor(2.0).to(dtype)}
+    found = unpack(pickle.loads(pickle.dumps(pack(tree))))
+    assert all(found[key].dtype == dtype and found[key].shape == tree[key].shape for key in tree)
+    assert all(torch.equal(found[key].float(), tree[key].float()) for key in tree)
+
+
+def test_what_stays_lies_in_memory_like_what_has_travelled():
+    base = torch.arange(24.0)
+    tree = {
+        "plain": base.view(4, 6),
+        "turned": Params({"w": base.view(4, 6).T}, frozenset("w")),
+        "part": base[4:10],
+        "column": base.view(4, 6)[:, 0],
+        "one_channel": torch.rand(3, 1, 2, 2).contiguous(memory_format=torch.channels_last),
+        "repeated": torch.ones(1).expand(5),
+        "learns": torch.ones(2, requires_grad=True),
+        "n": 3,
+        "none": None,
+    }
+    here, there = as_arrived(tree), unpack(pack(tree))
+    found, expected = take_apart(here), take_apart(there)
+    assert found[0] == expected[0]
+    for name, tensor in found[1].items():
+        assert torch.equal(tensor, expected[1][name])
+        assert tensor.stride() == expected[1][name].stride()
+        assert (tensor.storage_offset(), tensor.requires_grad) == (0, False)
+    assert here["plain"].data_ptr() == base.data_ptr()  # no copy without need
+    assert here["plain"] is not as_arrived(tree)["plain"]
 
 
 def test_what_requires_gradients_is_packed_by_value():
