@@ -64,16 +64,22 @@ def check(plan: Plan, protocol: Protocol, data: FederatedData) -> list[str]:
     return [
         *_check_warmup(plan),
         *_check_validation(method, data),
-        *_check_kept(plan.training),
+        *_check_kept(plan.training, method),
         *_check_batches(plan.training, names, nets, method.nets, data),
         *_check_shared(method, plan),
     ]
 
 
-def _check_kept(training: Training) -> list[str]:
-    """Warn where optimisers are to keep what they do not have."""
-    nothing = isinstance(training.optimiser, SGD) and not training.momentum
-    if training.optimiser_state == "fresh" or not nothing:
+def _check_kept(training: Training, method: Method) -> list[str]:
+    """Refuse optimisers that cannot keep anything, and warn where they have nothing to keep."""
+    if training.optimiser_state == "fresh":
+        return []
+    if not isinstance(training.optimiser, SGD) or training.momentum:
+        if method.fits_change:
+            raise UserError(
+                f"training.optimiser_state is kept, and {type(method).__name__} trains other weights in one "
+                "round than in another: use --training.optimiser_state fresh, or another method"
+            )
         return []
     return ["training.optimiser_state is kept, and SGD without training.momentum has nothing to keep"]
 

@@ -82,6 +82,8 @@ class Method(Settings, ABC, place="method"):
         prefers_validation: whether the method goes by a client's validation data, and by its training data
             where it has none; a run warns of such clients.
         uses_sgd: whether the method's formulas hold for SGD only; other optimisers are refused then.
+        fits_change: whether a client's first fit of a round, or its second, trains other weights in one round
+            than in another; ``training.optimiser_state=kept`` is refused then.
         uses_rounds: whether the method reads ``rounds``, for a schedule over the run, say. Such a run
             cannot be resumed with another number of rounds.
     """
@@ -92,6 +94,7 @@ class Method(Settings, ABC, place="method"):
     prefers_validation: ClassVar[bool] = False
     uses_rounds: ClassVar[bool] = False
     uses_sgd: ClassVar[bool] = False
+    fits_change: ClassVar[bool] = False
 
     # ---- must
 

@@ -27,6 +27,8 @@ class FedALA(Method):
     code. The share of the data is drawn at random, where the code takes a random slice.
     """
 
+    fits_change = True  # W is learned from a client's second round on, in as many fits as it takes
+
     eta: Annotated[float, above(0)] = 1.0
     """Learning rate of W."""
     rand_percent: Annotated[float, above(0), at_most(100)] = 80.0

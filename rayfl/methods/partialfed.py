@@ -51,6 +51,11 @@ class PartialFed(Method):
         """Whether choices are learned."""
         return self.mode == "adaptive"
 
+    @property
+    def fits_change(self) -> bool:  # type: ignore[override]
+        """The same: nothing can be learned in a client's first round."""
+        return self.mode == "adaptive"
+
     def setup(self, net: Net, population: int, seed: int) -> None:
         """Group the net's entries by layers."""
         super().setup(net, population, seed)

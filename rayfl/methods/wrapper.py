@@ -238,6 +238,11 @@ class Wrapper(Method):
         return self.of.uses_sgd
 
     @property
+    def fits_change(self) -> bool:  # type: ignore[override]
+        """That of the wrapped method."""
+        return self.of.fits_change
+
+    @property
     def rounds(self) -> int:
         """The number of rounds of the run."""
         return super().rounds

@@ -11,7 +11,7 @@ import torch.nn.functional as F
 from rayfl import Inline, Ray, Training, UserError, resumed
 from rayfl.data import IID, Synthetic
 from rayfl.engine.worker import KEPT
-from rayfl.methods import FedAvg, FedPer, Method
+from rayfl.methods import FedALA, FedAvg, FedPer, Method, PartialFed, TopK
 from rayfl.training import SGD, Adam, Client, Params, State
 from rayfl.training.loop import run_loop
 from rayfl.training.optimisers import Optimiser
@@ -133,3 +133,14 @@ def test_what_cannot_be_kept_is_refused(tmp_path: Path) -> None:
         small(tmp_path / "changing", method=Changing(), **settings).run()
     run = small(tmp_path / "nothing", training=Training(optimiser_state="kept"))
     assert any("has nothing to keep" in text for text in run.check(run.federated_data()))
+
+
+@pytest.mark.parametrize("method", [FedALA(), PartialFed(), TopK(of=FedALA())])
+def test_fits_that_change_are_refused_before_a_run(tmp_path: Path, method: Method) -> None:
+    run = small(tmp_path / "run", method=method, training=Training(**KEEPING))
+    with pytest.raises(UserError, match=f"{type(method).__name__} trains other weights in one round than"):
+        run.run()
+    assert not (tmp_path / "run").exists()
+    for other in ({"method": PartialFed(mode="no_bn")}, {"training": Training(optimiser_state="kept")}):
+        run = small(tmp_path / "run", **{"method": method, "training": Training(**KEEPING), **other})
+        run.check(run.federated_data())
