@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, Literal
@@ -22,7 +22,7 @@ from rayfl.training.examples import Examples
 from rayfl.training.net import Net
 from rayfl.training.params import Params
 from rayfl.training.settings import Training
-from rayfl.training.state import State, as_tensor, foreign, is_finite, mismatch
+from rayfl.training.state import State, as_tensor, foreign, is_finite, mismatch, take_apart
 
 Group = tuple[int, ...]
 """Client numbers, ascending, that are always trained by one process and summed in this order."""
@@ -160,6 +160,9 @@ def try_scores(method: Method, net: Net, plan: Plan, data: FederatedData) -> Non
                 0, net, initial, examples, train, counts, plan.training, plan.seed, 0, nets=further
             )
             server = _mapping(method, "init_server", method.init_server(initial))
+            name = f"{type(method).__name__}.init_server"
+            check_state(name, server, "before the first round")
+            check_lasting(name, server, "before the first round")
             down = _sent(method, server)
             state = _mapping(method, "init_client", method.init_client(client))
             x, _ = examples.batch(torch.zeros(2, dtype=torch.int64))
@@ -230,6 +233,40 @@ def check_state(call: str, state: Any, when: str) -> None:
             f"{call} has returned what no state holds, {when}: {odd}. A state is nested dicts of Params, "
             "tensors, numbers, bools and None"
         )
+
+
+def check_lasting(call: str, state: State, when: str, first: State | None = None) -> None:
+    """Refuse a state that no checkpoint could be made of, or from which no run could be resumed.
+
+    Args:
+        call: what has returned it, for the message.
+        state: of a client or the server.
+        when: for the message, too.
+        first: the state with which it began; tensors may be without memory.
+    """
+    try:
+        take_apart(state)
+    except TypeError as error:
+        raise UserError(f"{call} has returned what no checkpoint holds, {when}: {error}") from error
+    for key, begun in (first or {}).items():
+        if key not in state:
+            check_keys(call, state, when, (key,))
+        if mismatch(begun, state[key]):
+            raise UserError(
+                f"{call} has returned a state whose {key!r} is of another kind than at first, {when}, so "
+                "that the run could not be resumed: weights keep their names, shapes and types, and tensors "
+                "their type and all but the first dimension; what is to become anything else is None at first"
+            )
+
+
+def check_keys(call: str, state: State, when: str, first: Iterable[str]) -> None:
+    """Refuse a state that lacks keys with which it began: others read them, and a checkpoint needs them."""
+    for key in first:
+        if key not in state:
+            raise UserError(
+                f"{call} has returned a state without {key!r}, {when}, which it has had from the first: "
+                "return it, too, as {**state, ...} does"
+            )
 
 
 def check_views(method: Method, found: Mapping[str, Any]) -> None:

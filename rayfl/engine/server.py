@@ -12,13 +12,14 @@ from torch.utils import _pytree as pytree
 from rayfl.arguments import shown
 from rayfl.data import FederatedData
 from rayfl.engine.guard import Guard, Handed
-from rayfl.engine.plan import Plan, check_fits, check_state, set_up
+from rayfl.engine.plan import Plan, check_fits, check_lasting, check_state, set_up
 from rayfl.engine.process import exits_as_errors
 from rayfl.engine.round_result import RoundResult
 from rayfl.engine.travel import Download, States
 from rayfl.errors import UserError
 from rayfl.methods import Cohort
 from rayfl.record.checkpoint import Checkpoints
+from rayfl.training.params import Params
 from rayfl.training.state import State, as_arrived, is_finite
 from rayfl.training.sums import Accumulated, combine
 
@@ -42,6 +43,7 @@ class Server:
         guard.check()
         guard.check_handed(handed)
         self.state: State = as_arrived(state)
+        self._first: State = as_arrived(state, "meta")  # without the memory
 
     @exits_as_errors()
     def download(self, ids: Sequence[int]) -> Download:
@@ -91,6 +93,8 @@ class Server:
                     f"not finite (NaN or infinity): {wrong}. The run stops, with its records and checkpoints "
                     "intact. Where training has diverged, try a smaller training.lr or training.clip"
                 )
+            name = f"{type(self.method).__name__}.aggregate"
+            check_lasting(name, state, f"in round {cohort.round}", self._first)
             self.state = as_arrived(state)
 
     def _guard(self, call: str, when: str) -> Guard:
@@ -112,9 +116,13 @@ class Server:
             ) from error
         guard.check()
         guard.check_handed(handed)
-        if not isinstance(state, Mapping):
-            raise UserError(f"{name} has returned {shown(state)}: it must return a mapping, the next state")
-        check_state(name, dict(state), f"in round {cohort.round}")
+        if not isinstance(state, Mapping) or isinstance(state, Params):
+            raise UserError(
+                f"{name} has returned {shown(state)}: it must return a mapping, the next state, such as "
+                "{**server, **up}"
+            )
+        state = dict(state)
+        check_state(name, state, f"in round {cohort.round}")
         return state
 
     def states(self) -> States:

@@ -396,7 +396,11 @@ class Session:
             if (hosted := self._by_home(range(number * per_file, (number + 1) * per_file)))
         }
         name, *names = self._get([server, *calls.values()])
-        self._files.update({n: file for n, file in zip(calls, names, strict=True) if file})
+        for number, file in zip(calls, names, strict=True):
+            if file:
+                self._files[number] = file
+            else:  # its clients keep nothing any more
+                self._files.pop(number, None)
         files = {number: self._files[number] for number in sorted(self._files)}
         Checkpoints(folder).commit(Manifest(round, name, files, progress, settings, per_file))
         self._changed = set()

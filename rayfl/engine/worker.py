@@ -20,7 +20,16 @@ from rayfl.arguments import shown
 from rayfl.data import FederatedData
 from rayfl.engine.client_states import ClientStates
 from rayfl.engine.guard import Guard, Handed
-from rayfl.engine.plan import Group, Plan, check_fits, check_state, check_views, set_up
+from rayfl.engine.plan import (
+    Group,
+    Plan,
+    check_fits,
+    check_keys,
+    check_lasting,
+    check_state,
+    check_views,
+    set_up,
+)
 from rayfl.engine.process import MAPPED, TimeUp, at_most, exits_as_errors, keep_freed_memory, prepare_gpu
 from rayfl.engine.round_result import RoundResult
 from rayfl.engine.travel import Download, States
@@ -34,6 +43,7 @@ from rayfl.splits import SPLITS
 from rayfl.training.client import Client, Fitted
 from rayfl.training.examples import Examples
 from rayfl.training.loop import run_loop
+from rayfl.training.params import Params
 from rayfl.training.stacked import run_stacked
 from rayfl.training.state import State, as_arrived, as_tensor, is_finite
 from rayfl.training.sums import Accumulated, Accumulator, Mean, Reduction, combine, payload_bytes
@@ -81,6 +91,7 @@ class Worker:
         self.examples = Examples(data.dataset, self.device, plan.training.dtype, plan.channels_last)
         self.data = data
         self.states = ClientStates(plan.state_memory)
+        self._first_keys: dict[int, tuple[str, ...]] = {}  # of a state, by the number of the client's net
         held = data.held  # of a million clients nothing is made before it is needed
         self._held = {split: (as_tensor(held.indices[split]), held.ends[split]) for split in SPLITS}
         self._measures = measures(plan.metrics, data.dataset.classes)
@@ -204,6 +215,7 @@ class Worker:
         own = [down for down in downs if down is not download.everyone]
         try:
             with exits_as_errors(), at_most(limit * len(ids)) if limit else nullcontext():
+                new = [c.id not in self.states for c in clients]
                 states = [self.state(c.id, c) for c in clients]
                 counts = {"client.class_counts": [client._class_counts for client in clients]}
                 handed = Handed(down=[download.everyone, *own], state=states, **self._for_all(), **counts)
@@ -249,6 +261,8 @@ class Worker:
                     raise UserError(f"{type(self.method).__name__}: the key {KEPT!r} of a state is taken")
                 if problem is None and not all(map(is_finite, pytree.tree_leaves(kept))):
                     problem = "what the optimiser keeps is not finite"
+            if problem is None and state:
+                self._check_next(i, round, state, states[k] if new[k] else None)
             counted = self.method.communication_bytes(clients[k], downs[k], up)
             result.add(i, losses[-1] if losses else 0.0, steps, *self._two_counts(counted))
             if problem is not None:
@@ -261,6 +275,8 @@ class Worker:
             if stays := ({**state, KEPT: kept} if kept else state):
                 self.states[i] = as_arrived(stays)
                 result.largest_state = max(result.largest_state, payload_bytes(stays))
+            elif i in self.states:
+                del self.states[i]
             if score_splits:
                 model = self.method.trained(downs[k], up)
                 result.scores[i] = self._score(clients[k], state, model, score_splits)
@@ -277,7 +293,8 @@ class Worker:
 
     def _returned(self, both: Any, client: int, round: int) -> tuple[dict[str, Any], State]:
         """Return the upload and the state that an update has returned."""
-        if not (isinstance(both, tuple) and len(both) == 2 and all(isinstance(x, Mapping) for x in both)):
+        fine = isinstance(both, tuple) and len(both) == 2 and all(isinstance(x, Mapping) for x in both)
+        if not fine or isinstance(both[1], Params):
             raise UserError(
                 f"{type(self.method).__name__}.local_update has returned {shown(both)} for client {client} "
                 f"in round {round}: it must return two mappings, the upload and the next state"
@@ -285,6 +302,16 @@ class Worker:
         name = f"{type(self.method).__name__}.local_update"
         check_state(name, both[1], f"of client {client} in round {round}")
         return both
+
+    def _check_next(self, client: int, round: int, state: State, first: State | None) -> None:
+        """Refuse a state that could not be resumed from; with all care where it comes after the ``first``."""
+        name, when = f"{type(self.method).__name__}.local_update", f"of client {client} in round {round}"
+        kind = client % len(self._nets)
+        if first is None:
+            check_keys(name, state, when, self._first_keys.get(kind, ()))
+            return
+        self._first_keys[kind] = tuple(first)
+        check_lasting(name, state, when, first)
 
     def _two_counts(self, counted: Any) -> tuple[dict[str, int], dict[str, int]]:
         """Return what ``communication_bytes`` has returned; refuse what no record can hold."""
@@ -566,10 +593,14 @@ class Worker:
                 kind = i % len(self._nets)
                 if kind not in wanted:
                     wanted[kind] = self.method.init_client(self.client(i, 0))
+                    self._first_keys[kind] = tuple(wanted[kind])
                 _check_kept(i, state.get(KEPT, {}))
                 of_method = without_kept(state)
                 if of_method or KEPT not in state:
-                    check_fits(wanted[kind], of_method)
+                    try:
+                        check_fits(wanted[kind], of_method)
+                    except UserError:  # it may go by the client's own samples
+                        check_fits(self.method.init_client(self.client(i, 0)), of_method)
             self.states.update(found)
             restored += found
         return restored

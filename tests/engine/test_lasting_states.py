@@ -1,0 +1,174 @@
+"""States from which a run could not be resumed are refused at once, and all others can be resumed from."""
+
+import math
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from rayfl import UserError, resumed
+from rayfl.engine.worker import Worker
+from rayfl.methods import Cohort, FedAvg, Method
+from rayfl.record.checkpoint import Checkpoints
+from rayfl.testing import federate, ragged
+from rayfl.testing.checks import TINY
+from rayfl.training import Client, Params, State
+from tests.support.federations import bytes_of_run, small
+
+Returned = tuple[dict[str, Any], State]
+
+
+class Keeps(FedAvg):
+    """Server and clients keep a tensor of zeros; they send weights alone."""
+
+    def init_server(self, initial: Params) -> State:
+        return {**super().init_server(initial), "more": torch.zeros(2)}
+
+    def init_client(self, client: Client) -> State:
+        return {"own": torch.zeros(2), "round": 0}
+
+    def download(self, server: State) -> State:
+        return {"weights": server["weights"]}
+
+    async def local_update(self, client: Client, state: State, down: State) -> Returned:
+        fitted = await client.fit(down["weights"], client.cross_entropy)
+        return {"weights": fitted.weights}, self.kept(client, state, fitted.weights)
+
+    def kept(self, client: Client, state: State, w: Params) -> Any:
+        return state
+
+
+class ServerLacks(Keeps):
+    def aggregate(self, server: State, up: Mapping[str, Any], cohort: Cohort) -> State:
+        return {"weights": up["weights"]}
+
+
+class ServerOtherType(Keeps):
+    def aggregate(self, server: State, up: Mapping[str, Any], cohort: Cohort) -> State:
+        return {**server, **up, "more": server["more"].double()}
+
+
+class ServerNone(Keeps):
+    def aggregate(self, server: State, up: Mapping[str, Any], cohort: Cohort) -> State:
+        return {**server, **up, "more": None}
+
+
+class ServerWeights(Keeps):
+    def aggregate(self, server: State, up: Mapping[str, Any], cohort: Cohort) -> Any:
+        return up["weights"]
+
+
+class ServerTwice(Keeps):
+    def aggregate(self, server: State, up: Mapping[str, Any], cohort: Cohort) -> State:
+        return {**server, **up, "a/b": torch.zeros(1), "a": {"b": torch.zeros(1)}}
+
+
+class ClientLacks(Keeps):
+    def kept(self, client: Client, state: State, w: Params) -> Any:
+        return {"own": state["own"]}
+
+
+class ClientLacksLater(Keeps):
+    def kept(self, client: Client, state: State, w: Params) -> Any:
+        return {"own": state["own"]} if client.round else state
+
+
+class ClientOtherShape(Keeps):
+    def kept(self, client: Client, state: State, w: Params) -> Any:
+        return {**state, "own": torch.zeros(1)}
+
+
+class ClientWeights(FedAvg):
+    async def local_update(self, client: Client, state: State, down: State) -> Any:
+        fitted = await client.fit(down["weights"], client.cross_entropy)
+        return {"weights": fitted.weights}, fitted.weights
+
+
+@pytest.mark.parametrize(
+    ("method", "says"),
+    [
+        (ServerLacks, r"ServerLacks\.aggregate has returned a state without 'more', in round 0"),
+        (
+            ServerOtherType,
+            r"ServerOtherType\.aggregate .* 'more' is of another kind than at first, in round 0",
+        ),
+        (ServerNone, r"'more' is of another kind than at first"),
+        (ServerWeights, r"ServerWeights\.aggregate has returned Params.*: it must return a mapping"),
+        (ServerTwice, r"ServerTwice\.aggregate has returned what no checkpoint holds, in round 0: state/a/b"),
+        (ClientLacks, r"ClientLacks\.local_update .* without 'round', of client 0 in round 0"),
+        (ClientLacksLater, r"local_update .* without 'round', of client 0 in round 1"),
+        (ClientOtherShape, r"local_update .* 'own' is of another kind than at first, of client 0 in round 0"),
+        (
+            ClientWeights,
+            r"local_update .* for client 0 in round 0: it must return two mappings",
+        ),
+    ],
+)
+def test_what_could_not_be_resumed_is_refused_at_once(method: type[Method], says: str) -> None:
+    with pytest.raises(UserError, match=says):
+        federate(method(), ragged(), TINY, 2)
+
+
+class Infinite(Keeps):
+    def init_server(self, initial: Params) -> State:
+        return {**super().init_server(initial), "best": math.inf}
+
+
+class Lists(Keeps):
+    def init_server(self, initial: Params) -> State:
+        return {**super().init_server(initial), "sizes": [3]}
+
+
+@pytest.mark.parametrize(
+    ("method", "says"),
+    [
+        (Infinite, r"Infinite\.init_server has returned what no checkpoint holds, .*: state/best: .* inf"),
+        (Lists, r"Lists\.init_server has returned what no state holds, before the first round: .*'sizes'"),
+    ],
+)
+def test_a_first_state_is_refused_before_the_start(tmp_path: Path, method: type[Method], says: str) -> None:
+    with pytest.raises(UserError, match=says):
+        small(tmp_path / "run", method=method()).run()
+    assert not (tmp_path / "run").exists()
+
+
+class OfSamples(Keeps):
+    """Clients keep a number per sample, and what was None at first."""
+
+    def init_client(self, client: Client) -> State:
+        return {"own": torch.zeros(client.samples), "last": None}
+
+    def kept(self, client: Client, state: State, w: Params) -> Any:
+        return {"own": state["own"] + 1, "last": w if client.round == 0 else None, "more": client.round}
+
+
+def test_a_state_may_go_by_the_clients_samples(tmp_path: Path) -> None:
+    run = federate(OfSamples(), ragged((22, 5, 16)), TINY, [[0, 1, 2], [1]])
+    name = run.worker.save(str(tmp_path), 0, [0, 1, 2])
+    assert name is not None
+    other = Worker(run.worker.plan, run.worker.data)
+    assert other.restore(str(tmp_path), [name]) == [0, 1, 2]
+    assert [len(other.states[i]["own"]) for i in range(3)] == [22, 5, 16]
+    assert [other.states[i]["last"] is None for i in range(3)] == [False, True, False]
+
+
+class Forgets(FedAvg):
+    """Clients keep something in even rounds alone."""
+
+    async def local_update(self, client: Client, state: State, down: State) -> Returned:
+        fitted = await client.fit(down["weights"], client.cross_entropy)
+        assert bool(state) == (client.round % 2 == 1)
+        return {"weights": fitted.weights}, {"own": torch.ones(3)} if client.round % 2 == 0 else {}
+
+
+def test_an_empty_state_takes_the_place_of_the_one_before(tmp_path: Path) -> None:
+    settings: dict[str, Any] = {"method": Forgets(), "participation": 1.0, "clients": 4}
+    whole, split = tmp_path / "whole", tmp_path / "split"
+    small(whole, **settings, checkpoint_every=1).run()
+    small(split, **settings, checkpoint_every=1, rounds=2).run()
+    resumed(split, ["--rounds", "4", "--quiet", "true"]).run()
+    assert bytes_of_run(split) == bytes_of_run(whole)
+    checkpoints = Checkpoints(whole / "checkpoints")
+    assert [len(checkpoints.after(round).clients) for round in (3, 4)] == [1, 0]
