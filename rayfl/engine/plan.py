@@ -252,9 +252,11 @@ def check_lasting(call: str, state: State, when: str, first: State | None = None
         if key not in state:
             check_keys(call, state, when, (key,))
         if mismatch(begun, state[key]):
+            one, other = type(begun).__name__, type(state[key]).__name__
+            told = f" ({other} instead of {one})" if one != other else ""
             raise UserError(
-                f"{call} has returned a state whose {key!r} is of another kind than at first, {when}, so "
-                "that the run could not be resumed: weights keep their names, shapes and types, and tensors "
+                f"{call} has returned a state whose {key!r} is of another kind than at first{told}, {when}, "
+                "so that the run could not be resumed: weights keep their names, shapes and types, and tensors "
                 "their type and all but the first dimension; what is to become anything else is None at first"
             )
 

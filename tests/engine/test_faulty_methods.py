@@ -387,7 +387,7 @@ MISTAKES: list[tuple[str, Method, str]] = [
     (
         "a dict",
         returning({"weights": {"w": torch.ones(1)}}),
-        "the net is called with .* as weights: it takes Params",
+        r"aggregate .* whose 'weights' is of another kind than at first \(dict instead of Params\)",
     ),
 ]
 
