@@ -31,6 +31,7 @@ from rayfl.engine.round_result import RoundResult
 from rayfl.engine.session import Gone, Lost, Session
 from rayfl.errors import UserError
 from rayfl.evaluation.latest import LatestScores
+from rayfl.evaluation.measures import LARGEST
 from rayfl.evaluation.metrics import client_accuracies
 from rayfl.evaluation.protocol import PROTOCOLS, Default, Protocol
 from rayfl.evaluation.result import Result, finish
@@ -306,6 +307,8 @@ class Federation(Displayed):
         return checks.check(self.plan(), self.protocol, data)
 
     def _path(self) -> Path:
+        if self.output == "":  # as from a shell's variable that is not set; a path would be this folder
+            raise UserError("output is empty: give a folder, or leave it out")
         if self.output is None:
             name = f"{datetime.now():%Y%m%d-%H%M%S}-{type(self.method).__name__}"
             path, number = Path("runs", name), 1
@@ -478,7 +481,10 @@ class Run:
             self._evaluated = record
         if metrics := self.session.server_metrics():
             check_metrics(self.federation.method, metrics)
-            record["figures"] = metrics
+            record["figures"] = {
+                name: list(map(_recorded, found)) if isinstance(found, list) else _recorded(found)
+                for name, found in metrics.items()
+            }
         if result.bad:
             warn(_dropped_text(round, result.bad))
         return record
@@ -508,6 +514,11 @@ class Run:
     def _scores_training(self, evaluates: bool) -> bool:
         """Say whether clients are scored right after training: their models are not kept to do it later."""
         return self._after_training and (evaluates or self.federation.participation < 1)
+
+
+def _recorded(figure: float) -> float | None:
+    """Return a figure, or None where no mean could be taken of it; of NaN and infinity the record tells."""
+    return None if LARGEST < abs(figure) < math.inf else figure
 
 
 def _with_page(result: Result) -> Result:

@@ -206,7 +206,7 @@ def check_metrics(method: Method, metrics: Mapping[str, Any]) -> None:
     """Refuse metrics of the server that no record can hold."""
     for name, value in metrics.items():
         numbers = value if isinstance(value, list) else [value]
-        if not all(isinstance(number, int | float) for number in numbers):
+        if not all(isinstance(n, int | float) and not isinstance(n, bool) for n in numbers):
             raise UserError(
                 f"{type(method).__name__}.server_metrics returns {shown(value)} for {name!r}: it must be a "
                 "number or a list of numbers, as tensor.item() and tensor.tolist() give them"
@@ -256,7 +256,7 @@ def check_lasting(call: str, state: State, when: str, first: State | None = None
             told = f" ({other} instead of {one})" if one != other else ""
             raise UserError(
                 f"{call} has returned a state whose {key!r} is of another kind than at first{told}, {when}, "
-                "so that the run could not be resumed: weights keep their names, shapes and types, and tensors "
+                "so that the run could not be resumed: weights keep their names, shapes and types, tensors "
                 "their type and all but the first dimension; what is to become anything else is None at first"
             )
 

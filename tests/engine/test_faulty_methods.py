@@ -253,6 +253,23 @@ class RecordsATensor(FedAvg):
         return {"norm": server["weights"].norm()}
 
 
+class RecordsATruth(FedAvg):
+    def server_metrics(self, server: State) -> Any:
+        return {"fine": True}
+
+
+class RecordsAnything(FedAvg):
+    def server_metrics(self, server: State) -> Any:
+        return {"large": 1e300, "whole": 10**400, "some": [1.5, -1e290, float("inf")]}
+
+
+def test_figures_of_any_size_can_be_read_again(tmp_path: Path) -> None:
+    federation(tmp_path / "run", RecordsAnything(), rounds=1).run()
+    (record,) = map(json.loads, (tmp_path / "run" / "metrics.jsonl").read_text().splitlines())
+    assert record["figures"] == {"large": None, "whole": None, "some": [1.5, None, None]}
+    assert record["not_finite"] == ["figures.some.2=inf"]
+
+
 class NoProperty(FedAvg):
     def uploads(self) -> Any:  # type: ignore[override]
         return {"weights": Mean()}
@@ -295,6 +312,7 @@ class ByWord(FedAvg):
         (ScoresATensor, "ScoresATensor.scores returns tensor"),
         (ScoresClasses, r"ScoresClasses.scores returns \[2\] for 'personal' of two inputs"),
         (ScoresOne, r"ScoresOne.scores returns \[1, 10\] for 'personal' of two inputs"),
+        (RecordsATruth, r"RecordsATruth\.server_metrics returns True for 'fine': it must be a number"),
         (RecordsATensor, r"RecordsATensor.server_metrics returns tensor.* for 'norm': .*tensor.item"),
         (NoProperty, "NoProperty.uploads must be a property"),
         (TakesLess, r"TakesLess.shared takes \(self, name.*, and is called with \(self, name, module\)"),
