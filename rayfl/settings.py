@@ -151,13 +151,22 @@ def class_names(base: Any) -> list[str]:
     Args:
         base: the base class; there are none for anything else than a class of settings.
     """
+    return [cls.__name__ for cls in own_classes(base)]
+
+
+def own_classes(base: Any) -> list[type]:
+    """Return rayfl's own classes that a configuration may name where it takes a base class.
+
+    Args:
+        base: the base class; there are none for anything else than a class of settings.
+    """
     if not (isinstance(base, type) and issubclass(base, Settings)):
         return []
-    found = []
+    found: list[type] = []
     for cls in base.__subclasses__():
         hidden = inspect.isabstract(cls) or cls.__name__.startswith("_")
         own = of_rayfl(cls) and not cls.__module__.startswith("rayfl.testing.")
         if own and not hidden:
-            found.append(cls.__name__)
-        found += class_names(cls)
+            found.append(cls)
+        found += own_classes(cls)
     return found

@@ -19,8 +19,8 @@ from jsonargparse import ActionConfigFile, ArgumentError, ArgumentParser, Namesp
 from jsonargparse._typehints import ActionTypeHint
 
 from rayfl.arguments import arguments_of, expected, fits
-from rayfl.config.help import Parser
-from rayfl.config.table_file import expand
+from rayfl.config.help import Parser, names_of, words_of
+from rayfl.config.table_file import COMPONENTS, expand
 from rayfl.data import Data
 from rayfl.errors import UserError, own_fault
 from rayfl.evaluation.result import read_config
@@ -30,8 +30,8 @@ from rayfl.imports import guard_parsers, refusal
 from rayfl.record.description import RESUMABLE, differing
 from rayfl.record.folder import check_is
 from rayfl.record.former import MOVED, present, remedy, without_unused
-from rayfl.settings import class_names
-from rayfl.shown import did_you_mean
+from rayfl.settings import class_names, own_classes
+from rayfl.shown import closest, did_you_mean
 from rayfl.yaml_file import OutOfBounds, check_bounds, read_mapping
 
 CHOICES = {"net", "protocol", "training.optimiser", "training.schedule"}
@@ -61,7 +61,11 @@ class _ConfigFile(ActionConfigFile):
                 if key in place:
                     _forget(cfg, name, place[key])
         if settings:
-            super().__call__(parser, cfg, yaml.safe_dump(_nested(path, settings)), option_string)
+            nested = _nested(path, settings)
+            for name, kind in arguments_of(Federation).items():
+                if name in nested:  # the parser would stumble over null
+                    _check_value(name, nested[name], kind)
+            super().__call__(parser, cfg, yaml.safe_dump(nested), option_string)
         elif not self.blank:
             raise UserError(f"{path} has no settings")
 
@@ -169,7 +173,7 @@ def _check_names(made: ArgumentParser, path: Path, settings: dict[str, Any]) -> 
             if any(key.startswith(f"{choice}.") for choice in CHOICES):
                 continue  # an option of a class
             if key not in options and (head in groups or head not in options):
-                raise UserError(f"{path}: {_no_option(key, options)}")
+                raise UserError(f"{path}: {_no_option(made, key, options)}")
 
 
 def _check_classes(path: Path, settings: dict[str, Any], above: str = "") -> None:
@@ -180,10 +184,10 @@ def _check_classes(path: Path, settings: dict[str, Any], above: str = "") -> Non
             continue
         if not isinstance(value.get("class_path", ""), str):
             raise UserError(f"{path}: {key}.class_path must be the name of a class")
-        inner = value.get("init_args")
-        if not isinstance(inner, dict | None):
+        inner = value.get("init_args", {})
+        if not isinstance(inner, dict):
             raise UserError(f"{path}: {key}.init_args must map arguments to values")
-        _check_classes(path, inner or {}, f"{key}.")
+        _check_classes(path, inner, f"{key}.")
 
 
 @cache  # it takes longer to make one than to use it, and tables and sweeps use it for every cell and point
@@ -253,8 +257,10 @@ def federation_from(arguments: list[str]) -> Federation:
         return _build(made, config)
     given = _parse(made, arguments, defaults=False)
     given.pop("resume")
-    odd = sorted({key.split(".")[0] for key, value in given.items() if value is not None} - {*RESUMABLE})
-    if odd:
+    names = {
+        re.sub(r"\.(class_path|init_args)\b.*", "", k) for k, value in given.items() if value is not None
+    }
+    if odd := sorted(name for name in names if name.partition(".")[0] not in RESUMABLE):
         raise UserError(
             f"--resume takes everything but {', '.join(RESUMABLE)} from the run folder; remove "
             f"{', '.join('--' + key for key in odd)}"
@@ -321,7 +327,7 @@ def _parse(made: ArgumentParser, arguments: list[str], defaults: bool = True) ->
             raise
         raise UserError(f"{error.filename} cannot be read: {error.strerror}") from error
     except (ArgumentError, TypeError, ValueError, LookupError) as error:
-        raise UserError(own_fault(error) or explain(made, error)) from error
+        raise UserError(own_fault(error) or _too_early(arguments) or explain(made, error)) from error
     if defaults:
         _check_null(Federation, config, "")
     return config
@@ -333,13 +339,29 @@ def _check_null(cls: type, config: Namespace, above: str) -> None:
         if name not in config:
             continue
         value, where = config[name], f"{above}{name}"
-        if value is None and not fits(None, kind):
-            raise UserError(f"{where} is null: it needs a value; leave it out for its default")
+        _check_value(where, value, kind)
         if isinstance(value, Namespace) and "class_path" in value:
             inner = pkgutil.resolve_name(value["class_path"])
             _check_null(inner, value.get("init_args") or Namespace(), f"{where}.")
         elif isinstance(value, Namespace) and is_dataclass(kind) and isinstance(kind, type):
             _check_null(kind, value, f"{where}.")
+
+
+def _check_value(where: str, value: Any, kind: Any) -> None:
+    if value is None and not fits(None, kind):
+        raise UserError(f"{where} is null: it needs a value; leave it out for its default")
+
+
+def _too_early(arguments: Sequence[str]) -> str | None:
+    """Say which option of a class stands before the class; None if there is none."""
+    given = [argument.partition("=")[0].removeprefix("--") for argument in arguments]
+    for i, option in enumerate(given):
+        for above in COMPONENTS:
+            if option.startswith(f"{above}.") and above in given[i:] and above not in given[:i]:
+                later = given.index(above)
+                value = arguments[later].partition("=")[2] or "".join(arguments[later + 1 : later + 2])
+                return f"--{option} stands before --{above} {value}: name the class first"
+    return None
 
 
 def explain(made: ArgumentParser, error: BaseException) -> str:
@@ -362,7 +384,12 @@ def explain(made: ArgumentParser, error: BaseException) -> str:
         return f"{where} {path.rpartition('.')[2]} has no option {wrong!r}{_hint(wrong, options)}"
     if text.startswith("unrecognized arguments: --"):
         wrong = text.removeprefix("unrecognized arguments: --").partition(" ")[0]
-        return _no_option(wrong, [o.lstrip("-") for a in made._actions for o in a.option_strings], "--")
+        return _no_option(made, wrong, [o.lstrip("-") for a in made._actions for o in a.option_strings], "--")
+    if text.startswith("unrecognized arguments: "):
+        return _no_place(made, text.removeprefix("unrecognized arguments: ").partition(" ")[0])
+    if found := re.match(r"argument (--[\w.]+)(?:/\S+)?: expected ", text):
+        lacks = "needs more values" if text.endswith(" arguments") else "has no value"
+        return f"{found[1]} {lacks}: write {found[1]} {_value(made, found[1])}"
     if made._subcommands_action is not None:
         commands = list(made._subcommands_action.choices)
         if found := re.match(r'expected "(\w+)" to be one of ', text):
@@ -386,6 +413,8 @@ def explain(made: ArgumentParser, error: BaseException) -> str:
         text = f"{where} is {'null' if value == 'None' else value}: it must be {wanted}"
     elif where:
         text = f"{where}: {text}"
+    if abstract := re.match(r"Expected an instantiatable class, but (?:.*\.)?(\w+) is abstract", str(cause)):
+        text = f"{where} names no class that can be used: {abstract[1]} is abstract"
     return f"{text}; give --{where} NAME, then its options{_hint('', known)}" if known else text
 
 
@@ -422,14 +451,59 @@ def _spoken(made: ArgumentParser, name: str) -> str:
     return str((*action.option_strings, action.metavar or last)[0])
 
 
-def _no_option(wrong: str, options: list[str], prefix: str = "") -> str:
+def _value(made: ArgumentParser, option: str) -> str:
+    """Return an example of the value of an option, or what stands for it."""
+    action = next(a for a in made._actions if option in a.option_strings)
+    if words := words_of(action):
+        return "NAME" if names_of(getattr(action, "_typehint", None)) else words[0]
+    shown = action.metavar or "VALUE"
+    return shown if isinstance(shown, str) else " ".join(shown)
+
+
+def _no_place(made: ArgumentParser, value: str) -> str:
+    """Say that a value stands behind no option, and which option it may have been meant for."""
+    if value.startswith("-"):
+        return f"there is no option {value}. --help lists all"
+    own = [a for a in made._actions if a.option_strings and not a.dest.endswith(".help")]
+    meant = [a.option_strings[0] for a in own if value in words_of(a)]
+    if value.endswith((".yaml", ".yml")) and any(a.dest == "config" for a in made._actions):
+        meant = ["--config"]
+    does = f"write {meant[0]} {value}" if meant else "each option takes one value; --help lists all options"
+    return f"{value!r} belongs to no option: {does}"
+
+
+def _longer(made: ArgumentParser, wrong: str) -> list[str]:
+    """Return options whose last part is a name: of the parser itself, and of the classes that it may name."""
+    last = wrong.replace("-", "_").lower()
+    options = {a.dest: getattr(a, "_typehint", None) for a in made._actions if not a.dest.endswith(".help")}
+    waiting, found = [*options.items()], []
+    bases: list[Any] = []  # each once: wrappers take methods, too
+    for option, kind in waiting:
+        if "." in option and option.rpartition(".")[2].lower() == last and option not in found:
+            found.append(option)
+        for base in (kind, *get_args(kind)):
+            classes = [] if base in bases else own_classes(base)
+            bases += [base] if classes else []
+            for cls in classes:
+                waiting += [(f"{option}.{name}", inner) for name, inner in arguments_of(cls).items()]
+    return found
+
+
+def _no_option(made: ArgumentParser, wrong: str, options: list[str], prefix: str = "") -> str:
     """Say that there is no such option, and which one may have been meant."""
     if wrong in MOVED:
         return f"there is no option {prefix}{wrong} any more: write {MOVED[wrong]}"
     group, dot, name = wrong.rpartition(".")
+    options = [option for option in options if not option.endswith(".help")]
     if siblings := [option[len(group) + 1 :] for option in options if dot and option.startswith(f"{group}.")]:
         return f"there is no option {prefix}{wrong}{_hint(name, siblings, f'{prefix}{group}.')}"
-    return f"there is no option {prefix}{wrong}{did_you_mean(wrong, options, prefix)} --help lists all"
+    # A slip of the finger comes before a short form: --metric is --metrics, and not --method.metric.
+    slip = closest(wrong.lower(), options, 0.9)
+    if longer := [] if dot or slip else _longer(made, wrong):
+        near = f"; did you mean {' or '.join(prefix + each for each in longer[:3])}?"
+    else:
+        near = did_you_mean(wrong, options, prefix)
+    return f"there is no option {prefix}{wrong}{near} --help lists all"
 
 
 def _hint(wrong: str, known: Collection[str], before: str = "") -> str:

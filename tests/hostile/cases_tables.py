@@ -116,10 +116,10 @@ LINES: dict[str, str] = {
     "--rounds 0": "rounds is 0: it must be at least 1",
     "--keep_checkpoints x": "keep_checkpoints is x: it must be True or False",
     "--rows Q": "t.yaml has no row 'Q'",
-    "--rows": "--rows: expected at least one argument",
+    "--rows": "--rows has no value: write --rows",
     "--rowss A": "there is no option --rowss; did you mean --rows?",
     "--columns Q": "t.yaml has no column 'Q'",
-    "--set": "--set: expected at least one argument",
+    "--set": "--set has no value: write --set KEY=VALUE",
     "--set a": "--set a: write KEY=VALUE",
     "--set =3": "write KEY=VALUE",
     "--set seed=3": "--seed 3: the table decides seed",
@@ -127,7 +127,7 @@ LINES: dict[str, str] = {
     "--cell x": "the table decides cell",
     "--config x": "there is no option --config",
     "--resume x": "there is no option --resume",
-    "--output": "--output: expected one argument",
+    "--output": "--output has no value: write --output",
     "--data.verify": "--data.verify has no value: write --data.verify VALUE",
     "--data.verify --list": "--data.verify has no value: write --data.verify VALUE",
     "--data.verfy false": "data",
@@ -138,7 +138,7 @@ LINES: dict[str, str] = {
     "--engine Ray --engine.actors 0": "engine.actors is 0",
     "--data.shape [1,2]": "data.shape",
     "--protocol dcpfl+best_val": "write --protocol DCPFL --protocol.choose best_val",
-    "other.yaml": "unrecognized arguments: other.yaml",
+    "other.yaml": "'other.yaml' belongs to no option",
 }
 
 FINE = ["--data.noise 0.5", "--data.noise=0.5", "--set data.noise=0.5", "--set net=CNN --net LeNet"]
