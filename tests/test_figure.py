@@ -72,7 +72,7 @@ def test_kinds_are_named(capsys):
     ("options", "message"),
     [
         (["bar", "RUNS"], "there is no kind 'bar'; did you mean bars? Choose one of rounds, sweep, bars"),
-        (["rounds", "nothing"], "nothing is not a run folder: it has no config.yaml"),
+        (["rounds", "nothing"], "nothing is not a run folder: there is nothing of this name"),
         (["rounds", "RUNS", "--views", "online"], "no run has the view online"),
         (["rounds", "RUNS", "--panels", "oil"], "no domain oil; panels are ink, print, paint, all"),
         (

@@ -91,7 +91,22 @@ def check_is(path: Path, wanted: str, *files: str) -> None:
     """
     for name in files or KINDS[wanted]:
         if not (path / name).is_file():
-            raise UserError(f"{path} is not a {wanted} folder: it has no {name}")
+            raise UserError(f"{path} is not a {wanted} folder: {_what_instead(path, wanted, name)}")
+
+
+def _what_instead(path: Path, wanted: str, missing: str) -> str:
+    """Say why a path is no folder of a kind, and where one is, if that is easy to see."""
+    if not os.path.lexists(path):
+        return "there is nothing of this name"
+    if not path.is_dir():
+        return "it is not a folder" + (f"; give {path.parent}" if path.name == missing else "")
+    if (found := kind_of(path)) is not None:
+        return f"it holds a {found}"
+    with contextlib.suppress(OSError):
+        inside = min((each for each in path.iterdir() if kind_of(each) == wanted), default=None)
+        if inside is not None:
+            return f"it has no {missing}; give a folder in it, such as {inside}"
+    return f"it has no {missing}"
 
 
 def check_unused(path: str | Path) -> None:
@@ -108,10 +123,8 @@ def check_unused(path: str | Path) -> None:
         raise UserError(f"{path} cannot be used as a run folder: {error.strerror}") from error
     if used:
         what = "holds files" if path.is_dir() else "is a file"
-        raise UserError(
-            f"{path} already exists and {what}; choose another --output, "
-            f"or continue the run that is there with --resume {path}"
-        )
+        run = f", or continue the run that is there with --resume {path}" if (path / CONFIG).exists() else ""
+        raise UserError(f"{path} already exists and {what}; choose another --output{run}")
     check_kind(path, "run")
 
 

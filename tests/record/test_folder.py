@@ -1,5 +1,6 @@
 import json
 import math
+import re
 import resource
 from contextlib import contextmanager
 from pathlib import Path
@@ -12,7 +13,7 @@ from hypothesis import strategies as st
 
 from rayfl.errors import UserError
 from rayfl.evaluation.result import finish
-from rayfl.record.folder import KINDS, RunFolder, _line, check_kind, check_unused
+from rayfl.record.folder import KINDS, RunFolder, _line, check_is, check_kind, check_unused
 from rayfl.record.history import read_lines
 from tests.support.records import partition, record, write_run
 
@@ -47,7 +48,7 @@ def test_an_empty_folder_is_used_and_a_used_one_refused(tmp_path):
     (tmp_path / "empty").mkdir()
     RunFolder.create(tmp_path / "empty", "rounds: 1\n")
     for used in (tmp_path, tmp_path / "empty", tmp_path / "empty" / "config.yaml"):
-        with pytest.raises(UserError, match=r"choose another --output, or continue .* --resume"):
+        with pytest.raises(UserError, match=r"already exists .*; choose another --output"):
             check_unused(used)
         with pytest.raises(UserError, match="already exists"):
             RunFolder.create(used, "rounds: 2\n")
@@ -258,3 +259,36 @@ def test_a_path_below_a_file_is_refused(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="not a folder that can be written to"):
         check_unused(tmp_path / "file" / "run")
     check_unused(tmp_path / "new" / "run")
+
+
+def test_what_is_said_of_a_path_that_is_no_run_folder(tmp_path: Path) -> None:
+    """Why it is none, and where one is."""
+    run, table = tmp_path / "runs" / "first", tmp_path / "table"
+    for kind, folder in (("run", run), ("table", table)):
+        folder.mkdir(parents=True)
+        for name in KINDS[kind]:
+            (folder / name).write_text("")
+    (tmp_path / "empty").mkdir()
+    for path, why in [
+        (tmp_path / "nowhere", "there is nothing of this name"),
+        (run / "config.yaml", f"it is not a folder; give {run}"),
+        (run / "metrics.jsonl", "it is not a folder"),
+        (table, "it holds a table"),
+        (tmp_path / "runs", f"it has no config.yaml; give a folder in it, such as {run}"),
+        (tmp_path / "empty", "it has no config.yaml"),
+    ]:
+        with pytest.raises(UserError, match=rf"^{re.escape(f'{path} is not a run folder: {why}')}$"):
+            check_is(path, "run", "config.yaml")
+    check_is(run, "run")
+
+
+def test_only_a_run_is_offered_for_resuming(tmp_path: Path) -> None:
+    run, other = tmp_path / "run", tmp_path / "other"
+    for folder, name in ((run, "config.yaml"), (other, "letter.txt")):
+        folder.mkdir()
+        (folder / name).write_text("")
+    with pytest.raises(UserError, match=rf"or continue the run that is there with --resume {run}$"):
+        check_unused(run)
+    for path in (other, other / "letter.txt"):
+        with pytest.raises(UserError, match=r"choose another --output$"):
+            check_unused(path)

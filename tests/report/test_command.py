@@ -50,7 +50,7 @@ def test_a_narrow_terminal_loses_no_figure(tmp_path, capsys, monkeypatch):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["nothing"], "is not a run folder: it has no config.yaml"),
+        (["nothing"], "is not a run folder: there is nothing of this name"),
         (["run", "--view", "online"], "--view online: no run has this view; there are global, personal"),
         (["run", "--save", "a.md", "a.pdf"], "a.pdf names no format of tables"),
         (["run", "--by", "colour"], "by colour: no run has this key"),
