@@ -132,7 +132,11 @@ class Worker:
 
     def state(self, id: int, client: Client) -> State:
         """Return a client's personal state; before its first participation, the initial one."""
-        state = without_kept(self.states.get(id) or {})
+        return self._begun(self.states.get(id) or {}, client)
+
+    def _begun(self, held: State, client: Client) -> State:
+        """Return the state of a client of which this is held."""
+        state = without_kept(held)
         return _on(state, self.device) if state else self.method.init_client(client)
 
     def train(
@@ -206,17 +210,17 @@ class Worker:
         guard: Guard,
     ) -> None:
         clients = [self.client(i, round) for i in ids]
+        held = [self.states.get(i) or {} for i in ids]  # it may wait for the disk, which is no client's fault
         if self.plan.training.optimiser_state == "kept":
-            for client in clients:
-                client._kept = dict(self.states.get(client.id, {}).get(KEPT, {}))
+            for client, own_state in zip(clients, held, strict=True):
+                client._kept = dict(own_state.get(KEPT, {}))
         downs = [self._received(download, i) for i in ids]
         fits: list[list[Fitted]] = [[] for _ in ids]
         limit = self.plan.client_timeout
         own = [down for down in downs if down is not download.everyone]
         try:
             with exits_as_errors(), at_most(limit * len(ids)) if limit else nullcontext():
-                new = [c.id not in self.states for c in clients]
-                states = [self.state(c.id, c) for c in clients]
+                states = [self._begun(*each) for each in zip(held, clients, strict=True)]
                 counts = {"client.class_counts": [client._class_counts for client in clients]}
                 handed = Handed(down=[download.everyone, *own], state=states, **self._for_all(), **counts)
                 updates = [self._update(*each) for each in zip(clients, states, downs, strict=True)]
@@ -262,7 +266,7 @@ class Worker:
                 if problem is None and not all(map(is_finite, pytree.tree_leaves(kept))):
                     problem = "what the optimiser keeps is not finite"
             if problem is None and state:
-                self._check_next(i, round, state, states[k] if new[k] else None)
+                self._check_next(i, round, state, None if held[k] else states[k])
             counted = self.method.communication_bytes(clients[k], downs[k], up)
             result.add(i, losses[-1] if losses else 0.0, steps, *self._two_counts(counted))
             if problem is not None:
