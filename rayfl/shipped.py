@@ -1,5 +1,6 @@
 """The tables of experiments and the tune spaces that come with rayfl, found by name from any folder."""
 
+import re
 from pathlib import Path
 from typing import Literal
 
@@ -20,10 +21,13 @@ def folder(kind: Kind) -> Path:
 def names(kind: Kind) -> list[str]:
     """Return the names of what there is, such as ``fedco2/t3`` or ``fdse``."""
     home = folder(kind)
-    here = sorted(home.rglob("*.yaml"))
-    return [
-        path.relative_to(home).with_suffix("").as_posix() for path in here if "clusters" not in path.parts
+    found = [
+        path.relative_to(home).with_suffix("").as_posix()
+        for path in home.rglob("*.yaml")
+        if "clusters" not in path.parts
+        and (kind == "tune_spaces" or path.parent != home)  # there: single runs
     ]
+    return sorted(found, key=lambda name: re.sub(r"\d+", lambda number: number[0].zfill(9), name))
 
 
 def by_name(given: str, kind: Kind) -> Path:

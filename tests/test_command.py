@@ -10,6 +10,7 @@ import pytest
 import rayfl
 from rayfl import doctor, shipped
 from rayfl.__main__ import COMMANDS, main
+from rayfl.config.table_file import is_table
 from rayfl.errors import UserError
 from rayfl.table import main as table
 
@@ -176,6 +177,12 @@ def test_doctor_works_where_torch_does_not(tmp_path, capsys, monkeypatch):
 def test_names_of_what_comes_with_rayfl():
     assert "fedco2/t3" in shipped.names("examples")
     assert "fdse" in shipped.names("tune_spaces")
+
+
+def test_names_of_tables_are_in_order_and_of_tables() -> None:
+    names = shipped.names("examples")
+    assert names.index("fedco2/t9") < names.index("fedco2/t10")
+    assert all(is_table(shipped.by_name(name, "examples")) for name in names)
     assert shipped.find("fedco2/t3", "examples").read_text().startswith("#")
 
 

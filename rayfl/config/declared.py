@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import MISSING, fields, is_dataclass
+from pathlib import Path
 from typing import Any, TypeVar, get_args, get_origin, get_type_hints
 
 from rayfl.arguments import check_type, shown
@@ -12,6 +13,23 @@ from rayfl.errors import UserError
 T = TypeVar("T")
 Text = str | int | float
 """A text; YAML takes some for numbers."""
+
+
+KINDS = {
+    "table file": ({"table", "columns", "rows"}, "a table of experiments: run it with rayfl table"),
+    "tune space": ({"sweep", "search"}, "a tune space: run it with rayfl tune"),
+    "configuration": ({"method"}, "a configuration of a run: run it with rayfl run --config"),
+}
+"""By what names at the top a kind of file is known, and what to do with it."""
+
+
+def check_kind(path: Path, content: Mapping[Any, Any], wanted: str) -> None:
+    """Refuse a file of another kind; say which command takes it."""
+    for kind, (names, use) in KINDS.items():
+        if names <= content.keys():
+            if kind != wanted:
+                raise UserError(f"{path} is {use} {path}")
+            return
 
 
 def declared(cls: type[T], content: Any, what: str, above: str = "") -> T:

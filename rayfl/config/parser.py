@@ -19,6 +19,7 @@ from jsonargparse import ActionConfigFile, ArgumentError, ArgumentParser, Namesp
 from jsonargparse._typehints import ActionTypeHint
 
 from rayfl.arguments import arguments_of, expected, fits
+from rayfl.config.declared import check_kind
 from rayfl.config.help import Parser, names_of, words_of
 from rayfl.config.table_file import COMPONENTS, expand
 from rayfl.data import Data
@@ -47,6 +48,7 @@ class _ConfigFile(ActionConfigFile):
         """Take the settings of a file."""
         path = _home(values)
         settings = without_unused(read_mapping(path, "configuration"))
+        check_kind(path, settings, "configuration")
         if not self.blank:
             settings = present(settings)
         files = [name for name in settings.keys() & _groups(parser) if isinstance(settings[name], str)]

@@ -19,7 +19,7 @@ from typing import Any
 
 from rayfl import data
 from rayfl.arguments import arguments_of, shown
-from rayfl.config.declared import Text, check_seeds, declared
+from rayfl.config.declared import KINDS, Text, check_kind, check_seeds, declared
 from rayfl.errors import UserError
 from rayfl.imports import named
 from rayfl.methods import METHODS, WRAPPERS
@@ -104,6 +104,7 @@ class Table:
         """Read a table file."""
         path = Path(path)
         content = read_mapping(path, "table file")
+        check_kind(path, content, "table file")
         try:
             file = declared(_File, content, "table file")
             folder_name("table", file.table)
@@ -311,7 +312,7 @@ def is_table(path: Path) -> bool:
         content = read_yaml(path)
     except UserError:
         return False
-    return isinstance(content, dict) and {"table", "rows", "columns"} <= content.keys()
+    return isinstance(content, dict) and KINDS["table file"][0] <= content.keys()
 
 
 def _named(content: Any, key: str) -> dict[str, Any]:

@@ -18,7 +18,7 @@ import numpy as np
 import yaml
 
 from rayfl.arguments import check_arguments, fits
-from rayfl.config.declared import Text, check_seeds, declared
+from rayfl.config.declared import Text, check_kind, check_seeds, declared
 from rayfl.config.parser import federation_from
 from rayfl.config.table_file import (
     Settings,
@@ -199,6 +199,7 @@ class Space(Comparison):
         """Read a tune space."""
         path = Path(path)
         content = read_mapping(path, "tune space")
+        check_kind(path, content, "tune space")
         try:
             return _space(path, declared(_File, content, "tune space"))
         except UserError as error:

@@ -5,8 +5,10 @@ from pathlib import Path
 import pytest
 
 from rayfl import UserError
+from rayfl.config.parser import federation_from
 from rayfl.config.table_file import Table, expand, first_seeds, layered, options
 from rayfl.methods import METHODS
+from rayfl.tune.space import Space
 from tests.support.tables import TINY, write
 
 
@@ -144,3 +146,24 @@ def test_bad_files(tmp_path: Path, old: str, new: str, says: str) -> None:
 def test_no_file():
     with pytest.raises(UserError, match="cannot be read: No such file"):
         Table.load("nowhere.yaml")
+
+
+def test_a_file_of_another_kind_is_named(tmp_path: Path) -> None:
+    """Each command says which one takes the file."""
+    texts = {
+        "table": "table: a\ncolumns: {b: {}}\nrows: {c: {method: FedAvg}, d: {method: FedBN}}\n",
+        "tune": "sweep: a\nbase: {}\nsearch: {training.lr: [0.1]}\n",
+        "run --config": "method: FedAvg\n",
+    }
+    readers = {
+        "table": Table.load,
+        "tune": Space.load,
+        "run --config": lambda path: federation_from(["--config", str(path)]),
+    }
+    for kind, text in texts.items():
+        path = tmp_path / "file.yaml"
+        path.write_text(text)
+        for wanted, read in readers.items():
+            if (kind, wanted) != ("table", "run --config") and kind != wanted:  # a cell of a table is a run
+                with pytest.raises(UserError, match=rf"^{path} is a .*: run it with rayfl {kind} {path}$"):
+                    read(path)

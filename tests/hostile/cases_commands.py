@@ -196,6 +196,7 @@ LINES: dict[str, tuple[str, ...] | str] = {
     "--output /dev/null/x": "/dev/null/x cannot be made",
     "--output full": "full already exists and holds files",
     "--output": "--output has no value: write --output",
+    "--output=": "output is empty: give a folder, or leave it out",
     "--data.root \udcff": "--data.root: '\\udcff' is not valid UTF-8",
     "--output \udcff\udcfe": "--output: '\\udcff\\udcfe' is not valid UTF-8",
     "--net \udcff": "--net: '\\udcff' is not valid UTF-8",
