@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -105,7 +106,7 @@ def carry_out(run: Run, manifest: Manifest | None) -> int | None:
                 warn(warning)
             return stopped
         except Exception as error:  # which may be anything, should what the session runs on be gone
-            lost = _loss(session, error)
+            lost = _loss(session, error, run)
             if isinstance(lost, Gone) and not run.asked.is_set():
                 raise UserError(
                     f"{lost}. The run stops with its last checkpoint intact: go on with --resume {run.path}"
@@ -120,8 +121,14 @@ def carry_out(run: Run, manifest: Manifest | None) -> int | None:
             manifest = restored(session, run.path, manifest, run.settings)
 
 
-def _loss(session: Session, error: Exception) -> Gone | Lost:
-    """Return what has been lost, cleared up so that the run can be restored; raise what is no loss."""
+def _loss(session: Session, error: Exception, run: Run | None = None) -> Gone | Lost:
+    """Return what has been lost, cleared up so that the run can be restored; raise what is no loss.
+
+    Args:
+        session: the processes.
+        error: what has been raised.
+        run: which then has no record of a round that the server could not complete.
+    """
     if isinstance(error, Gone):
         return error
     try:
@@ -131,6 +138,9 @@ def _loss(session: Session, error: Exception) -> Gone | Lost:
             return error
     except Gone as gone:
         return gone
+    if run is not None and (failed := session.failed_step()) is not None:
+        with suppress(UserError):  # the error says more
+            run.folder.truncate(failed)
     raise error
 
 

@@ -186,6 +186,7 @@ class Session:
         self.homes: dict[int, int] = {}
         self._downloads: dict[tuple[int, ...], Any] = {}  # of the newest server state
         self._under_way: list[Any] = []  # references that nobody has waited for
+        self._last_step: tuple[int, Any] | None = None  # of a round, and its sign
 
     def _get(self, references: Sequence[Any], limit: float | None = None) -> list[Any]:
         under_way, self._under_way = self._under_way, []
@@ -243,6 +244,7 @@ class Session:
         download, done = self.workers.call(SERVER, "aggregate", round, drop, *ends, returns=2)
         replies = self._get([reply for _, reply in calls], limit)
         self._under_way = [done]  # while the driver writes its records
+        self._last_step = round, done
         self._downloads = {(): download} if self._one_download else {}
         result, metrics = RoundResult(), SystemMetrics(moved=moved)
         for reply in replies:
@@ -369,6 +371,19 @@ class Session:
     def settle(self) -> None:
         """Wait for work that is still under way, and raise what has gone wrong in it."""
         self._get([])
+
+    def failed_step(self) -> int | None:
+        """Return the round whose step on the server has failed, which may show when its record is written."""
+        if self._last_step is None:
+            return None
+        round, done = self._last_step
+        try:
+            self.workers.get([done])
+        except (Lost, Gone):
+            return None
+        except Exception:  # which has stopped the run, and is told
+            return round
+        return None
 
     # ---- checkpoints
 

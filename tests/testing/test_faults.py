@@ -1,15 +1,21 @@
 """Faults drawn from seeds change no byte; and the simulator finds what is broken on purpose."""
 
+import json
 from collections import Counter
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
+from rayfl import Inline, UserError
 from rayfl.engine.round_result import RoundResult
+from rayfl.methods import Cohort, FedAvg
 from rayfl.record.folder import RunFolder
 from rayfl.testing import faults
-from rayfl.testing.faults import SimulatedDisk, Undisturbed, simulate
+from rayfl.testing.faults import Simulated, SimulatedDisk, Undisturbed, World, simulate
+from rayfl.training import State
 
 SEEDS = 200
 
@@ -78,3 +84,28 @@ def test_a_seed_that_fails_is_told(
     assert 0 < len(failed) < 20
     assert faults.main(["--seed", failed[0]]) == 1
     assert capsys.readouterr().out.strip() == "wrong"
+
+
+class BreaksInRoundOne(FedAvg):
+    """What its server makes of the second round is no number."""
+
+    def aggregate(self, server: State, up: Mapping[str, Any], cohort: Cohort) -> State:
+        return {"weights": up["weights"] * (torch.nan if cohort.round == 1 else 1.0)}
+
+
+@pytest.mark.parametrize("simulated", [True, False])
+def test_a_step_that_fails_leaves_no_record_of_its_round(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, simulated: bool
+) -> None:
+    monkeypatch.setattr(faults, "_known", {})  # of another method
+    world = World(0)
+    world.left = 0  # no other faults
+    engine = Simulated() if simulated else Inline()
+    engine.world = world  # type: ignore[attr-defined]
+    federation = faults.small(tmp_path / "run", engine)
+    federation.method = BreaksInRoundOne()
+    with pytest.raises(UserError, match=r"round 1: the state that BreaksInRoundOne\.aggregate returns"):
+        federation.run()
+    for name in ("metrics.jsonl", "engine.jsonl"):
+        lines = (tmp_path / "run" / name).read_text().splitlines()
+        assert [json.loads(line)["round"] for line in lines] == [0]
