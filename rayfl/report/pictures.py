@@ -57,8 +57,14 @@ def save(figure: Figure, path: str | Path, dpi: int = 150) -> None:
     try:
         Path(path).parent.mkdir(parents=True, exist_ok=True)
         _write(figure, path, dpi)
-    except (OSError, ValueError) as error:  # of an ending that names no format, the latter
-        raise UserError(f"{path} cannot be written: {error}; choose another place") from error
+    except OSError as error:
+        raise UserError(
+            f"{path} cannot be written: {error.strerror or error}; choose another place"
+        ) from error
+    except ValueError as error:
+        if "\0" in str(path):
+            raise UserError(f"{path} cannot be written: {error}; choose another place") from error
+        raise UserError(f"{path} names no format of pictures: end it in .png, .pdf or .svg") from error
 
 
 _FORMATS = {"text.usetex": False, "pdf.fonttype": 42, "ps.fonttype": 42, "svg.hashsalt": "rayfl"}

@@ -244,10 +244,11 @@ def test_dirichlet_with_few_clients_does_not_lower_the_minimum(caplog):
         (Pathological(classes_per_client=11), 10, "classes_per_client is 11, but the data set has only 10"),
     ],
 )
-def test_impossible_partitions_are_refused(partition, clients, message):
+def test_impossible_partitions_are_refused(partition, clients, message, caplog):
     dataset = make_dataset([500] * 10, [100] * 10)
     with pytest.raises(UserError, match=message):
         partition.assign(dataset, clients, np.random.default_rng(0))
+    assert not caplog.records  # the error says all
 
 
 def test_the_error_names_the_nearest_counts():

@@ -165,7 +165,7 @@ def test_the_example_prints_and_draws(tmp_path, capsys, monkeypatch):
         ({"clients": 1}, "--clients is 1: it must be at least 2"),
         ({"width": 0}, "--width is 0: it must be at least 1"),
         ({"alpha": 0.0}, "--alpha is 0.0: it must be a number above 0"),
-        ({"draws": 1, "width": 10, "steps": 1, "save": "no/such.kind"}, "choose another place"),
+        ({"draws": 1, "width": 10, "steps": 1, "save": "no/such.kind"}, "names no format of pictures"),
     ],
 )
 def test_bad_options_are_refused(tmp_path, monkeypatch, options, message):

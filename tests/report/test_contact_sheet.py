@@ -37,6 +37,10 @@ def test_wrong_options_are_refused(tmp_path):
             contact_sheet(str(tmp_path / "x.png"), data, **options)
     with pytest.raises(UserError, match="does not say which kind of picture"):
         contact_sheet(str(tmp_path / "x"), data)
+    with pytest.raises(
+        UserError, match=r"x\.txt names no format of pictures: end it in \.png, \.pdf or \.svg$"
+    ):
+        contact_sheet(str(tmp_path / "x.txt"), data)
     with pytest.raises(UserError, match="shows images, and the data set has none"):
         contact_sheet(str(tmp_path / "x.png"), WriterDigits())
     assert list(tmp_path.iterdir()) == []

@@ -52,15 +52,15 @@ class Dirichlet(Partition):
             )
         nearest = []
         for minimum in dict.fromkeys((self.min_samples, min(self.min_samples, 1))):
-            if minimum < self.min_samples:
-                log.warning(
-                    "%s: %d test samples for every client are out of reach, so 1 is enough now",
-                    what,
-                    self.min_samples,
-                )
             if clients * minimum <= held_out:
                 cuts, reached = self._search(sizes, clients, minimum, rng)
                 if cuts is not None:
+                    if minimum < self.min_samples:
+                        log.warning(
+                            "%s: %d test samples for every client are out of reach, so 1 is enough now",
+                            what,
+                            self.min_samples,
+                        )
                     return self._clients_data(dataset, cells, cuts)
                 nearest.append(reached)
         train, test = nearest[-1]

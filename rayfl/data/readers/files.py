@@ -222,7 +222,7 @@ class Published(FileData):
     def check(self, path: Path, md5: str) -> None:
         """Check that a file is there and, with `verify`, that it is the published one."""
         if not is_there(path):
-            remedy = "Set root to the right folder, use download=True to fetch it"
+            remedy = "Set root to the right folder, use download=True (--data.download true) to fetch it"
             raise self.missing(f"the file {path.name}", path, remedy)
         if self.verify:
             check_sum(path, md5)
