@@ -3,12 +3,13 @@
 Nothing is imported before the command is known: ``rayfl --help`` answers at once.
 """
 
+import signal
 import sys
 from importlib import import_module
 
 import rayfl
 from rayfl.errors import UserError, exit_code
-from rayfl.shown import did_you_mean, tell
+from rayfl.shown import complain, did_you_mean, tell
 
 COMMANDS = {
     "run": ("rayfl.run", "run one federation, or go on with one"),
@@ -50,11 +51,16 @@ def main(arguments: list[str] | None = None) -> int:
     """Run a command.
 
     Returns:
-        The exit code of the command; 2 where there is none of this name.
+        The exit code of the command; 2 where there is none of this name; 130 after Ctrl-C.
     """
     name, *others = (sys.argv[1:] if arguments is None else arguments) or ["--help"]
     if name in COMMANDS:
-        code: int = import_module(COMMANDS[name][0]).main(others)
+        try:
+            command = import_module(COMMANDS[name][0])
+        except KeyboardInterrupt:  # PyTorch takes seconds to import
+            complain("rayfl: interrupted")
+            return 128 + signal.SIGINT
+        code: int = command.main(others)
         return code
     return exit_code(lambda: _said(name, others), shows=True)
 

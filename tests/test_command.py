@@ -209,3 +209,12 @@ def test_a_cell_of_a_table_by_its_name(tmp_path, monkeypatch, capsys):
     with pytest.raises(SystemExit):
         main(["run", *cell, "--print_config"])
     assert "rayfl.methods.FedAvg" in capsys.readouterr().out
+
+
+def test_ctrl_c_while_a_command_is_imported(monkeypatch, capsys):
+    def interrupted(name: str) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("rayfl.__main__.import_module", interrupted)
+    assert main(["run"]) == 130
+    assert capsys.readouterr().err == "rayfl: interrupted\n"
