@@ -407,7 +407,8 @@ def explain(made: ArgumentParser, error: BaseException) -> str:
         return f"{where} {path.rpartition('.')[2]} needs {' and '.join(missing)}"
     if no_class and known:
         now = remedy(where, name) if where == "protocol" else ""
-        return now or f"there is no {where} {name!r}{_hint(name, known)}, or the import path of your own"
+        own = "" if where in ("engine", "protocol") else ", or the import path of your own"
+        return now or f"there is no {where} {name!r}{_hint(name, known)}{own}"
     if no_class:
         return f"{where} is {name!r}: it must be a mapping"
     if no_value and kind is not None:

@@ -314,7 +314,7 @@ LINES = [
     ),
     ("--data.partition.help Nope", f"there is no data.partition 'Nope'. {PARTITIONS_LISTED}"),
     ("--data.partition Nope", f"there is no data.partition 'Nope'. {PARTITIONS_LISTED}"),
-    ("--engine Nope", "there is no engine 'Nope'. Choose one of Inline, Ray, or the import path of your own"),
+    ("--engine Nope", "there is no engine 'Nope'. Choose one of Inline, Ray"),
     ("--cell foo", "cell is 'foo': it must be a mapping"),
     ("--training foo", "training is 'foo': give a YAML file that is there, or single options"),
     (
