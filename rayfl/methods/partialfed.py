@@ -60,7 +60,7 @@ class PartialFed(Method):
         """Group the net's entries by layers."""
         super().setup(net, population, seed)
         self._layers = layers_of(net)
-        first = [next(name for name in net.modules_of if name in layer) for layer in self._layers]
+        first = [layer[0] for layer in self._layers]
         self._names = [name.rpartition(".")[0] for name in first]
         if self.mode in ("bottom", "top") and self.k > len(self._layers):
             raise UserError(f"method.k is {self.k}, and the net has {len(self._layers)} layers")
@@ -174,16 +174,16 @@ class PartialFed(Method):
         return {"personal": own, "global": client.net.eval(down["weights"], x)}
 
 
-def layers_of(net: Net) -> list[frozenset[str]]:
-    """Return the names of the entries of each layer; BatchNorm belongs to the layer before it."""
-    layers: list[set[str]] = []
+def layers_of(net: Net) -> list[list[str]]:
+    """Return the names of the entries of each layer, in order; BatchNorm belongs to the layer before it."""
+    layers: list[list[str]] = []
     last: nn.Module | None = None
     for name, module in net.modules_of.items():
         if module is not last and not (is_batch_norm(module) and layers):
-            layers.append(set())
-        layers[-1].add(name)
+            layers.append([])
+        layers[-1].append(name)
         last = module
-    return [frozenset(layer) for layer in layers]
+    return layers
 
 
 def _mixes(module: nn.Module) -> bool:
@@ -191,7 +191,7 @@ def _mixes(module: nn.Module) -> bool:
     return isinstance(module, _LINEAR) or (is_batch_norm(module) and bool(affine))
 
 
-def mixture(net: Net, layers: list[frozenset[str]], both: tuple[Params, Params], v: Tensor) -> Params:
+def mixture(net: Net, layers: list[list[str]], both: tuple[Params, Params], v: Tensor) -> Params:
     """Return weights with which each layer puts out v[l, 0] F(h; w_0) + v[l, 1] F(h; w_1).
 
     BatchNorm, a h + b with a = weight / sqrt(var + eps) and b = bias - a mean, gets the a and b of the
