@@ -6,7 +6,7 @@
 
 import json
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -28,6 +28,7 @@ OFFICE, PACS = "Office-Caltech10", "PACS"
 FEDIOS, CIFAR100 = "Office-Caltech-10 N=4", "CIFAR-100 N=5"
 PATHOLOGICAL, DIRICHLET = "CIFAR10 Pathological", "CIFAR10 Dirichlet"
 DCPFL = "CIFAR10 K=10"
+NIID = "CIFAR-10 Dirichlet"
 
 
 class Run:
@@ -295,15 +296,13 @@ FEDIOS_ROWS = {
 FEDIOS_SEEDS = ["FediOS", "w/o personal extractors"]
 
 
-def fedios_seeds() -> Rows:
-    """Rows of FediOS's Tables 1 and 7 that have three seeds."""
+def three_seeds(rows: Mapping[str, str], column: str) -> Rows:
+    """Headlines over the seeds 0 to 2 of rows -> the tables that they are in."""
     found = []
-    for row in FEDIOS_SEEDS:
-        each = [run(FEDIOS_ROWS[row], row, FEDIOS, seed).value("headline") for seed in range(3)]
-        mean, std = mean_and_std(each)
-        assert mean is not None
-        beside = printed(FEDIOS_ROWS[row], row, FEDIOS)
-        found.append([row, cell(mean, std), *map(cell, each), *beside])
+    for row, table in rows.items():
+        each = [run(table, row, column, seed).value("headline") for seed in range(3)]
+        over = over_seeds(table, row, column, range(3))
+        found.append([row, over, *map(cell, each), *printed(table, row, column)])
     return [["", "headline, mean over seeds", "seed 0", "seed 1", "seed 2", "printed"], *found]
 
 
@@ -338,6 +337,27 @@ def dcpfl() -> Rows:
         own = run("dcpfl_t1", row, DCPFL)
         each = [own.headline(), own.shown("best_val"), own.shown("last_k")]
         found.append([row, *each, *printed("dcpfl_t1", row, DCPFL)])
+    return [head, *found]
+
+
+NIID_ROWS = ["FedAvg", "SCAFFOLD"]
+
+
+def niid_best(row: str) -> float:
+    """Return the accuracy of the round that is best on the test images."""
+    own = run("outside_niid_bench", row, NIID)
+    (view,) = (v for v in own.summary["views"] if (v["point"], v["view"]) == ("after_aggregation", "global"))
+    return float(max(view["each"]["test"]["pooled"]))
+
+
+def niid_bench() -> Rows:
+    """Flower's niid_bench."""
+    head = ["", "headline", "mean of the last five evaluations", "best round by test", "printed, best round"]
+    found = []
+    for row in NIID_ROWS:
+        own = run("outside_niid_bench", row, NIID)
+        shown = [own.headline(), own.shown("last_k"), cell(niid_best(row))]
+        found.append([row, *shown, *printed("outside_niid_bench", row, NIID)])
     return [head, *found]
 
 
@@ -414,9 +434,10 @@ def tables() -> dict[str, Rows]:
         "fdse_t1 pacs": fdse(PACS, "mean of all three evaluations"),
         "fdse_t2": fdse_t2(),
         "fedios office": fedios(FEDIOS),
-        "fedios seeds": fedios_seeds(),
+        "fedios seeds": three_seeds({row: FEDIOS_ROWS[row] for row in FEDIOS_SEEDS}, FEDIOS),
         "fedios cifar100": fedios(CIFAR100),
         "dcpfl_t1": dcpfl(),
+        "niid_bench": niid_bench(),
     }
 
 
