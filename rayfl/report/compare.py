@@ -24,7 +24,7 @@ from rayfl.report.text import (
     size,
     spoken,
 )
-from rayfl.shown import one_line
+from rayfl.shown import did_you_mean, one_line
 from rayfl.splits import SPLITS
 
 COMPONENTS = ("method", "data", "data.partition")
@@ -111,9 +111,16 @@ def group_runs(runs: Iterable[Result], by: Sequence[str] = ()) -> list[Group]:
         group.runs.append(run)
     for name in by:
         if name not in known:
-            near = ", ".join(sorted(known))
-            raise UserError(f"by {name}: no run has this key; the keys are {near}")
+            raise UserError(f"by {name}: no run has this key{the_keys(name, known)}")
     return list(groups.values())
+
+
+def the_keys(wrong: str, known: Iterable[str]) -> str:
+    """Return how a sentence about a wrong key ends: with the one that was meant, and with all there are."""
+    keys = sorted(known)
+    whole = next((key for key in keys if key.endswith(f".{wrong}")), None)  # mu is method.mu
+    near = f"; did you mean {whole}?" if whole else did_you_mean(wrong, keys)
+    return f"{near} The keys are {', '.join(keys)}"
 
 
 def varying_keys(groups: Sequence[Group]) -> list[str]:

@@ -23,6 +23,7 @@ from rayfl.report.compare import (
     group_runs,
     labels,
     short_labels,
+    the_keys,
     view_summary,
 )
 from rayfl.report.draw import COLOURS, HATCHES, MARKERS, draw_band, draw_points, mark_size, style
@@ -175,6 +176,7 @@ def progress_table(series: Sequence[Series], panels: Sequence[str], target: floa
     if target is not None:
         title += f"; rounds until {target:g} % are reached"
     table = plain_table(title)
+    table.min_width = min(len(title), 76)  # the title breaks at the width of the table
     table.add_column("", overflow="fold")
     for panel in panels:
         table.add_column(panel, justify="right")
@@ -222,7 +224,7 @@ def sweep_series(
     for run in runs:
         config = flat(run.config, shown=True)
         if over not in config:
-            raise UserError(f"{run.folder} has no key {over}; its keys are {', '.join(sorted(config))}")
+            raise UserError(f"{run.folder} has no key {over}{the_keys(over, config)}")
     groups = group_runs(runs, [*by, over] if by else ())
     lines: dict[str, list[tuple[float, Series]]] = {}
     rows: dict[str, set[Any]] = {}

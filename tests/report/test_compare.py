@@ -147,7 +147,9 @@ def test_by_groups_by_these_keys_alone(tmp_path):
     groups = group_runs(runs, ["method"])
     assert [len(group.runs) for group in groups] == [2, 1]
     assert groups[0].config["method.mu"] == "various"
-    with pytest.raises(UserError, match=r"by mu: no run has this key; the keys are .*method.mu"):
+    with pytest.raises(
+        UserError, match=r"by mu: no run has this key; did you mean method.mu\? The keys are .*method.mu"
+    ):
         group_runs(runs, ["mu"])
 
 

@@ -155,7 +155,9 @@ def test_a_sweep_has_a_line_for_what_else_differs(tmp_path):
         assert [len(s.runs) for _, s in points] == [2, 2]
     together = sweep_series(runs, "method.mu", "global", by=["clients"])
     assert [[len(s.runs) for _, s in points] for _, points in together] == [[4, 4]]
-    with pytest.raises(UserError, match=r"has no key method\.nu; its keys are clients, data, "):
+    with pytest.raises(
+        UserError, match=r"has no key method\.nu; did you mean method\.mu\? The keys are clients, data, "
+    ):
         sweep_series(runs, "method.nu", None)
     with pytest.raises(UserError, match=r"net is 'CNN' in .*: a sweep is over numbers"):
         sweep_series(runs, "net", None)
