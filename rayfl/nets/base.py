@@ -39,6 +39,13 @@ class Architecture(Value, ABC, place="net"):
         """
 
 
+def _nets_for(like: Tensor) -> str:
+    """Return how nets for such inputs are asked for."""
+    if not like.is_floating_point():
+        return "--net TokenMLP or --net CharLSTM" if like.dim() == 2 else "a net of your own (--net module.name)"
+    return "--net CNNB or another net for images" if like.dim() == 4 else "--net MLP"
+
+
 class ImageArchitecture(Architecture):
     """A net for images, float [B, C, H, W]."""
 
@@ -47,7 +54,7 @@ class ImageArchitecture(Architecture):
         if like.dim() != 4 or not like.is_floating_point():
             raise UserError(
                 f"net {self} takes images of (channels, height, width), and the data have {kind_of(like)}: "
-                "choose another net, see docs/nets.md"
+                f"choose {_nets_for(like)}"
             )
 
     @abstractmethod
@@ -66,7 +73,7 @@ class TokenArchitecture(Architecture):
         if like.dim() != 2 or like.is_floating_point():
             raise UserError(
                 f"net {self} takes token ids, whole numbers of shape (length,), and the data have "
-                f"{kind_of(like)}: choose another net, see docs/nets.md"
+                f"{kind_of(like)}: choose {_nets_for(like)}"
             )
         known = self.vocabulary or classes
         if not like.is_meta and (largest := int(like.max())) >= known:
