@@ -42,7 +42,9 @@ class Architecture(Value, ABC, place="net"):
 def _nets_for(like: Tensor) -> str:
     """Return how nets for such inputs are asked for."""
     if not like.is_floating_point():
-        return "--net TokenMLP or --net CharLSTM" if like.dim() == 2 else "a net of your own (--net module.name)"
+        return (
+            "--net TokenMLP or --net CharLSTM" if like.dim() == 2 else "a net of your own (--net module.name)"
+        )
     return "--net CNNB or another net for images" if like.dim() == 4 else "--net MLP"
 
 
