@@ -6,7 +6,7 @@ import os
 import signal
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from types import FrameType
 
 STOPPING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
@@ -59,7 +59,8 @@ def asked_to_stop() -> Iterator[threading.Event]:
     def stop(number: int) -> None:
         asked.set()
         give_back()
-        print("Stopping after this round, with a checkpoint; once more to stop at once.", flush=True)
+        with suppress(RuntimeError):  # the signal has come in the middle of another print
+            print("Stopping after this round, with a checkpoint; once more to stop at once.", flush=True)
 
     with answered(stop) as give_back:
         yield asked

@@ -2,6 +2,7 @@
 
 import contextlib
 import fcntl
+import io
 import os
 import pty
 import signal
@@ -11,10 +12,11 @@ import termios
 import threading
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from rayfl.signals import STOPPING, answered
+from rayfl.signals import STOPPING, answered, asked_to_stop
 from tests.support.processes import rounds_of, wait_until
 
 
@@ -56,6 +58,24 @@ def test_a_hangup_that_is_ignored_stays_ignored() -> None:
         assert signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
     finally:
         signal.signal(signal.SIGHUP, before)
+
+
+def test_a_signal_in_the_middle_of_a_print(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whose message cannot be printed then; the run stops all the same."""
+
+    class Writing(io.RawIOBase):
+        def writable(self) -> bool:
+            return True
+
+        def write(self, data: Any) -> int:
+            if not asked.is_set():
+                signal.raise_signal(signal.SIGTERM)
+            return len(data)
+
+    monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(io.BufferedWriter(Writing()), write_through=True))
+    with asked_to_stop() as asked:
+        print("a line of the run", flush=True)
+        assert asked.is_set()
 
 
 def test_only_the_main_thread_answers() -> None:
