@@ -131,7 +131,9 @@ def test_bad_input(
 def test_an_existing_run_folder_is_left_alone(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "mine.txt").write_text("precious")
     assert main([*TINY, "--output", str(tmp_path)]) == 2
-    assert "--resume" in capsys.readouterr().err
+    said = capsys.readouterr().err
+    assert "choose another --output" in said
+    assert "--resume" not in said, "there is no run"
     assert [p.name for p in tmp_path.iterdir()] == ["mine.txt"]
 
 
