@@ -293,7 +293,7 @@ FEDIOS_ROWS = {
     "w/o orthogonal projections": "fedios_t7",
 }
 
-FEDIOS_SEEDS = ["FedAvg", "MOON", "FedRoD", "FediOS", "w/o personal extractors"]
+FEDIOS_SEEDS = ["Local", "FedAvg", "MOON", "Ditto", "FedRoD", "FediOS", "w/o personal extractors"]
 
 
 def three_seeds(rows: Mapping[str, str], column: str) -> Rows:

@@ -318,6 +318,10 @@ def fedios_office() -> dict[str, str]:
     seeds = {row: mean(values) for row, values in each.items()}
     rivals = [row for row in three if row != "FediOS"]
     assert min(rivals, key=lambda row: each[row][0]) == max(rivals, key=lambda row: each[row][2]) == "FedRoD"
+    there = paper("fedios_t1", three, FEDIOS)
+    shown, like = (sorted(three, key=lambda row: -values[row]) for values in (seeds, there))
+    assert (*shown[:2], shown[-1]) == (*like[:2], like[-1])
+    assert [a > b for a, b in zip(each["Local"], each["Ditto"])] == [True, False, False]
     assert min(each["FediOS"]) > max(max(values) for row, values in each.items() if row != "FediOS")
     without, alone = "w/o orthogonal projections", "w/o personal extractors"
     beside = paper("fedios_t1", rows, FEDIOS)
