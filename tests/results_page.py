@@ -293,7 +293,10 @@ FEDIOS_ROWS = {
     "w/o orthogonal projections": "fedios_t7",
 }
 
-FEDIOS_SEEDS = ["Local", "FedAvg", "MOON", "Ditto", "FedRoD", "FediOS", "w/o personal extractors"]
+FEDIOS_SEEDS = [
+    *("Local", "FedAvg", "MOON", "Ditto", "FedRoD", "FediOS"),
+    *("w/o personal extractors", "w/o orthogonal projections"),
+]
 
 
 def three_seeds(rows: Mapping[str, str], column: str) -> Rows:
