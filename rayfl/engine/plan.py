@@ -248,9 +248,8 @@ def check_lasting(call: str, state: State, when: str, first: State | None = None
         take_apart(state)
     except TypeError as error:
         raise UserError(f"{call} has returned what no checkpoint holds, {when}: {error}") from error
+    check_keys(call, state, when, first or {})
     for key, begun in (first or {}).items():
-        if key not in state:
-            check_keys(call, state, when, (key,))
         if mismatch(begun, state[key]):
             one, other = type(begun).__name__, type(state[key]).__name__
             told = f" ({other} instead of {one})" if one != other else ""
