@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from rayfl.errors import UserError
+from rayfl.imports import of_rayfl
 from rayfl.methods import Method
 from rayfl.training.params import Params
 
@@ -128,14 +129,14 @@ def _attributes(thing: Any) -> dict[str, Any]:
     wrapped = vars(thing).get("of")
     inner = _attributes(wrapped) if isinstance(wrapped, Method) else {}
     found = {f"of.{name}": value for name, value in inner.items()}
-    for owner in (*(cls for cls in type(thing).__mro__ if not _is_of_rayfl(cls)), thing):
+    for owner in (*(cls for cls in type(thing).__mro__ if not _is_settled(cls)), thing):
         found |= {name: _held(value) for name, value in vars(owner).items() if not name.startswith("_")}
     return found
 
 
-def _is_of_rayfl(cls: type) -> bool:
+def _is_settled(cls: type) -> bool:
     """Say whether a class is rayfl's or Python's, whose attributes nobody changes."""
-    return cls.__module__.partition(".")[0] in ("rayfl", "builtins", "abc", "typing")
+    return of_rayfl(cls) or cls.__module__ in ("builtins", "abc", "typing")
 
 
 def _held(value: Any) -> Any:
