@@ -47,6 +47,10 @@ _FULL = "earlier checkpoints are intact, so make room and resume the run"
 _OURS = ("server-", "clients-", "manifest-")  # names of files that may be removed
 
 
+class _OtherFormat(UserError):
+    """A checkpoint is intact, and of a version of rayfl that writes them otherwise."""
+
+
 @dataclass(frozen=True)
 class Manifest:
     """A checkpoint.
@@ -186,6 +190,9 @@ class Checkpoints:
 
         Returns:
             None where no checkpoint has been written.
+
+        Raises:
+            UserError: none is intact, or a later version of rayfl has written one.
         """
         damage: list[str] = []
         for path in self._manifests():
@@ -194,6 +201,8 @@ class Checkpoints:
                 for name in (manifest.server, *manifest.clients.values()):
                     self._content(name)
                 return manifest, damage
+            except _OtherFormat:
+                raise
             except UserError as error:
                 damage.append(str(error))
         if damage:
@@ -291,8 +300,14 @@ def _read_manifest(path: Path) -> Manifest:
         content = parse_json(written)
         body = content["manifest"]
         text = json.dumps(body, separators=(",", ":"), sort_keys=True)
-        if _hash(text.encode()) != content["sha256"] or body["format"] not in _FORMATS:
+        if _hash(text.encode()) != content["sha256"]:
             raise ValueError("its checksum differs")
+        if body["format"] not in _FORMATS:
+            raise _OtherFormat(
+                f"checkpoint manifest {path} has the format {body['format']!r:.20}, which this version of "
+                "rayfl cannot read: go on with the version that wrote it, or start the run anew with another "
+                "--output"
+            )
         _check_manifest(path, body)
         clients = {int(number): name for number, name in body["clients"].items()}
         named = any(f'"{name}"'.encode() in written for name in _NO_NUMBERS)

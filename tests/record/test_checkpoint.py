@@ -1,6 +1,7 @@
 """Checkpoints: what is written comes back, and what is damaged is found and named."""
 
 import hashlib
+import json
 import os
 import pickle
 from contextlib import suppress
@@ -227,6 +228,18 @@ def test_every_single_flipped_bit_of_a_manifest_is_found(checkpoints):
         with suppress(UserError):  # nothing is found where it is no space or line break
             found = checkpoints.newest()[0]
         assert found == known
+
+
+def test_a_checkpoint_of_a_later_version_is_no_damage(checkpoints):
+    write(checkpoints, 1)
+    write(checkpoints, 2)
+    path = checkpoints.folder / "manifest-000002.json"
+    body = {**json.loads(path.read_text())["manifest"], "format": 99}
+    text = json.dumps(body, separators=(",", ":"), sort_keys=True)
+    digest = hashlib.sha256(text.encode()).hexdigest()[:24]
+    path.write_text(json.dumps({"sha256": digest, "manifest": body}))
+    with pytest.raises(UserError, match=r"000002\.json has the format 99, which this version"):
+        checkpoints.newest()
 
 
 def test_no_checkpoint_is_intact(checkpoints):
