@@ -223,5 +223,5 @@ def _spread(numbers: Tensor, tensors: list[Tensor]) -> list[Tensor]:
     """Return the numbers, [..., T], tensor by tensor, in shapes and types that fit the T tensors."""
     each = numbers.unbind(-1)
     return [
-        n.to(t.dtype).view(*n.shape, *[1] * (t.dim() - n.dim())) for n, t in zip(each, tensors, strict=True)
+        n.to(t.dtype).view(n.shape + (1,) * (t.dim() - n.dim())) for n, t in zip(each, tensors, strict=True)
     ]

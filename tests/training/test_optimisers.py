@@ -10,7 +10,7 @@ from torch import nn
 from rayfl import Training, UserError
 from rayfl.methods import FedAvg
 from rayfl.testing import federate, points
-from rayfl.training import SGD, Adam, AdamW, Client
+from rayfl.training import SGD, Adam, AdamW, Client, Params
 from rayfl.training.loop import run_loop
 from rayfl.training.optimisers import Descent, Optimiser
 from rayfl.training.stacked import run_stacked
@@ -100,6 +100,28 @@ def test_what_a_loss_does_not_use_rests(
             its.step()
         for name, module in (("a", a), ("b", b)):
             assert close(dict(fitted.weights[name]), module.state_dict(), 1e-12)
+
+
+@EXECUTIONS
+@BY_SETTINGS
+def test_a_single_number_is_trained_as_by_torch(
+    run: Any, optimiser: Optimiser, numbers: dict[str, float], reference: Any, options: Any
+) -> None:
+    """A parameter without dimensions, such as a temperature or the scale of FedSR."""
+    numbers = {k: v for k, v in numbers.items() if k != "clip"}
+    clients = make_clients(smooth_net(), [12, 7], optimiser=optimiser, epochs=4, lr=0.01, **numbers)
+    start = Params({"scale": torch.tensor(1.0, dtype=torch.float64)}, frozenset({"scale"}))
+    fits = [c.fit(start, lambda w, batch, extra: (w["scale"] * batch.x.mean() - 1) ** 2) for c in clients]
+    batches = [fit.request.batches for fit in fits]  # type: ignore[attr-defined]
+    found = run([only(fit) for fit in fits], lambda k, fitted: None)
+    for client, fitted, own in zip(clients, found, batches):
+        scale = torch.tensor(1.0, dtype=torch.float64, requires_grad=True)
+        its = of_torch(reference, optimiser, numbers, options)([scale])
+        for indices in own:
+            its.zero_grad()
+            ((scale * client._examples.batch(indices)[0].mean() - 1) ** 2).backward()
+            its.step()
+        assert close(fitted.weights["scale"], scale.detach(), 1e-12)
 
 
 @EXECUTIONS
