@@ -221,6 +221,27 @@ def test_dirichlet_with_few_clients_does_not_lower_the_minimum(caplog):
     assert not caplog.text
 
 
+@pytest.mark.parametrize("clients", [1, 2])
+def test_dirichlet_passes_over_classes_without_samples(clients):
+    """Once all clients are full, a class that nobody has any training samples of makes no difference."""
+    dataset = make_dataset([40, 40, 0, 0], [20, 20, 5, 0])
+    clients_data = assign(Dirichlet(alpha=0.3), dataset, clients)
+    assert matrix(dataset, clients_data, "train").sum() == 80
+    assert matrix(dataset, clients_data, "test").sum() == 45
+
+
+@pytest.mark.parametrize("min_samples", [0, 1])
+def test_dirichlet_without_test_samples(min_samples):
+    """Like other partitions it says what is missing, or divides the training samples alone."""
+    dataset = make_dataset([40, 40], [0, 0])
+    partition = Dirichlet(alpha=0.3, min_samples=min_samples)
+    if min_samples:
+        with pytest.raises(UserError, match="has only 0 validation or test samples"):
+            assign(partition, dataset, 2)
+    else:
+        assert matrix(dataset, assign(partition, dataset, 2), "train").sum() == 80
+
+
 @pytest.mark.parametrize(
     ("partition", "clients", "message"),
     [

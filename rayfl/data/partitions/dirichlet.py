@@ -38,7 +38,7 @@ class Dirichlet(Partition):
         """Draw shares until the minimum counts are met."""
         cells = {origin: by_class(dataset, dataset.indices(origin), rng) for origin in (TRAIN, VAL, TEST)}
         sizes = {o: np.array([len(c) for c in cells[o]]) for o in cells if sum(map(len, cells[o]))}
-        held_out = min(int(s.sum()) for o, s in sizes.items() if o != TRAIN)
+        held_out = min((int(s.sum()) for o, s in sizes.items() if o != TRAIN), default=0)
         what = f"Dirichlet(alpha={self.alpha:g}, min_samples={self.min_samples}) for {clients} clients"
         if clients * self.min_samples > sizes[TRAIN].sum():
             raise UserError(
@@ -90,7 +90,7 @@ class Dirichlet(Partition):
             cuts, valid = self._draw(sizes[TRAIN], clients, rng)
             smallest = {o: piece_sizes(cuts, s[:, None]).sum(axis=1).min(axis=1) for o, s in sizes.items()}
             train = smallest.pop(TRAIN)
-            test = np.min(list(smallest.values()), axis=0)
+            test = np.min([*smallest.values()] or [np.zeros_like(train)], axis=0)
             good = valid & (train >= self.min_samples) & (test >= minimum)
             if good.any():
                 return cuts[int(good.argmax())], nearest
@@ -112,7 +112,7 @@ class Dirichlet(Partition):
 
         Returns:
             Cumulated shares, float64 [_BATCH, classes, clients], and bool [_BATCH], false where all clients
-            with a positive share were full already.
+            with a positive share were full already, and training samples of a class were left.
         """
         shares = rng.dirichlet(np.full(clients, self.alpha), size=(_BATCH, len(sizes)))
         cuts = np.empty_like(shares)
@@ -120,7 +120,7 @@ class Dirichlet(Partition):
         valid = np.ones(_BATCH, dtype=bool)
         for c, size in enumerate(sizes):
             cuts[:, c], some = cumulated(shares[:, c], held, sizes.sum())
-            valid &= some
+            valid &= some | (size == 0)
             held += piece_sizes(cuts[:, c], size)
         return cuts, valid
 
