@@ -3,6 +3,7 @@
 import json
 import os
 import pickle
+import re
 import shutil
 
 import numpy as np
@@ -394,6 +395,45 @@ def test_image_folders(tmp_path):
     assert dataset.inputs[dataset.labels == 0][0, 1, 0, 0] == colour(1, 2, 0)[1]
     shutil.rmtree(tmp_path / "day" / "dog")
     with pytest.raises(UserError, match='class "dog" of domain day is missing'):
+        load(ImageFolders, tmp_path)
+
+
+@pytest.mark.parametrize("names", [("кот", "пёс"), ("猫", "犬"), ("छ", "छि"), ("+", "-")])
+def test_folders_are_told_apart_in_any_script(tmp_path, names):
+    """The images of one class do not stand in for those of another one that is missing."""
+    write(tmp_path, ("a", "b"), names, (5, 5))
+    assert set(load(ImageFolders, tmp_path).class_names) == set(names)
+    shutil.rmtree(tmp_path / "b" / names[1])
+    with pytest.raises(UserError, match=f'class "{re.escape(names[1])}" of domain b is missing'):
+        load(ImageFolders, tmp_path)
+
+
+def test_a_letter_with_an_accent_may_be_composed(tmp_path):
+    """Systems store such names in one form or the other."""
+    write(tmp_path, ("a",), ("caf\u00e9", "bar"), (5,))
+    dataset = load(ImageFolders, tmp_path, domains=["a"], classes=["bar", "Cafe\u0301"])
+    assert counts(dataset) == {"a": (8, 0, 2)}
+
+
+def test_images_belong_to_one_class_and_domain(tmp_path):
+    """Two spellings of a folder are two names, and images must not count twice."""
+    write(tmp_path, ("a",), ("back_pack", "bike"), (5,))
+    write(tmp_path, ("b",), ("backpack", "bike"), (5,))
+    with pytest.raises(UserError, match=r'class "backpack" of domain a .* another name stands for'):
+        load(ImageFolders, tmp_path)
+    assert counts(load(ImageFolders, tmp_path, classes=["backpack", "bike"])) == {
+        "a": (8, 0, 2),
+        "b": (8, 0, 2),
+    }
+    with pytest.raises(UserError, match=r'class "bike" of domain [aA] .* another name stands for'):
+        load(ImageFolders, tmp_path, domains=["a", "A"], classes=["bike"])
+
+
+def test_a_link_to_an_image_that_is_gone(tmp_path):
+    """It is named, and not left out."""
+    write(tmp_path, ("a",), ("cat", "dog"), (5,))
+    (tmp_path / "a" / "cat" / "more.png").symlink_to(tmp_path / "gone.png")
+    with pytest.raises(UserError, match=r"more\.png cannot be read"):
         load(ImageFolders, tmp_path)
 
 

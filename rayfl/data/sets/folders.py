@@ -3,6 +3,7 @@
 import logging
 import os
 import re
+import unicodedata
 from abc import abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -175,13 +176,21 @@ class DomainFolders(FileData):
         files: list[str] = []
         labels: list[int] = []
         numbers: list[int] = []
+        taken: set[Path] = set()
         for domain in sorted(domains):
             for label, name in enumerate(classes):
                 folder = self._folder(root, domain, name)
+                if folder in taken:
+                    raise UserError(
+                        f'{type(self).__name__}: class "{name}" of domain {domain} would be read from '
+                        f"{folder}, which another name stands for already: spell folders alike in all "
+                        "domains, or name each once in domains and classes (--data.domains, --data.classes)"
+                    )
+                taken.add(folder)
                 found = sorted(
                     entry.name
                     for entry in os.scandir(folder)
-                    if entry.is_file() and Path(entry.name).suffix.lower() in _KINDS
+                    if not entry.is_dir() and Path(entry.name).suffix.lower() in _KINDS
                 )
                 if not found:
                     raise UserError(
@@ -322,14 +331,18 @@ def divide_randomly(dataset: Dataset, seed: int) -> Dataset:
 
 def plain(name: str) -> str:
     """Return a name without case and punctuation: copies of a data set spell their folders differently."""
-    return re.sub(r"[^a-z0-9]", "", name.lower())
+    if name.isascii():
+        return re.sub(r"[^a-z0-9]", "", name.lower())
+    letters = unicodedata.normalize("NFC", name.lower())
+    return "".join(letter for letter in letters if unicodedata.category(letter)[0] in "LMN")
 
 
 def subfolder(parent: Path, name: str) -> Path | None:
     """Return the folder of a name, or one whose name differs in case and punctuation only."""
     if (parent / name).is_dir():
         return parent / name
-    alike = [n for n in _folders(parent) if plain(n) == plain(name)] if parent.is_dir() else []
+    wanted = plain(name)  # nothing is left of a name that is all punctuation
+    alike = [n for n in _folders(parent) if wanted and plain(n) == wanted] if parent.is_dir() else []
     return parent / alike[0] if alike else None
 
 
