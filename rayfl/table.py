@@ -31,7 +31,7 @@ from rayfl.files import read_file, write_file
 from rayfl.jobs.cells import Job, Runner, automatic_jobs
 from rayfl.jobs.progress import TableProgress
 from rayfl.papers.printed import printed_table
-from rayfl.record.description import differing, dump, flat, tells_apart
+from rayfl.record.description import PLACES, RESUMABLE, differing, dump, flat
 from rayfl.record.folder import check_kind
 from rayfl.record.history import CONFIG, TABLE
 from rayfl.report.page import PAGE, write_page
@@ -116,7 +116,8 @@ def run(given: Any) -> int:
         jobs = 1  # a Ray engine takes all CPUs for itself
     with TableProgress(cells, jobs or automatic_jobs(), console=console) as progress:
         outcome = Runner(jobs, progress.tell, progress.show, given.keep_checkpoints).run(cells)
-    recorded = [cell.folder for cell in cells if cell.finished]
+    earlier = _finished_earlier(table, cells, output)
+    recorded = [*(cell.folder for cell in cells if cell.finished), *earlier]
     if recorded:
         entries = compare(table.name, recorded, list(table.rows), list(table.columns))
         printed = printed_table(table.name)
@@ -124,7 +125,7 @@ def run(given: Any) -> int:
         for line in [*footnotes(entries), *notes_of_grid(entries)]:
             console.print(line, soft_wrap=True, markup=False)
         written = write_tables(entries, table.title, output, printed)
-        planned = len(cells)
+        planned = len(cells) + len(earlier)
         if write_page(output, lambda: table_page(table.title, entries, recorded, output, planned, printed)):
             written.append(output / PAGE)
         console.print(f"Written: {', '.join(map(str, written))}", soft_wrap=True, markup=False)
@@ -224,9 +225,9 @@ def _check_same(folder: Path, federation: Federation, seed: int) -> None:
     federation.seed = seed
     there = flat(read_config(folder), shown=True)
     wanted = flat(yaml.safe_load(dump(federation)), shown=True)
-    known = {key for key in there.keys() & wanted.keys() if tells_apart(key)} - {"rounds"}
+    known = {key for key in there.keys() & wanted.keys() if not _may_change(key)}
     for key in differing(there, wanted):
-        if key in known | {"seed", "data.seed"}:
+        if key in known:
             raise UserError(
                 f"{folder} holds a run with other settings ({key}: {there.get(key)} there, "
                 f"{wanted.get(key)} asked for): choose another --output, or move it away"
@@ -236,6 +237,26 @@ def _check_same(folder: Path, federation: Federation, seed: int) -> None:
             f"{folder} holds a run of {there['rounds']} rounds, more than the {federation.rounds} asked for: "
             "choose another --output, or ask for as many rounds"
         )
+
+
+def _may_change(key: str) -> bool:
+    """Say whether a run goes on as the same one with another value of a setting."""
+    return bool({key, key.partition(".")[0]} & {*PLACES, *RESUMABLE})
+
+
+def _finished_earlier(table: Table, cells: Sequence[Job], output: Path) -> list[Path]:
+    """Return the finished runs of a table that are none of the given cells: earlier commands have run them."""
+    asked = {cell.folder for cell in cells}
+    found = []
+    for row in table.rows:
+        for column in table.columns:
+            for path in sorted((output / slug(row) / slug(column)).glob(f"seed-*/{CONFIG}")):
+                folder, config = path.parent, read_config(path.parent)
+                seed, rounds = config.get("seed", 0), config.get("rounds", 0)
+                named = folder.name == f"seed-{seed}"  # and is no copy that somebody has made
+                if named and folder not in asked and Job(row, column, seed, rounds, folder, {}).finished:
+                    found.append(folder)
+    return found
 
 
 def _announce(

@@ -3,6 +3,7 @@
 import csv
 import json
 import re
+import shutil
 
 import pytest
 import yaml
@@ -100,6 +101,20 @@ def test_a_whole_table(tmp_path, capsys, runs_here, monkeypatch):
         "seed 5: finished",
         "seed 1: 0 of 1 rounds",
     ]
+
+
+def test_a_table_in_parts_has_all_finished_cells(tmp_path, runs_here, monkeypatch):
+    """Whatever the last command has asked for; a copy of a run and one that has stopped are none of them."""
+    monkeypatch.chdir(tmp_path)
+    given = [write(tmp_path), "--rounds", "1", "--set", "quiet=true", "--columns", "even"]
+    assert table.main([*given, "--rows", "FedAvg"]) == 0
+    even = tmp_path / "runs" / "tiny" / "FedAvg" / "even"
+    shutil.copytree(even / "seed-0", even / "seed-0-copy")
+    (even / "seed-5" / "summary.json").unlink()
+    assert table.main([*given, "--rows", "Prox", "--seeds", "1"]) == 0
+    cells = json.loads((tmp_path / "runs" / "tiny" / "table.json").read_text())["cells"]
+    assert [(c["row"], c["seeds"]) for c in cells] == [("FedAvg", [0]), ("Prox", [0])]
+    assert "2 of 2 runs are finished" in (tmp_path / "runs" / "tiny" / "report.html").read_text()
 
 
 def test_options_are_those_of_a_run(tmp_path, runs_here):
@@ -203,6 +218,8 @@ def test_a_bad_option_in_the_file_names_the_cell(tmp_path, capsys):
         ({"training.lr": 0.3}, "training.lr: 0.3 there, 0.1 asked for"),
         ({"rounds": 7}, "holds a run of 7 rounds, more than the 2 asked for"),
         ({"method": "Ditto"}, "method: Ditto there, FedAvg asked for"),
+        ({"metrics": ["f1"]}, 'metrics: ["f1"] there, [] asked for'),
+        ({"eval_clients": 2}, "eval_clients: 2"),
         ({"engine.threads": 2, "quiet": True, "rounds": 1, "checkpoint_every": 1}, None),
     ],
 )
