@@ -245,7 +245,7 @@ def _may_change(key: str) -> bool:
 
 
 def _finished_earlier(table: Table, cells: Sequence[Job], output: Path) -> list[Path]:
-    """Return the finished runs of a table that are none of the given cells: earlier commands have run them."""
+    """Return the finished runs of a table that are none of the given cells: earlier commands ran them."""
     asked = {cell.folder for cell in cells}
     found = []
     for row in table.rows:

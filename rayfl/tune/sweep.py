@@ -69,7 +69,7 @@ class Ended:
 
     @classmethod
     def load(cls, trials: Trials) -> Ended:
-        """Read what an earlier session has noted; a trial whose records are complete is finished anyway."""
+        """Read what an earlier session has noted; whether a trial is finished, its records alone say."""
         found = cls(trials.output / ENDED)
         if found.path.exists():
             for line in read_lines(found.path):
@@ -78,6 +78,7 @@ class Ended:
                 if not isinstance(name, str) or end not in get_args(End) or not isinstance(reason, str):
                     raise UserError(f"{found.path} is damaged: a line is of no trial; restore it from a copy")
                 found.why[name] = (end, reason)
+        found.why = {name: why for name, why in found.why.items() if why[0] != "finished"}
         found.why |= {name: ("finished", "") for name, job in trials.jobs.items() if job.finished}
         return found
 

@@ -70,6 +70,17 @@ def test_no_trial_is_stopped_where_the_grace_exceeds_the_rounds(tmp_path, name):
         assert found == ["CONTINUE"] * 8
 
 
+def test_a_finished_trial_without_its_records_runs_again(tmp_path):
+    """Somebody has removed its folder; one that was stopped stays so."""
+    jobs = {k: Job(k, "base", 0, 9, tmp_path / k, {}) for k in "ab"}
+    trials = Trials(Sweep(name="s", points=[]), tmp_path, jobs)
+    noted = Ended(tmp_path / "ended.jsonl")
+    noted.note("a", "finished")
+    noted.note("b", "stopped")
+    ended = Ended.load(trials)
+    assert [ended.over(name) for name in jobs] == [False, True]
+
+
 def test_changed_values_stay_in_their_ranges():
     """Of whole numbers the upper end is none of them."""
     dimensions = [
