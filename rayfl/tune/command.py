@@ -88,6 +88,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def run(given: Any) -> int:
     """Run a sweep as the parsed command line asks for; see :func:`main`."""
+    for name, value in (("samples", given.samples), ("at_once", given.at_once)):
+        if value is not None and value < 1:
+            raise UserError(f"--{name} is {value}: it must be at least 1")
     changes = changes_of(given, "sweep")
     console = Terminal()
     if given.resume is not None:
@@ -152,9 +155,6 @@ def _new(given: Any, changes: Settings, console: Console) -> tuple[Sweep, Path]:
     if given.space is None:
         raise UserError("name a tune space, such as fdse, or a sweep's folder with --resume")
     space = Space.load(find(given.space, "tune_spaces"))
-    for name, value in (("samples", given.samples), ("at_once", given.at_once)):
-        if value is not None and value < 1:
-            raise UserError(f"--{name} is {value}: it must be at least 1")
     space = replace(space, seeds=first_seeds(space.seeds, given.seeds))
     space = replace(space, samples=given.samples or space.samples, at_once=given.at_once or space.at_once)
     if space.scheduler.name == "pbt":

@@ -113,7 +113,7 @@ def test_a_sweep_has_so_many_trials_at_most(tmp_path: Path, monkeypatch: pytest.
         asked(_new, write(tmp_path), "--seeds", "3", "--output", str(tmp_path / "new"))
 
 
-def test_what_may_change_when_a_sweep_goes_on(tmp_path: Path) -> None:
+def test_what_may_change_when_a_sweep_goes_on(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     sweep_of(tmp_path, at_once="at_once: 3").save(tmp_path)
     folder = ("--resume", str(tmp_path))
     assert asked(_resumed, *folder).at_once == 3
@@ -123,6 +123,8 @@ def test_what_may_change_when_a_sweep_goes_on(tmp_path: Path) -> None:
     for option in ("rounds", "seeds", "samples", "output"):
         with pytest.raises(UserError, match=f"remove --{option}"):
             asked(_resumed, *folder, f"--{option}", "2")
+    assert main([*folder, "--at_once", "-1"]) == 2
+    assert "--at_once is -1: it must be at least 1" in capsys.readouterr().err
     with pytest.raises(UserError, match=r"--training\.lr: with --resume only engine, "):
         asked(_resumed, *folder, "--training.lr", "0.5")
     with pytest.raises(UserError, match="give one of the two"):
