@@ -121,6 +121,10 @@ def compare(
                 shown = [replace(part, figure=other or part.figure) for part in parts]
                 entry = _entry(runs, row, column, source, shown)
                 found.append(entry and _beside(entry, printed))
+        known = {part.cell for parts in printed.parts.values() for part in parts}
+        order = dict.fromkeys([*columns, *(column for _, column in runs)])
+        own = [column for column in order if column not in known]  # of a file that somebody has changed
+        found += [_entry(runs, row, column, row, [Column(column)]) for row in names for column in own]
     return [entry for entry in found if entry is not None]
 
 

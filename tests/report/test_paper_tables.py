@@ -189,6 +189,19 @@ def test_a_table_that_no_paper_prints(tmp_path):
         compare("yours", folders)
 
 
+def test_a_column_that_the_paper_does_not_print_is_shown(tmp_path):
+    """Somebody has added it to the file of a paper's table."""
+    folders = [office(tmp_path / "a"), office(tmp_path / "b")]
+    config = yaml.safe_load((folders[1] / "config.yaml").read_text())
+    config["cell"]["column"] = "mine"
+    (folders[1] / "config.yaml").write_text(yaml.safe_dump(config))
+    printed = printed_table("fedco2_t1")
+    entries = compare(printed.name, folders, ["FedBN"], ["Office-Caltech10", "mine"])
+    assert [e.column for e in entries] == [*printed.columns, "mine"]
+    assert entries[-1].mean == pytest.approx(100 * Result.load(folders[1]).accuracy)
+    assert (entries[-1].printed_mean, entries[-1].difference) == (None, None)
+
+
 def test_markdown_has_the_printed_numbers_in_brackets(tmp_path):
     entry = Entry("a|b", "C", 61.234, 1.0, "seeds", [0, 1], 63.0, 1.6, ["with rounds=3"])
     write_tables([entry, replace(entry, column="D", std=None, spread="", printed_mean=None)], "T", tmp_path)
