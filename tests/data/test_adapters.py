@@ -70,6 +70,7 @@ def test_what_torchvision_data_refuse(options, says):
         ([1, 2], "sample 0 is 1: it must be (input, class)"),
         ([(np.zeros(2), 0), (np.zeros(3), 1)], "sample 1 is float64 [3], and sample 0 float64 [2]"),
         ([("text", 0)], "it must be a picture"),
+        ([(Image.new("I;16", (4, 4)), 0)], "it must be a picture of 8 bits per value"),
         ([(np.zeros(2), 0.5)], "the class of sample 0 is 0.5"),
     ],
 )

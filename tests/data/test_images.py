@@ -50,6 +50,16 @@ def test_only_the_formats_of_data_sets_are_read(tmp_path: Path, kind: str) -> No
             read_image(path)
 
 
+@pytest.mark.parametrize(
+    ("kind", "name"), [(np.uint16, "0.png"), (np.int32, "0.tiff"), (np.float32, "0.tiff")]
+)
+def test_images_of_more_than_8_bits_are_refused(tmp_path: Path, kind: type, name: str) -> None:
+    """Pillow would cut their values off at 255: nearly all of an X-ray would be white."""
+    Image.fromarray(np.linspace(0, 60_000, 64).reshape(8, 8).astype(kind)).save(tmp_path / name)
+    with pytest.raises(UserError, match=rf"{name} cannot be read as an image .* 8 bits per value"):
+        read_image(tmp_path / name)
+
+
 @pytest.fixture
 def ran(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Return the file that is there once Ghostscript has been started."""

@@ -404,8 +404,19 @@ def open_image(file: IO[bytes]) -> Image.Image:
 
     Args:
         file: what it is in.
+
+    Raises:
+        ValueError: its values have more than 8 bits, and would be cut off at 255.
     """
-    return Image.open(file, formats=FORMATS)
+    image = Image.open(file, formats=FORMATS)
+    if not of_bytes(image):
+        raise ValueError(f"its mode is {image.mode}, and rayfl reads images of 8 bits per value")
+    return image
+
+
+def of_bytes(image: Image.Image) -> bool:
+    """Say whether the values of an image have at most 8 bits: "I", "I;16" and "F" have more."""
+    return image.mode[0] not in "IF"
 
 
 _BILINEAR = Image.Resampling.BILINEAR

@@ -11,6 +11,7 @@ from rayfl.data.base import Data
 from rayfl.data.dataset import Dataset
 from rayfl.data.readers.samples import Form, Samples, as_array, dataset_of
 from rayfl.data.sets.arrays import Arrays
+from rayfl.data.sets.folders import of_bytes
 from rayfl.errors import UserError
 from rayfl.memory import check_memory
 from rayfl.settings import at_least, below
@@ -109,7 +110,10 @@ def _stacked(what: str, given: Any) -> tuple[np.ndarray, np.ndarray]:
             raise UserError(f"{what}: sample {i} is {shown(item)}: it must be (input, class)")
         array, label = _array(item[0]), np.asarray(item[1])
         if array is None:
-            raise UserError(f"{what}: sample {i} is {shown(item[0])}: it must be a picture, array or tensor")
+            raise UserError(
+                f"{what}: sample {i} is {shown(item[0])}: it must be a picture of 8 bits per value, an array "
+                "or a tensor"
+            )
         if label.ndim or label.dtype.kind not in "iu":
             raise UserError(f"{what}: the class of sample {i} is {shown(item[1])}: it must be a whole number")
         if x is None:
@@ -126,8 +130,13 @@ def _stacked(what: str, given: Any) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _array(thing: Any) -> np.ndarray | None:
-    """Return an input as an array: pictures as uint8 [C, H, W], of one channel where they are grey."""
+    """Return an input as an array: pictures as uint8 [C, H, W], of one channel where they are grey.
+
+    None for what is neither, and for pictures of more than 8 bits.
+    """
     if isinstance(thing, Image.Image):
+        if not of_bytes(thing):
+            return None
         pixels = np.asarray(thing if thing.mode in ("L", "RGB") else thing.convert("RGB"))
         return pixels[None] if pixels.ndim == 2 else pixels.transpose(2, 0, 1)
     return as_array(thing)
