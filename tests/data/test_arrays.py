@@ -4,6 +4,7 @@ import re
 from pathlib import Path
 
 import numpy as np
+import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -84,7 +85,13 @@ BAD = [
     ({"x": np.full((60, 2), 1e300)}, "NaN or infinity in x, first in sample 0"),
     ({"x": np.full((60, 2), -1)}, "token ids from -1 to -1"),
     ({"x": np.full((60, 2), 2**62)}, "token ids from"),
-    ({"y": None}, "y of float64 [0]: it must be whole numbers"),
+    ({"x": np.ma.masked_less(X, 0)}, "an array [60, 5] has masked values"),
+    ({"x": torch.zeros(60, 5).to_sparse()}, "a tensor [60, 5] is sparse"),
+    ({"y": None}, "as y None: it must be whole numbers"),
+    ({"y": pd.Series(Y)}, "whole numbers [N], as a NumPy array, a PyTorch tensor or a list"),
+    ({"y": []}, "y of float64 [0]: it must be whole numbers"),
+    ({"y": [[0], [1, 2]] * 30}, "as y [[0], [1, 2]"),
+    ({"y": np.ma.masked_equal(Y, 1)}, "an array [60] has masked values"),
     ({"y": Y / 2}, "no regression"),
     ({"y": Y[:, None]}, "y of int64 [60, 1]"),
     ({"y": Y[:59]}, "60 in x and 59 in y"),
@@ -96,6 +103,7 @@ BAD = [
     ({"users": USERS[:59]}, "60 training samples, and 59 users"),
     ({"users": X[:, 0]}, "they must be numbers or texts"),
     ({"domains": [None] * 60}, "they must be numbers or texts"),
+    ({"users": [["a"], ["a", "b"]] * 30}, "they must be numbers or texts"),
     ({"users": ["\ud800"] * 60}, "no text in UTF-8"),
     ({"mean": [0.5]}, "mean has 1 values"),
     ({"x": GREY, "mean": [np.nan]}, "mean is [nan]: its numbers must be finite"),

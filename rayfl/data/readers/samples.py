@@ -144,13 +144,30 @@ def _hold_out(dataset: Dataset, form: Form) -> None:
 def as_array(given: Any) -> np.ndarray | None:
     """Return a NumPy array, or a PyTorch tensor as one; None for anything else."""
     if isinstance(given, np.ndarray):
+        if np.ma.is_masked(given):
+            raise UserError(
+                f"an array {list(given.shape)} has masked values: leave out such samples, or fill in values, "
+                "array.filled(...)"
+            )
         return np.asarray(given)
     if type(given).__module__.partition(".")[0] != "torch" or not hasattr(given, "detach"):
         return None
     import torch
 
     tensor = given.detach().cpu()
+    if tensor.layout != torch.strided:
+        raise UserError(f"a tensor {list(tensor.shape)} is sparse: give tensor.to_dense()")
     return (tensor.float() if tensor.dtype == torch.bfloat16 else tensor).numpy()
+
+
+def _listed(given: Any) -> np.ndarray | None:
+    """Return a list, too, as an array; None where it has lists of different lengths in it."""
+    if not isinstance(given, list | tuple):
+        return as_array(given)
+    try:
+        return np.asarray(given)
+    except ValueError:
+        return None
 
 
 def _inputs(what: str, given: Any) -> np.ndarray:
@@ -187,9 +204,12 @@ def _inputs(what: str, given: Any) -> np.ndarray:
 
 def _labels(what: str, given: Any, count: int) -> np.ndarray:
     """Return labels as int64."""
-    y = as_array(given)
+    y = _listed(given)
     if y is None:
-        y = np.asarray(given) if isinstance(given, list | tuple) and given else np.zeros(0)
+        raise UserError(
+            f"{what} have as y {shown(given)}: it must be whole numbers [N], as a NumPy array, a PyTorch "
+            "tensor or a list"
+        )
     if y.ndim != 1 or y.dtype.kind not in "iu":
         raise UserError(
             f"{what} have y of {y.dtype} {list(y.shape)}: it must be whole numbers [N], classes from 0; "
@@ -213,9 +233,7 @@ def _groups(
         values = getattr(given, field)
         if values is None:
             continue
-        array = as_array(values)
-        if array is None and isinstance(values, list | tuple):
-            array = np.asarray(values)
+        array = _listed(values)
         if array is not None and array.dtype.kind == "O" and all(isinstance(v, str) for v in array.flat):
             array = array.astype(str)
         if array is None or array.ndim != 1 or array.dtype.kind not in "iuU":
