@@ -361,7 +361,6 @@ def comparison(
     starred = set() if measure else _starred(groups)
     for place, (group, row, counted) in enumerate(zip(groups, cells, sizes)):
         runs = group.runs
-        asked = runs[0].summary["rounds"]
         texts = {
             column: number(*mean_and_std(values), decimals=4 if measure else 2)
             for column, values in figures(group, view, measure).items()
@@ -371,13 +370,21 @@ def comparison(
             *(row[i] for i in shown),
             *([] if same else [counted]),
             str(group.seeds) if group.seeds == len(runs) else f"{group.seeds} ({len(runs)} runs)",
-            str(asked) if group.completed >= asked else f"{group.completed} of {asked}",
+            _rounds_text(group),
             *(cell(text, ranks.get((place, column), "")) for column, text in texts.items()),
             communication_bytes(runs, "up"),
             communication_bytes(runs, "down"),
             style=None if group.complete else "yellow",
         )
     return table
+
+
+def _rounds_text(group: Group) -> str:
+    """Return the rounds of a group, which may differ where it was made by some keys: "10", "5 to 10"."""
+    asked = sorted({run.summary["rounds"] for run in group.runs})
+    text = str(asked[0]) if len(asked) == 1 else f"{asked[0]} to {asked[-1]}"
+    short = any(run.summary["completed"] < run.summary["rounds"] for run in group.runs)
+    return f"{group.completed} of {text}" if short else text
 
 
 def _starred(groups: Sequence[Group]) -> set[int]:
@@ -396,7 +403,7 @@ def records(
     for group, row in zip(groups, cells):
         record: dict[str, Any] = dict(zip(headings, row)) | {"samples": sizes_of(group.runs)}
         record |= {"seeds": [run.config.get("seed") for run in group.runs], "runs": len(group.runs)}
-        record |= {"completed": group.completed, "rounds": group.runs[0].summary["rounds"]}
+        record |= {"completed": group.completed, "rounds": group.config["rounds"]}
         for column, values in figures(group, view, measure).items():
             record[column], record[f"{column}_std"] = mean_and_std(values)
             record[f"{column}_values"] = values

@@ -153,6 +153,15 @@ def test_by_groups_by_these_keys_alone(tmp_path):
         group_runs(runs, ["mu"])
 
 
+def test_groups_by_keys_say_that_their_rounds_differ(tmp_path):
+    """They are complete, so none of them has less rounds than it was to have."""
+    groups = group_runs(load(tmp_path, {"rounds": 10}, {"rounds": 4}), ["method"])
+    (line,) = [line for line in rows(groups, by=["method"]) if "2 runs" in line]
+    assert " 4 to 10 " in line
+    (record,) = records(groups, by=["method"])
+    assert (record["completed"], record["rounds"]) == (4, "various")
+
+
 def test_labels_hold_what_tells_groups_apart(tmp_path):
     groups = group_runs(load(tmp_path, {"mu": 0.1}, {"mu": 0.2}, {"mu": 0.1, "clients": 8}))
     headings, cells = labels(groups)
