@@ -64,6 +64,8 @@ def _write(
     view = view or _headline(result, models)
     module = models[client].module(view)
     path = output
+    if other := [name for name, ending in ENDINGS.items() if ending == output.suffix and name != format]:
+        raise UserError(f"--output {output} is of the format {other[0]}: give --format {other[0]}")
     if output.suffix != ENDINGS[format]:
         path = output / f"client-{client}-{view}{ENDINGS[format]}"
     if format == "safetensors":

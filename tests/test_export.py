@@ -90,6 +90,7 @@ def test_what_is_told_of_a_model(run, tmp_path, capsys):
         (["--client", "12"], "there is no client 12: clients are numbered from 0 to 11"),
         (["--client", "0", "--view", "online"], "there is no view 'online': there are personal, global"),
         (["--client", "all", "--output", "x.safetensors"], "give a folder"),
+        (["--client", "0", "--output", "x.pt2"], "--output x.pt2 is of the format torch"),
         (["--client", "one"], "client is one: it must be a whole number or 'all'"),
         ([], "--client must be given"),
     ],
