@@ -108,6 +108,8 @@ class Data(Settings, ABC, place="data"):
             )
         dataset = self.divide(loaded, seed)
         size = len(dataset.indices(TRAIN))
+        if not size:
+            raise UserError(f"{type(self).__name__} has no training samples: there is nothing to learn from")
         if clients > size:
             raise UserError(
                 f"{type(self).__name__} has {size} training samples, too few for {clients} clients: use "

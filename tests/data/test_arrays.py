@@ -227,6 +227,13 @@ def test_lists_and_texts_in_parquet(tmp_path: Path):
     assert data.federate(2, 0).counts("train").tolist() == [1, 1]
 
 
+def test_lists_in_parquet_without_rows(tmp_path: Path):
+    table = {"ids": pa.array([], pa.list_(pa.int64())), "y": pa.array([], pa.int64())}
+    pq.write_table(pa.table(table), tmp_path / "t.parquet")
+    with pytest.raises(UserError, match=r"empty x, \[0, 0\]: give at least one sample"):
+        ArrayFiles(train=str(tmp_path / "t.parquet")).load()
+
+
 def test_files_from_the_command_line(tmp_path: Path):
     saved(tmp_path, "npz")
     from rayfl import run

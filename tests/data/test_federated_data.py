@@ -47,6 +47,14 @@ class Tiny(Data):
         )
 
 
+class Untrained(Tiny):
+    """No training samples."""
+
+    def load(self):
+        dataset = super().load()
+        return replace(dataset, origin=np.full(len(dataset), TEST, np.uint8))
+
+
 class Holes(Tiny):
     """Numbers of which one is missing."""
 
@@ -327,6 +335,7 @@ class Untested(IID):
     ("data", "clients", "message"),
     [
         (Tiny(), 0, "clients must be at least 1"),
+        (Untrained(), 1, "Untrained has no training samples"),
         (Tiny(), 61, "Tiny has 60 training samples, too few for 61 clients.* at most 60"),
         (
             Synthetic(train=40, test=20, shape=(1, 1, 1), partition=Nobody()),

@@ -345,6 +345,15 @@ def test_damaged_mnist(tmp_path, change, message):
         MNIST(root=str(tmp_path), verify=False).load()
 
 
+def test_mnist_without_images(tmp_path):
+    folder, _ = write_mnist(tmp_path)
+    for part in ("train", "t10k"):
+        (folder / f"{part}-images-idx3-ubyte").write_bytes(idx(np.zeros((0, 28, 28), np.uint8)))
+        (folder / f"{part}-labels-idx1-ubyte").write_bytes(idx(np.zeros(0, np.uint8)))
+    with pytest.raises(UserError, match="train-images-idx3-ubyte has no images"):
+        MNIST(root=str(tmp_path), verify=False).load()
+
+
 def test_damaged_mnist_archive(tmp_path):
     folder, _ = write_mnist(tmp_path, packed=True)
     path = folder / "t10k-images-idx3-ubyte.gz"

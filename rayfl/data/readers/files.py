@@ -118,12 +118,12 @@ def unpickle(path: Path, kind: type[dict] | type[tuple] = dict) -> Any:
 
 
 def images_and_labels(path: Path, images: np.ndarray, labels: np.ndarray, classes: int) -> None:
-    """Check that there is one label in range per image."""
+    """Check that there are images, and one label in range per image."""
     if len(images) != len(labels):
         raise UserError(f"{path} has {len(images)} images but {len(labels)} labels: {REPLACE}")
-    if len(images) and not images.size:
-        raise UserError(f"{path} has images without pixels: {REPLACE}")
-    if len(labels) and not (labels.min() >= 0 and labels.max() < classes):
+    if not images.size:
+        raise UserError(f"{path} has {'images without pixels' if len(images) else 'no images'}: {REPLACE}")
+    if not (labels.min() >= 0 and labels.max() < classes):
         raise UserError(
             f"{path} has labels from {labels.min()} to {labels.max()}, not 0 to {classes - 1}: {REPLACE}"
         )

@@ -149,5 +149,6 @@ def column(name: str, values: Any) -> np.ndarray:
         inside = whole.flatten()
         if len(lengths) > 1 or inside.null_count:
             raise ValueError(f"column {name!r} has lists of different lengths, or with empty entries")
-        return inside.to_numpy(zero_copy_only=False).reshape(len(whole), -1)
+        length = lengths[0] if len(lengths) else 0
+        return inside.to_numpy(zero_copy_only=False).reshape(len(whole), length)
     raise ValueError(f"column {name!r} holds {values.type}: rayfl reads numbers, texts and lists of numbers")
