@@ -3,6 +3,7 @@
 import hashlib
 import io
 import json
+import math
 import zlib
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -86,6 +87,14 @@ class Dataset(Displayed):
         channels = self.inputs.shape[1] if images or self.mean or self.std else 0
         if len(self.mean) != channels or len(self.std) != channels:
             raise ValueError("mean and std must have one value per channel")
+        if not all(map(math.isfinite, (*self.mean, *self.std))) or any(value <= 0 for value in self.std):
+            raise ValueError(f"mean {self.mean} and std {self.std} must be finite, and std above 0")
+        if n and self.origin.max() > UNUSED:
+            raise ValueError(f"origin must be TRAIN, VAL, TEST or UNUSED, 0..{UNUSED}")
+        for name in ("superclasses", "subclasses"):
+            array = getattr(self, name)
+            if array is not None and array.min(initial=0) < 0:
+                raise ValueError(f"{name} must be at least 0")
 
     @property
     def largest(self) -> int | None:

@@ -59,6 +59,9 @@ def test_inputs_of_any_shape_come_in_batches_as_they_are(inputs, layout):
         (np.full((3, 2), -1), {}, "token ids must be at least 0"),
         (np.zeros((3, 1, 2, 2), np.uint8), {}, "mean and std"),
         (np.zeros((3, 2), np.float32), {"mean": (0.0,)}, "mean and std"),
+        (np.zeros((3, 1, 2, 2), np.uint8), {"mean": (0.5,), "std": (0.0,)}, "std above 0"),
+        (np.zeros((3, 1, 2, 2), np.uint8), {"mean": (np.nan,), "std": (1.0,)}, "must be finite"),
+        (np.zeros((3, 2), np.float32), {"subclasses": np.array([0, -1, 0])}, "subclasses must be at least 0"),
         (np.zeros((3, 2), np.float32), {"augment": "fedbn"}, "changes images"),
         (np.zeros((3, 2), np.float32), {"users": np.zeros(2, np.int64)}, "users must be int64"),
         (np.zeros((3, 2), np.float32), {"users": np.zeros(3, np.int64)}, "users must lie in 0..-1"),
@@ -72,6 +75,13 @@ def test_inputs_of_any_shape_come_in_batches_as_they_are(inputs, layout):
 def test_what_is_no_dataset_is_refused(inputs, fields, says):
     with pytest.raises(ValueError, match=says):
         of(inputs, **fields)
+
+
+def test_a_division_has_known_parts_only():
+    """Samples of another number would be in no part, and nobody would tell."""
+    dataset = make_dataset([3], [2])
+    with pytest.raises(ValueError, match="origin must be TRAIN"):
+        replace(dataset, origin=dataset.origin + np.uint8(2))
 
 
 def test_users_are_in_the_digest():
