@@ -15,9 +15,9 @@ time per image and the memory should stay flat: a client costs its own training,
 the bytes that a client takes beyond its samples. ``--scored`` measures, in this process and in seconds of its
 processor time, which others on the machine do not change much, one evaluation of clients of one test sample;
 and one of W1's 100 clients of 100 test samples beside the bare forward pass over these 10,000 images.
-``--states`` runs Fed-CO2 (again Algorithm 2) with AlexNet, whose offline model has 228 MB, on 12 clients of
-8 samples of 3x64x64, all of whom train in a round, with shares of their states in memory, the others on disk:
-the time of a round, and the memory.
+``--states`` runs Fed-CO2 (again Algorithm 2) with AlexNet, whose offline model has 228 MB, on 12 clients
+(``--stateful``) of 8 samples of 3x64x64, all of whom train in a round, with shares of their states in memory,
+the others on disk: the time of a round, and the memory.
 """
 
 import argparse
@@ -45,7 +45,7 @@ from rayfl.nets import CNNB, AlexNet, LeNet
 TRAIN = 50_000
 PARTICIPATION = 0.05
 MEMORY_ROUNDS = 2
-STATES, STATE = 12, 228e6  # clients, and bytes of a state of AlexNet
+STATE = 228e6  # bytes of a state of AlexNet
 TURNS = 3
 
 
@@ -203,16 +203,18 @@ def scored(clients: int) -> Table:
     return table
 
 
-def keep(share: float, rounds: int, out: Path) -> None:
+def keep(clients: int, share: float, rounds: int, out: Path) -> None:
     """Run a federation of clients with large states in this process, a share of which stays in memory."""
     Federation(
         method=FedCO2(intra="none", inter="none"),
-        data=Synthetic(train=8 * STATES, test=2 * STATES, shape=(3, 64, 64), dtype="uint8", partition=IID()),
+        data=Synthetic(
+            train=8 * clients, test=2 * clients, shape=(3, 64, 64), dtype="uint8", partition=IID()
+        ),
         net=AlexNet(),
-        clients=STATES,
+        clients=clients,
         rounds=rounds,
         training=Training(epochs=1, batch_size=8, lr=0.001),
-        engine=Inline(state_memory=share * STATES * STATE / 1e9),
+        engine=Inline(state_memory=share * clients * STATE / 1e9),
         eval_every=0,
         checkpoint_every=0,
         loggers=[],
@@ -222,9 +224,9 @@ def keep(share: float, rounds: int, out: Path) -> None:
     (out / "info.json").write_text(json.dumps({"name": "rayfl", "torch": torch.__version__}))
 
 
-def kept(shares: list[float], rounds: int) -> Table:
+def kept(clients: int, shares: list[float], rounds: int) -> Table:
     """Measure what it costs that a part of the clients' states is on disk: in turn, to be compared."""
-    table = Table(title=f"{STATES} clients with states of {STATE / 1e6:.0f} MB")
+    table = Table(title=f"{clients} clients with states of {STATE / 1e6:.0f} MB")
     for column in ("in memory", "s/round", "x of all in memory", "peak PSS MB"):
         table.add_column(column, justify="right")
     times: dict[float, list[float]] = {share: [] for share in shares}
@@ -234,7 +236,8 @@ def kept(shares: list[float], rounds: int) -> Table:
             for share in shares:
                 own = Path(scratch, f"{share}-{turn}")
                 script = [sys.executable, str(HERE / "scale.py"), "--states", str(share)]
-                script += ["--rounds", str(WARMUP + rounds), "--only", str(own / "run")]
+                script += ["--stateful", str(clients), "--rounds", str(WARMUP + rounds)]
+                script += ["--only", str(own / "run")]
                 wait_for_quiet()
                 run = launch(script, own, memory=turn == TURNS - 1)
                 times[share].append(run.round)
@@ -261,9 +264,10 @@ def main() -> None:
     parser.add_argument("--registered", type=int, nargs="+", help="populations of whom few train")
     parser.add_argument("--scored", type=int, help="clients of one test sample to be scored")
     parser.add_argument("--states", type=float, nargs="+", help="shares of clients' states to keep in memory")
+    parser.add_argument("--stateful", type=int, default=12, help="clients of --states")
     options = parser.parse_args()
     if options.states and options.only:
-        keep(options.states[0], options.rounds, options.only)
+        keep(options.stateful, options.states[0], options.rounds, options.only)
         return
     if options.registered and options.only:
         register(options.registered[0], options.only)
@@ -271,7 +275,7 @@ def main() -> None:
     if options.registered or options.scored or options.states:
         tables = [registered(options.registered)] if options.registered else []
         tables += [scored(options.scored), scored_beside_forward()] if options.scored else []
-        tables += [kept(options.states, options.rounds)] if options.states else []
+        tables += [kept(options.stateful, options.states, options.rounds)] if options.states else []
         for each in tables:
             Console(width=None if sys.stdout.isatty() else 120).print(each)
         return
