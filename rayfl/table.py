@@ -247,14 +247,16 @@ def _may_change(key: str) -> bool:
 def _finished_earlier(table: Table, cells: Sequence[Job], output: Path) -> list[Path]:
     """Return the finished runs of a table that are none of the given cells: earlier commands ran them."""
     asked = {cell.folder for cell in cells}
+    lengths = {(cell.row, cell.column): cell.rounds for cell in cells}  # other seeds must have as many rounds
     found = []
     for row in table.rows:
         for column in table.columns:
             for path in sorted((output / slug(row) / slug(column)).glob(f"seed-*/{CONFIG}")):
                 folder, config = path.parent, read_config(path.parent)
                 seed, rounds = config.get("seed", 0), config.get("rounds", 0)
-                named = folder.name == f"seed-{seed}"  # and is no copy that somebody has made
-                if named and folder not in asked and Job(row, column, seed, rounds, folder, {}).finished:
+                other = folder not in asked and rounds == lengths.get((row, column), rounds)
+                other &= folder.name == f"seed-{seed}"  # and is no copy that somebody has made
+                if other and Job(row, column, seed, rounds, folder, {}).finished:
                     found.append(folder)
     return found
 

@@ -117,6 +117,16 @@ def test_a_table_in_parts_has_all_finished_cells(tmp_path, runs_here, monkeypatc
     assert "2 of 2 runs are finished" in (tmp_path / "runs" / "tiny" / "report.html").read_text()
 
 
+def test_other_seeds_of_a_cell_have_as_many_rounds(tmp_path, runs_here):
+    given = [write(tmp_path), "--set", "quiet=true", "--rows", "Prox", "--columns", "even"]
+    given += ["--output", str(tmp_path / "runs")]
+    for rounds, seeds in ((1, [0, 5]), (2, [0])):
+        shutil.rmtree(tmp_path / "runs" / "Prox" / "even" / "seed-0", ignore_errors=True)
+        assert table.main([*given, "--rounds", str(rounds), "--seeds", str(len(seeds))]) == 0
+        (cell,) = json.loads((tmp_path / "runs" / "table.json").read_text())["cells"]
+        assert cell["seeds"] == seeds
+
+
 def test_options_are_those_of_a_run(tmp_path, runs_here):
     """``--set`` is another way to write them; wherever they stand."""
     path = write(tmp_path)

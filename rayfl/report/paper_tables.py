@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -142,12 +142,16 @@ def _entry(runs: Runs, row: str, column: str, source: str, parts: Sequence[Colum
     seeds = sorted(set.intersection(*(set(cell) for cell in cells)))
     if not seeds:
         return None
-    if any(len({data_of(cell[seed]) for seed in seeds}) > 1 for cell in cells):
-        warnings = _warnings([cell[seed] for cell in cells for seed in seeds])
-        warnings.append("no mean, because its seeds have different data")
-        return Entry(row, column, None, None, "", seeds, warnings=warnings)
-    found = [[figure(cell[seed], part.figure) for cell, part in zip(cells, parts)] for seed in seeds]
     warnings = _warnings([cell[seed] for cell in cells for seed in seeds])
+    told: dict[str, Callable[[Result], object]] = {
+        "data": data_of,
+        "numbers of rounds": lambda run: run.summary["rounds"],
+    }
+    for what, tells in told.items():
+        if any(len({tells(cell[seed]) for seed in seeds}) > 1 for cell in cells):
+            warnings.append(f"no mean, because its seeds have different {what}")
+            return Entry(row, column, None, None, "", seeds, warnings=warnings)
+    found = [[figure(cell[seed], part.figure) for cell, part in zip(cells, parts)] for seed in seeds]
     known = [[100 * value for value, _ in each if value is not None] for each in found]
     if any(len(values) < len(parts) for values in known):
         return Entry(row, column, None, None, "", seeds, warnings=warnings)

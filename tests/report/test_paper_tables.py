@@ -107,6 +107,14 @@ def test_reduced_data_are_told_of_and_others_not_averaged(tmp_path):
         assert entry.warnings == [*alone.warnings, "no mean, because its seeds have different data"]
 
 
+def test_seeds_of_different_length_are_not_averaged(tmp_path):
+    runs = [office(tmp_path / str(k), seed=k, rounds=rounds) for k, rounds in enumerate((10, 10, 4))]
+    assert all(entry.mean is not None and entry.warnings == [] for entry in compare("fedco2_t1", runs[:2]))
+    for entry in compare("fedco2_t1", runs):
+        assert (entry.mean, entry.values, entry.seeds) == (None, {}, [0, 1, 2])
+        assert entry.warnings == ["no mean, because its seeds have different numbers of rounds"]
+
+
 def test_files_have_the_number_of_seeds_as_what_is_printed(tmp_path):
     entries = compare("fedco2_t1", [office(tmp_path / str(k), seed=k) for k in (4, 7)])
     write_tables(entries, "T", tmp_path)
