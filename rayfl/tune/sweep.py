@@ -37,9 +37,10 @@ from rayfl.errors import UserError
 from rayfl.evaluation.protocol import read_protocol
 from rayfl.evaluation.result import read_config
 from rayfl.federation import Federation
+from rayfl.files import write_file
 from rayfl.jobs.cells import Job
 from rayfl.jobs.progress import TableProgress
-from rayfl.record.history import PARTITION, read_lines, read_records
+from rayfl.record.history import PARTITION, complete_lines, read_records
 from rayfl.signals import answered
 from rayfl.tune.scores import RoundScores
 from rayfl.tune.space import Dimension, Metric
@@ -72,7 +73,12 @@ class Ended:
         """Read what an earlier session has noted; whether a trial is finished, its records alone say."""
         found = cls(trials.output / ENDED)
         if found.path.exists():
-            for line in read_lines(found.path):
+            lines = list(complete_lines(found.path))
+            if (
+                sum(len(text) for text, _ in lines) < found.path.stat().st_size
+            ):  # a crash has torn the last one
+                write_file(found.path, b"".join(text for text, _ in lines))
+            for _, line in lines:
                 end: Any = line.get("end")
                 name, reason = line.get("trial"), line.get("reason", "")
                 if not isinstance(name, str) or end not in get_args(End) or not isinstance(reason, str):

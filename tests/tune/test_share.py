@@ -81,6 +81,15 @@ def test_a_finished_trial_without_its_records_runs_again(tmp_path):
     assert [ended.over(name) for name in jobs] == [False, True]
 
 
+def test_notes_go_on_after_one_that_a_crash_has_torn(tmp_path):
+    trials = Trials(Sweep(name="s", points=[]), tmp_path, {})
+    path = tmp_path / "ended.jsonl"
+    Ended(path).note("a", "stopped")
+    path.write_text(path.read_text() + '{"trial": "b", "en')
+    Ended.load(trials).note("c", "stopped")
+    assert list(Ended.load(trials).why) == ["a", "c"]
+
+
 def test_changed_values_stay_in_their_ranges():
     """Of whole numbers the upper end is none of them."""
     dimensions = [
