@@ -225,7 +225,9 @@ def sweep_series(
         config = flat(run.config, shown=True)
         if over not in config:
             raise UserError(f"{run.folder} has no key {over}{the_keys(over, config)}")
-    groups = group_runs(runs, [*by, over] if by else ())
+    groups, views = group_runs(runs, [*by, over] if by else ()), [view] if view else []
+    series_of(groups, views, by)  # refuses runs of which none has been scored
+    groups = [g for g in groups if all(view_summary(run, view) is not None for run in g.runs)]
     lines: dict[str, list[tuple[float, Series]]] = {}
     rows: dict[str, set[Any]] = {}
     rest = [
@@ -236,7 +238,7 @@ def sweep_series(
         value = group.config[over]
         if not isinstance(value, int | float) or isinstance(value, bool):
             raise UserError(f"{over} is {value!r} in {group.runs[0].folder}: a sweep is over numbers")
-        (series,) = series_of([group], [view] if view else [], by)
+        (series,) = series_of([group], views, by)
         lines.setdefault(name, []).append((value, series))
         rows.setdefault(name, set()).add(group.config.get("cell.row"))
     named = [str(row) for own in rows.values() for row in own if row not in (None, "various")]

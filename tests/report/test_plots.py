@@ -163,6 +163,18 @@ def test_a_sweep_has_a_line_for_what_else_differs(tmp_path):
         sweep_series(runs, "net", None)
 
 
+def test_a_sweep_leaves_out_runs_without_a_score(tmp_path):
+    """A trial whose training diverges has none."""
+    failed = run(tmp_path / "failed", mu=9.0, stop_after=0)
+    runs = [run(tmp_path / str(mu), mu=mu, rounds=2) for mu in (0.5, 0.1)]
+    ((_, points),) = sweep_series([failed, *runs], "method.mu", None)
+    assert [x for x, _ in points] == [0.1, 0.5]
+    with pytest.raises(UserError, match="none of the runs has been evaluated"):
+        sweep_series([failed], "method.mu", None)
+    with pytest.raises(UserError, match="no run has the view online"):
+        sweep_series([failed, *runs], "method.mu", "online")
+
+
 def test_a_sweep_over_the_data_is_one_line(tmp_path):
     """A key such as ``data.quantity`` changes the data by itself; a key such as ``mu`` does not."""
     sizes = {0.1: pool("a" * 64, ink=60), 0.5: pool("b" * 64, ink=300)}
