@@ -38,7 +38,7 @@ class Measure:
     probabilities: bool = False
 
     def value(self, scores: Tensor, labels: Tensor, logits: bool = True) -> float | None:
-        """Return the metric of some samples; None where it is undefined.
+        """Return the metric of some samples; None where it is undefined, as for scores that are NaN.
 
         Args:
             scores: float [n, classes], on the CPU.
@@ -51,6 +51,8 @@ class Measure:
         if self.probabilities and not logits:
             return None
         given = scores.double().softmax(1) if self.probabilities else scores.clone()
+        if given.isnan().any():  # training has diverged; torchmetrics would make a number of it
+            return None
         try:
             found = self.function(given, labels.clone())
         except (Exception, SystemExit) as error:

@@ -65,6 +65,14 @@ def test_calibration_error_by_hand() -> None:
     assert value("calibration_error", scores, labels) == pytest.approx((0.0 + 0.25) / 2, abs=1e-6)
 
 
+@pytest.mark.parametrize("name", ALL)
+@pytest.mark.parametrize("bad", [float("nan"), float("inf")])
+def test_scores_that_are_no_numbers_have_no_metric(name: str, bad: float) -> None:
+    """A model that has diverged has no area under a curve of 1/2. F1 goes by the largest score."""
+    found = value(name, torch.where(BY_HAND == 3, bad, BY_HAND))
+    assert found is None if name != "f1" or bad != bad else found == pytest.approx(0.5)
+
+
 def test_torchmetrics_by_import_path() -> None:
     """Functions and classes get the number of classes; kappa is (p - e) / (1 - e) with p = e = 1/2 here."""
     path = "torchmetrics.functional.classification.multiclass_accuracy"
