@@ -261,7 +261,8 @@ class Client:
             function: returns tensors for a batch, also nested in dicts, lists and tuples.
             w: a net's weights, or several nets' by name.
             extra: as in ``fit``.
-            batches: take only so many batches, the first of the round's first fit.
+            batches: take only so many batches, the first of the round's first fit; with ``of_class`` the
+                first of its samples, in batches of their own.
             of_class: take only samples of this class, of which the client has some.
             split: of the training data (``train``) or the validation data (``val``), of which a client has
                 some where the method says that it ``uses_validation``.
@@ -275,7 +276,7 @@ class Client:
             indices = indices[self._examples.labels(indices) == of_class]
         parts = list(indices.split(max(self._training.batch_size, 256)))
         if batches is not None:
-            parts = (self._batches(1, 0) if split == "train" else parts)[:batches]
+            parts = (self._batches(1, 0, indices=indices) if split == "train" else parts)[:batches]
         key = seed_of(self._seed, "noise", self._id, self._round, -1)
         none = Descent(_SGD, 0, 0, 0, 0)
         return Pending(

@@ -219,6 +219,21 @@ def test_a_total_of_the_first_batch(run: Any) -> None:
     assert firsts[0] != sorted(firsts[0])
 
 
+@EXECUTIONS
+def test_a_total_of_the_first_batch_of_a_class(run: Any) -> None:
+    """It has samples of this class alone."""
+    clients = make_clients(smooth_net(), [30, 24], batch_size=3)
+
+    def labels(w: Params, batch: Batch, extra: Any) -> Tensor:
+        return torch.nn.functional.one_hot(batch.y, 3).sum(0)
+
+    for c in (0, 2):
+        for client in clients:
+            total = only(client.total(labels, client.initial, of_class=c, batches=1))
+            found = drive(run, [total])[0].tolist()
+            assert found[c] == sum(found) == 3
+
+
 def test_layers_are_watched_while_they_train() -> None:
     """What goes into a layer has a gradient, and train mode stays train mode."""
     net = smooth_net(batch_norm=True)
