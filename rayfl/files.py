@@ -142,6 +142,8 @@ class Disk:
 
     def create(self, path: Path) -> IO[bytes]:
         """Open a new file, whose name begins like that of another."""
+        if not path.name:  # "." or "/"
+            raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(path))
         return path.with_name(f"{path.name}.{secrets.token_hex(4)}.tmp").open("xb")
 
     def open_end(self, path: Path) -> IO[bytes]:

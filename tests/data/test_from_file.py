@@ -110,6 +110,13 @@ def test_the_command_writes_a_division(tmp_path, capsys):
     assert "clients must be at least 1" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize("output", ["", ".", "/"])
+def test_a_division_needs_the_name_of_a_file(capsys, output):
+    options = ["--data", "Synthetic", "--data.train", "90", "--data.test", "30", "--data.shape", "[1,2,2]"]
+    assert main(["divide", output, *options]) == 2
+    assert "cannot be written: Is a directory" in capsys.readouterr().err
+
+
 # --- FLGo
 # ------------------------------------------------------------------------------------------------------
 
