@@ -262,7 +262,7 @@ def federation_from(arguments: list[str]) -> Federation:
     names = {
         re.sub(r"\.(class_path|init_args)\b.*", "", k) for k, value in given.items() if value is not None
     }
-    if odd := sorted(name for name in names if name.partition(".")[0] not in RESUMABLE):
+    if odd := sorted(name for name in names if name.partition(".")[0] not in (*RESUMABLE, "cell")):
         raise UserError(
             f"--resume takes everything but {', '.join(RESUMABLE)} from the run folder; remove "
             f"{', '.join('--' + key for key in odd)}"
@@ -288,7 +288,12 @@ def resumed(folder: str | Path, arguments: list[str] | None = None, data: Data |
     except UserError as error:
         raise UserError(f"the configuration {path} cannot be used: {error}") from error
     federation = _build(made, config)
-    if federation.cell and federation.rounds != read_mapping(path, "configuration").get("rounds"):
+    told = "--cell" in (arguments or ())  # by the table, which knows how many rounds its file has
+    if (
+        federation.cell
+        and not told
+        and federation.rounds != read_mapping(path, "configuration").get("rounds")
+    ):
         others = [text for text in federation.cell.changed if not text.startswith("rounds=")]
         federation.cell = replace(federation.cell, changed=[*others, f"rounds={federation.rounds}"])
     if data is not None:

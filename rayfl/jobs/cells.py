@@ -87,7 +87,7 @@ class Job:
     def command(self) -> list[str]:
         """Return the command that runs the cell, or goes on with it."""
         if (self.folder / CONFIG).is_file():
-            kept = {k: v for k, v in self.settings.items() if k.partition(".")[0] in RESUMABLE}
+            kept = {k: v for k, v in self.settings.items() if k.partition(".")[0] in (*RESUMABLE, "cell")}
             given = ["--resume", str(self.folder), *options(kept | {"rounds": self.rounds})]
         else:
             given = [*options(self.settings | {"seed": self.seed}), "--output", str(self.folder)]

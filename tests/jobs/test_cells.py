@@ -10,6 +10,7 @@ import pytest
 
 from rayfl.config.parser import federation_from
 from rayfl.config.table_file import options
+from rayfl.evaluation.result import read_config
 from rayfl.jobs import cells
 from rayfl.jobs.cells import Job, Outcome, Runner, remaining_seconds
 from tests.support.federations import bytes_of_run
@@ -99,6 +100,15 @@ def test_one_fails_the_others_go_on_and_nothing_is_repeated(tmp_path: Path, monk
     assert run([fine], Watch()) == Outcome()
     Runner(1, print, print)._start(fine, Outcome())  # as if another process had finished it just now
     assert (fine.folder / "metrics.jsonl").stat().st_mtime_ns == before
+
+
+def test_a_cell_goes_on_with_the_changes_of_its_table(tmp_path: Path) -> None:
+    """A table that was tried with one round and then has those of its file has changed none."""
+    cell = {"table": "t", "row": "Ditto", "column": "even", "changed": ["rounds=1"]}
+    assert run([job(tmp_path / "cell", rounds=1, cell=cell)], Watch()) == Outcome()
+    whole = job(tmp_path / "cell", rounds=2, cell=cell | {"changed": []})
+    assert run([whole], Watch()) == Outcome()
+    assert read_config(whole.folder)["cell"]["changed"] == []
 
 
 def test_a_cell_of_another_process_is_left_to_it(tmp_path: Path) -> None:
