@@ -6,6 +6,7 @@ import numpy as np
 
 from rayfl.data.federated import FederatedData
 from rayfl.errors import UserError
+from rayfl.memory import check_memory
 from rayfl.randomness import numpy_generator
 
 _CHUNK = 1000  # images that are made together, so that making them needs little memory beside the result
@@ -48,6 +49,8 @@ def with_noise(data: FederatedData, strongest: float, seed: int) -> FederatedDat
     owner = np.full(len(dataset), -1)
     for client, client_data in enumerate(data.clients):
         owner[np.concatenate([client_data.train, client_data.val, client_data.test])] = client
+    what = f"noise is {strongest:g}: {len(dataset):,} images as 32-bit numbers"
+    check_memory(4 * dataset.inputs.size, what, "use smaller images, or no noise")
     images = np.empty(dataset.inputs.shape, np.float32)
     scale = np.array([1 / (255 * s) for s in dataset.std], np.float32)[:, None, None]
     shift = np.array([-m / s for m, s in zip(dataset.mean, dataset.std)], np.float32)[:, None, None]

@@ -126,6 +126,13 @@ def test_noise_is_for_images_alone():
         with_noise(vectors, 5.0, 0)
 
 
+def test_memory_for_noise_is_looked_at_first(root, monkeypatch):
+    """Images of 224 pixels would need 36 GB."""
+    monkeypatch.setattr("rayfl.memory.available_memory", lambda: 4 * 240 * 3072 - 1.0)
+    with pytest.raises(UserError, match="noise is 20: 240 images as 32-bit numbers need"):
+        federated(root, noise=20.0)
+
+
 def test_one_client_has_no_range_of_noise():
     with pytest.raises(UserError, match="use at least 2 clients"):
         CIFAR10(root="nowhere", noise=5.0).federate(1, 0)
