@@ -85,8 +85,9 @@ class Optimiser(Value, ABC, place="training.optimiser"):
 
 
 def _stepped(optimiser: Optimiser, start: Tensor, gradient: Tensor, clients: tuple[int, ...]) -> Tensor:
-    """Return what two steps make of weights."""
-    trained, descent = [start.clone()], Descent(optimiser, 0.1, 0.0, 0.0, 0.0)
+    """Return what two steps make of weights, which must be changed in place."""
+    weights, descent = start.clone(), Descent(optimiser, 0.1, 0.0, 0.0, 0.0)
+    trained = [weights]
     memory = optimiser.memory(trained, 0.0, clients)
     if not isinstance(memory, list):
         raise UserError(
@@ -95,7 +96,7 @@ def _stepped(optimiser: Optimiser, start: Tensor, gradient: Tensor, clients: tup
         )
     for _ in range(2):
         optimiser.step(trained, [gradient.clone()], memory, [0], descent)
-    return trained[0]
+    return weights
 
 
 @dataclass(frozen=True)

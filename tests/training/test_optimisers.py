@@ -173,6 +173,11 @@ class ChangesNothing(OfOnesOwn):
         trained = [t - descent.lr * g for t, g in zip(trained, gradients)]
 
 
+class PutsOthers(OfOnesOwn):
+    def step(self, trained: Any, gradients: Any, memory: Any, used: Any, descent: Descent) -> None:
+        trained[:] = [t - descent.lr * g for t, g in zip(trained, gradients)]
+
+
 class Normalises(OfOnesOwn):
     def step(self, trained: Any, gradients: Any, memory: Any, used: Any, descent: Descent) -> None:
         super().step(trained, [g / g.norm() for g in gradients], memory, used, descent)
@@ -191,6 +196,8 @@ def test_optimisers_of_ones_own_are_tried_before_the_start() -> None:
         right.check()
     with pytest.raises(UserError, match=r"ChangesNothing\.step leaves the weights alone"):
         ChangesNothing().check()
+    with pytest.raises(UserError, match=r"PutsOthers\.step leaves the weights alone"):
+        PutsOthers().check()
     with pytest.raises(UserError, match=r"Normalises\.step does not treat every entry .* for itself"):
         Normalises().check()
 
