@@ -119,7 +119,7 @@ class Data(Settings, ABC, place="data"):
         self._partition.check(contents)
         clients_data = self._partition.assign(dataset, clients, numpy_generator(seed, "partition"))
         if not of_rayfl(type(self._partition)):
-            _check_assigned(f"{type(self._partition).__name__}.assign", clients_data, len(dataset), clients)
+            _check_assigned(f"{type(self._partition).__name__}.assign", clients_data, dataset, clients)
         if self.val_fraction:
             for client, client_data in enumerate(clients_data):
                 if len(client_data.train) == 1:
@@ -164,7 +164,7 @@ class Data(Settings, ABC, place="data"):
                 )
 
 
-def _check_assigned(call: str, found: Any, size: int, clients: int) -> None:
+def _check_assigned(call: str, found: Any, dataset: Dataset, clients: int) -> None:
     """Refuse what a partition of the user's own returns, where it does not divide samples among clients."""
     if not isinstance(found, list | tuple) or not all(isinstance(each, ClientData) for each in found):
         raise UserError(f"{call} returns {shown(found)}: it must return a list of rayfl.data.ClientData")
@@ -172,8 +172,14 @@ def _check_assigned(call: str, found: Any, size: int, clients: int) -> None:
         raise UserError(
             f"{call} returns {len(found)} clients: it must return as many as it is asked for, {clients}"
         )
+    size, domains = len(dataset), len(dataset.domain_names)
     owner = np.full(size, -1)
     for number, client_data in enumerate(found):
+        if client_data.domain not in (None, *range(domains)):
+            raise UserError(
+                f"{call} gives client {number} the domain {shown(client_data.domain)}: it must be a number "
+                f"from 0 to {domains - 1}, or None for a client with several"
+            )
         for split in SPLITS:
             indices: Any = client_data.split(split)
             if not isinstance(indices, np.ndarray) or indices.dtype != np.int64 or indices.ndim != 1:

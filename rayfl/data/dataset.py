@@ -73,10 +73,15 @@ class Dataset(Displayed):
         kinds |= {"superclasses": np.int64, "subclasses": np.int64, "users": np.int64}
         for name, kind in kinds.items():
             array = getattr(self, name)
+            if not isinstance(array, np.ndarray | None):
+                raise ValueError(f"{name} must be a NumPy array, not a {type(array).__name__}")
             if array is not None and (array.shape != (n,) or array.dtype != kind):
                 raise ValueError(
                     f"{name} must be {np.dtype(kind)} [{n}], not {array.dtype} {list(array.shape)}"
                 )
+        for name in ("class_names", "domain_names", "user_names"):
+            if odd := [text for text in getattr(self, name) if not isinstance(text, str)]:
+                raise ValueError(f"{name} must be texts, and have {odd[0]!r}")
         if n and not (self.labels.min() >= 0 and self.labels.max() < self.classes):
             raise ValueError(f"labels must lie in 0..{self.classes - 1}")
         if n and not (self.domains.min() >= 0 and self.domains.max() < len(self.domain_names)):

@@ -291,6 +291,10 @@ NONE = np.zeros(0, np.int64)
             lambda train, test: [ClientData(train > 3, NONE, test), ClientData(NONE, NONE, NONE)],
             "an int64 array",
         ),
+        (
+            lambda train, test: [ClientData(train, NONE, test, domain=7), ClientData(NONE, NONE, NONE)],
+            "client 0 the domain 7: it must be a number from 0 to 0, or None",
+        ),
     ],
 )
 def test_a_partition_of_ones_own_divides(made, says):
