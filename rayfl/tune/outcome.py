@@ -237,13 +237,15 @@ def write_best(
         "rows": {method: row},
     }
     tests = percent(*mean_and_std(best.tests))
+    changed = len(best.schedule) > 1  # and its label is of the values with which it began
+    last = ", ".join(f"{key.rpartition('.')[2]}={tidy(value)}" for key, value in best.point.values.items())
     lines = [
-        f"{best.point.label}: best of {among} by validation {metric}",
+        f"{last if changed else best.point.label}: best of {among} by validation {metric}",
         f"validation {metric} {_score_text(best.scores, metric)}, test accuracy {tests}",
         f"  rayfl run --config {path}",
         f"  rayfl table {path} --seeds 5",
     ]
-    if len(best.schedule) > 1:
+    if changed:
         lines.append("These are its last settings. While it ran it had:")
         for entry in best.schedule:
             lines.append(f"  from round {entry['round'] + 1} on: {json.dumps(entry['values'])}")

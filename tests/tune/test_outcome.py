@@ -320,6 +320,7 @@ def test_the_best_point_is_written_as_a_table_of_one_cell(tmp_path):
     )
     found = replace(
         found,
+        point=replace(found.point, label="mu=0.1"),
         schedule=[
             {"round": 0, "values": {"method.mu": 0.1}, "trial": "a"},
             {"round": 6, "values": {"method.mu": 0.5}, "trial": "b"},
@@ -334,6 +335,7 @@ def test_the_best_point_is_written_as_a_table_of_one_cell(tmp_path):
     assert settings.pop("cell")["row"] == "Ditto"
     assert settings == {"clients": 5, "training.lr": 0.1, "method": "Ditto", "method.mu": 0.5}
     notes = [line for line in (tmp_path / "best.yaml").read_text().splitlines() if line.startswith("#")]
+    assert notes[0] == "# mu=0.5: best of 2 points of the sweep s by validation accuracy"
     assert notes[1] == "# validation accuracy 60.00 ± 14.14, test accuracy 30.50 ± 0.71"
     assert notes[-2:] == [
         '#   from round 1 on: {"method.mu": 0.1}',
