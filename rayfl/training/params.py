@@ -24,6 +24,7 @@ class Params(Mapping[str, Tensor]):
     """
 
     __slots__ = ("_nbytes", "live", "tensors", "train_names")
+    __array_ufunc__ = None  # NumPy's numbers leave `2 * params` to the methods below
 
     def __init__(self, tensors: dict[str, Tensor], train_names: frozenset[str], live: bool = False) -> None:
         self.tensors = tensors

@@ -1,5 +1,6 @@
 import math
 
+import numpy as np
 import pytest
 import torch
 from torch.utils import _pytree as pytree
@@ -44,6 +45,15 @@ def test_arithmetic_goes_name_by_name(result, expected):
     assert values(result) == expected
     assert result.train_names == {"w"}
     assert not result.live
+
+
+@pytest.mark.parametrize("kind", [np.float64, np.float32, np.int64])
+def test_numbers_of_numpy_are_numbers(kind):
+    """On either side, as those that a method has from ``np.mean``."""
+    for result in (kind(2) * A, A * kind(2)):
+        assert isinstance(result, Params)
+        assert values(result) == {"w": [2, 4], "b": [6]}
+    assert values(kind(1) + A) == {"w": [2, 3], "b": [4]}
 
 
 def test_operands_are_left_alone():
