@@ -18,7 +18,7 @@ from rayfl.terminal import Terminal
 
 KINDS = {
     "rounds": "test accuracy (or loss, or a metric) over rounds, a panel per domain; prints how rough the "
-    "curves are",
+    "curves of accuracy are",
     "sweep": "test accuracy over a swept key of the configuration",
     "bars": "bars of test accuracy per domain",
     "radar": "a radar of test accuracy per data set: an axis per domain, scaled by the best on it",

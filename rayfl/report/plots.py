@@ -172,7 +172,7 @@ def roughness(values: np.ndarray) -> float:
 
 def progress_table(series: Sequence[Series], panels: Sequence[str], target: float | None) -> Table:
     """Return how rough the accuracy curves are and, with a target in per cent, when they reach it."""
-    title = "Roughness: standard deviation of the change between evaluations, in points"
+    title = "Roughness of test accuracy: standard deviation of the change between evaluations, in points"
     if target is not None:
         title += f"; rounds until {target:g} % are reached"
     table = plain_table(title)

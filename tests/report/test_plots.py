@@ -85,6 +85,7 @@ def test_progress_is_printed_per_panel(tmp_path):
     runs = [run(tmp_path / str(seed), seed=seed, rounds=10) for seed in range(2)]
     series = series_of(group_runs(runs))
     table = progress_table(series, ["ink", ALL], target=101.0)
+    assert str(table.title).startswith("Roughness of test accuracy: "), "also beside curves of the loss"
     cells = [list(column.cells) for column in table.columns]
     assert [str(column.header) for column in table.columns] == ["", "ink", "ink, rounds", ALL, "all, rounds"]
     assert cells[2] == cells[4] == ["never"]
