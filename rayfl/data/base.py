@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 import numpy as np
 
-from rayfl.arguments import shown
+from rayfl.arguments import check_type, shown
 from rayfl.data.dataset import TRAIN, ClientData, Dataset, not_finite
 from rayfl.data.federated import FederatedData
 from rayfl.data.partitions.iid import IID
@@ -92,6 +92,8 @@ class Data(Settings, ABC, place="data"):
             clients: number of clients, at least 1.
             seed: the run's seed; the data set's own wins where it was given.
         """
+        check_type("clients", clients, int)
+        check_type("seed", seed, int)
         if clients < 1:
             raise UserError(f"clients must be at least 1, not {clients}")
         seed = seed if self.seed is None else self.seed

@@ -339,6 +339,7 @@ class Untested(IID):
     ("data", "clients", "message"),
     [
         (Tiny(), 0, "clients must be at least 1"),
+        (Tiny(), 2.0, "clients is 2.0: it must be a whole number"),
         (Untrained(), 1, "Untrained has no training samples"),
         (Tiny(), 61, "Tiny has 60 training samples, too few for 61 clients.* at most 60"),
         (
