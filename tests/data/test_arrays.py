@@ -13,6 +13,7 @@ import torch
 import rayfl
 from rayfl import Inline, Ray, UserError
 from rayfl.data import IID, TEST, TRAIN, ArrayFiles, Arrays, ByUser
+from rayfl.data.readers.tables import column
 from rayfl.nets import MLP
 from tests.support.federations import bytes_of_run, small
 
@@ -225,6 +226,25 @@ def test_lists_and_texts_in_parquet(tmp_path: Path):
     assert dataset.inputs.tolist() == table["ids"]
     assert dataset.user_names == ("a", "b")
     assert data.federate(2, 0).counts("train").tolist() == [1, 1]
+
+
+class Array2D(pa.ExtensionType):
+    """A type as Hugging Face's library has it."""
+
+    value_type = "float32"
+
+    def __init__(self):
+        super().__init__(pa.list_(pa.list_(pa.float32())), "tests.array2d")
+
+    def __arrow_ext_serialize__(self):
+        return b""
+
+
+def test_columns_of_foreign_types_are_refused():
+    storage = pa.array([[[1.0, 2.0]]], pa.list_(pa.list_(pa.float32())))
+    values = pa.chunked_array([pa.ExtensionArray.from_storage(Array2D(), storage)])
+    with pytest.raises(ValueError, match="column 'x' holds extension.*rayfl reads numbers, texts and lists"):
+        column("x", values)
 
 
 def test_lists_in_parquet_without_rows(tmp_path: Path):

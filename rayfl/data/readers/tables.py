@@ -141,7 +141,8 @@ def column(name: str, values: Any) -> np.ndarray:
         return np.array(values.to_pylist(), dtype=str)
     lists = (pa.types.is_list, pa.types.is_large_list, pa.types.is_fixed_size_list)
     inner = getattr(values.type, "value_type", None)
-    numeric = inner is not None and (pa.types.is_integer(inner) or pa.types.is_floating(inner))
+    known = isinstance(inner, pa.DataType)  # Hugging Face's Array2D has a text there
+    numeric = known and (pa.types.is_integer(inner) or pa.types.is_floating(inner))
     if numeric and any(is_list(values.type) for is_list in lists):
         whole = values.combine_chunks()
         whole = whole.combine_chunks() if isinstance(whole, pa.ChunkedArray) else whole
