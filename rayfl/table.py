@@ -112,7 +112,7 @@ def run(given: Any) -> int:
         check(table, cells)
     _claim(table, output)
     jobs = given.jobs
-    if jobs is None and any(cell.settings["engine"] == "Ray" for cell in cells):
+    if jobs is None and any(_is_ray(cell.settings["engine"]) for cell in cells):
         jobs = 1  # a Ray engine takes all CPUs for itself
     with TableProgress(cells, jobs or automatic_jobs(), console=console) as progress:
         outcome = Runner(jobs, progress.tell, progress.show, given.keep_checkpoints).run(cells)
@@ -259,6 +259,11 @@ def _finished_earlier(table: Table, cells: Sequence[Job], output: Path) -> list[
                 if other and Job(row, column, seed, rounds, folder, {}).finished:
                     found.append(folder)
     return found
+
+
+def _is_ray(engine: object) -> bool:
+    """Say whether an engine is ``Ray``, which configurations of runs name by its path."""
+    return str(engine).rpartition(".")[2] == "Ray"
 
 
 def _announce(

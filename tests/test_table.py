@@ -268,5 +268,6 @@ def test_with_actors_one_cell_at_a_time(tmp_path, monkeypatch):
     monkeypatch.setattr(Runner, "run", lambda self, jobs: limits.append(self.limit) or Outcome())
     given = [write(tmp_path), "--output", str(tmp_path / "runs"), "--seeds", "1"]
     assert table.main([*given, "--set", "engine=Ray"]) == 0
+    assert table.main([*given, "--set", "engine=rayfl.engine.Ray"]) == 0
     assert table.main([*given, "--jobs", "7"]) == 0
-    assert limits == [1, 7]
+    assert limits == [1, 1, 7]
