@@ -268,13 +268,13 @@ def _status(pid: int, key: str) -> int:
 
 def _reason(log: Path, code: int) -> str:
     """Return why a process has failed, from the end of its log."""
+    if code < 0:  # the log may end with what an earlier process has said
+        hint = "; too little memory?" if code == -signal.SIGKILL else ""
+        return f"killed by {signal.Signals(-code).name}{hint}"
     lines = [line.strip() for line in log.read_text(errors="replace").splitlines() if line.strip()]
     told = [line.removeprefix("rayfl: error: ") for line in lines[-3:] if line.startswith("rayfl: error: ")]
     if told:
         return told[-1]
-    if code < 0:
-        hint = "; too little memory?" if code == -signal.SIGKILL else ""
-        return f"killed by {signal.Signals(-code).name}{hint}"
     return f"ended with code {code}: {lines[-1] if lines else 'no output'}"
 
 

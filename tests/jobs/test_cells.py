@@ -184,6 +184,7 @@ def test_why_a_process_has_failed(tmp_path: Path) -> None:
     log = tmp_path / "log"
     log.write_text("round 1/2\nrayfl: error: data.root is missing\n")
     assert cells._reason(log, 2) == "data.root is missing"
+    assert cells._reason(log, -signal.SIGKILL) == "killed by SIGKILL; too little memory?"
     log.write_text("Traceback\n  File\nValueError: no\n\n")
     assert cells._reason(log, 1) == "ended with code 1: ValueError: no"
     assert cells._reason(log, -signal.SIGTERM) == "killed by SIGTERM"
