@@ -6,7 +6,7 @@
 
 import json
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -139,6 +139,9 @@ FEDCO2_T3 = {
     PATHOLOGICAL: ["SingleSet", "FedAvg", "FedPer", "FedBN", "Fed-CO2"],
     DIRICHLET: ["SingleSet", "FedAvg", "FedProx", "FedPer", "MOON", "FedRoD", "FedBN", "Fed-CO2"],
 }
+
+
+T3_SEEDS = ["SingleSet", "FedAvg", "FedPer", "FedBN", "Fed-CO2"]
 
 
 def fedco2_t3(column: str) -> Rows:
@@ -299,14 +302,36 @@ FEDIOS_SEEDS = [
 ]
 
 
-def three_seeds(rows: Mapping[str, str], column: str) -> Rows:
-    """Headlines over the seeds 0 to 2 of rows -> the tables that they are in."""
+OVER_SEEDS = {"headline, mean over seeds": "headline"}
+BOTH_OVER_SEEDS = {**OVER_SEEDS, "last five evaluations, mean over seeds": "last_k"}
+
+
+def three_seeds(
+    rows: Mapping[str, str],
+    column: str,
+    choices: Mapping[str, str] = OVER_SEEDS,
+    seeds: Sequence[int] = (0, 1, 2),
+    in_paper: str = "",
+) -> Rows:
+    """Means over three seeds, and what each of them has.
+
+    Args:
+        rows: row -> the table that it is in.
+        column: of these tables.
+        choices: heading -> choice of rounds; each seed is shown by the last one.
+        seeds: of the runs.
+        in_paper: the column of the printed numbers, where it has another name.
+    """
+    *_, last = choices.values()
+    which = "" if last == "headline" else ", last five"
     found = []
     for row, table in rows.items():
-        each = [run(table, row, column, seed).value("headline") for seed in range(3)]
-        over = over_seeds(table, row, column, range(3))
-        found.append([row, over, *map(cell, each), *printed(table, row, column)])
-    return [["", "headline, mean over seeds", "seed 0", "seed 1", "seed 2", "printed"], *found]
+        over = [over_seeds(table, row, column, seeds, choice) for choice in choices.values()]
+        each = [cell(run(table, row, column, seed).value(last)) for seed in seeds]
+        known = printed_table(table)
+        beside = printed(table, row, in_paper or column) if known and row in known.rows else [""]
+        found.append([row, *over, *each, *beside])
+    return [["", *choices, *(f"seed {seed}{which}" for seed in seeds), "printed"], *found]
 
 
 ONLY_OFFICE = {"MOON", "FedRoD", "LG-FedAvg", "FedGH", "FedKD"}
@@ -429,6 +454,9 @@ def tables() -> dict[str, Rows]:
         "embedded_methods": embedded(),
         "fedco2_t3 pathological": fedco2_t3(PATHOLOGICAL),
         "fedco2_t3 dirichlet": fedco2_t3(DIRICHLET),
+        "fedco2_t3 dirichlet seeds": three_seeds(
+            dict.fromkeys(T3_SEEDS, "fedco2_t3"), DIRICHLET, BOTH_OVER_SEEDS
+        ),
         "fedco2_t7": fedco2_t7(),
         "fedco2_t1": fedco2_t1(),
         "fedco2_transfers": fedco2_transfers(),
