@@ -15,6 +15,8 @@ from rayfl.errors import UserError
 from tests.support.digits_five import (
     DOMAINS,
     WRITE,
+    parts,
+    write_mat,
     write_mnist,
     write_mnist_m,
     write_svhn,
@@ -191,6 +193,27 @@ def test_layouts_of_mnist_m(originals, tmp_path):
         dataset = load(other, domains=["mnist_m"], quantity=0.5)
         assert np.array_equal(dataset.inputs, expected.inputs)
         assert np.array_equal(dataset.labels, expected.labels)
+
+
+def test_images_of_mnist_m_have_one_size(tmp_path):
+    folder = tmp_path / "mnist_m"
+    for name in ("train", "test"):
+        (folder / f"mnist_m_{name}").mkdir(parents=True)
+        (folder / f"mnist_m_{name}_labels.txt").write_text("")
+    with pytest.raises(UserError, match=r"mnist_m_train_labels\.txt names no images"):
+        load(tmp_path, domains=["MNIST-M"])
+    for k in (0, 1):
+        Image.new("RGB", (32 - k, 32)).save(folder / "mnist_m_train" / f"{k}.png")
+    (folder / "mnist_m_train_labels.txt").write_text("0.png 3\n1.png 4\n")
+    with pytest.raises(UserError, match=r"mnist_m_train_labels\.txt names images of several sizes"):
+        load(tmp_path, domains=["MNIST-M"])
+
+
+def test_files_of_a_domain_have_images_of_one_size(tmp_path):
+    train, test = parts(size=32, channels=3)[0], parts(size=28, channels=3)[1]
+    write_mat(tmp_path / "SVHN", module._SVHN, (train, test))
+    with pytest.raises(UserError, match=r"SVHN have images of \[28, 28, 3\] and \[32, 32, 3\]"):
+        load(tmp_path, domains=["SVHN"])
 
 
 def test_image_size(originals):

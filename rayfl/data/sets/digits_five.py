@@ -187,7 +187,7 @@ class DigitsFive(FileData):
                     "FedBN's prepared files, which have ten parts only: use quantity=10, or other files"
                 )
             *parts, held_out = (_prepared(path, self.verify) for path in files.paths)
-            return _joined(parts), held_out
+            return _joined(files.folder, parts), held_out
         images, labels = files.layout.read(files.folder, self.verify)
         train, test = stratified_shuffle(labels, f"domain {name} in {files.folder}")
         if self.scale == "fedbn":
@@ -261,17 +261,22 @@ def _checked(path: Path, images: Any, labels: Any) -> Read:
     return images, numbers
 
 
-def _joined(parts: Sequence[Read]) -> Read:
+def _joined(folder: Path, parts: Sequence[Read]) -> Read:
     images, labels = zip(*parts)
+    if len(shapes := sorted({each.shape[1:] for each in images})) > 1:
+        raise UserError(
+            f"the files of a domain in {folder} have images of {list(shapes[0])} and {list(shapes[-1])}: "
+            "they must be of one size"
+        )
     return np.concatenate(images), np.concatenate(labels)
 
 
 def _mnist(folder: Path, verify: bool) -> Read:
-    return _joined(MNIST(root=str(folder), verify=verify).read())
+    return _joined(folder, MNIST(root=str(folder), verify=verify).read())
 
 
 def _usps(folder: Path, verify: bool) -> Read:
-    return _joined(USPS(root=str(folder), verify=verify).read())
+    return _joined(folder, USPS(root=str(folder), verify=verify).read())
 
 
 _SVHN = {
@@ -284,14 +289,14 @@ def _svhn(folder: Path, verify: bool) -> Read:
     if verify:
         for name, md5 in _SVHN.items():
             check_sum(folder / name, md5)
-    return _joined([_mat(folder / name, ten_is_zero=True) for name in _SVHN])
+    return _joined(folder, [_mat(folder / name, ten_is_zero=True) for name in _SVHN])
 
 
 _SYNTH = ("synth_train_32x32.mat", "synth_test_32x32.mat")
 
 
 def _synth(folder: Path, verify: bool) -> Read:
-    return _joined([_mat(folder / name) for name in _SYNTH])
+    return _joined(folder, [_mat(folder / name) for name in _SYNTH])
 
 
 def _mat(path: Path, ten_is_zero: bool = False) -> Read:
@@ -315,7 +320,7 @@ def _mnistm_arrays(folder: Path, verify: bool) -> Read:
     path = folder / "mnistm_data.pkl"
     content = unpickle(path)
     parts = ("train", "valid", "test")
-    return _joined([_checked(path, content.get(p), content.get(f"{p}_label")) for p in parts])
+    return _joined(folder, [_checked(path, content.get(p), content.get(f"{p}_label")) for p in parts])
 
 
 def _mnistm_npz(folder: Path, verify: bool) -> Read:
@@ -328,7 +333,7 @@ def _mnistm_npz(folder: Path, verify: bool) -> Read:
             raise
         except Exception as error:  # a damaged zip file can raise nearly anything
             raise unreadable(path, error, "as arrays x and y") from None
-    return _joined(parts)
+    return _joined(folder, parts)
 
 
 _NPZ = ("mnist_m_train.npz", "mnist_m_test.npz")
@@ -344,8 +349,10 @@ def _mnistm_original(folder: Path, verify: bool) -> Read:
         except ValueError as error:
             raise unreadable(path, error, "as lines of file and label") from None
         images = [read_image(folder / f"mnist_m_{part}" / name) for name in names]
+        if len({image.shape for image in images}) != 1:
+            raise UserError(f"{path} names {'images of several sizes' if images else 'no images'}: {REPLACE}")
         parts.append(_checked(path, np.stack(images).transpose(0, 2, 3, 1), labels))
-    return _joined(parts)
+    return _joined(folder, parts)
 
 
 _FEDBN_FILES = (*(f"partitions/train_part{k}.pkl" for k in range(_PARTS)), "test.pkl")
