@@ -429,6 +429,17 @@ def test_images_belong_to_one_class_and_domain(tmp_path):
         load(ImageFolders, tmp_path, domains=["a", "A"], classes=["bike"])
 
 
+def test_what_is_no_image_is_left_out_with_a_warning(tmp_path, caplog):
+    """It may be images in a format that is not read."""
+    write(tmp_path, ("a",), ("cat", "dog"), (5,))
+    for name in ("more.avif", ".hidden"):
+        (tmp_path / "a" / "cat" / name).touch()
+    (tmp_path / "a" / "dog" / "more").mkdir()
+    assert counts(load(ImageFolders, tmp_path)) == {"a": (8, 0, 2)}
+    assert "ImageFolders: 2 files or folders among the images are left out, such as" in caplog.text
+    assert "more.avif" in caplog.text
+
+
 def test_a_link_to_an_image_that_is_gone(tmp_path):
     """It is named, and not left out."""
     write(tmp_path, ("a",), ("cat", "dog"), (5,))

@@ -177,6 +177,7 @@ class DomainFolders(FileData):
         labels: list[int] = []
         numbers: list[int] = []
         taken: set[Path] = set()
+        others: list[Path] = []
         for domain in sorted(domains):
             for label, name in enumerate(classes):
                 folder = self._folder(root, domain, name)
@@ -187,11 +188,12 @@ class DomainFolders(FileData):
                         "domains, or name each once in domains and classes (--data.domains, --data.classes)"
                     )
                 taken.add(folder)
-                found = sorted(
-                    entry.name
-                    for entry in os.scandir(folder)
-                    if not entry.is_dir() and Path(entry.name).suffix.lower() in _KINDS
-                )
+                found = []
+                for entry in sorted(os.scandir(folder), key=lambda entry: entry.name):
+                    if not entry.is_dir() and Path(entry.name).suffix.lower() in _KINDS:
+                        found.append(entry.name)
+                    elif not entry.name.startswith("."):
+                        others.append(folder / entry.name)
                 if not found:
                     raise UserError(
                         f'{type(self).__name__}: class "{name}" of domain {domain} has no images: {folder} '
@@ -201,6 +203,15 @@ class DomainFolders(FileData):
                 files += [f"{folder.relative_to(root).as_posix()}/{file}" for file in found]
                 labels += [label] * len(found)
                 numbers += [list(domains).index(domain)] * len(found)
+        if others:
+            log.warning(
+                "%s: %d files or folders among the images are left out, such as %r: "
+                "names of images end in %s",
+                type(self).__name__,
+                len(others),
+                str(others[0]),
+                ", ".join(sorted(_KINDS)),
+            )
         return Found(root, files, np.array(labels, np.int64), np.array(numbers, np.int64), tuple(domains))
 
     def _folder(self, root: Path, domain: str, name: str) -> Path:
