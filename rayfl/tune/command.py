@@ -197,15 +197,15 @@ def _everywhere(settings: Settings) -> Settings:
 
 
 def check(sweep: Sweep) -> None:
-    """Refuse a sweep that cannot choose, before anything is started."""
-    seen: set[str] = set()
+    """Refuse a sweep that cannot choose, and points that cannot work, before anything is started."""
+    about, data = "", None
     if sweep.scheduler.name in ("asha", "median") and len(set(scored_on(sweep.points))) > 1:
         raise UserError(
             f"scheduler {sweep.scheduler.name} stops the worse trials, and the points of this sweep have "
             "different data, clients or protocols, so that their accuracies cannot be compared: use "
             "scheduler none, or a sweep for each setting of the data"
         )
-    for point in sweep.points:
+    for point in sorted(sweep.points, key=lambda point: of_data(point.settings)):
         federation = federation_from(options(point.settings | {"seed": sweep.seeds[0]}))
         if federation.eval_every == 0:
             raise UserError("eval_every is 0, so there is nothing to compare: set it to at least 1")
@@ -214,11 +214,12 @@ def check(sweep: Sweep) -> None:
                 f"scheduler.interval is {sweep.scheduler.interval}: it must be a multiple of eval_every, "
                 f"{federation.eval_every}"
             )
-        if (about := of_data(point.settings)) in seen:
-            continue
-        seen.add(about)
-        data = federation.federated_data()
-        federation.check(data)
+        try:
+            if data is None or of_data(point.settings) != about:
+                about, data = of_data(point.settings), federation.federated_data()
+            federation.check(data)
+        except UserError as error:
+            raise UserError(f"the point {point.label} cannot work: {error}") from error
         if sweep.best and not data.counts("val").any():
             raise UserError(
                 "a sweep chooses by validation data, and the data have no validation split: give "

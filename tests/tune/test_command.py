@@ -137,6 +137,11 @@ def test_what_may_change_when_a_sweep_goes_on(tmp_path: Path, capsys: pytest.Cap
         ({"more": "{eval_every: 0}"}, "eval_every is 0"),
         ({"more": "{eval_every: 2}", "scheduler": "scheduler: {name: pbt, interval: 3}"}, "multiple of"),
         ({"more": "{data.val_fraction: 0.0}"}, "the data have no validation split"),
+        ({"search": "search: {net: [LeNet, CNNC]}"}, "the point net=CNNC cannot work: there is no net"),
+        (
+            {"search": "search: {net: [LeNet, AlexNet]}"},
+            "the point net=AlexNet cannot work: net AlexNet needs",
+        ),
         ({"scheduler": "scheduler: asha", "search": "search: {clients: [2, 3]}"}, "scheduler asha stops"),
         ({"scheduler": "scheduler: median", "search": "search: {clients: [2, 3]}"}, "median stops"),
         ({"more": "{eval_every: 2}", "scheduler": "scheduler: {name: pbt, interval: 4}"}, None),
