@@ -82,7 +82,7 @@ def main(task: Task, best: bool) -> None:
     pipes, processes = [], []
     for total in totals:
         pipe, end = context.Pipe()
-        process = context.Process(target=work, args=(task, end, average, total, personal, best))
+        process = context.Process(target=work, args=(task, end, average, total, personal, best), daemon=True)
         process.start()
         pipes.append(pipe)
         processes.append(process)
