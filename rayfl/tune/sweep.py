@@ -74,9 +74,8 @@ class Ended:
         found = cls(trials.output / ENDED)
         if found.path.exists():
             lines = list(complete_lines(found.path))
-            if (
-                sum(len(text) for text, _ in lines) < found.path.stat().st_size
-            ):  # a crash has torn the last one
+            whole = sum(len(text) for text, _ in lines)
+            if whole < found.path.stat().st_size:  # a crash has torn the last one
                 write_file(found.path, b"".join(text for text, _ in lines))
             for _, line in lines:
                 end: Any = line.get("end")
