@@ -184,7 +184,6 @@ BODIES: list[tuple[str, Callable[[Path], None]]] = [
     ),
     *((f"progress {value!r:.20}", put("progress", value)) for value in (None, [], "x", 5)),
     *((f"settings {value!r:.20}", put("settings", value)) for value in ([], "x", 5)),
-    ("another format", put("format", 99)),
     ("no round", forge(lambda b, f: b.pop("round") and None)),
     ("a list", forge(lambda b, f: [b])),
     ("NaN", put("progress", {"x": float("nan")})),
@@ -262,6 +261,10 @@ CASES = [
     *(Case(f"file: {name}", RESUME, NO_STATE, prepare=prepare) for name, prepare in STATES),
     *(Case(f"file: {name}", RESUME, says, prepare=prepare) for name, prepare, says in FITTING),
     *(Case(f"models: {name}", models, OTHER, prepare=prepare) for name, prepare, _ in FITTING[2:4]),
+    *(
+        Case(f"manifest: the format {value!r:.20}", RESUME, "rayfl cannot read", prepare=put("format", value))
+        for value in (99, None, [["x"] * 50])
+    ),
     Case("models: a server outside", models, "is intact", prepare=forge(outside)),
     *(
         Case(f"scores {value!r:.40}", RESUME, SCORES, prepare=put("progress", {"after_training": value}))
