@@ -334,6 +334,11 @@ def three_seeds(
     return [["", *choices, *(f"seed {seed}{which}" for seed in seeds), "printed"], *found]
 
 
+def fedco2_t3_seeds(column: str) -> Rows:
+    """Table 3 of Fed-CO2 over three seeds."""
+    return three_seeds(dict.fromkeys(T3_SEEDS, "fedco2_t3"), column, BOTH_OVER_SEEDS)
+
+
 ONLY_OFFICE = {"MOON", "FedRoD", "LG-FedAvg", "FedGH", "FedKD"}
 
 
@@ -453,10 +458,9 @@ def tables() -> dict[str, Rows]:
     return {
         "embedded_methods": embedded(),
         "fedco2_t3 pathological": fedco2_t3(PATHOLOGICAL),
+        "fedco2_t3 pathological seeds": fedco2_t3_seeds(PATHOLOGICAL),
         "fedco2_t3 dirichlet": fedco2_t3(DIRICHLET),
-        "fedco2_t3 dirichlet seeds": three_seeds(
-            dict.fromkeys(T3_SEEDS, "fedco2_t3"), DIRICHLET, BOTH_OVER_SEEDS
-        ),
+        "fedco2_t3 dirichlet seeds": fedco2_t3_seeds(DIRICHLET),
         "fedco2_t7": fedco2_t7(),
         "fedco2_t1": fedco2_t1(),
         "fedco2_transfers": fedco2_transfers(),
