@@ -95,9 +95,16 @@ def run(table: str, row: str, column: str, seed: int | None = None) -> Run:
     return USED[-1]
 
 
+def each_seed(
+    table: str, row: str, column: str, seeds: Iterable[int] = range(3), choice: str = "headline"
+) -> list[float]:
+    """Return an accuracy of the runs with these seeds, under a choice of rounds."""
+    return [run(table, row, column, seed).value(choice) for seed in seeds]
+
+
 def over_seeds(table: str, row: str, column: str, seeds: Iterable[int], choice: str = "headline") -> str:
     """Return mean and deviation over runs with these seeds, under a choice of rounds."""
-    mean, std = mean_and_std([run(table, row, column, seed).value(choice) for seed in seeds])
+    mean, std = mean_and_std(each_seed(table, row, column, seeds, choice))
     assert mean is not None
     return cell(mean, std)
 
@@ -327,7 +334,7 @@ def three_seeds(
     found = []
     for row, table in rows.items():
         over = [over_seeds(table, row, column, seeds, choice) for choice in choices.values()]
-        each = [cell(run(table, row, column, seed).value(last)) for seed in seeds]
+        each = map(cell, each_seed(table, row, column, seeds, last))
         known = printed_table(table)
         beside = printed(table, row, in_paper or column) if known and row in known.rows else [""]
         found.append([row, *over, *each, *beside])

@@ -33,6 +33,7 @@ from tests.results_page import (
     USED,
     Run,
     cell,
+    each_seed,
     embedded,
     embedded_seeds,
     embedded_values,
@@ -105,7 +106,7 @@ def t3(column: str) -> dict[str, str]:
 
 def t3_values(column: str, choice: str) -> dict[str, list[float]]:
     """Return what the rows with three seeds have with each of them."""
-    return {row: [run("fedco2_t3", row, column, seed).value(choice) for seed in range(3)] for row in T3_SEEDS}
+    return {row: each_seed("fedco2_t3", row, column, choice=choice) for row in T3_SEEDS}
 
 
 def t3_seeds(column: str) -> dict[str, str]:
@@ -343,9 +344,7 @@ def fedios_office() -> dict[str, str]:
     )
     assert runs["w/o L_re"].summary["views"] == own.summary["views"], "the very numbers of FediOS"
     three = [row for row in FEDIOS_SEEDS if FEDIOS_ROWS[row] == "fedios_t1"]
-    each = {
-        row: [run("fedios_t1", row, FEDIOS, seed).value("headline") for seed in range(3)] for row in three
-    }
+    each = {row: each_seed("fedios_t1", row, FEDIOS) for row in three}
     seeds = {row: mean(values) for row, values in each.items()}
     rivals = [row for row in three if row != "FediOS"]
     assert min(rivals, key=lambda row: each[row][0]) == max(rivals, key=lambda row: each[row][2]) == "FedRoD"
@@ -356,7 +355,7 @@ def fedios_office() -> dict[str, str]:
     assert min(each["FediOS"]) > max(max(values) for row, values in each.items() if row != "FediOS")
     without, alone = "w/o orthogonal projections", "w/o personal extractors"
     beside = paper("fedios_t1", rows, FEDIOS)
-    three_without = [run("fedios_t7", without, FEDIOS, seed).value("headline") for seed in range(3)]
+    three_without = each_seed("fedios_t7", without, FEDIOS)
     return {
         "rounds": rounds("fedios_t1", "FediOS", FEDIOS, "fedios/t1.yaml"),
         "headline": f"The order by the headline is {of('fedios_t1', rows, FEDIOS)}.",
