@@ -31,7 +31,7 @@ from rayfl.files import read_file, write_file
 from rayfl.jobs.cells import Job, Runner, automatic_jobs
 from rayfl.jobs.progress import TableProgress
 from rayfl.papers.printed import printed_table
-from rayfl.record.description import PLACES, RESUMABLE, differing, dump, flat
+from rayfl.record.description import decides, differing, dump, flat
 from rayfl.record.folder import check_kind
 from rayfl.record.history import CONFIG, TABLE
 from rayfl.report.page import PAGE, write_page
@@ -225,7 +225,7 @@ def _check_same(folder: Path, federation: Federation, seed: int) -> None:
     federation.seed = seed
     there = flat(read_config(folder), shown=True)
     wanted = flat(yaml.safe_load(dump(federation)), shown=True)
-    known = {key for key in there.keys() & wanted.keys() if not _may_change(key)}
+    known = {key for key in there.keys() & wanted.keys() if decides(key)}
     for key in differing(there, wanted):
         if key in known:
             raise UserError(
@@ -237,11 +237,6 @@ def _check_same(folder: Path, federation: Federation, seed: int) -> None:
             f"{folder} holds a run of {there['rounds']} rounds, more than the {federation.rounds} asked for: "
             "choose another --output, or ask for as many rounds"
         )
-
-
-def _may_change(key: str) -> bool:
-    """Say whether a run goes on as the same one with another value of a setting."""
-    return bool({key, key.partition(".")[0]} & {*PLACES, *RESUMABLE})
 
 
 def _finished_earlier(table: Table, cells: Sequence[Job], output: Path) -> list[Path]:

@@ -65,8 +65,13 @@ def deciding(config: Mapping[str, Any]) -> dict[str, Any]:
     return {
         name: json.loads(json.dumps(value), parse_constant=str)  # of NaN and infinity, the names
         for name, value in flat(config).items()
-        if value != {} and not _within(name, (*PLACES, *RESUMABLE))
+        if value != {} and decides(name)
     }
+
+
+def decides(name: str) -> bool:
+    """Return whether a setting decides a run's numbers, so that a run cannot go on with another value."""
+    return not _within(name, (*PLACES, *RESUMABLE))
 
 
 def differing(one: Mapping[str, Any], other: Mapping[str, Any]) -> list[str]:
