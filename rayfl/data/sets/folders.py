@@ -2,7 +2,6 @@
 
 import logging
 import os
-import re
 import unicodedata
 from abc import abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -342,8 +341,6 @@ def divide_randomly(dataset: Dataset, seed: int) -> Dataset:
 
 def plain(name: str) -> str:
     """Return a name without case and punctuation: copies of a data set spell their folders differently."""
-    if name.isascii():
-        return re.sub(r"[^a-z0-9]", "", name.lower())
     letters = unicodedata.normalize("NFC", name.lower())
     return "".join(letter for letter in letters if unicodedata.category(letter)[0] in "LMN")
 
