@@ -6,7 +6,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from rayfl.nets.base import ImageArchitecture
+from rayfl.nets.base import Architecture, ImageArchitecture
 from rayfl.nets.convolutional import assemble
 from rayfl.nets.split import Shape, SplitNet
 from rayfl.settings import at_least
@@ -45,14 +45,27 @@ class AlexNet(ImageArchitecture):
 
     def build(self, shape: Shape, classes: int) -> SplitNet:
         """Build the net."""
-        conv: list[nn.Module] = []
-        for inputs, outputs, kernel, stride, padding, pool in (
-            (shape[0], 64, 11, 4, 2, True),
-            (64, 192, 5, 1, 2, True),
-            (192, 384, 3, 1, 1, False),
-            (384, 256, 3, 1, 1, False),
-            (256, 256, 3, 1, 1, True),
-        ):
-            conv += [nn.Conv2d(inputs, outputs, kernel, stride, padding), nn.BatchNorm2d(outputs), nn.ReLU()]
-            conv += [nn.MaxPool2d(3, 2)] if pool else []
-        return assemble(self, [*conv, Averages(6)], (self.width, self.width), shape, classes, self.fc_norm)
+        return alexnet(self, shape, classes, self.width, self.fc_norm)
+
+
+def alexnet(net: Architecture, shape: Shape, classes: int, width: int, fc_norm: bool = True) -> SplitNet:
+    """Build what ``AlexNet`` is, for a net that has this name or begins like it.
+
+    Args:
+        net: for the error where images are too small.
+        shape: channels, height and width of an image.
+        classes: number of classes.
+        width: of the two hidden fully connected layers.
+        fc_norm: whether these have BatchNorm.
+    """
+    conv: list[nn.Module] = []
+    for inputs, outputs, kernel, stride, padding, pool in (
+        (shape[0], 64, 11, 4, 2, True),
+        (64, 192, 5, 1, 2, True),
+        (192, 384, 3, 1, 1, False),
+        (384, 256, 3, 1, 1, False),
+        (256, 256, 3, 1, 1, True),
+    ):
+        conv += [nn.Conv2d(inputs, outputs, kernel, stride, padding), nn.BatchNorm2d(outputs), nn.ReLU()]
+        conv += [nn.MaxPool2d(3, 2)] if pool else []
+    return assemble(net, [*conv, Averages(6)], (width, width), shape, classes, fc_norm)

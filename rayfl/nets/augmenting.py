@@ -8,9 +8,9 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor, nn
 
-from rayfl.nets.alexnet import AlexNet
+from rayfl.nets.alexnet import alexnet
 from rayfl.nets.base import ImageArchitecture
-from rayfl.nets.convolutional import CNNB
+from rayfl.nets.convolutional import cnn
 from rayfl.nets.split import Shape, SplitNet
 
 EPS = 1e-6
@@ -118,7 +118,7 @@ class FedFAAlexNet(ImageArchitecture):
 
     def build(self, shape: Shape, classes: int) -> SplitNet:
         """Build the net."""
-        net = AlexNet(width=1024).build(shape, classes)
+        net = alexnet(self, shape, classes, width=1024)
         return SplitNet(_augmented(net.conv, STAGE), net.fc, net.head)
 
 
@@ -130,7 +130,7 @@ class FedFACNN(ImageArchitecture):
 
     def build(self, shape: Shape, classes: int) -> SplitNet:
         """Build the net."""
-        net = CNNB().build(shape, classes)
+        net = cnn(self, shape, classes, norm=True)
         return SplitNet(_augmented(net.conv, STAGE), net.fc, net.head)
 
 

@@ -18,8 +18,7 @@ class LeNet(ImageArchitecture):
 
     def build(self, shape: Shape, classes: int) -> SplitNet:
         """Build the net."""
-        conv = [*_conv(shape[0], 6, 5), *_conv(6, 16, 5)]
-        return assemble(self, conv, (120, 84), shape, classes)
+        return _lenet(self, shape, classes)
 
 
 class MOONCNN(ImageArchitecture):
@@ -34,7 +33,7 @@ class MOONCNN(ImageArchitecture):
 
     def build(self, shape: Shape, classes: int) -> SplitNet:
         """Build the net."""
-        net = LeNet().build(shape, classes)
+        net = _lenet(self, shape, classes)
         width = net.head.in_features
         projection = (nn.Linear(width, width), nn.ReLU(), nn.Linear(width, self.features))
         return SplitNet(
@@ -50,7 +49,7 @@ class CNN(ImageArchitecture):
 
     def build(self, shape: Shape, classes: int) -> SplitNet:
         """Build the net."""
-        return _cnn(self, shape, classes, norm=False)
+        return cnn(self, shape, classes, norm=False)
 
 
 class CNNB(ImageArchitecture):
@@ -61,7 +60,7 @@ class CNNB(ImageArchitecture):
 
     def build(self, shape: Shape, classes: int) -> SplitNet:
         """Build the net."""
-        return _cnn(self, shape, classes, norm=True)
+        return cnn(self, shape, classes, norm=True)
 
 
 class DigitModel(ImageArchitecture):
@@ -134,7 +133,20 @@ class PFLResearchCNN(ImageArchitecture):
         return SplitNet(net.conv, nn.Sequential(*net.fc.children(), nn.Dropout(0.5)), net.head)
 
 
-def _cnn(net: Architecture, shape: Shape, classes: int, norm: bool) -> SplitNet:
+def _lenet(net: Architecture, shape: Shape, classes: int) -> SplitNet:
+    conv = [*_conv(shape[0], 6, 5), *_conv(6, 16, 5)]
+    return assemble(net, conv, (120, 84), shape, classes)
+
+
+def cnn(net: Architecture, shape: Shape, classes: int, norm: bool) -> SplitNet:
+    """Build what ``CNN`` and ``CNNB`` are, for a net that has this name or begins like them.
+
+    Args:
+        net: for the error where images are too small.
+        shape: channels, height and width of an image.
+        classes: number of classes.
+        norm: whether BatchNorm follows every hidden layer.
+    """
     conv = [*_conv(shape[0], 16, 5, norm=norm), *_conv(16, 32, 5, norm=norm)]
     return assemble(net, conv, (120, 84), shape, classes, norm)
 

@@ -64,7 +64,7 @@ def split_at_head(module: nn.Module, name: str, classes: int, like: Tensor, head
 
 
 def check_training(net: SplitNet, name: str, like: Tensor) -> None:
-    """Put a net in train mode, and refuse one that draws or gives something else than scores there.
+    """Put a net in train mode, and refuse one that draws, fails or has nothing to train there.
 
     PyTorch's own layers are left in eval mode: those that draw are replaced or refused where they are used.
     """
@@ -84,6 +84,8 @@ def check_training(net: SplitNet, name: str, like: Tensor) -> None:
             f"net {name} draws from PyTorch's global generator in train mode, as torch.nn.functional.dropout "
             "does, so that results would depend on which process trains a client: use layers, as nn.Dropout"
         )
+    if not any(parameter.requires_grad for parameter in net.parameters()):
+        raise UserError(f"net {name} has nothing to train: requires_grad is False for all its parameters")
 
 
 def tried(net: nn.Module, name: str, like: Tensor) -> Tensor:

@@ -6,9 +6,9 @@ from typing import Annotated
 
 from torch import Tensor, nn
 
-from rayfl.nets.alexnet import AlexNet
+from rayfl.nets.alexnet import alexnet
 from rayfl.nets.base import ImageArchitecture
-from rayfl.nets.convolutional import CNNB
+from rayfl.nets.convolutional import cnn
 from rayfl.nets.split import Shape, SplitNet
 from rayfl.settings import at_least
 
@@ -45,7 +45,7 @@ class FedSRAlexNet(_Probabilistic):
 
     def build(self, shape: Shape, classes: int) -> SplitNet:
         """Build the net."""
-        return self._ended(AlexNet(width=1024).build(shape, classes), classes)
+        return self._ended(alexnet(self, shape, classes, width=1024), classes)
 
 
 class FedSRCNN(_Probabilistic):
@@ -56,4 +56,4 @@ class FedSRCNN(_Probabilistic):
 
     def build(self, shape: Shape, classes: int) -> SplitNet:
         """Build the net."""
-        return self._ended(CNNB().build(shape, classes), classes)
+        return self._ended(cnn(self, shape, classes, norm=True), classes)

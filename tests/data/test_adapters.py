@@ -131,6 +131,14 @@ def test_what_hugging_face_data_refuse(tmp_path: Path, options, says):
         HuggingFaceData(**({"root": root, "x": "x"} | options)).load()
 
 
+def test_a_split_of_hugging_face_without_samples(tmp_path: Path):
+    datasets = pytest.importorskip("datasets")
+    made = datasets.Dataset.from_dict(COLUMNS)
+    datasets.DatasetDict({"train": made, "test": made.select([])}).save_to_disk(tmp_path / "d")
+    with pytest.raises(UserError, match="test has no samples"):
+        HuggingFaceData(root=str(tmp_path / "d"), test="test", x="x", users="who").load()
+
+
 @pytest.mark.parametrize("name", ["../../other.arrow", "/etc/passwd", "..", "", "a\\b", 3])
 def test_files_of_hugging_face_lead_nowhere_else(tmp_path: Path, name):
     """A folder from a stranger names its files itself."""

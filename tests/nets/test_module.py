@@ -100,6 +100,10 @@ def typed(shape: tuple[int, ...], classes: int, width: int = 4) -> nn.Module:
     return nn.Sequential(nn.Flatten(), nn.Linear(torch.Size(shape).numel(), width), nn.Linear(width, classes))
 
 
+def frozen(shape: tuple[int, ...], classes: int) -> nn.Module:
+    return typed(shape, classes).requires_grad_(False)
+
+
 def untyped(size, number):  # type: ignore[no-untyped-def]
     return typed(size, number)
 
@@ -259,6 +263,7 @@ def test_frozen_parameters_are_not_trained() -> None:
         (f"{OWN}.Auxiliary", "not in train mode"),
         (f"{OWN}.Functional", "draws from PyTorch's global generator in train mode.* use layers"),
         (f"{OWN}.functional", "draws from PyTorch's global generator in train mode.* use layers"),
+        (f"{OWN}.frozen", "has nothing to train: requires_grad is False for all its parameters"),
         (f"{OWN}.convolved", r"calls no nn\.Linear"),
         (f"{OWN}.two", "does not take inputs of shape"),
         (f"{OWN}.none", r"returns a NoneType, not a torch\.nn\.Module"),

@@ -30,8 +30,10 @@ from rayfl.nets import (
     FDSEAlexNet,
     FedAvgCNN,
     FedFAAlexNet,
+    FedFACNN,
     FedGHCNN,
     FedSRAlexNet,
+    FedSRCNN,
     ImageArchitecture,
     LeNet,
     MobileNetV2,
@@ -444,3 +446,9 @@ def test_the_net_of_pfl_research() -> None:
     for weight, units in (("conv.0.weight", 27 + 9 * 32), ("fc.0.weight", 12_544 + 128)):
         limit = (6 / units) ** 0.5  # Glorot and Bengio's: inputs and outputs of a unit
         assert 0.99 * limit < net.get_parameter(weight).abs().max() <= limit
+
+
+@pytest.mark.parametrize("kind", [MOONCNN, FedFACNN, FedFAAlexNet, FedSRCNN, FedSRAlexNet])
+def test_a_net_that_begins_like_another_has_its_own_name(kind: type[Architecture]) -> None:
+    with pytest.raises(UserError, match=f"net {kind.__name__} needs images of at least"):
+        build(kind(), (3, 8, 8), 10)

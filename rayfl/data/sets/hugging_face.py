@@ -72,7 +72,7 @@ class HuggingFaceData(Data):
                     open_file(Path(above) / name).close()  # a pipe could be waited for without end
                     size += (Path(above) / name).stat().st_size
                     if name in _INDEXES:
-                        _refuse_ways_out(Path(above) / name)
+                        _check_index(Path(above) / name)
             check_memory(2 * size, f"the tables in {folder}", "use fewer samples or a larger machine")
             try:
                 found = datasets.load_from_disk(str(folder))
@@ -104,11 +104,13 @@ class HuggingFaceData(Data):
         return Samples(x, y, *groups), getattr(found.features[self.y], "names", None)
 
 
-def _refuse_ways_out(path: Path) -> None:
-    """Refuse a file that names others which are not in its own folder: whoever wrote it could name any."""
+def _check_index(path: Path) -> None:
+    """Refuse a file that names no files, or some which are not in its own folder: it could name any."""
     content = read_json(path)
     content = content if isinstance(content, dict) else {}
     files = content.get("_data_files")
+    if files == []:
+        raise UserError(f"{path.parent} has no samples, which the library datasets cannot read: leave it out")
     given = [entry.get("filename") if isinstance(entry, dict) else entry for entry in _listed(files)]
     for name in [*given, *_listed(content.get("splits"))]:
         if not isinstance(name, str) or Path(name).name != name or name in ("", ".", "..") or "\\" in name:
