@@ -50,7 +50,7 @@ from rayfl.recovery import carry_out, finished, restored, to_resume
 from rayfl.report.page import write_page
 from rayfl.report.run_page import run_page
 from rayfl.report.summary import final_table
-from rayfl.sampling import Sampling, Uniform, cohort
+from rayfl.sampling import Sampling, Uniform, cohort, takes_all
 from rayfl.settings import above, at_least, at_most
 from rayfl.shown import one_line, tell, warn
 from rayfl.signals import asked_to_stop
@@ -507,13 +507,18 @@ class Run:
         return self.protocol.point == "after_training" and self.federation.eval_every > 0
 
     @property
+    def _some_wait(self) -> bool:
+        """Whether there may be rounds in which a client does not train."""
+        return not takes_all(self.federation.sampling, self.federation.participation)
+
+    @property
     def _scores_untrained(self) -> bool:
         """Whether clients count by their initial model until they are sampled."""
-        return self._after_training and self.federation.participation < 1 and not self.protocol.trained_only
+        return self._after_training and self._some_wait and not self.protocol.trained_only
 
     def _scores_training(self, evaluates: bool) -> bool:
         """Say whether clients are scored right after training: their models are not kept to do it later."""
-        return self._after_training and (evaluates or self.federation.participation < 1)
+        return self._after_training and (evaluates or self._some_wait)
 
 
 def _recorded(figure: float) -> float | None:

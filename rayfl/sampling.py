@@ -166,6 +166,12 @@ def _entry(each: Any) -> tuple[int, int, float]:
     return each["client"], each["from"], end
 
 
+def takes_all(sampling: Sampling, participation: float) -> bool:
+    """Say whether every client trains in every round, as far as that is known."""
+    known = type(sampling) in (Uniform, Cyclic) or (type(sampling) is BySize and not sampling.replacement)
+    return known and participation == 1
+
+
 def cohort(
     sampling: Sampling, round: int, samples: Sequence[int], participation: float, seed: int
 ) -> list[int]:

@@ -6,12 +6,14 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 import yaml
 
 from rayfl import Inline, Ray, UserError, resumed
 from rayfl.config.parser import federation_from
+from rayfl.evaluation import FediOS
 from rayfl.randomness import generator
 from rayfl.record.description import dump
 from rayfl.sampling import BySize, Cyclic, Sampling, Trace, Uniform, cohort
@@ -202,6 +204,24 @@ def test_runs_go_on_as_if_they_had_not_stopped(tmp_path: Path, sampling: Samplin
     again.rounds = 3
     again.run()
     assert bytes_of_run(tmp_path / "half") == bytes_of_run(tmp_path / "whole")
+
+
+def test_who_waits_keeps_the_score_of_its_last_training(tmp_path: Path) -> None:
+    """With all that are there in a round, as with fewer: clients 0 to 5 train in round 0, 6 to 11 later."""
+    sampling = trace(tmp_path, *(entry(i, 0, 1) if i < 6 else entry(i, 1) for i in range(12)))
+    found = []
+    for share in (1.0, 0.99):
+        run = small(
+            tmp_path / str(share),
+            sampling=sampling,
+            participation=share,
+            protocol=FediOS(),
+            eval_every=2,
+            rounds=2,
+        )
+        found.append(run.run().history.scores["after_training", "personal", "test"].correct)
+    assert not np.isnan(found[0]).any()
+    np.testing.assert_array_equal(found[0], found[1])
 
 
 def test_the_same_bytes_on_actors(tmp_path: Path, kept_actors: None) -> None:
