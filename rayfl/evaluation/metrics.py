@@ -247,7 +247,7 @@ def summarise_view(
     Args:
         history: the run.
         protocol: its ``k``, ``choose_by`` and ``trained_only`` are used, and its window if it has one.
-        rounds: rounds that the run was asked for.
+        rounds: rounds that the run was asked for, or that it had when the protocol's patience ended it.
         point: evaluation point of the scores.
         view: their view.
 
@@ -394,12 +394,14 @@ def summarise(history: History, protocol: Protocol, rounds: int) -> dict[str, An
         all rounds), ``dropped`` (updates not used), ``not_finite`` (values that were NaN or infinite),
         ``k``, ``views`` (see :func:`summarise_view`) and ``headline``.
     """
-    views = [summarise_view(history, protocol, rounds, point, view) for point, view in history.views()]
+    early = ended_early(history, protocol)
+    end = history.rounds[-1]["round"] + 1 if early else rounds
+    views = [summarise_view(history, protocol, end, point, view) for point, view in history.views()]
     return {
         "protocol": str(protocol),
         "rounds": rounds,
         "completed": len(history.rounds),
-        "early": ended_early(history, protocol),
+        "early": early,
         "clients": len(history.population),
         "loss": history.rounds[-1]["loss"] if history.rounds else None,
         "up": sum(entry["up"] for entry in history.rounds),

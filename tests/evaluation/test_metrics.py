@@ -156,6 +156,14 @@ def test_a_window_takes_its_own_rounds():
     assert headline["std"] == pytest.approx(1 / 20)
 
 
+def test_a_window_ends_where_patience_ends_the_run():
+    window = evaluation.Default(choose="window", length=4, step=2, patience=4)
+    records = [line(r, [r], [5]) for r in range(5)]
+    headline = summary(people([10]), records, window, rounds=90)["headline"]
+    assert headline["rounds"] == [2, 4]
+    assert summary(people([10]), records[:4], window, rounds=90)["headline"] is None  # it is not over
+
+
 def test_scores_after_training_are_averaged_as_recorded():
     """A record has the latest score of every client that has been trained, also of one that was absent."""
     records = [
