@@ -114,7 +114,8 @@ class Trace(Sampling):
         return [there[k] for k in order.tolist()]
 
     def check(self, clients: int, rounds: int) -> None:
-        """Refuse clients that do not exist, and rounds without any."""
+        """Read the file anew; refuse clients that do not exist, and rounds without any."""
+        self.__dict__.pop("_read", None)  # for an earlier run
         entries = self._entries()
         if odd := [i for i, *_ in entries if i >= clients]:
             raise UserError(

@@ -125,6 +125,15 @@ def test_another_trace_is_another_run(tmp_path: Path) -> None:
         again.run()
 
 
+def test_the_next_run_reads_its_trace_anew(tmp_path: Path) -> None:
+    """As in a notebook, where the file has been changed meanwhile."""
+    sampling = trace(tmp_path, entry(0, 0), entry(1, 0))
+    small(tmp_path / "first", sampling=sampling, rounds=1, participation=1.0).run()
+    trace(tmp_path, entry(2, 0))
+    small(tmp_path / "second", sampling=sampling, rounds=1, participation=1.0).run()
+    assert json.loads((tmp_path / "second" / "metrics.jsonl").read_text())["cohort"] == [2]
+
+
 # ---- classes of one's own
 
 
