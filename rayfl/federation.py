@@ -4,7 +4,7 @@ import math
 import threading
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager, suppress
 from copy import copy
 from dataclasses import asdict, dataclass, field
 from datetime import datetime
@@ -43,9 +43,9 @@ from rayfl.randomness import generator
 from rayfl.record.cell import Cell
 from rayfl.record.checkpoint import Manifest
 from rayfl.record.description import deciding, dump
-from rayfl.record.folder import RunFolder, check_unused
+from rayfl.record.folder import RunFolder, check_is, check_unused
 from rayfl.record.former import remedy
-from rayfl.record.history import LOG
+from rayfl.record.history import CONFIG, LOG
 from rayfl.recovery import carry_out, finished, restored, to_resume
 from rayfl.report.page import write_page
 from rayfl.report.run_page import run_page
@@ -176,9 +176,12 @@ class Federation(Displayed):
             UserError: the settings are impossible, data are missing, or the run folder is in use; raised
                 before any actor is started. Or: an update is bad and the policy is to stop.
         """
-        path = self._path()
+        if self.output == "":  # as from a shell's variable that is not set; a path would be this folder
+            raise UserError("output is empty: give a folder, or leave it out")
         with lasting_output(), warnings_shown(), RunLog(self.log_level) as run_log, ExitStack() as while_held:
+            path = while_held.enter_context(self._new_folder()) if self.output is None else Path(self.output)
             if self.resumes:
+                check_is(path, "run", CONFIG)
                 while_held.enter_context(held(path))
                 if over := finished(path, self.rounds):
                     return self._shown(over)
@@ -304,19 +307,33 @@ class Federation(Displayed):
             checks.check_names(type(each))
         self.sampling.check(data.seen, self.rounds)
         self.cohort(0, data.sizes)
-        return checks.check(self.plan(), self.protocol, data)
+        warnings = checks.check(self.plan(), self.protocol, data)
+        if self.protocol.patience and not self.eval_every:
+            warnings.append(
+                f"protocol.patience is {self.protocol.patience}, and eval_every is 0: without evaluations "
+                "no run ends early"
+            )
+        return warnings
 
-    def _path(self) -> Path:
-        if self.output == "":  # as from a shell's variable that is not set; a path would be this folder
-            raise UserError("output is empty: give a folder, or leave it out")
-        if self.output is None:
-            name = f"{datetime.now():%Y%m%d-%H%M%S}-{type(self.method).__name__}"
-            path, number = Path("runs", name), 1
-            while path.exists():
+    @contextmanager
+    def _new_folder(self) -> Iterator[Path]:
+        """Make a folder for this run alone, though others may begin in the same second."""
+        name = f"{datetime.now():%Y%m%d-%H%M%S}-{type(self.method).__name__}"
+        path, number = Path("runs", name), 1
+        while True:
+            try:
+                path.mkdir(parents=True)
+                break
+            except OSError:
+                if not path.exists():
+                    break  # what is in the way is told when the run's files are made
                 number += 1
                 path = Path("runs", f"{name}-{number}")
-            return path
-        return Path(self.output)
+        try:
+            yield path
+        finally:
+            with suppress(OSError):  # one that has begun leaves files in it
+                path.rmdir()
 
     def _open(self, path: Path, start: int, data: FederatedData) -> RunFolder:
         config = dump(self)
@@ -432,7 +449,8 @@ class Run:
             over = [_asked(callback, "after_round", self, record) for callback in self.callbacks]
             last = any(over) or round == self.rounds - 1
             every = federation.checkpoint_every
-            if (every and (self._done % every == 0 or last)) or (self.asked.is_set() and not last):
+            at_end = every or start  # a run that has gone on from a checkpoint would do so again
+            if (every and self._done % every == 0) or (at_end if last else self.asked.is_set()):
                 self.save()
             if last:
                 return None

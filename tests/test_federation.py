@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 import torch
 
-from rayfl import Inline, Ray, Training, UserError, evaluation
-from rayfl.data import IID, Synthetic
+from rayfl import Federation, Inline, Ray, Training, UserError, evaluation
+from rayfl.data import IID, FederatedData, Synthetic
 from rayfl.engine import BadUpdate
 from rayfl.methods import FedAvg
 from rayfl.nets import CNNB
@@ -81,6 +81,42 @@ def test_rare_evaluations_have_all_scores_after_training(tmp_path: Path) -> None
         found.append([lines[k]["evaluation"] for k in (1, 3)])
     assert found[0] == found[1]
     assert set(found[0][0]["after_training"]) == {"personal"}  # a client's copy is not the global model
+
+
+def anywhere(**changes: Any) -> Federation:
+    """A federation that names no folder."""
+    federation = small(Path("run"), rounds=1, **changes)
+    federation.output = None
+    return federation
+
+
+def test_runs_of_one_second_have_folders_of_their_own(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each has its folder from the start, though it writes nothing before its data are there."""
+    monkeypatch.chdir(tmp_path)
+    found: list[Path] = []
+
+    class Meanwhile(Synthetic):
+        def federate(self, clients: int, seed: int) -> FederatedData:
+            if not found:
+                found.append(anywhere().run().folder)
+            return super().federate(clients, seed)
+
+    found.append(anywhere(data=Meanwhile(train=900, test=240, partition=IID())).run().folder)
+    assert len({folder.resolve() for folder in found}) == 2
+
+
+def test_a_refused_run_leaves_no_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(UserError, match="no such domain"):
+        anywhere(unseen="ink").run()
+    assert not [*tmp_path.glob("runs/*")]
+
+
+def test_patience_without_evaluations_is_remarked(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    small(tmp_path / "run", rounds=1, eval_every=0, protocol=evaluation.Default(patience=5)).run()
+    assert "protocol.patience is 5, and eval_every is 0" in capsys.readouterr().err
 
 
 def test_the_users_objects_are_not_changed(tmp_path: Path) -> None:

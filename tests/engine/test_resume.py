@@ -37,6 +37,15 @@ class StopsAfterTwo(Callback):
         return bool(record["round"] == 1)
 
 
+class IsStopped(Callback):
+    """Has a signal stop a run after its first round."""
+
+    def after_round(self, run: Run, record: Mapping[str, Any]) -> bool:
+        if record["round"] == 0:
+            signal.raise_signal(signal.SIGTERM)
+        return False
+
+
 @pytest.mark.parametrize("name", METHODS)
 def test_every_method_resumes_from_its_checkpoint(tmp_path: Path, name: str) -> None:
     whole, split = tmp_path / "whole", tmp_path / "split"
@@ -290,6 +299,29 @@ def test_resume_of_a_complete_run_changes_nothing(tmp_path: Path) -> None:
     result = resumed(tmp_path / "run").run()
     assert result.complete
     assert bytes_of_run(tmp_path / "run") == before
+
+
+def test_resume_of_a_run_without_checkpoints_that_was_stopped(tmp_path: Path) -> None:
+    """Its end has a checkpoint, too, so that the rounds after the stop are not run again and again."""
+    federation = small(tmp_path, rounds=3, checkpoint_every=0)
+    federation.callbacks.append(IsStopped())
+    assert not federation.run().complete
+    assert resumed(tmp_path).run().complete
+    assert max((tmp_path / "checkpoints").glob("manifest-*.json")).stem == "manifest-000003"
+
+
+@pytest.mark.parametrize(
+    ("made", "says"),
+    [
+        (lambda path: None, "there is nothing of this name"),
+        (Path.touch, "it is not a folder"),
+        (Path.mkdir, "it has no config.yaml"),
+    ],
+)
+def test_what_is_no_run_is_not_resumed(tmp_path: Path, made: Callable[[Path], None], says: str) -> None:
+    made(tmp_path / "run")
+    with pytest.raises(UserError, match=f"run is not a run folder: {says}"):
+        small(tmp_path / "run").resume(tmp_path / "run").run()
 
 
 def files_of(folder: Path) -> dict[Path, bytes]:
