@@ -54,6 +54,7 @@ def check(plan: Plan, protocol: Protocol, data: FederatedData) -> list[str]:
     _check_unseen(plan.method, nets, data)
     if own:
         try_scores(method, nets[0], plan, data)
+    _check_headline(method, protocol, data)
     try_measures(measures(plan.metrics, data.dataset.classes), data)
     if protocol.needs_validation and not data.counts("val")[: data.seen].any():
         raise UserError(
@@ -226,6 +227,23 @@ def _check_unseen(method: Method, nets: Sequence[Net], data: FederatedData) -> N
                 f"unseen={domain!r}: client {i} has {len(client_data.test)} test samples, and needs at "
                 "least 2 to be adapted to: use fewer clients"
             )
+
+
+def _check_headline(method: Method, protocol: Protocol, data: FederatedData) -> None:
+    """Refuse a protocol whose headline would be of clients or views that there are not.
+
+    A method may lack the global view: tables have rows of such methods, too, without a headline.
+    """
+    if protocol.point.startswith("unseen") and not data.unseen:
+        raise UserError(
+            f"protocol.point is {protocol.point}, and all clients train: name the domain of those that do "
+            "not, --unseen DOMAIN"
+        )
+    if protocol.view not in {"personal", "global", *method.views}:
+        raise UserError(
+            f"protocol.view is {protocol.view}, and {type(method).__name__} has the views "
+            f"{', '.join(method.views)}"
+        )
 
 
 def _check_batches(

@@ -85,6 +85,8 @@ BAD = [
     ("--protocol FDSE", "goes by validation accuracy", "data.val_fraction"),
     ("--protocol.patience 5", "Default(patience=5) goes by validation", "data.val_fraction"),
     ("--protocol DCPFL --protocol.choose best_val", "DCPFL(choose=best_val) goes by", "data.val_fraction"),
+    ("--protocol.point unseen", "protocol.point is unseen, and all clients train", "--unseen DOMAIN"),
+    ("--protocol.view onlin --method FedCO2 --net CNNB", "FedCO2 has the views personal, online, offline"),
     ("--protocol FDSE --protocol.average wieghted", "protocol.average is wieghted", "'weighted'"),
     # partitions
     ("--data.partition Pathological --clients 7", "multiple of 5 clients (nearest: 5 or 10)"),
