@@ -196,7 +196,8 @@ def cohort(
     )
     name = f"{type(sampling).__name__}.choose"
     try:
-        found = sampling.choose(round, samples, size, generator(seed, "cohort", round))
+        # A copy: what a class changes in it must not last, because a resumed run would not have the change.
+        found = sampling.choose(round, list(samples), size, generator(seed, "cohort", round))
     except UserError:
         raise
     except Exception as error:

@@ -176,6 +176,21 @@ def test_what_a_class_returns_is_checked(tmp_path: Path, what: Any, says: str) -
     assert not (tmp_path / "run").exists()
 
 
+class Spends(Sampling):
+    def choose(self, round: int, samples: Any, size: int, generator: Any) -> Any:
+        chosen = []
+        for _ in range(size):
+            chosen.append(samples.index(max(samples)))
+            samples[chosen[-1]] = 0
+        return chosen
+
+
+def test_what_a_class_makes_of_the_samples_does_not_last() -> None:
+    samples = [4, 2, 3, 1]
+    assert [cohort(Spends(), round, samples, 0.5, seed=0) for round in range(2)] == [[0, 2], [0, 2]]
+    assert samples == [4, 2, 3, 1]
+
+
 class Draws(Sampling):
     def choose(self, round: int, samples: Any, size: int, generator: Any) -> Any:
         return torch.randperm(len(samples))[:size].tolist()
