@@ -35,7 +35,7 @@ from rayfl.evaluation.measures import LARGEST
 from rayfl.evaluation.metrics import client_accuracies
 from rayfl.evaluation.protocol import PROTOCOLS, Default, Protocol
 from rayfl.evaluation.result import Result, finish
-from rayfl.files import held
+from rayfl.files import held, writing
 from rayfl.log import Level, RunLog, log, warnings_shown
 from rayfl.methods import FedBN, Method
 from rayfl.nets import CNNB, Architecture
@@ -200,9 +200,11 @@ class Federation(Displayed):
             with self.engine.open(self.plan(), data) as session, asked_to_stop() as asked:
                 manifest = restored(session, path, manifest, settings)
                 # Nothing is written before this line: a run that cannot go on stays as it is.
-                folder = self._open(path, manifest.round if manifest else 0, data)
                 if not self.resumes:
+                    with writing(path):
+                        path.mkdir(parents=True, exist_ok=True)
                     while_held.enter_context(held(path))
+                folder = self._open(path, manifest.round if manifest else 0, data)
                 run_log.open(path / LOG)
                 with Run(self, session, folder, settings, asked) as run:
                     stopped = carry_out(run, manifest)
@@ -320,6 +322,7 @@ class Federation(Displayed):
         """Make a folder for this run alone, though others may begin in the same second."""
         name = f"{datetime.now():%Y%m%d-%H%M%S}-{type(self.method).__name__}"
         path, number = Path("runs", name), 1
+        there = path.parent.exists()
         while True:
             try:
                 path.mkdir(parents=True)
@@ -329,11 +332,13 @@ class Federation(Displayed):
                     break  # what is in the way is told when the run's files are made
                 number += 1
                 path = Path("runs", f"{name}-{number}")
+        made = [path] if there else [path, path.parent]
         try:
             yield path
         finally:
-            with suppress(OSError):  # one that has begun leaves files in it
-                path.rmdir()
+            with suppress(OSError):  # a run that has begun leaves files there
+                for folder in made:
+                    folder.rmdir()
 
     def _open(self, path: Path, start: int, data: FederatedData) -> RunFolder:
         config = dump(self)

@@ -11,6 +11,7 @@ import torch
 from rayfl import Federation, Inline, Ray, Training, UserError, evaluation
 from rayfl.data import IID, FederatedData, Synthetic
 from rayfl.engine import BadUpdate
+from rayfl.files import held
 from rayfl.methods import FedAvg
 from rayfl.nets import CNNB
 from rayfl.training import Client, State
@@ -111,7 +112,14 @@ def test_a_refused_run_leaves_no_folder(tmp_path: Path, monkeypatch: pytest.Monk
     monkeypatch.chdir(tmp_path)
     with pytest.raises(UserError, match="no such domain"):
         anywhere(unseen="ink").run()
-    assert not [*tmp_path.glob("runs/*")]
+    assert not [*tmp_path.iterdir()]
+
+
+def test_a_folder_in_which_another_run_begins_is_left_to_it(tmp_path: Path) -> None:
+    (tmp_path / "run").mkdir()
+    with held(tmp_path / "run"), pytest.raises(UserError, match="is being run by another process"):
+        small(tmp_path / "run", rounds=1).run()
+    assert not [*(tmp_path / "run").iterdir()]
 
 
 def test_patience_without_evaluations_is_remarked(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
