@@ -49,6 +49,7 @@ class InlineWorkers(Workers):
             )
         self._plan, self._data = plan, data
         self._threads_before = torch.get_num_threads()
+        self._kernels_before = torch.get_deterministic_debug_mode()
         self.stop()
 
     def __len__(self) -> int:
@@ -72,6 +73,7 @@ class InlineWorkers(Workers):
         self.server = self.worker = None
 
     def close(self) -> None:
-        """Give the process its torch threads back."""
+        """Give the process back what it had: its torch threads, and the kernels that GPUs may use."""
         self.stop()
         torch.set_num_threads(self._threads_before)
+        torch.set_deterministic_debug_mode(self._kernels_before)

@@ -76,6 +76,15 @@ def test_a_gpu_uses_tf32_only_if_that_is_asked_for(monkeypatch):
         products.allow_tf32, convolutions.allow_tf32 = before
 
 
+def test_inline_gives_back_which_kernels_gpus_may_use(tmp_path):
+    federation = small(tmp_path / "run")
+    federation.engine.resolve()
+    session = federation.engine.open(federation.plan(), federation.federated_data())
+    torch.use_deterministic_algorithms(True)  # as a run does that asks for it
+    session.close()
+    assert not torch.are_deterministic_algorithms_enabled()
+
+
 def test_tf32_is_refused_on_a_cpu(tmp_path):
     federation = small(tmp_path / "run", training=Training(precision="tf32"), engine=Inline(device="cpu"))
     with pytest.raises(UserError, match=r"training\.precision is tf32"):
