@@ -121,7 +121,7 @@ def reading(path: str | Path, remedy: str = "restore it from a copy") -> Iterato
         yield
     except OSError as error:
         raise UserError(f"{path} cannot be read: {error.strerror or error}") from error
-    except (ValueError, UserError) as error:
+    except ValueError as error:
         raise UserError(f"{path} is damaged ({error}): {remedy}") from error
 
 

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from rayfl.config.declared import check_seeds, declared
 from rayfl.config.table_file import DECIDED, Settings, slug
+from rayfl.errors import UserError
 from rayfl.files import read_json, reading, write_file
 from rayfl.jobs.cells import Job
 from rayfl.record.checks import check_config
@@ -42,8 +43,11 @@ class Sweep(Comparison):
         check_is(folder, "sweep")
         path = folder / SWEEP
         with reading(path, "restore it from a copy, or start the sweep anew"):
-            sweep = declared(cls, read_json(path), "sweep")
-            sweep.check()
+            try:
+                sweep = declared(cls, read_json(path), "sweep")
+                sweep.check()
+            except UserError as error:  # nobody writes this file by hand: it is damaged
+                raise ValueError(str(error)) from error
         return sweep
 
     def check(self) -> None:

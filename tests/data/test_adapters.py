@@ -119,8 +119,8 @@ def test_pictures_of_hugging_face(tmp_path: Path):
     [
         ({"root": None}, "give root"),
         ({"root": "nowhere"}, "cannot be read"),
-        ({"train": "all"}, "it has no split 'all', only train, test"),
-        ({"x": "image"}, "it has no column 'image', only x, label, who"),
+        ({"train": "all"}, "d has no split 'all', only train, test"),
+        ({"x": "image"}, "d has no column 'image', only x, label, who"),
         ({"y": "who"}, "it must be whole numbers"),
         ({"x": "who"}, "have x of <U1 [4]"),
     ],

@@ -59,7 +59,7 @@ FILES: dict[str, tuple[str, bytes, str]] = {
     "empty": ("a.npz", b"", "a.npz is damaged"),
     "cut": ("a.npz", npz()[:-30], "a.npz is damaged"),
     "no archive": ("a.npz", b"PK" * 50, "a.npz is damaged"),
-    "no labels": ("a.npz", zipped(x=npy(X)), "it has no array 'y', only x"),
+    "no labels": ("a.npz", zipped(x=npy(X)), "a.npz has no array 'y', only x"),
     "objects": ("a.npz", zipped(x=npy(np.array([Evil()])), y=npy(Y)), "never pickled objects"),
     "objects as labels": ("a.npz", npz(y=np.array([Evil(), 1, 2, 3])), "never pickled objects"),
     "a forged shape": ("a.npz", zipped(x=forged(HUGE % "10**9, 2"), y=npy(Y)), "no array of NumPy's format"),

@@ -37,7 +37,7 @@ def read_arrays(path: Path, wanted: Sequence[str]) -> Mapping[str, np.ndarray]:
                 info = members.get(f"{name}.npy")
                 if info is None:
                     names = ", ".join(sorted(m.removesuffix(".npy") for m in members)[:10])
-                    raise UserError(f"it has no array {name!r}, only {names or 'none'}")
+                    raise UserError(f"{path} has no array {name!r}, only {names or 'none'}")
                 check_memory(info.file_size, f"the array {name!r} in {path}", _LESS)
                 with archive.open(info) as member:
                     shape, order, kind = _head(member, name)
@@ -55,7 +55,7 @@ def read_arrays(path: Path, wanted: Sequence[str]) -> Mapping[str, np.ndarray]:
 
 def _mapped(path: Path) -> np.ndarray:
     if not path.exists():
-        raise UserError(f"it has no file {path.name}")
+        raise UserError(f"{path.parent} has no file {path.name}")
     with open_file(path) as file:
         shape, order, kind = _head(file, path.name)
         size, start = math.prod(shape) * kind.itemsize, file.tell()
@@ -109,7 +109,7 @@ def read_parquet(path: Path, wanted: Sequence[str], others: bool) -> Mapping[str
             table = pq.ParquetFile(file)
             names = table.schema_arrow.names
             if missing := [name for name in wanted if name not in names]:
-                raise UserError(f"it has no column {missing[0]!r}, only {', '.join(names[:10])}")
+                raise UserError(f"{path} has no column {missing[0]!r}, only {', '.join(names[:10])}")
             if len(set(names)) < len(names):
                 raise ValueError("two columns have the same name")
             read = names if others else list(dict.fromkeys(wanted))

@@ -88,14 +88,15 @@ class HuggingFaceData(Data):
         """Return the samples of a split, and the names of the classes where they have some."""
         if isinstance(found, dict):
             if split not in found:
-                raise UserError(f"it has no split {split!r}, only {', '.join(found)}")
+                raise UserError(f"{self.root} has no split {split!r}, only {', '.join(found)}")
             found = found[split]
         elif split == self.test:
-            raise UserError(f"it has no splits, so no {split!r}: leave out test")
+            raise UserError(f"{self.root} has no splits, so no {split!r}: leave out test")
         table = found.with_format("arrow")[:]
         wanted = [self.x, self.y, self.users, self.domains]
         if missing := [name for name in wanted if name is not None and name not in table.column_names]:
-            raise UserError(f"it has no column {missing[0]!r}, only {', '.join(table.column_names[:10])}")
+            known = ", ".join(table.column_names[:10])
+            raise UserError(f"{self.root} has no column {missing[0]!r}, only {known}")
         if type(found.features[self.x]).__name__ == "Image":
             x = _pictures(table.column(self.x).to_pylist())
         else:
