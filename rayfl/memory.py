@@ -12,18 +12,31 @@ import psutil
 from rayfl.errors import UserError
 
 GROUP = Path("/sys/fs/cgroup")
+OWN = Path("/proc/self/cgroup")
+"""Says in which control group this process is; in a container that is mostly the topmost one."""
 
 
 def available_memory() -> float:
-    """Return the bytes of memory that are free for more, in this container if it is one."""
+    """Return the bytes of memory that are free for more, within the limits of a container or a batch job."""
     free = float(psutil.virtual_memory().available)
-    with contextlib.suppress(OSError, ValueError):  # "max" where the container has no limit of its own
-        limit = int((GROUP / "memory.max").read_text())
-        used = int((GROUP / "memory.current").read_text())
-        with contextlib.suppress(OSError, ValueError, KeyError):  # copies of files, which give way
-            used -= _figures(GROUP / "memory.stat")["inactive_file"]
-        free = min(free, float(limit - used))
+    for group in _groups():
+        with contextlib.suppress(OSError, ValueError):  # "max" where the group has no limit of its own
+            limit = int((group / "memory.max").read_text())
+            used = int((group / "memory.current").read_text())
+            with contextlib.suppress(OSError, ValueError, KeyError):  # copies of files, which give way
+                used -= _figures(group / "memory.stat")["inactive_file"]
+            free = min(free, float(limit - used))
     return free
+
+
+def _groups() -> list[Path]:
+    """Return the folders of this process's control group and of all above it, each with a limit or none."""
+    names: tuple[str, ...] = ()
+    with contextlib.suppress(OSError):
+        for line in OWN.read_text().splitlines():
+            if line.startswith("0::/"):
+                names = Path(line.removeprefix("0::/")).parts
+    return [GROUP.joinpath(*names[:count]) for count in range(len(names) + 1)]
 
 
 def check_memory(size: float, what: str, remedy: str) -> None:

@@ -26,6 +26,20 @@ def test_the_limit_of_a_container(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     assert available_memory() == 56_500
 
 
+def test_the_limit_of_a_batch_job(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """On a host the limit is that of the job, or of a group above it, and the topmost group has none."""
+    monkeypatch.setattr(memory, "GROUP", tmp_path)
+    monkeypatch.setattr(memory, "OWN", tmp_path / "own")
+    (tmp_path / "own").write_text("1:name=systemd:/other\n0::/slurm/job_1/step_0\n")
+    for name, limit, used in (("slurm", "max", 9000), ("slurm/job_1", "60000", 5000)):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "memory.max").write_text(f"{limit}\n")
+        (tmp_path / name / "memory.current").write_text(f"{used}\n")
+    assert available_memory() == 55_000
+    (tmp_path / "own").unlink()
+    assert available_memory() > 100_000
+
+
 def test_what_does_not_fit_is_refused_with_both_sizes(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(memory, "available_memory", lambda: 2.5e9)
     check_memory(2.5e9, "images", "use fewer")
