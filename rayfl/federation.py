@@ -205,7 +205,8 @@ class Federation(Displayed):
                         path.mkdir(parents=True, exist_ok=True)
                     while_held.enter_context(held(path))
                 folder = self._open(path, manifest.round if manifest else 0, data)
-                run_log.open(path / LOG)
+                with writing(path / LOG, "remove it, and resume the run"):
+                    run_log.open(path / LOG)
                 with Run(self, session, folder, settings, asked) as run:
                     stopped = carry_out(run, manifest)
             if stopped is None:

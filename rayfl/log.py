@@ -85,7 +85,13 @@ class RunLog:
         self._handler.close()
 
     def open(self, path: Path) -> None:
-        """Write what has been said so far to the end of a file, and from now on everything at once."""
+        """Write what has been said so far to the end of a file, and from now on everything at once.
+
+        Raises:
+            OSError: it cannot be written, or is a pipe, which could be waited for without end.
+        """
+        if path.is_fifo():
+            raise OSError("it is a pipe")
         file = _File(path, encoding="utf-8")
         file.setFormatter(_Formatter("%(asctime)s %(levelname)s %(message)s", "%Y-%m-%dT%H:%M:%SZ"))
         self._handler.setTarget(file)

@@ -1,6 +1,7 @@
 """What a run says: on standard error, and in its log."""
 
 import logging
+import os
 from pathlib import Path
 
 import pytest
@@ -62,6 +63,16 @@ def fail(path: Path) -> None:
     with RunLog("info") as run_log:
         run_log.open(path / "run.log")
         raise UserError("a bad update")
+
+
+@pytest.mark.parametrize(("make", "what"), [(Path.mkdir, "Is a directory"), (os.mkfifo, "it is a pipe")])
+def test_a_log_that_is_no_file_is_refused(tmp_path, make, what):
+    """A pipe would be waited for."""
+    federation(tmp_path / "run", rounds=1).run()
+    (tmp_path / "run" / "run.log").unlink()
+    make(tmp_path / "run" / "run.log")
+    with pytest.raises(UserError, match=rf"run\.log cannot be written: {what}; remove it"):
+        federation(tmp_path / "run").resume(tmp_path / "run").run()
 
 
 def test_an_error_is_kept(tmp_path):
