@@ -160,11 +160,17 @@ def _and_wrapped(method: Method) -> Iterator[Method]:
         inside = vars(inside).get("of")
 
 
-def check_draws(method: type) -> None:
-    """Refuse a method or a net that draws by Python's ``random``: every process has a generator of its own.
+def check_draws(method: type, draw: str = DRAW) -> None:
+    """Refuse a method, a net or a sampling that draws by Python's ``random``.
+
+    Every process has a generator of its own, and a resumed run another one.
 
     That generator cannot be watched while a run goes on, as others are in ``engine/guard.py``: Ray draws from
     it, too. So this looks at what the functions of the class use.
+
+    Args:
+        method: the class.
+        draw: what to draw from instead.
     """
     for cls in method.__mro__:
         if cls.__module__.partition(".")[0] in ("rayfl", "torch", "torchvision"):
@@ -176,7 +182,7 @@ def check_draws(method: type) -> None:
             if used := _of_random(function.__code__, function.__globals__):
                 raise UserError(
                     f"{cls.__name__}.{name} uses Python's own `random` ({used}), so that results depend on "
-                    f"which process computes what. {DRAW}"
+                    f"which process computes what. {draw}"
                 )
 
 

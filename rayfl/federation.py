@@ -50,7 +50,7 @@ from rayfl.recovery import carry_out, finished, restored, to_resume
 from rayfl.report.page import write_page
 from rayfl.report.run_page import run_page
 from rayfl.report.summary import final_table
-from rayfl.sampling import Sampling, Uniform, cohort, takes_all
+from rayfl.sampling import GIVEN, Sampling, Uniform, cohort, takes_all
 from rayfl.settings import above, at_least, at_most
 from rayfl.shown import one_line, tell, warn
 from rayfl.signals import asked_to_stop
@@ -308,6 +308,7 @@ class Federation(Displayed):
                 raise UserError(f"callbacks has {shown(callback)}: it must be an object of class Callback")
         for each in (self.sampling, *self.callbacks):
             checks.check_names(type(each))
+        checks.check_draws(type(self.sampling), GIVEN)
         self.sampling.check(data.seen, self.rounds)
         self.cohort(0, data.sizes)
         warnings = checks.check(self.plan(), self.protocol, data)

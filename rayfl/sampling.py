@@ -20,6 +20,9 @@ from rayfl.files import read_json, reading
 from rayfl.randomness import generator
 from rayfl.settings import Settings
 
+GIVEN = "Draw from the generator that is given"
+"""What a class is to draw from."""
+
 
 class Sampling(Settings, ABC, place="sampling"):
     """Chooses who trains in a round. It has no memory: a round's choice depends on what it is given alone."""
@@ -192,7 +195,7 @@ def cohort(
         "choose",
         f"round {round}",
         memory="A resumed run has lost it: choose by what is given alone",
-        draw="Draw from the generator that is given",
+        draw=GIVEN,
     )
     name = f"{type(sampling).__name__}.choose"
     try:

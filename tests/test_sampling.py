@@ -1,6 +1,7 @@
 """Who trains in a round: by size, in turns, by a trace, or as one's own class says."""
 
 import json
+import random
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
@@ -196,6 +197,11 @@ class Draws(Sampling):
         return torch.randperm(len(samples))[:size].tolist()
 
 
+class DrawsByPython(Sampling):
+    def choose(self, round: int, samples: Any, size: int, generator: Any) -> Any:
+        return random.sample(range(len(samples)), size)
+
+
 class Remembers(Sampling):
     last = 0
 
@@ -208,6 +214,7 @@ class Remembers(Sampling):
     ("sampling", "says"),
     [
         (Draws(), "Draws.choose has drawn from PyTorch's global generator .*the generator that is given"),
+        (DrawsByPython(), "DrawsByPython.choose uses Python's own `random` .*the generator that is given"),
         (Remembers(), "Remembers.choose has changed self.last .*choose by what is given alone"),
     ],
 )
