@@ -255,7 +255,8 @@ def expand(arguments: Sequence[str]) -> list[str]:
     if method := table.lacks(settings):
         raise UserError(f"row {given.row[0]!r} needs the method {method}, which rayfl does not have yet")
     own = table.settings(given.row[0], given.column[0]) | {"cell": settings["cell"]}
-    return [*options(own), *others]
+    kept = {name: value for name, value in own.items() if name in settings}  # a changed class drops options
+    return [*options(kept), *others]
 
 
 def slug(name: str) -> str:

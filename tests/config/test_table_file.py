@@ -96,6 +96,13 @@ def test_expanded_arguments(tmp_path):
     assert expand(["--rounds", "3"]) == ["--rounds", "3"]
 
 
+def test_another_class_drops_options_of_a_cell(tmp_path):
+    path = write(tmp_path)
+    found = expand(["--config", path, "--row", "FedAvg", "--column", "even", "--data", "EmbeddedDigits"])
+    assert not [text for text in found if text.startswith("--data.")]
+    assert found[-2:] == ["--data", "EmbeddedDigits"]
+
+
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [
