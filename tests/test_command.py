@@ -122,6 +122,7 @@ def test_data_shows_what_a_data_set_holds(capsys):
         (["divide"], "OUTPUT must be given"),
         (["show", "--clients", "0"], "clients must be at least 1"),
         (["show", "--clients", "x"], "clients is x: it must be a whole number"),
+        (["show", "--clients"], "--clients has no value: write --clients VALUE"),
         (["show", "--data", "CIFAR"], "there is no data 'CIFAR'; did you mean CIFAR10?"),
         (["show", "--data", "CIFAR10", "--data.root", "/nowhere"], "/nowhere"),
     ],

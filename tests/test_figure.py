@@ -84,6 +84,7 @@ def test_kinds_are_named(capsys):
         (["bars", "RUNS", "--by", "colour"], "by colour: no run has this key"),
         (["sweep", "RUNS", "--over", "net"], "net is 'CNN'"),
         (["labels", "RUNS"], "has no label counts"),
+        (["bars", "RUNS", "--names"], "--names has no value: write --names NAME=TEXT"),
     ],
 )
 def test_errors_are_one_line_and_exit_code_2(tmp_path, capsys, runs, options, message):

@@ -6,7 +6,7 @@ import inspect
 import json
 import pkgutil
 import re
-from argparse import SUPPRESS
+from argparse import SUPPRESS, Action
 from collections.abc import Collection, Sequence
 from copy import copy
 from dataclasses import is_dataclass, replace
@@ -35,8 +35,10 @@ from rayfl.settings import class_names, own_classes
 from rayfl.shown import closest, did_you_mean
 from rayfl.yaml_file import OutOfBounds, check_bounds, read_mapping
 
-CHOICES = {"net", "protocol", "training.optimiser", "training.schedule"}
-"""Options that name a class whose options are forgotten where another class is named."""
+CHOICES = {"method", "net", "protocol", "training.optimiser", "training.schedule"}
+"""Options that name a class whose options are forgotten where another class is named: one name has another
+meaning and default there. Those of data sets and engines mean the same in all of them, and stay.
+"""
 
 
 class _ConfigFile(ActionConfigFile):
@@ -63,7 +65,7 @@ class _ConfigFile(ActionConfigFile):
                 if key in place:
                     _forget(cfg, name, place[key])
         if settings:
-            nested = _nested(path, settings)
+            nested = _nested(path, settings, _groups(parser))
             for name, kind in arguments_of(Federation).items():
                 if name in nested:  # the parser would stumble over null
                     _check_value(name, nested[name], kind)
@@ -138,14 +140,23 @@ def _read_files(made: ArgumentParser, arguments: Sequence[str]) -> list[str]:
                 )
             options = read_mapping(_home(value), f"file with options of {option[2:]}")
             _check_names(made, _home(value), {option[2:]: options})
-            value = json.dumps(options)
+            value = json.dumps(_nested(_home(value), options, (), f"{option[2:]}."))
             argument = f"{option}={value}" if equals else value
         read.append(argument)
     return read
 
 
-def _nested(path: Path, settings: dict[str, Any]) -> dict[str, Any]:
-    """Return a file's settings with nests for dotted names, such as ``method.mu`` beside ``method``."""
+def _nested(
+    path: Path, settings: dict[str, Any], groups: Collection[str] = (), whole: str = ""
+) -> dict[str, Any]:
+    """Return a file's settings with nests for dotted names, such as ``method.mu`` beside ``method``.
+
+    Args:
+        path: the file.
+        settings: the settings; or those of a class or group in it, in which names may be dotted, too.
+        groups: names of which the values are groups.
+        whole: what stands before names in messages, such as ``training.``.
+    """
     nest: dict[str, Any] = {}
     for name, value in sorted(settings.items(), key=lambda setting: setting[0].count(".")):
         place = nest
@@ -155,9 +166,14 @@ def _nested(path: Path, settings: dict[str, Any]) -> dict[str, Any]:
                 place[part] = {"class_path": place[part]}
             place = place.setdefault(part, {})
             if not isinstance(place, dict):
-                raise UserError(f"{path}: {name} is an option of {part}, and {part} is {place!r}")
+                raise UserError(f"{path}: {whole}{name} is an option of {part}, and {part} is {place!r}")
             if "class_path" in place:
                 place = place.setdefault("init_args", {})
+        if last in place:
+            raise UserError(f"{path}: {whole}{name} is there twice")
+        inner = isinstance(value, dict) and ("class_path" in value or last == "init_args" or last in groups)
+        if inner and all(isinstance(key, str) for key in value):
+            value = _nested(path, value, (), whole if last == "init_args" else f"{whole}{name}.")
         place[last] = value
     return nest
 
@@ -433,9 +449,7 @@ def _place(made: ArgumentParser, error: BaseException) -> tuple[str, Any, str, B
         The option, its type, the class that is named for it, as far as there are such; and the cause.
     """
     keys: list[str] = []
-    inner = made._subcommands_action.choices.values() if made._subcommands_action else ()
-    actions = [action for each in (made, *inner) for action in each._actions]
-    kinds, path = {action.dest: getattr(action, "_typehint", None) for action in actions}, ""
+    kinds, path = {action.dest: getattr(action, "_typehint", None) for action in _actions(made)}, ""
     while True:
         key = re.match(r'(?:Parser key "|--)([\w.]+?)(?:"|\.help):', str(error))
         named = re.match(r"Problem with given class_path '(.+)':", str(error))
@@ -451,6 +465,12 @@ def _place(made: ArgumentParser, error: BaseException) -> tuple[str, Any, str, B
         error = error.__cause__
 
 
+def _actions(made: ArgumentParser) -> list[Action]:
+    """Return the arguments of a parser, and of its subcommands."""
+    inner = made._subcommands_action.choices.values() if made._subcommands_action else ()
+    return [action for each in (made, *inner) for action in each._actions]
+
+
 def _spoken(made: ArgumentParser, name: str) -> str:
     """Return what a command line calls an argument, of a subcommand, too."""
     above, _, last = name.rpartition(".")
@@ -461,7 +481,7 @@ def _spoken(made: ArgumentParser, name: str) -> str:
 
 def _value(made: ArgumentParser, option: str) -> str:
     """Return an example of the value of an option, or what stands for it."""
-    action = next(a for a in made._actions if option in a.option_strings)
+    action = next(a for a in _actions(made) if option in a.option_strings)
     if words := words_of(action):
         return "NAME" if names_of(getattr(action, "_typehint", None)) else words[0]
     shown = action.metavar or "VALUE"

@@ -17,12 +17,12 @@ from rayfl import Federation, Inline, Ray, Training, UserError, evaluation
 from rayfl.arguments import fits
 from rayfl.config.parser import federation_from, parser, resumed
 from rayfl.data import CIFAR10, MNIST, Data, Dirichlet, EmbeddedDigits, Partition, Synthetic
-from rayfl.methods import METHODS, FedAvg, FedCO2
+from rayfl.methods import METHODS, Ditto, FedAvg, FedCO2, FedProx
 from rayfl.nets import DSECNN, Architecture, LeNet
 from rayfl.record.cell import Cell
 from rayfl.record.description import deciding, dump, public_path
 from rayfl.run import main
-from rayfl.training import Adam, Exponential, Optimiser, Schedule
+from rayfl.training import Adam, Cosine, Exponential, Optimiser, Schedule
 from tests.support.federations import small
 
 CLASSES = [c for c in vars(rayfl.data).values() if inspect.isclass(c) and not inspect.isabstract(c)]
@@ -229,6 +229,7 @@ FILES = [
     ("training: [1]\n", "{path}: training must map options to values, and is [1]"),
     ("rounds: [\n", "{path} is not valid YAML in line 2"),
     ("rounds: 3\nrounds: 4\n", "{path} is not valid YAML in line 1: 'rounds' is there twice"),
+    ("training.lr: 0.1\ntraining: {{lr: 0.2}}\n", "{path}: training.lr is there twice"),
     ("rounds: !!int x\n", "{path} is not valid YAML"),
     ("cell: 2020-13-45\n", "cell is '2020-13-45': it must be a mapping"),
     (
@@ -597,6 +598,33 @@ def test_dotted_names_in_a_file_are_those_of_the_command_line(tmp_path: Path):
         made.append(dump(federation_from(["--config", str(file), "--method.kd_temperature", "3"])))
     assert made[0] == made[1]
     assert yaml.safe_load(made[0])["method"]["init_args"]["mu"] == 0.25
+
+
+def test_dotted_names_inside_of_nests(tmp_path: Path):
+    """They are options of the class that stands beside them, and not of the default."""
+    file, training = tmp_path / "a.yaml", tmp_path / "training.yaml"
+    file.write_text(
+        "training: {schedule: Cosine, schedule.warmup: 3}\n"
+        "method: {class_path: TopK, init_args: {of: FedProx, of.mu: 0.7}}\n"
+        "data: {class_path: DigitsFive, init_args: {partition: {class_path: DomainDirichlet, "
+        "init_args: {thin: {a.b: 2}}}}}\n"
+    )
+    training.write_text("schedule: Cosine\nschedule.warmup: 3\n")
+    found = federation_from(["--config", str(file)])
+    assert found.training == Training(schedule=Cosine(warmup=3))
+    assert str(found.method.of) == str(FedProx(mu=0.7))
+    assert found.data.partition.thin == {"a.b": 2}
+    assert federation_from(["--training", str(training)]).training == found.training
+
+
+def test_another_method_has_its_own_options(tmp_path: Path):
+    """The ``mu`` of Ditto, which the configuration of a run names, is not that of FedProx."""
+    file = tmp_path / "config.yaml"
+    file.write_text(dump(Federation(method=Ditto(), data=Synthetic(val_fraction=0.2))))
+    found = federation_from(["--config", str(file), "--method", "FedProx", "--data", "EmbeddedDigits"])
+    assert found.method.mu == FedProx().mu
+    assert found.data.val_fraction == 0.2
+    assert federation_from(["--config", str(file), "--method", "Ditto"]).method.mu == 1
 
 
 @pytest.mark.parametrize("settings", [{"clients": 3, "clients.x": 1}, {"method": None, "method.mu": 1}])
