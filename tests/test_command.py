@@ -77,6 +77,12 @@ def test_help_of_a_class_within_another_names_whole_options(arguments, option, c
     assert f"\n  {option}" in capsys.readouterr().out
 
 
+def test_help_of_a_class_has_no_markup(capsys):
+    with pytest.raises(SystemExit):
+        main(["run", "--net.help", "FDSEAlexNet"])
+    assert "\nAlexNet with a width of 1024" in capsys.readouterr().out
+
+
 def test_help_of_a_class_without_options(capsys):
     with pytest.raises(SystemExit):
         main(["run", "--net.help", "LeNet"])

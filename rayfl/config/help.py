@@ -89,7 +89,8 @@ class Parser(jsonargparse.ArgumentParser):
             self._of_class = next((each for each in asked if f".{each}".endswith(f".{found[1]}")), found[1])
             more = f" [--{self._of_class}.OPTION VALUE ...]" if arguments_of(cls) else ""
             options["usage"] = f"--{self._of_class} {cls.__name__}{more}"
-            options["description"] = " ".join(inspect.cleandoc(f"{cls.__doc__}").partition("\n\n")[0].split())
+            text = inspect.cleandoc(f"{cls.__doc__}").partition("\n\n")[0].replace("``", "")
+            options["description"] = " ".join(text.split())
         for name, own in (("formatter_class", Help), ("allow_abbrev", False), ("exit_on_error", False)):
             options.setdefault(name, own)
         super().__init__(*arguments, **options)

@@ -198,14 +198,18 @@ def _check_classes(path: Path, settings: dict[str, Any], above: str = "") -> Non
     """Refuse mappings that should name a class and its arguments, and do not."""
     for name, value in settings.items():
         key = f"{above}{name}"
-        if not isinstance(value, dict):
-            continue
-        if not isinstance(value.get("class_path", ""), str):
-            raise UserError(f"{path}: {key}.class_path must be the name of a class")
-        inner = value.get("init_args", {})
-        if not isinstance(inner, dict):
-            raise UserError(f"{path}: {key}.init_args must map arguments to values")
-        _check_classes(path, inner, f"{key}.")
+        for each in value if isinstance(value, list) else [value]:  # nets may be several
+            if not isinstance(each, dict):
+                continue
+            if not isinstance(each.get("class_path", ""), str):
+                raise UserError(f"{path}: {key}.class_path must be the name of a class")
+            inner = each.get("init_args", {} if "class_path" in each else each)
+            if not isinstance(inner, dict):
+                raise UserError(f"{path}: {key}.init_args must map arguments to values")
+            beside = [other for other in each if other not in ("class_path", "init_args", "dict_kwargs")]
+            if "class_path" in each and beside:
+                raise UserError(f"{path}: {key} has {beside[0]} beside class_path: put it below init_args")
+            _check_classes(path, inner, f"{key}.")
 
 
 @cache  # it takes longer to make one than to use it, and tables and sweeps use it for every cell and point
@@ -279,6 +283,7 @@ def federation_from(arguments: list[str]) -> Federation:
         re.sub(r"\.(class_path|init_args)\b.*", "", k) for k, value in given.items() if value is not None
     }
     if odd := sorted(name for name in names if name.partition(".")[0] not in (*RESUMABLE, "cell")):
+        odd = ["config"] if "config" in odd else odd  # which has given the others
         raise UserError(
             f"--resume takes everything but {', '.join(RESUMABLE)} from the run folder; remove "
             f"{', '.join('--' + key for key in odd)}"

@@ -240,6 +240,15 @@ FILES = [
     ("clients: null\n", "clients is null: it needs a value"),
     ("data:\n", "data is null: it needs a value"),
     ("data: {{class_path: Synthetic, init_args: }}\n", "{path}: data.init_args must map arguments to values"),
+    (
+        "method: {{class_path: Ditto, mu: 2}}\n",
+        "{path}: method has mu beside class_path: put it below init_args",
+    ),
+    (
+        "training: {{schedule: {{class_path: Cosine, warmup: 3}}}}\n",
+        "{path}: training.schedule has warmup beside class_path: put it below init_args",
+    ),
+    ("net: [LeNet, {{class_path: FedGHCNN, number: 2}}]\n", "{path}: net has number beside class_path: put"),
     ("training: {{lr: null}}\n", "training.lr is null: it needs a value"),
     (
         "data: {{class_path: Synthetic, init_args: {{partition: {{class_path: IID, "
@@ -435,7 +444,7 @@ def test_resume_refuses_what_would_make_it_another_run(run_folder: Path, options
 def test_resume_refuses_a_configuration_beside_the_recorded_one(run_folder: Path, tmp_path: Path) -> None:
     other = tmp_path / "other.yaml"
     other.write_text("seed: 3\n")
-    with pytest.raises(UserError, match="--resume takes everything but"):
+    with pytest.raises(UserError, match=r"--resume takes everything but .*; remove --config$"):
         federation_from(["--resume", str(run_folder), "--config", str(other)])
 
 
