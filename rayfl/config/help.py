@@ -80,6 +80,7 @@ class Parser(jsonargparse.ArgumentParser):
     alone. That names the innermost option only, ``--partition``; people type all of it.
     """
 
+    given: Sequence[str] = ()  # the command line that was read
     _of_class = ""  # the option that names the class, such as data.partition, in the help of one
 
     def __init__(self, *arguments: Any, **options: Any) -> None:
@@ -111,6 +112,7 @@ class Parser(jsonargparse.ArgumentParser):
     ) -> Any:
         """Read a command line."""
         outermost = _GIVEN.set(_GIVEN.get() or tuple(sys.argv[1:] if args is None else args))
+        self.given = _GIVEN.get()
         try:
             return super().parse_args(args, *others, **more)
         finally:

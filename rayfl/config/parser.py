@@ -417,7 +417,8 @@ def explain(made: ArgumentParser, error: BaseException) -> str:
         return _no_place(made, text.removeprefix("unrecognized arguments: ").partition(" ")[0])
     if found := re.match(r"argument (--[\w.]+)(?:/\S+)?: expected ", text):
         lacks = "needs more values" if text.endswith(" arguments") else "has no value"
-        return f"{found[1]} {lacks}: write {found[1]} {_value(made, found[1])}"
+        option = _without_value(made, found[1])
+        return f"{option} {lacks}: write {option} {_value(made, option)}"
     if made._subcommands_action is not None:
         commands = list(made._subcommands_action.choices)
         if found := re.match(r'expected "(\w+)" to be one of ', text):
@@ -484,9 +485,18 @@ def _spoken(made: ArgumentParser, name: str) -> str:
     return str((*action.option_strings, action.metavar or last)[0])
 
 
+def _without_value(made: ArgumentParser, option: str) -> str:
+    """Return the option that has no value; the parser itself names the outermost, as for --method.mu."""
+    given = getattr(made, "given", ())
+    alone = [one for one, following in zip(given, [*given[1:], "--"]) if following.startswith("--")]
+    return next((one for one in alone if one.startswith(f"{option}.")), option)
+
+
 def _value(made: ArgumentParser, option: str) -> str:
     """Return an example of the value of an option, or what stands for it."""
-    action = next(a for a in _actions(made) if option in a.option_strings)
+    action = next((a for a in _actions(made) if option in a.option_strings), None)
+    if action is None:  # an option of a class
+        return "NAME" if option.endswith(".help") or option[2:] in COMPONENTS else "VALUE"
     if words := words_of(action):
         return "NAME" if names_of(getattr(action, "_typehint", None)) else words[0]
     shown = action.metavar or "VALUE"
