@@ -228,6 +228,7 @@ FDSE_LOCAL = {
 }
 """Epochs in all -> the folder of the runs of Local, and how many seeds of the public code they have."""
 FDSE_SEEDS = (2, 4388, 15)
+FDSE_T1_SEEDS = ["Local", "FedAvg", "Ditto", "FedBN", "FDSE", "FDSE (code)"]
 
 
 def fdse_local() -> Rows:
@@ -339,6 +340,12 @@ def three_seeds(
         beside = printed(table, row, in_paper or column) if known and row in known.rows else [""]
         found.append([row, *over, *each, *beside])
     return [["", *choices, *(f"seed {seed}{which}" for seed in seeds), "printed"], *found]
+
+
+def fdse_seeds(table: str, rows: Sequence[str]) -> Rows:
+    """Rows of FDSE's tables on Office-Caltech10 over three seeds."""
+    in_paper = f"{OFFICE} ALL"
+    return three_seeds(dict.fromkeys(rows, table), OFFICE, BOTH_OVER_SEEDS, FDSE_SEEDS, in_paper)
 
 
 def fedco2_t3_seeds(column: str) -> Rows:
@@ -472,6 +479,7 @@ def tables() -> dict[str, Rows]:
         "fedco2_t1": fedco2_t1(),
         "fedco2_transfers": fedco2_transfers(),
         "fdse_t1 office": fdse(OFFICE),
+        "fdse_t1 seeds": fdse_seeds("fdse_t1", FDSE_T1_SEEDS),
         "fdse_local": fdse_local(),
         "fdse_t1 pacs": fdse(PACS, "mean of all three evaluations"),
         "fdse_t2": fdse_t2(),
