@@ -117,6 +117,7 @@ def _about(
         "classes": list(dataset.class_names),
         "input": {"dtype": str(dataset.inputs.dtype), "shape": list(dataset.shape)},
         "preprocessing": scaling if str(dataset.inputs.dtype) == "uint8" else None,
+        "takes": str(models.like().dtype).removeprefix("torch."),
         "rayfl": rayfl.__version__,
     }
 

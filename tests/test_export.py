@@ -15,7 +15,7 @@ from rayfl import load_models
 from rayfl.__main__ import main
 from rayfl.data import Synthetic
 from rayfl.methods import METHODS
-from rayfl.nets import LeNet
+from rayfl.nets import LeNet, ViT
 from tests.support.federations import small
 
 PAGE = Path(__file__).parents[1] / "docs" / "howto" / "export.md"
@@ -71,6 +71,26 @@ def test_a_program_takes_batches_of_any_size(mixed, tmp_path, capsys):
         torch.testing.assert_close(program(rows), models.scores(3, rows)["personal"], rtol=1e-4, atol=1e-4)
 
 
+def test_a_program_has_its_weights_alone(tmp_path, capsys):
+    """Without validation data, too; and nothing of the clients' samples."""
+    data = Synthetic(train=60, test=20, shape=(1, 16, 16), classes=3, dtype="uint8")
+    small(tmp_path / "run", method=METHODS["FedCO2"](), data=data, net=LeNet(), clients=3, rounds=1).run()
+    assert main(["export", str(tmp_path / "run"), "--client", "1", "--format", "torch"]) == 0
+    program = torch.export.load(str(tmp_path / "run" / "models" / "client-1-personal.pt2"))
+    assert all(value.is_floating_point() for value in program.state_dict.values())
+    assert load_models(tmp_path / "run")[1].module().state_dict().keys() == program.state_dict.keys()
+
+
+def test_a_program_of_a_transformer(tmp_path, capsys):
+    data = Synthetic(train=30, test=20, shape=(1, 16, 16), classes=3)
+    small(tmp_path / "run", data=data, net=ViT(patch=8, depth=1), clients=2, rounds=1).run()
+    assert main(["export", str(tmp_path / "run"), "--client", "1", "--format", "torch"]) == 0
+    program = torch.export.load(str(tmp_path / "run" / "models" / "client-1-personal.pt2")).module()
+    models = load_models(tmp_path / "run")
+    for rows in (x := models.batch(1)[0])[:1], x:
+        torch.testing.assert_close(program(rows), models.scores(1, rows)["personal"], rtol=1e-4, atol=1e-4)
+
+
 def test_what_is_told_of_a_model(run, tmp_path, capsys):
     assert main(["export", str(run), "--client", "all", "--view", "global", "--output", str(tmp_path)]) == 0
     told = [json.loads((tmp_path / f"client-{k}-global.json").read_text()) for k in range(12)]
@@ -82,6 +102,7 @@ def test_what_is_told_of_a_model(run, tmp_path, capsys):
     said = [own.client for own in models if "which has never trained, after 1 round:" in repr(own)]
     assert said == [k for k in range(12) if k not in cohort]
     assert (told[0]["view"], told[0]["round"], len(told[0]["classes"])) == ("global", 1, 10)
+    assert told[0]["takes"] == "float32"
 
 
 @pytest.mark.parametrize(

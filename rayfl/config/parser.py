@@ -133,26 +133,43 @@ def _read_files(made: ArgumentParser, arguments: Sequence[str]) -> list[str]:
             raise UserError(f"{option}: its value cannot be used: {error.problem}") from error
         except yaml.YAMLError:
             pass  # a text
-        if option in groups and value and not value.lstrip().startswith("{"):
-            if not _home(value).exists():
-                raise UserError(
-                    f"{option[2:]} is {value!r}: give a YAML file that is there, or single options"
-                )
-            options = read_mapping(_home(value), f"file with options of {option[2:]}")
-            _check_names(made, _home(value), {option[2:]: options})
-            value = json.dumps(_nested(_home(value), options, (), f"{option[2:]}."))
+        if option in groups and value:
+            options = _group(option, value)
+            where = option if _is_mapping(value) else _home(value)
+            _check_names(made, where, {option[2:]: options})
+            value = json.dumps(_nested(where, options, (), f"{option[2:]}."))
             argument = f"{option}={value}" if equals else value
         read.append(argument)
     return read
 
 
+def _is_mapping(value: str) -> bool:
+    """Say whether the value of a group is meant to be a mapping, and no file's name."""
+    return value.lstrip().startswith("{")
+
+
+def _group(option: str, value: str) -> dict[str, Any]:
+    """Return what a group is given, as a mapping or in a file."""
+    if not _is_mapping(value):
+        if not _home(value).exists():
+            raise UserError(f"{option[2:]} is {value!r}: give a YAML file that is there, or single options")
+        return read_mapping(_home(value), f"file with options of {option[2:]}")
+    try:
+        content = yaml.safe_load(value)
+    except yaml.YAMLError as error:
+        raise UserError(f"{option[2:]} is {value!r}, which is not valid YAML") from error
+    if not isinstance(content, dict) or not all(isinstance(key, str) for key in content):
+        raise UserError(f"{option[2:]} is {value!r}: it must map names to values")
+    return content
+
+
 def _nested(
-    path: Path, settings: dict[str, Any], groups: Collection[str] = (), whole: str = ""
+    path: Path | str, settings: dict[str, Any], groups: Collection[str] = (), whole: str = ""
 ) -> dict[str, Any]:
     """Return a file's settings with nests for dotted names, such as ``method.mu`` beside ``method``.
 
     Args:
-        path: the file.
+        path: the file, or the option in its place, for messages.
         settings: the settings; or those of a class or group in it, in which names may be dotted, too.
         groups: names of which the values are groups.
         whole: what stands before names in messages, such as ``training.``.
@@ -178,7 +195,7 @@ def _nested(
     return nest
 
 
-def _check_names(made: ArgumentParser, path: Path, settings: dict[str, Any]) -> None:
+def _check_names(made: ArgumentParser, path: Path | str, settings: dict[str, Any]) -> None:
     """Refuse names in a configuration file that are no options, as far as the parser knows all of them."""
     options = [action.dest for action in made._actions if not action.dest.endswith(".help")]
     groups = {option.partition(".")[0] for option in options if "." in option}
@@ -412,7 +429,11 @@ def explain(made: ArgumentParser, error: BaseException) -> str:
         return f"{where} {path.rpartition('.')[2]} has no option {wrong!r}{_hint(wrong, options)}"
     if text.startswith("unrecognized arguments: --"):
         wrong = text.removeprefix("unrecognized arguments: --").partition(" ")[0]
-        return _no_option(made, wrong, [o.lstrip("-") for a in made._actions for o in a.option_strings], "--")
+        known = [o.lstrip("-") for a in made._actions for o in a.option_strings]
+        if "set" in known:  # tables and sweeps take the options of runs, too
+            made = parser()
+            known += [o.lstrip("-") for a in made._actions for o in a.option_strings]
+        return _no_option(made, wrong, known, "--")
     if text.startswith("unrecognized arguments: "):
         return _no_place(made, text.removeprefix("unrecognized arguments: ").partition(" ")[0])
     if found := re.match(r"argument (--[\w.]+)(?:/\S+)?: expected ", text):

@@ -169,12 +169,9 @@ class Models:
         for node in graph.graph.nodes:
             if node.target is torch.ops.aten.view.default:  # which takes inputs of one memory layout only
                 node.target = torch.ops.aten.reshape.default
-        graph.recompile()
-        for name, value in list(vars(graph).items()):
-            if isinstance(value, Tensor):  # weights, which a state_dict then has
-                delattr(graph, name)
-                graph.register_buffer(name, value)
-        return graph.eval()
+        graph.graph.eliminate_dead_code()  # such as the numbers of the clients' samples
+        # A new module has the tensors that are used, the weights, as buffers, and so in its state_dict.
+        return torch.fx.GraphModule(graph, graph.graph).eval()
 
     def like(self) -> Tensor:
         """Return two inputs as nets take them."""

@@ -41,7 +41,7 @@ class Tokens(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """Return [B, patches + 1, DIM] for [B, patches, DIM]."""
-        return torch.cat([self.first.expand(len(x), -1, -1), x], 1) + self.positions
+        return torch.cat([self.first.expand(x.shape[0], -1, -1), x], 1) + self.positions
 
 
 class Attention(nn.Module):

@@ -221,8 +221,12 @@ class Space(Comparison):
         """Return all points, each once.
 
         Args:
-            changes: settings that win over the base; searched values win over them.
+            changes: settings that win over the base; searched values win over them, so that a key that is
+                searched everywhere is refused.
         """
+        for key in changes or {}:
+            if all(key in {d.key for d in search} for search in self.searches):
+                raise UserError(f"--{key} has no effect, because the tune space searches {key}: leave it out")
         base = layered(self.base, changes or {})
         found: dict[str, tuple[dict[str, Any], Settings, Federation, dict[str, Any]]] = {}
         for own in self._combinations():

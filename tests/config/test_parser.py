@@ -326,6 +326,9 @@ LINES = [
     ("--data.partition Nope", f"there is no data.partition 'Nope'. {PARTITIONS_LISTED}"),
     ("--engine Nope", "there is no engine 'Nope'. Choose one of Inline, Ray"),
     ("--cell foo", "cell is 'foo': it must be a mapping"),
+    ("--training {3:[4]}", "training is '{3:[4]}': it must map names to values"),
+    ("--training {3:4", "training is '{3:4', which is not valid YAML"),
+    ('--training {"schedul":1}', "--training: there is no option training.schedul; did you mean training.s"),
     ("--training foo", "training is 'foo': give a YAML file that is there, or single options"),
     (
         "--data CIFAR10 --data.partition.alpha 0.1",
@@ -628,6 +631,8 @@ def test_dotted_names_inside_of_nests(tmp_path: Path):
     assert str(found.method.of) == str(FedProx(mu=0.7))
     assert found.data.partition.thin == {"a.b": 2}
     assert federation_from(["--training", str(training)]).training == found.training
+    inline = "{schedule: Cosine, schedule.warmup: 3}"
+    assert federation_from([f"--training={inline}"]).training == found.training
 
 
 def test_another_method_has_its_own_options(tmp_path: Path):

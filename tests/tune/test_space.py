@@ -102,10 +102,18 @@ def test_the_range_of_randint_is_that_of_numpy():
     assert {Dimension("x", "randint", low=0, high=2).draw(rng) for _ in range(50)} == {0, 1}
 
 
-def test_changes_win_over_the_base_and_searched_values_over_them(tmp_path):
-    points = space(tmp_path, "{method.mu: [0.1, 1.0]}").points({"method.mu": 5.0, "training.lr": 0.3})
+def test_changes_win_over_the_base(tmp_path):
+    points = space(tmp_path, "{method.mu: [0.1, 1.0]}").points({"training.lr": 0.3})
     assert [p.values["method.mu"] for p in points] == [0.1, 1.0]
     assert {p.settings["training.lr"] for p in points} == {0.3}
+
+
+def test_changes_of_what_is_searched(tmp_path):
+    """They are refused where every point has a value of its own, and count for the others."""
+    with pytest.raises(UserError, match=r"--method\.mu has no effect, .* searches method\.mu: leave it out"):
+        space(tmp_path, "{method.mu: [0.1, 1.0]}").points({"method.mu": 5.0})
+    parts = space(tmp_path, "[{method.mu: [0.1, 1.0]}, {training.lr: [0.2]}]")
+    assert [p.settings["method.mu"] for p in parts.points({"method.mu": 5.0})] == [0.1, 1.0, 5.0]
 
 
 def test_bases(tmp_path):
@@ -301,7 +309,7 @@ def test_labels_name_every_point_apart(tmp_path):
 
 
 def test_rounds_of_a_point_are_those_of_its_federation(tmp_path):
-    assert [p.rounds for p in space(tmp_path, "{rounds: [2, 4]}").points({"rounds": 9})] == [2, 4]
+    assert [p.rounds for p in space(tmp_path, "{rounds: [2, 4]}").points()] == [2, 4]
 
 
 def test_settings_of_the_base_win_over_its_file(tmp_path):
