@@ -228,6 +228,7 @@ FDSE_LOCAL = {
 }
 """Epochs in all -> the folder of the runs of Local, and how many seeds of the public code they have."""
 FDSE_SEEDS = (2, 4388, 15)
+FDSE_T3_SEEDS = ["none", "B", "C", "A B"]
 FDSE_T1_SEEDS = ["Local", "FedAvg", "Ditto", "FedBN", "FDSE", "FDSE (code)"]
 
 
@@ -481,6 +482,7 @@ def tables() -> dict[str, Rows]:
         "fdse_t1 office": fdse(OFFICE),
         "fdse_t1 seeds": fdse_seeds("fdse_t1", FDSE_T1_SEEDS),
         "fdse_local": fdse_local(),
+        "fdse_t3 seeds": fdse_seeds("fdse_t3", FDSE_T3_SEEDS),
         "fdse_t1 pacs": fdse(PACS, "mean of all three evaluations"),
         "fdse_t2": fdse_t2(),
         "fedios office": fedios(FEDIOS),
