@@ -307,7 +307,7 @@ FEDIOS_ROWS = {
 
 FEDIOS_SEEDS = [
     *("Local", "FedAvg", "MOON", "Ditto", "FedRoD", "FediOS"),
-    *("w/o personal extractors", "w/o orthogonal projections"),
+    *("FediOS, cosine", "w/o personal extractors", "w/o orthogonal projections"),
 ]
 
 

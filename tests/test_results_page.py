@@ -452,8 +452,9 @@ def fedios_office() -> dict[str, str]:
         f"{gap(seeds['FediOS'], mean(three_without))}"
         " less.",
         "cosine": f"With cosines of the features before the projection FediOS has "
-        f"{runs['FediOS, cosine'].headline()}.",
-        "fedavg": f"FedAvg differs from this variant by the projection alone, and has "
+        f"{over_seeds('fedios_t7', 'FediOS, cosine', FEDIOS, range(3))}, and cannot be told",
+        "fedavg": "FedAvg differs from the variant without personal extractors by the projection alone, and "
+        "with seed 0 has "
         f"{gap(value[alone], value['FedAvg'])} less.",
     }
 
