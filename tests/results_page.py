@@ -374,6 +374,21 @@ def fedios(column: str) -> Rows:
     return [head, *found]
 
 
+FEDIOS_64 = {"FediOS": 2, "w/o personal extractors": 2, "w/o orthogonal projections": 1}
+"""Row of FediOS with images of 64 pixels -> how many seeds it has."""
+
+
+def fedios_64() -> Rows:
+    """The ablation of FediOS with images of 64 pixels."""
+    sides = [f"{side} pixels, seed {seed}" for side in (64, 32) for seed in (0, 1)]
+    found = []
+    for row, count in FEDIOS_64.items():
+        large = [run("fedios_64", row, FEDIOS, seed).headline() for seed in range(count)]
+        small = [run(FEDIOS_ROWS[row], row, FEDIOS, seed).headline() for seed in (0, 1)]
+        found.append([row, *large, *[""] * (2 - count), *small, *printed("fedios_t7", row, FEDIOS)])
+    return [["", f"headline, {sides[0]}", *sides[1:], "printed"], *found]
+
+
 DCPFL_ROWS = ["Local-T", "FedAvg", "FML", "FedGH", "DC-PFL", "DC-PFL w/o AL", "DC-PFL w/o GC"]
 
 
@@ -487,6 +502,7 @@ def tables() -> dict[str, Rows]:
         "fdse_t2": fdse_t2(),
         "fedios office": fedios(FEDIOS),
         "fedios seeds": three_seeds({row: FEDIOS_ROWS[row] for row in FEDIOS_SEEDS}, FEDIOS),
+        "fedios 64": fedios_64(),
         "fedios cifar100": fedios(CIFAR100),
         "dcpfl_t1": dcpfl(),
         "niid_bench": niid_bench(),
