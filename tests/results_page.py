@@ -203,12 +203,15 @@ FDSE_T1 = {
 }
 
 
+FDSE_T3 = ["none", "B", "C", "A B"]
+
+
 def fdse(column: str, last: str = "mean of the last five evaluations") -> Rows:
     """Table 1 of FDSE, and on Office-Caltech10 Table 3."""
     head = ["", "headline (ALL)", "AVG", "ALL, last round", f"ALL, {last}", "printed ALL", "printed AVG"]
     rows = [("fdse_t1", row, "fdse_t1") for row in (*FDSE_T1[column], "FDSE (code)")]
     if column == OFFICE:
-        rows += [("fdse_t3", row, "fdse_t3") for row in ("none", "B", "C", "A B")]
+        rows += [("fdse_t3", row, "fdse_t3") for row in FDSE_T3]
     found = []
     for table, row, paper in rows:
         own = run(table, row, column)
@@ -228,7 +231,6 @@ FDSE_LOCAL = {
 }
 """Epochs in all -> the folder of the runs of Local, and how many seeds of the public code they have."""
 FDSE_SEEDS = (2, 4388, 15)
-FDSE_T3_SEEDS = ["none", "B", "C", "A B"]
 FDSE_T1_SEEDS = ["Local", "FedAvg", "Ditto", "FedBN", "FDSE", "FDSE (code)"]
 
 
@@ -497,7 +499,7 @@ def tables() -> dict[str, Rows]:
         "fdse_t1 office": fdse(OFFICE),
         "fdse_t1 seeds": fdse_seeds("fdse_t1", FDSE_T1_SEEDS),
         "fdse_local": fdse_local(),
-        "fdse_t3 seeds": fdse_seeds("fdse_t3", FDSE_T3_SEEDS),
+        "fdse_t3 seeds": fdse_seeds("fdse_t3", FDSE_T3),
         "fdse_t1 pacs": fdse(PACS, "mean of all three evaluations"),
         "fdse_t2": fdse_t2(),
         "fedios office": fedios(FEDIOS),
