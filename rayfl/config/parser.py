@@ -429,11 +429,10 @@ def explain(made: ArgumentParser, error: BaseException) -> str:
         return f"{where} {path.rpartition('.')[2]} has no option {wrong!r}{_hint(wrong, options)}"
     if text.startswith("unrecognized arguments: --"):
         wrong = text.removeprefix("unrecognized arguments: --").partition(" ")[0]
-        known = [o.lstrip("-") for a in made._actions for o in a.option_strings]
-        if "set" in known:  # tables and sweeps take the options of runs, too
-            made = parser()
-            known += [o.lstrip("-") for a in made._actions for o in a.option_strings]
-        return _no_option(made, wrong, known, "--")
+        of_runs = any(action.dest == "set" for action in made._actions)  # tables and sweeps take them, too
+        parsers = [made, parser()] if of_runs else [made]
+        known = [o.lstrip("-") for each in parsers for a in each._actions for o in a.option_strings]
+        return _no_option(parsers[-1], wrong, known, "--")
     if text.startswith("unrecognized arguments: "):
         return _no_place(made, text.removeprefix("unrecognized arguments: ").partition(" ")[0])
     if found := re.match(r"argument (--[\w.]+)(?:/\S+)?: expected ", text):
