@@ -7,13 +7,13 @@ import sys
 from collections.abc import Sequence
 from importlib import import_module
 from importlib.metadata import PackageNotFoundError, version
-from importlib.util import find_spec
 from pathlib import Path
 
 import rayfl
 from rayfl.config.command_line import parse
 from rayfl.config.help import Parser
 from rayfl.errors import exit_code
+from rayfl.imports import installed
 from rayfl.memory import available_memory
 from rayfl.shown import one_line, tell
 
@@ -76,7 +76,7 @@ def examine(root: Path | None) -> Report:
         _package(report, name)
     for name, (extra, what) in EXTRAS.items():
         missing = f"not there; for {what}: pip install 'rayfl[{extra}]'"
-        report.found(name, missing if find_spec(name) is None else _version(name))
+        report.found(name, _version(name) if installed(name) else missing)
     broken = {name for name in FRAGILE if not _works(report, name)}
     _processors(report)
     if "torch" not in broken:
@@ -105,7 +105,7 @@ def _package(report: Report, name: str) -> None:
 
 def _works(report: Report, name: str) -> bool:
     """Say whether a package can be imported; whether it is there has been said."""
-    if find_spec(name) is None:
+    if not installed(name):
         return False
     try:
         import_module(name)

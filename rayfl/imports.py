@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import sys
 from functools import partial
+from importlib.util import find_spec
 from inspect import ismodule
 from typing import Any
 
@@ -34,6 +35,12 @@ REFUSED = frozenset(
 def of_rayfl(cls: type) -> bool:
     """Say whether a class comes with rayfl, and not with the user's own code or another package."""
     return cls.__module__.startswith("rayfl.")
+
+
+def installed(package: str) -> bool:
+    """Say whether a package is installed. A folder of its name may be its output, as ``wandb`` makes one."""
+    spec = find_spec(package)
+    return spec is not None and spec.origin is not None
 
 
 def refused(path: str) -> bool:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from importlib.util import find_spec
 from typing import Literal
 
 from rayfl.callbacks.csv import CSV
@@ -12,6 +11,7 @@ from rayfl.callbacks.mlflow import MLflow
 from rayfl.callbacks.tensorboard import TensorBoard
 from rayfl.callbacks.wandb import WandB
 from rayfl.errors import UserError
+from rayfl.imports import installed
 
 Name = Literal["tensorboard", "csv", "mlflow", "wandb"]
 
@@ -27,7 +27,7 @@ def check_loggers(names: Sequence[Name]) -> None:
     for place, name in enumerate(names):
         if name in names[:place]:
             raise UserError(f"loggers has {name} twice")
-        if name != "csv" and find_spec(name) is None:
+        if name != "csv" and not installed(name):
             extra = "" if name == "tensorboard" else f"'rayfl[{name}]'"
             raise UserError(
                 f"the logger {name} needs the package {name}, which is not installed: "

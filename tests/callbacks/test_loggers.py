@@ -5,6 +5,7 @@ import json
 import logging
 import sys
 from collections.abc import Iterator, Mapping
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +22,7 @@ from rayfl.callbacks.mlflow import MLflow
 from rayfl.callbacks.wandb import WandB
 from rayfl.config.parser import federation_from
 from rayfl.evaluation.result import Result
+from rayfl.imports import installed
 from tests.support.federations import bytes_of_run, small
 from tests.support.records import MadeUpRun, partition, record, write_run
 
@@ -180,6 +182,14 @@ def test_a_missing_package_is_named_before_a_run(
         small(tmp_path / "run", loggers=["csv", name]).run()
     assert not (tmp_path / "run").exists()
     check_loggers(["csv", "tensorboard"])
+
+
+def test_a_folder_is_no_installed_package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "offline_runs").mkdir()
+    monkeypatch.syspath_prepend(tmp_path)
+    assert find_spec("offline_runs") is not None
+    assert not installed("offline_runs")
+    assert installed("tensorboard")
 
 
 def test_loggers_on_the_command_line() -> None:

@@ -60,7 +60,7 @@ class HuggingFaceData(Data):
                 "HuggingFaceData needs the folder of the data set: give root (--data.root FOLDER)"
             )
         try:
-            import datasets
+            from datasets import load_from_disk  # a folder of that name has no such function
         except ImportError:
             raise UserError("HuggingFaceData needs the library datasets: pip install 'rayfl[hf]'") from None
         folder = Path(self.root).expanduser().absolute()
@@ -75,7 +75,7 @@ class HuggingFaceData(Data):
                         _check_index(Path(above) / name)
             check_memory(2 * size, f"the tables in {folder}", "use fewer samples or a larger machine")
             try:
-                found = datasets.load_from_disk(str(folder))
+                found = load_from_disk(str(folder))
             except OSError:
                 raise
             except Exception as error:  # damaged files can raise nearly anything
