@@ -9,6 +9,7 @@ from __future__ import annotations
 import itertools
 import json
 import math
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -46,6 +47,8 @@ SchedulerName = Literal["none", "asha", "median", "pbt"]
 
 FARTHEST = 1e300
 """Ends of ranges; what is drawn lies between them, and their difference must be a number, too."""
+
+_EXPONENT = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)[eE][+-]?\d+")  # numbers that YAML 1.1 takes for texts: 1e-3
 
 _NAMED = ("config", "row", "column")  # what the base may name besides settings
 _DECIDED = ("seed", "output", "resume", "cell")  # settings that belong to the sweep
@@ -272,17 +275,22 @@ class Space(Comparison):
     def _values(
         self, own: Mapping[str, Any], settings: Settings, complete: Mapping[str, Any]
     ) -> dict[str, Any]:
-        """Return the value of every searched key at a point, as far as the base says it where it does not."""
+        """Return the value of every searched key at a point, as far as the base says it where it does not.
+
+        Numbers are those of the federation: the base and the command line may have them as texts.
+        """
         values = {}
         for search in self.searches:
             for d in search:
+                found = complete.get(d.key)
                 if d.key in own:
                     values[d.key] = own[d.key]
                 elif d.bundles:
                     inside = (v for v in d.values if d.settings(v).items() <= settings.items())
                     values.setdefault(d.key, next(inside, None))
                 else:
-                    values.setdefault(d.key, settings.get(d.key, complete.get(d.key)))
+                    number = isinstance(found, int | float)
+                    values.setdefault(d.key, found if number else settings.get(d.key, found))
         return {key: values[key] for key in self.keys}
 
 
@@ -399,6 +407,8 @@ def _dimension(key: str, content: Any) -> Dimension:
     if not isinstance(content, dict) or len(content) != 1 or next(iter(content)) not in kinds:
         raise UserError(f"search.{key} must be one of {', '.join(kinds)}, such as {{grid: [0.1, 1.0]}}")
     kind, what = next(iter(content.items()))
+    if isinstance(what, list):
+        what = [float(x) if isinstance(x, str) and _EXPONENT.fullmatch(x) else x for x in what]
     if kind in ("grid", "choice"):
         return _listed(key, kind, what)
     if not isinstance(what, list) or len(what) != 2 or not all(_is_number(x) for x in what):

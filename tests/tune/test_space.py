@@ -108,6 +108,19 @@ def test_changes_win_over_the_base(tmp_path):
     assert {p.settings["training.lr"] for p in points} == {0.3}
 
 
+def test_numbers_are_those_of_the_federation(tmp_path):
+    """A number of the command line or the base is a text there, and 1e-3 is one in a file of YAML."""
+    key = "data.partition.alpha"
+    search = f"[{{{key}: [1e-1, 1.0]}}, {{training.lr: {{loguniform: [1e-3, 1.0]}}}}]"
+    made = space(tmp_path, search, more="{data.partition: Dirichlet}")
+    points = made.points({key: "0.1"})
+    assert [p.values[key] for p in points] == [0.1, 1.0, 0.1]
+    assert points[0].label.startswith("alpha=0.1, ")
+    assert (made.searches[1][0].low, made.searches[1][0].high) == (0.001, 1.0)
+    first, other, again = scored_on(points)
+    assert first == again != other
+
+
 def test_changes_of_what_is_searched(tmp_path):
     """They are refused where every point has a value of its own, and count for the others."""
     with pytest.raises(UserError, match=r"--method\.mu has no effect, .* searches method\.mu: leave it out"):
