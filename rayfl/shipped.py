@@ -1,5 +1,6 @@
 """The tables of experiments and the tune spaces that come with rayfl, found by name from any folder."""
 
+import os
 import re
 from pathlib import Path
 from typing import Literal
@@ -30,18 +31,12 @@ def names(kind: Kind) -> list[str]:
     return sorted(found, key=lambda name: re.sub(r"\d+", lambda number: number[0].zfill(9), name))
 
 
-def by_name(given: str, kind: Kind) -> Path:
-    """Return the file that comes with rayfl under a name such as ``fedco2/t3``; a file of the user's wins."""
-    path = Path(given)
-    return folder(kind) / f"{given}.yaml" if given in names(kind) and not path.exists() else path
-
-
 def _could_be_a_name(given: str) -> bool:
     return given.isprintable() and len(given) <= 100
 
 
 def find(given: str, kind: Kind) -> Path:
-    """Return the file that a command line means: one of the user's, or one that comes with rayfl.
+    """Return the file that a command line means: one of the user's, or else one that comes with rayfl.
 
     Args:
         given: a path, or a name such as ``fedco2/t3``.
@@ -50,10 +45,12 @@ def find(given: str, kind: Kind) -> Path:
     Raises:
         UserError: the name is of neither.
     """
-    path = by_name(given, kind)
+    path = Path(os.path.expanduser(given))
     if path.suffix in (".yaml", ".yml") or not _could_be_a_name(given) or path.exists():
         return path  # whoever reads it says so if it is not there
     known = names(kind)
+    if given in known:
+        return folder(kind) / f"{given}.yaml"
     raise UserError(
         f"there is no file {given}, and none of this name comes with rayfl"
         f"{did_you_mean(given, known)} There are {', '.join(known)}"

@@ -25,7 +25,7 @@ from rayfl.imports import named
 from rayfl.methods import METHODS, WRAPPERS
 from rayfl.record.cell import Cell
 from rayfl.record.description import about_data, tells_apart
-from rayfl.shipped import by_name
+from rayfl.shipped import find
 from rayfl.shown import did_you_mean, one_line
 from rayfl.yaml_file import read_mapping, read_yaml
 
@@ -237,7 +237,7 @@ def expand(arguments: Sequence[str]) -> list[str]:
         given, others = reader.parse_known_args(list(arguments))
     except argparse.ArgumentError:
         return list(arguments)  # an option without its value: the real parser will say so
-    tables = [path for name in given.config if is_table(path := by_name(name, "examples"))]
+    tables = [path for name in given.config if is_table(path := find(name, "examples"))]
     if not tables:
         if given.row or given.column:
             raise UserError("--row and --column choose a cell of a table: give its file with --config")

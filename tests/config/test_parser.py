@@ -286,6 +286,11 @@ def test_files_that_cannot_be_read_at_all(tmp_path: Path) -> None:
         federation_from(["--config", str(tmp_path / "binary")])
 
 
+def test_a_name_that_nearly_comes_with_rayfl() -> None:
+    with pytest.raises(UserError, match=r"no file embeded/methods, .* did you mean embedded/methods"):
+        federation_from(["--config", "embeded/methods"])
+
+
 def test_a_file_that_may_not_be_read(run_folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(path: Path) -> None:
         raise PermissionError(errno.EACCES, "Permission denied", str(path))
