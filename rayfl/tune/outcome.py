@@ -7,7 +7,8 @@ import io
 import json
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -18,11 +19,11 @@ from matplotlib.ticker import FuncFormatter, LogLocator
 from rich.table import Table
 
 from rayfl.config.table_file import layered, slug
-from rayfl.evaluation.metrics import none_if_nan
+from rayfl.evaluation.metrics import none_if_nan, summarise
 from rayfl.evaluation.result import Result
 from rayfl.files import write_file, writing
 from rayfl.jobs.cells import Job
-from rayfl.record.history import METRICS
+from rayfl.record.history import METRICS, History, read_records
 from rayfl.report.draw import draw_points, style
 from rayfl.report.page import PAGE, Cell, Row, Sheet, write_page
 from rayfl.report.pictures import drawn, save
@@ -45,7 +46,8 @@ class PointResult:
     Attributes:
         point: the point, with the values that it ended with.
         seeds: of the runs that have records, parallel to the following.
-        scores: validation scores at the rounds that the protocol chooses; None where there is none.
+        scores: validation scores at the rounds that the protocol chooses, of as many rounds as all of its
+            runs have; None where there is none.
         tests: test accuracies at the same rounds, in [0, 1]; None where there is none.
         completed: rounds that all of its runs have completed; 0 while one has none.
         schedule: of a point that was changed while it ran: round -> values.
@@ -82,6 +84,8 @@ def result_of(point: Point, jobs: Sequence[Job], metric: Metric) -> PointResult:
     runs = [Result.load(job.folder) for job in jobs if (job.folder / METRICS).is_file()]
     reached = [run.summary["rounds" if run.complete else "completed"] for run in runs]
     completed = min(reached, default=0) if len(runs) == len(jobs) else 0
+    if len(set(reached)) > 1:  # a scheduler has stopped some of them
+        runs = [_first_rounds(run, min(reached)) for run in runs]
     schedule = read_schedule(jobs[0].folder)
     if schedule:
         values = schedule[-1]["values"]
@@ -95,6 +99,12 @@ def result_of(point: Point, jobs: Sequence[Job], metric: Metric) -> PointResult:
         schedule,
         [run.folder for run in runs],
     )
+
+
+def _first_rounds(run: Result, rounds: int) -> Result:
+    """Return a run as it was after so many rounds."""
+    history = History.build(run.history.population, islice(read_records(run.folder), rounds))
+    return replace(run, history=history, summary=summarise(history, run.protocol, run.config["rounds"]))
 
 
 def best_of(results: Sequence[PointResult], mode: str) -> PointResult | None:
@@ -173,7 +183,8 @@ def points_table(
         table.add_column(heading, justify="right", no_wrap=True)
     for result in results:
         tests = percent(*mean_and_std(result.tests))
-        done = f"{result.completed}" + ("" if result.completed >= result.point.rounds else " (stopped)")
+        whole = result.completed >= result.point.rounds
+        done = f"{result.completed}" + ("" if whole else f" of {result.point.rounds}")
         cells = [tidy(result.point.values[key]) for key in keys]
         figures = [_score_text(result.scores, metric)] if scored else []
         chosen = any(result is star for star in stars)

@@ -20,6 +20,7 @@ from rayfl.evaluation.metrics import (
 from rayfl.evaluation.protocol import Protocol
 from rayfl.evaluation.result import Result
 from rayfl.record.history import Population, read_population
+from rayfl.report.text import mean_and_std
 from rayfl.tune.space import Metric
 
 
@@ -33,6 +34,9 @@ def measure(
 ) -> float | None:
     """Return one metric of one evaluation over its clients; None where there is nothing to compute it from.
 
+    There is no loss where that of a scored client is not finite: without its worst clients, a point whose
+    training has diverged would look better than it is.
+
     Args:
         correct: float64 [clients]; NaN for clients without a score.
         loss: float64 [clients]; NaN for clients without one.
@@ -42,6 +46,8 @@ def measure(
         metric: which one.
     """
     if metric == "loss":
+        if np.isnan(loss[(population.samples[split] > 0) & ~np.isnan(correct)]).any():
+            return None
         (mean,) = mean_loss(loss[None], population.samples[split], population, protocol.choose_by)
         return none_if_nan(float(mean))
     found = client_metrics(correct, population, split)
@@ -87,7 +93,6 @@ def validation_score(run: Result, metric: Metric) -> float | None:
     each = [
         measure(correct, loss, population, "val", protocol, metric)
         for number, correct, loss in zip(scores.rounds, scores.correct, scores.loss)
-        if number in headline["rounds"]
+        if number in headline["rounds"] and not np.isnan(correct).all()
     ]
-    known = [value for value in each if value is not None]
-    return float(np.mean(known)) if known else None
+    return mean_and_std(each)[0]

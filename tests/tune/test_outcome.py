@@ -169,6 +169,21 @@ def test_a_point_has_come_as_far_as_its_slowest_seed(tmp_path):
     assert result_of(point, jobs, "accuracy").completed == 0
 
 
+def test_seeds_are_compared_after_as_many_rounds(tmp_path):
+    """One that successive halving has stopped beside one that it has not: both as they were by then."""
+    folders = [write_run(tmp_path / "whole"), write_run(tmp_path / "stopped", seed=1, stop_after=4)]
+    folders += [write_run(tmp_path / "short", stop_after=4)]
+    whole, stopped, short = (
+        result_of(Point("a", {}, {}, 10), [Job("a", "base", 0, 10, folder, {})], "accuracy")
+        for folder in folders
+    )
+    jobs = [Job("a", "base", seed, 10, folder, {}) for seed, folder in enumerate(folders[:2])]
+    both = result_of(Point("a", {}, {}, 10), jobs, "accuracy")
+    assert both.scores == [*short.scores, *stopped.scores]
+    assert both.tests == [*short.tests, *stopped.tests]
+    assert short.scores < whole.scores
+
+
 def lines_of(results: list[PointResult]) -> list[dict[str, list[float]]]:
     """Per panel of the picture: the legend -> the numbers on the x axis."""
     figure = draw(results, "accuracy")
@@ -274,6 +289,20 @@ def test_points_are_compared_by_the_average_that_chooses_rounds(protocol, accura
     assert found == [pytest.approx(accuracy), pytest.approx(loss)]
     nothing = np.full(3, np.nan)
     assert measure(nothing, nothing, population, "val", protocol, "loss") is None
+    diverged = np.array([1.0, np.nan, np.nan])
+    assert measure(scores[0], diverged, population, "val", protocol, "loss") is None
+
+
+def test_a_run_that_ends_without_a_finite_loss_has_none(tmp_path):
+    """Client 0 has a loss that is not finite in the last round; the protocol averages two rounds."""
+    folder = write_run(tmp_path / "run", protocol=evaluation.Default(choose="last_k", k=2))
+    assert validation_score(Result.load(folder), "loss") is not None
+    *lines, last = read_lines(folder / "metrics.jsonl")
+    last["evaluation"]["after_aggregation"]["personal"]["val"]["loss"][0] = None
+    text = "".join(json.dumps(line) + "\n" for line in [*lines, last])
+    (folder / "metrics.jsonl").write_text(text)
+    assert validation_score(Result.load(folder), "loss") is None
+    assert validation_score(Result.load(folder), "accuracy") is not None
 
 
 def test_a_changed_trial_ends_with_its_last_values(tmp_path: Path):
@@ -297,7 +326,7 @@ def test_losses_are_shown_as_they_are_and_not_in_per_cent():
     table = points_table("t", results, "loss")
     cells = [list(column.cells) for column in table.columns]
     assert cells[0] == ["0.1", "1", "2", "[3]"]
-    assert cells[2] == ["9", "9", "4 (stopped)", "9"]
+    assert cells[2] == ["9", "9", "4 of 9", "9"]
     assert cells[3] == ["0.6000 ± 0.1414", "n/a", "0.2500", "0.2500"]
     assert str(table.columns[3].header) == "validation\nloss"
     assert table.caption is None
