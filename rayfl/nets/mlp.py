@@ -30,7 +30,7 @@ class MLP(Architecture):
         if not like.is_floating_point():
             raise UserError(
                 f"net {self} takes numbers, and the data have {kind_of(like)}: choose a net for texts, such "
-                "as TokenMLP"
+                "as TokenMLP, or give numbers that are no ids as floats"
             )
 
     def build(self, shape: Shape, classes: int) -> SplitNet:

@@ -168,7 +168,12 @@ def _arrived(tensor: Tensor, device: torch.device | str) -> Tensor:
 
 
 def as_tensor(array: np.ndarray) -> Tensor:
-    """Return the array as a tensor that shares its memory, also where the array is read-only."""
+    """Return the array as a tensor that shares its memory, also where the array is read-only.
+
+    An array that runs backwards, such as ``x[::-1]``, is copied, because no tensor can.
+    """
+    if min(array.strides, default=0) < 0:
+        array = np.ascontiguousarray(array)
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message="The given NumPy array is not writable")
         return torch.from_numpy(array)

@@ -66,6 +66,7 @@ def test_what_torchvision_data_refuse(options, says):
     ("given", "says"),
     [
         (3, "a data set with a length"),
+        ({(0, 1)}, "a data set that gives samples by index"),
         ([], "is empty"),
         ([1, 2], "sample 0 is 1: it must be (input, class)"),
         ([(np.zeros(2), 0), (np.zeros(3), 1)], "sample 1 is float64 [3], and sample 0 float64 [2]"),

@@ -102,9 +102,9 @@ BAD = [
     ({"names": "abc"}, "data.names is 'abc'"),
     ({"names": ["a", "b", "b"]}, "2 classes have the name 'b'"),
     ({"users": USERS[:59]}, "60 training samples, and 59 users"),
-    ({"users": X[:, 0]}, "they must be numbers or texts"),
-    ({"domains": [None] * 60}, "they must be numbers or texts"),
-    ({"users": [["a"], ["a", "b"]] * 30}, "they must be numbers or texts"),
+    ({"users": X[:, 0]}, "they must be whole numbers or texts"),
+    ({"domains": [None] * 60}, "they must be whole numbers or texts"),
+    ({"users": [["a"], ["a", "b"]] * 30}, "they must be whole numbers or texts"),
     ({"users": ["\ud800"] * 60}, "no text in UTF-8"),
     ({"mean": [0.5]}, "mean has 1 values"),
     ({"x": GREY, "mean": [np.nan]}, "mean is [nan]: its numbers must be finite"),
@@ -226,6 +226,37 @@ def test_lists_and_texts_in_parquet(tmp_path: Path):
     assert dataset.inputs.tolist() == table["ids"]
     assert dataset.user_names == ("a", "b")
     assert data.federate(2, 0).counts("train").tolist() == [1, 1]
+
+
+def test_columns_of_test_samples_are_those_of_training(tmp_path: Path):
+    """Whatever their order in the file, and whatever other columns it has."""
+    columns = {f"f{i}": X[:, i] for i in range(5)}
+    pq.write_table(pa.table(columns | {"y": Y}), tmp_path / "train.parquet")
+    backwards = {name: columns[name] for name in reversed(columns)} | {"more": Y, "y": Y}
+    pq.write_table(pa.table(backwards), tmp_path / "test.parquet")
+    dataset = ArrayFiles(root=str(tmp_path), train="train.parquet", test="test.parquet").load()
+    assert np.array_equal(dataset.inputs, np.concatenate([X, X]))
+
+
+@pytest.mark.parametrize("name", [None, "patient"])
+def test_an_index_of_pandas_is_no_input(tmp_path: Path, name):
+    """Pandas writes the index of shuffled rows as a column; it may tell the class."""
+    frame = pd.DataFrame({"age": X[:, 0], "weight": X[:, 1], "y": Y}).sample(frac=1, random_state=0)
+    frame.rename_axis(name).to_parquet(tmp_path / "t.parquet")
+    dataset = ArrayFiles(train=str(tmp_path / "t.parquet")).load()
+    assert np.array_equal(dataset.inputs, frame[["age", "weight"]].to_numpy())
+    if name:
+        users = ArrayFiles(train=str(tmp_path / "t.parquet"), users=name, test_fraction=0.2)
+        with pytest.raises(UserError, match="nobody has two samples"):
+            users.load()
+
+
+@pytest.mark.parametrize("name", ["t.csv", "x.npy"])
+def test_files_of_other_kinds_are_told_as_such(tmp_path: Path, name):
+    (tmp_path / name).write_text("age,y\n50,1\n")
+    says = r"is no file that rayfl reads: write the arrays into an \.npz file"
+    with pytest.raises(UserError, match=says):
+        ArrayFiles(train=str(tmp_path / name)).load()
 
 
 class Array2D(pa.ExtensionType):

@@ -1,3 +1,5 @@
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
@@ -43,6 +45,15 @@ def test_stacked_indices_give_stacked_batches(channels_last):
     for k in range(2):
         assert torch.equal(x[k], images.batch(indices[k])[0])
         assert torch.equal(y[k], images.batch(indices[k])[1])
+
+
+@pytest.mark.parametrize("dtype", [np.uint8, np.float32])
+def test_arrays_that_run_backwards_are_the_same(dtype):
+    forth = dataset(dtype)
+    back = replace(forth, inputs=forth.inputs[::-1].copy()[::-1], labels=forth.labels[::-1].copy()[::-1])
+    of = [Examples(data, torch.device("cpu"), torch.float32, False) for data in (forth, back)]
+    for one, other in zip(*(examples.batch(torch.tensor([2, 0])) for examples in of), strict=True):
+        assert torch.equal(one, other)
 
 
 def test_a_private_copy_has_the_layout_of_the_images():

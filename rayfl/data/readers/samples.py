@@ -238,8 +238,8 @@ def _groups(
             array = array.astype(str)
         if array is None or array.ndim != 1 or array.dtype.kind not in "iuU":
             raise UserError(
-                f"{name}: {field} of the {part} samples are {shown(values)}: they must be numbers or texts, "
-                "one for each sample"
+                f"{name}: {field} of the {part} samples are {shown(values)}: they must be whole numbers or "
+                "texts, one for each sample"
             )
         if len(array) != len(x):
             raise UserError(

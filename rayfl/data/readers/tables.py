@@ -48,6 +48,13 @@ def read_arrays(path: Path, wanted: Sequence[str]) -> Mapping[str, np.ndarray]:
                 found[name] = np.frombuffer(content, kind).reshape(shape, order=order)
     except (OSError, UserError, ValueError, MemoryError):
         raise
+    except zipfile.BadZipFile as error:
+        if path.suffix.lower() == ".npz":
+            raise ValueError(str(error)) from error
+        raise UserError(
+            f"{path} is no file that rayfl reads: write the arrays into an .npz file, a folder of .npy files "
+            "or a .parquet file"
+        ) from None
     except Exception as error:  # a damaged archive can raise nearly anything
         raise ValueError(str(error)) from error
     return found
@@ -96,7 +103,7 @@ def read_parquet(path: Path, wanted: Sequence[str], others: bool) -> Mapping[str
     Args:
         path: the file.
         wanted: names of columns.
-        others: whether all other columns are read, too.
+        others: whether all other columns are read, too, but for an index of pandas.
 
     Raises:
         OSError: the file cannot be read.
@@ -112,7 +119,9 @@ def read_parquet(path: Path, wanted: Sequence[str], others: bool) -> Mapping[str
                 raise UserError(f"{path} has no column {missing[0]!r}, only {', '.join(names[:10])}")
             if len(set(names)) < len(names):
                 raise ValueError("two columns have the same name")
-            read = names if others else list(dict.fromkeys(wanted))
+            index = _index(table.schema_arrow)
+            rest = [name for name in names if name in wanted or name not in index]
+            read = rest if others else list(dict.fromkeys(wanted))
             head = table.metadata
             groups = (head.row_group(i).total_byte_size for i in range(head.num_row_groups))
             size = max(sum(groups), 8 * head.num_rows * len(read))
@@ -123,6 +132,12 @@ def read_parquet(path: Path, wanted: Sequence[str], others: bool) -> Mapping[str
         raise
     except Exception as error:
         raise ValueError(str(error)) from error
+
+
+def _index(schema: Any) -> list[str]:
+    """Return the columns that hold the numbers or names of pandas' rows, which are no data."""
+    written = (schema.pandas_metadata or {}).get("index_columns", [])
+    return [name for name in written if isinstance(name, str)]
 
 
 def column(name: str, values: Any) -> np.ndarray:

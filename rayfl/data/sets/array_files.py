@@ -36,7 +36,7 @@ class ArrayFiles(Data):
     """File or folder with the test samples; if not given, a part of the training samples is for testing."""
     x: str | list[str] | None = None
     """Name of the inputs; x by default. In a parquet file also a list of columns of numbers; by default all
-    columns that have no other use.
+    columns of the training samples that have no other use, but for an index of pandas.
     """
     y: str = "y"
     """Name of the labels."""
@@ -64,35 +64,42 @@ class ArrayFiles(Data):
         if self.train is None:
             raise UserError("ArrayFiles needs a file with training samples: give train (--data.train FILE)")
         own_names("ArrayFiles", self.names)
-        train, test = (None if name is None else self._part(name) for name in (self.train, self.test))
-        assert train is not None
+        train, columns = self._part(self.train)
+        test = None if self.test is None else self._part(self.test, columns)[0]
         form = Form("ArrayFiles", self.names, self.test_fraction, self.mean, self.std)
         return dataset_of(train, test, form)
 
-    def _part(self, name: str) -> Samples:
-        """Return what a file has."""
+    def _part(self, name: str, columns: list[str] | None = None) -> tuple[Samples, list[str] | None]:
+        """Return what a file has, and the columns of its inputs if it is a .parquet file.
+
+        Args:
+            name: of the file.
+            columns: of the inputs in a .parquet file, where ``x`` names none: those of the training samples.
+        """
         path = Path(self.root or "").expanduser() / Path(name).expanduser()
-        columns = [each for each in (self.y, self.users, self.domains) if each is not None]
+        others = [each for each in (self.y, self.users, self.domains) if each is not None]
         parquet = path.suffix.lower() == ".parquet"
         inputs = [self.x] if isinstance(self.x, str) else self.x
-        if not parquet:
+        if parquet:
+            inputs = columns if inputs is None else inputs
+        else:
             inputs = ["x"] if inputs is None else inputs
             if len(inputs) != 1:
                 raise UserError(
                     f"data.x is {inputs}: it must be one name; only a .parquet file can have several"
                 )
-        for each in [*(inputs or []), *columns]:
+        for each in [*(inputs or []), *others]:
             if "/" in each or "\0" in each:
                 raise UserError(f"ArrayFiles: {each!r} must be the name of an array or a column")
         with reading(path, _MEND):
             if parquet:
-                found = read_parquet(path, [*(inputs or []), *columns], inputs is None)
+                found = read_parquet(path, [*(inputs or []), *others], inputs is None)
             else:
-                found = read_arrays(path, [*(inputs or []), *columns])
-        x = _inputs(
-            path, found, [name for name in found if name not in columns] if inputs is None else inputs
-        )
-        return Samples(x, found[self.y], *(found.get(n) if n else None for n in (self.users, self.domains)))
+                found = read_arrays(path, [*(inputs or []), *others])
+        if inputs is None:
+            inputs = [name for name in found if name not in others]
+        groups = (found.get(n) if n else None for n in (self.users, self.domains))
+        return Samples(_inputs(path, found, inputs), found[self.y], *groups), inputs if parquet else None
 
 
 def _inputs(path: Path, found: Mapping[str, np.ndarray], names: list[str]) -> np.ndarray:
@@ -107,4 +114,5 @@ def _inputs(path: Path, found: Mapping[str, np.ndarray], names: list[str]) -> np
             raise UserError(
                 f"{path}: column {name!r} is no column of numbers: choose the columns with data.x"
             )
-    return np.stack([found[name].astype(np.float32) for name in names], axis=1)
+    with np.errstate(over="ignore"):  # infinity is refused with all other samples
+        return np.stack([found[name].astype(np.float32) for name in names], axis=1)

@@ -100,6 +100,8 @@ def _stacked(what: str, given: Any) -> tuple[np.ndarray, np.ndarray]:
         count = len(given)
     except TypeError:
         raise UserError(f"{what} is {shown(given)}: it must be a data set with a length") from None
+    if not hasattr(given, "__getitem__"):  # such as a DataLoader, which gives batches
+        raise UserError(f"{what} is {shown(given)}: it must be a data set that gives samples by index")
     if not count:
         raise UserError(f"{what} is empty: give at least one sample")
     x: np.ndarray | None = None
