@@ -16,6 +16,7 @@ from rayfl.errors import UserError
 from rayfl.evaluation.metrics import client_metrics, none_if_nan
 from rayfl.evaluation.result import Result, read_config
 from rayfl.papers.printed import HEADLINE, Column, Figure, Printed, printed_table
+from rayfl.record.description import differing, flat, tells_apart
 from rayfl.report import significance
 from rayfl.report.compare import data_of, data_warnings, view_summary
 from rayfl.report.formats import ENDINGS, MARKS, cell, write_table
@@ -145,12 +146,15 @@ def _entry(runs: Runs, row: str, column: str, source: str, parts: Sequence[Colum
     warnings = _warnings([cell[seed] for cell in cells for seed in seeds])
     told: dict[str, Callable[[Result], object]] = {
         "data": data_of,
-        "numbers of rounds": lambda run: run.summary["rounds"],
+        "numbers of rounds": lambda run: None if run.summary["early"] else run.summary["rounds"],
     }
     for what, tells in told.items():
-        if any(len({tells(cell[seed]) for seed in seeds}) > 1 for cell in cells):
+        if any(len({tells(cell[seed]) for seed in seeds} - {None}) > 1 for cell in cells):
             warnings.append(f"no mean, because its seeds have different {what}")
             return Entry(row, column, None, None, "", seeds, warnings=warnings)
+    if keys := sorted({key for cell in cells for key in _changing([cell[seed] for seed in seeds])}):
+        warnings.append(f"no mean, because its seeds have different settings ({', '.join(keys)})")
+        return Entry(row, column, None, None, "", seeds, warnings=warnings)
     found = [[figure(cell[seed], part.figure) for cell, part in zip(cells, parts)] for seed in seeds]
     known = [[100 * value for value, _ in each if value is not None] for each in found]
     if any(len(values) < len(parts) for values in known):
@@ -164,6 +168,13 @@ def _entry(runs: Runs, row: str, column: str, source: str, parts: Sequence[Colum
     values = dict(zip(seeds, means)) if complete else {}
     data = ", ".join(dict.fromkeys(data_of(cell[seeds[0]]) for cell in cells))
     return Entry(row, column, mean, std, spread, seeds, warnings=warnings, values=values, data=data)
+
+
+def _changing(runs: Sequence[Result]) -> set[str]:
+    """Return the settings that all runs have, and not with the same value; seeds and places do not count."""
+    first, *others = [flat(run.config, shown=True) for run in runs]
+    found = {key for other in others for key in differing(first, other) if key in first and key in other}
+    return {key for key in found if key != "rounds" and tells_apart(key)}
 
 
 def _beside(entry: Entry, printed: Printed) -> Entry:

@@ -115,6 +115,25 @@ def test_seeds_of_different_length_are_not_averaged(tmp_path):
         assert entry.warnings == ["no mean, because its seeds have different numbers of rounds"]
 
 
+def test_seeds_of_other_settings_are_not_averaged(tmp_path):
+    runs = [office(tmp_path / str(k), seed=k, mu=mu) for k, mu in enumerate((0.1, 0.1, 0.9))]
+    assert all(entry.mean is not None and entry.warnings == [] for entry in compare("fedco2_t1", runs[:2]))
+    for entry in compare("fedco2_t1", runs):
+        assert (entry.mean, entry.values, entry.seeds) == (None, {}, [0, 1, 2])
+        assert entry.warnings == ["no mean, because its seeds have different settings (method.mu)"]
+
+
+def test_a_seed_that_ended_early_goes_with_longer_ones(tmp_path):
+    """It would have ended there with more rounds, too; accuracies of level 0 do not rise."""
+    run = {"protocol": evaluation.FedCO2Feature(patience=2), "domains": OFFICE, "clients": 4}
+    early = office(tmp_path / "early", **run, level=0.0, stop_after=8, eval_every=1)
+    assert Result.load(early).summary["early"]
+    longer = [office(tmp_path / str(k), seed=k, rounds=20, eval_every=1, **run) for k in (1, 2)]
+    for entry in compare("fedco2_t1", [early, *longer]):
+        assert (entry.seeds, entry.warnings) == ([0, 1, 2], [])
+        assert entry.mean is not None
+
+
 def test_files_have_the_number_of_seeds_as_what_is_printed(tmp_path):
     entries = compare("fedco2_t1", [office(tmp_path / str(k), seed=k) for k in (4, 7)])
     write_tables(entries, "T", tmp_path)
