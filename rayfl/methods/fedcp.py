@@ -132,7 +132,8 @@ def divide(policy: Params, z: Tensor, context: Tensor, drawn: Tensor | None) -> 
 
 def gumbel(key: Tensor, count: int, like: Tensor) -> Tensor:
     """Return standard Gumbel noise, [count, 2, d], for features like these, [B, d]."""
-    u = noise.uniform(key, (count, 2, like.shape[1])) + 2.0**-25  # never 0
+    u = noise.uniform(key, (count, 2, like.shape[1])) + 2.0**-25  # never 0; the largest is rounded to 1
+    u = u.clamp(max=1 - 2.0**-24)
     return -torch.log(-torch.log(u.to(like.dtype)))
 
 

@@ -485,6 +485,16 @@ def test_fedcp_noise_is_gumbels():
     assert drawn.var().item() == pytest.approx(math.pi**2 / 6, abs=3 * 0.0173)
 
 
+@pytest.mark.parametrize(
+    ("u", "drawn"), [(0.0, -math.log(25 * math.log(2))), (1 - 2.0**-24, 24 * math.log(2))]
+)
+def test_fedcp_noise_is_finite_at_both_ends(monkeypatch, u, drawn):
+    """The least and the largest uniform number: of 2^-25 and of 1 - 2^-24 the noise is -ln(-ln u)."""
+    monkeypatch.setattr(noise, "uniform", lambda key, shape: torch.full(shape, u))
+    found = fedcp.gumbel(torch.tensor(0), 1, torch.zeros(1, 1).double())
+    assert found[0, 0, 0].item() == pytest.approx(drawn, abs=1e-6)
+
+
 def test_fedcp_draws_features_to_the_received_ones():
     """Features after a round are closer to those before it where the distance has a large weight."""
     x = torch.tensor(DATA.dataset.inputs[DATA.clients[1].train]).double()
