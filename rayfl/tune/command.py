@@ -155,6 +155,8 @@ def _new(given: Any, changes: Settings, console: Console) -> tuple[Sweep, Path]:
     if given.space is None:
         raise UserError("name a tune space, such as fdse, or a sweep's folder with --resume")
     space = Space.load(find(given.space, "tune_spaces"))
+    if given.samples is not None and not space.draws:
+        raise UserError(f"--samples has no effect, because {given.space} draws no values: leave it out")
     space = replace(space, seeds=first_seeds(space.seeds, given.seeds))
     space = replace(space, samples=given.samples or space.samples, at_once=given.at_once or space.at_once)
     if space.scheduler.name == "pbt":
@@ -186,6 +188,8 @@ def _resumed(given: Any, changes: Settings) -> Sweep:
         raise UserError(f"--{odd[0]}: with --resume only {', '.join(allowed)} may change")
     sweep = Sweep.load(Path(given.resume))
     refuse_links(Path(given.resume))
+    if given.at_once is not None and sweep.scheduler.name == "pbt":
+        raise UserError("--at_once has no effect: scheduler pbt keeps all its trials alive; leave it out")
     points = [replace(p, settings=layered(p.settings, changes)) for p in sweep.points]
     return replace(sweep, points=points, at_once=given.at_once or sweep.at_once)
 

@@ -6,6 +6,7 @@ and the number of the draw alone, so the same file gives the same points.
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import json
 import math
@@ -18,7 +19,8 @@ from typing import Annotated, Any, Literal, get_args
 import numpy as np
 import yaml
 
-from rayfl.arguments import check_arguments, fits
+from rayfl import data
+from rayfl.arguments import arguments_of, check_arguments, fits
 from rayfl.config.declared import Text, check_kind, check_seeds, declared
 from rayfl.config.parser import federation_from
 from rayfl.config.table_file import (
@@ -33,9 +35,10 @@ from rayfl.config.table_file import (
 )
 from rayfl.errors import UserError
 from rayfl.federation import Federation
+from rayfl.imports import named
 from rayfl.randomness import numpy_generator
 from rayfl.record.cell import Cell
-from rayfl.record.description import about_data, dump, flat
+from rayfl.record.description import PLACES, RESUMABLE, about_data, dump, flat
 from rayfl.settings import above, at_least, at_most
 from rayfl.shown import one_line
 from rayfl.yaml_file import read_mapping
@@ -220,20 +223,27 @@ class Space(Comparison):
         drawn = (any(d.kind != "grid" for d in search) for search in self.searches)
         return sum(grid * (self.samples if random else 1) for grid, random in zip(grids, drawn, strict=True))
 
+    @property
+    def draws(self) -> bool:
+        """Whether there are random draws."""
+        return any(d.kind != "grid" for search in self.searches for d in search)
+
     def points(self, changes: Mapping[str, Any] | None = None) -> list[Point]:
         """Return all points, each once.
 
         Args:
             changes: settings that win over the base; searched values win over them, so that a key that is
-                searched everywhere is refused.
+                searched everywhere, or replaced in every point, is refused.
         """
-        for key in changes or {}:
+        changes = dict(changes or {})
+        for key in changes:
             if all(key in {d.key for d in search} for search in self.searches):
                 raise UserError(f"--{key} has no effect, because the tune space searches {key}: leave it out")
-        base = layered(self.base, changes or {})
+        base = layered(self.base, changes)
         found: dict[str, tuple[dict[str, Any], Settings, Federation, dict[str, Any]]] = {}
         for own in self._combinations():
-            settings = rooted(layered(base, *(d.settings(value) for d, value in own)))
+            settings = layered(base, *(d.settings(value) for d, value in own))
+            settings = rooted(_with_places(settings, changes))
             text = ", ".join(f"{d.key}={value}" for d, value in own)
             try:
                 federation = federation_from(options(settings))
@@ -242,6 +252,12 @@ class Space(Comparison):
             complete = flat(yaml.safe_load(dump(federation)), shown=True)
             key = json.dumps({k: v for k, v in complete.items() if not k.startswith("cell")}, sort_keys=True)
             found.setdefault(key, ({d.key: value for d, value in own}, settings, federation, complete))
+        for key, value in changes.items():
+            if all(settings.get(key) != value for _, settings, _, _ in found.values()):
+                raise UserError(
+                    f"--{key} has no effect, because what the tune space searches replaces {key} in every "
+                    "point: leave it out"
+                )
         entries = [
             (self._values(own, settings, complete), settings, federation)
             for own, settings, federation, complete in found.values()
@@ -292,6 +308,15 @@ class Space(Comparison):
                     number = isinstance(found, int | float)
                     values.setdefault(d.key, found if number else settings.get(d.key, found))
         return {key: values[key] for key in self.keys}
+
+
+def _with_places(settings: Settings, changes: Settings) -> Settings:
+    """Return settings with the asked-for places of data, which a searched data set drops as another's."""
+    lost = {key: value for key, value in changes.items() if key in PLACES and key not in settings}
+    name, known = str(settings.get("data")), dict[str, Any]()
+    with contextlib.suppress(UserError, ImportError, AttributeError):  # told of when the point is tried
+        known = arguments_of(getattr(data, name, None) or named(name)) if lost else {}
+    return settings | {key: value for key, value in lost.items() if key.removeprefix("data.") in known}
 
 
 SAME_IMAGES = ("augment", "normalise", "image_size", "verify", "download", "cache")
@@ -402,6 +427,7 @@ def _dimension(key: str, content: Any) -> Dimension:
     kinds = get_args(Kind)
     if key in _DECIDED:
         raise UserError(f"search has {key!r}, which the sweep decides (seeds are in 'seeds')")
+    _check_decides(key, [key])
     if isinstance(content, list):
         content = {"grid": content}
     if not isinstance(content, dict) or len(content) != 1 or next(iter(content)) not in kinds:
@@ -424,11 +450,19 @@ def _dimension(key: str, content: Any) -> Dimension:
     return Dimension(key, kind, low=low, high=high)
 
 
+def _check_decides(key: str, settings: Sequence[str]) -> None:
+    """Refuse settings that change no result; the engine also says what every trial gets of the cluster."""
+    for name in settings:
+        if name.partition(".")[0] in RESUMABLE[1:]:  # all but the number of rounds
+            raise UserError(f"search.{key} has {name!r}, which changes no result: put it into base")
+
+
 def _listed(key: str, kind: Kind, what: Any) -> Dimension:
     if isinstance(what, dict) and what and all(isinstance(v, dict) for v in what.values()):
         bundles = {str(name): {str(k): v for k, v in settings.items()} for name, settings in what.items()}
         if decided := [k for settings in bundles.values() for k in settings if k in _DECIDED]:
             raise UserError(f"search.{key} has {decided[0]!r}, which the sweep decides")
+        _check_decides(key, [k for settings in bundles.values() for k in settings])
         return Dimension(key, kind, tuple(what), bundles)
     if not isinstance(what, list) or not what:
         raise UserError(

@@ -106,6 +106,14 @@ def test_the_command_line_wins_over_the_file(tmp_path: Path, monkeypatch: pytest
     assert {point.settings["data.root"] for point in sweep.points} == {str(tmp_path / "there")}
 
 
+def test_options_without_an_effect_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match=r"--samples has no effect, because .*space\.yaml draws no values"):
+        asked(_new, write(tmp_path), "--samples", "3", "--output", str(tmp_path / "new"))
+    sweep_of(tmp_path, scheduler="scheduler: pbt").save(tmp_path)
+    with pytest.raises(UserError, match="--at_once has no effect: scheduler pbt"):
+        asked(_resumed, "--resume", str(tmp_path), "--at_once", "2")
+
+
 def test_a_sweep_has_so_many_trials_at_most(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("rayfl.tune.command.MOST_TRIALS", 4)
     assert len(asked(_new, write(tmp_path), "--seeds", "2", "--output", str(tmp_path / "new"))[0].seeds) == 2

@@ -129,6 +129,22 @@ def test_changes_of_what_is_searched(tmp_path):
     assert [p.settings["method.mu"] for p in parts.points({"method.mu": 5.0})] == [0.1, 1.0, 5.0]
 
 
+def test_changes_that_no_point_keeps_are_refused(tmp_path):
+    """A bundle sets the key itself, or names another class."""
+    kinds = "{kind: {grid: {norm: {method: FedBN, net: LeNet}, plain: {method: FedAvg, net: CNN}}}}"
+    for key in ("net", "method.mu"):
+        with pytest.raises(UserError, match=rf"--{key} has no effect, because .* replaces {key} in every"):
+            space(tmp_path, kinds).points({key: "3"})
+    assert len(space(tmp_path, kinds).points({"net": "CNN"})) == 2
+
+
+def test_a_searched_data_set_is_where_the_command_line_says(tmp_path, monkeypatch):
+    monkeypatch.delenv("RAYFL_DATA", raising=False)
+    made = space(tmp_path, "{data: [CIFAR10, MNIST, EmbeddedDigits]}", base="base: {clients: 3}")
+    roots = [point.settings.get("data.root") for point in made.points({"data.root": "there"})]
+    assert roots == ["there", "there", None]
+
+
 def test_bases(tmp_path):
     """A cell of a table, a run's own configuration, and settings that win over them."""
     table = ROOT.parent / "examples" / "embedded" / "methods.yaml"
@@ -154,6 +170,8 @@ BAD = [
     ({"sweep": ""}, "it has no 'sweep'"),
     ({"extra": "extra: 1"}, "there is no 'extra' in a tune space"),
     ({"search": "search: {seed: [1]}"}, "which the sweep decides"),
+    ({"search": "search: {engine.threads: [1, 2]}"}, "has 'engine.threads', which changes no result"),
+    ({"search": "search: {a: {grid: {b: {engine: Ray}}}}"}, "search.a has 'engine', which changes"),
     ({"search": "search: {method.mu: 3}"}, "must be one of grid, choice"),
     ({"search": "search: {method.mu: {grid: []}}"}, "must be a list of values"),
     ({"search": "search: {method.mu: [1.0, 1.0]}"}, "has a value twice"),
