@@ -32,7 +32,7 @@ class FedALA(Method):
     eta: Annotated[float, above(0)] = 1.0
     """Learning rate of W."""
     rand_percent: Annotated[float, above(0), at_most(100)] = 80.0
-    """Per cent of the client's samples on which W is learned, s in the paper."""
+    """Per cent of the client's samples on which W is learned, two at least; s in the paper."""
     layer_idx: Annotated[int, at_least(1)] = 2
     """Entries from the end of the net, a weight or a bias each, that are mixed; p in the paper counts layers.
     """
@@ -101,7 +101,7 @@ class FedALA(Method):
             weight_decay=0.0,
             clip=0.0,
             stream=stream,
-            share=self.rand_percent / 100,
+            share=max(self.rand_percent / 100, min(1, 2 / client.samples)),  # BatchNorm needs two samples
         )
 
     def _mixed(self, state: State, received: Params) -> Params:

@@ -392,6 +392,17 @@ def test_fedala_learns_on_a_share_of_the_data():
     assert set(torch.cat(request.batches).tolist()) < set(DATA.clients[1].train.tolist())
 
 
+@pytest.mark.parametrize("execution", ["loop", "stacked"])
+def test_fedala_learns_on_two_samples_at_least(execution):
+    """A tenth of 2 and of 5 samples is one sample, of which BatchNorm has no variance."""
+    five = [((1, 0), 0), ((3, 1), 1), ((2, 2), 1), ((0, 3), 0), ((1, 1), 1)]
+    few = points([((1, 0), 0), ((0, 1), 1)], five)
+    net = "tests.support.by_hand.normed"
+    run = federate(FedALA(rand_percent=10.0, eta=5.0), few, net, cohorts=2, execution=execution)
+    for i in (0, 1):
+        assert not torch.equal(run.clients[1][i]["W"]["head.weight"], torch.ones(2, 2).double())
+
+
 # ---- pFedMe
 
 
