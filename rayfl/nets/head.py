@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from rayfl.errors import UserError
+from rayfl.nets.memory import Memory, attributes, check_batches, differing, generators
 from rayfl.nets.split import SplitNet
 
 
@@ -30,8 +31,7 @@ def split_at_head(module: nn.Module, name: str, classes: int, like: Tensor, head
     for layer in module.modules():
         if getattr(layer, "inplace", False) is True:
             layer.inplace = False  # type: ignore[assignment]  # overwriting does not go together with vmap
-    if like.is_floating_point():  # numbers, for zeros would hide what comes after the head
-        like = torch.rand(like.shape, generator=torch.Generator().manual_seed(0))
+    like = with_numbers(like)
     called: list[str] = []
     hooks = [
         layer.register_forward_hook(partial(_note, called, path))
@@ -68,21 +68,38 @@ def check_training(net: SplitNet, name: str, like: Tensor) -> None:
 
     PyTorch's own layers are left in eval mode: those that draw are replaced or refused where they are used.
     """
+    check_batches(net.eval(), name, like)
     trained = copy.deepcopy(net.train())
     for layer in trained.modules():
         if type(layer).__module__.startswith(("torch.", "torchvision.ops.")):
             layer.training = False
+    memory = Memory(trained)
     try:
         with torch.no_grad(), torch.random.fork_rng(devices=[]):
-            before = torch.random.get_rng_state()
+            before = generators()
             trained(like)
-            drawn = not torch.equal(torch.random.get_rng_state(), before)
+            drawn = [whose for whose, state in generators().items() if state != before[whose]]
+            replaced, changed, first = memory.replaced(), memory.changed(), attributes(trained)
+            trained.load_state_dict(net.state_dict())  # so that what differs now is no weight
+            trained(like)
     except (RuntimeError, ValueError, TypeError, AttributeError) as error:
         raise UserError(f"net {name} works in eval mode, but not in train mode: {error}") from error
     if drawn:
         raise UserError(
-            f"net {name} draws from PyTorch's global generator in train mode, as torch.nn.functional.dropout "
-            "does, so that results would depend on which process trains a client: use layers, as nn.Dropout"
+            f"net {name} draws from {drawn[0]}'s global generator in train mode, as torch.nn.functional."
+            "dropout does, so that results would depend on which process trains a client: use layers, as "
+            "nn.Dropout"
+        )
+    if replaced:
+        raise UserError(
+            f"net {name} puts another tensor into the place of its buffer {replaced!r} in train mode, which "
+            f"would be lost: write into the buffer, as self.{replaced.rpartition('.')[2]}.copy_(...) does"
+        )
+    if changed := changed or differing(first, attributes(trained)):
+        raise UserError(
+            f"net {name} changes {changed!r} in train mode, which clients do not keep, so that results would "
+            "depend on which process trains a client: keep it in a buffer of floats (self.register_buffer) "
+            "and write into that"
         )
     if not any(parameter.requires_grad for parameter in net.parameters()):
         raise UserError(f"net {name} has nothing to train: requires_grad is False for all its parameters")
@@ -106,6 +123,13 @@ def tried(net: nn.Module, name: str, like: Tensor) -> Tensor:
     if not isinstance(scores, Tensor):
         raise UserError(f"net {name}: it makes a {type(scores).__name__} of inputs, not a tensor of scores")
     return scores
+
+
+def with_numbers(like: Tensor) -> Tensor:
+    """Return two inputs that are no zeros, which would hide what comes after the head."""
+    if not like.is_floating_point():
+        return like
+    return torch.rand(like.shape, generator=torch.Generator().manual_seed(0))
 
 
 def kind_of(like: Tensor) -> str:

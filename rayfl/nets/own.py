@@ -10,9 +10,10 @@ from torch import Tensor, nn
 from rayfl.errors import UserError
 from rayfl.imports import of_rayfl
 from rayfl.nets.base import Architecture
-from rayfl.nets.head import check_training, split_at_head, tried
+from rayfl.nets.head import check_training, split_at_head, tried, with_numbers
+from rayfl.nets.memory import generators
 from rayfl.nets.module import SHAPE_AND_CLASSES, Module
-from rayfl.nets.split import Shape, SplitNet
+from rayfl.nets.split import Shape, SplitNet, drop_batch_counts
 
 
 def build(
@@ -51,19 +52,41 @@ def build(
 
 def _called(net: Architecture, shape: Shape, classes: int) -> Any:
     """Return what a class of the user's own builds."""
+    before = generators()["NumPy"]
     try:
-        return net.build(shape, classes)
+        built = net.build(shape, classes)
     except TypeError as error:
         raise UserError(
             f"net {net}: calling build(shape, classes) failed ({error}); {SHAPE_AND_CLASSES}"
         ) from error
+    if generators()["NumPy"] != before:
+        raise UserError(
+            f"net {net} draws from NumPy's global generator where it is made, so that weights would differ "
+            "from process to process and from run to run: draw from PyTorch's, which rayfl seeds"
+        )
+    return built
 
 
 def _check_scores(net: SplitNet, name: str, classes: int, like: Tensor) -> None:
-    """Send two inputs through a net and see that one score per class comes back."""
+    """Send two inputs through a net, and see that one score per class comes back, from its three parts."""
+    like = with_numbers(like)
     scores = tried(net, name, like)
+    drop_batch_counts(net)  # of lazy layers, which had none yet
     if tuple(scores.shape) != (2, classes):
         raise UserError(
             f"net {name}: for 2 inputs it returns {tuple(scores.shape)}, not 2 x {classes} scores"
+        )
+    weights = {**dict(net.named_parameters()), **dict(net.named_buffers())}
+    if odd := [entry for entry in weights if entry.partition(".")[0] not in ("conv", "fc", "head")]:
+        raise UserError(
+            f"net {name}: {odd[0]!r} is in none of the parts conv, fc and head of a SplitNet, which alone "
+            "are trained: put it into one of them, or derive the net from nn.Module"
+        )
+    with torch.no_grad():
+        parts = net.head(net.fc(net.conv(like)))
+    if not torch.allclose(parts, scores, rtol=1e-4, atol=1e-5, equal_nan=True):
+        raise UserError(
+            f"net {name}: its scores are not head(fc(conv(x))), as those of a SplitNet must be: put what its "
+            "own forward or features does into one of the parts, or derive the net from nn.Module"
         )
     check_training(net, name, like)

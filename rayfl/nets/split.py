@@ -3,6 +3,7 @@
 from typing import Any
 
 from torch import Tensor, nn
+from torch.nn.modules.lazy import LazyModuleMixin
 
 from rayfl.errors import UserError
 
@@ -35,6 +36,7 @@ class SplitNet(nn.Module):
         self.fc = fc
         self.head = head
         drop_batch_counts(self)
+        refuse_odd_weights(self)
         refuse_shared(self)
 
     def features(self, x: Tensor) -> Tensor:
@@ -56,7 +58,7 @@ def drop_batch_counts(net: nn.Module) -> None:
             raise UserError(
                 f"layer {name!r} (SyncBatchNorm) takes its statistics over processes: use nn.BatchNorm2d"
             )
-        if getattr(layer, "num_batches_tracked", None) is None:
+        if getattr(layer, "num_batches_tracked", None) is None or isinstance(layer, LazyModuleMixin):
             continue
         if layer.momentum is None:
             raise UserError(
@@ -64,6 +66,25 @@ def drop_batch_counts(net: nn.Module) -> None:
                 "all batches, which federated nets do not support; give it a momentum such as 0.1"
             )
         layer.num_batches_tracked = None
+
+
+def refuse_odd_weights(net: nn.Module) -> None:
+    """Refuse layers that change their weights in every call, or whose weights or gradients are of a kind
+    that neither sums nor optimisers take.
+    """
+    for name, layer in net.named_modules():
+        if isinstance(layer, nn.Embedding | nn.EmbeddingBag) and (layer.max_norm is not None or layer.sparse):
+            option = "sparse" if layer.max_norm is None else "max_norm"
+            why = (
+                "has gradients of no dense form" if layer.max_norm is None else "changes weights in any call"
+            )
+            raise UserError(f"layer {name!r} ({type(layer).__name__}) {why}: leave {option} out")
+    for name, parameter in net.named_parameters():
+        if parameter.is_complex():
+            raise UserError(
+                f"parameter {name!r} of the net has complex numbers, and rayfl trains real ones: use two "
+                "parameters, and torch.complex in the forward pass"
+            )
 
 
 def refuse_shared(net: nn.Module) -> None:
@@ -75,6 +96,18 @@ def refuse_shared(net: nn.Module) -> None:
                 f"{names[parameter]!r} and {name!r} of the net are one parameter, and federated nets do not "
                 "share parameters between layers: give each its own"
             )
+
+
+def own_entries(module: nn.Module) -> list[str]:
+    """Return the names of a module's own weights: parameters, and what it keeps as buffers of floats.
+
+    Other buffers are constants: whole numbers and truth values, and those that are not persistent.
+    """
+    return [name for name, _ in module.named_parameters(recurse=False)] + [
+        name
+        for name, buffer in module.named_buffers(recurse=False)
+        if buffer.is_floating_point() and name not in module._non_persistent_buffers_set
+    ]
 
 
 def flat_features(name: str, conv: nn.Sequential, channels: int, shape: Shape) -> int:

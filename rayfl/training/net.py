@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from rayfl.arguments import shown
 from rayfl.errors import UserError
 from rayfl.nets import CUTS, SplitNet
+from rayfl.nets.split import own_entries
 from rayfl.randomness import seed_of
 from rayfl.training.dropout import put_dropout
 from rayfl.training.params import Params
@@ -277,18 +278,6 @@ class Net:
                 "a train-mode call would change the BatchNorm statistics of weights that are not being "
                 "trained: use net.eval for teachers, frozen heads and evaluation"
             )
-
-
-def own_entries(module: nn.Module) -> list[str]:
-    """Return the names of a module's own weights: parameters, and what it keeps as buffers of floats.
-
-    Other buffers are constants: whole numbers and truth values, and those that are not persistent.
-    """
-    return [name for name, _ in module.named_parameters(recurse=False)] + [
-        name
-        for name, buffer in module.named_buffers(recurse=False)
-        if buffer.is_floating_point() and name not in module._non_persistent_buffers_set
-    ]
 
 
 def refuse_infinite(module: nn.Module) -> None:

@@ -1,0 +1,87 @@
+"""What a net must not do in its calls: remember something, or mix the inputs of a batch."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from rayfl.errors import UserError
+from rayfl.nets.split import own_entries
+
+
+def check_batches(net: nn.Module, name: str, like: Tensor) -> None:
+    """Refuse a net, in eval mode, whose scores of an input depend on what else is in the batch.
+
+    Args:
+        net: in eval mode.
+        name: of the net, for errors.
+        like: two inputs; token ids with the largest of the data.
+    """
+    first = like[0] if like.is_floating_point() else torch.zeros_like(like[0])
+    with torch.no_grad():
+        scores = net(torch.stack([first, like[1]]))[:1]
+        again = net(torch.stack([first, first]))
+    if not torch.allclose(again, scores.expand_as(again), rtol=1e-4, atol=1e-5, equal_nan=True):
+        raise UserError(
+            f"net {name}: its scores of an input depend on what else is in the batch, also in eval mode, so "
+            "that accuracies would depend on which samples are scored together. The batch comes first in "
+            "inputs: layers for sequences need batch_first=True; and BatchNorm needs its running statistics"
+        )
+
+
+class Memory:
+    """What a net holds besides its weights, and what would be lost of them."""
+
+    def __init__(self, net: nn.Module) -> None:
+        self._net = net
+        self._entries = {n: b for n, b, own in _buffers(net) if own}
+        self._constants = {n: b.clone() for n, b, own in _buffers(net) if not own}
+
+    def replaced(self) -> str | None:
+        """Return a buffer among the weights in whose place there is another tensor since."""
+        return next((n for n, b, own in _buffers(self._net) if own and self._entries.get(n) is not b), None)
+
+    def changed(self) -> str | None:
+        """Return a buffer that is no weight, and has other values since."""
+        now = {n: b for n, b, own in _buffers(self._net) if not own}
+        return next((n for n, b in now.items() if _differ(self._constants.get(n), b)), None)
+
+
+def attributes(net: nn.Module) -> dict[str, Any]:
+    """Return the numbers and tensors that the layers of a net hold as plain attributes, by name."""
+    return {
+        f"{path}.{name}".lstrip("."): value.clone() if isinstance(value, Tensor) else value
+        for path, module in net.named_modules()
+        for name, value in vars(module).items()
+        if isinstance(value, int | float | Tensor)
+    }
+
+
+def differing(before: dict[str, Any], after: dict[str, Any]) -> str | None:
+    """Return the name of an attribute that has another value than before; None if there is none."""
+    return next((name for name, value in after.items() if _differ(before.get(name), value)), None)
+
+
+def generators() -> dict[str, Any]:
+    """Return the states of the global generators that nets draw from."""
+    state = np.random.get_state(legacy=False)["state"]  # noqa: NPY002, it is others that must not use it
+    numpy = (state["pos"], state["key"].tobytes())
+    return {"PyTorch": torch.get_rng_state().numpy().tobytes(), "NumPy": numpy}
+
+
+def _buffers(net: nn.Module) -> list[tuple[str, Tensor, bool]]:
+    """Return all buffers by name, and whether each belongs to the weights."""
+    return [
+        (f"{path}.{name}".lstrip("."), buffer, name in own_entries(module))
+        for path, module in net.named_modules()
+        for name, buffer in module.named_buffers(recurse=False)
+    ]
+
+
+def _differ(one: Any, other: Any) -> bool:
+    if isinstance(one, Tensor) and isinstance(other, Tensor):
+        return not torch.equal(one, other)
+    return type(one) is not type(other) or one != other

@@ -1,0 +1,178 @@
+"""Nets that remember something, draw elsewhere, or mix the inputs of a batch are refused."""
+
+import sys
+import types
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+
+from rayfl.errors import UserError
+from rayfl.nets import SplitNet, build
+
+OWN = "nets_that_remember"
+TEXTS = torch.tensor([[0, 1, 2], [4, 4, 4]])
+
+
+class Centred(nn.Module):
+    """A net that takes a running mean from its inputs, as ``renew`` writes it."""
+
+    def __init__(self, renew: Any, persistent: bool = True) -> None:
+        super().__init__()
+        self.out = nn.Linear(4, 3)
+        self.renew = renew
+        self.register_buffer("mean", torch.zeros(4), persistent=persistent)
+
+    def forward(self, x: Tensor) -> Tensor:
+        if self.training:
+            with torch.no_grad():
+                self.renew(self, x.mean(0))
+        out: Tensor = self.out(x - self.get_buffer("mean"))
+        return out
+
+
+class Counting(nn.Module):
+    """A net that goes by how often it was called."""
+
+    def __init__(self, start: Any) -> None:
+        super().__init__()
+        self.out = nn.Linear(4, 3)
+        if isinstance(start, Tensor):
+            self.register_buffer("calls", start)
+        else:
+            self.calls = start
+
+    def forward(self, x: Tensor) -> Tensor:
+        if self.training:
+            self.calls += 1
+        out: Tensor = self.out(x * 0.5 ** float(self.calls))
+        return out
+
+
+class Watched(nn.Module):
+    """A net that keeps its last features to be looked at, which is no memory: they decide nothing."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.out = nn.Linear(4, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        self.features = x.relu()
+        out: Tensor = self.out(self.features)
+        return out
+
+
+class Mixing(nn.Module):
+    """A net for texts whose layer takes the first dimension for the places in the text, if so asked."""
+
+    def __init__(self, num_classes: int, batch_first: bool) -> None:
+        super().__init__()
+        self.embed = nn.Embedding(5, 4)
+        self.attend = nn.TransformerEncoderLayer(4, 1, 4, dropout=0.0, batch_first=batch_first)
+        self.out = nn.Linear(4, num_classes)
+
+    def forward(self, x: Tensor) -> Tensor:
+        out: Tensor = self.out(self.attend(self.embed(x)).mean(1))
+        return out
+
+
+class Gained(SplitNet):
+    """A net with a layer outside of its parts."""
+
+    def __init__(self) -> None:
+        super().__init__(nn.Flatten(), nn.Sequential(), nn.Linear(4, 3))
+        self.gain = nn.Linear(4, 4)
+
+    def features(self, x: Tensor) -> Tensor:
+        gained: Tensor = self.gain(super().features(x))
+        return gained
+
+
+class Soft(SplitNet):
+    """A net whose scores are not those of its head."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return super().forward(x).softmax(1)
+
+
+def assigned(net: nn.Module, mean: Tensor) -> None:
+    net.mean = 0.9 * net.get_buffer("mean") + 0.1 * mean
+
+
+def written(net: nn.Module, mean: Tensor) -> None:
+    net.get_buffer("mean").mul_(0.9).add_(0.1 * mean)
+
+
+def random_by_numpy() -> nn.Module:
+    net = nn.Linear(4, 3)
+    net.weight.data = torch.tensor(np.random.randn(3, 4)).float()  # noqa: NPY002, what is to be refused
+    return net
+
+
+def normed() -> nn.Module:
+    return nn.Sequential(nn.Linear(4, 4), nn.BatchNorm1d(4, track_running_stats=False), nn.Linear(4, 3))
+
+
+def embedded(**options: Any) -> nn.Module:
+    return nn.Sequential(nn.Embedding(5, 4, **options), nn.Flatten(), nn.Linear(12, 3))
+
+
+def turning() -> nn.Module:
+    net = nn.Sequential(nn.Linear(4, 3))
+    net.register_parameter("turn", nn.Parameter(torch.ones(2, dtype=torch.cfloat)))
+    return net
+
+
+def lazy() -> SplitNet:
+    return SplitNet(nn.Flatten(), nn.Sequential(nn.LazyLinear(4), nn.LazyBatchNorm1d()), nn.Linear(4, 3))
+
+
+def made(monkeypatch: pytest.MonkeyPatch, net: Any, like: Tensor | None = None) -> SplitNet:
+    """Build what a function makes, as a net of the user's own."""
+    module = types.ModuleType(OWN)
+    module.net = lambda shape, classes: net()  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, OWN, module)
+    return build(f"{OWN}.net", (4,) if like is None else tuple(like.shape[1:]), 3, like)
+
+
+@pytest.mark.parametrize(
+    ("net", "like", "message"),
+    [
+        (lambda: Centred(assigned), None, r"its buffer 'conv\.mean'.* as self\.mean\.copy_\(\.\.\.\) does"),
+        (lambda: Centred(written, persistent=False), None, r"changes 'conv\.mean' in train mode"),
+        (lambda: Counting(0), None, r"changes 'conv\.calls' in train mode, which clients do not keep"),
+        (lambda: Counting(torch.tensor(0)), None, r"changes 'conv\.calls' in train mode"),
+        (random_by_numpy, None, "draws from NumPy's global generator where it is made"),
+        (normed, None, "depend on what else is in the batch.* BatchNorm needs its running statistics"),
+        (lambda: Mixing(3, batch_first=False), TEXTS, "layers for sequences need batch_first=True"),
+        (Gained, None, r"'gain\.weight' is in none of the parts conv, fc and head"),
+        (
+            lambda: Soft(nn.Flatten(), nn.Sequential(), nn.Linear(4, 3)),
+            None,
+            r"its scores are not head\(fc\(conv\(x\)\)\)",
+        ),
+        (lambda: embedded(max_norm=1.0), TEXTS, r"\(Embedding\) changes weights in any call: leave max_norm"),
+        (lambda: embedded(sparse=True), TEXTS, r"\(Embedding\) has gradients of no dense form: leave sparse"),
+        (turning, None, r"parameter 'conv\.turn' of the net has complex numbers"),
+    ],
+)
+def test_nets_that_are_refused(monkeypatch: pytest.MonkeyPatch, net: Any, like: Any, message: str) -> None:
+    with pytest.raises(UserError, match=message):
+        made(monkeypatch, net, like)
+
+
+@pytest.mark.parametrize(
+    ("net", "like"),
+    [
+        (lambda: Centred(written), None),
+        (lambda: Centred(lambda net, mean: None), None),
+        (Watched, None),
+        (lambda: Mixing(3, batch_first=True), TEXTS),
+        (lazy, None),
+    ],
+    ids=["written", "constant", "watched", "batch first", "lazy"],
+)
+def test_nets_that_are_fine(monkeypatch: pytest.MonkeyPatch, net: Any, like: Any) -> None:
+    assert made(monkeypatch, net, like).head.out_features == 3
