@@ -278,11 +278,12 @@ def draw_bars(series: Sequence[Series], panels: Sequence[str], start: float, loo
     """
     wide = max(2 * WIDTH, 0.6 * len(panels) + 0.12 * len(panels) * len(series))
     figure, (ax,) = look.grid(1, width=wide)
-    width = 0.8 / len(series)
+    width, highest = 0.8 / len(series), 0.0
     for place, s in enumerate(series):
         found = [mean_and_std([none_if_nan(chosen_value(run, s.view, p)) for run in s.runs]) for p in panels]
         where = np.arange(len(panels)) + (place - (len(series) - 1) / 2) * width
         means, errors = ([math.nan if x is None else x for x in column] for column in zip(*found))
+        highest = max([highest, *(mean for mean in means if mean > highest)])
         color, hatch = COLOURS[place % len(COLOURS)], HATCHES[place % len(HATCHES)]
         ax.bar(
             where,
@@ -296,6 +297,8 @@ def draw_bars(series: Sequence[Series], panels: Sequence[str], start: float, loo
             linewidth=0.5,
             error_kw={"elinewidth": 1, "ecolor": "#333333"},
         )
+    if start and start >= highest:  # the axis would be upside down
+        raise UserError(f"start is {start}: it must be below the highest bar, {highest:.2f} %")
     names = [_title(panel, look) for panel in panels]
     ax.set_xticks(range(len(panels)), names, **look.turned(names, figure.get_figwidth()))
     ax.set_ylim(start, None)

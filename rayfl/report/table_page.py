@@ -167,6 +167,8 @@ def _mean_line(name: str, runs: Sequence[Result]) -> Line | None:
         values = 100 * curve(scores, run.history.population, "test", run.protocol.average)
         curves.append(dict(zip((scores.rounds + 1).tolist(), values.tolist())))
     common = sorted(set.intersection(*(set(values) for values in curves)))
+    if not common:
+        return None
     return Line(name, common, [float(np.mean([values[r] for values in curves])) for r in common])
 
 

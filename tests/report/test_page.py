@@ -208,6 +208,17 @@ def test_the_page_of_a_table_leads_to_its_runs(tmp_path: Path) -> None:
     assert page.count(">0:00:05<") == 2  # ten rounds of half a second
 
 
+def test_seeds_without_a_common_evaluation_have_no_curve(tmp_path: Path) -> None:
+    folders = []
+    for seed, rounds in enumerate((4, 5)):
+        folders.append(write_run(tmp_path / str(seed), seed=seed, rounds=rounds, eval_every=rounds))
+        with (folders[-1] / "config.yaml").open("a") as file:
+            file.write("cell: {table: made_up, row: a, column: b, changed: [], seed: 0}\n")
+    page = table_page("A table", compare("made_up", folders), folders, tmp_path, planned=2)
+    assert "no mean, because its seeds have different numbers of rounds" in page
+    assert "<polyline" not in page
+
+
 def test_ticks_are_round_and_inside() -> None:
     assert ticks(0, 100) == [0, 20, 40, 60, 80, 100]
     assert ticks(0.31, 0.94) == pytest.approx([0.4, 0.5, 0.6, 0.7, 0.8, 0.9])

@@ -216,6 +216,7 @@ def test_progress_belongs_to_rounds(folder):
         (lambda f: rayfl.Plot(f).sweep("method.mu", panels="all"), r'panels is "all": it must be a list'),
         (lambda f: rayfl.Plot(f).rounds(quantity="beauty"), "quantity beauty: no run has recorded"),
         (lambda f: rayfl.Plot(f).bars(start=100), "start is 100: it must be at least 0 and below 100"),
+        (lambda f: rayfl.Plot(f).bars(start=99), r"start is 99: it must be below the highest bar, \d+"),
         (lambda f: rayfl.Plot(f).bars(size="poster"), 'size is "poster": it must be column or page'),
         (lambda f: rayfl.Plot(f).bars(size=7), "size is 7: it must be two numbers of inches"),
         (lambda f: rayfl.Plot(f).bars(size=(5, 0)), r"size is \(5, 0\): it must be two numbers of inches"),
