@@ -157,7 +157,12 @@ class Runner:
         second kills them.
         """
         outcome = Outcome()
-        waiting = [cell for cell in cells if not cell.finished]
+        waiting = []
+        for cell in cells:
+            if cell.finished:
+                self._tidy(cell)
+            else:
+                waiting.append(cell)
         with self._signals():
             while self._running or (waiting and not self._asked):
                 while waiting and not self._asked and self._has_room():
@@ -208,14 +213,20 @@ class Runner:
         running.log.close()
         job, code = running.job, running.process.returncode
         if job.finished:
-            if not self._keep_checkpoints:
-                shutil.rmtree(job.folder / "checkpoints", ignore_errors=True)
+            self._tidy(job)
             self._told(f"{job}: finished")
         elif self._asked:
             self._told(f"{job}: stopped after {len(job.seconds())} rounds")
         else:
             outcome.failed[job] = why = _reason(job.log, code)
             self._told(f"{job}: FAILED: {why} (all of it in {job.log})")
+
+    def _tidy(self, finished: Job) -> None:
+        """Remove the checkpoints of a cell, unless another process goes on with it for more rounds."""
+        if not self._keep_checkpoints:
+            with finished.log.open("ab") as log:
+                if lock(log.fileno()):
+                    shutil.rmtree(finished.folder / "checkpoints", ignore_errors=True)
 
     @contextlib.contextmanager
     def _signals(self) -> Iterator[None]:

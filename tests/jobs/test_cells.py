@@ -131,6 +131,13 @@ def test_finished_cells_may_lose_their_checkpoints(tmp_path: Path, monkeypatch) 
     with mine.log.open("ab") as log:
         runner._end(cells.Process(mine, Done(), log, 0), Outcome())  # type: ignore[arg-type]
     assert not (mine.folder / "checkpoints").exists()
+    (mine.folder / "checkpoints").mkdir()  # of a cell that an earlier command has finished
+    with mine.log.open("ab") as log:
+        fcntl.flock(log, fcntl.LOCK_EX)
+        assert runner.run([mine]) == Outcome()
+        assert (mine.folder / "checkpoints").exists(), "another process goes on with it"
+    assert runner.run([mine]) == Outcome()
+    assert not (mine.folder / "checkpoints").exists()
 
 
 def test_memory_decides_how_many_run_at_once(tmp_path: Path, monkeypatch) -> None:
