@@ -267,8 +267,6 @@ def write_best(
 def write_all_best(name: str, best: Best, seeds: Sequence[int], metric: Metric, output: Path) -> list[Path]:
     """Write ``best.yaml``, or ``best-<setting>.yaml`` for each setting of the data; return the paths."""
     paths: list[Path] = []
-    if len(best.groups) > 1:
-        (output / BEST).unlink(missing_ok=True)  # of a version that chose across settings of the data
     for index, (group, point) in enumerate(best.groups):
         if point is None:
             continue
@@ -282,6 +280,8 @@ def write_all_best(name: str, best: Best, seeds: Sequence[int], metric: Metric, 
             path = output / f"best-{place}.yaml"
         write_best(own, point, seeds, metric, among, path)
         paths.append(path)
+    if output / BEST not in paths:
+        (output / BEST).unlink(missing_ok=True)  # of an earlier session that could choose a point
     return paths
 
 

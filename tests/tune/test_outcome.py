@@ -100,7 +100,13 @@ def test_points_of_which_each_has_other_data_have_no_best(tmp_path):
         best.caption()
         == "no best point: the points differ in data, so their accuracies are not of the same data"
     )
+    (tmp_path / "best.yaml").touch()
     assert write_all_best("s", best, [0], "accuracy", tmp_path) == []
+    assert not list(tmp_path.iterdir()), "a point that was best before is not any more"
+    none = Best.of([with_settings(result({"mu": 1.0}, [None], 0.5))], "max")
+    (tmp_path / "best.yaml").touch()
+    assert write_all_best("s", none, [0], "accuracy", tmp_path) == []
+    assert not list(tmp_path.iterdir())
 
 
 def test_what_leaves_the_images_as_they_are_may_be_chosen(tmp_path):
