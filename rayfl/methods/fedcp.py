@@ -45,6 +45,11 @@ class FedCP(Method):
         """The extractor, the mean of own and global head, and the policy."""
         return dict.fromkeys(("weights", "head", "policy"), Mean(self.averaging))
 
+    @property
+    def changes(self) -> Mapping[str, str | None]:
+        """Extractor and policy; the own head does not start from the received one."""
+        return {"weights": "weights", "policy": "policy"}
+
     def init_server(self, initial: Params) -> State:
         """Start from the common weights and a random policy."""
         head = self.personal_part(initial)

@@ -20,6 +20,7 @@ from rayfl.methods import (
     Cohort,
     FedAvg,
     FedBN,
+    FedCP,
     FedProto,
     FedProx,
     Local,
@@ -323,6 +324,18 @@ def test_liars_send_the_opposite() -> None:
     assert run.server.state["weights"]["head.weight"][0].tolist() == [-0.5, 0]
     honest = federate(SignFlip(of=FedAvg(), share=0.0), data, cohorts=1, lr=1.0)
     assert honest.server.state["weights"]["head.weight"][0].tolist() == [0.5, 0]
+
+
+def test_liars_send_the_opposite_policy_of_fedcp() -> None:
+    """The policy is a change of the received one, as the extractor is; the own head is not."""
+    honest, lied = (
+        federate(SignFlip(of=FedCP(), share=share), ragged(), CNNB(), [[0]]).server for share in (0.0, 1.0)
+    )
+    before = start(FedCP(), ragged(), CNNB()).server.state["policy"]
+    expected = before - (honest.state["policy"] - before)
+    assert_same(dict(lied.state["policy"]), dict(expected), 1e-12)
+    assert not torch.equal(lied.state["policy"]["weight"], honest.state["policy"]["weight"])
+    assert_same(dict(lied.state["head"]), dict(honest.state["head"]))
 
 
 def test_who_lies_is_drawn_by_the_seed(tmp_path: Path) -> None:
