@@ -292,8 +292,8 @@ def draw(results: Sequence[PointResult], metric: Metric) -> Figure | None:
     """Draw test accuracy over every searched number, a line for each combination of the other values.
 
     Bars are one deviation over seeds. Validation is dotted where there are few lines. Where no two points
-    differ in a key alone, as after random draws, the points stand by themselves, and so do those that were
-    stopped early. None without numbers.
+    differ in a key alone, as after random draws, the points stand by themselves, and so do those that are in
+    no line at all, and those that were stopped early. None without numbers.
     """
     known = [r for r in results if r.completed and r.test is not None]
     keys = [k for k in (results[0].point.values if results else {}) if _is_axis(known, k)]
@@ -301,11 +301,14 @@ def draw(results: Sequence[PointResult], metric: Metric) -> Figure | None:
         return None
     figure = Figure(figsize=(3.6 * len(keys) + 1.2, 3.4), layout="constrained")
     axes = figure.subplots(1, len(keys), squeeze=False, sharey=True)[0]
+    whole = [r for r in known if r.completed >= r.point.rounds]
+    lines = {key: {n: own for n, own in _lines(whole, key).items() if len(own) > 1} for key in keys}
+    in_lines = [r for joined in lines.values() for own in joined.values() for r in own]
     for ax, key in zip(axes, keys):
-        whole = [r for r in known if r.completed >= r.point.rounds]
-        joined = {name: points for name, points in _lines(whole, key).items() if len(points) > 1}
-        if not joined:
-            ax.plot([r.point.values[key] for r in whole], [_percent(r.test) for r in whole], "o", ms=4)
+        joined = lines[key]
+        if alone := [r for r in whole if not joined or not any(r is other for other in in_lines)]:
+            x, y = [r.point.values[key] for r in alone], [_percent(r.test) for r in alone]
+            ax.plot(x, y, "o", ms=4, color="black", label="other points" if joined else None)
         if stopped := [r for r in known if r not in whole]:
             x, y = [r.point.values[key] for r in stopped], [_percent(r.test) for r in stopped]
             ax.plot(x, y, "o", ms=4, mfc="none", color="gray", label="stopped early")

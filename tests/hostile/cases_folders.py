@@ -170,6 +170,12 @@ CASES = [
         prepare=in_sweep("ended.jsonl", b'{"trial": 5}\n'),
     ),
     Case(
+        "ended of another sweep",
+        RESUME,
+        "a line is of no trial",
+        prepare=in_sweep("ended.jsonl", b'{"trial": "999-seed-0", "end": "failed"}\n'),
+    ),
+    Case(
         "ended of no kind",
         RESUME,
         "a line is of no trial",

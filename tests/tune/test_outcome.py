@@ -218,6 +218,18 @@ def test_pictures_have_a_line_for_what_the_points_have_in_common():
     assert draw([result({"method": "FedAvg"}, [0.5], 0.5)], "accuracy") is None
 
 
+def test_a_complete_point_without_a_line_is_drawn():
+    """Of the other net, all points but one were stopped early; no two of its points make a line."""
+    points = [result({"net": "A", "lr": lr}, [0.5], 0.5) for lr in (0.1, 0.2)]
+    points += [result({"net": "B", "lr": 0.1}, [0.6], 0.6)]
+    points += [result({"net": "B", "lr": 0.2}, [0.2], 0.2, completed=1)]
+    figure = draw(points, "accuracy")
+    assert figure is not None
+    shown = {line.get_label(): (*line.get_xdata(), *line.get_ydata()) for line in figure.axes[0].lines}
+    assert shown["other points"] == pytest.approx((0.1, 60))
+    assert shown["stopped early"] == pytest.approx((0.2, 20))
+
+
 def hparams_of(folder: Path) -> tuple[dict[str, object], dict[str, float]]:
     """Return the settings and the figures that TensorBoard reads in a folder."""
     events = EventAccumulator(str(folder)).Reload()

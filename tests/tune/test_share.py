@@ -82,7 +82,8 @@ def test_a_finished_trial_without_its_records_runs_again(tmp_path):
 
 
 def test_notes_go_on_after_one_that_a_crash_has_torn(tmp_path):
-    trials = Trials(Sweep(name="s", points=[]), tmp_path, {})
+    jobs = {k: Job(k, "base", 0, 9, tmp_path / k, {}) for k in "ac"}
+    trials = Trials(Sweep(name="s", points=[]), tmp_path, jobs)
     path = tmp_path / "ended.jsonl"
     Ended(path).note("a", "stopped")
     path.write_text(path.read_text() + '{"trial": "b", "en')
