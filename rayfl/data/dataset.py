@@ -6,7 +6,7 @@ import json
 import math
 import zlib
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 import numpy as np
 
@@ -15,6 +15,9 @@ from rayfl.splits import SPLITS
 
 TRAIN, VAL, TEST = 0, 1, 2
 UNUSED = 3  # in none of the splits
+Augmentation = Literal["none", "fedbn", "fedgh", "reflect"]
+"""How training images are changed."""
+AUGMENTATIONS: tuple[str, ...] = get_args(Augmentation)
 _CHUNK = 1000  # inputs that are read together
 
 
@@ -53,7 +56,7 @@ class Dataset(Displayed):
     subclasses: np.ndarray | None = None
     users: np.ndarray | None = None
     user_names: tuple[str, ...] = ()
-    augment: Literal["none", "fedbn", "fedgh", "reflect"] = "none"
+    augment: Augmentation = "none"
     val_augment: bool = False
 
     def __post_init__(self) -> None:
@@ -79,7 +82,11 @@ class Dataset(Displayed):
                 raise ValueError(
                     f"{name} must be {np.dtype(kind)} [{n}], not {array.dtype} {list(array.shape)}"
                 )
+        if self.augment not in AUGMENTATIONS:
+            raise ValueError(f"augment is {self.augment!r}: it must be one of {', '.join(AUGMENTATIONS)}")
         for name in ("class_names", "domain_names", "user_names"):
+            if not isinstance(names := getattr(self, name), tuple | list):
+                raise ValueError(f"{name} must be a tuple of texts, not a {type(names).__name__}")
             if odd := [text for text in getattr(self, name) if not isinstance(text, str)]:
                 raise ValueError(f"{name} must be texts, and have {odd[0]!r}")
         if n and not (self.labels.min() >= 0 and self.labels.max() < self.classes):

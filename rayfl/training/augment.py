@@ -6,15 +6,12 @@ per pixel. So the loop and stacks give the same bits.
 """
 
 import math
-from typing import Literal
 
 import torch
 from torch import Tensor
 
+from rayfl.data.dataset import Augmentation
 from rayfl.training.noise import fold, uniform
-
-Augmentation = Literal["none", "fedbn", "fedgh", "reflect"]
-"""What `rayfl.data.Dataset.augment` names."""
 
 _PURPOSE = 0x61756776  # tells these draws from what a loss may draw with the same key
 _DRAWS = 8  # numbers per image

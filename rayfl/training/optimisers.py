@@ -67,9 +67,15 @@ class Optimiser(Value, ABC, place="training.optimiser"):
 
     def check(self) -> None:
         """Refuse one that leaves weights alone, or trains clients otherwise in a stack than alone."""
+        for momentum in (0.0, 0.9) if self.takes_momentum else (0.0,):
+            self._check(momentum)
+
+    def _check(self, momentum: float) -> None:
         start = torch.linspace(-1, 1, 6, dtype=torch.float64).view(2, 3)
-        alone, again = (torch.stack([_stepped(self, w, w.sum() + w, ()) for w in start]) for _ in range(2))
-        together = _stepped(self, start, start.sum(1, keepdim=True) + start, (2,))
+        alone, again = (
+            torch.stack([_stepped(self, w, w.sum() + w, (), momentum) for w in start]) for _ in range(2)
+        )
+        together = _stepped(self, start, start.sum(1, keepdim=True) + start, (2,), momentum)
         wrong = ""
         if torch.equal(together, start):
             wrong = "leaves the weights alone: it must change the tensors in `trained` in place"
@@ -84,15 +90,23 @@ class Optimiser(Value, ABC, place="training.optimiser"):
             raise UserError(f"training.optimiser: {type(self).__name__}.step {wrong}")
 
 
-def _stepped(optimiser: Optimiser, start: Tensor, gradient: Tensor, clients: tuple[int, ...]) -> Tensor:
+def _stepped(
+    optimiser: Optimiser, start: Tensor, gradient: Tensor, clients: tuple[int, ...], momentum: float
+) -> Tensor:
     """Return what two steps make of weights, which must be changed in place."""
-    weights, descent = start.clone(), Descent(optimiser, 0.1, 0.0, 0.0, 0.0)
+    weights, descent = start.clone(), Descent(optimiser, 0.1, momentum, 0.0, 0.0)
     trained = [weights]
-    memory = optimiser.memory(trained, 0.0, clients)
-    if not isinstance(memory, list):
+    memory = optimiser.memory(trained, momentum, clients)
+    if not isinstance(memory, list) or not all(isinstance(each, Tensor) for each in memory):
         raise UserError(
             f"training.optimiser: {type(optimiser).__name__}.memory returns {shown(memory)}: it must return "
             "a list of tensors, which may be empty"
+        )
+    if odd := [each for each in memory if each.shape[: len(clients)] != clients]:
+        raise UserError(
+            f"training.optimiser: {type(optimiser).__name__}.memory returns a tensor of the shape "
+            f"{list(odd[0].shape)} for {clients[0]} clients: its first dimension must be that of the "
+            "clients, as torch.zeros(*clients) has it"
         )
     for _ in range(2):
         optimiser.step(trained, [gradient.clone()], memory, [0], descent)

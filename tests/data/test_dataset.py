@@ -64,6 +64,16 @@ def test_inputs_of_any_shape_come_in_batches_as_they_are(inputs, layout):
         (np.zeros((3, 2), np.float32), {"subclasses": np.array([0, -1, 0])}, "subclasses must be at least 0"),
         (np.zeros((3, 2), np.float32), {"users": [0, 0, 0]}, "users must be a NumPy array, not a list"),
         (np.zeros((3, 2), np.float32), {"user_names": (1, 2)}, "user_names must be texts, and have 1"),
+        (
+            np.zeros((3, 2), np.float32),
+            {"user_names": np.array(["a"])},
+            "user_names must be a tuple of texts",
+        ),
+        (
+            np.zeros((3, 1, 2, 2), np.float32),
+            {"augment": "flip"},
+            "augment is 'flip': it must be one of none",
+        ),
         (np.zeros((3, 2), np.float32), {"augment": "fedbn"}, "changes images"),
         (np.zeros((3, 2), np.float32), {"users": np.zeros(2, np.int64)}, "users must be int64"),
         (np.zeros((3, 2), np.float32), {"users": np.zeros(3, np.int64)}, "users must lie in 0..-1"),

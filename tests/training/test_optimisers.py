@@ -191,6 +191,40 @@ class CountsSteps(OfOnesOwn):
         super().step(trained, gradients, memory, used, descent)
 
 
+class Momentum(OfOnesOwn):
+    """Right without momentum only."""
+
+    takes_momentum = True
+
+    def step(self, trained: Any, gradients: Any, memory: Any, used: Any, descent: Descent) -> None:
+        for w, g in zip(trained, gradients, strict=True):
+            w.sub_(g / g.norm() if descent.momentum else g, alpha=descent.lr)
+
+
+class CountsInInts(OfOnesOwn):
+    def memory(self, trained: Any, momentum: float, clients: tuple[int, ...]) -> Any:
+        return [0]
+
+
+class CountsForAll(OfOnesOwn):
+    def memory(self, trained: Any, momentum: float, clients: tuple[int, ...]) -> Any:
+        return [torch.zeros(())]
+
+
+@pytest.mark.parametrize(
+    ("wrong", "message"),
+    [
+        (Momentum(), r"Momentum\.step does not treat every entry"),
+        (CountsInInts(), r"CountsInInts\.memory returns .*: it must return a list of tensors"),
+        (CountsForAll(), r"CountsForAll\.memory returns a tensor of the shape \[\] for 2 clients"),
+    ],
+    ids=["momentum", "ints", "one for all"],
+)
+def test_memory_and_momentum_are_tried_too(wrong: Optimiser, message: str) -> None:
+    with pytest.raises(UserError, match=message):
+        wrong.check()
+
+
 def test_optimisers_of_ones_own_are_tried_before_the_start() -> None:
     for right in (OfOnesOwn(), SGD(), Adam(), AdamW()):
         right.check()
