@@ -15,7 +15,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, Any
@@ -289,7 +289,7 @@ def _reason(log: Path, code: int) -> str:
     return f"ended with code {code}: {lines[-1] if lines else 'no output'}"
 
 
-def remaining_seconds(cells: Sequence[Job], jobs: int) -> float | None:
+def remaining_seconds(cells: Sequence[Job], jobs: int, left: Collection[Job] | None = None) -> float | None:
     """Return how long the rest of a table will take, from what its rounds have taken so far; None if unknown.
 
     A cell without a round counts by those of its row and column, else of its column, else by all.
@@ -297,16 +297,17 @@ def remaining_seconds(cells: Sequence[Job], jobs: int) -> float | None:
     Args:
         cells: all cells of the table.
         jobs: how many run at once.
+        left: those that run or wait; all by default. Others have failed, or a scheduler has stopped them.
     """
     spent = {cell: cell.seconds() for cell in cells}
     work = []
-    for cell in cells:
-        left = 0 if cell.finished else max(0, cell.rounds - len(spent[cell]))
-        if left:
+    for cell in cells if left is None else left:
+        rounds = 0 if cell.finished else max(0, cell.rounds - len(spent[cell]))
+        if rounds:
             each = _estimate(cell, spent)
             if each is None:
                 return None
-            work.append(left * each)
+            work.append(rounds * each)
     return max([sum(work) / jobs, *work], default=0.0)
 
 

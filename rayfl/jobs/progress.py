@@ -24,16 +24,24 @@ class TableProgress:
         jobs: how many run at once.
         interval: seconds between two plain lines.
         console: where to print; standard output by default.
+        items: what people call the cells.
     """
 
     def __init__(
-        self, cells: Sequence[Job], jobs: int, interval: float = 60.0, console: Console | None = None
+        self,
+        cells: Sequence[Job],
+        jobs: int,
+        interval: float = 60.0,
+        console: Console | None = None,
+        items: str = "cells",
     ) -> None:
         self.cells = cells
         self.jobs = jobs
         self.interval = interval
+        self.items = items
         self.console = console or Terminal()
         self._looked = self._printed = time.monotonic()
+        self._left: list[Job] | None = None
         self._bar: bar.Progress | None = None
         self._tasks: dict[Job, bar.TaskID] = {}
 
@@ -49,7 +57,9 @@ class TableProgress:
                 expand=True,
             )
             self._bar.start()
-            self._all = self._bar.add_task("all cells", total=sum(c.rounds for c in self.cells), eta="")
+            self._all = self._bar.add_task(
+                f"all {self.items}", total=sum(c.rounds for c in self.cells), eta=""
+            )
             self._look([])
         return self
 
@@ -67,13 +77,14 @@ class TableProgress:
     def show(self, running: Sequence[Job], waiting: Sequence[Job]) -> None:
         """Show what runs and what waits, from time to time."""
         now = time.monotonic()
+        self._left = [*running, *waiting]
         if self._bar is not None and now - self._looked >= REFRESH:
             self._looked = now
             self._look(running)
         elif self._bar is None and now - self._printed >= self.interval:
             self._printed = now
             finished = sum(cell.finished for cell in self.cells)
-            parts = [f"{finished}/{len(self.cells)} cells finished"]
+            parts = [f"{finished}/{len(self.cells)} {self.items} finished"]
             parts += [f"{job}: round {len(job.seconds())}/{job.rounds}" for job in running]
             self.tell("; ".join([*parts, self._eta()]))
 
@@ -84,7 +95,7 @@ class TableProgress:
         self._bar.update(
             self._all,
             completed=done,
-            description=f"{finished}/{len(self.cells)} cells",
+            description=f"{finished}/{len(self.cells)} {self.items}",
             eta=self._eta(),
         )
         for job in [job for job in self._tasks if job not in running]:
@@ -95,5 +106,5 @@ class TableProgress:
             self._bar.update(self._tasks[job], completed=len(job.seconds()))
 
     def _eta(self) -> str:
-        left = remaining_seconds(self.cells, self.jobs)
+        left = remaining_seconds(self.cells, self.jobs, self._left)
         return "ETA unknown" if left is None else f"ETA {clock(left)}"

@@ -121,7 +121,8 @@ def _run(sweep: Sweep, output: Path, federation: Federation, console: Console, a
     trials = Trials(sweep, output.absolute(), sweep.jobs(output))
     ended = Ended.load(trials)
     jobs = list(trials.jobs.values())
-    with TableProgress(jobs, sweep.at_once or os.cpu_count() or 1, console=console) as progress:
+    at_once = sweep.at_once or os.cpu_count() or 1
+    with TableProgress(jobs, at_once, console=console, items="trials") as progress:
         complete = run_trials(trials, ended, progress, federation, address)
     results = [
         result_of(point, trials.of_point(number), sweep.metric) for number, point in enumerate(sweep.points)

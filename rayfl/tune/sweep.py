@@ -80,8 +80,8 @@ class Ended:
             for _, line in lines:
                 end: Any = line.get("end")
                 name, reason = line.get("trial"), line.get("reason", "")
-                known = isinstance(name, str) and name in trials.jobs
-                if not known or end not in get_args(End) or not isinstance(reason, str):
+                known = end in get_args(End) and isinstance(reason, str)
+                if not isinstance(name, str) or name not in trials.jobs or not known:
                     raise UserError(f"{found.path} is damaged: a line is of no trial; restore it from a copy")
                 found.why[name] = (end, reason)
         found.why = {name: why for name, why in found.why.items() if why[0] != "finished"}

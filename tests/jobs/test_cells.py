@@ -185,6 +185,7 @@ def test_remaining_time(tmp_path: Path) -> None:
     # 6 rounds of 5 s; 10 of (2 + 5) / 2 s, the mean of the column; 10 of the same, the mean of all
     assert remaining_seconds([done, begun, alike, new], 2) == (6 * 5 + 10 * 3.5 + 10 * 3.5) / 2
     assert remaining_seconds([done, begun], 8) == 6 * 5, "one cell is not divided"
+    assert remaining_seconds([done, begun, new], 1, [new]) == 10 * 3.5, "one that was stopped does not go on"
 
 
 def test_why_a_process_has_failed(tmp_path: Path) -> None:

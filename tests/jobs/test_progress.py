@@ -34,6 +34,16 @@ def test_plain_lines(tmp_path: Path) -> None:
     ]
 
 
+def test_cells_that_do_not_go_on_need_no_time(tmp_path: Path) -> None:
+    """A trial that a scheduler has stopped, or a cell that has failed."""
+    cells = two_cells(tmp_path)
+    out = io.StringIO()
+    console = Console(file=out, width=40)
+    with TableProgress(cells, 1, interval=0, console=console, items="trials") as shown:
+        shown.show([], [])
+    assert out.getvalue().splitlines() == ["1/2 trials finished; ETA 0:00:00"]
+
+
 def test_bars_on_a_terminal(tmp_path: Path, monkeypatch) -> None:
     monkeypatch.setattr(progress, "REFRESH", 0.0)
     cells = two_cells(tmp_path)
