@@ -13,7 +13,7 @@ from rayfl.nets.split import own_entries
 
 
 def check_batches(net: nn.Module, name: str, like: Tensor) -> None:
-    """Refuse a net, in eval mode, whose scores of an input depend on what else is in the batch.
+    """Refuse a net whose scores of an input depend on what else is in the batch, or that takes none alone.
 
     Args:
         net: in eval mode.
@@ -29,6 +29,17 @@ def check_batches(net: nn.Module, name: str, like: Tensor) -> None:
             f"net {name}: its scores of an input depend on what else is in the batch, also in eval mode, so "
             "that accuracies would depend on which samples are scored together. The batch comes first in "
             "inputs: layers for sequences need batch_first=True; and BatchNorm needs its running statistics"
+        )
+    try:
+        with torch.no_grad():
+            alone = net(first[None])
+        wrong = "" if alone.shape == scores.shape else f"it returns {tuple(alone.shape)}"
+    except (RuntimeError, ValueError, TypeError, LookupError) as error:
+        wrong = str(error)
+    if wrong:
+        raise UserError(
+            f"net {name} does not take a batch of one sample ({wrong}), as there may be: instead of squeeze() "
+            "use flatten(1), or squeeze(dim)"
         )
 
 

@@ -119,6 +119,15 @@ def embedded(**options: Any) -> nn.Module:
     return nn.Sequential(nn.Embedding(5, 4, **options), nn.Flatten(), nn.Linear(12, 3))
 
 
+class Squeezing(nn.Module):
+    def forward(self, x: Tensor) -> Tensor:
+        return x.squeeze()
+
+
+def squeezed() -> nn.Module:
+    return nn.Sequential(Squeezing(), nn.Linear(4, 3))
+
+
 def turning() -> nn.Module:
     net = nn.Sequential(nn.Linear(4, 3))
     net.register_parameter("turn", nn.Parameter(torch.ones(2, dtype=torch.cfloat)))
@@ -155,6 +164,7 @@ def made(monkeypatch: pytest.MonkeyPatch, net: Any, like: Tensor | None = None) 
         ),
         (lambda: embedded(max_norm=1.0), TEXTS, r"\(Embedding\) changes weights in any call: leave max_norm"),
         (lambda: embedded(sparse=True), TEXTS, r"\(Embedding\) has gradients of no dense form: leave sparse"),
+        (squeezed, None, r"does not take a batch of one sample \(it returns \(3,\)\).*flatten\(1\)"),
         (turning, None, r"parameter 'conv\.turn' of the net has complex numbers"),
     ],
 )
