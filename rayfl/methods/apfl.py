@@ -26,7 +26,7 @@ class APFL(Method):
     """
 
     alpha: Annotated[float, at_least(0), at_most(1)] = 0.5
-    """Weight of the own model; 1 is local training, 0 FedAvg."""
+    """Weight of the own model; if it is not learned, 1 is local training, 0 FedAvg."""
     adaptive: bool = True
     """Whether every client learns its alpha, from ``alpha`` on."""
 

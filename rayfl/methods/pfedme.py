@@ -22,8 +22,9 @@ class PFedMe(Method):
     lam / 2 ||theta - w||^2, by K steps of gradient descent from the theta of before, and moves its copy of
     the global model, w, towards it: w - lr lam (w - theta). The server averages the copies.
 
-    Deviations from the paper: K steps are taken, whatever is left of the gradient. A round has the steps of
-    ``training.epochs`` passes, where the paper counts R batches. Copies are averaged with ``averaging``.
+    Deviations from the paper: sampled clients train, where in the paper all do and some are averaged. K steps
+    are taken, whatever is left of the gradient. A round has the steps of ``training.epochs`` passes, where
+    the paper counts R batches. Copies are averaged with ``averaging``.
     """
 
     uses_sgd = True
