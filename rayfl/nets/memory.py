@@ -38,8 +38,8 @@ def check_batches(net: nn.Module, name: str, like: Tensor) -> None:
         wrong = str(error)
     if wrong:
         raise UserError(
-            f"net {name} does not take a batch of one sample ({wrong}), as there may be: instead of squeeze() "
-            "use flatten(1), or squeeze(dim)"
+            f"net {name} does not take a batch of one sample ({wrong}), as there may be: use flatten(1) or "
+            "squeeze(dim) instead of squeeze()"
         )
 
 
