@@ -210,7 +210,7 @@ def short_labels(groups: Sequence[Group], by: Sequence[str] = (), contents: bool
     for group, row in zip(groups, cells):
         parts = [row[i] if i < 3 else f"{headings[i]}={row[i]}" for i in shown]
         if not group.complete:
-            parts.append(f"{group.completed} rounds only")
+            parts.append(f"{_completed(group)} rounds only")
         names.append(", ".join(parts))
     return names
 
@@ -317,11 +317,14 @@ def differences_of(groups: Sequence[Group], by: Sequence[str] = ()) -> list[sign
 
 
 def _ranks(groups: Sequence[Group], view: str | None) -> dict[tuple[int, str], str]:
-    """Return by row and column which figure is the best of those on the same data, and which the second."""
+    """Return by row and column which figure is the best of those on the same data, and which the second.
+
+    Incomplete runs have none: beside complete ones, the best of them would look like the best of all.
+    """
     blocks, ranked = _blocks(groups), dict[tuple[int, str], str]()
     shown = [figures(group, view) for group in groups]
     for block in set(blocks):
-        rows = [row for row, own in enumerate(blocks) if own == block]
+        rows = [row for row, own in enumerate(blocks) if own == block and groups[row].complete]
         for column in COLUMNS:
             means = {str(row): mean_and_std(shown[row][column])[0] for row in rows}
             ranked |= {(int(row), column): rank for row, rank in significance.ranks(means).items()}
@@ -380,11 +383,14 @@ def comparison(
 
 
 def _rounds_text(group: Group) -> str:
-    """Return the rounds of a group, which may differ where it was made by some keys: "10", "5 to 10"."""
-    asked = sorted({run.summary["rounds"] for run in group.runs})
-    text = str(asked[0]) if len(asked) == 1 else f"{asked[0]} to {asked[-1]}"
+    """Return the rounds of a group, which may differ where it was made by some keys: "10", "2 to 5 of 10"."""
+    text = _range([run.summary["rounds"] for run in group.runs])
     short = any(run.summary["completed"] < run.summary["rounds"] for run in group.runs)
-    return f"{group.completed} of {text}" if short else text
+    return f"{_completed(group)} of {text}" if short else text
+
+
+def _completed(group: Group) -> str:
+    return _range([run.summary["completed"] for run in group.runs])
 
 
 def _starred(groups: Sequence[Group]) -> set[int]:
@@ -441,7 +447,9 @@ def caption(
     if not all(group.complete for group in groups):
         text.append("Incomplete runs are scored on the rounds they have, and not mixed with complete ones.")
     if measure is None:
-        text += [MARKS.format(where="rows on the same data")] if _ranks(groups, view) else []
+        complete = "" if all(group.complete for group in groups) else "complete "
+        where = f"{complete}rows on the same data"
+        text += [MARKS.format(where=where)] if _ranks(groups, view) else []
         text += significance.said(_scores(groups), differences_of(groups), "rows on the same data")
     return text + _warnings_of(groups, by)
 

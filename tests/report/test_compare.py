@@ -142,6 +142,21 @@ def test_incomplete_runs_stay_apart(tmp_path):
     assert [(len(g.runs), g.complete, g.completed) for g in groups] == [(1, True, 10), (1, False, 4)]
 
 
+def test_incomplete_runs_have_no_rank_and_all_their_rounds(tmp_path):
+    """The best of them is not the best of all, and they have not come equally far."""
+    short = [{"method": m, "seed": s, "stop_after": 2 + s} for m in ("FedProx", "FedBN") for s in (0, 3)]
+    groups = group_runs(load(tmp_path, {"level": 0.5}, {"level": 0.9, "mu": 0.1}, *short))
+    columns = comparison(groups).columns
+    (headline,) = (column for column in columns if column.header == "headline")
+    assert [text.style for text in headline.cells] == ["underline", "bold", "", ""]
+    (rounds,) = (column for column in columns if column.header == "rounds")
+    assert list(rounds.cells) == ["10", "10", "2 to 5 of 10", "2 to 5 of 10"]
+    assert short_labels(groups)[3].endswith(", 2 to 5 rounds only")
+    assert "Bold: the best of the complete rows on the same data; underlined: the second." in caption(
+        groups, None
+    )
+
+
 def test_by_groups_by_these_keys_alone(tmp_path):
     runs = load(tmp_path, {"mu": 0.1}, {"mu": 0.2}, {"method": "FedProx"})
     groups = group_runs(runs, ["method"])
