@@ -143,7 +143,12 @@ def _entry(runs: Runs, row: str, column: str, source: str, parts: Sequence[Colum
     seeds = sorted(set.intersection(*(set(cell) for cell in cells)))
     if not seeds:
         return None
+    complete = [seed for seed in seeds if all(cell[seed].complete for cell in cells)]
+    short = [seed for seed in seeds if complete and seed not in complete]
+    seeds = complete or seeds
     warnings = _warnings([cell[seed] for cell in cells for seed in seeds])
+    if short:
+        warnings.append(f"without the seeds that are not complete yet ({', '.join(map(str, short))})")
     told: dict[str, Callable[[Result], object]] = {
         "data": data_of,
         "numbers of rounds": lambda run: None if run.summary["early"] else run.summary["rounds"],
@@ -164,7 +169,6 @@ def _entry(runs: Runs, row: str, column: str, source: str, parts: Sequence[Colum
     spread = "seeds" if len(seeds) > 1 else ""
     if len(seeds) == 1 and len(parts) == 1 and (over := found[0][0][1]) is not None:
         std, spread = 100 * over, "evaluations"
-    complete = all(cell[seed].complete for cell in cells for seed in seeds)
     values = dict(zip(seeds, means)) if complete else {}
     data = ", ".join(dict.fromkeys(data_of(cell[seeds[0]]) for cell in cells))
     return Entry(row, column, mean, std, spread, seeds, warnings=warnings, values=values, data=data)

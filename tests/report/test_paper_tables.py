@@ -82,9 +82,13 @@ def test_what_is_warned_of(tmp_path):
         office(tmp_path / "a", changed=("rounds=300", "clients=3"), stop_after=4),
         office(tmp_path / "b", seed=1, changed=("rounds=300",)),
     ]
-    (entry, *_) = compare("fedco2_t1", folders)
+    (entry, *_) = compare("fedco2_t1", folders[:1])
     assert entry.warnings == ["with rounds=300, clients=3", "only 4 of 10 rounds yet"]
     assert entry.values == {}, "no test of cells that are not complete"
+    (whole, *_) = compare("fedco2_t1", folders[1:])
+    (entry, *_) = compare("fedco2_t1", folders)
+    assert entry.warnings == ["with rounds=300", "without the seeds that are not complete yet (0)"]
+    assert (entry.seeds, entry.mean, entry.values) == ([1], whole.mean, whole.values)
     run = {"protocol": evaluation.FedCO2Last(), "domains": OFFICE, "clients": 4}
     folder = write_cell(tmp_path / "c", "fedco2_t9", "FedAvg", "Office-Caltech10", **run)
     (entry, *_) = compare("fedco2_t9", [folder])
