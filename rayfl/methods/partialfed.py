@@ -90,6 +90,10 @@ class PartialFed(Method):
             state |= {"logits": logits, "kept": logits[:, 0]}
         return state
 
+    def state_for_new_clients(self, state: State) -> State:
+        """New clients start from the mean of the layers that stay; where choices are learned, none do."""
+        return {} if self.mode == "adaptive" else {"own": state["own"].select(self._fixed)}
+
     async def local_update(self, client: Client, state: State, down: State) -> tuple[dict[str, Any], State]:
         """Choose layers, begin with them, and train everything."""
         state = dict(state)

@@ -172,6 +172,24 @@ def test_partialfed_with_fixed_layers_is_another_method(mode, other, averaging):
         assert torch.equal(run.scores(i, x)["personal"], known.scores(i, x)["personal"])
 
 
+@pytest.mark.parametrize(
+    ("mode", "other"),
+    [("all", FedAvg()), ("no_bn", FedBN()), ("no_cls", FedPer()), ("adaptive", FedAvg())],
+)
+def test_new_clients_of_partialfed_are_those_of_another_method(mode, other):
+    """Client 3 never trains. With learned choices it takes everything from the server, which is FedAvg's at
+    first.
+    """
+    data = replace(DATA, unseen=1)
+    found = []
+    for method in (PartialFed(mode=mode), other):
+        run = federate(method, data, CNNB(), [[0, 1, 2]], averaging="samples", **SETTINGS)
+        given = run.worker.state_for_new_clients([0, 1, 2])
+        scores = run.worker.unseen(0, run.server.download([3]), [3], given)["unseen"][3]
+        found.append(scores["test"]["personal"])
+    assert found[0] == found[1]
+
+
 def test_partialfed_loads_the_first_or_the_last_layers():
     """After round 0 client 0 has its own A and B of logits B A x; of the global ones it takes one."""
     for mode, loaded, kept in (
