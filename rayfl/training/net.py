@@ -85,6 +85,7 @@ class Net:
             torch.random.default_generator.manual_seed(0)
             module = self._build().to(self._device, self._dtype)
         put_dropout(module)
+        spare_padding(module)
         refuse_infinite(module)
         return module
 
@@ -278,6 +279,22 @@ class Net:
                 "a train-mode call would change the BatchNorm statistics of weights that are not being "
                 "trained: use net.eval for teachers, frozen heads and evaluation"
             )
+
+
+def spare_padding(module: nn.Module) -> None:
+    """Let no embedding train the row of its padding, as PyTorch does where many clients go into one call."""
+    for layer in module.modules():
+        if isinstance(layer, nn.Embedding) and layer.padding_idx is not None:
+            layer.register_forward_hook(_without_padding, with_kwargs=True)
+
+
+def _without_padding(
+    layer: nn.Embedding, inputs: tuple[Tensor, ...], named: Mapping[str, Tensor], output: Tensor
+) -> Tensor:
+    """Return the embeddings without gradients where there is padding."""
+    ids = inputs[0] if inputs else named["input"]
+    assert layer.padding_idx is not None
+    return torch.where(torch.eq(ids, layer.padding_idx).unsqueeze(-1), output.detach(), output)
 
 
 def refuse_infinite(module: nn.Module) -> None:

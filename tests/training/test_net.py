@@ -1,8 +1,10 @@
 import pytest
 import torch
 import torch.nn.functional as F
+from torch import nn
 
 from rayfl import UserError
+from rayfl.nets import SplitNet
 from rayfl.training import Batch, Net, Params
 from tests.support.nets import (
     CLASSES,
@@ -225,3 +227,31 @@ def test_cross_entropy_is_the_plain_loss():
     w, y = net.initial(0), torch.tensor([0, 1, 2, 1])
     expected = F.cross_entropy(net(w, X), y)
     assert torch.equal(net.cross_entropy(w, Batch(X, y, torch.tensor(0))), expected)
+
+
+@pytest.mark.parametrize("named", [False, True])
+def test_the_row_of_padding_is_not_trained_in_a_stack(named):
+    """As in a loop; the gradient of what comes out of torch.func.vmap has one for it."""
+
+    class Embedded(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.table = nn.Embedding(4, 2, padding_idx=0)
+
+        def forward(self, x):
+            return (self.table(input=x) if named else self.table(x)).flatten(1)
+
+    net = Net(lambda: SplitNet(Embedded(), nn.Sequential(), nn.Linear(6, CLASSES)), dtype=torch.float64)
+    texts, w = torch.tensor([[0, 1, 0], [2, 0, 3]]), net.initial(0)
+
+    def loss(tensors, x):
+        return net(Params(tensors, w.train_names, live=True), x).pow(2).sum()
+
+    alone = torch.func.grad(loss)(w.tensors, texts)["conv.table.weight"]
+    both = Params.stack([w, w]).map(torch.Tensor.requires_grad_).tensors
+    losses = torch.func.vmap(loss)(both, torch.stack([texts, texts]))
+    stacked = torch.autograd.grad(losses.sum(), both["conv.table.weight"])[0]
+    net.release()
+    assert not alone[0].any()
+    assert alone[1:].all()
+    torch.testing.assert_close(stacked, torch.stack([alone, alone]), rtol=0, atol=1e-12)
