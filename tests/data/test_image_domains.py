@@ -460,6 +460,16 @@ def test_image_folders_of_one_domain(tmp_path):
     assert other.class_names == ("dog", "cat")
 
 
+def test_folders_of_a_division_are_domains_with_a_warning(tmp_path, caplog):
+    write(tmp_path, ("Test", "train"), ("cat", "dog"), (5, 5))
+    assert counts(load(ImageFolders, tmp_path)) == {"Test": (8, 0, 2), "train": (8, 0, 2)}
+    assert "ImageFolders: Test and train in" in caplog.text
+    caplog.clear()
+    write(tmp_path, ("day",), ("cat", "dog"), (5,))
+    load(ImageFolders, tmp_path)
+    assert not caplog.text
+
+
 def test_image_folders_without_folders(tmp_path):
     with pytest.raises(UserError, match="holds no folders"):
         load(ImageFolders, tmp_path)

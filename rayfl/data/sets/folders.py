@@ -30,6 +30,8 @@ _KINDS = {".bmp", ".gif", ".jpeg", ".jpg", ".png", ".ppm", ".tif", ".tiff", ".we
 FORMATS = ("PNG", "JPEG", "BMP", "GIF", "WEBP", "TIFF", "PPM")
 """What images may be, whatever a file is called: some of the others that Pillow knows start programs."""
 _CHUNK = 64  # images that are decoded together
+_PARTS = ("train", "training", "val", "valid", "validation", "test", "testing")
+"""Names of folders that are hardly those of domains."""
 
 
 @dataclass(frozen=True)
@@ -255,6 +257,13 @@ class ImageFolders(DomainFolders):
         domains = self.domains or _folders(root)
         if not domains:
             raise UserError(f"ImageFolders: {root} holds no folders; images are read from domain/class/*")
+        if all(plain(domain) in _PARTS for domain in domains):
+            log.warning(
+                "ImageFolders: %s in %s are read as domains, and each is divided into training and test "
+                "images anew: to keep the division, give both to rayfl.data.from_torchvision as data sets",
+                " and ".join(domains),
+                root,
+            )
         classes = self.classes
         if classes is None:
             inside = [subfolder(root, domain) for domain in domains]
