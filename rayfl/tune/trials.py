@@ -15,6 +15,7 @@ from rayfl.jobs.cells import Job
 from rayfl.record.checks import check_config
 from rayfl.record.folder import check_is
 from rayfl.record.history import SWEEP
+from rayfl.tune.schedule import read_schedule
 from rayfl.tune.space import Comparison, Dimension, Point, Space
 
 
@@ -106,5 +107,7 @@ class Trials:
         return [self.jobs[trial_name(number, seed)] for seed in self.sweep.seeds]
 
     def values(self, name: str) -> Settings:
-        """Return the values with which a trial begins that population based training may change."""
+        """Return the values with which a trial goes on that population based training may change."""
+        if self.sweep.dimensions and (stages := read_schedule(self.jobs[name].folder)):
+            return dict(stages[-1]["values"])
         return {d.key: self.jobs[name].settings[d.key] for d in self.sweep.dimensions}

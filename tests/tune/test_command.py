@@ -15,6 +15,7 @@ from rayfl.errors import UserError
 from rayfl.evaluation.result import Result
 from rayfl.federation import Federation
 from rayfl.tune.command import _new, _resumed, check, main, parser
+from rayfl.tune.schedule import begin
 from rayfl.tune.space import Space
 from rayfl.tune.sweep import Ended
 from rayfl.tune.trial import federation_of
@@ -78,6 +79,9 @@ def test_the_trials_of_a_sweep(tmp_path: Path) -> None:
     }
     population.save(tmp_path)
     assert Sweep.load(tmp_path) == population
+    changed = {"method.mu": 0.8}
+    begin(trials.jobs["001-seed-0"].folder, "001-seed-0", changed, copied=True)
+    assert trials.values("001-seed-0") == changed, "a resumed sweep changes what the trial has by now"
 
 
 def asked(function: Any, *arguments: str) -> Any:
