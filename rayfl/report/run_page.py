@@ -120,7 +120,7 @@ def _cards(result: Result, engine: Sequence[Mapping[str, Any]]) -> list[tuple[st
     entry = view_summary(result, None)
     if entry and entry["last"]:
         last = entry["last"]
-        cards.append(("Last round, ± over clients", f"{percent(last['mean'], last['std'])} %"))
+        cards.append(("Last evaluation, ± over clients", f"{percent(last['mean'], last['std'])} %"))
         cards.append(("Worst tenth of the clients", f"{percent(last['worst_decile'])} %"))
     cards += [
         ("Clients", f"{summary['clients']:,}"),

@@ -110,6 +110,12 @@ def test_a_stopped_run_says_so(tmp_path: Path) -> None:
     assert "Lowest test accuracy: client" in going_on
 
 
+def test_a_run_between_two_evaluations_shows_the_last_one(tmp_path: Path) -> None:
+    page = run_page(Result.load(write_run(tmp_path / "run", eval_every=4, stop_after=6)))
+    assert "Last evaluation, ± over clients" in page
+    assert "Last round" not in page
+
+
 def test_a_run_whose_processes_have_died_has_its_page(tmp_path: Path) -> None:
     run = write_run(tmp_path / "run")
     with (run / "engine.jsonl").open("a") as file:
