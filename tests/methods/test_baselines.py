@@ -621,6 +621,18 @@ def test_lgfedavg_refuses_nets_whose_shared_layers_differ():
         start(LGFedAvg(p=6), DATA, [LeNet(), CNNB()])
 
 
+def test_lgfedavg_scores_new_clients_with_different_nets():
+    """Different extractors have no mean: client 3, which never trains, has the initial one of its net."""
+    run = federate(LGFedAvg(), replace(DATA, unseen=1), [LeNet(), CNNB()], [[0, 1, 2]])
+    given = run.worker.state_for_new_clients([0, 1, 2])
+    scores = run.worker.unseen(0, run.server.download([3]), [3], given)["unseen"][3]["test"]["personal"]
+    client, test = run.worker.client(3, 0), DATA.clients[3].test
+    w = client.initial.merge(run.server.state["weights"])
+    x, y = (torch.tensor(values[test]) for values in (DATA.dataset.inputs, DATA.dataset.labels))
+    expected = torch.nn.functional.cross_entropy(client.net.eval(w, x.double()), y)
+    assert scores.loss == pytest.approx(expected.item(), abs=1e-9)
+
+
 # ---- MOON
 
 
