@@ -42,7 +42,7 @@ class Plot:
     ``{"FedAvg": "Baseline", "all": "average"}``. ``title`` stands above the picture.
 
     Args:
-        runs: results, run folders, or folders that hold some.
+        runs: results, run folders, or folders that hold some; a run that is there twice counts once.
         by: keys of the configuration that tell lines apart, such as ``["method", "method.mu"]``; by default
             all that differ but the seeds.
     """
@@ -52,9 +52,10 @@ class Plot:
             raise UserError("Plot() has no runs to draw: give it results or run folders")
         if isinstance(by, str):
             raise UserError(f'by is "{by}": it must be a list of keys, such as ["{by}"]')
-        self.runs: list[Result] = []
+        found: list[Result] = []
         for run in runs:
-            self.runs += [run] if isinstance(run, Result) else map(Result.load, run_folders([Path(run)]))
+            found += [run] if isinstance(run, Result) else map(Result.load, run_folders([Path(run)]))
+        self.runs = list({run.folder.resolve(): run for run in found}.values())
         self.by = list(by)
 
     def __repr__(self) -> str:

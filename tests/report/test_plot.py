@@ -51,6 +51,13 @@ def test_several_runs_are_grouped_by_what_differs(folder):
     assert [tick.get_text() for tick in axes.get_xticklabels()] == ["ink", "all clients"]
 
 
+def test_a_run_that_is_named_twice_counts_once(folder):
+    run = Result.load(folder / "A-0.1-0")
+    assert len(rayfl.Plot(run, folder, folder / ".." / folder.name / "A-0.1-0").runs) == len(
+        rayfl.Plot(folder).runs
+    )
+
+
 def test_notebooks_show_pictures(folder, tmp_path):
     picture = Result.load(folder / "A-0.1-0").plot.rounds()
     assert picture._repr_png_().startswith(b"\x89PNG")
