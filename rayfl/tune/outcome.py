@@ -380,7 +380,8 @@ def write_hparams(results: Sequence[PointResult], folder: Path) -> None:
         known = {k: v for k, v in r.point.values.items() if isinstance(v, bool | str | int | float)}
         values = {one_line(k): one_line(v) if isinstance(v, str) else v for k, v in known.items()}
         if r.completed and r.test is not None:
-            figures = {"test": r.test} | ({} if r.score is None else {"validation": r.score})
+            figures = {"test": r.test, "completed": float(r.completed)}  # some may have been stopped early
+            figures |= {} if r.score is None else {"validation": r.score}
             with SummaryWriter(str(folder)) as writer:
                 writer.add_hparams(values, figures, run_name=f"{index:03d}")
 

@@ -249,8 +249,8 @@ def test_tensorboard_has_a_table_of_hyperparameters(tmp_path):
     assert sorted(path.name for path in tmp_path.iterdir() if path.is_dir()) == ["000", "002"]
     settings, figures = hparams_of(tmp_path / "000")
     assert settings == {"mu": 0.1, "kind": "x", "use": True}
-    assert figures == {"validation": pytest.approx(0.6), "test": pytest.approx(0.305)}
-    assert hparams_of(tmp_path / "002") == ({"mu": 1.0}, {"test": pytest.approx(0.25)})
+    assert figures == pytest.approx({"validation": 0.6, "test": 0.305, "completed": 9})
+    assert hparams_of(tmp_path / "002") == ({"mu": 1.0}, pytest.approx({"test": 0.25, "completed": 9}))
 
 
 @pytest.mark.parametrize(
