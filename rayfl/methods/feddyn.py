@@ -23,7 +23,9 @@ class FedDyn(Method):
     averaging = "uniform"
 
     alpha: Annotated[float, above(0)] = 0.01
-    """Weight of the quadratic term. Towards 0 this becomes FedAvg with a server momentum of 1, not FedAvg."""
+    """Weight of the quadratic term. Towards 0 this becomes FedAvg with a Nesterov momentum of 1 on the
+    server, not FedAvg.
+    """
 
     def init_server(self, initial: Params) -> State:
         """Start from h = 0."""
