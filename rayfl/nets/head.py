@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from rayfl.errors import UserError
-from rayfl.nets.memory import Memory, attributes, check_batches, differing, generators
+from rayfl.nets.memory import Memory, attributes, check_batches, check_weights, differing, generators
 from rayfl.nets.split import SplitNet
 
 
@@ -103,6 +103,7 @@ def check_training(net: SplitNet, name: str, like: Tensor) -> None:
         )
     if not any(parameter.requires_grad for parameter in net.parameters()):
         raise UserError(f"net {name} has nothing to train: requires_grad is False for all its parameters")
+    check_weights(copy.deepcopy(net).eval(), name, like)
 
 
 def tried(net: nn.Module, name: str, like: Tensor) -> Tensor:

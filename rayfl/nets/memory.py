@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor, nn
+from torch.func import functional_call
 
 from rayfl.errors import UserError
 from rayfl.nets.split import own_entries
@@ -41,6 +43,32 @@ def check_batches(net: nn.Module, name: str, like: Tensor) -> None:
             f"net {name} does not take a batch of one sample ({wrong}), as there may be: use flatten(1) or "
             "squeeze(dim) instead of squeeze()"
         )
+
+
+def check_weights(net: nn.Module, name: str, like: Tensor) -> None:
+    """Refuse a net that computes with parameters it holds in a second place, where they are never renewed.
+
+    Args:
+        net: in eval mode; its layers may hold on to what they compute.
+        name: of the net, for errors.
+        like: two inputs.
+    """
+    held = {entry: p for entry, p in net.named_parameters() if p.requires_grad}
+    others = {entry: p.detach().clone().requires_grad_() for entry, p in held.items()}
+    used, reached = _reached(net(like), held), _reached(functional_call(net, others, (like,)), others)
+    if lost := [entry for entry in held if entry in used and entry not in reached]:
+        raise UserError(
+            f"net {name} computes with {lost[0]!r} from a second place, such as a list or a function that "
+            "holds the parameter, too, where it would never be trained: take it from its layer in each call"
+        )
+
+
+def _reached(scores: Tensor, weights: Mapping[str, Tensor]) -> set[str]:
+    """Return the names of the weights that scores depend on."""
+    if not scores.requires_grad:
+        return set()
+    found = torch.autograd.grad(scores.sum(), list(weights.values()), allow_unused=True)
+    return {entry for entry, gradient in zip(weights, found, strict=True) if gradient is not None}
 
 
 class Memory:

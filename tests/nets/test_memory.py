@@ -1,5 +1,6 @@
 """Nets that remember something, draw elsewhere, or mix the inputs of a batch are refused."""
 
+import copy
 import sys
 import types
 from typing import Any
@@ -7,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 from rayfl.errors import UserError
@@ -119,6 +121,19 @@ def embedded(**options: Any) -> nn.Module:
     return nn.Sequential(nn.Embedding(5, 4, **options), nn.Flatten(), nn.Linear(12, 3))
 
 
+class Listed(nn.Module):
+    """A net whose layer's weights are in a list, too."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.out = nn.Linear(4, 4), nn.Linear(4, 3)
+        self.weights = [self.first.weight]
+
+    def forward(self, x: Tensor) -> Tensor:
+        out: Tensor = self.out(F.linear(x, self.weights[0], self.first.bias))
+        return out
+
+
 class Squeezing(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         return x.squeeze()
@@ -165,6 +180,7 @@ def made(monkeypatch: pytest.MonkeyPatch, net: Any, like: Tensor | None = None) 
         (lambda: embedded(max_norm=1.0), TEXTS, r"\(Embedding\) changes weights in any call: leave max_norm"),
         (lambda: embedded(sparse=True), TEXTS, r"\(Embedding\) has gradients of no dense form: leave sparse"),
         (squeezed, None, r"does not take a batch of one sample \(it returns \(3,\)\).*flatten\(1\)"),
+        (Listed, None, r"computes with 'conv\.first\.weight' from a second place"),
         (turning, None, r"parameter 'conv\.turn' of the net has complex numbers"),
     ],
 )
@@ -185,4 +201,7 @@ def test_nets_that_are_refused(monkeypatch: pytest.MonkeyPatch, net: Any, like: 
     ids=["written", "constant", "watched", "batch first", "lazy"],
 )
 def test_nets_that_are_fine(monkeypatch: pytest.MonkeyPatch, net: Any, like: Any) -> None:
-    assert made(monkeypatch, net, like).head.out_features == 3
+    split = made(monkeypatch, net, like)
+    assert split.head.out_features == 3
+    assert split.training
+    copy.deepcopy(split)  # which fails with what was computed for a gradient
