@@ -137,7 +137,7 @@ class Worker:
     def _begun(self, held: State, client: Client) -> State:
         """Return the state of a client of which this is held."""
         state = without_kept(held)
-        return _on(state, self.device) if state else self.method.init_client(client)
+        return _on(state or self.method.init_client(client), self.device)
 
     def train(
         self,
@@ -521,7 +521,7 @@ class Worker:
         for i in ids:
             own = self._received(download, i)
             client = self.client(i, round)
-            states = {"unseen": {**self.method.init_client(client), **mean}}
+            states = {"unseen": _on({**self.method.init_client(client), **mean}, self.device)}
             if self.method.adapts:
                 for point, moves in (("unseen_adapted", True), ("unseen_control", False)):
                     new = self._unlabelled(i, round)

@@ -28,7 +28,7 @@ class Examples:
         self._augment = dataset.augment
         self._layout = torch.channels_last if channels_last else torch.contiguous_format
         inputs, labels = as_tensor(dataset.inputs), as_tensor(dataset.labels)
-        if device.type == "cuda" and _fits(inputs, device):
+        if device.type != "cpu" and _fits(inputs, device):
             inputs, labels = inputs.to(device), labels.to(device)
         self._inputs, self._labels = inputs, labels
         self._dtype = torch.int64 if inputs.dtype == torch.int64 else dtype

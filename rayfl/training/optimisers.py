@@ -209,8 +209,10 @@ class Adam(Optimiser):
             trained, gradients, means, squares = (
                 [tensors[i] for i in used] for tensors in (trained, gradients, means, squares)
             )
-        steps[..., used] += 1
-        now = steps[..., used]
+            steps[..., used] += 1
+            now = steps[..., used]
+        else:  # without indices, which a GPU would wait for
+            now = steps.add_(1)
         rates = _spread(descent.lr / (1 - self.beta1**now), trained)
         roots = _spread((1 - self.beta2**now).sqrt(), trained)
         if descent.weight_decay and self.decoupled:
