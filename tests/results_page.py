@@ -454,8 +454,7 @@ def embedded() -> Rows:
 
 def _over_seeds(values: list[float]) -> str:
     mean, std = mean_and_std(values)
-    few = "" if len(values) == 3 else f" ({len(values)} seed{'s' * (len(values) > 1)})"
-    return "" if mean is None else cell(mean, std) + few
+    return "" if mean is None else cell(mean, std)
 
 
 def draw_embedded(path: Path) -> None:
