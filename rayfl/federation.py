@@ -121,7 +121,7 @@ class Federation(Displayed):
     """What happens if an update has NaN or infinity, if a client raises an exception, or if it takes longer
     than ``engine.client_timeout``: ``stop`` the run, or ``drop`` the client's update of this round.
     """
-    seed: int = 0
+    seed: Annotated[int, at_least(-(2**53)), at_most(2**53)] = 0
     """The seed of all random numbers."""
     output: str | None = None
     """The run folder; by default a new ``runs/<time>-<method>``."""

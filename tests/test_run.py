@@ -99,6 +99,7 @@ BAD = [
     ("--config nowhere.yaml", "nowhere.yaml cannot be read: no such file"),
     ("--resume nowhere", "not a run folder"),
     ("--seed x", "seed"),
+    (f"--seed {2**63}", "seed"),
 ]
 
 

@@ -171,4 +171,7 @@ def _wider(low: float, high: float) -> tuple[float, float]:
 
 
 def _apart(low: float, high: float) -> tuple[float, float]:
-    return (low, high) if high > low else (low - 0.5, low + 0.5)
+    """Return a range that has some width, also among numbers in which 0.5 would be lost."""
+    least = 1e-9 * max(abs(low), abs(high))
+    margin = max(0.5, least)
+    return (low, high) if high - low > least else (low - margin, low + margin)

@@ -235,6 +235,10 @@ def test_ticks_are_round_and_inside() -> None:
         assert found[-1] <= high * (1 + 1e-9)
 
 
+def test_large_numbers_that_are_equal_are_drawn() -> None:
+    assert "<polyline" in line_chart([Line("a", [1, 2], [1e17, 1e17])], "", "", "")
+
+
 BROWSER = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
 CLICKS = """<script>
 document.querySelector("#clients ~ .wide thead th:nth-child(3) button").click();
