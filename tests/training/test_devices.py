@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from copy import deepcopy
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -18,20 +19,28 @@ from tests.methods.cases import net_of
 from tests.support.by_hand import Run, assert_same, ragged
 from tests.support.elsewhere import ELSEWHERE, Far, elsewhere
 
-DATA = ragged()
-COHORTS = [[0, 1], [1, 2, 3]]
-"""The second has clients that come back and clients that are new."""
+DATA = replace(ragged(), unseen=1)
+COHORTS = [[0, 1], [1, 2]]
+"""The second has a client that comes back and one that is new; the last client never trains."""
 
 
-def run(name: str, execution: Any, device: str, **options: Any) -> tuple[Run, Any]:
-    """Two rounds in float64 that use every part of the update, and the scores after them."""
+def run(name: str, execution: Any, device: str) -> tuple[Run, list[Any]]:
+    """Two rounds in float64 that use every part of the update, and all scores after them."""
     training = Training(batch_size=8, lr=0.1, momentum=0.5, clip=5.0, weight_decay=1e-3, precision="float64")
-    made = Plan(METHODS[name](**options), net_of(name, CNNB()), training, seed=3, execution=execution)
+    made = Plan(METHODS[name](), net_of(name, CNNB()), training, seed=3, execution=execution)
     there = Plan(**{**vars(made), "method": deepcopy(made.method), "device": device})
     found = Run(Worker(there, DATA), Server(made, DATA))
     for cohort in COHORTS:
         found.round(cohort, ("test",))
-    return found, found.worker.evaluate(2, found.server.download(range(4)), range(4), ["test"])
+    worker, ids, of = found.worker, range(DATA.seen), (2, found.server.download(range(DATA.seen)))
+    scores = [*(result.scores for result in found.results), worker.evaluate(*of, ids, ["test"])]
+    if worker.method.in_common == "all":
+        scores.append(worker.evaluate_together(*of, [(0, 1, 2)], ["test"]))
+    elif worker.method.in_common == "part":
+        scores.append(worker.evaluate_own(*of, ids, worker.common(*of, [(0, 1, 2)], ["test"])))
+    given = worker.state_for_new_clients([0, 1, 2])
+    scores += worker.unseen(2, found.server.download([3]), [3], given).values()
+    return found, scores
 
 
 @pytest.mark.parametrize("execution", ["loop", "stacked"])
@@ -45,9 +54,14 @@ def test_nothing_meets_what_is_on_the_cpu(name: str, execution: Any, monkeypatch
     assert isinstance(there.worker.initial["head.weight"], Far)
     assert not any(isinstance(tensor, Far) for tensor in there.values().values())
     assert_same(there.values(), here.values(), 1e-9)
-    assert {i: each["test"].keys() for i, each in scores_there.items()} == {
-        i: each["test"].keys() for i, each in scores_here.items()
-    }
+    assert len(scores_there) >= 4
+    for ours, theirs in zip(scores_here, scores_there, strict=True):
+        assert correct(ours) == correct(theirs)
+
+
+def correct(scores: Any) -> dict[tuple[int, str], int]:
+    """Return how many samples each view of each client has right."""
+    return {(i, view): s.correct for i, each in scores.items() for view, s in each["test"].items()}
 
 
 def test_the_device_refuses_what_a_gpu_refuses() -> None:
