@@ -2,6 +2,7 @@
 
 import copy
 import math
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor
@@ -38,6 +39,11 @@ class Examples:
         self._scale = (1 / (255 * std)).to(dtype).to(device)[:, None, None]
         self._shift = (-mean / std).to(dtype).to(device)[:, None, None]
 
+    @property
+    def home(self) -> torch.device:
+        """Where the inputs are, and where indices of batches had better be."""
+        return self._inputs.device
+
     def unlabelled(self) -> "Examples":
         """Return the same inputs as they are, never augmented, with the label -1, which no loss takes."""
         examples = copy.copy(self)
@@ -68,7 +74,7 @@ class Examples:
         """Return inputs and labels.
 
         Args:
-            indices: int64 [...] on the CPU.
+            indices: int64 [...], on the CPU or at ``home``.
             keys: int64 [] for indices [B], or [K] for [K, B], on the CPU: the keys of the steps for which
                 images are augmented, if that is how the dataset is used. Without keys they are as they are.
 
@@ -88,6 +94,15 @@ class Examples:
         if indices.dim() == 1:
             return x, y
         return x.view(*indices.shape, *x.shape[1:]), y.view(indices.shape)
+
+
+def move_together(tensors: Sequence[Tensor], device: torch.device) -> Sequence[Tensor]:
+    """Return whole numbers on a device, moved all at once: a GPU first finishes its work for each move."""
+    if device.type == "cpu" or not tensors:
+        return tensors
+    flat = torch.cat([each.reshape(-1) for each in tensors]).to(device)
+    parts = flat.split([each.numel() for each in tensors])
+    return [part.view(each.shape) for part, each in zip(parts, tensors, strict=True)]
 
 
 def _fits(inputs: Tensor, device: torch.device) -> bool:

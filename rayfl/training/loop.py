@@ -11,6 +11,7 @@ from torch import Tensor
 from torch.utils import _pytree as pytree
 
 from rayfl.training.client import Fitted, Request, inside_loss
+from rayfl.training.examples import move_together
 from rayfl.training.net import Batch
 from rayfl.training.noise import step_keys
 from rayfl.training.step import (
@@ -100,7 +101,8 @@ def _batches(request: Request) -> Iterator[tuple[int, Batch]]:
     examples = request.client._examples
     keys = step_keys(request.key, len(request.batches))
     keys_there = keys.to(examples.device).unbind()
-    for number, (key, indices) in enumerate(zip(keys.unbind(), request.batches, strict=True)):
+    places = move_together(request.batches, examples.home)
+    for number, (key, indices) in enumerate(zip(keys.unbind(), places, strict=True)):
         x, y = examples.batch(indices, None if request.total else key)
         yield number // request.epoch_length, Batch(x, y, keys_there[number])
 

@@ -41,7 +41,7 @@ def split(key: Tensor, i: int | Tensor) -> Tensor:
         key: int64, of any shape.
         i: from 0; a number, or int64 of a shape that broadcasts.
     """
-    return fold(_mix(key ^ _STEP), torch.as_tensor(i, device=key.device))
+    return fold(_mix(key ^ _STEP), i)
 
 
 def step_keys(key: int, steps: int) -> Tensor:

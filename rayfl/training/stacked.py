@@ -23,6 +23,7 @@ from rayfl.arguments import shown
 from rayfl.errors import UserError
 from rayfl.training.client import Client, Fitted, Request, inside_loss
 from rayfl.training.dropout import draw_from
+from rayfl.training.examples import move_together
 from rayfl.training.net import Batch, Net
 from rayfl.training.noise import step_keys
 from rayfl.training.step import (
@@ -201,29 +202,39 @@ def _ruled_stacked(
 def _stacked_batches(requests: Sequence[Request]) -> Iterator[tuple[int, Tensor | None, Batch]]:
     """Yield (epoch, rows, batch): clients whose next batch has one size, and their batches stacked.
 
-    Epoch by epoch, full batches first and then the remainders, so that full batches stay together and each
-    distinct size of a remainder costs one call per epoch. ``rows`` is None for all clients.
+    ``rows`` is None for all clients. Whatever says which samples they are moves to a GPU before the first
+    batch, and at once: each move lets the GPU finish what it has to do, and it would never be ahead.
     """
     examples = requests[0].client._examples
-    device = examples.device
     keys = [step_keys(r.key, len(r.batches)) for r in requests]
+    turns = list(_turns(requests))
+    now = [torch.stack([keys[k][step] for k, step in clients]) for _, clients in turns]
+    indices = [torch.stack([requests[k].batches[step] for k, step in clients]) for _, clients in turns]
+    rows = [torch.tensor([k for k, _ in clients]) for _, clients in turns]
+    now_there, rows_there = (move_together(each, examples.device) for each in (now, rows))
+    for (epoch, clients), key, key_there, place, row in zip(
+        turns, now, now_there, move_together(indices, examples.home), rows_there, strict=True
+    ):
+        x, y = examples.batch(place, None if requests[0].total else key)
+        yield epoch, None if len(clients) == len(requests) else row, Batch(x, y, key_there)
+
+
+def _turns(requests: Sequence[Request]) -> Iterator[tuple[int, list[tuple[int, int]]]]:
+    """Yield the epoch and the clients, each with the number of its batch, of one stacked call after another.
+
+    Epoch by epoch, full batches first and then the remainders, so that full batches stay together and each
+    distinct size of a remainder costs one call per epoch.
+    """
     # the last batch of an epoch may be larger than a full one, where BatchNorm has had one sample added to it
     full = max((len(r.batches[0]) for r in requests if r.epoch_length > 1), default=0)
     done = [0] * len(requests)
-    while True:
-        unfinished = [k for k, r in enumerate(requests) if done[k] < len(r.batches)]
-        if not unfinished:
-            return
+    while unfinished := [k for k, r in enumerate(requests) if done[k] < len(r.batches)]:
         epoch = {k: done[k] // requests[k].epoch_length for k in unfinished}
         behind = [k for k in unfinished if epoch[k] == min(epoch.values())]
         size = {k: len(requests[k].batches[done[k]]) for k in behind}
         turn = full if full in size.values() else max(size.values())
         ks = [k for k in behind if size[k] == turn]
-        rows = None if len(ks) == len(requests) else torch.tensor(ks, device=device)
-        now = torch.stack([keys[k][done[k]] for k in ks])
-        indices = torch.stack([requests[k].batches[done[k]] for k in ks])
-        x, y = examples.batch(indices, None if requests[0].total else now)
-        yield epoch[ks[0]], rows, Batch(x, y, now.to(device))
+        yield epoch[ks[0]], [(k, done[k]) for k in ks]
         for k in ks:
             done[k] += 1
 

@@ -55,14 +55,26 @@ class Far(Tensor):
 
     def tolist(self) -> Any:
         """Return the numbers."""
-        return self.detach().near.tolist()  # type: ignore[attr-defined]
+        return self.cpu().tolist()
 
 
-class _Everywhere(TorchDispatchMode):
-    """Also sees the operations that make a tensor on the device, or move one there."""
+class Everywhere(TorchDispatchMode):
+    """Also sees the operations that make a tensor on the device, or move one there or back.
+
+    Attributes:
+        moves: how many moves there have been, in both directions: a GPU finishes all its work for each.
+    """
+
+    moves = 0
 
     def __torch_dispatch__(self, operation: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        return _carry_out(operation, args, kwargs or {})
+        given = [isinstance(x, Far) for x in pytree.tree_leaves((args, kwargs)) if isinstance(x, Tensor)]
+        found = _carry_out(operation, args, kwargs or {})
+        if operation in MOVES:
+            self.moves += len({*given, isinstance(found, Far)}) > 1
+        elif operation is aten._local_scalar_dense.default:
+            self.moves += given[0]
+        return found
 
 
 def _carry_out(operation: Any, args: Any, kwargs: dict[str, Any]) -> Any:
@@ -104,16 +116,16 @@ def _is_there(device: Any) -> bool:
 
 
 @contextmanager
-def elsewhere() -> Iterator[None]:
+def elsewhere() -> Iterator[Everywhere]:
     """Let ``ELSEWHERE`` be such a device in this block."""
-    with pytest.MonkeyPatch.context() as patch, _Everywhere():
+    with pytest.MonkeyPatch.context() as patch, Everywhere() as everywhere:
         # These make tensors without an operation; on the device `meta` they would have no numbers.
         for maker in (torch.tensor, torch.as_tensor):
             patch.setattr(torch, maker.__name__, _moving(maker))
         patch.setattr(
             Tensor, "new_tensor", lambda like, data: torch.tensor(data, dtype=like.dtype, device=like.device)
         )
-        yield
+        yield everywhere
 
 
 def _moving(make: Any) -> Any:

@@ -14,7 +14,7 @@ from rayfl.engine.server import Server
 from rayfl.engine.worker import Worker
 from rayfl.methods import METHODS
 from rayfl.nets import CNNB
-from rayfl.training import Training, examples
+from rayfl.training import SGD, Training, examples
 from tests.methods.cases import net_of
 from tests.support.by_hand import Run, assert_same, ragged
 from tests.support.elsewhere import ELSEWHERE, Far, elsewhere
@@ -62,6 +62,27 @@ def test_nothing_meets_what_is_on_the_cpu(name: str, execution: Any, monkeypatch
 def correct(scores: Any) -> dict[tuple[int, str], int]:
     """Return how many samples each view of each client has right."""
     return {(i, view): s.correct for i, each in scores.items() for view, s in each["test"].items()}
+
+
+@pytest.mark.parametrize(
+    ("name", "execution"),
+    [("FedAvg", "loop"), *((name, "stacked") for name in ("FedAvg", "FedCP", "PFedVEM"))],
+)
+def test_more_steps_do_not_make_the_device_wait(
+    name: str, execution: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each move between the places ends what a GPU has under way: there are none from step to step."""
+    monkeypatch.setattr(examples, "_fits", lambda inputs, device: True)
+    moves = []
+    for epochs in (1, 3):
+        training = Training(batch_size=8, epochs=epochs, momentum=0.5, clip=5.0, optimiser=SGD(nesterov=True))
+        plan = Plan(METHODS[name](), net_of(name, CNNB()), training, seed=3, execution=execution)
+        with elsewhere() as everywhere:
+            found = Run(Worker(replace(plan, device=str(ELSEWHERE)), DATA), Server(plan, DATA))
+            before = everywhere.moves
+            found.round([0, 1, 2])
+            moves.append(everywhere.moves - before)
+    assert moves[0] == moves[1] > 0
 
 
 def test_the_device_refuses_what_a_gpu_refuses() -> None:
