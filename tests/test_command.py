@@ -189,7 +189,7 @@ def test_names_of_what_comes_with_rayfl():
 def test_names_of_tables_are_in_order_and_of_tables() -> None:
     names = shipped.names("examples")
     assert names.index("fedco2/t9") < names.index("fedco2/t10")
-    assert all(is_table(shipped.by_name(name, "examples")) for name in names)
+    assert all(is_table(shipped.find(name, "examples")) for name in names)
     assert shipped.find("fedco2/t3", "examples").read_text().startswith("#")
 
 
