@@ -2,7 +2,6 @@
 
 import time
 from collections.abc import Mapping
-from importlib.util import find_spec
 from typing import Any
 
 from rich import progress as bar
@@ -11,6 +10,7 @@ from rich.text import Text
 
 from rayfl.callbacks.callback import Callback, Run
 from rayfl.evaluation.metrics import RoundMetrics, round_metrics
+from rayfl.imports import installed
 from rayfl.log import log
 from rayfl.report.text import clock, percent
 from rayfl.shown import one_line
@@ -39,7 +39,7 @@ class Progress(Callback):
         """Show what is done already."""
         self._rounds, self._start = run.rounds, round
         self._began = time.monotonic()
-        notebook = self.console.is_jupyter and find_spec("ipywidgets") is not None
+        notebook = self.console.is_jupyter and installed("ipywidgets")
         if (self.console.is_terminal or notebook) and self._bar is None:
             self._bar = bar.Progress(
                 bar.TextColumn("round {task.completed}/{task.total}"),

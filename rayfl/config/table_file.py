@@ -205,17 +205,19 @@ def layered(*layers: Mapping[str, Any]) -> Settings:
 def rooted(settings: Settings) -> Settings:
     """Add the folder of data sets from the environment, where data are in files and nothing else is said."""
     root = os.environ.get("RAYFL_DATA")
-    return {"data.root": root} | settings if root and _in_files(settings.get("data")) else settings
+    return (
+        {"data.root": root} | settings if root and "root" in data_options(settings.get("data")) else settings
+    )
 
 
-def _in_files(name: Any) -> bool:
-    """Say whether a data set is read from files; one that does not exist is refused elsewhere."""
+def data_options(name: Any) -> dict[str, Any]:
+    """Return the options of a data set; none of one that does not exist, which is refused elsewhere."""
     if not isinstance(name, str):
-        return False
+        return {}
     try:
-        return "root" in arguments_of(getattr(data, name, None) or named(name))
+        return arguments_of(getattr(data, name, None) or named(name))
     except (UserError, ImportError, AttributeError):
-        return False
+        return {}
 
 
 def options(settings: Mapping[str, Any]) -> list[str]:

@@ -6,7 +6,6 @@ and the number of the draw alone, so the same file gives the same points.
 
 from __future__ import annotations
 
-import contextlib
 import itertools
 import json
 import math
@@ -19,13 +18,13 @@ from typing import Annotated, Any, Literal, get_args
 import numpy as np
 import yaml
 
-from rayfl import data
-from rayfl.arguments import arguments_of, check_arguments, fits
+from rayfl.arguments import check_arguments, fits
 from rayfl.config.declared import Text, check_kind, check_seeds, declared
 from rayfl.config.parser import federation_from
 from rayfl.config.table_file import (
     Settings,
     Table,
+    data_options,
     folder_name,
     is_table,
     layered,
@@ -35,7 +34,6 @@ from rayfl.config.table_file import (
 )
 from rayfl.errors import UserError
 from rayfl.federation import Federation
-from rayfl.imports import named
 from rayfl.randomness import numpy_generator
 from rayfl.record.cell import Cell
 from rayfl.record.description import PLACES, RESUMABLE, about_data, dump, flat
@@ -313,9 +311,7 @@ class Space(Comparison):
 def _with_places(settings: Settings, changes: Settings) -> Settings:
     """Return settings with the asked-for places of data, which a searched data set drops as another's."""
     lost = {key: value for key, value in changes.items() if key in PLACES and key not in settings}
-    name, known = str(settings.get("data")), dict[str, Any]()
-    with contextlib.suppress(UserError, ImportError, AttributeError):  # told of when the point is tried
-        known = arguments_of(getattr(data, name, None) or named(name)) if lost else {}
+    known = data_options(settings.get("data")) if lost else {}
     return settings | {key: value for key, value in lost.items() if key.removeprefix("data.") in known}
 
 
