@@ -43,7 +43,7 @@ class Server:
         guard.check()
         guard.check_handed(handed)
         self.state: State = as_arrived(state)
-        self._first: State = as_arrived(state, "meta")  # without the memory
+        self._first: State = pytree.tree_map_only(torch.Tensor, lambda t: t.to("meta"), state)  # no memory
 
     @exits_as_errors()
     def download(self, ids: Sequence[int]) -> Download:

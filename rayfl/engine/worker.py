@@ -14,7 +14,6 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor
-from torch.utils import _pytree as pytree
 
 from rayfl.arguments import shown
 from rayfl.data import FederatedData
@@ -45,7 +44,7 @@ from rayfl.training.examples import Examples
 from rayfl.training.loop import run_loop
 from rayfl.training.params import Params
 from rayfl.training.stacked import run_stacked
-from rayfl.training.state import State, as_arrived, as_tensor, is_finite
+from rayfl.training.state import State, all_finite, as_arrived, as_tensor, moved
 from rayfl.training.sums import Accumulated, Accumulator, Mean, Reduction, combine, payload_bytes
 
 FOR_NEW_CLIENTS: dict[str, Reduction] = {"state": Mean("uniform")}
@@ -137,7 +136,7 @@ class Worker:
     def _begun(self, held: State, client: Client) -> State:
         """Return the state of a client of which this is held."""
         state = without_kept(held)
-        return _on(state or self.method.init_client(client), self.device)
+        return moved(state or self.method.init_client(client), self.device)
 
     def train(
         self,
@@ -258,12 +257,12 @@ class Worker:
             problem, prepared = accumulator.prepare(up, samples)
             if problem is None and diverged:
                 problem = f"the training loss is {diverged[0]}"
-            if problem is None and not all(map(is_finite, pytree.tree_leaves(state))):
+            if problem is None and not all_finite(state):
                 problem = "the personal state is not finite"
             if kept := clients[k]._kept:
                 if KEPT in state:
                     raise UserError(f"{type(self.method).__name__}: the key {KEPT!r} of a state is taken")
-                if problem is None and not all(map(is_finite, pytree.tree_leaves(kept))):
+                if problem is None and not all_finite(kept):
                     problem = "what the optimiser keeps is not finite"
             if problem is None and state:
                 self._check_next(i, round, state, None if held[k] else states[k])
@@ -516,12 +515,12 @@ class Worker:
             ``unseen_adapted`` and ``unseen_control``, an adaptation whose steps have length 0.
         """
         download = self._here(download)
-        mean = _on(combine(FOR_NEW_CLIENTS, list(given)).get("state", {}), self.device)
+        mean = moved(combine(FOR_NEW_CLIENTS, list(given)).get("state", {}), self.device)
         found: dict[str, dict[int, ClientScores]] = {}
         for i in ids:
             own = self._received(download, i)
             client = self.client(i, round)
-            states = {"unseen": _on({**self.method.init_client(client), **mean}, self.device)}
+            states = {"unseen": moved({**self.method.init_client(client), **mean}, self.device)}
             if self.method.adapts:
                 for point, moves in (("unseen_adapted", True), ("unseen_control", False)):
                     new = self._unlabelled(i, round)
@@ -630,8 +629,3 @@ def _failure_text(error: Exception, limit: float | None) -> str:
     if isinstance(error, TimeUp):
         return f"has not returned within {limit:g} s (engine.client_timeout)"
     return f"has raised {type(error).__name__}: {error}".splitlines()[0]
-
-
-def _on(tree: Any, device: torch.device) -> Any:
-    """Return a state with its tensors on a device."""
-    return pytree.tree_map(lambda t: t.to(device) if isinstance(t, Tensor) else t, tree)

@@ -32,6 +32,19 @@ def is_finite(leaf: Any) -> bool:
     return math.isfinite(leaf.sum().item()) or bool(torch.isfinite(leaf).all())
 
 
+def all_finite(tree: Any) -> bool:
+    """Say whether all tensors and numbers of a nest are free of NaN and infinity.
+
+    A GPU finishes its work for each question, so that it is asked once about all that it holds.
+    """
+    leaves = pytree.tree_leaves(tree)
+    on_gpu = [leaf for leaf in leaves if isinstance(leaf, Tensor) and leaf.device.type != "cpu"]
+    sums = [leaf.sum().double() for leaf in on_gpu if leaf.is_floating_point()]
+    if sums and torch.stack(sums).isfinite().all():
+        leaves = [leaf for leaf in leaves if not isinstance(leaf, Tensor) or leaf.device.type == "cpu"]
+    return all(map(is_finite, leaves))
+
+
 def foreign(tree: Any, at: str = "") -> str | None:
     """Return where a nest of dicts holds something else than what a state may hold, and what; None if not."""
     if isinstance(tree, dict):
@@ -135,7 +148,7 @@ def _as_array(flat: Tensor) -> np.ndarray:
         return flat.view({1: torch.int8, 2: torch.int16}[flat.element_size()]).numpy()
 
 
-def unpack(packed: Packed, device: torch.device | str = "cpu") -> Any:
+def unpack(packed: Packed) -> Any:
     """Invert ``pack``.
 
     Every tensor gets memory of its own: the bits of some CPU kernels depend on how their input is aligned.
@@ -145,8 +158,29 @@ def unpack(packed: Packed, device: torch.device | str = "cpu") -> Any:
     used = dict.fromkeys(flat, 0)
     for path, dtype, shape in packed.layout:
         start, used[dtype] = used[dtype], used[dtype] + math.prod(shape)
-        tensors[path] = flat[dtype][start : used[dtype]].view(shape).to(device, copy=True)
+        tensors[path] = flat[dtype][start : used[dtype]].view(shape).clone()
     return put_together(packed.structure, tensors)
+
+
+def moved(tree: Any, device: torch.device | str) -> Any:
+    """Return a nest with its tensors on a device.
+
+    Those that are not there move in one transfer per dtype, because a GPU finishes its work for each. They
+    get memory of their own, as if each had moved by itself.
+    """
+    kind = torch.device(device).type
+    leaves, spec = pytree.tree_flatten(tree)
+    away: dict[tuple[torch.dtype, torch.device], list[int]] = {}
+    for k, leaf in enumerate(leaves):
+        if isinstance(leaf, Tensor) and leaf.device.type != kind:
+            away.setdefault((leaf.dtype, leaf.device), []).append(k)
+    if not away:
+        return tree
+    for places in away.values():
+        flat = torch.cat([leaves[k].detach().reshape(-1) for k in places]).to(device)
+        for k, part in zip(places, flat.split([leaves[k].numel() for k in places]), strict=True):
+            leaves[k] = part.view(leaves[k].shape).clone()
+    return pytree.tree_unflatten(leaves, spec)
 
 
 def as_arrived(tree: Any, device: torch.device | str = "cpu") -> Any:
@@ -157,11 +191,12 @@ def as_arrived(tree: Any, device: torch.device | str = "cpu") -> Any:
     one object for all clients: a state that has not travelled must be like one that has. Memory is not copied
     without need.
     """
-    return pytree.tree_map(lambda leaf: _arrived(leaf, device) if isinstance(leaf, Tensor) else leaf, tree)
+    here = moved(tree, device)
+    return pytree.tree_map(lambda leaf: _arrived(leaf) if isinstance(leaf, Tensor) else leaf, here)
 
 
-def _arrived(tensor: Tensor, device: torch.device | str) -> Tensor:
-    t = tensor.detach().to(device)
+def _arrived(tensor: Tensor) -> Tensor:
+    t = tensor.detach()
     if not t.is_contiguous() or t.storage_offset():
         return t.clone(memory_format=torch.contiguous_format)
     return t.view(-1).view(t.shape) if 1 in t.shape else t  # whose strides may be others, and count as these

@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
+import math
 from copy import deepcopy
 from dataclasses import replace
 from typing import Any
 
 import pytest
 import torch
+from torch.utils import _pytree as pytree
 
 from rayfl.engine.plan import Plan
 from rayfl.engine.server import Server
 from rayfl.engine.worker import Worker
 from rayfl.methods import METHODS
-from rayfl.nets import CNNB
-from rayfl.training import SGD, Training, examples
+from rayfl.nets import CNNB, MLP
+from rayfl.training import SGD, Params, Training, examples
+from rayfl.training.state import all_finite, moved, pack, take_apart
 from tests.methods.cases import net_of
 from tests.support.by_hand import Run, assert_same, ragged
 from tests.support.elsewhere import ELSEWHERE, Far, elsewhere
@@ -83,6 +86,59 @@ def test_more_steps_do_not_make_the_device_wait(
             found.round([0, 1, 2])
             moves.append(everywhere.moves - before)
     assert moves[0] == moves[1] > 0
+
+
+@pytest.mark.parametrize("execution", ["loop", "stacked"])
+def test_states_move_at_once(execution: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A net of more layers makes no more moves, on the way there or back, or to see whether it diverged."""
+    monkeypatch.setattr(examples, "_fits", lambda inputs, device: True)
+    moves = []
+    for net in (MLP(hidden=(8,)), MLP(hidden=(8, 8, 8))):
+        plan = Plan(METHODS["Ditto"](), net, Training(batch_size=8), seed=3, execution=execution)
+        with elsewhere() as everywhere:
+            found = Run(Worker(replace(plan, device=str(ELSEWHERE)), DATA), Server(plan, DATA))
+            found.round([0, 1, 2])
+            before = everywhere.moves
+            found.round([0, 1, 2])
+            moves.append(everywhere.moves - before)
+    assert moves[0] == moves[1] > 0
+
+
+def test_a_nest_moves_once_for_each_type() -> None:
+    tree = {
+        "w": Params({"a": torch.tensor([[1.0, -0.0]]), "n": torch.tensor(3)}, frozenset("a")),
+        "x": {1: torch.tensor([0.5], dtype=torch.bfloat16), 2: torch.empty(0, 2), "one": True, "none": None},
+        "y": torch.tensor([2.0, 3.0, 4.0])[1:],
+    }
+    with elsewhere() as everywhere:
+        there = moved(tree, ELSEWHERE)
+        assert everywhere.moves == 3
+        assert all(isinstance(t, Far) for t in pytree.tree_leaves(there) if isinstance(t, torch.Tensor))
+        assert moved(there, ELSEWHERE) is there
+        back = moved(there, "cpu")
+        assert everywhere.moves == 6
+    assert pack(back).structure == pack(tree).structure
+    assert {n: b.tobytes() for n, b in pack(back).buffers.items()} == {
+        n: b.tobytes() for n, b in pack(tree).buffers.items()
+    }
+    assert all(t.storage_offset() == 0 for t in take_apart(back)[1].values())
+    assert moved(tree, "cpu") is tree
+
+
+@pytest.mark.parametrize(("bad", "value"), [("f", math.nan), ("g", -math.inf), ("number", math.inf)])
+def test_one_question_finds_what_is_not_finite(bad: str, value: float) -> None:
+    tree: dict[str, Any] = {"f": torch.ones(3), "g": torch.ones(2, dtype=torch.bfloat16), "number": 0.5}
+    tree |= {"large": torch.full((2,), 3e38), "whole": torch.tensor([2**62] * 9), "here": torch.ones(1)}
+    with elsewhere() as everywhere:
+        there = {key: t.to(ELSEWHERE) if key in "fg" else t for key, t in tree.items()}
+        before = everywhere.moves
+        assert all_finite(there)
+        assert everywhere.moves == before + 1
+        assert all_finite({**there, "large": tree["large"].to(ELSEWHERE)})
+        if bad != "number":
+            tree[bad][1] = value
+            assert not all_finite({**there, bad: tree[bad].to(ELSEWHERE)})
+        assert not all_finite({**there, bad: value})
 
 
 def test_the_device_refuses_what_a_gpu_refuses() -> None:
