@@ -188,7 +188,8 @@ class Client:
             stream: number of the batch order; by default the number of the fit within the round. Two fits
                 with one number see the same batches.
             split: train on the training data (``train``) or on the validation data (``val``).
-            share: train on this share of the samples alone, drawn for this fit, at least one.
+            share: train on this share of the samples alone, drawn for this fit, at least one; where a net has
+                BatchNorm at least two.
         """
         indices = self._split("fit", split)
         _check_weights("fit", start)
@@ -218,11 +219,12 @@ class Client:
             weight_decay=settings.weight_decay if weight_decay is None else weight_decay,
             clip=settings.clip if clip is None else clip,
         )
+        _check_held(descent, settings.dtype)
         losses = loss if isinstance(loss, tuple) else (loss,)
         epochs = (settings.epochs if epochs is None else epochs) * len(losses)
         if share < 1:
             draw = generator(self._seed, "share", self._id, self._round, stream)
-            count = max(1, math.ceil(share * len(indices)))
+            count = max(2 if self._normed else 1, math.ceil(share * len(indices)))
             indices = indices[torch.randperm(len(indices), generator=draw)[:count].sort().values]
         batches = self._batches(epochs, stream, batch_size, indices)
         key = seed_of(self._seed, "noise", self._id, self._round, stream)
@@ -367,6 +369,16 @@ def _check_numbers(*given: float | None) -> None:
     for (name, kind), value in zip(_BOUNDS.items(), given, strict=True):
         if value is not None:
             check_type(f"client.fit: {name}", value, kind)
+
+
+def _check_held(descent: Descent, dtype: torch.dtype) -> None:
+    """Refuse numbers of a fit that are too large for its weights."""
+    for name, value in (("lr", descent.lr), ("weight_decay", descent.weight_decay)):
+        if value > (largest := torch.finfo(dtype).max):
+            raise UserError(
+                f"a fit has {name} {value:g}, and {dtype} holds numbers up to {largest:.1e}: choose a "
+                f"smaller one (training.{name}, or an option of the method)"
+            )
 
 
 def _check_function(call: str, function: Any) -> None:

@@ -115,6 +115,24 @@ def test_a_batch_of_one_is_none_for_batch_norm() -> None:
         client.fit(client.initial, client.cross_entropy, batch_size=1)
 
 
+@pytest.mark.parametrize("name", ["lr", "weight_decay"])
+def test_numbers_that_are_too_large_for_weights_are_refused(name: str) -> None:
+    says = rf"a fit has {name} 1e\+39, and torch\.float32 holds numbers up to 3\.4e\+38: .*training\.{name}"
+    client = make_client(smooth_net(), precision="float32")
+    with pytest.raises(UserError, match=says):
+        client.fit(client.initial, client.cross_entropy, **{name: 1e39})
+    exact = make_client(smooth_net(), **{name: 1e39})
+    exact.fit(exact.initial, exact.cross_entropy)
+
+
+def test_a_share_is_two_samples_at_least_for_batch_norm() -> None:
+    for batch_norm, size in ((False, 1), (True, 2)):
+        client = make_client(smooth_net(batch_norm), n=10)
+        fit: Any = client.fit(client.initial, client.cross_entropy, share=0.01)
+        assert [len(batch) for batch in fit.request.batches] == [size]
+        drive(run_loop, [only(fit)])
+
+
 @EXECUTIONS
 def test_totals_over_validation_data(run: Any) -> None:
     """They are over these alone, whole or by class, and the training data stay those of the fits."""
