@@ -10,6 +10,7 @@ from typing import Any, Literal, NamedTuple
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch._C._functorch import is_functorch_wrapped_tensor
 
 from rayfl.arguments import shown
 from rayfl.errors import UserError
@@ -86,6 +87,8 @@ class Net:
             module = self._build().to(self._device, self._dtype)
         put_dropout(module)
         spare_padding(module)
+        if self._bfloat16:
+            widen_norms(module)
         refuse_infinite(module)
         return module
 
@@ -295,6 +298,21 @@ def _without_padding(
     ids = inputs[0] if inputs else named["input"]
     assert layer.padding_idx is not None
     return torch.where(torch.eq(ids, layer.padding_idx).unsqueeze(-1), output.detach(), output)
+
+
+def widen_norms(module: nn.Module) -> None:
+    """Let BatchNorm layers compute in float32 where many clients go into one call on the CPU.
+
+    PyTorch takes no inputs in bfloat16 there.
+    """
+    for layer in module.modules():
+        if is_batch_norm(layer):
+            layer.register_forward_pre_hook(_in_float32)
+
+
+def _in_float32(layer: nn.Module, inputs: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+    """Return the inputs, in float32 if they are those of several clients on the CPU."""
+    return tuple(x.float() if is_functorch_wrapped_tensor(x) and x.is_cpu else x for x in inputs)
 
 
 def refuse_infinite(module: nn.Module) -> None:

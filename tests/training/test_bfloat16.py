@@ -50,6 +50,26 @@ def test_a_fit_is_nearly_that_of_float32(run: Any) -> None:
         assert not same_bits(low.weights[statistics], low.weights[statistics].bfloat16().float())
 
 
+def test_batch_norm_in_gradients_of_ones_own_is_stacked() -> None:
+    """As in APFL and PFedMe, which take gradients inside of a loss."""
+    _, net = nets()
+    images = make_images(60, dtype=torch.float32)
+    clients = [make_client(net, images, 12, id=k, first=20 * k, **LOW) for k in range(2)]
+
+    def slope(w: Any, batch: Any, factor: torch.Tensor) -> torch.Tensor:
+        def loss(factor: torch.Tensor) -> torch.Tensor:
+            scaled = w.merge(w.trainable().map(lambda t: factor * t))
+            return nn.functional.cross_entropy(net.eval(scaled, batch.x), batch.y)
+
+        return torch.func.grad(loss)(factor)
+
+    found = [
+        run([only(c.total(slope, c.initial, torch.ones(()))) for c in clients], lambda k, fitted: None)
+        for run in (run_loop, run_stacked)
+    ]
+    assert close(*found, 0.02)
+
+
 def test_a_teacher_takes_no_gradient_away() -> None:
     """A call without gradients before one with them: what autocast keeps of the first must not serve both."""
     _, net = nets(batch_norm=False)
