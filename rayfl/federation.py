@@ -94,7 +94,9 @@ class Federation(Displayed):
     engine: Engine = DEFAULT_ENGINE
     """Where clients run: ``Ray`` or ``Inline``."""
     averaging: Literal["samples", "uniform"] | None = None
-    """How means over clients are weighted: by ``samples`` or ``uniform``. By default the method decides."""
+    """How means over clients are weighted: by ``samples`` or ``uniform``. By default the method decides. It
+    changes nothing where a method has no such mean: DCPFL, FD, FedDGGA, FedGH, FedHEAL, FedProto and Local.
+    """
     eval_every: Annotated[int, at_least(0), "0: never"] = 1
     """Rounds between two evaluations."""
     eval_clients: Annotated[float, above(0)] | None = None
