@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rayfl.callbacks.callback import Run
@@ -25,8 +26,11 @@ class TensorBoard(Logger):
         """Begin a file that takes the place of what was written of this round and of later ones."""
         self.close()
         self._folder = run.path / "tensorboard"
-        self._purge = round if self._folder.exists() else None
-        return 0 if self._purge is None else round
+        if not self._folder.exists():
+            self._purge = None
+            return 0
+        self._purge = min(self._logged or _rounds_in(self._folder), round)
+        return self._purge
 
     def write(self, run: Run, record: Mapping[str, Any]) -> None:
         """Write the round's scalars and histograms."""
@@ -44,6 +48,23 @@ class TensorBoard(Logger):
         if self._events is not None:
             self._events.close()
             self._events = None
+
+
+def _rounds_in(folder: Path) -> int:
+    """Return how many rounds the files of an earlier process have from the first one on, each as a whole.
+
+    Its last rounds may be missing where it was killed, and those in which the run had no such logger.
+    """
+    from tensorboard.backend.event_processing.event_file_loader import EventFileLoader
+
+    rounds = 0
+    for path in sorted(folder.glob("events.out.tfevents.*")):
+        for event in EventFileLoader(str(path)).Load():
+            if event.HasField("session_log"):  # from whose step on earlier files do not count
+                rounds = min(rounds, event.step)
+            elif event.HasField("summary"):
+                rounds = event.step  # this one may not be there as a whole
+    return rounds
 
 
 BINS = 30

@@ -8,7 +8,23 @@ from rayfl.evaluation.result import Result
 from tests.support.records import MadeUpRun, partition, record, write_run
 
 
-def test_a_resume_replaces_the_rounds_after_it(tmp_path):
+def test_a_resume_writes_the_rounds_that_the_log_lacks(tmp_path):
+    """As after a run that was killed, or went on without the logger for some rounds."""
+    accumulator = pytest.importorskip("tensorboard.backend.event_processing.event_accumulator")
+    run = MadeUpRun(write_run(tmp_path / "run", rounds=4, eval_every=1))
+    whole = list(run.records())
+    first, second = TensorBoard(), TensorBoard()
+    first.start(run, 0)
+    for number in range(2):
+        first.after_round(run, whole[number])
+    first.end()
+    assert not second.start(run, 4)
+    second.end()
+    found = accumulator.EventAccumulator(str(run.path / "tensorboard")).Reload()
+    assert [event.step for event in found.Scalars("train/loss")] == [0, 1, 2, 3]
+
+
+def test_going_back_replaces_the_rounds_after_it(tmp_path):
     accumulator = pytest.importorskip("tensorboard.backend.event_processing.event_accumulator")
     run = MadeUpRun(write_run(tmp_path / "run", rounds=4, eval_every=1))
     split = partition(6)
