@@ -7,6 +7,7 @@ import math
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import nullcontext
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -61,6 +62,30 @@ TOGETHER = 32
 """Clients that a loop takes at a time at most."""
 TOGETHER_BYTES = 8 * 2**20
 """Bytes of their weights that a loop keeps at a time, unless those of one client are more."""
+
+
+@dataclass(frozen=True)
+class _Now:
+    """A round under way, and where what comes of it goes."""
+
+    round: int
+    download: Download
+    score_splits: Sequence[str]
+    drop: bool
+    accumulator: Accumulator
+    result: RoundResult
+    guard: Guard
+
+
+@dataclass
+class _Participant:
+    """A client in a round: what is held of it, what it receives and begins with, and what its fits give."""
+
+    client: Client
+    held: State
+    down: State
+    state: State = field(default_factory=dict)
+    fits: list[Fitted] = field(default_factory=list)
 
 
 class Worker:
@@ -167,6 +192,7 @@ class Worker:
         accumulator, result = Accumulator(self.method.uploads, group_of), RoundResult()
         result.seconds = dict.fromkeys(groups, 0.0)
         guard = Guard(self.method, self.device, "local_update", f"round {round}")
+        now = _Now(round, download, score_splits, drop, accumulator, result, guard)
         guards, optimiser = [guard], self.plan.training.optimiser
         if not of_rayfl(type(optimiser)):
             guards.append(Guard(optimiser, self.device, "step", f"round {round}", _OF_OPTIMISER))
@@ -174,7 +200,7 @@ class Worker:
         self.states.expect(i for together in order for i in together)
         for together in order:
             began = time.perf_counter()
-            self._train_together(round, download, together, score_splits, accumulator, result, drop, guard)
+            self._train_together(now, together)
             pace = (time.perf_counter() - began) / sum(map(self._count, together))
             for i in together:
                 result.seconds[group_of[i]] += pace * self._count(i)
@@ -197,92 +223,96 @@ class Worker:
         ids = [i for group in trained for i in group]
         return [ids[k : k + size] for k in range(0, len(ids), size)]
 
-    def _train_together(
-        self,
-        round: int,
-        download: Download,
-        ids: list[int],
-        score_splits: Sequence[str],
-        accumulator: Accumulator,
-        result: RoundResult,
-        drop: bool,
-        guard: Guard,
-    ) -> None:
-        clients = [self.client(i, round) for i in ids]
-        held = [self.states.get(i) or {} for i in ids]  # it may wait for the disk, which is no client's fault
-        if self.plan.training.optimiser_state == "kept":
-            for client, own_state in zip(clients, held, strict=True):
-                client._kept = dict(own_state.get(KEPT, {}))
-        downs = [self._received(download, i) for i in ids]
-        fits: list[list[Fitted]] = [[] for _ in ids]
+    def _train_together(self, now: _Now, ids: list[int]) -> None:
+        """Train some clients together, and take what each of them returns."""
+        each = [self._participant(now, i) for i in ids]
         limit = self.plan.client_timeout
-        own = [down for down in downs if down is not download.everyone]
         try:
             with exits_as_errors(), at_most(limit * len(ids)) if limit else nullcontext():
-                states = [self._begun(*each) for each in zip(held, clients, strict=True)]
-                counts = {"client.class_counts": [client._class_counts for client in clients]}
-                handed = Handed(down=[download.everyone, *own], state=states, **self._for_all(), **counts)
-                updates = [self._update(*each) for each in zip(clients, states, downs, strict=True)]
-                returned = self._run(updates, lambda k, fitted: fits[k].append(fitted))
-                for further in self._further.values():
-                    further.release()
+                handed, returned = self._updated(now, each)
         except UserError:
             raise
         except Exception as error:
-            drops = drop or isinstance(error, TimeUp)
-            if len(ids) > 1 and (drops or self.plan.execution == "loop"):
-                for i in ids:  # one by one, to find out whose fault it is
-                    self._train_together(round, download, [i], score_splits, accumulator, result, drop, guard)
-                return
-            if not drops:
-                error.add_note(f"raised while client {', '.join(map(str, ids))} trained in round {round}")
-                raise
-            result.add(ids[0], None, 0, {}, {})
-            result.bad[ids[0]] = _failure_text(error, limit)
+            self._take_failure(now, ids, error)
             return
-        guard.check_handed(handed, f"client {', '.join(map(str, ids))}")
-        for k, (i, both) in enumerate(zip(ids, returned, strict=True)):
-            up, state = self._returned(both, i, round)
-            if clients[k]._fits != len(fits[k]):
-                name, called = type(self.method).__name__, clients[k]._fits
-                raise UserError(
-                    f"{name}.local_update calls client.fit {called} times and awaits {len(fits[k])} of them: "
-                    "write `await client.fit(...)`"
-                )
-            if wrong := accumulator.wrong_keys(up) or accumulator.wrong_values(up):
-                raise UserError(f"{type(self.method).__name__}: in round {round} client {i} {wrong}")
-            samples = clients[k].samples
-            losses, steps = [f.loss for f in fits[k]], sum(f.steps for f in fits[k])
-            diverged = [loss for loss in losses if not math.isfinite(loss)]  # of whatever fit
-            problem, prepared = accumulator.prepare(up, samples)
-            if problem is None and diverged:
-                problem = f"the training loss is {diverged[0]}"
-            if problem is None and not all_finite(state):
-                problem = "the personal state is not finite"
-            if kept := clients[k]._kept:
-                if KEPT in state:
-                    raise UserError(f"{type(self.method).__name__}: the key {KEPT!r} of a state is taken")
-                if problem is None and not all_finite(kept):
-                    problem = "what the optimiser keeps is not finite"
-            if problem is None and state:
-                self._check_next(i, round, state, None if held[k] else states[k])
-            counted = self.method.communication_bytes(clients[k], downs[k], up)
-            result.add(i, losses[-1] if losses else 0.0, steps, *self._two_counts(counted))
-            if problem is not None:
-                result.bad[i] = problem
-                continue
-            if fits[k] and not steps:
-                result.idle.add(i)
-            else:
-                accumulator.add(i, prepared, samples)
-            if stays := ({**state, KEPT: kept} if kept else state):
-                self.states[i] = as_arrived(stays)
-                result.largest_state = max(result.largest_state, payload_bytes(stays))
-            elif i in self.states:
-                del self.states[i]
-            if score_splits:
-                model = self.method.trained(downs[k], up)
-                result.scores[i] = self._score(clients[k], state, model, score_splits)
+        now.guard.check_handed(handed, f"client {', '.join(map(str, ids))}")
+        for one, both in zip(each, returned, strict=True):
+            self._take(now, one, *self._returned(both, one.client.id, now.round))
+
+    def _participant(self, now: _Now, id: int) -> _Participant:
+        """Return a client that is about to train; its state may come from the disk."""
+        client, held = self.client(id, now.round), self.states.get(id) or {}
+        if self.plan.training.optimiser_state == "kept":
+            client._kept = dict(held.get(KEPT, {}))
+        return _Participant(client, held, self._received(now.download, id))
+
+    def _updated(self, now: _Now, each: list[_Participant]) -> tuple[Handed, list[Any]]:
+        """Run the updates of clients; return what they were handed, and what each has returned."""
+        for one in each:
+            one.state = self._begun(one.held, one.client)
+        everyone = now.download.everyone
+        own = [one.down for one in each if one.down is not everyone]
+        counts = {"client.class_counts": [one.client._class_counts for one in each]}
+        states = [one.state for one in each]
+        handed = Handed(down=[everyone, *own], state=states, **self._for_all(), **counts)
+        updates = [self._update(one.client, one.state, one.down) for one in each]
+        returned = self._run(updates, lambda k, fitted: each[k].fits.append(fitted))
+        for further in self._further.values():
+            further.release()
+        return handed, returned
+
+    def _take_failure(self, now: _Now, ids: list[int], error: Exception) -> None:
+        """Record that a client's training has raised, where that does not end the run."""
+        drops = now.drop or isinstance(error, TimeUp)
+        if len(ids) > 1 and (drops or self.plan.execution == "loop"):
+            for i in ids:  # one by one, to find out whose fault it is
+                self._train_together(now, [i])
+            return
+        if not drops:
+            error.add_note(f"raised while client {', '.join(map(str, ids))} trained in round {now.round}")
+            raise error
+        now.result.add(ids[0], None, 0, {}, {})
+        now.result.bad[ids[0]] = _failure_text(error, self.plan.client_timeout)
+
+    def _take(self, now: _Now, one: _Participant, up: dict[str, Any], state: State) -> None:
+        """Accumulate what a client uploads, keep its next state, and score it; or say what is wrong."""
+        client, i, result = one.client, one.client.id, now.result
+        self._check_use(now, one, up, state)
+        problem, prepared = now.accumulator.prepare(up, client.samples)
+        problem = problem or _not_finite(one, state)
+        if problem is None and state:
+            self._check_next(i, now.round, state, None if one.held else one.state)
+        counted = self.method.communication_bytes(client, one.down, up)
+        steps = sum(fit.steps for fit in one.fits)
+        result.add(i, one.fits[-1].loss if one.fits else 0.0, steps, *self._two_counts(counted))
+        if problem is not None:
+            result.bad[i] = problem
+            return
+        if one.fits and not steps:
+            result.idle.add(i)
+        else:
+            now.accumulator.add(i, prepared, client.samples)
+        if stays := ({**state, KEPT: client._kept} if client._kept else state):
+            self.states[i] = as_arrived(stays)
+            result.largest_state = max(result.largest_state, payload_bytes(stays))
+        elif i in self.states:
+            del self.states[i]
+        if now.score_splits:
+            model = self.method.trained(one.down, up)
+            result.scores[i] = self._score(client, state, model, now.score_splits)
+
+    def _check_use(self, now: _Now, one: _Participant, up: dict[str, Any], state: State) -> None:
+        """Refuse an update that does not keep to what methods declare and may use."""
+        name, client = type(self.method).__name__, one.client
+        if client._fits != len(one.fits):
+            raise UserError(
+                f"{name}.local_update calls client.fit {client._fits} times and awaits {len(one.fits)} of "
+                "them: write `await client.fit(...)`"
+            )
+        if wrong := now.accumulator.wrong_keys(up) or now.accumulator.wrong_values(up):
+            raise UserError(f"{name}: in round {now.round} client {client.id} {wrong}")
+        if client._kept and KEPT in state:
+            raise UserError(f"{name}: the key {KEPT!r} of a state is taken")
 
     def _update(self, client: Client, state: State, down: State) -> Any:
         """Start a client's update."""
@@ -622,6 +652,15 @@ def _check_kept(id: int, kept: Any) -> None:
             f"the checkpoint has a damaged {KEPT!r} of client {id}: restore the run's own checkpoints "
             "from a copy"
         )
+
+
+def _not_finite(one: _Participant, state: State) -> str | None:
+    """Say what of a client's training is not finite: a loss, of whatever fit, or what stays with it."""
+    if diverged := [fit.loss for fit in one.fits if not math.isfinite(fit.loss)]:
+        return f"the training loss is {diverged[0]}"
+    if not all_finite(state):
+        return "the personal state is not finite"
+    return None if all_finite(one.client._kept or {}) else "what the optimiser keeps is not finite"
 
 
 def _failure_text(error: Exception, limit: float | None) -> str:
