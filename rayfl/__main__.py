@@ -24,6 +24,12 @@ COMMANDS = {
 """Command -> the module with its ``parser`` and ``main``, and what it does."""
 
 SHELLS = ("bash", "zsh", "tcsh")
+COMPLETION = """\
+Print completions for a shell. They need the package shtab: pip install shtab.
+For bash, write this into ~/.bashrc: eval "$(rayfl completion bash)"
+For zsh and tcsh, the first lines that are printed say where to put them."""
+"""What its help says."""
+
 FILES = ("RUN", "RUN_FOLDER", "FILE", "SPACE", "FOLDER", "DIR", "PATH", "OUTPUT")
 """What the help calls values that are files or folders."""
 
@@ -82,6 +88,9 @@ def _said(name: str, others: list[str]) -> int:
 
 
 def _completion(given: list[str]) -> int:
+    if given in (["--help"], ["-h"]):
+        tell(f"usage: rayfl completion {'|'.join(SHELLS)}\n\n{COMPLETION}")
+        return 0
     if len(given) != 1 or given[0] not in SHELLS:
         raise UserError(f"say for which shell: rayfl completion {'|'.join(SHELLS)}")
     try:

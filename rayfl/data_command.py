@@ -3,6 +3,7 @@
 import argparse
 import sys
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any
 
 import jsonargparse
@@ -11,7 +12,7 @@ from rayfl.config.command_line import parse
 from rayfl.config.help import Parser
 from rayfl.data import EmbeddedDigits
 from rayfl.data.base import Data
-from rayfl.errors import exit_code
+from rayfl.errors import UserError, exit_code
 from rayfl.imports import guard_parsers
 from rayfl.report.contact_sheet import contact_sheet
 from rayfl.shown import one_line, tell
@@ -41,11 +42,15 @@ def divide(output: str, data: Data | None = None, clients: int = 5, seed: int = 
     """Write every client's indices as JSON, as ``--data.partition FromFile`` reads them.
 
     Args:
-        output: JSON file to write.
+        output: JSON file to write; it must not exist.
         data: the data set with its partition.
         clients: number of clients.
         seed: seed of the division, as of a run.
     """
+    if Path(output).expanduser().is_file():
+        raise UserError(
+            f"{output} already exists, and runs may depend on it: choose another file, or remove it"
+        )
     divided = (data or EmbeddedDigits()).federate(clients, seed)
     tell(divided.table())
     divided.write_indices(output)
@@ -76,8 +81,10 @@ def parser() -> jsonargparse.ArgumentParser:
         for action in one._actions:
             if action.dest == "output":
                 action.metavar = "OUTPUT"
-            if action.dest.endswith(".help"):  # the text below tells
-                action.help = argparse.SUPPRESS
+            if action.dest.endswith(
+                ".help"
+            ):  # the text below tells; without a name it would tell of the base
+                action.help, action.nargs = argparse.SUPPRESS, None
         one.set_defaults({"data": {"class_path": "rayfl.data.EmbeddedDigits"}})
         actions.add_subcommand(name, one, help=does)
     return made

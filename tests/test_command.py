@@ -68,13 +68,20 @@ def test_help_of_a_class(capsys):
     [
         (["data", "show", "--data.partition.help", "Dirichlet"], "--data.partition.alpha ALPHA"),
         (["run", "--method", "TopK", "--method.of.help", "FedProx"], "--method.of.mu MU"),
-        (["run", "--data.help", "CIFAR10"], "--data.partition.help [NAME]"),
+        (["run", "--data.help", "CIFAR10"], "--data.partition.help NAME"),
     ],
 )
 def test_help_of_a_class_within_another_names_whole_options(arguments, option, capsys):
     with pytest.raises(SystemExit):
         main(arguments)
     assert f"\n  {option}" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("words", [["table"], ["table", "embedded/methods"], ["tune", "embedded"]])
+def test_tables_and_sweeps_help_with_classes(words, capsys):
+    with pytest.raises(SystemExit):
+        main([*words, "--method.help", "Ditto"])
+    assert capsys.readouterr().out.startswith("usage: --method Ditto ")
 
 
 def test_help_of_a_class_has_no_markup(capsys):
@@ -108,6 +115,11 @@ def test_completion(shell, files, capsys):
 def test_completion_asks_for_a_shell(capsys):
     assert main(["completion"]) == 2
     assert "bash|zsh" in capsys.readouterr().err
+
+
+def test_completion_explains_itself(capsys):
+    assert main(["completion", "--help"]) == 0
+    assert capsys.readouterr().out.startswith("usage: rayfl completion bash|zsh|tcsh\n")
 
 
 # ---- data

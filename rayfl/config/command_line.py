@@ -74,5 +74,9 @@ def parse_with_options(made: ArgumentParser, arguments: Sequence[str] | None = N
         value = value if equals else next(waiting, "--")
         if not equals and value.startswith("--"):
             raise UserError(f"{option} has no value: write {option} VALUE")
+        if key.endswith(".help"):  # of a class, which the parser of runs prints before it exits
+            from rayfl.config.parser import parser
+
+            parse(parser(), [f"{option}={value}"])
         found.append(f"{key}={value}")
     return parse(made, [*kept, *(["--set", *found] if found else [])])

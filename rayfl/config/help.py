@@ -99,12 +99,12 @@ class Parser(jsonargparse.ArgumentParser):
     def add_class_arguments(self, class_type: type, nested_key: str | None = None, **more: Any) -> list[str]:
         """Add the arguments of a class; those of its help under all of the option's name."""
         names = super().add_class_arguments(class_type, self._of_class or nested_key, **more)
+        for action in self._actions:
+            if action.dest.endswith(".help"):
+                action.metavar, action.nargs = "NAME", None  # without a name it would tell of the base
         if self._of_class:  # the description is the title
             for group in self._action_groups:
                 group.title = None
-            for action in self._actions:
-                if action.dest.endswith(".help"):
-                    action.metavar = "NAME"
         return names
 
     def parse_args(  # type: ignore[override]  # as the class above does

@@ -273,6 +273,9 @@ def parser(blank: bool = False) -> ArgumentParser:
             action.help += "=skip_default only those that differ from their defaults."
         if action.dest == "cell" or action.dest.endswith(".help"):  # tables give it; the text below tells
             action.help = SUPPRESS
+    net = next(a for a in made._actions if a.dest == "net")
+    net.option_strings = ["--net"]  # and no --net+, which would add a net to the default one
+    del made._option_string_actions["--net+"]
     made.set_defaults(
         {
             "method": {"class_path": "rayfl.methods.FedBN"},
@@ -424,9 +427,11 @@ def explain(made: ArgumentParser, error: BaseException) -> str:
     if text.startswith("Importing '"):  # is not allowed
         denied = text.split("'")[1]
         return f"{where} is {refusal(denied)}"
-    if path and text.startswith("Option '"):
-        wrong, options = text.split("'")[1], arguments_of(pkgutil.resolve_name(path))
+    if path and (found := re.match(r"Option '(.*?)'|unrecognized arguments: --([^.=]+)", text)):
+        wrong, options = found[1] or found[2], arguments_of(pkgutil.resolve_name(path))
         return f"{where} {path.rpartition('.')[2]} has no option {wrong!r}{_hint(wrong, options)}"
+    if nested := re.search(r"Got value: NestedArg\(key='([\w.]+)'", text):
+        return _no_option(made, f"{where}.{nested[1]}", [a.dest for a in made._actions], "--")
     if text.startswith("unrecognized arguments: --"):
         wrong = text.removeprefix("unrecognized arguments: --").partition(" ")[0]
         of_runs = any(action.dest == "set" for action in made._actions)  # tables and sweeps take them, too
@@ -438,7 +443,10 @@ def explain(made: ArgumentParser, error: BaseException) -> str:
     if found := re.match(r"argument (--[\w.]+)(?:/\S+)?: expected ", text):
         lacks = "needs more values" if text.endswith(" arguments") else "has no value"
         option = _without_value(made, found[1])
-        return f"{option} {lacks}: write {option} {_value(made, option)}"
+        above = [a for a in _actions(made) if f"--{a.dest}.help" == option]
+        known = names_of(getattr(above[0], "_typehint", None)) if above else []
+        listed = _hint("", known) if known else ""
+        return f"{option} {lacks}: write {option} {_value(made, option)}{listed}"
     if made._subcommands_action is not None:
         commands = list(made._subcommands_action.choices)
         if found := re.match(r'expected "(\w+)" to be one of ', text):

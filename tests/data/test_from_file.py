@@ -106,8 +106,16 @@ def test_the_command_writes_a_division(tmp_path, capsys):
     assert "30 training samples" in " ".join(capsys.readouterr().out.split())
     read = tiny(FromFile(path=str(path))).federate(3, 0)
     assert read.digest() == tiny().federate(3, 4).digest()
-    assert main(["divide", str(path), *options, "--clients", "0"]) == 2
+    assert main(["divide", str(tmp_path / "none.json"), *options, "--clients", "0"]) == 2
     assert "clients must be at least 1" in capsys.readouterr().err
+
+
+def test_the_command_replaces_no_division(tmp_path, capsys):
+    path = tmp_path / "division.json"
+    path.write_text("of a colleague")
+    assert main(["divide", str(path), "--data", "Synthetic"]) == 2
+    assert f"{path} already exists" in capsys.readouterr().err
+    assert path.read_text() == "of a colleague"
 
 
 @pytest.mark.parametrize("output", ["", ".", "/"])
