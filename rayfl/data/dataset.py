@@ -60,7 +60,21 @@ class Dataset(Displayed):
     val_augment: bool = False
 
     def __post_init__(self) -> None:
-        n = len(self.inputs)
+        self._check_inputs()
+        self._check_arrays()
+        self._check_names()
+        _check_range("labels", self.labels, self.classes)
+        _check_range("domains", self.domains, len(self.domain_names))
+        if self.users is not None:
+            _check_range("users", self.users, len(self.user_names))
+        if len(self) and self.origin.max() > UNUSED:
+            raise ValueError(f"origin must be TRAIN, VAL, TEST or UNUSED, 0..{UNUSED}")
+        for name in ("superclasses", "subclasses"):
+            array = getattr(self, name)
+            if array is not None and array.min(initial=0) < 0:
+                raise ValueError(f"{name} must be at least 0")
+
+    def _check_inputs(self) -> None:
         images = self.inputs.dtype == np.uint8
         known = images or self.inputs.dtype in (np.float32, np.int64)
         if not known or self.inputs.ndim < 2 or (images and self.inputs.ndim != 4):
@@ -70,8 +84,18 @@ class Dataset(Displayed):
             )
         if self.inputs.dtype == np.int64 and self.inputs.min(initial=0) < 0:
             raise ValueError("token ids must be at least 0")
+        if self.augment not in AUGMENTATIONS:
+            raise ValueError(f"augment is {self.augment!r}: it must be one of {', '.join(AUGMENTATIONS)}")
         if self.augment != "none" and self.inputs.ndim != 4:
             raise ValueError(f"augment={self.augment!r} changes images, [N, C, H, W], and no other inputs")
+        channels = self.inputs.shape[1] if images or self.mean or self.std else 0
+        if len(self.mean) != channels or len(self.std) != channels:
+            raise ValueError("mean and std must have one value per channel")
+        if not all(map(math.isfinite, (*self.mean, *self.std))) or any(value <= 0 for value in self.std):
+            raise ValueError(f"mean {self.mean} and std {self.std} must be finite, and std above 0")
+
+    def _check_arrays(self) -> None:
+        n = len(self)
         kinds: dict[str, type[np.generic]] = {"labels": np.int64, "domains": np.int64, "origin": np.uint8}
         kinds |= {"superclasses": np.int64, "subclasses": np.int64, "users": np.int64}
         for name, kind in kinds.items():
@@ -82,31 +106,13 @@ class Dataset(Displayed):
                 raise ValueError(
                     f"{name} must be {np.dtype(kind)} [{n}], not {array.dtype} {list(array.shape)}"
                 )
-        if self.augment not in AUGMENTATIONS:
-            raise ValueError(f"augment is {self.augment!r}: it must be one of {', '.join(AUGMENTATIONS)}")
+
+    def _check_names(self) -> None:
         for name in ("class_names", "domain_names", "user_names"):
             if not isinstance(names := getattr(self, name), tuple | list):
                 raise ValueError(f"{name} must be a tuple of texts, not a {type(names).__name__}")
-            if odd := [text for text in getattr(self, name) if not isinstance(text, str)]:
+            if odd := [text for text in names if not isinstance(text, str)]:
                 raise ValueError(f"{name} must be texts, and have {odd[0]!r}")
-        if n and not (self.labels.min() >= 0 and self.labels.max() < self.classes):
-            raise ValueError(f"labels must lie in 0..{self.classes - 1}")
-        if n and not (self.domains.min() >= 0 and self.domains.max() < len(self.domain_names)):
-            raise ValueError(f"domains must lie in 0..{len(self.domain_names) - 1}")
-        users = np.zeros(0, np.int64) if self.users is None else self.users
-        if len(users) and not (users.min() >= 0 and users.max() < len(self.user_names)):
-            raise ValueError(f"users must lie in 0..{len(self.user_names) - 1}")
-        channels = self.inputs.shape[1] if images or self.mean or self.std else 0
-        if len(self.mean) != channels or len(self.std) != channels:
-            raise ValueError("mean and std must have one value per channel")
-        if not all(map(math.isfinite, (*self.mean, *self.std))) or any(value <= 0 for value in self.std):
-            raise ValueError(f"mean {self.mean} and std {self.std} must be finite, and std above 0")
-        if n and self.origin.max() > UNUSED:
-            raise ValueError(f"origin must be TRAIN, VAL, TEST or UNUSED, 0..{UNUSED}")
-        for name in ("superclasses", "subclasses"):
-            array = getattr(self, name)
-            if array is not None and array.min(initial=0) < 0:
-                raise ValueError(f"{name} must be at least 0")
 
     @property
     def largest(self) -> int | None:
@@ -155,6 +161,12 @@ class Dataset(Displayed):
     def indices(self, origin: int) -> np.ndarray:
         """Return the int64 indices of one part of the published division, ascending."""
         return np.flatnonzero(self.origin == origin)
+
+
+def _check_range(name: str, values: np.ndarray, count: int) -> None:
+    """Refuse indices that are not below the number of what they count."""
+    if len(values) and not (values.min() >= 0 and values.max() < count):
+        raise ValueError(f"{name} must lie in 0..{count - 1}")
 
 
 def not_finite(x: np.ndarray) -> int | None:
