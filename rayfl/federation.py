@@ -346,9 +346,17 @@ class Federation(Displayed):
 
     def _open(self, path: Path, start: int, data: FederatedData) -> RunFolder:
         config = dump(self)
-        folder = RunFolder.resume(path, start, config) if self.resumes else RunFolder.create(path, config)
+        if not self.resumes:
+            folder = RunFolder.create(path, config)
+        else:
+            folder = RunFolder.resume(path, start, config)
+            if self.protocol.choose not in ("last_k", "window"):  # which count rounds from the end
+                folder.keep_evaluations(self._evaluates)
         folder.write_partition(data.describe())
         return folder
+
+    def _evaluates(self, round: int) -> bool:
+        return self.protocol.evaluates(round, self.rounds, self.eval_every)
 
     def _tell_start(self, path: Path, start: int, data: FederatedData) -> None:
         sampled = len(self.cohort(0, data.sizes))
@@ -438,7 +446,7 @@ class Run:
         began = time.perf_counter()
         for round in range(start, self.rounds):
             self._done = round + 1
-            evaluates = self.protocol.evaluates(round, self.rounds, federation.eval_every)
+            evaluates = federation._evaluates(round)
             if round == 0 and self._scores_untrained:
                 self.latest.keep(session.evaluate(round, self.latest.clients.tolist(), self.latest.splits))
             result = session.train(

@@ -11,7 +11,7 @@ import platform
 import re
 import shlex
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -276,6 +276,18 @@ class RunFolder:
         for name in (CLIENTS, SUMMARY):
             remove(self.path / name)
 
+    def keep_evaluations(self, kept: Callable[[int], bool]) -> None:
+        """Remove the evaluations of other rounds, such as the last one of a run that now goes on.
+
+        Args:
+            kept: says of which rounds they stay.
+        """
+        lines = [
+            line if kept(record["round"]) else f"{_line(_without_evaluation(record))}\n".encode()
+            for line, record in checked_lines(self.path)
+        ]
+        write_file(self.path / METRICS, b"".join(lines))
+
     def _round(self, name: str, content: Mapping[str, Any]) -> int:
         """Return the round of a line; -1 where it is of none."""
         round = content.get("round", -1)
@@ -295,6 +307,13 @@ class RunFolder:
 
     def _append(self, name: str, record: Mapping[str, Any]) -> None:
         append(self.path / name, (_line(record) + "\n").encode())
+
+
+def _without_evaluation(record: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a record as it is in a round without evaluation."""
+    rest = {key: value for key, value in record.items() if key not in ("evaluation", "not_finite")}
+    named = [text for text in record.get("not_finite", ()) if not text.startswith("evaluation.")]
+    return {**rest, **({"not_finite": named} if named else {})}
 
 
 def environment() -> dict[str, Any]:

@@ -58,6 +58,24 @@ def test_every_method_resumes_from_its_checkpoint(tmp_path: Path, name: str) -> 
     assert bytes_of_run(split) == bytes_of_run(whole)
 
 
+@pytest.mark.parametrize("point", ["after_aggregation", "after_training"])
+def test_a_longer_run_is_evaluated_as_if_never_stopped(tmp_path: Path, point: Any) -> None:
+    """Its former last round is evaluated in neither."""
+    settings: dict[str, Any] = {
+        "eval_every": 2,
+        "participation": 1.0,
+        "protocol": evaluation.Default(point=point),
+        "checkpoint_every": 1,
+    }
+    small(tmp_path / "whole", **settings).run()
+    small(tmp_path / "split", **settings, rounds=3).run()
+    found = resumed(tmp_path / "split", ["--rounds", "4", "--quiet", "true"]).run()
+    assert bytes_of_run(tmp_path / "split") == bytes_of_run(tmp_path / "whole")
+    scores = found.history.score("after_aggregation", "global", "test")
+    assert scores is not None
+    assert scores.rounds.tolist() == [1, 3]
+
+
 def test_dropout_goes_on_as_if_never_stopped(tmp_path: Path) -> None:
     settings: dict[str, Any] = {
         "net": PFLResearchCNN(),
