@@ -543,8 +543,10 @@ class Run:
 
     @property
     def _some_wait(self) -> bool:
-        """Whether there may be rounds in which a client does not train."""
-        return not takes_all(self.federation.sampling, self.federation.participation)
+        """Whether there may be rounds in which a client does not train, or its update is left out."""
+        federation = self.federation
+        everyone = takes_all(federation.sampling, federation.participation)
+        return not everyone or federation.on_bad_update == "drop"
 
     @property
     def _scores_untrained(self) -> bool:

@@ -5,6 +5,7 @@ import json
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
@@ -82,6 +83,27 @@ def test_rare_evaluations_have_all_scores_after_training(tmp_path: Path) -> None
         found.append([lines[k]["evaluation"] for k in (1, 3)])
     assert found[0] == found[1]
     assert set(found[0][0]["after_training"]) == {"personal"}  # a client's copy is not the global model
+
+
+@pytest.mark.parametrize("bad_round", [0, 1])
+def test_who_is_dropped_counts_by_its_latest_training(tmp_path: Path, bad_round: int) -> None:
+    """Client 2's update is bad in a round; before its first training it counts by its initial model."""
+    found = []
+    for every in (1, 2):
+        result = small(
+            tmp_path / str(every),
+            method=Poisoned(at=bad_round),
+            protocol=evaluation.FediOS(choose="last"),
+            eval_every=every,
+            participation=1.0,
+            rounds=2,
+            on_bad_update="drop",
+        ).run()
+        scores = result.history.score("after_training", "personal", "test")
+        assert scores is not None
+        found.append(scores)
+    assert found[0].correct[-1].tolist() == found[1].correct[-1].tolist()
+    assert not np.isnan(found[0].correct).any()
 
 
 def anywhere(**changes: Any) -> Federation:

@@ -33,12 +33,14 @@ def small(output: Path, **changes: Any) -> Federation:
 
 
 class Poisoned(FedAvg):
-    """Client 2's update is not a number in round 1."""
+    """Client 2's update is not a number in round 1, or another one."""
+
+    at: int = 1
 
     async def local_update(self, client: Client, state: State, down: State) -> tuple[dict[str, Any], State]:
         """Train, then spoil the update."""
         up, state = await super().local_update(client, state, down)
-        if client.id == 2 and client.round == 1:
+        if client.id == 2 and client.round == self.at:
             up = {"weights": up["weights"] * torch.nan}
         return up, state
 
