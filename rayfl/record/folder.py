@@ -282,6 +282,8 @@ class RunFolder:
         Args:
             kept: says of which rounds they stay.
         """
+        if all("evaluation" not in record or kept(record["round"]) for _, record in checked_lines(self.path)):
+            return
         lines = [
             line if kept(record["round"]) else f"{_line(_without_evaluation(record))}\n".encode()
             for line, record in checked_lines(self.path)
