@@ -80,7 +80,8 @@ def _write(
         with writing(path, "choose another --output"):
             torch.export.save(_program(module, models), str(path))
     about = _about(models, result, client, view, format, path)
-    write_file(path.with_suffix(".json"), json.dumps(about, indent=2) + "\n", "choose another --output")
+    beside = path.with_name(f"{path.name}.json")
+    write_file(beside, json.dumps(about, indent=2) + "\n", "choose another --output")
     return path
 
 

@@ -1,5 +1,6 @@
 """Models that leave a run, and programs without rayfl that use them."""
 
+import hashlib
 import json
 import shutil
 import subprocess
@@ -14,6 +15,7 @@ from torch import nn
 from rayfl import load_models
 from rayfl.__main__ import main
 from rayfl.data import Synthetic
+from rayfl.export import ENDINGS
 from rayfl.methods import METHODS
 from rayfl.nets import LeNet, ViT
 from tests.support.federations import small
@@ -91,9 +93,20 @@ def test_a_program_of_a_transformer(tmp_path, capsys):
         torch.testing.assert_close(program(rows), models.scores(1, rows)["personal"], rtol=1e-4, atol=1e-4)
 
 
+def test_both_formats_fit_into_one_folder(run, tmp_path, capsys):
+    for name in ENDINGS:
+        arguments = ["export", str(run), "--client", "0", "--view", "global", "--format", name]
+        assert main([*arguments, "--output", str(tmp_path)]) == 0
+    for name, ending in ENDINGS.items():
+        path = tmp_path / f"client-0-global{ending}"
+        told = json.loads((tmp_path / f"{path.name}.json").read_text())
+        assert told["format"] == name
+        assert told["sha256"] == hashlib.sha256(path.read_bytes()).hexdigest()
+
+
 def test_what_is_told_of_a_model(run, tmp_path, capsys):
     assert main(["export", str(run), "--client", "all", "--view", "global", "--output", str(tmp_path)]) == 0
-    told = [json.loads((tmp_path / f"client-{k}-global.json").read_text()) for k in range(12)]
+    told = [json.loads((tmp_path / f"client-{k}-global.safetensors.json").read_text()) for k in range(12)]
     cohort = json.loads((run / "metrics.jsonl").read_text())["cohort"]
     assert [k for k in range(12) if told[k]["trained"]] == cohort
     warned = capsys.readouterr().err
