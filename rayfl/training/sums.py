@@ -270,7 +270,8 @@ class Accumulator:
         prepared: Prepared = {}
         for key, payload in upload.items():
             reduction = self._reductions[key]
-            vector, template = _flat(payload)
+            # whole numbers that are not added up may be of any size, such as seeds
+            vector, template = _flat(_no_whole(payload) if isinstance(reduction, Gather) else payload)
             weight: float = samples if isinstance(reduction, Mean) and reduction.by == "samples" else 1
             if isinstance(reduction, Mean) and reduction.key is not None:
                 found = _uploaded_weight(upload[reduction.key])
@@ -420,6 +421,16 @@ def _uploaded_weight(value: Any) -> float | None:
     if not isinstance(value, int | float) or not 0 <= value <= LIMIT:
         return None
     return float(value)
+
+
+def _no_whole(payload: Any) -> list[Tensor | float]:
+    """Return the tensors and numbers of a payload that are no whole ones."""
+    whole = (bool, int)
+    return [
+        x
+        for x in pytree.tree_leaves(payload)
+        if (x.is_floating_point() or x.is_complex() if isinstance(x, Tensor) else not isinstance(x, whole))
+    ]
 
 
 def _flat(payload: Any) -> tuple[Tensor, Any]:

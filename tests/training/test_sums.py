@@ -231,6 +231,18 @@ def test_gathered_payloads_come_by_client_number():
     assert gathered[7].tolist() == [-1, 0]
 
 
+def test_gathered_whole_numbers_may_be_of_any_size():
+    """They are not added up; what goes with them is looked at as ever."""
+    gathered = {"x": Gather()}
+    large = torch.tensor([2**62, -(2**44)])
+    result = result_of(gathered, {k: ({"x": {"seeds": large + k, "n": 2**60}}, 1) for k in (0, 1)})["x"]
+    assert [found["seeds"].tolist() for found in result.values()] == [(large + k).tolist() for k in (0, 1)]
+    assert result[1]["n"] == 2**60
+    problem, _ = Accumulator(gathered).prepare({"x": {"seeds": large, "w": torch.tensor([torch.nan])}}, 1)
+    assert problem == "upload 'x' is not finite"
+    assert "diverged" in (Accumulator({"x": Sum()}).prepare({"x": large}, 1)[0] or "")
+
+
 def test_gathered_payloads_may_differ_in_structure():
     uploads = {0: ({"x": vector(1)}, 1), 1: ({"x": {"a": vector(1, 2), "b": 3}}, 1)}
     gathered = result_of({"x": Gather()}, uploads)["x"]
