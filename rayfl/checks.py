@@ -21,7 +21,7 @@ from rayfl.evaluation.measures import measures, try_measures
 from rayfl.evaluation.protocol import Protocol
 from rayfl.imports import of_rayfl
 from rayfl.methods import METHODS, Method
-from rayfl.shown import closest
+from rayfl.shown import closest, counted
 from rayfl.training import SGD, Net, Training
 from rayfl.training.sums import check_reductions
 
@@ -90,7 +90,8 @@ def _check_warmup(plan: Plan) -> list[str]:
     warmup = plan.training.schedule.warmup
     if warmup < plan.rounds:
         return []
-    return [f"training.schedule.warmup is {warmup}, and the run ends before, after {plan.rounds} rounds"]
+    ended = counted(plan.rounds, "round")
+    return [f"training.schedule.warmup is {warmup}, and the run ends before, after {ended}"]
 
 
 ALIKE = 0.85

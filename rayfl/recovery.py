@@ -14,7 +14,7 @@ from rayfl.evaluation.result import Result
 from rayfl.record.checkpoint import Checkpoints, Manifest
 from rayfl.record.folder import check_same_data, names_clients
 from rayfl.record.history import CONFIG, METRICS, SUMMARY, read_lines
-from rayfl.shown import warn
+from rayfl.shown import counted, warn
 
 if TYPE_CHECKING:
     from rayfl.federation import Run
@@ -45,10 +45,11 @@ def to_resume(path: Path, rounds: int, data: FederatedData, settings: Mapping[st
     done = manifest.round if manifest else sum(1 for _ in read_lines(path / METRICS))
     if done > rounds:
         raise UserError(
-            f"{path} has completed {done} rounds, more than rounds={rounds}: give a larger --rounds"
+            f"{path} has completed {counted(done, 'round')}, more than rounds={rounds}: "
+            "give a larger --rounds"
         )
     if manifest is None and done:
-        warn(f"{path} has no checkpoint: its {done} rounds are run again")
+        warn(f"{path} has no checkpoint: {counted(done, 'round')} must be run again")
     if manifest:
         Checkpoints(path / "checkpoints").keep_names()
     return manifest
@@ -145,5 +146,5 @@ def _loss(session: Session, error: Exception, run: Run | None = None) -> Gone | 
 
 
 def _tell_of(lost: Gone | Lost, manifest: Manifest | None) -> None:
-    where = f"the checkpoint after {manifest.round} rounds" if manifest else "the start"
+    where = f"the checkpoint after {counted(manifest.round, 'round')}" if manifest else "the start"
     warn(f"{lost}; going on from {where}")

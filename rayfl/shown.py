@@ -38,6 +38,11 @@ def told(text: str) -> str:
     return printable(text).replace("\n", "\n  ")
 
 
+def counted(count: int, thing: str) -> str:
+    """Return a number of things, such as ``1 round`` or ``2 rounds``."""
+    return f"{count:,} {thing}{'' if count == 1 else 's'}"
+
+
 def did_you_mean(wrong: str, known: Iterable[str], before: str = "") -> str:
     """Return how a sentence about a wrong name ends: with the known one that is close to it, if one is.
 

@@ -38,7 +38,7 @@ from rayfl.report.page import PAGE, write_page
 from rayfl.report.paper_tables import compare, footnotes, grid, notes_of_grid, write_tables
 from rayfl.report.table_page import table_page
 from rayfl.shipped import find
-from rayfl.shown import complain
+from rayfl.shown import complain, counted
 from rayfl.terminal import Terminal
 from rayfl.yaml_file import read_mapping
 
@@ -234,8 +234,8 @@ def _check_same(folder: Path, federation: Federation, seed: int) -> None:
             )
     if federation.rounds < there.get("rounds", 0):
         raise UserError(
-            f"{folder} holds a run of {there['rounds']} rounds, more than the {federation.rounds} asked for: "
-            "choose another --output, or ask for as many rounds"
+            f"{folder} holds a run of {counted(there['rounds'], 'round')}, more than the {federation.rounds} "
+            "asked for: choose another --output, or ask for as many rounds"
         )
 
 
@@ -268,7 +268,7 @@ def _announce(
     begun = sum(bool(cell.seconds()) for cell in cells) - finished
     console.print(f"{table.name}: {table.title}", style="bold", markup=False, soft_wrap=True)
     state = f", {finished} finished, {begun} begun" if finished or begun else ""
-    console.print(f"{len(cells)} cells{state}, in {output}", soft_wrap=True, markup=False)
+    console.print(f"{counted(len(cells), 'cell')}{state}, in {output}", soft_wrap=True, markup=False)
     if missing:
         names = ", ".join(
             row if row == method else f"{row} (method {method})" for row, method in missing.items()

@@ -36,7 +36,7 @@ from rayfl.report.compare import group_runs, labels
 from rayfl.report.formats import markdown_text
 from rayfl.report.paper_tables import Entry, grid, write_tables
 from rayfl.report.pictures import drawn, save
-from rayfl.shown import closest, complain, csv_cell, latex, one_line, printable, tell
+from rayfl.shown import closest, complain, counted, csv_cell, latex, one_line, printable, tell
 from rayfl.shown import markdown as escaped
 from rayfl.terminal import Terminal
 from rayfl.tune.outcome import PointResult, write_best, write_points
@@ -347,6 +347,11 @@ def test_formulas_in_names_are_texts_in_csv_files(tmp_path: Path) -> None:
     assert (tmp_path / "points.csv").read_text().splitlines()[0].startswith(f"'{trap},mu,")
     with (tmp_path / "points.csv").open() as file:
         assert next(csv.DictReader(file))["'" + trap] == "'" + trap
+
+
+@pytest.mark.parametrize(("count", "said"), [(0, "0 rounds"), (1, "1 round"), (2_000, "2,000 rounds")])
+def test_numbers_of_things(count: int, said: str) -> None:
+    assert counted(count, "round") == said
 
 
 def test_the_closest_name() -> None:

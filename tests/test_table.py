@@ -101,6 +101,8 @@ def test_a_whole_table(tmp_path, capsys, runs_here, monkeypatch):
         "seed 5: finished",
         "seed 1: 0 of 1 rounds",
     ]
+    assert table.main([*again, "--list", "--rows", "FedAvg", "--columns", "even", "--seeds", "1"]) == 0
+    assert "1 cell, 1 finished, " in capsys.readouterr().out
 
 
 def test_a_table_in_parts_has_all_finished_cells(tmp_path, runs_here, monkeypatch):

@@ -16,6 +16,7 @@ from rayfl.errors import UserError
 from rayfl.imports import of_rayfl
 from rayfl.randomness import numpy_generator
 from rayfl.settings import Settings, at_least, below
+from rayfl.shown import counted
 from rayfl.splits import SPLITS
 
 log = logging.getLogger(__name__)
@@ -115,7 +116,7 @@ class Data(Settings, ABC, place="data"):
         if clients > size:
             raise UserError(
                 f"{type(self).__name__} has {size} training samples, too few for {clients} clients: use "
-                f"at most {size} clients"
+                f"at most {counted(size, 'client')}"
             )
         contents = self.contents(loaded)
         self._partition.check(contents)

@@ -26,6 +26,7 @@ from rayfl.memory import available_memory
 from rayfl.record.checks import check_summary
 from rayfl.record.description import RESUMABLE
 from rayfl.record.history import CONFIG, ENGINE, SUMMARY
+from rayfl.shown import counted
 from rayfl.signals import answered
 
 POLL = 0.2  # seconds between two looks at running processes
@@ -195,7 +196,7 @@ class Runner:
         if job.finished:  # by another process, in the meantime
             log.close()
             return
-        resumed = f" after {len(done)} rounds" if (done := job.seconds()) else ""
+        resumed = f" after {counted(len(done), 'round')}" if (done := job.seconds()) else ""
         slot = min(set(range(self.limit)) - {r.slot for r in self._running})
         # In a session of its own, so that Ctrl-C reaches it through this process, as a request to stop.
         process = subprocess.Popen(
@@ -216,7 +217,7 @@ class Runner:
             self._tidy(job)
             self._told(f"{job}: finished")
         elif self._asked:
-            self._told(f"{job}: stopped after {len(job.seconds())} rounds")
+            self._told(f"{job}: stopped after {counted(len(job.seconds()), 'round')}")
         else:
             outcome.failed[job] = why = _reason(job.log, code)
             self._told(f"{job}: FAILED: {why} (all of it in {job.log})")

@@ -82,7 +82,7 @@ def test_users_with_too_few_samples_are_named_by_number(caplog):
     assert (len(one.train), len(one.test), len(two.train), len(two.test)) == (1, 0, 8, 5)
     (mine,) = assign(ByUser(min_samples=2), dataset, 1)
     assert len(mine.train) == 8
-    with pytest.raises(UserError, match="at most 1 clients, or a smaller min_samples"):
+    with pytest.raises(UserError, match="at most 1 client, or a smaller min_samples"):
         ByUser(min_samples=2).assign(dataset, 2, np.random.default_rng(0))
 
 

@@ -363,7 +363,7 @@ def test_rounds_without_a_checkpoint_are_run_again(tmp_path: Path, capsys) -> No
     records = (tmp_path / "run" / "metrics.jsonl").read_bytes()
     longer = resumed(tmp_path / "run", ["--rounds", "5"]).run()
     assert longer.summary["completed"] == 5
-    assert "has no checkpoint: its 4 rounds are run again" in capsys.readouterr().err
+    assert "has no checkpoint: 4 rounds must be run again" in capsys.readouterr().err
     assert (tmp_path / "run" / "metrics.jsonl").read_bytes().startswith(records)
 
 

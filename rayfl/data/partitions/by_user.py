@@ -10,6 +10,7 @@ from rayfl.data.partitions.dealing import make_client_data
 from rayfl.data.partitions.partition import Partition
 from rayfl.errors import UserError
 from rayfl.settings import at_least
+from rayfl.shown import counted
 
 log = logging.getLogger(__name__)
 
@@ -45,7 +46,7 @@ class ByUser(Partition):
         if clients > len(used):
             raise UserError(
                 f"ByUser: {clients} clients are more than the {len(used)} users with at least "
-                f"{self.min_samples} training samples: use at most {len(used)} clients"
+                f"{self.min_samples} training samples: use at most {counted(len(used), 'client')}"
                 + (", or a smaller min_samples" if self.min_samples > 1 else "")
             )
         order = used if clients == len(used) else rng.permutation(used)
