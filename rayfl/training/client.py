@@ -7,6 +7,7 @@ from collections.abc import Awaitable, Callable, Generator, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from inspect import CO_VARARGS
+from itertools import chain, islice
 from types import FunctionType
 from typing import Annotated, Any, Literal, NamedTuple, NoReturn, TypeVar
 
@@ -172,13 +173,14 @@ class Client:
         Args:
             start: a net's weights, or several nets' by name; not changed.
             loss: ``loss(weights, batch, extra)``; takes per-client values through ``extra`` only. Several
-                losses take turns, an epoch each, in every one of the ``epochs``. Tensors that the loss of a
-                turn does not depend on do not change in it, and their momentum does not change either.
+                losses take turns, an epoch each, in every one of the ``epochs``, or all of the
+                ``training.steps`` each. Tensors that the loss of a turn does not depend on do not change in
+                it, and their momentum does not change either.
             extra: tensors, Params and numbers, also nested, of one shape for all clients. An object that is
                 the same for all clients is not copied.
             before_clip: a change of the gradient before the clip (a proximal term).
             after_clip: a change of the gradient after the clip (a control variate).
-            epochs: passes over the data instead of ``training.epochs``.
+            epochs: passes over the data instead of ``training.epochs`` or ``training.steps``.
             batch_size: samples per step instead of ``training.batch_size``; 0 takes all data at once.
             optimiser: instead of ``training.optimiser``.
             lr: learning rate instead of the round's.
@@ -221,14 +223,19 @@ class Client:
         )
         _check_held(descent, settings.dtype)
         losses = loss if isinstance(loss, tuple) else (loss,)
-        epochs = (settings.epochs if epochs is None else epochs) * len(losses)
         if share < 1:
             draw = generator(self._seed, "share", self._id, self._round, stream)
             count = max(2 if self._normed else 1, math.ceil(share * len(indices)))
             indices = indices[torch.randperm(len(indices), generator=draw)[:count].sort().values]
-        batches = self._batches(epochs, stream, batch_size, indices)
+        passes = self._passes(stream, batch_size, indices)
+        if settings.steps is not None and epochs is None:
+            length = settings.steps
+            batches = list(islice(chain.from_iterable(passes), length * len(losses)))
+        else:
+            count = (settings.epochs if epochs is None else epochs) * len(losses)
+            batches = list(chain.from_iterable(islice(passes, count)))
+            length = len(batches) // max(1, count)
         key = seed_of(self._seed, "noise", self._id, self._round, stream)
-        length = len(batches) // max(1, epochs)
         return Pending(
             Request(
                 self,
@@ -278,7 +285,7 @@ class Client:
             indices = indices[self._examples.labels(indices) == of_class]
         parts = list(indices.split(max(self._training.batch_size, 256)))
         if batches is not None:
-            parts = (self._batches(1, 0, indices=indices) if split == "train" else parts)[:batches]
+            parts = (next(self._passes(0, indices=indices)) if split == "train" else parts)[:batches]
         key = seed_of(self._seed, "noise", self._id, self._round, -1)
         none = Descent(_SGD, 0, 0, 0, 0)
         return Pending(
@@ -290,7 +297,7 @@ class Client:
 
         Args:
             w: a net's weights.
-            epochs: passes over the data in train mode instead of ``training.epochs``.
+            epochs: passes over the data in train mode instead of what the run has for a fit.
         """
         net = self.net
 
@@ -314,22 +321,21 @@ class Client:
             "set uses_validation = True in the method, so that such a run is refused before it starts"
         )
 
-    def _batches(
-        self, epochs: int, stream: int, size: int | None = None, indices: Tensor | None = None
-    ) -> list[Tensor]:
+    def _passes(
+        self, stream: int, size: int | None = None, indices: Tensor | None = None
+    ) -> Iterator[list[Tensor]]:
+        """Yield the batches of one pass over the data after another, each in its own order, without end."""
         indices = self._indices if indices is None else indices
         order = generator(self._seed, "batches", self._id, self._round, stream)
         n = len(indices)
         size = self._training.batch_size if size is None else self._own_size(size, n)
-        batches: list[Tensor] = []
-        for _ in range(epochs):
-            epoch = list(indices[torch.randperm(n, generator=order)].split(size))
-            if self._training.last_batch == "drop" and n > size and len(epoch[-1]) < size:
-                epoch.pop()
-            elif self._normed and len(epoch) > 1 and len(epoch[-1]) == 1:
-                epoch[-2:] = [torch.cat(epoch[-2:])]  # BatchNorm has no variance of one sample
-            batches += epoch
-        return batches
+        while True:
+            batches = list(indices[torch.randperm(n, generator=order)].split(size))
+            if self._training.last_batch == "drop" and n > size and len(batches[-1]) < size:
+                batches.pop()
+            elif self._normed and len(batches) > 1 and len(batches[-1]) == 1:
+                batches[-2:] = [torch.cat(batches[-2:])]  # BatchNorm has no variance of one sample
+            yield batches
 
     def _own_size(self, size: int, samples: int) -> int:
         """Return the size of a fit's own batches; refuse one that makes none."""
@@ -425,7 +431,7 @@ class Request:
     after_clip: GradientRule | None
     descent: Descent
     batches: list[Tensor]  # indices into the dataset
-    epoch_length: int  # batches per epoch
+    epoch_length: int  # batches per epoch, or per turn of a loss
     key: int
     total: bool = False
     number: int = 0  # of the fit in its round

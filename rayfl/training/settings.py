@@ -21,6 +21,11 @@ class Training:
 
     epochs: Annotated[int, at_least(1)] = 1
     """Passes over a client's training data per round."""
+    steps: Annotated[int, at_least(1)] | None = None
+    """Steps per round in place of ``epochs``: the same number for each client, however many samples it has.
+    Batches come pass after pass, and the last pass may be incomplete. Fits for which the method itself says
+    how many epochs they have, such as those of FedRep's classifier, keep them.
+    """
     batch_size: Annotated[int, at_least(1)] = 64
     """Samples per step."""
     lr: Annotated[float, above(0)] = 0.1
@@ -62,6 +67,10 @@ class Training:
 
     def __post_init__(self) -> None:
         check_arguments(Training, vars(self), "training")
+        if self.steps is not None and self.epochs != 1:
+            raise UserError(
+                f"training.steps is {self.steps} and training.epochs {self.epochs}: give one of the two"
+            )
         if self.momentum and not self.optimiser.takes_momentum:
             raise UserError(
                 f"training.momentum is {self.momentum}, and {self.optimiser} has no momentum: leave it out, "

@@ -617,7 +617,7 @@ def test_fedsr_against_a_step_by_pytorch():
     run.round([0])
 
     key = step_keys(seed_of(run.worker.plan.seed, "noise", 0, 0, 0), 1)[0]
-    (batch,) = run.worker.client(0, 0)._batches(1, 0)
+    (batch,) = next(run.worker.client(0, 0)._passes(0))
     x = torch.tensor(DATA.dataset.inputs[batch.numpy()]).double()
     y = torch.tensor(DATA.dataset.labels[batch.numpy()])
     mean, scale = module.fc[0](module.conv(x)).chunk(2, 1)

@@ -9,10 +9,16 @@ from torch import Tensor
 
 from rayfl import UserError
 from rayfl.data import Synthetic
-from rayfl.methods import FedAvg
-from rayfl.training import Batch, Client, Params, State
+from rayfl.engine.plan import Plan
+from rayfl.engine.server import Server
+from rayfl.engine.worker import Worker
+from rayfl.methods import METHODS, FedAvg
+from rayfl.nets import CNNB
+from rayfl.training import Batch, Client, Params, State, Training
 from rayfl.training.loop import run_loop
 from rayfl.training.stacked import run_stacked
+from tests.methods.cases import net_of
+from tests.support.by_hand import Run, assert_same, ragged
 from tests.support.federations import small
 from tests.support.nets import (
     Update,
@@ -53,6 +59,64 @@ def test_a_rate_of_its_own(run: Any) -> None:
         assert still["conv.1.running_mean"].any()
 
 
+def test_steps_are_the_first_ones_of_epochs() -> None:
+    """Clients of 12 and 7 samples both take five steps: batches come pass after pass, and the last is cut."""
+    net = smooth_net()
+    fives = make_clients(net, [12, 7], batch_size=5, steps=5)
+    for client, passes, sizes in zip(fives, (2, 3), ([5, 5, 2, 5, 5], [5, 2, 5, 2, 5]), strict=True):
+        request = client.fit(client.initial, client.cross_entropy, stream=0).request
+        assert [len(batch) for batch in request.batches] == sizes
+        whole = client.fit(client.initial, client.cross_entropy, stream=0, epochs=passes).request
+        assert len(whole.batches) >= 5
+        assert torch.cat(request.batches).tolist() == torch.cat(whole.batches[:5]).tolist()
+
+
+@EXECUTIONS
+def test_losses_take_all_steps_in_turn(run: Any) -> None:
+    """Each has five steps, of one order of batches; what a loss does not see does not move in its turn."""
+    net = smooth_net()
+    clients = make_clients(net, [12, 7], batch_size=5, steps=5)
+
+    def first(w: Params, batch: Batch, extra: None) -> Tensor:
+        return w["head.bias"].sum()
+
+    def second(w: Params, batch: Batch, extra: None) -> Tensor:
+        return 3 * w["head.bias"].sum()
+
+    for fitted, client in zip(
+        drive(run, [only(c.fit(c.initial, (first, second))) for c in clients]), clients, strict=True
+    ):
+        moved = client.initial["head.bias"] - fitted.weights["head.bias"]
+        assert fitted.steps == 10
+        assert torch.allclose(moved, torch.full_like(moved, client.lr * (5 + 15)), rtol=1e-12)
+
+
+def test_steps_and_epochs_exclude_each_other() -> None:
+    with pytest.raises(UserError, match=r"training\.steps is 5 and training\.epochs 3: give one"):
+        Training(steps=5, epochs=3)
+
+
+@pytest.mark.parametrize("name", ["FedAvg", "FedRep", "SCAFFOLD", "FediOS", "FedRoD", "FedCO2"])
+def test_stacks_take_the_steps_of_the_loop(name: str) -> None:
+    """Of clients with 12, 22 and 16 samples; FedRep's classifier keeps its epochs."""
+    found = []
+    for execution in ("loop", "stacked"):
+        training = Training(batch_size=8, steps=5, lr=0.1, momentum=0.5, precision="float64")
+        plan = Plan(METHODS[name](), net_of(name, CNNB()), training, seed=3, execution=execution)
+        data = ragged()
+        run = Run(Worker(plan, data), Server(plan, data))
+        run.round([0, 1, 2])
+        run.round([1, 2])
+        found.append(run)
+    assert_same(found[0].values(), found[1].values(), 1e-9)
+    steps = [result.steps for result in found[0].results]
+    if name in ("FedAvg", "FedRoD", "SCAFFOLD"):
+        assert steps == [[5, 5, 5], [5, 5]]
+    elif name == "FedRep":
+        batches = [-(-data.counts("train")[i] // 8) for i in (0, 1, 2)]
+        assert steps[0] == [10 * n + 5 for n in batches]
+
+
 @EXECUTIONS
 @pytest.mark.parametrize(
     "given", [{"momentum": 0.0}, {"weight_decay": 0.0}, {"clip": 0.0}, {"momentum": 0.5, "clip": 0.3}]
@@ -78,7 +142,7 @@ def test_batches_of_their_own_size(run: Any, own: int | None, sizes: list[int]) 
     """As if the run had it; 0 is all data at once, whose step is plain gradient descent."""
     net = smooth_net()
     client = make_client(net, n=12)
-    assert [len(b) for b in client._batches(1, 0, own)] == sizes
+    assert [len(b) for b in next(client._passes(0, own))] == sizes
     other = make_client(net, n=12, batch_size=own or (12 if own == 0 else 5))
     found, expected = (
         drive(run, [only(c.fit(c.initial, c.cross_entropy, epochs=2, batch_size=size))])[0]
@@ -230,7 +294,7 @@ def test_a_total_of_the_first_batch(run: Any) -> None:
         return {"samples": torch.ones_like(batch.y).sum(), "pixels": batch.x.sum((0, 2, 3))}
 
     for k, total in enumerate(drive(run, [only(c.total(count, c.initial, batches=1)) for c in clients])):
-        images, indices = clients[k]._examples, clients[k]._batches(1, 0)[0]
+        images, indices = clients[k]._examples, next(clients[k]._passes(0))[0]
         assert total["samples"].item() == 5
         assert close(total["pixels"], images.batch(indices)[0].sum((0, 2, 3)), 1e-12)
         firsts.append(indices.tolist())
