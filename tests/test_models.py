@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from rayfl import Result, UserError, load_models
+from rayfl import Result, Training, UserError, load_models
 from rayfl.data import EmbeddedDigits
 from rayfl.methods import METHODS
 from rayfl.nets import CNNB
@@ -68,6 +68,17 @@ def test_features_are_what_the_last_layer_sees(tmp_path: Path) -> None:
     z = models.features(3, x)["personal"]
     expected = z @ head["head.weight"].T + head["head.bias"]
     torch.testing.assert_close(models.scores(3, x)["personal"], expected)
+
+
+def test_models_of_a_run_in_bfloat16_are_nets(tmp_path: Path) -> None:
+    training = Training(lr=0.05, batch_size=20, precision="bfloat16")
+    small(tmp_path / "run", rounds=1, training=training).run()
+    models = load_models(tmp_path / "run")
+    x, _ = models.batch(3)
+    scores, module = models.scores(3, x)["personal"], models[3].module("personal")
+    assert [name for name, _ in module.named_children()] == ["conv", "fc", "head"]
+    torch.testing.assert_close(module(x), scores, rtol=0.02, atol=0.02)
+    assert models.features(3, x)["personal"].dtype == scores.dtype == torch.float32
 
 
 def test_scores_are_differentiable_by_the_images(tmp_path: Path) -> None:

@@ -124,7 +124,7 @@ class Models:
             scores = self.scores(client, x)
         finally:
             hook.remove()
-        return {v: z for v, score in scores.items() for z, output in passed if output is score}
+        return {v: z.to(score) for v, score in scores.items() for z, output in passed if output is score}
 
     def _check(self, client: int) -> None:
         if not 0 <= client < len(self):

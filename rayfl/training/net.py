@@ -89,6 +89,7 @@ class Net:
         spare_padding(module)
         if self._bfloat16:
             widen_norms(module)
+            module.head.register_forward_hook(_as_float32)
         refuse_infinite(module)
         return module
 
@@ -308,6 +309,11 @@ def widen_norms(module: nn.Module) -> None:
     for layer in module.modules():
         if is_batch_norm(layer):
             layer.register_forward_pre_hook(_in_float32)
+
+
+def _as_float32(layer: nn.Module, inputs: tuple[Tensor, ...], output: Tensor) -> Tensor:
+    """Return the scores in float32, so that what a net returns is what its last layer has put out."""
+    return output.float()
 
 
 def _in_float32(layer: nn.Module, inputs: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
