@@ -143,10 +143,11 @@ def scalars(record: Mapping[str, Any], population: Population) -> dict[str, floa
     if totals["loss"] is not None:
         values["train/loss"] = totals["loss"]
     for name, value in record.get("figures", {}).items():
-        if not isinstance(value, list):
-            values[f"figures/{name}"] = value
-        elif value:
-            ends = {"mean": np.mean(value), "min": min(value), "max": max(value)}
+        known = _known(value if isinstance(value, list) else [value])
+        if known and not isinstance(value, list):
+            values[f"figures/{name}"] = known[0]
+        elif known:
+            ends = {"mean": np.mean(known), "min": min(known), "max": max(known)}
             values |= {f"figures/{name}/{end}": float(number) for end, number in ends.items()}
     for (point, view, split), score in evaluations(record, len(population)):
         found = client_metrics(np.array(score["correct"], dtype=np.float64), population, split)
@@ -157,6 +158,11 @@ def scalars(record: Mapping[str, Any], population: Population) -> dict[str, floa
             if known := [value for value in score[name] if value is not None]:
                 values[f"{name}/{split}/{point}/{view}/mean"] = float(np.mean(known))
     return {one_line(tag): value for tag, value in values.items()}
+
+
+def _known(figures: list[float | None]) -> list[float]:
+    """Return the finite ones; the others are null when the record is read again."""
+    return [figure for figure in figures if figure is not None and math.isfinite(figure)]
 
 
 def distributions(record: Mapping[str, Any], population: Population) -> dict[str, np.ndarray]:

@@ -65,6 +65,16 @@ def test_distributions_by_hand(run: MadeUpRun) -> None:
     assert found["f1/test/after_aggregation/personal"].tolist() == [0.5, 0.25, 1.0]
 
 
+def test_figures_that_are_no_numbers_are_left_out(run: MadeUpRun) -> None:
+    """Read again, those that were not finite are null."""
+    made = record(0, partition(6))
+    for nothing in (None, float("nan")):
+        made["figures"] = {"one": nothing, "two": 3.0, "some": [1.0, nothing, 2.0], "none": [nothing]}
+        found = {tag: value for tag, value in scalars(made, run.population).items() if "figures" in tag}
+        ends = {"figures/some/mean": 1.5, "figures/some/min": 1.0, "figures/some/max": 2.0}
+        assert found == {"figures/two": 3.0} | ends
+
+
 # ---- CSV
 
 
