@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import io
 import json
 import sys
 from collections.abc import Sequence
@@ -14,7 +15,7 @@ from rayfl.config.command_line import parse
 from rayfl.config.help import Parser
 from rayfl.errors import UserError, exit_code
 from rayfl.evaluation.result import Result
-from rayfl.files import write_file, writing
+from rayfl.files import write_file
 from rayfl.shown import tell, warn
 
 if TYPE_CHECKING:  # help should not wait for torch to start
@@ -76,9 +77,9 @@ def _write(
         content = save({name: value.contiguous() for name, value in module.state_dict().items()})
         write_file(path, content, "choose another --output")
     else:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with writing(path, "choose another --output"):
-            torch.export.save(_program(module, models), str(path))
+        content = io.BytesIO()
+        torch.export.save(_program(module, models), content)
+        write_file(path, content.getvalue(), "choose another --output")
     about = _about(models, result, client, view, format, path)
     beside = path.with_name(f"{path.name}.json")
     write_file(beside, json.dumps(about, indent=2) + "\n", "choose another --output")

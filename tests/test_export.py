@@ -136,6 +136,18 @@ def test_what_cannot_leave(run, arguments, why, capsys):
     assert said.count("\n") == 1
 
 
+@pytest.mark.parametrize(("name", "ending"), ENDINGS.items())
+def test_a_folder_in_the_place_of_a_file(run, tmp_path, name, ending, capsys):
+    path = tmp_path / f"model{ending}"
+    path.mkdir()
+    arguments = ["export", str(run), "--client", "0", "--view", "global", "--format", name]
+    assert main([*arguments, "--output", str(path)]) == 2
+    said = capsys.readouterr().err
+    assert "cannot be written: Is a directory; choose another --output" in said
+    assert said.count("\n") == 1
+    assert [*tmp_path.iterdir()] == [path]
+
+
 def test_weights_of_several_nets_are_no_weights_of_one(mixed, capsys):
     assert main(["export", str(mixed), "--client", "0"]) == 2
     assert "give --format torch" in capsys.readouterr().err
