@@ -147,8 +147,8 @@ def scalars(record: Mapping[str, Any], population: Population) -> dict[str, floa
         if known and not isinstance(value, list):
             values[f"figures/{name}"] = known[0]
         elif known:
-            ends = {"mean": np.mean(known), "min": min(known), "max": max(known)}
-            values |= {f"figures/{name}/{end}": float(number) for end, number in ends.items()}
+            ends = {"mean": float(np.mean(known)), "min": min(known), "max": max(known)}
+            values |= {f"figures/{name}/{end}": number for end, number in ends.items()}
     for (point, view, split), score in evaluations(record, len(population)):
         found = client_metrics(np.array(score["correct"], dtype=np.float64), population, split)
         for name in ("mean", "pooled"):
