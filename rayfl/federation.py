@@ -31,7 +31,7 @@ from rayfl.engine.round_result import RoundResult
 from rayfl.engine.session import Gone, Lost, Session
 from rayfl.errors import UserError
 from rayfl.evaluation.latest import LatestScores
-from rayfl.evaluation.measures import LARGEST
+from rayfl.evaluation.measures import recorded
 from rayfl.evaluation.metrics import client_accuracies
 from rayfl.evaluation.protocol import PROTOCOLS, Default, Protocol
 from rayfl.evaluation.result import Result, finish
@@ -502,7 +502,7 @@ class Run:
             "round": round,
             "cohort": result.ids,
             "samples": data.counts("train")[result.ids].tolist(),
-            "loss": result.loss,
+            "loss": [None if loss is None else recorded(loss) for loss in result.loss],
             "steps": result.steps,
             "dropped": sorted(result.bad),
             "up": result.up,
@@ -517,7 +517,7 @@ class Run:
         if metrics := self.session.server_metrics():
             check_metrics(self.federation.method, metrics)
             record["figures"] = {
-                name: list(map(_recorded, found)) if isinstance(found, list) else _recorded(found)
+                name: list(map(recorded, found)) if isinstance(found, list) else recorded(found)
                 for name, found in metrics.items()
             }
         if result.bad:
@@ -556,11 +556,6 @@ class Run:
     def _scores_training(self, evaluates: bool) -> bool:
         """Say whether clients are scored right after training: their models are not kept to do it later."""
         return self._after_training and (evaluates or self._some_wait)
-
-
-def _recorded(figure: float) -> float | None:
-    """Return a figure, or None where no mean could be taken of it; of NaN and infinity the record tells."""
-    return None if LARGEST < abs(figure) < math.inf else figure
 
 
 def _with_page(result: Result) -> Result:

@@ -13,7 +13,7 @@ from rayfl import Federation, Inline, Ray, Training, UserError, evaluation
 from rayfl.data import IID, FederatedData, Synthetic
 from rayfl.engine import BadUpdate
 from rayfl.files import held
-from rayfl.methods import FedAvg
+from rayfl.methods import FedAvg, Local
 from rayfl.nets import CNNB
 from rayfl.training import Client, State
 from tests.support.federations import Poisoned, bytes_of_run, small
@@ -104,6 +104,16 @@ def test_who_is_dropped_counts_by_its_latest_training(tmp_path: Path, bad_round:
         found.append(scores)
     assert found[0].correct[-1].tolist() == found[1].correct[-1].tolist()
     assert not np.isnan(found[0].correct).any()
+
+
+def test_a_run_whose_losses_are_huge_has_records(tmp_path: Path) -> None:
+    """Of losses above 1e280 no mean can be taken: they are recorded as undefined."""
+    training = Training(lr=1e150, precision="float64", batch_size=1000)
+    settings: dict[str, Any] = {"method": Local(), "rounds": 1, "training": training}
+    scores = small(tmp_path / "run", **settings).run().history.score("after_aggregation", "personal", "test")
+    assert scores is not None
+    assert np.isnan(scores.loss).sum() > 0
+    assert np.nanmax(scores.loss) < 1e280
 
 
 def anywhere(**changes: Any) -> Federation:

@@ -23,6 +23,11 @@ LARGEST = 1e280
 """Larger numbers cannot be averaged; they are recorded as undefined."""
 
 
+def recorded(number: float) -> float | None:
+    """Return a number, or None where no mean could be taken of it; of NaN and infinity the record tells."""
+    return None if LARGEST < abs(number) < math.inf else number
+
+
 @dataclass(frozen=True)
 class Measure:
     """A metric of a client's scores.

@@ -10,7 +10,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from rayfl.evaluation.measures import Measure
+from rayfl.evaluation.measures import Measure, recorded
 from rayfl.training.examples import Examples
 from rayfl.training.noise import step_keys
 
@@ -79,7 +79,8 @@ def score(
                 if total is not None:
                     loss[view] = loss.get(view, 0.0) + total
     n = len(indices)
-    found = {view: Score(right, loss[view] / n if view in loss else None) for view, right in correct.items()}
+    means = {view: recorded(total / n) for view, total in loss.items()}
+    found = {view: Score(right, means.get(view)) for view, right in correct.items()}
     if not measures:
         return found
     y = torch.cat(labels).cpu()
@@ -121,7 +122,7 @@ def score_rows(
         means: list[float | None] = [None] * len(counts)
         if view not in without_loss:
             losses = F.cross_entropy(scores, labels, reduction="none").double().numpy()
-            means = (np.add.reduceat(losses, starts) / np.array(counts)).tolist()
+            means = [recorded(mean) for mean in (np.add.reduceat(losses, starts) / np.array(counts)).tolist()]
         for own, hits, loss in zip(found, right, means, strict=True):
             own[view] = Score(hits, loss)
         if measures:

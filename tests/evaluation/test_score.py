@@ -1,8 +1,9 @@
+import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
 
-from rayfl.evaluation.score import BATCH, score
+from rayfl.evaluation.score import BATCH, score, score_rows
 from tests.support.nets import make_images, smooth_net
 
 
@@ -35,3 +36,10 @@ def test_scoring_changes_nothing():
     before = w.clone()
     score(lambda x: {"v": net.eval(w, x)}, images, torch.arange(20))
     assert all(torch.equal(w[n], before[n]) for n in w)
+
+
+def test_losses_of_which_no_mean_can_be_taken():
+    scores = torch.tensor([[0.0, 1e300], [0.0, 0.0]], dtype=torch.float64)
+    huge, plain = score_rows({"personal": scores}, torch.tensor([0, 1]), [1, 1])
+    assert (huge["personal"].correct, huge["personal"].loss) == (0, None)
+    assert plain["personal"].loss == pytest.approx(np.log(2))
