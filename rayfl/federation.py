@@ -3,7 +3,7 @@
 import math
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from copy import copy
 from dataclasses import asdict, dataclass, field
@@ -402,7 +402,7 @@ class Run:
         self.federation, self.session, self.folder = federation, session, folder
         self.settings, self.asked = settings, asked
         self.path, self.population = folder.path, folder.population
-        self._evaluated: dict[str, Any] = {}  # the record of the last evaluation
+        self._evaluated: Mapping[str, Any] | None = None  # the last evaluation, once it is known
         self.rounds, self.protocol = federation.rounds, federation.protocol
         self.callbacks: list[Callback] = [*([] if federation.quiet else [Progress()])]
         self.callbacks += [] if federation.log_level == "warning" else [LogRounds()]
@@ -435,7 +435,7 @@ class Run:
         federation, session, data = self.federation, self.session, self.session.data
         start = manifest.round if manifest else 0
         self._saved = self._done = start
-        self._evaluated = {}
+        self._evaluated = None
         self.latest = LatestScores(
             data, manifest.progress if manifest else {}, federation.eval_clients is not None
         )
@@ -489,6 +489,10 @@ class Run:
 
     def accuracies(self, split: str = "test") -> dict[int, float]:
         """Return client -> accuracy of the last evaluation, of the view that the protocol reports."""
+        if self._evaluated is None:
+            self._evaluated = {}
+            for record in self.records():  # of an earlier process
+                self._evaluated = record if "evaluation" in record else self._evaluated
         return client_accuracies(self._evaluated, self.population, self.protocol, split)
 
     def models(self) -> Models:

@@ -55,6 +55,36 @@ def test_a_callback_ends_a_run_with_a_checkpoint(tmp_path: Path) -> None:
     assert bytes_of_run(tmp_path / "run") == bytes_of_run(tmp_path / "whole")
 
 
+class Sees(Callback):
+    """Notes the accuracies that a run has before its first round, and after each."""
+
+    def __init__(self, last: int = -1) -> None:
+        self.seen: list[dict[int, float]] = []
+        self._last = last
+
+    def start(self, run: Run, round: int) -> bool:
+        self.seen.append(run.accuracies())
+        return False
+
+    def after_round(self, run: Run, record: Mapping[str, Any]) -> bool:
+        self.seen.append(run.accuracies())
+        return bool(record["round"] == self._last)
+
+
+def test_a_resumed_run_has_the_accuracies_of_its_last_evaluation(tmp_path: Path) -> None:
+    whole, first, then = Sees(), Sees(last=1), Sees()
+    for name, callback in (("whole", whole), ("split", first)):
+        federation = small(tmp_path / name, rounds=4, eval_every=2)
+        federation.callbacks = [callback]
+        federation.run()
+    going_on = small(tmp_path / "elsewhere", rounds=4, eval_every=2).resume(tmp_path / "split")
+    going_on.callbacks = [then]
+    going_on.run()
+    assert whole.seen[:2] == [{}, {}]
+    assert whole.seen[2]
+    assert then.seen == whole.seen[2:]
+
+
 class Misspelt(Callback):
     def after_rounds(self, run: Any, record: Any) -> bool:
         return True
