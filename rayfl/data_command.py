@@ -48,9 +48,7 @@ def divide(output: str, data: Data | None = None, clients: int = 5, seed: int = 
         seed: seed of the division, as of a run.
     """
     if Path(output).expanduser().is_file():
-        raise UserError(
-            f"{output} already exists, and runs may depend on it: choose another file, or remove it"
-        )
+        raise UserError(f"{output} already exists, and runs may need it: choose another name, or remove it")
     divided = (data or EmbeddedDigits()).federate(clients, seed)
     tell(divided.table())
     divided.write_indices(output)
