@@ -126,3 +126,13 @@ def test_what_is_not_there(tmp_path: Path) -> None:
     small(tmp_path / "kept", rounds=1, eval_every=0).run()
     with pytest.raises(UserError, match="no client 12: clients are numbered from 0 to 11"):
         load_models(tmp_path / "kept").batch(12)
+    with pytest.raises(UserError, match="there is no split 'tset': there are train, val, test"):
+        load_models(tmp_path / "kept").batch(0, "tset")
+
+
+def test_inputs_may_run_backwards(tmp_path: Path) -> None:
+    small(tmp_path / "run", rounds=1).run()
+    models = load_models(tmp_path / "run")
+    inputs = models.data.dataset.inputs[:3]
+    expected = models[0].predict(inputs[::-1].copy())
+    torch.testing.assert_close(models[0].predict(inputs[::-1]), expected)

@@ -17,6 +17,7 @@ from rayfl.engine.plan import Plan
 from rayfl.engine.server import Server
 from rayfl.engine.worker import Worker
 from rayfl.errors import UserError
+from rayfl.splits import SPLITS
 from rayfl.training.net import Net
 from rayfl.training.params import Params
 from rayfl.training.state import as_tensor
@@ -97,6 +98,8 @@ class Models:
         self._check(client)
         if not self._has_data:
             raise UserError("these models were read without their data: read them with load_models(folder)")
+        if split not in SPLITS:
+            raise UserError(f"there is no split {split!r}: there are {', '.join(SPLITS)}")
         return self._worker.examples.batch(as_tensor(self.data.clients[client].split(split)))
 
     def scores(self, client: int, x: Tensor) -> dict[str, Tensor]:
@@ -231,7 +234,8 @@ class ClientModels:
         """
         if view not in self.views:
             raise UserError(f"there is no view {view!r}: there are {', '.join(self.views)}")
-        x = self._models.preprocess(torch.as_tensor(inputs))
+        given = as_tensor(inputs) if isinstance(inputs, np.ndarray) else torch.as_tensor(inputs)
+        x = self._models.preprocess(given)
         with torch.no_grad():
             return self._models.scores(self.client, x)[view].softmax(1)
 
