@@ -405,19 +405,13 @@ def dcpfl() -> Rows:
     return [head, *found]
 
 
-DCPFL_SEEDS = {
-    row: 3 if row in ("Local-T", "DC-PFL", "DC-PFL w/o AL", "DC-PFL w/o GC") else 2 for row in DCPFL_ROWS
-}
-"""How many seeds each row has with a fifth of the data."""
-
-
 def dcpfl_fifth() -> Rows:
     """Table 1 of DC-PFL with a fifth of the data."""
     found = []
-    for row, count in DCPFL_SEEDS.items():
-        over = [over_seeds("dcpfl_fifth", row, DCPFL, range(count), c) for c in ("headline", "last_k")]
-        each = [cell(value) for value in each_seed("dcpfl_fifth", row, DCPFL, range(count))]
-        found.append([row, *over, *each, *[""] * (3 - count), *printed("dcpfl_t1", row, DCPFL)])
+    for row in DCPFL_ROWS:
+        over = [over_seeds("dcpfl_fifth", row, DCPFL, range(3), c) for c in ("headline", "last_k")]
+        each = [cell(value) for value in each_seed("dcpfl_fifth", row, DCPFL)]
+        found.append([row, *over, *each, *printed("dcpfl_t1", row, DCPFL)])
     seeds = [f"seed {seed}" for seed in range(3)]
     return [["", "headline", "mean of the last five evaluations", *seeds, "printed, all data"], *found]
 
