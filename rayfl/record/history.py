@@ -4,6 +4,7 @@ The records of a run count rounds from 0.
 """
 
 import itertools
+import math
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -242,8 +243,11 @@ def _of_all(score: Mapping[str, Any], clients: int) -> dict[str, Any]:
 
 
 def round_totals(record: Mapping[str, Any]) -> dict[str, Any]:
-    """Return what one record says of its round as a whole (see :class:`History`)."""
-    pairs = [(n, x) for n, x in zip(record["samples"], record["loss"]) if x is not None]
+    """Return what one record says of its round as a whole (see :class:`History`).
+
+    Losses that are not finite do not count, as they are null when the record is read again.
+    """
+    pairs = [(n, x) for n, x in zip(record["samples"], record["loss"]) if x is not None and math.isfinite(x)]
     weight = sum(n for n, _ in pairs)
     return {
         "round": record["round"],

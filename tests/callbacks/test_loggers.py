@@ -75,6 +75,15 @@ def test_figures_that_are_no_numbers_are_left_out(run: MadeUpRun) -> None:
         assert found == {"figures/two": 3.0} | ends
 
 
+def test_losses_that_are_not_finite_do_not_count(run: MadeUpRun) -> None:
+    made = record(0, partition(6))
+    found = []
+    for nothing in (None, float("nan"), float("inf")):
+        made["loss"] = [1.0, nothing, *[1.0] * (len(made["cohort"]) - 2)]
+        found.append(scalars(made, run.population)["train/loss"])
+    assert found == [1.0] * 3
+
+
 # ---- CSV
 
 
