@@ -194,6 +194,13 @@ def test_messages_on_the_page_are_those_of_the_code():
             assert part in source, f"no message has {part!r}"
 
 
+def test_tables_end_with_a_blank_line():
+    """Without it the next paragraph would be shown as one more row."""
+    for page in PAGES:
+        text = BLOCK.sub("", page.read_text())
+        assert not re.search(r"^\|.*\|\n(?!\|).+", text, re.MULTILINE), page
+
+
 # ---- the site
 
 
