@@ -148,6 +148,9 @@ def expected(kind: Any) -> str:
         return "a text" if kind is str else "None"
     if origin is list:
         return f"a list in brackets, of which each is {expected(inner[0])}"
+    if isinstance(origin, type) and issubclass(origin, Mapping):
+        values = "" if inner[1] is Any else f", where each value is {expected(inner[1])}"
+        return f"a mapping such as {{name: value}}{values}"
     if origin:
         return f"a {origin.__name__} of ({', '.join(expected(each) for each in inner if each is not ...)})"
     return f"an object of class {getattr(kind, '__name__', kind)}"

@@ -351,6 +351,10 @@ LINES = [
     ("--averaging foo", "averaging is foo: it must be 'samples' or 'uniform'"),
     ("--engine Ray --engine.actors many", "engine.actors is many: it must be a whole number or 'auto'"),
     ("--data Synthetic --data.shape [3,8]", "data.shape is [3, 8]: it must be a tuple of (a whole number, "),
+    (
+        "--data PACS --data.partition DomainDirichlet --data.partition.chosen {photo:1}",
+        "data.partition.chosen is {photo:1}: it must be a mapping such as {name: value}, wh",
+    ),
     ("--data Synthetic --data.train many", "data.train is many: it must be a whole number"),
     (
         "--method FedProx --method.m 1",
