@@ -38,9 +38,10 @@ def told(text: str) -> str:
     return printable(text).replace("\n", "\n  ")
 
 
-def counted(count: int, thing: str) -> str:
-    """Return a number of things, such as ``1 round`` or ``2 rounds``."""
-    return f"{count:,} {thing}{'' if count == 1 else 's'}"
+def counted(count: float, thing: str) -> str:
+    """Return a number of things, such as ``1 round``, ``2 rounds`` or ``0.5 GPUs``."""
+    number = f"{count:,}" if isinstance(count, int) else f"{count:g}"
+    return f"{number} {thing}{'' if count == 1 else 's'}"
 
 
 def did_you_mean(wrong: str, known: Iterable[str], before: str = "") -> str:

@@ -17,6 +17,7 @@ from rayfl.engine.plan import Group, Plan
 from rayfl.engine.session import Session
 from rayfl.errors import UserError
 from rayfl.settings import Settings, above, at_least, at_most
+from rayfl.shown import counted
 
 LOOP_GROUPS = 32
 """A small cohort in loop execution is cut into so many groups at most: enough to balance 32 processes."""
@@ -103,7 +104,7 @@ class Engine(Settings, ABC, place="engine"):
 
     def describe(self) -> str:
         """Return the engine in a few words, for people."""
-        return f"{type(self).__name__} ({self.execution} on {self.device}, {self.threads} thread(s))"
+        return f"{type(self).__name__} ({self.execution} on {self.device}, {counted(self.threads, 'thread')})"
 
     @contextmanager
     def preparing(self) -> Iterator[None]:

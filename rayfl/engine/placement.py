@@ -13,6 +13,7 @@ import numpy as np
 
 from rayfl.engine.plan import Group
 from rayfl.errors import UserError
+from rayfl.shown import counted
 
 ACTOR_MEMORY = 320e6
 """Bytes of an actor before it holds any client: Python, torch and its libraries."""
@@ -25,6 +26,9 @@ class Reservation:
     actors: int
     cpus: float
     gpus: float
+
+    def __str__(self) -> str:
+        return f"{counted(self.actors, 'actor')} with {resources(self.cpus, self.gpus)} each"
 
     @property
     def bundle(self) -> dict[str, float]:
@@ -101,18 +105,23 @@ def _fitting(node: Mapping[str, float], cpus: float, gpus: float) -> float:
     return min(by_cpu, by_gpu)
 
 
+def resources(cpus: float, gpus: float) -> str:
+    """Return numbers of CPUs and GPUs for people."""
+    return f"{counted(cpus, 'CPU')} and {counted(gpus, 'GPU')}"
+
+
 def _refuse_too_large(wanted: Reservation, nodes: Sequence[Mapping[str, float]]) -> None:
     fitting = [_fitting(node, wanted.cpus, wanted.gpus) for node in nodes]
     if sum(fitting) >= wanted.actors:
         return
     found = "; ".join(
-        f"node {k + 1}: {node.get('CPU', 0):g} CPUs and {node.get('GPU', 0):g} GPUs, room for {room}"
+        f"node {k + 1}: {resources(node.get('CPU', 0), node.get('GPU', 0))}, room for {room}"
         for k, (node, room) in enumerate(zip(nodes, fitting, strict=True))
     )
     raise UserError(
-        f"{wanted.actors} actors with {wanted.cpus:g} CPUs and {wanted.gpus:g} GPUs each need "
-        f"{wanted.actors * wanted.cpus:g} CPUs and {wanted.actors * wanted.gpus:g} GPUs, and there is room "
-        f"for {sum(fitting)} of them ({found}). Lower engine.actors, engine.cpus_per_actor or "
+        f"there is room for {sum(fitting)} of {wanted}, which take "
+        f"{resources(wanted.actors * wanted.cpus, wanted.actors * wanted.gpus)} in all ({found}). "
+        "Lower engine.actors, engine.cpus_per_actor or "
         "engine.gpus_per_actor, raise engine.clients_per_actor, or use a larger cluster"
     )
 

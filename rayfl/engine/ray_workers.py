@@ -27,7 +27,7 @@ from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 from rayfl.data import FederatedData
 from rayfl.engine.actors import ClientActor, ServerActor
 from rayfl.engine.cluster import PULSE, Cluster
-from rayfl.engine.placement import Reservation, reservation
+from rayfl.engine.placement import Reservation, reservation, resources
 from rayfl.engine.plan import Plan
 from rayfl.engine.session import SERVER, Gone, Lost, Workers
 from rayfl.errors import UserError
@@ -126,9 +126,9 @@ class RayWorkers(Workers):
                 return self._reserve(replace(wanted, actors=wanted.actors // 2), shrink)
             free = ray.available_resources()
             raise UserError(
-                f"{wanted.actors} actors with {wanted.cpus:g} CPUs and {wanted.gpus:g} GPUs each fit the "
-                f"cluster, but others use it: {free.get('CPU', 0):g} CPUs and {free.get('GPU', 0):g} GPUs "
-                "are free. Wait until they are done, or ask for less"
+                f"there is room for {wanted} on the cluster, but others use it: "
+                f"{resources(free.get('CPU', 0), free.get('GPU', 0))} are free. Wait until they are done, or "
+                "ask for less"
             ) from None
         return wanted
 

@@ -142,7 +142,7 @@ def _notes(result: Result) -> list[str]:
             "These are the numbers of one seed. Without other seeds, nobody knows how much they vary."
         )
     if summary["dropped"]:
-        notes.append(f"{summary['dropped']} updates were dropped.")
+        notes.append(f"Dropped updates: {summary['dropped']}.")
     return [*notes, *warned([result.folder])]
 
 

@@ -112,14 +112,12 @@ def sentences(summary: Mapping[str, Any]) -> list[str]:
             found = (f"{one_line(name)} {number(value, None, 4)}" for name, value in measures.items())
             lines.append(f"Further metrics there: {', '.join(found)}.")
         if headline["left_out"]:
-            lines.append(
-                f"{headline['left_out']} clients without data or score are left out of every figure."
-            )
+            lines.append(f"Clients without data or score, left out of every figure: {headline['left_out']}.")
     lines.append(f"Sent by clients {size(summary['up'])}, received {size(summary['down'])}.")
     if summary["dropped"]:
-        lines.append(f"{summary['dropped']} updates were dropped; metrics.jsonl names their clients.")
+        lines.append(f"Dropped updates: {summary['dropped']}; metrics.jsonl names their clients.")
     if summary["not_finite"]:
-        lines.append(f"{summary['not_finite']} values were NaN or infinite; metrics.jsonl names them.")
+        lines.append(f"Values that were NaN or infinite: {summary['not_finite']}; metrics.jsonl names them.")
     if summary["completed"] < summary["rounds"]:
         why = "Ended early, by the protocol's patience" if summary["early"] else "Incomplete"
         lines.append(f"{why}: {summary['completed']} of {summary['rounds']} rounds.")

@@ -137,7 +137,7 @@ def _few_seeds(entries: Sequence[Entry]) -> list[str]:
 
 def _dropped(runs: Sequence[Result]) -> list[str]:
     count = sum(run.summary["dropped"] for run in runs)
-    return [f"{count:,} updates were dropped; the table of runs says in which."] if count else []
+    return [f"Dropped updates: {count:,}; the table of runs says in which."] if count else []
 
 
 def _table_curves(runs: Sequence[Result]) -> list[Picture]:

@@ -31,7 +31,7 @@ from rayfl.jobs.progress import TableProgress
 from rayfl.record.description import RESUMABLE
 from rayfl.record.folder import check_kind
 from rayfl.shipped import find
-from rayfl.shown import complain
+from rayfl.shown import complain, counted
 from rayfl.terminal import Terminal
 from rayfl.tune.outcome import Best, points_table, result_of, write_all
 from rayfl.tune.space import Space, check_population, scored_on
@@ -99,7 +99,11 @@ def run(given: Any) -> int:
         sweep, output = _new(given, changes, console)
     console.print(f"{sweep.name}: {sweep.title}", style="bold", markup=False, soft_wrap=True)
     trials = len(sweep.points) * len(sweep.seeds)
-    console.print(f"{len(sweep.points)} points, {trials} trials, in {output}", soft_wrap=True, markup=False)
+    console.print(
+        f"{counted(len(sweep.points), 'point')}, {counted(trials, 'trial')}, in {output}",
+        soft_wrap=True,
+        markup=False,
+    )
     if given.list:
         for point in sweep.points:
             console.print(point.label, soft_wrap=True, markup=False)

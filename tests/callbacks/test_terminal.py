@@ -123,8 +123,8 @@ def test_what_is_wrong_with_a_run_is_said(tmp_path):
     out = console()
     final_table(summary | {"dropped": 2, "not_finite": 3}, out)
     text = printed(out)
-    assert "2 updates were dropped" in text
-    assert "3 values were NaN or infinite" in text
+    assert "Dropped updates: 2" in text
+    assert "Values that were NaN or infinite: 3" in text
     assert "Incomplete: 4 of 10 rounds." in text
     out = console()
     final_table(summary | {"early": True}, out)

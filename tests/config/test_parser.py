@@ -219,7 +219,8 @@ FILES = [
     (
         "training: {{learning_rate: 1}}\n",
         "{path}: there is no option training.learning_rate. Choose one of batch_size, bn_single, clip, "
-        "epochs, last_batch, lr, momentum, optimiser, optimiser_state, precision, schedule, steps, weight_decay",
+        "epochs, last_batch, lr, momentum, optimiser, optimiser_state, precision, schedule, steps, "
+        "weight_decay",
     ),
     (
         "training.moment: 0.5\n",

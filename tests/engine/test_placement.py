@@ -99,21 +99,23 @@ def test_what_is_chosen_automatically_always_fits(nodes, clients, gpus):
         (
             [node(2)],
             {"actors": 3, "cpus": 1.0},
-            "3 actors with 1 CPUs and 0 GPUs each need 3 CPUs and 0 GPUs, and there is room for 2 of them "
+            "there is room for 2 of 3 actors with 1 CPU and 0 GPUs each, which take 3 CPUs and 0 GPUs in all "
             "(node 1: 2 CPUs and 0 GPUs, room for 2)",
         ),
         (
             [node(3), node(3)],
             {"actors": 3, "cpus": 2.0},
-            "for 2 of them (node 1: 3 CPUs and 0 GPUs, room for 1; node 2: 3 CPUs and 0 GPUs, room for 1)",
+            "take 6 CPUs and 0 GPUs in all (node 1: 3 CPUs and 0 GPUs, room for 1; node 2: 3 CPUs and "
+            "0 GPUs, room for 1)",
         ),
         (
             [node(8, 2)],
             {"actors": 3, "gpus": 0.6},
-            "need 3 CPUs and 1.8 GPUs, and there is room for 2 of them (node 1: 8 CPUs and 2 GPUs",
+            "room for 2 of 3 actors with 1 CPU and 0.6 GPUs each, which take 3 CPUs and 1.8 GPUs in all "
+            "(node 1: 8 CPUs and 2 GPUs",
         ),
-        ([node(8)], {"gpus": 0.25}, "with 1 CPUs and 0.25 GPUs each"),
-        ([node(8, 3)], {"actors": 2, "gpus": 2.0}, "room for 1 of them"),
+        ([node(8)], {"gpus": 0.25}, "with 1 CPU and 0.25 GPUs each"),
+        ([node(8, 3)], {"actors": 2, "gpus": 2.0}, "room for 1 of 2 actors"),
     ],
 )
 def test_what_cannot_fit_is_refused_with_the_arithmetic(nodes, options, arithmetic):
@@ -166,7 +168,7 @@ def test_what_is_left_of_a_cluster_must_do(nodes, options, expected):
 
 
 def test_a_cluster_on_which_nothing_is_left():
-    with pytest.raises(UserError, match=r"1 actors with 1 CPUs and 0\.25 GPUs each .* room for 0 of them"):
+    with pytest.raises(UserError, match=r"room for 0 of 1 actor with 1 CPU and 0\.25 GPUs each"):
         ask([node(8)], actors=4, gpus=0.25, shrink=True)
 
 

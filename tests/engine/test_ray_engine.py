@@ -141,16 +141,16 @@ def test_clients_per_actor(
     [
         (
             Ray(actors=2, cpus_per_actor=8),
-            "2 actors with 8 CPUs and 0 GPUs each need 16 CPUs and 0 GPUs, and there is room for 0 of them "
+            "room for 0 of 2 actors with 8 CPUs and 0 GPUs each, which take 16 CPUs and 0 GPUs in all "
             "(node 1: 4 CPUs and 2 GPUs, room for 0)",
         ),
-        (Ray(actors=9, cpus_per_actor=1), "and there is room for 4 of them"),
+        (Ray(actors=9, cpus_per_actor=1), "there is room for 4 of 9 actors"),
         (
             Ray(actors=5, gpus_per_actor=0.5),
-            "0.5 GPUs each need 4 CPUs and 2.5 GPUs, and there is room for 4 of them "
+            "room for 4 of 5 actors with 0.8 CPUs and 0.5 GPUs each, which take 4 CPUs and 2.5 GPUs in all "
             "(node 1: 4 CPUs and 2 GPUs, room for 4)",
         ),
-        (Ray(gpus_per_actor=4), "1 actors with 1 CPUs and 4 GPUs each"),
+        (Ray(gpus_per_actor=4), "1 actor with 1 CPU and 4 GPUs each"),
     ],
 )
 def test_what_does_not_fit_is_refused(
@@ -180,7 +180,8 @@ def test_what_others_use_is_not_waited_for(
 ) -> None:
     monkeypatch.setattr(ray_workers, "WAIT", 0.5)
     says = (
-        "2 actors with 1 CPUs and 0 GPUs each fit the cluster, but others use it: 1 CPUs and 2 GPUs are free"
+        "there is room for 2 actors with 1 CPU and 0 GPUs each on the cluster, but others use it: 1 CPU and "
+        "2 GPUs are free"
     )
     with pytest.raises(UserError, match=says):
         small(tmp_path / "run", engine=Ray(actors=2)).run()

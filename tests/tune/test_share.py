@@ -116,9 +116,12 @@ def test_a_trial_has_no_more_actors_than_clients():
 @pytest.mark.parametrize(
     ("engine", "says"),
     [
-        (Ray(actors=13, cpus_per_actor=1), "need 13 CPUs and 0 GPUs, and there is room for 12 of them"),
-        (Ray(gpus_per_actor=4), "there is room for 0 of them (node 1: 8 CPUs and 2 GPUs"),
-        (Inline(threads=9), "1 actors with 9 CPUs"),
+        (
+            Ray(actors=13, cpus_per_actor=1),
+            "room for 12 of 13 actors with 1 CPU and 0 GPUs each, which take 13 CPUs",
+        ),
+        (Ray(gpus_per_actor=4), "there is room for 0 of"),
+        (Inline(threads=9), "1 actor with 9 CPUs"),
     ],
 )
 def test_what_can_never_be_placed(engine, says):
