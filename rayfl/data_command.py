@@ -79,10 +79,9 @@ def parser() -> jsonargparse.ArgumentParser:
         for action in one._actions:
             if action.dest == "output":
                 action.metavar = "OUTPUT"
-            if action.dest.endswith(
-                ".help"
-            ):  # the text below tells; without a name it would tell of the base
-                action.help, action.nargs = argparse.SUPPRESS, None
+            if action.dest.endswith(".help"):  # the text below tells of it
+                action.help = argparse.SUPPRESS
+                action.nargs = None  # without a name it would tell of the base class
         one.set_defaults({"data": {"class_path": "rayfl.data.EmbeddedDigits"}})
         actions.add_subcommand(name, one, help=does)
     return made
@@ -94,7 +93,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     def act() -> None:
         made = parser()
         given: Any = made.instantiate(parse(made, arguments))
-        ACTIONS[given.action](**dict(vars(given[given.action])))
+        options = dict(vars(given[given.action]))
+        ACTIONS[given.action](**options)
+        if "output" in options:
+            tell(f"Written: {options['output']}")
 
     return exit_code(act)
 

@@ -103,7 +103,9 @@ def test_the_command_writes_a_division(tmp_path, capsys):
     path = tmp_path / "division.json"
     options = ["--data", "Synthetic", "--data.train", "90", "--data.test", "30", "--data.shape", "[1,2,2]"]
     assert main(["divide", str(path), *options, "--clients", "3", "--seed", "4"]) == 0
-    assert "30 training samples" in " ".join(capsys.readouterr().out.split())
+    said = capsys.readouterr().out
+    assert "30 training samples" in " ".join(said.split())
+    assert said.endswith(f"Written: {path}\n")
     read = tiny(FromFile(path=str(path))).federate(3, 0)
     assert read.digest() == tiny().federate(3, 4).digest()
     assert main(["divide", str(tmp_path / "none.json"), *options, "--clients", "0"]) == 2

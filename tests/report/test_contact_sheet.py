@@ -49,6 +49,7 @@ def test_wrong_options_are_refused(tmp_path):
 def test_command_line(tmp_path, capsys):
     path = str(tmp_path / "sheet.png")
     assert main(["sheet", path, "--data", "Synthetic", "--data.train", "30"]) == 0
+    assert capsys.readouterr().out == f"Written: {path}\n"
     with Image.open(path) as picture:
         assert picture.format == "PNG"
     assert main(["sheet", path, "--data", "USPS"]) == 2
