@@ -78,11 +78,20 @@ class Run:
 
     def chosen(self, choice: str, view: str = "", point: str = "") -> dict[str, Any]:
         """The summary of a view under a choice of rounds, or of those of the headline."""
+        choose = self.summary["headline"]["choose"]
+        found: dict[str, Any] = self._view(view, point)[choose if choice == "headline" else choice]
+        return found
+
+    def after(self, rounds: int, view: str = "") -> float:
+        """The accuracy of a view after so many rounds."""
+        each = self._view(view)["each"]["test"]
+        return float(each[self._average("")][each["rounds"].index(rounds - 1)])
+
+    def _view(self, view: str, point: str = "") -> dict[str, Any]:
         headline = self.summary["headline"]
         wanted = (point or headline["point"], view or headline["view"])
         (entry,) = (v for v in self.summary["views"] if (v["point"], v["view"]) == wanted)
-        found: dict[str, Any] = entry[headline["choose"] if choice == "headline" else choice]
-        return found
+        return dict(entry)
 
 
 USED: list[Run] = []
@@ -160,6 +169,26 @@ def fedco2_t3(column: str) -> Rows:
         shown = [own.shown(choice, view) for choice in ("headline", "last", "last_k")]
         found.append([f"Fed-CO2, {view} model alone", *shown, ""])
     return [head, *found]
+
+
+LONG = "fedco2_t3_1500"
+"""Two rows of Table 3 with all rounds of the paper."""
+MILESTONES = (300, 600, 900, 1200, 1500)
+
+
+def fedco2_t3_long() -> Rows:
+    """Table 3 of Fed-CO2, two rows with all rounds."""
+    rounds = [f"after {count:,}" for count in MILESTONES]
+    found = [["", "headline", "mean of the last five evaluations", *rounds, "printed"]]
+    views = [(row, "") for row in ("FedPer", "Fed-CO2")] + [("Fed-CO2", "online"), ("Fed-CO2", "offline")]
+    for row, view in views:
+        own = run(LONG, row, DIRICHLET)
+        shown = [own.shown(choice, view) for choice in ("headline", "last_k")]
+        name, beside = (
+            (row, printed("fedco2_t3", row, DIRICHLET)) if not view else (f"{row}, {view} model alone", [""])
+        )
+        found.append([name, *shown, *(cell(own.after(count, view)) for count in MILESTONES), *beside])
+    return found
 
 
 def fedco2_t7() -> Rows:
@@ -503,6 +532,7 @@ def tables() -> dict[str, Rows]:
         "fedco2_t3 pathological seeds": fedco2_t3_seeds(PATHOLOGICAL),
         "fedco2_t3 dirichlet": fedco2_t3(DIRICHLET),
         "fedco2_t3 dirichlet seeds": fedco2_t3_seeds(DIRICHLET),
+        "fedco2_t3 long": fedco2_t3_long(),
         "fedco2_t7": fedco2_t7(),
         "fedco2_t1": fedco2_t1(),
         "fedco2_transfers": fedco2_transfers(),

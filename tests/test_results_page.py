@@ -26,6 +26,8 @@ from tests.results_page import (
     FEDIOS_ROWS,
     FEDIOS_SEEDS,
     FOLDER,
+    LONG,
+    MILESTONES,
     NIID,
     NIID_ROWS,
     OFFICE,
@@ -165,6 +167,32 @@ def t3_dirichlet() -> dict[str, str]:
         f"FedPer {later('FedPer')} less.",
         "ahead": f"FedRoD is ahead by {ahead('FedRoD').format(' in the last five evaluations')}, Fed-CO2 by "
         f"{ahead('Fed-CO2').format('')} and FedPer by {ahead('FedPer').format('')}.",
+    }
+
+
+def t3_long() -> dict[str, str]:
+    """What all 1,500 rounds say of Fed-CO2 and FedPer."""
+    own, per = run(LONG, "Fed-CO2", DIRICHLET), run(LONG, "FedPer", DIRICHLET)
+    beside = paper("fedco2_t3", ["Fed-CO2", "FedPer"], DIRICHLET)
+    assert own.completed == per.completed == setting("fedco2/t3.yaml", "Fed-CO2", DIRICHLET, "rounds")
+    for both in (own, per):
+        assert both.after(300) == run("fedco2_t3", both.row, DIRICHLET).value("last"), "the same run"
+    leads = [f"{100 * (own.after(count) - per.after(count)):.1f}" for count in MILESTONES]
+    assert all(float(lead) > 0 for lead in leads)
+    counts = [f"{count:,}" for count in MILESTONES]
+
+    def gained(both: Run, view: str = "") -> str:
+        return gap(both.after(MILESTONES[-1], view), both.after(MILESTONES[0], view))
+
+    by = [gap(both.value("headline"), beside[both.row]) for both in (own, per)]
+    return {
+        "long ahead": f"It is ahead by {gap(own.value('headline'), per.value('headline'))} (printed: "
+        f"{gap(beside['Fed-CO2'], beside['FedPer'])}).",
+        "long leads": f"After {', '.join(counts[:-1])} and {counts[-1]} rounds its lead is "
+        f"{', '.join(leads[:-1])} and {leads[-1]} points.",
+        "long gains": f"From round {counts[0]} to round {counts[-1]} FedPer gains {gained(per)}, Fed-CO2 "
+        f"{gained(own)}, and its online model alone {gained(own, 'online')}.",
+        "long printed": f"Both are above their printed accuracies, Fed-CO2 by {by[0]} and FedPer by {by[1]}.",
     }
 
 
@@ -576,6 +604,7 @@ def statements() -> dict[str, dict[str, str]]:
             **{f"dirichlet {name}": text for name, text in t3(DIRICHLET).items()},
             **{f"dirichlet {name}": text for name, text in t3_seeds(DIRICHLET).items()},
             **t3_dirichlet(),
+            **t3_long(),
             **bfloat16(),
         },
         "Fed-CO2, Table 7: three domains of digits": t7(),
@@ -727,6 +756,7 @@ def test_the_summaries_are_those_of_known_tables():
     ours = {
         "fedco2_transfers",
         "fedco2_t3_bfloat16",
+        LONG,
         "fedios_bases",
         "fedios_64",
         "dcpfl_fifth",
