@@ -8,7 +8,7 @@ from typing import Any
 
 import jsonargparse
 
-from rayfl.config.command_line import parse
+from rayfl.config.command_line import find_data, parse
 from rayfl.config.help import Parser
 from rayfl.data import EmbeddedDigits
 from rayfl.data.base import Data
@@ -92,7 +92,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
     def act() -> None:
         made = parser()
-        given: Any = made.instantiate(parse(made, arguments))
+        parsed = parse(made, arguments)
+        find_data(parsed[parsed.action])
+        given: Any = made.instantiate(parsed)
         options = dict(vars(given[given.action]))
         ACTIONS[given.action](**options)
         if "output" in options:

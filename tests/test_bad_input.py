@@ -145,6 +145,7 @@ def test_bad_input(
     says: tuple[str, ...],
 ) -> None:
     monkeypatch.setenv("RAYFL_CACHE", str(tmp_path / "cache"))
+    monkeypatch.delenv("RAYFL_DATA", raising=False)
     output = tmp_path / "run"
     base = "--engine Inline --rounds 2 --loggers []" + (" --net LeNet" if "--net" not in options else "")
     base += f" {SYNTHETIC}" if "--data " not in options else ""

@@ -19,6 +19,7 @@ from jsonargparse import ActionConfigFile, ArgumentError, ArgumentParser, Namesp
 from jsonargparse._typehints import ActionTypeHint
 
 from rayfl.arguments import arguments_of, expected, fits
+from rayfl.config.command_line import find_data
 from rayfl.config.declared import check_kind
 from rayfl.config.help import Parser, names_of, words_of
 from rayfl.config.table_file import COMPONENTS, expand
@@ -296,7 +297,7 @@ def federation_from(arguments: list[str]) -> Federation:
     arguments = expand(arguments)
     config = _parse(made, arguments)
     if config.resume is None:
-        return _build(made, config)
+        return _build(made, find_data(config))
     given = _parse(made, arguments, defaults=False)
     given.pop("resume")
     names = {

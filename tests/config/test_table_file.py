@@ -7,6 +7,8 @@ import pytest
 from rayfl import UserError
 from rayfl.config.parser import federation_from
 from rayfl.config.table_file import Table, expand, first_seeds, layered, options
+from rayfl.data import MNIST, EmbeddedDigits
+from rayfl.data_command import main as look_at
 from rayfl.methods import METHODS
 from rayfl.tune.space import Space
 from tests.support.tables import TINY, write
@@ -72,6 +74,27 @@ def test_data_root_comes_from_the_environment(tmp_path, monkeypatch):
     assert "data.root" not in table.settings("FedAvg", "even", {"data": "Synthetic"})
     monkeypatch.delenv("RAYFL_DATA")
     assert "data.root" not in table.settings("FedAvg", "even")
+
+
+def root_of(*arguments):
+    data = federation_from(list(arguments)).data
+    assert isinstance(data, MNIST)
+    return data.root
+
+
+def test_a_run_finds_its_data_by_the_environment(monkeypatch):
+    monkeypatch.setenv("RAYFL_DATA", "/there")
+    assert root_of("--data", "MNIST") == "/there"
+    assert root_of("--data", "MNIST", "--data.root", "/here") == "/here"
+    assert isinstance(federation_from([]).data, EmbeddedDigits)
+    monkeypatch.delenv("RAYFL_DATA")
+    assert root_of("--data", "MNIST") is None
+
+
+def test_looking_at_data_finds_them_by_the_environment(tmp_path, monkeypatch, capsys):
+    monkeypatch.setenv("RAYFL_DATA", str(tmp_path / "there"))
+    assert look_at(["show", "--data", "MNIST"]) == 2
+    assert f"{tmp_path / 'there'}" in capsys.readouterr().err
 
 
 def test_seeds(tmp_path):

@@ -46,7 +46,8 @@ def test_wrong_options_are_refused(tmp_path):
     assert list(tmp_path.iterdir()) == []
 
 
-def test_command_line(tmp_path, capsys):
+def test_command_line(tmp_path, monkeypatch, capsys):
+    monkeypatch.delenv("RAYFL_DATA", raising=False)
     path = str(tmp_path / "sheet.png")
     assert main(["sheet", path, "--data", "Synthetic", "--data.train", "30"]) == 0
     assert capsys.readouterr().out == f"Written: {path}\n"
