@@ -8,8 +8,9 @@ from typing import Any
 
 import jsonargparse
 
-from rayfl.config.command_line import find_data, parse
+from rayfl.config.command_line import parse
 from rayfl.config.help import Parser
+from rayfl.config.table_file import find_data
 from rayfl.data import EmbeddedDigits
 from rayfl.data.base import Data
 from rayfl.errors import UserError, exit_code

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import sys
 from argparse import ArgumentError
 from collections.abc import Sequence
@@ -28,18 +27,6 @@ def parse(made: ArgumentParser, arguments: Sequence[str] | None = None) -> Any:
         from rayfl.config.parser import explain  # which takes seconds to import
 
         raise UserError(explain(made, error)) from error
-
-
-def find_data(options: Any) -> Any:
-    """Return parsed options with the folder of data sets from the environment, where none is given.
-
-    Args:
-        options: with ``data``, its class and options.
-    """
-    root, own = os.environ.get("RAYFL_DATA"), options.data.init_args
-    if root and "root" in own and own.root is None:
-        own.root = root
-    return options
 
 
 def add_common_options(made: ArgumentParser, what: str, items: str) -> None:

@@ -19,10 +19,9 @@ from jsonargparse import ActionConfigFile, ArgumentError, ArgumentParser, Namesp
 from jsonargparse._typehints import ActionTypeHint
 
 from rayfl.arguments import arguments_of, expected, fits
-from rayfl.config.command_line import find_data
 from rayfl.config.declared import check_kind
 from rayfl.config.help import Parser, names_of, words_of
-from rayfl.config.table_file import COMPONENTS, expand
+from rayfl.config.table_file import COMPONENTS, expand, find_data
 from rayfl.data import Data
 from rayfl.errors import UserError, own_fault
 from rayfl.evaluation.result import read_config

@@ -210,6 +210,18 @@ def rooted(settings: Settings) -> Settings:
     )
 
 
+def find_data(options: Any) -> Any:
+    """Return parsed options with the folder of data sets from the environment, where none is given.
+
+    Args:
+        options: with ``data``, its class and options.
+    """
+    root, own = os.environ.get("RAYFL_DATA"), options.data.init_args
+    if root and "root" in own and own.root is None:
+        own.root = root
+    return options
+
+
 def data_options(name: Any) -> dict[str, Any]:
     """Return the options of a data set; none of one that does not exist, which is refused elsewhere."""
     if not isinstance(name, str):

@@ -130,8 +130,8 @@ def test_too_few_processors(tmp_path: Path, capsys, ray_runtime) -> None:
     assert main([write(tmp_path, more=more), "--output", str(tmp_path / "out")]) == 2
     said = capsys.readouterr().err
     assert "a trial can never be placed" in said
-    assert "need 50 CPUs" in said
-    assert "room for 4 of them" in said
+    assert "which take 50 CPUs" in said
+    assert "room for 4 of 50 actors" in said
 
 
 def test_a_sweep_whose_ray_is_gone_says_so_in_a_line(
