@@ -2,7 +2,6 @@
 
 import copy
 import math
-from collections.abc import Sequence
 
 import torch
 from torch import Tensor
@@ -94,15 +93,6 @@ class Examples:
         if indices.dim() == 1:
             return x, y
         return x.view(*indices.shape, *x.shape[1:]), y.view(indices.shape)
-
-
-def move_together(tensors: Sequence[Tensor], device: torch.device) -> Sequence[Tensor]:
-    """Return whole numbers on a device, moved all at once: a GPU first finishes its work for each move."""
-    if device.type == "cpu" or not tensors:
-        return tensors
-    flat = torch.cat([each.reshape(-1) for each in tensors]).to(device)
-    parts = flat.split([each.numel() for each in tensors])
-    return [part.view(each.shape) for part, each in zip(parts, tensors, strict=True)]
 
 
 def _fits(inputs: Tensor, device: torch.device) -> bool:

@@ -11,9 +11,9 @@ from torch import Tensor
 from torch.utils import _pytree as pytree
 
 from rayfl.training.client import Fitted, Request, inside_loss
-from rayfl.training.examples import move_together
 from rayfl.training.net import Batch
 from rayfl.training.noise import step_keys
+from rayfl.training.state import move_together
 from rayfl.training.step import (
     LocalUpdate,
     Observer,

@@ -23,9 +23,9 @@ from rayfl.arguments import shown
 from rayfl.errors import UserError
 from rayfl.training.client import Client, Fitted, Request, inside_loss
 from rayfl.training.dropout import draw_from
-from rayfl.training.examples import move_together
 from rayfl.training.net import Batch, Net
 from rayfl.training.noise import step_keys
+from rayfl.training.state import move_together
 from rayfl.training.step import (
     LocalUpdate,
     Observer,

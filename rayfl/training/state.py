@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 import warnings
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -177,10 +178,22 @@ def moved(tree: Any, device: torch.device | str) -> Any:
     if not away:
         return tree
     for places in away.values():
-        flat = torch.cat([leaves[k].detach().reshape(-1) for k in places]).to(device)
-        for k, part in zip(places, flat.split([leaves[k].numel() for k in places]), strict=True):
-            leaves[k] = part.view(leaves[k].shape).clone()
+        there = move_together([leaves[k].detach() for k in places], torch.device(device))
+        for k, part in zip(places, there, strict=True):
+            leaves[k] = part.clone()
     return pytree.tree_unflatten(leaves, spec)
+
+
+def move_together(tensors: Sequence[Tensor], device: torch.device) -> Sequence[Tensor]:
+    """Return tensors of one type and place on a device, as views of one that has moved.
+
+    A GPU first finishes its work for each move.
+    """
+    if not tensors or tensors[0].device.type == device.type:
+        return tensors
+    flat = torch.cat([each.reshape(-1) for each in tensors]).to(device)
+    parts = flat.split([each.numel() for each in tensors])
+    return [part.view(each.shape) for part, each in zip(parts, tensors, strict=True)]
 
 
 def as_arrived(tree: Any, device: torch.device | str = "cpu") -> Any:
