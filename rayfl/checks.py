@@ -62,7 +62,9 @@ def check(plan: Plan, protocol: Protocol, data: FederatedData) -> list[str]:
             "set data.val_fraction, for example to 0.1, or choose another protocol"
         )
     names = [str(net) for net in plan.nets]
+    caution = method.caution(plan.training, data)
     return [
+        *([] if caution is None else [caution]),
         *_check_warmup(plan),
         *_check_validation(method, data),
         *_check_kept(plan.training, method),

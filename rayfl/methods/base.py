@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from rayfl.arguments import arguments_of
+from rayfl.data import FederatedData
 from rayfl.errors import UserError
 from rayfl.nets import Architecture
 from rayfl.randomness import generator
@@ -18,6 +19,7 @@ from rayfl.settings import Settings
 from rayfl.training.client import Client
 from rayfl.training.net import Cut, Net
 from rayfl.training.params import Params
+from rayfl.training.settings import Training
 from rayfl.training.state import State
 from rayfl.training.sums import Mean, Reduction, payload_bytes
 
@@ -222,6 +224,15 @@ class Method(Settings, ABC, place="method"):
     def server_metrics(self, server: State) -> dict[str, float | list[float]]:
         """Return numbers of the server's state to be recorded every round, such as weights of clients."""
         return {}
+
+    def caution(self, training: Training, data: FederatedData) -> str | None:
+        """Return a warning before a run of which these settings or data make something else than is meant.
+
+        Args:
+            training: how clients train.
+            data: all clients' data.
+        """
+        return None
 
     def warning(self, metrics: Mapping[str, float | list[float]]) -> str | None:
         """Return a warning if the metrics at a run's end say that a part of the method did nothing."""

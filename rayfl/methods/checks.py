@@ -6,6 +6,7 @@ from collections.abc import Mapping
 
 from rayfl.errors import UserError
 from rayfl.training.net import Net
+from rayfl.training.settings import Training
 
 
 def check(option: str, value: object, fine: bool, allowed: str) -> None:
@@ -30,3 +31,22 @@ def check_equal_features(method: str, nets: Mapping[str, Net]) -> None:
             f"{method} compares the features of all clients, so that their nets need features of one size, "
             f"and the nets' last layers have different numbers of inputs: {found}"
         )
+
+
+def caution_of_pull(option: str, pull: float, training: Training, factor: float = 1.0) -> str | None:
+    """Return a warning if steps go beyond the model towards which they are pulled.
+
+    Args:
+        option: the method's, of the pull.
+        pull: its value: a step of SGD removes the share lr times pull of the distance.
+        training: how clients train.
+        factor: of the round's learning rate, where the pulled model has a rate of its own.
+    """
+    lr = training.lr * factor
+    if lr * pull <= 1 or not training.optimiser.linear:
+        return None
+    return (
+        f"{option} {pull:g} times the learning rate {lr:g} is {lr * pull:g}, above 1, so that every step "
+        "goes beyond the model towards which it is pulled: choose a smaller training.lr, or a smaller "
+        f"{option}"
+    )

@@ -6,9 +6,11 @@ from typing import Annotated, Any
 
 from torch import Tensor
 
+from rayfl.data import FederatedData
 from rayfl.methods.base import Method
+from rayfl.methods.checks import caution_of_pull
 from rayfl.settings import at_least
-from rayfl.training import Client, State
+from rayfl.training import Client, State, Training
 
 
 class Ditto(Method):
@@ -24,6 +26,10 @@ class Ditto(Method):
 
     mu: Annotated[float, at_least(0)] = 1.0
     """Weight of the pull, lambda in the paper. With 0 the personal model is trained locally."""
+
+    def caution(self, training: Training, data: FederatedData) -> str | None:
+        """Warn where lr mu is above 1."""
+        return caution_of_pull("method.mu", self.mu, training)
 
     def init_client(self, client: Client) -> State:
         """Start the personal model from the common initial weights."""

@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Annotated, Any
 
+from rayfl.data import FederatedData
 from rayfl.methods.base import Cohort, Method
+from rayfl.methods.checks import caution_of_pull
 from rayfl.settings import above
-from rayfl.training import Client, Params, State
+from rayfl.training import Client, Params, State, Training
 
 
 class FedDyn(Method):
@@ -26,6 +28,10 @@ class FedDyn(Method):
     """Weight of the quadratic term. Towards 0 this becomes FedAvg with a Nesterov momentum of 1 on the
     server, not FedAvg.
     """
+
+    def caution(self, training: Training, data: FederatedData) -> str | None:
+        """Warn where lr alpha is above 1."""
+        return caution_of_pull("method.alpha", self.alpha, training)
 
     def init_server(self, initial: Params) -> State:
         """Start from h = 0."""

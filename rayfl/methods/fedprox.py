@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal
 
+from rayfl.data import FederatedData
 from rayfl.methods.base import Method
+from rayfl.methods.checks import caution_of_pull
 from rayfl.settings import at_least
-from rayfl.training import Client, Params, State
+from rayfl.training import Client, Params, State, Training
 
 
 class FedProx(Method):
@@ -27,6 +29,10 @@ class FedProx(Method):
     """``squared`` adds mu/2 ||w - w_t||^2 to the loss, as in the paper; ``l2`` adds mu/2 ||w - w_t||, as some
     public code does: a pull of constant strength.
     """
+
+    def caution(self, training: Training, data: FederatedData) -> str | None:
+        """Warn where lr mu is above 1."""
+        return caution_of_pull("method.mu", self.mu, training) if self.norm == "squared" else None
 
     async def local_update(self, client: Client, state: State, down: State) -> tuple[dict[str, Any], State]:
         """Minimise h(w; w_t) = F(w) + mu/2 ||w - w_t||^2 from w_t (eq. 2)."""

@@ -10,9 +10,11 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.func import grad_and_value
 
+from rayfl.data import FederatedData
 from rayfl.methods.base import Cohort, Method
+from rayfl.methods.checks import caution_of_pull
 from rayfl.settings import above, at_least
-from rayfl.training import SGD, Batch, Client, Params, State
+from rayfl.training import SGD, Batch, Client, Params, State, Training
 
 
 class PFedMe(Method):
@@ -37,6 +39,10 @@ class PFedMe(Method):
     """Learning rate of the personal model; that of the global one, eta, if not given."""
     beta: Annotated[float, above(0)] = 1.0
     """How far the server goes towards the mean; beyond it with more than 1."""
+
+    def caution(self, training: Training, data: FederatedData) -> str | None:
+        """Warn where lr lam is above 1."""
+        return caution_of_pull("method.lam", self.lam, training)
 
     def init_client(self, client: Client) -> State:
         """Start from the common initial weights."""

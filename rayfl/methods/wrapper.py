@@ -9,10 +9,11 @@ from typing import Any, Literal, Self
 import torch
 from torch import Tensor, nn
 
+from rayfl.data import FederatedData
 from rayfl.errors import UserError
 from rayfl.methods.base import Averaging, Cohort, Method, fits
 from rayfl.nets import Architecture
-from rayfl.training import Client, Params, Reduction, State
+from rayfl.training import Client, Params, Reduction, State, Training
 from rayfl.training.net import Cut, Net
 
 
@@ -180,6 +181,10 @@ class Wrapper(Method):
     def server_metrics(self, server: State) -> dict[str, float | list[float]]:
         """Record what the wrapped method records."""
         return self.of.server_metrics(server)
+
+    def caution(self, training: Training, data: FederatedData) -> str | None:
+        """Ask the wrapped method."""
+        return self.of.caution(training, data)
 
     def warning(self, metrics: Mapping[str, float | list[float]]) -> str | None:
         """Warn as the wrapped method does."""

@@ -18,13 +18,16 @@ from rayfl.checks import check
 from rayfl.evaluation import Default
 from rayfl.methods import (
     Cohort,
+    Ditto,
     FedALA,
     FedAvg,
     FedBN,
     FedDGGA,
+    FedDyn,
     FedFA,
     FedKD,
     FedPer,
+    FedProx,
     FedSR,
     Local,
     PartialFed,
@@ -37,7 +40,7 @@ from rayfl.methods.partialfed import layers_of, mixture
 from rayfl.nets import CNNB, FFA, FedFAAlexNet, FedFACNN, FedSRAlexNet, FedSRCNN, LeNet, build
 from rayfl.nets.augmenting import EPS
 from rayfl.randomness import seed_of
-from rayfl.training import Params, noise
+from rayfl.training import Params, Training, noise
 from rayfl.training.noise import step_keys
 from tests.methods.test_baselines import (
     DATA,
@@ -52,6 +55,7 @@ from tests.methods.test_baselines import (
     s,
 )
 from tests.support.by_hand import assert_same, federate, points, ragged, start
+from tests.support.federations import small
 
 
 def row(a, b=0.0):
@@ -294,6 +298,23 @@ def test_clients_without_validation_data_are_warned_of(method, val, warns):
     data = ragged(val=val)
     warnings = check(start(method, data, CNNB()).worker.plan, Default(), data)
     assert any("client 0 has none (4 such clients)" in text for text in warnings) == warns
+
+
+@pytest.mark.parametrize(
+    ("method", "lr", "warns"),
+    [
+        (PFedMe(), 0.1, True),
+        (PFedMe(), 0.05, False),
+        (FedProx(mu=11), 0.1, True),
+        (FedProx(mu=11, norm="l2"), 0.1, False),
+        (TopK(of=Ditto(mu=3)), 0.5, True),
+        (Ditto(), 0.5, False),
+        (FedDyn(alpha=3), 0.5, True),
+    ],
+)
+def test_a_pull_that_goes_too_far_is_warned_of(tmp_path, method, lr, warns):
+    run = small(tmp_path, method=method, training=Training(lr=lr))
+    assert any("above 1" in text for text in run.check(run.federated_data())) == warns
 
 
 def test_partialfed_mixes_outputs_layer_by_layer():
