@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import ExitStack
+from functools import partial
 from typing import Annotated, Any, Literal
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.func import functional_call
 
 from rayfl.errors import UserError
 from rayfl.methods.base import Cohort, Method
@@ -65,7 +68,8 @@ class PartialFed(Method):
         if self.mode in ("bottom", "top") and self.k > len(self._layers):
             raise UserError(f"method.k is {self.k}, and the net has {len(self._layers)} layers")
         if self.mode == "adaptive":
-            odd = {type(m).__name__ for m in net.modules_of.values() if not _mixes(m)}
+            known = (*_LINEAR, nn.modules.batchnorm._BatchNorm)
+            odd = {type(m).__name__ for m in net.modules_of.values() if not isinstance(m, known)}
             if odd:
                 raise UserError(
                     f"PartialFed mixes outputs of layers, and has no rule for {', '.join(sorted(odd))}: "
@@ -115,8 +119,8 @@ class PartialFed(Method):
             u = noise.uniform(batch.key, tuple(logits.shape)).double() + 2.0**-25  # neither 0 nor 1
             gumbel = -(-u.log()).log().to(logits)
             v = F.softmax((logits + gumbel) / extra["temperature"], 1)
-            w = mixture(net, layers, (extra["received"], extra["own"]), v)
-            return F.cross_entropy(net(w, batch.x), batch.y)
+            scores = mixed_scores(net, layers, (extra["received"], extra["own"]), v, batch.x)
+            return F.cross_entropy(scores, batch.y)
 
         temperature = max(self.gumbel_end, self.gumbel_start * self.gumbel_decay**client.round)
         extra = {"received": received, "own": state["own"], "temperature": temperature}
@@ -190,45 +194,59 @@ def layers_of(net: Net) -> list[list[str]]:
     return layers
 
 
-def _mixes(module: nn.Module) -> bool:
-    affine = getattr(module, "affine", True) and getattr(module, "track_running_stats", True)
-    return isinstance(module, _LINEAR) or (is_batch_norm(module) and bool(affine))
+def mixed_scores(
+    net: Net, layers: list[list[str]], both: tuple[Params, Params], v: Tensor, x: Tensor
+) -> Tensor:
+    """Return the scores of a net whose layers put out v[l, 0] F(h; w_0) + v[l, 1] F(h; w_1), [B, classes].
 
-
-def mixture(net: Net, layers: list[list[str]], both: tuple[Params, Params], v: Tensor) -> Params:
-    """Return weights with which each layer puts out v[l, 0] F(h; w_0) + v[l, 1] F(h; w_1).
-
-    BatchNorm, a h + b with a = weight / sqrt(var + eps) and b = bias - a mean, gets the a and b of the
-    mixture, and statistics that leave its input as it is.
+    F includes the BatchNorm of its layer, so both branches are computed up to there. Layers without one are
+    linear in their weights, and these are mixed.
 
     Args:
-        net: gives the layers' kinds.
+        net: in evaluation mode.
         layers: names of the entries of each layer.
         both: w_0 and w_1.
         v: weights of the mixture, [layers, 2].
+        x: inputs, [B, ...].
     """
-    mixed: dict[str, Tensor] = {}
-    for layer, (first, second) in zip(layers, v, strict=True):
-        for name in layer:
-            module: Any = net.modules_of[name]
-            if not is_batch_norm(module):
-                mixed[name] = first * both[0][name] + second * both[1][name]
+    mixed = dict(both[0])
+    with ExitStack() as hooks:
+        for layer, share in zip(layers, v, strict=True):
+            modules = {net.modules_of[name]: name.rpartition(".")[0] for name in layer}
+            if not any(map(is_batch_norm, modules)):
+                mixed |= {name: share[0] * both[0][name] + share[1] * both[1][name] for name in layer}
                 continue
-            above = name.removesuffix("weight") if name.endswith("weight") else None
-            if above is None:
-                continue
-            slope, shift = zip(*(_affine(w, above, module.eps) for w in both), strict=True)
-            one = torch.ones_like(both[0][name])
-            mixed |= {
-                name: (first * slope[0] + second * slope[1]) * (1 + module.eps) ** 0.5,
-                f"{above}bias": first * shift[0] + second * shift[1],
-                f"{above}running_mean": one * 0,
-                f"{above}running_var": one,
-            }
-    return Params({name: mixed[name] for name in both[0]}, frozenset())
+            branches = _Branches(share)
+            for module, above in modules.items():
+                own = [name.rpartition(".")[2] for name in layer if net.modules_of[name] is module]
+                weights = [{name: w[f"{above}.{name}"] for name in own} for w in both]
+                hooks.enter_context(module.register_forward_pre_hook(branches.enter, prepend=True))
+                hooks.enter_context(module.register_forward_hook(partial(branches.leave, weights)))
+        return net(Params(mixed, frozenset()), x)
 
 
-def _affine(w: Params, above: str, eps: float) -> tuple[Tensor, Tensor]:
-    """Return a and b of a BatchNorm layer whose entries begin with ``above``."""
-    slope = w[f"{above}weight"] / (w[f"{above}running_var"] + eps).sqrt()
-    return slope, w[f"{above}bias"] - slope * w[f"{above}running_mean"]
+class _Branches:
+    """The two branches of a layer with BatchNorm, as long as one of its modules directly follows another."""
+
+    def __init__(self, share: Tensor) -> None:
+        self._share = share
+        self._inside = False  # one of the branches runs
+        self._out: Any = None  # the mixture, which the net sees
+        self._both: list[Tensor] = []
+
+    def enter(self, module: nn.Module, inputs: tuple[Tensor, ...]) -> None:
+        """Note what goes into a module: the branches, or one input for both."""
+        if not self._inside and inputs[0] is not self._out:
+            self._both = [inputs[0]] * 2
+
+    def leave(
+        self, weights: list[dict[str, Tensor]], module: nn.Module, inputs: Any, output: Tensor
+    ) -> Tensor | None:
+        """Return the mixture of what the module puts out with either weights."""
+        if self._inside:
+            return None
+        self._inside = True
+        self._both = [functional_call(module, w, (h,)) for w, h in zip(weights, self._both, strict=True)]
+        self._inside = False
+        self._out = self._share[0] * self._both[0] + self._share[1] * self._both[1]
+        return self._out

@@ -11,7 +11,6 @@ import pytest
 import torch
 import torch.nn.functional as F
 from torch import nn
-from torch.func import functional_call
 
 from rayfl import UserError
 from rayfl.checks import check
@@ -36,7 +35,6 @@ from rayfl.methods import (
 )
 from rayfl.methods.fedkd import truncated
 from rayfl.methods.fedsr import information
-from rayfl.methods.partialfed import layers_of, mixture
 from rayfl.nets import CNNB, FFA, FedFAAlexNet, FedFACNN, FedSRAlexNet, FedSRCNN, LeNet, build
 from rayfl.nets.augmenting import EPS
 from rayfl.randomness import seed_of
@@ -317,32 +315,42 @@ def test_a_pull_that_goes_too_far_is_warned_of(tmp_path, method, lr, warns):
     assert any("above 1" in text for text in run.check(run.federated_data())) == warns
 
 
-def test_partialfed_mixes_outputs_layer_by_layer():
-    """Against a net that runs every layer with both weights; BatchNorm with its running statistics."""
-    run = start(PartialFed(), DATA, CNNB())
-    net, layers = run.worker.net, layers_of(run.worker.net)
-    both = []
+@pytest.mark.parametrize("execution", ["loop", "stacked"])
+def test_partialfed_mixes_layers_with_their_batch_norm(execution):
+    """v_0 F(h; global) + v_1 F(h; own) with BatchNorm inside F: a step of the logits, in plain PyTorch."""
+    data = ragged((22,))
+    settings = {"lr": 1.0, "batch_size": 22, "execution": execution}
+    run = start(PartialFed(gumbel_start=2.0, gumbel_decay=0.5), data, CNNB(), **settings)
+    run.round([0])
+    both, plain = [], []
     for seed in (1, 2):
-        w = net.initial(seed)
+        w = run.worker.net.initial(seed)
         draw = torch.Generator().manual_seed(seed)
         odd = {n: torch.rand(t.shape, generator=draw).double() + 0.5 for n, t in w.items() if t.dim() == 1}
         both.append(w.replace(odd))
-    v = torch.rand(len(layers), 2, generator=torch.Generator().manual_seed(3)).double()
-    x = torch.tensor(DATA.dataset.inputs[:4]).double()
-    mixed = net.eval(mixture(net, layers, (both[0], both[1]), v), x)
+        net = build(CNNB(), (1, 16, 16), 4).double().eval()
+        net.load_state_dict(dict(both[-1]), strict=False)
+        plain.append([m for m in net.modules() if not list(m.children())])
+    run.server.state = {**run.server.state, "weights": both[0]}
+    run.worker.states[0] = {**run.worker.states[0], "own": both[1]}
+    run.round([0])
 
-    h, module = x, build(CNNB(), (1, 16, 16), 4).double().eval()
-    weight_of = {name: w for layer, w in zip(layers, v, strict=True) for name in layer}
-    for name, layer in module.named_modules():
-        if list(layer.children()):
+    logits = torch.zeros(5, 2, dtype=torch.float64, requires_grad=True)
+    key = step_keys(seed_of(run.worker.plan.seed, "noise", 0, 1, 1), 1)[0]
+    gumbel = -(-(noise.uniform(key, (5, 2)).double() + 2.0**-25).log()).log()
+    v = iter(F.softmax(logits + gumbel, 1))
+    h = torch.tensor(data.dataset.inputs[:22]).double()
+    for first, second in zip(*plain, strict=True):
+        if isinstance(first, nn.Conv2d | nn.Linear):
+            share, a, b = next(v), first(h), second(h)
+        elif isinstance(first, nn.BatchNorm2d | nn.BatchNorm1d):
+            a, b = first(a), second(b)
+        else:
+            h = first(h)
             continue
-        entries = [n for n in both[0] if n.rpartition(".")[0] == name]
-        if not entries:
-            h = layer(h)
-            continue
-        outputs = [functional_call(layer, {n.rpartition(".")[2]: w[n] for n in entries}, (h,)) for w in both]
-        h = weight_of[entries[0]][0] * outputs[0] + weight_of[entries[0]][1] * outputs[1]
-    torch.testing.assert_close(mixed, h, rtol=1e-9, atol=1e-9)
+        h = share[0] * a + share[1] * b
+    F.cross_entropy(h, torch.tensor(data.dataset.labels[:22])).backward()
+    torch.testing.assert_close(run.worker.states[0]["logits"], -logits.grad, rtol=1e-9, atol=1e-9)
 
 
 def test_partialfed_that_has_collapsed_is_local_training():
