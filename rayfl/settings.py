@@ -6,7 +6,8 @@ What a subclass of :class:`Settings` annotates is an option of it, and the text 
         mu: Annotated[float, at_least(0)] = 0.01
         \"\"\"Weight of the proximal term; 0 is FedAvg.\"\"\"
 
-``FedProx(mu=0.1)``, ``--method.mu 0.1``, ``--method.help FedProx`` and config.yaml follow from that.
+``FedProx(mu=0.1)``, ``--method.mu 0.1``, ``--method.help FedProx`` and config.yaml follow from that. A plain
+``mu = 0.5`` in a subclass of ``FedProx`` is the new default of this option.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ import functools
 import inspect
 import operator
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 from typing import Any, ClassVar, dataclass_transform
 
 from rayfl.arguments import Bound, check_arguments, described
@@ -55,7 +56,8 @@ class Settings(Displayed):
 
     Every subclass is a keyword-only dataclass. Values of other types or outside of their bounds are refused
     before an object is made; what several settings forbid together belongs into ``__post_init__``. Attributes
-    without an annotation are no settings, nor are those that belong to every method, data set and so on.
+    without an annotation are no settings, but new defaults where a base class has a setting of that name;
+    those that belong to every method, data set and so on are none either.
 
     A class may have an ``__init__`` instead, if it keeps every argument under the argument's name.
     """
@@ -74,10 +76,17 @@ class Settings(Displayed):
         owner = next(base for base in cls.__mro__ if "__init__" in vars(base))
         if owner is object or hasattr(vars(owner)["__init__"], "of_settings"):
             cls.__annotations__ = _annotations(cls)
+            if owner is not object:
+                _take_defaults(cls)
             dataclass(kw_only=True, eq=False, repr=False)(cls)
             cls.__init__ = _checking(cls, of_settings=True)  # type: ignore[method-assign]
         elif owner is cls:
             cls.__init__ = _checking(cls)  # type: ignore[method-assign]
+        elif hidden := inspect.signature(vars(owner)["__init__"]).parameters.keys() & vars(cls).keys():
+            raise UserError(
+                f"{cls.__name__}.{hidden.pop()} would be no new default, because {owner.__name__} has an "
+                f"__init__ of its own: give {cls.__name__} one, too"
+            )
 
 
 def _annotations(cls: type) -> dict[str, Any]:
@@ -87,9 +96,18 @@ def _annotations(cls: type) -> dict[str, Any]:
     except NameError:  # a name that only type checkers import
         found = inspect.get_annotations(cls)
     for root in (base for base in cls.__mro__[1:] if "_place" in vars(base)):
-        for name in found.keys() & vars(root).keys() - {field.name for field in fields(root)}:
+        for name in found.keys() & vars(root).keys() - {known.name for known in fields(root)}:
             found[name] = ClassVar
     return found
+
+
+def _take_defaults(cls: Any) -> None:
+    """Make what a class sets without an annotation a default, where a base class has such an option."""
+    for known in fields(cls):
+        value = vars(cls).get(known.name, known)
+        if known.name not in cls.__annotations__ and value is not known and not hasattr(value, "__get__"):
+            cls.__annotations__[known.name] = known.type
+            setattr(cls, known.name, field(default=value, metadata={"check": True}))
 
 
 def _checking(cls: Any, of_settings: bool = False) -> Any:
@@ -104,7 +122,8 @@ def _checking(cls: Any, of_settings: bool = False) -> Any:
             if cls._needed and cls._needed not in named:
                 raise UserError(f"{cls.__name__} needs {cls._place}.{cls._needed}") from None
             arguments = {}
-        check_arguments(cls, arguments, cls._place)
+        own = fields(cls) if of_settings else ()
+        check_arguments(cls, {f.name: f.default for f in own if f.metadata} | arguments, cls._place)
         init(self, *given, **named)
 
     if of_settings:

@@ -11,14 +11,16 @@ from typing import Annotated, ClassVar, Literal
 import cloudpickle
 import numpy as np
 import pytest
+import yaml
 
 from rayfl.arguments import arguments_of
 from rayfl.config.parser import federation_from
+from rayfl.data import Synthetic
 from rayfl.engine import Engine
 from rayfl.errors import UserError
-from rayfl.methods import FedAvg
+from rayfl.methods import FedAvg, FedProx
 from rayfl.methods.checks import check
-from rayfl.nets import Architecture
+from rayfl.nets import MLP, Architecture
 from rayfl.run import main
 from rayfl.settings import FINITE, Settings, above, at_least, at_most, below, class_names
 from rayfl.testing import faults
@@ -90,6 +92,51 @@ def test_a_subclass_may_have_other_bounds_and_checks():
         Borscht(beets=1001)
     with pytest.raises(UserError, match=r"dish\.heat=cold needs"):
         Borscht(beets=1, heat="cold")
+
+
+class Mild(Soup):
+    salt = 0.25
+
+
+class Milder(Mild):
+    heat = "cold"
+
+
+class Odd(Milder):
+    salt = "much"
+
+
+class Sharp(FedProx):
+    mu = 0.5
+
+
+class Short(Synthetic):
+    train, test = 60, 20
+
+
+class Wide(MLP):
+    hidden = (4, 3)
+
+
+def test_a_plain_attribute_is_the_new_default_of_an_option():
+    assert vars(Milder()) == {"salt": 0.25, "spoons": None, "heat": "cold"}
+    assert (Milder(salt=0.75).salt, Odd(salt=0.75).salt) == (0.75, 0.75)
+    with pytest.raises(UserError, match="it must be a number"):
+        Odd()
+    with pytest.raises(UserError, match="ByHand has an __init__ of its own"):
+        type("Silent", (ByHand,), {"factor": 0.25})
+
+
+@pytest.mark.parametrize(("given", "mu"), [([], 0.5), (["--method.mu", "0.25"], 0.25)])
+def test_a_run_has_the_defaults_of_a_subclass(tmp_path, given, mu):
+    ours = {"method": "Sharp", "data": "Short", "net": "Wide"}
+    chosen = [word for name, cls in ours.items() for word in (f"--{name}", f"{__name__}.{cls}")]
+    rest = ["--clients", "2", "--rounds", "1", "--engine", "Inline", "--quiet", "true", "--output"]
+    assert main([*chosen, *given, *rest, str(tmp_path)]) == 0
+    config = yaml.safe_load((tmp_path / "config.yaml").read_text())
+    assert config["method"]["init_args"]["mu"] == mu
+    assert config["data"]["init_args"] | {"train": 60, "test": 20} == config["data"]["init_args"]
+    assert config["net"]["init_args"]["hidden"] == [4, 3]
 
 
 def test_numbers_of_numpy_are_numbers():
