@@ -219,7 +219,8 @@ class Session:
         result.sort()
         self.system_metrics.dropped = dict(sorted(result.bad.items()))
         if result.bad and on_bad_update == "stop":
-            raise BadUpdate(_bad_update_text(round, result.bad))
+            caution = self.plan.method.caution(self.plan.training, self.data)
+            raise BadUpdate(_bad_update_text(round, result.bad, caution))
         self._largest_state = max(self._largest_state, result.largest_state)
         self._changed.update(i for i in result.ids if i in self.homes and i not in result.bad)
         return result
@@ -516,11 +517,11 @@ def _check_progress(folder: Path, manifest: Manifest, data: FederatedData) -> No
         ) from error
 
 
-def _bad_update_text(round: int, bad: dict[int, str]) -> str:
+def _bad_update_text(round: int, bad: dict[int, str], caution: str | None) -> str:
     first, *others = sorted(bad)
     more = f" ({len(others)} more clients have bad updates: {others[:10]})" if others else ""
     return (
         f"round {round}: client {first}: {bad[first]}{more}. The run stops, with its records and checkpoints "
         "intact. on_bad_update=drop leaves such updates out; where training has diverged, try a smaller "
-        "training.lr or training.clip"
+        f"training.lr or training.clip{'' if caution is None else f'. Beware: {caution}'}"
     )

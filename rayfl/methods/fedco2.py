@@ -8,11 +8,12 @@ from typing import Annotated, Any, Literal
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from rayfl.data import FederatedData
 from rayfl.methods.base import Cohort, Method
 from rayfl.methods.distillation import divergence
 from rayfl.methods.fedbn import BatchNormPart, in_batch_norm
 from rayfl.settings import above, at_least
-from rayfl.training import Batch, Client, Gather, Mean, Params, Reduction, State
+from rayfl.training import Batch, Client, Gather, Mean, Params, Reduction, State, Training
 from rayfl.training.net import Cut
 
 Nets = dict[str, Params]
@@ -59,7 +60,8 @@ class FedCO2(Method):
     """
     inter: Literal["both", "online", "offline", "none"] = "both"
     """Which nets learn through foreign classifiers: ``both``, ``online``, ``offline`` or ``none``; with none
-    no classifier is sent.
+    no classifier is sent. Where all clients have one domain, as with label skew alone, the paper has
+    ``intra=none`` and ``inter=none`` (Algorithm 2).
     """
     personal: Literal["bn", "head", "bn_and_head"] = "bn"
     """What the online net keeps to itself: its BatchNorm layers (``bn``), its classifier as ``exchange`` cuts
@@ -71,6 +73,17 @@ class FedCO2(Method):
     """
     offline_init: Literal["same", "independent"] = "same"
     """Offline nets start from the common weights (``same``) or each from its own (``independent``)."""
+
+    def caution(self, training: Training, data: FederatedData) -> str | None:
+        """Warn of foreign classifiers where all clients have one domain."""
+        train = data.held.indices["train"][: data.held.ends["train"][data.seen]]
+        if self.inter == "none" or len(set(data.dataset.domains[train].tolist())) > 1:
+            return None
+        return (
+            "all clients have one domain, and Fed-CO2 adds up their losses through the classifiers of all "
+            "others, which is meant for several domains: training may diverge, or learn nothing. For label "
+            "skew the paper has Algorithm 2: method.intra=none method.inter=none"
+        )
 
     # ---- what is exchanged
 

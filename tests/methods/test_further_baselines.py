@@ -14,6 +14,7 @@ from torch import nn
 
 from rayfl import UserError
 from rayfl.checks import check
+from rayfl.data import Dirichlet, Synthetic
 from rayfl.evaluation import Default
 from rayfl.methods import (
     Cohort,
@@ -21,6 +22,7 @@ from rayfl.methods import (
     FedALA,
     FedAvg,
     FedBN,
+    FedCO2,
     FedDGGA,
     FedDyn,
     FedFA,
@@ -313,6 +315,19 @@ def test_clients_without_validation_data_are_warned_of(method, val, warns):
 def test_a_pull_that_goes_too_far_is_warned_of(tmp_path, method, lr, warns):
     run = small(tmp_path, method=method, training=Training(lr=lr))
     assert any("above 1" in text for text in run.check(run.federated_data())) == warns
+
+
+@pytest.mark.parametrize(
+    ("inter", "domains", "warns"), [("both", 1, True), ("both", 2, False), ("none", 1, False)]
+)
+def test_fedco2_names_its_algorithm_for_one_domain(tmp_path, inter, domains, warns):
+    """Before a run, and where the run ends because it has diverged."""
+    data = Synthetic(train=240, test=60, domains=domains, partition=Dirichlet(alpha=1.0))
+    run = small(tmp_path, method=FedCO2(inter=inter, mu=1e30), data=data)
+    assert any("intra=none method.inter=none" in text for text in run.check(run.federated_data())) == warns
+    if warns:
+        with pytest.raises(UserError, match=r"diverged.*method\.inter=none"):
+            run.run()
 
 
 @pytest.mark.parametrize("execution", ["loop", "stacked"])
