@@ -36,11 +36,13 @@ def check(plan: Plan, protocol: Protocol, data: FederatedData) -> list[str]:
             "training.precision is tf32, which only GPUs have, and the run is on the CPU: choose float32 or "
             "bfloat16"
         )
-    if method.uses_sgd and not plan.training.optimiser.linear:
-        raise UserError(
-            f"training.optimiser is {plan.training.optimiser}, and {type(method).__name__} works out "
-            "gradients from the steps of SGD: choose --training.optimiser SGD, or another method"
-        )
+    for setting, wanted in method.works_with.items():
+        found = getattr(plan.training, setting)
+        if not (found.linear if setting == "optimiser" else found == wanted):
+            raise UserError(
+                f"training.{setting} is {found}, and {type(method).__name__} works with {wanted} alone: "
+                f"choose --training.{setting} {wanted}, or another method"
+            )
     own = type(method) not in METHODS.values()  # a method of the user's own, or a wrapper
     for each in _and_wrapped(method) if own else ():
         check_class(type(each))
@@ -67,22 +69,15 @@ def check(plan: Plan, protocol: Protocol, data: FederatedData) -> list[str]:
         *([] if caution is None else [caution]),
         *_check_warmup(plan),
         *_check_validation(method, data),
-        *_check_kept(plan.training, method),
+        *_check_kept(plan.training),
         *_check_batches(plan.training, names, nets, method.nets, data),
         *_check_shared(method, plan),
     ]
 
 
-def _check_kept(training: Training, method: Method) -> list[str]:
-    """Refuse optimisers that cannot keep anything, and warn where they have nothing to keep."""
-    if training.optimiser_state == "fresh":
-        return []
-    if not isinstance(training.optimiser, SGD) or training.momentum:
-        if method.fits_change:
-            raise UserError(
-                f"training.optimiser_state is kept, and {type(method).__name__} trains other weights in one "
-                "round than in another: use --training.optimiser_state fresh, or another method"
-            )
+def _check_kept(training: Training) -> list[str]:
+    """Warn where optimisers have nothing to keep."""
+    if training.optimiser_state == "fresh" or not isinstance(training.optimiser, SGD) or training.momentum:
         return []
     return ["training.optimiser_state is kept, and SGD without training.momentum has nothing to keep"]
 

@@ -83,9 +83,10 @@ class Method(Settings, ABC, place="method"):
             ``client.total(..., split="val")``; a run without them is refused.
         prefers_validation: whether the method goes by a client's validation data, and by its training data
             where it has none; a run warns of such clients.
-        uses_sgd: whether the method's formulas hold for SGD only; other optimisers are refused then.
-        fits_change: whether a client's first fit of a round, or its second, trains other weights in one round
-            than in another; ``training.optimiser_state=kept`` is refused then.
+        works_with: settings of ``training`` with which alone the method's formulas hold, or without which
+            they would be ignored; other values are refused. ``SGD`` stands for every optimiser that is
+            linear. A method that reads ``Fitted.effective_steps`` needs
+            ``{"optimiser": "SGD", "optimiser_state": "fresh"}``.
         uses_rounds: whether the method reads ``rounds``, for a schedule over the run, say. Such a run
             cannot be resumed with another number of rounds.
     """
@@ -95,8 +96,7 @@ class Method(Settings, ABC, place="method"):
     uses_validation: ClassVar[bool] = False
     prefers_validation: ClassVar[bool] = False
     uses_rounds: ClassVar[bool] = False
-    uses_sgd: ClassVar[bool] = False
-    fits_change: ClassVar[bool] = False
+    works_with: ClassVar[Mapping[str, str | float]] = {}
 
     # ---- must
 

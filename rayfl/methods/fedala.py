@@ -27,8 +27,6 @@ class FedALA(Method):
     code. The share of the data is drawn at random, where the code takes a random slice.
     """
 
-    fits_change = True  # W is learned from a client's second round on, in as many fits as it takes
-
     eta: Annotated[float, above(0)] = 1.0
     """Learning rate of W."""
     rand_percent: Annotated[float, above(0), at_most(100)] = 80.0
@@ -64,7 +62,7 @@ class FedALA(Method):
                     break
             state["settled"] = True
         start = self._mixed(state, down["weights"])
-        w = (await client.fit(start, client.cross_entropy, stream=0)).weights
+        w = (await client.fit(start, client.cross_entropy, stream=0, phase="local")).weights
         return {"weights": w}, {**state, "own": self._upper(w), "trained": True}
 
     def _settled(self, losses: list[float]) -> bool:

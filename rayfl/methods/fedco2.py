@@ -167,11 +167,11 @@ class FedCO2(Method):
 
         nets: Nets = {"online": down["weights"].merge(state["own"]), "offline": state["offline"]}
         if self.intra != "none" and state["trained"]:
-            nets = (await client.fit(nets, mutual, nets, epochs=self.mutual_epochs)).weights
+            nets = (await client.fit(nets, mutual, nets, epochs=self.mutual_epochs, phase="mutual")).weights
         heads = down.get("heads", {})
         # all clients are handed the same heads, so that a stack holds them once
         foreign = {"heads": list(heads.values()), "own": [j == client.id for j in heads]}
-        nets = (await client.fit(nets, adapt, foreign, epochs=self.adapt_epochs)).weights
+        nets = (await client.fit(nets, adapt, foreign, epochs=self.adapt_epochs, phase="adapt")).weights
 
         up = {"weights": self.shared_part(nets["online"])}
         if self.inter != "none":

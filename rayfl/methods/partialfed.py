@@ -54,11 +54,6 @@ class PartialFed(Method):
         """Whether choices are learned."""
         return self.mode == "adaptive"
 
-    @property
-    def fits_change(self) -> bool:  # type: ignore[override]
-        """The same: nothing can be learned in a client's first round."""
-        return self.mode == "adaptive"
-
     def setup(self, net: Net, population: int, seed: int) -> None:
         """Group the net's entries by layers."""
         super().setup(net, population, seed)
@@ -105,7 +100,7 @@ class PartialFed(Method):
             state["logits"] = await self._learn(client, state, down["weights"])
             state["kept"] = (state["logits"][:, 1] > state["logits"][:, 0]).to(state["logits"])
         start = self._chosen(state, down["weights"])
-        trained = (await client.fit(start, client.cross_entropy, stream=0)).weights
+        trained = (await client.fit(start, client.cross_entropy, stream=0, phase="local")).weights
         w = down["weights"].replace(trained.tensors)
         kept = {"kept": state["kept"]} if self.mode == "adaptive" else {}
         return {"weights": w, **kept}, {**state, "own": w, "trained": True}
@@ -127,7 +122,15 @@ class PartialFed(Method):
         start = Params({"logits": state["logits"]}, frozenset({"logits"}))
         split: Literal["train", "val"] = "val" if client.val_samples else "train"
         fitted = await client.fit(
-            start, loss, extra, epochs=1, weight_decay=0.0, stream=1, split=split, share=self.share
+            start,
+            loss,
+            extra,
+            epochs=1,
+            weight_decay=0.0,
+            stream=1,
+            split=split,
+            share=self.share,
+            phase="choice",
         )
         return fitted.weights["logits"]
 

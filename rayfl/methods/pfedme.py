@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Annotated, Any
+from typing import Annotated, Any, ClassVar
 
 import torch
 import torch.nn.functional as F
@@ -29,7 +29,12 @@ class PFedMe(Method):
     the paper counts R batches. Copies are averaged with ``averaging``.
     """
 
-    uses_sgd = True
+    works_with: ClassVar[Mapping[str, str | float]] = {
+        "optimiser": "SGD",
+        "momentum": 0,
+        "weight_decay": 0,
+        "clip": 0,
+    }
 
     lam: Annotated[float, at_least(0)] = 15.0
     """Weight of the distance between personal and global model, lambda."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from typing import Annotated, Any
+from typing import Annotated, Any, ClassVar
 
 import torch
 import torch.nn.functional as F
@@ -31,7 +31,9 @@ class PFedVEM(Method):
     the BatchNorm layers of the base use their running statistics.
     """
 
-    uses_sgd = True  # heads have a momentum of their own
+    works_with: ClassVar[Mapping[str, str | float]] = {
+        "optimiser": "SGD"
+    }  # heads have a momentum of their own
 
     mc_samples: Annotated[int, at_least(1)] = 5
     """Heads that are drawn to estimate an expectation."""

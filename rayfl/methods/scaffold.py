@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Annotated, Any
+from typing import Annotated, Any, ClassVar
 
 from rayfl.methods.base import Cohort, Method
 from rayfl.settings import above
@@ -23,7 +23,8 @@ class SCAFFOLD(Method):
     """
 
     averaging = "uniform"
-    uses_sgd = True  # the control is the change of the weights by steps and learning rate
+    # the control is the change of the weights by the sum of the steps
+    works_with: ClassVar[Mapping[str, str | float]] = {"optimiser": "SGD", "optimiser_state": "fresh"}
 
     server_lr: Annotated[float, above(0)] = 1.0
     """Step size of the server, eta_g in the paper."""

@@ -238,14 +238,9 @@ class Wrapper(Method):
         return self.of.uses_rounds
 
     @property
-    def uses_sgd(self) -> bool:  # type: ignore[override]
+    def works_with(self) -> Mapping[str, str | float]:  # type: ignore[override]
         """That of the wrapped method."""
-        return self.of.uses_sgd
-
-    @property
-    def fits_change(self) -> bool:  # type: ignore[override]
-        """That of the wrapped method."""
-        return self.of.fits_change
+        return self.of.works_with
 
     @property
     def rounds(self) -> int:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Awaitable, Callable, Generator, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -29,8 +30,8 @@ Weights = Params | dict[str, Params]
 """One net, or several by name that are trained together."""
 
 
-Kept = dict[int, dict[int, Tensor]]
-"""What optimisers remember of a client from round to round: number of the fit -> place -> tensor."""
+Kept = dict[str, dict[int, Tensor]]
+"""What optimisers remember of a client from round to round: phase -> place -> tensor."""
 Loss = Callable[[Any, Batch, Any], Tensor]
 """``loss(weights, batch, extra)``: a scalar, or one value per sample of which the mean is taken."""
 GradientRule = Callable[[Any, Any, Any], Any]
@@ -93,8 +94,9 @@ class Client:
         self._seed = seed
         self._round = round
         self._rounds = rounds
-        self._kept: Kept | None = None  # what optimisers keep, by the number of the fit; None: nothing
+        self._kept: Kept | None = None  # what optimisers keep; None: nothing
         self._fits = 0
+        self._unnamed: Counter[str] = Counter()  # fits without a phase, by their losses
 
     @property
     def id(self) -> int:
@@ -164,6 +166,7 @@ class Client:
         stream: int | None = None,
         split: Literal["train", "val"] = "train",
         share: float = 1.0,
+        phase: str | None = None,
     ) -> Awaitable[Fitted]:
         """Train from ``start`` on the client's data by the run's optimiser; ``await`` the result.
 
@@ -192,6 +195,9 @@ class Client:
             split: train on the training data (``train``) or on the validation data (``val``).
             share: train on this share of the samples alone, drawn for this fit, at least one; where a net has
                 BatchNorm at least two.
+            phase: whose optimiser goes on in this fit where ``training.optimiser_state`` is kept: that of the
+                last fit with this name. By default the name is that of the loss, and the number of the fit
+                among those of the round with this loss.
         """
         indices = self._split("fit", split)
         _check_weights("fit", start)
@@ -199,7 +205,6 @@ class Client:
         for function in (*(loss if isinstance(loss, tuple) else (loss,)), before_clip, after_clip):
             _check_function("fit", function)
         stream = self._fits if stream is None else stream
-        number = self._fits
         self._fits += 1
         settings = self._training
         optimiser = settings.optimiser if optimiser is None else optimiser
@@ -223,6 +228,10 @@ class Client:
         )
         _check_held(descent, settings.dtype)
         losses = loss if isinstance(loss, tuple) else (loss,)
+        if phase is None:
+            kind = " ".join(getattr(each, "__name__", type(each).__name__) for each in losses)
+            phase = f"{kind} {self._unnamed[kind]}"
+            self._unnamed[kind] += 1
         if share < 1:
             draw = generator(self._seed, "share", self._id, self._round, stream)
             count = max(2 if self._normed else 1, math.ceil(share * len(indices)))
@@ -248,7 +257,7 @@ class Client:
                 batches,
                 length,
                 key,
-                number=number,
+                phase=phase,
             )
         )
 
@@ -409,8 +418,9 @@ class Fitted(NamedTuple):
         steps: the number of steps taken.
         loss: the mean training loss over the steps; 0 where there were none.
         effective_steps: the sum of the weights with which the gradients have entered the result: ``steps``
-            without momentum m, else the sum over j = 1..steps of (1 - m^j) / (1 - m). NaN where an optimiser
-            is not linear in the gradients, as Adam is.
+            without momentum m, else the sum over j = 1..steps of (1 - m^j) / (1 - m). It has no meaning
+            where optimisers are kept, and is NaN where one is not linear in the gradients, as Adam is: see
+            ``Method.works_with``.
     """
 
     weights: Any
@@ -434,7 +444,7 @@ class Request:
     epoch_length: int  # batches per epoch, or per turn of a loss
     key: int
     total: bool = False
-    number: int = 0  # of the fit in its round
+    phase: str = ""  # whose optimiser goes on
 
 
 @dataclass(frozen=True)

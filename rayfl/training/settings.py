@@ -38,8 +38,8 @@ class Training:
     """What a step does with the gradients: ``SGD``, ``Adam`` or ``AdamW``."""
     optimiser_state: Literal["fresh", "kept"] = "fresh"
     """What becomes of the optimiser's memory (velocities, means of gradients): ``fresh``: every fit starts
-    without; ``kept``: each client keeps it for its next round, where the first fit goes on from the first,
-    the second from the second, and so on.
+    without; ``kept``: each client keeps it for its next round, where each phase of the method goes on from
+    where it ended.
     """
     momentum: Annotated[float, at_least(0), below(1)] = 0.0
     """Momentum of SGD."""

@@ -134,14 +134,14 @@ def recall(request: Request, memory: list[Tensor]) -> None:
         UserError: it is of other tensors.
     """
     client = request.client
-    before = client._kept.get(request.number) if client._kept is not None else None
+    before = client._kept.get(request.phase) if client._kept is not None else None
     if before is None:
         return
     if [before[i].shape if i in before else None for i in range(len(before))] != [m.shape for m in memory]:
         raise UserError(
-            f"training.optimiser_state is kept, and fit {request.number} of client {client._id} trains other "
-            f"weights in round {client._round} than when it last took part: use "
-            "--training.optimiser_state fresh, or another method"
+            f"training.optimiser_state is kept, and the fit {request.phase!r} of client {client._id} trains "
+            f"other weights in round {client._round} than before: give fits of other weights other names, "
+            "client.fit(phase=...), or use --training.optimiser_state fresh"
         )
     for place, tensor in enumerate(memory):
         tensor.copy_(before[place])
@@ -150,7 +150,7 @@ def recall(request: Request, memory: list[Tensor]) -> None:
 def keep(request: Request, memory: list[Tensor]) -> None:
     """Let the client keep the memory of a fit, which must be the fit's own."""
     if request.client._kept is not None and memory:
-        request.client._kept[request.number] = {i: m.contiguous() for i, m in enumerate(memory)}
+        request.client._kept[request.phase] = {i: m.contiguous() for i, m in enumerate(memory)}
 
 
 def clip(gradients: list[Tensor], net_of: list[int], limit: float, stacked: bool) -> list[Tensor]:

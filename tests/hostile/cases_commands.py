@@ -70,7 +70,7 @@ LINES: dict[str, tuple[str, ...] | str] = {
     "--training.optimiser Adam --training.momentum 0.9": "training.momentum is 0.9, and Adam has no momentum",
     "--training.optimiser SGD --training.optimiser.nesterov true": "it needs --training.momentum",
     "--training.optimiser.beta1 0.5": "training.optimiser SGD has no option 'beta1'",
-    "--method SCAFFOLD --training.optimiser AdamW": "SCAFFOLD works out gradients from the steps of SGD",
+    "--method SCAFFOLD --training.optimiser AdamW": "SCAFFOLD works with SGD alone",
     "--training.momentum 1": "training.momentum is 1.0: it must be at least 0 and below 1",
     "--training.weight_decay -1": "training.weight_decay is -1.0: it must be at least 0",
     "--training.clip -1": "training.clip is -1.0: it must be at least 0",

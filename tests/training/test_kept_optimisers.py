@@ -11,11 +11,12 @@ import torch.nn.functional as F
 from rayfl import Inline, Ray, Training, UserError, resumed
 from rayfl.data import IID, Synthetic
 from rayfl.engine.worker import KEPT
-from rayfl.methods import FedALA, FedAvg, FedPer, Method, PartialFed, TopK
-from rayfl.training import SGD, Adam, Client, Params, State
+from rayfl.methods import SCAFFOLD, FedALA, FedAvg, FedCO2, Method, PartialFed, PFedMe, PFedVEM, TopK
+from rayfl.training import SGD, Adam, Batch, Client, Params, State
 from rayfl.training.loop import run_loop
 from rayfl.training.optimisers import Optimiser
 from rayfl.training.stacked import run_stacked
+from tests.support.by_hand import assert_same, federate, ragged
 from tests.support.federations import bytes_of_run, small
 from tests.support.nets import close, make_clients, only, smooth_net, smooth_split
 
@@ -105,7 +106,7 @@ def test_without_it_fits_begin_anew(run: Any) -> None:
     assert client._kept is None
 
 
-@pytest.mark.parametrize("method", [Seeing(), FedPer(), FedAvg()])
+@pytest.mark.parametrize("method", [Seeing(), FedALA(), FedAvg()])
 def test_it_is_saved_and_goes_on(tmp_path: Path, method: Method) -> None:
     """A run in two halves has the bytes of a whole one; methods do not see what is kept; and it counts."""
     small(tmp_path / "whole", method=method, training=Training(**KEEPING)).run()
@@ -129,18 +130,71 @@ def test_what_cannot_be_kept_is_refused(tmp_path: Path) -> None:
     settings: Mapping[str, Any] = {"training": Training(**KEEPING), "data": data, "participation": 1.0}
     with pytest.raises(UserError, match="Greedy: the key 'optimiser state' of a state is taken"):
         small(tmp_path / "greedy", method=Greedy(), **settings).run()
-    with pytest.raises(UserError, match="fit 0 of client 0 trains other weights in round 1"):
+    with pytest.raises(UserError, match="fit 'cross_entropy 0' of client 0 trains other weights in round 1"):
         small(tmp_path / "changing", method=Changing(), **settings).run()
     run = small(tmp_path / "nothing", training=Training(optimiser_state="kept"))
     assert any("has nothing to keep" in text for text in run.check(run.federated_data()))
 
 
-@pytest.mark.parametrize("method", [FedALA(), PartialFed(), TopK(of=FedALA())])
-def test_fits_that_change_are_refused_before_a_run(tmp_path: Path, method: Method) -> None:
-    run = small(tmp_path / "run", method=method, training=Training(**KEEPING))
-    with pytest.raises(UserError, match=f"{type(method).__name__} trains other weights in one round than"):
-        run.run()
+class Warming(FedAvg):
+    """One that trains beside the model from round 1 on, and throws the result away."""
+
+    phase: str | None = None
+
+    async def local_update(self, client: Client, state: State, down: State) -> tuple[dict[str, Any], State]:
+        net = client.net
+
+        def halved(w: Params, batch: Batch, extra: None) -> torch.Tensor:
+            return net.cross_entropy(w, batch) / 2
+
+        if client.round:
+            loss = client.cross_entropy if self.phase else halved
+            await client.fit(down["weights"], loss, stream=1, phase=self.phase)
+        fitted = await client.fit(down["weights"], client.cross_entropy, stream=0)
+        return {"weights": fitted.weights}, state
+
+
+@pytest.mark.parametrize("execution", ["loop", "stacked"])
+@pytest.mark.parametrize("phase", [None, "warm-up"])
+def test_fits_of_other_losses_and_names_keep_for_themselves(phase: str | None, execution: str) -> None:
+    """Fits that come and go before another one leave its optimiser alone."""
+    settings: dict[str, Any] = {"momentum": 0.9, "optimiser_state": "kept", "execution": execution}
+    one, other = (
+        federate(method, ragged(), "rayfl.testing.by_hand.tiny", cohorts=[[0, 1, 2, 3]] * 3, **settings)
+        for method in (Warming(phase=phase), FedAvg())
+    )
+    assert_same(dict(one.server.state["weights"]), dict(other.server.state["weights"]))
+
+
+@pytest.mark.parametrize("method", [FedALA(), PartialFed(), FedCO2()])
+def test_methods_whose_fits_change_name_their_phases(method: Method) -> None:
+    """Loop and stack agree; Fed-CO2's mutual phase does not go on with the velocity of its adaptation."""
+    settings: dict[str, Any] = {"momentum": 0.9, "optimiser_state": "kept", "cohorts": [[0, 1, 2, 3]] * 3}
+    loop, stacked = (
+        federate(method, ragged(), "rayfl.testing.by_hand.tiny", execution=execution, **settings)
+        for execution in ("loop", "stacked")
+    )
+    assert_same(loop.values(), stacked.values(), 1e-9)
+    phases = {FedALA: {"local"}, PartialFed: {"local", "choice"}, FedCO2: {"mutual", "adapt"}}
+    assert loop.worker.states[0][KEPT].keys() == phases[type(method)]
+
+
+@pytest.mark.parametrize(
+    ("method", "training", "setting"),
+    [
+        (SCAFFOLD(), KEEPING | {"optimiser": SGD(), "momentum": 0.5}, "optimiser_state"),
+        (TopK(of=SCAFFOLD()), KEEPING | {"optimiser": SGD()}, "optimiser_state"),
+        (SCAFFOLD(), {"optimiser": Adam()}, "optimiser"),
+        (PFedVEM(), {"optimiser": Adam()}, "optimiser"),
+        (PFedMe(), {"optimiser": Adam()}, "optimiser"),
+        (PFedMe(), {"momentum": 0.5}, "momentum"),
+        (PFedMe(), {"weight_decay": 0.1}, "weight_decay"),
+        (TopK(of=PFedMe()), {"clip": 1.0}, "clip"),
+    ],
+)
+def test_what_a_method_cannot_use_is_refused_before_a_run(
+    tmp_path: Path, method: Method, training: Mapping[str, Any], setting: str
+) -> None:
+    with pytest.raises(UserError, match=f"training.{setting} is .* alone: choose --training.{setting} "):
+        small(tmp_path / "run", method=method, training=Training(**training)).run()
     assert not (tmp_path / "run").exists()
-    for other in ({"method": PartialFed(mode="no_bn")}, {"training": Training(optimiser_state="kept")}):
-        run = small(tmp_path / "run", **{"method": method, "training": Training(**KEEPING), **other})
-        run.check(run.federated_data())

@@ -7,7 +7,6 @@ import pytest
 import torch
 
 from rayfl import Training, UserError, resumed
-from rayfl.methods import SCAFFOLD
 from rayfl.training import Adam, Constant, Cosine, Exponential, Schedule, Steps
 from tests.support.federations import small
 
@@ -97,12 +96,6 @@ def test_a_warm_up_that_never_ends_is_told(tmp_path: Path) -> None:
     run = small(tmp_path / "run", training=Training(schedule=Constant(warmup=4)))
     (warning,) = [text for text in run.check(run.federated_data()) if "warmup" in text]
     assert warning == "training.schedule.warmup is 4, and the run ends before, after 4 rounds"
-
-
-def test_a_method_for_sgd_refuses_others(tmp_path: Path) -> None:
-    with pytest.raises(UserError, match="SCAFFOLD works out gradients from the steps of SGD"):
-        small(tmp_path / "run", method=SCAFFOLD(), training=Training(optimiser=Adam())).run()
-    assert not (tmp_path / "run").exists()
 
 
 def test_a_run_with_a_schedule_goes_on(tmp_path: Path) -> None:

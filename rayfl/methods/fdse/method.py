@@ -171,7 +171,7 @@ class FDSE(PartlyPersonal):
         w = self._model(state, down)
         up: dict[str, Any] = {}
         if self.lam == 0 or client.round == 0:
-            w = (await client.fit(w, client.cross_entropy)).weights
+            w = (await client.fit(w, client.cross_entropy, phase="local")).weights
         else:
             net, targets = client.net, self._consistency.targets(down["weights"], self._norms)
 
@@ -187,7 +187,7 @@ class FDSE(PartlyPersonal):
             start = {"net": w, "seen": self._consistency.start(targets)}
             if self.share_every and (client.round - 1) % self.share_every == 0:
                 up["share"] = float(await client.total(ratio_of_gradients(losses), start, targets, batches=1))
-            w = (await client.fit(start, loss, targets)).weights["net"]
+            w = (await client.fit(start, loss, targets, phase="local")).weights["net"]
         own = self.personal_part(w)
         if self.attention:
             up["dse"] = own.trainable()
