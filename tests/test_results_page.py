@@ -7,6 +7,7 @@ from collections.abc import Mapping
 import pytest
 
 from rayfl.config.table_file import Table
+from rayfl.methods import METHODS
 from rayfl.papers.printed import known_tables
 from rayfl.report.text import mean_and_std
 from tests.results_page import (
@@ -763,6 +764,25 @@ def test_the_summaries_are_those_of_known_tables():
         *(table for table, _ in FDSE_LOCAL.values()),
     }
     assert {folder.name for folder in FOLDER.iterdir() if folder.is_dir()} <= known | ours
+
+
+def test_all_methods_have_the_options_that_the_page_says():
+    """The table file gives these rows options other than their methods' defaults, and no others."""
+    table = Table.load(EXAMPLES / "embedded" / "methods.yaml")
+
+    def own(row: str, column: str) -> str:
+        settings = table.settings(row, column, {})
+        method = METHODS[settings["method"]]()
+        given = {key.partition(".")[2]: settings[key] for key in settings if key.startswith("method.")}
+        odd = [f"`{name}={value}`" for name, value in given.items() if getattr(method, name) != value]
+        return f"{row} ({', '.join(odd)})" if odd else ""
+
+    in_both = [own(row, "domains") for row in table.rows if own(row, "domains")]
+    in_labels = [own(row, "labels") for row in table.rows if own(row, "labels")]
+    (other,) = (each for each in in_labels if each not in in_both)
+    assert [each for each in in_labels if each != other] == in_both
+    said = f"default options, except {', '.join(in_both)} and, in the column labels, {other}."
+    assert said in " ".join(TEXT.split())
 
 
 def test_all_methods_have_three_seeds_on_embedded_digits():
