@@ -171,10 +171,11 @@ class Federation(Displayed):
     def run(self) -> Result:
         """Run all rounds, or those that are left of a resumed run; return the records.
 
-        A SIGINT, SIGTERM or SIGHUP ends the run after the round in progress, with a checkpoint; the result
-        then has ``complete`` false.
+        A SIGINT, SIGTERM or SIGHUP ends the run after the round in progress, with a checkpoint. After a
+        SIGTERM or SIGHUP the result has ``complete`` false.
 
         Raises:
+            KeyboardInterrupt: a SIGINT has ended the run, and is to end what comes after it, too.
             UserError: the settings are impossible, data are missing, or the run folder is in use; raised
                 before any actor is started. Or: an update is bad and the policy is to stop.
         """
@@ -212,12 +213,16 @@ class Federation(Displayed):
                 with Run(self, session, folder, settings, asked) as run:
                     stopped = carry_out(run, manifest)
             if stopped is None:
-                return self._shown(_with_page(finish(folder)))
-            stop = f"Stopped before round {stopped + 1} of {self.rounds}; go on with --resume {path}"
-            log.info("%s", stop)
-            if not self.quiet:
-                tell(stop)
-            return _with_page(Result.load(path))
+                result = self._shown(_with_page(finish(folder)))
+            else:
+                stop = f"Stopped before round {stopped + 1} of {self.rounds}; go on with --resume {path}"
+                log.info("%s", stop)
+                if not self.quiet:
+                    tell(stop)
+                result = _with_page(Result.load(path))
+            if asked.interrupted:
+                raise KeyboardInterrupt
+            return result
 
     def resume(self, folder: str | Path) -> Self:
         """Return this federation as one that goes on with the run in a folder, whose settings it has."""

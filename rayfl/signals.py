@@ -51,12 +51,23 @@ def answered(
         give_back()
 
 
+class Stop(threading.Event):
+    """Set when a signal has asked for an end.
+
+    Attributes:
+        interrupted: whether that was SIGINT, which in Python also ends what comes afterwards.
+    """
+
+    interrupted = False
+
+
 @contextmanager
-def asked_to_stop() -> Iterator[threading.Event]:
+def asked_to_stop() -> Iterator[Stop]:
     """Turn the first SIGINT, SIGTERM or SIGHUP into an event; a second one acts as usual."""
-    asked = threading.Event()
+    asked = Stop()
 
     def stop(number: int) -> None:
+        asked.interrupted = number == signal.SIGINT
         asked.set()
         give_back()
         with suppress(RuntimeError):  # the signal has come in the middle of another print

@@ -86,7 +86,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def run(given: Any) -> int:
-    """Run a table as the parsed command line asks for; see :func:`main`."""
+    """Run a table as the parsed command line asks for; see :func:`main`.
+
+    Raises:
+        KeyboardInterrupt: after a SIGINT, when running cells have written their checkpoints.
+    """
     if given.jobs is not None and given.jobs < 1:
         raise UserError(f"--jobs is {given.jobs}: it must be at least 1")
     table = Table.load(find(given.file, "examples"))
@@ -139,6 +143,8 @@ def run(given: Any) -> int:
         complain(f"rayfl: left out: {cell} is being run by another process")
     if outcome.stopped:
         console.print("Stopped; the same command goes on.")
+        if outcome.interrupted:
+            raise KeyboardInterrupt
         return 128 + signal.SIGINT
     return 1 if outcome.failed or outcome.elsewhere else 0
 

@@ -10,14 +10,20 @@ import subprocess
 import sys
 import termios
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from rayfl import resumed, table
+from rayfl.callbacks.callback import Callback, Run
+from rayfl.config.command_line import parse_with_options
+from rayfl.jobs import cells
 from rayfl.signals import STOPPING, answered, asked_to_stop
+from tests.support.federations import small
 from tests.support.processes import rounds_of, wait_until
+from tests.support.tables import write
 
 
 @pytest.fixture(autouse=True, scope="module")
@@ -125,14 +131,75 @@ def test_a_run_whose_terminal_is_closed_ends_with_a_checkpoint(tmp_path: Path) -
     assert list((tmp_path / "run" / "checkpoints").glob("manifest-*.json"))
 
 
+class Stopping(Callback):
+    """Has signals come in the first round."""
+
+    def __init__(self, *numbers: int) -> None:
+        self.numbers = numbers
+
+    def after_round(self, run: Run, record: Mapping[str, Any]) -> bool:
+        """Raise them one after the other."""
+        for number in self.numbers if record["round"] == 0 else ():
+            signal.raise_signal(number)
+        return False
+
+
+@pytest.fixture
+def ctrl_c() -> Iterator[None]:
+    """Ctrl-C raises KeyboardInterrupt, as in a fresh Python; Ray Tune leaves a handler of its own."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
+@pytest.mark.parametrize(
+    ("numbers", "rounds", "begun", "left"),
+    [
+        ((signal.SIGINT,), 2, 1, 1),
+        ((signal.SIGINT,), 1, 1, 1),
+        ((signal.SIGINT, signal.SIGINT), 2, 1, None),
+        ((signal.SIGTERM,), 2, 2, 1),
+    ],
+    ids=["once", "in the last round", "twice", "SIGTERM"],
+)
+def test_ctrl_c_ends_what_comes_after_a_run(
+    tmp_path: Path, ctrl_c: None, numbers: tuple[int, ...], rounds: int, begun: int, left: int | None
+) -> None:
+    """As in a notebook with a loop over seeds; the run goes on from its checkpoint."""
+    interrupted = pytest.raises(KeyboardInterrupt) if begun == 1 else contextlib.nullcontext()
+    with interrupted:
+        for seed in range(2):
+            federation = small(tmp_path / str(seed), seed=seed, rounds=rounds, checkpoint_every=100)
+            federation.callbacks.append(Stopping(*numbers))
+            assert not federation.run().complete
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["0", "1"][:begun]
+    manifests = sorted((tmp_path / "0" / "checkpoints").glob("manifest-*.json"))
+    assert [int(path.stem[-6:]) for path in manifests] == ([] if left is None else [left])
+    assert resumed(tmp_path / "0").run().complete
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_ctrl_c_ends_what_comes_after_a_table(
+    tmp_path: Path, ctrl_c: None, monkeypatch: pytest.MonkeyPatch, number: int
+) -> None:
+    start = subprocess.Popen
+
+    def started(command: list[str], **options: Any) -> Any:
+        process = start([sys.executable, "-c", "import time; time.sleep(100)"], **options)
+        signal.raise_signal(number)
+        return process
+
+    monkeypatch.setattr(cells.subprocess, "Popen", started)
+    given = [write(tmp_path), "--output", str(tmp_path / "runs"), "--rows", "FedAvg", "--columns", "even"]
+    with pytest.raises(KeyboardInterrupt) if number == signal.SIGINT else contextlib.nullcontext():
+        assert table.run(parse_with_options(table.parser(), given)) == 130
+    assert table.main(given) == 130
+
+
 @pytest.mark.parametrize("number", STOPPING)
-def test_every_signal_ends_a_sweep_as_ctrl_c_does(number: signal.Signals) -> None:
+def test_every_signal_ends_a_sweep_as_ctrl_c_does(number: signal.Signals, ctrl_c: None) -> None:
     pytest.importorskip("ray")
     from rayfl.tune.sweep import _stoppable
 
-    before = signal.signal(signal.SIGINT, signal.default_int_handler)  # Ray Tune leaves one of its own
-    try:
-        with pytest.raises(KeyboardInterrupt), _stoppable():
-            signal.raise_signal(number)
-    finally:
-        signal.signal(signal.SIGINT, before)
+    with pytest.raises(KeyboardInterrupt), _stoppable():
+        signal.raise_signal(number)

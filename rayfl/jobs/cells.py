@@ -119,11 +119,13 @@ class Outcome:
         failed: cell -> why.
         elsewhere: cells that another process is running.
         stopped: whether the table was told to stop.
+        interrupted: whether SIGINT has told it so.
     """
 
     failed: dict[Job, str] = field(default_factory=dict)
     elsewhere: list[Job] = field(default_factory=list)
     stopped: bool = False
+    interrupted: bool = False
 
 
 class Runner:
@@ -149,13 +151,16 @@ class Runner:
         self._keep_checkpoints = keep_checkpoints
         self._running: list[Process] = []
         self._largest = 0
-        self._asked = 0
+        self._asked: list[int] = []
 
     def run(self, cells: Sequence[Job]) -> Outcome:
         """Run all cells that are not finished; the failure of one does not keep the others.
 
         The first SIGINT, SIGTERM or SIGHUP lets running cells end their round and write a checkpoint; the
         second kills them.
+
+        Raises:
+            KeyboardInterrupt: after a second signal.
         """
         outcome = Outcome()
         waiting = []
@@ -173,7 +178,9 @@ class Runner:
                     self._running.remove(running)
                     self._end(running, outcome)
                 self._shown([r.job for r in self._running], waiting)
-        outcome.stopped = bool(self._asked)
+        if len(self._asked) > 1:
+            raise KeyboardInterrupt
+        outcome.stopped, outcome.interrupted = bool(self._asked), signal.SIGINT in self._asked
         return outcome
 
     def _has_room(self) -> bool:
@@ -208,6 +215,8 @@ class Runner:
             start_new_session=True,
         )
         self._running.append(Process(job, process, log, slot))
+        if self._asked:  # meanwhile, when the new process could not be told
+            process.terminate()
         self._told(f"{job}: started{resumed}")
 
     def _end(self, running: Process, outcome: Outcome) -> None:
@@ -239,11 +248,12 @@ class Runner:
                 running.process.terminate()
 
     def _stop(self, number: int) -> None:
-        self._asked += 1
-        if self._asked == 1:
+        self._asked.append(number)
+        first = len(self._asked) == 1
+        if first:
             self._told("Stopping: running cells end their round; once more to stop at once.")
         for running in self._running:
-            running.process.send_signal(signal.SIGTERM if self._asked == 1 else signal.SIGKILL)
+            running.process.send_signal(signal.SIGTERM if first else signal.SIGKILL)
 
 
 def automatic_jobs() -> int:

@@ -87,7 +87,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def run(given: Any) -> int:
-    """Run a sweep as the parsed command line asks for; see :func:`main`."""
+    """Run a sweep as the parsed command line asks for; see :func:`main`.
+
+    Raises:
+        KeyboardInterrupt: after a SIGINT, when the trials have ended.
+    """
     for name, value in (("samples", given.samples), ("at_once", given.at_once)):
         if value is not None and value < 1:
             raise UserError(f"--{name} is {value}: it must be at least 1")
@@ -126,8 +130,12 @@ def _run(sweep: Sweep, output: Path, federation: Federation, console: Console, a
     ended = Ended.load(trials)
     jobs = list(trials.jobs.values())
     at_once = sweep.at_once or os.cpu_count() or 1
+    interrupt: KeyboardInterrupt | None = None
     with TableProgress(jobs, at_once, console=console, items="trials") as progress:
-        complete = run_trials(trials, ended, progress, federation, address)
+        try:
+            complete = run_trials(trials, ended, progress, federation, address)
+        except KeyboardInterrupt as error:
+            complete, interrupt = False, error
     results = [
         result_of(point, trials.of_point(number), sweep.metric) for number, point in enumerate(sweep.points)
     ]
@@ -135,6 +143,8 @@ def _run(sweep: Sweep, output: Path, federation: Federation, console: Console, a
     console.print(points_table(sweep.title or sweep.name, results, sweep.metric, best))
     if not complete:
         console.print(f"Stopped; go on with --resume {output}", soft_wrap=True, markup=False)
+        if interrupt is not None:
+            raise interrupt
         return 128 + signal.SIGINT
     written = write_all(
         sweep.title,

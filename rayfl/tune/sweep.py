@@ -165,7 +165,10 @@ def run(
         address: the Ray cluster to join; by default the engine's, or a new local one.
 
     Returns:
-        Whether all trials are over; False after a SIGINT, SIGTERM or SIGHUP.
+        Whether all trials are over; False after a SIGTERM or SIGHUP.
+
+    Raises:
+        KeyboardInterrupt: after a SIGINT.
     """
     waiting = {name: job for name, job in trials.jobs.items() if not ended.over(name)}
     if not waiting:
@@ -182,13 +185,16 @@ def run(
         part = share(engine, clients, nodes, len(waiting), trials.sweep.at_once)
         jobs = {name: replace(job, settings=job.settings | part.engine) for name, job in waiting.items()}
         watcher = Watcher(trials, part, ended, progress, cluster.gone)
-        with _quiet_tune(), _stoppable():
+        with _quiet_tune(), _stoppable() as forwarded:
             _tuner(trials, part, jobs, ended, watcher).fit()
     except _Broken as broken:
         raise UserError(str(broken)) from None
     finally:
         cluster.close()
-    return all(name in ended.why for name in waiting)
+    complete = all(name in ended.why for name in waiting)
+    if not complete and not forwarded:
+        raise KeyboardInterrupt
+    return complete
 
 
 def _tuner(
@@ -440,20 +446,26 @@ def _quiet_tune() -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def _stoppable() -> Iterator[None]:
+def _stoppable() -> Iterator[list[int]]:
     """Let SIGTERM and SIGHUP end the sweep as SIGINT does, on which alone Ray Tune acts.
 
     Ray Tune leaves handlers of its own behind. Afterwards signals go to those who had them before.
+
+    Yields:
+        The signals that have come and are not SIGINT.
     """
     here = threading.current_thread() is threading.main_thread()
     before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGUSR1)}
 
+    forwarded: list[int] = []
+
     def forward(number: int) -> None:
+        forwarded.append(number)
         signal.raise_signal(signal.SIGINT)
 
     try:
         with answered(forward, (signal.SIGTERM, signal.SIGHUP)):
-            yield
+            yield forwarded
     finally:
         for number, handler in before.items() if here else ():
             signal.signal(number, signal.SIG_DFL if handler is None else handler)

@@ -5,6 +5,7 @@ import signal
 import subprocess
 import sys
 from collections import defaultdict
+from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -13,12 +14,14 @@ import pytest
 import yaml
 
 from rayfl import UserError, resumed
+from rayfl.config.command_line import parse_with_options
 from rayfl.config.parser import federation_from
 from rayfl.config.table_file import Table, layered, options
 from rayfl.evaluation.result import Result
 from rayfl.jobs.progress import TableProgress
 from rayfl.record.checkpoint import Checkpoints
 from rayfl.run import main as run_main
+from rayfl.tune import command
 from rayfl.tune.command import main
 from rayfl.tune.outcome import Best, points_table, result_of, write_all
 from rayfl.tune.space import Space
@@ -144,6 +147,21 @@ def test_a_sweep_whose_ray_is_gone_says_so_in_a_line(
     (line,) = capsys.readouterr().err.splitlines()
     says = "Ray's GCS at 192.0.2.1:6379 is gone, and with it all trials: go on with --resume"
     assert line == f"rayfl: error: {says} {output}"
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_ctrl_c_ends_what_comes_after_a_sweep(
+    tmp_path: Path, capsys, ray_runtime, monkeypatch: pytest.MonkeyPatch, number: int
+) -> None:
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    monkeypatch.setattr(sweep.Watcher, "on_step_end", lambda *others, **more: signal.raise_signal(number))
+    given = [write(tmp_path), "--output", str(tmp_path / "out"), "--address", ray_runtime]
+    try:
+        with pytest.raises(KeyboardInterrupt) if number == signal.SIGINT else nullcontext():
+            assert command.run(parse_with_options(command.parser(), given)) == 130
+    finally:
+        signal.signal(signal.SIGINT, before)
+    assert "go on with --resume" in capsys.readouterr().out
 
 
 def test_a_killed_sweep_goes_on(tmp_path: Path, capsys, ray_runtime) -> None:
