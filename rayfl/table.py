@@ -174,8 +174,9 @@ def plan(
                 raise UserError(f"row {row!r}, column {column!r} of {table.path}: {error}") from error
             for seed in seeds:
                 folder = output / slug(row) / slug(column) / f"seed-{seed}"
-                _check_same(folder, federation, seed)
                 cells.append(Job(row, column, seed, federation.rounds, folder, settings))
+                if not cells[-1].fruitless:
+                    _check_same(folder, federation, seed)
     order = {seed: place for place, seed in enumerate(seeds)}
     return sorted(cells, key=lambda cell: order[cell.seed]), missing
 

@@ -11,6 +11,7 @@ import yaml
 from rayfl import Federation, table
 from rayfl.config.parser import federation_from
 from rayfl.config.table_file import Table, options
+from rayfl.jobs import cells
 from rayfl.jobs.cells import Job, Outcome, Runner
 from rayfl.record.description import dump
 from rayfl.run import main as run_main
@@ -241,10 +242,39 @@ def test_a_folder_with_another_run(tmp_path, capsys, changes, says):
     folder.mkdir(parents=True)
     settings = Table.load(path).settings("FedAvg", "even", {"engine": "Inline", **changes})
     (folder / "config.yaml").write_text(dump(federation_from(options(settings))))
+    (folder / "metrics.jsonl").write_text('{"round": 0}\n')
     given = [path, "--output", str(tmp_path / "runs"), "--rows", "FedAvg", "--list"]
     assert table.main(given) == (2 if says else 0)
     said = capsys.readouterr().err
     assert said == "" if says is None else says in said
+
+
+def test_a_cell_that_failed_in_its_first_round_may_be_corrected(tmp_path, capsys, monkeypatch):
+    class Here:
+        """A cell's process that is this one."""
+
+        pid = 0
+
+        def __init__(self, command: list[str], **options: object) -> None:
+            self.returncode = run_main(command[3:])
+
+        def poll(self) -> int:
+            return self.returncode
+
+    monkeypatch.setattr(cells.subprocess, "Popen", Here)
+    bad = TINY.replace("rounds: 2", "rounds: 1\n  training.lr: 1.0e+30")
+    given = [write(tmp_path, bad), "--output", str(tmp_path / "runs"), "--seeds", "1"]
+    given += ["--rows", "FedAvg", "--columns", "even"]
+    assert table.main(given) == 1
+    folder = tmp_path / "runs" / "FedAvg" / "even" / "seed-0"
+    assert (folder / "config.yaml").exists()
+    assert (folder / "metrics.jsonl").read_text() == ""
+    write(tmp_path, bad.replace("+30", "-3"))
+    assert table.main(given) == 0
+    assert json.loads((folder / "summary.json").read_text())["completed"] == 1
+    write(tmp_path, bad.replace("+30", "-2"))
+    assert table.main(given) == 2
+    assert "training.lr: 0.001 there, 0.01 asked for" in capsys.readouterr().err
 
 
 def test_what_failed_or_was_left_is_told(tmp_path, capsys, monkeypatch):

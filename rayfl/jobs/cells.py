@@ -21,11 +21,13 @@ from pathlib import Path
 from typing import IO, Any
 
 from rayfl.config.table_file import Settings, options
-from rayfl.files import lock, parse_json, read_file, read_json, reading
+from rayfl.errors import UserError
+from rayfl.evaluation.result import read_config
+from rayfl.files import held, lock, parse_json, read_file, read_json, reading
 from rayfl.memory import available_memory
 from rayfl.record.checks import check_summary
 from rayfl.record.description import RESUMABLE
-from rayfl.record.history import CONFIG, ENGINE, SUMMARY
+from rayfl.record.history import CONFIG, ENGINE, METRICS, SUMMARY, read_lines
 from rayfl.shown import counted
 from rayfl.signals import answered
 
@@ -70,6 +72,18 @@ class Job:
             summary = read_json(path)
             check_summary(summary)
         return bool(summary["completed"] >= self.rounds or summary.get("early"))
+
+    @property
+    def fruitless(self) -> bool:
+        """Whether the folder holds a run of this cell that has ended before its first round."""
+        if not (self.folder / CONFIG).is_file():
+            return False
+        config, metrics = read_config(self.folder), self.folder / METRICS
+        there, wanted = config.get("cell") or {}, self.settings.get("cell")
+        own = isinstance(wanted, dict) and all(there.get(k) == wanted[k] for k in ("table", "row", "column"))
+        kept = any((self.folder / "checkpoints").glob("manifest-*"))
+        begun = kept or (metrics.exists() and any(True for _ in read_lines(metrics)))
+        return bool(own and config.get("seed", 0) == self.seed and not begun)
 
     def seconds(self) -> list[float]:
         """Return the duration of every round that is recorded."""
@@ -203,6 +217,9 @@ class Runner:
         if job.finished:  # by another process, in the meantime
             log.close()
             return
+        if job.fruitless:  # its settings may have been corrected
+            with contextlib.suppress(UserError), held(job.folder):  # whoever runs it by hand keeps it
+                shutil.rmtree(job.folder)
         resumed = f" after {counted(len(done), 'round')}" if (done := job.seconds()) else ""
         slot = min(set(range(self.limit)) - {r.slot for r in self._running})
         # In a session of its own, so that Ctrl-C reaches it through this process, as a request to stop.
