@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import errno
 import logging
 import os
 import secrets
 import shutil
 import subprocess
 import tempfile
+import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from functools import partial
@@ -17,7 +19,8 @@ from typing import Any
 import ray
 from ray._private import ray_constants, services
 
-from rayfl.shown import tell
+from rayfl.errors import UserError
+from rayfl.shown import tell, warn
 
 UNREAD = ("RAY_enable_metrics_collection", "RAY_task_events_report_interval_ms", "RAY_event_stats")
 """What a local cluster collects for its dashboard: a seventh of the processor time that is not training."""
@@ -34,6 +37,14 @@ PATIENT = {
     "RAY_DASHBOARD_AGENT_CHECK_PARENT_INTERVAL_S": "5",
 }
 """How late the raylet's agents learn that it is gone. They would print its log, and are ended before that."""
+GCS_LIMIT = "RAY_gcs_server_port_wait_time_s"
+"""The variable that says how many seconds Ray's GCS may take to start."""
+TRIES = (1, 2, 4)
+"""How many times as long as usual Ray's parts may take to start, try after try."""
+ROOM = 2**20
+"""Bytes without which Ray cannot start, or write that it cannot."""
+USUAL = 30
+"""Seconds that Ray gives its GCS to start, and then the node."""
 TOKENS_SINCE = (2, 60)
 """The first Ray that gives a local cluster a token where nothing is said about it."""
 
@@ -66,6 +77,12 @@ class LocalRay:
 
     def __init__(self, dashboard: bool) -> None:
         make_token()
+        started = patiently(partial(self._begin, dashboard))
+        if dashboard:
+            tell(f"dashboard   http://{started.dashboard_url}, for the time of the run")
+
+    def _begin(self, dashboard: bool, times: int) -> Any:
+        """Start it, or leave nothing of it; see :func:`patiently`."""
         self._folder = tempfile.mkdtemp(prefix="rayfl-", dir=temporary_place())
         self._cleaner = subprocess.Popen(
             ["/bin/sh", "-c", CLEAN_UP, "sh", self._folder],
@@ -78,14 +95,15 @@ class LocalRay:
         settings |= {} if dashboard else dict.fromkeys(UNREAD, "0")
         settings = {name: value for name, value in settings.items() if name not in os.environ}
         if PROMPT.keys().isdisjoint(os.environ):  # half of it would change how long they wait altogether
-            settings |= PROMPT
+            attempts = {name: str(times * int(value)) for name, value in PROMPT.items() if "attempts" in name}
+            settings |= PROMPT | attempts
         try:
             with (
                 _environment(settings),  # this cluster's alone: another one may have a dashboard
                 _replaced(services, "ConsolePopen", partial(self._start, services.ConsolePopen)),
                 _replaced(ray_constants, "ENABLE_RAY_CLUSTER", False),
             ):
-                started = ray.init(
+                return ray.init(
                     address="local",
                     include_dashboard=dashboard,
                     dashboard_host="127.0.0.1",
@@ -93,10 +111,8 @@ class LocalRay:
                     _temp_dir=str(Path(self._folder, "ray")),
                 )
         except BaseException:
-            self._clean_up()
+            self.stop(broken=True)
             raise
-        if dashboard:
-            tell(f"dashboard   http://{started.dashboard_url}, for the time of the run")
 
     def _start(self, popen: Callable[..., Any], *arguments: Any, **options: Any) -> Any:
         """Start one of Ray's processes."""
@@ -124,10 +140,63 @@ class LocalRay:
         shutil.rmtree(self._folder, ignore_errors=True)  # a driver without a raylet makes it once more
 
 
+def patiently(start: Callable[[int], Any]) -> Any:
+    """Start a Ray; where a busy machine does not have it up in time, try again with longer limits.
+
+    Args:
+        start: calls ``ray.init``; its argument is how many times as long as usual Ray's parts may take.
+
+    Raises:
+        UserError: it has not come up in any try.
+    """
+    find, reason = services.get_node, ""
+    for times in TRIES:
+        limits = {} if GCS_LIMIT in os.environ else {GCS_LIMIT: str(times * USUAL)}
+        try:
+            with (
+                _environment(limits),
+                _replaced(services, "get_node", partial(_found, find, (times - 1) * USUAL)),
+            ):
+                return start(times)
+        except Exception as error:
+            late = isinstance(error, ConnectionError | TimeoutError)
+            if isinstance(error, UserError | OSError) and not late:
+                raise
+            if shutil.disk_usage(place := temporary_place()).free < ROOM:  # of which Ray may not say a word
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), place) from error
+            reason = " ".join(str(error).split())
+            ray.shutdown()
+            if times != TRIES[-1]:
+                warn(f"Ray has not started ({reason}): trying again with longer limits")
+    raise UserError(
+        f"Ray cannot be started on this machine ({reason}), after {len(TRIES)} tries: the machine may be too "
+        "busy, so try again later, or use --engine Inline, which needs no Ray"
+    )
+
+
+def _found(find: Callable[..., Any], seconds: float, *arguments: Any) -> Any:
+    """Return what Ray says of a node, as soon as it knows it; Ray itself waits for half a minute."""
+    end = time.monotonic() + seconds
+    while True:
+        try:
+            return find(*arguments)
+        except RuntimeError:
+            if time.monotonic() >= end:
+                raise
+            time.sleep(0.1)
+
+
 def temporary_place() -> str:
     """Return where Ray would have its folder, or what else is short enough."""
-    wanted = os.environ.get("RAY_TMPDIR") or tempfile.gettempdir()
-    return wanted if len(os.fsencode(wanted)) <= LONGEST else "/tmp"
+    wanted = os.path.abspath(os.environ.get("RAY_TMPDIR") or tempfile.gettempdir())
+    if len(os.fsencode(wanted)) > LONGEST:
+        return "/tmp"
+    if not wanted.isascii():
+        raise UserError(
+            f"the folder for temporary files is {wanted}, and Ray takes ASCII characters alone: name another "
+            "one by the environment variable RAY_TMPDIR"
+        )
+    return wanted
 
 
 @contextmanager

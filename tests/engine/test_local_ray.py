@@ -17,17 +17,19 @@ import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import psutil
 import pytest
 
 from tests.support.processes import rounds_of, wait_until
 
-pytest.importorskip("ray")
+ray: Any = pytest.importorskip("ray")
 
-from rayfl.engine import local_ray
+from rayfl.engine import local_ray  # noqa: E402
+from rayfl.run import main  # noqa: E402
 
-LIMIT = 120.0
+LIMIT = 300.0
 """Seconds after which something that should end counts as never ending."""
 SMALLEST = [
     "--data",
@@ -206,6 +208,53 @@ def test_a_run_whose_ray_is_gone_says_so_in_a_line(name: str) -> None:
         assert run.left(family, shared) == []
 
 
+# ---- a busy machine
+
+
+@pytest.fixture
+def slow(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
+    """A Ray that never starts in time, and leaves nothing; the limits that it was given."""
+    limits: list[str] = []
+
+    def init(**options: object) -> None:
+        limits.append(os.environ[local_ray.GCS_LIMIT])
+        raise Exception("The current node timed out during startup.\nIts raylet")
+
+    place = tempfile.mkdtemp(dir="/tmp")
+    monkeypatch.setenv("RAY_TMPDIR", place)
+    monkeypatch.setattr(ray, "init", init)
+    monkeypatch.setattr(ray, "shutdown", lambda: None)
+    monkeypatch.setattr(ray, "is_initialized", lambda: False)
+    yield limits
+    os.rmdir(place)
+
+
+def test_a_machine_that_is_too_busy_for_ray(
+    tmp_path: Path, slow: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Two more tries with longer limits, and then one line."""
+    assert main([*SMALLEST, "--output", str(tmp_path / "run")]) == 2
+    *warnings, line = capsys.readouterr().err.splitlines()
+    assert ["trying again" in warning for warning in warnings] == [True, True]
+    assert line.startswith("rayfl: error: Ray cannot be started on this machine (The current node timed out")
+    assert slow == ["30", "60", "120"]
+
+
+def test_a_ray_that_starts_at_the_last_try(slow: list[str]) -> None:
+    assert local_ray.patiently(lambda times: ray.init() if times < 4 else times) == 4
+    assert slow == ["30", "60"]
+
+
+def test_a_folder_that_ray_cannot_use(
+    tmp_path: Path, slow: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("RAY_TMPDIR", "/tmp/für")
+    assert main([*SMALLEST, "--output", str(tmp_path / "run")]) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert "/tmp/für, and Ray takes ASCII characters alone" in line
+    assert slow == []
+
+
 # ---- the token
 
 
@@ -270,5 +319,8 @@ def test_a_long_path_of_temporary_files_is_not_used(monkeypatch: pytest.MonkeyPa
     """Ray could not make its sockets there."""
     monkeypatch.setenv("RAY_TMPDIR", "/" + "x" * (local_ray.LONGEST - 1))
     assert local_ray.temporary_place() == os.environ["RAY_TMPDIR"]
+    monkeypatch.chdir("/tmp")
+    monkeypatch.setenv("RAY_TMPDIR", "here")
+    assert local_ray.temporary_place() == "/tmp/here"
     monkeypatch.setenv("RAY_TMPDIR", "/" + "x" * local_ray.LONGEST)
     assert local_ray.temporary_place() == "/tmp"
