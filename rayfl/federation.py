@@ -44,7 +44,6 @@ from rayfl.record.cell import Cell
 from rayfl.record.checkpoint import Manifest
 from rayfl.record.description import deciding, dump
 from rayfl.record.folder import RunFolder, check_is, check_unused
-from rayfl.record.former import remedy
 from rayfl.record.history import CONFIG, LOG
 from rayfl.recovery import carry_out, finished, restored, to_resume
 from rayfl.report.page import write_page
@@ -145,8 +144,6 @@ class Federation(Displayed):
                 "Federation, and a resumed run would go on without your changes. Make a Federation, and put "
                 "what is yours into a method, a data set or a partition"
             )
-        if text := remedy("net", self.net) or remedy("protocol", self.protocol):
-            raise UserError(text)
         dump(self)  # refuses values of other types, or out of their bounds
         if self.net == []:
             raise UserError("net is []: it must be a net, or a list of at least one")

@@ -30,7 +30,6 @@ from rayfl.files import refuse_links
 from rayfl.imports import guard_parsers, refusal
 from rayfl.record.description import RESUMABLE, differing
 from rayfl.record.folder import check_is
-from rayfl.record.former import MOVED, present, remedy, without_unused
 from rayfl.settings import class_names, own_classes
 from rayfl.shown import closest, did_you_mean
 from rayfl.yaml_file import OutOfBounds, check_bounds, read_mapping
@@ -49,10 +48,8 @@ class _ConfigFile(ActionConfigFile):
     def __call__(self, parser: Any, cfg: Any, values: Any, option_string: str | None = None) -> None:
         """Take the settings of a file."""
         path = _home(values)
-        settings = without_unused(read_mapping(path, "configuration"))
+        settings = read_mapping(path, "configuration")
         check_kind(path, settings, "configuration")
-        if not self.blank:
-            settings = present(settings)
         files = [name for name in settings.keys() & _groups(parser) if isinstance(settings[name], str)]
         for name in files:
             settings[name] = read_mapping(path.parent / _home(settings[name]), f"file with options of {name}")
@@ -461,9 +458,8 @@ def explain(made: ArgumentParser, error: BaseException) -> str:
         missing = [f"--{where}.{name}" for name in text.partition(": ")[2].split(", ")]
         return f"{where} {path.rpartition('.')[2]} needs {' and '.join(missing)}"
     if no_class and known:
-        now = remedy(where, name) if where == "protocol" else ""
         own = "" if where in ("engine", "protocol") else ", or the import path of your own"
-        return now or f"there is no {where} {name!r}{_hint(name, known)}{own}"
+        return f"there is no {where} {name!r}{_hint(name, known)}{own}"
     if no_class:
         return f"{where} is {name!r}: it must be a mapping"
     if no_value and kind is not None:
@@ -562,8 +558,6 @@ def _longer(made: ArgumentParser, wrong: str) -> list[str]:
 
 def _no_option(made: ArgumentParser, wrong: str, options: list[str], prefix: str = "") -> str:
     """Say that there is no such option, and which one may have been meant."""
-    if wrong in MOVED:
-        return f"there is no option {prefix}{wrong} any more: write {MOVED[wrong]}"
     group, dot, name = wrong.rpartition(".")
     options = [option for option in options if not option.endswith(".help")]
     if siblings := [option[len(group) + 1 :] for option in options if dot and option.startswith(f"{group}.")]:

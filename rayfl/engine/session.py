@@ -388,9 +388,7 @@ class Session:
 
     # ---- checkpoints
 
-    def save(
-        self, folder: Path, round: int, progress: dict[str, Any], settings: dict[str, Any] | None = None
-    ) -> None:
+    def save(self, folder: Path, round: int, progress: dict[str, Any], settings: dict[str, Any]) -> None:
         """Write a checkpoint of everything that rounds before ``round`` have left behind.
 
         Args:

@@ -19,7 +19,6 @@ from rayfl.files import reading, refuse_links
 from rayfl.record.checks import check_config
 from rayfl.record.description import flat
 from rayfl.record.folder import RunFolder, check_is
-from rayfl.record.former import present
 from rayfl.record.history import CONFIG, METRICS, History, read_history
 from rayfl.yaml_file import read_mapping
 
@@ -138,7 +137,7 @@ def read_config(folder: Path) -> dict[str, Any]:
     config = read_mapping(path, "configuration")
     with reading(path):
         check_config(config)
-    return present(config)
+    return config
 
 
 def client_table(history: History) -> pd.DataFrame:

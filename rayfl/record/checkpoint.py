@@ -30,7 +30,6 @@ import safetensors.torch
 from rayfl.errors import UserError
 from rayfl.files import parse_json, read_file, reading, refuse_links, remove, sync_folder, write_file
 from rayfl.record.description import differing
-from rayfl.record.former import present_settings
 from rayfl.training.state import State, put_together, take_apart
 
 CLIENTS_PER_FILE = 16
@@ -39,8 +38,7 @@ BYTES_PER_FILE = 256 * 2**20
 """Bytes that such a file is to have at most: it is made, and read, in memory."""
 KEEP = 2
 """Checkpoints that are kept: the newest and the one before, should the newest be damaged."""
-_FORMATS = (1, 2)
-"""The first one did not say of which run a checkpoint is."""
+_FORMAT = 2
 _MANIFEST = re.compile(r"manifest-\d+\.json")
 _NO_NUMBERS = ("nan", "inf", "-inf")
 _FULL = "earlier checkpoints are intact, so make room and resume the run"
@@ -62,14 +60,14 @@ class Manifest:
         clients_per_file: how many clients' states share a file.
         progress: what the driver keeps, as plain JSON; numbers may be NaN or infinite.
         settings: everything that decides the run's numbers: settings by name, and the digest of the divided
-            data as ``division``. None in checkpoints of earlier versions.
+            data as ``division``.
     """
 
     round: int
     server: str
     clients: dict[int, str]
     progress: dict[str, Any]
-    settings: dict[str, Any] | None = None
+    settings: dict[str, Any]
     clients_per_file: int = CLIENTS_PER_FILE
 
 
@@ -114,7 +112,7 @@ class Checkpoints:
                     "be on storage that all of them share"
                 )
         body = {
-            "format": _FORMATS[-1],
+            "format": _FORMAT,
             "round": manifest.round,
             "server": manifest.server,
             "clients": {str(number): name for number, name in manifest.clients.items()},
@@ -147,9 +145,7 @@ class Checkpoints:
             manifest: the checkpoint.
             settings: those of the run that is to go on with it.
         """
-        if manifest.settings is None:
-            return
-        recorded = present_settings(manifest.settings)
+        recorded = manifest.settings
         for key in differing(recorded, settings):
             there, here = recorded.get(key), settings.get(key)
             if key == "rounds" and there and here:
@@ -175,10 +171,9 @@ class Checkpoints:
             settings: of that run, but for ``division``, which stays.
         """
         manifest, _ = self.newest()
-        if manifest is not None and manifest.settings is not None:
-            self.commit(
-                replace(manifest, settings={"division": manifest.settings.get("division"), **settings})
-            )
+        if manifest is not None:
+            division = manifest.settings.get("division")
+            self.commit(replace(manifest, settings={"division": division, **settings}))
 
     @property
     def exist(self) -> bool:
@@ -302,7 +297,7 @@ def _read_manifest(path: Path) -> Manifest:
         text = json.dumps(body, separators=(",", ":"), sort_keys=True)
         if _hash(text.encode()) != content["sha256"]:
             raise ValueError("its checksum differs")
-        if body["format"] not in _FORMATS:
+        if body["format"] != _FORMAT:
             raise _OtherFormat(
                 f"checkpoint manifest {path} has the format {body['format']!r:.20}, which this version of "
                 "rayfl cannot read: go on with the version that wrote it, or start the run anew with another "
@@ -317,8 +312,8 @@ def _read_manifest(path: Path) -> Manifest:
             body["server"],
             clients,
             progress,
-            body.get("settings"),
-            body.get("clients_per_file", CLIENTS_PER_FILE),
+            body["settings"],
+            body["clients_per_file"],
         )
     except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
         raise UserError(f"checkpoint manifest {path} is damaged") from error
@@ -353,11 +348,9 @@ def _check_manifest(path: Path, body: dict[str, Any]) -> None:
         raise ValueError("its round is not that of its name")
     if not re.fullmatch(r"server-[0-9a-f]{24}\.safetensors", body["server"]):
         raise ValueError("its server file has no name of one")
-    if not all(isinstance(body[key], dict) for key in ("clients", "progress")):
-        raise ValueError("its client files or its progress are no mapping")
-    if not isinstance(body.get("settings"), dict | None):
-        raise ValueError("its settings are no mapping")
-    per_file = body.get("clients_per_file", CLIENTS_PER_FILE)
+    if not all(isinstance(body[key], dict) for key in ("clients", "progress", "settings")):
+        raise ValueError("its client files, its progress or its settings are no mapping")
+    per_file = body["clients_per_file"]
     if type(per_file) is not int or not 1 <= per_file <= CLIENTS_PER_FILE:
         raise ValueError("its number of clients per file is impossible")
     for number, name in clients.items():

@@ -145,17 +145,11 @@ def names_clients(path: Path) -> bool | None:
 
 
 def check_same_data(path: Path, partition: Mapping[str, Any]) -> None:
-    """Refuse to go on with data that are divided otherwise than those that a run folder tells of.
-
-    A folder that is older than the record of what the data set held is compared without it.
-    """
+    """Refuse to go on with data that are divided otherwise than those that a run folder tells of."""
     file = path / PARTITION
     now = json.loads(_json(partition))
     with reading(file):
         there = read_json(file) if file.exists() else now
-    for later in ("pool", "inputs"):  # parts that runs of earlier versions have not recorded
-        if isinstance(there, dict) and later not in there:
-            now.pop(later, None)
     if there != now:
         raise UserError(
             f"the data are not those of the run, or not divided like them ({file} differs): restore the data "

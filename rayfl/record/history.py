@@ -65,7 +65,7 @@ class Population(Displayed):
     Attributes:
         samples: per split (``train``, ``val``, ``test``) int64 [clients].
         domains: per client the name of its domain, None where it has several.
-        contents: of the data set; None where it was not recorded, as before rayfl did so.
+        contents: of the data set; None where it was not recorded.
     """
 
     samples: Mapping[str, np.ndarray]

@@ -59,7 +59,7 @@ class Group:
 def data_of(run: Result) -> str:
     """Return what tells the data set of a run from another one: its digest.
 
-    Runs of before rayfl recorded it are told apart by their numbers of samples.
+    Where it was not recorded, runs are told apart by their numbers of samples.
     """
     contents = run.history.population.contents
     return contents.sha256 if contents else f"not recorded, {sizes_of([run])}"

@@ -90,20 +90,20 @@ def html_text(table: Table, notes: Sequence[str]) -> str:
     )
 
 
-def latex_text(table: Table, notes: Sequence[str], remarks: Sequence[str] = ()) -> str:
+def latex_text(table: Table, notes: Sequence[str], warnings: Sequence[str] = ()) -> str:
     """Return a table for a paper, with booktabs' rules and the notes in its caption.
 
     Args:
         table: the table.
         notes: sentences of the caption.
-        remarks: what stands above as comments.
+        warnings: what stands above as comments.
     """
     frame = _frame(table, latex, r"\textbf{{{}}}", r"\underline{{{}}}")
     caption = " ".join([f"{latex(one_line(str(table.title))).rstrip('.')}.", *map(latex, notes)])
     sides = "".join(_sides(table))
     text = frame.to_latex(index=False, escape=False, column_format=sides, caption=caption, position="t")
     text = text.replace("\\begin{tabular}", "\\centering\n\\begin{tabular}", 1)
-    comments = ["Needs \\usepackage{booktabs}.", *remarks]
+    comments = ["Needs \\usepackage{booktabs}.", *warnings]
     return "".join(f"% {one_line(line)}\n" for line in comments) + text
 
 
@@ -120,7 +120,7 @@ def write_table(
     table: Table,
     notes: Sequence[str],
     records: Records,
-    remarks: Sequence[str] = (),
+    warnings: Sequence[str] = (),
     **more: Any,
 ) -> None:
     """Write a table into a file whose ending names the format.
@@ -130,16 +130,16 @@ def write_table(
         table: as it is laid out, for Markdown, HTML and LaTeX.
         notes: sentences about it.
         records: its figures, for CSV and JSON. CSV has the number of
-            seeds, the remarks as one text, and no other list or mapping.
-        remarks: what to know about single figures.
+            seeds, the warnings as one text, and no other list or mapping.
+        warnings: what to know about single figures.
         more: what JSON has besides.
     """
     check_ending(path)
-    lines = [*notes, *remarks]
+    lines = [*notes, *warnings]
     makers: dict[str, Callable[[], str]] = {
         ".md": lambda: markdown_text(table, lines),
         ".html": lambda: html_text(table, lines),
-        ".tex": lambda: latex_text(table, notes, remarks),
+        ".tex": lambda: latex_text(table, notes, warnings),
         ".csv": lambda: csv_text([_flat(record) for record in records]),
         ".json": lambda: (
             json.dumps(
@@ -164,7 +164,7 @@ def check_ending(path: Path) -> None:
 
 
 def _flat(record: Mapping[str, Any]) -> dict[str, Any]:
-    made: dict[str, Callable[[Any], Any]] = {"remarks": "; ".join, "seeds": len}
+    made: dict[str, Callable[[Any], Any]] = {"warnings": "; ".join, "seeds": len}
     cells = {key: made[key](value) if key in made else value for key, value in record.items()}
     return {key: value for key, value in cells.items() if not isinstance(value, list | dict)}
 

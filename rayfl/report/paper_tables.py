@@ -366,11 +366,7 @@ def write_tables(
 
 def records(entries: Sequence[Entry]) -> list[dict[str, Any]]:
     """Return the cells with the keys of ``table.json``."""
-    names = {"warnings": "remarks"}  # as files of before have it
-    return [
-        {**{names.get(k, k): v for k, v in asdict(entry).items()}, "difference": entry.difference}
-        for entry in entries
-    ]
+    return [{**asdict(entry), "difference": entry.difference} for entry in entries]
 
 
 def _notes(entries: Sequence[Entry], printed: Printed | None) -> list[str]:

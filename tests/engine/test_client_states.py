@@ -334,7 +334,7 @@ def test_a_checkpoint_of_large_states(tmp_path: Path, monkeypatch: pytest.Monkey
 @pytest.mark.parametrize("count", [0, 17, True, "1", None])
 def test_an_impossible_count_of_clients_per_file_is_damage(tmp_path: Path, count: Any) -> None:
     checkpoints = Checkpoints(tmp_path)
-    manifest = checkpoint.Manifest(1, checkpoints.write_server({}), {}, {}, None, count)
+    manifest = checkpoint.Manifest(1, checkpoints.write_server({}), {}, {}, {}, count)
     checkpoints.commit(manifest)
     with pytest.raises(UserError, match=r"manifest-000001\.json is damaged"):
         checkpoints.newest()

@@ -436,16 +436,6 @@ def test_checkpoints_of_other_data(tmp_path: Path) -> None:
         resumed(tmp_path / "run", ["--rounds", "4"]).run()
 
 
-def test_checkpoints_without_settings(tmp_path: Path) -> None:
-    """Checkpoints that were written before they had settings can still be used."""
-    small(tmp_path / "run", rounds=2).run()
-    checkpoints = Checkpoints(tmp_path / "run" / "checkpoints")
-    manifest, _ = checkpoints.newest()
-    assert manifest
-    checkpoints.commit(replace(manifest, settings=None))
-    assert resumed(tmp_path / "run", ["--rounds", "4", "--quiet", "true"]).run().complete
-
-
 class Broken(Inline):
     """An engine whose processes cannot take up a checkpoint."""
 
@@ -469,17 +459,6 @@ def test_a_failed_resume_leaves_a_finished_run_alone(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="no room for the state"):
         federation.run()
     assert files_of(tmp_path / "run") == before
-
-
-def test_a_folder_from_before_the_digest_of_the_data_resumes(tmp_path: Path) -> None:
-    whole, run = tmp_path / "whole", tmp_path / "run"
-    small(whole).run()
-    small(run, rounds=2).run()
-    content = json.loads((run / "partition.json").read_text())
-    del content["pool"]
-    (run / "partition.json").write_text(json.dumps(content))
-    assert resumed(run, ["--rounds", "4", "--quiet", "true"]).run().complete
-    assert bytes_of_run(run) == bytes_of_run(whole)
 
 
 def test_resume_refuses_data_of_which_an_image_has_changed(tmp_path: Path) -> None:

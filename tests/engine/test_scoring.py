@@ -7,17 +7,15 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-import yaml
 from torch import Tensor
 
-from rayfl import Federation, Inline, Ray, Result, UserError, evaluation, resumed
+from rayfl import Inline, Ray, Result, UserError, evaluation, resumed
 from rayfl.data import Dirichlet, Synthetic
 from rayfl.evaluation.measures import measures
 from rayfl.evaluation.score import cut, score_rows
 from rayfl.federation import MANY
 from rayfl.methods import Ditto, FedAvg, FedBN, FedPer, FedRep, Method, TopK
 from rayfl.nets import CNNB
-from rayfl.record.former import present
 from rayfl.training import Client, State, Training
 from tests.support.federations import bytes_of_run, small
 
@@ -149,15 +147,3 @@ def test_a_damaged_record_of_some_clients_is_refused(tmp_path: Path) -> None:
         path.write_text(json.dumps(line) + "\n")
         with pytest.raises(UserError, match="does not fit partition"):
             Result.load(tmp_path / "run")
-
-
-def test_a_run_of_before_is_scored_as_it_was(tmp_path: Path) -> None:
-    """A recorded configuration without ``scoring`` means each client alone; one made by hand does not."""
-    small(tmp_path / "run", rounds=1, data=DATA).run()
-    config = yaml.safe_load((tmp_path / "run" / "config.yaml").read_text())
-    old = {k: v for k, v in config.items() if k not in ("scoring", "eval_clients", "eval_draw")}
-    assert present(old)["scoring"] == "each"
-    assert "scoring" not in present({"participation": 0.5})
-    (tmp_path / "run" / "config.yaml").write_text(yaml.safe_dump(old))
-    assert isinstance(going_on := resumed(tmp_path / "run"), Federation)
-    assert going_on.scoring == "each"

@@ -306,7 +306,7 @@ def test_a_checkpoint_holds_the_newest_state_of_every_client(tmp_path: Path) -> 
             for round, cohort in enumerate(cohorts, start):
                 session.train(round, [cohort])
                 if round % 2:
-                    session.save(tmp_path, round + 1, {})
+                    session.save(tmp_path, round + 1, {}, {})
             found, _ = Checkpoints(tmp_path).newest()
             assert found is not None
             kept: dict[int, Any] = {}

@@ -35,7 +35,7 @@ def write(checkpoints: Checkpoints, round: int, value: float | None = None, clie
     files = {
         k: checkpoints.write_clients(k, {16 * k: state(value + k), 16 * k + 5: {}}) for k in range(clients)
     }
-    manifest = Manifest(round, checkpoints.write_server(state(value)), files, {"scores": [round, None]})
+    manifest = Manifest(round, checkpoints.write_server(state(value)), files, {"scores": [round, None]}, {})
     checkpoints.commit(manifest)
     return manifest
 
@@ -65,7 +65,7 @@ def test_what_is_written_comes_back(checkpoints):
 def test_losses_that_are_not_finite_come_back(checkpoints):
     losses = [0.5, None, float("inf"), float("-inf"), float("nan")]
     name = checkpoints.write_server(state(1))
-    checkpoints.commit(Manifest(3, name, {}, {"after_training": {"personal": {"loss": losses}}}))
+    checkpoints.commit(Manifest(3, name, {}, {"after_training": {"personal": {"loss": losses}}}, {}))
     found, damage = checkpoints.newest()
     assert not damage
     assert repr(found.progress["after_training"]["personal"]["loss"]) == repr(losses)
@@ -257,7 +257,7 @@ def test_files_that_other_hosts_wrote_elsewhere(checkpoints):
     server = checkpoints.write_server(state())
     missing = "clients-00000-0123.safetensors"
     with pytest.raises(UserError, match=f"{missing} is not in .*storage that all of them share"):
-        checkpoints.commit(Manifest(2, server, {0: missing}, {}))
+        checkpoints.commit(Manifest(2, server, {0: missing}, {}, {}))
     assert checkpoints.newest() == (None, [])
 
 

@@ -46,7 +46,7 @@ def folder(tmp_path_factory) -> Path:
     table.add_row("[9cm]", "n/a", "")
     table.add_row("*[9cm]", "n/a", "")
     records = [
-        {"row": NASTY, "mean": 81.2, "std": None, "seeds": [4, 7], "remarks": ["a", "b"], "values": {4: 1}}
+        {"row": NASTY, "mean": 81.2, "std": None, "seeds": [4, 7], "warnings": ["a", "b"], "values": {4: 1}}
     ]
     records.append(records[0] | {"row": "=C", "mean": None})
     folder = tmp_path_factory.mktemp("tables")
@@ -111,12 +111,12 @@ def test_latex_compiles(folder, tmp_path):
 
 def test_csv_and_json(folder):
     rows = list(csv.DictReader((folder / "table.csv").open(newline="")))
-    assert rows[0] == {"row": NASTY, "mean": "81.2", "std": "", "seeds": "2", "remarks": "a; b"}
+    assert rows[0] == {"row": NASTY, "mean": "81.2", "std": "", "seeds": "2", "warnings": "a; b"}
     assert rows[1] == rows[0] | {"row": "'=C", "mean": ""}
     content = json.loads((folder / "table.json").read_text())
     assert content["title"] == f"T: {NASTY}"
     assert content["cells"][0] == {
-        "row": NASTY, "mean": 81.2, "std": None, "seeds": [4, 7], "remarks": ["a", "b"], "values": {"4": 1},
+        "row": NASTY, "mean": 81.2, "std": None, "seeds": [4, 7], "warnings": ["a", "b"], "values": {"4": 1},
     }  # fmt: skip
     assert content["tests"] == []
 
