@@ -119,8 +119,8 @@ class Federation(Displayed):
     checkpoint_every: Annotated[int, at_least(0), "0: none"] = 10
     """Rounds between two checkpoints; one is also written at the end."""
     on_bad_update: Literal["stop", "drop"] = "stop"
-    """What happens if an update has NaN or infinity, if a client raises an exception, or if it takes longer
-    than ``engine.client_timeout``: ``stop`` the run, or ``drop`` the client's update of this round.
+    """What happens if an update has NaN or infinity, or if a client raises an exception: ``stop`` the run, or
+    ``drop`` the client's update of this round.
     """
     seed: Annotated[int, at_least(-(2**53)), at_most(2**53)] = 0
     """The seed of all random numbers."""
@@ -284,7 +284,6 @@ class Federation(Displayed):
             threads=engine.threads,
             channels_last=engine.memory_format == "channels_last",
             deterministic=engine.deterministic,
-            client_timeout=engine.client_timeout,
             state_memory=None if engine.state_memory is None else 1e9 * engine.state_memory,
             metrics=tuple(self.metrics),
             together=self.scoring == "together" or (self.scoring == "auto" and self.clients > MANY),

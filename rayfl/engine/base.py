@@ -16,7 +16,7 @@ from rayfl.data import FederatedData
 from rayfl.engine.plan import Group, Plan
 from rayfl.engine.session import Session
 from rayfl.errors import UserError
-from rayfl.settings import Settings, above, at_least, at_most
+from rayfl.settings import Settings, at_least
 from rayfl.shown import counted
 
 LOOP_GROUPS = 32
@@ -27,9 +27,6 @@ GROUP_SIZE = 32
 
 MOST_THREADS = 64
 """Threads that every process may have on any machine, so that runs of larger ones can be repeated on it."""
-
-LONGEST_TIMEOUT = 10_000_000
-"""Seconds, some months: the system's clocks refuse times that are far larger."""
 
 
 class Engine(Settings, ABC, place="engine"):
@@ -53,10 +50,6 @@ class Engine(Settings, ABC, place="engine"):
     """Clients per stacked call."""
     deterministic: bool = False
     """Whether to allow deterministic GPU kernels only."""
-    client_timeout: Annotated[float, above(0), at_most(LONGEST_TIMEOUT)] | None = None
-    """Seconds that a client may take to train in a round; without a limit if not given. A client that takes
-    longer has a bad update. Results then depend on time.
-    """
     state_memory: Annotated[float, at_least(0)] | None = None
     """GB of clients' personal states that stay in memory on each machine; half of what is free if not given.
     The others are in a file on its disk, where TMPDIR says, or else in /var/tmp; results are the same.

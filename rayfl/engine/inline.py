@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Sequence
 from copy import deepcopy
 from dataclasses import replace
@@ -43,10 +42,6 @@ class InlineWorkers(Workers):
     worker: Worker | None
 
     def __init__(self, plan: Plan, data: FederatedData) -> None:
-        if plan.client_timeout and threading.current_thread() is not threading.main_thread():
-            raise UserError(
-                "engine.client_timeout needs a signal, and Inline gets none outside the main thread"
-            )
         self._plan, self._data = plan, data
         self._threads_before = torch.get_num_threads()
         self._kernels_before = torch.get_deterministic_debug_mode()
@@ -64,7 +59,7 @@ class InlineWorkers(Workers):
         """Carry an operation out; its result is the reference."""
         return getattr(self.server if k == SERVER else self.worker, name)(*arguments)
 
-    def get(self, references: Sequence[Any], limit: float | None = None) -> list[Any]:
+    def get(self, references: Sequence[Any]) -> list[Any]:
         """Return the references: they are the results."""
         return list(references)
 

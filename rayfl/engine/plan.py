@@ -47,7 +47,6 @@ class Plan:
         state_memory: bytes of clients' states that stay in memory on each machine; None for half of what is
             free.
         together: whether samples of several clients are scored at once, where the method allows it.
-        client_timeout: seconds that a client may train in a round; None for no limit.
     """
 
     method: Method
@@ -60,7 +59,6 @@ class Plan:
     threads: int = 1
     channels_last: bool = False
     deterministic: bool = False
-    client_timeout: float | None = None
     state_memory: float | None = None
     metrics: tuple[str, ...] = ()
     together: bool = False

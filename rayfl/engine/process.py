@@ -1,4 +1,4 @@
-"""What concerns a process: time limits, exits, the GPU, and the memory that it keeps."""
+"""What concerns a process: exits, the GPU, and the memory that it keeps."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ import sys
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
-from types import FrameType
 
 import torch
 
@@ -17,14 +16,6 @@ from rayfl.errors import UserError
 
 MAPPED = 32 * 2**20
 """Bytes above which glibc gives a block back to the system as soon as it is freed."""
-
-
-WAIT, WAITS = 0.001, 100
-"""How long a time limit waits for a context manager at a time, in seconds, and how often."""
-
-
-class TimeUp(Exception):
-    """A client has taken too long."""
 
 
 @contextmanager
@@ -44,49 +35,6 @@ def exits_as_errors() -> Iterator[None]:
         ):
             raise
         raise RuntimeError(f"the method's code would end the process ({type(end).__name__}: {end})") from end
-
-
-@contextmanager
-def at_most(seconds: float) -> Iterator[None]:
-    """Raise ``TimeUp`` in the body after so many seconds, and again every second should it be caught there.
-
-    It interrupts Python code; a native call that hangs is interrupted when it returns. While a context
-    manager is entered or left, such as ``torch.no_grad``, it waits: else what that has changed might stay.
-    """
-    over, waits = False, WAITS
-
-    def interrupt(number: int, frame: FrameType | None) -> None:
-        nonlocal waits
-        if over:
-            return
-        if waits and _enters_or_leaves(frame):
-            waits -= 1
-            signal.setitimer(signal.ITIMER_REAL, WAIT, 1.0)
-            return
-        waits = WAITS
-        raise TimeUp
-
-    before = signal.signal(signal.SIGALRM, interrupt)
-    try:
-        try:
-            signal.setitimer(signal.ITIMER_REAL, seconds, 1.0)
-            yield
-        finally:
-            over = True
-            signal.setitimer(signal.ITIMER_REAL, 0.0)
-    finally:  # also where the time was up just now
-        over = True
-        signal.setitimer(signal.ITIMER_REAL, 0.0)
-        signal.signal(signal.SIGALRM, before)
-
-
-def _enters_or_leaves(frame: FrameType | None) -> bool:
-    """Say whether code runs that enters or leaves a context manager."""
-    while frame is not None:
-        if frame.f_code.co_name in ("__enter__", "__exit__"):
-            return True
-        frame = frame.f_back
-    return False
 
 
 def prepare_gpu(deterministic: bool, tf32: bool) -> None:

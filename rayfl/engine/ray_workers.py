@@ -40,8 +40,6 @@ WAIT = 15.0
 """Seconds after which resources that the cluster has, but does not hand out, count as taken."""
 LOOK = 5.0
 """Seconds between two looks for hosts that have joined the cluster."""
-SLACK = 60.0
-"""Seconds that an actor may be later than the time limits of its clients allow."""
 GONE = (RayActorError, ObjectLostError, NodeDiedError, WorkerCrashedError, OutOfMemoryError)
 """What Ray raises when a process or a host is gone, or what it has held."""
 
@@ -187,10 +185,10 @@ class RayWorkers(Workers):
         method = getattr(self.server if k == SERVER else self.actors[k], name)
         return (method.options(num_returns=returns) if returns > 1 else method).remote(*arguments)
 
-    def get(self, references: Sequence[Any], limit: float | None = None) -> list[Any]:
+    def get(self, references: Sequence[Any]) -> list[Any]:
         """Wait for what is referred to; see ``Workers.get``."""
         try:
-            return self._awaited(references, None if limit is None else limit + SLACK)
+            return self._awaited(references)
         except RayError as error:
             cause = error.cause if isinstance(error, RayTaskError) else error
             if isinstance(cause, RayActorError) and cause.actor_init_failed:
@@ -201,18 +199,16 @@ class RayWorkers(Workers):
                 raise UserError(str(cause)) from None
             raise
 
-    def _awaited(self, references: Sequence[Any], limit: float | None) -> list[Any]:
+    def _awaited(self, references: Sequence[Any]) -> list[Any]:
         """Return what calls return, and look after Ray's own processes meanwhile."""
-        end = math.inf if limit is None else time.monotonic() + limit
         while True:
             if time.monotonic() - self._seen >= PULSE:
                 self.check()
             try:
-                found: list[Any] = ray.get(references, timeout=max(0.0, min(PULSE, end - time.monotonic())))
+                found: list[Any] = ray.get(references, timeout=PULSE)
                 return found
-            except GetTimeoutError as error:
-                if time.monotonic() >= end:
-                    raise Lost(f"an actor has not answered for {limit:.0f} s") from error
+            except GetTimeoutError:
+                continue
 
     def check(self) -> None:
         """See that Ray's own processes are there."""

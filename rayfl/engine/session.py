@@ -77,12 +77,11 @@ class Workers(ABC):
         """
 
     @abstractmethod
-    def get(self, references: Sequence[Any], limit: float | None = None) -> list[Any]:
+    def get(self, references: Sequence[Any]) -> list[Any]:
         """Wait for what is referred to, and return it.
 
         Args:
             references: as ``call`` has returned them.
-            limit: seconds after which workers that have not answered are lost.
 
         Raises:
             Lost: processes are gone.
@@ -188,9 +187,9 @@ class Session:
         self._under_way: list[Any] = []  # references that nobody has waited for
         self._last_step: tuple[int, Any] | None = None  # of a round, and its sign
 
-    def _get(self, references: Sequence[Any], limit: float | None = None) -> list[Any]:
+    def _get(self, references: Sequence[Any]) -> list[Any]:
         under_way, self._under_way = self._under_way, []
-        return self.workers.get([*under_way, *references], limit)[len(under_way) :]
+        return self.workers.get([*under_way, *references])[len(under_way) :]
 
     # ---- a round
 
@@ -238,12 +237,9 @@ class Session:
             for k, (mine, states) in enumerate(zip(placed, arrivals, strict=True))
             if mine
         ]
-        limit = self.plan.client_timeout
-        if limit is not None:  # twice: those of a stack that fails are trained again, one by one
-            limit *= 2 * max(sum(map(len, mine)) for mine in placed)
         ends = [reference for call in calls for reference in call]
         download, done = self.workers.call(SERVER, "aggregate", round, drop, *ends, returns=2)
-        replies = self._get([reply for _, reply in calls], limit)
+        replies = self._get([reply for _, reply in calls])
         self._under_way = [done]  # while the driver writes its records
         self._last_step = round, done
         self._downloads = {(): download} if self._one_download else {}

@@ -6,7 +6,6 @@ import inspect
 import math
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import nullcontext
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -30,7 +29,7 @@ from rayfl.engine.plan import (
     check_views,
     set_up,
 )
-from rayfl.engine.process import MAPPED, TimeUp, at_most, exits_as_errors, keep_freed_memory, prepare_gpu
+from rayfl.engine.process import MAPPED, exits_as_errors, keep_freed_memory, prepare_gpu
 from rayfl.engine.round_result import RoundResult
 from rayfl.engine.travel import Download, States
 from rayfl.errors import UserError
@@ -219,16 +218,15 @@ class Worker:
         if self.plan.execution == "stacked":
             return [ids for ids in trained if ids]
         largest = max(initial.nbytes for initial in self._initials)
-        size = 1 if self.plan.client_timeout else max(1, min(TOGETHER, TOGETHER_BYTES // largest))
+        size = max(1, min(TOGETHER, TOGETHER_BYTES // largest))
         ids = [i for group in trained for i in group]
         return [ids[k : k + size] for k in range(0, len(ids), size)]
 
     def _train_together(self, now: _Now, ids: list[int]) -> None:
         """Train some clients together, and take what each of them returns."""
         each = [self._participant(now, i) for i in ids]
-        limit = self.plan.client_timeout
         try:
-            with exits_as_errors(), at_most(limit * len(ids)) if limit else nullcontext():
+            with exits_as_errors():
                 handed, returned = self._updated(now, each)
         except UserError:
             raise
@@ -263,16 +261,15 @@ class Worker:
 
     def _take_failure(self, now: _Now, ids: list[int], error: Exception) -> None:
         """Record that a client's training has raised, where that does not end the run."""
-        drops = now.drop or isinstance(error, TimeUp)
-        if len(ids) > 1 and (drops or self.plan.execution == "loop"):
+        if len(ids) > 1 and (now.drop or self.plan.execution == "loop"):
             for i in ids:  # one by one, to find out whose fault it is
                 self._train_together(now, [i])
             return
-        if not drops:
+        if not now.drop:
             error.add_note(f"raised while client {', '.join(map(str, ids))} trained in round {now.round}")
             raise error
         now.result.add(ids[0], None, 0, {}, {})
-        now.result.bad[ids[0]] = _failure_text(error, self.plan.client_timeout)
+        now.result.bad[ids[0]] = f"has raised {type(error).__name__}: {error}".splitlines()[0]
 
     def _take(self, now: _Now, one: _Participant, up: dict[str, Any], state: State) -> None:
         """Accumulate what a client uploads, keep its next state, and score it; or say what is wrong."""
@@ -661,10 +658,3 @@ def _not_finite(one: _Participant, state: State) -> str | None:
     if not all_finite(state):
         return "the personal state is not finite"
     return None if all_finite(one.client._kept or {}) else "what the optimiser keeps is not finite"
-
-
-def _failure_text(error: Exception, limit: float | None) -> str:
-    """Say in one line why there is no update."""
-    if isinstance(error, TimeUp):
-        return f"has not returned within {limit:g} s (engine.client_timeout)"
-    return f"has raised {type(error).__name__}: {error}".splitlines()[0]

@@ -419,7 +419,7 @@ def test_what_is_wrong_on_the_command_line_is_said_in_one_line(options: str, say
 
 
 def test_null_where_it_means_something() -> None:
-    found = federation_from(["--averaging", "null", "--data.seed", "null", "--engine.client_timeout", "null"])
+    found = federation_from(["--averaging", "null", "--data.seed", "null"])
     assert dump(found) == dump(Federation())
 
 

@@ -2,9 +2,7 @@
 
 import errno
 import os
-import time
 import weakref
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,15 +15,10 @@ from torch import Tensor
 from rayfl import Inline, Ray, UserError, resumed
 from rayfl.engine import client_states
 from rayfl.engine.client_states import ClientStates
-from rayfl.engine.plan import Plan
-from rayfl.engine.server import Server
-from rayfl.engine.worker import Worker
 from rayfl.methods import Ditto, FedPer
 from rayfl.record import checkpoint
 from rayfl.record.checkpoint import Checkpoints, clients_per_file
-from rayfl.testing import ragged
-from rayfl.testing.checks import TINY
-from rayfl.training import State, Training
+from rayfl.training import State
 from rayfl.training.params import Params
 from rayfl.training.state import take_apart
 from tests.support.federations import bytes_of_run, small
@@ -271,23 +264,6 @@ def test_a_full_disk_says_so(
             run.run()
     resumed(tmp_path / "run").run()
     assert bytes_of_run(tmp_path / "run", settings=False) == from_memory[Ditto]
-
-
-def test_a_slow_disk_takes_no_time_from_clients(monkeypatch: pytest.MonkeyPatch) -> None:
-    preadv = os.preadv
-
-    def slow(*arguments: Any) -> int:
-        time.sleep(0.3)
-        return preadv(*arguments)
-
-    monkeypatch.setattr(os, "preadv", slow)
-    data = ragged((20, 20, 20))
-    plan = Plan(Ditto(), TINY, Training(), seed=0, state_memory=0, client_timeout=1.0)
-    worker, server = Worker(plan, data), Server(replace(plan, method=Ditto()), data)
-    for round in range(2):
-        _, result = worker.train(round, server.download(()), [(0, 1, 2)], (), True)
-        assert not result.bad
-        time.sleep(0.2)  # until all is written
 
 
 def test_a_folder_that_cannot_be_written_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -12,7 +12,6 @@ import re
 import signal
 import subprocess
 import sys
-import threading
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
@@ -23,7 +22,6 @@ from typing import Any
 import pytest
 
 from rayfl import Inline, Ray, UserError, evaluation, resumed
-from rayfl.engine import BadUpdate
 from rayfl.evaluation.result import Result
 from rayfl.methods import Cohort, Ditto, FedAvg
 from rayfl.record.checkpoint import Checkpoints
@@ -199,25 +197,6 @@ def test_a_process_that_dies_again_and_again_ends_the_run(
     assert everything(tmp_path / "run") == undisturbed
 
 
-class Deaf(FedAvg):
-    """A client hangs, and cannot be interrupted, as in native code."""
-
-    async def local_update(self, client: Client, state: State, down: State) -> tuple[dict[str, Any], State]:
-        signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGALRM])
-        threading.Event().wait()
-        return {}, state
-
-
-@pytest.mark.usefixtures("ray_runtime")
-def test_an_actor_that_cannot_be_interrupted_is_killed(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(ray_workers, "SLACK", 0.6)
-    engine = Ray(actors=1, client_timeout=0.2, recoveries=0)
-    with pytest.raises(UserError, match="an actor has not answered for 1 s"):
-        small(tmp_path / "run", method=Deaf(), clients=1, engine=engine, on_bad_update="drop").run()
-
-
 # ---- hosts that come and go
 
 
@@ -383,7 +362,7 @@ class Failing(FedAvg):
     """Client 2 fails in round 1.
 
     Args:
-        how: what it does: ``raise``, ``exit``, ``interrupt``, or ``hang``.
+        how: what it does: ``raise``, ``exit`` or ``interrupt``.
     """
 
     def __init__(self, how: str = "raise") -> None:
@@ -396,9 +375,7 @@ class Failing(FedAvg):
                 raise ValueError("no such luck\nreally")
             if self.how == "exit":
                 sys.exit("enough")
-            if self.how == "interrupt":
-                raise KeyboardInterrupt
-            threading.Event().wait()
+            raise KeyboardInterrupt
         return result
 
 
@@ -496,45 +473,10 @@ def test_threads_have_a_bound(engine: Any, monkeypatch: pytest.MonkeyPatch) -> N
     engine(threads=192).resolve()
 
 
-@pytest.mark.usefixtures("ray_runtime")
-def test_a_client_that_fails_on_an_actor(tmp_path: Path) -> None:
-    """Raising or hanging, it is left out; the bytes are the same."""
-    small(tmp_path / "inline", method=Failing(), **EVERYONE).run()
-    engine = Ray(actors=1, client_timeout=3.0)
-    small(tmp_path / "ray", method=Failing("hang"), engine=engine, **EVERYONE).run()
-    assert everything(tmp_path / "ray") == everything(tmp_path / "inline")
-    reasons = [line["dropped"] for line in records(tmp_path / "ray", "engine.jsonl")]
-    assert reasons == [{}, {"2": "has not returned within 3 s (engine.client_timeout)"}, {}]
-
-
 def test_a_client_that_raises_stops_the_run_by_name(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="no such luck") as raised:
         small(tmp_path / "run", method=Failing(), **(EVERYONE | {"on_bad_update": "stop"})).run()
     assert raised.value.__notes__ == ["raised while client 2 trained in round 1"]
-
-
-class Hanging(FedAvg):
-    """No client ever returns, and none minds to be interrupted once."""
-
-    async def local_update(self, client: Client, state: State, down: State) -> tuple[dict[str, Any], State]:
-        with suppress(Exception):
-            threading.Event().wait()
-        threading.Event().wait()
-        return {}, state
-
-
-def test_a_client_that_never_returns_stops_the_run_by_name(tmp_path: Path) -> None:
-    handler = signal.getsignal(signal.SIGALRM)
-    with pytest.raises(BadUpdate, match=r"round 0: client 0: has not returned within 0\.2 s"):
-        small(tmp_path / "run", method=Hanging(), engine=Inline(client_timeout=0.2), clients=1).run()
-    assert signal.getsignal(signal.SIGALRM) is handler
-    assert signal.getitimer(signal.ITIMER_REAL) == (0.0, 0.0)
-
-
-@pytest.mark.parametrize("seconds", [0.0, -1.0, float("inf"), float("nan")])
-def test_an_impossible_time_limit(seconds: float) -> None:
-    with pytest.raises(UserError, match=r"engine\.client_timeout"):
-        Inline(client_timeout=seconds)
 
 
 def test_impossible_recoveries() -> None:

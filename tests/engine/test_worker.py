@@ -3,7 +3,6 @@
 import ctypes
 import multiprocessing
 import pickle
-from contextlib import nullcontext
 from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
@@ -314,23 +313,6 @@ def test_a_checkpoint_holds_the_newest_state_of_every_client(tmp_path: Path) -> 
                 kept |= Checkpoints(tmp_path).read(name)
             assert same_bits(kept, dict(sorted(here.worker.states.items())))
     assert list(kept) == [0, 1, 2, 3, 20, 21, 39]
-
-
-@pytest.mark.parametrize(
-    ("execution", "limits"), [("loop", [0.7] * 5), ("stacked", [2 * 0.7, pytest.approx(3 * 0.7)])]
-)
-def test_a_stack_gets_the_time_limits_of_its_clients(
-    monkeypatch: pytest.MonkeyPatch, execution: Any, limits: list[float]
-) -> None:
-    given: list[float] = []
-
-    def at_most(seconds: float) -> Any:
-        given.append(seconds)
-        return nullcontext()
-
-    monkeypatch.setattr("rayfl.engine.worker.at_most", at_most)
-    train(plan(execution=execution, client_timeout=0.7), WHOLE)
-    assert given == limits
 
 
 def test_nothing_changes_where_nobody_took_part() -> None:
