@@ -37,15 +37,6 @@ def add_common_options(made: ArgumentParser, what: str, items: str) -> None:
         what: ``table`` or ``sweep``.
         items: of what it consists, for the help.
     """
-    made.add_argument(
-        "--set",
-        nargs="+",
-        action="append",
-        type=str,
-        default=[],
-        metavar="KEY=VALUE",
-        help="another way to write options of rayfl run: --set training.lr=0.05 is --training.lr 0.05",
-    )
     made.add_argument("--rounds", type=int | None, default=None, help="rounds; default: the file's")
     made.add_argument("--seeds", type=int | None, default=None, help="number of seeds; default: the file's")
     made.add_argument("--output", type=str | None, default=None, help=f"folder; default: runs/<{what}>")
@@ -53,10 +44,10 @@ def add_common_options(made: ArgumentParser, what: str, items: str) -> None:
 
 
 def parse_with_options(made: ArgumentParser, arguments: Sequence[str] | None = None) -> Any:
-    """Read a command line that may have options of ``rayfl.run`` among its own: they are added to ``--set``.
+    """Read a command line that may have options of ``rayfl.run`` among its own: they are ``settings``.
 
     Args:
-        made: the command's parser, which has ``--set KEY=VALUE ...``.
+        made: the command's parser.
         arguments: the command line; that of this process by default.
     """
     from rayfl.federation import Federation
@@ -64,7 +55,7 @@ def parse_with_options(made: ArgumentParser, arguments: Sequence[str] | None = N
     own = {option for action in made._actions for option in action.option_strings}
     waiting = iter(sys.argv[1:] if arguments is None else arguments)
     kept: list[str] = []
-    found: list[str] = []
+    found: dict[str, str] = {}
     for argument in waiting:
         option, equals, value = argument.partition("=")
         key = option.removeprefix("--")
@@ -78,5 +69,7 @@ def parse_with_options(made: ArgumentParser, arguments: Sequence[str] | None = N
             from rayfl.config.parser import parser
 
             parse(parser(), [f"{option}={value}"])
-        found.append(f"{key}={value}")
-    return parse(made, [*kept, *(["--set", *found] if found else [])])
+        found[key] = value
+    given = parse(made, kept)
+    given.settings = found
+    return given

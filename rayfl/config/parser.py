@@ -431,7 +431,7 @@ def explain(made: ArgumentParser, error: BaseException) -> str:
         return _no_option(made, f"{where}.{nested[1]}", [a.dest for a in made._actions], "--")
     if text.startswith("unrecognized arguments: --"):
         wrong = text.removeprefix("unrecognized arguments: --").partition(" ")[0]
-        of_runs = any(action.dest == "set" for action in made._actions)  # tables and sweeps take them, too
+        of_runs = "--seeds" in made._option_string_actions  # tables and sweeps take them, too
         parsers = [made, parser()] if of_runs else [made]
         known = [o.lstrip("-") for each in parsers for a in each._actions for o in a.option_strings]
         return _no_option(parsers[-1], wrong, known, "--")

@@ -170,21 +170,16 @@ def first_seeds(seeds: Sequence[int], count: int | None) -> tuple[int, ...]:
 
 
 def changes_of(given: Any, what: str) -> Settings:
-    """Return what ``--set KEY=VALUE ...``, so also options of ``rayfl.run``, and ``--rounds`` change.
+    """Return what options of ``rayfl.run`` and ``--rounds`` change.
 
     Args:
         given: the parsed command line.
         what: which decides the rest, ``table`` or ``sweep``.
     """
-    changes: Settings = {}
-    for text in itertools.chain.from_iterable(given.set):
-        name, equals, value = text.removeprefix("--").partition("=")
-        if not equals or not name:
-            raise UserError(f"--set {text}: write KEY=VALUE, such as training.lr=0.05")
+    for name, value in given.settings.items():
         if name in DECIDED:
             raise UserError(f"--{name} {value}: the {what} decides {name}")
-        changes[name] = value
-    return changes | ({} if given.rounds is None else {"rounds": given.rounds})
+    return given.settings | ({} if given.rounds is None else {"rounds": given.rounds})
 
 
 def layered(*layers: Mapping[str, Any]) -> Settings:

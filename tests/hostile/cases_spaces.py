@@ -169,7 +169,7 @@ CASES = [
     ),
     Case(
         "taken: options of a federation",
-        "tune s.yaml --list --data.noise 0.5 --set training.lr=0.2",
+        "tune s.yaml --list --data.noise 0.5 --training.lr 0.2",
         "mu=1",
         code=0,
         files={"s.yaml": SPACE},

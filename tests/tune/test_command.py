@@ -43,7 +43,7 @@ def test_the_best_point_is_that_of_the_mode(
     tmp_path: Path, runs: list[Trials], metric: str, best: float
 ) -> None:
     space = write(tmp_path, metric=f"metric: {metric}", search="search: {training.lr: [0.0000001, 0.2]}")
-    assert main([space, "--output", str(tmp_path / "out"), "--rounds", "2", "--set", "data.noise=0.3"]) == 0
+    assert main([space, "--output", str(tmp_path / "out"), "--rounds", "2", "--data.noise", "0.3"]) == 0
     (trials,) = runs
     assert trials.sweep.mode == ("min" if metric == "loss" else "max")
     losses = []

@@ -182,7 +182,7 @@ def test_a_killed_sweep_goes_on(tmp_path: Path, capsys, ray_runtime) -> None:
     assert json.loads(begun)["command"].endswith("--at_once 1 --address " + ray_runtime)
     assert bytes_of_run(trial(output, 1)) == bytes_of_run(alone(trial(output, 1), tmp_path / "alone"))
     assert len((output / "points.csv").read_text().splitlines()) == 4
-    assert main(["--resume", str(output), "--set", "training.lr=3"]) == 2
+    assert main(["--resume", str(output), "--training.lr", "3"]) == 2
     assert main([space, "--output", str(output)]) == 2
     assert "go on with --resume" in capsys.readouterr().err
 
@@ -196,7 +196,7 @@ def test_a_bad_trial_is_stopped_and_the_best_point_feeds_a_table(tmp_path: Path,
         scheduler="scheduler: {name: asha, grace: 1, reduction: 2}",
     )
     given = [space, "--output", str(output), "--at_once", "1", "--address", ray_runtime]
-    assert main([*given, "--set", "data.noise=0.3"]) == 1
+    assert main([*given, "--data.noise", "0.3"]) == 1
     said = capsys.readouterr()
     assert "lr=1e+30, base, seed 0: FAILED: round 0: client 0" in said.out
     ends = ["finished", "stopped", "failed"]
@@ -255,12 +255,12 @@ def test_population_based_training(tmp_path: Path, capsys, ray_runtime) -> None:
 
 def test_points_that_cannot_work_are_refused(tmp_path: Path, capsys) -> None:
     output = tmp_path / "out"
-    assert main([write(tmp_path), "--set", "data.val_fraction=0", "--output", str(output)]) == 2
+    assert main([write(tmp_path), "--data.val_fraction", "0", "--output", str(output)]) == 2
     assert "data.val_fraction" in capsys.readouterr().err
-    assert main([write(tmp_path), "--set", "eval_every=0", "--output", str(output)]) == 2
+    assert main([write(tmp_path), "--eval_every", "0", "--output", str(output)]) == 2
     assert "eval_every is 0" in capsys.readouterr().err
-    batch = ["net=CNNB", "training.batch_size=1"]
-    assert main([write(tmp_path), "--set", *batch, "--output", str(output)]) == 2
+    batch = ["--net", "CNNB", "--training.batch_size", "1"]
+    assert main([write(tmp_path), *batch, "--output", str(output)]) == 2
     assert "training.batch_size is 1, but CNNB has BatchNorm" in capsys.readouterr().err
     halving = {"search": "search: {clients: [4, 40]}", "scheduler": "scheduler: {name: asha, grace: 1}"}
     assert main([write(tmp_path, **halving), "--output", str(output)]) == 2
