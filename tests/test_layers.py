@@ -56,7 +56,7 @@ LAYERS = [
         "table",
         "tune",
     },
-    {"__main__", "contact_sheet", "divide"},
+    {"__main__"},
 ]
 RANK = {name: rank for rank, names in enumerate(LAYERS) for name in names}
 APART = {("data", "nets"), ("methods", "record")}  # on either side of no arrow: neither imports the other
@@ -183,5 +183,5 @@ def test_the_page_of_the_architecture_names_what_is_there():
     for name in set(re.findall(r"(?<![\w/.])([a-z_]+(?:/[a-z_]+)*(?:/|\.py))(?![\w])", page)):
         top = name.split("/")[0]
         assert (ROOT.parent if top in ("docs", "tests") else ROOT).joinpath(name).exists(), name
-    known = {name.split(".")[0] for name in RANK} - LAYERS[0] - {"contact_sheet", "divide", "models"}
+    known = {name.split(".")[0] for name in RANK} - LAYERS[0] - {"models"}
     assert [name for name in sorted(known) if not re.search(rf"`{name}(\.py|/)", page)] == []
