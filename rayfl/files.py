@@ -138,7 +138,7 @@ def writing(path: str | Path, remedy: str = ROOM) -> Iterator[None]:
 
 
 class Disk:
-    """How files are changed. Tests put another in its place, which fails: ``rayfl.testing.faults``."""
+    """How files are changed. Tests put another in its place, which fails: ``tests.support.faults``."""
 
     def create(self, path: Path) -> IO[bytes]:
         """Open a new file, whose name begins like that of another."""

@@ -184,8 +184,7 @@ def own_classes(base: Any) -> list[type]:
     found: list[type] = []
     for cls in base.__subclasses__():
         hidden = inspect.isabstract(cls) or cls.__name__.startswith("_")
-        own = of_rayfl(cls) and not cls.__module__.startswith("rayfl.testing.")
-        if own and not hidden:
+        if of_rayfl(cls) and not hidden:
             found.append(cls)
         found += own_classes(cls)
     return found

@@ -6,11 +6,7 @@ from collections.abc import Mapping
 
 import pytest
 
-from rayfl.config.table_file import Table
-from rayfl.methods import METHODS
-from rayfl.papers.printed import known_tables
-from rayfl.report.text import mean_and_std
-from tests.results_page import (
+from docs.results_page import (
     CIFAR100,
     DCPFL,
     DCPFL_ROWS,
@@ -54,6 +50,10 @@ from tests.results_page import (
     shown_tables,
     tables,
 )
+from rayfl.config.table_file import Table
+from rayfl.methods import METHODS
+from rayfl.papers.printed import known_tables
+from rayfl.report.text import mean_and_std
 
 TEXT = PAGE.read_text()
 
@@ -638,7 +638,7 @@ def test_every_table_is_what_the_summaries_and_the_papers_say():
     shown, made = shown_tables(TEXT), tables()
     assert list(shown) == list(made)
     for name, rows in made.items():
-        assert shown[name] == markdown(rows), f"{name}: python -m tests.results_page writes it anew"
+        assert shown[name] == markdown(rows), f"{name}: python -m docs.results_page writes it anew"
     first, *sections = TEXT.split("\n## ")
     assert not re.search(r"\|.*\d\.\d.*\|", first), "the overview has no numbers"
     lines = sum(line.startswith("|") for part in sections for line in part.splitlines())

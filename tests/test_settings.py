@@ -23,7 +23,6 @@ from rayfl.methods.checks import check
 from rayfl.nets import MLP, Architecture
 from rayfl.run import main
 from rayfl.settings import FINITE, Settings, above, at_least, at_most, below, class_names
-from rayfl.testing import faults
 
 
 class Dish(Settings, ABC, place="dish"):
@@ -200,6 +199,5 @@ def test_help_lists_options_with_their_bounds():
 
 
 def test_classes_of_tests_are_no_choices():
-    assert issubclass(faults.Simulated, Engine)
     assert class_names(Engine) == ["Inline", "Ray"]
     assert "Tiny" not in class_names(Architecture)

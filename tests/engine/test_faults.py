@@ -13,9 +13,9 @@ from rayfl import Inline, UserError
 from rayfl.engine.round_result import RoundResult
 from rayfl.methods import Cohort, FedAvg
 from rayfl.record.folder import RunFolder
-from rayfl.testing import faults
-from rayfl.testing.faults import Simulated, SimulatedDisk, Undisturbed, World, simulate
 from rayfl.training import State
+from tests.support import faults
+from tests.support.faults import Simulated, SimulatedDisk, Undisturbed, World, simulate
 
 SEEDS = 200
 
@@ -29,7 +29,7 @@ def test_faults_change_no_byte(expected: Undisturbed) -> None:
     kinds: Counter[str] = Counter()
     for seed in range(SEEDS):
         happened, wrong = simulate(seed, expected)
-        assert not wrong, f"{wrong}\nsee it again: python -m rayfl.testing.faults --seed {seed}"
+        assert not wrong, f"{wrong}\nsee it again: python -m tests.support.faults --seed {seed}"
         kinds.update(text.split(" at ")[0].split(":")[0] for text in happened)
     assert kinds.keys() >= {"driver", "power", "process", "processes", "cluster", "full", "stopped"}
     assert min(kinds.values()) >= 10

@@ -5,8 +5,8 @@ checkpoints and records are rayfl's own. Only two things under them are replaced
 workers (:class:`SimulatedWorkers`), and what changes files (:class:`SimulatedDisk`). A seed passes if the run
 ends with the bytes of an undisturbed one, resumed as often as its driver dies.
 
-    python -m rayfl.testing.faults --seeds 10000
-    python -m rayfl.testing.faults --seed 17
+    python -m tests.support.faults --seeds 10000
+    python -m tests.support.faults --seed 17
 """
 
 from __future__ import annotations
@@ -665,7 +665,7 @@ def _scratch() -> str | None:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Try seeds; tell which fail, and how to see them fail again."""
-    parser = argparse.ArgumentParser(prog="python -m rayfl.testing.faults", description=__doc__)
+    parser = argparse.ArgumentParser(prog="python -m tests.support.faults", description=__doc__)
     parser.add_argument("--seeds", type=int, default=300, help="how many to try")
     parser.add_argument("--first", type=int, default=0, help="the first of them")
     parser.add_argument("--seed", type=int, help="the only one to try: what happens in it is shown")
@@ -691,7 +691,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             if wrong:
                 failed += 1
                 tell(f"seed {seed}: {wrong.strip().splitlines()[-1]}")
-                tell(f"  see it again: python -m rayfl.testing.faults --seed {seed}")
+                tell(f"  see it again: python -m tests.support.faults --seed {seed}")
     tell(", ".join(f"{count} x {kind}" for kind, count in sorted(faults.items())))
     tell(f"{len(seeds)} seeds, {failed} failed, {time.monotonic() - began:.0f} s")
     return 1 if failed else 0

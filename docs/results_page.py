@@ -1,6 +1,6 @@
 """The tables of docs/results.md, made from the summaries in docs/results/ and the papers' printed numbers.
 
-``python -m tests.results_page`` writes them anew into the page, each below its marker,
+``python -m docs.results_page`` writes them anew into the page, each below its marker,
 ``<!-- numbers: NAME -->``, and draws the picture of all methods.
 """
 
