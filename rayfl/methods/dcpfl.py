@@ -49,7 +49,7 @@ class DCPFL(Method):
     num_virtual: Annotated[int, at_least(1), "calibrate=False leaves it out"] = 1000
     """Virtual features that the server draws per round, M in the paper."""
     server_lr: Annotated[float, above(0)] = 0.01
-    """Learning rate of the server's steps on class means."""
+    """Learning rate of the server's steps on class means; constant, whatever ``training.schedule`` is."""
     server_steps: Annotated[int, at_least(1)] = 1
     """Steps of the server on the class means of each client."""
     calibrate: bool = True
@@ -59,7 +59,7 @@ class DCPFL(Method):
     calib_batch: Annotated[int, at_least(1)] = 64
     """Virtual features per step."""
     calib_lr: Annotated[float, above(0)] = 0.01
-    """Learning rate of the calibration."""
+    """Learning rate of the calibration; constant, whatever ``training.schedule`` is."""
     calib_steps: Annotated[int, at_least(1)] | None = None
     """Steps of the calibration, in place of those of ``calib_epochs``; they do not depend on the number of
     virtual features then.

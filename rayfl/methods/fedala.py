@@ -28,7 +28,7 @@ class FedALA(Method):
     """
 
     eta: Annotated[float, above(0)] = 1.0
-    """Learning rate of W."""
+    """Learning rate of W; constant, whatever ``training.schedule`` is."""
     rand_percent: Annotated[float, above(0), at_most(100)] = 80.0
     """Per cent of the client's samples on which W is learned, two at least; s in the paper."""
     layer_idx: Annotated[int, at_least(1)] = 2

@@ -32,7 +32,9 @@ class FedGH(Method):
     heterogeneous = True
 
     server_lr: Annotated[float, above(0)] = 0.01
-    """Learning rate of the server's steps on class means, eta_theta in the paper."""
+    """Learning rate of the server's steps on class means, eta_theta in the paper; constant, whatever
+    ``training.schedule`` is.
+    """
 
     def check_nets(self, nets: Mapping[str, Net]) -> None:
         """Refuse nets whose features differ in size."""

@@ -29,7 +29,7 @@ class FedOpt(FedAvg):
     others are FedAdagrad, FedAdam and FedYogi.
     """
     server_lr: Annotated[float, above(0)] = 0.01
-    """Step size of the server, eta in the paper."""
+    """Step size of the server, eta in the paper; constant, whatever ``training.schedule`` is."""
     beta1: Annotated[float, at_least(0), below(1)] = 0.9
     """How much of the mean change of before is kept."""
     beta2: Annotated[float, at_least(0), below(1)] = 0.99

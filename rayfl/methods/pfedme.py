@@ -40,14 +40,14 @@ class PFedMe(Method):
     """Weight of the distance between personal and global model, lambda."""
     K: Annotated[int, at_least(1)] = 5
     """Steps of the personal model on a batch."""
-    personal_lr: Annotated[float, above(0)] | None = None
-    """Learning rate of the personal model; that of the global one, eta, if not given."""
+    personal_lr: Annotated[float, above(0)] = 1.0
+    """Learning rate of the personal model, as a factor of the round's, eta, that of the global one."""
     beta: Annotated[float, above(0)] = 1.0
     """How far the server goes towards the mean; beyond it with more than 1."""
 
     def caution(self, training: Training, data: FederatedData) -> str | None:
-        """Warn where lr lam is above 1."""
-        return caution_of_pull("method.lam", self.lam, training)
+        """Warn where lr lam is above 1, for either model."""
+        return caution_of_pull("method.lam", self.lam, training, max(1.0, self.personal_lr))
 
     def init_client(self, client: Client) -> State:
         """Start from the common initial weights."""
@@ -84,7 +84,7 @@ class PFedMe(Method):
 
         received: Params = down["weights"]
         start = {"w": received, "theta": Params(received.tensors, frozenset())}
-        lr = client.lr if self.personal_lr is None else self.personal_lr
+        lr = self.personal_lr * client.lr
         plain = {"optimiser": SGD(), "momentum": 0.0, "weight_decay": 0.0, "clip": 0.0}
         w = (await client.fit(start, envelope, lr, **plain)).weights  # type: ignore[arg-type]
         own = Params(w["theta"].tensors, received.train_names)

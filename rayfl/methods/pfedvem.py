@@ -37,14 +37,16 @@ class PFedVEM(Method):
 
     mc_samples: Annotated[int, at_least(1)] = 5
     """Heads that are drawn to estimate an expectation."""
-    head_lr: Annotated[float, above(0)] | None = None
-    """Learning rate of the heads; that of the base if not given."""
+    head_lr: Annotated[float, above(0)] = 1.0
+    """Learning rate of the heads, as a factor of the round's, which is that of the base."""
     head_epochs: Annotated[int, at_least(1)] | None = None
-    """Steps of a head in a round, each on all data of the client; ``training.epochs`` if not given."""
+    """Steps of a head in a round, each on all data of the client; ``training.epochs``, or
+    ``training.steps`` where that is set, if not given.
+    """
     init_scale: Annotated[float, above(0)] = 1.0
     """Standard deviation of a head at first."""
     beta: Annotated[float, at_least(0), below(1)] = 0.0
-    """How much of the prior mean of before the server keeps."""
+    """How much of the prior mean of before the server keeps; in the public code also of the base."""
     normalize_elbo: bool = True
     """Whether the objective of a head is a mean over samples. Without it is the paper's sum, which needs a
     learning rate far smaller than that of the base.
@@ -98,7 +100,7 @@ class PFedVEM(Method):
             extra,
             batch_size=0,
             epochs=self.head_epochs,
-            lr=self.head_lr,
+            lr=self.head_lr * client.lr,
             momentum=HEAD_MOMENTUM,
         )
         head = fitted.weights

@@ -27,7 +27,7 @@ class SCAFFOLD(Method):
     works_with: ClassVar[Mapping[str, str | float]] = {"optimiser": "SGD", "optimiser_state": "fresh"}
 
     server_lr: Annotated[float, above(0)] = 1.0
-    """Step size of the server, eta_g in the paper."""
+    """Step size of the server, eta_g in the paper; constant, whatever ``training.schedule`` is."""
 
     @property
     def uploads(self) -> Mapping[str, Reduction]:

@@ -37,7 +37,7 @@ from rayfl.methods import (
     pfedvem,
 )
 from rayfl.nets import CNNB, FedAvgCNN, LeNet
-from rayfl.training import Params, noise
+from rayfl.training import Constant, Params, noise
 from tests.support.by_hand import assert_same, federate, points, ragged, start
 
 PAIR = points([((1, 0), 0)], [((0, 1), 1)])
@@ -537,9 +537,10 @@ def test_pfedvem(without_noise):
 
 @pytest.mark.parametrize(("mean", "step"), [(True, 1 / 2), (False, 1.0)])
 def test_pfedvem_divides_the_objective(without_noise, mean, step):
-    """Two samples: the slopes of their losses are averaged or added."""
+    """Two samples: the slopes of their losses are averaged or added; the rate is 4 / 2 times 1 / 2."""
     data = points([((1, 0), 0), ((1, 0), 0)])
-    run = federate(PFedVEM(normalize_elbo=mean), data, cohorts=1, lr=1.0)
+    method = PFedVEM(normalize_elbo=mean, head_lr=0.5)
+    run = federate(method, data, cohorts=1, lr=4.0, schedule=Constant(warmup=1))
     assert_row(head(run.worker.states[0]["mean"]), [step, 0])
 
 

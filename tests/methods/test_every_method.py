@@ -185,7 +185,12 @@ def test_options_are_kept_and_documented(name):
     for option, parameter in options_of(name).items():
         assert getattr(method, option) == parameter.default
         assert described[option]
-        assert f"| `{option}` | {'none' if parameter.default is None else parameter.default} |" in page
+        row = f"| `{option}` | {'none' if parameter.default is None else parameter.default} |"
+        assert row in page
+        if option == "eta" or option.endswith("lr"):
+            (of_page,) = re.findall(rf"{re.escape(row)} (.*)", page)
+            for text in (of_page, " ".join(described[option].replace("`", "").split())):
+                assert re.search("factor of the round's|constant, whatever .?training.schedule", text)
     assert f"[{name}]({name.lower()}.md)" in (DOCS / "README.md").read_text()
 
 

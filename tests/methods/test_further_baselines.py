@@ -40,7 +40,7 @@ from rayfl.methods.fedsr import information
 from rayfl.nets import CNNB, FFA, FedFAAlexNet, FedFACNN, FedSRAlexNet, FedSRCNN, LeNet, build
 from rayfl.nets.augmenting import EPS
 from rayfl.randomness import seed_of
-from rayfl.training import Params, Training, noise
+from rayfl.training import Constant, Params, Training, noise
 from rayfl.training.noise import step_keys
 from tests.methods.test_baselines import (
     DATA,
@@ -487,11 +487,15 @@ def test_pfedme():
 
 
 def test_pfedme_goes_on_with_theta_within_a_round():
-    """Two epochs of one sample: the second one's theta starts from the first one's, w being elsewhere."""
-    run = federate(PFedMe(lam=0.5, K=1, personal_lr=0.2), ONE, cohorts=1, lr=1.0, epochs=2)
+    """Two epochs of one sample: the second one's theta starts from the first one's, w being elsewhere.
+
+    The rate of w is 4 / 2 in the first round, and that of theta a tenth of it.
+    """
+    settings = {"lr": 4.0, "schedule": Constant(warmup=1), "epochs": 2}
+    run = federate(PFedMe(lam=0.25, K=1, personal_lr=0.1), ONE, cohorts=1, **settings)
     first = 0.2 / 2
     w = 0.5 * first
-    second = first - 0.2 * (s(2 * first) - 1 + 0.5 * (first - w))
+    second = first - 0.2 * (s(2 * first) - 1 + 0.25 * (first - w))
     assert_row(head(run.clients[0][0]["own"]), [second, 0])
     assert_row(head(run.server.state["weights"]), [w - 0.5 * (w - second), 0])
 

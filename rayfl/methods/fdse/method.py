@@ -63,7 +63,9 @@ class FDSE(PartlyPersonal):
     unseen_epochs: Annotated[int, at_least(1)] = 5
     """Epochs of the adaptation to an unseen domain."""
     unseen_lr: Annotated[float, at_least(0)] = 1e-3
-    """Learning rate of this adaptation; below 10 it hardly moves anything."""
+    """Learning rate of this adaptation, constant, whatever ``training.schedule`` is; below 10 it hardly
+    moves anything.
+    """
 
     def setup(self, net: Net, population: int, seed: int) -> None:
         """Find the DSE blocks."""
