@@ -22,7 +22,8 @@ class APFL(Method):
 
     Deviations from the paper: all clients of a cohort train both models for the same epochs; alpha moves once
     a round, by the gradient on the round's first batch at the received model. BatchNorm statistics of the
-    mixture are those of v, which are renewed under the mixture.
+    mixture are those of v, which are renewed under the mixture. The mean is weighted by samples
+    (``averaging``), where the paper's is uniform.
     """
 
     alpha: Annotated[float, at_least(0), at_most(1)] = 0.5

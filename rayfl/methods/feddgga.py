@@ -21,15 +21,16 @@ class FedDGGA(Method):
     A client for which the mean of the models is worse than its own one gets more weight.
 
     Deviations from the paper: a client measures its gap when it next receives the model, on its validation
-    data or, where it has none, on its training data. Not verified against the paper's full text.
+    data or, where it has none, on its training data. The public code has d (1 - (r - 2)/T) in round r. Not
+    verified against the paper's full text.
     """
 
     uses_rounds = True
     prefers_validation = True
 
     step: Annotated[float, at_least(0), at_most(1)] = 0.2
-    """Length of the first adjustment, d in the paper; it falls linearly to 0 over the rounds. With 0 this is
-    FedAvg with uniform means.
+    """Length of an adjustment, d in the paper. Round r of T, from 0, has d (1 - r/T). The first gaps are
+    known in round 1, so the first length is d (1 - 1/T). With 0 this is FedAvg with uniform means.
     """
     metric: Literal["accuracy", "loss"] = "accuracy"
     """By which the gap is measured."""

@@ -20,8 +20,9 @@ class FedOpt(FedAvg):
     The server takes the clients' mean change of the model for a gradient and gives it to an optimiser of its
     own.
 
-    Deviations from the papers: BatchNorm statistics are averaged and do not pass through the optimiser. As in
-    Algorithm 2 there is no bias correction.
+    Deviations from the papers: BatchNorm statistics are averaged and do not pass through the optimiser. The
+    mean change is weighted by samples (``averaging``); Algorithm 2 of Reddi et al. has a uniform one. It has
+    no bias correction either.
     """
 
     rule: Literal["momentum", "adagrad", "adam", "yogi"] = "adam"

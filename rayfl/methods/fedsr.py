@@ -33,7 +33,8 @@ class FedSR(Method):
 
     Deviations from the paper: FedSR follows FDSE's public code, as its table does; it was compared with
     summaries of the paper, not with its full text. The tables of classes take the run's learning rate and
-    momentum. At evaluation all inputs share their draws.
+    momentum. At evaluation all inputs share their draws. The mean is weighted by samples (``averaging``),
+    where the paper's is uniform.
     """
 
     alpha_l2r: Annotated[float, at_least(0)] = 0.01

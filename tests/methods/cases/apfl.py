@@ -8,4 +8,5 @@ CASES = Cases(
     bad=[("alpha", 1.5), ("alpha", -0.5)],
     has_global=True,
     plain={"alpha": 0.0, "adaptive": False},
+    page="takes a uniform one (`--averaging uniform`)",
 )

@@ -12,4 +12,5 @@ CASES = Cases(
     changing={"metric": "loss"},
     has_global=True,
     averages=None,
+    page="d (1 − 1/T)",
 )

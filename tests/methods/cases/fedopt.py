@@ -11,4 +11,5 @@ CASES = Cases(
     plain={"rule": "momentum", "server_lr": 1.0, "beta1": 0.0},
     predicts_with_own=False,
     averages={"rule": "momentum"},
+    page="takes a uniform one (`--averaging uniform`)",
 )

@@ -10,4 +10,5 @@ CASES = Cases(
     plain=None,
     net="tests.support.by_hand.gaussian",
     rounds=6,
+    page="takes a uniform one (`--averaging uniform`)",
 )
