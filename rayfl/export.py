@@ -63,22 +63,22 @@ def _write(
     from safetensors.torch import save
 
     view = view or _headline(result, models)
-    module = models[client].module(view)
     path = output
     if other := [name for name, ending in ENDINGS.items() if ending == output.suffix and name != format]:
         raise UserError(f"--output {output} is of the format {other[0]}: give --format {other[0]}")
     if output.suffix != ENDINGS[format]:
         path = output / f"client-{client}-{view}{ENDINGS[format]}"
     if format == "safetensors":
-        if isinstance(module, torch.fx.GraphModule):
+        plain = models.plain(client, view)
+        if plain is None:
             raise UserError(
                 f"the view {view} is made of several nets, and has no weights of one net: give --format torch"
             )
-        content = save({name: value.contiguous() for name, value in module.state_dict().items()})
+        content = save({name: value.contiguous() for name, value in plain.state_dict().items()})
         write_file(path, content, "choose another --output")
     else:
         content = io.BytesIO()
-        torch.export.save(_program(module, models), content)
+        torch.export.save(_program(models[client].module(view), models), content)
         write_file(path, content.getvalue(), "choose another --output")
     about = _about(models, result, client, view, format, path)
     beside = path.with_name(f"{path.name}.json")

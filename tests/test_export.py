@@ -17,7 +17,7 @@ from rayfl.__main__ import main
 from rayfl.data import Synthetic
 from rayfl.export import ENDINGS
 from rayfl.methods import METHODS
-from rayfl.nets import LeNet, ViT
+from rayfl.nets import CNNB, LeNet, ViT
 from tests.support.federations import small
 
 PAGE = Path(__file__).parents[1] / "docs" / "howto" / "export.md"
@@ -170,8 +170,40 @@ def test_a_damaged_record_of_the_division(run, tmp_path, capsys):
         assert "partition.json is damaged" in capsys.readouterr().err
 
 
+def blocks_of_page() -> list[str]:
+    return [block.split("```")[0] for block in PAGE.read_text().split("```python\n")[1:]]
+
+
+@pytest.mark.parametrize("name", ["mobilenet_v3_small", "resnet18"])
+def test_nets_of_torchvision_are_loaded_as_the_page_says(tmp_path, monkeypatch, name, capsys):
+    """In the names of the net, with all its buffers."""
+    data = Synthetic(train=40, test=20, shape=(3, 32, 32))
+    settings = {"data": data, "net": f"torchvision.models.{name}", "clients": 2, "participation": 1.0}
+    small(tmp_path / "run", rounds=1, **settings).run()
+    monkeypatch.chdir(tmp_path)
+    assert main(["export", "run", "--client", "1", "--output", "model.safetensors"]) == 0
+    made: dict[str, nn.Module] = {}
+    exec(blocks_of_page()[2].replace("mobilenet_v3_small", name), made)
+    models = load_models("run")
+    x, _ = models.batch(1)
+    torch.testing.assert_close(made["net"](x), models.scores(1, x)["personal"], rtol=1e-5, atol=1e-5)
+
+
+def test_a_view_that_is_one_net_is_no_graph(tmp_path, capsys):
+    """FedRoD's common model, which it runs in two parts, of a net of BatchNorm."""
+    small(tmp_path / "run", method=METHODS["FedRoD"](), net=CNNB(), rounds=1).run()
+    arguments = ["export", str(tmp_path / "run"), "--client", "0", "--view", "global"]
+    assert main([*arguments, "--output", str(tmp_path)]) == 0
+    weights, models = load_file(tmp_path / "client-0-global.safetensors"), load_models(tmp_path / "run")
+    net = models[0].module("global")
+    net.load_state_dict(weights)
+    assert sum(name.endswith("num_batches_tracked") for name in weights) == 4
+    x, _ = models.batch(0)
+    torch.testing.assert_close(net(x), models.scores(0, x)["global"], rtol=1e-5, atol=1e-5)
+
+
 def test_the_last_lines_of_the_page_need_no_rayfl(tmp_path):
-    blocks = [block.split("```")[0] for block in PAGE.read_text().split("```python\n")[1:]]
+    blocks = blocks_of_page()
     subprocess.run([sys.executable, "-c", blocks[0]], cwd=tmp_path, check=True, capture_output=True)
     code = "import sys; sys.modules['rayfl'] = None\n" + blocks[1]
     done = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True)

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections import OrderedDict
 from collections.abc import Container, Iterator
+from contextlib import ExitStack
 from copy import deepcopy
 from dataclasses import replace
+from functools import partial
 
 import numpy as np
 import torch
@@ -18,7 +19,7 @@ from rayfl.engine.server import Server
 from rayfl.engine.worker import Worker
 from rayfl.errors import UserError
 from rayfl.splits import SPLITS
-from rayfl.training.net import Net
+from rayfl.training.net import PARTS, Net
 from rayfl.training.params import Params
 from rayfl.training.state import as_tensor
 
@@ -135,31 +136,34 @@ class Models:
 
     def module(self, client: int, view: str) -> nn.Module:
         """Return a view of a client as a module of PyTorch's own; see :meth:`ClientModels.module`."""
+        plain = self.plain(client, view)
+        return self._traced(client, view, self.like()) if plain is None else plain
+
+    def plain(self, client: int, view: str) -> nn.Module | None:
+        """Return a view that is one net as this net, under its own names; None if it is none."""
         self._check(client)
         if view not in self.views:
             raise UserError(f"there is no view {view!r}: there are {', '.join(self.views)}")
-        passed: list[tuple[Net, Params, Tensor]] = []
-        nets = {
-            self._worker.client(client, self.round).net.eval,
-            *(n.eval for n in self._worker.method.nets.values()),
-        }
-        hooks = [
-            net.module.register_forward_hook(
-                lambda _, inputs, output, net=net: passed.append((net, net.loaded, output))
-            )
-            for net in nets
-        ]
-        like = self.like()
-        try:
-            with torch.no_grad():
-                score = self.scores(client, like)[view]
-        finally:
-            for hook in hooks:
-                hook.remove()
-        for net, w, output in passed:
-            if output is score:
-                return _plain(net, w)
-        return self._traced(client, view, like)
+        passed: list[tuple[Net, str, Params, Tensor, Tensor]] = []
+
+        def note(net: Net, part: str, _: nn.Module, inputs: tuple[Tensor, ...], output: Tensor) -> None:
+            passed.append((net, part, net.loaded(part), inputs[0], output))
+
+        like, own = self.like(), self._worker.client(client, self.round).net
+        with ExitStack() as hooks, torch.no_grad():
+            for net in {own.eval, *(n.eval for n in self._worker.method.nets.values())}:
+                for part in PARTS:
+                    hook = getattr(net.module, part).register_forward_hook(partial(note, net, part))
+                    hooks.enter_context(hook)
+            put_out = self.scores(client, like)[view]
+        weights: dict[str, Tensor] = {}
+        for wanted in reversed(PARTS):
+            found = [(net, w, x) for net, part, w, x, out in passed if part == wanted and out is put_out]
+            if not found:
+                return None
+            net, w, put_out = found[0]
+            weights |= {name: value for name, value in w.items() if name.startswith(f"{wanted}.")}
+        return _plain(net, weights) if put_out is like else None
 
     def _traced(self, client: int, view: str, like: Tensor) -> nn.Module:
         """Return what computes the scores of a view that is no single net, operation by operation."""
@@ -218,7 +222,7 @@ class ClientModels:
         return f"models of client {self.client}{never} {self._models.when}: {', '.join(self.views)}"
 
     def module(self, view: str = "personal") -> nn.Module:
-        """Return a model as a module that needs nothing of rayfl: a net of layers where the view is one net.
+        """Return a model as a module that needs nothing of rayfl: where the view is one net, this net.
 
         It takes inputs as nets do, see ``Models.preprocess``, [B, ...], and returns scores, [B, classes], in
         evaluation mode. Other views, such as sums of two nets, are graphs of operations.
@@ -240,15 +244,14 @@ class ClientModels:
             return self._models.scores(self.client, x)[view].softmax(1)
 
 
-def _plain(net: Net, w: Params) -> nn.Module:
-    """Return a net with these weights as PyTorch's own ``nn.Sequential`` of its parts, in evaluation mode."""
+def _plain(net: Net, weights: dict[str, Tensor]) -> nn.Module:
+    """Return a net with these weights as modules of PyTorch's own, in evaluation mode."""
     module = deepcopy(net.module)
-    plain = nn.Sequential(OrderedDict((part, getattr(module, part)) for part in ("conv", "fc", "head")))
-    for name, value in w.items():
+    for name, value in weights.items():
         above, _, own = name.rpartition(".")
-        owner = plain.get_submodule(above)
+        owner = module.get_submodule(above)
         if own in owner._parameters:
             owner._parameters[own] = nn.Parameter(value.detach().clone())
         else:
             owner._buffers[own] = value.detach().clone()
-    return plain.eval()
+    return module.plain().eval()

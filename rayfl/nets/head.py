@@ -53,6 +53,7 @@ def split_at_head(module: nn.Module, name: str, classes: int, like: Tensor, head
     negated = tried(module, name, like)
     hook.remove()
     net = SplitNet(_without(module, path), nn.Sequential(), linear)
+    net.head_name = path
     if not _same(net.eval(), scores, like) or not torch.allclose(negated, -scores):
         raise UserError(
             f"net {name}: its scores are not what its linear layer {path!r} puts out, which methods take "

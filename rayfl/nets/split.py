@@ -1,7 +1,9 @@
 """The one shape that every net of the project has: convolutions, hidden layers, head."""
 
+from collections import OrderedDict
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 from torch.nn.modules.lazy import LazyModuleMixin
 
@@ -35,6 +37,7 @@ class SplitNet(nn.Module):
         self.conv = conv
         self.fc = fc
         self.head = head
+        self.head_name: str | None = None  # in the module that this net was made of by taking it out
         drop_batch_counts(self)
         refuse_odd_weights(self)
         refuse_shared(self)
@@ -48,6 +51,23 @@ class SplitNet(nn.Module):
         """Return the scores, [B, classes], of inputs [B, ...]."""
         scores: Tensor = self.head(self.features(x))
         return scores
+
+    def plain(self) -> nn.Module:
+        """Return the net under its own names, with counts of batches of 0; this object is used up.
+
+        It is the module that was split, or an ``nn.Sequential`` of the three parts.
+        """
+        for layer in self.modules():
+            counted = "num_batches_tracked" in layer._buffers
+            if counted and getattr(layer, "running_mean", None) is not None:
+                layer.num_batches_tracked = torch.tensor(0)
+        if self.head_name is None:
+            return nn.Sequential(OrderedDict(conv=self.conv, fc=self.fc, head=self.head))
+        above, _, own = self.head_name.rpartition(".")
+        if not own:
+            return self.head
+        self.conv.get_submodule(above)._modules[own] = self.head
+        return self.conv
 
 
 def drop_batch_counts(net: nn.Module) -> None:

@@ -31,7 +31,7 @@ class Batch(NamedTuple):
     key: Tensor
 
 
-_PARTS = ("conv", "fc", "head")
+PARTS = ("conv", "fc", "head")
 
 
 class Net:
@@ -101,17 +101,17 @@ class Net:
             for name in own_entries(part)
         }
         self.train_names = frozenset(n for n, p in module.named_parameters() if p.requires_grad)
-        normed = {part for part in _PARTS if any(map(is_batch_norm, getattr(module, part).modules()))}
+        normed = {part for part in PARTS if any(map(is_batch_norm, getattr(module, part).modules()))}
         self.has_batch_norm = bool(normed)
         self._normed = frozenset(normed)
         # Where each entry of a part lives: setting them once per fit, not at every call as functional_call
         # does, saves a fiftieth of a small net's step.
         slots = self._find_slots()
-        self._slots = {part: [s for s in slots if s[0].startswith(f"{part}.")] for part in _PARTS}
-        self._loaded: dict[str, Params | None] = dict.fromkeys(_PARTS)
+        self._slots = {part: [s for s in slots if s[0].startswith(f"{part}.")] for part in PARTS}
+        self._loaded: dict[str, Params | None] = dict.fromkeys(PARTS)
         recurrent = [(n, m) for n, m in module.named_modules() if isinstance(m, nn.RNNBase)]
         self._recurrent = {
-            part: [m for n, m in recurrent if f"{n}.".startswith(f"{part}.")] for part in _PARTS
+            part: [m for n, m in recurrent if f"{n}.".startswith(f"{part}.")] for part in PARTS
         }
 
     @property
@@ -148,14 +148,14 @@ class Net:
 
     def __call__(self, w: Params, x: Tensor) -> Tensor:
         """Return the logits, [B, classes], of inputs x, [B, ...]."""
-        self._refuse_frozen(_PARTS, w)
-        self._load(_PARTS, w)
+        self._refuse_frozen(PARTS, w)
+        self._load(PARTS, w)
         scores: Tensor = self._through([self.module], x)
         return scores
 
     def features(self, w: Params, x: Tensor, cut: Cut = "last_layer") -> Tensor:
         """Return the head's input, [B, d], of inputs x, [B, ...]."""
-        return self._run([p for p in _PARTS if p not in CUTS[cut]], w, x)
+        return self._run([p for p in PARTS if p not in CUTS[cut]], w, x)
 
     def head(self, w: Params, z: Tensor, cut: Cut = "last_layer") -> Tensor:
         """Return the logits, [B, classes], of features z, [B, d]; ``w`` needs the head's entries only."""
@@ -257,10 +257,9 @@ class Net:
                     layer._flat_weights = [layer._parameters[own] for own in layer._flat_weights_names]
                 self._loaded[part] = w
 
-    @property
-    def loaded(self) -> Params:
-        """The weights that the whole net was last called with."""
-        w = self._loaded["conv"]
+    def loaded(self, part: str) -> Params:
+        """Return the weights that a part was last called with."""
+        w = self._loaded[part]
         assert w is not None
         return w
 
@@ -270,7 +269,7 @@ class Net:
         They may be a whole stack of clients', in the wrappers of a vmap that has ended.
         """
         for net in (self, self.eval):
-            for part in _PARTS:
+            for part in PARTS:
                 net._loaded[part] = None
                 for _, owner, own in net._slots[part]:
                     owner[own] = None
