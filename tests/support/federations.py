@@ -15,6 +15,7 @@ from rayfl.training import Client, State
 
 def small(output: Path, **changes: Any) -> Federation:
     """A federation of twelve uneven clients that runs in about a second."""
+    momentum = changes.get("method", FedAvg).works_with.get("momentum", 0.5)
     settings: dict[str, Any] = {
         "method": FedAvg(),
         "data": Synthetic(train=900, test=240, partition=Dirichlet(alpha=1.0), val_fraction=0.1),
@@ -22,7 +23,7 @@ def small(output: Path, **changes: Any) -> Federation:
         "clients": 12,
         "participation": 0.5,
         "rounds": 4,
-        "training": Training(lr=0.05, batch_size=20, momentum=0.5),
+        "training": Training(lr=0.05, batch_size=20, momentum=momentum),
         "engine": Inline(),
         "checkpoint_every": 2,
         "loggers": [],
