@@ -60,6 +60,7 @@ class Net:
         self._bfloat16 = bfloat16
         self._device = torch.device("cpu")
         module = self._built()
+        self._hooked = hooks_of(module)
         self._set(module.train())
         twin = copy.copy(self)
         twin._set(copy.deepcopy(module).eval())
@@ -256,6 +257,12 @@ class Net:
                 for layer in self._recurrent[part]:  # which keep a list of their weights besides
                     layer._flat_weights = [layer._parameters[own] for own in layer._flat_weights_names]
                 self._loaded[part] = w
+        for name, parameter, hooks in self._hooked:
+            tensor = w.tensors.get(name)  # of a part that is not called it may lack
+            if tensor is not None and tensor.requires_grad and not tensor._backward_hooks:
+                parameter.data = tensor.detach()  # hooks may hold on to the parameter
+                for hook in hooks:
+                    tensor.register_hook(hook)
 
     def loaded(self, part: str) -> Params:
         """Return the weights that a part was last called with."""
@@ -282,6 +289,18 @@ class Net:
                 "a train-mode call would change the BatchNorm statistics of weights that are not being "
                 "trained: use net.eval for teachers, frozen heads and evaluation"
             )
+
+
+def hooks_of(module: nn.Module) -> list[tuple[str, nn.Parameter, list[Callable[[Tensor], Tensor | None]]]]:
+    """Return the parameters that have hooks on their gradients, by name, with these in their order."""
+    for name, parameter in module.named_parameters():
+        if parameter._post_accumulate_grad_hooks:
+            raise UserError(
+                f"parameter {name!r} of the net has a hook of register_post_accumulate_grad_hook, and "
+                "rayfl puts no gradients into .grad: use register_hook, which changes a gradient before that"
+            )
+    named = module.named_parameters()
+    return [(n, p, [*p._backward_hooks.values()]) for n, p in named if p._backward_hooks]
 
 
 def spare_padding(module: nn.Module) -> None:

@@ -5,13 +5,16 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
+import torch.nn.functional as F
 
 from rayfl import Inline, Ray, Training, UserError, load_models, resumed
 from rayfl.data import Synthetic
-from rayfl.methods import Ditto, FedAvg, FedPer
+from rayfl.methods import Ditto, FedAvg, FedPer, FedProx
 from rayfl.nets import MLP, CharLSTM, Module, TokenMLP
+from tests.support.by_hand import assert_same, federate, points
 from tests.support.federations import bytes_of_run, small
-from tests.support.modules import Sequences
+from tests.support.modules import Sequences, hooked
 
 MODULES = "tests.support.modules"
 TRANSFORMER, GROUPED, RECURRENT = (f"{MODULES}.{name}" for name in ("Transformer", "Grouped", "Recurrent"))
@@ -65,6 +68,27 @@ def test_recurrent_layers_are_not_stacked(tmp_path: Path, net: Any) -> None:
         small(tmp_path / "run", net=net, data=TEXTS, engine=Inline(execution="stacked")).run()
 
 
+def test_hooks_on_parameters_act_before_rules_and_clip() -> None:
+    """As in plain PyTorch, where they act in ``backward``."""
+    data, net = points([((1, 2), 0), ((0, 1), 1), ((3, 1), 1)]), hooked((1, 1, 2), 2).double()
+    options = {"lr": 0.5, "momentum": 0.9, "weight_decay": 0.1, "clip": 1.5, "epochs": 4}
+    run = federate(FedProx(mu=0.3), data, f"{MODULES}.hooked", 2, **options)
+    net.load_state_dict(dict(run.worker.initial))
+    x, y = run.worker.examples.batch(torch.arange(3))
+    for _ in range(2):
+        optimiser = torch.optim.SGD(net.parameters(), 0.5, momentum=0.9, weight_decay=0.1)
+        received = [p.detach().clone() for p in net.parameters()]
+        for _ in range(4):
+            optimiser.zero_grad()
+            F.cross_entropy(net(x), y).backward()
+            for parameter, before in zip(net.parameters(), received, strict=True):
+                parameter.grad += 0.3 * (parameter.detach() - before)
+            torch.nn.utils.clip_grad_norm_(net.parameters(), 1.5)
+            optimiser.step()
+    expected = {name: t.detach() for name, t in net.named_parameters()}
+    assert_same(dict(run.server.state["weights"]), expected, 1e-12)
+
+
 def test_texts_are_learned(tmp_path: Path) -> None:
     """The class is the last token plus one."""
     settings = SETTINGS | {"rounds": 12, "net": TokenMLP(embedding=8, hidden=32), "participation": 1.0}
@@ -97,8 +121,9 @@ def test_a_classifier_of_torchvision(tmp_path: Path) -> None:
         (TokenMLP(vocabulary=4), TEXTS, "knows the token ids 0 to 3, and the data have 4"),
         (GROUPED, TEXTS, r"does not take token ids of shape \(6,\)"),
         ("torchvision.models.resnet18", VECTORS, r"does not take inputs of shape \(30,\)"),
+        (f"{MODULES}.hooked_too_late", VECTORS, r"'head\.bias' of the net has a hook of register_post"),
     ],
-    ids=["vectors", "texts", "vocabulary", "module", "torchvision"],
+    ids=["vectors", "texts", "vocabulary", "module", "torchvision", "hook"],
 )
 def test_what_does_not_fit_the_data_is_refused(tmp_path: Path, net: Any, data: Any, message: str) -> None:
     with pytest.raises(UserError, match=message):

@@ -1,5 +1,6 @@
 """Data and modules of the user's own, as import paths name them: texts, vectors, layers of many kinds."""
 
+import math
 from typing import Annotated, Literal
 
 import numpy as np
@@ -7,6 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from rayfl.data import TEST, TRAIN, Data, Dataset
+from rayfl.nets import SplitNet
 from rayfl.randomness import numpy_generator
 from rayfl.settings import at_least
 
@@ -96,3 +98,22 @@ class Recurrent(nn.Module):
         """Return the scores, [B, classes], of token ids [B, L]."""
         scores: Tensor = self.out(self.drop(self.gru(self.tokens(x))[0].mean(1)))
         return scores
+
+
+def hooked(shape: tuple[int, ...], classes: int) -> SplitNet:
+    """A net whose hooks on parameters mask a gradient, change it in turn, and hold on to the parameter."""
+    net = SplitNet(nn.Flatten(), nn.Sequential(nn.Linear(math.prod(shape), 3)), nn.Linear(3, classes))
+    weight, bias, head = net.fc[0].weight, net.fc[0].bias, net.head.weight
+    bias.register_hook(torch.zeros_like)
+    weight.register_hook(lambda gradient: gradient + 1)
+    weight.register_hook(lambda gradient: None)
+    weight.register_hook(lambda gradient: gradient * 2)
+    head.register_hook(lambda gradient: gradient + 0.5 * head)
+    return net
+
+
+def hooked_too_late(shape: tuple[int, ...], classes: int) -> SplitNet:
+    """A net with a hook that comes once a gradient is in its place."""
+    net = hooked(shape, classes)
+    net.head.bias.register_post_accumulate_grad_hook(lambda parameter: parameter.grad.zero_())
+    return net
