@@ -24,6 +24,7 @@ from rayfl.callbacks.terminal import LogRounds, Progress, print_start
 from rayfl.data import Data, EmbeddedDigits, FederatedData
 from rayfl.display import Displayed, options
 from rayfl.engine.base import Engine
+from rayfl.engine.inline import stack_differs
 from rayfl.engine.models import Models
 from rayfl.engine.plan import Plan, check_metrics
 from rayfl.engine.ray_engine import Ray
@@ -34,7 +35,7 @@ from rayfl.evaluation.latest import LatestScores
 from rayfl.evaluation.measures import recorded
 from rayfl.evaluation.metrics import client_accuracies
 from rayfl.evaluation.protocol import PROTOCOLS, Default, Protocol
-from rayfl.evaluation.result import Result, finish
+from rayfl.evaluation.result import Result, finish, read_config
 from rayfl.files import held, writing
 from rayfl.log import Level, RunLog, log, warnings_shown
 from rayfl.methods import FedBN, Method
@@ -42,7 +43,7 @@ from rayfl.nets import CNNB, Architecture
 from rayfl.randomness import generator
 from rayfl.record.cell import Cell
 from rayfl.record.checkpoint import Manifest
-from rayfl.record.description import deciding, dump
+from rayfl.record.description import deciding, dump, flat
 from rayfl.record.folder import RunFolder, check_is, check_unused
 from rayfl.record.history import CONFIG, LOG
 from rayfl.recovery import carry_out, finished, restored, to_resume
@@ -187,12 +188,14 @@ class Federation(Displayed):
                     return self._shown(over)
             else:
                 check_unused(path)
-            self.engine = copy(self.engine)
-            self.engine.resolve(self.plan().stacks)
+            self.engine = copy(given := self.engine)
+            self.engine.resolve()
             with self.engine.preparing():
                 data = self.federated_data()
                 for warning in self.check(data):
                     warn(warning)
+                if not (self.resumes and flat(read_config(path)).get("engine.execution") == "stacked"):
+                    self._settle_execution(given, data)
                 settings = self.deciding(data)
                 manifest = to_resume(path, self.rounds, data, settings) if self.resumes else None
                 self._tell_start(path, manifest.round if manifest else 0, data)
@@ -321,6 +324,16 @@ class Federation(Displayed):
                 "no run ends early"
             )
         return warnings
+
+    def _settle_execution(self, given: Engine, data: FederatedData) -> None:
+        """Let the run go on in the loop, with a warning, where a stack would train clients otherwise."""
+        if self.engine.execution == "stacked" and (why := stack_differs(self.plan(), data)):
+            warn(
+                "engine.execution is stacked, and a stack would not train clients as a loop does "
+                f"({why}): the run goes on with engine.execution=loop"
+            )
+            self.engine.execution, self.engine.memory_format = "loop", given.memory_format
+            self.engine.resolve()
 
     @contextmanager
     def _new_folder(self) -> Iterator[Path]:

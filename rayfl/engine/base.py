@@ -33,8 +33,9 @@ class Engine(Settings, ABC, place="engine"):
     """Base of the engines."""
 
     execution: Literal["auto", "loop", "stacked"] = "auto"
-    """``loop`` trains client after client, ``stacked`` many in one call; ``auto`` is stacked on a GPU,
-    and loop on a CPU, where a stack is slower, and for ``CharLSTM``, which only trains in a loop.
+    """``loop`` trains client after client, ``stacked`` many in one call; ``auto`` is stacked on a GPU, and
+    loop on a CPU, where a stack is slower. Where a stack would train clients otherwise than the loop, as with
+    recurrent layers and hooks, the run goes on in the loop, and says so.
     """
     device: Literal["auto", "cpu", "cuda"] = "auto"
     """``cpu``, ``cuda``, or ``auto``: CUDA where torch sees it."""
@@ -55,11 +56,8 @@ class Engine(Settings, ABC, place="engine"):
     The others are in a file on its disk, where TMPDIR says, or else in /var/tmp; results are the same.
     """
 
-    def resolve(self, stacks: bool = True) -> None:
+    def resolve(self) -> None:
         """Replace every ``auto`` by what it means here, so that the configuration that is kept says it.
-
-        Args:
-            stacks: whether the nets can be trained stacked.
 
         Raises:
             UserError: ``device`` is ``cuda``, and the engine cannot provide it; or ``threads`` are far more
@@ -74,7 +72,7 @@ class Engine(Settings, ABC, place="engine"):
         if self.device == "auto":
             self.device = "cuda" if self._uses_cuda() else "cpu"
         if self.execution == "auto":
-            self.execution = "stacked" if self.device == "cuda" and stacks else "loop"
+            self.execution = "stacked" if self.device == "cuda" else "loop"
         if self.memory_format == "auto":
             plain_loop = self.device == "cpu" and self.execution == "loop"
             self.memory_format = "channels_last" if plain_loop else "contiguous"

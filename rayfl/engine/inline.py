@@ -12,10 +12,12 @@ import torch
 from rayfl.data import FederatedData
 from rayfl.engine.base import Engine
 from rayfl.engine.plan import Plan
+from rayfl.engine.process import exits_as_errors
 from rayfl.engine.server import Server
 from rayfl.engine.session import SERVER, Session, Workers
 from rayfl.engine.worker import Worker
 from rayfl.errors import UserError
+from rayfl.training.stacked import differs
 
 
 class Inline(Engine):
@@ -24,15 +26,45 @@ class Inline(Engine):
     The code is the same as on actors, and so are the results, to the bit.
     """
 
-    def resolve(self, stacks: bool = True) -> None:
+    def resolve(self) -> None:
         """Replace every ``auto``; see ``Engine.resolve``."""
         if self.device == "cuda" and not torch.cuda.is_available():
             raise UserError("engine.device is cuda, but torch sees no CUDA device: use auto or cpu")
-        super().resolve(stacks)
+        super().resolve()
 
     def open(self, plan: Plan, data: FederatedData) -> Session:
         """Build the server and one worker for all clients."""
         return Session(plan, data, InlineWorkers(plan, data))
+
+
+def stack_differs(plan: Plan, data: FederatedData) -> str:
+    """Say how clients would train otherwise in a stack than in a loop; nothing where they would not.
+
+    Two clients of each net take the first step of all fits of the first round, see
+    :func:`rayfl.training.stacked.differs`, in float64 on the CPU; in float32 where a net takes no other.
+    """
+    names, counts = [str(net) for net in plan.nets], data.counts("train")[: data.seen]
+    largest: dict[str, list[int]] = {}
+    for i in sorted(counts.nonzero()[0].tolist(), key=lambda i: -counts[i]):
+        some = largest.setdefault(names[i % len(names)], [])
+        some += [i] if len(some) < 2 else []
+    ids = [i for some in largest.values() for i in some]
+    trial = replace(
+        plan, execution="loop", device="cpu", threads=torch.get_num_threads(), channels_last=False
+    )
+    for precision, tolerance in (("float64", 1e-8), ("float32", 1e-4)):
+        training = replace(plan.training, precision=precision)  # type: ignore[arg-type]
+        workers = InlineWorkers(replace(trial, training=training), data)
+        try:
+            with exits_as_errors(), torch.random.fork_rng(devices=[]):
+                workers.start(shrink=False)
+                download = workers.call(SERVER, "download", ids)
+                return differs(workers.call(0, "updates", download, ids), tolerance)
+        except Exception:  # in the loop: the run itself will tell, unless it is of the precision
+            continue
+        finally:
+            workers.close()
+    return ""
 
 
 class InlineWorkers(Workers):

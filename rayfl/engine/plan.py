@@ -69,12 +69,6 @@ class Plan:
         return self.net if isinstance(self.net, list | tuple) else [self.net]
 
     @property
-    def stacks(self) -> bool:
-        """Whether the nets can be trained stacked, as far as they say."""
-        nets = [*self.nets, *self.method.architectures.values()]
-        return all(net.stacks for net in nets if isinstance(net, Architecture))
-
-    @property
     def goes_by_rounds(self) -> bool:
         """Whether the number of rounds decides what happens in each: such a run cannot be made longer."""
         return self.method.uses_rounds or self.training.schedule.uses_rounds
@@ -117,17 +111,11 @@ def set_up(method: Method, plan: Plan, data: FederatedData) -> list[Net]:
 
 
 def _net(net: Architecture | str, plan: Plan, dataset: Dataset, like: torch.Tensor | None) -> Net:
-    made = Net(
+    return Net(
         partial(build, net, dataset.shape, dataset.classes, like),
         dtype=plan.training.dtype,
         bfloat16=plan.training.precision == "bfloat16",
     )
-    if plan.execution == "stacked" and made.is_recurrent:
-        raise UserError(
-            f"net {net} has a recurrent layer of PyTorch (RNN, LSTM, GRU), which has no form for "
-            "many clients in one call: set engine.execution=loop"
-        )
-    return made
 
 
 def _like(dataset: Dataset) -> torch.Tensor | None:

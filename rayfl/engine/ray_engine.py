@@ -70,14 +70,14 @@ class Ray(Engine):
         if self.actors != "auto" and self.clients_per_actor != "auto":
             raise UserError("engine.actors and engine.clients_per_actor exclude each other: give one of them")
 
-    def resolve(self, stacks: bool = True) -> None:
+    def resolve(self) -> None:
         """Replace every ``auto``, and look whether the cluster is there; see ``Engine.resolve``."""
         if self.device == "cuda" and not self.gpus_per_actor:
             raise UserError(
                 "engine.device is cuda, and engine.gpus_per_actor is 0: say how much of a GPU an actor "
                 "gets, for example 0.25"
             )
-        super().resolve(stacks)
+        super().resolve()
         self.check_address()
 
     def check_address(self) -> None:

@@ -106,8 +106,6 @@ class Worker:
         self._further = self.method.nets
         initial = {net: net.initial(plan.seed).to(self.device) for net in set(self._nets)}
         self._initials = [initial[net] for net in self._nets]
-        if plan.device == "cpu" and any(2 * params.nbytes > MAPPED for params in initial.values()):
-            keep_freed_memory()  # an upload is added up as one float64 vector
         for net in {*initial, *self._further.values()}:
             net.to(self.device)
         self.net, self.initial = self._nets[0], self._initials[0]
@@ -162,6 +160,11 @@ class Worker:
         state = without_kept(held)
         return moved(state or self.method.init_client(client), self.device)
 
+    def updates(self, download: Download, ids: Iterable[int]) -> list[Any]:
+        """Start the updates of clients in the first round, and leave it to the caller to drive them."""
+        download, clients = self._here(download), [self.client(i, 0) for i in ids]
+        return [self._update(c, self.state(c.id, c), self._received(download, c.id)) for c in clients]
+
     def train(
         self,
         round: int,
@@ -186,6 +189,8 @@ class Worker:
         """
         for states in arrivals:
             self.states.update(states)
+        if self.plan.device == "cpu" and any(2 * params.nbytes > MAPPED for params in self._initials):
+            keep_freed_memory()  # an upload is added up as one float64 vector
         download = self._here(download)
         group_of = {i: group for group in groups for i in group}
         accumulator, result = Accumulator(self.method.uploads, group_of), RoundResult()

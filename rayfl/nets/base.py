@@ -16,9 +16,6 @@ from rayfl.settings import Value, at_least
 class Architecture(Value, ABC, place="net"):
     """A net without weights: a class with the options that it is built with, see :mod:`rayfl.settings`."""
 
-    stacks = True
-    """Whether stacked execution can train it: PyTorch's recurrent layers have no form for many clients."""
-
     def check_inputs(self, like: Tensor, classes: int) -> None:
         """Refuse data that the net is not for.
 

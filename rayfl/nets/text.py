@@ -49,8 +49,6 @@ class CharLSTM(TokenArchitecture):
     trains in a loop only: PyTorch's LSTM has no form for many clients at once.
     """
 
-    stacks = False
-
     embedding: Annotated[int, at_least(1)] = 8
     """Numbers that a token is embedded in."""
     hidden: Annotated[int, at_least(1)] = 256

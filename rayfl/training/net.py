@@ -115,11 +115,6 @@ class Net:
             part: [m for n, m in recurrent if f"{n}.".startswith(f"{part}.")] for part in PARTS
         }
 
-    @property
-    def is_recurrent(self) -> bool:
-        """Whether the net has one of PyTorch's recurrent layers, which cannot be vmapped."""
-        return any(self._recurrent.values())
-
     def _find_slots(self) -> list[tuple[str, dict[str, Any], str]]:
         slots: list[tuple[str, dict[str, Any], str]] = []
         for name, owner in self.modules_of.items():

@@ -10,7 +10,8 @@ from __future__ import annotations
 import types
 import warnings
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import closing, contextmanager
+from contextlib import closing
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -23,8 +24,10 @@ from rayfl.arguments import shown
 from rayfl.errors import UserError
 from rayfl.training.client import Client, Fitted, Request, inside_loss
 from rayfl.training.dropout import draw_from
+from rayfl.training.loop import fit_loop, total_loop
 from rayfl.training.net import Batch, Net
 from rayfl.training.noise import step_keys
+from rayfl.training.optimisers import SGD, Descent
 from rayfl.training.state import move_together
 from rayfl.training.step import (
     LocalUpdate,
@@ -53,8 +56,7 @@ def run_stacked(updates: Sequence[LocalUpdate], observe: Observer) -> list[Any]:
         while waiting := under_way.waiting:
             stack = _next_stack(waiting, updates)
             requests = [waiting[k] for k in stack]
-            with _explained():
-                answers = total_stacked(requests) if requests[0].total else fit_stacked(requests)
+            answers = total_stacked(requests) if requests[0].total else fit_stacked(requests)
             for k, answer in zip(stack, answers, strict=True):
                 if isinstance(answer, Fitted):
                     observe(k, answer)
@@ -62,19 +64,56 @@ def run_stacked(updates: Sequence[LocalUpdate], observe: Observer) -> list[Any]:
     return under_way.results
 
 
-@contextmanager
-def _explained() -> Iterator[None]:
-    """Say what to do about operations that torch has no rule for where many clients go into one call."""
-    try:
-        yield
-    except (RuntimeError, NotImplementedError) as error:
-        text = str(error)
-        if "vmap" not in text and "atching rule" not in text:
-            raise
-        raise UserError(
-            "torch cannot train many clients in one call with this net or loss: use --engine.execution loop "
-            f"({text.splitlines()[0]})"
-        ) from error
+def differs(updates: Sequence[LocalUpdate], tolerance: float) -> str:
+    """Drive the updates of some clients to their ends in a loop, and say how stacks would give anything else.
+
+    Every fit has only the first step of each of its losses, on a few samples, and every total has as little.
+    What is compared are losses, buffers, and gradients before the clip and the optimiser, with the method's
+    rules.
+
+    Args:
+        updates: of clients some of which would share a stack.
+        tolerance: what counts as rounding, relative to 1 and to the larger value.
+
+    Returns:
+        What a stack raises, or that it differs; nothing where it does not.
+    """
+    with closing(UnderWay(updates)) as under_way, warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # the run itself tells of values that losses capture
+        under_way.start()
+        while waiting := under_way.waiting:
+            stack = _next_stack(waiting, updates)
+            requests = [waiting[k] for k in stack]
+            size = min([FEW, *(len(batch) for r in requests for batch in r.batches[:1])])
+            requests = [_first_steps(request, size) for request in requests]
+            tried = [replace(request, descent=_GRADIENT) for request in requests]
+            looped = [total_loop(r) if r.total else fit_loop(r) for r in tried]
+            try:
+                stacked = total_stacked(tried) if tried[0].total else fit_stacked(tried)
+            except Exception as error:
+                return f"it raises {type(error).__name__}: {error}".splitlines()[0]
+            if not _alike(looped, stacked, tolerance):
+                return "losses or gradients differ by more than rounding"
+            for k, request, answer in zip(stack, requests, looped, strict=True):
+                under_way.advance(k, answer if request.total else fit_loop(request))
+    return ""
+
+
+FEW = 4
+"""Samples of a batch that are enough to compare a stack with the loop."""
+_GRADIENT = Descent(SGD(), 1.0, 0.0, 0.0, 0.0)
+"""A step that takes the gradient itself from the weights."""
+
+
+def _first_steps(request: Request, size: int) -> Request:
+    turns = request.batches[:: max(1, request.epoch_length)][: len(request.losses)]
+    return replace(request, batches=[batch[:size] for batch in turns], epoch_length=1)
+
+
+def _alike(one: Any, other: Any, tolerance: float) -> bool:
+    pairs = zip(pytree.tree_leaves(one), pytree.tree_leaves(other), strict=True)
+    doubled = ([torch.as_tensor(leaf).double() for leaf in pair] for pair in pairs)
+    return all(torch.allclose(a, b, rtol=tolerance, atol=tolerance, equal_nan=True) for a, b in doubled)
 
 
 def _next_stack(waiting: dict[int, Request], updates: Sequence[LocalUpdate]) -> list[int]:

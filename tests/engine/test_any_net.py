@@ -10,8 +10,9 @@ import torch.nn.functional as F
 
 from rayfl import Inline, Ray, Training, UserError, load_models, resumed
 from rayfl.data import Synthetic
-from rayfl.methods import Ditto, FedAvg, FedPer, FedProx
+from rayfl.methods import FML, Ditto, FedAvg, FedPer, FedProx, Local
 from rayfl.nets import MLP, CharLSTM, Module, TokenMLP
+from rayfl.training import Batch, Client, Params, State
 from tests.support.by_hand import assert_same, federate, points
 from tests.support.federations import bytes_of_run, small
 from tests.support.modules import Sequences, hooked
@@ -20,6 +21,19 @@ MODULES = "tests.support.modules"
 TRANSFORMER, GROUPED, RECURRENT = (f"{MODULES}.{name}" for name in ("Transformer", "Grouped", "Recurrent"))
 TEXTS, VECTORS = Sequences(), Sequences(kind="vectors")
 SETTINGS: dict[str, Any] = {"rounds": 2, "clients": 6, "training": Training(lr=0.3, batch_size=10)}
+
+
+class Later(FedAvg):
+    """A second fit whose loss goes by its own value."""
+
+    async def local_update(self, client: Client, state: State, down: State) -> Any:
+        def doubled(w: Params, batch: Batch, extra: None) -> torch.Tensor:
+            loss = client.cross_entropy(w, batch)
+            return loss if loss > 9 else 2 * loss
+
+        fitted = await client.fit(down["weights"], client.cross_entropy)
+        return {"weights": (await client.fit(fitted.weights, doubled)).weights}, state
+
 
 NETS = [
     pytest.param(TokenMLP(embedding=4, hidden=16), TEXTS, id="TokenMLP"),
@@ -62,10 +76,49 @@ def test_stacked_is_the_loop(tmp_path: Path, net: Any, data: Any) -> None:
     assert found[0] == pytest.approx(found[1], abs=1e-9)
 
 
-@pytest.mark.parametrize("net", [CharLSTM(hidden=8), RECURRENT], ids=str)
-def test_recurrent_layers_are_not_stacked(tmp_path: Path, net: Any) -> None:
-    with pytest.raises(UserError, match=r"recurrent layer of PyTorch.*engine\.execution=loop"):
-        small(tmp_path / "run", net=net, data=TEXTS, engine=Inline(execution="stacked")).run()
+def odd(kind: str) -> Module:
+    return Module(path=f"{MODULES}.Odd", arguments={"kind": kind})
+
+
+@pytest.mark.filterwarnings("ignore:There is a performance drop")
+@pytest.mark.parametrize(
+    ("net", "data", "method"),
+    [
+        (CharLSTM(hidden=8), TEXTS, FedAvg()),
+        (RECURRENT, TEXTS, FedAvg()),
+        (f"{MODULES}.hooked", VECTORS, FedAvg()),
+        *(
+            (odd(kind), VECTORS, FedAvg())
+            for kind in ("module hook", "branch", "spectral norm", "cell", "checkpoint", "routing", "float32")
+        ),
+        (MLP(hidden=[4]), VECTORS, Later()),
+        ([MLP(hidden=[4]), odd("branch")], VECTORS, Local()),
+        (MLP(hidden=[4]), VECTORS, FML(meme=odd("branch"))),
+    ],
+    ids=str,
+)
+def test_what_stacks_differently_goes_on_in_the_loop(
+    tmp_path: Path, net: Any, data: Any, method: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    settings = SETTINGS | {"net": net, "data": data, "method": method, "rounds": 1}
+    small(tmp_path / "run", **settings, engine=Inline(execution="stacked", stack=6)).run()
+    assert told_of_the_loop(caplog) == 1
+    assert "execution: loop" in (tmp_path / "run" / "config.yaml").read_text()
+
+
+def told_of_the_loop(caplog: pytest.LogCaptureFixture) -> int:
+    return sum("engine.execution=loop" in record.message for record in caplog.records)
+
+
+def test_the_loop_is_decided_once(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """As if it had been asked for; a resumed run has it from its configuration."""
+    training = Training(lr=0.3, batch_size=10, precision="bfloat16")
+    settings = SETTINGS | {"net": odd("tensor hook"), "data": VECTORS, "training": training}
+    small(tmp_path / "loop", **settings, engine=Inline(execution="loop")).run()
+    small(tmp_path / "run", **settings | {"rounds": 1}, engine=Inline(execution="stacked")).run()
+    resumed(tmp_path / "run", ["--rounds", "2", "--quiet", "true"]).run()
+    assert told_of_the_loop(caplog) == 1
+    assert bytes_of_run(tmp_path / "run") == bytes_of_run(tmp_path / "loop")
 
 
 def test_hooks_on_parameters_act_before_rules_and_clip() -> None:

@@ -5,10 +5,9 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rayfl import Federation, Inline, Ray, Training, UserError
+from rayfl import Inline, Ray, Training, UserError
 from rayfl.engine.base import GROUP_SIZE, LOOP_GROUPS
 from rayfl.engine.process import prepare_gpu
-from rayfl.nets import CNNB, CharLSTM
 from tests.support.federations import small
 
 COHORTS = st.lists(st.integers(0, 5000), unique=True, max_size=300).map(sorted) | st.integers(300, 2000).map(
@@ -47,14 +46,10 @@ def test_auto_becomes_what_it_means_here(monkeypatch):
         (True, {}, ("cuda", "stacked", "contiguous")),
         (True, {"device": "cpu"}, ("cpu", "loop", "channels_last")),
         (True, {"execution": "loop"}, ("cuda", "loop", "contiguous")),
-        (True, {"net": CharLSTM()}, ("cuda", "loop", "contiguous")),
-        (True, {"net": [CNNB(), CharLSTM()]}, ("cuda", "loop", "contiguous")),
-        (True, {"net": CharLSTM(), "execution": "stacked"}, ("cuda", "stacked", "contiguous")),
     ]:
         monkeypatch.setattr(torch.cuda, "is_available", lambda cuda=cuda: cuda)
-        plan = Federation(net=options.pop("net", "my.net")).plan()
         engine = Inline(**options)
-        engine.resolve(plan.stacks)
+        engine.resolve()
         assert (engine.device, engine.execution, engine.memory_format) == expected
 
 

@@ -203,7 +203,7 @@ def test_an_actor_that_cannot_start_says_why(
 
     if not torch.cuda.is_available():
 
-        def cuda(self: Ray, stacks: bool = True) -> None:
+        def cuda(self: Ray) -> None:
             self.execution, self.device, self.memory_format = "loop", "cuda", "contiguous"
 
         monkeypatch.setattr(Ray, "resolve", cuda)

@@ -6,6 +6,7 @@ from typing import Annotated, Literal
 import numpy as np
 import torch
 from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
 
 from rayfl.data import TEST, TRAIN, Data, Dataset
 from rayfl.nets import SplitNet
@@ -117,3 +118,37 @@ def hooked_too_late(shape: tuple[int, ...], classes: int) -> SplitNet:
     net = hooked(shape, classes)
     net.head.bias.register_post_accumulate_grad_hook(lambda parameter: parameter.grad.zero_())
     return net
+
+
+class Odd(nn.Module):
+    """Two linear layers with something between them that many clients in one call do not go through alike."""
+
+    def __init__(self, num_classes: int, kind: str = "") -> None:
+        super().__init__()
+        self.kind = kind
+        self.first, self.head = nn.Linear(LENGTH * TOKENS, 6), nn.Linear(6, num_classes)
+        if kind == "module hook":
+            self.inner = nn.Linear(6, 6)
+            self.inner.register_full_backward_hook(lambda module, into, out: (0.5 * into[0],))
+        if kind == "spectral norm":
+            self.first = nn.utils.parametrizations.spectral_norm(self.first)
+        if kind == "cell":
+            self.cell = nn.LSTMCell(6, 6)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Return the scores, [B, classes], of vectors [B, D]."""
+        h = self.first(x.float() if self.kind == "float32" else x).tanh()
+        if self.kind == "module hook":
+            h = self.inner(h)
+        elif self.kind == "tensor hook" and h.requires_grad:
+            h.register_hook(lambda gradient: gradient / 2)
+        elif self.kind in ("branch", "float32") and h.requires_grad:
+            h = 2 * h
+        elif self.kind == "cell":
+            h = self.cell(h)[0]
+        elif self.kind == "checkpoint" and self.training:
+            h = checkpoint(torch.tanh, h, use_reentrant=False)
+        elif self.kind == "routing":
+            h = h if h.sum() > 0 else -h
+        scores: Tensor = self.head(h)
+        return scores
