@@ -32,8 +32,8 @@ def exit_code(command: Callable[[], int | None], shows: bool = False) -> int:
     """Run a command; tell what is wrong in one line on standard error, and so of every warning.
 
     Files that cannot be read or written, and too little memory, count as errors of the user's, too. So does
-    what code of the user's own raises, such as a net or a data set: its traceback follows the line. Standard
-    output that is closed or full does not end the command.
+    what code of the user's own raises, such as a net or a data set: its frames of the traceback follow.
+    Standard output that is closed or full does not end the command.
 
     Args:
         command: what to run.
@@ -74,7 +74,10 @@ def _code(command: Callable[[], int | None]) -> int:
 def _refused(text: str, cause: BaseException | None = None) -> int:
     complain(f"rayfl: error: {in_one_line(text)}")
     if cause is not None:
-        complain("".join(traceback.format_exception(cause)).rstrip())
+        told = traceback.TracebackException.from_exception(cause)
+        own = [frame for frame in told.stack if _is_own(frame.filename)]
+        told.stack = traceback.StackSummary.from_list(own or told.stack)
+        complain("".join(told.format()).rstrip())
     return 2
 
 

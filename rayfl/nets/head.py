@@ -83,7 +83,7 @@ def check_training(net: SplitNet, name: str, like: Tensor) -> None:
             replaced, changed, first = memory.replaced(), memory.changed(), attributes(trained)
             trained.load_state_dict(net.state_dict())  # so that what differs now is no weight
             trained(like)
-    except (RuntimeError, ValueError, TypeError, AttributeError) as error:
+    except Exception as error:
         raise UserError(f"net {name} works in eval mode, but not in train mode: {error}") from error
     if drawn:
         raise UserError(
@@ -117,11 +117,9 @@ def tried(net: nn.Module, name: str, like: Tensor) -> Tensor:
     try:
         with torch.no_grad():
             scores: Tensor = net(like.float() if like.is_floating_point() else like)
-    except IndexError as error:
+    except Exception as error:
         largest = "" if like.is_floating_point() else f" up to {int(like.max())}"
         raise UserError(f"net {name} does not take {kind_of(like)}{largest}: {error}") from error
-    except (RuntimeError, ValueError, TypeError) as error:
-        raise UserError(f"net {name} does not take {kind_of(like)}: {error}") from error
     if not isinstance(scores, Tensor):
         raise UserError(f"net {name}: it makes a {type(scores).__name__} of inputs, not a tensor of scores")
     return scores

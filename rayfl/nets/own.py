@@ -7,10 +7,10 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from rayfl.errors import UserError
+from rayfl.errors import UserError, own_fault
 from rayfl.imports import of_rayfl
 from rayfl.nets.base import Architecture
-from rayfl.nets.head import check_training, split_at_head, tried, with_numbers
+from rayfl.nets.head import check_training, kind_of, split_at_head, tried, with_numbers
 from rayfl.nets.memory import generators
 from rayfl.nets.module import SHAPE_AND_CLASSES, Module
 from rayfl.nets.split import Shape, SplitNet, drop_batch_counts
@@ -39,11 +39,24 @@ def build(
         net = Module(path=net)
     like = torch.zeros(2, *shape) if like is None else like
     net.check_inputs(like, classes)
-    own = isinstance(net, Module) or not of_rayfl(type(net))
-    built = _called(net, shape, classes) if own else net.build(shape, classes)
-    if isinstance(built, SplitNet):
-        if own:
+    if not isinstance(net, Module) and of_rayfl(type(net)):
+        return _split(net, net.build(shape, classes), classes, like)
+    try:
+        built = _called(net, shape, classes)
+        if isinstance(built, SplitNet):
             _check_scores(built, str(net), classes, like)
+        return _split(net, built, classes, like)
+    except Exception as error:
+        if isinstance(error, UserError | MemoryError) or own_fault(error):  # which says where
+            raise
+        raise UserError(
+            f"net {net} cannot be trained on {kind_of(like)}; it raises {type(error).__name__}: {error}"
+        ) from error
+
+
+def _split(net: Architecture, built: Any, classes: int, like: Tensor) -> SplitNet:
+    """Return what a net has built as a ``SplitNet``."""
+    if isinstance(built, SplitNet):
         return built
     if not isinstance(built, nn.Module):
         raise UserError(f"net {net}: it returns a {type(built).__name__}, not a torch.nn.Module")

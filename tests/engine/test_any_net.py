@@ -1,6 +1,7 @@
 """Runs with modules of the user's own, and with nets for texts and vectors."""
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -8,8 +9,9 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from rayfl import Inline, Ray, Training, UserError, load_models, resumed
+from rayfl import Inline, Ray, Training, load_models, resumed
 from rayfl.data import Synthetic
+from rayfl.errors import exit_code
 from rayfl.methods import FML, Ditto, FedAvg, FedPer, FedProx, Local
 from rayfl.nets import MLP, CharLSTM, Module, TokenMLP
 from rayfl.training import Batch, Client, Params, State
@@ -74,6 +76,11 @@ def test_stacked_is_the_loop(tmp_path: Path, net: Any, data: Any) -> None:
         found.append([loss for line in lines for loss in json.loads(line)["loss"]])
     assert len(found[0]) == 6
     assert found[0] == pytest.approx(found[1], abs=1e-9)
+
+
+SIZES = {"image_size": 8, "patch_size": 8, "num_layers": 1, "num_heads": 1, "hidden_dim": 4, "mlp_dim": 4}
+VISION = Module(path="torchvision.models.VisionTransformer", arguments=SIZES)
+IMAGES = Synthetic(train=60, test=30, shape=(3, 16, 16))
 
 
 def odd(kind: str) -> Module:
@@ -174,11 +181,22 @@ def test_a_classifier_of_torchvision(tmp_path: Path) -> None:
         (TokenMLP(vocabulary=4), TEXTS, "knows the token ids 0 to 3, and the data have 4"),
         (GROUPED, TEXTS, r"does not take token ids of shape \(6,\)"),
         ("torchvision.models.resnet18", VECTORS, r"does not take inputs of shape \(30,\)"),
+        (
+            VISION,
+            IMAGES,
+            r"VisionTransf.* does not take inputs of shape \(3, 16, 16\): Wrong image height",
+        ),
+        (odd("reentrant"), VECTORS, r"reentrant.* cannot be trained .*Error: .*use_reentrant"),
         (f"{MODULES}.hooked_too_late", VECTORS, r"'head\.bias' of the net has a hook of register_post"),
     ],
-    ids=["vectors", "texts", "vocabulary", "module", "torchvision", "hook"],
+    ids=["vectors", "texts", "vocabulary", "module", "torchvision", "assertion", "checkpoint", "hook"],
 )
-def test_what_does_not_fit_the_data_is_refused(tmp_path: Path, net: Any, data: Any, message: str) -> None:
-    with pytest.raises(UserError, match=message):
+def test_what_does_not_fit_is_refused_in_one_line(
+    tmp_path: Path, net: Any, data: Any, message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def run() -> None:
         small(tmp_path / "run", **SETTINGS, net=net, data=data, method=FedAvg()).run()
+
+    assert exit_code(run) == 2
+    assert re.match(f"rayfl: error: .*{message}", capsys.readouterr().err)
     assert not (tmp_path / "run").exists()

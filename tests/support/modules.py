@@ -146,8 +146,8 @@ class Odd(nn.Module):
             h = 2 * h
         elif self.kind == "cell":
             h = self.cell(h)[0]
-        elif self.kind == "checkpoint" and self.training:
-            h = checkpoint(torch.tanh, h, use_reentrant=False)
+        elif self.kind in ("checkpoint", "reentrant"):
+            h = checkpoint(torch.tanh, h, use_reentrant=self.kind == "reentrant")
         elif self.kind == "routing":
             h = h if h.sum() > 0 else -h
         scores: Tensor = self.head(h)
