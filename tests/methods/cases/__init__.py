@@ -39,6 +39,7 @@ class Cases:
         by_sign: parts of the names of state that goes by the sign of an update, which rounding decides where
             the gradient is 0.
         steady: options with which rounding does not grow from step to step.
+        buffered: options with which it has a rule for buffers of any kind.
         apart: patterns of entries that ``shared`` keeps and that travel under a key of their own.
         net: the net that the method needs; None for any.
         rounds: that it takes to learn handwriting.
@@ -59,6 +60,7 @@ class Cases:
     averages: dict[str, Any] | None = field(default_factory=dict)
     by_sign: Sequence[str] = ()
     steady: dict[str, Any] = field(default_factory=dict)
+    buffered: dict[str, Any] = field(default_factory=dict)
     apart: Sequence[str] = ()
     net: str | None = None
     rounds: int = 3

@@ -16,5 +16,6 @@ CASES = Cases(
         ("gumbel_decay", 1.5),
         ("share", 0.0),
     ],
+    buffered={"mode": "no_bn"},
     has_global=True,
 )
