@@ -9,6 +9,7 @@ import jsonargparse
 from rayfl.config.command_line import parse
 from rayfl.config.help import Parser
 from rayfl.errors import UserError, exit_code
+from rayfl.log import warnings_shown
 from rayfl.report.look import Size
 from rayfl.report.pictures import Picture
 from rayfl.report.plot import Plot
@@ -160,7 +161,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         path = Path(options[options.kind].save)
         if path.suffix.lower() not in ENDINGS:
             raise UserError(f"--save {path}: its name must end in {', '.join(ENDINGS[:-1])} or {ENDINGS[-1]}")
-        picture(options).save(path)
+        with warnings_shown():
+            picture(options).save(path)
         tell(path)
 
     return exit_code(draw)

@@ -257,7 +257,6 @@ def _finished_earlier(table: Table, cells: Sequence[Job], output: Path) -> list[
                 folder, config = path.parent, read_config(path.parent)
                 seed, rounds = config.get("seed", 0), config.get("rounds", 0)
                 other = folder not in asked and rounds == lengths.get((row, column), rounds)
-                other &= folder.name == f"seed-{seed}"  # and is no copy that somebody has made
                 if other and Job(row, column, seed, rounds, folder, {}).finished:
                     found.append(folder)
     return found

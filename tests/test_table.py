@@ -107,7 +107,7 @@ def test_a_whole_table(tmp_path, capsys, runs_here, monkeypatch):
 
 
 def test_a_table_in_parts_has_all_finished_cells(tmp_path, runs_here, monkeypatch):
-    """Whatever the last command has asked for; a copy of a run and one that has stopped are none of them."""
+    """Whatever the last command has asked for; one that has stopped is none, and a copy is named."""
     monkeypatch.chdir(tmp_path)
     given = [write(tmp_path), "--rounds", "1", "--quiet", "true", "--columns", "even"]
     assert table.main([*given, "--rows", "FedAvg"]) == 0
@@ -117,7 +117,9 @@ def test_a_table_in_parts_has_all_finished_cells(tmp_path, runs_here, monkeypatc
     assert table.main([*given, "--rows", "Prox", "--seeds", "1"]) == 0
     cells = json.loads((tmp_path / "runs" / "tiny" / "table.json").read_text())["cells"]
     assert [(c["row"], c["seeds"]) for c in cells] == [("FedAvg", [0]), ("Prox", [0])]
-    assert "2 of 2 runs are finished" in (tmp_path / "runs" / "tiny" / "report.html").read_text()
+    page = (tmp_path / "runs" / "tiny" / "report.html").read_text()
+    assert "2 of 2 runs are finished" in page
+    assert "seed-0-copy." in page
 
 
 def test_other_seeds_of_a_cell_have_as_many_rounds(tmp_path, runs_here):

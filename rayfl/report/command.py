@@ -16,7 +16,15 @@ from rayfl.errors import UserError, exit_code
 from rayfl.evaluation.result import Result, run_folders
 from rayfl.papers.printed import find_printed
 from rayfl.report import paper_tables
-from rayfl.report.compare import caption, check_measure, comparison, differences_of, group_runs, records
+from rayfl.report.compare import (
+    caption,
+    check_measure,
+    comparison,
+    differences_of,
+    group_runs,
+    records,
+    samples,
+)
 from rayfl.report.draw import draw
 from rayfl.report.formats import check_ending, write_table
 from rayfl.report.paper_tables import compare, compared, footnotes
@@ -100,7 +108,7 @@ def report(
     _check_endings(save)
     keys = [key.strip() for key in by.split(",") if key.strip()]
     folders = run_folders([Path(run) for run in runs])
-    loaded = [Result.load(folder) for folder in folders]
+    loaded, left_out = samples(map(Result.load, folders))
     views = {name for run in loaded for _, name in run.history.views()}
     if view is not None and view not in views:
         raise UserError(
@@ -111,8 +119,10 @@ def report(
     groups = group_runs(loaded, keys)
     table = comparison(groups, view, keys, measure)
     console = show(table)
+    for line in left_out:
+        console.print(Text(line), soft_wrap=True)
     for file in save:
-        notes = caption(groups, view, keys, measure)
+        notes = [*caption(groups, view, keys, measure), *left_out]
         found = [] if measure else [asdict(test) for test in differences_of(groups, keys)]
         write_table(Path(file), table, notes, records(groups, view, keys, measure), tests=found)
     if plot_dir is not None:

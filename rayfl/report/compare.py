@@ -1,10 +1,11 @@
 """Several runs side by side: groups of repetitions, and the table that compares them."""
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+import numpy as np
 from rich.table import Table
 
 from rayfl.errors import UserError
@@ -48,12 +49,104 @@ class Group:
     @property
     def seeds(self) -> int:
         """Number of different seeds."""
-        return len({run.config.get("seed") for run in self.runs})
+        return len(by_seed(self.runs))
+
+    @property
+    def unlike(self) -> str:
+        """Which of its runs are of one experiment and seed with different numbers; empty without any."""
+        return unlike(self.runs)
 
     @property
     def completed(self) -> int:
         """Rounds that all runs have completed."""
         return min(run.summary["completed"] for run in self.runs)
+
+
+# ---- samples: what counts once
+
+
+def seed_of(run: Result) -> tuple[int, str]:
+    """Return what distinguishes the repetitions of an experiment: the seeds of the run and of its data."""
+    config = flat(run.config)
+    seed, own = int(config.get("seed", 0)), config.get("data.seed")
+    return seed, str(seed if own is None else own)
+
+
+def by_seed(runs: Iterable[Result]) -> dict[tuple[int, str], list[Result]]:
+    """Return runs by their seeds: a mean is over seeds, and that of a seed is over its runs."""
+    found: dict[tuple[int, str], list[Result]] = {}
+    for run in runs:
+        found.setdefault(seed_of(run), []).append(run)
+    return found
+
+
+def sample_of(run: Result) -> Hashable:
+    """Return what is equal for runs that can only differ by chance: data, settings that count, seeds."""
+    return json.dumps(_experiment(run), sort_keys=True, default=str), seed_of(run)
+
+
+def samples(
+    runs: Iterable[Result], same: Callable[[Result], Hashable] = sample_of
+) -> tuple[list[Result], list[str]]:
+    """Return one run for each sample, and sentences on those that are left out.
+
+    Runs with equal scores are one sample, wherever their folders lie, and the one that has recorded most
+    stands for all; a copy that was made while a run went on has its first rounds. Runs with different scores
+    all stay: :func:`unlike` names them.
+
+    Args:
+        runs: the runs; one that is there twice counts once.
+        same: what is equal for runs that should have the same scores.
+    """
+    known = list({run.folder: run for run in runs}.values())
+    copies: dict[Hashable, list[tuple[Result, list[Result]]]] = {}
+    for run in sorted(known, key=_recorded, reverse=True):
+        kept = copies.setdefault(same(run), [])
+        own = next((others for first, others in kept if _agree(first, run)), None)
+        kept.append((run, [])) if own is None else own.append(run)
+    whole = {run.folder: others for kept in copies.values() for run, others in kept}
+    said = []
+    for folder, others in whole.items():
+        if others:
+            named = ", ".join(str(other.folder) for other in others)
+            said.append(one_line(f"Left out, with the settings, seed and numbers of {folder}: {named}."))
+    return [run for run in known if run.folder in whole], said
+
+
+def unlike(runs: Iterable[Result], same: Callable[[Result], Hashable] = sample_of) -> str:
+    """Name :func:`samples` that should have had the same scores, and have others; empty without any."""
+    places: dict[Hashable, list[Result]] = {}
+    for run in runs:
+        places.setdefault(same(run), []).append(run)
+    return "; ".join(
+        f"seed {seed_of(found[0])[0]} has different numbers in {' and '.join(str(r.folder) for r in found)}"
+        for found in places.values()
+        if len(found) > 1
+    )
+
+
+UNLIKE = "another version or another processor may give them; name one of these runs"
+"""What to know and do about runs that are :func:`unlike`."""
+
+
+def _recorded(run: Result) -> tuple[int, int]:
+    return len(run.history.rounds), sum(1 + len(scores.measures) for scores in run.history.scores.values())
+
+
+def _agree(one: Result, other: Result) -> bool:
+    """Say whether two runs have the same scores wherever both have some."""
+    for key in one.history.scores.keys() & other.history.scores.keys():
+        pair = one.history.scores[key], other.history.scores[key]
+        common = np.intersect1d(*(scores.rounds for scores in pair))
+        columns = [{"": scores.accuracy, **scores.measures} for scores in pair]
+        for name in columns[0].keys() & columns[1].keys():
+            found = [own[name][np.isin(each.rounds, common)] for own, each in zip(columns, pair)]
+            if not np.array_equal(*found, equal_nan=True):
+                return False
+    return True
+
+
+# ---- groups
 
 
 def data_of(run: Result) -> str:
@@ -94,6 +187,12 @@ def data_warnings(run: Result) -> list[str]:
     return warnings
 
 
+def _experiment(run: Result) -> dict[str, Any]:
+    """Return what is equal for the repetitions of an experiment: its settings, and what its data held."""
+    config = flat(run.config, shown=True)
+    return {name: value for name, value in config.items() if tells_apart(name)} | {"": data_of(run)}
+
+
 def group_runs(runs: Iterable[Result], by: Sequence[str] = ()) -> list[Group]:
     """Put runs on the same data together that differ only in their seed, or runs equal in the keys ``by``."""
     groups: dict[str, Group] = {}
@@ -101,10 +200,7 @@ def group_runs(runs: Iterable[Result], by: Sequence[str] = ()) -> list[Group]:
     for run in runs:
         config = flat(run.config, shown=True)
         known |= config.keys()
-        if by:
-            key = {name: config.get(name) for name in by}
-        else:
-            key = {name: value for name, value in config.items() if tells_apart(name)} | {"": data_of(run)}
+        key = {name: config.get(name) for name in by} if by else _experiment(run)
         text = json.dumps([run.complete, key], sort_keys=True, default=str)
         group = groups.setdefault(text, Group(config, [], run.complete))
         group.config = {n: x if config.get(n) == x else "various" for n, x in group.config.items()}
@@ -273,14 +369,27 @@ COLUMNS = ("headline", *CHOICES)
 def figures(
     group: Group, view: str | None = None, measure: str | None = None
 ) -> dict[str, list[float | None]]:
-    """Return the figures of each run of a group, by column: accuracies in per cent, or a further metric."""
-    runs = group.runs
+    """Return the figures of each seed of a group, by column: accuracies in per cent, or a further metric.
+
+    Those of a seed are means over its runs. All are None in a group with runs that are :func:`unlike`.
+    """
+    found: dict[str, list[float | None]] = {column: [] for column in COLUMNS}
+    for own in by_seed(group.runs).values():
+        each = [_figures_of(run, view, measure) for run in own]
+        for column, values in found.items():
+            mean = mean_and_std([one[column] for one in each])[0]
+            values.append(None if group.unlike else mean)
+    return found
+
+
+def _figures_of(run: Result, view: str | None, measure: str | None) -> dict[str, float | None]:
     if measure is not None:
-        found = {"headline": [chosen_measure(run, None, run.protocol.choose, measure) for run in runs]}
-        return found | {c: [chosen_measure(run, view, c, measure) for run in runs] for c in CHOICES}
-    found = {"headline": [run.summary["headline"] and run.summary["headline"]["accuracy"] for run in runs]}
-    found |= {c: [chosen_accuracy(run, view, c) for run in runs] for c in CHOICES}
-    return {c: [None if x is None else 100 * x for x in values] for c, values in found.items()}
+        found = {"headline": chosen_measure(run, None, run.protocol.choose, measure)}
+        return found | {choice: chosen_measure(run, view, choice, measure) for choice in CHOICES}
+    headline = run.summary["headline"]
+    found = {"headline": headline and headline["accuracy"]}
+    found |= {choice: chosen_accuracy(run, view, choice) for choice in CHOICES}
+    return {column: None if x is None else 100 * x for column, x in found.items()}
 
 
 def _blocks(groups: Sequence[Group]) -> list[str]:
@@ -295,14 +404,11 @@ def _blocks(groups: Sequence[Group]) -> list[str]:
 
 
 def _scores(groups: Sequence[Group]) -> Mapping[str, significance.Scores]:
-    """Return the headlines of complete groups by block, row and seed; of a seed with two runs, their mean."""
+    """Return the headlines of complete groups by block, row and seed."""
     blocks: dict[str, dict[str, significance.BySeed]] = {}
     for row, (block, group) in enumerate(zip(_blocks(groups), groups)):
-        by_seed: dict[int, list[float | None]] = {}
-        for run, value in zip(group.runs, figures(group)["headline"]):
-            by_seed.setdefault(int(run.config.get("seed", 0)), []).append(value)
-        means = {seed: mean_and_std(values)[0] for seed, values in by_seed.items()}
-        known = {seed: mean for seed, mean in means.items() if mean is not None and group.complete}
+        values = zip(by_seed(group.runs), figures(group)["headline"])
+        known = {seed: value for seed, value in values if value is not None and group.complete}
         blocks.setdefault(block, {})[str(row)] = known
     return blocks
 
@@ -311,7 +417,13 @@ def differences_of(groups: Sequence[Group], by: Sequence[str] = ()) -> list[sign
     """Test the headlines of groups against the best one on the same data; rows have their short labels."""
     names = short_labels(groups, by)
     return [
-        replace(found, place="headline", best=names[int(found.best)], row=names[int(found.row)])
+        replace(
+            found,
+            place="headline",
+            best=names[int(found.best)],
+            row=names[int(found.row)],
+            seeds=[seed for seed, _ in found.seeds],
+        )
         for found in significance.differences(_scores(groups))
     ]
 
@@ -402,13 +514,13 @@ def records(
 ) -> list[dict[str, Any]]:
     """Return the figures of :func:`comparison`, a record per group, for CSV and JSON.
 
-    Accuracies are in per cent, ``std`` is over runs, and ``up`` and ``down`` are bytes per round.
+    Accuracies are in per cent, ``std`` is over seeds, and ``up`` and ``down`` are bytes per round.
     """
     headings, cells = labels(groups, by)
     found = []
     for group, row in zip(groups, cells):
         record: dict[str, Any] = dict(zip(headings, row)) | {"samples": sizes_of(group.runs)}
-        record |= {"seeds": [run.config.get("seed") for run in group.runs], "runs": len(group.runs)}
+        record |= {"seeds": [seed for seed, _ in by_seed(group.runs)], "runs": len(group.runs)}
         record |= {"completed": group.completed, "rounds": group.config["rounds"]}
         for column, values in figures(group, view, measure).items():
             record[column], record[f"{column}_std"] = mean_and_std(values)
@@ -443,7 +555,7 @@ def caption(
     if view is not None:
         text.append(f"The columns after the headline show the view {view}.")
     if any(len(group.runs) > 1 for group in groups):
-        text.append("± is the sample standard deviation over runs.")
+        text.append("± is the sample standard deviation over seeds.")
     if not all(group.complete for group in groups):
         text.append("Incomplete runs are scored on the rounds they have, and not mixed with complete ones.")
     if measure is None:
@@ -461,6 +573,8 @@ def _warnings_of(groups: Sequence[Group], by: Sequence[str]) -> list[str]:
         warnings = [text for run in group.runs for text in data_warnings(run)]
         if len({data_of(run) for run in group.runs}) > 1:
             warnings.append("runs on different data are averaged")
+        if group.unlike:
+            warnings.append(f"no mean, because {group.unlike} ({UNLIKE})")
         for text in dict.fromkeys(warnings):
             found.setdefault(text, []).append(name)
     return [

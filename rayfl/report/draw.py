@@ -3,6 +3,7 @@
 import math
 import re
 from collections.abc import Sequence
+from functools import reduce
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,7 @@ from matplotlib.ticker import MaxNLocator
 
 from rayfl.evaluation.metrics import curve, mean_loss
 from rayfl.evaluation.result import Result
-from rayfl.report.compare import Group, common_labels, counted_view, labels, short_labels
+from rayfl.report.compare import Group, by_seed, common_labels, counted_view, labels, short_labels
 from rayfl.report.pictures import drawn, save
 from rayfl.report.text import AVERAGE_NAMES, mean_and_std, spoken
 
@@ -45,12 +46,17 @@ def draw(
     figures = {name: Figure() for name in ("accuracy.png", "loss.png", "clients.png", *measures)}
     axes = {name: figure.subplots() for name, figure in figures.items()}
     for place, (group, name) in enumerate(zip(groups, names)):
-        draw_band(axes["accuracy.png"], [accuracy_curve(run, view) for run in group.runs], name, place)
-        draw_band(axes["loss.png"], [loss_curve(run) for run in group.runs], name, place)
+        if group.unlike:  # whose curves have no mean, as the table says
+            continue
+        seeds = list(by_seed(group.runs).values())
+        curves = {
+            "accuracy.png": [[accuracy_curve(run, view) for run in own] for own in seeds],
+            "loss.png": [[loss_curve(run) for run in own] for own in seeds],
+        }
         for file, measure in measures.items():
-            curves = [measure_curve(run, view, measure) for run in group.runs]
-            if curves := [found for found in curves if len(found[0])]:
-                draw_band(axes[file], curves, name, place)
+            curves[file] = [[measure_curve(run, view, measure) for run in own] for own in seeds]
+        for file, repeats in curves.items():
+            draw_band(axes[file], repeats, name, place)
         clients = np.concatenate([client_accuracies(run, view) for run in group.runs])
         if len(clients):
             axes["clients.png"].ecdf(100 * clients, label=drawn(name), **style(place))
@@ -159,28 +165,29 @@ def draw_points(
     )
 
 
+Curve = tuple[np.ndarray, np.ndarray]
+"""Rounds, ascending, and a value at each."""
+
+
 def draw_band(
-    ax: Axes,
-    curves: Sequence[tuple[np.ndarray, np.ndarray]],
-    name: str,
-    place: int,
-    linewidth: float = 1.8,
+    ax: Axes, repeats: Sequence[Sequence[Curve]], name: str, place: int, linewidth: float = 1.8
 ) -> None:
-    """Draw the mean of several curves over the rounds that all of them have; bands are one deviation.
+    """Draw the mean over seeds at the rounds that all curves have; bands are one deviation over seeds.
 
     Args:
         ax: where.
-        curves: rounds and values, one curve for each run.
+        repeats: for each seed the curves of its runs; those without any round do not count.
         name: for the legend.
         place: in the legend; it gives colour, dashes and marker.
         linewidth: in points.
     """
-    rounds = curves[0][0]
-    for x, _ in curves[1:]:
-        rounds = np.intersect1d(rounds, x)
+    known = [curves for own in repeats if (curves := [curve for curve in own if len(curve[0])])]
+    if not known:
+        return
+    rounds = reduce(np.intersect1d, [x for curves in known for x, _ in curves])
     if not len(rounds):
         return
-    values = np.array([y[np.isin(x, rounds)] for x, y in curves])
+    values = np.array([np.mean([y[np.isin(x, rounds)] for x, y in curves], axis=0) for curves in known])
     mean = values.mean(axis=0)
     step = max(1, round(len(rounds) / _MARKS))
     ax.plot(
@@ -193,7 +200,7 @@ def draw_band(
         linewidth=linewidth,
         **style(place),
     )
-    if len(curves) > 1:
+    if len(values) > 1:
         std = values.std(axis=0, ddof=1)
         ax.fill_between(rounds, mean - std, mean + std, color=style(place)["color"], alpha=0.18, linewidth=0)
 

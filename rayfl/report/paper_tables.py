@@ -18,7 +18,7 @@ from rayfl.evaluation.result import Result, read_config
 from rayfl.papers.printed import HEADLINE, Column, Figure, Printed, printed_table
 from rayfl.record.description import differing, flat, tells_apart
 from rayfl.report import significance
-from rayfl.report.compare import data_of, data_warnings, view_summary
+from rayfl.report.compare import UNLIKE, data_of, data_warnings, samples, seed_of, unlike, view_summary
 from rayfl.report.formats import ENDINGS, MARKS, cell, write_table
 from rayfl.report.text import mean_and_std, number, plain_table
 from rayfl.shown import one_line
@@ -68,8 +68,8 @@ class Entry:
         return self.mean - self.printed_mean
 
 
-Runs = dict[tuple[str, str], dict[int, Result]]
-"""Runs by row and column of the table file, and by seed."""
+Runs = dict[tuple[str, str], list[Result]]
+"""Runs by row and column of the table file."""
 
 
 def compare(
@@ -88,14 +88,7 @@ def compare(
         cell = read_config(folder).get("cell")
         if cell and cell["table"] == name:
             run = Result.load(folder)
-            place = one_line(str(cell["row"])), one_line(str(cell["column"]))
-            seeds, seed = runs.setdefault(place, {}), int(run.config.get("seed", 0))
-            if seed in seeds:
-                raise UserError(
-                    f"{seeds[seed].folder} and {folder} are both the cell {cell['row']!r}, "
-                    f"{cell['column']!r} of {name} with seed {seed}: name one of them"
-                )
-            seeds[seed] = run
+            runs.setdefault(cell_of(run)[:2], []).append(run)
     if not runs:
         raise UserError(
             f"none of these runs is a cell of {name}: run the table with `rayfl table`, or a cell "
@@ -139,7 +132,8 @@ def _entry(runs: Runs, row: str, column: str, source: str, parts: Sequence[Colum
         source: the row whose runs have the figure.
         parts: where the figures are, of which the cell is the mean.
     """
-    cells = [runs.get((source, part.cell), {}) for part in parts]
+    known = [samples(runs.get((source, part.cell), []), cell_of) for part in parts]
+    cells = [{seed_of(run)[0]: run for run in kept} for kept, _ in known]
     seeds = sorted(set.intersection(*(set(cell) for cell in cells)))
     if not seeds:
         return None
@@ -149,6 +143,10 @@ def _entry(runs: Runs, row: str, column: str, source: str, parts: Sequence[Colum
     warnings = _warnings([cell[seed] for cell in cells for seed in seeds])
     if short:
         warnings.append(f"without the seeds that are not complete yet ({', '.join(map(str, short))})")
+    warnings += dict.fromkeys(text for _, left_out in known for text in left_out)
+    if why := "; ".join(filter(None, (unlike(kept, cell_of) for kept, _ in known))):
+        warnings.append(f"no mean, because {why} ({UNLIKE})")
+        return Entry(row, column, None, None, "", seeds, warnings=warnings)
     told: dict[str, Callable[[Result], object]] = {
         "data": data_of,
         "numbers of rounds": lambda run: None if run.summary["early"] else run.summary["rounds"],
@@ -161,10 +159,10 @@ def _entry(runs: Runs, row: str, column: str, source: str, parts: Sequence[Colum
         warnings.append(f"no mean, because its seeds have different settings ({', '.join(keys)})")
         return Entry(row, column, None, None, "", seeds, warnings=warnings)
     found = [[figure(cell[seed], part.figure) for cell, part in zip(cells, parts)] for seed in seeds]
-    known = [[100 * value for value, _ in each if value is not None] for each in found]
-    if any(len(values) < len(parts) for values in known):
+    percents = [[100 * value for value, _ in each if value is not None] for each in found]
+    if any(len(values) < len(parts) for values in percents):
         return Entry(row, column, None, None, "", seeds, warnings=warnings)
-    means = [float(np.mean(values)) for values in known]
+    means = [float(np.mean(values)) for values in percents]
     mean, std = mean_and_std(means)
     spread = "seeds" if len(seeds) > 1 else ""
     if len(seeds) == 1 and len(parts) == 1 and (over := found[0][0][1]) is not None:
@@ -172,6 +170,12 @@ def _entry(runs: Runs, row: str, column: str, source: str, parts: Sequence[Colum
     values = dict(zip(seeds, means)) if complete else {}
     data = ", ".join(dict.fromkeys(data_of(cell[seeds[0]]) for cell in cells))
     return Entry(row, column, mean, std, spread, seeds, warnings=warnings, values=values, data=data)
+
+
+def cell_of(run: Result) -> tuple[str, str, int]:
+    """Return the row, the column and the seed of a run of a table."""
+    cell = run.config["cell"]
+    return one_line(str(cell["row"])), one_line(str(cell["column"])), seed_of(run)[0]
 
 
 def _changing(runs: Sequence[Result]) -> set[str]:

@@ -9,7 +9,7 @@ from rich.table import Table
 
 from rayfl.errors import UserError
 from rayfl.evaluation.result import Result, run_folders
-from rayfl.report.compare import check_measure, group_runs
+from rayfl.report.compare import check_measure, group_runs, samples
 from rayfl.report.look import Look, Size
 from rayfl.report.pictures import Picture
 from rayfl.report.plots import (
@@ -27,6 +27,7 @@ from rayfl.report.plots import (
     series_of,
     sweep_series,
 )
+from rayfl.shown import warn
 
 
 class Plot:
@@ -42,7 +43,7 @@ class Plot:
     ``{"FedAvg": "Baseline", "all": "average"}``. ``title`` stands above the picture.
 
     Args:
-        runs: results, run folders, or folders that hold some; a run that is there twice counts once.
+        runs: results, run folders, or folders that hold some; a run and its copies count once.
         by: keys of the configuration that tell lines apart, such as ``["method", "method.mu"]``; by default
             all that differ but the seeds.
     """
@@ -55,7 +56,9 @@ class Plot:
         found: list[Result] = []
         for run in runs:
             found += [run] if isinstance(run, Result) else map(Result.load, run_folders([Path(run)]))
-        self.runs = list({run.folder.resolve(): run for run in found}.values())
+        self.runs, left_out = samples(found)
+        for line in left_out:
+            warn(line)
         self.by = list(by)
 
     def __repr__(self) -> str:

@@ -18,7 +18,9 @@ from rayfl.evaluation.result import Result
 from rayfl.record.description import about_data, flat
 from rayfl.record.history import PARTITION, read_partition
 from rayfl.report.compare import (
+    UNLIKE,
     Group,
+    by_seed,
     counted_view,
     group_runs,
     labels,
@@ -26,7 +28,7 @@ from rayfl.report.compare import (
     the_keys,
     view_summary,
 )
-from rayfl.report.draw import COLOURS, HATCHES, MARKERS, draw_band, draw_points, mark_size, style
+from rayfl.report.draw import COLOURS, HATCHES, MARKERS, Curve, draw_band, draw_points, mark_size, style
 from rayfl.report.look import WIDTH, Look
 from rayfl.report.pictures import Picture, drawn
 from rayfl.report.text import mean_and_std, plain_table
@@ -54,6 +56,11 @@ class Series:
     runs: list[Result]
     view: str | None
 
+    @property
+    def seeds(self) -> list[list[Result]]:
+        """The runs of each seed."""
+        return list(by_seed(self.runs).values())
+
 
 def series_of(groups: Sequence[Group], views: Sequence[str] = (), by: Sequence[str] = ()) -> list[Series]:
     """Return a series for each group, or for each group and each of the views that it has."""
@@ -64,6 +71,8 @@ def series_of(groups: Sequence[Group], views: Sequence[str] = (), by: Sequence[s
     found = []
     wanted: Sequence[str | None] = views or [None]
     for group, name in zip(groups, _group_names(groups, by)):
+        if group.unlike:
+            raise UserError(f"{group.unlike}: {UNLIKE}")
         for view in wanted:
             if all(view_summary(run, view) is not None for run in group.runs):
                 label = f"{name}, {view}" if len(views) > 1 else name
@@ -126,12 +135,10 @@ def panel_curve(
     return scores.rounds[there] + 1, values[there]
 
 
-def panel_curves(
-    series: Series, panel: str, quantity: str = "accuracy"
-) -> list[tuple[np.ndarray, np.ndarray]]:
-    """Return the curves of those runs that have scores of a panel; a domain left out of training has none."""
-    curves = [panel_curve(run, series.view, panel, quantity) for run in series.runs]
-    return [(rounds, values) for rounds, values in curves if len(rounds)]
+def panel_curves(series: Series, panel: str, quantity: str = "accuracy") -> list[list[Curve]]:
+    """Return by seed the curves of runs with scores of a panel; a domain left out of training has none."""
+    found = [[panel_curve(run, series.view, panel, quantity) for run in own] for own in series.seeds]
+    return [curves for own in found if (curves := [curve for curve in own if len(curve[0])])]
 
 
 def scored_panels(panels: Sequence[str], series: Sequence[Series]) -> list[str]:
@@ -186,10 +193,11 @@ def progress_table(series: Sequence[Series], panels: Sequence[str], target: floa
         cells = []
         for panel in panels:
             curves = panel_curves(s, panel)
-            rough = float(np.mean([roughness(y) for _, y in curves])) if curves else math.nan
+            each = [np.mean([roughness(y) for _, y in own]) for own in curves]
+            rough = float(np.mean(each)) if each else math.nan
             cells.append("n/a" if math.isnan(rough) else f"{rough:.2f}")
             if target is not None:
-                cells.append(_rounds_text([rounds_to(x, y, target) for x, y in curves]))
+                cells.append(_rounds_text([rounds_to(x, y, target) for own in curves for x, y in own]))
         table.add_row(s.name, *cells)
     return table
 
@@ -260,7 +268,7 @@ def draw_sweep(
     values = sorted({x for _, points in lines for x, _ in points})
     for ax, panel in zip(axes, panels):
         for place, (name, points) in enumerate(lines):
-            found = [[chosen_value(run, s.view, panel) for run in s.runs] for _, s in points]
+            found = [_chosen_values(s, panel) for _, s in points]
             draw_points(ax, [x for x, _ in points], found, look.name(name), place)
         if values[0] > 0 and values[-1] / values[0] >= 50:
             ax.set_xscale("log")
@@ -280,7 +288,7 @@ def draw_bars(series: Sequence[Series], panels: Sequence[str], start: float, loo
     figure, (ax,) = look.grid(1, width=wide)
     width, highest = 0.8 / len(series), 0.0
     for place, s in enumerate(series):
-        found = [mean_and_std([none_if_nan(chosen_value(run, s.view, p)) for run in s.runs]) for p in panels]
+        found = [mean_and_std(list(map(none_if_nan, _chosen_values(s, p)))) for p in panels]
         where = np.arange(len(panels)) + (place - (len(series) - 1) / 2) * width
         means, errors = ([math.nan if x is None else x for x in column] for column in zip(*found))
         highest = max([highest, *(mean for mean in means if mean > highest)])
@@ -320,7 +328,7 @@ def draw_radar(series: Sequence[Series], look: Look) -> Picture:
         domains = domains_of(own)
         if len(domains) < 3:
             raise UserError(f"a radar needs at least three domains; {data} has {len(domains)}: draw bars")
-        table = np.array([[_series_mean(s, domain) for domain in domains] for s in own])
+        table = np.array([[np.mean(_chosen_values(s, domain)) for domain in domains] for s in own])
         best = np.nanmax(table, axis=0)
         shares = table / np.where(best > 0, best, 1)
         angles = 2 * math.pi * np.arange(len(domains)) / len(domains)
@@ -371,11 +379,14 @@ def draw_clients(series: Sequence[Series], look: Look) -> Picture:
     Many clients are drawn as the share of clients at or below each accuracy.
     """
     figure, (boxes, each) = look.grid(2, width=2 * WIDTH, columns=look.beside(2))
-    runs = [[scores.accuracy[-1] for r in s.runs if (scores := counted_view(r, s.view))] for s in series]
-    counts = {len(run) for own in runs for run in own}
+    runs = [
+        [[scores.accuracy[-1] for run in own if (scores := counted_view(run, s.view))] for own in s.seeds]
+        for s in series
+    ]
+    counts = {len(run) for seeds in runs for own in seeds for run in own}
     few = len(counts) == 1 and max(counts) <= _FEW
-    for place, (s, own) in enumerate(zip(series, runs)):
-        values = 100 * np.concatenate(own)
+    for place, (s, seeds) in enumerate(zip(series, runs)):
+        values = 100 * np.concatenate([run for own in seeds for run in own])
         values = values[~np.isnan(values)]
         color = COLOURS[place % len(COLOURS)]
         boxes.boxplot(
@@ -390,7 +401,8 @@ def draw_clients(series: Sequence[Series], look: Look) -> Picture:
         name = look.drawn(s.name)
         if few:
             marker = MARKERS[place % len(MARKERS)]
-            each.plot(100 * np.mean(own, axis=0), marker, color=color, markersize=mark_size(), label=name)
+            means = 100 * np.mean([np.mean(own, axis=0) for own in seeds], axis=0)
+            each.plot(means, marker, color=color, markersize=mark_size(), label=name)
         elif len(values):
             each.ecdf(values, label=name, linewidth=1.4, **style(place))
     names = [look.drawn(s.name) for s in series]
@@ -398,8 +410,8 @@ def draw_clients(series: Sequence[Series], look: Look) -> Picture:
     boxes.set_xticks(range(len(series)), names, fontsize="small", **look.turned(names, width))
     boxes.set(ylabel="test accuracy in %", title="clients, last evaluation")
     if few:
-        several = any(len(own) > 1 for own in runs)
-        each.set(xlabel="client", title=f"each client{', mean over runs' if several else ''}")
+        several = any(len(seeds) > 1 for seeds in runs)
+        each.set(xlabel="client", title=f"each client{', mean over seeds' if several else ''}")
         each.xaxis.set_major_locator(MaxNLocator(integer=True))
     else:
         each.set(xlabel="test accuracy in %", ylabel="share of clients", title="clients at or below")
@@ -460,8 +472,9 @@ def _labelled(figure: Figure, axes: Sequence[Axes], label: str, look: Look) -> P
     return look.finished(figure, axes)
 
 
-def _series_mean(series: Series, panel: str) -> float:
-    return float(np.mean([chosen_value(run, series.view, panel) for run in series.runs]))
+def _chosen_values(series: Series, panel: str) -> list[float]:
+    """Return the chosen accuracy of each seed, the mean over its runs."""
+    return [float(np.mean([chosen_value(run, series.view, panel) for run in own])) for own in series.seeds]
 
 
 def _title(panel: str, look: Look) -> str:

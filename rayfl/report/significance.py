@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -13,7 +14,7 @@ LEVEL = 0.05
 """Corrected p below which a difference counts."""
 TEST = "paired t-test over seeds"
 
-BySeed = Mapping[int, float]
+BySeed = Mapping[Any, float]
 """The figure of each seed."""
 Scores = Mapping[str, BySeed]
 """Figures of rows that may be compared with each other."""
@@ -35,7 +36,7 @@ class Difference:
     place: str
     best: str
     row: str
-    seeds: list[int]
+    seeds: list[Any]
     difference: float
     p: float
 

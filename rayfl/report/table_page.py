@@ -11,9 +11,9 @@ import numpy as np
 from rayfl.evaluation.metrics import curve
 from rayfl.evaluation.result import Result
 from rayfl.papers.printed import Printed
-from rayfl.report.compare import counted_view
+from rayfl.report.compare import counted_view, samples, unlike
 from rayfl.report.page import PAGE, Cell, Picture, Row, Sheet, line_picture, number_cell, render
-from rayfl.report.paper_tables import Entry, footnotes, ranks, warnings_of
+from rayfl.report.paper_tables import Entry, cell_of, footnotes, ranks, warnings_of
 from rayfl.report.run_page import engine_lines, warned
 from rayfl.report.svg import LOOKS, Line, png_address
 from rayfl.report.text import clock, number, size
@@ -38,7 +38,8 @@ def table_page(
         planned: how many runs the table has when it is over.
         printed: what the paper prints.
     """
-    runs = [Result.load(folder) for folder in folders]
+    runs, _ = samples(map(Result.load, folders), cell_of)
+    planned -= len(folders) - len(runs)
     complete = sum(run.complete for run in runs)
     sections = {"result": "Result", "curves": "Curves", "cells": "Cells", "runs": "Runs"}
     return render(
@@ -144,10 +145,8 @@ def _table_curves(runs: Sequence[Result]) -> list[Picture]:
     """Return a chart per column: the accuracies of the rows over rounds, means over seeds."""
     places: dict[str, dict[str, list[Result]]] = {}
     for run in runs:
-        cell = run.config["cell"]
-        places.setdefault(one_line(str(cell["column"])), {}).setdefault(
-            one_line(str(cell["row"])), []
-        ).append(run)
+        row, column, _ = cell_of(run)
+        places.setdefault(column, {}).setdefault(row, []).append(run)
     found = []
     for column, rows in places.items():
         lines = [line for row, own in rows.items() if (line := _mean_line(row, own)) is not None]
@@ -159,6 +158,8 @@ def _table_curves(runs: Sequence[Result]) -> list[Picture]:
 
 def _mean_line(name: str, runs: Sequence[Result]) -> Line | None:
     """Return the mean of the headline views' accuracies over the evaluations that all runs have."""
+    if unlike(runs, cell_of):
+        return None
     curves = []
     for run in runs:
         scores = counted_view(run, None)

@@ -1,9 +1,12 @@
+import json
+import shutil
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
+from rayfl import figure
 from rayfl.report import command as report
 from rayfl.report.formats import ENDINGS
 from tests.support.records import write_run
@@ -37,7 +40,44 @@ def test_the_table_is_written_in_every_format(tmp_path, capsys):
         text = Path(file).read_text()
         assert "FedAvg" in text
         if not file.endswith((".csv", ".json")):
-            assert "sample standard deviation over runs" in text
+            assert "sample standard deviation over seeds" in text
+
+
+def figures_of(tmp_path, *runs):
+    """What ``--save`` writes of runs: of each row its seeds and headline, and the tests."""
+    assert report.main([*map(str, runs), "--save", str(tmp_path / "out.json")]) == 0
+    found = json.loads((tmp_path / "out.json").read_text())
+    keys = ("method", "seeds", "headline", "headline_std")
+    return [[row[key] for key in keys] for row in found["cells"]], [test["seeds"] for test in found["tests"]]
+
+
+def test_a_copied_or_linked_run_counts_once(tmp_path, capsys):
+    """Also one that was copied while it ran, and one that was recorded with another metric."""
+    runs = [write_run(tmp_path / f"runs/{m}{s}", method=m, seed=s) for m in ("A", "B") for s in range(2)]
+    whole = figures_of(tmp_path, *runs)
+    assert [row[1] for row in whole[0]] == [[0, 1], [0, 1]]
+    others = [shutil.copytree(runs[0], tmp_path / "copies" / str(k)) for k in range(3)]
+    others.append(write_run(tmp_path / "copies" / "begun", method="A", stop_after=4))
+    (tmp_path / "link").symlink_to(runs[1])
+    capsys.readouterr()
+    assert figures_of(tmp_path, *runs, tmp_path / "copies", tmp_path / "link") == whole
+    out = capsys.readouterr().out
+    assert all(f"{other}" in out for other in [*others, tmp_path / "link"])
+    save = ["--save", str(tmp_path / "x.png")]
+    assert figure.main(["bars", str(tmp_path / "runs"), str(tmp_path / "copies"), *save]) == 0
+    assert str(others[0]) in capsys.readouterr().err
+
+
+def test_runs_of_one_seed_with_other_numbers_have_no_mean(tmp_path, capsys):
+    for name, run in {"a": {}, "b": {"level": 0.7}, "c": {"seed": 1}, "d": {"method": "FedBN"}}.items():
+        write_run(tmp_path / "runs" / name, **run)
+    ((_, *averaged), (_, _, alone, _)), _ = figures_of(tmp_path, tmp_path / "runs")
+    assert averaged == [[0, 1], None, None]
+    assert alone is not None
+    out = capsys.readouterr().out
+    assert f"FedAvg: no mean, because seed 0 has different numbers in {tmp_path}/runs/a and {tmp_path}" in out
+    assert figure.main(["bars", str(tmp_path / "runs"), "--save", str(tmp_path / "x.png")]) == 2
+    assert f"{tmp_path}/runs/a and {tmp_path}/runs/b" in capsys.readouterr().err
 
 
 def test_a_narrow_terminal_loses_no_figure(tmp_path, capsys, monkeypatch):

@@ -225,9 +225,14 @@ def test_accuracies_are_averaged_as_the_protocol_says(tmp_path):
     assert row.split()[4] == percent(run.summary["views"][0]["last"]["pooled"])
 
 
-def test_repeated_seeds_are_not_counted_as_seeds(tmp_path):
-    runs = load(tmp_path, {"seed": 3}, {"seed": 3}, {"seed": 4})
-    assert any("2 (3 runs)" in line for line in rows(group_runs(runs)))
+def test_means_are_over_seeds(tmp_path):
+    """Of runs that differ in other settings, too, those of a seed are averaged first."""
+    runs = load(tmp_path, {"seed": 3}, {"seed": 3, "mu": 0.5, "level": 0.5}, {"seed": 4})
+    groups = group_runs(runs, ["method"])
+    assert any("2 (3 runs)" in line for line in rows(groups, by=["method"]))
+    (record,) = records(groups, by=["method"])
+    seeds = [50 * (runs[0].accuracy + runs[1].accuracy), 100 * runs[2].accuracy]
+    assert (record["seeds"], record["headline_values"]) == ([3, 4], pytest.approx(seeds))
 
 
 def test_runs_without_a_score_are_na(tmp_path):

@@ -2,6 +2,7 @@
 
 import csv
 import json
+import shutil
 from dataclasses import replace
 from pathlib import Path
 
@@ -301,12 +302,22 @@ def test_bad_input(tmp_path, capsys, paper, table, says):
     assert says in capsys.readouterr().err
 
 
-def test_two_runs_of_one_cell_and_seed_are_not_mixed(tmp_path):
-    first, second = office(tmp_path / "a" / "run"), office(tmp_path / "b" / "run")
-    with pytest.raises(UserError) as raised:
-        compare("fedco2_t1", [first, second])
-    cell = "the cell 'FedBN', 'Office-Caltech10' of fedco2_t1 with seed 0"
-    assert str(raised.value) == f"{first} and {second} are both {cell}: name one of them"
+def test_a_copied_cell_counts_once_and_one_with_other_numbers_has_no_mean(tmp_path, capsys):
+    folders = [office(tmp_path / "runs" / str(seed), seed=seed) for seed in (0, 1)]
+    copy = shutil.copytree(folders[0], tmp_path / "runs" / "copy")
+    (*_, copied), (*_, mean) = compare("fedco2_t1", [*folders, copy]), compare("fedco2_t1", folders)
+    assert (copied.mean, copied.std, copied.seeds, copied.values) == (
+        mean.mean,
+        mean.std,
+        [0, 1],
+        mean.values,
+    )
+    assert [str(copy) in text for text in copied.warnings] == [True]
+    other = office(tmp_path / "runs" / "other", level=0.5)
+    assert report.main([str(tmp_path / "runs"), "--against", "fedco2", "t1"]) == 0
+    (line,) = [line for line in capsys.readouterr().out.splitlines() if line.lstrip().startswith("Avg")]
+    assert line.split()[2] == "n/a"
+    assert str(other) in line
 
 
 def test_names():

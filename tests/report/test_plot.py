@@ -45,7 +45,7 @@ def test_several_runs_are_grouped_by_what_differs(folder):
     assert names(rayfl.Plot(one, two).rounds(panels=["all"]).axes[0]) == ["A"]
     (axes,) = rayfl.Plot(folder, by=["method"]).rounds(panels=["all"]).axes
     assert names(axes) == ["A", "B"]
-    assert rayfl.Plot(one, two).clients().axes[1].get_title() == "each client, mean over runs"
+    assert rayfl.Plot(one, two).clients().axes[1].get_title() == "each client, mean over seeds"
     (axes,) = rayfl.Plot(one, folder / "B-0.1-0").bars(["global"], ["ink", "all"]).axes
     assert names(axes) == ["A", "B"]
     assert [tick.get_text() for tick in axes.get_xticklabels()] == ["ink", "all clients"]
