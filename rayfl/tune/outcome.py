@@ -108,13 +108,19 @@ def _first_rounds(run: Result, rounds: int) -> Result:
 
 
 def best_of(results: Sequence[PointResult], mode: str) -> PointResult | None:
-    """Return the point that is best on validation data, among those that have come farthest."""
-    scored = [r for r in results if r.score is not None and r.completed]
-    farthest = [r for r in scored if r.completed >= r.point.rounds]
-    if not farthest:
-        farthest = [r for r in scored if r.completed == max(s.completed for s in scored)]
+    """Return the first point that is best on validation data, among those that have come farthest."""
     sign = 1 if mode == "max" else -1
-    return max(farthest, key=lambda r: sign * (r.score or 0.0), default=None)
+    return max(_farthest(results), key=lambda r: sign * _compared(r), default=None)
+
+
+def _compared(result: PointResult) -> float:
+    return round(result.score or 0.0, 12)  # without what float64 adds to means
+
+
+def _farthest(results: Sequence[PointResult]) -> list[PointResult]:
+    scored = [r for r in results if r.score is not None and r.completed]
+    whole = [r for r in scored if r.completed >= r.point.rounds]
+    return whole or [r for r in scored if r.completed == max(s.completed for s in scored)]
 
 
 @dataclass(frozen=True)
@@ -142,8 +148,14 @@ class Best:
 
     @property
     def points(self) -> list[PointResult]:
-        """The best points."""
-        return [best for _, best in self.groups if best is not None]
+        """The best points, with all that are as good as the first of them."""
+        return [
+            r
+            for group, best in self.groups
+            if best is not None
+            for r in _farthest(group)
+            if _compared(r) == _compared(best)
+        ]
 
     def name(self, group: Sequence[PointResult]) -> str:
         """Return what the points of a group have in common, for people; empty where there is one group."""
@@ -151,11 +163,13 @@ class Best:
 
     def caption(self) -> str | None:
         """Say what the star in the table means, or why there is none."""
+        first = "; the first of equal ones is in its file"
+        first *= len(self.points) > sum(best is not None for _, best in self.groups)
         if len(self.groups) == 1:
-            return "* best by validation" if self.points else None
+            return f"* best by validation{first}" if self.points else None
         what = " and ".join(self.keys) or "their data"
         if self.points:
-            return f"* best by validation for each setting of {what}, on which all accuracies depend"
+            return f"* best by validation for each setting of {what}, on which all accuracies depend{first}"
         return f"no best point: the points differ in {what}, so their accuracies are not of the same data"
 
 

@@ -89,6 +89,20 @@ def test_no_point_is_best_across_settings_of_the_data(tmp_path):
     assert "best of 2 points of the sweep s with clients=5 by validation" in written[0].read_text()
 
 
+def test_all_of_several_ties_are_starred(tmp_path):
+    """Also where float64 adds the same scores up to something else; the first is in the file."""
+    scores = {0.1: [0.1, 0.2, 0.3], 0.5: [0.3, 0.2, 0.1], 1.0: [0.1, 0.1, 0.3], 2.0: [0.3, 0.2, 0.1]}
+    results = [with_settings(result({"mu": mu}, found, 0.5), **{"mu": mu}) for mu, found in scores.items()]
+    results[3] = replace(results[3], completed=3)
+    best = Best.of(results, "max")
+    assert starred(results, best) == ["mu=0.1", "mu=0.5"]
+    paths = write_all("", "s", results, "accuracy", best, [0, 1, 2], tmp_path, tensorboard=False)
+    assert Table.load(tmp_path / "best.yaml").base["mu"] == 0.1
+    page = next(path for path in paths if path.suffix == ".html").read_text()
+    assert page.count("<strong>20.00 ± 10.00</strong>") == 2
+    assert "the first of equal ones is in its file" in page
+
+
 def test_points_of_which_each_has_other_data_have_no_best(tmp_path):
     bundles = [
         with_settings(result({"data": name}, [score], 0.5), **{"data": name, "data.partition.alpha": score})
