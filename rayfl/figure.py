@@ -10,6 +10,7 @@ from rayfl.config.command_line import parse
 from rayfl.config.help import Parser
 from rayfl.errors import UserError, exit_code
 from rayfl.log import warnings_shown
+from rayfl.report.command import add_headline_options
 from rayfl.report.look import Size
 from rayfl.report.pictures import Picture
 from rayfl.report.plot import Plot
@@ -26,6 +27,17 @@ KINDS = {
     "clients": "how test accuracy is distributed over clients, and each client's",
     "labels": "training samples per client and class",
 }
+
+
+OF_HEADLINE = {
+    "rounds": ("point", "average"),
+    "sweep": ("point", "view", "average", "choose"),
+    "bars": ("point", "average", "choose"),
+    "radar": ("point", "view", "average", "choose"),
+    "clients": ("point",),
+    "labels": (),
+}
+"""What a picture may be made of, in the place of what each run's protocol says."""
 
 
 ENDINGS = (".png", ".pdf", ".svg")
@@ -64,10 +76,7 @@ def parser() -> jsonargparse.ArgumentParser:
                 default="",
                 help="views to draw, such as personal,online,offline; default: that of each run's headline",
             )
-        if kind in ("sweep", "radar"):
-            one.add_argument(
-                "--view", type=str, default="", help="view to draw; default: that of the headline"
-            )
+        add_headline_options(one, *OF_HEADLINE[kind])
         if kind in ("rounds", "sweep", "bars"):
             default = ALL if kind == "sweep" else f"the domains, if they are at most {MOST_PANELS}"
             default += f", and {ALL}" if kind == "bars" else ""
@@ -118,12 +127,13 @@ def picture(options: jsonargparse.Namespace) -> Picture:
     """Return the picture that a command line asks for; print the numbers that belong to it."""
     kind, o = options.kind, options[options.kind]
     look = {"size": _size(o.size), "names": dict(map(_name_and_text, o.names)), "title": o.title}
-    plot = Plot(*o.runs, by=_names(o.get("by", "")))
+    headline = {name: o.get(name) for name in ("point", "average", "choose")}
+    plot = Plot(*o.runs, by=_names(o.get("by", "")), **headline)
     views, panels = _names(o.get("views", "")), _names(o.get("panels", ""))
     if kind == "sweep":
-        return plot.sweep(o.over, o.view or None, panels or [ALL], **look)
+        return plot.sweep(o.over, o.view, panels or [ALL], **look)
     if kind == "radar":
-        return plot.radar(o.view or None, **look)
+        return plot.radar(o.view, **look)
     if kind == "rounds":
         drawn = plot.rounds(views, panels, o.quantity, **look)
         table = plot.progress(views, panels, o.target)

@@ -73,7 +73,7 @@ def test_kinds_are_named(capsys):
     [
         (["bar", "RUNS"], "there is no kind 'bar'; did you mean bars? Choose one of rounds, sweep, bars"),
         (["rounds", "nothing"], "nothing is not a run folder: there is nothing of this name"),
-        (["rounds", "RUNS", "--views", "online"], "no run has the view online"),
+        (["rounds", "RUNS", "--views", "online"], "view online: no run has recorded it"),
         (["rounds", "RUNS", "--panels", "oil"], "no domain oil; panels are ink, print, paint, all"),
         (
             ["rounds", "RUNS", "--quantity", "beauty"],

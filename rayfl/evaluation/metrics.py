@@ -380,13 +380,14 @@ def _by_domain(correct: np.ndarray, population: Population) -> dict[str, dict[st
     return domains
 
 
-def summarise(history: History, protocol: Protocol, rounds: int) -> dict[str, Any]:
+def summarise(history: History, protocol: Protocol, rounds: int, early: bool | None = None) -> dict[str, Any]:
     """Return the content of ``summary.json``.
 
     Args:
         history: the run.
         protocol: says which metric is the headline.
         rounds: rounds that the run was asked for; it may have stopped before.
+        early: whether patience has ended it, where that is not for the protocol to say.
 
     Returns:
         ``protocol``, ``rounds``, ``completed`` (rounds), ``early`` (whether the protocol's patience has
@@ -394,7 +395,7 @@ def summarise(history: History, protocol: Protocol, rounds: int) -> dict[str, An
         all rounds), ``dropped`` (updates not used), ``not_finite`` (values that were NaN or infinite),
         ``k``, ``views`` (see :func:`summarise_view`) and ``headline``.
     """
-    early = ended_early(history, protocol)
+    early = ended_early(history, protocol) if early is None else early
     end = history.rounds[-1]["round"] + 1 if early else rounds
     views = [summarise_view(history, protocol, end, point, view) for point, view in history.views()]
     return {

@@ -173,12 +173,22 @@ def read_protocol(config: Mapping[str, Any]) -> Protocol:
     Raises:
         UserError: there is no such protocol, or it has other options.
     """
-    found = config.get("protocol", "Default")
-    path, options = (found, {}) if isinstance(found, str) else (found["class_path"], found.get("init_args"))
+    path, options = _described(config)
     package, _, name = path.rpartition(".")
     if name not in PROTOCOLS or package not in ("", "rayfl.evaluation"):
         raise UserError(f"there is no protocol {shown(path)}; there are {', '.join(PROTOCOLS)}")
     try:
-        return PROTOCOLS[name](**(options or {}))
+        return PROTOCOLS[name](**options)
     except TypeError as error:
         raise UserError(f"protocol {name} has no such option ({error})") from error
+
+
+def with_protocol(config: Mapping[str, Any], **changes: Any) -> dict[str, Any]:
+    """Return a run's configuration with other options of its protocol."""
+    path, options = _described(config)
+    return {**config, "protocol": {"class_path": path, "init_args": {**options, **changes}}}
+
+
+def _described(config: Mapping[str, Any]) -> tuple[str, dict[str, Any]]:
+    found = config.get("protocol", "Default")
+    return (found, {}) if isinstance(found, str) else (found["class_path"], found.get("init_args") or {})

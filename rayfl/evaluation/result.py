@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from importlib import import_module
 from pathlib import Path
@@ -14,7 +14,7 @@ import numpy as np
 from rayfl.display import Displayed, Words
 from rayfl.errors import UserError
 from rayfl.evaluation.metrics import curve, mean_loss, summarise
-from rayfl.evaluation.protocol import Protocol, read_protocol
+from rayfl.evaluation.protocol import Protocol, read_protocol, with_protocol
 from rayfl.files import reading, refuse_links
 from rayfl.record.checks import check_config
 from rayfl.record.description import flat
@@ -58,6 +58,28 @@ class Result(Displayed):
                 f"{config['rounds']}; restore both from a copy"
             )
         return cls(folder, config, history, summarise(history, read_protocol(config), config["rounds"]))
+
+    def scored(
+        self,
+        point: str | None = None,
+        view: str | None = None,
+        average: str | None = None,
+        choose: str | None = None,
+    ) -> Result:
+        """Return the run with another headline, made of the same records.
+
+        Arguments that are not None take the place of those options of the protocol. Scores of other views
+        than ``view`` do not count: a run without it has no headline, and not that of another one.
+        """
+        given = {"point": point, "view": view, "average": average, "choose": choose}
+        changes = {name: value for name, value in given.items() if value is not None}
+        if not changes:
+            return self
+        scores = {key: each for key, each in self.history.scores.items() if view in (None, key[1])}
+        history, config = replace(self.history, scores=scores), with_protocol(self.config, **changes)
+        early = self.summary["early"]
+        summary = summarise(history, read_protocol(config), self.config["rounds"], early)
+        return replace(self, config=config, history=history, summary=summary)
 
     def _repr_line_(self) -> dict[str, Any]:
         rounds = Words(f"{self.summary['completed']} of {self.summary['rounds']}")

@@ -4,6 +4,7 @@ import sys
 from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
+from typing import Any
 
 import jsonargparse
 from rich.console import Console
@@ -12,13 +13,16 @@ from rich.text import Text
 
 from rayfl.config.command_line import parse
 from rayfl.config.help import Parser
-from rayfl.errors import UserError, exit_code
+from rayfl.errors import exit_code
+from rayfl.evaluation.protocol import Average, Choice
 from rayfl.evaluation.result import Result, run_folders
 from rayfl.papers.printed import find_printed
+from rayfl.record.checks import Point
 from rayfl.report import paper_tables
 from rayfl.report.compare import (
     caption,
     check_measure,
+    check_recorded,
     comparison,
     differences_of,
     group_runs,
@@ -55,12 +59,7 @@ def parser() -> jsonargparse.ArgumentParser:
         metavar="DIR",
         help="draw curves as PNG into this folder; rayfl figure draws pictures for papers",
     )
-    made.add_argument(
-        "--view",
-        type=str | None,
-        default=None,
-        help="view to show, such as personal; default: that of the headline",
-    )
+    add_headline_options(made, "point", "view", "average", "choose")
     made.add_argument(
         "--by",
         type=str,
@@ -86,47 +85,61 @@ def parser() -> jsonargparse.ArgumentParser:
     return made
 
 
+HEADLINE: dict[str, tuple[Any, str]] = {
+    "point": (Point, "the point at which models were scored, such as after_training"),
+    "view": (str, "the view, such as personal"),
+    "average": (Average, "how clients are averaged"),
+    "choose": (Choice, "which rounds count"),
+}
+"""What a headline may be made of, in the place of what each run's protocol says: types and help."""
+
+
+def add_headline_options(made: Parser, *names: str) -> None:
+    """Add options of ``HEADLINE``."""
+    for name in names:
+        kind, text = HEADLINE[name]
+        text = f"{text}: the headline is made anew of what was recorded; default: as each run's protocol says"
+        made.add_argument(f"--{name}", type=kind | None, default=None, help=text)
+
+
 def report(
     runs: Sequence[str],
     plot_dir: str | None = None,
-    view: str | None = None,
     by: str = "",
     measure: str | None = None,
     save: Sequence[str] = (),
+    **headline: str | None,
 ) -> None:
     """Print the comparison of run folders and draw their curves.
 
     Args:
         runs: the folders.
         plot_dir: where the PNG files go; None draws nothing.
-        view: the view to show, by default that of each run's headline.
         by: keys of the configuration, separated by commas, by which runs are grouped; by default all that
             count.
         measure: a recorded metric in the place of the accuracy.
         save: files for the table.
+        headline: what it is made of, by the names of ``HEADLINE``; None is what each run's protocol says.
     """
     _check_endings(save)
     keys = [key.strip() for key in by.split(",") if key.strip()]
     folders = run_folders([Path(run) for run in runs])
     loaded, left_out = samples(map(Result.load, folders))
-    views = {name for run in loaded for _, name in run.history.views()}
-    if view is not None and view not in views:
-        raise UserError(
-            f"--view {view}: no run has this view; there are {', '.join(sorted(views)) or 'none'}"
-        )
+    check_recorded(loaded, headline.get("point"), headline.get("view"))
+    loaded = [run.scored(**headline) for run in loaded]
     if measure is not None:
         check_measure("--measure", measure, loaded)
     groups = group_runs(loaded, keys)
-    table = comparison(groups, view, keys, measure)
+    table = comparison(groups, keys, measure)
     console = show(table)
     for line in left_out:
         console.print(Text(line), soft_wrap=True)
     for file in save:
-        notes = [*caption(groups, view, keys, measure), *left_out]
+        notes = [*caption(groups, keys, measure), *left_out]
         found = [] if measure else [asdict(test) for test in differences_of(groups, keys)]
-        write_table(Path(file), table, notes, records(groups, view, keys, measure), tests=found)
+        write_table(Path(file), table, notes, records(groups, keys, measure), tests=found)
     if plot_dir is not None:
-        for path in draw(groups, Path(plot_dir), view, keys):
+        for path in draw(groups, Path(plot_dir), keys):
             console.print(Text(str(path)), soft_wrap=True)
 
 
@@ -176,7 +189,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
             paper, table = options.against
             report_against(options.runs, paper, table, options.save)
         else:
-            report(options.runs, options.plot_dir, options.view, options.by, options.measure, options.save)
+            headline = {name: options[name] for name in HEADLINE}
+            report(options.runs, options.plot_dir, options.by, options.measure, options.save, **headline)
 
     return exit_code(show_runs, shows=True)
 

@@ -25,7 +25,7 @@ from rayfl.report.text import (
     size,
     spoken,
 )
-from rayfl.shown import did_you_mean, one_line
+from rayfl.shown import counted, did_you_mean, one_line
 from rayfl.splits import SPLITS
 
 COMPONENTS = ("method", "data", "data.partition")
@@ -311,20 +311,20 @@ def short_labels(groups: Sequence[Group], by: Sequence[str] = (), contents: bool
     return names
 
 
-def chosen_accuracy(run: Result, view: str | None, choice: str) -> float | None:
-    """Return the accuracy of a view under one choice of rounds, averaged as the protocol says."""
-    entry = view_summary(run, view)
+def chosen_accuracy(run: Result, choice: str) -> float | None:
+    """Return the accuracy of the headline's view under a choice of rounds, averaged as the protocol says."""
+    entry = view_summary(run)
     if entry is None or entry.get(choice) is None:
         return None
     return average(entry[choice], run.protocol.average)
 
 
-def chosen_measure(run: Result, view: str | None, choice: str, measure: str) -> float | None:
-    """Return a further metric of a view under one choice of rounds, averaged as the protocol says.
+def chosen_measure(run: Result, choice: str, measure: str) -> float | None:
+    """Return a further metric of the headline's view under a choice of rounds, averaged as the protocol says.
 
     Clients for which it is undefined are left out, and so are evaluations without any other.
     """
-    entry = view_summary(run, view)
+    entry = view_summary(run)
     if entry is None or entry.get(choice) is None:
         return None
     found = entry[choice].get("measures", {}).get(measure, {})
@@ -347,48 +347,69 @@ def check_measure(option: str, measure: str, runs: Iterable[Result], others: str
         raise UserError(f"{option} {measure}: no run has recorded this metric; there are {there}")
 
 
-def view_summary(run: Result, view: str | None) -> dict[str, Any] | None:
+def check_recorded(runs: Sequence[Result], point: str | None, view: str | None) -> None:
+    """Refuse a point or a view that no run has recorded."""
+    known = [place for run in runs for place in run.history.views()]
+    for index, (name, asked) in enumerate({"point": point, "view": view}.items()):
+        there = sorted({place[index] for place in known})
+        if asked is not None and asked not in there:
+            raise UserError(f"{name} {asked}: no run has recorded it; there are {', '.join(there) or 'none'}")
+
+
+def view_summary(run: Result, view: str | None = None) -> dict[str, Any] | None:
     """Return the summary of the view, by default the headline's, at the protocol's evaluation point."""
     entries = {e["view"]: e for e in run.summary["views"] if e["point"] == run.protocol.point}
     name = view or run.protocol.headline_view(entries)
     return None if name is None else entries.get(name)
 
 
-def counted_view(run: Result, view: str | None) -> Scores | None:
-    """Return the test scores that count for the view, by default for that of the headline."""
-    entry = view_summary(run, view)
+def counted_view(run: Result) -> Scores | None:
+    """Return the test scores that count for the view of the headline."""
+    entry = view_summary(run)
     if entry is None:
         return None
     return counted_scores(run.history, run.protocol, entry["point"], entry["view"], "test")
+
+
+def unrecorded(run: Result) -> str:
+    """Say what a run has not recorded of what its headline is made of; empty where nothing is missing."""
+    protocol, entry, end = run.protocol, view_summary(run), run.summary["rounds"]
+    if entry is None or not entry["evaluations"]:
+        return f"not recorded: {protocol.view}, {spoken(protocol.point)}"
+    if entry[protocol.choose] is None:
+        return f"not recorded: scores on validation data, {spoken(protocol.point)}"
+    if run.summary["early"] or not run.complete:
+        return ""
+    due = {round for round in range(end) if protocol.counts(round, end)}
+    missing = due.difference(entry["each"]["test"]["rounds"])
+    return f"{len(missing)} of the {counted(len(due), 'round')} that count were not evaluated" * bool(missing)
 
 
 COLUMNS = ("headline", *CHOICES)
 """The accuracies of the comparison."""
 
 
-def figures(
-    group: Group, view: str | None = None, measure: str | None = None
-) -> dict[str, list[float | None]]:
+def figures(group: Group, measure: str | None = None) -> dict[str, list[float | None]]:
     """Return the figures of each seed of a group, by column: accuracies in per cent, or a further metric.
 
     Those of a seed are means over its runs. All are None in a group with runs that are :func:`unlike`.
     """
     found: dict[str, list[float | None]] = {column: [] for column in COLUMNS}
     for own in by_seed(group.runs).values():
-        each = [_figures_of(run, view, measure) for run in own]
+        each = [_figures_of(run, measure) for run in own]
         for column, values in found.items():
             mean = mean_and_std([one[column] for one in each])[0]
             values.append(None if group.unlike else mean)
     return found
 
 
-def _figures_of(run: Result, view: str | None, measure: str | None) -> dict[str, float | None]:
+def _figures_of(run: Result, measure: str | None) -> dict[str, float | None]:
     if measure is not None:
-        found = {"headline": chosen_measure(run, None, run.protocol.choose, measure)}
-        return found | {choice: chosen_measure(run, view, choice, measure) for choice in CHOICES}
+        found = {"headline": chosen_measure(run, run.protocol.choose, measure)}
+        return found | {choice: chosen_measure(run, choice, measure) for choice in CHOICES}
     headline = run.summary["headline"]
     found = {"headline": headline and headline["accuracy"]}
-    found |= {choice: chosen_accuracy(run, view, choice) for choice in CHOICES}
+    found |= {choice: chosen_accuracy(run, choice) for choice in CHOICES}
     return {column: None if x is None else 100 * x for column, x in found.items()}
 
 
@@ -428,13 +449,13 @@ def differences_of(groups: Sequence[Group], by: Sequence[str] = ()) -> list[sign
     ]
 
 
-def _ranks(groups: Sequence[Group], view: str | None) -> dict[tuple[int, str], str]:
+def _ranks(groups: Sequence[Group]) -> dict[tuple[int, str], str]:
     """Return by row and column which figure is the best of those on the same data, and which the second.
 
     Incomplete runs have none: beside complete ones, the best of them would look like the best of all.
     """
     blocks, ranked = _blocks(groups), dict[tuple[int, str], str]()
-    shown = [figures(group, view) for group in groups]
+    shown = [figures(group) for group in groups]
     for block in set(blocks):
         rows = [row for row, own in enumerate(blocks) if own == block and groups[row].complete]
         for column in COLUMNS:
@@ -443,14 +464,11 @@ def _ranks(groups: Sequence[Group], view: str | None) -> dict[tuple[int, str], s
     return ranked
 
 
-def comparison(
-    groups: Sequence[Group], view: str | None = None, by: Sequence[str] = (), measure: str | None = None
-) -> Table:
+def comparison(groups: Sequence[Group], by: Sequence[str] = (), measure: str | None = None) -> Table:
     """Return the table that compares groups of runs: accuracies in per cent and bytes per round.
 
     Args:
         groups: one row each.
-        view: the view to show, by default that of each run's headline.
         by: the keys by which runs were grouped, if not by all.
         measure: a further metric that takes the place of the accuracy.
     """
@@ -462,28 +480,28 @@ def comparison(
     table = plain_table(
         one_line(f"Test {measure}" if measure else "Test accuracy in %") + (f": {what}" if what else "")
     )
-    table.caption, table.caption_justify = "\n".join(caption(groups, view, by, measure)), "left"
+    table.caption, table.caption_justify = "\n".join(caption(groups, by, measure)), "left"
     shown = [i for i, name in enumerate(headings) if i not in constant and name != "rounds"]
     for i in shown:
         table.add_column(headings[i], vertical="bottom", overflow="fold")
-    shown_views = [view_summary(run, view) for group in groups for run in group.runs]
+    shown_views = [view_summary(run) for group in groups for run in group.runs]
     k = averaged(entry for entry in shown_views if entry)
     accuracies = ["headline", "last\nround", "best by\nvalidation", f"mean of\nlast {k}"]
     counts = ["seeds", "rounds"] if same else [SAMPLES.replace(" ", "\n"), "seeds", "rounds"]
     for heading in [*counts, *accuracies, "up per\nround", "down per\nround"]:
         table.add_column(heading, justify="right", no_wrap=True)
-    ranks = {} if measure else _ranks(groups, view)  # of a metric nobody says whether more is better
+    ranks = {} if measure else _ranks(groups)  # of a metric nobody says whether more is better
     starred = set() if measure else _starred(groups)
-    for place, (group, row, counted) in enumerate(zip(groups, cells, sizes)):
+    for place, (group, row, held) in enumerate(zip(groups, cells, sizes)):
         runs = group.runs
         texts = {
             column: number(*mean_and_std(values), decimals=4 if measure else 2)
-            for column, values in figures(group, view, measure).items()
+            for column, values in figures(group, measure).items()
         }
         texts["headline"] += "*" if place in starred else ""
         table.add_row(
             *(row[i] for i in shown),
-            *([] if same else [counted]),
+            *([] if same else [held]),
             str(group.seeds) if group.seeds == len(runs) else f"{group.seeds} ({len(runs)} runs)",
             _rounds_text(group),
             *(cell(text, ranks.get((place, column), "")) for column, text in texts.items()),
@@ -510,7 +528,7 @@ def _starred(groups: Sequence[Group]) -> set[int]:
 
 
 def records(
-    groups: Sequence[Group], view: str | None = None, by: Sequence[str] = (), measure: str | None = None
+    groups: Sequence[Group], by: Sequence[str] = (), measure: str | None = None
 ) -> list[dict[str, Any]]:
     """Return the figures of :func:`comparison`, a record per group, for CSV and JSON.
 
@@ -522,7 +540,7 @@ def records(
         record: dict[str, Any] = dict(zip(headings, row)) | {"samples": sizes_of(group.runs)}
         record |= {"seeds": [seed for seed, _ in by_seed(group.runs)], "runs": len(group.runs)}
         record |= {"completed": group.completed, "rounds": group.config["rounds"]}
-        for column, values in figures(group, view, measure).items():
+        for column, values in figures(group, measure).items():
             record[column], record[f"{column}_std"] = mean_and_std(values)
             record[f"{column}_values"] = values
         record |= {direction: _bytes_per_round(group.runs, direction) for direction in ("up", "down")}
@@ -541,9 +559,7 @@ def _bytes_per_round(runs: Sequence[Result], direction: str) -> float | None:
     return sum(run.summary[direction] for run in runs) / rounds if rounds else None
 
 
-def caption(
-    groups: Sequence[Group], view: str | None, by: Sequence[str] = (), measure: str | None = None
-) -> list[str]:
+def caption(groups: Sequence[Group], by: Sequence[str] = (), measure: str | None = None) -> list[str]:
     """Say what the numbers of the table are, and what should be known of their data: sentences."""
     runs = [run for group in groups for run in group.runs]
     text = []
@@ -552,8 +568,6 @@ def caption(
         views = " or ".join(dict.fromkeys(h["view"] for h in headlines if h)) or protocol.view
         scored = f"{views}, {spoken(protocol.point)}, {AVERAGE_NAMES[protocol.average]}"
         text.append(f"Protocol {protocol}: {scored}; headline: {CHOICE_NAMES[protocol.choose]}.")
-    if view is not None:
-        text.append(f"The columns after the headline show the view {view}.")
     if any(len(group.runs) > 1 for group in groups):
         text.append("± is the sample standard deviation over seeds.")
     if not all(group.complete for group in groups):
@@ -561,7 +575,7 @@ def caption(
     if measure is None:
         complete = "" if all(group.complete for group in groups) else "complete "
         where = f"{complete}rows on the same data"
-        text += [MARKS.format(where=where)] if _ranks(groups, view) else []
+        text += [MARKS.format(where=where)] if _ranks(groups) else []
         text += significance.said(_scores(groups), differences_of(groups), "rows on the same data")
     return text + _warnings_of(groups, by)
 
@@ -570,7 +584,7 @@ def _warnings_of(groups: Sequence[Group], by: Sequence[str]) -> list[str]:
     """Return the warnings on the data of some groups, each with the groups that it is true of."""
     found: dict[str, list[str]] = {}
     for name, group in zip(short_labels(groups, by), groups):
-        warnings = [text for run in group.runs for text in data_warnings(run)]
+        warnings = [text for run in group.runs for text in [*data_warnings(run), unrecorded(run)] if text]
         if len({data_of(run) for run in group.runs}) > 1:
             warnings.append("runs on different data are averaged")
         if group.unlike:

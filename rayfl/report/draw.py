@@ -28,9 +28,7 @@ HATCHES = ("", "///", "...", "xxx", "\\\\\\", "---", "++", "oo")
 _MARKS = 8  # on a line
 
 
-def draw(
-    groups: Sequence[Group], folder: Path, view: str | None = None, by: Sequence[str] = ()
-) -> list[Path]:
+def draw(groups: Sequence[Group], folder: Path, by: Sequence[str] = ()) -> list[Path]:
     """Write ``accuracy.png``, ``loss.png``, ``clients.png`` and a picture per metric; return their paths.
 
     Pictures of further metrics, such as ``metric-f1.png``, are written where some run has recorded them.
@@ -38,11 +36,10 @@ def draw(
     Args:
         groups: one curve each; a band shows one standard deviation over its runs.
         folder: where the files go; it is made if need be.
-        view: the view to draw, by default that of each run's headline.
         by: the keys by which runs were grouped, if not by all.
     """
     names = short_labels(groups, by)
-    measures = _measures(groups, view)
+    measures = _measures(groups)
     figures = {name: Figure() for name in ("accuracy.png", "loss.png", "clients.png", *measures)}
     axes = {name: figure.subplots() for name, figure in figures.items()}
     for place, (group, name) in enumerate(zip(groups, names)):
@@ -50,14 +47,14 @@ def draw(
             continue
         seeds = list(by_seed(group.runs).values())
         curves = {
-            "accuracy.png": [[accuracy_curve(run, view) for run in own] for own in seeds],
+            "accuracy.png": [[accuracy_curve(run) for run in own] for own in seeds],
             "loss.png": [[loss_curve(run) for run in own] for own in seeds],
         }
         for file, measure in measures.items():
-            curves[file] = [[measure_curve(run, view, measure) for run in own] for own in seeds]
+            curves[file] = [[measure_curve(run, measure) for run in own] for own in seeds]
         for file, repeats in curves.items():
             draw_band(axes[file], repeats, name, place)
-        clients = np.concatenate([client_accuracies(run, view) for run in group.runs])
+        clients = np.concatenate([client_accuracies(run) for run in group.runs])
         if len(clients):
             axes["clients.png"].ecdf(100 * clients, label=drawn(name), **style(place))
     for name in figures.keys() - {"clients.png"}:
@@ -71,7 +68,7 @@ def draw(
         ylabel="share of clients at or below",
         ylim=(0, 1.02),
     )
-    what, scored = plot_title(groups, view)
+    what, scored = plot_title(groups)
     written = []
     titles = {
         "accuracy.png": f"{what}\n{scored}",
@@ -85,17 +82,17 @@ def draw(
     return written
 
 
-def accuracy_curve(run: Result, view: str | None) -> tuple[np.ndarray, np.ndarray]:
+def accuracy_curve(run: Result) -> tuple[np.ndarray, np.ndarray]:
     """Return completed rounds and test accuracy in per cent at every evaluation of a run."""
-    scores = counted_view(run, view)
+    scores = counted_view(run)
     if scores is None:
         return np.zeros(0), np.zeros(0)
     return scores.rounds + 1, 100 * curve(scores, run.history.population, "test", run.protocol.average)
 
 
-def measure_curve(run: Result, view: str | None, measure: str) -> tuple[np.ndarray, np.ndarray]:
+def measure_curve(run: Result, measure: str) -> tuple[np.ndarray, np.ndarray]:
     """Return completed rounds and a further metric at those evaluations of a run that have it."""
-    scores = counted_view(run, view)
+    scores = counted_view(run)
     if scores is None or measure not in scores.measures:
         return np.zeros(0), np.zeros(0)
     values = mean_loss(scores.measures[measure], scores.samples, run.history.population, run.protocol.average)
@@ -103,9 +100,9 @@ def measure_curve(run: Result, view: str | None, measure: str) -> tuple[np.ndarr
     return scores.rounds[there] + 1, values[there]
 
 
-def _measures(groups: Sequence[Group], view: str | None) -> dict[str, str]:
+def _measures(groups: Sequence[Group]) -> dict[str, str]:
     """Return file -> metric of all metrics that some run has recorded; strangers may have named them."""
-    scores = [counted_view(run, view) for group in groups for run in group.runs]
+    scores = [counted_view(run) for group in groups for run in group.runs]
     names = sorted({name for found in scores if found is not None for name in found.measures})
     files: dict[str, str] = {}
     for name in names:
@@ -121,20 +118,20 @@ def loss_curve(run: Result) -> tuple[np.ndarray, np.ndarray]:
     return table["round"].to_numpy() + 1, table["loss"].to_numpy()
 
 
-def client_accuracies(run: Result, view: str | None) -> np.ndarray:
+def client_accuracies(run: Result) -> np.ndarray:
     """Return the accuracy of every client that counts, at the last evaluation of a run."""
-    scores = counted_view(run, view)
+    scores = counted_view(run)
     if scores is None:
         return np.zeros(0)
     last = scores.accuracy[-1]
     return last[~np.isnan(last)]
 
 
-def plot_title(groups: Sequence[Group], view: str | None) -> tuple[str, str]:
+def plot_title(groups: Sequence[Group]) -> tuple[str, str]:
     """Return what all groups have in common: data and partition; view, point and average."""
     _, cells = labels(groups)
     protocols = {run.protocol for group in groups for run in group.runs}
-    scored = {f"{view or p.view}, {spoken(p.point)}, {AVERAGE_NAMES[p.average]}" for p in protocols}
+    scored = {f"{p.view}, {spoken(p.point)}, {AVERAGE_NAMES[p.average]}" for p in protocols}
     return ", ".join(cells[0][i] for i in common_labels(cells)), scored.pop() if len(scored) == 1 else ""
 
 

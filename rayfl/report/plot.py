@@ -9,7 +9,7 @@ from rich.table import Table
 
 from rayfl.errors import UserError
 from rayfl.evaluation.result import Result, run_folders
-from rayfl.report.compare import check_measure, group_runs, samples
+from rayfl.report.compare import check_measure, check_recorded, group_runs, samples, unrecorded
 from rayfl.report.look import Look, Size
 from rayfl.report.pictures import Picture
 from rayfl.report.plots import (
@@ -46,9 +46,20 @@ class Plot:
         runs: results, run folders, or folders that hold some; a run and its copies count once.
         by: keys of the configuration that tell lines apart, such as ``["method", "method.mu"]``; by default
             all that differ but the seeds.
+        point: at which models were scored, such as ``after_training``; by default as each run's protocol
+            says, and likewise for the following.
+        average: how clients are averaged.
+        choose: which rounds bars, radars and sweeps show.
     """
 
-    def __init__(self, *runs: Result | str | Path, by: Sequence[str] = ()) -> None:
+    def __init__(
+        self,
+        *runs: Result | str | Path,
+        by: Sequence[str] = (),
+        point: str | None = None,
+        average: str | None = None,
+        choose: str | None = None,
+    ) -> None:
         if not runs:
             raise UserError("Plot() has no runs to draw: give it results or run folders")
         if isinstance(by, str):
@@ -56,8 +67,12 @@ class Plot:
         found: list[Result] = []
         for run in runs:
             found += [run] if isinstance(run, Result) else map(Result.load, run_folders([Path(run)]))
-        self.runs, left_out = samples(found)
-        for line in left_out:
+        found, said = samples(found)
+        check_recorded(found, point, None)
+        self.runs = [run.scored(point, None, average, choose) for run in found]
+        if (point, average, choose) != (None, None, None):
+            said += [f"{run.folder}: {why}" for run in self.runs if (why := unrecorded(run))]
+        for line in said:
             warn(line)
         self.by = list(by)
 

@@ -21,18 +21,20 @@ from rayfl.report.compare import (
     UNLIKE,
     Group,
     by_seed,
+    check_recorded,
     counted_view,
     group_runs,
     labels,
     short_labels,
     the_keys,
+    unrecorded,
     view_summary,
 )
 from rayfl.report.draw import COLOURS, HATCHES, MARKERS, Curve, draw_band, draw_points, mark_size, style
 from rayfl.report.look import WIDTH, Look
 from rayfl.report.pictures import Picture, drawn
 from rayfl.report.text import mean_and_std, plain_table
-from rayfl.shown import one_line
+from rayfl.shown import one_line, warn
 
 ALL = "all"
 """The panel of all clients together, as the protocol averages them."""
@@ -48,13 +50,11 @@ class Series:
 
     Attributes:
         name: for the legend.
-        runs: repetitions with different seeds.
-        view: the scored model; None is that of each run's headline.
+        runs: repetitions with different seeds, whose headline is of the view.
     """
 
     name: str
     runs: list[Result]
-    view: str | None
 
     @property
     def seeds(self) -> list[list[Result]]:
@@ -64,19 +64,19 @@ class Series:
 
 def series_of(groups: Sequence[Group], views: Sequence[str] = (), by: Sequence[str] = ()) -> list[Series]:
     """Return a series for each group, or for each group and each of the views that it has."""
-    known = {view for group in groups for run in group.runs for _, view in run.history.views()}
-    for asked in views:
-        if asked not in known:
-            raise UserError(f"no run has the view {asked}; there are {', '.join(sorted(known)) or 'none'}")
+    for view in views:
+        check_recorded([run for group in groups for run in group.runs], None, view)
     found = []
     wanted: Sequence[str | None] = views or [None]
     for group, name in zip(groups, _group_names(groups, by)):
         if group.unlike:
             raise UserError(f"{group.unlike}: {UNLIKE}")
         for view in wanted:
-            if all(view_summary(run, view) is not None for run in group.runs):
-                label = f"{name}, {view}" if len(views) > 1 else name
-                found.append(Series(label, group.runs, view))
+            runs, label = [run.scored(view=view) for run in group.runs], f"{name}, {view}"
+            if all(view_summary(run) is not None for run in runs):
+                found.append(Series(label if len(views) > 1 else name, runs))
+            elif view is not None:
+                warn(f"{label} is left out: {unrecorded(runs[0])}")
     if not found:
         raise UserError("none of the runs has been evaluated, so there is nothing to draw")
     return found
@@ -110,14 +110,12 @@ def check_panels(panels: Sequence[str], series: Sequence[Series]) -> list[str]:
 # ---- numbers
 
 
-def panel_curve(
-    run: Result, view: str | None, panel: str, quantity: str = "accuracy"
-) -> tuple[np.ndarray, np.ndarray]:
+def panel_curve(run: Result, panel: str, quantity: str = "accuracy") -> Curve:
     """Return completed rounds, and test accuracy in per cent, or mean loss or metric, of a domain or ``all``.
 
     Clients are averaged as the protocol says; rounds without a score are left out.
     """
-    scores = counted_view(run, view)
+    scores = counted_view(run)
     if scores is None:
         return np.zeros(0), np.zeros(0)
     population, how = run.history.population, run.protocol.average
@@ -137,7 +135,7 @@ def panel_curve(
 
 def panel_curves(series: Series, panel: str, quantity: str = "accuracy") -> list[list[Curve]]:
     """Return by seed the curves of runs with scores of a panel; a domain left out of training has none."""
-    found = [[panel_curve(run, series.view, panel, quantity) for run in own] for own in series.seeds]
+    found = [[panel_curve(run, panel, quantity) for run in own] for own in series.seeds]
     return [curves for own in found if (curves := [curve for curve in own if len(curve[0])])]
 
 
@@ -149,9 +147,9 @@ def scored_panels(panels: Sequence[str], series: Sequence[Series]) -> list[str]:
     return found
 
 
-def chosen_value(run: Result, view: str | None, panel: str) -> float:
+def chosen_value(run: Result, panel: str) -> float:
     """Return the test accuracy in per cent at the rounds that the protocol chooses; NaN without the panel."""
-    entry = view_summary(run, view)
+    entry = view_summary(run)
     chosen = entry and entry.get(run.protocol.choose)
     if not chosen:
         raise UserError(
@@ -235,7 +233,7 @@ def sweep_series(
             raise UserError(f"{run.folder} has no key {over}{the_keys(over, config)}")
     groups, views = group_runs(runs, [*by, over] if by else ()), [view] if view else []
     series_of(groups, views, by)  # refuses runs of which none has been scored
-    groups = [g for g in groups if all(view_summary(run, view) is not None for run in g.runs)]
+    groups = [g for g in groups if all(view_summary(run.scored(view=view)) is not None for run in g.runs)]
     lines: dict[str, list[tuple[float, Series]]] = {}
     rows: dict[str, set[Any]] = {}
     rest = [
@@ -380,7 +378,7 @@ def draw_clients(series: Sequence[Series], look: Look) -> Picture:
     """
     figure, (boxes, each) = look.grid(2, width=2 * WIDTH, columns=look.beside(2))
     runs = [
-        [[scores.accuracy[-1] for run in own if (scores := counted_view(run, s.view))] for own in s.seeds]
+        [[scores.accuracy[-1] for run in own if (scores := counted_view(run))] for own in s.seeds]
         for s in series
     ]
     counts = {len(run) for seeds in runs for own in seeds for run in own}
@@ -474,7 +472,7 @@ def _labelled(figure: Figure, axes: Sequence[Axes], label: str, look: Look) -> P
 
 def _chosen_values(series: Series, panel: str) -> list[float]:
     """Return the chosen accuracy of each seed, the mean over its runs."""
-    return [float(np.mean([chosen_value(run, series.view, panel) for run in own])) for own in series.seeds]
+    return [float(np.mean([chosen_value(run, panel) for run in own])) for own in series.seeds]
 
 
 def _title(panel: str, look: Look) -> str:

@@ -117,7 +117,7 @@ def _state(result: Result, engine: Sequence[Mapping[str, Any]], running: bool) -
 def _cards(result: Result, engine: Sequence[Mapping[str, Any]]) -> list[tuple[str, str]]:
     summary, headline = result.summary, result.summary["headline"]
     cards = [("Test accuracy", f"{percent(headline['accuracy'], headline['std'])} %" if headline else "n/a")]
-    entry = view_summary(result, None)
+    entry = view_summary(result)
     if entry and entry["last"]:
         last = entry["last"]
         cards.append(("Last evaluation, ± over clients", f"{percent(last['mean'], last['std'])} %"))
@@ -222,7 +222,7 @@ def _loss(result: Result, scores: Scores) -> np.ndarray:
 
 def _latest(result: Result) -> np.ndarray | None:
     """Return the last test accuracies in per cent of the headline's view, [clients]; None without any."""
-    scores = counted_view(result, None)
+    scores = counted_view(result)
     if scores is None or not len(scores.rounds):
         return None
     accuracy: np.ndarray = 100 * scores.accuracy[-1]

@@ -162,7 +162,7 @@ def _mean_line(name: str, runs: Sequence[Result]) -> Line | None:
         return None
     curves = []
     for run in runs:
-        scores = counted_view(run, None)
+        scores = counted_view(run)
         if scores is None:
             return None
         values = 100 * curve(scores, run.history.population, "test", run.protocol.average)

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from rayfl import figure
+from rayfl import Result, evaluation, figure
 from rayfl.report import command as report
 from rayfl.report.formats import ENDINGS
 from tests.support.records import write_run
@@ -80,6 +80,34 @@ def test_runs_of_one_seed_with_other_numbers_have_no_mean(tmp_path, capsys):
     assert f"{tmp_path}/runs/a and {tmp_path}/runs/b" in capsys.readouterr().err
 
 
+def test_a_headline_is_made_anew_of_what_was_recorded(tmp_path, capsys):
+    """As a run with that protocol would have had it; what was not recorded is said, and has no figure."""
+    wanted = evaluation.Default(view="global", average="pooled", choose="last_k", k=3)
+    there = Result.load(write_run(tmp_path / "wanted", protocol=wanted, eval_every=1))
+    write_run(tmp_path / "run", eval_every=1)
+    write_run(tmp_path / "after", protocol=evaluation.DCPFL(), val=False)
+    (config := tmp_path / "run" / "config.yaml").write_text(config.read_text().replace("'k': 5", "'k': 3"))
+    options = ["--view", "global", "--average", "pooled", "--choose", "last_k"]
+    ((*_, headline, _),), _ = figures_of(tmp_path, tmp_path / "run", *options)
+    assert headline == pytest.approx(100 * there.accuracy)
+    runs = [tmp_path / "run", tmp_path / "after"]
+    (_, _, first, _), (_, _, second, _) = figures_of(tmp_path, *runs, "--point", "after_training")[0]
+    assert first is None
+    assert second == pytest.approx(100 * Result.load(tmp_path / "after").accuracy)
+    out = capsys.readouterr().out
+    assert "Default: not recorded: personal, after training." in out
+    (_, _, first, _), (_, _, second, _) = figures_of(tmp_path, *runs, "--choose", "best_val")[0]
+    assert (first is None, second) == (False, None)
+    assert "DCPFL: not recorded: scores on validation data, after training." in capsys.readouterr().out
+    write_run(tmp_path / "seldom", eval_every=5)
+    assert report.main([str(tmp_path / "seldom"), "--choose", "last_k"]) == 0
+    assert "4 of the 5 rounds that count were not evaluated" in capsys.readouterr().out
+    for kind, *more in (["rounds", "--average", "pooled"], ["bars", "--choose", "last_k"], ["clients"]):
+        save = [*map(str, runs), "--save", str(tmp_path / "x.png"), "--point", "after_training", *more]
+        assert figure.main([kind, *save]) == 0
+        assert f"{runs[0]}: not recorded: personal, after training" in capsys.readouterr().err
+
+
 def test_a_narrow_terminal_loses_no_figure(tmp_path, capsys, monkeypatch):
     runs = [str(write_run(tmp_path / str(seed), seed=seed)) for seed in range(2)]
     monkeypatch.setenv("COLUMNS", "40")
@@ -91,7 +119,8 @@ def test_a_narrow_terminal_loses_no_figure(tmp_path, capsys, monkeypatch):
     ("arguments", "message"),
     [
         (["nothing"], "is not a run folder: there is nothing of this name"),
-        (["run", "--view", "online"], "--view online: no run has this view; there are global, personal"),
+        (["run", "--view", "online"], "view online: no run has recorded it; there are global, personal"),
+        (["run", "--point", "after_training"], "no run has recorded it; there are after_aggregation"),
         (["run", "--save", "a.md", "a.pdf"], "a.pdf names no format of tables"),
         (["run", "--by", "colour"], "by colour: no run has this key"),
         (["run", "--plot-dir", "run/config.yaml"], "choose another place"),

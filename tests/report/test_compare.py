@@ -152,9 +152,7 @@ def test_incomplete_runs_have_no_rank_and_all_their_rounds(tmp_path):
     (rounds,) = (column for column in columns if column.header == "rounds")
     assert list(rounds.cells) == ["10", "10", "2 to 5 of 10", "2 to 5 of 10"]
     assert short_labels(groups)[3].endswith(", 2 to 5 rounds only")
-    assert "Bold: the best of the complete rows on the same data; underlined: the second." in caption(
-        groups, None
-    )
+    assert "Bold: the best of the complete rows on the same data; underlined: the second." in caption(groups)
 
 
 def test_by_groups_by_these_keys_alone(tmp_path):
@@ -212,13 +210,6 @@ def test_the_table_shows_mean_and_deviation_over_seeds(tmp_path):
     assert any("Incomplete runs" in line for line in lines)
 
 
-def test_another_view_can_be_shown(tmp_path):
-    (run,) = load(tmp_path, {})
-    (row,) = [line for line in rows(group_runs([run]), view="global") if line.strip().startswith("FedAvg")]
-    last = run.summary["views"][1]["last"]["mean"]
-    assert row.split()[1:5] == ["1", "10", percent(run.accuracy), percent(last)]
-
-
 def test_accuracies_are_averaged_as_the_protocol_says(tmp_path):
     (run,) = load(tmp_path, {"protocol": evaluation.FDSE()})
     (row,) = [line for line in rows(group_runs([run])) if line.strip().startswith("FedAvg")]
@@ -267,10 +258,10 @@ def test_the_best_rows_on_the_same_data_are_marked_and_tested(tmp_path):
     assert [(d.best, d.row, d.seeds) for d in found] == [
         ("FedAvg, clients=6", f"{method}, clients=6", [0, 1, 2]) for method in ("FedBN", "Ditto")
     ]
-    text = " ".join(caption(groups, None))
+    text = " ".join(caption(groups))
     assert "paired t-test over seeds" in text
     assert "Holm's correction for 2 tests" in text
-    assert "No test of differences" in " ".join(caption(group_runs([runs[0], runs[3]]), None))
+    assert "No test of differences" in " ".join(caption(group_runs([runs[0], runs[3]])))
 
 
 def test_records_of_the_comparison(tmp_path):

@@ -32,19 +32,19 @@ def test_runs_without_any_evaluation_still_make_pictures(tmp_path):
 
 def test_curves_count_completed_rounds(tmp_path):
     run = Result.load(write_run(tmp_path / "run", rounds=5, eval_every=2))
-    rounds, accuracy = accuracy_curve(run, None)
+    rounds, accuracy = accuracy_curve(run)
     assert rounds.tolist() == [2, 4, 5]
     assert accuracy[-1] == pytest.approx(100 * run.accuracy)
     rounds, loss = loss_curve(run)
     assert rounds.tolist() == [1, 2, 3, 4, 5]
     assert loss[-1] == run.summary["loss"]
-    assert client_accuracies(run, None).mean() == pytest.approx(run.accuracy)
+    assert client_accuracies(run).mean() == pytest.approx(run.accuracy)
 
 
 def test_curves_are_averaged_as_the_protocol_says(tmp_path):
     run = Result.load(write_run(tmp_path / "run", protocol=evaluation.FediOSGlobal(), rounds=6))
-    assert accuracy_curve(run, None)[1][-5:].mean() == pytest.approx(100 * run.accuracy)
-    assert len(accuracy_curve(run, "online")[0]) == 0
+    assert accuracy_curve(run)[1][-5:].mean() == pytest.approx(100 * run.accuracy)
+    assert len(accuracy_curve(run.scored(view="online"))[0]) == 0
 
 
 def test_a_place_that_cannot_be_written_is_an_explained_error(tmp_path):

@@ -34,14 +34,14 @@ def run(path, **settings):
 
 def test_the_curve_of_a_domain_is_that_of_its_clients(tmp_path):
     made = run(tmp_path / "run", rounds=5)
-    rounds, accuracy = panel_curve(made, None, "ink")
+    rounds, accuracy = panel_curve(made, "ink")
     tests = made.clients.query("part == 'test' and view == 'personal' and domain == 'ink'")
     expected = 100 * tests.groupby("round")["accuracy"].mean()
     assert rounds.tolist() == [2, 4, 5]
     np.testing.assert_allclose(accuracy, expected)
-    assert panel_curve(made, None, ALL)[1][-1] == pytest.approx(100 * made.accuracy)
-    assert len(panel_curve(made, None, "paint")[0]) == 0
-    assert len(panel_curve(made, "online", ALL)[0]) == 0
+    assert panel_curve(made, ALL)[1][-1] == pytest.approx(100 * made.accuracy)
+    assert len(panel_curve(made, "paint")[0]) == 0
+    assert len(panel_curve(made.scored(view="online"), ALL)[0]) == 0
 
 
 @pytest.mark.parametrize("average", ["mean_clients", "pooled", "weighted"])
@@ -50,26 +50,24 @@ def test_losses_are_averaged_as_the_protocol_says(tmp_path, average):
     table = made.clients.query("part == 'test' and view == 'global' and round == 3")
     weights = {"mean_clients": None, "pooled": table["samples"], "weighted": 100 + table["client"]}[average]
     expected = np.average(table["loss"], weights=weights)
-    rounds, loss = panel_curve(made, "global", ALL, "loss")
+    rounds, loss = panel_curve(made.scored(view="global"), ALL, "loss")
     assert (rounds[-1], loss[-1]) == (4, pytest.approx(expected))
     inside = table.query("domain == 'print'")
     weights = None if weights is None else weights[inside.index]
     expected = np.average(inside["loss"], weights=weights)
-    assert panel_curve(made, "global", "print", "loss")[1][-1] == pytest.approx(expected)
+    assert panel_curve(made.scored(view="global"), "print", "loss")[1][-1] == pytest.approx(expected)
 
 
 def test_the_chosen_value_is_the_headline(tmp_path):
     made = run(tmp_path / "run", protocol=evaluation.FedCO2Feature())
-    assert chosen_value(made, None, ALL) == pytest.approx(100 * made.accuracy)
+    assert chosen_value(made, ALL) == pytest.approx(100 * made.accuracy)
     (best,) = made.summary["headline"]["rounds"]
     query = f"part == 'test' and view == 'personal' and domain == 'ink' and round == {best}"
-    assert chosen_value(made, None, "ink") == pytest.approx(
-        100 * made.clients.query(query)["accuracy"].mean()
-    )
-    assert math.isnan(chosen_value(made, None, "paint"))
+    assert chosen_value(made, "ink") == pytest.approx(100 * made.clients.query(query)["accuracy"].mean())
+    assert math.isnan(chosen_value(made, "paint"))
     without = run(tmp_path / "without", protocol=evaluation.FedCO2Feature(), val=False)
     with pytest.raises(UserError, match="no scores on validation data; draw rounds instead"):
-        chosen_value(without, None, ALL)
+        chosen_value(without, ALL)
 
 
 def test_progress_by_hand():
@@ -89,7 +87,7 @@ def test_progress_is_printed_per_panel(tmp_path):
     cells = [list(column.cells) for column in table.columns]
     assert [str(column.header) for column in table.columns] == ["", "ink", "ink, rounds", ALL, "all, rounds"]
     assert cells[2] == cells[4] == ["never"]
-    expected = np.mean([roughness(panel_curve(r, None, ALL)[1]) for r in runs])
+    expected = np.mean([roughness(panel_curve(r, ALL)[1]) for r in runs])
     assert cells[3] == [f"{expected:.2f}"]
 
 
@@ -98,7 +96,7 @@ def test_views_make_series(tmp_path):
     assert [s.name for s in series_of(groups)] == ["A", "B"]
     names = [s.name for s in series_of(groups, ["personal", "global"])]
     assert names == ["A, personal", "A, global", "B, personal", "B, global"]
-    with pytest.raises(UserError, match="no run has the view online; there are global, personal"):
+    with pytest.raises(UserError, match="view online: no run has recorded it; there are global, personal"):
         series_of(groups, ["online"])
     never = group_runs([run(tmp_path / "never", eval_every=0)])
     with pytest.raises(UserError, match="none of the runs has been evaluated"):
@@ -172,7 +170,7 @@ def test_a_sweep_leaves_out_runs_without_a_score(tmp_path):
     assert [x for x, _ in points] == [0.1, 0.5]
     with pytest.raises(UserError, match="none of the runs has been evaluated"):
         sweep_series([failed], "method.mu", None)
-    with pytest.raises(UserError, match="no run has the view online"):
+    with pytest.raises(UserError, match="view online: no run has recorded it"):
         sweep_series([failed, *runs], "method.mu", "online")
 
 
@@ -201,7 +199,7 @@ def test_a_radar_scales_every_axis_by_its_best(tmp_path):
     (ax,) = [a for a in draw_radar(series_of(group_runs(runs)), Look()).axes if a.get_visible()]
     best, worse = (line.get_ydata() for line in ax.lines)
     assert best.tolist() == [1, 1, 1, 1]  # closed: the first again
-    expected = [chosen_value(runs[1], None, d) / chosen_value(runs[0], None, d) for d in domains]
+    expected = [chosen_value(runs[1], d) / chosen_value(runs[0], d) for d in domains]
     np.testing.assert_allclose(worse[:3], expected)
     with pytest.raises(UserError, match="at least three domains; EmbeddedDigits has 2: draw bars"):
         draw_radar(series_of(group_runs([run(tmp_path / "two")])), Look())
