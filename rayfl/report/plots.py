@@ -30,7 +30,17 @@ from rayfl.report.compare import (
     unrecorded,
     view_summary,
 )
-from rayfl.report.draw import COLOURS, HATCHES, MARKERS, Curve, draw_band, draw_points, mark_size, style
+from rayfl.report.draw import (
+    COLOURS,
+    HATCHES,
+    MARKERS,
+    Curve,
+    draw_band,
+    draw_points,
+    mark_size,
+    scale,
+    style,
+)
 from rayfl.report.look import WIDTH, Look
 from rayfl.report.pictures import Picture, drawn
 from rayfl.report.text import mean_and_std, plain_table
@@ -268,11 +278,7 @@ def draw_sweep(
         for place, (name, points) in enumerate(lines):
             found = [_chosen_values(s, panel) for _, s in points]
             draw_points(ax, [x for x, _ in points], found, look.name(name), place)
-        if values[0] > 0 and values[-1] / values[0] >= 50:
-            ax.set_xscale("log")
-        if len(values) <= 12:
-            ax.set_xticks(values, [f"{x:g}" for x in values], rotation=45 if len(values) > 7 else 0)
-            ax.minorticks_off()
+        scale(ax, values)
         ax.set(title=_title(panel, look), xlabel=look.drawn(over, over.rpartition(".")[2]))
     return _labelled(figure, axes, "test accuracy in %", look)
 

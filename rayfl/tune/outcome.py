@@ -12,10 +12,8 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import yaml
 from matplotlib.figure import Figure
-from matplotlib.ticker import FuncFormatter, LogLocator
 from rich.table import Table
 
 from rayfl.config.table_file import layered, slug
@@ -24,7 +22,7 @@ from rayfl.evaluation.result import Result
 from rayfl.files import write_file, writing
 from rayfl.jobs.cells import Job
 from rayfl.record.history import METRICS, History, read_records
-from rayfl.report.draw import draw_points, style
+from rayfl.report.draw import draw_points, scale, style
 from rayfl.report.page import PAGE, Cell, Row, Sheet, write_page
 from rayfl.report.pictures import drawn, save
 from rayfl.report.table_page import link, points_page
@@ -329,16 +327,7 @@ def draw(results: Sequence[PointResult], metric: Metric) -> Figure | None:
         for place, (name, points) in enumerate(joined.items()):
             _draw_line(ax, key, name, points, place, validation=len(joined) <= 2 and metric == "accuracy")
         values = sorted({r.point.values[key] for r in known if r.point.values[key] is not None})
-        logarithmic = values[0] > 0 and values[-1] / values[0] >= 10
-        if logarithmic:
-            ax.set_xscale("log")
-            ax.xaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
-            ax.xaxis.set_major_formatter(FuncFormatter(lambda x, _: f"{x:g}"))
-            ax.minorticks_off()
-        places = np.log(values) if logarithmic else np.array(values, dtype=float)
-        if np.diff(places).min() >= 0.05 * np.ptp(places):  # room for a number at each
-            ax.set_xticks(values, [tidy(v) for v in values], rotation=45 if len(values) > 6 else 0)
-            ax.minorticks_off()
+        scale(ax, values)
         ax.set_xlabel(drawn(key))
         ax.grid(alpha=0.3)
         ax.spines[["top", "right"]].set_visible(False)

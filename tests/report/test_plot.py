@@ -58,6 +58,15 @@ def test_a_run_that_is_named_twice_counts_once(folder):
     )
 
 
+def test_a_sweep_with_0_shows_its_values_apart(tmp_path):
+    for mu in (0.0, 0.1, 1.0, 100.0):
+        write_run(tmp_path / str(mu), mu=mu, rounds=2)
+    (axes,) = rayfl.Plot(tmp_path).sweep("method.mu").axes
+    assert [tick.get_text() for tick in axes.get_xticklabels()] == ["0", "0.1", "1", "100"]
+    places = axes.transData.transform([(x, 0) for x in axes.get_xticks()])[:, 0]
+    assert min(places[1:] - places[:-1]) > 0.15 * (places[-1] - places[0])
+
+
 def test_notebooks_show_pictures(folder, tmp_path):
     picture = Result.load(folder / "A-0.1-0").plot.rounds()
     assert picture._repr_png_().startswith(b"\x89PNG")

@@ -438,6 +438,12 @@ def test_pictures_are_in_per_cent_and_in_the_order_of_the_axis():
     assert apart is not None
     assert list(apart.axes[0].lines[0].get_ydata()) == pytest.approx([10, 100])
     assert apart.axes[0].get_xscale() == "log"
+    with_zero = draw([result({"mu": mu}, [0.5], 0.1) for mu in (0.0, 0.1, 1.0, 100.0)], "accuracy")
+    assert with_zero is not None
+    (ax,) = with_zero.axes
+    assert [tick.get_text() for tick in ax.get_xticklabels()] == ["0", "0.1", "1", "100"]
+    places = ax.transData.transform([(x, 0) for x in ax.get_xticks()])[:, 0]
+    assert min(np.diff(places)) > 0.15 * np.ptp(places), "0 stands apart from 0.1 and 1"
 
 
 @pytest.mark.parametrize(("kinds", "dotted"), [(1, 1), (2, 2), (3, 0)])
