@@ -10,7 +10,7 @@ from rayfl.config.command_line import parse
 from rayfl.config.help import Parser
 from rayfl.errors import UserError, exit_code
 from rayfl.log import warnings_shown
-from rayfl.report.command import add_headline_options
+from rayfl.report.command import add_headline_options, names
 from rayfl.report.look import Size
 from rayfl.report.pictures import Picture
 from rayfl.report.plot import Plot
@@ -128,8 +128,8 @@ def picture(options: jsonargparse.Namespace) -> Picture:
     kind, o = options.kind, options[options.kind]
     look = {"size": _size(o.size), "names": dict(map(_name_and_text, o.names)), "title": o.title}
     headline = {name: o.get(name) for name in ("point", "average", "choose")}
-    plot = Plot(*o.runs, by=_names(o.get("by", "")), **headline)
-    views, panels = _names(o.get("views", "")), _names(o.get("panels", ""))
+    plot = Plot(*o.runs, by=names(o.get("by", "")), **headline)
+    views, panels = names(o.get("views", "")), names(o.get("panels", ""))
     if kind == "sweep":
         return plot.sweep(o.over, o.view, panels or [ALL], **look)
     if kind == "radar":
@@ -157,10 +157,6 @@ def _name_and_text(text: str) -> tuple[str, str]:
     if not found:
         raise UserError(f"--names {text}: it must be NAME=TEXT, such as FedAvg=Baseline")
     return name, shown
-
-
-def _names(text: str) -> list[str]:
-    return [name.strip() for name in text.split(",") if name.strip()]
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -75,6 +75,14 @@ def parser() -> jsonargparse.ArgumentParser:
         help="show a recorded metric, such as f1, in the place of the accuracy",
     )
     made.add_argument(
+        "--columns",
+        type=str,
+        default="",
+        metavar="NAMES",
+        help="columns to show and to write, by the names that CSV files have, such as method,headline,up; "
+        "default: all that are not the same in all rows",
+    )
+    made.add_argument(
         "--save",
         nargs="+",
         type=str,
@@ -107,6 +115,7 @@ def report(
     plot_dir: str | None = None,
     by: str = "",
     measure: str | None = None,
+    columns: Sequence[str] = (),
     save: Sequence[str] = (),
     **headline: str | None,
 ) -> None:
@@ -118,11 +127,12 @@ def report(
         by: keys of the configuration, separated by commas, by which runs are grouped; by default all that
             count.
         measure: a recorded metric in the place of the accuracy.
+        columns: what to show; by default all that is not the same in all rows.
         save: files for the table.
         headline: what it is made of, by the names of ``HEADLINE``; None is what each run's protocol says.
     """
     _check_endings(save)
-    keys = [key.strip() for key in by.split(",") if key.strip()]
+    keys = names(by)
     folders = run_folders([Path(run) for run in runs])
     loaded, left_out = samples(map(Result.load, folders))
     check_recorded(loaded, headline.get("point"), headline.get("view"))
@@ -130,17 +140,22 @@ def report(
     if measure is not None:
         check_measure("--measure", measure, loaded)
     groups = group_runs(loaded, keys)
-    table = comparison(groups, keys, measure)
+    table = comparison(groups, keys, measure, columns)
     console = show(table)
     for line in left_out:
         console.print(Text(line), soft_wrap=True)
     for file in save:
         notes = [*caption(groups, keys, measure), *left_out]
         found = [] if measure else [asdict(test) for test in differences_of(groups, keys)]
-        write_table(Path(file), table, notes, records(groups, keys, measure), tests=found)
+        write_table(Path(file), table, notes, records(groups, keys, measure, columns), tests=found)
     if plot_dir is not None:
         for path in draw(groups, Path(plot_dir), keys):
             console.print(Text(str(path)), soft_wrap=True)
+
+
+def names(text: str) -> list[str]:
+    """Return the names of an option that takes several, separated by commas."""
+    return [name.strip() for name in text.split(",") if name.strip()]
 
 
 def _check_endings(files: Sequence[str]) -> None:
@@ -190,7 +205,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
             report_against(options.runs, paper, table, options.save)
         else:
             headline = {name: options[name] for name in HEADLINE}
-            report(options.runs, options.plot_dir, options.by, options.measure, options.save, **headline)
+            report(
+                options.runs,
+                options.plot_dir,
+                options.by,
+                options.measure,
+                names(options.columns),
+                options.save,
+                **headline,
+            )
 
     return exit_code(show_runs, shows=True)
 

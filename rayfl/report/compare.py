@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 from rich.table import Table
+from rich.text import Text
 
 from rayfl.errors import UserError
 from rayfl.evaluation.metrics import AVERAGES, CHOICES, average, counted_scores
@@ -464,13 +465,20 @@ def _ranks(groups: Sequence[Group]) -> dict[tuple[int, str], str]:
     return ranked
 
 
-def comparison(groups: Sequence[Group], by: Sequence[str] = (), measure: str | None = None) -> Table:
+def comparison(
+    groups: Sequence[Group],
+    by: Sequence[str] = (),
+    measure: str | None = None,
+    columns: Sequence[str] = (),
+) -> Table:
     """Return the table that compares groups of runs: accuracies in per cent and bytes per round.
 
     Args:
         groups: one row each.
         by: the keys by which runs were grouped, if not by all.
         measure: a further metric that takes the place of the accuracy.
+        columns: what to show, by the names of :func:`records`; by default all that is not the same in all
+            rows.
     """
     headings, cells = labels(groups, by)
     constant = common_labels(cells)
@@ -481,35 +489,47 @@ def comparison(groups: Sequence[Group], by: Sequence[str] = (), measure: str | N
         one_line(f"Test {measure}" if measure else "Test accuracy in %") + (f": {what}" if what else "")
     )
     table.caption, table.caption_justify = "\n".join(caption(groups, by, measure)), "left"
-    shown = [i for i, name in enumerate(headings) if i not in constant and name != "rounds"]
-    for i in shown:
-        table.add_column(headings[i], vertical="bottom", overflow="fold")
     shown_views = [view_summary(run) for group in groups for run in group.runs]
     k = averaged(entry for entry in shown_views if entry)
-    accuracies = ["headline", "last\nround", "best by\nvalidation", f"mean of\nlast {k}"]
-    counts = ["seeds", "rounds"] if same else [SAMPLES.replace(" ", "\n"), "seeds", "rounds"]
-    for heading in [*counts, *accuracies, "up per\nround", "down per\nround"]:
-        table.add_column(heading, justify="right", no_wrap=True)
     ranks = {} if measure else _ranks(groups)  # of a metric nobody says whether more is better
     starred = set() if measure else _starred(groups)
-    for place, (group, row, held) in enumerate(zip(groups, cells, sizes)):
-        runs = group.runs
-        texts = {
-            column: number(*mean_and_std(values), decimals=4 if measure else 2)
-            for column, values in figures(group, measure).items()
-        }
-        texts["headline"] += "*" if place in starred else ""
-        table.add_row(
-            *(row[i] for i in shown),
-            *([] if same else [held]),
-            str(group.seeds) if group.seeds == len(runs) else f"{group.seeds} ({len(runs)} runs)",
-            _rounds_text(group),
-            *(cell(text, ranks.get((place, column), "")) for column, text in texts.items()),
-            communication_bytes(runs, "up"),
-            communication_bytes(runs, "down"),
-            style=None if group.complete else "yellow",
-        )
+    numbers: dict[str, tuple[str, list[str | Text]]] = {
+        "samples": (SAMPLES.replace(" ", "\n"), [*sizes]),
+        "seeds": ("seeds", [_seeds_text(group) for group in groups]),
+        "rounds": ("rounds", [_rounds_text(group) for group in groups]),
+    }
+    for column, heading in zip(
+        COLUMNS, ("headline", "last\nround", "best by\nvalidation", f"mean of\nlast {k}")
+    ):
+        numbers[column] = heading, []
+        for place, group in enumerate(groups):
+            text = number(*mean_and_std(figures(group, measure)[column]), decimals=4 if measure else 2)
+            text += "*" if column == "headline" and place in starred else ""
+            numbers[column][1].append(cell(text, ranks.get((place, column), "")))
+    for way in ("up", "down"):
+        numbers[way] = f"{way} per\nround", [communication_bytes(group.runs, way) for group in groups]
+    texts: dict[str, list[str | Text]] = {
+        name: [row[i] for row in cells] for i, name in enumerate(headings) if name != "rounds"
+    }
+    hidden = [headings[i] for i in constant] + ["samples"] * bool(same)
+    known = {**texts, **{name: found for name, (_, found) in numbers.items()}}
+    shown = columns or [name for name in known if name not in hidden]
+    for name in shown:
+        if name not in known:
+            hint = did_you_mean(name, known)
+            raise UserError(f"there is no column {name}{hint} There are {', '.join(known)}")
+        if name in numbers:
+            table.add_column(numbers[name][0], justify="right", no_wrap=True)
+        else:
+            table.add_column(name, vertical="bottom", overflow="fold")
+    for place, group in enumerate(groups):
+        table.add_row(*(known[name][place] for name in shown), style=None if group.complete else "yellow")
     return table
+
+
+def _seeds_text(group: Group) -> str:
+    runs = len(group.runs)
+    return str(group.seeds) if group.seeds == runs else f"{group.seeds} ({counted(runs, 'run')})"
 
 
 def _rounds_text(group: Group) -> str:
@@ -528,7 +548,7 @@ def _starred(groups: Sequence[Group]) -> set[int]:
 
 
 def records(
-    groups: Sequence[Group], by: Sequence[str] = (), measure: str | None = None
+    groups: Sequence[Group], by: Sequence[str] = (), measure: str | None = None, columns: Sequence[str] = ()
 ) -> list[dict[str, Any]]:
     """Return the figures of :func:`comparison`, a record per group, for CSV and JSON.
 
@@ -545,7 +565,8 @@ def records(
             record[f"{column}_values"] = values
         record |= {direction: _bytes_per_round(group.runs, direction) for direction in ("up", "down")}
         found.append(record)
-    return found
+    names = {f"{column}{more}" for column in columns for more in ("", "_std", "_values")}
+    return [{k: v for k, v in record.items() if not columns or k in names} for record in found]
 
 
 def communication_bytes(runs: Sequence[Result], direction: str) -> str:

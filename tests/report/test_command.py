@@ -108,6 +108,17 @@ def test_a_headline_is_made_anew_of_what_was_recorded(tmp_path, capsys):
         assert f"{runs[0]}: not recorded: personal, after training" in capsys.readouterr().err
 
 
+def test_the_columns_of_a_table_can_be_chosen(tmp_path, capsys):
+    runs = [str(write_run(tmp_path / m, method=m)) for m in ("A", "B")]
+    files = [str(tmp_path / name) for name in ("x.tex", "x.csv")]
+    assert report.main([*runs, "--columns", "method,data,headline", "--save", *files]) == 0
+    assert "up per" not in capsys.readouterr().out
+    lines = Path(files[0]).read_text().splitlines()
+    assert "method & data & headline \\\\" in lines
+    assert sum(line.count("&") == 2 for line in lines) == 3
+    assert Path(files[1]).read_text().splitlines()[0] == "method,data,headline,headline_std"
+
+
 def test_a_narrow_terminal_loses_no_figure(tmp_path, capsys, monkeypatch):
     runs = [str(write_run(tmp_path / str(seed), seed=seed)) for seed in range(2)]
     monkeypatch.setenv("COLUMNS", "40")
@@ -122,6 +133,7 @@ def test_a_narrow_terminal_loses_no_figure(tmp_path, capsys, monkeypatch):
         (["run", "--view", "online"], "view online: no run has recorded it; there are global, personal"),
         (["run", "--point", "after_training"], "no run has recorded it; there are after_aggregation"),
         (["run", "--save", "a.md", "a.pdf"], "a.pdf names no format of tables"),
+        (["run", "--columns", "headlin"], "no column headlin; did you mean headline? There are method, data"),
         (["run", "--by", "colour"], "by colour: no run has this key"),
         (["run", "--plot-dir", "run/config.yaml"], "choose another place"),
     ],
