@@ -43,7 +43,7 @@ from rayfl.nets import CNNB, Architecture
 from rayfl.randomness import generator
 from rayfl.record.cell import Cell
 from rayfl.record.checkpoint import Manifest
-from rayfl.record.description import deciding, dump, flat
+from rayfl.record.description import deciding, display_name, dump, flat, public_path
 from rayfl.record.folder import RunFolder, check_is, check_unused
 from rayfl.record.history import CONFIG, LOG
 from rayfl.recovery import carry_out, finished, restored, to_resume
@@ -375,7 +375,7 @@ class Federation(Displayed):
     def _tell_start(self, path: Path, start: int, data: FederatedData) -> None:
         sampled = len(self.cohort(0, data.sizes))
         facts = {
-            "method": type(self.method).__name__,
+            "method": display_name(public_path(type(self.method))),
             "data": f"{type(self.data).__name__}, {type(self.data.partition).__name__}",
             "net": ", ".join(map(str, self.plan().nets)),
             "clients": f"{self.clients}, {sampled} in a round"

@@ -5,6 +5,7 @@ from matplotlib.image import imread
 
 from rayfl import Result, figure
 from rayfl.evaluation.result import run_folders
+from rayfl.report import command as report
 from tests.support.federations import small
 from tests.support.records import write_run
 
@@ -42,6 +43,17 @@ def test_every_kind_is_drawn(tmp_path, capsys, runs, options):
     assert out.splitlines()[-1] == str(path)
     colours = {tuple(c) for c in (255 * imread(path)[..., :3]).round().astype(int).reshape(-1, 3)}
     assert {(0x00, 0x72, 0xB2), (0xD5, 0x5E, 0x00)} <= colours  # those of the first two series
+
+
+def test_lines_are_called_as_in_papers_while_a_run_goes_on_and_after(tmp_path, capsys):
+    for method, end in (("FedCO2", None), ("DCPFL", 2)):
+        write_run(tmp_path / "runs" / method, method=method, rounds=4, stop_after=end, eval_every=1)
+    names = ["--names", "FedCO2=Ours", "DC-PFL, 2 rounds only=Others"]
+    save = ["--save", str(tmp_path / "x.svg"), *names]
+    assert figure.main(["bars", str(tmp_path / "runs"), *save]) == 0
+    assert report.main([str(tmp_path / "runs")]) == 0
+    lines = [line.split() for line in capsys.readouterr().out.splitlines()]
+    assert {"Fed-CO2", "DC-PFL"} <= {line[0] for line in lines if line}
 
 
 def test_the_labels_of_a_real_run(tmp_path):

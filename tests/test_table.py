@@ -122,6 +122,15 @@ def test_a_table_in_parts_has_all_finished_cells(tmp_path, runs_here, monkeypatc
     assert "seed-0-copy." in page
 
 
+def test_rows_and_methods_are_named_as_in_papers_or_as_classes(tmp_path, capsys):
+    path = write(tmp_path, TINY.replace("  Prox:\n    method: FedProx", "  Fed-CO2:\n    method: Fed-CO2"))
+    for row in ("FedCO2", "Fed-CO2"):
+        assert table.main([path, "--list", "--rows", row, "--method", "DC-PFL", "--columns", "even"]) == 0
+        assert "2 cells, in" in capsys.readouterr().out
+    assert table.main([path, "--rows", "FedCO3"]) == 2
+    assert "no row 'FedCO3'" in capsys.readouterr().err
+
+
 def test_other_seeds_of_a_cell_have_as_many_rounds(tmp_path, runs_here):
     given = [write(tmp_path), "--quiet", "true", "--rows", "Prox", "--columns", "even"]
     given += ["--output", str(tmp_path / "runs")]

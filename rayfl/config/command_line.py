@@ -11,6 +11,7 @@ from jsonargparse import ArgumentParser
 
 from rayfl.arguments import arguments_of
 from rayfl.errors import UserError
+from rayfl.record.description import class_name
 
 
 def parse(made: ArgumentParser, arguments: Sequence[str] | None = None) -> Any:
@@ -68,7 +69,7 @@ def parse_with_options(made: ArgumentParser, arguments: Sequence[str] | None = N
         if key.endswith(".help"):  # of a class, which the parser of runs prints before it exits
             from rayfl.config.parser import parser
 
-            parse(parser(), [f"{option}={value}"])
+            parse(parser(), [f"{option}={class_name(value)}"])
         found[key] = value
     given = parse(made, kept)
     given.settings = found

@@ -28,7 +28,7 @@ from rayfl.evaluation.result import read_config
 from rayfl.federation import Federation
 from rayfl.files import refuse_links
 from rayfl.imports import guard_parsers, refusal
-from rayfl.record.description import RESUMABLE, differing
+from rayfl.record.description import RESUMABLE, class_name, differing
 from rayfl.record.folder import check_is
 from rayfl.settings import class_names, own_classes
 from rayfl.shown import closest, did_you_mean
@@ -96,7 +96,7 @@ class _Choice(ActionTypeHint):
 def _forget(cfg: Namespace, name: str, value: Any) -> None:
     """Forget the class that an option has named, and its options, unless the same is named again."""
     before = cfg.get(name)
-    path = value.get("class_path") if isinstance(value, dict) else value
+    path = class_name(value.get("class_path") if isinstance(value, dict) else value)
     known = str(before["class_path"]) if isinstance(before, Namespace) and "class_path" in before else ""
     if known.rpartition(".")[2] != str(path).rpartition(".")[2]:
         cfg[name] = None
@@ -121,6 +121,9 @@ def _read_files(made: ArgumentParser, arguments: Sequence[str]) -> list[str]:
     for argument in arguments:
         option, equals, value = argument.partition("=") if argument.startswith("--") else ("", "", argument)
         option = option or (read[-1] if read else "an argument")
+        if option in ("--method", "--method.of", "--method.help") and class_name(value) != value:
+            value = class_name(value)
+            argument = f"{option}={value}" if equals else value
         try:
             value.encode()
             check_bounds(value)
@@ -183,6 +186,8 @@ def _nested(
                 raise UserError(f"{path}: {whole}{name} is an option of {part}, and {part} is {place!r}")
             if "class_path" in place:
                 place = place.setdefault("init_args", {})
+        if last in ("method", "of", "class_path"):
+            value = class_name(value)
         if last in place:
             raise UserError(f"{path}: {whole}{name} is there twice")
         inner = isinstance(value, dict) and ("class_path" in value or last == "init_args" or last in groups)

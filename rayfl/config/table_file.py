@@ -24,7 +24,7 @@ from rayfl.errors import UserError
 from rayfl.imports import named
 from rayfl.methods import METHODS, WRAPPERS
 from rayfl.record.cell import Cell
-from rayfl.record.description import about_data, tells_apart
+from rayfl.record.description import about_data, class_name, tells_apart
 from rayfl.shipped import find
 from rayfl.shown import did_you_mean, one_line
 from rayfl.yaml_file import read_mapping, read_yaml
@@ -110,7 +110,7 @@ class Table:
             folder_name("table", file.table)
             columns = {name: _settings(name, own) for name, own in _named(file.columns, "columns").items()}
             rows = {name: _row(name, own, columns) for name, own in _named(file.rows, "rows").items()}
-            _check_methods({row.settings["method"] for row in rows.values()}, file.missing)
+            _check_methods({class_name(row.settings["method"]) for row in rows.values()}, file.missing)
             for names in (columns, rows):
                 _check_folders(names)
             for name in (str(file.table), *columns, *rows):
@@ -153,10 +153,12 @@ class Table:
         known = self.rows if kind == "row" else self.columns
         if names is None:
             return list(known)
+        found = {class_name(own): own for own in known} | {own: own for own in known}
         for name in names:
-            if name not in known:
+            if name not in found and class_name(name) not in found:
                 raise UserError(f"{self.path} has no {kind} {name!r}{_hint(name, known)}")
-        return [name for name in known if name in names]
+        chosen = [found.get(name, found.get(class_name(name))) for name in names]
+        return [name for name in known if name in chosen]
 
 
 def first_seeds(seeds: Sequence[int], count: int | None) -> tuple[int, ...]:
@@ -190,6 +192,7 @@ def layered(*layers: Mapping[str, Any]) -> Settings:
     """
     merged: Settings = {}
     for layer in layers:
+        layer = {k: class_name(v) if k in ("method", "method.of") else v for k, v in layer.items()}
         for component in COMPONENTS:
             if component in layer and layer[component] != merged.get(component):
                 merged = {k: v for k, v in merged.items() if not k.startswith(f"{component}.")}

@@ -23,6 +23,15 @@ RESUMABLE = ("rounds", "engine", "checkpoint_every", "quiet", "loggers", "log_le
 """
 PLACES = ("output", "cell", "data.root", "data.cache", "data.download", "data.verify")
 """Settings that say where things are, or what is checked, and decide no number."""
+PAPER_NAMES = {
+    "DCPFL": "DC-PFL",
+    "FedCO2": "Fed-CO2",
+    "FedDGGA": "FedDG-GA",
+    "LGFedAvg": "LG-FedAvg",
+    "PFedMe": "pFedMe",
+    "PFedVEM": "pFedVEM",
+}
+"""Methods of rayfl whose papers call them otherwise than Python can: people see and write these names."""
 _SCORED = ("metrics", "eval_clients", "eval_draw", "scoring")
 """Settings that decide what is measured, and how, but not what is trained."""
 
@@ -40,20 +49,32 @@ def flat(config: Mapping[str, Any], above: str = "", shown: bool = False) -> dic
     Args:
         config: nested, as :func:`dump` writes it; the path of a component's class stands under its own name.
         above: what all names begin with.
-        shown: whether it is for people: classes without their modules, lists as texts.
+        shown: whether it is for people: classes without their modules, methods as in their papers, lists as
+            texts.
     """
     found: dict[str, Any] = {}
     for key, value in config.items():
         name = f"{above}{key}"
         if isinstance(value, Mapping) and "class_path" in value:
             path = value["class_path"]
-            found[name] = str(path).rpartition(".")[2] if shown else path
+            found[name] = display_name(str(path)) if shown else path
             value = {**(value.get("init_args") or {}), **(value.get("dict_kwargs") or {})}
         elif not isinstance(value, Mapping) or not value:
             found[name] = json.dumps(value) if shown and isinstance(value, list | Mapping) else value
             continue
         found |= flat(value, f"{name}.", shown)
     return found
+
+
+def display_name(path: str) -> str:
+    """Return what people call the class of an import path: its name, or that of its paper."""
+    package, _, name = path.rpartition(".")
+    return PAPER_NAMES.get(name, name) if package == "rayfl.methods" else name
+
+
+def class_name(name: Any) -> Any:
+    """Return the class of a method that is named as in its paper; other names and values as they are."""
+    return next((known for known, paper in PAPER_NAMES.items() if paper == name), name)
 
 
 def deciding(config: Mapping[str, Any]) -> dict[str, Any]:

@@ -14,6 +14,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from rayfl.errors import UserError
+from rayfl.record.description import class_name
 from rayfl.report.pictures import Picture, drawn
 
 SIZES = {"column": 3.35, "page": 7.0}
@@ -74,7 +75,8 @@ class Look:
     def name(self, text: str, otherwise: str | None = None) -> str:
         """Return what stands for a name: what was asked for, or ``otherwise``, or the name itself."""
         self._seen[text] = None
-        return str(self.names.get(text, text if otherwise is None else otherwise))
+        otherwise = self.names.get(class_name(text), text if otherwise is None else otherwise)
+        return str(self.names.get(text, otherwise))
 
     def drawn(self, text: str, otherwise: str | None = None) -> str:
         """Return what stands for a name as matplotlib draws it."""
@@ -143,7 +145,7 @@ class Look:
             lines: whether panels have a grid of thin lines.
         """
         for name in self.names:
-            if name not in self._seen:
+            if name not in self._seen and name not in map(class_name, self._seen):
                 raise UserError(f'names has "{name}", which is not drawn; there are {", ".join(self._seen)}')
         handles: dict[str, Any] = {}
         for ax in axes:

@@ -21,6 +21,7 @@ from rayfl.evaluation.metrics import none_if_nan, summarise
 from rayfl.evaluation.result import Result
 from rayfl.files import write_file, writing
 from rayfl.jobs.cells import Job
+from rayfl.record.description import display_name
 from rayfl.record.history import METRICS, History, read_records
 from rayfl.report.draw import draw_points, scale, style
 from rayfl.report.page import PAGE, Cell, Row, Sheet, write_page
@@ -250,7 +251,8 @@ def write_best(
     """
     settings = {key: value for key, value in best.point.settings.items() if key not in ("cell", "seed")}
     row = {key: value for key, value in settings.items() if key.partition(".")[0] == "method"}
-    method = str(row.setdefault("method", "FedBN")).rpartition(".")[2]
+    method = str(row.setdefault("method", "FedBN"))
+    method = display_name(method if "." in method else f"rayfl.methods.{method}")
     content = {
         "table": name,
         "title": f"Best of {among}",

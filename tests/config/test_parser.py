@@ -20,7 +20,7 @@ from rayfl.data import CIFAR10, MNIST, Data, Dirichlet, EmbeddedDigits, Partitio
 from rayfl.methods import METHODS, Ditto, FedAvg, FedCO2, FedProx
 from rayfl.nets import DSECNN, Architecture, LeNet
 from rayfl.record.cell import Cell
-from rayfl.record.description import deciding, dump, public_path
+from rayfl.record.description import PAPER_NAMES, deciding, dump, public_path
 from rayfl.run import main
 from rayfl.training import Adam, Cosine, Exponential, Optimiser, Schedule
 from tests.support.federations import small
@@ -630,6 +630,25 @@ def test_dotted_names_in_a_file_are_those_of_the_command_line(tmp_path: Path):
         made.append(dump(federation_from(["--config", str(file), "--method.kd_temperature", "3"])))
     assert made[0] == made[1]
     assert yaml.safe_load(made[0])["method"]["init_args"]["mu"] == 0.25
+
+
+@pytest.mark.parametrize("name", PAPER_NAMES)
+def test_a_method_is_named_by_its_class_or_as_in_its_paper(tmp_path: Path, name: str):
+    """On the command line, in files, and inside of another method; config.yaml has its path."""
+    paper, file = PAPER_NAMES[name], tmp_path / "a.yaml"
+    file.write_text(f"method: {paper}\n")
+    for arguments in (["--method", paper], [f"--method={paper}"], ["--config", str(file)]):
+        federation = federation_from(arguments)
+        assert type(federation.method) is METHODS[name]
+        assert yaml.safe_load(dump(federation))["method"]["class_path"] == f"rayfl.methods.{name}"
+
+
+def test_methods_inside_of_others_are_named_as_in_their_papers(tmp_path: Path):
+    file = tmp_path / "a.yaml"
+    file.write_text("method: {class_path: TopK, init_args: {of: LG-FedAvg}}\n")
+    for arguments in (["--method", "TopK", "--method.of", "LG-FedAvg"], ["--config", str(file)]):
+        method = yaml.safe_load(dump(federation_from(arguments)))["method"]
+        assert method["init_args"]["of"]["class_path"] == "rayfl.methods.LGFedAvg"
 
 
 def test_dotted_names_inside_of_nests(tmp_path: Path):
