@@ -29,17 +29,6 @@ KINDS = {
 }
 
 
-OF_HEADLINE = {
-    "rounds": ("point", "average"),
-    "sweep": ("point", "view", "average", "choose"),
-    "bars": ("point", "average", "choose"),
-    "radar": ("point", "view", "average", "choose"),
-    "clients": ("point",),
-    "labels": (),
-}
-"""What a picture may be made of, in the place of what each run's protocol says."""
-
-
 ENDINGS = (".png", ".pdf", ".svg")
 """Of pictures: they say the format."""
 
@@ -76,7 +65,12 @@ def parser() -> jsonargparse.ArgumentParser:
                 default="",
                 help="views to draw, such as personal,online,offline; default: that of each run's headline",
             )
-        add_headline_options(one, *OF_HEADLINE[kind])
+        if kind in ("sweep", "bars", "radar"):
+            add_headline_options(one, "choose")
+        if kind in ("sweep", "radar"):
+            add_headline_options(one, "view")
+        if kind != "labels":
+            add_headline_options(one, *("point", "average")[: 1 if kind == "clients" else 2])
         if kind in ("rounds", "sweep", "bars"):
             default = ALL if kind == "sweep" else f"the domains, if they are at most {MOST_PANELS}"
             default += f", and {ALL}" if kind == "bars" else ""

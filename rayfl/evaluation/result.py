@@ -59,23 +59,19 @@ class Result(Displayed):
             )
         return cls(folder, config, history, summarise(history, read_protocol(config), config["rounds"]))
 
-    def scored(
-        self,
-        point: str | None = None,
-        view: str | None = None,
-        average: str | None = None,
-        choose: str | None = None,
-    ) -> Result:
+    def scored(self, **headline: str | None) -> Result:
         """Return the run with another headline, made of the same records.
 
-        Arguments that are not None take the place of those options of the protocol. Scores of other views
-        than ``view`` do not count: a run without it has no headline, and not that of another one.
+        Args:
+            headline: ``point``, ``view``, ``average`` and ``choose``, in the place of these options of the
+                protocol; None is the protocol's. A run without the view gets no headline of another one.
         """
-        given = {"point": point, "view": view, "average": average, "choose": choose}
-        changes = {name: value for name, value in given.items() if value is not None}
+        changes = {name: value for name, value in headline.items() if value is not None}
         if not changes:
             return self
-        scores = {key: each for key, each in self.history.scores.items() if view in (None, key[1])}
+        scores = {
+            key: each for key, each in self.history.scores.items() if changes.get("view", key[1]) == key[1]
+        }
         history, config = replace(self.history, scores=scores), with_protocol(self.config, **changes)
         early = self.summary["early"]
         summary = summarise(history, read_protocol(config), self.config["rounds"], early)

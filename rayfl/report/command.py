@@ -79,8 +79,7 @@ def parser() -> jsonargparse.ArgumentParser:
         type=str,
         default="",
         metavar="NAMES",
-        help="columns to show and to write, by the names that CSV files have, such as method,headline,up; "
-        "default: all that are not the same in all rows",
+        help="columns to show, such as method,headline,last round; CSV and JSON files have all",
     )
     made.add_argument(
         "--save",
@@ -93,21 +92,12 @@ def parser() -> jsonargparse.ArgumentParser:
     return made
 
 
-HEADLINE: dict[str, tuple[Any, str]] = {
-    "point": (Point, "the point at which models were scored, such as after_training"),
-    "view": (str, "the view, such as personal"),
-    "average": (Average, "how clients are averaged"),
-    "choose": (Choice, "which rounds count"),
-}
-"""What a headline may be made of, in the place of what each run's protocol says: types and help."""
-
-
 def add_headline_options(made: Parser, *names: str) -> None:
-    """Add options of ``HEADLINE``."""
+    """Add options that take the place of what each run's protocol says of its headline."""
+    kinds: dict[str, Any] = {"point": Point, "view": str, "average": Average, "choose": Choice}
+    text = "of the headline, which is made anew of what was recorded; default: as each run's protocol says"
     for name in names:
-        kind, text = HEADLINE[name]
-        text = f"{text}: the headline is made anew of what was recorded; default: as each run's protocol says"
-        made.add_argument(f"--{name}", type=kind | None, default=None, help=text)
+        made.add_argument(f"--{name}", type=kinds[name] | None, default=None, help=f"{name} {text}")
 
 
 def report(
@@ -115,7 +105,7 @@ def report(
     plot_dir: str | None = None,
     by: str = "",
     measure: str | None = None,
-    columns: Sequence[str] = (),
+    columns: str = "",
     save: Sequence[str] = (),
     **headline: str | None,
 ) -> None:
@@ -127,27 +117,28 @@ def report(
         by: keys of the configuration, separated by commas, by which runs are grouped; by default all that
             count.
         measure: a recorded metric in the place of the accuracy.
-        columns: what to show; by default all that is not the same in all rows.
+        columns: headings of what to show, separated by commas; by default all.
         save: files for the table.
-        headline: what it is made of, by the names of ``HEADLINE``; None is what each run's protocol says.
+        headline: ``point``, ``view``, ``average`` and ``choose``, in the place of what each
+            run's protocol says of them.
     """
     _check_endings(save)
     keys = names(by)
     folders = run_folders([Path(run) for run in runs])
-    loaded, left_out = samples(map(Result.load, folders))
-    check_recorded(loaded, headline.get("point"), headline.get("view"))
-    loaded = [run.scored(**headline) for run in loaded]
+    recorded = [Result.load(folder) for folder in folders]
+    check_recorded(recorded, headline.get("point"), headline.get("view"))
+    loaded, left_out = samples(run.scored(**headline) for run in recorded)
     if measure is not None:
         check_measure("--measure", measure, loaded)
     groups = group_runs(loaded, keys)
-    table = comparison(groups, keys, measure, columns)
+    table = comparison(groups, keys, measure, names(columns))
     console = show(table)
     for line in left_out:
         console.print(Text(line), soft_wrap=True)
     for file in save:
         notes = [*caption(groups, keys, measure), *left_out]
         found = [] if measure else [asdict(test) for test in differences_of(groups, keys)]
-        write_table(Path(file), table, notes, records(groups, keys, measure, columns), tests=found)
+        write_table(Path(file), table, notes, records(groups, keys, measure), tests=found)
     if plot_dir is not None:
         for path in draw(groups, Path(plot_dir), keys):
             console.print(Text(str(path)), soft_wrap=True)
@@ -200,20 +191,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
     def show_runs() -> None:
         options = parse(parser(), arguments)
-        if options.against is not None:
-            paper, table = options.against
-            report_against(options.runs, paper, table, options.save)
+        against = options.pop("against")
+        if against is not None:
+            report_against(options.runs, against[0], against[1], options.save)
         else:
-            headline = {name: options[name] for name in HEADLINE}
-            report(
-                options.runs,
-                options.plot_dir,
-                options.by,
-                options.measure,
-                names(options.columns),
-                options.save,
-                **headline,
-            )
+            report(**options.as_dict())
 
     return exit_code(show_runs, shows=True)
 

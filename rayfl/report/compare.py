@@ -53,11 +53,6 @@ class Group:
         return len(by_seed(self.runs))
 
     @property
-    def unlike(self) -> str:
-        """Which of its runs are of one experiment and seed with different numbers; empty without any."""
-        return unlike(self.runs)
-
-    @property
     def completed(self) -> int:
         """Rounds that all runs have completed."""
         return min(run.summary["completed"] for run in self.runs)
@@ -66,24 +61,29 @@ class Group:
 # ---- samples: what counts once
 
 
-def seed_of(run: Result) -> tuple[int, str]:
-    """Return what distinguishes the repetitions of an experiment: the seeds of the run and of its data."""
-    config = flat(run.config)
-    seed, own = int(config.get("seed", 0)), config.get("data.seed")
-    return seed, str(seed if own is None else own)
-
-
-def by_seed(runs: Iterable[Result]) -> dict[tuple[int, str], list[Result]]:
+def by_seed(runs: Iterable[Result]) -> dict[int, list[Result]]:
     """Return runs by their seeds: a mean is over seeds, and that of a seed is over its runs."""
-    found: dict[tuple[int, str], list[Result]] = {}
+    found: dict[int, list[Result]] = {}
     for run in runs:
-        found.setdefault(seed_of(run), []).append(run)
+        found.setdefault(int(run.config.get("seed", 0)), []).append(run)
     return found
 
 
+def experiment(run: Result, *seeds: str) -> str:
+    """Return what is equal for the repetitions of an experiment: settings that count, and what its data held.
+
+    Args:
+        run: one of them.
+        seeds: names of seeds that count, too.
+    """
+    config = flat(run.config, shown=True)
+    counts = {name: value for name, value in config.items() if tells_apart(name) or name in seeds}
+    return json.dumps(counts | {"": data_of(run)}, sort_keys=True, default=str)
+
+
 def sample_of(run: Result) -> Hashable:
-    """Return what is equal for runs that can only differ by chance: data, settings that count, seeds."""
-    return json.dumps(_experiment(run), sort_keys=True, default=str), seed_of(run)
+    """Return what is equal for runs that should have the same scores."""
+    return experiment(run, "seed", "data.seed")
 
 
 def samples(
@@ -91,7 +91,7 @@ def samples(
 ) -> tuple[list[Result], list[str]]:
     """Return one run for each sample, and sentences on those that are left out.
 
-    Runs with equal scores are one sample, wherever their folders lie, and the one that has recorded most
+    Runs with equal scores are one sample, wherever their folders lie, and the one with most rounds
     stands for all; a copy that was made while a run went on has its first rounds. Runs with different scores
     all stay: :func:`unlike` names them.
 
@@ -101,7 +101,7 @@ def samples(
     """
     known = list({run.folder: run for run in runs}.values())
     copies: dict[Hashable, list[tuple[Result, list[Result]]]] = {}
-    for run in sorted(known, key=_recorded, reverse=True):
+    for run in sorted(known, key=lambda run: -run.summary["completed"]):
         kept = copies.setdefault(same(run), [])
         own = next((others for first, others in kept if _agree(first, run)), None)
         kept.append((run, [])) if own is None else own.append(run)
@@ -120,7 +120,8 @@ def unlike(runs: Iterable[Result], same: Callable[[Result], Hashable] = sample_o
     for run in runs:
         places.setdefault(same(run), []).append(run)
     return "; ".join(
-        f"seed {seed_of(found[0])[0]} has different numbers in {' and '.join(str(r.folder) for r in found)}"
+        f"seed {found[0].config.get('seed', 0)} has different numbers in "
+        + one_line(" and ".join(str(run.folder) for run in found))
         for found in places.values()
         if len(found) > 1
     )
@@ -130,19 +131,15 @@ UNLIKE = "another version or another processor may give them; name one of these 
 """What to know and do about runs that are :func:`unlike`."""
 
 
-def _recorded(run: Result) -> tuple[int, int]:
-    return len(run.history.rounds), sum(1 + len(scores.measures) for scores in run.history.scores.values())
-
-
 def _agree(one: Result, other: Result) -> bool:
     """Say whether two runs have the same scores wherever both have some."""
     for key in one.history.scores.keys() & other.history.scores.keys():
         pair = one.history.scores[key], other.history.scores[key]
-        common = np.intersect1d(*(scores.rounds for scores in pair))
+        common = np.intersect1d(pair[0].rounds, pair[1].rounds)
         columns = [{"": scores.accuracy, **scores.measures} for scores in pair]
         for name in columns[0].keys() & columns[1].keys():
-            found = [own[name][np.isin(each.rounds, common)] for own, each in zip(columns, pair)]
-            if not np.array_equal(*found, equal_nan=True):
+            a, b = (own[name][np.isin(each.rounds, common)] for own, each in zip(columns, pair))
+            if a.shape != b.shape or ((a != b) & ~np.isnan(a) & ~np.isnan(b)).any():
                 return False
     return True
 
@@ -188,12 +185,6 @@ def data_warnings(run: Result) -> list[str]:
     return warnings
 
 
-def _experiment(run: Result) -> dict[str, Any]:
-    """Return what is equal for the repetitions of an experiment: its settings, and what its data held."""
-    config = flat(run.config, shown=True)
-    return {name: value for name, value in config.items() if tells_apart(name)} | {"": data_of(run)}
-
-
 def group_runs(runs: Iterable[Result], by: Sequence[str] = ()) -> list[Group]:
     """Put runs on the same data together that differ only in their seed, or runs equal in the keys ``by``."""
     groups: dict[str, Group] = {}
@@ -201,8 +192,8 @@ def group_runs(runs: Iterable[Result], by: Sequence[str] = ()) -> list[Group]:
     for run in runs:
         config = flat(run.config, shown=True)
         known |= config.keys()
-        key = {name: config.get(name) for name in by} if by else _experiment(run)
-        text = json.dumps([run.complete, key], sort_keys=True, default=str)
+        chosen = json.dumps([config.get(name) for name in by], default=str) if by else experiment(run)
+        text = f"{run.complete} {chosen}"
         group = groups.setdefault(text, Group(config, [], run.complete))
         group.config = {n: x if config.get(n) == x else "various" for n, x in group.config.items()}
         group.runs.append(run)
@@ -395,13 +386,12 @@ def figures(group: Group, measure: str | None = None) -> dict[str, list[float | 
 
     Those of a seed are means over its runs. All are None in a group with runs that are :func:`unlike`.
     """
-    found: dict[str, list[float | None]] = {column: [] for column in COLUMNS}
-    for own in by_seed(group.runs).values():
-        each = [_figures_of(run, measure) for run in own]
-        for column, values in found.items():
-            mean = mean_and_std([one[column] for one in each])[0]
-            values.append(None if group.unlike else mean)
-    return found
+    apart = bool(unlike(group.runs))
+    seeds = [[_figures_of(run, measure) for run in own] for own in by_seed(group.runs).values()]
+    return {
+        column: [None if apart else mean_and_std([each[column] for each in own])[0] for own in seeds]
+        for column in COLUMNS
+    }
 
 
 def _figures_of(run: Result, measure: str | None) -> dict[str, float | None]:
@@ -439,13 +429,7 @@ def differences_of(groups: Sequence[Group], by: Sequence[str] = ()) -> list[sign
     """Test the headlines of groups against the best one on the same data; rows have their short labels."""
     names = short_labels(groups, by)
     return [
-        replace(
-            found,
-            place="headline",
-            best=names[int(found.best)],
-            row=names[int(found.row)],
-            seeds=[seed for seed, _ in found.seeds],
-        )
+        replace(found, place="headline", best=names[int(found.best)], row=names[int(found.row)])
         for found in significance.differences(_scores(groups))
     ]
 
@@ -477,8 +461,7 @@ def comparison(
         groups: one row each.
         by: the keys by which runs were grouped, if not by all.
         measure: a further metric that takes the place of the accuracy.
-        columns: what to show, by the names of :func:`records`; by default all that is not the same in all
-            rows.
+        columns: headings of what to show, by default all.
     """
     headings, cells = labels(groups, by)
     constant = common_labels(cells)
@@ -489,47 +472,41 @@ def comparison(
         one_line(f"Test {measure}" if measure else "Test accuracy in %") + (f": {what}" if what else "")
     )
     table.caption, table.caption_justify = "\n".join(caption(groups, by, measure)), "left"
+    shown = [i for i, name in enumerate(headings) if i not in constant and name != "rounds"]
     shown_views = [view_summary(run) for group in groups for run in group.runs]
     k = averaged(entry for entry in shown_views if entry)
+    accuracies = ["headline", "last\nround", "best by\nvalidation", f"mean of\nlast {k}"]
+    counts = ["seeds", "rounds"] if same else [SAMPLES.replace(" ", "\n"), "seeds", "rounds"]
+    heads = [*(headings[i] for i in shown), *counts, *accuracies, "up per\nround", "down per\nround"]
+    known = [head.replace("\n", " ") for head in heads]
+    if odd := [name for name in columns if name not in known]:
+        raise UserError(f"no column {odd[0]}{did_you_mean(odd[0], known)} There are {', '.join(known)}")
+    chosen = [known.index(name) for name in columns or known]
+    for i in chosen:
+        if i < len(shown):
+            table.add_column(heads[i], vertical="bottom", overflow="fold")
+        else:
+            table.add_column(heads[i], justify="right", no_wrap=True)
     ranks = {} if measure else _ranks(groups)  # of a metric nobody says whether more is better
     starred = set() if measure else _starred(groups)
-    numbers: dict[str, tuple[str, list[str | Text]]] = {
-        "samples": (SAMPLES.replace(" ", "\n"), [*sizes]),
-        "seeds": ("seeds", [_seeds_text(group) for group in groups]),
-        "rounds": ("rounds", [_rounds_text(group) for group in groups]),
-    }
-    for column, heading in zip(
-        COLUMNS, ("headline", "last\nround", "best by\nvalidation", f"mean of\nlast {k}")
-    ):
-        numbers[column] = heading, []
-        for place, group in enumerate(groups):
-            text = number(*mean_and_std(figures(group, measure)[column]), decimals=4 if measure else 2)
-            text += "*" if column == "headline" and place in starred else ""
-            numbers[column][1].append(cell(text, ranks.get((place, column), "")))
-    for way in ("up", "down"):
-        numbers[way] = f"{way} per\nround", [communication_bytes(group.runs, way) for group in groups]
-    texts: dict[str, list[str | Text]] = {
-        name: [row[i] for row in cells] for i, name in enumerate(headings) if name != "rounds"
-    }
-    hidden = [headings[i] for i in constant] + ["samples"] * bool(same)
-    known = {**texts, **{name: found for name, (_, found) in numbers.items()}}
-    shown = columns or [name for name in known if name not in hidden]
-    for name in shown:
-        if name not in known:
-            hint = did_you_mean(name, known)
-            raise UserError(f"there is no column {name}{hint} There are {', '.join(known)}")
-        if name in numbers:
-            table.add_column(numbers[name][0], justify="right", no_wrap=True)
-        else:
-            table.add_column(name, vertical="bottom", overflow="fold")
-    for place, group in enumerate(groups):
-        table.add_row(*(known[name][place] for name in shown), style=None if group.complete else "yellow")
+    for place, (group, row, held) in enumerate(zip(groups, cells, sizes)):
+        runs = group.runs
+        texts = {
+            column: number(*mean_and_std(values), decimals=4 if measure else 2)
+            for column, values in figures(group, measure).items()
+        }
+        texts["headline"] += "*" if place in starred else ""
+        line: list[str | Text] = [
+            *(row[i] for i in shown),
+            *([] if same else [held]),
+            str(group.seeds) if group.seeds == len(runs) else f"{group.seeds} ({len(runs)} runs)",
+            _rounds_text(group),
+            *(cell(text, ranks.get((place, column), "")) for column, text in texts.items()),
+            communication_bytes(runs, "up"),
+            communication_bytes(runs, "down"),
+        ]
+        table.add_row(*(line[i] for i in chosen), style=None if group.complete else "yellow")
     return table
-
-
-def _seeds_text(group: Group) -> str:
-    runs = len(group.runs)
-    return str(group.seeds) if group.seeds == runs else f"{group.seeds} ({counted(runs, 'run')})"
 
 
 def _rounds_text(group: Group) -> str:
@@ -548,7 +525,7 @@ def _starred(groups: Sequence[Group]) -> set[int]:
 
 
 def records(
-    groups: Sequence[Group], by: Sequence[str] = (), measure: str | None = None, columns: Sequence[str] = ()
+    groups: Sequence[Group], by: Sequence[str] = (), measure: str | None = None
 ) -> list[dict[str, Any]]:
     """Return the figures of :func:`comparison`, a record per group, for CSV and JSON.
 
@@ -558,15 +535,14 @@ def records(
     found = []
     for group, row in zip(groups, cells):
         record: dict[str, Any] = dict(zip(headings, row)) | {"samples": sizes_of(group.runs)}
-        record |= {"seeds": [seed for seed, _ in by_seed(group.runs)], "runs": len(group.runs)}
+        record |= {"seeds": list(by_seed(group.runs)), "runs": len(group.runs)}
         record |= {"completed": group.completed, "rounds": group.config["rounds"]}
         for column, values in figures(group, measure).items():
             record[column], record[f"{column}_std"] = mean_and_std(values)
             record[f"{column}_values"] = values
         record |= {direction: _bytes_per_round(group.runs, direction) for direction in ("up", "down")}
         found.append(record)
-    names = {f"{column}{more}" for column in columns for more in ("", "_std", "_values")}
-    return [{k: v for k, v in record.items() if not columns or k in names} for record in found]
+    return found
 
 
 def communication_bytes(runs: Sequence[Result], direction: str) -> str:
@@ -608,8 +584,8 @@ def _warnings_of(groups: Sequence[Group], by: Sequence[str]) -> list[str]:
         warnings = [text for run in group.runs for text in [*data_warnings(run), unrecorded(run)] if text]
         if len({data_of(run) for run in group.runs}) > 1:
             warnings.append("runs on different data are averaged")
-        if group.unlike:
-            warnings.append(f"no mean, because {group.unlike} ({UNLIKE})")
+        if why := unlike(group.runs):
+            warnings.append(f"no mean, because {why} ({UNLIKE})")
         for text in dict.fromkeys(warnings):
             found.setdefault(text, []).append(name)
     return [

@@ -15,7 +15,7 @@ from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator
 
 from rayfl.evaluation.metrics import curve, mean_loss
 from rayfl.evaluation.result import Result
-from rayfl.report.compare import Group, by_seed, common_labels, counted_view, labels, short_labels
+from rayfl.report.compare import Group, by_seed, common_labels, counted_view, labels, short_labels, unlike
 from rayfl.report.pictures import drawn, save
 from rayfl.report.text import AVERAGE_NAMES, mean_and_std, spoken
 
@@ -43,7 +43,7 @@ def draw(groups: Sequence[Group], folder: Path, by: Sequence[str] = ()) -> list[
     figures = {name: Figure() for name in ("accuracy.png", "loss.png", "clients.png", *measures)}
     axes = {name: figure.subplots() for name, figure in figures.items()}
     for place, (group, name) in enumerate(zip(groups, names)):
-        if group.unlike:  # whose curves have no mean, as the table says
+        if unlike(group.runs):  # whose curves have no mean, as the table says
             continue
         seeds = list(by_seed(group.runs).values())
         curves = {

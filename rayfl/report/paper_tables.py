@@ -18,7 +18,7 @@ from rayfl.evaluation.result import Result, read_config
 from rayfl.papers.printed import HEADLINE, Column, Figure, Printed, printed_table
 from rayfl.record.description import differing, flat, tells_apart
 from rayfl.report import significance
-from rayfl.report.compare import UNLIKE, data_of, data_warnings, samples, seed_of, unlike, view_summary
+from rayfl.report.compare import UNLIKE, data_of, data_warnings, samples, unlike, view_summary
 from rayfl.report.formats import ENDINGS, MARKS, cell, write_table
 from rayfl.report.text import mean_and_std, number, plain_table
 from rayfl.shown import one_line
@@ -133,7 +133,7 @@ def _entry(runs: Runs, row: str, column: str, source: str, parts: Sequence[Colum
         parts: where the figures are, of which the cell is the mean.
     """
     known = [samples(runs.get((source, part.cell), []), cell_of) for part in parts]
-    cells = [{seed_of(run)[0]: run for run in kept} for kept, _ in known]
+    cells = [{cell_of(run)[2]: run for run in kept} for kept, _ in known]
     seeds = sorted(set.intersection(*(set(cell) for cell in cells)))
     if not seeds:
         return None
@@ -175,7 +175,7 @@ def _entry(runs: Runs, row: str, column: str, source: str, parts: Sequence[Colum
 def cell_of(run: Result) -> tuple[str, str, int]:
     """Return the row, the column and the seed of a run of a table."""
     cell = run.config["cell"]
-    return one_line(str(cell["row"])), one_line(str(cell["column"])), seed_of(run)[0]
+    return one_line(str(cell["row"])), one_line(str(cell["column"])), int(run.config.get("seed", 0))
 
 
 def _changing(runs: Sequence[Result]) -> set[str]:

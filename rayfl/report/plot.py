@@ -67,9 +67,8 @@ class Plot:
         found: list[Result] = []
         for run in runs:
             found += [run] if isinstance(run, Result) else map(Result.load, run_folders([Path(run)]))
-        found, said = samples(found)
         check_recorded(found, point, None)
-        self.runs = [run.scored(point, None, average, choose) for run in found]
+        self.runs, said = samples(run.scored(point=point, average=average, choose=choose) for run in found)
         if (point, average, choose) != (None, None, None):
             said += [f"{run.folder}: {why}" for run in self.runs if (why := unrecorded(run))]
         for line in said:

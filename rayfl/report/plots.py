@@ -27,6 +27,7 @@ from rayfl.report.compare import (
     labels,
     short_labels,
     the_keys,
+    unlike,
     unrecorded,
     view_summary,
 )
@@ -74,13 +75,13 @@ class Series:
 
 def series_of(groups: Sequence[Group], views: Sequence[str] = (), by: Sequence[str] = ()) -> list[Series]:
     """Return a series for each group, or for each group and each of the views that it has."""
-    for view in views:
-        check_recorded([run for group in groups for run in group.runs], None, view)
+    for asked in views:
+        check_recorded([run for group in groups for run in group.runs], None, asked)
     found = []
     wanted: Sequence[str | None] = views or [None]
     for group, name in zip(groups, _group_names(groups, by)):
-        if group.unlike:
-            raise UserError(f"{group.unlike}: {UNLIKE}")
+        if why := unlike(group.runs):
+            raise UserError(f"{why}: {UNLIKE}")
         for view in wanted:
             runs, label = [run.scored(view=view) for run in group.runs], f"{name}, {view}"
             if all(view_summary(run) is not None for run in runs):
