@@ -13,7 +13,7 @@ from rayfl.errors import UserError
 from rayfl.evaluation.result import Result
 from rayfl.record.checkpoint import Checkpoints, Manifest
 from rayfl.record.folder import check_same_data, names_clients
-from rayfl.record.history import CONFIG, METRICS, SUMMARY, read_lines
+from rayfl.record.history import CONFIG, METRICS, SUMMARY, read_lines, read_records
 from rayfl.shown import counted, warn
 
 if TYPE_CHECKING:
@@ -56,17 +56,26 @@ def to_resume(path: Path, rounds: int, data: FederatedData, settings: Mapping[st
 
 
 def newest(path: Path, settings: Mapping[str, Any]) -> Manifest | None:
-    """Return the newest checkpoint that is intact, None where none has been written.
+    """Return the newest checkpoint that is intact and complete, None where none has been written.
 
     Raises:
         UserError: it is of another run.
     """
     checkpoints = Checkpoints(path / "checkpoints")
-    manifest, damage = checkpoints.newest()
+    rounds = [{*r["cohort"]} - {*r["dropped"]} for r in read_records(path)] if checkpoints.exist else []
+
+    def trained(manifest: Manifest) -> set[int]:
+        checkpoints.check_settings(manifest, settings)
+        if len(rounds) < manifest.round:
+            raise UserError(
+                f"{path / METRICS} ends after {counted(len(rounds), 'round')}, before the checkpoint after "
+                f"{manifest.round}"
+            )
+        return set[int]().union(*rounds[: manifest.round])
+
+    manifest, damage = checkpoints.newest(trained)
     for text in damage:
         warn(f"{text}; going back to the checkpoint before it")
-    if manifest is not None:
-        checkpoints.check_settings(manifest, settings)
     return manifest
 
 

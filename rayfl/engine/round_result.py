@@ -14,8 +14,8 @@ class RoundResult:
 
     All lists are parallel to ``ids``; ``up`` and ``down`` are bytes by payload key. ``bad`` says what is
     wrong with an update, or why there is none (its loss is None then, and it counts no steps and no bytes);
-    ``idle`` are clients whose fits took no step: their uploads have no weight. ``keeps`` says whether any of
-    the clients has a personal state, ``largest_state`` the bytes of the largest of these,
+    ``idle`` are clients whose fits took no step: their uploads have no weight. ``keeps`` are the clients
+    that have a personal state, ``largest_state`` the bytes of the largest of these,
     ``bytes_down`` and ``bytes_up`` what has travelled between processes.
     """
 
@@ -28,7 +28,7 @@ class RoundResult:
     idle: set[int] = field(default_factory=set)
     scores: dict[int, ClientScores] = field(default_factory=dict)
     seconds: dict[Group, float] = field(default_factory=dict)
-    keeps: bool = False
+    keeps: set[int] = field(default_factory=set)
     largest_state: int = 0
     bytes_down: int = 0
     bytes_up: int = 0
@@ -42,7 +42,7 @@ class RoundResult:
         for name in ("ids", "loss", "steps"):
             getattr(self, name).extend(getattr(other, name))
         self.largest_state = max(self.largest_state, other.largest_state)
-        for name in ("bad", "idle", "scores", "seconds"):
+        for name in ("bad", "idle", "scores", "seconds", "keeps"):
             getattr(self, name).update(getattr(other, name))
 
     def sort(self) -> None:

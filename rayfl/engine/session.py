@@ -156,6 +156,7 @@ class Session:
         self._losses = 0  # since the last checkpoint
         self._resume = "--resume"  # a run that has not begun has no folder yet
         self._changed: set[int] = set()  # clients trained since the last checkpoint
+        self._stateless: set[int] = set()  # clients that have trained, and keep nothing
         self._files: dict[int, str] = {}  # number of the client file -> its name in the last checkpoint
         self._per_file = CLIENTS_PER_FILE  # clients in each of these
         self._largest_state = 0  # bytes
@@ -222,6 +223,8 @@ class Session:
             raise BadUpdate(_bad_update_text(round, result.bad, caution))
         self._largest_state = max(self._largest_state, result.largest_state)
         self._changed.update(i for i in result.ids if i in self.homes and i not in result.bad)
+        self._stateless |= {*result.ids} - result.bad.keys()
+        self._stateless -= result.keeps
         return result
 
     def _train(
@@ -249,7 +252,7 @@ class Session:
             metrics.actors.append(len(reply.ids))
             metrics.busy.append(sum(reply.seconds.values()))
             metrics.bytes_down, metrics.bytes_up = reply.bytes_down, metrics.bytes_up + reply.bytes_up
-        if any(reply.keeps for reply in replies):
+        if result.keeps:
             self.homes.update({i: k for k, mine in enumerate(placed) for group in mine for i in group})
         self._pace.learn(result.seconds)
         self.system_metrics = metrics
@@ -412,7 +415,8 @@ class Session:
             else:  # its clients keep nothing any more
                 self._files.pop(number, None)
         files = {number: self._files[number] for number in sorted(self._files)}
-        Checkpoints(folder).commit(Manifest(round, name, files, progress, settings, per_file))
+        without = sorted(self._stateless)
+        Checkpoints(folder).commit(Manifest(round, name, files, progress, settings, per_file, without))
         self._changed = set()
         self._losses = 0
 
@@ -446,6 +450,7 @@ class Session:
         if not len(self.workers):
             self.workers.start(shrink=True)
         self._changed = set()
+        self._stateless = set(manifest.stateless) if manifest else set()
         self._files = dict(manifest.clients) if manifest else {}
         self._per_file = manifest.clients_per_file if manifest else CLIENTS_PER_FILE
         self._largest_state = 0

@@ -210,7 +210,7 @@ class Worker:
                 result.seconds[group_of[i]] += pace * self._count(i)
         for each in guards:
             each.check()
-        result.keeps = any(i in self.states for i in result.ids)
+        result.keeps = {i for i in result.ids if i in self.states}
         return accumulator.parts(), result
 
     def _together(self, groups: Sequence[Group]) -> list[list[int]]:

@@ -18,9 +18,9 @@ import json
 import math
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Collection, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -45,8 +45,8 @@ _FULL = "earlier checkpoints are intact, so make room and resume the run"
 _OURS = ("server-", "clients-", "manifest-")  # names of files that may be removed
 
 
-class _OtherFormat(UserError):
-    """A checkpoint is intact, and of a version of rayfl that writes them otherwise."""
+class _Foreign(UserError):
+    """A checkpoint is intact, and of another run, or of a version of rayfl that writes them otherwise."""
 
 
 @dataclass(frozen=True)
@@ -58,6 +58,7 @@ class Manifest:
         server: name of the server's file.
         clients: number of the client file -> its name.
         clients_per_file: how many clients' states share a file.
+        stateless: the clients that have trained and keep no state.
         progress: what the driver keeps, as plain JSON; numbers may be NaN or infinite.
         settings: everything that decides the run's numbers: settings by name, and the digest of the divided
             data as ``division``.
@@ -69,6 +70,7 @@ class Manifest:
     progress: dict[str, Any]
     settings: dict[str, Any]
     clients_per_file: int = CLIENTS_PER_FILE
+    stateless: list[int] = field(default_factory=list)
 
 
 def clients_per_file(largest: int) -> int:
@@ -119,6 +121,7 @@ class Checkpoints:
             "progress": manifest.progress,
             "settings": manifest.settings,
             "clients_per_file": manifest.clients_per_file,
+            "stateless": manifest.stateless,
         }
         try:
             text = json.dumps(body, separators=(",", ":"), sort_keys=True, allow_nan=False)
@@ -149,7 +152,7 @@ class Checkpoints:
         for key in differing(recorded, settings):
             there, here = recorded.get(key), settings.get(key)
             if key == "rounds" and there and here:
-                raise UserError(
+                raise _Foreign(
                     f"{self.folder.parent} is a run of {there} rounds, which decides what happens in each as "
                     f"method and training are set: it cannot become one of {here}. Resume it with --rounds "
                     f"{there}, or start anew with another --output"
@@ -159,7 +162,7 @@ class Checkpoints:
                 if key == "division"
                 else f"{key:.200} is {there!r:.200} there, and {here!r:.200} in the configuration"
             )
-            raise UserError(
+            raise _Foreign(
                 f"the checkpoint after {manifest.round} rounds in {self.folder} is of another run: {what}. "
                 "Restore the run's own config.yaml, data and checkpoints, or start anew with another --output"
             )
@@ -180,8 +183,14 @@ class Checkpoints:
         """Whether any has been written, intact or not."""
         return bool(self._manifests())
 
-    def newest(self) -> tuple[Manifest | None, list[str]]:
-        """Return the newest intact checkpoint, and what is wrong with newer ones.
+    def newest(
+        self, trained: Callable[[Manifest], Collection[int]] = lambda manifest: ()
+    ) -> tuple[Manifest | None, list[str]]:
+        """Return the newest checkpoint that is intact and complete, and what is wrong with newer ones.
+
+        Args:
+            trained: returns the clients that have trained before a checkpoint, by the records; raises
+                ``UserError`` where these end before it.
 
         Returns:
             None where no checkpoint has been written.
@@ -193,10 +202,17 @@ class Checkpoints:
         for path in self._manifests():
             try:
                 manifest = _read_manifest(path)
-                for name in (manifest.server, *manifest.clients.values()):
-                    self._content(name)
+                self._content(manifest.server)
+                there = {*manifest.stateless}
+                for name in manifest.clients.values():
+                    there.update(_clients_in(self._content(name)))
+                if missing := set(trained(manifest)) - there:
+                    raise UserError(
+                        f"checkpoint manifest {path} is incomplete: client {min(missing)} has trained, and "
+                        "its state is in none of the files that it names"
+                    )
                 return manifest, damage
-            except _OtherFormat:
+            except _Foreign:
                 raise
             except UserError as error:
                 damage.append(str(error))
@@ -298,7 +314,7 @@ def _read_manifest(path: Path) -> Manifest:
         if _hash(text.encode()) != content["sha256"]:
             raise ValueError("its checksum differs")
         if body["format"] != _FORMAT:
-            raise _OtherFormat(
+            raise _Foreign(
                 f"checkpoint manifest {path} has the format {body['format']!r:.20}, which this version of "
                 "rayfl cannot read: go on with the version that wrote it, or start the run anew with another "
                 "--output"
@@ -314,6 +330,7 @@ def _read_manifest(path: Path) -> Manifest:
             progress,
             body["settings"],
             body["clients_per_file"],
+            body["stateless"],
         )
     except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
         raise UserError(f"checkpoint manifest {path} is damaged") from error
@@ -350,6 +367,8 @@ def _check_manifest(path: Path, body: dict[str, Any]) -> None:
         raise ValueError("its server file has no name of one")
     if not all(isinstance(body[key], dict) for key in ("clients", "progress", "settings")):
         raise ValueError("its client files, its progress or its settings are no mapping")
+    if not all(type(id) is int for id in body["stateless"]):
+        raise ValueError("its clients without state have no numbers")
     per_file = body["clients_per_file"]
     if type(per_file) is not int or not 1 <= per_file <= CLIENTS_PER_FILE:
         raise ValueError("its number of clients per file is impossible")
@@ -370,8 +389,7 @@ def _state_in(name: str, content: bytes, clients_per_file: int) -> Any:
     try:
         # Copied, because some kernels' last bits depend on how their input lies in memory; see `unpack`.
         tensors = {name: tensor.clone() for name, tensor in safetensors.torch.load(content).items()}
-        size = int.from_bytes(content[:8], "little")
-        structure = parse_json(parse_json(content[8 : 8 + size])["__metadata__"]["structure"].encode())
+        structure = _structure_in(content)
         state = put_together(structure, tensors)
         again, kept = take_apart(state)
     except (safetensors.SafetensorError, LookupError, TypeError, AttributeError, RecursionError) as error:
@@ -386,6 +404,19 @@ def _state_in(name: str, content: bytes, clients_per_file: int) -> Any:
         if odd or not all(isinstance(row, dict) for row in state.values()):
             raise ValueError("it is not of the clients of its number")
     return state
+
+
+def _structure_in(content: bytes) -> Any:
+    """Return what the head of a checkpoint file says of the state in it."""
+    size = int.from_bytes(content[:8], "little")
+    return parse_json(parse_json(content[8 : 8 + size])["__metadata__"]["structure"].encode())
+
+
+def _clients_in(content: bytes) -> list[int]:
+    """Return the clients whose states a file has; none where it holds no states, as whoever reads it says."""
+    with suppress(ValueError, LookupError, TypeError, AttributeError):
+        return [id for id, _ in _structure_in(content)["dict"] if type(id) is int]
+    return []
 
 
 def _hash(content: bytes) -> str:

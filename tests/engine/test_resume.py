@@ -1,12 +1,14 @@
 """A run that was stopped or killed and then resumed gives the bytes of one that was left alone."""
 
 import json
+import re
 import shutil
 import signal
 import subprocess
 import sys
 from collections.abc import Callable, Mapping
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +27,7 @@ from rayfl.nets import LeNet, PFLResearchCNN
 from rayfl.record.checkpoint import Checkpoints, Manifest
 from rayfl.record.description import dump
 from rayfl.training import Batch, Client, Gather, Params, Reduction, State, Sum
+from tests.hostile.cases_checkpoints import seal
 from tests.methods.cases import net_of
 from tests.support.federations import bytes_of_run, small
 from tests.support.processes import rounds_of, wait_until
@@ -249,6 +252,45 @@ def test_damaged_checkpoint_is_named_and_the_one_before_is_used(
     resumed(split).run()
     assert newest.name in capsys.readouterr().err
     assert bytes_of_run(split) == bytes_of_run(whole)
+
+
+def leave_out(folder: Path, manifests: int) -> None:
+    """Take the clients' files out of so many of the newest manifests, and write their digests anew."""
+    for path in sorted((folder / "checkpoints").glob("manifest-*.json"), reverse=True)[:manifests]:
+        seal(path, json.loads(path.read_text())["manifest"] | {"clients": {}})
+
+
+def cut_off(folder: Path, lines: int) -> None:
+    """Leave only so many lines of the records, as a copy that was interrupted does."""
+    records = folder / "metrics.jsonl"
+    records.write_bytes(b"".join(records.read_bytes().splitlines(keepends=True)[:lines]))
+
+
+@pytest.mark.parametrize(
+    ("spoil", "back", "says"),
+    [
+        (partial(leave_out, manifests=1), True, r"000004\.json is incomplete: client \d+ has trained"),
+        (partial(leave_out, manifests=2), False, r"000002\.json is incomplete: client \d+ has trained"),
+        (partial(cut_off, lines=3), True, "ends after 3 rounds, before the checkpoint after 4"),
+        (partial(cut_off, lines=1), False, "ends after 1 round, before the checkpoint after 2"),
+    ],
+)
+def test_a_checkpoint_that_is_not_complete(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], spoil: Callable[[Path], None], back: bool, says: str
+) -> None:
+    """The run goes back to the one before it, to the same bytes; without one it is refused and left alone."""
+    small(tmp_path / "run", method=METHODS["Ditto"]()).run()
+    whole = bytes_of_run(tmp_path / "run")
+    spoil(tmp_path / "run")
+    if back:
+        assert resumed(tmp_path / "run").run().complete
+        assert re.search(says, capsys.readouterr().err)
+        assert bytes_of_run(tmp_path / "run") == whole
+        return
+    before = {f: f.read_bytes() for f in (tmp_path / "run").rglob("*") if f.is_file()}
+    with pytest.raises(UserError, match=says):
+        resumed(tmp_path / "run").run()
+    assert before == {f: f.read_bytes() for f in (tmp_path / "run").rglob("*") if f.is_file()}
 
 
 def test_a_resume_first_syncs_the_names_of_its_checkpoint(

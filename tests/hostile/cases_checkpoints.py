@@ -183,6 +183,7 @@ BODIES: list[tuple[str, Callable[[Path], None]]] = [
         forge(lambda b, f: b.update(clients=dict.fromkeys(map(str, range(10_000)), b["clients"]["0"]))),
     ),
     *((f"progress {value!r:.20}", put("progress", value)) for value in (None, [], "x", 5)),
+    *((f"stateless {value!r:.20}", put("stateless", value)) for value in (None, 5, "x", [[0]], [0.5])),
     *((f"settings {value!r:.20}", put("settings", value)) for value in ([], "x", 5)),
     ("no round", forge(lambda b, f: b.pop("round") and None)),
     ("a list", forge(lambda b, f: [b])),
@@ -215,9 +216,15 @@ STATES: list[tuple[str, Callable[[Path], None]]] = [
     ("a structure with other names", structured('{"params":["nothing"],"train":[]}')),
     ("a structure with a list as value", structured('{"value":[1]}')),
     ("a structure with NaN", structured('{"value":NaN}')),
-    ("clients of another file", state("clients", lambda rows: {i + 16: row for i, row in rows.items()})),
-    ("negative clients", state("clients", lambda rows: {i - 16: row for i, row in rows.items()})),
-    ("clients with names", state("clients", lambda rows: {f"{i}": row for i, row in rows.items()})),
+    (
+        "clients of another file",
+        state("clients", lambda rows: rows | {i + 16: row for i, row in rows.items()}),
+    ),
+    ("negative clients", state("clients", lambda rows: rows | {i - 16: row for i, row in rows.items()})),
+    (
+        "clients with names",
+        state("clients", lambda rows: rows | {f"{i + 4}": row for i, row in rows.items()}),
+    ),
     ("a client without a mapping", state("clients", lambda rows: dict.fromkeys(rows, 1))),
 ]
 
@@ -251,7 +258,7 @@ FITTING: list[tuple[str, Callable[[Path], None], str]] = [
     ),
     (
         "clients that there are not",
-        state("clients", lambda rows: {i + 8: row for i, row in rows.items()}),
+        state("clients", lambda rows: rows | {i + 8: row for i, row in rows.items()}),
         "clients are numbered from 0 to 3",
     ),
 ]
