@@ -4,6 +4,7 @@ import errno
 import os
 import signal
 import sysconfig
+import tempfile
 import traceback
 from collections.abc import Callable
 from pathlib import Path
@@ -62,6 +63,8 @@ def _code(command: Callable[[], int | None]) -> int:
         complain("rayfl: interrupted")
         return 128 + signal.SIGINT
     except (Exception, SystemExit) as error:
+        if (full := shortage(error)) is not None:
+            return _refused(f"{full}; then start it again")
         if (fault := own_fault(error)) is not None:
             return _refused(fault, error)
         if isinstance(error, OSError) and error.filename is not None:
@@ -69,6 +72,27 @@ def _code(command: Callable[[], int | None]) -> int:
         if isinstance(error, ValueError) and "embedded null" in str(error):
             return _refused("a path contains the character NUL: remove it")
         raise  # more likely a mistake of ours
+
+
+def shortage(error: BaseException | None) -> str | None:
+    """Say what is full, a disk or Ray's object store, and what to do; None where that is not why.
+
+    Args:
+        error: what has been raised, on any host; what has led to it is looked at, too.
+    """
+    while error is not None:
+        if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
+            place = "" if error.filename is None else f"{error.filename}: "
+            return f"{place}{os.strerror(error.errno)}: make room"
+        names = {cls.__name__ for cls in type(error).__mro__}  # Ray's, which need not be there
+        if names & {"ObjectStoreFullError", "OutOfDiskError"}:
+            place = os.environ.get("RAY_TMPDIR") or tempfile.gettempdir()
+            return (
+                f"Ray's object store is full, and so is the disk for the rest (here that of {place}): make "
+                "room there, or name a folder on a larger disk by the environment variable RAY_TMPDIR"
+            )
+        error = getattr(error, "cause", None) or error.__cause__ or error.__context__
+    return None
 
 
 def _refused(text: str, cause: BaseException | None = None) -> int:

@@ -46,7 +46,7 @@ from rayfl.record.checkpoint import Manifest
 from rayfl.record.description import deciding, display_name, dump, flat, public_path
 from rayfl.record.folder import RunFolder, check_is, check_unused
 from rayfl.record.history import CONFIG, LOG
-from rayfl.recovery import carry_out, finished, restored, to_resume
+from rayfl.recovery import carry_out, finished, needing_room, restored, to_resume
 from rayfl.report.page import write_page
 from rayfl.report.run_page import run_page
 from rayfl.report.summary import final_table
@@ -181,6 +181,7 @@ class Federation(Displayed):
             raise UserError("output is empty: give a folder, or leave it out")
         with lasting_output(), warnings_shown(), RunLog(self.log_level) as run_log, ExitStack() as while_held:
             path = while_held.enter_context(self._new_folder()) if self.output is None else Path(self.output)
+            while_held.enter_context(needing_room(path))
             if self.resumes:
                 check_is(path, "run", CONFIG)
                 while_held.enter_context(held(path))

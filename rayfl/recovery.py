@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from contextlib import suppress
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rayfl.data import FederatedData
 from rayfl.engine.session import Gone, Lost, Session
-from rayfl.errors import UserError
+from rayfl.errors import UserError, shortage
 from rayfl.evaluation.result import Result
 from rayfl.record.checkpoint import Checkpoints, Manifest
 from rayfl.record.folder import check_same_data, names_clients
@@ -129,6 +129,24 @@ def carry_out(run: Run, manifest: Manifest | None) -> int | None:
             if run.asked.is_set():
                 return start
             manifest = restored(session, run.path, manifest, run.settings)
+
+
+@contextmanager
+def needing_room(path: Path) -> Iterator[None]:
+    """Make one sentence of it where a disk or Ray's object store is full, wherever that has shown.
+
+    Args:
+        path: the run folder.
+    """
+    try:
+        yield
+    except UserError:
+        raise
+    except Exception as error:
+        if (full := shortage(error)) is None:
+            raise
+        way = f"go on with --resume {path}" if (path / CONFIG).is_file() else "start the run again"
+        raise UserError(f"{full}; then {way}") from None
 
 
 def _loss(session: Session, error: Exception, run: Run | None = None) -> Gone | Lost:

@@ -1,5 +1,6 @@
 """The command line: what a user types, and what he is told when it cannot work."""
 
+import errno
 import json
 import subprocess
 import sys
@@ -145,6 +146,20 @@ def test_resume_takes_no_other_options(tmp_path: Path, capsys: pytest.CaptureFix
     assert "remove --seed" in capsys.readouterr().err
     assert main(["--resume", str(tmp_path / "run"), "--rounds", "3"]) == 0
     assert len(Result.load(tmp_path / "run").rounds) == 3
+
+
+def test_a_full_disk_is_told_in_a_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Whichever library has met it, and whatever it raises then."""
+
+    def full(folder: object) -> None:
+        raise ValueError("no table") from OSError(errno.ENOSPC, "no bytes written")
+
+    monkeypatch.setattr("rayfl.federation.finish", full)
+    assert main([*TINY, "--output", str(tmp_path / "run")]) == 2
+    line = f"No space left on device: make room; then go on with --resume {tmp_path / 'run'}"
+    assert capsys.readouterr().err.splitlines()[-1] == f"rayfl: error: {line}"
 
 
 def test_an_interrupt_before_the_first_round(

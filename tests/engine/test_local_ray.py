@@ -4,6 +4,7 @@ Only processes and files of the runs that are started here are looked at: others
 """
 
 import contextlib
+import errno
 import http.client
 import os
 import shutil
@@ -243,6 +244,34 @@ def test_a_machine_that_is_too_busy_for_ray(
 def test_a_ray_that_starts_at_the_last_try(slow: list[str]) -> None:
     assert local_ray.patiently(lambda times: ray.init() if times < 4 else times) == 4
     assert slow == ["30", "60"]
+
+
+# ---- full disks, and their folders
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        ray.exceptions.OutOfDiskError("Local disk is full"),
+        ray.exceptions.RayTaskError("train", "its trace", OSError(errno.ENOSPC, "")).as_instanceof_cause(),
+    ],
+)
+def test_a_full_disk_is_told_in_a_line(
+    tmp_path: Path,
+    ray_runtime: str,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    error: Exception,
+) -> None:
+    def put(value: object) -> None:
+        raise ValueError from error
+
+    monkeypatch.setattr(ray, "put", put)
+    output = ["--engine.address", ray_runtime, "--output", str(tmp_path / "run")]
+    assert main([*SMALLEST, *output]) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert "make room" in line
+    assert line.endswith("then start the run again")
 
 
 def test_a_folder_that_ray_cannot_use(

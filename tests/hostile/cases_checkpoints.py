@@ -72,7 +72,8 @@ def state(kind: str, change: Callable[[Any], Any]) -> Callable[[Path], None]:
         old = body["server"] if kind == "server" else body["clients"]["0"]
         found = Checkpoints(folder).read(old)
         structure, tensors = take_apart(change(found) or found)
-        _name(body, kind, folder, safetensors.torch.save(tensors, {"structure": json.dumps(structure)}))
+        copies = {path: tensor.clone() for path, tensor in tensors.items()}
+        _name(body, kind, folder, safetensors.torch.save(copies, {"structure": json.dumps(structure)}))
 
     return forge(forged)
 
