@@ -94,10 +94,16 @@ def parser() -> jsonargparse.ArgumentParser:
 
 def add_headline_options(made: Parser, *names: str) -> None:
     """Add options that take the place of what each run's protocol says of its headline."""
-    kinds: dict[str, Any] = {"point": Point, "view": str, "average": Average, "choose": Choice}
-    text = "of the headline, which is made anew of what was recorded; default: as each run's protocol says"
+    known: dict[str, tuple[Any, str]] = {
+        "point": (Point, "at this point"),
+        "view": (str, "of this view"),
+        "average": (Average, "with this average over clients"),
+        "choose": (Choice, "of these rounds"),
+    }
     for name in names:
-        made.add_argument(f"--{name}", type=kinds[name] | None, default=None, help=f"{name} {text}")
+        kind, text = known[name]
+        text = f"make the headline anew, {text}, of what was recorded; default: as each run's protocol says"
+        made.add_argument(f"--{name}", type=kind | None, default=None, help=text)
 
 
 def report(

@@ -70,7 +70,10 @@ class Plot:
         check_recorded(found, point, None)
         self.runs, said = samples(run.scored(point=point, average=average, choose=choose) for run in found)
         if (point, average, choose) != (None, None, None):
-            said += [f"{run.folder}: {why}" for run in self.runs if (why := unrecorded(run))]
+            missing: dict[str, list[str]] = {}
+            for run in self.runs:
+                missing.setdefault(unrecorded(run), []).append(str(run.folder))
+            said += [f"{why} ({', '.join(folders)})" for why, folders in missing.items() if why]
         for line in said:
             warn(line)
         self.by = list(by)

@@ -111,7 +111,14 @@ def test_a_headline_is_made_anew_of_what_was_recorded(tmp_path, capsys):
     for kind, *more in (["rounds", "--average", "pooled"], ["bars", "--choose", "last_k"], ["clients"]):
         save = [*map(str, runs), "--save", str(tmp_path / "x.png"), "--point", "after_training", *more]
         assert figure.main([kind, *save]) == 0
-        assert f"{runs[0]}: not recorded: personal, after training" in capsys.readouterr().err
+        assert f"not recorded: personal, after training ({runs[0]})" in capsys.readouterr().err
+
+
+def test_runs_that_a_headline_makes_alike_count_once(tmp_path):
+    for average in ("mean_clients", "pooled"):
+        write_run(tmp_path / "runs" / average, protocol=evaluation.Default(average=average))
+    ((_, seeds, headline, deviation),), _ = figures_of(tmp_path, tmp_path / "runs", "--average", "pooled")
+    assert (seeds, headline is None, deviation) == ([0], False, None)
 
 
 def test_the_columns_of_a_table_can_be_chosen(tmp_path, capsys):
