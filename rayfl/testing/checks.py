@@ -6,10 +6,11 @@ A check raises an ``AssertionError`` of one sentence, which names the method and
 from __future__ import annotations
 
 import inspect
+import re
 import tempfile
 from collections.abc import Callable, Sequence
 from copy import deepcopy
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from fnmatch import fnmatch
 from functools import partial
 from pathlib import Path
@@ -26,7 +27,7 @@ from rayfl.errors import UserError
 from rayfl.methods import Cohort, FedAvg, Method
 from rayfl.nets import Architecture
 from rayfl.testing.by_hand import Run, assert_same, federate, ragged, start, tiny, wider
-from rayfl.training import Params, Training
+from rayfl.training import Params, State, Training
 from rayfl.training.state import take_apart
 from rayfl.training.sums import Mean, payload_bytes
 
@@ -83,11 +84,10 @@ class _Subject:
         val = 3 if self.method.uses_validation else 0
         return ragged(sizes, val=val) if sizes else ragged(val=val)
 
-    def start(self, method: Method | None = None, **options: Any) -> Run:
+    def start(self, method: Method | None = None, data: FederatedData | None = None, **options: Any) -> Run:
         """Make a federation that has not begun."""
-        return start(
-            method or self.method, self.data, self.intent.net, **{"rounds": 3, "momentum": 0.5} | options
-        )
+        settings = {"rounds": 3, "momentum": 0.5} | options
+        return start(method or self.method, data or self.data, self.intent.net, **settings)
 
     def run(
         self, cohorts: Sequence[Sequence[int]] = SOME, method: Method | None = None, **options: Any
@@ -149,10 +149,15 @@ def runs(subject: _Subject) -> None:
 
 
 def trains(subject: _Subject) -> None:
-    """Training changes something."""
-    run, still = subject.run(), subject.run(lr=1e-30)
-    differ = any(not torch.equal(t, still.values().get(name, t * 0)) for name, t in run.values().items())
-    _require(differ, "states are the same with learning rates of 0.1 and almost 0: clients do not train")
+    """Results depend on the learning rate, or, where a method has rates of its own, on the labels."""
+    run, still = subject.run().values(), subject.run(lr=1e-30).values()
+    dataset = subject.data.dataset
+    others = replace(dataset, labels=(dataset.labels + 1) % dataset.classes)
+    relabelled = subject.run(data=replace(subject.data, dataset=others)).values()
+    differ = any(
+        not torch.equal(t, other.get(name, t * 0)) for other in (still, relabelled) for name, t in run.items()
+    )
+    _require(differ, "states are the same whatever the learning rate and the labels: clients do not train")
 
 
 def same_seed_same_bytes(subject: _Subject) -> None:
@@ -240,8 +245,8 @@ def absent_clients_keep_their_state(subject: _Subject) -> None:
 
 
 def state_is_used(subject: _Subject) -> None:
-    """What clients keep changes as they train, and matters later."""
-    run, forgetful = subject.run(SOME[:2]), subject.run(SOME[:2])
+    """What clients keep changes as they train, and matters later. Whole numbers and truth values may stay."""
+    run, forgetful, first = subject.run(SOME[:2]), subject.run(SOME[:2]), subject.start()
     before = {i: take_apart(s)[1] for i, s in run.worker.states.items()}
     if subject.intent.stateless is not None:
         _require(
@@ -250,44 +255,76 @@ def state_is_used(subject: _Subject) -> None:
         )
     if not before:
         return
-    forgetful.worker.states.clear()
     x = torch.tensor(subject.data.dataset.inputs[:4]).double()
-    scored, others = (r.scores(0, x) for r in (run, forgetful))
+
+    def scores(run: Run) -> dict[str, Tensor]:
+        return {f"{view} of {i}": t for i in range(4) for view, t in run.scores(i, x).items()}
+
+    forgetful.worker.states.clear()
+    pairs = [(scores(run), scores(forgetful))]
     for r in (run, forgetful):
         r.round([0, 1, 2, 3])
     for i, old in before.items():
         new = take_apart(run.worker.states[i])[1]
         still = old.keys() == new.keys() and all(torch.equal(t, new[n]) for n, t in old.items())
-        _require(not still, f"the state of client {i} never changes")
-    one, other = run.values(), forgetful.values()
-    differ = any(not torch.equal(t, other.get(n, t * 0)) for n, t in one.items())
-    differ |= any(not torch.equal(t, others[view]) for view, t in scored.items())
-    _require(differ, "forgetting the clients' states changes nothing: they are never used")
+        weights = any(t.is_floating_point() for t in old.values())
+        _require(not (weights and still), f"the state of client {i} never changes")
+    pairs += [(run.values(), forgetful.values())]
+    kept, moved = (
+        scores(run),
+        any(
+            not _alike(state, first.worker.state(i, first.worker.client(i, 0)))
+            for i, state in run.worker.states.items()
+        ),
+    )
+    run.worker.states.clear()
+    pairs += [(kept, scores(run))]
+    differ = any(not torch.equal(t, other.get(n, t * 0)) for one, other in pairs for n, t in one.items())
+    _require(differ or not moved, "forgetting the clients' states changes nothing: they are never used")
+
+
+def _alike(one: State, other: State) -> bool:
+    (shape, old), (other_shape, new) = take_apart(one), take_apart(other)
+    return shape == other_shape and all(torch.equal(t, new[name]) for name, t in old.items())
+
+
+def _family(key: str) -> str:
+    """Return what numbered keys have in common: of ``m0``, ``m1``..., a model each, some may be nobody's."""
+    return re.sub(r"\d+", "", key)
 
 
 def every_part_of_the_state_changes(subject: _Subject) -> None:
-    """No key of a client's or the server's state stays as it was at first."""
+    """No key of a client's or the server's state stays as it was at first; of numbered ones, some may."""
     run = subject.start()
     first = {
         "server": run.server.state,
         **{f"client {i}": run.worker.state(i, run.worker.client(i, 0)) for i in range(2)},
     }
-    for _ in range(2):
+    for _ in range(3):
         run.round([0, 1, 2, 3])
     last = {"server": run.server.state, **{f"client {i}": run.worker.states.get(i, {}) for i in range(2)}}
     for owner, state in first.items():
+        still: dict[str, list[str]] = {}
+        moved = set()
         for key, value in state.items():
-            old = [x for x in pytree.tree_leaves(value) if isinstance(x, Tensor)]
-            new = [x for x in pytree.tree_leaves(last[owner].get(key)) if isinstance(x, Tensor)]
-            still = len(old) == len(new) and all(torch.equal(a, b) for a, b in zip(old, new, strict=True))
-            _require(not (old and still), f"{key!r} of the state of {owner} never changes")
+            old, new = (_floats(x) for x in (value, last[owner].get(key)))
+            if old and len(old) == len(new) and all(map(torch.equal, old, new)):
+                still.setdefault(_family(key), []).append(key)
+            else:
+                moved.add(_family(key))
+        found = [key for family, keys in still.items() if family not in moved for key in keys]
+        _require(not found, f"{', '.join(found)} of the state of {owner} never changes")
+
+
+def _floats(value: Any) -> list[Tensor]:
+    return [x for x in pytree.tree_leaves(value) if isinstance(x, Tensor) and x.is_floating_point()]
 
 
 def declared_uploads_are_sent(subject: _Subject) -> None:
-    """Every key of ``uploads`` is uploaded by somebody."""
-    sent = {key for _, up, *_ in subject.payloads() for key in up}
+    """Every key of ``uploads`` is uploaded by somebody; of numbered keys, one of them."""
+    sent = {_family(key) for _, up, *_ in subject.payloads() for key in up}
     declared = subject.start().server.method.uploads
-    missing = [key for key in declared if key not in sent] if sent else []
+    missing = [key for key in declared if _family(key) not in sent] if sent else []
     _require(not missing, f"`uploads` declares {', '.join(map(repr, missing))}, which nobody sends")
 
 
@@ -319,7 +356,9 @@ def personal_entries_stay(subject: _Subject) -> None:
             leaves = pytree.tree_leaves(payload, is_leaf=lambda x: isinstance(x, Params))
             travel = {n for leaf in leaves if isinstance(leaf, Params) for n in leaf}
             found = sorted(travel & kept)
-            _require(not found, f"{', '.join(found[:2])} of the net is personal, and travels in the {way}")
+            told = f"{', '.join(found[:2])} of the net is personal, and travels in the {way}"
+            meant = f"; if it should, under a key of its own, name it in the check: apart={found[:2]}"
+            _require(not found, told + (meant if found and found[0] not in method._shared else ""))
 
 
 def bytes_are_those_of_payloads(subject: _Subject) -> None:

@@ -2,7 +2,9 @@
 
 import random
 from collections.abc import Mapping
-from typing import Any
+from contextlib import nullcontext
+from functools import partial
+from typing import Annotated, Any
 
 import pytest
 import torch
@@ -10,6 +12,7 @@ from torch import Tensor, nn
 
 from rayfl.errors import UserError
 from rayfl.methods import SCAFFOLD, Cohort, Ditto, FedAvg, FedBN, FedPer, FedProx, Method, TopK
+from rayfl.settings import above, at_least
 from rayfl.testing import CHECKS, check_method, method_checks, ragged
 from rayfl.training import Batch, Client, Gather, Mean, Net, Params, Reduction, State, Sum
 
@@ -251,6 +254,107 @@ class Renames(FedAvg):
         self.weight = mu
 
 
+class Clustered(Method):
+    """A model for each cluster; a client trains the one with the least loss (IFCA, Ghosh et al. 2020)."""
+
+    clusters: Annotated[int, at_least(1)] = 2
+    views = ("personal",)
+
+    @property
+    def uploads(self) -> Mapping[str, Reduction]:
+        return {f"{part}{k}": Sum() for part in ("sum", "samples") for k in range(self.clusters)}
+
+    def init_server(self, initial: Params) -> State:
+        models = {}
+        for k in range(self.clusters):
+            draw = self.generator(f"cluster {k}", 0)
+            models[f"model{k}"] = initial.map(partial(shifted, draw))
+        return models
+
+    def download(self, server: State) -> State:
+        return server
+
+    def init_client(self, client: Client) -> State:
+        return {"cluster": client.id % self.clusters}
+
+    async def local_update(self, client: Client, state: State, down: State) -> Returned:
+        losses = [await summed_loss(client, down[f"model{k}"]) for k in range(self.clusters)]
+        k = losses.index(min(losses))
+        w = (await client.fit(down[f"model{k}"], client.cross_entropy)).weights
+        return {f"sum{k}": client.samples * w, f"samples{k}": float(client.samples)}, {"cluster": k}
+
+    def aggregate(self, server: State, up: Mapping[str, Any], cohort: Cohort) -> State:
+        chosen = [k for k in range(self.clusters) if f"sum{k}" in up]
+        return {**server, **{f"model{k}": (1 / up[f"samples{k}"]) * up[f"sum{k}"] for k in chosen}}
+
+    def scores(self, client: Client, state: State, down: State, x: Tensor) -> dict[str, Tensor]:
+        return {"personal": client.net.eval(down[f"model{state['cluster']}"], x)}
+
+
+class TunedAtTheEnd(FedAvg):
+    """The head is trained only after the last round, by each client for itself (FedBABU, Oh et al. 2022)."""
+
+    uses_rounds = True
+
+    def init_client(self, client: Client) -> State:
+        return {"own": client.initial}
+
+    async def local_update(self, client: Client, state: State, down: State) -> Returned:
+        w = down["weights"]
+        body = Params(w.tensors, w.train_names - client.net.names("last_layer", "head"))
+        sent = w.merge((await client.fit(body, client.cross_entropy)).weights)
+        if client.round == self.rounds - 1:
+            state = {"own": (await client.fit(sent, client.cross_entropy)).weights}
+        return {"weights": sent}, state
+
+    def scores(self, client: Client, state: State, down: State, x: Tensor) -> dict[str, Tensor]:
+        return super().scores(client, state, down, x) | {"personal": client.net.eval(state["own"], x)}
+
+
+class QFedAvg(Method):
+    """Clients with larger losses count more (q-FFL, Li et al. 2020, Algorithm 2), at a rate of their own."""
+
+    q: Annotated[float, at_least(0)] = 1.0
+    lr: Annotated[float, above(0)] = 0.05
+
+    @property
+    def uploads(self) -> Mapping[str, Reduction]:
+        return {"delta": Sum(), "h": Sum()}
+
+    async def local_update(self, client: Client, state: State, down: State) -> Returned:
+        w = down["weights"]
+        loss = await summed_loss(client, w) / client.samples + 1e-10
+        step = (1 / self.lr) * (w - (await client.fit(w, client.cross_entropy, lr=self.lr)).weights)
+        h = self.q * loss ** (self.q - 1) * float(step.norm()) ** 2 + loss**self.q / self.lr
+        return {"delta": loss**self.q * step, "h": h}, state
+
+    def aggregate(self, server: State, up: Mapping[str, Any], cohort: Cohort) -> State:
+        return {"weights": server["weights"] - (1 / up["h"]) * up["delta"]}
+
+
+def shifted(draw: torch.Generator, t: Tensor) -> Tensor:
+    return t + 0.05 * torch.randn(t.shape, generator=draw)
+
+
+async def summed_loss(client: Client, w: Params) -> float:
+    net = client.net.eval
+
+    def loss(w: Params, batch: Batch, extra: None) -> Tensor:
+        return torch.nn.functional.cross_entropy(net(w, batch.x), batch.y, reduction="sum")
+
+    return float(await client.total(loss, w))
+
+
+@pytest.mark.parametrize(
+    ("method", "stateless"),
+    [(Clustered(clusters=3), False), (TunedAtTheEnd(), False), (QFedAvg(), True)],
+    ids=str,
+)
+def test_right_methods_pass(method: Method, stateless: bool) -> None:
+    """A cluster that is nobody's for a round, a number that stays, a head at the end, a rate of its own."""
+    check_method(method, stateless=stateless)
+
+
 class NotForTwoNets(FedAvg):
     """Says that it takes different nets, and refuses them."""
 
@@ -309,6 +413,15 @@ def test_a_wrong_method_is_caught(method: type[Method], check: str, intent: dict
     mark = method_checks(method, **intent)
     (case,) = (case for case in mark.args[1] if case.id.endswith(f"-{check}"))
     with pytest.raises(AssertionError, match=f"^{method.__name__} fails the check {check}: "):
+        case.values[0]()
+
+
+@pytest.mark.parametrize("apart", [[], ["head.*"]])
+def test_what_is_meant_to_travel_names_its_remedy(apart: list[str]) -> None:
+    mark = method_checks(PersonalTravels, apart=apart)
+    (case,) = (case for case in mark.args[1] if case.id.endswith("personal_entries_stay"))
+    refused = pytest.raises(AssertionError, match=r"apart=\['head\.bias', 'head\.weight'\]")
+    with nullcontext() if apart else refused:
         case.values[0]()
 
 
