@@ -1,5 +1,7 @@
 """rayfl: personalised federated learning, simulated at scale on Ray."""
 
+import os
+import sys
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
@@ -16,6 +18,18 @@ if TYPE_CHECKING:
     from rayfl.training import Training
 
 __version__ = "0.1.0"
+
+STARTED = "RAYFL_STARTED_IN"
+"""Variable with the folder in which a command was started, for the processes that it starts; see
+``rayfl.imports.from_here``.
+"""
+
+# With python -m rayfl... the current folder is first, and this is imported before everything else.
+_own = sys.argv[:1] == ["-m"] and any(name.partition(".")[0] == "rayfl" for name in sys.orig_argv)
+if _own and not sys.flags.safe_path and sys.path[0] != os.path.dirname(os.path.dirname(__file__)):
+    del sys.path[0]
+if STARTED in os.environ and os.environ[STARTED] not in sys.path:
+    sys.path.append(os.environ[STARTED])
 
 __all__ = [
     "Callback",

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import importlib
+import os
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import partial
 from importlib.util import find_spec
 from inspect import ismodule
 from typing import Any
 
+import rayfl
 from rayfl.errors import UserError
 
 REFUSED = frozenset(
@@ -35,6 +39,26 @@ REFUSED = frozenset(
 def of_rayfl(cls: type) -> bool:
     """Say whether a class comes with rayfl, and not with the user's own code or another package."""
     return cls.__module__.startswith("rayfl.")
+
+
+@contextmanager
+def from_here() -> Iterator[None]:
+    """Let modules of the current folder be imported in the body, and by the processes that it starts.
+
+    The folder comes last: a ``pandas.py`` in it does not take the place of the library. Commands that only
+    look at a folder, which may be a stranger's, never import from it.
+    """
+    here = os.getcwd()
+    if sys.flags.safe_path or {here, ""} & {*sys.path}:  # forbidden, or in the place that the user has chosen
+        yield
+        return
+    sys.path.append(here)
+    os.environ[rayfl.STARTED] = here
+    try:
+        yield
+    finally:
+        sys.path.remove(here)
+        del os.environ[rayfl.STARTED]
 
 
 def installed(package: str) -> bool:

@@ -7,6 +7,7 @@ import sys
 
 from rayfl.config.parser import federation_from, parser
 from rayfl.errors import exit_code
+from rayfl.imports import from_here
 
 __all__ = ["main", "parser"]
 
@@ -19,7 +20,8 @@ def main(arguments: list[str] | None = None) -> int:
     """
 
     def run() -> int:
-        result = federation_from(sys.argv[1:] if arguments is None else arguments).run()
+        with from_here():
+            result = federation_from(sys.argv[1:] if arguments is None else arguments).run()
         return 0 if result.complete else 128 + signal.SIGINT
 
     return exit_code(run)

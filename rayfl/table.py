@@ -28,6 +28,7 @@ from rayfl.errors import UserError, exit_code
 from rayfl.evaluation.result import read_config
 from rayfl.federation import Federation
 from rayfl.files import read_file, write_file
+from rayfl.imports import from_here
 from rayfl.jobs.cells import Job, Runner, automatic_jobs
 from rayfl.jobs.progress import TableProgress
 from rayfl.papers.printed import printed_table
@@ -82,7 +83,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         0 when all cells are finished, 1 if some failed or are being run by another process, 2 after an error
         of the user's, 130 if the table was told to stop.
     """
-    return exit_code(lambda: run(parse_with_options(parser(), arguments)))
+    return exit_code(from_here()(lambda: run(parse_with_options(parser(), arguments))))
 
 
 def run(given: Any) -> int:

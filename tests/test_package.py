@@ -60,29 +60,95 @@ def test_a_citation_names_this_version():
     assert entry["author"] == f"{{{cff['authors'][0]['name']}}}"
 
 
-def test_it_runs_in_an_environment_of_its_own(wheel, tmp_path):
-    """With the packages that are installed here, and without the checkout."""
-    home = tmp_path / "environment"
+FILES = {
+    "my_method.py": """
+from rayfl.methods import FedProx
+
+
+class Mine(FedProx):
+    pass
+""",
+    "my_net.py": """
+import math
+
+from torch import nn
+
+
+def make(shape: tuple[int, ...], classes: int) -> nn.Module:
+    return nn.Sequential(nn.Flatten(), nn.Linear(math.prod(shape), classes))
+""",
+    "pandas.py": "raise SystemExit('the pandas of the current folder')\n",
+    "table.yaml": """
+table: mine
+title: Mine
+seeds: [0]
+base: {data: Synthetic, data.train: 40, net: my_net.make, engine: Inline, clients: 2, rounds: 1}
+columns: {even: {data.partition: IID}}
+rows: {Mine: {method: my_method.Mine}}
+""",
+    "space.yaml": """
+sweep: tuned
+title: Mine
+base:
+  {data: Synthetic, data.train: 40, data.val_fraction: 0.2, method: my_method.Mine, net: my_net.make,
+   clients: 2, rounds: 1}
+search: {training.lr: {grid: [0.1]}}
+""",
+}
+"""What new users write into a folder of their own, and a file that must not take the place of a library."""
+
+
+@pytest.fixture(scope="module")
+def installed(wheel, tmp_path_factory):
+    """The wheel in an environment of its own, with the packages that are installed here, not the checkout."""
+    home = tmp_path_factory.mktemp("environment")
     venv.create(home, with_pip=False)
     python = str(home / "bin" / "python")
-    installed = ["install", "--quiet", "--no-deps", "--no-index", "--disable-pip-version-check", str(wheel)]
-    run([sys.executable, "-m", "pip", "--python", python, *installed])
+    options = ["install", "--quiet", "--no-deps", "--no-index", "--disable-pip-version-check", str(wheel)]
+    run([sys.executable, "-m", "pip", "--python", python, *options])
     site = run([python, "-c", "import sysconfig; print(sysconfig.get_path('purelib'))"]).strip()
     (Path(site) / "others.pth").write_text(sysconfig.get_path("purelib"))
-    away = tmp_path / "empty"
-    away.mkdir()
+    return home
+
+
+@pytest.fixture
+def rayfl_in(installed, tmp_path):
+    """Runs the command, by its script or by ``python -m``, in a folder with the files of a new user."""
+    for name, text in FILES.items():
+        (tmp_path / name).write_text(text)
     bare = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
-    command = str(home / "bin" / "rayfl")
 
-    def rayfl(*arguments):
-        return run([command, *arguments], cwd=away, env=bare)
+    def command(*arguments, module=False, **environment):
+        scripts = installed / "bin"
+        start = [str(scripts / "python"), "-m", "rayfl"] if module else [str(scripts / "rayfl")]
+        return run([*start, *arguments], cwd=tmp_path, env=bare | environment)
 
-    assert rayfl("--version").startswith("rayfl ")
-    assert str(site) in rayfl("doctor").splitlines()[0]
-    assert "cells" in rayfl("table", "fedco2/t3", "--list", "--data.root", "/nowhere")
-    assert "points" in rayfl("tune", "fdse", "--list", "--data.root", "/nowhere")
-    options = (
-        "--engine Inline --data Synthetic --data.train 40 --net LeNet --rounds 1 --clients 2 --output run"
-    )
-    assert "accuracy" in rayfl("run", *options.split())
-    assert (away / "run" / "summary.json").is_file()
+    return command
+
+
+def test_it_has_what_comes_with_it(installed, rayfl_in):
+    assert rayfl_in("--version").startswith("rayfl ")
+    assert str(installed) in rayfl_in("doctor").splitlines()[0]
+    assert "cells" in rayfl_in("table", "fedco2/t3", "--list", "--data.root", "/nowhere")
+    assert "points" in rayfl_in("tune", "fdse", "--list", "--data.root", "/nowhere")
+
+
+OWN = "--method my_method.Mine --net my_net.make --data Synthetic --data.train 40 --rounds 1 --clients 2"
+
+
+def test_what_lies_in_the_current_folder(rayfl_in, tmp_path):
+    """Runs, cells, trials and actors import it, last of all; commands that only look do not."""
+    options = "--data Synthetic --data.train 40 --rounds 1 --clients 2 --engine Inline --output run"
+    own = "--method my_method.Mine --net my_net.make"
+    assert "accuracy" in rayfl_in("run", *own.split(), *options.split())
+    assert "1 cell" in rayfl_in("table", "table.yaml", module=True)
+    assert "1 trial" in rayfl_in("tune", "space.yaml", "--engine", "Ray", "--engine.actors", "1")
+    assert len([*tmp_path.rglob("clients.parquet")]) == 3
+    (tmp_path / "my_method.py").write_text("open('imported', 'w')\n" + FILES["my_method.py"])
+    with pytest.raises(AssertionError, match=r"No module named 'my_method'\. Set PYTHONPATH"):
+        rayfl_in("export", "run", "--client", "0")
+    assert "Mine" in rayfl_in("report", "run", module=True)
+    assert not (tmp_path / "imported").exists()
+    (tmp_path / "pandas.py").unlink()
+    rayfl_in("export", "run", "--client", "0", PYTHONPATH=".")
+    assert (tmp_path / "run" / "models" / "client-0-personal.safetensors").is_file()

@@ -426,6 +426,11 @@ def explain(made: ArgumentParser, error: BaseException) -> str:
     known = [name for each in (kind, *get_args(kind)) for name in class_names(each)]
     _, no_class, name = text.partition("Expected a dot import path string: ")
     _, no_value, value = text.partition(". Got value: ")
+    if isinstance(cause, ModuleNotFoundError):
+        return (
+            f"{where}: {text}. Set PYTHONPATH to the folder that has it; run, table and tune also look in "
+            "the current folder"
+        )
     if text.startswith("Importing '"):  # is not allowed
         denied = text.split("'")[1]
         return f"{where} is {refusal(denied)}"

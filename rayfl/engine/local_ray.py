@@ -18,7 +18,9 @@ from typing import Any
 
 import ray
 from ray._private import ray_constants, services
+from ray.job_config import JobConfig
 
+import rayfl
 from rayfl.errors import UserError
 from rayfl.shown import tell, warn
 
@@ -58,6 +60,13 @@ for pid in $pids; do kill -s KILL -- "-$pid"; done
 for again in 1 2 3 4 5 6 7 8 9 10; do rm -rf "$1" && break; sleep 0.2; done
 """
 """Waits until the process that writes to it has ended in any way; then clears up behind it."""
+
+
+class _Job(JobConfig):
+    """A job of a command, whose processes look for modules in its folder last: Ray would put it first."""
+
+    def _runtime_env_has_working_dir(self) -> bool:
+        return True  # so Ray adds no folders
 
 
 class LocalRay:
@@ -108,6 +117,7 @@ class LocalRay:
                     include_dashboard=dashboard,
                     dashboard_host="127.0.0.1",
                     logging_level=logging.ERROR,
+                    job_config=_Job() if rayfl.STARTED in os.environ else None,
                     _temp_dir=str(Path(self._folder, "ray")),
                 )
         except BaseException:

@@ -27,6 +27,7 @@ from rayfl.engine import Ray
 from rayfl.errors import UserError, exit_code
 from rayfl.federation import Federation
 from rayfl.files import held, refuse_links
+from rayfl.imports import from_here
 from rayfl.jobs.progress import TableProgress
 from rayfl.record.description import RESUMABLE
 from rayfl.record.folder import check_kind
@@ -83,7 +84,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         0 when all trials are over, 1 if some have failed, 2 after an error of the user's, 130 if the sweep
         was told to stop.
     """
-    return exit_code(lambda: run(parse_with_options(parser(), arguments)))
+    return exit_code(from_here()(lambda: run(parse_with_options(parser(), arguments))))
 
 
 def run(given: Any) -> int:
