@@ -19,12 +19,12 @@ from rayfl.report.contact_sheet import contact_sheet
 from rayfl.shown import one_line, tell
 
 
-def show(data: Data | None = None, clients: int = 5, seed: int = 0) -> None:
+def show(data: Data | None = None, clients: int | None = None, seed: int = 0) -> None:
     """Read a data set, check its files, and print what it holds and what each client would get.
 
     Args:
         data: the data set with its partition.
-        clients: number of clients.
+        clients: number of clients; by default that of a run.
         seed: seed of the division, as of a run.
     """
     divided = (data or EmbeddedDigits()).federate(clients, seed)
@@ -39,13 +39,13 @@ def show(data: Data | None = None, clients: int = 5, seed: int = 0) -> None:
     tell(divided.table())
 
 
-def divide(output: str, data: Data | None = None, clients: int = 5, seed: int = 0) -> None:
+def divide(output: str, data: Data | None = None, clients: int | None = None, seed: int = 0) -> None:
     """Write every client's indices as JSON, as ``--data.partition FromFile`` reads them.
 
     Args:
         output: JSON file to write; it must not exist.
         data: the data set with its partition.
-        clients: number of clients.
+        clients: number of clients; by default that of a run.
         seed: seed of the division, as of a run.
     """
     if Path(output).expanduser().is_file():

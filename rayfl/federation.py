@@ -77,8 +77,8 @@ class Federation(Displayed):
     clients different nets: client k gets entry k modulo the length of the list. This is for methods that do
     not average whole nets.
     """
-    clients: Annotated[int, at_least(1)] = 5
-    """Number of clients."""
+    clients: Annotated[int, at_least(1)] | None = None
+    """Number of clients; by default one for every user where the partition goes by users, else 5."""
     unseen: str | None = None
     """A domain whose clients never train. They are scored as new clients, and again after adapting to their
     samples if the method can do that.
@@ -153,7 +153,8 @@ class Federation(Displayed):
                 f"protocol is a {type(self.protocol).__name__}: it must be one of {', '.join(PROTOCOLS)}, "
                 "with options as you like, because reports know no others"
             )
-        self.clients, self.rounds, self.seed = int(self.clients), int(self.rounds), int(self.seed)  # of NumPy
+        self.clients = None if self.clients is None else int(self.clients)  # which may be NumPy's
+        self.rounds, self.seed = int(self.rounds), int(self.seed)
         self.resumes = False
         self.callbacks: list[Callback] = []
 
@@ -229,6 +230,8 @@ class Federation(Displayed):
         """Return this federation as one that goes on with the run in a folder, whose settings it has."""
         going_on = copy(self)
         going_on.output, going_on.resumes = str(folder), True
+        if self.clients is None and Path(folder, CONFIG).is_file():
+            going_on.clients = read_config(Path(folder)).get("clients")
         return going_on
 
     def _shown(self, result: Result) -> Result:
@@ -237,12 +240,13 @@ class Federation(Displayed):
         return result
 
     def federated_data(self) -> FederatedData:
-        """Return the data, divided among the clients.
+        """Return the data, divided among the clients; ``clients`` is their number from then on.
 
         Raises:
             UserError: they are missing, or cannot be divided like this.
         """
         data = self.data.federate(self.clients, self.seed)
+        self.clients = len(data)
         return data if self.unseen is None else data.hold_out(self.unseen)
 
     def cohort(self, round: int, samples: Sequence[int] | None = None) -> list[int]:
@@ -253,7 +257,8 @@ class Federation(Displayed):
             samples: how many training samples each client has that may train, the first ones; one each if
                 not given.
         """
-        samples = [1] * self.clients if samples is None else samples
+        if samples is None:
+            samples = [1] * (self.clients or len(self.federated_data()))
         return cohort(self.sampling, round, samples, self.participation, self.seed)
 
     def deciding(self, data: FederatedData | None = None) -> dict[str, Any]:
@@ -290,7 +295,7 @@ class Federation(Displayed):
             deterministic=engine.deterministic,
             state_memory=None if engine.state_memory is None else 1e9 * engine.state_memory,
             metrics=tuple(self.metrics),
-            together=self.scoring == "together" or (self.scoring == "auto" and self.clients > MANY),
+            together=self.scoring == "together" or (self.scoring == "auto" and (self.clients or 0) > MANY),
         )
 
     def check(self, data: FederatedData) -> list[str]:
@@ -388,6 +393,8 @@ class Federation(Displayed):
         }
         for name, text in facts.items():
             log.info("%s: %s", name, one_line(text))
+        for remark in data.remarks:
+            log.info("%s", one_line(remark))
         if not self.quiet:
             print_start(facts)
             tell(data.table())

@@ -214,6 +214,18 @@ def test_no_cell_is_started_where_a_later_one_cannot_work(tmp_path, capsys, runs
     assert not (tmp_path / "runs").exists()
 
 
+def test_cells_have_a_client_for_every_user(tmp_path, runs_here):
+    """Their number is not asked for, and the same command goes on with what it has found."""
+    text = TINY.replace("clients: 4", "clients: null").replace("data: Synthetic", "data: WriterDigits")
+    text = text.replace("  data.train: 200\n  data.test: 60\n", "").replace("net: LeNet", "net: MLP")
+    given = [write(tmp_path, text), "--output", str(tmp_path / "runs"), "--rows", "FedAvg", "--seeds", "1"]
+    given += ["--columns", "even", "--data.partition", "ByUser"]
+    assert table.main(given) == 0
+    assert table.main(given) == 0
+    (job,) = runs_here
+    assert yaml.safe_load((job.folder / "config.yaml").read_text())["clients"] == 14
+
+
 def test_finished_cells_are_not_checked_again(tmp_path, runs_here, monkeypatch):
     given = [write(tmp_path), "--rounds", "1", "--quiet", "true", "--output", str(tmp_path / "runs")]
     assert table.main([*given, "--rows", "FedAvg"]) == 0

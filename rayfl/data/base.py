@@ -86,16 +86,16 @@ class Data(Settings, ABC, place="data"):
         )
         return arguments | {"partition": self._partition.settings()}
 
-    def federate(self, clients: int, seed: int) -> FederatedData:
+    def federate(self, clients: int | None, seed: int) -> FederatedData:
         """Load the data set and divide it.
 
         Args:
-            clients: number of clients, at least 1.
+            clients: number of clients, at least 1; None for the partition's own.
             seed: the run's seed; the data set's own wins where it was given.
         """
-        check_type("clients", clients, int)
+        check_type("clients", clients, int | None)
         check_type("seed", seed, int)
-        if clients < 1:
+        if clients is not None and clients < 1:
             raise UserError(f"clients must be at least 1, not {clients}")
         seed = seed if self.seed is None else self.seed
         loaded = self.load()
@@ -113,6 +113,8 @@ class Data(Settings, ABC, place="data"):
         size = len(dataset.indices(TRAIN))
         if not size:
             raise UserError(f"{type(self).__name__} has no training samples: there is nothing to learn from")
+        if clients is None:
+            clients = self._partition.default_clients(dataset)
         if clients > size:
             raise UserError(
                 f"{type(self).__name__} has {size} training samples, too few for {clients} clients: use "

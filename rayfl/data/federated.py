@@ -14,7 +14,7 @@ from rayfl.data.dataset import TRAIN, ClientData, Dataset
 from rayfl.display import Displayed, Words
 from rayfl.errors import UserError
 from rayfl.files import write_file
-from rayfl.shown import one_line
+from rayfl.shown import counted, one_line
 from rayfl.splits import SPLITS
 
 EACH = 10_000
@@ -184,7 +184,7 @@ class FederatedData(Displayed):
             for i, s in enumerate(self.clients)
         ]
         for client, users in zip(clients, self._users()):
-            client["users"] = users
+            client["users"] = [self.dataset.user_names[user] for user in users]
         return self._described(clients)
 
     def _summary(self) -> dict[str, Any]:
@@ -216,6 +216,7 @@ class FederatedData(Displayed):
             "skew": self.skew(),
             "clients": clients,
             "unseen": self.unseen,
+            **({"remarks": remarks} if (remarks := self.remarks) else {}),
         }
 
     @staticmethod
@@ -250,16 +251,27 @@ class FederatedData(Displayed):
         )
         return FederatedData(dataset, tuple(clients), unseen=record["unseen"])
 
-    def _users(self) -> list[list[str]]:
-        """Return the names of every client's users; nothing where clients share some, or there are none."""
+    @property
+    def remarks(self) -> list[str]:
+        """What a run's user has to know of the data and their division, a line each; the record has it."""
+        counts = [len(users) for users in self._users()]
+        if max(counts, default=1) == 1:
+            return []
+        together = f"{sum(counts)} users are put together into {counted(len(counts), 'client')}"
+        return [f"{together}, up to {max(counts)} in one"]
+
+    def _users(self) -> list[np.ndarray]:
+        """Return the numbers of every client's users; nothing where clients share some, or there are none."""
         if self.dataset.users is None:
             return []
-        found = [
-            np.unique(self.dataset.users[np.concatenate([s.split(p) for p in SPLITS])]) for s in self.clients
+        pairs = [
+            (np.repeat(np.arange(len(self)), self.counts(split)), self.dataset.users[indices])
+            for split, indices in self.held.indices.items()
         ]
-        if len(np.unique(np.concatenate(found))) < sum(map(len, found)):
+        clients, users = np.unique(np.concatenate(pairs, axis=1), axis=1)  # in the order of clients
+        if len(np.unique(users)) < len(users):
             return []
-        return [[self.dataset.user_names[user] for user in users] for users in found]
+        return np.split(users, np.searchsorted(clients, np.arange(1, len(self))))
 
     def digest(self) -> str:
         """Return what tells these data and their division from others, as a SHA-256.
@@ -324,7 +336,7 @@ class FederatedData(Displayed):
             f"per client: {skew['classes_min']} to {skew['classes_max']} classes, {skew['samples_min']} to "
             f"{skew['samples_max']} training samples (median {skew['samples_median']:g})"
         )
-        return "\n".join(lines)
+        return "\n".join([*lines, *map(one_line, self.remarks)])
 
     def _label_columns(self, shown: list[int]) -> list[list[str]]:
         """Return a column per class, or one that names each client's largest classes where there are many."""

@@ -181,7 +181,7 @@ def run(
     cluster.wait()
     try:
         nodes = [node["Resources"] for node in ray.nodes() if node["Alive"]]
-        clients = max(federation.clients, 1)
+        clients = federation.clients or len(federation.federated_data())
         part = share(engine, clients, nodes, len(waiting), trials.sweep.at_once)
         jobs = {name: replace(job, settings=job.settings | part.engine) for name, job in waiting.items()}
         watcher = Watcher(trials, part, ended, progress, cluster.gone)

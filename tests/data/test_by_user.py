@@ -1,16 +1,21 @@
 """A client per user."""
 
+import json
 import logging
 from dataclasses import replace
 
 import numpy as np
 import pytest
+import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rayfl.data import IID, ByUser, EmbeddedDigits, WriterDigits
+from rayfl import resumed
+from rayfl.data import IID, Arrays, ByUser, EmbeddedDigits, WriterDigits
 from rayfl.errors import UserError
+from rayfl.nets import MLP, LeNet
 from tests.support.datasets import ORIGIN, assign, make_dataset
+from tests.support.federations import bytes_of_run, small
 
 
 def with_users(users, seed=0, **counts):
@@ -58,6 +63,34 @@ def test_the_record_names_the_users_of_a_client():
     shared = WriterDigits(partition=IID()).federate(2, 0).describe()["clients"]
     plain = EmbeddedDigits().federate(2, 0).describe()["clients"]
     assert all("users" not in client for client in shared + plain)
+
+
+def run_of_users(folder, **changes):
+    """Run 24 users of four samples each."""
+    users = [f"patient {i}" for i in range(24) for _ in range(4)]
+    x = np.random.default_rng(0).standard_normal((96, 3))
+    data = Arrays(x, np.arange(96) % 2, users=users, test_fraction=0.5)
+    small(folder, **({"data": data, "clients": None, "net": MLP(), "quiet": False} | changes)).run()
+    partition = json.loads((folder / "partition.json").read_text())
+    config = yaml.safe_load((folder / "config.yaml").read_text())
+    assert config["clients"] == len(partition["clients"])
+    return len(partition["clients"]), partition.get("remarks", []), data
+
+
+def test_every_user_is_a_client_unless_fewer_are_asked_for(tmp_path, capsys):
+    clients, remarks, data = run_of_users(tmp_path / "all", rounds=2)
+    assert (clients, remarks) == (24, [])
+    assert "together" not in capsys.readouterr().out
+    resumed(tmp_path / "all", ["--rounds", "4"], data=data).run()
+    run_of_users(tmp_path / "whole", rounds=4, clients=24)
+    assert bytes_of_run(tmp_path / "all") == bytes_of_run(tmp_path / "whole")
+    clients, remarks, _ = run_of_users(tmp_path / "few", clients=5)
+    (remark,) = remarks
+    assert clients == 5
+    assert remark.startswith("24 users are put together into 5 clients")
+    assert remark in capsys.readouterr().out
+    assert remark in (tmp_path / "few" / "run.log").read_text()
+    assert run_of_users(tmp_path / "shared", data=EmbeddedDigits(), net=LeNet())[:2] == (5, [])
 
 
 def test_fewer_clients_get_users_by_the_seed():

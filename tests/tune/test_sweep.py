@@ -226,7 +226,7 @@ def test_population_based_training(tmp_path: Path, capsys, ray_runtime) -> None:
         search="search: {training.lr: {loguniform: [0.0000001, 0.3]}}",
         samples="{samples: 2, draw_seed: 19}",  # 0.06, and one that learns nothing
         scheduler="scheduler: {name: pbt, interval: 2, quantile: 0.5, resample: 0.0}",
-        more="{rounds: 6, engine.threads: 3}",  # of the 4 CPUs, so that the trials take turns
+        more="{rounds: 6, clients: null, engine.threads: 3}",  # of the 4 CPUs, so that the trials take turns
     )
     assert main([space, "--output", str(output), "--address", ray_runtime]) == 0
     assert sorted(endings(output)) == [("000-seed-0", "finished"), ("001-seed-0", "finished")]

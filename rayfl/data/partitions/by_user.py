@@ -18,23 +18,32 @@ log = logging.getLogger(__name__)
 class ByUser(Partition):
     """Every client has the samples of one user, or of several: writers, speakers, modules, hospitals.
 
-    For data sets that say which user every sample is of. With as many clients as users, client i is user i;
-    with fewer, whole users in random order are given to the clients in turn, so that numbers of users differ
-    by at most one. Users with fewer than ``min_samples`` training samples are left out, with a warning. A
-    client's training, validation and test samples are all those of its users.
+    For data sets that say which user every sample is of. By default every user is a client, client i user i.
+    With fewer clients, whole users in random order are given to the clients in turn, so that numbers of users
+    differ by at most one. Users with fewer than ``min_samples`` training samples are left out, with a
+    warning. A client's training, validation and test samples are all those of its users.
     """
 
     min_samples: Annotated[int, at_least(1)] = 1
     """Least number of training samples of a user."""
 
-    def assign(self, dataset: Dataset, clients: int, rng: np.random.Generator) -> list[ClientData]:
-        """Deal users, then give every client what they have."""
+    def default_clients(self, dataset: Dataset) -> int:
+        """Return the number of users that are used."""
+        counts = self._counts(dataset)
+        return max(1, int((counts >= self.min_samples).sum()))
+
+    def _counts(self, dataset: Dataset) -> np.ndarray:
+        """Return every user's number of training samples."""
         if dataset.users is None:
             raise UserError(
                 "ByUser: the data set does not say which user a sample is of: use a data set with users, or "
                 "another partition (--data.partition IID)"
             )
-        counts = np.bincount(dataset.users[dataset.origin == TRAIN], minlength=len(dataset.user_names))
+        return np.bincount(dataset.users[dataset.origin == TRAIN], minlength=len(dataset.user_names))
+
+    def assign(self, dataset: Dataset, clients: int, rng: np.random.Generator) -> list[ClientData]:
+        """Deal users, then give every client what they have."""
+        counts = self._counts(dataset)
         used = np.flatnonzero(counts >= self.min_samples)
         if len(used) < len(counts):
             log.warning(
@@ -51,6 +60,7 @@ class ByUser(Partition):
             )
         order = used if clients == len(used) else rng.permutation(used)
         client_of = np.full(len(counts), clients)  # of users that are left out
+        assert dataset.users is not None
         client_of[order] = np.arange(len(order)) % clients
         parts = [
             _grouped(dataset.indices(origin), client_of[dataset.users], clients)

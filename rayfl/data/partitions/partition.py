@@ -32,6 +32,10 @@ class Partition(Settings, ABC, place="data.partition"):
             Each client's data, with disjoint indices.
         """
 
+    def default_clients(self, dataset: Dataset) -> int:
+        """Return how many clients there are where nobody says it."""
+        return 5
+
     def check(self, contents: Mapping[str, Any]) -> None:
         """Refuse a data set that the partition was not made for; most take any.
 
