@@ -109,6 +109,8 @@ class Data(Settings, ABC, place="data"):
                 f"{type(self).__name__} has NaN or infinity in its inputs, first in sample {first} (from 0): "
                 "leave out or fill in such samples"
             )
+        for warning in loaded.warnings:
+            log.warning("%s", warning)
         dataset = self.divide(loaded, seed)
         size = len(dataset.indices(TRAIN))
         if not size:

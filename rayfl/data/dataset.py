@@ -42,6 +42,8 @@ class Dataset(Displayed):
         augment: how training images are changed at random when batches are made: ``none``, ``fedbn`` (flip
             and turn), ``fedgh`` (flip, erase and crop) or ``reflect`` (flip, and shift with reflected edges).
         val_augment: whether validation images are changed likewise when they are scored.
+        remarks: what a run's user has to know of the data, a line each.
+        warnings: likewise, where numbers may be wrong.
     """
 
     inputs: np.ndarray
@@ -58,6 +60,8 @@ class Dataset(Displayed):
     user_names: tuple[str, ...] = ()
     augment: Augmentation = "none"
     val_augment: bool = False
+    remarks: tuple[str, ...] = ()
+    warnings: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         self._check_inputs()

@@ -20,6 +20,7 @@ from rayfl.splits import SPLITS
 EACH = 10_000
 """Of more clients the record of a division is a summary."""
 _ROWS, _COLUMNS = 24, 20  # of the printed label matrix
+_LINE = 400  # characters of a remark that are printed; records have all
 
 
 @dataclass(frozen=True, repr=False)
@@ -216,7 +217,7 @@ class FederatedData(Displayed):
             "skew": self.skew(),
             "clients": clients,
             "unseen": self.unseen,
-            **({"remarks": remarks} if (remarks := self.remarks) else {}),
+            **({"remarks": remarks} if (remarks := [*self.remarks, *self.dataset.warnings]) else {}),
         }
 
     @staticmethod
@@ -255,10 +256,9 @@ class FederatedData(Displayed):
     def remarks(self) -> list[str]:
         """What a run's user has to know of the data and their division, a line each; the record has it."""
         counts = [len(users) for users in self._users()]
-        if max(counts, default=1) == 1:
-            return []
         together = f"{sum(counts)} users are put together into {counted(len(counts), 'client')}"
-        return [f"{together}, up to {max(counts)} in one"]
+        merged = [f"{together}, up to {max(counts)} in one"] if max(counts, default=1) > 1 else []
+        return [*self.dataset.remarks, *merged]
 
     def _users(self) -> list[np.ndarray]:
         """Return the numbers of every client's users; nothing where clients share some, or there are none."""
@@ -336,7 +336,8 @@ class FederatedData(Displayed):
             f"per client: {skew['classes_min']} to {skew['classes_max']} classes, {skew['samples_min']} to "
             f"{skew['samples_max']} training samples (median {skew['samples_median']:g})"
         )
-        return "\n".join([*lines, *map(one_line, self.remarks)])
+        remarks = [one_line(remark) for remark in self.remarks]
+        return "\n".join(lines + [text if len(text) <= _LINE else text[:_LINE] + " ..." for text in remarks])
 
     def _label_columns(self, shown: list[int]) -> list[list[str]]:
         """Return a column per class, or one that names each client's largest classes where there are many."""

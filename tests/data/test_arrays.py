@@ -1,5 +1,6 @@
 """Data of one's own: arrays from Python, and from files."""
 
+import json
 import re
 from pathlib import Path
 
@@ -11,7 +12,7 @@ import pytest
 import torch
 
 import rayfl
-from rayfl import Inline, Ray, UserError
+from rayfl import Inline, Ray, UserError, run
 from rayfl.data import IID, TEST, TRAIN, ArrayFiles, Arrays, ByUser
 from rayfl.data.readers.tables import column
 from rayfl.nets import MLP
@@ -251,6 +252,29 @@ def test_an_index_of_pandas_is_no_input(tmp_path: Path, name):
             users.load()
 
 
+@pytest.mark.parametrize("chosen", [None, "[patient, age, grams]", "[patient, age]"])
+def test_the_start_and_the_record_name_the_columns(tmp_path: Path, capsys, chosen):
+    """A number of the row is left out; what may be one, or has another scale, is warned of by name."""
+    numbers = {"Unnamed: 0": np.arange(60), "patient": RNG.permutation(60) + 7.0}
+    columns = numbers | {"age": X[:, 0], "grams": 1e4 * X[:, 1], "y": Y}
+    pq.write_table(pa.table(columns), tmp_path / "t.parquet")
+    command = (
+        f"--data ArrayFiles --data.train {tmp_path}/t.parquet --net MLP --method FedAvg --engine Inline "
+    )
+    command += f"--rounds 1 --clients 2 --loggers [] --output {tmp_path}/run"
+    assert run.main([*command.split(), *(["--data.x", chosen] if chosen else [])]) == 0
+    told = capsys.readouterr()
+    remarks = json.loads((tmp_path / "run" / "partition.json").read_text())["remarks"]
+    used = chosen.strip("[]") if chosen else "patient, age, grams"
+    assert f"the inputs are the columns {used}\n" in told.out
+    assert remarks[0] == f"the inputs are the columns {used}"
+    assert ("'Unnamed: 0' numbers the rows" in told.out) == (chosen is None)
+    assert ("--data.x '[age, grams]'" in told.err) == (chosen is None)
+    assert ("'grams'" in told.err) == ("grams" in used)
+    assert all(line.removeprefix("warning: ") in remarks for line in told.err.splitlines())
+    assert json.loads((tmp_path / "run" / "partition.json").read_text())["shape"] == [used.count(",") + 1]
+
+
 @pytest.mark.parametrize("name", ["t.csv", "x.npy"])
 def test_files_of_other_kinds_are_told_as_such(tmp_path: Path, name):
     (tmp_path / name).write_text("age,y\n50,1\n")
@@ -291,8 +315,6 @@ def test_lists_in_parquet_without_rows(tmp_path: Path):
 
 def test_files_from_the_command_line(tmp_path: Path):
     saved(tmp_path, "npz")
-    from rayfl import run
-
     options = f"--data ArrayFiles --data.root {tmp_path} --data.train train.npz --data.test test.npz"
     command = f"{options} --net MLP --method FedAvg --engine Inline --clients 2 --rounds 1 --loggers []"
     folder = str(tmp_path / "run")

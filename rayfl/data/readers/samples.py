@@ -46,6 +46,7 @@ class Form:
         class_names: of all classes; their numbers by default.
         test_fraction: share of the samples that are for testing where there are no test samples.
         mean, std: of uint8 images, see :class:`rayfl.data.Dataset`; 0 and 1 by default.
+        remarks, warnings: on the samples, see there, too.
     """
 
     name: str
@@ -53,6 +54,8 @@ class Form:
     test_fraction: float = 0.2
     mean: Sequence[float] | None = None
     std: Sequence[float] | None = None
+    remarks: Sequence[str] = ()
+    warnings: Sequence[str] = ()
 
 
 def own_names(data: str, names: Sequence[str] | None) -> None:
@@ -117,6 +120,8 @@ def dataset_of(train: Samples, test: Samples | None, form: Form) -> Dataset:
         std=tuple(map(float, form.std or (1.0,) * channels)),
         users=users,
         user_names=user_names,
+        remarks=tuple(form.remarks),
+        warnings=tuple(form.warnings),
     )
     if test is None:
         _hold_out(dataset, form)

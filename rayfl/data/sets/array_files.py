@@ -1,6 +1,7 @@
 """`ArrayFiles`: samples in files of NumPy's or Parquet's format."""
 
-from collections.abc import Mapping
+import re
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated
 
@@ -17,6 +18,10 @@ from rayfl.files import reading
 from rayfl.settings import at_least, below
 
 _MEND = "write it again"
+_UNNAMED = re.compile(r"|Unnamed: \d+|__index_level_\d+__")
+"""Names that pandas makes for a column without one."""
+_FOLD = 1000
+"""Columns whose scales differ by this factor hardly learn together."""
 
 
 class ArrayFiles(Data):
@@ -36,7 +41,7 @@ class ArrayFiles(Data):
     """File or folder with the test samples; if not given, a part of the training samples is for testing."""
     x: str | list[str] | None = None
     """Name of the inputs; x by default. In a parquet file also a list of columns of numbers; by default all
-    columns of the training samples that have no other use, but for an index of pandas.
+    columns of the training samples that have no other use, but for those that only number the rows.
     """
     y: str = "y"
     """Name of the labels."""
@@ -64,13 +69,15 @@ class ArrayFiles(Data):
         if self.train is None:
             raise UserError("ArrayFiles needs a file with training samples: give train (--data.train FILE)")
         own_names("ArrayFiles", self.names)
-        train, columns = self._part(self.train)
+        train, columns, remarks, warnings = self._part(self.train)
         test = None if self.test is None else self._part(self.test, columns)[0]
-        form = Form("ArrayFiles", self.names, self.test_fraction, self.mean, self.std)
+        form = Form("ArrayFiles", self.names, self.test_fraction, self.mean, self.std, remarks, warnings)
         return dataset_of(train, test, form)
 
-    def _part(self, name: str, columns: list[str] | None = None) -> tuple[Samples, list[str] | None]:
-        """Return what a file has, and the columns of its inputs if it is a .parquet file.
+    def _part(
+        self, name: str, columns: list[str] | None = None
+    ) -> tuple[Samples, list[str] | None, list[str], list[str]]:
+        """Return what a file has; of a .parquet file also the columns of its inputs, remarks and warnings.
 
         Args:
             name: of the file.
@@ -96,10 +103,23 @@ class ArrayFiles(Data):
                 found = read_parquet(path, [*(inputs or []), *others], inputs is None)
             else:
                 found = read_arrays(path, [*(inputs or []), *others])
+        remarks: list[str] = []
+        warnings: list[str] = []
         if inputs is None:
-            inputs = [name for name in found if name not in others]
+            every = [name for name in found if name not in others]
+            inputs = [name for name in every if not (_UNNAMED.fullmatch(name) and _counts(found[name]))]
+            remarks = [
+                f"the column {name!r} numbers the rows: it is left out"
+                for name in every
+                if name not in inputs
+            ]
+            warnings = _warned(found, inputs)
         groups = (found.get(n) if n else None for n in (self.users, self.domains))
-        return Samples(_inputs(path, found, inputs), found[self.y], *groups), inputs if parquet else None
+        samples = Samples(_inputs(path, found, inputs), found[self.y], *groups)
+        if parquet:
+            remarks = [f"the inputs are the columns {', '.join(inputs)}", *remarks]
+            warnings += _scales(found, inputs)
+        return samples, inputs if parquet else None, remarks, warnings
 
 
 def _inputs(path: Path, found: Mapping[str, np.ndarray], names: list[str]) -> np.ndarray:
@@ -116,3 +136,38 @@ def _inputs(path: Path, found: Mapping[str, np.ndarray], names: list[str]) -> np
             )
     with np.errstate(over="ignore"):  # infinity is refused with all other samples
         return np.stack([found[name].astype(np.float32) for name in names], axis=1)
+
+
+def _counts(values: np.ndarray) -> bool:
+    """Say whether a column is 0, 1, 2, ... or 1, 2, 3, ..."""
+    numbers = values.ndim == 1 and values.dtype.kind in "fiu" and len(values) > 0 and values[0] in (0, 1)
+    return bool(numbers and np.array_equal(values, np.arange(len(values)) + values[0]))
+
+
+def _warned(found: Mapping[str, np.ndarray], names: Sequence[str]) -> list[str]:
+    """Warn of columns that nobody has chosen and that may number the rows, patients or the like."""
+    odd = [
+        name
+        for name in names
+        if found[name].ndim == 1 and found[name].dtype.kind in "fiu"
+        if len(np.unique(found[name])) == len(found[name]) and (found[name] == np.round(found[name])).all()
+    ]
+    rest = ", ".join(name for name in names if name not in odd)
+    return [
+        f"the column {name!r} has a different whole number in every row, as a patient's number has: if it is "
+        f"one, leave it out: --data.x '[{rest}]'"
+        for name in odd
+    ]
+
+
+def _scales(found: Mapping[str, np.ndarray], names: Sequence[str]) -> list[str]:
+    """Warn of columns side by side of which one has far larger values than another."""
+    sizes = [(float(np.abs(found[name]).max(initial=0)), name) for name in names if len(names) > 1]
+    sizes = sorted(each for each in sizes if each[0])
+    if not sizes or sizes[-1][0] < _FOLD * sizes[0][0]:
+        return []
+    least, largest = sizes[0], sizes[-1]
+    return [
+        f"values of the column {largest[1]!r} reach {largest[0]:g}, those of {least[1]!r} {least[0]:g}: nets "
+        "learn little from such different scales: give every column mean 0 and deviation 1"
+    ]
