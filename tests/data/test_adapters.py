@@ -12,8 +12,8 @@ from PIL import Image
 from torch.utils.data import TensorDataset
 from torchvision.datasets import FakeData
 
-from rayfl import UserError
-from rayfl.data import TEST, ByUser, HuggingFaceData, TorchvisionData, from_torchvision
+from rayfl import UserError, run
+from rayfl.data import TEST, TRAIN, VAL, ByUser, HuggingFaceData, TorchvisionData, from_torchvision
 
 
 def fake(size=20):
@@ -31,8 +31,10 @@ def test_pictures_of_torchvision_keep_their_pixels():
 def test_tensors_and_a_test_set():
     x = torch.arange(24.0).reshape(6, 4)
     one = TensorDataset(x, torch.tensor([0, 1, 0, 1, 0, 1]))
-    data = from_torchvision(one, one, users=["a"] * 6, users_test=["a"] * 6).load()
-    assert np.array_equal(data.inputs, np.concatenate([x, x]))
+    users = {"users": ["a"] * 6, "users_test": ["a"] * 6, "users_val": ["a"] * 6}
+    data = from_torchvision(one, one, one, **users).load()
+    assert np.array_equal(data.inputs, np.concatenate([x, x, x]))
+    assert data.origin.tolist() == [TRAIN] * 6 + [VAL] * 6 + [TEST] * 6
     assert data.user_names == ("a",)
 
 
@@ -88,7 +90,8 @@ def write(folder: Path, columns, **features) -> str:
     made = datasets.Dataset.from_dict(columns)
     for name, kind in features.items():
         made = made.cast_column(name, kind)
-    datasets.DatasetDict({"train": made, "test": made.select([0, 1])}).save_to_disk(folder)
+    splits = {"train": made, "validation": made.select([2]), "test": made.select([0, 1])}
+    datasets.DatasetDict(splits).save_to_disk(folder)
     return str(folder)
 
 
@@ -96,11 +99,12 @@ COLUMNS = {"x": [[1, 2], [3, 4], [5, 6], [7, 8]], "label": [0, 1, 0, 1], "who": 
 
 
 def test_lists_of_hugging_face(tmp_path: Path):
-    data = HuggingFaceData(root=write(tmp_path / "d", COLUMNS), test="test", x="x", users="who")
+    data = HuggingFaceData(root=write(tmp_path / "d", COLUMNS), x="x", users="who")
     found = data.load()
     assert found.inputs.dtype == np.int64
-    assert found.inputs.tolist() == [*COLUMNS["x"], [1, 2], [3, 4]]
-    assert found.indices(TEST).tolist() == [4, 5]
+    assert found.inputs.tolist() == [*COLUMNS["x"], [5, 6], [1, 2], [3, 4]]
+    assert found.indices(VAL).tolist() == [4]
+    assert found.indices(TEST).tolist() == [5, 6]
     assert found.user_names == ("a", "b")
     assert isinstance(data.partition, ByUser)
 
@@ -111,8 +115,24 @@ def test_pictures_of_hugging_face(tmp_path: Path):
     columns = {"image": [Image.fromarray(p) for p in pixels], "label": [0, 1, 0, 1]}
     root = write(tmp_path / "d", columns, label=datasets.ClassLabel(names=["cat", "owl"]))
     found = HuggingFaceData(root=root, test_fraction=0.5).load()
-    assert np.array_equal(found.inputs, pixels.transpose(0, 3, 1, 2))
+    assert np.array_equal(found.inputs[:4], pixels.transpose(0, 3, 1, 2))
     assert found.class_names == ("cat", "owl")
+
+
+@pytest.mark.parametrize(
+    ("options", "parts"),
+    [([], [4, 1, 2]), (["--data.test", "validation"], [4, 0, 1]), (["--data.val", "test"], [3, 2, 1])],
+)
+def test_published_splits_are_used_by_their_names(tmp_path: Path, options, parts, capsys):
+    root = write(tmp_path / "d", COLUMNS)
+    command = f"--data HuggingFaceData --data.root {root} --data.x x --clients 1 --rounds 1 --loggers []"
+    command += f" --net TokenMLP --net.vocabulary 9 --method FedAvg --engine Inline --output {tmp_path}/run"
+    assert run.main([*command.split(), *options]) == 0
+    partition = json.loads((tmp_path / "run" / "partition.json").read_text())
+    (client,) = partition["clients"]
+    assert [client[split] for split in ("train", "val", "test")] == parts
+    assert partition["remarks"][0] in capsys.readouterr().out
+    assert "'train' for training" in partition["remarks"][0]
 
 
 @pytest.mark.parametrize(
@@ -120,7 +140,7 @@ def test_pictures_of_hugging_face(tmp_path: Path):
     [
         ({"root": None}, "give root"),
         ({"root": "nowhere"}, "cannot be read"),
-        ({"train": "all"}, "d has no split 'all', only train, test"),
+        ({"train": "all"}, "d has no split 'all', only train, validation, test"),
         ({"x": "image"}, "d has no column 'image', only x, label, who"),
         ({"y": "who"}, "it must be whole numbers"),
         ({"x": "who"}, "have x of <U1 [4]"),

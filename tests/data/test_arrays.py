@@ -13,7 +13,7 @@ import torch
 
 import rayfl
 from rayfl import Inline, Ray, UserError, run
-from rayfl.data import IID, TEST, TRAIN, ArrayFiles, Arrays, ByUser
+from rayfl.data import IID, TEST, TRAIN, VAL, ArrayFiles, Arrays, ByUser
 from rayfl.data.readers.tables import column
 from rayfl.nets import MLP
 from tests.support.federations import bytes_of_run, small
@@ -52,6 +52,20 @@ def test_a_part_is_for_testing_of_each_class_and_user():
     assert dataset.users[:31:15].tolist() == [2, 0, 1]
     assert np.bincount(dataset.users[dataset.origin == TEST]).tolist() == [3, 3, 3, 3]
     assert rows(dataset, TEST) == rows(Arrays(X, Y, users=USERS).load(), TEST)
+
+
+def test_samples_for_validation(tmp_path: Path):
+    """They are used as they are given, and test samples are of the training samples alone."""
+    data = Arrays(X[:40], Y[:40], x_val=X[40:], y_val=Y[40:], users=USERS[:40], users_val=USERS[:20])
+    small(tmp_path / "run", data=data, net=MLP(), clients=1, rounds=1).run()
+    (client,) = json.loads((tmp_path / "run" / "partition.json").read_text())["clients"]
+    assert (client["train"], client["val"], client["test"]) == (32, 20, 8)
+    assert rows(data.load(), VAL) == {tuple(row) for row in X[40:]}
+    np.savez(tmp_path / "train.npz", x=X[:40], y=Y[:40], who=USERS[:40])
+    np.savez(tmp_path / "val.npz", x=X[40:], y=Y[40:], who=USERS[:20])
+    files = ArrayFiles(root=str(tmp_path), train="train.npz", val="val.npz", users="who")
+    assert files.load().origin.tolist() == data.load().origin.tolist()
+    assert rows(files.load(), VAL) == rows(data.load(), VAL)
 
 
 def test_kinds_of_inputs():
@@ -116,12 +130,15 @@ BAD = [
     ({"x_test": X}, "y_test"),
     ({"y_test": Y}, "y_test is given without x_test"),
     ({"users_test": USERS}, "without x_test"),
-    ({"x_test": X[:, :4], "y_test": Y}, "a test sample float32 [4]"),
+    ({"x_test": X[:, :4], "y_test": Y}, "a test sample is float32 [4]"),
     ({"x_test": X[:0], "y_test": Y[:0]}, "the test samples have an empty x"),
     ({"x_test": X, "y_test": Y, "users": USERS}, "or of none"),
     ({"x_test": X, "y_test": Y, "users": USERS, "users_test": ["a"] * 60}, "texts throughout"),
     ({"users": np.arange(60)}, "nobody has two samples"),
     ({"sha256": "0"}, "not 0"),
+    ({"x_val": X}, "x_val is given without y_val"),
+    ({"users_val": USERS}, "without x_val"),
+    ({"x_val": X[:, :4], "y_val": Y}, "a validation sample is float32 [4]"),
 ]
 
 

@@ -11,7 +11,7 @@ import numpy as np
 
 from rayfl.arguments import shown
 from rayfl.data.base import carve
-from rayfl.data.dataset import TEST, TRAIN, ClientData, Dataset, not_finite
+from rayfl.data.dataset import TEST, TRAIN, VAL, ClientData, Dataset, not_finite
 from rayfl.errors import UserError
 from rayfl.memory import check_memory
 from rayfl.randomness import numpy_generator
@@ -22,7 +22,7 @@ _IDS = 10_000_000  # likewise
 
 @dataclass(frozen=True)
 class Samples:
-    """The training or the test samples, not checked yet.
+    """The training, validation or test samples, not checked yet.
 
     Attributes:
         x: inputs [n, ...].
@@ -65,26 +65,28 @@ def own_names(data: str, names: Sequence[str] | None) -> None:
             raise UserError(f"{data}: {count} classes have the name {name!r}: give each a name of its own")
 
 
-def dataset_of(train: Samples, test: Samples | None, form: Form) -> Dataset:
-    """Check samples, and return them as a dataset.
+def dataset_of(train: Samples, test: Samples | None, form: Form, val: Samples | None = None) -> Dataset:
+    """Check samples, and return them as a dataset: first those for training, last those for testing.
 
-    Without test samples, ``form.test_fraction`` of every user's samples are, or of all where there are no
-    users: of each class by the same fraction if possible, at random, but the same for every seed.
+    Without test samples, ``form.test_fraction`` of every user's training samples are, or of all where there
+    are no users: of each class by the same fraction if possible, at random, but the same for every seed.
 
     Raises:
         UserError: they are not what can be classified, or do not go together.
     """
     name = form.name
-    named = [("training", train)] + ([("test", test)] if test else [])
-    inputs = [_inputs(f"{name}: the {part} samples", given.x) for part, given in named]
-    labels = [
-        _labels(f"{name}: the {part} samples", given.y, len(x)) for (part, given), x in zip(named, inputs)
-    ]
-    kinds = [f"{x.dtype} {list(x.shape[1:])}" for x in inputs]
-    if len(set(kinds)) > 1:
-        raise UserError(
-            f"{name}: a training sample is {kinds[0]}, and a test sample {kinds[1]}: use one form"
-        )
+    given = [(TRAIN, "training", train), (VAL, "validation", val), (TEST, "test", test)]
+    origins, named = [], []
+    for origin, part, samples in given:
+        if samples is not None:
+            origins.append(origin)
+            named.append((part, samples))
+    inputs = [_inputs(f"{name}: the {part} samples", samples.x) for part, samples in named]
+    labels = [_labels(f"{name}: the {part} samples", s.y, len(x)) for (part, s), x in zip(named, inputs)]
+    kinds = {f"{x.dtype} {list(x.shape[1:])}": part for (part, _), x in zip(named, inputs)}
+    if len(kinds) > 1:
+        these = ", and ".join(f"a {part} sample is {kind}" for kind, part in kinds.items())
+        raise UserError(f"{name}: {these}: use one form")
     largest = max(int(y.max()) for y in labels)
     class_names = form.class_names or tuple(map(str, range(largest + 1)))
     if largest >= len(class_names):
@@ -113,7 +115,7 @@ def dataset_of(train: Samples, test: Samples | None, form: Form) -> Dataset:
         inputs=x,
         labels=np.concatenate(labels),
         domains=np.zeros(count, np.int64) if domains is None else domains,
-        origin=np.repeat(np.array([TRAIN, TEST][: len(inputs)], np.uint8), [len(x) for x in inputs]),
+        origin=np.repeat(np.array(origins, np.uint8), [len(x) for x in inputs]),
         class_names=tuple(class_names),
         domain_names=domain_names or (name,),
         mean=tuple(map(float, form.mean or (0.0,) * channels)),
@@ -133,7 +135,8 @@ def _hold_out(dataset: Dataset, form: Form) -> None:
     if not form.test_fraction:
         raise UserError(f"{form.name} has no test samples: give them, or a test_fraction above 0")
     groups = np.zeros(len(dataset), np.int64) if dataset.users is None else dataset.users
-    order = np.argsort(groups, kind="stable")
+    train = dataset.indices(TRAIN)
+    order = train[np.argsort(groups[train], kind="stable")]
     rng = numpy_generator(0, "test samples")
     none = np.zeros(0, np.int64)
     for mine in np.split(order, np.flatnonzero(np.diff(groups[order])) + 1):
@@ -255,7 +258,7 @@ def _groups(
     if not parts:
         return None, ()
     if len(parts) < len(named):
-        raise UserError(f"{name}: {field} must be given for the training and the test samples, or of none")
+        raise UserError(f"{name}: {field} must be given for all samples, or of none")
     if len({array.dtype.kind == "U" for array in parts}) > 1:
         raise UserError(f"{name}: {field} must be numbers throughout, or texts throughout")
     found, numbers = np.unique(np.concatenate(parts), return_inverse=True)

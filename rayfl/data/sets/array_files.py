@@ -39,6 +39,8 @@ class ArrayFiles(Data):
     """File or folder with the training samples, such as train.npz; it must be given."""
     test: str | None = None
     """File or folder with the test samples; if not given, a part of the training samples is for testing."""
+    val: str | None = None
+    """File or folder with the validation samples, if there are any."""
     x: str | list[str] | None = None
     """Name of the inputs; x by default. In a parquet file also a list of columns of numbers; by default all
     columns of the training samples that have no other use, but for those that only number the rows.
@@ -70,9 +72,9 @@ class ArrayFiles(Data):
             raise UserError("ArrayFiles needs a file with training samples: give train (--data.train FILE)")
         own_names("ArrayFiles", self.names)
         train, columns, remarks, warnings = self._part(self.train)
-        test = None if self.test is None else self._part(self.test, columns)[0]
+        test, val = (name and self._part(name, columns)[0] for name in (self.test, self.val))
         form = Form("ArrayFiles", self.names, self.test_fraction, self.mean, self.std, remarks, warnings)
-        return dataset_of(train, test, form)
+        return dataset_of(train, test, form, val)
 
     def _part(
         self, name: str, columns: list[str] | None = None

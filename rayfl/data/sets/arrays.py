@@ -25,10 +25,14 @@ class Arrays(Data):
         y: classes [N], whole numbers from 0.
         x_test: inputs for testing, of the same form.
         y_test: their classes.
+        x_val: inputs for validation, of the same form.
+        y_val: their classes.
         users: the user of each sample [N], numbers or texts.
         users_test: the user of each test sample.
+        users_val: the user of each validation sample.
         domains: the domain of each sample [N], numbers or texts.
         domains_test: the domain of each test sample.
+        domains_val: the domain of each validation sample.
         names: names of the classes; their numbers by default.
         test_fraction: if there is no x_test: the share of every user's samples, or of all samples, that is
             for testing; the same samples for every seed.
@@ -41,8 +45,9 @@ class Arrays(Data):
     """
 
     _unrecorded: ClassVar[tuple[str, ...]] = (
-        *("x", "y", "x_test", "y_test"),
-        *("users", "users_test", "domains", "domains_test"),
+        *("x", "y", "users", "domains"),
+        *("x_test", "y_test", "users_test", "domains_test"),
+        *("x_val", "y_val", "users_val", "domains_val"),
     )
 
     def __init__(
@@ -52,10 +57,14 @@ class Arrays(Data):
         x_test: Any = None,
         y_test: Any = None,
         *,
+        x_val: Any = None,
+        y_val: Any = None,
         users: Any = None,
         users_test: Any = None,
+        users_val: Any = None,
         domains: Any = None,
         domains_test: Any = None,
+        domains_val: Any = None,
         names: Sequence[str] | None = None,
         test_fraction: Annotated[float, at_least(0), below(1)] = 0.2,
         mean: Sequence[float] | None = None,
@@ -66,8 +75,9 @@ class Arrays(Data):
         seed: int | None = None,
     ) -> None:
         self.x, self.y, self.x_test, self.y_test = x, y, x_test, y_test
-        self.users, self.users_test = users, users_test
-        self.domains, self.domains_test = domains, domains_test
+        self.x_val, self.y_val = x_val, y_val
+        self.users, self.users_test, self.users_val = users, users_test, users_val
+        self.domains, self.domains_test, self.domains_val = domains, domains_test, domains_val
         self.names, self.test_fraction = names, test_fraction
         self.mean, self.std, self.sha256 = mean, std, sha256
         self.partition, self.val_fraction, self.seed = partition, val_fraction, seed
@@ -80,17 +90,17 @@ class Arrays(Data):
 
     def _checked(self) -> Dataset:
         own_names("Arrays", self.names)
-        for name, given, other in (("y_test", self.y_test, "x_test"), ("x_test", self.x_test, "y_test")):
-            if given is not None and getattr(self, other) is None:
-                raise UserError(f"Arrays: {name} is given without {other}: give both, or none")
-        if self.x_test is None and (self.users_test is not None or self.domains_test is not None):
-            raise UserError("Arrays: users or domains of test samples are given without x_test")
-        test = Samples(self.x_test, self.y_test, self.users_test, self.domains_test)
-        return dataset_of(
-            Samples(self.x, self.y, self.users, self.domains),
-            None if self.x_test is None else test,
-            Form("Arrays", self.names, self.test_fraction, self.mean, self.std),
-        )
+        form = Form("Arrays", self.names, self.test_fraction, self.mean, self.std)
+        train = Samples(self.x, self.y, self.users, self.domains)
+        return dataset_of(train, self._part("test"), form, self._part("val"))
+
+    def _part(self, name: str) -> Samples | None:
+        """Return the samples for testing or for validation, where they are given."""
+        given = {f"{key}_{name}": getattr(self, f"{key}_{name}") for key in ("x", "y", "users", "domains")}
+        there = [key for key, value in given.items() if value is not None]
+        if missing := [key for key in (f"x_{name}", f"y_{name}") if there and key not in there]:
+            raise UserError(f"Arrays: {there[0]} is given without {missing[0]}: give both, or none")
+        return Samples(*given.values()) if there else None
 
     def default_partition(self) -> Partition:
         """Return a client per user where the samples have users, else IID."""

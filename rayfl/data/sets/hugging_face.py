@@ -20,6 +20,8 @@ from rayfl.memory import check_memory
 from rayfl.settings import at_least, below
 
 _MEND = "save it again with save_to_disk"
+_VALIDATION = ("validation", "valid", "val", "dev")
+"""Names of published splits for validation."""
 _INDEXES = ("state.json", "dataset_dict.json")
 """Files that say which other ones are read."""
 
@@ -37,7 +39,11 @@ class HuggingFaceData(Data):
     train: str = "train"
     """Split with the training samples, where there are several."""
     test: str | None = None
-    """Split with the test samples; if not given, a part of the training samples is for testing."""
+    """Split with the test samples; by default ``test``. Without one, a part of the training samples is for
+    testing.
+    """
+    val: str | None = None
+    """Split with the validation samples; by default ``validation``, ``valid``, ``val`` or ``dev``."""
     x: str = "image"
     """Column of the inputs."""
     y: str = "label"
@@ -80,9 +86,21 @@ class HuggingFaceData(Data):
                 raise
             except Exception as error:  # damaged files can raise nearly anything
                 raise ValueError(str(error)) from error
-            train, names_of_classes = self._part(found, self.train)
-            test = None if self.test is None else self._part(found, self.test)[0]
-        return dataset_of(train, test, Form("HuggingFaceData", names_of_classes, self.test_fraction))
+            splits = self._splits(found)
+            parts = {use: self._part(found, split) for use, split in splits.items()}
+        named = ", ".join(f"{split!r} for {use}" for use, split in splits.items())
+        remarks = [f"splits of the data: {named}"] if isinstance(found, dict) else []
+        samples = {use: part for use, (part, _) in parts.items()}
+        form = Form("HuggingFaceData", parts["training"][1], self.test_fraction, remarks=remarks)
+        return dataset_of(samples["training"], samples.get("testing"), form, samples.get("validation"))
+
+    def _splits(self, found: Any) -> dict[str, str]:
+        """Return what splits are for: those that are named, or have the name of what they are for."""
+        there = [name for name in found if name != self.train] if isinstance(found, dict) else []
+        test = self.test or ("test" if "test" in there and self.val != "test" else None)
+        val = self.val or next((name for name in _VALIDATION if name in there and name != test), None)
+        used = {"training": self.train, "validation": val, "testing": test}
+        return {use: split for use, split in used.items() if split is not None}
 
     def _part(self, found: Any, split: str) -> tuple[Samples, list[str] | None]:
         """Return the samples of a split, and the names of the classes where they have some."""
@@ -90,8 +108,8 @@ class HuggingFaceData(Data):
             if split not in found:
                 raise UserError(f"{self.root} has no split {split!r}, only {', '.join(found)}")
             found = found[split]
-        elif split == self.test:
-            raise UserError(f"{self.root} has no splits, so no {split!r}: leave out test")
+        elif split in (self.test, self.val):
+            raise UserError(f"{self.root} has no splits, so no {split!r}: leave out test and val")
         table = found.with_format("arrow")[:]
         wanted = [self.x, self.y, self.users, self.domains]
         if missing := [name for name in wanted if name is not None and name not in table.column_names]:

@@ -20,17 +20,22 @@ KNOWN = ("FakeData", "FashionMNIST", "KMNIST", "QMNIST", "STL10", "SVHN")
 """What a configuration may name: they neither unpickle files nor open pictures of any format."""
 
 
-def from_torchvision(train_set: Any, test_set: Any = None, **options: Any) -> Arrays:
+def from_torchvision(train_set: Any, test_set: Any = None, val_set: Any = None, **options: Any) -> Arrays:
     """Return data whose samples are those of torchvision's data sets, or of any others with (input, class).
 
     Args:
         train_set: has a length, and gives (input, class) by index; an input is a picture of Pillow's, an
             array or a tensor, all of the same shape. Its own transforms are applied, once.
-        test_set: likewise; with none, a part of the others is for testing.
+        test_set: likewise; with none, a part of the training samples is for testing.
+        val_set: likewise, for validation; there may be none.
         **options: of :class:`Arrays`, such as ``mean``, ``std``, ``users`` or ``partition``.
     """
-    test = (None, None) if test_set is None else _stacked("the test set", test_set)
-    return Arrays(*_stacked("the training set", train_set), *test, **({"names": _names(train_set)} | options))
+    parts = {}
+    for name, what, given in (("test", "the test set", test_set), ("val", "the validation set", val_set)):
+        if given is not None:
+            parts[f"x_{name}"], parts[f"y_{name}"] = _stacked(what, given)
+    train = _stacked("the training set", train_set)
+    return Arrays(*train, **({"names": _names(train_set)} | parts | options))
 
 
 class TorchvisionData(Data):
