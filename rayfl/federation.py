@@ -160,7 +160,8 @@ class Federation(Displayed):
 
     def _repr_line_(self) -> dict[str, Any]:
         always = ("method", "data", "clients", "rounds", "engine")
-        return {name: getattr(self, name) for name in always} | changed(self)
+        told = {name: getattr(self, name) for name in always}
+        return {name: value for name, value in told.items() if value is not None} | changed(self)
 
     def _repr_table_(self) -> dict[str, Any]:
         return options(self)

@@ -50,8 +50,7 @@ LINES: list[tuple[object, str]] = [
     (Training(lr=0.2), "Training(lr=0.2)"),
     (
         Federation(data=Synthetic(domains=2)),
-        "Federation(method=FedBN(), data=Synthetic(partition=IID(), domains=2), clients=5, rounds=20, "
-        "engine=Ray())",
+        "Federation(method=FedBN(), data=Synthetic(partition=IID(), domains=2), rounds=20, engine=Ray())",
     ),
     (EmbeddedDigits(), "EmbeddedDigits(partition=DomainPerClient())"),
     (nets.FDSEAlexNet(G=3), "FDSEAlexNet(G=3)"),

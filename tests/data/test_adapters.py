@@ -142,7 +142,7 @@ def test_published_splits_are_used_by_their_names(tmp_path: Path, options, parts
         ({"root": "nowhere"}, "cannot be read"),
         ({"train": "all"}, "d has no split 'all', only train, validation, test"),
         ({"x": "image"}, "d has no column 'image', only x, label, who"),
-        ({"y": "who"}, "it must be whole numbers"),
+        ({"y": "x"}, "it must be whole numbers or texts"),
         ({"x": "who"}, "have x of <U1 [4]"),
     ],
 )

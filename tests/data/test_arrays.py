@@ -68,6 +68,38 @@ def test_samples_for_validation(tmp_path: Path):
     assert rows(files.load(), VAL) == rows(data.load(), VAL)
 
 
+@pytest.mark.parametrize(
+    ("y", "names"),
+    [
+        (np.where(Y, 900_000, 2), ["2", "900000"]),
+        (Y - 1, ["-1", "0", "1"]),
+        (["well" if each else "ill" for each in Y], ["ill", "well"]),
+        (np.array(["well", "ill", "ill"], object)[Y], ["ill", "well"]),
+        (Y > 0, ["False", "True"]),
+        (Y, ["0", "1", "2"]),
+    ],
+)
+def test_labels_are_names_of_classes(tmp_path: Path, capsys, y, names):
+    """Where they are not 0, 1, 2, ... the start says so; there are no classes between them."""
+    small(tmp_path / "run", data=Arrays(X, y), net=MLP(), clients=1, rounds=1, quiet=False).run()
+    partition = json.loads((tmp_path / "run" / "partition.json").read_text())
+    assert partition["class_names"] == names
+    remarks = partition.get("remarks", [])
+    assert len(remarks) == (names != ["0", "1", "2"])
+    assert all(f"in this order: {', '.join(names)}" in remark for remark in remarks)
+    assert all(remark in capsys.readouterr().out for remark in remarks)
+
+
+def test_pictures_whose_channels_come_last_are_warned_of(tmp_path: Path, caplog):
+    pictures = RNG.integers(0, 256, (20, 28, 28, 3)).astype(np.uint8)
+    for folder, x in (("last", pictures), ("first", pictures.transpose(0, 3, 1, 2))):
+        data = Arrays(x, np.arange(20) % 2)
+        small(tmp_path / folder, data=data, net=MLP(), clients=1, rounds=1).run()
+        partition = json.loads((tmp_path / folder / "partition.json").read_text())
+        assert len(partition.get("remarks", [])) == (folder == "last")
+    assert caplog.text.count("transpose(0, 3, 1, 2)") == 1
+
+
 def test_kinds_of_inputs():
     images = RNG.integers(0, 256, (6, 1, 4, 4)).astype(np.uint8)
     y = [0, 1, 0, 1, 0, 1]
@@ -104,15 +136,16 @@ BAD = [
     ({"x": np.ma.masked_less(X, 0)}, "an array [60, 5] has masked values"),
     ({"x": torch.zeros(60, 5).to_sparse()}, "a tensor [60, 5] is sparse"),
     ({"y": None}, "as y None: it must be whole numbers"),
-    ({"y": pd.Series(Y)}, "whole numbers [N], as a NumPy array, a PyTorch tensor or a list"),
+    ({"y": pd.Series(Y)}, "whole numbers or texts [N], as a NumPy array, a PyTorch tensor or a list"),
     ({"y": []}, "y of float64 [0]: it must be whole numbers"),
     ({"y": [[0], [1, 2]] * 30}, "as y [[0], [1, 2]"),
     ({"y": np.ma.masked_equal(Y, 1)}, "an array [60] has masked values"),
     ({"y": Y / 2}, "no regression"),
     ({"y": Y[:, None]}, "y of int64 [60, 1]"),
     ({"y": Y[:59]}, "60 in x and 59 in y"),
-    ({"y": Y - 1}, "labels from -1 to 1"),
-    ({"y": np.where(Y, 2**40, 0)}, "labels from 0 to 1099511627776"),
+    ({"y": ["\ud800"] * 60}, "no text in UTF-8"),
+    ({"y": Y - 1, "names": ["a", "b", "c"]}, "a label is -1, and 3 classes have names"),
+    ({"x_test": X, "y_test": Y.astype(str)}, "y must be numbers throughout, or texts throughout"),
     ({"names": ["a", "b"]}, "a label is 2, and 2 classes have names"),
     ({"names": "abc"}, "data.names is 'abc'"),
     ({"names": ["a", "b", "b"]}, "2 classes have the name 'b'"),

@@ -3,13 +3,13 @@
 import json
 import os
 import pickle
-import re
 import shutil
 
 import numpy as np
 import pytest
 from PIL import Image
 
+from rayfl import run
 from rayfl.data import PACS, TEST, TRAIN, UNUSED, VAL, DomainNet, ImageFolders, OfficeCaltech10
 from rayfl.data.sets.folders import divide_randomly, read_image
 from rayfl.errors import UserError
@@ -393,9 +393,37 @@ def test_image_folders(tmp_path):
     dataset = load(ImageFolders, tmp_path, split="fdse", domains=["Night"], classes=["owl", "cat"])
     assert counts(dataset) == {"Night": (16, 2, 2)}
     assert dataset.inputs[dataset.labels == 0][0, 1, 0, 0] == colour(1, 2, 0)[1]
+    shutil.rmtree(tmp_path / "night" / "dog")
     shutil.rmtree(tmp_path / "day" / "dog")
-    with pytest.raises(UserError, match='class "dog" of domain day is missing'):
-        load(ImageFolders, tmp_path)
+    with pytest.raises(UserError, match='any image of the class "dog" is missing'):
+        load(ImageFolders, tmp_path, classes=["cat", "dog"])
+
+
+@pytest.mark.parametrize("left", ["no folder", "an empty folder"])
+def test_a_domain_without_a_class_and_an_image_that_is_there_twice(tmp_path, left, capsys):
+    """A hospital may lack a class; a copy of a picture may be for training and for testing."""
+    root = write(tmp_path / "data", ("north", "south"), ("ill", "well"), (10, 10))
+    shutil.rmtree(root / "south" / "ill")
+    if left == "an empty folder":
+        (root / "south" / "ill").mkdir()
+    shutil.copy(root / "north" / "ill" / "frame_0000.png", root / "north" / "ill" / "frame_0000 (1).png")
+    command = (
+        f"--data ImageFolders --data.root {root} --data.image_size 32 --clients 2 --rounds 1 --loggers []"
+    )
+    command += f" --net LeNet --method FedAvg --engine Inline --output {tmp_path}/run"
+    assert run.main(command.split()) == 0
+    partition = json.loads((tmp_path / "run" / "partition.json").read_text())
+    assert [[n > 0 for n in client["labels"]["train"]] for client in partition["clients"]] == [
+        [True, True],
+        [False, True],
+    ]
+    lacks, copies = partition["remarks"]
+    told = capsys.readouterr()
+    assert lacks == "domain south has no images of class ill"
+    assert lacks in told.out
+    assert copies.startswith("1 of 31 images are copies of others")
+    assert "frame_0000 (1).png" in copies
+    assert copies in told.err
 
 
 @pytest.mark.parametrize("names", [("кот", "пёс"), ("猫", "犬"), ("छ", "छि"), ("+", "-")])
@@ -404,8 +432,9 @@ def test_folders_are_told_apart_in_any_script(tmp_path, names):
     write(tmp_path, ("a", "b"), names, (5, 5))
     assert set(load(ImageFolders, tmp_path).class_names) == set(names)
     shutil.rmtree(tmp_path / "b" / names[1])
-    with pytest.raises(UserError, match=f'class "{re.escape(names[1])}" of domain b is missing'):
-        load(ImageFolders, tmp_path)
+    dataset = load(ImageFolders, tmp_path)
+    assert dataset.remarks == (f"domain b has no images of class {names[1]}",)
+    assert [dataset.class_names[label] for label in set(dataset.labels[dataset.domains == 1])] == [names[0]]
 
 
 def test_a_letter_with_an_accent_may_be_composed(tmp_path):

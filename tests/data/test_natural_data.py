@@ -231,8 +231,8 @@ def test_numbers_of_leaf(tmp_path):
     assert dataset.user_names == ("b", "a", "c")
     assert dataset.users.tolist() == [0, 0, 1, 1, 1, 2]
     assert dataset.origin.tolist() == [TRAIN] * 3 + [TEST] * 3
-    assert dataset.labels.tolist() == [3, 1, 0, 0, 0, 0]
-    assert dataset.class_names == ("0", "1", "2", "3")
+    assert dataset.labels.tolist() == [2, 1, 0, 0, 0, 0]
+    assert dataset.class_names == ("0", "1", "3")
     shaped = LEAFFiles(root=str(tmp_path), shape=(1, 2, 2)).load()
     assert shaped.inputs[0].tolist() == dataset.inputs[0].reshape(1, 2, 2).tolist()
 

@@ -85,15 +85,21 @@ def map_images(file: Path) -> MappedImages:
 
 def content(paths: Iterable[Path]) -> str:
     """Return a checksum of what is in some files, in their order; a folder stands for the files in it."""
-    total = hashlib.sha256()
+    return hashlib.sha256(b"".join(digests(paths))).hexdigest()
+
+
+def digests(paths: Iterable[Path]) -> list[bytes]:
+    """Return the name of each file, with the 32 bytes of the SHA-256 of what is in it; see ``content``."""
+    found = []
     for path in paths:
         try:
             for file in sorted(filter(Path.is_file, path.iterdir())) if path.is_dir() else [path]:
                 with open_file(file) as opened:
-                    total.update(os.fsencode(file.name) + hashlib.file_digest(opened, "sha256").digest())
+                    digest = hashlib.file_digest(opened, "sha256").digest()
+                found.append(os.fsencode(file.name) + digest)
         except OSError as error:
             raise unreadable(Path(error.filename or path), error) from error
-    return total.hexdigest()
+    return found
 
 
 def cached(

@@ -16,8 +16,7 @@ from rayfl.errors import UserError
 from rayfl.memory import check_memory
 from rayfl.randomness import numpy_generator
 
-_CLASSES = 1_000_000  # more than that are a mistake, such as numbers of rows
-_IDS = 10_000_000  # likewise
+_IDS = 10_000_000  # more than that are a mistake
 
 
 @dataclass(frozen=True)
@@ -75,25 +74,20 @@ def dataset_of(train: Samples, test: Samples | None, form: Form, val: Samples | 
         UserError: they are not what can be classified, or do not go together.
     """
     name = form.name
-    given = [(TRAIN, "training", train), (VAL, "validation", val), (TEST, "test", test)]
-    origins, named = [], []
-    for origin, part, samples in given:
-        if samples is not None:
-            origins.append(origin)
-            named.append((part, samples))
+    given: Sequence[tuple[int, str, Samples | None]] = (
+        (TRAIN, "training", train),
+        (VAL, "validation", val),
+        (TEST, "test", test),
+    )
+    origins = [origin for origin, _, samples in given if samples]
+    named = [(part, samples) for _, part, samples in given if samples]
     inputs = [_inputs(f"{name}: the {part} samples", samples.x) for part, samples in named]
     labels = [_labels(f"{name}: the {part} samples", s.y, len(x)) for (part, s), x in zip(named, inputs)]
     kinds = {f"{x.dtype} {list(x.shape[1:])}": part for (part, _), x in zip(named, inputs)}
     if len(kinds) > 1:
         these = ", and ".join(f"a {part} sample is {kind}" for kind, part in kinds.items())
         raise UserError(f"{name}: {these}: use one form")
-    largest = max(int(y.max()) for y in labels)
-    class_names = form.class_names or tuple(map(str, range(largest + 1)))
-    if largest >= len(class_names):
-        raise UserError(
-            f"{name}: a label is {largest}, and {len(class_names)} classes have names: labels must lie in "
-            f"0..{len(class_names) - 1}"
-        )
+    classes, class_names, remarks = classes_of(name, labels, form.class_names)
     users, user_names = _groups(name, "users", named, inputs)
     domains, domain_names = _groups(name, "domains", named, inputs)
     count = sum(map(len, inputs))
@@ -111,19 +105,25 @@ def dataset_of(train: Samples, test: Samples | None, form: Form, val: Samples | 
             raise UserError(f"{name}: {option} is {list(values)}: its numbers must be finite")
     if form.std is not None and not all(value > 0 for value in form.std):
         raise UserError(f"{name}: std is {list(form.std)}: its numbers must be above 0")
+    last = []
+    if x.dtype == np.uint8 and x.shape[1] > 4 and x.shape[3] in (1, 3, 4):
+        last = [
+            f"{name}: x of {list(x.shape)} is read as [N, C, H, W], images of {channels} channels and "
+            f"{x.shape[2]} x {x.shape[3]} pixels: if the channels come last, give x.transpose(0, 3, 1, 2)"
+        ]
     dataset = Dataset(
         inputs=x,
-        labels=np.concatenate(labels),
+        labels=classes,
         domains=np.zeros(count, np.int64) if domains is None else domains,
         origin=np.repeat(np.array(origins, np.uint8), [len(x) for x in inputs]),
-        class_names=tuple(class_names),
+        class_names=class_names,
         domain_names=domain_names or (name,),
         mean=tuple(map(float, form.mean or (0.0,) * channels)),
         std=tuple(map(float, form.std or (1.0,) * channels)),
         users=users,
         user_names=user_names,
-        remarks=tuple(form.remarks),
-        warnings=tuple(form.warnings),
+        remarks=(*form.remarks, *remarks),
+        warnings=(*form.warnings, *last),
     )
     if test is None:
         _hold_out(dataset, form)
@@ -169,13 +169,14 @@ def as_array(given: Any) -> np.ndarray | None:
 
 
 def _listed(given: Any) -> np.ndarray | None:
-    """Return a list, too, as an array; None where it has lists of different lengths in it."""
-    if not isinstance(given, list | tuple):
-        return as_array(given)
+    """Return a list, too, as an array, texts as texts; None where it has lists of different lengths in it."""
     try:
-        return np.asarray(given)
+        array = np.asarray(given) if isinstance(given, list | tuple) else as_array(given)
     except ValueError:
         return None
+    if array is not None and array.dtype.kind == "O" and all(isinstance(v, str) for v in array.flat):
+        return array.astype(str)
+    return array
 
 
 def _inputs(what: str, given: Any) -> np.ndarray:
@@ -211,25 +212,64 @@ def _inputs(what: str, given: Any) -> np.ndarray:
 
 
 def _labels(what: str, given: Any, count: int) -> np.ndarray:
-    """Return labels as int64."""
+    """Return labels as int64, texts or booleans."""
     y = _listed(given)
     if y is None:
         raise UserError(
-            f"{what} have as y {shown(given)}: it must be whole numbers [N], as a NumPy array, a PyTorch "
-            "tensor or a list"
+            f"{what} have as y {shown(given)}: it must be whole numbers or texts [N], as a NumPy array, a "
+            "PyTorch tensor or a list"
         )
-    if y.ndim != 1 or y.dtype.kind not in "iu":
+    if y.ndim != 1 or y.dtype.kind not in "iuUb":
         raise UserError(
-            f"{what} have y of {y.dtype} {list(y.shape)}: it must be whole numbers [N], classes from 0; "
+            f"{what} have y of {y.dtype} {list(y.shape)}: it must be whole numbers or texts [N], classes; "
             "rayfl classifies, and has no regression"
         )
     if len(y) != count:
         raise UserError(f"{what} are {count} in x and {len(y)} in y: x and y must have the same number")
-    if y.min() < 0 or y.max() >= _CLASSES:
-        raise UserError(
-            f"{what} have labels from {y.min()} to {y.max()}: they must lie in 0..{_CLASSES - 1:,}"
-        )
-    return y.astype(np.int64)
+    return y.astype(np.int64) if y.dtype.kind in "iu" else y
+
+
+def classes_of(
+    name: str, parts: Sequence[np.ndarray], names: Sequence[str] | None = None
+) -> tuple[np.ndarray, tuple[str, ...], tuple[str, ...]]:
+    """Return labels as int64 from 0 without gaps, the names of their classes, and what is to be said of them.
+
+    Args:
+        name: of the data set.
+        parts: labels [n] of each part, whole numbers, texts or booleans.
+        names: of all classes, in the order of their numbers, where they are known.
+    """
+    labels, found, own = _unique(name, "y", parts)
+    if names:
+        known = {each: number for number, each in enumerate(names)}
+        texts = found.dtype.kind == "U"
+        places = np.array([known.get(v, -1) for v in own] if texts else found, np.int64)
+        if len(odd := found[(places < 0) | (places >= len(names))]):
+            raise UserError(
+                f"{name}: a label is {odd[-1]}, and {len(names)} classes have names: labels must be these, "
+                f"or lie in 0..{len(names) - 1}"
+            )
+        return places[labels], tuple(names), ()
+    if found.dtype.kind == "i" and np.array_equal(found, np.arange(len(found))):
+        return labels, own, ()
+    order = ", ".join(own[:10]) + ", ..." * (len(own) > 10)
+    return labels, own, (f"the labels are names of classes, {len(own)} in this order: {order}",)
+
+
+def _unique(
+    name: str, field: str, parts: Sequence[np.ndarray]
+) -> tuple[np.ndarray, np.ndarray, tuple[str, ...]]:
+    """Return which value each one is, int64 [N], all values in order, and their texts."""
+    if len({array.dtype.kind == "U" for array in parts}) > 1:
+        raise UserError(f"{name}: {field} must be numbers throughout, or texts throughout")
+    found, numbers = np.unique(np.concatenate(parts), return_inverse=True)
+    names = tuple(map(str, found))
+    for each in names:
+        try:
+            each.encode()
+        except UnicodeEncodeError:
+            raise UserError(f"{name}: {field} have {each!a}, which is no text in UTF-8") from None
+    return numbers.astype(np.int64), found, names
 
 
 def _groups(
@@ -242,8 +282,6 @@ def _groups(
         if values is None:
             continue
         array = _listed(values)
-        if array is not None and array.dtype.kind == "O" and all(isinstance(v, str) for v in array.flat):
-            array = array.astype(str)
         if array is None or array.ndim != 1 or array.dtype.kind not in "iuU":
             raise UserError(
                 f"{name}: {field} of the {part} samples are {shown(values)}: they must be whole numbers or "
@@ -259,13 +297,5 @@ def _groups(
         return None, ()
     if len(parts) < len(named):
         raise UserError(f"{name}: {field} must be given for all samples, or of none")
-    if len({array.dtype.kind == "U" for array in parts}) > 1:
-        raise UserError(f"{name}: {field} must be numbers throughout, or texts throughout")
-    found, numbers = np.unique(np.concatenate(parts), return_inverse=True)
-    names = tuple(map(str, found))
-    for each in names:
-        try:
-            each.encode()
-        except UnicodeEncodeError:
-            raise UserError(f"{name}: {field} have {each!a}, which is no text in UTF-8") from None
-    return numbers.astype(np.int64), names
+    numbers, _, names = _unique(name, field, parts)
+    return numbers, names

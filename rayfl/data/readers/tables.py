@@ -88,7 +88,7 @@ def _head(file: IO[Any], name: str) -> tuple[tuple[int, ...], Any, np.dtype]:
         raise
     except Exception as error:  # a forged header can raise nearly anything
         raise ValueError(f"{name} is no array of NumPy's format ({error})") from error
-    if kind.hasobject or kind.kind not in "fiuU" or not kind.itemsize:
+    if kind.hasobject or kind.kind not in "fiuUb" or not kind.itemsize:
         raise ValueError(
             f"{name} holds {kind}, and rayfl reads numbers and texts alone, never pickled objects"
         )
@@ -150,7 +150,7 @@ def column(name: str, values: Any) -> np.ndarray:
         )
     if pa.types.is_dictionary(values.type):
         values = values.cast(values.type.value_type)
-    if pa.types.is_integer(values.type) or pa.types.is_floating(values.type):
+    if any(known(values.type) for known in (pa.types.is_integer, pa.types.is_floating, pa.types.is_boolean)):
         return values.to_numpy()
     if pa.types.is_string(values.type) or pa.types.is_large_string(values.type):
         return np.array(values.to_pylist(), dtype=str)

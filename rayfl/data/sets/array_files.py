@@ -28,7 +28,7 @@ class ArrayFiles(Data):
     """Samples of your own in files: an .npz file, a folder of .npy files, or a .parquet file.
 
     Inputs are images (uint8 [N, C, H, W]), floats [N, ...] or token ids (whole numbers), labels whole numbers
-    from 0. The files of a folder (x.npy, y.npy and so on) are mapped into memory where there is one folder
+    or texts. The files of a folder (x.npy, y.npy and so on) are mapped into memory where there is one folder
     alone. Files with pickled objects are refused. With users, a client per user (or several) is the default
     partition.
     """
@@ -52,7 +52,7 @@ class ArrayFiles(Data):
     domains: str | None = None
     """Name of the array or column that has the domain of each sample, as numbers or texts."""
     names: list[str] | None = None
-    """Names of the classes; their numbers by default."""
+    """Names of the classes, for labels from 0; the labels by default."""
     test_fraction: Annotated[float, at_least(0), below(1)] = 0.2
     """If there is no test file: the share of every user's samples, or of all samples, that is for testing.
     These are the same samples for every seed.
@@ -72,7 +72,8 @@ class ArrayFiles(Data):
             raise UserError("ArrayFiles needs a file with training samples: give train (--data.train FILE)")
         own_names("ArrayFiles", self.names)
         train, columns, remarks, warnings = self._part(self.train)
-        test, val = (name and self._part(name, columns)[0] for name in (self.test, self.val))
+        names = (self.test, self.val)
+        test, val = (None if name is None else self._part(name, columns)[0] for name in names)
         form = Form("ArrayFiles", self.names, self.test_fraction, self.mean, self.std, remarks, warnings)
         return dataset_of(train, test, form, val)
 

@@ -22,7 +22,7 @@ class Arrays(Data):
     Args:
         x: inputs: uint8 [N, C, H, W], images; floats [N, ...], used as float32; whole numbers [N, ...],
             token ids.
-        y: classes [N], whole numbers from 0.
+        y: classes [N], whole numbers or texts; labels that are not 0, 1, 2, ... name their classes.
         x_test: inputs for testing, of the same form.
         y_test: their classes.
         x_val: inputs for validation, of the same form.
@@ -33,7 +33,7 @@ class Arrays(Data):
         domains: the domain of each sample [N], numbers or texts.
         domains_test: the domain of each test sample.
         domains_val: the domain of each validation sample.
-        names: names of the classes; their numbers by default.
+        names: names of the classes, for labels from 0; the labels by default.
         test_fraction: if there is no x_test: the share of every user's samples, or of all samples, that is
             for testing; the same samples for every seed.
         mean: per channel, of images scaled to [0, 1]; 0 by default.

@@ -1,15 +1,16 @@
 """Data sets of several domains whose images lie in folders: root/domain/class/*."""
 
+import hashlib
 import logging
 import os
 import unicodedata
 from abc import abstractmethod
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import IO, Any, ClassVar, Literal
+from typing import IO, ClassVar, Literal
 
 import numpy as np
 from PIL import Image
@@ -17,7 +18,7 @@ from PIL import Image
 from rayfl.data.dataset import TEST, TRAIN, UNUSED, VAL, Dataset
 from rayfl.data.partitions.domain_per_client import DomainPerClient
 from rayfl.data.partitions.partition import Partition
-from rayfl.data.readers.cache import Decoded, cached, content
+from rayfl.data.readers.cache import Decoded, cached, digests
 from rayfl.data.readers.files import FileData, Side, unreadable
 from rayfl.errors import UserError
 from rayfl.files import open_file
@@ -44,6 +45,7 @@ class Found:
         labels: int64 [N], class of each image.
         domains: int64 [N], domain of each image, in the order of the data set.
         domain_names: the domains in that order.
+        remarks: on what is there, a line each.
     """
 
     root: Path
@@ -51,6 +53,7 @@ class Found:
     labels: np.ndarray
     domains: np.ndarray
     domain_names: tuple[str, ...]
+    remarks: tuple[str, ...] = ()
 
     def of(self, domain: int) -> np.ndarray:
         """Return the int64 indices of a domain's images."""
@@ -96,9 +99,9 @@ class DomainFolders(FileData):
         """Find the images and decode them, or map what an earlier run has decoded."""
         found, class_names = self.find()
         origin = self.origin(found)
-        images, _ = cached(
-            type(self).__name__, self._key(found), partial(self._decode, found), self.cache, self.verify
-        )
+        each = digests(found.root / file for file in found.files)
+        key = [self.image_size, self.colour, hashlib.sha256(b"".join(each)).hexdigest()]
+        images, _ = cached(type(self).__name__, key, partial(self._decode, found), self.cache, self.verify)
         dataset = Dataset(
             inputs=images,
             labels=found.labels,
@@ -110,6 +113,8 @@ class DomainFolders(FileData):
             std=(1.0, 1.0, 1.0),
             augment="fedbn" if self.augments else "none",
             val_augment=self.val_augment and self.augments,
+            remarks=found.remarks,
+            warnings=() if self.published else _copies(found.files, each),
         )
         return self.divide(dataset, self.seed or 0)
 
@@ -134,9 +139,6 @@ class DomainFolders(FileData):
                     f"{self.published[name]} were published: complete the folder, or use it as it is with "
                     "verify=False (--data.verify false)"
                 )
-
-    def _key(self, found: Found) -> list[Any]:
-        return [self.image_size, self.colour, content(found.root / file for file in found.files)]
 
     def _decode(self, found: Found) -> Decoded:
         files = [found.root / file for file in found.files]
@@ -179,6 +181,7 @@ class DomainFolders(FileData):
         numbers: list[int] = []
         taken: set[Path] = set()
         others: list[Path] = []
+        lacking: list[str] = []
         for domain in sorted(domains):
             for label, name in enumerate(classes):
                 folder = self._folder(root, domain, name)
@@ -190,16 +193,19 @@ class DomainFolders(FileData):
                     )
                 taken.add(folder)
                 found = []
-                for entry in sorted(os.scandir(folder), key=lambda entry: entry.name):
+                entries: Iterable[os.DirEntry[str]] = os.scandir(folder) if folder.is_dir() else ()
+                for entry in sorted(entries, key=lambda entry: entry.name):
                     if not entry.is_dir() and Path(entry.name).suffix.lower() in _KINDS:
                         found.append(entry.name)
                     elif not entry.name.startswith("."):
                         others.append(folder / entry.name)
-                if not found:
+                if not found and self.published:
                     raise UserError(
                         f'{type(self).__name__}: class "{name}" of domain {domain} has no images: {folder} '
                         "holds none"
                     )
+                if not found:
+                    lacking.append(f"domain {domain} has no images of class {name}")
                 _check_text(folder, found)
                 files += [f"{folder.relative_to(root).as_posix()}/{file}" for file in found]
                 labels += [label] * len(found)
@@ -213,16 +219,23 @@ class DomainFolders(FileData):
                 str(others[0]),
                 ", ".join(sorted(_KINDS)),
             )
-        return Found(root, files, np.array(labels, np.int64), np.array(numbers, np.int64), tuple(domains))
+        for given, there, what in ((classes, labels, "class"), (domains, numbers, "domain")):
+            if absent := [name for i, name in enumerate(given) if i not in set(there)]:
+                raise self.missing(
+                    f'any image of the {what} "{absent[0]}"', root, "Leave it out, or add images"
+                )
+        arrays = np.array(labels, np.int64), np.array(numbers, np.int64)
+        return Found(root, files, *arrays, tuple(domains), tuple(lacking))
 
     def _folder(self, root: Path, domain: str, name: str) -> Path:
+        """Return the folder of a class in a domain, which one's own data may lack."""
         above = subfolder(root, domain)
         if above is None:
             raise self.missing(f"domain {domain}", root / domain, "Complete the folder")
         folder = subfolder(above, name)
-        if folder is None:
+        if folder is None and self.published:
             raise self.missing(f'class "{name}" of domain {domain}', above / name, "Complete the folder")
-        return folder
+        return folder or above / name
 
 
 class ImageFolders(DomainFolders):
@@ -346,6 +359,21 @@ def divide_randomly(dataset: Dataset, seed: int) -> Dataset:
 
 
 # ---- files
+
+
+def _copies(files: Sequence[str], digests: Sequence[bytes]) -> tuple[str, ...]:
+    """Warn of images that are there twice, byte for byte."""
+    first: dict[bytes, str] = {}
+    copies = {
+        file: of for file, each in zip(files, digests) if (of := first.setdefault(each[-32:], file)) != file
+    }
+    if not copies:
+        return ()
+    file, of = next(iter(copies.items()))
+    return (
+        f"{len(copies):,} of {len(files):,} images are copies of others, such as {file} of {of}: "
+        "one may be for training and the other for testing; remove the copies",
+    )
 
 
 def plain(name: str) -> str:

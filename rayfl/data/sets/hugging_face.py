@@ -86,21 +86,22 @@ class HuggingFaceData(Data):
                 raise
             except Exception as error:  # damaged files can raise nearly anything
                 raise ValueError(str(error)) from error
-            splits = self._splits(found)
-            parts = {use: self._part(found, split) for use, split in splits.items()}
-        named = ", ".join(f"{split!r} for {use}" for use, split in splits.items())
-        remarks = [f"splits of the data: {named}"] if isinstance(found, dict) else []
-        samples = {use: part for use, (part, _) in parts.items()}
-        form = Form("HuggingFaceData", parts["training"][1], self.test_fraction, remarks=remarks)
-        return dataset_of(samples["training"], samples.get("testing"), form, samples.get("validation"))
-
-    def _splits(self, found: Any) -> dict[str, str]:
-        """Return what splits are for: those that are named, or have the name of what they are for."""
-        there = [name for name in found if name != self.train] if isinstance(found, dict) else []
-        test = self.test or ("test" if "test" in there and self.val != "test" else None)
-        val = self.val or next((name for name in _VALIDATION if name in there and name != test), None)
-        used = {"training": self.train, "validation": val, "testing": test}
-        return {use: split for use, split in used.items() if split is not None}
+            several = isinstance(found, dict)
+            there = [name for name in found if name != self.train] if several else []
+            first = next((n for n in _VALIDATION if n in there and n != self.test), None)
+            names = {
+                "training": self.train,
+                "testing": self.test or ("test" if "test" in there and self.val != "test" else None),
+                "validation": self.val or first,
+            }
+            parts = [self._part(found, name) if name else None for name in names.values()]
+        used = ", ".join(f"{name!r} for {use}" for use, name in names.items() if name)
+        train, test, val = (part and part[0] for part in parts)
+        assert parts[0]
+        assert train
+        remarks = [f"splits of the data: {used}"] if several else []
+        form = Form("HuggingFaceData", parts[0][1], self.test_fraction, remarks=remarks)
+        return dataset_of(train, test, form, val)
 
     def _part(self, found: Any, split: str) -> tuple[Samples, list[str] | None]:
         """Return the samples of a split, and the names of the classes where they have some."""

@@ -11,6 +11,7 @@ from rayfl.data.base import Data
 from rayfl.data.dataset import TEST, TRAIN, Dataset
 from rayfl.data.partitions.by_user import ByUser
 from rayfl.data.partitions.partition import Partition
+from rayfl.data.readers.samples import classes_of
 from rayfl.data.sets.stdlib_text import character_names, encoded
 from rayfl.errors import UserError
 from rayfl.files import read_json, reading
@@ -51,25 +52,29 @@ class LEAFFiles(Data):
     def load(self) -> Dataset:
         """Read all files."""
         parts = {origin: self._part(name) for origin, name in ((TRAIN, "train"), (TEST, "test"))}
-        names = {name: number for number, name in enumerate(dict.fromkeys((*parts[TRAIN], *parts[TEST])))}
-        every = [(origin, names[name], *s) for origin, part in parts.items() for name, s in part.items()]
+        users = {name: number for number, name in enumerate(dict.fromkeys((*parts[TRAIN], *parts[TEST])))}
+        every = [(origin, users[name], *s) for origin, part in parts.items() for name, s in part.items()]
         kinds = {(inputs.dtype.name, inputs.shape[1:]) for _, _, inputs, _ in every}
         if len(kinds) != 1:
             what = " and ".join(f"{kind} of the shape {list(shape)}" for kind, shape in sorted(kinds)[:2])
             raise UserError(f"{self.root} has samples of several kinds, such as {what}: they must be alike")
         inputs = np.concatenate([inputs for _, _, inputs, _ in every])
         labels = np.concatenate([labels for *_, labels in every])
-        text = inputs.dtype == np.int64
+        class_names: tuple[str, ...] = character_names()
+        remarks: tuple[str, ...] = ()
+        if inputs.dtype != np.int64:  # no text
+            labels, class_names, remarks = classes_of(type(self).__name__, [labels])
         sizes = [len(labels) for *_, labels in every]
         return Dataset(
             inputs=inputs,
             labels=labels,
             domains=np.zeros(len(labels), np.int64),
             origin=np.repeat(np.array([o for o, *_ in every], np.uint8), sizes),
-            class_names=character_names() if text else tuple(map(str, range(int(labels.max()) + 1))),
+            class_names=class_names,
             domain_names=(type(self).__name__,),
             users=np.repeat(np.array([user for _, user, *_ in every], np.int64), sizes),
-            user_names=tuple(names),
+            user_names=tuple(users),
+            remarks=remarks,
         )
 
     def _part(self, name: str) -> dict[str, Samples]:
@@ -120,7 +125,7 @@ def _samples(user: str, given: Any, shape: tuple[int, ...] | None) -> Samples:
         return np.zeros(0), np.zeros(0)
     if all(isinstance(each, str) for each in inputs):
         return _texts(user, inputs, labels)
-    if odd := [label for label in labels if type(label) is not int or not 0 <= label < 1_000_000]:
+    if odd := [label for label in labels if type(label) is not int or not 0 <= label < 2**63]:
         raise ValueError(f"user {shown(user)} has the label {shown(odd[0])}, and it must be 0 or above")
     try:
         array = np.array(inputs)
