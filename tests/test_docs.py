@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ast
-import math
 import os
 import re
 import shlex
@@ -14,14 +13,11 @@ from importlib import import_module
 from pathlib import Path
 
 import pytest
-import torch
 
 from rayfl.__main__ import COMMANDS
 from rayfl.__main__ import main as rayfl
 from rayfl.config.command_line import parse, parse_with_options
 from rayfl.config.parser import federation_from
-from rayfl.methods import FedProx
-from rayfl.nets import Architecture
 
 ROOT = Path(__file__).parent.parent
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
@@ -119,26 +115,21 @@ def test_how_to_pages_run(page, tmp_path, monkeypatch):
 
 # ---- other pages
 
-IN_OTHER_TESTS = {"README", "CONTRIBUTING", "callbacks", "data", "tutorial"}
-"""Pages whose Python code other tests run; the first lines of data.md need CIFAR-10."""
+OTHERS = [p for p in PAGES if p not in HOW_TO and p.stem != "tutorial" and blocks(p, "python")]
 
 
-@pytest.mark.parametrize(
-    "page",
-    [p for p in PAGES if p not in HOW_TO and p.stem not in IN_OTHER_TESTS and blocks(p, "python")],
-    ids=lambda page: page.stem,
-)
+@pytest.mark.parametrize("page", OTHERS, ids=lambda page: page.stem)
 def test_python_of_a_page_runs(page, tmp_path, monkeypatch):
-    """With what a page takes as given: a method and a run of the reader's, and imports."""
+    """Every block by itself, as it stands there, in the folder in which those before it ran."""
     monkeypatch.chdir(tmp_path)
-    if "runs/my-run" in page.read_text():
-        small = ["--data", "Synthetic", "--data.train", "80", "--data.test", "40", "--loggers", "[]"]
-        made = ["--engine", "Inline", "--clients", "4", "--rounds", "1", "--output", "runs/my-run"]
-        assert rayfl(["run", *small, *made]) == 0
-    names = {"__name__": page.stem, "nn": torch.nn, "math": math, "Architecture": Architecture}
-    names["MyMethod"] = FedProx
-    for _, code in blocks(page, "python"):
-        exec(compile(code.replace(", ray=True", ""), str(page), "exec"), names)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    for title, code in blocks(page, "python"):
+        if title:
+            (tmp_path / title).write_text(code)
+            sys.modules.pop(Path(title).stem, None)
+            import_module(Path(title).stem)
+        else:
+            exec(compile(code, str(page), "exec"), {"__name__": page.stem})
 
 
 # ---- the tutorial

@@ -39,13 +39,6 @@ def test_command_on_real_data(tmp_path: Path) -> None:
     run(command, tmp_path, "--rounds", "1", "--engine", "Inline", "--data.verify", "false")
 
 
-def test_python_example(tmp_path: Path) -> None:
-    (code,) = re.findall(r"```python\n(.*?)```", README, re.DOTALL)
-    done = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
-    assert "accuracy" in done.stdout
-
-
 def test_links_lead_somewhere() -> None:
     for page in [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *(ROOT / "docs").rglob("*.md")]:
         for target in re.findall(r"\]\(([^)#]+)\)", page.read_text()):

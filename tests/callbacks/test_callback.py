@@ -1,8 +1,6 @@
 """Callbacks see every round of a run and may end it, with a checkpoint."""
 
-import re
 from collections.abc import Mapping
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -199,22 +197,3 @@ def test_looking_changes_nothing(tmp_path: Path) -> None:
     federation.run()
     small(tmp_path / "plain", rounds=3, method=FedPer()).run()
     assert bytes_of_run(tmp_path / "looked") == bytes_of_run(tmp_path / "plain")
-
-
-def test_the_page_of_callbacks_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    page = (Path(__file__).parents[2] / "docs" / "callbacks.md").read_text()
-    first, second = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(rayfl, "Federation", partial(small, rounds=5))
-    names: dict[str, Any] = {}
-    exec(
-        first.replace('rounds=5, quiet=True, output="runs/good-enough"', "Path('run')"),
-        names | {"Path": Path},
-    )
-    names = {"Callback": Callback}
-    exec(second, names)
-    federation = small(tmp_path / "other", rounds=2)
-    federation.callbacks = [noted := names["Confidence"]()]
-    federation.run()
-    assert len(noted.noted) == 2
-    assert all(0 < p < 1 for p in noted.noted)

@@ -192,16 +192,3 @@ def test_without_the_library(tmp_path: Path, monkeypatch):
     monkeypatch.setitem(sys.modules, "datasets", None)
     with pytest.raises(UserError, match=r"pip install 'rayfl\[hf\]'"):
         HuggingFaceData(root=str(tmp_path)).load()
-
-
-def test_examples_of_the_documentation(tmp_path: Path, monkeypatch):
-    """Those on data of one's own run as they stand there."""
-    pytest.importorskip("datasets")
-    monkeypatch.chdir(tmp_path)
-    page = (Path(__file__).parents[2] / "docs" / "data.md").read_text()
-    section = page[page.index("### Arrays") : page.index("### WriterDigits")]
-    codes = re.findall(r"```python\n(.*?)```", section, re.DOTALL)
-    assert len(codes) == 3
-    for code in codes:
-        exec(code, {})
-    assert (tmp_path / "arrays" / "metrics.jsonl").is_file()
