@@ -38,7 +38,7 @@ def outputs(run: Any, begins: str) -> list[Any]:
 
 
 def test_progress_and_tables_are_shown(run: Any) -> None:
-    (federation,) = outputs(run, "from rayfl import Federation, Inline\nfrom rayfl.data")
+    (federation,) = outputs(run, "from rayfl import Federation, Inline, Training\nfrom rayfl.data")
     assert "<th>method</th><td>FedRep()</td>" in federation.data["text/html"]
     widgets = run.metadata.widgets["application/vnd.jupyter.widget-state+json"]["state"].values()
     (bar,) = (each["state"]["outputs"] for each in widgets if each["model_name"] == "OutputModel")
@@ -58,7 +58,7 @@ def test_the_results_are_what_the_text_says(run: Any) -> None:
     found = eval(each.data["text/plain"])
     assert found["Local()"] > 0.8
     assert found["Mixed(share=0.2)"] > 0.8
-    *_, fedavg = outputs(run, "from rayfl import Federation, Inline, Training")
+    *_, fedavg = outputs(run, "from rayfl import Federation, Inline, Training\nfrom rayfl.methods")
     assert eval(fedavg.data["text/plain"]) < 0.7
     (refused,) = outputs(run, "from rayfl import UserError")
     assert refused.text == "method.share is 1.5: it must be at least 0 and at most 1\n"
