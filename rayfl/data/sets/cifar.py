@@ -64,9 +64,9 @@ class _Cifar(Published):
         """Return the names of the meta file and of the batches."""
         return [f"{self._folder}/{name}" for name, *_ in (self._meta, *self._files)]
 
-    def federate(self, clients: int, seed: int) -> FederatedData:
+    def federate(self, clients: int | None, seed: int) -> FederatedData:
         """Load the data set, divide it, and add the noise (see :meth:`rayfl.data.Data.federate`)."""
-        if self.noise:
+        if self.noise and clients is not None:
             noise_levels(self.noise, clients)  # refuses what cannot be before files are read
         data = super().federate(clients, seed)
         return with_noise(data, self.noise, seed if self.seed is None else self.seed) if self.noise else data

@@ -89,13 +89,13 @@ class HuggingFaceData(Data):
             several = isinstance(found, dict)
             there = [name for name in found if name != self.train] if several else []
             first = next((n for n in _VALIDATION if n in there and n != self.test), None)
-            names = {
+            uses = {
                 "training": self.train,
                 "testing": self.test or ("test" if "test" in there and self.val != "test" else None),
                 "validation": self.val or first,
             }
-            parts = [self._part(found, name) if name else None for name in names.values()]
-        used = ", ".join(f"{name!r} for {use}" for use, name in names.items() if name)
+            parts = [self._part(found, name) if name else None for name in uses.values()]
+        used = ", ".join(f"{name!r} for {use}" for use, name in uses.items() if name)
         train, test, val = (part and part[0] for part in parts)
         assert parts[0]
         assert train
