@@ -296,6 +296,7 @@ class Federation(Displayed):
             deterministic=engine.deterministic,
             state_memory=None if engine.state_memory is None else 1e9 * engine.state_memory,
             metrics=tuple(self.metrics),
+            counts_by=method.fallback if self.protocol.untrained == "fallback" else "personal",
             together=self.scoring == "together" or (self.scoring == "auto" and (self.clients or 0) > MANY),
         )
 
@@ -462,6 +463,9 @@ class Run:
         self.latest = LatestScores(
             data, manifest.progress if manifest else {}, federation.eval_clients is not None
         )
+        self._trained: set[int] = set()
+        for record in self.records() if start else ():
+            self._trained |= {*record["cohort"]} - {*record["dropped"]}
         over = [_asked(callback, "start", self, start) for callback in self.callbacks]
         if any(over):
             return None
@@ -520,7 +524,7 @@ class Run:
 
     def models(self) -> Models:
         """Return the models of all clients as they are now."""
-        return self.session.models(self._done)
+        return self.session.models(self._done, self._trained)
 
     def _record(self, round: int, result: RoundResult, evaluates: bool) -> dict[str, Any]:
         """Return the metrics line of a round; score all clients first, if it is time to."""
@@ -535,8 +539,15 @@ class Run:
             "up": result.up,
             "down": result.down,
         }
+        self._trained |= set(result.ids) - result.bad.keys()
         if evaluates:
-            current = self.session.evaluate(round, self._scored(round), self.latest.splits)
+            scored = self._scored(round)
+            untrained = sorted(set(scored) - self._trained)
+            current = self.session.evaluate(round, scored, self.latest.splits, untrained)
+            if untrained:
+                unlisted = sorted(self.federation.sampling.unlisted(data.seen) & set(untrained))
+                by = self.session.plan.counts_by
+                record["untrained"] = {"clients": untrained, "view": by, "unlisted": unlisted}
             record["evaluation"] = self.latest.evaluation(current, self.protocol.point)
             if data.unseen:
                 record["evaluation"] |= self.latest.points(self.session.unseen(round))

@@ -48,7 +48,7 @@ def load_models(folder: str | Path, round: int | None = None, data: bool = True)
     server.restore(str(checkpoints.folder), manifest.server)
     first = read_history(Path(folder)).first
     trained = set(np.flatnonzero(first < manifest.round).tolist())
-    return Models(worker, server, manifest.round, has_data=not without, trained=trained)
+    return Models(worker, server, manifest.round, trained, has_data=not without)
 
 
 def _recorded(folder: str | Path, record: dict[str, object]) -> FederatedData:

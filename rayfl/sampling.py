@@ -43,6 +43,10 @@ class Sampling(Settings, ABC, place="sampling"):
     def check(self, clients: int, rounds: int) -> None:
         """Refuse what will not do for so many clients and rounds, before anything starts."""
 
+    def unlisted(self, clients: int) -> set[int]:
+        """Return those of so many clients that can never be chosen, whatever is drawn."""
+        return set()
+
     def digest(self) -> str | None:
         """Return a digest of what decides besides the options, such as a file; None where nothing does."""
         return None
@@ -134,6 +138,10 @@ class Trace(Sampling):
             there += changes[round]
             if not there:
                 raise UserError(f"{self._file} has no client for round {round} (of {rounds}, from 0)")
+
+    def unlisted(self, clients: int) -> set[int]:
+        """Return the clients without an entry."""
+        return set(range(clients)) - {i for i, *_ in self._entries()}
 
     def digest(self) -> str | None:
         """Return the SHA-256 of what the file says."""

@@ -18,6 +18,7 @@ from rayfl.engine.plan import Plan
 from rayfl.engine.server import Server
 from rayfl.engine.worker import Worker
 from rayfl.errors import UserError
+from rayfl.evaluation.score import replaced
 from rayfl.splits import SPLITS
 from rayfl.training.net import PARTS, Net
 from rayfl.training.params import Params
@@ -49,8 +50,8 @@ class Models:
         worker: with the states of all clients that have one.
         server: with its state.
         round: rounds that have been completed.
+        trained: clients of which an update had been used.
         has_data: whether the inputs are there.
-        trained: clients of which an update had been used, if that is known.
     """
 
     def __init__(
@@ -58,8 +59,8 @@ class Models:
         worker: Worker,
         server: Server,
         round: int,
+        trained: Container[int],
         has_data: bool = True,
-        trained: Container[int] | None = None,
     ) -> None:
         self.data = worker.data
         self.round = round
@@ -111,8 +112,12 @@ class Models:
         self._check(client)
         seen = self._worker.client(client, self.round)
         down = self._server.download([client]).of(client)
-        state = self._worker.state(client, seen)
-        return self._worker.method.scores(seen, state, down, x)
+        untrained, by, given = client not in self.trained, self._worker.plan.counts_by, {}
+        if untrained and by is None:
+            found = self._worker.state_for_new_clients(range(len(self)))
+            given = self._worker.for_new_clients(found).everyone
+        scores = self._worker.method.scores(seen, self._worker.state(client, seen, given), down, x)
+        return replaced(scores, by) if untrained else scores
 
     def features(self, client: int, x: Tensor) -> dict[str, Tensor]:
         """Return what enters the last layer, [B, d], for inputs [B, ...], by view.
@@ -205,7 +210,7 @@ class ClientModels:
 
     Attributes:
         trained: whether an update of the client had been used; if not, its models are the initial ones, or
-            the server's. None where that is not known, which is in callbacks.
+            the server's, and ``personal`` is what ``Method.fallback`` says.
 
     Args:
         models: of all clients.
@@ -215,10 +220,10 @@ class ClientModels:
     def __init__(self, models: Models, client: int) -> None:
         self._models, self.client = models, client
         self.views = models.views
-        self.trained = None if models.trained is None else client in models.trained
+        self.trained = client in models.trained
 
     def __repr__(self) -> str:
-        never = ", which has never trained," if self.trained is False else ""
+        never = "" if self.trained else ", which has never trained,"
         return f"models of client {self.client}{never} {self._models.when}: {', '.join(self.views)}"
 
     def module(self, view: str = "personal") -> nn.Module:

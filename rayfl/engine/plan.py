@@ -44,6 +44,7 @@ class Plan:
         channels_last: whether training uses the channels-last memory layout.
         deterministic: whether GPUs may use deterministic kernels only.
         metrics: what is measured besides accuracy and loss, see ``rayfl.evaluation.measures``.
+        counts_by: the view by which clients count that have never trained, see ``Method.fallback``.
         state_memory: bytes of clients' states that stay in memory on each machine; None for half of what is
             free.
         together: whether samples of several clients are scored at once, where the method allows it.
@@ -61,6 +62,7 @@ class Plan:
     deterministic: bool = False
     state_memory: float | None = None
     metrics: tuple[str, ...] = ()
+    counts_by: str | None = "personal"
     together: bool = False
 
     @property

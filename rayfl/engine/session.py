@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Sequence
+from collections.abc import Container, Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
@@ -21,8 +21,9 @@ from rayfl.engine.models import Models, bench
 from rayfl.engine.placement import Pace, place
 from rayfl.engine.plan import Group, Plan
 from rayfl.engine.round_result import RoundResult
+from rayfl.engine.travel import NOTHING
 from rayfl.errors import UserError
-from rayfl.evaluation.score import ClientScores, cut
+from rayfl.evaluation.score import ClientScores, cut, replaced
 from rayfl.methods import Method
 from rayfl.record.checkpoint import CLIENTS_PER_FILE, Checkpoints, Manifest, clients_per_file
 from rayfl.record.checks import check_scores
@@ -290,27 +291,46 @@ class Session:
 
     # ---- between rounds
 
-    def evaluate(self, round: int, ids: Sequence[int], splits: Sequence[str]) -> dict[int, ClientScores]:
+    def evaluate(
+        self, round: int, ids: Sequence[int], splits: Sequence[str], untrained: Sequence[int] = ()
+    ) -> dict[int, ClientScores]:
         """Score clients with the newest server state and their own.
 
         They are scored where their state is, and those without state wherever there is least to do.
+
+        Args:
+            round: the round that has just ended.
+            ids: whom to score.
+            splits: splits of the data.
+            untrained: those of them that have never trained, and count as ``Method.fallback`` says.
         """
+        by, given = self.plan.counts_by, NOTHING
+        if untrained and by is None and self._in_common != "all":
+            given = self.workers.call(0, "for_new_clients", *self._given())
         download = self._download(ids)
         counts = sum((self.data.counts(split)[list(ids)] for split in splits), np.zeros(len(ids), np.int64))
         samples: list[int] = counts.tolist()
         calls: list[Any]
         if self._in_common == "nothing":
             placed = self._placed(ids, samples)
-            calls = self._each("evaluate", placed, round, download, splits)
+            calls = self._each("evaluate", placed, round, download, splits, given)
         elif self._in_common == "all":
             calls = self._each("evaluate_together", self._dealt(cut(ids, samples)), round, download, splits)
         else:
             common = self._each("common", self._dealt(cut(ids, samples)), round, download, splits)
-            calls = self._each("evaluate_own", self._placed(ids, [1] * len(ids)), round, download, *common)
+            owners = self._placed(ids, [1] * len(ids))
+            calls = self._each("evaluate_own", owners, round, download, given, *common)
         scores: dict[int, ClientScores] = {}
         for found in self._get(calls):
             scores.update(found)
+        for i in scores.keys() & set(untrained):
+            scores[i] = {split: replaced(views, by) for split, views in scores[i].items()}
         return scores
+
+    def _given(self) -> list[Any]:
+        """Return references of what the clients of each worker give to those that have never trained."""
+        hosted = self._by_home(self.homes)
+        return [self.workers.call(k, "state_for_new_clients", mine) for k, mine in hosted.items()]
 
     def _each(
         self, name: str, placed: Sequence[Sequence[Any]], round: int, download: Any, *further: Any
@@ -345,10 +365,7 @@ class Session:
         """Score clients that never train, dealt out to the workers in turn; see ``Worker.unseen``."""
         ids = range(self.data.seen, len(self.data))
         download = self._download(ids)
-        given = [
-            self.workers.call(k, "state_for_new_clients", mine)
-            for k, mine in self._by_home(self.homes).items()
-        ]
+        given = self._given()
         count = len(self.workers)
         calls = [
             self.workers.call(k, "unseen", round, download, mine, *given)
@@ -420,11 +437,12 @@ class Session:
         self._changed = set()
         self._losses = 0
 
-    def models(self, round: int) -> Models:
+    def models(self, round: int, trained: Container[int]) -> Models:
         """Return the models of all clients, with all states in this process.
 
         Args:
             round: rounds that are over.
+            trained: clients of which an update has been used.
         """
         worker, server = bench(self.plan, self.data)
         server.state = self._get([self.workers.call(SERVER, "states")])[0][0]
@@ -433,7 +451,7 @@ class Session:
             for start in range(0, len(ids), CLIENTS_PER_FILE):
                 some = self.workers.call(k, "states_of", ids[start : start + CLIENTS_PER_FILE])
                 worker.states.update(self._get([some])[0])
-        return Models(worker, server, round)
+        return Models(worker, server, round, trained)
 
     def _save_clients(self, folder: str, number: int, hosted: dict[int, list[int]]) -> Any:
         """Let the worker that holds most of a client file's states write it; the others send it theirs."""

@@ -26,6 +26,9 @@ class Download(NamedTuple):
         return _arrived, (pack(self.everyone), {i: pack(state) for i, state in self.each.items()})
 
 
+NOTHING = Download({}, {})
+
+
 class States(dict[int, State]):
     """Client -> personal state; packed into one buffer per dtype when they travel."""
 

@@ -31,7 +31,7 @@ from rayfl.engine.plan import (
 )
 from rayfl.engine.process import MAPPED, exits_as_errors, keep_freed_memory, prepare_gpu
 from rayfl.engine.round_result import RoundResult
-from rayfl.engine.travel import Download, States
+from rayfl.engine.travel import NOTHING, Download, States
 from rayfl.errors import UserError
 from rayfl.evaluation.measures import measures
 from rayfl.evaluation.score import BATCH, ClientScores, score, score_rows
@@ -151,9 +151,20 @@ class Worker:
         labels = dataset.labels[self.data.held.split(id, "train")]
         return torch.from_numpy(np.bincount(labels, minlength=dataset.classes)).to(self.device)
 
-    def state(self, id: int, client: Client) -> State:
-        """Return a client's personal state; before its first participation, the initial one."""
-        return self._begun(self.states.get(id) or {}, client)
+    def state(self, id: int, client: Client, given: State | None = None) -> State:
+        """Return a client's personal state; before its first participation, the initial one.
+
+        Args:
+            id: the client.
+            client: the same, as methods see it.
+            given: what others give to it until then, see ``for_new_clients``.
+        """
+        held = self.states.get(id) or {}
+        return self._new(client, given) if given and not held else self._begun(held, client)
+
+    def _new(self, client: Client, given: State) -> State:
+        """Return the state of a client that has never trained, with what others give to it."""
+        return moved({**self.method.init_client(client), **given}, self.device)
 
     def _begun(self, held: State, client: Client) -> State:
         """Return the state of a client of which this is held."""
@@ -421,7 +432,7 @@ class Worker:
 
     @exits_as_errors()
     def evaluate_own(
-        self, round: int, download: Download, ids: Sequence[int], *common: Common
+        self, round: int, download: Download, ids: Sequence[int], given: Download, *common: Common
     ) -> dict[int, ClientScores]:
         """Score clients by their rows of what they have in common, and their own state; see ``evaluate``."""
         download = self._here(download)
@@ -441,8 +452,9 @@ class Worker:
                     client = self.client(i, round)
                     # Copied, because some kernels' last bits depend on how their input lies in memory.
                     own = {name: t[start:end].clone().to(self.device) for name, t in tensors.items()}
+                    state = self.state(i, client, given.everyone)
                     with torch.no_grad():
-                        views = self.method.own_scores(client, self.state(i, client), download.everyone, own)
+                        views = self.method.own_scores(client, state, download.everyone, own)
                     counts[i] = n
                     for view, values in views.items():
                         parts.setdefault(view, []).append(values.cpu())
@@ -473,6 +485,7 @@ class Worker:
         download: Download,
         ids: Sequence[int],
         splits: Sequence[str],
+        given: Download = NOTHING,
     ) -> dict[int, ClientScores]:
         """Score clients with what the server would send them now and their own state.
 
@@ -481,6 +494,7 @@ class Worker:
             download: what they would receive.
             ids: whom to score.
             splits: splits of the data.
+            given: what others give to those that have no state yet, see ``for_new_clients``.
         """
         download = self._here(download)
         guard = Guard(self.method, self.device, "scores", f"after round {round}")
@@ -489,7 +503,8 @@ class Worker:
         self.states.expect(ids)
         for i in ids:
             client = self.client(i, round)
-            scores[i] = self._score(client, self.state(i, client), self._received(download, i), splits)
+            state = self.state(i, client, given.everyone)
+            scores[i] = self._score(client, state, self._received(download, i), splits)
         guard.check()
         guard.check_handed(handed)
         return scores
@@ -526,6 +541,10 @@ class Worker:
                 accumulator.add(i, accumulator.prepare({"state": given}, 1)[1], 1)
         return accumulator.parts()
 
+    def for_new_clients(self, *given: dict[str, Accumulated]) -> Download:
+        """Return what clients get that have never trained, of what all workers have accumulated for them."""
+        return Download(combine(FOR_NEW_CLIENTS, list(given)).get("state", {}), {})
+
     @exits_as_errors()
     def unseen(
         self,
@@ -547,12 +566,12 @@ class Worker:
             ``unseen_adapted`` and ``unseen_control``, an adaptation whose steps have length 0.
         """
         download = self._here(download)
-        mean = moved(combine(FOR_NEW_CLIENTS, list(given)).get("state", {}), self.device)
+        mean = self.for_new_clients(*given).everyone
         found: dict[str, dict[int, ClientScores]] = {}
         for i in ids:
             own = self._received(download, i)
             client = self.client(i, round)
-            states = {"unseen": moved({**self.method.init_client(client), **mean}, self.device)}
+            states = {"unseen": self._new(client, mean)}
             if self.method.adapts:
                 for point, moves in (("unseen_adapted", True), ("unseen_control", False)):
                     new = self._unlabelled(i, round)

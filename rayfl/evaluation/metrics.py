@@ -260,6 +260,10 @@ def summarise_view(
         were scored, every evaluation: ``rounds``, and the ``mean`` over clients and the ``pooled`` accuracy
         in them. Runs with further metrics have them under ``measures``, too: name -> ``mean``, ``pooled`` and
         ``weighted``, over the chosen evaluations, of each of ``AVERAGES``; None where it is undefined.
+        A choice also says of how many clients its last evaluation has scored another model: under
+        ``untrained`` the ``clients`` that have never trained, the ``view`` by which they count, see
+        ``Method.fallback``, and those of them that are ``unlisted``; after training ``initial`` and
+        ``older``, of those with their initial model, and with one of an older round. What is 0 is left out.
     """
     choices = CHOICES + (("window",) if protocol.choose == "window" else ())
     summary: dict[str, Any] = {"point": point, "view": view, "evaluations": 0, **dict.fromkeys(choices)}
@@ -278,9 +282,28 @@ def summarise_view(
         chosen = _choose(choice, tests, validation, population, protocol, rounds)
         if chosen:
             summary[choice] = _chosen_metrics(tests, chosen, population)
+            summary[choice] |= _not_up_to_date(history, tests, chosen[-1], point, view)
             if tests.measures:
                 summary[choice]["measures"] = _chosen_measures(tests, chosen, population)
     return summary
+
+
+def _not_up_to_date(history: History, tests: Scores, place: int, point: str, view: str) -> dict[str, Any]:
+    """Return how many clients an evaluation has scored by another model than one of their own of now."""
+    round = int(tests.rounds[place])
+    counted = (tests.samples > 0) & ~np.isnan(tests.correct[place])
+    if point == "after_training":
+        initial = history.first > round
+        older = ~initial
+        older[history.used[round]] = False
+        counts = {"initial": int((counted & initial).sum()), "older": int((counted & older).sum())}
+        return {name: count for name, count in counts.items() if count}
+    untrained = history.untrained[round]
+    if (point, view) != ("after_aggregation", "personal") or not untrained:
+        return {}
+    clients, unlisted = (int(counted[untrained[name]].sum()) for name in ("clients", "unlisted"))
+    found = {"clients": clients, "view": untrained.get("view"), "unlisted": unlisted}
+    return {"untrained": found} if clients else {}
 
 
 def _each(scores: Scores, population: Population, split: str) -> dict[str, list[Any]]:
@@ -426,8 +449,9 @@ def headline(views: list[dict[str, Any]], protocol: Protocol) -> dict[str, Any] 
         ``domains``: name -> ``clients``, ``accuracy``, ``std``, and ``domain_mean``, the mean accuracy of the
         domains (None without domains); both are pooled within a domain if the protocol pools, and means over
         its clients otherwise. Under ``measures``, in runs with further metrics, name -> their value, averaged
-        like the accuracy. Further ``point``, ``view``, ``average``, ``choose``; ``rounds``, ``clients``
-        and ``left_out`` as in :func:`summarise_view`. None where the run has no score that the protocol
+        like the accuracy. Further ``point``, ``view``, ``average``, ``choose``; ``rounds``, ``clients``,
+        ``left_out`` and, where there are such clients, ``untrained``, ``initial`` and ``older`` as in
+        :func:`summarise_view`. None where the run has no score that the protocol
         counts.
     """
     candidates = {entry["view"]: entry for entry in views if entry["point"] == protocol.point}
@@ -457,6 +481,7 @@ def headline(views: list[dict[str, Any]], protocol: Protocol) -> dict[str, Any] 
         "rounds": chosen["rounds"],
         "clients": chosen["clients"],
         "left_out": chosen["left_out"],
+        **{name: chosen[name] for name in ("untrained", "initial", "older") if name in chosen},
     }
 
 

@@ -48,6 +48,10 @@ class Protocol(Value, place="protocol"):
     """How validation accuracies are averaged over clients where they choose the round."""
     trained_only: bool = False
     """Leave out clients that have not been trained up to the scored round."""
+    untrained: Literal["fallback", "own"] = "fallback"
+    """How clients count after aggregation of which no update has been used yet: ``fallback`` (by the global
+    model or, in methods without one, as new clients do) or ``own`` (by their initial personal model).
+    """
     spread: Spread = "runs"
     """What a printed "±" is over: ``runs`` with different seeds, or the ``evaluations`` of a single run that
     the headline averages.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -131,6 +131,11 @@ def score_rows(
                 measured = {m.name: m.value(part, y, view not in without_loss) for m in measures}
                 own[view] = own[view]._replace(measured=measured)
     return found
+
+
+def replaced(views: dict[str, Any], by: str | None) -> dict[str, Any]:
+    """Return what is known of a client's views, by name, with another one in the place of ``personal``."""
+    return views if by is None or "personal" not in views else {**views, "personal": views[by]}
 
 
 def cut(ids: Sequence[int], samples: Sequence[int]) -> list[tuple[int, ...]]:

@@ -170,6 +170,15 @@ class Method(Settings, ABC, place="method"):
 
     # ---- rarely
 
+    @property
+    def fallback(self) -> str | None:
+        """The view by which a client counts that has never trained, in the place of ``personal``.
+
+        ``global`` where there is one. None stands for ``personal`` with the state of a new client: see
+        ``state_for_new_clients``.
+        """
+        return "global" if "global" in self.views else None
+
     def setup(self, net: Net, population: int, seed: int) -> None:
         """Take up the facts of the run, and refuse what the method cannot do with them.
 

@@ -151,6 +151,11 @@ class Wrapper(Method):
         """Those of the wrapped method."""
         return self.of.views
 
+    @property
+    def fallback(self) -> str | None:
+        """That of the wrapped method."""
+        return self.of.fallback
+
     def setup(self, net: Net, population: int, seed: int) -> None:
         """Set up the wrapped method, then this one."""
         self.of.setup(net, population, seed)

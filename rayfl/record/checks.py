@@ -120,6 +120,12 @@ def check_record(record: Mapping[str, Any], samples: Mapping[str, np.ndarray]) -
         if point not in get_args(Point):
             raise ValueError(f"{shown(point)} is no evaluation point")
         check_scores(views, samples)
+    untrained = record.get("untrained", {"clients": [], "unlisted": []})
+    _mapping(untrained, "untrained")
+    if not isinstance(untrained.get("view"), str | None):
+        raise ValueError("the view of untrained must be a name")
+    _ascending(untrained.get("clients"), "untrained clients", range(len(samples["test"])))
+    _ascending(untrained.get("unlisted"), "unlisted clients", untrained["clients"])
     figures = record.get("figures", {})
     _mapping(figures, "figures")
     for name, figure in figures.items():

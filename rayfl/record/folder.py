@@ -307,7 +307,9 @@ class RunFolder:
 
 def _without_evaluation(record: Mapping[str, Any]) -> dict[str, Any]:
     """Return a record as it is in a round without evaluation."""
-    rest = {key: value for key, value in record.items() if key not in ("evaluation", "not_finite")}
+    rest = {
+        key: value for key, value in record.items() if key not in ("evaluation", "untrained", "not_finite")
+    }
     named = [text for text in record.get("not_finite", ()) if not text.startswith("evaluation.")]
     return {**rest, **({"not_finite": named} if named else {})}
 

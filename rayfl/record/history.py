@@ -154,6 +154,8 @@ class History(Displayed):
             (mean training loss), ``up`` and ``down`` (bytes of all its clients).
         times: int64 [clients], in how many rounds an update of each was used.
         first: int64 [clients], the round in which an update of each was used first; ``NEVER`` if none was.
+        used: round with an evaluation -> int64 [n], the clients whose update was used in it.
+        untrained: round -> the clients that it has scored without an update of theirs, see ``records.md``.
         scores: (point, view, split) -> scores.
         not_finite: values that were NaN or infinite and stand as null in the record.
     """
@@ -162,6 +164,8 @@ class History(Displayed):
     rounds: list[dict[str, Any]] = field(default_factory=list)
     times: np.ndarray = field(default_factory=lambda: np.zeros(0, dtype=np.int64))
     first: np.ndarray = field(default_factory=lambda: np.zeros(0, dtype=np.int64))
+    used: dict[int, np.ndarray] = field(default_factory=dict)
+    untrained: dict[int, Mapping[str, Any]] = field(default_factory=dict)
     scores: dict[tuple[str, str, str], Scores] = field(default_factory=dict)
     not_finite: int = 0
 
@@ -182,6 +186,9 @@ class History(Displayed):
             used = np.setdiff1d(record["cohort"], record["dropped"]).astype(np.int64)
             history.times[used] += 1
             history.first[used] = np.minimum(history.first[used], record["round"])
+            if "evaluation" in record:
+                history.used[record["round"]] = used
+                history.untrained[record["round"]] = record.get("untrained", {})
             for key, score in evaluations(record, len(population)):
                 rounds, rows = gathered.setdefault(key, ([], []))
                 rounds.append(record["round"])

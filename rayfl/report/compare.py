@@ -16,6 +16,7 @@ from rayfl.record.description import about_data, flat, tells_apart
 from rayfl.record.history import Scores
 from rayfl.report import significance
 from rayfl.report.formats import MARKS, cell
+from rayfl.report.summary import other_models
 from rayfl.report.text import (
     AVERAGE_NAMES,
     CHOICE_NAMES,
@@ -582,6 +583,7 @@ def _warnings_of(groups: Sequence[Group], by: Sequence[str]) -> list[str]:
     found: dict[str, list[str]] = {}
     for name, group in zip(short_labels(groups, by), groups):
         warnings = [text for run in group.runs for text in [*data_warnings(run), unrecorded(run)] if text]
+        warnings += [text for run in group.runs for text in other_models(run.summary["headline"] or {})]
         if len({data_of(run) for run in group.runs}) > 1:
             warnings.append("runs on different data are averaged")
         if why := unlike(group.runs):

@@ -133,4 +133,21 @@ def headline_source(headline: Mapping[str, Any]) -> str:
         when = f"round {last}, best by validation"
     else:
         when = f"round {last}"
-    return f"{headline['view']}, {spoken(headline['point'])}, {AVERAGE_NAMES[headline['average']]}, {when}"
+    about = [headline["view"], spoken(headline["point"]), AVERAGE_NAMES[headline["average"]], when]
+    return "; ".join([", ".join(about), *other_models(headline)])
+
+
+def other_models(found: Mapping[str, Any]) -> list[str]:
+    """Say which clients a headline, or a choice of rounds, does not score by a model of their own of now."""
+    texts = []
+    if untrained := found.get("untrained"):
+        count, view = untrained["clients"], untrained["view"]
+        known = {None: "as new clients do", "personal": "by what they begin with"}
+        how = known.get(view) or f"by the {one_line(view)} view"
+        absent = f" (not in the trace: {untrained['unlisted']})" if untrained["unlisted"] else ""
+        have = "has" if count == 1 else "have"
+        texts.append(f"{count} of {found['clients']} clients {have} never trained{absent}, scored {how}")
+    models = {"initial": "their initial model", "older": "a model of an older round"}
+    if scored := [f"{found[name]} by {model}" for name, model in models.items() if name in found]:
+        texts.append(f"of {found['clients']} clients {', '.join(scored)}")
+    return texts

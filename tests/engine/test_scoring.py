@@ -9,15 +9,16 @@ import pytest
 import torch
 from torch import Tensor
 
-from rayfl import Inline, Ray, Result, UserError, evaluation, resumed
+from rayfl import Inline, Ray, Result, UserError, evaluation, load_models, resumed
 from rayfl.data import Dirichlet, Synthetic
 from rayfl.evaluation.measures import measures
 from rayfl.evaluation.score import cut, score_rows
 from rayfl.federation import MANY
-from rayfl.methods import Ditto, FedAvg, FedBN, FedPer, FedRep, Method, TopK
+from rayfl.methods import APFL, Ditto, FedAvg, FedBN, FedPer, FedRep, Method, TopK
 from rayfl.nets import CNNB
+from rayfl.sampling import Trace
 from rayfl.training import Client, State, Training
-from tests.support.federations import bytes_of_run, small
+from tests.support.federations import Poisoned, bytes_of_run, small
 
 DATA = Synthetic(train=300, test=90, shape=(1, 16, 16), partition=Dirichlet(alpha=1.0), val_fraction=0.2)
 FEW: dict[str, Any] = {"data": DATA, "rounds": 2, "eval_clients": 5.0, "checkpoint_every": 1}
@@ -147,3 +148,51 @@ def test_a_damaged_record_of_some_clients_is_refused(tmp_path: Path) -> None:
         path.write_text(json.dumps(line) + "\n")
         with pytest.raises(UserError, match="does not fit partition"):
             Result.load(tmp_path / "run")
+
+
+WAITING = {"clients": [4, 5, 6, 7], "unlisted": [6, 7]}
+
+
+@pytest.mark.parametrize(
+    ("method", "scoring", "view", "how"),
+    [
+        (TopK(of=APFL(), share=0.5), "each", "global", "scored by the global view"),
+        (FedPer(), "each", None, "scored as new clients do"),
+        (FedPer(), "together", None, "scored as new clients do"),
+    ],
+)
+def test_who_has_never_trained_counts_by_what_it_would_use(
+    tmp_path: Path, capsys: Any, method: Method, scoring: Any, view: str | None, how: str
+) -> None:
+    """Clients 4 and 5 are listed for later rounds, 6 and 7 never: not by a model that nobody has trained."""
+    listed = [{"client": i, "from": 0} for i in range(4)] + [{"client": i, "from": 9} for i in (4, 5)]
+    (tmp_path / "trace.json").write_text(json.dumps(listed))
+    settings: dict[str, Any] = {"data": DATA, "clients": 8, "rounds": 2, "checkpoint_every": 1}
+    settings |= {"method": method, "scoring": scoring, "sampling": Trace(path=str(tmp_path / "trace.json"))}
+    result = small(tmp_path / "run", **settings, quiet=False).run()
+    last = lines(tmp_path / "run")[-1]
+    assert last["untrained"] == {**WAITING, "view": view}
+    told = capsys.readouterr().out.replace("\n", " ")
+    assert f"4 of 8 clients have never trained (not in the trace: 2), {how}." in told
+    assert result.summary["headline"]["untrained"] == {"clients": 4, "unlisted": 2, "view": view}
+    test = {name: each["test"] for name, each in last["evaluation"]["after_aggregation"].items()}
+    if view:
+        assert all(test["personal"][key][4:] == test[view][key][4:] for key in ("correct", "loss"))
+    models = load_models(tmp_path / "run")
+    for one in models:
+        x, y = models.batch(one.client)
+        right = models.scores(one.client, x)["personal"].argmax(1) == y
+        assert int(right.sum()) == test["personal"]["correct"][one.client]
+    own = small(tmp_path / "own", **settings, protocol=evaluation.Default(untrained="own")).run()
+    ours, theirs = (r.history.scores["after_aggregation", "personal", "test"].loss[-1] for r in (result, own))
+    assert (ours == theirs).tolist() == [True] * 4 + [False] * 4
+    small(tmp_path / "half", **settings | {"rounds": 1}).run()
+    resumed(tmp_path / "half", ["--rounds", "2"]).run()
+    assert bytes_of_run(tmp_path / "half") == bytes_of_run(tmp_path / "run")
+
+
+def test_whose_update_was_dropped_has_not_trained(tmp_path: Path) -> None:
+    small(tmp_path / "run", method=Poisoned(at=0), participation=1.0, on_bad_update="drop", rounds=2).run()
+    first, second = lines(tmp_path / "run")
+    assert first["untrained"] == {"clients": [2], "unlisted": [], "view": "global"}
+    assert "untrained" not in second

@@ -83,7 +83,17 @@ LINES: list[tuple[str, Callable[[Path], None]]] = [
     *((f"round {v!r:.20}", line("round", v)) for v in (None, "x", [], True, -1, 1.5, HUGE)),
     *(
         (f"{key} {v!r:.20}", line(key, v))
-        for key in ("cohort", "samples", "loss", "steps", "dropped", "up", "evaluation", "figures")
+        for key in (
+            "cohort",
+            "samples",
+            "loss",
+            "steps",
+            "dropped",
+            "up",
+            "evaluation",
+            "untrained",
+            "figures",
+        )
         for v in (None, "x", 5)
     ),
     ("a client that there is not", line("cohort", lambda c: [*c[:-1], 99])),

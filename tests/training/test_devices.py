@@ -13,6 +13,7 @@ from torch.utils import _pytree as pytree
 
 from rayfl.engine.plan import Plan
 from rayfl.engine.server import Server
+from rayfl.engine.travel import NOTHING
 from rayfl.engine.worker import Worker
 from rayfl.methods import METHODS
 from rayfl.nets import CNNB, MLP
@@ -40,7 +41,7 @@ def run(name: str, execution: Any, device: str) -> tuple[Run, list[Any]]:
     if worker.method.in_common == "all":
         scores.append(worker.evaluate_together(*of, [(0, 1, 2)], ["test"]))
     elif worker.method.in_common == "part":
-        scores.append(worker.evaluate_own(*of, ids, worker.common(*of, [(0, 1, 2)], ["test"])))
+        scores.append(worker.evaluate_own(*of, ids, NOTHING, worker.common(*of, [(0, 1, 2)], ["test"])))
     given = worker.state_for_new_clients([0, 1, 2])
     scores += worker.unseen(2, found.server.download([3]), [3], given).values()
     return found, scores
