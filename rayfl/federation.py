@@ -105,6 +105,10 @@ class Federation(Displayed):
     """
     eval_draw: Literal["once", "anew"] = "once"
     """``once``: all evaluations score the same ``eval_clients``; ``anew``: each one draws them again."""
+    eval_points: Literal["protocol", "both"] = "protocol"
+    """``both``: every evaluation also has scores right after training, whatever the protocol's point. That
+    scores each client of a cohort once more: in every round, if only some of the clients are sampled.
+    """
     scoring: Literal["auto", "each", "together"] = "auto"
     """``together`` scores samples of many clients in one call, if the method has one model, or one
     extractor, for all clients; ``each`` scores client after client. Losses differ in the last bits. ``auto``
@@ -548,7 +552,7 @@ class Run:
                 unlisted = sorted(self.federation.sampling.unlisted(data.seen) & set(untrained))
                 by = self.session.plan.counts_by
                 record["untrained"] = {"clients": untrained, "view": by, "unlisted": unlisted}
-            record["evaluation"] = self.latest.evaluation(current, self.protocol.point)
+            record["evaluation"] = self.latest.evaluation(current, self._after_training)
             if data.unseen:
                 record["evaluation"] |= self.latest.points(self.session.unseen(round))
             self._evaluated = record
@@ -577,7 +581,9 @@ class Run:
 
     @property
     def _after_training(self) -> bool:
-        return self.protocol.point == "after_training" and self.federation.eval_every > 0
+        federation = self.federation
+        asked = federation.eval_points == "both" or self.protocol.point == "after_training"
+        return asked and federation.eval_every > 0
 
     @property
     def _some_wait(self) -> bool:

@@ -15,6 +15,7 @@ from rayfl.engine import BadUpdate
 from rayfl.files import held
 from rayfl.methods import FedAvg, Local
 from rayfl.nets import CNNB
+from rayfl.report.summary import headline_source
 from rayfl.training import Client, State
 from tests.support.federations import Poisoned, bytes_of_run, small
 
@@ -83,6 +84,27 @@ def test_rare_evaluations_have_all_scores_after_training(tmp_path: Path) -> None
         found.append([lines[k]["evaluation"] for k in (1, 3)])
     assert found[0] == found[1]
     assert set(found[0][0]["after_training"]) == {"personal"}  # a client's copy is not the global model
+
+
+def test_both_points_are_recorded_if_asked_for(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """The headline stays; the end says how many scores after training are of an initial or an older model."""
+    settings: dict[str, Any] = {"participation": 1 / 6, "rounds": 3}
+    plain = small(tmp_path / "plain", **settings).run()
+    both = small(tmp_path / "both", **settings, eval_points="both", quiet=False).run()
+    told = capsys.readouterr().out
+    asked = small(tmp_path / "asked", **settings, protocol=evaluation.Default(point="after_training")).run()
+    assert (tmp_path / "both" / "metrics.jsonl").read_bytes() == (asked.folder / "metrics.jsonl").read_bytes()
+    assert both.summary["headline"] == plain.summary["headline"]
+    assert {point for point, _ in plain.history.views()} == {"after_aggregation"}
+    tested = both.history.population.samples["test"] > 0
+    initial = int((tested & (both.history.first > 2)).sum())
+    now = json.loads((tmp_path / "both" / "metrics.jsonl").read_text().splitlines()[-1])["cohort"]
+    older = int(tested.sum()) - initial - int(tested[now].sum())
+    counts = (
+        f"of {tested.sum()} clients {initial} by their initial model, {older} by a model of an older round"
+    )
+    assert f"After training, last round: {counts}." in told
+    assert counts in headline_source(asked.summary["headline"])
 
 
 @pytest.mark.parametrize("bad_round", [0, 1])

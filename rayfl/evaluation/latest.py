@@ -40,16 +40,16 @@ class LatestScores:
         }  # one client's trained copy is not the global model
         self._fill(self._trained, personal)
 
-    def evaluation(self, current: Mapping[int, ClientScores], point: str) -> dict[str, Any]:
+    def evaluation(self, current: Mapping[int, ClientScores], after_training: bool) -> dict[str, Any]:
         """Return the ``evaluation`` of a metrics line.
 
         Args:
             current: the scores after aggregation.
-            point: the one at which the protocol scores.
+            after_training: whether clients are also scored right after training.
         """
         points = {"after_aggregation": current}
         found = _of_some(points) if self._some else self.points(points)
-        if point == "after_training":
+        if after_training:
             found["after_training"] = {
                 view: {split: {k: list(v) for k, v in column.items()} for split, column in splits.items()}
                 for view, splits in self._trained.items()

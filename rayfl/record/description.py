@@ -32,7 +32,7 @@ PAPER_NAMES = {
     "PFedVEM": "pFedVEM",
 }
 """Methods of rayfl whose papers call them otherwise than Python can: people see and write these names."""
-_SCORED = ("metrics", "eval_clients", "eval_draw", "scoring")
+_SCORED = ("metrics", "eval_clients", "eval_draw", "eval_points", "scoring")
 """Settings that decide what is measured, and how, but not what is trained."""
 
 

@@ -113,6 +113,10 @@ def sentences(summary: Mapping[str, Any]) -> list[str]:
             lines.append(f"Further metrics there: {', '.join(found)}.")
         if headline["left_out"]:
             lines.append(f"Clients without data or score, left out of every figure: {headline['left_out']}.")
+    for entry in summary["views"]:
+        shown = headline and (entry["point"], entry["view"]) == (headline["point"], headline["view"])
+        if entry["point"] == "after_training" and entry["view"] == "personal" and not shown and entry["last"]:
+            lines += [f"After training, last round: {text}." for text in other_models(entry["last"])]
     lines.append(f"Sent by clients {size(summary['up'])}, received {size(summary['down'])}.")
     if summary["dropped"]:
         lines.append(f"Dropped updates: {summary['dropped']}; metrics.jsonl names their clients.")
