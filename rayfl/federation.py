@@ -42,7 +42,7 @@ from rayfl.methods import FedBN, Method
 from rayfl.nets import CNNB, Architecture
 from rayfl.randomness import generator
 from rayfl.record.cell import Cell
-from rayfl.record.checkpoint import Manifest
+from rayfl.record.checkpoint import Checkpoints, Manifest
 from rayfl.record.description import deciding, display_name, dump, flat, public_path
 from rayfl.record.folder import RunFolder, check_is, check_unused
 from rayfl.record.history import CONFIG, LOG
@@ -242,6 +242,13 @@ class Federation(Displayed):
     def _shown(self, result: Result) -> Result:
         if not self.quiet:
             final_table(result.summary)
+        headline, kept = result.summary["headline"], Checkpoints(result.folder / "checkpoints").rounds
+        if headline and headline["choose"] == "best_val" and headline["rounds"][0] + 1 not in kept:
+            after = f"those after rounds {' and '.join(map(str, kept))}" if kept else "none"
+            gone = f"The models of round {headline['rounds'][0] + 1} are gone. Checkpoints: {after}."
+            log.info("%s", gone)
+            if not self.quiet:
+                tell(gone)
         return result
 
     def federated_data(self) -> FederatedData:

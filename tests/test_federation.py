@@ -107,6 +107,40 @@ def test_both_points_are_recorded_if_asked_for(tmp_path: Path, capsys: pytest.Ca
     assert counts in headline_source(asked.summary["headline"])
 
 
+class Forgets(FedAvg):
+    """All that was learned is lost in round 1."""
+
+    async def local_update(self, client: Client, state: State, down: State) -> tuple[dict[str, Any], State]:
+        """Train, then forget."""
+        up, state = await super().local_update(client, state, down)
+        return (up if client.round == 0 else {"weights": up["weights"] * 0.0}), state
+
+
+@pytest.mark.parametrize(
+    ("changes", "says"),
+    [
+        (
+            {"checkpoint_every": 1, "rounds": 4},
+            "The models of round 1 are gone. Checkpoints: those after rounds 3 and 4.",
+        ),
+        ({"checkpoint_every": 1, "rounds": 2}, ""),
+        ({"checkpoint_every": 0, "rounds": 1}, "The models of round 1 are gone. Checkpoints: none."),
+    ],
+)
+def test_a_headline_whose_models_are_gone_says_so(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], changes: dict[str, Any], says: str
+) -> None:
+    protocol = evaluation.Default(choose="best_val")
+    training = Training(lr=0.2, batch_size=20)
+    run = small(
+        tmp_path / "run", method=Forgets(), protocol=protocol, training=training, **changes, quiet=False
+    )
+    assert run.run().summary["headline"]["rounds"] == [0]
+    told = capsys.readouterr().out
+    assert says in told
+    assert ("are gone" in told) == bool(says)
+
+
 @pytest.mark.parametrize("bad_round", [0, 1])
 def test_who_is_dropped_counts_by_its_latest_training(tmp_path: Path, bad_round: int) -> None:
     """Client 2's update is bad in a round; before its first training it counts by its initial model."""

@@ -183,6 +183,11 @@ class Checkpoints:
         """Whether any has been written, intact or not."""
         return bool(self._manifests())
 
+    @property
+    def rounds(self) -> list[int]:
+        """After how many completed rounds there is one, intact or not, ascending."""
+        return sorted(map(_round_of, self._manifests()))
+
     def newest(
         self, trained: Callable[[Manifest], Collection[int]] = lambda manifest: ()
     ) -> tuple[Manifest | None, list[str]]:
@@ -226,12 +231,10 @@ class Checkpoints:
     def after(self, round: int) -> Manifest:
         """Return the checkpoint after so many completed rounds."""
         path = self.folder / f"manifest-{round:06d}.json"
-        manifests = self._manifests()
-        if path not in manifests:
-            kept = sorted(map(_round_of, manifests))
+        if path not in self._manifests():
             raise UserError(
                 f"{self.folder} has no checkpoint after {round} rounds; it has those after "
-                f"{', '.join(map(str, kept)) or 'none'}"
+                f"{', '.join(map(str, self.rounds)) or 'none'}"
             )
         return _read_manifest(path)
 
