@@ -172,33 +172,6 @@ class Net:
                 hook.remove()
         return scores, [seen[name].float() if self._bfloat16 else seen[name] for name in layers]
 
-    def replace(self, w: Params, x: Tensor, layers: Mapping[str, Callable[[Tensor], Tensor]]) -> Tensor:
-        """Return the logits, [B, classes], of inputs x with the outputs of some layers replaced.
-
-        Args:
-            w: weights.
-            x: inputs, [B, ...].
-            layers: name of a layer, such as ``conv.2`` -> function of what it puts out, to take its place.
-        """
-
-        def instead(
-            function: Callable[[Tensor], Tensor],
-            module: nn.Module,
-            inputs: tuple[Tensor, ...],
-            output: Tensor,
-        ) -> Tensor:
-            return function(output)
-
-        hooks = [
-            self._layer(name).register_forward_hook(partial(instead, function))
-            for name, function in layers.items()
-        ]
-        try:
-            return self(w, x)
-        finally:
-            for hook in hooks:
-                hook.remove()
-
     def _layer(self, name: str) -> nn.Module:
         try:
             return self.module.get_submodule(name)
