@@ -91,7 +91,8 @@ def shortage(error: BaseException | None) -> str | None:
                 f"Ray's object store is full, and so is the disk for the rest (here that of {place}): make "
                 "room there, or name a folder on a larger disk by the environment variable RAY_TMPDIR"
             )
-        error = getattr(error, "cause", None) or error.__cause__ or error.__context__
+        of_task = getattr(error, "cause", None)  # Ray's; others may have something else there
+        error = of_task if isinstance(of_task, BaseException) else error.__cause__ or error.__context__
     return None
 
 

@@ -29,7 +29,10 @@ def raising(error: BaseException) -> Callable[[], None]:
         (UserError("use another"), "use another"),
         (PermissionError(errno.EACCES, "Permission denied", "some/file"), "some/file: Permission denied"),
         (NotADirectoryError(errno.ENOTDIR, "Not a directory", "a/b"), "a/b: Not a directory"),
-        (OSError(errno.ENOSPC, "No space left on device", "a"), "a: No space left on device"),
+        (
+            OSError(errno.ENOSPC, "No space left on device", "a"),
+            "a: No space left on device: make room; then start it again",
+        ),
         (MemoryError(), "not enough memory: use less data, smaller inputs or fewer clients"),
         (MemoryError("9 GB"), "not enough memory (9 GB): use less data, smaller inputs or fewer clients"),
     ],
@@ -39,6 +42,14 @@ def test_what_a_user_can_put_right_is_in_one_line(
 ) -> None:
     assert exit_code(raising(error)) == 2
     assert capsys.readouterr().err == f"rayfl: error: {says}\n"
+
+
+def test_a_cause_that_is_no_error(capsys: pytest.CaptureFixture[str]) -> None:
+    """Errors of others may have an attribute of this name that is a text."""
+    error = PermissionError(errno.EACCES, "Permission denied", "some/file")
+    error.cause = "the rights of the file"  # type: ignore[attr-defined]
+    assert exit_code(raising(error)) == 2
+    assert capsys.readouterr().err == "rayfl: error: some/file: Permission denied\n"
 
 
 def test_an_array_that_is_too_large(capsys: pytest.CaptureFixture[str]) -> None:

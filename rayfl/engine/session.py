@@ -212,8 +212,7 @@ class Session:
             score_splits: splits of the data on which each client is scored right after its training.
 
         Raises:
-            BadUpdate: an update is not finite, has diverged or has not come in time, and the policy is to
-                stop.
+            BadUpdate: an update is not finite, or has diverged, and the policy is to stop.
             Lost: processes are gone, here as in everything else that a session does.
         """
         result = self._train(round, groups, score_splits, on_bad_update == "drop")
