@@ -15,7 +15,7 @@ from rayfl.run import main
 from tests.support.by_hand import assert_same, federate, ragged
 
 TEXT = (Path(__file__).parents[1] / "CONTRIBUTING.md").read_text()
-METHOD, TEST = re.findall(r"```python\n(.*?)```", TEXT, re.DOTALL)
+METHOD, TEST = re.findall(r"```python.*?\n(.*?)```", TEXT, re.DOTALL)
 (COMMAND,) = re.findall(r"^rayfl run (.*)$", TEXT, re.MULTILINE)
 
 

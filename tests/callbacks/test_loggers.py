@@ -214,5 +214,3 @@ def test_a_folder_is_no_installed_package(tmp_path: Path, monkeypatch: pytest.Mo
 def test_loggers_on_the_command_line() -> None:
     assert federation_from([]).loggers == ["tensorboard"]
     assert federation_from(["--loggers", "[csv, mlflow]"]).loggers == ["csv", "mlflow"]
-    with pytest.raises(UserError, match="no option --tensorboard any more: write --loggers"):
-        federation_from(["--tensorboard", "false"])

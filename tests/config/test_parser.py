@@ -159,6 +159,7 @@ def test_every_setting_of_a_federation_is_recorded(tmp_path: Path) -> None:
         "scoring": "together",
         "eval_clients": 0.5,
         "eval_draw": "anew",
+        "eval_points": "both",
         "unseen": "printed",
         "cell": Cell("mine", "FedAvg", "N=3", ["rounds=7"]),
     }
@@ -238,7 +239,7 @@ FILES = [
         "{path} is not a configuration: it must map names to values, as in 'rounds: 3', and holds a list",
     ),
     ("\x00", "{path} is not valid YAML"),
-    ("clients: null\n", "clients is null: it needs a value"),
+    ("rounds: null\n", "rounds is null: it needs a value"),
     ("data:\n", "data is null: it needs a value"),
     ("data: {{class_path: Synthetic, init_args: }}\n", "{path}: data.init_args must map arguments to values"),
     (
@@ -398,7 +399,7 @@ LINES = [
     ("--quiet", "--quiet has no value: write --quiet true"),
     ("--loggers", "--loggers has no value: write --loggers [ITEM,...]"),
     ("--rounds", "--rounds has no value: write --rounds VALUE"),
-    ("--clients null", "clients is null: it must be a whole number"),
+    ("--rounds null", "rounds is null: it must be a whole number"),
     ("--method null", "method is null: it must be a name; give --method NAME"),
     (
         "--method FedProx --method.mu null",
@@ -435,14 +436,14 @@ def test_help_leads_to_all_options_and_to_no_base_class() -> None:
     assert ", FedPer, " in text
     assert "PartlyPersonal" not in text
     assert "--training CONFIG YAML file with options of training." in text
-    assert "--clients CLIENTS Number of clients. (a whole number, at least 1; default: 5)" in text
+    assert "--rounds ROUNDS Number of rounds. (a whole number, at least 1; default: 20)" in text
 
 
 @pytest.fixture
 def run_folder(tmp_path: Path) -> Path:
     folder = tmp_path / "run"
     folder.mkdir()
-    federation = Federation(method=METHODS["FedProx"](mu=0.3), engine=Inline(), rounds=5, seed=4)
+    federation = Federation(method=METHODS["FedProx"](mu=0.3), engine=Inline(), clients=5, rounds=5, seed=4)
     (folder / "config.yaml").write_text(dump(federation))
     return folder
 
