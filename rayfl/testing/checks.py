@@ -150,14 +150,15 @@ def runs(subject: _Subject) -> None:
 
 def trains(subject: _Subject) -> None:
     """Results depend on the learning rate, or, where a method has rates of its own, on the labels."""
-    run, still = subject.run().values(), subject.run(lr=1e-30).values()
-    dataset = subject.data.dataset
+    run, dataset = subject.run().values(), subject.data.dataset
+    if _differ(run, subject.run(lr=1e-30).values()):
+        return
     others = replace(dataset, labels=(dataset.labels + 1) % dataset.classes)
     relabelled = subject.run(data=replace(subject.data, dataset=others)).values()
-    differ = any(
-        not torch.equal(t, other.get(name, t * 0)) for other in (still, relabelled) for name, t in run.items()
+    _require(
+        _differ(run, relabelled),
+        "states are the same whatever the learning rate and the labels: clients do not train",
     )
-    _require(differ, "states are the same whatever the learning rate and the labels: clients do not train")
 
 
 def same_seed_same_bytes(subject: _Subject) -> None:
@@ -168,8 +169,7 @@ def same_seed_same_bytes(subject: _Subject) -> None:
 def seed_matters(subject: _Subject) -> None:
     """Runs of two seeds differ."""
     one, other = subject.run().values(), subject.run(seed=4).values()
-    differ = any(not torch.equal(t, other.get(name, t * 0)) for name, t in one.items())
-    _require(differ, "runs with different seeds are the same: the seed is ignored")
+    _require(_differ(one, other), "runs with different seeds are the same: the seed is ignored")
 
 
 def stacked_equals_loop(subject: _Subject) -> None:
@@ -234,19 +234,16 @@ def values_handed_in_stay(subject: _Subject) -> None:
 def absent_clients_keep_their_state(subject: _Subject) -> None:
     """Training some clients does not change what others keep."""
     run = subject.run(([0, 1, 2, 3],))
-    before = {i: take_apart(run.worker.states.get(i, {}))[1] for i in (2, 3)}
+    before = {i: run.worker.states.get(i, {}) for i in (2, 3)}
     run.round([0, 1])
-    for i in (2, 3):
-        after = take_apart(run.worker.states.get(i, {}))[1]
-        same = before[i].keys() == after.keys() and all(
-            torch.equal(t, after[n]) for n, t in before[i].items()
-        )
+    for i, old in before.items():
+        same = _alike(old, run.worker.states.get(i, {}))
         _require(same, f"the state of client {i} changed in a round without it")
 
 
 def state_is_used(subject: _Subject) -> None:
     """What clients keep changes as they train, and matters later. Whole numbers and truth values may stay."""
-    run, forgetful, first = subject.run(SOME[:2]), subject.run(SOME[:2]), subject.start()
+    run, forgetful, first = subject.run(SOME[:2]), subject.run(SOME[:2]), subject.start().worker
     before = {i: take_apart(s)[1] for i, s in run.worker.states.items()}
     if subject.intent.stateless is not None:
         _require(
@@ -265,22 +262,21 @@ def state_is_used(subject: _Subject) -> None:
     for r in (run, forgetful):
         r.round([0, 1, 2, 3])
     for i, old in before.items():
-        new = take_apart(run.worker.states[i])[1]
-        still = old.keys() == new.keys() and all(torch.equal(t, new[n]) for n, t in old.items())
-        weights = any(t.is_floating_point() for t in old.values())
-        _require(not (weights and still), f"the state of client {i} never changes")
+        changed = _differ(old, take_apart(run.worker.states[i])[1])
+        _require(changed or not _floats(old), f"the state of client {i} never changes")
     pairs += [(run.values(), forgetful.values())]
-    kept, moved = (
-        scores(run),
-        any(
-            not _alike(state, first.worker.state(i, first.worker.client(i, 0)))
-            for i, state in run.worker.states.items()
-        ),
-    )
+    kept, last = scores(run), dict(run.worker.states)
+    moved = any(not _alike(state, first.state(i, first.client(i, 0))) for i, state in last.items())
     run.worker.states.clear()
     pairs += [(kept, scores(run))]
-    differ = any(not torch.equal(t, other.get(n, t * 0)) for one, other in pairs for n, t in one.items())
-    _require(differ or not moved, "forgetting the clients' states changes nothing: they are never used")
+    _require(
+        not moved or any(_differ(*pair) for pair in pairs),
+        "forgetting the clients' states changes nothing: they are never used",
+    )
+
+
+def _differ(one: dict[str, Tensor], other: dict[str, Tensor]) -> bool:
+    return any(not torch.equal(t, other.get(name, t * 0)) for name, t in one.items())
 
 
 def _alike(one: State, other: State) -> bool:

@@ -36,9 +36,7 @@ def test_fedbn(check: Any) -> None:
 
 def test_a_wrapper_refuses_two_nets_as_what_it_wraps_does() -> None:
     """Its ``heterogeneous`` is that of the wrapped method."""
-    mark = method_checks(TopK(of=FedAvg(), share=0.5))
-    (case,) = (c for c in mark.args[1] if c.id.endswith("different_nets_work_or_are_refused"))
-    case.values[0]()
+    one_check(TopK(of=FedAvg(), share=0.5), "different_nets_work_or_are_refused")
 
 
 class ByValidation(FedAvg):
@@ -345,14 +343,27 @@ async def summed_loss(client: Client, w: Params) -> float:
     return float(await client.total(loss, w))
 
 
+def one_check(method: Any, name: str, **intent: Any) -> None:
+    """Run a single check of a method."""
+    (case,) = (case for case in method_checks(method, **intent).args[1] if case.id.endswith(f"-{name}"))
+    case.values[0]()
+
+
 @pytest.mark.parametrize(
-    ("method", "stateless"),
-    [(Clustered(clusters=3), False), (TunedAtTheEnd(), False), (QFedAvg(), True)],
+    ("method", "check"),
+    [
+        (Clustered(clusters=3), "state_is_used"),
+        (Clustered(clusters=3), "every_part_of_the_state_changes"),
+        (Clustered(clusters=3), "declared_uploads_are_sent"),
+        (TunedAtTheEnd(), "state_is_used"),
+        (TunedAtTheEnd(), "every_part_of_the_state_changes"),
+        (QFedAvg(), "trains"),
+    ],
     ids=str,
 )
-def test_right_methods_pass(method: Method, stateless: bool) -> None:
+def test_right_methods_pass(method: Method, check: str) -> None:
     """A cluster that is nobody's for a round, a number that stays, a head at the end, a rate of its own."""
-    check_method(method, stateless=stateless)
+    one_check(method, check)
 
 
 class NotForTwoNets(FedAvg):
@@ -410,26 +421,20 @@ WRONG: list[tuple[type[Method], str, dict[str, Any]]] = [
 @pytest.mark.parametrize(("method", "check", "intent"), WRONG, ids=lambda x: getattr(x, "__name__", None))
 def test_a_wrong_method_is_caught(method: type[Method], check: str, intent: dict[str, Any]) -> None:
     """By the check that is made for it, as one case."""
-    mark = method_checks(method, **intent)
-    (case,) = (case for case in mark.args[1] if case.id.endswith(f"-{check}"))
     with pytest.raises(AssertionError, match=f"^{method.__name__} fails the check {check}: "):
-        case.values[0]()
+        one_check(method, check, **intent)
 
 
 @pytest.mark.parametrize("apart", [[], ["head.*"]])
 def test_what_is_meant_to_travel_names_its_remedy(apart: list[str]) -> None:
-    mark = method_checks(PersonalTravels, apart=apart)
-    (case,) = (case for case in mark.args[1] if case.id.endswith("personal_entries_stay"))
     refused = pytest.raises(AssertionError, match=r"apart=\['head\.bias', 'head\.weight'\]")
     with nullcontext() if apart else refused:
-        case.values[0]()
+        one_check(PersonalTravels, "personal_entries_stay", apart=apart)
 
 
 def test_check_method_names_the_first_that_fails() -> None:
-    with pytest.raises(
-        AssertionError, match=r"^WrongBytes fails the check bytes_are_those_of_payloads: 'weights' of"
-    ):
-        check_method(WrongBytes)
+    with pytest.raises(AssertionError, match=r"^Idle fails the check trains: states are the same"):
+        check_method(Idle)
 
 
 def test_there_are_checks_enough() -> None:
