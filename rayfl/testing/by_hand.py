@@ -79,36 +79,14 @@ def _federated(
     return FederatedData(dataset, tuple(clients_data))
 
 
-# ---- nets without bias and with fixed initial weights, to be worked out by hand
-
-
-def _matrix(rows: Sequence[Sequence[float]]) -> nn.Linear:
-    layer = nn.Linear(2, 2, bias=False)
-    layer.weight.data = torch.tensor(rows)
-    return layer
-
-
-IDENTITY, ZERO = ((1.0, 0.0), (0.0, 1.0)), ((0.0, 0.0), (0.0, 0.0))
+# ---- nets
 
 
 def linear(shape: Shape, classes: int) -> SplitNet:
     """Logits W x with W = 0: entry ``head.weight``."""
-    return SplitNet(nn.Flatten(), nn.Sequential(), _matrix(ZERO))
-
-
-def two_layer(shape: Shape, classes: int) -> SplitNet:
-    """Logits B A x with A = I and B = 0: entries ``conv.1.weight`` and ``head.weight``."""
-    return SplitNet(nn.Sequential(nn.Flatten(), _matrix(IDENTITY)), nn.Sequential(), _matrix(ZERO))
-
-
-def identities(shape: Shape, classes: int) -> SplitNet:
-    """Logits B A x with A = B = I: entries ``conv.1.weight`` and ``head.weight``."""
-    return SplitNet(nn.Sequential(nn.Flatten(), _matrix(IDENTITY)), nn.Sequential(), _matrix(IDENTITY))
-
-
-def normed(shape: Shape, classes: int) -> SplitNet:
-    """Logits W BatchNorm(x) with W = 0: entries ``fc.0.*`` and ``head.weight``."""
-    return SplitNet(nn.Flatten(), nn.Sequential(nn.BatchNorm1d(2)), _matrix(ZERO))
+    head = nn.Linear(2, 2, bias=False)
+    nn.init.zeros_(head.weight)
+    return SplitNet(nn.Flatten(), nn.Sequential(), head)
 
 
 def tiny(shape: Shape, classes: int, width: int = 2) -> SplitNet:

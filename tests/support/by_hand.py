@@ -1,5 +1,6 @@
-"""The small driver of ``rayfl.testing``, and a net that only rayfl's own tests need."""
+"""The small driver of ``rayfl.testing``, and nets that only rayfl's own tests need."""
 
+import torch
 from torch import nn
 
 from rayfl.nets import FFA, GaussianMean, SplitNet
@@ -8,13 +9,10 @@ from rayfl.testing.by_hand import (
     Run,
     assert_same,
     federate,
-    identities,
     linear,
-    normed,
     points,
     ragged,
     start,
-    two_layer,
 )
 
 __all__ = [
@@ -35,6 +33,30 @@ __all__ = [
     "two_layer",
     "with_prelu",
 ]
+
+
+def _matrix(rows):
+    layer = nn.Linear(2, 2, bias=False)
+    layer.weight.data = torch.tensor(rows)
+    return layer
+
+
+IDENTITY, ZERO = ((1.0, 0.0), (0.0, 1.0)), ((0.0, 0.0), (0.0, 0.0))
+
+
+def two_layer(shape, classes):
+    """Logits B A x with A = I and B = 0: entries ``conv.1.weight`` and ``head.weight``."""
+    return SplitNet(nn.Sequential(nn.Flatten(), _matrix(IDENTITY)), nn.Sequential(), _matrix(ZERO))
+
+
+def identities(shape, classes):
+    """Logits B A x with A = B = I: entries ``conv.1.weight`` and ``head.weight``."""
+    return SplitNet(nn.Sequential(nn.Flatten(), _matrix(IDENTITY)), nn.Sequential(), _matrix(IDENTITY))
+
+
+def normed(shape, classes):
+    """Logits W BatchNorm(x) with W = 0: entries ``fc.0.*`` and ``head.weight``."""
+    return SplitNet(nn.Flatten(), nn.Sequential(nn.BatchNorm1d(2)), _matrix(ZERO))
 
 
 def dse(shape, classes):
