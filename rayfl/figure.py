@@ -27,7 +27,14 @@ KINDS = {
     "clients": "how test accuracy is distributed over clients, and each client's",
     "labels": "training samples per client and class",
 }
-
+_HEADLINE = {
+    "rounds": ("point", "average"),
+    "sweep": ("choose", "view", "point", "average"),
+    "bars": ("choose", "point", "average"),
+    "radar": ("choose", "view", "point", "average"),
+    "clients": ("point",),
+}
+"""Of what each kind draws: what it takes of the headline."""
 
 ENDINGS = (".png", ".pdf", ".svg")
 """Of pictures: they say the format."""
@@ -65,12 +72,7 @@ def parser() -> jsonargparse.ArgumentParser:
                 default="",
                 help="views to draw, such as personal,online,offline; default: that of each run's headline",
             )
-        if kind in ("sweep", "bars", "radar"):
-            add_headline_options(one, "choose")
-        if kind in ("sweep", "radar"):
-            add_headline_options(one, "view")
-        if kind != "labels":
-            add_headline_options(one, *("point", "average")[: 1 if kind == "clients" else 2])
+        add_headline_options(one, *_HEADLINE.get(kind, ()))
         if kind in ("rounds", "sweep", "bars"):
             default = ALL if kind == "sweep" else f"the domains, if they are at most {MOST_PANELS}"
             default += f", and {ALL}" if kind == "bars" else ""

@@ -31,9 +31,8 @@ class PFedVEM(Method):
     the BatchNorm layers of the base use their running statistics.
     """
 
-    works_with: ClassVar[Mapping[str, str | float]] = {
-        "optimiser": "SGD"
-    }  # heads have a momentum of their own
+    # heads have a momentum of their own
+    works_with: ClassVar[Mapping[str, str | float]] = {"optimiser": "SGD"}
 
     mc_samples: Annotated[int, at_least(1)] = 5
     """Heads that are drawn to estimate an expectation."""

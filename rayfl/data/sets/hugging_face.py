@@ -87,20 +87,15 @@ class HuggingFaceData(Data):
             except Exception as error:  # damaged files can raise nearly anything
                 raise ValueError(str(error)) from error
             several = isinstance(found, dict)
-            there = [name for name in found if name != self.train] if several else []
-            first = next((n for n in _VALIDATION if n in there and n != self.test), None)
-            uses = {
-                "training": self.train,
-                "testing": self.test or ("test" if "test" in there and self.val != "test" else None),
-                "validation": self.val or first,
-            }
-            parts = [self._part(found, name) if name else None for name in uses.values()]
+            others = [name for name in found if name != self.train] if several else []
+            tests = self.test or ("test" if "test" in others and self.val != "test" else None)
+            vals = self.val or next((n for n in _VALIDATION if n in others and n != self.test), None)
+            train, class_names = self._part(found, self.train)
+            test, val = (self._part(found, name)[0] if name else None for name in (tests, vals))
+        uses = {"training": self.train, "testing": tests, "validation": vals}
         used = ", ".join(f"{name!r} for {use}" for use, name in uses.items() if name)
-        train, test, val = (part and part[0] for part in parts)
-        assert parts[0]
-        assert train
         remarks = [f"splits of the data: {used}"] if several else []
-        form = Form("HuggingFaceData", parts[0][1], self.test_fraction, remarks=remarks)
+        form = Form("HuggingFaceData", class_names, self.test_fraction, remarks=remarks)
         return dataset_of(train, test, form, val)
 
     def _part(self, found: Any, split: str) -> tuple[Samples, list[str] | None]:
