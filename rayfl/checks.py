@@ -22,7 +22,7 @@ from rayfl.evaluation.protocol import Protocol
 from rayfl.imports import of_rayfl
 from rayfl.methods import METHODS, Method
 from rayfl.shown import closest, counted
-from rayfl.training import SGD, Net, Training
+from rayfl.training import Net, Training
 from rayfl.training.sums import check_reductions
 
 
@@ -69,17 +69,9 @@ def check(plan: Plan, protocol: Protocol, data: FederatedData) -> list[str]:
         *([] if caution is None else [caution]),
         *_check_warmup(plan),
         *_check_validation(method, data),
-        *_check_kept(plan.training),
         *_check_batches(plan.training, names, nets, method.nets, data),
         *_check_shared(method, plan),
     ]
-
-
-def _check_kept(training: Training) -> list[str]:
-    """Warn where optimisers have nothing to keep."""
-    if training.optimiser_state == "fresh" or not isinstance(training.optimiser, SGD) or training.momentum:
-        return []
-    return ["training.optimiser_state is kept, and SGD without training.momentum has nothing to keep"]
 
 
 def _check_warmup(plan: Plan) -> list[str]:

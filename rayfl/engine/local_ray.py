@@ -47,8 +47,6 @@ ROOM = 2**20
 """Bytes without which Ray cannot start, or write that it cannot."""
 USUAL = 30
 """Seconds that Ray gives its GCS to start, and then the node."""
-TOKENS_SINCE = (2, 60)
-"""The first Ray that gives a local cluster a token where nothing is said about it."""
 
 
 LONGEST = 107 - len("/rayfl-12345678/ray/session_2026-01-01_00-00-00_000000_1234567/sockets/plasma_store")
@@ -234,11 +232,7 @@ def make_token() -> None:
 
     What the user has said about tokens in Ray's variables holds.
     """
-    mode = os.environ.get("RAY_AUTH_MODE")
-    if mode is None:
-        used = tuple(map(int, ray.__version__.split(".")[:2])) >= TOKENS_SINCE
-    else:
-        used = mode.lower() == "token"
+    used = os.environ.get("RAY_AUTH_MODE", "token").lower() == "token"
     if not used or not {"RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH"}.isdisjoint(os.environ):
         return
     path = Path.home() / ".ray" / "auth_token"
