@@ -178,9 +178,9 @@ def test_five_hundred_clients_are_a_curve(tmp_path):
     assert each.get_ylabel() == "share of clients"
 
 
-def with_labels(path, counts, **more):
+def with_labels(path, counts, seed=0, **more):
     """A run whose clients have so many training samples of each class."""
-    folder = write_run(path, clients=len(counts), rounds=1)
+    folder = write_run(path, clients=len(counts), rounds=1, seed=seed)
     content = json.loads((folder / "partition.json").read_text()) | more
     for client, row in zip(content["clients"], counts):
         client["labels"] = {"train": row}
@@ -190,7 +190,7 @@ def with_labels(path, counts, **more):
 
 def test_label_maps_have_class_names_and_one_scale(tmp_path):
     one = with_labels(tmp_path / "1", [[100, 0], [0, 101]], class_names=["cat", "dog"])
-    two = with_labels(tmp_path / "2", [[60, 40], [1, 100]], class_names=None)
+    two = with_labels(tmp_path / "2", [[60, 40], [1, 100]], seed=1, class_names=None)
     figure, (left, right) = rayfl.Plot(one, two).labels()
     assert [[tick.get_text() for tick in ax.get_yticklabels()] for ax in (left, right)] == [
         ["cat", "dog"],
