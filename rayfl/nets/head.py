@@ -75,16 +75,13 @@ def check_training(net: SplitNet, name: str, like: Tensor) -> None:
         if type(layer).__module__.startswith(("torch.", "torchvision.ops.")):
             layer.training = False
     memory = Memory(trained)
-    try:
-        with torch.no_grad(), torch.random.fork_rng(devices=[]):
-            before = generators()
-            trained(like)
-            drawn = [whose for whose, state in generators().items() if state != before[whose]]
-            replaced, changed, first = memory.replaced(), memory.changed(), attributes(trained)
-            trained.load_state_dict(net.state_dict())  # so that what differs now is no weight
-            trained(like)
-    except Exception as error:
-        raise UserError(f"net {name} works in eval mode, but not in train mode: {error}") from error
+    with torch.no_grad(), torch.random.fork_rng(devices=[]):
+        before = generators()
+        trained(like)
+        drawn = [whose for whose, state in generators().items() if state != before[whose]]
+        replaced, changed, first = memory.replaced(), memory.changed(), attributes(trained)
+        trained.load_state_dict(net.state_dict())  # so that what differs now is no weight
+        trained(like)
     if drawn:
         raise UserError(
             f"net {name} draws from {drawn[0]}'s global generator in train mode, as torch.nn.functional."
@@ -108,18 +105,10 @@ def check_training(net: SplitNet, name: str, like: Tensor) -> None:
 
 
 def tried(net: nn.Module, name: str, like: Tensor) -> Tensor:
-    """Return what a net makes of two inputs in eval mode, in which it neither learns nor draws.
-
-    Raises:
-        UserError: it does not take them.
-    """
+    """Return what a net makes of two inputs in eval mode, in which it neither learns nor draws."""
     net.eval()
-    try:
-        with torch.no_grad():
-            scores: Tensor = net(like.float() if like.is_floating_point() else like)
-    except Exception as error:
-        largest = "" if like.is_floating_point() else f" up to {int(like.max())}"
-        raise UserError(f"net {name} does not take {kind_of(like)}{largest}: {error}") from error
+    with torch.no_grad():
+        scores: Tensor = net(like.float() if like.is_floating_point() else like)
     if not isinstance(scores, Tensor):
         raise UserError(f"net {name}: it makes a {type(scores).__name__} of inputs, not a tensor of scores")
     return scores
@@ -134,8 +123,10 @@ def with_numbers(like: Tensor) -> Tensor:
 
 def kind_of(like: Tensor) -> str:
     """Name inputs [2, ...] like these."""
-    kind = "inputs" if like.is_floating_point() else "token ids"
-    return f"{kind} of shape {tuple(like.shape[1:])}"
+    shape = tuple(like.shape[1:])
+    if like.is_floating_point():
+        return f"inputs of shape {shape}"
+    return f"token ids of shape {shape} up to {int(like.max())}"
 
 
 def _note(called: list[str], path: str, *_: Any) -> None:

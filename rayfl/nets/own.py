@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from rayfl.errors import UserError, own_fault
+from rayfl.errors import UserError
 from rayfl.imports import of_rayfl
 from rayfl.nets.base import Architecture
 from rayfl.nets.head import check_training, kind_of, split_at_head, tried, with_numbers
@@ -46,9 +46,9 @@ def build(
         if isinstance(built, SplitNet):
             _check_scores(built, str(net), classes, like)
         return _split(net, built, classes, like)
+    except (UserError, MemoryError):
+        raise
     except Exception as error:
-        if isinstance(error, UserError | MemoryError) or own_fault(error):  # which says where
-            raise
         raise UserError(
             f"net {net} cannot be trained on {kind_of(like)}; it raises {type(error).__name__}: {error}"
         ) from error

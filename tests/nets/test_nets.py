@@ -320,7 +320,10 @@ def test_a_users_own_net(users: types.ModuleType) -> None:
         (lambda shape: tiny(shape, 10), "calling net.shape, classes. failed"),
         (lambda shape, classes: nn.Flatten(), "it calls no nn.Linear"),
         (lambda shape, classes: tiny(shape, classes + 1), r"returns \(2, 4\), not 2 x 3 scores"),
-        (lambda shape, classes: tiny((3, 2, 2), classes), r"does not take inputs of shape \(1, 2, 2\)"),
+        (
+            lambda shape, classes: tiny((3, 2, 2), classes),
+            r"cannot be trained on inputs of shape \(1, 2, 2\)",
+        ),
     ],
 )
 def test_a_users_net_that_does_not_fit_is_refused(
@@ -336,9 +339,9 @@ def test_a_users_net_takes_token_ids_up_to_a_number(users: types.ModuleType) -> 
         nn.Sequential(nn.Embedding(5, 3), nn.Flatten()), nn.Sequential(), nn.Linear(3 * shape[0], classes)
     )
     assert build(f"{MODULE}.net", (4,), 7, torch.full((2, 4), 4)).head.in_features == 12
-    with pytest.raises(UserError, match=r"nets\.net does not take token ids of shape \(4,\) up to 5: index"):
+    with pytest.raises(UserError, match=r"nets\.net cannot be trained on token ids of shape \(4,\) up to 5;"):
         build(f"{MODULE}.net", (4,), 7, torch.full((2, 4), 5))
-    with pytest.raises(UserError, match=r"nets\.net does not take inputs of shape \(4,\): "):
+    with pytest.raises(UserError, match=r"nets\.net cannot be trained on inputs of shape \(4,\); "):
         build(f"{MODULE}.net", (4,), 7)
 
 
