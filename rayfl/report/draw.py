@@ -11,7 +11,7 @@ import matplotlib
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator
+from matplotlib.ticker import MaxNLocator
 
 from rayfl.evaluation.metrics import curve, mean_loss
 from rayfl.evaluation.result import Result
@@ -175,11 +175,8 @@ def scale(ax: Axes, values: Sequence[float]) -> None:
     if sizes and sizes[-1] / sizes[0] >= 10:
         if values[0] > 0:
             ax.set_xscale("log")
-            ax.xaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
         else:
             ax.set_xscale("symlog", linthresh=sizes[0])
-        ax.xaxis.set_major_formatter(FuncFormatter(lambda x, _: f"{x:g}"))
-        ax.minorticks_off()
     places = ax.xaxis.get_transform().transform(np.array(values, dtype=float))
     if np.all(np.diff(places) >= 0.05 * np.ptp(places)):
         ax.set_xticks(values, [f"{value:.4g}" for value in values], rotation=45 if len(values) > 6 else 0)
