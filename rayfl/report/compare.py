@@ -10,7 +10,7 @@ from rich.table import Table
 from rich.text import Text
 
 from rayfl.errors import UserError
-from rayfl.evaluation.metrics import AVERAGES, CHOICES, average, counted_scores
+from rayfl.evaluation.metrics import AVERAGES, CHOICES, counted_scores
 from rayfl.evaluation.result import Result
 from rayfl.record.description import about_data, flat, tells_apart
 from rayfl.record.history import Scores
@@ -304,27 +304,6 @@ def short_labels(groups: Sequence[Group], by: Sequence[str] = (), contents: bool
     return names
 
 
-def chosen_accuracy(run: Result, choice: str) -> float | None:
-    """Return the accuracy of the headline's view under a choice of rounds, averaged as the protocol says."""
-    entry = view_summary(run)
-    if entry is None or entry.get(choice) is None:
-        return None
-    return average(entry[choice], run.protocol.average)
-
-
-def chosen_measure(run: Result, choice: str, measure: str) -> float | None:
-    """Return a further metric of the headline's view under a choice of rounds, averaged as the protocol says.
-
-    Clients for which it is undefined are left out, and so are evaluations without any other.
-    """
-    entry = view_summary(run)
-    if entry is None or entry.get(choice) is None:
-        return None
-    found = entry[choice].get("measures", {}).get(measure, {})
-    value: float | None = found.get(AVERAGES[run.protocol.average])
-    return value
-
-
 def check_measure(option: str, measure: str, runs: Iterable[Result], others: str = "") -> None:
     """Refuse a further metric that no run has recorded.
 
@@ -396,13 +375,14 @@ def figures(group: Group, measure: str | None = None) -> dict[str, list[float | 
 
 
 def _figures_of(run: Result, measure: str | None) -> dict[str, float | None]:
-    if measure is not None:
-        found = {"headline": chosen_measure(run, run.protocol.choose, measure)}
-        return found | {choice: chosen_measure(run, choice, measure) for choice in CHOICES}
-    headline = run.summary["headline"]
-    found = {"headline": headline and headline["accuracy"]}
-    found |= {choice: chosen_accuracy(run, choice) for choice in CHOICES}
-    return {column: None if x is None else 100 * x for column, x in found.items()}
+    """Return the figures of a run; a metric leaves out clients and evaluations where it is undefined."""
+    entry, found = view_summary(run) or {}, dict[str, float | None]()
+    for column in COLUMNS:
+        chosen = entry.get(run.protocol.choose if column == "headline" else column) or {}
+        averages = chosen if measure is None else chosen.get("measures", {}).get(measure, {})
+        value = averages.get(AVERAGES[run.protocol.average])
+        found[column] = 100 * value if measure is None and value is not None else value
+    return found
 
 
 def _blocks(groups: Sequence[Group]) -> list[str]:
