@@ -47,8 +47,12 @@ class LatestScores:
             current: the scores after aggregation.
             after_training: whether clients are also scored right after training.
         """
-        points = {"after_aggregation": current}
-        found = _of_some(points) if self._some else self.points(points)
+        found = self.points({"after_aggregation": current})
+        for splits in found["after_aggregation"].values() if self._some else ():
+            for split, column in splits.items():
+                clients = [i for i, correct in enumerate(column["correct"]) if correct is not None]
+                some = {name: [values[i] for i in clients] for name, values in column.items()}
+                splits[split] = {"clients": clients, **some}
         if after_training:
             found["after_training"] = {
                 view: {split: {k: list(v) for k, v in column.items()} for split, column in splits.items()}
@@ -77,17 +81,3 @@ class LatestScores:
                     column["loss"][client] = one.loss
                     for name, value in one.measured.items():
                         column.setdefault(name, [None] * self._population)[client] = value
-
-
-def _of_some(scores: Mapping[str, Mapping[int, ClientScores]]) -> dict[str, Any]:
-    """Return scores as columns over the clients that have one, who are named beside them."""
-    points: dict[str, Any] = {point: {} for point in scores}
-    for point, found in scores.items():
-        for client in sorted(found):
-            for split, views in found[client].items():
-                for view, one in views.items():
-                    column = points[point].setdefault(view, {}).setdefault(split, {})
-                    values = {"clients": client, "correct": one.correct, "loss": one.loss, **one.measured}
-                    for name, value in values.items():
-                        column.setdefault(name, []).append(value)
-    return points
