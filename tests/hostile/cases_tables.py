@@ -133,7 +133,7 @@ LINES: dict[str, str] = {
     "--method nosuch": "there is no method 'nosuch'",
     "--engine Ray --engine.actors 0": "engine.actors is 0",
     "--data.shape [1,2]": "data.shape",
-    "--protocol dcpfl+best_val": "write --protocol DCPFL --protocol.choose best_val",
+    "--protocol dcpfl+best_val": "there is no protocol 'dcpfl+best_val'",
     "other.yaml": "'other.yaml' belongs to no option",
 }
 
