@@ -26,22 +26,31 @@ BLOCK = re.compile(r"^```(\w*)(?: title=\"([\w./]+)\")?\n(.*?)^```", re.MULTILIN
 HOW_TO = sorted((ROOT / "docs" / "howto").glob("*.md"))
 
 
+def in_order(page: Path) -> list[tuple[str, str, str]]:
+    """Return the fenced blocks of a page: the language of each, the file that it is for, and its text."""
+    return BLOCK.findall(re.sub(r"^ +(?=```)", "", page.read_text(), flags=re.MULTILINE))
+
+
 def blocks(page: Path, *languages: str) -> list[tuple[str, str]]:
     """Return the fenced blocks of a page in some languages: the file that each is for, and its text."""
-    text = re.sub(r"^ +(?=```)", "", page.read_text(), flags=re.MULTILINE)
-    return [(title, code) for language, title, code in BLOCK.findall(text) if language in languages]
+    return [(title, code) for language, title, code in in_order(page) if language in languages]
 
 
 def commands(page: Path) -> Iterator[list[str]]:
     """Yield the arguments of every command of rayfl on a page, those that run on a cluster too."""
     for _, text in blocks(page, "", "console"):
-        for line in text.replace("\\\n", " ").splitlines():
-            if found := re.search(
-                r"(?:^ *\$? *|&& |slurm\.sh )(?:python -m rayfl[. ]|rayfl )([a-z]+(?: .*)?)$", line
-            ):
-                words = shlex.split(found[1].rstrip("'") if "&& " in line else found[1], comments=True)
-                if words[0] in COMMANDS:
-                    yield words
+        yield from commands_of(text)
+
+
+def commands_of(text: str) -> Iterator[list[str]]:
+    """Yield the arguments of every command of rayfl in a block."""
+    for line in text.replace("\\\n", " ").splitlines():
+        if found := re.search(
+            r"(?:^ *\$? *|&& |slurm\.sh )(?:python -m rayfl[. ]|rayfl )([a-z]+(?: .*)?)$", line
+        ):
+            words = shlex.split(found[1].rstrip("'") if "&& " in line else found[1], comments=True)
+            if words[0] in COMMANDS:
+                yield words
 
 
 ALL = [pytest.param(words, id=f"{page.stem}-{i}") for page in PAGES for i, words in enumerate(commands(page))]
@@ -93,7 +102,7 @@ def short(words: list[str]) -> list[str]:
 
 @pytest.mark.parametrize("page", [p for p in HOW_TO if p.stem != "gpu"], ids=lambda page: page.stem)
 def test_how_to_pages_run(page, tmp_path, monkeypatch):
-    """All code, and the commands that need no data of the reader's."""
+    """All code and the commands that need no data of the reader's, in the order of the page."""
     if page.stem == "metric":
         pytest.importorskip("torchmetrics")
     monkeypatch.chdir(tmp_path)
@@ -102,15 +111,15 @@ def test_how_to_pages_run(page, tmp_path, monkeypatch):
         if title:
             (tmp_path / title).write_text(code)
             sys.modules.pop(Path(title).stem, None)
-    for title, code in blocks(page, "python"):
-        if not title:
+    for language, title, code in in_order(page):
+        if language == "python" and not title:
             exec(compile(code, str(page), "exec"), {"__name__": page.stem})
-    for words in commands(page):
-        text = " ".join(words)
-        reads = re.search(r"DATA|--data\.(root|train|x) [a-z\[]", text)  # files of the reader's
-        runs = words[0] in ("report", "figure", "data") or "Inline" in words
-        if runs and not reads and "torchvision.models" not in text:
-            assert rayfl(short(words)) == 0, text
+        for words in commands_of(code) if language in ("", "console") else ():
+            text = " ".join(words)
+            reads = re.search(r"RUN|DATA|--data\.(root|train|x) [a-z\[]", text)  # files of the reader's
+            runs = words[0] in ("report", "figure", "data", "export") or "Inline" in words
+            if runs and not reads and "resnet" not in text:
+                assert rayfl(short(words)) == 0, text
 
 
 # ---- other pages

@@ -321,7 +321,7 @@ RAISING: dict[str, tuple[str, ...]] = {
     "--net own.kind": ("own.kind", "unsupported operand"),
     "--net own.value": ("value (", "own.py:13", "ValueError: bad"),
     "--net own.leaves": ("leaves (", "own.py:15", "SystemExit: 3"),
-    "--net own.forward": ("own.py:24", "KeyError: 'x'"),
+    "--net own.forward": ("net own.forward cannot be trained", "KeyError: 'x'"),
     "--net [LeNet,own.raises] --method Local": ("raises (", "own.py:7"),
     "--net broken.net": ("broken.py:1", "SyntaxError"),
     "--net bad.net": ("bad.py:1", "ValueError: at import"),

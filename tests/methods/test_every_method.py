@@ -11,6 +11,7 @@ from docstring_parser import parse_from_object
 from rayfl.errors import UserError
 from rayfl.methods import METHODS, FedCO2, FedProto
 from rayfl.nets import CNNB, LeNet
+from rayfl.record.description import display_name
 from rayfl.testing import check_method
 from rayfl.training import SGD
 from tests.methods.cases import CASES, counts, net_of
@@ -196,7 +197,7 @@ def test_options_are_kept_and_documented(name):
             (of_page,) = re.findall(rf"{re.escape(row)} (.*)", page)
             for text in (of_page, " ".join(described[option].replace("`", "").split())):
                 assert re.search("factor of the round's|constant, whatever .?training.schedule", text)
-    assert f"[{name}]({name.lower()}.md)" in (DOCS / "README.md").read_text()
+    assert f"[{display_name(f'rayfl.methods.{name}')}]({name.lower()}.md)" in (DOCS / "README.md").read_text()
 
 
 @each_method
