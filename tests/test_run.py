@@ -47,7 +47,7 @@ def test_config_of_a_run_runs_again_to_the_same_bytes(tmp_path: Path) -> None:
 
 def test_defaults_are_those_of_the_quickstart() -> None:
     quickstart = Path(__file__).parent.parent / "examples" / "quickstart.yaml"
-    assert dump(federation_from(["--config", str(quickstart)])) == dump(Federation())
+    assert dump(federation_from(["--config", str(quickstart)])) == dump(Federation(clients=5))
     assert dump(federation_from([])) == dump(Federation())
 
 
