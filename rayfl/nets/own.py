@@ -41,8 +41,8 @@ def build(
     net.check_inputs(like, classes)
     if not isinstance(net, Module) and of_rayfl(type(net)):
         return _split(net, net.build(shape, classes), classes, like)
+    built = _called(net, shape, classes)
     try:
-        built = _called(net, shape, classes)
         if isinstance(built, SplitNet):
             _check_scores(built, str(net), classes, like)
         return _split(net, built, classes, like)
