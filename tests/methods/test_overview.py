@@ -8,6 +8,7 @@ import pytest
 from rayfl.methods import METHODS
 from rayfl.nets import DigitModel
 from rayfl.papers.printed import known_tables
+from rayfl.record.description import class_name
 from rayfl.training.net import Net
 from tests.methods.cases import CASES, counts
 from tests.support.tables import TABLES
@@ -19,8 +20,8 @@ UNITS = {"": 1, "kB": 1e3, "MB": 1e6}
 def overview() -> dict[str, list[str]]:
     """Return the cells of each method's line in the table of costs."""
     table = PAGE.read_text().split("## What they cost")[1].split("\n## ")[0]
-    lines = re.findall(r"^\| \[(\w+)\]\(\w+\.md\) \| (.*) \|$", table, re.MULTILINE)
-    return {name: cells.split(" | ") for name, cells in lines}
+    lines = re.findall(r"^\| \[([\w-]+)\]\(\w+\.md\) \| (.*) \|$", table, re.MULTILINE)
+    return {class_name(name): cells.split(" | ") for name, cells in lines}
 
 
 def test_every_method_is_in_the_overview() -> None:
@@ -42,7 +43,7 @@ def test_the_papers_are_those_whose_tables_have_the_method() -> None:
 
 def test_the_page_names_the_methods_of_different_nets() -> None:
     text = PAGE.read_text().split("**Different nets.**")[1].split("\n\n")[0]
-    named = {name for name in METHODS if re.search(rf"\b{name}\b", text)}
+    named = {class_name(word) for word in re.findall(r"[\w-]+", text)} & METHODS.keys()
     assert named == {name for name, method in METHODS.items() if method.heterogeneous}
 
 
