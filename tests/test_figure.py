@@ -89,7 +89,7 @@ def test_kinds_are_named(capsys):
         (["rounds", "RUNS", "--panels", "oil"], "no domain oil; panels are ink, print, paint, all"),
         (
             ["rounds", "RUNS", "--quantity", "beauty"],
-            "quantity beauty: no run has recorded this metric; there are accuracy, loss",
+            "quantity beauty: no run has recorded it; there are accuracy, loss",
         ),
         (["bars", "RUNS", "--names", "A"], "--names A: it must be NAME=TEXT"),
         (["bars", "RUNS", "--size", "5,x"], "--size 5,x: it must be column, page, or inches"),

@@ -209,7 +209,6 @@ def test_no_picture_starts_latex(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     monkeypatch.setitem(matplotlib.rcParams, "text.usetex", True)
     run = write_run(tmp_path / "run", rounds=2)
     assert figure.main(["bars", str(run), "--save", str(tmp_path / "x.png")]) == 0
-    assert report.main([str(run), "--plot-dir", str(tmp_path)]) == 0
     assert not mark.exists()
     made = Figure()
     made.suptitle("x")

@@ -1,4 +1,4 @@
-"""``rayfl report RUN...``: compare runs in a table, also with a paper's, and draw their curves."""
+"""``rayfl report RUN...``: compare runs in a table, also with a paper's."""
 
 import sys
 from collections.abc import Sequence
@@ -29,7 +29,6 @@ from rayfl.report.compare import (
     records,
     samples,
 )
-from rayfl.report.draw import draw
 from rayfl.report.formats import check_ending, write_table
 from rayfl.report.paper_tables import compare, compared, footnotes
 from rayfl.terminal import Terminal
@@ -40,7 +39,7 @@ def parser() -> jsonargparse.ArgumentParser:
     made = Parser(
         prog="rayfl report",
         usage="rayfl report RUN... [OPTIONS]",
-        description="Compare runs: accuracies (mean ± std over seeds) and traffic in a table, curves as PNG.",
+        description="Compare runs in a table: accuracies (mean ± std over seeds) and traffic.",
     )
     made.add_argument("runs", nargs="+", metavar="RUN", type=str, help="run folders, or folders of them")
     made.add_argument(
@@ -51,13 +50,6 @@ def parser() -> jsonargparse.ArgumentParser:
         metavar=("PAPER", "TABLE"),
         help="show runs of a table of experiments beside the numbers that the paper prints, cell by cell, as "
         "in --against fedco2 t3; of the other options only --save has an effect then",
-    )
-    made.add_argument(
-        *("--plot_dir", "--plot-dir"),
-        type=str | None,
-        default=None,
-        metavar="DIR",
-        help="draw curves as PNG into this folder; rayfl figure draws pictures for papers",
     )
     add_headline_options(made, "point", "view", "average", "choose")
     made.add_argument(
@@ -108,18 +100,16 @@ def add_headline_options(made: Parser, *names: str) -> None:
 
 def report(
     runs: Sequence[str],
-    plot_dir: str | None = None,
     by: str = "",
     measure: str | None = None,
     columns: str = "",
     save: Sequence[str] = (),
     **headline: str | None,
 ) -> None:
-    """Print the comparison of run folders and draw their curves.
+    """Print the comparison of run folders.
 
     Args:
         runs: the folders.
-        plot_dir: where the PNG files go; None draws nothing.
         by: keys of the configuration, separated by commas, by which runs are grouped; by default all that
             count.
         measure: a recorded metric in the place of the accuracy.
@@ -132,7 +122,7 @@ def report(
     keys = names(by)
     folders = run_folders([Path(run) for run in runs])
     recorded = [Result.load(folder) for folder in folders]
-    check_recorded(recorded, headline.get("point"), headline.get("view"))
+    check_recorded(recorded, **{name: headline.get(name) for name in ("point", "view")})
     loaded, left_out = samples(run.scored(**headline) for run in recorded)
     if measure is not None:
         check_measure("--measure", measure, loaded)
@@ -145,9 +135,6 @@ def report(
         notes = [*caption(groups, keys, measure), *left_out]
         found = [] if measure else [asdict(test) for test in differences_of(groups, keys)]
         write_table(Path(file), table, notes, records(groups, keys, measure), tests=found)
-    if plot_dir is not None:
-        for path in draw(groups, Path(plot_dir), keys):
-            console.print(Text(str(path)), soft_wrap=True)
 
 
 def names(text: str) -> list[str]:

@@ -304,7 +304,7 @@ def short_labels(groups: Sequence[Group], by: Sequence[str] = (), contents: bool
     return names
 
 
-def check_measure(option: str, measure: str, runs: Iterable[Result], others: str = "") -> None:
+def check_measure(option: str, measure: str, runs: Iterable[Result], others: Iterable[str] = ()) -> None:
     """Refuse a further metric that no run has recorded.
 
     Args:
@@ -314,18 +314,20 @@ def check_measure(option: str, measure: str, runs: Iterable[Result], others: str
         others: what the option takes besides.
     """
     known = {name for run in runs for scores in run.history.scores.values() for name in scores.measures}
-    if measure not in known:
-        there = ", ".join([*([others] if others else []), *sorted(known)]) or "none"
-        raise UserError(f"{option} {measure}: no run has recorded this metric; there are {there}")
+    _refuse_unrecorded(option, measure, [*others, *sorted(known)])
 
 
-def check_recorded(runs: Sequence[Result], point: str | None, view: str | None) -> None:
-    """Refuse a point or a view that no run has recorded."""
-    known = [place for run in runs for place in run.history.views()]
-    for index, (name, asked) in enumerate({"point": point, "view": view}.items()):
-        there = sorted({place[index] for place in known})
-        if asked is not None and asked not in there:
-            raise UserError(f"{name} {asked}: no run has recorded it; there are {', '.join(there) or 'none'}")
+def check_recorded(runs: Sequence[Result], **asked: str | None) -> None:
+    """Refuse a ``point`` or a ``view`` that no run has recorded."""
+    known = [dict(zip(("point", "view"), place)) for run in runs for place in run.history.views()]
+    for name, value in asked.items():
+        if value is not None:
+            _refuse_unrecorded(name, value, sorted({place[name] for place in known}))
+
+
+def _refuse_unrecorded(what: str, asked: str, there: Sequence[str]) -> None:
+    if asked not in there:
+        raise UserError(f"{what} {asked}: no run has recorded it; there are {', '.join(there) or 'none'}")
 
 
 def view_summary(run: Result, view: str | None = None) -> dict[str, Any] | None:

@@ -67,7 +67,7 @@ class Plot:
         found: list[Result] = []
         for run in runs:
             found += [run] if isinstance(run, Result) else map(Result.load, run_folders([Path(run)]))
-        check_recorded(found, point, None)
+        check_recorded(found, point=point)
         self.runs, said = samples(run.scored(point=point, average=average, choose=choose) for run in found)
         if (point, average, choose) != (None, None, None):
             missing: dict[str, list[str]] = {}
@@ -104,7 +104,7 @@ class Plot:
             title: above the picture.
         """
         if quantity not in ("accuracy", "loss"):
-            check_measure("quantity", quantity, self.runs, "accuracy, loss")
+            check_measure("quantity", quantity, self.runs, ("accuracy", "loss"))
         series, shown = self._panels_of(views, panels)
         look = Look(size, names or {}, title)
         with look.letters():

@@ -76,7 +76,7 @@ class Series:
 def series_of(groups: Sequence[Group], views: Sequence[str] = (), by: Sequence[str] = ()) -> list[Series]:
     """Return a series for each group, or for each group and each of the views that it has."""
     for asked in views:
-        check_recorded([run for group in groups for run in group.runs], None, asked)
+        check_recorded([run for group in groups for run in group.runs], view=asked)
     found = []
     wanted: Sequence[str | None] = views or [None]
     for group, name in zip(groups, _group_names(groups, by)):

@@ -312,20 +312,3 @@ def test_metrics_in_the_summary(run: Result) -> None:
 def test_without_metrics_the_summary_names_none(tmp_path: Path) -> None:
     small(tmp_path / "run", rounds=1).run()
     assert '"measures"' not in (tmp_path / "run" / "summary.json").read_text()
-
-
-def test_metrics_in_pictures(run: Result, tmp_path: Path) -> None:
-    """A picture per metric; names are those of files whatever a stranger has written into the records."""
-    report([str(run.folder)], plot_dir=str(tmp_path / "plots"))
-    names = {path.name for path in (tmp_path / "plots").iterdir()}
-    further = {f"metric-{name}.png" for name in ALL}
-    assert names == {"accuracy.png", "loss.png", "clients.png"} | further
-    shutil.copytree(run.folder, tmp_path / "in" / "hostile")
-    text = (tmp_path / "in" / "hostile" / "metrics.jsonl").read_text()
-    text = text.replace('"auroc"', '"../../x"').replace('"f1"', '"..//..x"')
-    (tmp_path / "in" / "hostile" / "metrics.jsonl").write_text(text)
-    before = {*tmp_path.rglob("*")}
-    report([str(tmp_path / "in" / "hostile")], plot_dir=str(tmp_path / "deep" / "down" / "plots"))
-    made = {path for path in {*tmp_path.rglob("*")} - before if path.is_file()}
-    assert {path.parent for path in made} == {tmp_path / "deep" / "down" / "plots"}
-    assert len(made) == 3 + len(ALL)

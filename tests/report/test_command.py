@@ -12,23 +12,12 @@ from rayfl.report.formats import ENDINGS
 from tests.support.records import write_run
 
 
-def test_the_command_compares_runs_and_draws_curves(tmp_path, capsys):
+def test_the_command_compares_runs(tmp_path, capsys):
     runs = [str(write_run(tmp_path / str(seed), seed=seed)) for seed in range(2)]
-    assert report.main([*runs, "--plot_dir", str(tmp_path / "plots")]) == 0
+    assert report.main([*runs, runs[0]]) == 0
     out, err = capsys.readouterr()
     assert err == ""
     assert "FedAvg" in out
-    assert out.splitlines()[-3:] == [
-        str(tmp_path / "plots" / f"{n}.png") for n in ("accuracy", "loss", "clients")
-    ]
-    assert (tmp_path / "plots" / "loss.png").stat().st_size > 10_000
-
-
-def test_without_a_folder_for_plots_none_are_drawn(tmp_path, capsys):
-    run = write_run(tmp_path / "run")
-    assert report.main([str(run), str(run)]) == 0
-    assert ".png" not in capsys.readouterr().out
-    assert not list(tmp_path.rglob("*.png"))
 
 
 def test_the_table_is_written_in_every_format(tmp_path, capsys):
@@ -151,7 +140,6 @@ def test_a_narrow_terminal_loses_no_figure(tmp_path, capsys, monkeypatch):
             "no column headlin; did you mean headline? There are",
         ),
         (["run", "--by", "colour"], "by colour: no run has this key"),
-        (["run", "--plot-dir", "run/config.yaml"], "choose another place"),
     ],
 )
 def test_errors_are_one_line_and_exit_code_2(tmp_path, capsys, monkeypatch, arguments, message):

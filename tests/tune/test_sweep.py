@@ -101,7 +101,7 @@ def test_two_trials_of_every_kind_of_shipped_space(tmp_path: Path) -> None:
             assert best.points == [], "no two points have the same data"
             assert not list((tmp_path / name).glob("best*"))
         else:
-            assert {b.score for b in best.points} == {max(r.score for r in results)}, "ties are all of them best"
+            assert {b.score for b in best.points} == {max(r.score for r in results)}, "all ties are"
             assert Table.load(tmp_path / name / "best.yaml").rows
 
 
