@@ -1,0 +1,127 @@
+"""What an independent form of a method is given, and what it returns.
+
+A form is a paper's algorithm in plain PyTorch: ``nn.Module``, ``torch.optim``, ``backward()``. Of rayfl it
+reads what is here: the data, the initial weights, the order of batches, and what is drawn at random.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Protocol
+
+import torch
+from torch import Tensor, nn
+
+Weights = dict[str, Tensor]
+"""Entries of a net under the names of its ``state_dict``: parameters and buffers."""
+
+
+class SplitModule(Protocol):
+    """A net in three parts: ``head(fc(conv(x)))``; each is an ``nn.Module``, the head an ``nn.Linear``."""
+
+    conv: nn.Module
+    fc: nn.Module
+    head: nn.Linear
+
+
+@dataclass(frozen=True)
+class Samples:
+    """A client's own data, in float64: inputs [n, ...] and int64 labels [n]."""
+
+    x: Tensor
+    y: Tensor
+    x_val: Tensor
+    y_val: Tensor
+
+
+@dataclass(frozen=True)
+class World:
+    """A small federation.
+
+    Attributes:
+        clients: all of them, taking part or not.
+        cohorts: for every round the clients that take part, ascending.
+        classes: number of classes.
+        lr, momentum, weight_decay: of SGD, which starts anew with every fit.
+        clip: largest norm of the gradient of a net in a step, before weight decay; 0 does not clip.
+        epochs: passes over the client's data in a fit.
+        probe: inputs [P, ...] that every client scores after the last round.
+        make: returns a new net with the initial weights, in float64 and train mode; by name where a method
+            has others than the clients' (``make("meme")``); ``make(seed=k)`` has other initial weights, those
+            of stream k.
+        order: ``order(client, round, fit)`` returns the batches of a fit: for every epoch a list of int64
+            places among the client's samples.
+        draw: ``draw(what, client, round, fit, step)`` returns what is drawn at random there.
+    """
+
+    clients: Sequence[Samples]
+    cohorts: Sequence[Sequence[int]]
+    classes: int
+    lr: float
+    momentum: float
+    weight_decay: float
+    clip: float
+    epochs: int
+    probe: Tensor
+    make: Callable[..., nn.Module]
+    order: Callable[[int, int, int], list[list[Tensor]]]
+    draw: Callable[..., Tensor]
+
+    def batches(self, client: int, round: int, fit: int = 0) -> list[Tensor]:
+        """Return the batches of all epochs of a fit, one after another: places among the client's samples.
+
+        Fits are counted within the round, from 0; those that see the same batches have one number.
+        """
+        return [batch for epoch in self.order(client, round, fit) for batch in epoch]
+
+    def samples(self, ids: Sequence[int]) -> Tensor:
+        """Return how many training samples these clients have, float64."""
+        return torch.tensor([len(self.clients[i].y) for i in ids], dtype=torch.float64)
+
+
+@dataclass
+class Outcome:
+    """What a form has come to after the last round.
+
+    Attributes:
+        server: what the server holds: key of the state -> entries.
+        clients: what each client keeps: key of the state -> entries; empty where it keeps nothing.
+        logits: view -> scores [clients, P, classes] of the probe, in eval mode.
+    """
+
+    server: dict[str, Weights] = field(default_factory=dict)
+    clients: list[dict[str, Weights]] = field(default_factory=list)
+    logits: dict[str, Tensor] = field(default_factory=dict)
+
+
+def weights_of(net: nn.Module) -> Weights:
+    """Return copies of a net's entries."""
+    return {name: value.detach().clone() for name, value in net.state_dict().items()}
+
+
+def mean(each: Sequence[Weights], shares: Tensor | None = None) -> Weights:
+    """Return the mean of weights, by shares [n] that are brought to a sum of 1; uniform by default."""
+    shares = torch.ones(len(each), dtype=torch.float64) if shares is None else shares
+    shares = shares / shares.sum()
+    return {name: sum(s * w[name] for s, w in zip(shares, each, strict=True)) for name in each[0]}
+
+
+def sgd(world: World, *nets: nn.Module) -> torch.optim.SGD:
+    """Return SGD with the world's settings for the parameters of some nets."""
+    parameters = [p for net in nets for p in net.parameters() if p.requires_grad]
+    return torch.optim.SGD(parameters, world.lr, world.momentum, weight_decay=world.weight_decay)
+
+
+def clip(world: World, *nets: nn.Module) -> None:
+    """Clip the gradient of each of some nets by its own norm."""
+    for net in nets if world.clip else ():
+        nn.utils.clip_grad_norm_([p for p in net.parameters() if p.grad is not None], world.clip)
+
+
+def score(net: nn.Module, x: Tensor) -> Tensor:
+    """Return a net's scores in eval mode, without changing it."""
+    training = net.training
+    net.eval()
+    with torch.no_grad():
+        found: Tensor = net(x)
+    net.train(training)
+    return found
