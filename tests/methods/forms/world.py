@@ -125,3 +125,36 @@ def score(net: nn.Module, x: Tensor) -> Tensor:
         found: Tensor = net(x)
     net.train(training)
     return found
+
+
+def load(net: nn.Module, weights: Weights) -> nn.Module:
+    """Give a net these entries, keep its others, and return it."""
+    entries = net.state_dict()
+    for name, value in weights.items():
+        entries[name].copy_(value.detach())
+    return net
+
+
+def net_of(world: World, weights: Weights, *name: str) -> nn.Module:
+    """Return a new net with these weights, in train mode."""
+    return load(world.make(*name), weights)
+
+
+def step(world: World, loss: Tensor, optimiser: torch.optim.Optimizer, *nets: nn.Module) -> None:
+    """Take one step along the gradient of a loss, clipped net by net."""
+    optimiser.zero_grad()
+    loss.backward()
+    clip(world, *nets)
+    optimiser.step()
+
+
+def class_means(rows: Tensor, y: Tensor, classes: int) -> tuple[Tensor, Tensor]:
+    """Return the mean row [classes, k] of every class, zeros where it has none, and its rows' number."""
+    counts = torch.bincount(y, minlength=classes).to(rows)
+    sums = rows.new_zeros(classes, rows.shape[1]).index_add_(0, y, rows)
+    return sums / counts.clamp(min=1)[:, None], counts
+
+
+def feature(net: SplitModule, x: Tensor) -> Tensor:
+    """Return a net's features in eval mode, without changing it."""
+    return score(nn.Sequential(net.conv, net.fc), x)
