@@ -89,10 +89,11 @@ def test_float32_learns(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("execution", ["loop", "stacked"])
-def test_deterministic_kernels_give_the_same_bytes_again(tmp_path: Path, execution: Any) -> None:
+@pytest.mark.parametrize("name", METHODS)
+def test_deterministic_kernels_give_the_same_bytes_again(tmp_path: Path, name: str, execution: Any) -> None:
     for folder in ("a", "b"):
-        engine = Inline(device="cuda", execution=execution, deterministic=True)
-        small(tmp_path / folder, method=METHODS["FedCO2"](), net=CNNB(), engine=engine, rounds=2).run()
+        engine, net = Inline(device="cuda", execution=execution, deterministic=True), net_of(name, CNNB())
+        small(tmp_path / folder, method=METHODS[name](), net=net, engine=engine, rounds=2).run()
     assert bytes_of_run(tmp_path / "a") == bytes_of_run(tmp_path / "b")
     assert not torch.are_deterministic_algorithms_enabled()
 

@@ -371,8 +371,11 @@ def payload_bytes(payload: Any) -> int:
 
 
 def _pieces(*vectors: Tensor) -> Iterable[tuple[Tensor, ...]]:
-    """Cut vectors of one length into pieces for the cache; short ones, which are many, are left whole."""
-    if vectors[0].numel() <= _PIECE:
+    """Cut vectors of one length into pieces for the cache; short ones, which are many, are left whole.
+
+    So are those on a GPU, where every piece costs a launch.
+    """
+    if vectors[0].numel() <= _PIECE or vectors[0].device.type != "cpu":
         return [vectors]
     return zip(*(vector.split(_PIECE) for vector in vectors), strict=True)
 
