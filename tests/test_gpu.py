@@ -119,7 +119,8 @@ def test_state_is_on_the_cpu_between_rounds(name: str) -> None:
 
 
 @pytest.fixture
-def uncapped() -> Iterator[None]:
+def uncapped(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    monkeypatch.setattr("rayfl.engine.process._replaceable", False)  # which an actor changes
     yield
     torch.cuda.set_per_process_memory_fraction(1.0)
     torch.cuda.empty_cache()
@@ -134,7 +135,7 @@ def test_an_actor_may_fill_its_share_of_the_memory_only(uncapped: None) -> None:
     with pytest.raises(torch.OutOfMemoryError):
         torch.empty(total // 8, dtype=torch.uint8, device="cuda")
     sized = torch.empty(1, device="meta")  # has a size without taking memory
-    assert examples._fits(sized.expand(int(0.04 * total) // 4), torch.device("cuda"))
+    assert examples._fits(sized.expand(int(0.01 * total) // 4), torch.device("cuda"))
     assert not examples._fits(sized.expand(int(0.06 * total) // 4), torch.device("cuda"))  # more than half
 
 

@@ -7,10 +7,10 @@ import signal
 from typing import Any
 
 import ray
-import torch
 
 from rayfl.data import FederatedData
 from rayfl.engine.plan import Plan
+from rayfl.engine.process import cap_gpu_memory, end_with_its_gpu
 from rayfl.engine.round_result import RoundResult
 from rayfl.engine.server import Server
 from rayfl.engine.travel import Download
@@ -28,8 +28,9 @@ class ClientActor(Worker):
     """
 
     def __init__(self, plan: Plan, data: FederatedData, gpu_share: float) -> None:
-        if plan.device == "cuda" and 0 < gpu_share < 1 and torch.cuda.is_available():
-            torch.cuda.set_per_process_memory_fraction(gpu_share)
+        end_with_its_gpu()
+        if plan.device == "cuda":
+            cap_gpu_memory(gpu_share)
         signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the driver's
         super().__init__(plan, data)
 

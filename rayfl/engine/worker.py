@@ -176,6 +176,7 @@ class Worker:
         download, clients = self._here(download), [self.client(i, 0) for i in ids]
         return [self._update(c, self.state(c.id, c), self._received(download, c.id)) for c in clients]
 
+    @exits_as_errors()
     def train(
         self,
         round: int,

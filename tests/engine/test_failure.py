@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 from rayfl import Inline, Ray, UserError, evaluation, resumed
 from rayfl.evaluation.result import Result
@@ -62,7 +63,8 @@ def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> dict[str, bytes]:
 
 
 class Mortal(Ditto):
-    """Ditto whose processes kill themselves, once each: while training, aggregating, scoring.
+    """Ditto whose processes die, once each: they kill themselves while training and aggregating, and lose
+    their GPU while scoring.
 
     Args:
         folder: where a file says who has died.
@@ -86,6 +88,8 @@ class Mortal(Ditto):
         sign = Path(self.folder, phase)
         if self.always or not sign.exists():
             sign.touch()
+            if phase == "scoring":
+                raise torch.AcceleratorError("CUDA error: an illegal memory access was encountered")
             os.kill(os.getpid(), signal.SIGKILL)
 
     async def local_update(self, client: Client, state: State, down: State) -> tuple[dict[str, Any], State]:
@@ -358,11 +362,17 @@ def test_a_run_that_was_told_to_stop_stops_without_ray(tmp_path: Path, undisturb
 # ---- clients that fail
 
 
+GPU_FAULTS = {
+    "memory": torch.OutOfMemoryError("CUDA out of memory. GPU 0 has a total capacity of 15 GiB."),
+    "context": torch.AcceleratorError("CUDA error: an illegal memory access was encountered\nMore."),
+}
+
+
 class Failing(FedAvg):
     """Client 2 fails in round 1.
 
     Args:
-        how: what it does: ``raise``, ``exit`` or ``interrupt``.
+        how: what it does: ``raise``, ``exit`` or ``interrupt``; or what its GPU does.
     """
 
     def __init__(self, how: str = "raise") -> None:
@@ -373,6 +383,8 @@ class Failing(FedAvg):
         if client.id == 2 and client.round == 1:
             if self.how == "raise":
                 raise ValueError("no such luck\nreally")
+            if self.how in GPU_FAULTS:
+                raise GPU_FAULTS[self.how]
             if self.how == "exit":
                 sys.exit("enough")
             raise KeyboardInterrupt
@@ -400,6 +412,33 @@ def test_a_client_that_raises_is_dropped(
     reasons = [line["dropped"] for line in records(tmp_path / "run", "engine.jsonl")]
     assert reasons == [{}, {"2": "has raised ValueError: no such luck"}, {}]
     assert "round 1: the update of client 2 is dropped: has raised ValueError" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("policy", ["stop", "drop"])
+@pytest.mark.parametrize(
+    ("execution", "how", "says"),
+    [
+        (
+            "loop",
+            "memory",
+            r"too little memory \(CUDA .* 15 GiB\.\)\. Lower engine\.stack.* engine\.gpus_per_actor",
+        ),
+        ("stacked", "memory", "Lower engine.stack"),
+        (
+            "loop",
+            "context",
+            "the GPU has failed: CUDA error: an illegal memory access was encountered. Start",
+        ),
+    ],
+)
+def test_faults_of_a_gpu_are_no_clients(
+    tmp_path: Path, execution: Any, how: str, says: str, policy: Any
+) -> None:
+    """They end the run before its round is over, and nobody is left out."""
+    settings = EVERYONE | {"on_bad_update": policy}
+    with pytest.raises(UserError, match=says):
+        small(tmp_path / "run", method=Failing(how), engine=Inline(execution=execution), **settings).run()
+    assert [line["dropped"] for line in records(tmp_path / "run")] == [[]]
 
 
 WOULD_END = {
