@@ -46,7 +46,7 @@ from rayfl.record.checkpoint import Checkpoints, Manifest
 from rayfl.record.description import deciding, display_name, dump, flat, public_path
 from rayfl.record.folder import RunFolder, check_is, check_unused
 from rayfl.record.history import CONFIG, LOG
-from rayfl.recovery import carry_out, finished, needing_room, restored, to_resume
+from rayfl.recovery import carry_out, check_device, finished, needing_room, restored, to_resume
 from rayfl.report.page import write_page
 from rayfl.report.run_page import run_page
 from rayfl.report.summary import final_table
@@ -197,12 +197,15 @@ class Federation(Displayed):
                 check_unused(path)
             self.engine = copy(given := self.engine)
             self.engine.resolve()
+            if self.resumes and given.device == "auto":
+                check_device(path, self.engine.device)
             with self.engine.preparing():
                 data = self.federated_data()
                 for warning in self.check(data):
                     warn(warning)
                 if not (self.resumes and flat(read_config(path)).get("engine.execution") == "stacked"):
                     self._settle_execution(given, data)
+                self.engine.settle(len(self.cohort(0, data.sizes)), len(data))
                 settings = self.deciding(data)
                 manifest = to_resume(path, self.rounds, data, settings) if self.resumes else None
                 self._tell_start(path, manifest.round if manifest else 0, data)

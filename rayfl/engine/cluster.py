@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 import ray
@@ -30,7 +30,26 @@ PULSE = 1.0
 ANSWER = 5.0
 """Seconds in which a cluster must answer when it is joined."""
 
+ENLARGED = 600.0
+"""Seconds to wait for what does not fit on a cluster that Ray can enlarge, where nothing else is said."""
+NODE_GROUP = "ray.io/node-group"
+"""The label that hosts of a cluster with an autoscaler have: Ray makes it of ``RAY_NODE_TYPE_NAME``."""
+
 _ONE_AT_A_TIME = threading.Lock()
+
+
+def patience(asked: float | Literal["auto"]) -> float:
+    """Return the seconds to wait for what does not fit on the cluster.
+
+    Where hosts may come by themselves, what starts them tells Ray of which of its groups a host is, as
+    ``ray up`` and KubeRay do.
+
+    Args:
+        asked: see ``Ray.wait``.
+    """
+    if asked != "auto":
+        return asked
+    return ENLARGED if any(NODE_GROUP in node.get("Labels", {}) for node in ray.nodes()) else 0.0
 
 
 class Cluster:

@@ -45,6 +45,7 @@ def reservation(
     cpus_per_actor: float | None,
     gpus_per_actor: float,
     shrink: bool = False,
+    comes: bool = False,
 ) -> Reservation:
     """Work out how many actors there are, and see that they fit.
 
@@ -56,6 +57,7 @@ def reservation(
         cpus_per_actor: as asked for; None for one, or less where there are more actors than CPUs.
         gpus_per_actor: as asked for.
         shrink: whether to make do with as many as fit, where these are fewer.
+        comes: whether hosts may come that are not there yet, so that nothing is refused.
 
     Raises:
         UserError: they do not fit, or with ``shrink`` not even one; the message has the arithmetic.
@@ -77,6 +79,8 @@ def reservation(
         room = sum(_fitting(node, least, gpus_per_actor) for node in nodes)
         count = max(1, int(min(count, room)))
     share = _cpu_share(nodes, count, gpus_per_actor) if cpus_per_actor is None else cpus_per_actor
+    if comes:
+        return Reservation(count, 1.0 if cpus_per_actor is None else share, gpus_per_actor)
     wanted = Reservation(count, share, gpus_per_actor)
     _refuse_too_large(wanted, nodes)
     if not shrink and (actors is not None or clients_per_actor is not None):
@@ -97,12 +101,32 @@ def _cpu_share(nodes: Sequence[Mapping[str, float]], actors: int, gpus: float) -
 def _fitting(node: Mapping[str, float], cpus: float, gpus: float) -> float:
     """Return how many actors a node has room for; infinity if they reserve nothing."""
     by_cpu = math.floor(node.get("CPU", 0.0) / cpus + 1e-9) if cpus else math.inf
-    whole = math.floor(node.get("GPU", 0.0))
     if not gpus:
         return by_cpu
-    # Ray gives a share below 1 from one GPU, so shares do not add up across GPUs.
-    by_gpu = whole * math.floor(1 / gpus + 1e-9) if gpus < 1 else math.floor(whole / gpus + 1e-9)
-    return min(by_cpu, by_gpu)
+    # Ray gives a share from one GPU, so shares do not add up across GPUs.
+    return min(by_cpu, math.floor(node.get("GPU", 0.0)) * math.floor(1 / gpus + 1e-9))
+
+
+def in_one_process(
+    nodes: Sequence[Mapping[str, float]], device: str, threads: int, at_once: int | None
+) -> Reservation:
+    """Return what a federation without actors reserves, of which there may be several on a cluster.
+
+    Args:
+        nodes: the resources of every node.
+        device: as asked for: with ``auto`` it takes a GPU where the cluster has one.
+        threads: of the process.
+        at_once: how many are to run at a time: they share the GPUs. None: each has one.
+    """
+    gpus = int(sum(node.get("GPU", 0.0) for node in nodes))
+    uses = device == "cuda" or (device == "auto" and gpus > 0)
+    share = 1 / math.ceil((at_once or 1) / max(1, gpus)) if uses else 0.0
+    return Reservation(1, float(threads), share)
+
+
+def room(free: Mapping[str, float], bundle: Mapping[str, float]) -> int:
+    """Return how many bundles fit into what is free, if it were on one node."""
+    return int(min(free.get(name, 0.0) / share + 1e-9 for name, share in bundle.items()))
 
 
 def resources(cpus: float, gpus: float) -> str:

@@ -26,18 +26,20 @@ from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
 from rayfl.data import FederatedData
 from rayfl.engine.actors import ClientActor, ServerActor
-from rayfl.engine.cluster import PULSE, Cluster
-from rayfl.engine.placement import Reservation, reservation, resources
+from rayfl.engine.cluster import PULSE, Cluster, patience
+from rayfl.engine.placement import Reservation, reservation, resources, room
 from rayfl.engine.plan import Plan
 from rayfl.engine.session import SERVER, Gone, Lost, Workers
 from rayfl.errors import UserError
-from rayfl.shown import warn
+from rayfl.shown import counted, warn
 
 if TYPE_CHECKING:
     from rayfl.engine.ray_engine import Ray
 
 WAIT = 15.0
 """Seconds after which resources that the cluster has, but does not hand out, count as taken."""
+TOLD = 30.0
+"""Seconds between two lines that say what is waited for."""
 LOOK = 5.0
 """Seconds between two looks for hosts that have joined the cluster."""
 GONE = (RayActorError, ObjectLostError, NodeDiedError, WorkerCrashedError, OutOfMemoryError)
@@ -86,7 +88,8 @@ class RayWorkers(Workers):
 
     def start(self, shrink: bool) -> None:
         """Start the actors, each on what is reserved for it."""
-        self._reservation = self._reserve(self._wanted(shrink), shrink)
+        self._wait = patience(self._engine.wait)
+        self._reservation = self._reserve(self._wanted(shrink, comes=self._wait > 0), shrink)
         beside = {"scheduling_strategy": PlacementGroupSchedulingStrategy(self.reserved, 0)}
         server = ray.remote(ServerActor).options(num_cpus=0, **(beside if self._engine.in_group else {}))
         self.server = server.remote(self._plan, self._cluster.shared)
@@ -103,10 +106,12 @@ class RayWorkers(Workers):
         for k, where in enumerate(self.where):
             self.call(k, "share_memory", counts[where["node"]])
 
-    def _wanted(self, shrink: bool) -> Reservation:
+    def _wanted(self, shrink: bool, comes: bool = False) -> Reservation:
         nodes = [node["Resources"] for node in ray.nodes() if node["Alive"]]
         clients, gpus = len(self._data.clients), self._engine.gpus_per_actor
-        return reservation(nodes, clients, *self._engine.asked, gpus, shrink)
+        if self._engine.is_auto:
+            clients = min(clients, self._engine.work or clients)
+        return reservation(nodes, clients, *self._engine.asked, gpus, shrink, comes)
 
     def _reserve(self, wanted: Reservation, shrink: bool) -> Reservation:
         """Reserve room for all actors together, so that federations that share a cluster cannot block."""
@@ -116,19 +121,43 @@ class RayWorkers(Workers):
                 raise RuntimeError("the placement group of this trial has lost a host")
             return wanted
         self.reserved = placement_group([wanted.bundle] * wanted.actors, strategy="PACK")
+        less = wanted.actors > 1 and (shrink or self._engine.is_auto)
+        if self._comes(wanted, WAIT if less else max(WAIT, self._wait)):
+            return wanted
+        free = ray.available_resources()
+        told = f"{resources(free.get('CPU', 0), free.get('GPU', 0))} are free"
+        if less:
+            remove_placement_group(self.reserved)
+            fits = room(free, wanted.bundle)
+            fewer = max(1, fits if fits < wanted.actors else wanted.actors // 2)
+            if not shrink:
+                few = counted(fewer, "actor")
+                warn(f"others use the cluster, where {told}: {few} in the place of {wanted.actors}")
+            return self._reserve(replace(wanted, actors=fewer), shrink)
         try:
-            ray.get(self.reserved.ready(), timeout=WAIT)
-        except GetTimeoutError:
-            if shrink and wanted.actors > 1:
-                remove_placement_group(self.reserved)
-                return self._reserve(replace(wanted, actors=wanted.actors // 2), shrink)
-            free = ray.available_resources()
-            raise UserError(
-                f"there is room for {wanted} on the cluster, but others use it: "
-                f"{resources(free.get('CPU', 0), free.get('GPU', 0))} are free. Wait until they are done, or "
-                "ask for less"
-            ) from None
-        return wanted
+            self._wanted(shrink)
+        except UserError as error:
+            raise UserError(f"no host has come in {self._wait:g} s (engine.wait): {error}") from None
+        raise UserError(
+            f"there is room for {wanted} on the cluster, but others use it: {told}. Wait until they are "
+            "done, as --engine.wait 3600 does for an hour, or ask for less"
+        )
+
+    def _comes(self, wanted: Reservation, seconds: float) -> bool:
+        """Wait for what is reserved; say at first, and every half minute, what is waited for."""
+        began, told, ready = time.monotonic(), 0.0, self.reserved.ready()
+        while (waited := time.monotonic() - began) < seconds:
+            if self._wait and waited >= max(PULSE, told):
+                free, told = ray.available_resources(), told + TOLD
+                warn(
+                    f"waiting for {wanted}, for {waited:.0f} of at most {seconds:g} s (engine.wait): "
+                    f"{resources(free.get('CPU', 0), free.get('GPU', 0))} are free on "
+                    f"{counted(sum(node['Alive'] for node in ray.nodes()), 'host')}"
+                )
+            self.check()
+            if ray.wait([ready], timeout=min(PULSE, seconds - waited))[0]:
+                return True
+        return False
 
     def _new_actor(self, **options: Any) -> Any:
         cpus, gpus = self._reservation.bundle.get("CPU", 0), self._reservation.gpus
@@ -155,6 +184,8 @@ class RayWorkers(Workers):
         self.check()
         with suppress(UserError):
             new = self._wanted(shrink=True).actors - len(self.actors) - len(self.joining)
+            if self._engine.is_auto:  # what others use is theirs; to ask for it would bring hosts
+                new = min(new, room(ray.available_resources(), self._reservation.bundle))
             if new > 0:
                 self._cluster.reach_all(self._data)
             for _ in range(new):

@@ -93,14 +93,14 @@ def inline(tmp_path_factory: pytest.TempPathFactory) -> dict[str, bytes]:
 @pytest.mark.parametrize(
     ("engine", "gpus_in_use"),
     [
-        (Ray(gpus_per_actor=0.5), {0: 2, 1: 2}),  # as many as there are shares
-        (Ray(gpus_per_actor=0.25, actors=4), {0: 4}),  # they fit one GPU, so the other stays free
+        (Ray(gpus_per_actor=0.5, device="cpu"), {0: 2, 1: 2}),  # as many as there are shares
+        (Ray(gpus_per_actor=0.25, actors=4, device="cpu"), {0: 4}),  # they fit one GPU, the other stays free
     ],
 )
 def test_shares_of_a_gpu(
     tmp_path: Path, closed: list[Closed], inline: dict[str, bytes], engine: Ray, gpus_in_use: dict[int, int]
 ) -> None:
-    """Logical GPUs are handed out like real ones; without CUDA the run is on the CPU."""
+    """Logical GPUs are handed out like real ones; the run is on the CPU."""
     small(tmp_path / "run", engine=engine, rounds=1).run()
     (left,) = closed
     assert_gone(left)
@@ -150,7 +150,6 @@ def test_clients_per_actor(
             "room for 4 of 5 actors with 0.8 CPUs and 0.5 GPUs each, which take 4 CPUs and 2.5 GPUs in all "
             "(node 1: 4 CPUs and 2 GPUs, room for 4)",
         ),
-        (Ray(gpus_per_actor=4), "1 actor with 1 CPU and 4 GPUs each"),
     ],
 )
 def test_what_does_not_fit_is_refused(
@@ -191,6 +190,59 @@ def test_what_others_use_is_not_waited_for(
     assert no_records(tmp_path / "run")
 
 
+def test_automatic_actors_take_what_is_free(
+    tmp_path: Path,
+    closed: list[Closed],
+    busy: None,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+    inline: dict[str, bytes],
+) -> None:
+    """And say so."""
+    monkeypatch.setattr(ray_workers, "WAIT", 0.5)
+    small(tmp_path / "auto", engine=Ray(), rounds=1).run()
+    assert "where 1 CPU and 2 GPUs are free: 1 actor in the place of 4" in caplog.text
+    assert len(closed[0].actors) == 1
+    assert bytes_of_run(tmp_path / "auto") == inline
+
+
+def test_what_is_not_there_is_waited_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, inline: dict[str, bytes]
+) -> None:
+    """What is awaited is told, and what does not come is explained."""
+    monkeypatch.setattr(ray_workers, "WAIT", 0.5)
+    monkeypatch.setattr(ray_workers, "PULSE", 0.2)
+    engine, told = Ray(actors=2, cpus_per_actor=8, wait=0.6), []
+    monkeypatch.setattr(ray_workers, "warn", told.append)
+    with pytest.raises(UserError, match=r"no host has come in 0\.6 s .* room for 0 of 2 actors with 8 CPUs"):
+        small(tmp_path / "never", engine=engine).run()
+    assert [text[:39] for text in told] == ["waiting for 2 actors with 8 CPUs and 0 "]
+    group = placement_group([{"CPU": 3}])
+    ray.get(group.ready(), timeout=60)
+    monkeypatch.setattr(ray_workers, "warn", lambda _: remove_placement_group(group))
+    small(tmp_path / "late", engine=Ray(actors=2, wait=60), rounds=1).run()
+    assert bytes_of_run(tmp_path / "late") == inline
+
+
+def test_more_actors_than_groups_are_told_of(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    small(tmp_path / "run", engine=Ray(actors=2, execution="stacked", stack=6), rounds=1).run()
+    assert "2 actors are asked for, and a round's 6 clients train in 1 group of up to 6" in caplog.text
+    assert "1 will have no client" in caplog.text
+
+
+def test_a_federation_in_a_process_of_ray_takes_no_gpu_that_it_has_not_reserved() -> None:
+    """As a trial on a host with a GPU: Ray does not hide it."""
+
+    @ray.remote(num_cpus=0)
+    def device() -> str:
+        torch.cuda.is_available = lambda: True
+        engine = Inline()
+        engine.resolve()
+        return engine.device
+
+    assert ray.get([device.remote(), device.options(num_gpus=0.5).remote()]) == ["cpu", "cuda"]
+
+
 def test_an_actor_that_cannot_start_says_why(
     tmp_path: Path, closed: list[Closed], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -202,13 +254,9 @@ def test_an_actor_that_cannot_start_says_why(
         small(tmp_path / "method", engine=Ray(actors=1), method=module.Mine()).run()
 
     if not torch.cuda.is_available():
-
-        def cuda(self: Ray) -> None:
-            self.execution, self.device, self.memory_format = "loop", "cuda", "contiguous"
-
-        monkeypatch.setattr(Ray, "resolve", cuda)
+        engine = Ray(actors=1, gpus_per_actor=0.5, execution="loop")
         with pytest.raises(UserError, match=r"cannot start: engine\.device is cuda, but torch sees no CUDA"):
-            small(tmp_path / "device", engine=Ray(actors=1, gpus_per_actor=0.5)).run()
+            small(tmp_path / "device", engine=engine).run()
     for left in closed:
         assert_gone(left)
 
