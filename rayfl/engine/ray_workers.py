@@ -216,6 +216,10 @@ class RayWorkers(Workers):
         method = getattr(self.server if k == SERVER else self.actors[k], name)
         return (method.options(num_returns=returns) if returns > 1 else method).remote(*arguments)
 
+    def host(self, k: int) -> Any:
+        """Return what names the host of a worker; see ``Workers.host``."""
+        return (self.server_where if k == SERVER else self.where[k])["node"]
+
     def get(self, references: Sequence[Any]) -> list[Any]:
         """Wait for what is referred to; see ``Workers.get``."""
         try:

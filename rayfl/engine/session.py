@@ -88,6 +88,9 @@ class Workers(ABC):
             Lost: processes are gone.
         """
 
+    def host(self, k: int) -> Any:  # noqa: B027 - only some have several
+        """Return what names the host of a worker, or of the ``SERVER``; here all are on one."""
+
     def grow(self) -> None:  # noqa: B027 - only some can
         """Take in workers that have found room since the start; the others keep their numbers."""
 
@@ -235,14 +238,16 @@ class Session:
         download = self._download([i for group in groups for i in group])
         placed = place(groups, self._pace.cost, self._home_of, len(self.workers))
         arrivals, moved = self._move(placed)
-        calls = [
-            self.workers.call(k, "train", round, download, mine, score_splits, drop, *states, returns=2)
+        calls = {
+            k: self.workers.call(k, "train", round, download, mine, score_splits, drop, *states, returns=2)
             for k, (mine, states) in enumerate(zip(placed, arrivals, strict=True))
             if mine
-        ]
-        ends = [reference for call in calls for reference in call]
-        download, done = self.workers.call(SERVER, "aggregate", round, drop, *ends, returns=2)
-        replies = self._get([reply for _, reply in calls])
+        }
+        sums = self._added_up({k: accumulated for k, (accumulated, _) in calls.items()})
+        told = [reply for _, reply in calls.values()]
+        ends = [round, drop, len(sums), *sums, *told]
+        download, done = self.workers.call(SERVER, "aggregate", *ends, returns=2)
+        replies = self._get(told)
         self._under_way = [done]  # while the driver writes its records
         self._last_step = round, done
         self._downloads = {(): download} if self._one_download else {}
@@ -257,6 +262,17 @@ class Session:
         self._pace.learn(result.seconds)
         self.system_metrics = metrics
         return result
+
+    def _added_up(self, parts: dict[int, Any]) -> list[Any]:
+        """Let each host but the server's own send one sum: sums are exact, so that it changes no bit."""
+        hosts: dict[Any, list[int]] = {}
+        for k in parts:
+            hosts.setdefault(self.workers.host(k), []).append(k)
+        here = hosts.pop(self.workers.host(SERVER), [])
+        return [parts[k] for k in here] + [
+            parts[mine[0]] if len(mine) == 1 else self.workers.call(mine[0], "add_up", *map(parts.get, mine))
+            for mine in hosts.values()
+        ]
 
     def _download(self, ids: Iterable[int]) -> Any:
         """Return the reference of what these clients receive of the newest server state."""

@@ -234,6 +234,10 @@ class SimulatedWorkers(Workers):
     def _all(self) -> list[Process]:
         return [*([self._server] if self._server else []), *self._processes]
 
+    def host(self, k: int) -> int:
+        """Return the host of a worker: there are two, and another one for the server."""
+        return k if k == SERVER else k % 2
+
     def grow(self) -> None:
         """Take in another worker now and then."""
         if len(self) < MOST_WORKERS and self._world.dice.random() < 0.1:
