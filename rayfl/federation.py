@@ -6,7 +6,7 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from copy import copy
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from datetime import datetime
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
@@ -196,6 +196,7 @@ class Federation(Displayed):
             else:
                 check_unused(path)
             self.engine = copy(given := self.engine)
+            self.engine.quiet = self.quiet
             self.engine.resolve()
             if self.resumes and given.device == "auto":
                 check_device(path, self.engine.device)
@@ -210,7 +211,8 @@ class Federation(Displayed):
                 manifest = to_resume(path, self.rounds, data, settings) if self.resumes else None
                 self._tell_start(path, manifest.round if manifest else 0, data)
             data = self.engine.share(data)
-            with self.engine.open(self.plan(), data) as session, asked_to_stop() as asked:
+            plan = replace(self.plan(), run=one_line("/".join(path.absolute().parts[-2:])))
+            with self.engine.open(plan, data) as session, asked_to_stop() as asked:
                 manifest = restored(session, path, manifest, settings)
                 # Nothing is written before this line: a run that cannot go on stays as it is.
                 if not self.resumes:

@@ -34,6 +34,9 @@ class ClientActor(Worker):
         signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the driver's
         super().__init__(plan, data)
 
+    def __repr__(self) -> str:
+        return f"{self.plan.run} clients"  # in Ray's logs and dashboard
+
     def ready(self) -> dict[str, Any]:
         """Return where this actor runs."""
         return _where()
@@ -53,7 +56,11 @@ class ServerActor(Server):
 
     def __init__(self, plan: Plan, data: FederatedData) -> None:
         signal.signal(signal.SIGINT, signal.SIG_IGN)
+        self._run = plan.run
         super().__init__(plan, data)
+
+    def __repr__(self) -> str:
+        return f"{self._run} server"
 
     def ready(self) -> dict[str, Any]:
         """Return where this actor runs."""

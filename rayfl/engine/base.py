@@ -36,6 +36,8 @@ MOST_THREADS = 64
 class Engine(Settings, ABC, place="engine"):
     """Base of the engines."""
 
+    quiet = True  # whether it says nothing of what it starts; a run sets it
+
     execution: Literal["auto", "loop", "stacked"] = "auto"
     """``loop`` trains client after client, ``stacked`` many in one call; ``auto`` is stacked on a GPU, and
     loop on a CPU, where a stack is slower. Where a stack would train clients otherwise than the loop, as with

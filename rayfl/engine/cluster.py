@@ -6,6 +6,7 @@ import logging
 import os
 import socket
 import threading
+import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
@@ -26,6 +27,9 @@ if TYPE_CHECKING:
 
 PULSE = 1.0
 """Seconds between two looks whether Ray's own processes are there; after a minute Ray ends the driver."""
+
+RECONNECT = float(os.environ.get("RAY_gcs_rpc_server_reconnect_timeout_s", "60")) - 5  # noqa: SIM112
+"""Seconds for which the GCS of a cluster that was joined may be away: somewhat less than Ray itself waits."""
 
 ANSWER = 5.0
 """Seconds in which a cluster must answer when it is joined."""
@@ -69,6 +73,8 @@ class Cluster:
 
     def _connect(self, engine: Ray) -> Callable[..., None] | None:
         with _ONE_AT_A_TIME:
+            own = engine.address is None and not ray.is_initialized()
+            self._patience = 0.0 if own else RECONNECT  # its own GCS never comes back
             leave = connect(engine)
             if leave and self._abandoned.is_set():
                 leave()
@@ -81,11 +87,21 @@ class Cluster:
             UserError: it cannot be reached.
         """
         self._connecting.result()
-        self._parts = _parts()
+        self._parts, self._seen = _parts(), time.monotonic()
 
-    def gone(self) -> str | None:
-        """Say which of Ray's own processes is gone, without which nothing can be started or stopped."""
-        return next((name for name, at in self._parts.items() if _refuses(at)), None)
+    def gone(self, now: bool = False) -> str | None:
+        """Say which of Ray's own processes is gone, without which nothing can be started or stopped.
+
+        Args:
+            now: whether the GCS of a cluster that was joined counts as gone before it has been so for long.
+        """
+        away = [name for name, at in self._parts.items() if _refuses(at)]
+        gcs = [*self._parts][:1]
+        if away != gcs:
+            self._seen = time.monotonic()
+        elif not now and time.monotonic() - self._seen < self._patience:
+            return None
+        return next(iter(away), None)
 
     def share(self, data: FederatedData) -> FederatedData:
         """Put the data into the object store; return a view of what is there.
@@ -114,7 +130,7 @@ class Cluster:
     def close(self) -> None:
         """Stop the cluster if it was started here."""
         if leave := self._connecting.result():
-            leave(broken=self.gone() is not None)
+            leave(broken=self.gone(now=True) is not None)
         self._thread.shutdown()
 
 

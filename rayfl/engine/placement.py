@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 
@@ -21,11 +21,12 @@ ACTOR_MEMORY = 320e6
 
 @dataclass(frozen=True)
 class Reservation:
-    """What is asked of the cluster: so many actors, each with so many CPUs and GPUs."""
+    """What is asked of the cluster: so many actors, each with so many CPUs and GPUs, and bytes of memory."""
 
     actors: int
     cpus: float
     gpus: float
+    memory: float = field(default=0.0, compare=False)
 
     def __str__(self) -> str:
         return f"{counted(self.actors, 'actor')} with {resources(self.cpus, self.gpus)} each"
@@ -33,8 +34,13 @@ class Reservation:
     @property
     def bundle(self) -> dict[str, float]:
         """What an actor reserves, under Ray's names; it cannot be nothing."""
-        shares = {"CPU": self.cpus, "GPU": self.gpus}
+        shares = {"CPU": self.cpus, "GPU": self.gpus, "memory": self.memory}
         return {name: share for name, share in shares.items() if share} or {"CPU": 0.001}
+
+    @property
+    def bundles(self) -> list[dict[str, float]]:
+        """What a federation reserves: a bundle for each actor, and last the server's, of memory alone."""
+        return [self.bundle] * self.actors + [{"memory": self.memory or 1.0}]
 
 
 def reservation(
@@ -79,9 +85,13 @@ def reservation(
         room = sum(_fitting(node, least, gpus_per_actor) for node in nodes)
         count = max(1, int(min(count, room)))
     share = _cpu_share(nodes, count, gpus_per_actor) if cpus_per_actor is None else cpus_per_actor
-    if comes:
+    if comes:  # without memory, which the autoscaler does not know of all kinds of hosts
         return Reservation(count, 1.0 if cpus_per_actor is None else share, gpus_per_actor)
-    wanted = Reservation(count, share, gpus_per_actor)
+    # Two federations on one cluster see each other's memory; where Ray has less, it is not reserved.
+    held = [int(node.get("memory", 0.0) // ACTOR_MEMORY) for node in nodes]
+    fits = sum(min(n, _fitting(node, share, gpus_per_actor)) for n, node in zip(held, nodes, strict=True))
+    memory = ACTOR_MEMORY if fits >= count and sum(held) > count else 0.0
+    wanted = Reservation(count, share, gpus_per_actor, memory)
     _refuse_too_large(wanted, nodes)
     if not shrink and (actors is not None or clients_per_actor is not None):
         _refuse_without_memory(wanted, nodes, clients_per_actor)

@@ -36,14 +36,20 @@ class Server:
         torch.set_num_threads(plan.threads)
         self.method = plan.method
         self._samples, self._population = data.counts("train"), data.seen
-        net = set_up(self.method, plan, data)[0]
-        initial = net.initial(plan.seed)
+        self._net, self._seed = set_up(self.method, plan, data)[0], plan.seed
+        self.state: State = self._begun()
+        self._first: State = pytree.tree_map_only(
+            torch.Tensor, lambda t: t.to("meta"), self.state
+        )  # no memory
+
+    def _begun(self) -> State:
+        """Return the state before the first round."""
+        initial = self._net.initial(self._seed)
         guard, handed = self._guard("init_server", "before the first round"), Handed(initial=[initial])
         state = self.method.init_server(initial)
         guard.check()
         guard.check_handed(handed)
-        self.state: State = as_arrived(state)
-        self._first: State = pytree.tree_map_only(torch.Tensor, lambda t: t.to("meta"), state)  # no memory
+        return as_arrived(state)
 
     @exits_as_errors()
     def download(self, ids: Sequence[int]) -> Download:
@@ -135,12 +141,15 @@ class Server:
         """Write the state; return the file's name."""
         return Checkpoints(Path(folder)).write_server(self.state)
 
-    def restore(self, folder: str, name: str) -> None:
-        """Take up the state in a file.
+    def restore(self, folder: str, name: str | None) -> None:
+        """Take up the state in a file; None for that before the first round.
 
         Raises:
             UserError: it is of another method or another net.
         """
+        if name is None:
+            self.state = self._begun()
+            return
         state = Checkpoints(Path(folder)).read(name)
         check_fits(self.state, state)
         self.state = state

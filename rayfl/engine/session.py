@@ -60,7 +60,7 @@ class Workers(ABC):
 
     @abstractmethod
     def start(self, shrink: bool) -> None:
-        """Start the server and the workers.
+        """Start the server and the workers, those that do not run.
 
         Args:
             shrink: whether to make do with fewer than asked for where there is no room for more.
@@ -104,6 +104,10 @@ class Workers(ABC):
     @abstractmethod
     def stop(self) -> None:
         """Stop the server and the workers, so that others can be started."""
+
+    def survive(self) -> None:
+        """Keep those that live after a loss, as soon as they have ended what they do; here none."""
+        self.stop()
 
     @abstractmethod
     def close(self) -> None:
@@ -164,11 +168,13 @@ class Session:
         self._files: dict[int, str] = {}  # number of the client file -> its name in the last checkpoint
         self._per_file = CLIENTS_PER_FILE  # clients in each of these
         self._largest_state = 0  # bytes
+        self._cleared = True  # processes may be missing, or hold what a loss has left
         self._forget()
         try:
-            while not len(workers):
+            while self._cleared:
                 try:
                     workers.start(shrink=False)
+                    self._cleared = False
                 except Lost as lost:
                     self.clear(lost)
         except BaseException:
@@ -477,10 +483,10 @@ class Session:
     def restore(self, folder: Path, manifest: Manifest | None) -> None:
         """Take up the state of a checkpoint, or without one the state before the first round.
 
-        Processes that are not running are started; those that run must not have done anything yet.
+        After a loss, processes that are missing are started, and those that live begin anew.
         """
         self._resume = f"--resume {folder.parent}"
-        if not len(self.workers):
+        if self._cleared:
             self.workers.start(shrink=True)
         self._changed = set()
         self._stateless = set(manifest.stateless) if manifest else set()
@@ -489,17 +495,17 @@ class Session:
         self._largest_state = 0
         if manifest:
             _check_progress(folder, manifest, self.data)
+        if manifest or self._cleared:
             self._restore(str(folder.resolve()), manifest)
+        self._cleared = False
 
-    def _restore(self, folder: str, manifest: Manifest) -> None:
-        server = self.workers.call(SERVER, "restore", folder, manifest.server)
-        files, count = list(manifest.clients.values()), len(self.workers)
-        calls = {
-            k: self.workers.call(k, "restore", folder, names, manifest.clients_per_file)
-            for k in range(count)
-            if (names := files[k::count])
-        }
-        for k, ids in zip(calls, self._get([*calls.values(), server]), strict=False):
+    def _restore(self, folder: str, manifest: Manifest | None) -> None:
+        server = self.workers.call(SERVER, "restore", folder, manifest.server if manifest else None)
+        files, count = list(self._files.values()), len(self.workers)
+        calls = [
+            self.workers.call(k, "restore", folder, files[k::count], self._per_file) for k in range(count)
+        ]
+        for k, ids in enumerate(self._get([*calls, server])[:count]):
             self.homes.update(dict.fromkeys(ids, k))
 
     # ---- losses, and the end
@@ -513,14 +519,12 @@ class Session:
         self.workers.check()
 
     def clear(self, lost: Lost) -> None:
-        """Stop what is left after a loss, so that ``restore`` can start anew: its round cannot be completed.
+        """Keep what lives after a loss, so that ``restore`` can go on: its round cannot be completed.
 
         Raises:
             UserError: this has happened too often.
         """
         self.check()
-        self.workers.stop()
-        self._forget()
         self._losses += 1
         if self._losses > self.workers.recoveries:
             often = f", {self._losses} times since the last checkpoint" if self._losses > 1 else ""
@@ -528,6 +532,9 @@ class Session:
                 f"{lost}{often}. The run stops with its last checkpoint intact: free memory or use fewer "
                 f"actors, and go on with {self._resume}"
             ) from lost
+        self.workers.survive()
+        self._forget()
+        self._cleared = True
 
     def close(self) -> None:
         """Stop the processes."""

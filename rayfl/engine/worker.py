@@ -629,7 +629,7 @@ class Worker:
     def restore(
         self, folder: str, names: Iterable[str], clients_per_file: int = CLIENTS_PER_FILE
     ) -> list[int]:
-        """Take up the states in some client files; return the clients' numbers.
+        """Take up the states in some client files, and no others; return the clients' numbers.
 
         Args:
             folder: the run's checkpoints.
@@ -639,6 +639,7 @@ class Worker:
         Raises:
             UserError: a state is of another method or another net, or there are no such clients.
         """
+        self.states.clear()
         restored: list[int] = []
         wanted: dict[int, State] = {}
         for name in names:  # file by file: all states together may be more than fits into memory

@@ -202,7 +202,7 @@ def test_a_run_whose_ray_is_gone_says_so_in_a_line(name: str) -> None:
         out, err = run.process.communicate(timeout=LIMIT)
         assert (run.process.returncode, out) == (2, "")
         # An actor that dies in the middle of a call may leave a trace of Ray's, passed on with its name.
-        (line,) = [line for line in err.splitlines() if "Actor pid=" not in line]
+        (line,) = [line for line in err.splitlines() if " pid=" not in line]
         part = {"raylet": "Ray's raylet on this host", "gcs_server": "Ray's GCS at 127.0.0.1:"}[name]
         assert line.startswith(f"rayfl: error: {part}")
         assert line.endswith(f"go on with --resume {run.folder}")

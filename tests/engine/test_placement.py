@@ -146,6 +146,17 @@ def test_more_actors_than_the_memory_holds_are_refused():
     assert ask([{"CPU": 4.0}], actors=200).actors == 200  # nobody says how much memory there is
 
 
+def test_memory_is_reserved_where_there_is_enough_for_the_server_too():
+    for nodes, bundle in (
+        ([node(2, memory=1.0e9)], {"CPU": 1.0, "memory": 320e6}),
+        ([node(2, memory=0.9e9)], {"CPU": 1.0}),  # two actors and no server
+        ([node(2, memory=0.5e9), node(0, memory=9e9)], {"CPU": 1.0}),  # not where the CPUs are
+        ([{"CPU": 2.0}], {"CPU": 1.0}),
+    ):
+        wanted = ask(nodes, actors=2)
+        assert wanted.bundles == [bundle, bundle, {"memory": bundle.get("memory", 1.0)}]
+
+
 def test_automatic_actors_are_no_more_than_the_memory_holds():
     assert ask([node(64, memory=3.3e9)]).actors == 10
     assert ask([node(64, memory=0.1e9)]).actors == 64  # less than any run needs says nothing

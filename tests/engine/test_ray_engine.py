@@ -25,9 +25,16 @@ from tests.support.federations import Poisoned, bytes_of_run, small
 
 ray: Any = pytest.importorskip("ray")
 
-from ray.util import placement_group, placement_group_table, remove_placement_group  # noqa: E402
+from ray.util import (  # noqa: E402
+    list_named_actors,
+    placement_group,
+    placement_group_table,
+    remove_placement_group,
+)
+from ray.util.metrics import Gauge  # noqa: E402
 
 from rayfl.engine import cluster, local_ray, ray_workers  # noqa: E402
+from rayfl.engine.placement import ACTOR_MEMORY  # noqa: E402
 from rayfl.engine.ray_workers import RayWorkers  # noqa: E402
 from rayfl.engine.session import Session  # noqa: E402
 
@@ -107,7 +114,9 @@ def test_shares_of_a_gpu(
     assert all(len(gpus) == 1 for gpus in left.gpus), "an actor has not got its share from one GPU"
     counts = [[int(g[0]) for g in left.gpus].count(n) for n in (0, 1)]
     assert sorted(counts, reverse=True) == sorted([gpus_in_use.get(n, 0) for n in (0, 1)], reverse=True)
-    assert left.reserved.bundle_specs == [{"CPU": 1.0, "GPU": engine.gpus_per_actor}] * 4
+    *actors, server = left.reserved.bundle_specs
+    assert actors == [{"CPU": 1.0, "GPU": engine.gpus_per_actor, "memory": ACTOR_MEMORY}] * 4
+    assert server == {"memory": ACTOR_MEMORY}
     assert len({where["pid"] for where in left.workers.where}) == 4
     assert {where["node"] for where in left.workers.where} == {ray.nodes()[0]["NodeID"]}
     assert bytes_of_run(tmp_path / "run") == inline
@@ -115,7 +124,7 @@ def test_shares_of_a_gpu(
 
 def test_more_actors_than_cpus_share_them(tmp_path: Path, closed: list[Closed]) -> None:
     small(tmp_path / "run", engine=Ray(actors=5), rounds=1).run()
-    assert closed[0].reserved.bundle_specs == [{"CPU": 0.8}] * 5
+    assert [bundle.get("CPU") for bundle in closed[0].reserved.bundle_specs] == [*[0.8] * 5, None]
     assert len(closed[0].actors) == 5
     assert closed[0].gpus == [[]] * 5
 
@@ -165,10 +174,11 @@ def test_what_does_not_fit_is_refused(
     assert no_records(tmp_path / "run")
 
 
-@pytest.fixture
-def busy() -> Iterator[None]:
-    """Someone else uses three of the four CPUs."""
-    group = placement_group([{"CPU": 3}])
+@pytest.fixture(params=["CPU", "memory"])
+def busy(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Someone else uses three of the four CPUs, or all memory but that of an actor."""
+    left = {"CPU": 1, "memory": ACTOR_MEMORY}[request.param]
+    group = placement_group([{request.param: ray.cluster_resources()[request.param] - left}])
     ray.get(group.ready(), timeout=60)
     yield
     remove_placement_group(group)
@@ -179,8 +189,8 @@ def test_what_others_use_is_not_waited_for(
 ) -> None:
     monkeypatch.setattr(ray_workers, "WAIT", 0.5)
     says = (
-        "there is room for 2 actors with 1 CPU and 0 GPUs each on the cluster, but others use it: 1 CPU and "
-        "2 GPUs are free"
+        "there is room for 2 actors with 1 CPU and 0 GPUs each on the cluster, but others use it: "
+        r"\d CPUs? and 2 GPUs are free, and [\d.]+ GB of memory"
     )
     with pytest.raises(UserError, match=says):
         small(tmp_path / "run", engine=Ray(actors=2)).run()
@@ -274,6 +284,36 @@ def test_another_address_than_that_of_the_process(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="this process has joined the Ray cluster at"):
         small(tmp_path / "run", engine=Ray(address="192.0.2.1:6379")).run()
     assert no_records(tmp_path / "run")
+
+
+@pytest.mark.parametrize("comes_back", [True, False])
+@pytest.mark.usefixtures("kept_actors")
+def test_a_gcs_that_is_away(
+    tmp_path: Path,
+    ray_runtime: str,
+    inline: dict[str, bytes],
+    monkeypatch: pytest.MonkeyPatch,
+    comes_back: bool,
+) -> None:
+    """That of a joined cluster may refuse connections for a while, as when its head starts again."""
+    gcs, refused = int(ray_runtime.rpartition(":")[2]), 0
+
+    def refuses(address: tuple[str, int]) -> bool:
+        nonlocal refused
+        refused += address[1] == gcs
+        return address[1] == gcs and (refused < 5 or not comes_back)
+
+    monkeypatch.setattr(ray_workers, "PULSE", 0.01)
+    monkeypatch.setattr(cluster, "_refuses", refuses)
+    monkeypatch.setattr(cluster, "RECONNECT", 60.0 if comes_back else 0.05)
+    federation = small(tmp_path / "run", engine=Ray(actors=1, address=ray_runtime), rounds=1)
+    if comes_back:
+        federation.run()
+        assert bytes_of_run(tmp_path / "run") == inline
+        assert refused > 5
+    else:
+        with pytest.raises(UserError, match=r"Ray's GCS at .* is gone, .*start the run again|--resume"):
+            federation.run()
 
 
 def connect_and_leave(monkeypatch: pytest.MonkeyPatch, engine: Ray) -> None:
