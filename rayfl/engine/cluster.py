@@ -16,10 +16,11 @@ from typing import TYPE_CHECKING, Literal
 import numpy as np
 import ray
 from ray import util
-from ray._private import services
+from ray.exceptions import AuthenticationError
 
 from rayfl.data import FederatedData
 from rayfl.engine.local_ray import LocalRay
+from rayfl.engine.ray_private import services, with_token
 from rayfl.errors import UserError
 
 if TYPE_CHECKING:
@@ -198,6 +199,13 @@ def check_address(address: str) -> None:
 def _reaching(address: str) -> Iterator[None]:
     try:
         yield
+    except AuthenticationError as error:
+        reason = error.message.strip().splitlines()[0].rstrip(".")  # without how to make a new token
+        raise UserError(
+            f"the Ray cluster at engine.address={address!r} does not let this process in ({reason}): set "
+            "RAY_AUTH_MODE=token, and give the token with which the cluster was started by RAY_AUTH_TOKEN, "
+            "RAY_AUTH_TOKEN_PATH or ~/.ray/auth_token"
+        ) from error
     except (OSError, RuntimeError, ValueError) as error:
         raise UserError(
             f"no Ray cluster can be reached at engine.address={address!r} ({error}): start one "
@@ -231,7 +239,10 @@ def _answering(address: str) -> str:
 
 
 def _check_speaks(address: str) -> None:
-    """Raise OSError where another program than Ray listens, one that does not speak gRPC."""
+    """Raise OSError where another program than Ray listens, AuthenticationError where a token is wrong.
+
+    Ray itself would try a wrong one for a minute, with a warning every second.
+    """
     import grpc  # which comes with Ray, and few runs need
 
     with grpc.insecure_channel(address, [("grpc.enable_http_proxy", 0)]) as channel:
@@ -239,3 +250,9 @@ def _check_speaks(address: str) -> None:
             grpc.channel_ready_future(channel).result(ANSWER)
         except grpc.FutureTimeoutError:
             raise OSError("what listens there is not Ray") from None
+        asked = with_token(channel).unary_unary("/ray.rpc.NodeInfoGcsService/GetClusterId")
+        try:
+            asked(b"", timeout=ANSWER)
+        except grpc.RpcError as error:  # whatever else is wrong, Ray will say
+            if error.code() is grpc.StatusCode.UNAUTHENTICATED:
+                raise AuthenticationError(error.details()) from None

@@ -5,6 +5,7 @@ import os
 import re
 import subprocess
 import sys
+import tempfile
 import types
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -349,6 +350,30 @@ def test_a_local_cluster_collects_only_for_a_dashboard(
     assert (seen[ours], seen[given]) == (None if dashboard else "0", "500")
     assert ("http://127.0.0.1:8265" in capsys.readouterr().out) == dashboard
     assert (os.environ.get(ours), os.environ[given]) == (None, "500")
+
+
+@pytest.mark.parametrize("given", [{}, {"TMPDIR": "elsewhere"}, {"RAY_object_spilling_directory": "/mine"}])
+def test_a_local_cluster_spills_to_a_disk(
+    given: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It does so where states of clients go that do not fit into memory."""
+    (tmp_path / "elsewhere").mkdir()
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(tempfile, "tempdir", None)
+    for name in ("RAY_TMPDIR", "TMPDIR"):
+        monkeypatch.delenv(name, raising=False)
+    for name, value in given.items():
+        monkeypatch.setenv(name, value if name != "TMPDIR" else str(tmp_path / value))
+    seen: dict[str, Any] = {}
+    monkeypatch.setattr(ray, "is_initialized", lambda: False)
+    monkeypatch.setattr(ray, "init", lambda **options: seen.update(options))
+    connect_and_leave(monkeypatch, Ray())
+    spills = seen["object_spilling_directory"]
+    if "RAY_object_spilling_directory" in given:
+        assert spills is None  # so Ray goes by the variable
+    else:
+        assert Path(spills).parent == (tmp_path / "elsewhere" if given else Path("/var/tmp"))
+        assert not Path(spills).exists()
 
 
 @pytest.mark.parametrize("dashboard", [False, True])
