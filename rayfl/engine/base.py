@@ -8,7 +8,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from itertools import pairwise
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 import torch
 
@@ -127,6 +127,14 @@ class Engine(Settings, ABC, place="engine"):
         Leaving by an exception undoes it.
         """
         yield
+
+    def watchers(self, run: str) -> list[Any]:
+        """Return callbacks that tell what the processes run on of every round of a run.
+
+        Args:
+            run: its name.
+        """
+        return []
 
     def share(self, data: FederatedData) -> FederatedData:
         """Return the data in memory that all processes share; the caller's copy can go before they start."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 import torch
 
@@ -146,6 +146,14 @@ class Ray(Engine):
             self._cluster.abandon()
             raise
         self._cluster.wait()
+
+    def watchers(self, run: str) -> list[Any]:
+        """Return what tells Ray of every round, for its dashboard and Prometheus, where there may be one."""
+        if not (self.dashboard or self.address or self.in_group):
+            return []
+        from rayfl.engine.ray_metrics import RayMetrics
+
+        return [RayMetrics(run)]
 
     def share(self, data: FederatedData) -> FederatedData:
         """Put the data into the object store, once per node."""

@@ -13,6 +13,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
@@ -275,10 +276,38 @@ def test_an_actor_that_cannot_start_says_why(
 # ---- clusters
 
 
-def test_the_address_of_a_running_cluster(tmp_path: Path, ray_runtime: str, inline: dict[str, bytes]) -> None:
+def test_the_address_of_a_running_cluster(
+    tmp_path: Path, ray_runtime: str, inline: dict[str, bytes], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """There Ray's dashboard shows the run's actors by its name, and its numbers."""
+    told: dict[str, tuple[float, dict[str, str]]] = {}
+    names: list[str] = []
+    train = Session.train
+
+    def tell(self: Any, value: float, tags: Any = None) -> None:
+        told[self.info["name"]] = value, self.info["default_tags"]
+
+    def look(self: Session, *arguments: Any) -> Any:
+        names.extend(each for each in list_named_actors() if each.startswith(f"{tmp_path.name}/run "))
+        return train(self, *arguments)
+
+    monkeypatch.setattr(Gauge, "set", tell)
+    monkeypatch.setattr(Session, "train", look)
     small(tmp_path / "run", engine=Ray(actors=1, address=ray_runtime), rounds=1).run()
     assert bytes_of_run(tmp_path / "run") == inline
     assert ray.is_initialized(), "the cluster of others was left"
+    assert sorted(name.split()[1] for name in names) == ["clients", "server"]
+    (record,) = [json.loads(x) for x in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()]
+    assert {name: value for name, (value, _) in told.items() if "seconds" not in name} == {
+        "rayfl_round": 1,
+        "rayfl_loss": pytest.approx(np.average(record["loss"], weights=record["samples"])),
+        "rayfl_accuracy": Result.load(tmp_path / "run").accuracy,
+        "rayfl_up_bytes": sum(record["up"]["weights"]),
+        "rayfl_down_bytes": sum(record["down"]["weights"]),
+        "rayfl_dropped_clients": 0,
+    }
+    assert told["rayfl_round_seconds"][0] > 0
+    assert all(tags == {"run": f"{tmp_path.name}/run"} for _, tags in told.values())
 
 
 def test_another_address_than_that_of_the_process(tmp_path: Path) -> None:
@@ -429,11 +458,43 @@ def test_a_method_in_the_users_folder(tmp_path: Path, ray_runtime: str) -> None:
     options += ["--data", "Synthetic", "--data.train", "120", "--data.test", "60", "--net", "LeNet"]
     done = on_ray(tmp_path, ray_runtime, *options, "--clients", "4", "--rounds", "2")
     assert done.returncode == 0, done.stderr
+    told = [line for line in done.stdout.splitlines() if line.startswith(("starting", "round", "The run"))]
+    assert told[0] == "starting Ray (2 actors)"
+    assert told[1].startswith("round 1/2 ")  # though nobody watches
+    assert told[-1] == "The run is in run, and its page is run/report.html."
     assert "class_path: my_method.Half" in (tmp_path / "run" / "config.yaml").read_text()
     on_actors = bytes_of_run(tmp_path / "run")
     command = [sys.executable, "-m", "rayfl.run", "--config", "run/config.yaml", "--engine", "Inline"]
     subprocess.run([*command, "--output", "inline"], cwd=tmp_path, capture_output=True, check=True)
     assert bytes_of_run(tmp_path / "inline") == on_actors
+
+
+def test_a_job_that_is_submitted_with_its_folder(tmp_path: Path, ray_runtime: str) -> None:
+    """`ray job submit --working-dir .` brings a method of one's own to every host, and no results back.
+
+    This does what Ray's supervisor of jobs does: it runs the command in a copy of the folder.
+    """
+    (tmp_path / "here").mkdir()
+    (tmp_path / "here" / "my_method.py").write_text(MINE)
+    environment = {"working_dir": str(tmp_path / "here")}
+
+    @ray.remote(num_cpus=0, runtime_env=environment)
+    def supervise(output: str) -> tuple[int, str]:
+        config = {"runtime_env": ray.get_runtime_context().runtime_env}
+        job = os.environ | {"RAY_JOB_CONFIG_JSON_ENV_VAR": json.dumps(config)}
+        command = [sys.executable, "-m", "rayfl.run", "--method", "my_method.Half", "--loggers", "[]"]
+        command += ["--engine.address", ray_runtime, "--engine.actors", "1", "--output", output]
+        command += ["--data", "Synthetic", "--data.train", "40", "--data.test", "20", "--net", "LeNet"]
+        command += ["--clients", "2", "--rounds", "1"]
+        done = subprocess.run(command, env=job, capture_output=True, text=True)
+        return done.returncode, done.stderr
+
+    assert ray.get(supervise.remote(str(tmp_path / "run"))) == (0, "")
+    assert Result.load(tmp_path / "run").complete
+    code, said = ray.get(supervise.remote("run"))
+    assert code == 2
+    assert "run is in the copy of your folder that Ray makes for a job" in said
+    assert "an absolute path on storage that all hosts share" in said
 
 
 WITHOUT_RAY = """
