@@ -27,15 +27,18 @@ class ClientActor(Worker):
         gpu_share: the share of a GPU that this actor may fill; 0 sets no limit.
     """
 
+    _shown = ""  # Ray also asks for it where the arguments could not be read
+
     def __init__(self, plan: Plan, data: FederatedData, gpu_share: float) -> None:
         end_with_its_gpu()
         if plan.device == "cuda":
             cap_gpu_memory(gpu_share)
+        self._shown = plan.run
         signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the driver's
         super().__init__(plan, data)
 
     def __repr__(self) -> str:
-        return f"{self.plan.run} clients"  # in Ray's logs and dashboard
+        return f"{self._shown} clients"  # in Ray's logs and dashboard
 
     def ready(self) -> dict[str, Any]:
         """Return where this actor runs."""
@@ -54,13 +57,15 @@ class ClientActor(Worker):
 class ServerActor(Server):
     """The server on an actor: it pulls accumulated uploads from the object store."""
 
+    _shown = ""
+
     def __init__(self, plan: Plan, data: FederatedData) -> None:
         signal.signal(signal.SIGINT, signal.SIG_IGN)
-        self._run = plan.run
+        self._shown = plan.run
         super().__init__(plan, data)
 
     def __repr__(self) -> str:
-        return f"{self._run} server"
+        return f"{self._shown} server"
 
     def ready(self) -> dict[str, Any]:
         """Return where this actor runs."""
