@@ -4,7 +4,6 @@ import errno
 import os
 import signal
 import sysconfig
-import tempfile
 import traceback
 from collections.abc import Callable
 from pathlib import Path
@@ -86,10 +85,9 @@ def shortage(error: BaseException | None) -> str | None:
             return f"{place}{os.strerror(error.errno)}: make room"
         names = {cls.__name__ for cls in type(error).__mro__}  # Ray's, which need not be there
         if names & {"ObjectStoreFullError", "OutOfDiskError"}:
-            place = os.environ.get("RAY_TMPDIR") or tempfile.gettempdir()
             return (
-                f"Ray's object store is full, and so is the disk for the rest (here that of {place}): make "
-                "room there, or name a folder on a larger disk by the environment variable RAY_TMPDIR"
+                "Ray's object store is full, and so is the disk to which it spills (of RAY_TMPDIR or TMPDIR, "
+                "else of /var/tmp): make room there, or name a folder on a larger disk by TMPDIR"
             )
         of_task = getattr(error, "cause", None)  # Ray's; others may have something else there
         error = of_task if isinstance(of_task, BaseException) else error.__cause__ or error.__context__

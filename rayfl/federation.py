@@ -6,7 +6,7 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from copy import copy
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from datetime import datetime
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
@@ -44,10 +44,10 @@ from rayfl.randomness import generator
 from rayfl.record.cell import Cell
 from rayfl.record.checkpoint import Checkpoints, Manifest
 from rayfl.record.description import deciding, display_name, dump, flat, public_path
-from rayfl.record.folder import RunFolder, check_is, check_unused
+from rayfl.record.folder import RunFolder, check_is, check_stays, check_unused
 from rayfl.record.history import CONFIG, LOG
-from rayfl.recovery import carry_out, finished, needing_room, restored, to_resume
-from rayfl.report.page import write_page
+from rayfl.recovery import carry_out, check_device, finished, needing_room, restored, to_resume
+from rayfl.report.page import PAGE, write_page
 from rayfl.report.run_page import run_page
 from rayfl.report.summary import final_table
 from rayfl.sampling import GIVEN, Sampling, Uniform, cohort, takes_all
@@ -189,6 +189,7 @@ class Federation(Displayed):
             path = while_held.enter_context(self._new_folder()) if self.output is None else Path(self.output)
             while_held.enter_context(needing_room(path))
             if self.resumes:
+                check_stays(path)
                 check_is(path, "run", CONFIG)
                 while_held.enter_context(held(path))
                 if over := finished(path, self.rounds):
@@ -196,18 +197,23 @@ class Federation(Displayed):
             else:
                 check_unused(path)
             self.engine = copy(given := self.engine)
+            self.engine.quiet = self.quiet
             self.engine.resolve()
+            if self.resumes and given.device == "auto":
+                check_device(path, self.engine.device)
             with self.engine.preparing():
                 data = self.federated_data()
                 for warning in self.check(data):
                     warn(warning)
                 if not (self.resumes and flat(read_config(path)).get("engine.execution") == "stacked"):
                     self._settle_execution(given, data)
+                self.engine.settle(len(self.cohort(0, data.sizes)), len(data))
                 settings = self.deciding(data)
                 manifest = to_resume(path, self.rounds, data, settings) if self.resumes else None
                 self._tell_start(path, manifest.round if manifest else 0, data)
             data = self.engine.share(data)
-            with self.engine.open(self.plan(), data) as session, asked_to_stop() as asked:
+            plan = replace(self.plan(), run=one_line("/".join(path.absolute().parts[-2:])))
+            with self.engine.open(plan, data) as session, asked_to_stop() as asked:
                 manifest = restored(session, path, manifest, settings)
                 # Nothing is written before this line: a run that cannot go on stays as it is.
                 if not self.resumes:
@@ -242,6 +248,7 @@ class Federation(Displayed):
     def _shown(self, result: Result) -> Result:
         if not self.quiet:
             final_table(result.summary)
+            tell(f"The run is in {result.folder}, and its page is {result.folder / PAGE}.")
         headline, kept = result.summary["headline"], Checkpoints(result.folder / "checkpoints").rounds
         if headline and headline["choose"] == "best_val" and headline["rounds"][0] + 1 not in kept:
             after = f"those after rounds {' and '.join(map(str, kept))}" if kept else "none"
@@ -442,7 +449,7 @@ class Run:
         self.callbacks: list[Callback] = [*([] if federation.quiet else [Progress()])]
         self.callbacks += [] if federation.log_level == "warning" else [LogRounds()]
         self.callbacks += [LOGGERS[name]() for name in federation.loggers]
-        self.callbacks += [LivePage()]
+        self.callbacks += [LivePage(), *federation.engine.watchers(session.plan.run)]
         self.callbacks += [EarlyStopping()] if self.protocol.patience else []
         self.callbacks += federation.callbacks
 

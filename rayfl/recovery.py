@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING, Any
 from rayfl.data import FederatedData
 from rayfl.engine.session import Gone, Lost, Session
 from rayfl.errors import UserError, shortage
-from rayfl.evaluation.result import Result
+from rayfl.evaluation.result import Result, read_config
 from rayfl.record.checkpoint import Checkpoints, Manifest
+from rayfl.record.description import flat
 from rayfl.record.folder import check_same_data, names_clients
 from rayfl.record.history import CONFIG, METRICS, SUMMARY, read_lines, read_records
 from rayfl.shown import counted, warn
@@ -26,6 +27,21 @@ def finished(path: Path, rounds: int) -> Result | None:
         return None
     result = Result.load(path)
     return result if result.complete and result.summary["rounds"] == rounds else None
+
+
+def check_device(path: Path, device: str) -> None:
+    """Refuse to go on with a run on another device than it has had, where nobody has asked for that.
+
+    Args:
+        path: the run folder.
+        device: what ``engine.device: auto`` means here.
+    """
+    before = flat(read_config(path)).get("engine.device", device)
+    if before != device:
+        raise UserError(
+            f"{path} has been run on {before}, and would go on on {device}, which has other last bits: give "
+            f"--engine.device {device} to allow that, or the options with which it was run on {before}"
+        )
 
 
 def to_resume(path: Path, rounds: int, data: FederatedData, settings: Mapping[str, Any]) -> Manifest | None:

@@ -69,8 +69,8 @@ def closest(wrong: str, known: Iterable[str], alike: float = 0.6) -> str | None:
 
 
 def tell(text: object) -> None:
-    """Print on standard output."""
-    print(printable(str(text)))
+    """Print on standard output, at once also where that is a pipe."""
+    print(printable(str(text)), flush=True)
 
 
 def complain(text: str) -> None:

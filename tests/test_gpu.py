@@ -89,10 +89,11 @@ def test_float32_learns(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("execution", ["loop", "stacked"])
-def test_deterministic_kernels_give_the_same_bytes_again(tmp_path: Path, execution: Any) -> None:
+@pytest.mark.parametrize("name", METHODS)
+def test_deterministic_kernels_give_the_same_bytes_again(tmp_path: Path, name: str, execution: Any) -> None:
     for folder in ("a", "b"):
-        engine = Inline(device="cuda", execution=execution, deterministic=True)
-        small(tmp_path / folder, method=METHODS["FedCO2"](), net=CNNB(), engine=engine, rounds=2).run()
+        engine, net = Inline(device="cuda", execution=execution, deterministic=True), net_of(name, CNNB())
+        small(tmp_path / folder, method=METHODS[name](), net=net, engine=engine, rounds=2).run()
     assert bytes_of_run(tmp_path / "a") == bytes_of_run(tmp_path / "b")
     assert not torch.are_deterministic_algorithms_enabled()
 
@@ -118,7 +119,8 @@ def test_state_is_on_the_cpu_between_rounds(name: str) -> None:
 
 
 @pytest.fixture
-def uncapped() -> Iterator[None]:
+def uncapped(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    monkeypatch.setattr("rayfl.engine.process._replaceable", False)  # which an actor changes
     yield
     torch.cuda.set_per_process_memory_fraction(1.0)
     torch.cuda.empty_cache()
@@ -133,7 +135,7 @@ def test_an_actor_may_fill_its_share_of_the_memory_only(uncapped: None) -> None:
     with pytest.raises(torch.OutOfMemoryError):
         torch.empty(total // 8, dtype=torch.uint8, device="cuda")
     sized = torch.empty(1, device="meta")  # has a size without taking memory
-    assert examples._fits(sized.expand(int(0.04 * total) // 4), torch.device("cuda"))
+    assert examples._fits(sized.expand(int(0.01 * total) // 4), torch.device("cuda"))
     assert not examples._fits(sized.expand(int(0.06 * total) // 4), torch.device("cuda"))  # more than half
 
 

@@ -65,6 +65,8 @@ RAY_FILES = {
     "engine/actors.py",
     "engine/cluster.py",
     "engine/local_ray.py",
+    "engine/ray_metrics.py",
+    "engine/ray_private.py",
     "engine/ray_workers.py",
     "tune/sweep.py",
     "tune/trial.py",
@@ -130,6 +132,11 @@ def test_no_module_imports_itself_by_way_of_others():
 def test_only_the_files_of_actors_import_ray(path):
     found = [line for line, module in imports(path) if module.split(".")[0] == "ray"]
     assert bool(found) == (name_of(path) in RAY_FILES)
+
+
+def test_private_parts_of_ray_are_in_one_place():
+    using = {name_of(p) for p in FILES for _, m in imports(p) if m.startswith(("ray._", "ray.autoscaler"))}
+    assert using == {"engine/ray_private.py"}
 
 
 def test_only_the_ray_engine_leads_to_ray():

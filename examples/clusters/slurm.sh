@@ -62,7 +62,10 @@ else
     fi
 fi
 temporary=/tmp/rayfl-$SLURM_JOB_ID
-mkdir -m 700 "$temporary" 2> /dev/null || [ -O "$temporary" ]    # in it, Ray lets everybody write
+export RAY_object_spilling_directory=${TMPDIR:-/var/tmp}/rayfl-$SLURM_JOB_ID    # /tmp may be memory
+for place in "$temporary" "$RAY_object_spilling_directory"; do    # in them, Ray lets everybody write
+    mkdir -m 700 "$place" 2> /dev/null || [ -O "$place" ]
+done
 ulimit -Sn "$(ulimit -Hn)"    # Ray opens many files
 ray="setsid ray start --block --disable-usage-stats --node-ip-address=$own --num-cpus=$SLURM_CPUS_PER_TASK
     --min-worker-port=0 --max-worker-port=0 --dashboard-agent-listen-port=0"
@@ -77,7 +80,7 @@ fi
 started=$!
 until [ -e "$folder/stop" ] || ! kill -0 $started 2> /dev/null; do sleep 1; done
 kill -KILL -- -$started 2> /dev/null || true
-rm -rf "$temporary" || true
+rm -rf "$temporary" "$RAY_object_spilling_directory" || true
 [ -e "$folder/stop" ]
 NODE
 "${step[@]}" bash "$folder/node.sh" &

@@ -7,10 +7,10 @@ import signal
 from typing import Any
 
 import ray
-import torch
 
 from rayfl.data import FederatedData
 from rayfl.engine.plan import Plan
+from rayfl.engine.process import cap_gpu_memory, end_with_its_gpu
 from rayfl.engine.round_result import RoundResult
 from rayfl.engine.server import Server
 from rayfl.engine.travel import Download
@@ -27,11 +27,18 @@ class ClientActor(Worker):
         gpu_share: the share of a GPU that this actor may fill; 0 sets no limit.
     """
 
+    _shown = ""  # Ray also asks for it where the arguments could not be read
+
     def __init__(self, plan: Plan, data: FederatedData, gpu_share: float) -> None:
-        if plan.device == "cuda" and 0 < gpu_share < 1 and torch.cuda.is_available():
-            torch.cuda.set_per_process_memory_fraction(gpu_share)
+        end_with_its_gpu()
+        if plan.device == "cuda":
+            cap_gpu_memory(gpu_share)
+        self._shown = plan.run
         signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the driver's
         super().__init__(plan, data)
+
+    def __repr__(self) -> str:
+        return f"{self._shown} clients"  # in Ray's logs and dashboard
 
     def ready(self) -> dict[str, Any]:
         """Return where this actor runs."""
@@ -50,9 +57,15 @@ class ClientActor(Worker):
 class ServerActor(Server):
     """The server on an actor: it pulls accumulated uploads from the object store."""
 
+    _shown = ""
+
     def __init__(self, plan: Plan, data: FederatedData) -> None:
         signal.signal(signal.SIGINT, signal.SIG_IGN)
+        self._shown = plan.run
         super().__init__(plan, data)
+
+    def __repr__(self) -> str:
+        return f"{self._shown} server"
 
     def ready(self) -> dict[str, Any]:
         """Return where this actor runs."""

@@ -8,7 +8,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from itertools import pairwise
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 import torch
 
@@ -25,6 +25,10 @@ GROUP_SIZE = 32
 """A large cohort is cut into groups of so many clients at most: each group costs a sum of all parameters."""
 
 
+STACK, STACKS = 32, 8
+"""Where ``stack`` is auto, a cohort is cut into stacks of so many clients at most, and, where it has as many
+clients, into so many stacks at least: actors need work, and results must not depend on how many there are.
+"""
 MOST_THREADS = 64
 """Threads that every process may have on any machine, so that runs of larger ones can be repeated on it."""
 
@@ -32,13 +36,17 @@ MOST_THREADS = 64
 class Engine(Settings, ABC, place="engine"):
     """Base of the engines."""
 
+    quiet = True  # whether it says nothing of what it starts; a run sets it
+
     execution: Literal["auto", "loop", "stacked"] = "auto"
     """``loop`` trains client after client, ``stacked`` many in one call; ``auto`` is stacked on a GPU, and
     loop on a CPU, where a stack is slower. Where a stack would train clients otherwise than the loop, as with
     recurrent layers and hooks, the run goes on in the loop, and says so.
     """
     device: Literal["auto", "cpu", "cuda"] = "auto"
-    """``cpu``, ``cuda``, or ``auto``: CUDA where torch sees it."""
+    """``cpu``, ``cuda``, or ``auto``: CUDA where torch sees it. In a process of Ray's, such as a trial of a
+    sweep, only where a share of a GPU is reserved for it.
+    """
     threads: Annotated[int, at_least(1)] = 1
     """Torch threads of every process, at most 64, or the number of CPUs if that is larger. Results depend
     on it in the last bits.
@@ -47,8 +55,10 @@ class Engine(Settings, ABC, place="engine"):
     """Layout of images and convolution weights in training: ``channels_last``, ``contiguous``, or ``auto``:
     channels_last in a loop on the CPU, where it is faster.
     """
-    stack: Annotated[int, at_least(1)] = 32
-    """Clients per stacked call."""
+    stack: Annotated[int, at_least(1)] | Literal["auto"] = "auto"
+    """Clients per stacked call. ``auto`` goes by the size of the first round's cohort alone: an eighth of it,
+    at most 32. Results depend on it in the last bits, so ``config.yaml`` has the number.
+    """
     deterministic: bool = False
     """Whether to allow deterministic GPU kernels only."""
     state_memory: Annotated[float, at_least(0)] | None = None
@@ -81,6 +91,18 @@ class Engine(Settings, ABC, place="engine"):
         """Say what ``device: auto`` means."""
         return torch.cuda.is_available()
 
+    def settle(self, cohort: int, clients: int) -> None:
+        """Replace ``stack: auto`` by its number, before anything is started.
+
+        Args:
+            cohort: how many clients the first round trains.
+            clients: the population.
+        """
+        self.stack = self._stack(cohort)
+
+    def _stack(self, cohort: int) -> int:
+        return max(1, min(STACK, cohort // STACKS)) if self.stack == "auto" else self.stack
+
     def groups(self, cohort: Sequence[int]) -> list[Group]:
         """Cut a cohort into the groups that are trained and summed together; they never depend on placement.
 
@@ -88,7 +110,8 @@ class Engine(Settings, ABC, place="engine"):
             cohort: client numbers, ascending.
         """
         if self.execution == "stacked":
-            return [tuple(cohort[k : k + self.stack]) for k in range(0, len(cohort), self.stack)]
+            stack = self._stack(len(cohort))
+            return [tuple(cohort[k : k + stack]) for k in range(0, len(cohort), stack)]
         count = min(len(cohort), max(LOOP_GROUPS, math.ceil(len(cohort) / GROUP_SIZE)))
         cuts = [k * len(cohort) // max(1, count) for k in range(count + 1)]
         return [tuple(cohort[start:end]) for start, end in pairwise(cuts)]
@@ -104,6 +127,14 @@ class Engine(Settings, ABC, place="engine"):
         Leaving by an exception undoes it.
         """
         yield
+
+    def watchers(self, run: str) -> list[Any]:
+        """Return callbacks that tell what the processes run on of every round of a run.
+
+        Args:
+            run: its name.
+        """
+        return []
 
     def share(self, data: FederatedData) -> FederatedData:
         """Return the data in memory that all processes share; the caller's copy can go before they start."""

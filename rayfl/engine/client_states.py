@@ -217,7 +217,7 @@ class _Disk:
     """
 
     def __init__(self) -> None:
-        self._folder = _folder()
+        self._folder = overflow()
         try:
             self._file = tempfile.TemporaryFile(dir=self._folder, buffering=0)  # noqa: SIM115, it lives on
         except OSError as error:
@@ -281,8 +281,8 @@ class _Disk:
         )
 
 
-def _folder() -> Path:
-    """Return where states are kept: on a disk, as ``/var/tmp`` always is."""
+def overflow() -> Path:
+    """Return where states are kept, and what Ray spills: on a disk, as ``/var/tmp`` always is."""
     lasting = Path("/var/tmp")
     return lasting if "TMPDIR" not in os.environ and os.access(lasting, os.W_OK) else Path(gettempdir())
 

@@ -6,19 +6,21 @@ import logging
 import os
 import socket
 import threading
+import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 import ray
 from ray import util
-from ray._private import services
+from ray.exceptions import AuthenticationError
 
 from rayfl.data import FederatedData
 from rayfl.engine.local_ray import LocalRay
+from rayfl.engine.ray_private import services, with_token
 from rayfl.errors import UserError
 
 if TYPE_CHECKING:
@@ -27,10 +29,32 @@ if TYPE_CHECKING:
 PULSE = 1.0
 """Seconds between two looks whether Ray's own processes are there; after a minute Ray ends the driver."""
 
+RECONNECT = float(os.environ.get("RAY_gcs_rpc_server_reconnect_timeout_s", "60")) - 5  # noqa: SIM112
+"""Seconds for which the GCS of a cluster that was joined may be away: somewhat less than Ray itself waits."""
+
 ANSWER = 5.0
 """Seconds in which a cluster must answer when it is joined."""
 
+ENLARGED = 600.0
+"""Seconds to wait for what does not fit on a cluster that Ray can enlarge, where nothing else is said."""
+NODE_GROUP = "ray.io/node-group"
+"""The label that hosts of a cluster with an autoscaler have: Ray makes it of ``RAY_NODE_TYPE_NAME``."""
+
 _ONE_AT_A_TIME = threading.Lock()
+
+
+def patience(asked: float | Literal["auto"]) -> float:
+    """Return the seconds to wait for what does not fit on the cluster.
+
+    Where hosts may come by themselves, what starts them tells Ray of which of its groups a host is, as
+    ``ray up`` and KubeRay do.
+
+    Args:
+        asked: see ``Ray.wait``.
+    """
+    if asked != "auto":
+        return asked
+    return ENLARGED if any(NODE_GROUP in node.get("Labels", {}) for node in ray.nodes()) else 0.0
 
 
 class Cluster:
@@ -50,6 +74,8 @@ class Cluster:
 
     def _connect(self, engine: Ray) -> Callable[..., None] | None:
         with _ONE_AT_A_TIME:
+            own = engine.address is None and not ray.is_initialized()
+            self._patience = 0.0 if own else RECONNECT  # its own GCS never comes back
             leave = connect(engine)
             if leave and self._abandoned.is_set():
                 leave()
@@ -62,11 +88,21 @@ class Cluster:
             UserError: it cannot be reached.
         """
         self._connecting.result()
-        self._parts = _parts()
+        self._parts, self._seen = _parts(), time.monotonic()
 
-    def gone(self) -> str | None:
-        """Say which of Ray's own processes is gone, without which nothing can be started or stopped."""
-        return next((name for name, at in self._parts.items() if _refuses(at)), None)
+    def gone(self, now: bool = False) -> str | None:
+        """Say which of Ray's own processes is gone, without which nothing can be started or stopped.
+
+        Args:
+            now: whether the GCS of a cluster that was joined counts as gone before it has been so for long.
+        """
+        away = [name for name, at in self._parts.items() if _refuses(at)]
+        gcs = [*self._parts][:1]
+        if away != gcs:
+            self._seen = time.monotonic()
+        elif not now and time.monotonic() - self._seen < self._patience:
+            return None
+        return next(iter(away), None)
 
     def share(self, data: FederatedData) -> FederatedData:
         """Put the data into the object store; return a view of what is there.
@@ -95,7 +131,7 @@ class Cluster:
     def close(self) -> None:
         """Stop the cluster if it was started here."""
         if leave := self._connecting.result():
-            leave(broken=self.gone() is not None)
+            leave(broken=self.gone(now=True) is not None)
         self._thread.shutdown()
 
 
@@ -163,6 +199,13 @@ def check_address(address: str) -> None:
 def _reaching(address: str) -> Iterator[None]:
     try:
         yield
+    except AuthenticationError as error:
+        reason = error.message.strip().splitlines()[0].rstrip(".")  # without how to make a new token
+        raise UserError(
+            f"the Ray cluster at engine.address={address!r} does not let this process in ({reason}): set "
+            "RAY_AUTH_MODE=token, and give the token with which the cluster was started by RAY_AUTH_TOKEN, "
+            "RAY_AUTH_TOKEN_PATH or ~/.ray/auth_token"
+        ) from error
     except (OSError, RuntimeError, ValueError) as error:
         raise UserError(
             f"no Ray cluster can be reached at engine.address={address!r} ({error}): start one "
@@ -196,7 +239,10 @@ def _answering(address: str) -> str:
 
 
 def _check_speaks(address: str) -> None:
-    """Raise OSError where another program than Ray listens, one that does not speak gRPC."""
+    """Raise OSError where another program than Ray listens, AuthenticationError where a token is wrong.
+
+    Ray itself would try a wrong one for a minute, with a warning every second.
+    """
     import grpc  # which comes with Ray, and few runs need
 
     with grpc.insecure_channel(address, [("grpc.enable_http_proxy", 0)]) as channel:
@@ -204,3 +250,9 @@ def _check_speaks(address: str) -> None:
             grpc.channel_ready_future(channel).result(ANSWER)
         except grpc.FutureTimeoutError:
             raise OSError("what listens there is not Ray") from None
+        asked = with_token(channel).unary_unary("/ray.rpc.NodeInfoGcsService/GetClusterId")
+        try:
+            asked(b"", timeout=ANSWER)
+        except grpc.RpcError as error:  # whatever else is wrong, Ray will say
+            if error.code() is grpc.StatusCode.UNAUTHENTICATED:
+                raise AuthenticationError(error.details()) from None

@@ -12,7 +12,7 @@ import torch
 from rayfl.data import FederatedData
 from rayfl.engine.base import Engine
 from rayfl.engine.plan import Plan
-from rayfl.engine.process import exits_as_errors
+from rayfl.engine.process import cap_gpu_memory, exits_as_errors, reserved_gpus
 from rayfl.engine.server import Server
 from rayfl.engine.session import SERVER, Session, Workers
 from rayfl.engine.worker import Worker
@@ -32,8 +32,14 @@ class Inline(Engine):
             raise UserError("engine.device is cuda, but torch sees no CUDA device: use auto or cpu")
         super().resolve()
 
+    def _uses_cuda(self) -> bool:
+        # Ray hides no GPU from a process that has reserved none
+        return torch.cuda.is_available() and reserved_gpus() != 0
+
     def open(self, plan: Plan, data: FederatedData) -> Session:
         """Build the server and one worker for all clients."""
+        if plan.device == "cuda":
+            cap_gpu_memory(reserved_gpus() or 0)
         return Session(plan, data, InlineWorkers(plan, data))
 
 

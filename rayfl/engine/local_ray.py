@@ -17,10 +17,11 @@ from pathlib import Path
 from typing import Any
 
 import ray
-from ray._private import ray_constants, services
 from ray.job_config import JobConfig
 
 import rayfl
+from rayfl.engine.client_states import overflow
+from rayfl.engine.ray_private import ray_constants, services
 from rayfl.errors import UserError
 from rayfl.shown import tell, warn
 
@@ -41,6 +42,8 @@ PATIENT = {
 """How late the raylet's agents learn that it is gone. They would print its log, and are ended before that."""
 GCS_LIMIT = "RAY_gcs_server_port_wait_time_s"
 """The variable that says how many seconds Ray's GCS may take to start."""
+SPILLS = {"RAY_object_spilling_directory", "RAY_object_spilling_config"}
+"""The variables by which a user says where Ray spills."""
 TRIES = (1, 2, 4)
 """How many times as long as usual Ray's parts may take to start, try after try."""
 ROOM = 2**20
@@ -55,7 +58,7 @@ CLEAN_UP = """
 trap '' HUP INT TERM
 while read -r pid; do pids="$pids $pid"; done
 for pid in $pids; do kill -s KILL -- "-$pid"; done
-for again in 1 2 3 4 5 6 7 8 9 10; do rm -rf "$1" && break; sleep 0.2; done
+for again in 1 2 3 4 5 6 7 8 9 10; do rm -rf "$@" && break; sleep 0.2; done
 """
 """Waits until the process that writes to it has ended in any way; then clears up behind it."""
 
@@ -72,11 +75,11 @@ class LocalRay:
 
     Ray binds all of its servers to loopback if that is the address of its host. Its processes get sessions of
     their own, so that a signal to the process group of the run reaches the run alone: Ray's processes would
-    end with it, and the round in progress could not. Sockets, logs and spilled objects are in a folder that
-    no other user can enter; in it, Ray lets everybody write.
+    end with it, and the round in progress could not. Sockets and logs are in a folder that no other user can
+    enter, and spilled objects in another one, on a disk; in them, Ray lets everybody write.
 
     The kernel ends Ray's processes with the thread that has started them, but for the raylet's agents, which
-    would stay for a minute. A small process ends these and removes the folder, however this one ends.
+    would stay for a minute. A small process ends these and removes the folders, however this one ends.
 
     Args:
         dashboard: whether it serves a dashboard, and collects what that shows.
@@ -90,9 +93,10 @@ class LocalRay:
 
     def _begin(self, dashboard: bool, times: int) -> Any:
         """Start it, or leave nothing of it; see :func:`patiently`."""
-        self._folder = tempfile.mkdtemp(prefix="rayfl-", dir=temporary_place())
+        spilling = os.environ.get("RAY_TMPDIR") or overflow()
+        self._folders = [tempfile.mkdtemp(prefix="rayfl-", dir=at) for at in (temporary_place(), spilling)]
         self._cleaner = subprocess.Popen(
-            ["/bin/sh", "-c", CLEAN_UP, "sh", self._folder],
+            ["/bin/sh", "-c", CLEAN_UP, "sh", *self._folders],
             stdin=subprocess.PIPE,
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
@@ -116,7 +120,8 @@ class LocalRay:
                     dashboard_host="127.0.0.1",
                     logging_level=logging.ERROR,
                     job_config=_Job() if rayfl.STARTED in os.environ else None,
-                    _temp_dir=str(Path(self._folder, "ray")),
+                    object_spilling_directory=None if SPILLS & os.environ.keys() else self._folders[1],
+                    _temp_dir=str(Path(self._folders[0], "ray")),
                 )
         except BaseException:
             self.stop(broken=True)
@@ -145,7 +150,8 @@ class LocalRay:
             self._clean_up()
         ray.shutdown()
         self._clean_up()
-        shutil.rmtree(self._folder, ignore_errors=True)  # a driver without a raylet makes it once more
+        for folder in self._folders:  # a driver without a raylet makes the first once more
+            shutil.rmtree(folder, ignore_errors=True)
 
 
 def patiently(start: Callable[[int], Any]) -> Any:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 
@@ -21,11 +21,12 @@ ACTOR_MEMORY = 320e6
 
 @dataclass(frozen=True)
 class Reservation:
-    """What is asked of the cluster: so many actors, each with so many CPUs and GPUs."""
+    """What is asked of the cluster: so many actors, each with so many CPUs and GPUs, and bytes of memory."""
 
     actors: int
     cpus: float
     gpus: float
+    memory: float = field(default=0.0, compare=False)
 
     def __str__(self) -> str:
         return f"{counted(self.actors, 'actor')} with {resources(self.cpus, self.gpus)} each"
@@ -33,8 +34,13 @@ class Reservation:
     @property
     def bundle(self) -> dict[str, float]:
         """What an actor reserves, under Ray's names; it cannot be nothing."""
-        shares = {"CPU": self.cpus, "GPU": self.gpus}
+        shares = {"CPU": self.cpus, "GPU": self.gpus, "memory": self.memory}
         return {name: share for name, share in shares.items() if share} or {"CPU": 0.001}
+
+    @property
+    def bundles(self) -> list[dict[str, float]]:
+        """What a federation reserves: a bundle for each actor, and last the server's, of memory alone."""
+        return [self.bundle] * self.actors + [{"memory": self.memory or 1.0}]
 
 
 def reservation(
@@ -45,6 +51,7 @@ def reservation(
     cpus_per_actor: float | None,
     gpus_per_actor: float,
     shrink: bool = False,
+    comes: bool = False,
 ) -> Reservation:
     """Work out how many actors there are, and see that they fit.
 
@@ -56,6 +63,7 @@ def reservation(
         cpus_per_actor: as asked for; None for one, or less where there are more actors than CPUs.
         gpus_per_actor: as asked for.
         shrink: whether to make do with as many as fit, where these are fewer.
+        comes: whether hosts may come that are not there yet, so that nothing is refused.
 
     Raises:
         UserError: they do not fit, or with ``shrink`` not even one; the message has the arithmetic.
@@ -77,7 +85,13 @@ def reservation(
         room = sum(_fitting(node, least, gpus_per_actor) for node in nodes)
         count = max(1, int(min(count, room)))
     share = _cpu_share(nodes, count, gpus_per_actor) if cpus_per_actor is None else cpus_per_actor
-    wanted = Reservation(count, share, gpus_per_actor)
+    if comes:  # without memory, which the autoscaler does not know of all kinds of hosts
+        return Reservation(count, 1.0 if cpus_per_actor is None else share, gpus_per_actor)
+    # Two federations on one cluster see each other's memory; where Ray has less, it is not reserved.
+    held = [int(node.get("memory", 0.0) // ACTOR_MEMORY) for node in nodes]
+    fits = sum(min(n, _fitting(node, share, gpus_per_actor)) for n, node in zip(held, nodes, strict=True))
+    memory = ACTOR_MEMORY if fits >= count and sum(held) > count else 0.0
+    wanted = Reservation(count, share, gpus_per_actor, memory)
     _refuse_too_large(wanted, nodes)
     if not shrink and (actors is not None or clients_per_actor is not None):
         _refuse_without_memory(wanted, nodes, clients_per_actor)
@@ -97,12 +111,32 @@ def _cpu_share(nodes: Sequence[Mapping[str, float]], actors: int, gpus: float) -
 def _fitting(node: Mapping[str, float], cpus: float, gpus: float) -> float:
     """Return how many actors a node has room for; infinity if they reserve nothing."""
     by_cpu = math.floor(node.get("CPU", 0.0) / cpus + 1e-9) if cpus else math.inf
-    whole = math.floor(node.get("GPU", 0.0))
     if not gpus:
         return by_cpu
-    # Ray gives a share below 1 from one GPU, so shares do not add up across GPUs.
-    by_gpu = whole * math.floor(1 / gpus + 1e-9) if gpus < 1 else math.floor(whole / gpus + 1e-9)
-    return min(by_cpu, by_gpu)
+    # Ray gives a share from one GPU, so shares do not add up across GPUs.
+    return min(by_cpu, math.floor(node.get("GPU", 0.0)) * math.floor(1 / gpus + 1e-9))
+
+
+def in_one_process(
+    nodes: Sequence[Mapping[str, float]], device: str, threads: int, at_once: int | None
+) -> Reservation:
+    """Return what a federation without actors reserves, of which there may be several on a cluster.
+
+    Args:
+        nodes: the resources of every node.
+        device: as asked for: with ``auto`` it takes a GPU where the cluster has one.
+        threads: of the process.
+        at_once: how many are to run at a time: they share the GPUs. None: each has one.
+    """
+    gpus = int(sum(node.get("GPU", 0.0) for node in nodes))
+    uses = device == "cuda" or (device == "auto" and gpus > 0)
+    share = 1 / math.ceil((at_once or 1) / max(1, gpus)) if uses else 0.0
+    return Reservation(1, float(threads), share)
+
+
+def room(free: Mapping[str, float], bundle: Mapping[str, float]) -> int:
+    """Return how many bundles fit into what is free, if it were on one node."""
+    return int(min(free.get(name, 0.0) / share + 1e-9 for name, share in bundle.items()))
 
 
 def resources(cpus: float, gpus: float) -> str:

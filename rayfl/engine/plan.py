@@ -48,6 +48,7 @@ class Plan:
         state_memory: bytes of clients' states that stay in memory on each machine; None for half of what is
             free.
         together: whether samples of several clients are scored at once, where the method allows it.
+        run: its name, for people who look at the processes; it decides nothing.
     """
 
     method: Method
@@ -64,6 +65,7 @@ class Plan:
     metrics: tuple[str, ...] = ()
     counts_by: str | None = "personal"
     together: bool = False
+    run: str = ""
 
     @property
     def nets(self) -> Sequence[Architecture | str]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import os
 import signal
+import socket
 import sys
 import threading
 from collections.abc import Iterator
@@ -16,16 +17,39 @@ from rayfl.errors import UserError
 
 MAPPED = 32 * 2**20
 """Bytes above which glibc gives a block back to the system as soon as it is freed."""
+CONTEXT = 600e6
+"""Bytes that CUDA, its libraries and their kernels take of a GPU in each process, besides torch's own."""
+
+
+_replaceable = False
+
+
+def end_with_its_gpu() -> None:
+    """Let this process end where its GPU fails, because another one then takes its place."""
+    global _replaceable
+    _replaceable = True
 
 
 @contextmanager
 def exits_as_errors() -> Iterator[None]:
     """Make an error of what would end this process without a word: a method's code that calls ``sys.exit``.
 
-    A KeyboardInterrupt counts where Ctrl-C does not raise it, and so must come from the code itself.
+    A KeyboardInterrupt counts where Ctrl-C does not raise it, and so must come from the code itself. Faults
+    of a GPU are not the code's: if its memory does not suffice the run stops, if it fails its process ends.
     """
     try:
         yield
+    except torch.OutOfMemoryError as error:
+        raise UserError(
+            f"the GPU has too little memory ({' '.join(str(error).split())[:400]}). Lower engine.stack, the "
+            "clients that train in one call, or raise engine.gpus_per_actor; then go on with --resume"
+        ) from error
+    except torch.AcceleratorError as error:
+        what = f"the GPU has failed: {str(error).splitlines()[0]}"
+        if _replaceable:
+            print(what, file=sys.stderr, flush=True)
+            os._exit(1)  # nothing works in this process any more
+        raise UserError(f"{what}. Start the process again, and go on with --resume") from error
     except (SystemExit, KeyboardInterrupt) as end:
         here = threading.current_thread() is threading.main_thread()
         if (
@@ -37,10 +61,37 @@ def exits_as_errors() -> Iterator[None]:
         raise RuntimeError(f"the method's code would end the process ({type(end).__name__}: {end})") from end
 
 
+def reserved_gpus() -> float | None:
+    """Return how much of GPUs Ray has reserved for this process; None where it is no process of Ray's."""
+    ray = sys.modules.get("ray")  # which is not there without having been imported
+    if ray is None or not ray.is_initialized():
+        return None
+    context = ray.get_runtime_context()
+    if context.worker.mode != ray.WORKER_MODE:
+        return None
+    return float(context.get_assigned_resources().get("GPU", 0))
+
+
+def cap_gpu_memory(share: float) -> None:
+    """Let this process allocate its share of a GPU's memory, less what its context takes of that.
+
+    Otherwise the shares and the contexts of all processes together exceed the card.
+
+    Args:
+        share: of a GPU; 0 and 1 set no limit.
+    """
+    if 0 < share < 1 and torch.cuda.is_available():
+        total = torch.cuda.get_device_properties(0).total_memory
+        torch.cuda.set_per_process_memory_fraction(max(0.0, share - CONTEXT / total))
+
+
 def prepare_gpu(deterministic: bool, tf32: bool) -> None:
     """See that there is a GPU, and let it use deterministic kernels only, or TF32, if that is asked for."""
     if not torch.cuda.is_available():
-        raise UserError("engine.device is cuda, but torch sees no CUDA device here: use device=auto or cpu")
+        raise UserError(
+            f"engine.device is cuda, but torch sees no CUDA device on {socket.gethostname()}: install a "
+            "PyTorch for CUDA there (rayfl doctor shows what there is), or set engine.device=cpu"
+        )
     if deterministic:
         os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
         torch.use_deterministic_algorithms(True)

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import itertools
 import math
+import os
 import time
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
@@ -21,25 +23,35 @@ from ray.exceptions import (
     RayTaskError,
     WorkerCrashedError,
 )
-from ray.util.placement_group import get_current_placement_group, placement_group, remove_placement_group
+from ray.util.placement_group import (
+    get_current_placement_group,
+    placement_group,
+    placement_group_table,
+    remove_placement_group,
+)
 from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
 from rayfl.data import FederatedData
 from rayfl.engine.actors import ClientActor, ServerActor
-from rayfl.engine.cluster import PULSE, Cluster
-from rayfl.engine.placement import Reservation, reservation, resources
+from rayfl.engine.cluster import PULSE, Cluster, patience
+from rayfl.engine.placement import Reservation, reservation, resources, room
 from rayfl.engine.plan import Plan
 from rayfl.engine.session import SERVER, Gone, Lost, Workers
 from rayfl.errors import UserError
-from rayfl.shown import warn
+from rayfl.shown import counted, tell, warn
 
 if TYPE_CHECKING:
     from rayfl.engine.ray_engine import Ray
 
 WAIT = 15.0
 """Seconds after which resources that the cluster has, but does not hand out, count as taken."""
+TOLD = 30.0
+"""Seconds between two lines that say what is waited for."""
 LOOK = 5.0
 """Seconds between two looks for hosts that have joined the cluster."""
+PATIENCE = 10.0
+"""Seconds in which actors that live may end what they do after a loss: to start another takes as long."""
+_STARTED = itertools.count(1)
 GONE = (RayActorError, ObjectLostError, NodeDiedError, WorkerCrashedError, OutOfMemoryError)
 """What Ray raises when a process or a host is gone, or what it has held."""
 
@@ -58,6 +70,7 @@ class RayWorkers(Workers):
         server: the server's actor, None while there is none.
         joining: actors that are coming up, each with the sign that it is up.
         reserved: the placement group that holds room for them.
+        rooms: the bundle of each worker in it, None for those that have joined since.
         where: where the workers run.
         server_where: where the server runs.
     """
@@ -69,12 +82,14 @@ class RayWorkers(Workers):
         self._plan = plan
         self._data = data
         self._seen = time.monotonic()  # when Ray's own processes were last seen
+        self._most = math.inf  # actors for which there is memory
         self._forget()
 
     def _forget(self) -> None:
         """Know of no process."""
         self.reserved: Any = None
         self.actors: list[Any] = []
+        self.rooms: list[int | None] = []
         self.server: Any = None
         self.joining: list[tuple[Any, Any]] = []
         self._look_at = time.monotonic() + LOOK
@@ -85,17 +100,56 @@ class RayWorkers(Workers):
     # ---- start and stop
 
     def start(self, shrink: bool) -> None:
-        """Start the actors, each on what is reserved for it."""
-        self._reservation = self._reserve(self._wanted(shrink), shrink)
-        beside = {"scheduling_strategy": PlacementGroupSchedulingStrategy(self.reserved, 0)}
-        server = ray.remote(ServerActor).options(num_cpus=0, **(beside if self._engine.in_group else {}))
-        self.server = server.remote(self._plan, self._cluster.shared)
+        """Start the actors that do not run yet, each on what is reserved for it."""
+        if self.reserved is None:
+            self._wait = patience(self._engine.wait)
+            self._reservation = self._reserve(self._wanted(shrink, comes=self._wait > 0), shrink)
+        if not (self.server or self.actors or self._engine.quiet):
+            tell(f"starting Ray ({counted(self._reservation.actors, 'actor')})")
+        if self.server is None:
+            last = len(self.reserved.bundle_specs) - 1  # its own, or one of a trial's
+            options = {"name": self._name("server"), "scheduling_strategy": self._room(last)}
+            server = ray.remote(ServerActor).options(num_cpus=0, **options)
+            self.server = server.remote(self._plan, self._cluster.shared)
         for k in range(self._reservation.actors):
-            place_here = PlacementGroupSchedulingStrategy(self.reserved, placement_group_bundle_index=k)
-            self.actors.append(self._new_actor(scheduling_strategy=place_here))
+            if k not in self.rooms and len(self.actors) < self._most:
+                bundle = self.reserved.bundle_specs[k]
+                self.actors.append(self._new_actor(bundle, scheduling_strategy=self._room(k)))
+                self.rooms.append(k)
         signs = [self.call(k, "ready") for k in (SERVER, *range(len(self.actors)))]
+        while ray.wait(signs, num_returns=len(signs), timeout=PULSE)[1]:
+            self.check()
+            if not self._has_all_rooms():  # Ray would start an actor there as soon as there is another host
+                raise Lost("an actor died: its host is lost")
         self.server_where, *self.where = self.get(signs)
         self._share_memory()
+
+    def _name(self, what: str) -> str:
+        """Return a name for people; no two actors may have the same, not even where one is just ending."""
+        return f"{self._plan.run} {what} {os.getpid()}-{next(_STARTED)}"
+
+    def _room(self, k: int) -> PlacementGroupSchedulingStrategy:
+        return PlacementGroupSchedulingStrategy(self.reserved, placement_group_bundle_index=k)
+
+    def _has_all_rooms(self) -> bool:
+        return bool(placement_group_table(self.reserved)["state"] == "CREATED")
+
+    def survive(self) -> None:
+        """Keep the actors that live, unless a host is lost, and with it what is reserved there."""
+        both = [self.server, *self.actors]
+        signs = [actor.ready.remote() for actor in both]
+        ray.wait(signs, num_returns=len(signs), timeout=PATIENCE)
+        if not self._has_all_rooms():
+            self.stop()
+            return
+        serves, *live = map(_answers, signs)
+        kept = [k for k, lives in enumerate(live) if lives][: int(min(len(live), self._most))]
+        for k, actor in enumerate(both, SERVER):
+            if not (serves if k == SERVER else k in kept):
+                with suppress(Exception):
+                    ray.kill(actor)
+        self.server = self.server if serves else None
+        self.actors, self.rooms = [self.actors[k] for k in kept], [self.rooms[k] for k in kept]
 
     def _share_memory(self) -> None:
         """Tell every worker how many there are on its machine."""
@@ -103,10 +157,13 @@ class RayWorkers(Workers):
         for k, where in enumerate(self.where):
             self.call(k, "share_memory", counts[where["node"]])
 
-    def _wanted(self, shrink: bool) -> Reservation:
+    def _wanted(self, shrink: bool, comes: bool = False) -> Reservation:
         nodes = [node["Resources"] for node in ray.nodes() if node["Alive"]]
         clients, gpus = len(self._data.clients), self._engine.gpus_per_actor
-        return reservation(nodes, clients, *self._engine.asked, gpus, shrink)
+        if self._engine.is_auto:
+            clients = min(clients, self._engine.work or clients)
+        wanted = reservation(nodes, clients, *self._engine.asked, gpus, shrink, comes)
+        return replace(wanted, actors=int(min(wanted.actors, self._most)))
 
     def _reserve(self, wanted: Reservation, shrink: bool) -> Reservation:
         """Reserve room for all actors together, so that federations that share a cluster cannot block."""
@@ -115,24 +172,50 @@ class RayWorkers(Workers):
             if not self.reserved.wait(WAIT):
                 raise RuntimeError("the placement group of this trial has lost a host")
             return wanted
-        self.reserved = placement_group([wanted.bundle] * wanted.actors, strategy="PACK")
+        self.reserved = placement_group(wanted.bundles, strategy="PACK")
+        less = wanted.actors > 1 and (shrink or self._engine.is_auto)
+        if self._comes(wanted, WAIT if less else max(WAIT, self._wait)):
+            return wanted
+        free = ray.available_resources()
+        told = f"{resources(free.get('CPU', 0), free.get('GPU', 0))} are free"
+        if less:
+            remove_placement_group(self.reserved)
+            fits = room(free, wanted.bundle)
+            fewer = max(1, fits if fits < wanted.actors else wanted.actors // 2)
+            if not shrink:
+                few = counted(fewer, "actor")
+                warn(f"others use the cluster, where {told}: {few} in the place of {wanted.actors}")
+            return self._reserve(replace(wanted, actors=fewer), shrink)
         try:
-            ray.get(self.reserved.ready(), timeout=WAIT)
-        except GetTimeoutError:
-            if shrink and wanted.actors > 1:
-                remove_placement_group(self.reserved)
-                return self._reserve(replace(wanted, actors=wanted.actors // 2), shrink)
-            free = ray.available_resources()
-            raise UserError(
-                f"there is room for {wanted} on the cluster, but others use it: "
-                f"{resources(free.get('CPU', 0), free.get('GPU', 0))} are free. Wait until they are done, or "
-                "ask for less"
-            ) from None
-        return wanted
+            self._wanted(shrink)
+        except UserError as error:
+            raise UserError(f"no host has come in {self._wait:g} s (engine.wait): {error}") from None
+        raise UserError(
+            f"there is room for {wanted} on the cluster, but others use it: {told}, and "
+            f"{free.get('memory', 0) / 1e9:.1f} GB of memory. Wait until they are done, as "
+            "--engine.wait 3600 does for an hour, or ask for less"
+        )
 
-    def _new_actor(self, **options: Any) -> Any:
-        cpus, gpus = self._reservation.bundle.get("CPU", 0), self._reservation.gpus
-        actor = ray.remote(ClientActor).options(num_cpus=cpus, num_gpus=gpus, **options)
+    def _comes(self, wanted: Reservation, seconds: float) -> bool:
+        """Wait for what is reserved; say at first, and every half minute, what is waited for."""
+        began, told, ready = time.monotonic(), 0.0, self.reserved.ready()
+        while (waited := time.monotonic() - began) < seconds:
+            if self._wait and waited >= max(PULSE, told):
+                free, told = ray.available_resources(), told + TOLD
+                warn(
+                    f"waiting for {wanted}, for {waited:.0f} of at most {seconds:g} s (engine.wait): "
+                    f"{resources(free.get('CPU', 0), free.get('GPU', 0))} are free on "
+                    f"{counted(sum(node['Alive'] for node in ray.nodes()), 'host')}"
+                )
+            self.check()
+            if ray.wait([ready], timeout=min(PULSE, seconds - waited))[0]:
+                return True
+        return False
+
+    def _new_actor(self, bundle: Mapping[str, float], **options: Any) -> Any:
+        gpus = bundle.get("GPU", 0)
+        shares = {"num_cpus": bundle.get("CPU", 0), "num_gpus": gpus, "memory": bundle.get("memory", 0)}
+        actor = ray.remote(ClientActor).options(name=self._name("clients"), **shares, **options)
         return actor.remote(self._plan, self._cluster.shared, gpus)
 
     def grow(self) -> None:
@@ -145,6 +228,7 @@ class RayWorkers(Workers):
             try:
                 self.where.append(ray.get(up))
                 self.actors.append(actor)
+                self.rooms.append(None)
                 self._share_memory()
             except RayError as error:  # the federation runs without it
                 warn(_death_text(error))
@@ -153,12 +237,16 @@ class RayWorkers(Workers):
             return
         self._look_at = time.monotonic() + LOOK
         self.check()
+        if self._cluster.gone(now=True):  # nobody can say which hosts there are
+            return
         with suppress(UserError):
             new = self._wanted(shrink=True).actors - len(self.actors) - len(self.joining)
+            if self._engine.is_auto:  # what others use is theirs; to ask for it would bring hosts
+                new = min(new, room(ray.available_resources(), self._reservation.bundle))
             if new > 0:
                 self._cluster.reach_all(self._data)
             for _ in range(new):
-                actor = self._new_actor()
+                actor = self._new_actor(self._reservation.bundle)
                 self.joining.append((actor, actor.ready.remote()))
 
     def stop(self) -> None:
@@ -174,7 +262,7 @@ class RayWorkers(Workers):
 
     def close(self) -> None:
         """Stop the actors, and the cluster if it was started for them."""
-        if self._cluster.gone() is None:  # without Ray's own processes it would wait for them
+        if self._cluster.gone(now=True) is None:  # without Ray's own processes it would wait for them
             self.stop()
         self._cluster.close()
 
@@ -185,6 +273,10 @@ class RayWorkers(Workers):
         method = getattr(self.server if k == SERVER else self.actors[k], name)
         return (method.options(num_returns=returns) if returns > 1 else method).remote(*arguments)
 
+    def host(self, k: int) -> Any:
+        """Return what names the host of a worker; see ``Workers.host``."""
+        return (self.server_where if k == SERVER else self.where[k])["node"]
+
     def get(self, references: Sequence[Any]) -> list[Any]:
         """Wait for what is referred to; see ``Workers.get``."""
         try:
@@ -193,6 +285,8 @@ class RayWorkers(Workers):
             cause = error.cause if isinstance(error, RayTaskError) else error
             if isinstance(cause, RayActorError) and cause.actor_init_failed:
                 raise UserError(_death_text(cause)) from error
+            if isinstance(cause, OutOfMemoryError):  # as many would run out of it again
+                self._most = max(1, len(self) // 2)
             if isinstance(cause, GONE):
                 raise Lost(_death_text(cause)) from error
             if isinstance(cause, UserError):
@@ -215,6 +309,14 @@ class RayWorkers(Workers):
         self._seen = time.monotonic()
         if part := self._cluster.gone():
             raise Gone(f"{part} is gone, and with it all processes of the run")
+
+
+def _answers(sign: Any) -> bool:
+    """Say whether an actor has given a sign of life."""
+    try:
+        return bool(ray.get(sign, timeout=0))
+    except RayError:
+        return False
 
 
 def _death_text(error: RayError) -> str:

@@ -36,14 +36,20 @@ class Server:
         torch.set_num_threads(plan.threads)
         self.method = plan.method
         self._samples, self._population = data.counts("train"), data.seen
-        net = set_up(self.method, plan, data)[0]
-        initial = net.initial(plan.seed)
+        self._net, self._seed = set_up(self.method, plan, data)[0], plan.seed
+        self.state: State = self._begun()
+        self._first: State = pytree.tree_map_only(
+            torch.Tensor, lambda t: t.to("meta"), self.state
+        )  # no memory
+
+    def _begun(self) -> State:
+        """Return the state before the first round."""
+        initial = self._net.initial(self._seed)
         guard, handed = self._guard("init_server", "before the first round"), Handed(initial=[initial])
         state = self.method.init_server(initial)
         guard.check()
         guard.check_handed(handed)
-        self.state: State = as_arrived(state)
-        self._first: State = pytree.tree_map_only(torch.Tensor, lambda t: t.to("meta"), state)  # no memory
+        return as_arrived(state)
 
     @exits_as_errors()
     def download(self, ids: Sequence[int]) -> Download:
@@ -57,25 +63,27 @@ class Server:
         return self.method.server_metrics(self.state)
 
     @exits_as_errors()
-    def aggregate(self, round: int, drop: bool, *ends: Any) -> tuple[Download | None, None]:
+    def aggregate(self, round: int, drop: bool, sums: int, *ends: Any) -> tuple[Download | None, None]:
         """Take the step of a round as soon as all workers are done: nobody looks at their results before.
 
         Args:
             round: from 0.
             drop: whether clients with bad updates are left out; otherwise one of them ends the run, and there
                 is no step.
-            ends: what each worker has accumulated and, after it, what it tells of the round.
+            sums: how many of ``ends`` come first.
+            ends: what workers have accumulated, or those of a host together; then what each of them tells of
+                the round.
 
         Returns:
             The next download, if it is one for all clients; and a sign for the driver that the step is taken.
         """
-        results: Sequence[RoundResult] = ends[1::2]
+        results: Sequence[RoundResult] = ends[sums:]
         bad = {i for result in results for i in result.bad}
         if drop or not bad:
             left_out = bad.union(*(result.idle for result in results))
             ids = sorted(i for result in results for i in result.ids if i not in left_out)
             samples = tuple(self._samples[ids].tolist())
-            self.step(Cohort(tuple(ids), samples, self._population, round), *ends[::2])
+            self.step(Cohort(tuple(ids), samples, self._population, round), *ends[:sums])
         return self.download(()) if self.method.one_download else None, None
 
     def step(self, cohort: Cohort, *parts: dict[str, Accumulated]) -> None:
@@ -85,7 +93,7 @@ class Server:
             UserError: the step leads to a state that is not finite; the old one is kept.
         """
         if cohort.ids:
-            uploads = combine(self.method.uploads, list(parts))
+            uploads = combine(self.method.uploads, parts)
             state = self._aggregated(uploads, cohort)
             if wrong := _not_finite(state, [self.state, uploads]):
                 raise UserError(
@@ -133,12 +141,15 @@ class Server:
         """Write the state; return the file's name."""
         return Checkpoints(Path(folder)).write_server(self.state)
 
-    def restore(self, folder: str, name: str) -> None:
-        """Take up the state in a file.
+    def restore(self, folder: str, name: str | None) -> None:
+        """Take up the state in a file; None for that before the first round.
 
         Raises:
             UserError: it is of another method or another net.
         """
+        if name is None:
+            self.state = self._begun()
+            return
         state = Checkpoints(Path(folder)).read(name)
         check_fits(self.state, state)
         self.state = state

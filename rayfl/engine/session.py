@@ -60,7 +60,7 @@ class Workers(ABC):
 
     @abstractmethod
     def start(self, shrink: bool) -> None:
-        """Start the server and the workers.
+        """Start the server and the workers, those that do not run.
 
         Args:
             shrink: whether to make do with fewer than asked for where there is no room for more.
@@ -88,6 +88,9 @@ class Workers(ABC):
             Lost: processes are gone.
         """
 
+    def host(self, k: int) -> Any:  # noqa: B027 - only some have several
+        """Return what names the host of a worker, or of the ``SERVER``; here all are on one."""
+
     def grow(self) -> None:  # noqa: B027 - only some can
         """Take in workers that have found room since the start; the others keep their numbers."""
 
@@ -101,6 +104,10 @@ class Workers(ABC):
     @abstractmethod
     def stop(self) -> None:
         """Stop the server and the workers, so that others can be started."""
+
+    def survive(self) -> None:
+        """Keep those that live after a loss, as soon as they have ended what they do; here none."""
+        self.stop()
 
     @abstractmethod
     def close(self) -> None:
@@ -161,11 +168,13 @@ class Session:
         self._files: dict[int, str] = {}  # number of the client file -> its name in the last checkpoint
         self._per_file = CLIENTS_PER_FILE  # clients in each of these
         self._largest_state = 0  # bytes
+        self._cleared = True  # processes may be missing, or hold what a loss has left
         self._forget()
         try:
-            while not len(workers):
+            while self._cleared:
                 try:
                     workers.start(shrink=False)
+                    self._cleared = False
                 except Lost as lost:
                     self.clear(lost)
         except BaseException:
@@ -235,14 +244,16 @@ class Session:
         download = self._download([i for group in groups for i in group])
         placed = place(groups, self._pace.cost, self._home_of, len(self.workers))
         arrivals, moved = self._move(placed)
-        calls = [
-            self.workers.call(k, "train", round, download, mine, score_splits, drop, *states, returns=2)
+        calls = {
+            k: self.workers.call(k, "train", round, download, mine, score_splits, drop, *states, returns=2)
             for k, (mine, states) in enumerate(zip(placed, arrivals, strict=True))
             if mine
-        ]
-        ends = [reference for call in calls for reference in call]
-        download, done = self.workers.call(SERVER, "aggregate", round, drop, *ends, returns=2)
-        replies = self._get([reply for _, reply in calls])
+        }
+        sums = self._added_up({k: accumulated for k, (accumulated, _) in calls.items()})
+        told = [reply for _, reply in calls.values()]
+        ends = [round, drop, len(sums), *sums, *told]
+        download, done = self.workers.call(SERVER, "aggregate", *ends, returns=2)
+        replies = self._get(told)
         self._under_way = [done]  # while the driver writes its records
         self._last_step = round, done
         self._downloads = {(): download} if self._one_download else {}
@@ -257,6 +268,17 @@ class Session:
         self._pace.learn(result.seconds)
         self.system_metrics = metrics
         return result
+
+    def _added_up(self, parts: dict[int, Any]) -> list[Any]:
+        """Let each host but the server's own send one sum: sums are exact, so that it changes no bit."""
+        hosts: dict[Any, list[int]] = {}
+        for k in parts:
+            hosts.setdefault(self.workers.host(k), []).append(k)
+        here = hosts.pop(self.workers.host(SERVER), [])
+        return [parts[k] for k in here] + [
+            parts[mine[0]] if len(mine) == 1 else self.workers.call(mine[0], "add_up", *map(parts.get, mine))
+            for mine in hosts.values()
+        ]
 
     def _download(self, ids: Iterable[int]) -> Any:
         """Return the reference of what these clients receive of the newest server state."""
@@ -461,10 +483,10 @@ class Session:
     def restore(self, folder: Path, manifest: Manifest | None) -> None:
         """Take up the state of a checkpoint, or without one the state before the first round.
 
-        Processes that are not running are started; those that run must not have done anything yet.
+        After a loss, processes that are missing are started, and those that live begin anew.
         """
         self._resume = f"--resume {folder.parent}"
-        if not len(self.workers):
+        if self._cleared:
             self.workers.start(shrink=True)
         self._changed = set()
         self._stateless = set(manifest.stateless) if manifest else set()
@@ -473,17 +495,17 @@ class Session:
         self._largest_state = 0
         if manifest:
             _check_progress(folder, manifest, self.data)
+        if manifest or self._cleared:
             self._restore(str(folder.resolve()), manifest)
+        self._cleared = False
 
-    def _restore(self, folder: str, manifest: Manifest) -> None:
-        server = self.workers.call(SERVER, "restore", folder, manifest.server)
-        files, count = list(manifest.clients.values()), len(self.workers)
-        calls = {
-            k: self.workers.call(k, "restore", folder, names, manifest.clients_per_file)
-            for k in range(count)
-            if (names := files[k::count])
-        }
-        for k, ids in zip(calls, self._get([*calls.values(), server]), strict=False):
+    def _restore(self, folder: str, manifest: Manifest | None) -> None:
+        server = self.workers.call(SERVER, "restore", folder, manifest.server if manifest else None)
+        files, count = list(self._files.values()), len(self.workers)
+        calls = [
+            self.workers.call(k, "restore", folder, files[k::count], self._per_file) for k in range(count)
+        ]
+        for k, ids in enumerate(self._get([*calls, server])[:count]):
             self.homes.update(dict.fromkeys(ids, k))
 
     # ---- losses, and the end
@@ -497,14 +519,12 @@ class Session:
         self.workers.check()
 
     def clear(self, lost: Lost) -> None:
-        """Stop what is left after a loss, so that ``restore`` can start anew: its round cannot be completed.
+        """Keep what lives after a loss, so that ``restore`` can go on: its round cannot be completed.
 
         Raises:
             UserError: this has happened too often.
         """
         self.check()
-        self.workers.stop()
-        self._forget()
         self._losses += 1
         if self._losses > self.workers.recoveries:
             often = f", {self._losses} times since the last checkpoint" if self._losses > 1 else ""
@@ -512,6 +532,9 @@ class Session:
                 f"{lost}{often}. The run stops with its last checkpoint intact: free memory or use fewer "
                 f"actors, and go on with {self._resume}"
             ) from lost
+        self.workers.survive()
+        self._forget()
+        self._cleared = True
 
     def close(self) -> None:
         """Stop the processes."""

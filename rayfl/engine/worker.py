@@ -45,7 +45,7 @@ from rayfl.training.loop import run_loop
 from rayfl.training.params import Params
 from rayfl.training.stacked import run_stacked
 from rayfl.training.state import State, all_finite, as_arrived, as_tensor, moved
-from rayfl.training.sums import Accumulated, Accumulator, Mean, Reduction, combine, payload_bytes
+from rayfl.training.sums import Accumulated, Accumulator, Mean, Reduction, combine, merged, payload_bytes
 
 FOR_NEW_CLIENTS: dict[str, Reduction] = {"state": Mean("uniform")}
 """How what clients give to new clients is combined."""
@@ -176,6 +176,7 @@ class Worker:
         download, clients = self._here(download), [self.client(i, 0) for i in ids]
         return [self._update(c, self.state(c.id, c), self._received(download, c.id)) for c in clients]
 
+    @exits_as_errors()
     def train(
         self,
         round: int,
@@ -223,6 +224,10 @@ class Worker:
             each.check()
         result.keeps = {i for i in result.ids if i in self.states}
         return accumulator.parts(), result
+
+    def add_up(self, *parts: dict[str, Accumulated]) -> dict[str, Accumulated]:
+        """Return as one what the workers of this host have accumulated."""
+        return merged(parts)
 
     def _together(self, groups: Sequence[Group]) -> list[list[int]]:
         """Return the clients with samples, as they are trained together: a stack, or some in a loop.
@@ -543,7 +548,7 @@ class Worker:
 
     def for_new_clients(self, *given: dict[str, Accumulated]) -> Download:
         """Return what clients get that have never trained, of what all workers have accumulated for them."""
-        return Download(combine(FOR_NEW_CLIENTS, list(given)).get("state", {}), {})
+        return Download(combine(FOR_NEW_CLIENTS, given).get("state", {}), {})
 
     @exits_as_errors()
     def unseen(
@@ -624,7 +629,7 @@ class Worker:
     def restore(
         self, folder: str, names: Iterable[str], clients_per_file: int = CLIENTS_PER_FILE
     ) -> list[int]:
-        """Take up the states in some client files; return the clients' numbers.
+        """Take up the states in some client files, and no others; return the clients' numbers.
 
         Args:
             folder: the run's checkpoints.
@@ -634,6 +639,7 @@ class Worker:
         Raises:
             UserError: a state is of another method or another net, or there are no such clients.
         """
+        self.states.clear()
         restored: list[int] = []
         wanted: dict[int, State] = {}
         for name in names:  # file by file: all states together may be more than fits into memory

@@ -61,9 +61,11 @@ def score(
     loss: dict[str, float] = {}
     with torch.no_grad():
         batches = indices.split(BATCH)
-        keys = [None] * len(batches) if key is None else step_keys(key, len(batches)).unbind()
-        for part, step in zip(batches, keys, strict=True):
-            x, y = examples.batch(part, step)
+        drawn: Sequence[Tensor | None] = [None] * len(batches)
+        if key is not None:
+            drawn = examples.drawn(batches, step_keys(key, len(batches)).unbind())
+        for part, changes in zip(batches, drawn, strict=True):
+            x, y = examples.batch(part, changes)
             if measures:
                 labels.append(y)
             counted: dict[tuple[int, bool], tuple[int, float | None]] = {}  # views of one model share scores

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Sequence
 from types import TracebackType
@@ -31,7 +32,7 @@ class TableProgress:
         self,
         cells: Sequence[Job],
         jobs: int,
-        interval: float = 60.0,
+        interval: float = 30.0,
         console: Console | None = None,
         items: str = "cells",
     ) -> None:
@@ -40,7 +41,8 @@ class TableProgress:
         self.interval = interval
         self.items = items
         self.console = console or Terminal()
-        self._looked = self._printed = time.monotonic()
+        self._looked = time.monotonic()
+        self._printed = -math.inf  # the first line comes at once
         self._left: list[Job] | None = None
         self._bar: bar.Progress | None = None
         self._tasks: dict[Job, bar.TaskID] = {}

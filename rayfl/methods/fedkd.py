@@ -138,7 +138,7 @@ def truncated(matrix: Tensor, energy: float) -> tuple[Tensor, int]:
     if not matrix.isfinite().all():
         return matrix, len(matrix)  # sent as it is, so that the run sees that it has diverged
     u, sigma, v = torch.linalg.svd(matrix, full_matrices=False)
-    squares = sigma.double().square().cumsum(0)
+    squares = sigma.cpu().double().square().cumsum(0)  # of floats a GPU has no deterministic kernel
     if squares[-1] == 0:
         return torch.zeros_like(matrix), 0
     rank = min(int((squares < energy * squares[-1]).sum()) + 1, len(sigma))

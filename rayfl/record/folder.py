@@ -71,6 +71,7 @@ def check_kind(path: Path, wanted: str) -> None:
     """
     if "\0" in str(path):
         raise UserError(f"{str(path)!r} contains the character NUL, which no path has: remove it")
+    check_stays(path)
     found = kind_of(path)
     if found not in (None, wanted):
         raise UserError(
@@ -79,6 +80,15 @@ def check_kind(path: Path, wanted: str) -> None:
     run = next((above for above in path.absolute().parents if kind_of(above) == "run"), None)
     if run is not None:
         raise UserError(f"{path} is inside the run folder {run}: choose another --output")
+
+
+def check_stays(path: Path) -> None:
+    """Refuse a folder in the copy of one that Ray makes for ``ray job submit --working-dir``, and deletes."""
+    if "working_dir_files" in path.absolute().parts:
+        raise UserError(
+            f"{path} is in the copy of your folder that Ray makes for a job, and deletes: give --output an "
+            "absolute path on storage that all hosts share, such as /shared/runs/first"
+        )
 
 
 def check_is(path: Path, wanted: str, *files: str) -> None:

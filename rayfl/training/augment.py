@@ -2,10 +2,12 @@
 
 Every pixel of a new image shows one pixel of the old one, or nothing. What is drawn depends on the step's key
 and the place in the batch alone, and is drawn on the CPU; the rest is integer and single float32 operations
-per pixel. So the loop and stacks give the same bits.
+per pixel. So the loop and stacks give the same bits. What is drawn for all steps of a fit moves to a GPU at
+once, because it finishes its work for each move.
 """
 
 import math
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor
@@ -17,8 +19,8 @@ _PURPOSE = 0x61756776  # tells these draws from what a loss may draw with the sa
 _DRAWS = 8  # numbers per image
 
 
-def moved(images: Tensor, keys: Tensor, kind: Augmentation) -> tuple[Tensor, Tensor]:
-    """Return augmented images, and where they show nothing.
+def drawn(keys: Tensor, count: int, height: int, width: int, kind: Augmentation) -> Tensor:
+    """Return what decides how the images of a batch are changed, float32 [count, k] on the CPU.
 
     ``fedbn``: a flip from left to right in half of the cases, and a turn by -30 to 30 degrees about the
     middle without smoothing (Li et al., ICLR 2021). ``fedgh``: a flip likewise; in half of the cases a
@@ -28,8 +30,24 @@ def moved(images: Tensor, keys: Tensor, kind: Augmentation) -> tuple[Tensor, Ten
     directions, with the image's reflection where it would end (Li et al., ICDE 2022).
 
     Args:
+        keys: int64 [] or [K] on the CPU, the keys of K steps; each is that of count / K images in order.
+        count: images.
+        height: of an image.
+        width: of an image.
+        kind: which augmentation.
+    """
+    keys = fold(keys.reshape(-1), torch.tensor(_PURPOSE))
+    draws = torch.cat([uniform(key, (count // len(keys), _DRAWS)) for key in keys]).double()
+    rule = {"fedbn": _turn, "fedgh": _erasure, "reflect": _shift}[kind]
+    return torch.column_stack([draws[:, 0] < 0.5, *rule(draws[:, 1:], height, width)]).float()
+
+
+def moved(images: Tensor, numbers: Tensor, kind: Augmentation) -> tuple[Tensor, Tensor]:
+    """Return augmented images, and where they show nothing.
+
+    Args:
         images: [N, C, H, W] of any dtype.
-        keys: int64 [] or [K] on the CPU, the keys of K steps; each is that of N / K images in order.
+        numbers: what :func:`drawn` has returned for them, where the images are.
         kind: which augmentation.
 
     Returns:
@@ -37,15 +55,14 @@ def moved(images: Tensor, keys: Tensor, kind: Augmentation) -> tuple[Tensor, Ten
         there has no meaning).
     """
     n, channels, height, width = images.shape
-    keys = fold(keys.reshape(-1), torch.tensor(_PURPOSE))
-    draws = torch.cat([uniform(key, (n // len(keys), _DRAWS)) for key in keys]).double()
-    flip = (draws[:, 0] < 0.5).int().to(images.device)[:, None, None]
+    flip, *drawn = (column[:, None, None] for column in numbers.unbind(1))
     rule = {"fedbn": _turned, "fedgh": _shifted, "reflect": _reflected}[kind]
-    rows, columns, erased = rule(draws[:, 1:], height, width, images.device)
+    rows, columns, erased = rule(drawn, height, width)
     y, x = rows.clamp(0, height - 1), columns.clamp(0, width - 1)
     blank = (y != rows).logical_or_(x != columns)
     if erased is not None:
         blank.logical_or_(erased)
+    flip = flip.int()
     x.mul_(1 - 2 * flip).add_(flip * (width - 1))  # where flipped, column x is column width - 1 - x
     source = y.mul_(width).add_(x).long().view(n, 1, -1).expand(-1, channels, -1)
     return images.flatten(2).gather(2, source).view(images.shape), blank[:, None]
@@ -55,20 +72,24 @@ Source = tuple[Tensor, Tensor, Tensor | None]
 """Row and column that every pixel shows, int32 [N, H, W], and where it is erased, if anywhere."""
 
 
-def _turned(draws: Tensor, height: int, width: int, device: torch.device) -> Source:
-    """Turn about the middle."""
+def _turn(draws: Tensor, height: int, width: int) -> list[Tensor]:
+    """Return the cosine and the sine of every image's angle."""
     angle = (2 * draws[:, 0] - 1) * math.radians(30)
-    cos = angle.cos().float().to(device)[:, None, None]
-    sin = angle.sin().float().to(device)[:, None, None]
-    y = (torch.arange(height, device=device) + 0.5 - height / 2)[:, None]  # of the pixels' middles
-    x = torch.arange(width, device=device) + 0.5 - width / 2
+    return [angle.cos(), angle.sin()]
+
+
+def _turned(drawn: Sequence[Tensor], height: int, width: int) -> Source:
+    """Turn about the middle."""
+    cos, sin = drawn
+    y = (torch.arange(height, device=cos.device) + 0.5 - height / 2)[:, None]  # of the pixels' middles
+    x = torch.arange(width, device=cos.device) + 0.5 - width / 2
     rows = (sin * x + cos * y).add_(height / 2).floor_().int()
     columns = (cos * x - sin * y).add_(width / 2).floor_().int()
     return rows, columns, None
 
 
-def _shifted(draws: Tensor, height: int, width: int, device: torch.device) -> Source:
-    """Erase a rectangle, then shift."""
+def _erasure(draws: Tensor, height: int, width: int) -> list[Tensor]:
+    """Return the shift, and the first row and column of a rectangle and those behind it."""
     erase, area, ratio, top, left, down, right = draws.unbind(1)
     area = height * width * (0.04 + 0.16 * area)
     ratio = (math.log(0.5) + 2 * math.log(2) * ratio).exp()
@@ -76,25 +97,30 @@ def _shifted(draws: Tensor, height: int, width: int, device: torch.device) -> So
     wide = (area / ratio).sqrt().round().clamp(max=width)
     top, left = (top * (height - tall + 1)).floor(), (left * (width - wide + 1)).floor()
     tall = tall.where(erase < 0.5, 0)
-    down, right = (down * 9).floor() - 4, (right * 9).floor() - 4
+    return [(down * 9).floor() - 4, (right * 9).floor() - 4, top, left, top + tall, left + wide]
 
-    def on_device(numbers: Tensor) -> Tensor:
-        return numbers.int().to(device)[:, None, None]
 
-    y = torch.arange(height, dtype=torch.int32, device=device)[:, None] + on_device(down)
-    x = torch.arange(width, dtype=torch.int32, device=device) + on_device(right)
-    inside_y = (y >= on_device(top)) & (y < on_device(top + tall))
-    inside_x = (x >= on_device(left)) & (x < on_device(left + wide))
-    shape = (len(draws), height, width)
+def _shifted(drawn: Sequence[Tensor], height: int, width: int) -> Source:
+    """Erase a rectangle, then shift."""
+    down, right, top, left, bottom, end = (numbers.int() for numbers in drawn)
+    y = torch.arange(height, dtype=torch.int32, device=down.device)[:, None] + down
+    x = torch.arange(width, dtype=torch.int32, device=down.device) + right
+    inside_y, inside_x = (y >= top) & (y < bottom), (x >= left) & (x < end)
+    shape = (len(down), height, width)
     return y.expand(shape), x.expand(shape), inside_y & inside_x
 
 
-def _reflected(draws: Tensor, height: int, width: int, device: torch.device) -> Source:
+def _shift(draws: Tensor, height: int, width: int) -> list[Tensor]:
+    """Return the shift."""
+    return [(draws[:, k] * 9).floor() - 4 for k in (0, 1)]
+
+
+def _reflected(drawn: Sequence[Tensor], height: int, width: int) -> Source:
     """Shift, and reflect at the edges."""
-    down, right = ((draws[:, k] * 9).floor().int().to(device)[:, None, None] - 4 for k in (0, 1))
-    y = torch.arange(height, dtype=torch.int32, device=device)[:, None] + down
-    x = torch.arange(width, dtype=torch.int32, device=device) + right
-    shape = (len(draws), height, width)
+    down, right = (numbers.int() for numbers in drawn)
+    y = torch.arange(height, dtype=torch.int32, device=down.device)[:, None] + down
+    x = torch.arange(width, dtype=torch.int32, device=down.device) + right
+    shape = (len(down), height, width)
     return _mirrored(y, height).expand(shape), _mirrored(x, width).expand(shape), None
 
 

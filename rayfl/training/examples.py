@@ -2,13 +2,14 @@
 
 import copy
 import math
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor
 
 from rayfl.data import Dataset
-from rayfl.training.augment import moved
-from rayfl.training.state import as_tensor
+from rayfl.training.augment import drawn, moved
+from rayfl.training.state import as_tensor, move_together
 
 
 class Examples:
@@ -69,13 +70,29 @@ class Examples:
         x = inputs.to(self._dtype)
         return x.mul_(self._scale).add_(self._shift) if inputs.dtype == torch.uint8 else x
 
-    def batch(self, indices: Tensor, keys: Tensor | None = None) -> tuple[Tensor, Tensor]:
+    def drawn(self, batches: Sequence[Tensor], keys: Sequence[Tensor]) -> Sequence[Tensor | None]:
+        """Return what changes the images of each batch at random, moved to the device at once.
+
+        None where the dataset is not augmented.
+
+        Args:
+            batches: indices, int64 [B] or [K, B].
+            keys: of each batch, int64 [] or [K], on the CPU: those of its steps.
+        """
+        if self._augment == "none":
+            return [None] * len(batches)
+        (height, width), kind = self._inputs.shape[2:], self._augment
+        pairs = zip(batches, keys, strict=True)
+        made = [drawn(key, batch.numel(), height, width, kind) for batch, key in pairs]
+        return move_together(made, self.device)
+
+    def batch(self, indices: Tensor, drawn: Tensor | None = None) -> tuple[Tensor, Tensor]:
         """Return inputs and labels.
 
         Args:
             indices: int64 [...], on the CPU or at ``home``.
-            keys: int64 [] for indices [B], or [K] for [K, B], on the CPU: the keys of the steps for which
-                images are augmented, if that is how the dataset is used. Without keys they are as they are.
+            drawn: what changes images at random, see the method of this name; without it they are as they
+                are.
 
         Returns:
             Inputs [..., *shape] and labels, int64 [...].
@@ -83,8 +100,8 @@ class Examples:
         where = indices.reshape(-1).to(self._inputs.device)
         inputs = self._inputs.index_select(0, where).to(self.device)
         blank = None
-        if keys is not None and self._augment != "none":
-            inputs, blank = moved(inputs, keys, self._augment)
+        if drawn is not None:
+            inputs, blank = moved(inputs, drawn, self._augment)
         x = self.normalised(inputs)
         if blank is not None:
             x.masked_fill_(blank, 0)

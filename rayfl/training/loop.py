@@ -102,8 +102,9 @@ def _batches(request: Request) -> Iterator[tuple[int, Batch]]:
     keys = step_keys(request.key, len(request.batches))
     keys_there = keys.to(examples.device).unbind()
     places = move_together(request.batches, examples.home)
-    for number, (key, indices) in enumerate(zip(keys.unbind(), places, strict=True)):
-        x, y = examples.batch(indices, None if request.total else key)
+    drawn = [None] * len(places) if request.total else examples.drawn(request.batches, keys.unbind())
+    for number, (indices, changes) in enumerate(zip(places, drawn, strict=True)):
+        x, y = examples.batch(indices, changes)
         yield number // request.epoch_length, Batch(x, y, keys_there[number])
 
 

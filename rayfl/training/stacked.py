@@ -251,10 +251,11 @@ def _stacked_batches(requests: Sequence[Request]) -> Iterator[tuple[int, Tensor 
     indices = [torch.stack([requests[k].batches[step] for k, step in clients]) for _, clients in turns]
     rows = [torch.tensor([k for k, _ in clients]) for _, clients in turns]
     now_there, rows_there = (move_together(each, examples.device) for each in (now, rows))
-    for (epoch, clients), key, key_there, place, row in zip(
-        turns, now, now_there, move_together(indices, examples.home), rows_there, strict=True
+    drawn = [None] * len(turns) if requests[0].total else examples.drawn(indices, now)
+    for (epoch, clients), changes, key_there, place, row in zip(
+        turns, drawn, now_there, move_together(indices, examples.home), rows_there, strict=True
     ):
-        x, y = examples.batch(place, None if requests[0].total else key)
+        x, y = examples.batch(place, changes)
         yield epoch, None if len(clients) == len(requests) else row, Batch(x, y, key_there)
 
 

@@ -330,18 +330,23 @@ class Accumulator:
         self._sums = {}
 
 
-def combine(reductions: Mapping[str, Reduction], parts: list[dict[str, Accumulated]]) -> dict[str, Any]:
+def merged(parts: Iterable[dict[str, Accumulated]]) -> dict[str, Accumulated]:
+    """Return what several processes have accumulated as if one had; it is no more bytes than a part."""
+    found: dict[str, Accumulated] = {}
+    for part in parts:
+        for key, accumulated in part.items():
+            found.setdefault(key, Accumulated()).merge(accumulated)
+    return found
+
+
+def combine(reductions: Mapping[str, Reduction], parts: Iterable[dict[str, Accumulated]]) -> dict[str, Any]:
     """Combine what all processes have accumulated into the uploads as ``Method.aggregate`` gets them.
 
     Keys that nobody uploaded are absent. Gathered payloads are in the order of the client numbers. Means of
     integers and plain numbers are floats.
     """
-    merged: dict[str, Accumulated] = {}
-    for part in parts:
-        for key, accumulated in part.items():
-            merged.setdefault(key, Accumulated()).merge(accumulated)
     result: dict[str, Any] = {}
-    for key, whole in merged.items():
+    for key, whole in merged(parts).items():
         reduction = reductions[key]
         if isinstance(reduction, Gather):
             result[key] = dict(sorted(whole.each.items()))
@@ -371,8 +376,11 @@ def payload_bytes(payload: Any) -> int:
 
 
 def _pieces(*vectors: Tensor) -> Iterable[tuple[Tensor, ...]]:
-    """Cut vectors of one length into pieces for the cache; short ones, which are many, are left whole."""
-    if vectors[0].numel() <= _PIECE:
+    """Cut vectors of one length into pieces for the cache; short ones, which are many, are left whole.
+
+    So are those on a GPU, where every piece costs a launch.
+    """
+    if vectors[0].numel() <= _PIECE or vectors[0].device.type != "cpu":
         return [vectors]
     return zip(*(vector.split(_PIECE) for vector in vectors), strict=True)
 

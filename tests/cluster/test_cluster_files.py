@@ -10,9 +10,12 @@ from typing import Any
 import pytest
 import yaml
 
+from rayfl.config.parser import federation_from
+
 ROOT = Path(__file__).parents[2]
 CLOUDS = sorted((ROOT / "examples" / "clusters").glob("*.yaml"))
 FILES = [ROOT / "cluster.yaml", *CLOUDS]
+KUBERAY = ROOT / "examples" / "clusters" / "kuberay"
 
 
 def prepared(path: Path) -> dict[str, Any]:
@@ -28,8 +31,16 @@ def prepared(path: Path) -> dict[str, Any]:
 def test_ray_takes_the_file(path: Path) -> None:
     config = prepared(path)
     workers = [t for name, t in config["available_node_types"].items() if name != config["head_node_type"]]
-    assert all(t["min_workers"] == 2 for t in workers)
+    assert all(t["min_workers"] == (0 if path.stem == "aws-gpu" else 2) for t in workers)
     assert config["max_workers"] >= 2
+
+
+def test_hosts_with_gpus_come_when_they_are_asked_for() -> None:
+    """The head has none, and takes none of the clients; Ray knows of the others what they will have."""
+    kinds = prepared(ROOT / "examples" / "clusters" / "aws-gpu.yaml")["available_node_types"]
+    assert kinds["head"]["resources"] == {"CPU": 0}
+    assert kinds["gpu"]["resources"] == {"CPU": 8, "GPU": 1}
+    assert (kinds["gpu"]["min_workers"], kinds["gpu"]["max_workers"]) == (0, 4)
 
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
@@ -59,6 +70,37 @@ def test_clouds_differ_from_hosts_of_ones_own_where_they_must(path: Path) -> Non
     own, cloud = prepared(ROOT / "cluster.yaml"), prepared(path)
     for same in ("file_mounts", "cluster_synced_files", "setup_commands", "worker_setup_commands"):
         assert cloud[same] == own[same]
+
+
+@pytest.mark.parametrize("name", ["cluster", "job"])
+def test_the_files_for_kubernetes(name: str) -> None:
+    """`.ci/kuberay` checks them against KubeRay's schemas; this sees that they are what the page says."""
+    file = yaml.safe_load((KUBERAY / f"{name}.yaml").read_text())
+    spec = file["spec"] if name == "cluster" else file["spec"]["rayClusterSpec"]
+    claim = yaml.safe_load((KUBERAY / "storage.yaml").read_text())["metadata"]["name"]
+    (group,) = spec["workerGroupSpecs"]
+    assert (group["replicas"], group["minReplicas"]) == (0, 0)
+    minor = spec["rayVersion"].rpartition(".")[0]
+    assert f"ray[default,tune]>={minor}," in (ROOT / "pyproject.toml").read_text()
+    for pod in (spec["headGroupSpec"]["template"]["spec"], group["template"]["spec"]):
+        assert pod["volumes"] == [{"name": "shared", "persistentVolumeClaim": {"claimName": claim}}]
+        (container,) = pod["containers"]
+        assert container["image"] == "RAYFL_IMAGE"
+        assert container["volumeMounts"] == [{"name": "shared", "mountPath": "/shared"}]
+        assert ("nvidia.com/gpu" in container["resources"]["limits"]) == (container["name"] == "ray-worker")
+    if name == "job":
+        both = [yaml.safe_load((KUBERAY / "cluster.yaml").read_text())["spec"], spec]
+        assert both[0] == both[1]
+        program, command, *options = file["spec"]["entrypoint"].split()
+        assert (program, command) == ("rayfl", "run")
+        federation_from(options)
+
+
+def test_the_image_is_of_a_user_and_of_what_is_there() -> None:
+    lines = (ROOT / "examples" / "clusters" / "Dockerfile").read_text().splitlines()
+    copied = {name for line in lines if line.startswith("COPY") for name in line.split()[1:-1]}
+    assert copied == {*prepared(ROOT / "cluster.yaml")["file_mounts"].values()}
+    assert [line for line in lines if line.startswith("USER")] == ["USER ray"]
 
 
 def test_every_name_of_azures_parameters_is_one_of_its_template() -> None:

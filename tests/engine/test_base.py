@@ -1,5 +1,7 @@
 """What all engines share: settings, and the groups of a round."""
 
+from types import SimpleNamespace
+
 import pytest
 import torch
 from hypothesis import given
@@ -7,7 +9,9 @@ from hypothesis import strategies as st
 
 from rayfl import Inline, Ray, Training, UserError
 from rayfl.engine.base import GROUP_SIZE, LOOP_GROUPS
-from rayfl.engine.process import prepare_gpu
+from rayfl.engine.process import CONTEXT, cap_gpu_memory, prepare_gpu
+from rayfl.evaluation.result import read_config
+from rayfl.methods import Local
 from tests.support.federations import small
 
 COHORTS = st.lists(st.integers(0, 5000), unique=True, max_size=300).map(sorted) | st.integers(300, 2000).map(
@@ -28,6 +32,23 @@ def test_groups_are_the_cohort_in_order(cohort, execution, stack):
         assert len(groups) <= max(LOOP_GROUPS, len(cohort) / GROUP_SIZE + 1)
         assert all(len(group) <= GROUP_SIZE for group in groups)
         assert max(map(len, groups), default=0) - min(map(len, groups), default=0) <= 1
+
+
+@given(st.integers(1, 3000))
+def test_automatic_stacks_are_enough_for_eight_actors(size):
+    groups = Inline(execution="stacked").groups(range(size))
+    assert len(groups) >= min(size, 8)
+    assert max(map(len, groups)) <= 32
+    assert size < 16 or max(map(len, groups)) > 1
+
+
+def test_the_stack_is_recorded_as_the_number_that_it_was(tmp_path):
+    """It goes by the cohort alone: 6 of 12 clients, 18 of 36."""
+    for clients, stack in ((12, 1), (36, 2)):
+        folder, engine = tmp_path / str(clients), Inline(execution="stacked")
+        small(folder, engine=engine, clients=clients, rounds=1, method=Local(), eval_every=0).run()
+        assert read_config(folder)["engine"]["init_args"]["stack"] == stack
+        assert engine.stack == "auto"
 
 
 @given(COHORTS, st.sampled_from(["loop", "stacked"]))
@@ -51,6 +72,33 @@ def test_auto_becomes_what_it_means_here(monkeypatch):
         engine = Inline(**options)
         engine.resolve()
         assert (engine.device, engine.execution, engine.memory_format) == expected
+
+
+@pytest.mark.parametrize("here", [False, True])
+def test_a_share_of_a_gpu_decides_the_device_wherever_the_driver_is(here, monkeypatch, caplog):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: here)
+    for share, asked, device in ((0.5, "auto", "cuda"), (0.5, "cpu", "cpu"), (0, "cpu", "cpu")):
+        engine = Ray(gpus_per_actor=share, device=asked)
+        engine.resolve()
+        engine.settle(8, 8)
+        assert (engine.device, caplog.records) == (device, [])
+    engine = Ray()
+    engine.resolve()
+    engine.settle(8, 8)
+    assert engine.device == "cpu"
+    assert ["engine.gpus_per_actor is 0" in record.message for record in caplog.records] == [True] * here
+
+
+@pytest.mark.parametrize(("card", "share"), [(16e9, 0.25), (80e9, 0.1), (4e9, 0.1)])
+def test_shares_of_a_gpu_and_contexts_fit_the_card(card, share, monkeypatch):
+    caps = []
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda _: SimpleNamespace(total_memory=card))
+    monkeypatch.setattr(torch.cuda, "set_per_process_memory_fraction", caps.append)
+    for each in (share, 0, 1):
+        cap_gpu_memory(each)
+    (cap,) = caps
+    assert cap == 0 or 1 / share * (cap * card + CONTEXT) == pytest.approx(card)
 
 
 def test_a_gpu_that_is_not_there_is_refused(monkeypatch):
@@ -96,7 +144,9 @@ def test_tf32_is_refused_on_a_cpu(tmp_path):
         (Ray, {"clients_per_actor": 0}, r"engine\.clients_per_actor is 0"),
         (Ray, {"cpus_per_actor": -0.5}, r"engine\.cpus_per_actor is -0\.5"),
         (Ray, {"gpus_per_actor": -1.0}, r"engine\.gpus_per_actor is -1"),
-        (Ray, {"gpus_per_actor": 1.5}, r"engine\.gpus_per_actor is 1\.5"),
+        (Ray, {"gpus_per_actor": 1.5}, r"engine\.gpus_per_actor is 1\.5: an actor trains on one GPU"),
+        (Ray, {"gpus_per_actor": 2}, r"engine\.gpus_per_actor is 2"),
+        (Ray, {"wait": -1}, r"engine\.wait is -1"),
         (Ray, {"actors": 2, "clients_per_actor": 2}, "exclude each other"),
     ],
 )

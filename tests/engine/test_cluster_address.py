@@ -2,8 +2,10 @@
 
 import socket
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
@@ -72,6 +74,28 @@ def test_another_program_than_ray(monkeypatch: pytest.MonkeyPatch) -> None:
         port = other.getsockname()[1]
         with pytest.raises(cluster.UserError, match=rf"127.0.0.1:{port}: what listens there is not Ray"):
             cluster.check_address(f"127.0.0.1:{port}")
+
+
+def test_a_cluster_that_refuses_the_token() -> None:
+    """It is told apart from one that is not there, and the message says how to give the token."""
+    grpc = pytest.importorskip("grpc")
+
+    class Guarded(grpc.GenericRpcHandler):  # type: ignore[name-defined,misc]
+        def service(self, details: Any) -> Any:
+            def refuse(request: bytes, context: Any) -> None:
+                context.abort(grpc.StatusCode.UNAUTHENTICATED, "InvalidAuthToken: it is missing or incorrect")
+
+            return grpc.unary_unary_rpc_method_handler(refuse)
+
+    server = grpc.server(ThreadPoolExecutor(1), handlers=[Guarded()])
+    port = server.add_insecure_port("127.0.0.1:0")
+    server.start()
+    try:
+        says = r"does not let this process in \(InvalidAuthToken.*RAY_AUTH_MODE=token.*RAY_AUTH_TOKEN"
+        with pytest.raises(cluster.UserError, match=says):
+            cluster.check_address(f"127.0.0.1:{port}")
+    finally:
+        server.stop(None)
 
 
 def test_a_cluster_that_answers(ray_runtime: str, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 from rayfl import Inline, Ray, UserError, evaluation, resumed
 from rayfl.evaluation.result import Result
@@ -62,7 +63,8 @@ def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> dict[str, bytes]:
 
 
 class Mortal(Ditto):
-    """Ditto whose processes kill themselves, once each: while training, aggregating, scoring.
+    """Ditto whose processes die, once each: they kill themselves while training and aggregating, and lose
+    their GPU while scoring.
 
     Args:
         folder: where a file says who has died.
@@ -86,6 +88,8 @@ class Mortal(Ditto):
         sign = Path(self.folder, phase)
         if self.always or not sign.exists():
             sign.touch()
+            if phase == "scoring":
+                raise torch.AcceleratorError("CUDA error: an illegal memory access was encountered")
             os.kill(os.getpid(), signal.SIGKILL)
 
     async def local_update(self, client: Client, state: State, down: State) -> tuple[dict[str, Any], State]:
@@ -105,12 +109,33 @@ class Mortal(Ditto):
         return super().scores(client, state, down, x)
 
 
+@pytest.fixture
+def alive(monkeypatch: pytest.MonkeyPatch) -> list[list[int]]:
+    """The processes of the server and the workers after every start and every loss, by their numbers."""
+    found: list[list[int]] = []
+    start = RayWorkers.start
+
+    def recording(self: RayWorkers, shrink: bool) -> None:
+        start(self, shrink)
+        found.append([where["pid"] for where in (self.server_where, *self.where)])
+
+    monkeypatch.setattr(RayWorkers, "start", recording)
+    return found
+
+
 @pytest.mark.usefixtures("ray_runtime")
 def test_processes_that_die_in_the_middle_of_their_work(
-    tmp_path: Path, undisturbed: dict[str, bytes], capsys: pytest.CaptureFixture[str]
+    tmp_path: Path,
+    undisturbed: dict[str, bytes],
+    alive: list[list[int]],
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
+    """Those that live go on."""
     method = Mortal(str(tmp_path), training=1, aggregating=2, scoring=4)
     small(tmp_path / "run", method=method, engine=Ray(actors=1), rounds=ROUNDS).run()
+    servers, workers = zip(*alive, strict=True)
+    assert [servers[k] == servers[k + 1] for k in range(3)] == [True, False, True]
+    assert [workers[k] == workers[k + 1] for k in range(3)] == [False, True, False]
     assert everything(tmp_path / "run") == undisturbed
     assert losses(tmp_path / "run") == [0, 2, 4]
     assert capsys.readouterr().err.count("going on from the checkpoint after 2 rounds") == 1
@@ -177,6 +202,34 @@ def test_killed_at_seeded_moments(
 
 
 @pytest.mark.usefixtures("ray_runtime")
+def test_after_a_lack_of_memory_half_the_actors_go_on(
+    tmp_path: Path,
+    undisturbed: dict[str, bytes],
+    alive: list[list[int]],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    get = ray.get
+
+    def says_why(*arguments: Any, **options: Any) -> Any:
+        try:
+            return get(*arguments, **options)
+        except ray.exceptions.RayActorError as error:
+            raise ray.exceptions.OutOfMemoryError(
+                "Task was killed due to the node running low on memory."
+            ) from error
+
+    monkeypatch.setattr(ray, "get", says_why)
+    monkeypatch.setattr(ray_workers, "LOOK", 0.0)  # and no others are started meanwhile
+    Strikes(monkeypatch, {("evaluate", 2): lambda actors, server: actors[:1]})
+    small(tmp_path / "run", method=Ditto(), engine=Ray(actors=2), rounds=ROUNDS).run()
+    assert everything(tmp_path / "run") == undisturbed
+    (server, _, other), after = alive
+    assert after == [server, other]
+    actors = [len(line["actors"]) for line in records(tmp_path / "run", "engine.jsonl") if "actors" in line]
+    assert actors[-1] == 1
+
+
+@pytest.mark.usefixtures("ray_runtime")
 def test_a_process_that_dies_again_and_again_ends_the_run(
     tmp_path: Path, undisturbed: dict[str, bytes]
 ) -> None:
@@ -230,8 +283,19 @@ def test_hosts_that_come_and_go(
     new_host: Callable[[], subprocess.Popen[bytes]],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """A host that joins gets an actor, clients move there, and come back when it leaves."""
+    """A host that joins gets two actors, clients move there, and come back when it leaves.
+
+    What they upload is added up there, in rounds 2 and, when the host leaves, 3.
+    """
     monkeypatch.setattr(ray_workers, "LOOK", 0.0)
+    calls: list[str] = []
+    call = RayWorkers.call
+
+    def counting(self: RayWorkers, k: int, name: str, *arguments: Any, **options: Any) -> Any:
+        calls.append(name)
+        return call(self, k, name, *arguments, **options)
+
+    monkeypatch.setattr(RayWorkers, "call", counting)
     hosts: list[subprocess.Popen[bytes]] = []
     train = Session.train
 
@@ -240,17 +304,18 @@ def test_hosts_that_come_and_go(
             hosts.append(new_host())
         if round == 2 and self.workers.joining:
             ray.get([up for _, up in self.workers.joining])
-        if round == 3 and len(self.workers) == 2:
+        if round == 3 and len(self.workers) == 4:
             hosts[0].terminate()
             hosts[0].wait()
         return train(self, round, *arguments)
 
     monkeypatch.setattr(Session, "train", changing)
-    small(tmp_path / "run", method=Ditto(), engine=Ray(cpus_per_actor=4), rounds=ROUNDS).run()
+    small(tmp_path / "run", method=Ditto(), engine=Ray(cpus_per_actor=2), rounds=ROUNDS).run()
     assert everything(tmp_path / "run") == undisturbed
     assert losses(tmp_path / "run") == [2]
+    assert calls.count("add_up") == 2
     actors = [len(line["actors"]) for line in records(tmp_path / "run", "engine.jsonl") if "actors" in line]
-    assert actors == [1, 1, 1, 1, 1]  # of the rounds as they were replayed
+    assert actors == [2, 2, 2, 2, 2]  # of the rounds as they were replayed
 
 
 # ---- what the driver does when a session reports a loss
@@ -358,11 +423,17 @@ def test_a_run_that_was_told_to_stop_stops_without_ray(tmp_path: Path, undisturb
 # ---- clients that fail
 
 
+GPU_FAULTS = {
+    "memory": torch.OutOfMemoryError("CUDA out of memory. GPU 0 has a total capacity of 15 GiB."),
+    "context": torch.AcceleratorError("CUDA error: an illegal memory access was encountered\nMore."),
+}
+
+
 class Failing(FedAvg):
     """Client 2 fails in round 1.
 
     Args:
-        how: what it does: ``raise``, ``exit`` or ``interrupt``.
+        how: what it does: ``raise``, ``exit`` or ``interrupt``; or what its GPU does.
     """
 
     def __init__(self, how: str = "raise") -> None:
@@ -373,6 +444,8 @@ class Failing(FedAvg):
         if client.id == 2 and client.round == 1:
             if self.how == "raise":
                 raise ValueError("no such luck\nreally")
+            if self.how in GPU_FAULTS:
+                raise GPU_FAULTS[self.how]
             if self.how == "exit":
                 sys.exit("enough")
             raise KeyboardInterrupt
@@ -400,6 +473,33 @@ def test_a_client_that_raises_is_dropped(
     reasons = [line["dropped"] for line in records(tmp_path / "run", "engine.jsonl")]
     assert reasons == [{}, {"2": "has raised ValueError: no such luck"}, {}]
     assert "round 1: the update of client 2 is dropped: has raised ValueError" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("policy", ["stop", "drop"])
+@pytest.mark.parametrize(
+    ("execution", "how", "says"),
+    [
+        (
+            "loop",
+            "memory",
+            r"too little memory \(CUDA .* 15 GiB\.\)\. Lower engine\.stack.* engine\.gpus_per_actor",
+        ),
+        ("stacked", "memory", "Lower engine.stack"),
+        (
+            "loop",
+            "context",
+            "the GPU has failed: CUDA error: an illegal memory access was encountered. Start",
+        ),
+    ],
+)
+def test_faults_of_a_gpu_are_no_clients(
+    tmp_path: Path, execution: Any, how: str, says: str, policy: Any
+) -> None:
+    """They end the run before its round is over, and nobody is left out."""
+    settings = EVERYONE | {"on_bad_update": policy}
+    with pytest.raises(UserError, match=says):
+        small(tmp_path / "run", method=Failing(how), engine=Inline(execution=execution), **settings).run()
+    assert [line["dropped"] for line in records(tmp_path / "run")] == [[]]
 
 
 WOULD_END = {

@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rayfl import UserError
-from rayfl.engine.placement import Reservation, place, reservation
+from rayfl.engine.placement import Reservation, in_one_process, place, reservation
 
 
 def ask(nodes, clients=100, actors=None, clients_per_actor=None, cpus=None, gpus=0.0, shrink=False):
@@ -43,7 +43,6 @@ def node(cpus, gpus=0, memory=64e9):
         ([node(8, 1)], {"gpus": 0.25}, Reservation(4, 1.0, 0.25)),
         ([node(8, 2)], {"gpus": 0.3}, Reservation(6, 1.0, 0.3)),
         ([node(8, 2)], {"gpus": 0.6}, Reservation(2, 1.0, 0.6)),
-        ([node(8, 4)], {"gpus": 2.0}, Reservation(2, 1.0, 2.0)),
         ([node(8, 4)], {"gpus": 1.0}, Reservation(4, 1.0, 1.0)),
         ([node(2, 2)], {"gpus": 0.5, "actors": 4}, Reservation(4, 0.5, 0.5)),
         ([node(2, 4)], {"gpus": 0.5, "cpus": 0.5}, Reservation(4, 0.5, 0.5)),
@@ -115,7 +114,6 @@ def test_what_is_chosen_automatically_always_fits(nodes, clients, gpus):
             "(node 1: 8 CPUs and 2 GPUs",
         ),
         ([node(8)], {"gpus": 0.25}, "with 1 CPU and 0.25 GPUs each"),
-        ([node(8, 3)], {"actors": 2, "gpus": 2.0}, "room for 1 of 2 actors"),
     ],
 )
 def test_what_cannot_fit_is_refused_with_the_arithmetic(nodes, options, arithmetic):
@@ -148,6 +146,17 @@ def test_more_actors_than_the_memory_holds_are_refused():
     assert ask([{"CPU": 4.0}], actors=200).actors == 200  # nobody says how much memory there is
 
 
+def test_memory_is_reserved_where_there_is_enough_for_the_server_too():
+    for nodes, bundle in (
+        ([node(2, memory=1.0e9)], {"CPU": 1.0, "memory": 320e6}),
+        ([node(2, memory=0.9e9)], {"CPU": 1.0}),  # two actors and no server
+        ([node(2, memory=0.5e9), node(0, memory=9e9)], {"CPU": 1.0}),  # not where the CPUs are
+        ([{"CPU": 2.0}], {"CPU": 1.0}),
+    ):
+        wanted = ask(nodes, actors=2)
+        assert wanted.bundles == [bundle, bundle, {"memory": bundle.get("memory", 1.0)}]
+
+
 def test_automatic_actors_are_no_more_than_the_memory_holds():
     assert ask([node(64, memory=3.3e9)]).actors == 10
     assert ask([node(64, memory=0.1e9)]).actors == 64  # less than any run needs says nothing
@@ -165,6 +174,41 @@ def test_automatic_actors_are_no_more_than_the_memory_holds():
 )
 def test_what_is_left_of_a_cluster_must_do(nodes, options, expected):
     assert ask(nodes, **options, shrink=True) == expected
+
+
+@pytest.mark.parametrize(
+    ("nodes", "options", "expected"),
+    [
+        ([node(1)], {"gpus": 0.25}, Reservation(1, 1.0, 0.25)),  # a group of GPUs that is empty
+        ([node(1)], {"gpus": 0.25, "actors": 4}, Reservation(4, 1.0, 0.25)),
+        ([node(1)], {"actors": 4}, Reservation(4, 1.0, 0.0)),
+        ([node(1)], {"actors": 4, "cpus": 8.0}, Reservation(4, 8.0, 0.0)),
+        ([node(4), node(4)], {}, Reservation(8, 1.0, 0.0)),
+    ],
+)
+def test_what_may_come_is_not_refused(nodes, options, expected):
+    assert (
+        reservation(
+            nodes, 100, *map(options.get, ("actors", "hosted", "cpus")), options.get("gpus", 0), comes=True
+        )
+        == expected
+    )
+
+
+@pytest.mark.parametrize(
+    ("nodes", "device", "at_once", "gpus"),
+    [
+        ([node(8, 1)], "auto", None, 1),
+        ([node(8, 1)], "auto", 4, 0.25),
+        ([node(8, 1), node(8, 2)], "cuda", 6, 0.5),
+        ([node(8, 4)], "auto", 2, 1),
+        ([node(8, 1)], "cpu", 4, 0),
+        ([node(8)], "auto", 4, 0),
+        ([node(8)], "cuda", 4, 0.25),
+    ],
+)
+def test_federations_without_actors_share_the_gpus(nodes, device, at_once, gpus):
+    assert in_one_process(nodes, device, 2, at_once) == Reservation(1, 2.0, gpus)
 
 
 def test_a_cluster_on_which_nothing_is_left():

@@ -3,8 +3,10 @@
 import json
 import os
 import re
+import shutil
 import subprocess
 import sys
+import tempfile
 import types
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -12,6 +14,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
@@ -25,9 +28,16 @@ from tests.support.federations import Poisoned, bytes_of_run, small
 
 ray: Any = pytest.importorskip("ray")
 
-from ray.util import placement_group, placement_group_table, remove_placement_group  # noqa: E402
+from ray.util import (  # noqa: E402
+    list_named_actors,
+    placement_group,
+    placement_group_table,
+    remove_placement_group,
+)
+from ray.util.metrics import Gauge  # noqa: E402
 
 from rayfl.engine import cluster, local_ray, ray_workers  # noqa: E402
+from rayfl.engine.placement import ACTOR_MEMORY  # noqa: E402
 from rayfl.engine.ray_workers import RayWorkers  # noqa: E402
 from rayfl.engine.session import Session  # noqa: E402
 
@@ -93,21 +103,23 @@ def inline(tmp_path_factory: pytest.TempPathFactory) -> dict[str, bytes]:
 @pytest.mark.parametrize(
     ("engine", "gpus_in_use"),
     [
-        (Ray(gpus_per_actor=0.5), {0: 2, 1: 2}),  # as many as there are shares
-        (Ray(gpus_per_actor=0.25, actors=4), {0: 4}),  # they fit one GPU, so the other stays free
+        (Ray(gpus_per_actor=0.5, device="cpu"), {0: 2, 1: 2}),  # as many as there are shares
+        (Ray(gpus_per_actor=0.25, actors=4, device="cpu"), {0: 4}),  # they fit one GPU, the other stays free
     ],
 )
 def test_shares_of_a_gpu(
     tmp_path: Path, closed: list[Closed], inline: dict[str, bytes], engine: Ray, gpus_in_use: dict[int, int]
 ) -> None:
-    """Logical GPUs are handed out like real ones; without CUDA the run is on the CPU."""
+    """Logical GPUs are handed out like real ones; the run is on the CPU."""
     small(tmp_path / "run", engine=engine, rounds=1).run()
     (left,) = closed
     assert_gone(left)
     assert all(len(gpus) == 1 for gpus in left.gpus), "an actor has not got its share from one GPU"
     counts = [[int(g[0]) for g in left.gpus].count(n) for n in (0, 1)]
     assert sorted(counts, reverse=True) == sorted([gpus_in_use.get(n, 0) for n in (0, 1)], reverse=True)
-    assert left.reserved.bundle_specs == [{"CPU": 1.0, "GPU": engine.gpus_per_actor}] * 4
+    *actors, server = left.reserved.bundle_specs
+    assert actors == [{"CPU": 1.0, "GPU": engine.gpus_per_actor, "memory": ACTOR_MEMORY}] * 4
+    assert server == {"memory": ACTOR_MEMORY}
     assert len({where["pid"] for where in left.workers.where}) == 4
     assert {where["node"] for where in left.workers.where} == {ray.nodes()[0]["NodeID"]}
     assert bytes_of_run(tmp_path / "run") == inline
@@ -115,7 +127,7 @@ def test_shares_of_a_gpu(
 
 def test_more_actors_than_cpus_share_them(tmp_path: Path, closed: list[Closed]) -> None:
     small(tmp_path / "run", engine=Ray(actors=5), rounds=1).run()
-    assert closed[0].reserved.bundle_specs == [{"CPU": 0.8}] * 5
+    assert [bundle.get("CPU") for bundle in closed[0].reserved.bundle_specs] == [*[0.8] * 5, None]
     assert len(closed[0].actors) == 5
     assert closed[0].gpus == [[]] * 5
 
@@ -150,7 +162,6 @@ def test_clients_per_actor(
             "room for 4 of 5 actors with 0.8 CPUs and 0.5 GPUs each, which take 4 CPUs and 2.5 GPUs in all "
             "(node 1: 4 CPUs and 2 GPUs, room for 4)",
         ),
-        (Ray(gpus_per_actor=4), "1 actor with 1 CPU and 4 GPUs each"),
     ],
 )
 def test_what_does_not_fit_is_refused(
@@ -166,10 +177,11 @@ def test_what_does_not_fit_is_refused(
     assert no_records(tmp_path / "run")
 
 
-@pytest.fixture
-def busy() -> Iterator[None]:
-    """Someone else uses three of the four CPUs."""
-    group = placement_group([{"CPU": 3}])
+@pytest.fixture(params=["CPU", "memory"])
+def busy(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Someone else uses three of the four CPUs, or all memory but that of an actor."""
+    left = {"CPU": 1, "memory": ACTOR_MEMORY}[request.param]
+    group = placement_group([{request.param: ray.cluster_resources()[request.param] - left}])
     ray.get(group.ready(), timeout=60)
     yield
     remove_placement_group(group)
@@ -180,8 +192,8 @@ def test_what_others_use_is_not_waited_for(
 ) -> None:
     monkeypatch.setattr(ray_workers, "WAIT", 0.5)
     says = (
-        "there is room for 2 actors with 1 CPU and 0 GPUs each on the cluster, but others use it: 1 CPU and "
-        "2 GPUs are free"
+        "there is room for 2 actors with 1 CPU and 0 GPUs each on the cluster, but others use it: "
+        r"\d CPUs? and 2 GPUs are free, and [\d.]+ GB of memory"
     )
     with pytest.raises(UserError, match=says):
         small(tmp_path / "run", engine=Ray(actors=2)).run()
@@ -189,6 +201,59 @@ def test_what_others_use_is_not_waited_for(
     assert (left.actors, left.server) == ([], None)
     assert placement_group_table(left.reserved)["state"] == "REMOVED"
     assert no_records(tmp_path / "run")
+
+
+def test_automatic_actors_take_what_is_free(
+    tmp_path: Path,
+    closed: list[Closed],
+    busy: None,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+    inline: dict[str, bytes],
+) -> None:
+    """And say so."""
+    monkeypatch.setattr(ray_workers, "WAIT", 0.5)
+    small(tmp_path / "auto", engine=Ray(), rounds=1).run()
+    assert "where 1 CPU and 2 GPUs are free: 1 actor in the place of 4" in caplog.text
+    assert len(closed[0].actors) == 1
+    assert bytes_of_run(tmp_path / "auto") == inline
+
+
+def test_what_is_not_there_is_waited_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, inline: dict[str, bytes]
+) -> None:
+    """What is awaited is told, and what does not come is explained."""
+    monkeypatch.setattr(ray_workers, "WAIT", 0.5)
+    monkeypatch.setattr(ray_workers, "PULSE", 0.2)
+    engine, told = Ray(actors=2, cpus_per_actor=8, wait=0.6), []
+    monkeypatch.setattr(ray_workers, "warn", told.append)
+    with pytest.raises(UserError, match=r"no host has come in 0\.6 s .* room for 0 of 2 actors with 8 CPUs"):
+        small(tmp_path / "never", engine=engine).run()
+    assert [text[:39] for text in told] == ["waiting for 2 actors with 8 CPUs and 0 "]
+    group = placement_group([{"CPU": 3}])
+    ray.get(group.ready(), timeout=60)
+    monkeypatch.setattr(ray_workers, "warn", lambda _: remove_placement_group(group))
+    small(tmp_path / "late", engine=Ray(actors=2, wait=60), rounds=1).run()
+    assert bytes_of_run(tmp_path / "late") == inline
+
+
+def test_more_actors_than_groups_are_told_of(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    small(tmp_path / "run", engine=Ray(actors=2, execution="stacked", stack=6), rounds=1).run()
+    assert "2 actors are asked for, and a round's 6 clients train in 1 group of up to 6" in caplog.text
+    assert "1 will have no client" in caplog.text
+
+
+def test_a_federation_in_a_process_of_ray_takes_no_gpu_that_it_has_not_reserved() -> None:
+    """As a trial on a host with a GPU: Ray does not hide it."""
+
+    @ray.remote(num_cpus=0)
+    def device() -> str:
+        torch.cuda.is_available = lambda: True
+        engine = Inline()
+        engine.resolve()
+        return engine.device
+
+    assert ray.get([device.remote(), device.options(num_gpus=0.5).remote()]) == ["cpu", "cuda"]
 
 
 def test_an_actor_that_cannot_start_says_why(
@@ -202,13 +267,9 @@ def test_an_actor_that_cannot_start_says_why(
         small(tmp_path / "method", engine=Ray(actors=1), method=module.Mine()).run()
 
     if not torch.cuda.is_available():
-
-        def cuda(self: Ray) -> None:
-            self.execution, self.device, self.memory_format = "loop", "cuda", "contiguous"
-
-        monkeypatch.setattr(Ray, "resolve", cuda)
+        engine = Ray(actors=1, gpus_per_actor=0.5, execution="loop")
         with pytest.raises(UserError, match=r"cannot start: engine\.device is cuda, but torch sees no CUDA"):
-            small(tmp_path / "device", engine=Ray(actors=1, gpus_per_actor=0.5)).run()
+            small(tmp_path / "device", engine=engine).run()
     for left in closed:
         assert_gone(left)
 
@@ -216,16 +277,74 @@ def test_an_actor_that_cannot_start_says_why(
 # ---- clusters
 
 
-def test_the_address_of_a_running_cluster(tmp_path: Path, ray_runtime: str, inline: dict[str, bytes]) -> None:
+def test_the_address_of_a_running_cluster(
+    tmp_path: Path, ray_runtime: str, inline: dict[str, bytes], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """There Ray's dashboard shows the run's actors by its name, and its numbers."""
+    told: dict[str, tuple[float, dict[str, str]]] = {}
+    names: list[str] = []
+    train = Session.train
+
+    def tell(self: Any, value: float, tags: Any = None) -> None:
+        told[self.info["name"]] = value, self.info["default_tags"]
+
+    def look(self: Session, *arguments: Any) -> Any:
+        names.extend(each for each in list_named_actors() if each.startswith(f"{tmp_path.name}/run "))
+        return train(self, *arguments)
+
+    monkeypatch.setattr(Gauge, "set", tell)
+    monkeypatch.setattr(Session, "train", look)
     small(tmp_path / "run", engine=Ray(actors=1, address=ray_runtime), rounds=1).run()
     assert bytes_of_run(tmp_path / "run") == inline
     assert ray.is_initialized(), "the cluster of others was left"
+    assert sorted(name.split()[1] for name in names) == ["clients", "server"]
+    (record,) = [json.loads(x) for x in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()]
+    assert {name: value for name, (value, _) in told.items() if "seconds" not in name} == {
+        "rayfl_round": 1,
+        "rayfl_loss": pytest.approx(np.average(record["loss"], weights=record["samples"])),
+        "rayfl_accuracy": Result.load(tmp_path / "run").accuracy,
+        "rayfl_up_bytes": sum(record["up"]["weights"]),
+        "rayfl_down_bytes": sum(record["down"]["weights"]),
+        "rayfl_dropped_clients": 0,
+    }
+    assert told["rayfl_round_seconds"][0] > 0
+    assert all(tags == {"run": f"{tmp_path.name}/run"} for _, tags in told.values())
 
 
 def test_another_address_than_that_of_the_process(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="this process has joined the Ray cluster at"):
         small(tmp_path / "run", engine=Ray(address="192.0.2.1:6379")).run()
     assert no_records(tmp_path / "run")
+
+
+@pytest.mark.parametrize("comes_back", [True, False])
+@pytest.mark.usefixtures("kept_actors")
+def test_a_gcs_that_is_away(
+    tmp_path: Path,
+    ray_runtime: str,
+    inline: dict[str, bytes],
+    monkeypatch: pytest.MonkeyPatch,
+    comes_back: bool,
+) -> None:
+    """That of a joined cluster may refuse connections for a while, as when its head starts again."""
+    gcs, refused = int(ray_runtime.rpartition(":")[2]), 0
+
+    def refuses(address: tuple[str, int]) -> bool:
+        nonlocal refused
+        refused += address[1] == gcs
+        return address[1] == gcs and (refused < 5 or not comes_back)
+
+    monkeypatch.setattr(ray_workers, "PULSE", 0.01)
+    monkeypatch.setattr(cluster, "_refuses", refuses)
+    monkeypatch.setattr(cluster, "RECONNECT", 60.0 if comes_back else 0.05)
+    federation = small(tmp_path / "run", engine=Ray(actors=1, address=ray_runtime), rounds=1)
+    if comes_back:
+        federation.run()
+        assert bytes_of_run(tmp_path / "run") == inline
+        assert refused > 5
+    else:
+        with pytest.raises(UserError, match=r"Ray's GCS at .* is gone"):
+            federation.run()
 
 
 def connect_and_leave(monkeypatch: pytest.MonkeyPatch, engine: Ray) -> None:
@@ -261,6 +380,30 @@ def test_a_local_cluster_collects_only_for_a_dashboard(
     assert (seen[ours], seen[given]) == (None if dashboard else "0", "500")
     assert ("http://127.0.0.1:8265" in capsys.readouterr().out) == dashboard
     assert (os.environ.get(ours), os.environ[given]) == (None, "500")
+
+
+@pytest.mark.parametrize("given", [{}, {"TMPDIR": "elsewhere"}, {"RAY_object_spilling_directory": "/mine"}])
+def test_a_local_cluster_spills_to_a_disk(
+    given: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It does so where states of clients go that do not fit into memory."""
+    (tmp_path / "elsewhere").mkdir()
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(tempfile, "tempdir", None)
+    for name in ("RAY_TMPDIR", "TMPDIR"):
+        monkeypatch.delenv(name, raising=False)
+    for name, value in given.items():
+        monkeypatch.setenv(name, value if name != "TMPDIR" else str(tmp_path / value))
+    seen: dict[str, Any] = {}
+    monkeypatch.setattr(ray, "is_initialized", lambda: False)
+    monkeypatch.setattr(ray, "init", lambda **options: seen.update(options))
+    connect_and_leave(monkeypatch, Ray())
+    spills = seen["object_spilling_directory"]
+    if "RAY_object_spilling_directory" in given:
+        assert spills is None  # so Ray goes by the variable
+    else:
+        assert Path(spills).parent == (tmp_path / "elsewhere" if given else Path("/var/tmp"))
+        assert not Path(spills).exists()
 
 
 @pytest.mark.parametrize("dashboard", [False, True])
@@ -316,11 +459,45 @@ def test_a_method_in_the_users_folder(tmp_path: Path, ray_runtime: str) -> None:
     options += ["--data", "Synthetic", "--data.train", "120", "--data.test", "60", "--net", "LeNet"]
     done = on_ray(tmp_path, ray_runtime, *options, "--clients", "4", "--rounds", "2")
     assert done.returncode == 0, done.stderr
+    told = [line for line in done.stdout.splitlines() if line.startswith(("starting", "round ", "The run"))]
+    assert told[0] == "starting Ray (2 actors)"
+    assert told[1].startswith("round 1/2 ")  # though nobody watches
+    assert told[-1] == "The run is in run, and its page is run/report.html."
     assert "class_path: my_method.Half" in (tmp_path / "run" / "config.yaml").read_text()
     on_actors = bytes_of_run(tmp_path / "run")
     command = [sys.executable, "-m", "rayfl.run", "--config", "run/config.yaml", "--engine", "Inline"]
     subprocess.run([*command, "--output", "inline"], cwd=tmp_path, capture_output=True, check=True)
     assert bytes_of_run(tmp_path / "inline") == on_actors
+
+
+def test_a_job_that_is_submitted_with_its_folder(tmp_path: Path, ray_runtime: str) -> None:
+    """`ray job submit --working-dir .` brings a method of one's own to every host, and no results back.
+
+    This does what Ray's supervisor of jobs does: it runs the command in a copy of the folder.
+    """
+    (tmp_path / "here").mkdir()
+    (tmp_path / "here" / "my_method.py").write_text(MINE)
+    packed = shutil.make_archive(str(tmp_path / "packed"), "zip", tmp_path, "here")
+    environment = {"working_dir": f"file://{packed}"}
+
+    @ray.remote(num_cpus=0, runtime_env=environment)
+    def supervise(output: str) -> tuple[int, str]:
+        config = {"runtime_env": ray.get_runtime_context().runtime_env}
+        job = os.environ | {"RAY_JOB_CONFIG_JSON_ENV_VAR": json.dumps(config)}
+        command = [sys.executable, "-m", "rayfl.run", "--method", "my_method.Half", "--loggers", "[]"]
+        command += ["--engine.address", ray_runtime, "--engine.actors", "1", "--output", output]
+        command += ["--data", "Synthetic", "--data.train", "40", "--data.test", "20", "--net", "LeNet"]
+        command += ["--clients", "2", "--rounds", "1"]
+        done = subprocess.run(command, env=job, capture_output=True, text=True)
+        return done.returncode, done.stderr
+
+    code, said = ray.get(supervise.remote(str(tmp_path / "run")))
+    assert code == 0, said
+    assert Result.load(tmp_path / "run").complete
+    code, said = ray.get(supervise.remote("run"))
+    assert code == 2
+    assert "run is in the copy of your folder that Ray makes for a job" in said
+    assert "an absolute path on storage that all hosts share" in said
 
 
 WITHOUT_RAY = """

@@ -448,6 +448,20 @@ def test_resume_refuses_what_is_another_run(
     assert files_of(tmp_path / "run") == before
 
 
+def test_resume_on_another_device_has_to_be_asked_for(tmp_path: Path) -> None:
+    small(tmp_path / "run", rounds=2).run()
+    reworded("device: cpu", "device: cuda")(tmp_path / "run")
+    before = files_of(tmp_path / "run")
+    for going_on in (
+        resumed(tmp_path / "run", ["--rounds", "3", "--quiet", "true", "--engine.device", "auto"]),
+        small(tmp_path / "other", rounds=3).resume(tmp_path / "run"),
+    ):
+        with pytest.raises(UserError, match=r"has been run on cuda, .* on cpu, .*--engine\.device cpu"):
+            going_on.run()
+    assert files_of(tmp_path / "run") == before
+    resumed(tmp_path / "run", ["--rounds", "3", "--quiet", "true", "--engine.device", "cpu"]).run()
+
+
 def test_checkpoints_of_another_seed(tmp_path: Path) -> None:
     """A run is not resumed from another run's checkpoints, and their models are not taken for its own.
 

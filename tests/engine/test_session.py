@@ -43,6 +43,20 @@ def test_what_a_round_calls_and_waits_for() -> None:
     assert workers.waits == 4 + 1  # and for the last step at the end
 
 
+@pytest.mark.parametrize(("hosts", "added", "uploads"), [(1, 0, 0), (2, 1, 1), (3, 2, 2), (6, 0, 5)])
+def test_each_host_sends_one_sum(hosts: int, added: int, uploads: int) -> None:
+    """Six workers; the first host has the server, and what is there need not be added up first."""
+    session, workers = opened(FedAvg(), 6)
+    workers.hosts = hosts
+    with session:
+        session.train(0, EVERYONE)
+        upload = 16 * workers.processes[0].initial.numel()  # an exact sum
+    assert workers.calls["add_up"] == added
+    assert workers.travelled["aggregate"] // upload == uploads
+    assert workers.travelled["aggregate"] % upload < upload / 3  # and small numbers of each worker
+    assert workers.travelled["add_up"] == 0
+
+
 def test_every_state_is_on_one_worker(monkeypatch: pytest.MonkeyPatch) -> None:
     """Wherever its client is sent next, the newest state is there, and nowhere else."""
     draw = np.random.default_rng(0)
@@ -84,7 +98,7 @@ def test_a_failed_step_shows_when_it_is_waited_for() -> None:
 def test_many_workers_give_the_bytes_of_one(tmp_path: Path, name: str) -> None:
     """With one download for all, and with what single clients receive besides."""
     net = "tests.support.by_hand.dse" if name == "FDSE" else LeNet()
-    for k, engine in enumerate((Inline(), pretend(count=4))):
+    for k, engine in enumerate((Inline(), pretend(count=4, hosts=2))):
         small(tmp_path / str(k), method=METHODS[name](), net=net, engine=engine).run()
     assert bytes_of_run(tmp_path / "0") == bytes_of_run(tmp_path / "1")
 

@@ -26,6 +26,8 @@ BY_INDEX = (aten.index.Tensor, aten.index_put.default, aten.index_put_.default, 
 """Operations whose indices may be on the CPU."""
 ALIKE = (aten.cat.default, aten.stack.default, aten.index_select.default, aten.gather.default)
 """Operations that take no tensor of the other place, not even one without dimensions."""
+UNDETERMINED = (aten.cumsum.default,)
+"""Operations of floats that have no deterministic kernel on a GPU."""
 
 
 class Far(Tensor):
@@ -63,13 +65,15 @@ class Everywhere(TorchDispatchMode):
 
     Attributes:
         moves: how many moves there have been, in both directions: a GPU finishes all its work for each.
+        operations: how many there have been on tensors of the device.
     """
 
-    moves = 0
+    moves = operations = 0
 
     def __torch_dispatch__(self, operation: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         given = [isinstance(x, Far) for x in pytree.tree_leaves((args, kwargs)) if isinstance(x, Tensor)]
         found = _carry_out(operation, args, kwargs or {})
+        self.operations += any(given)
         if operation in MOVES:
             self.moves += len({*given, isinstance(found, Far)}) > 1
         elif operation is aten._local_scalar_dense.default:
@@ -85,6 +89,8 @@ def _carry_out(operation: Any, args: Any, kwargs: dict[str, Any]) -> Any:
         return operation(*args, **kwargs)
     if far and operation not in MOVES:
         _refuse_mixed(operation, args, given)
+        if operation in UNDETERMINED and given[0].is_floating_point():
+            raise RuntimeError(f"{operation} of floats has no deterministic kernel on the device")
     if kwargs.get("generator") is not None:
         raise RuntimeError(f"{operation} draws on the device with a generator of the CPU")
     near_args, near_kwargs = pytree.tree_map(lambda x: x.near if isinstance(x, Far) else x, (args, kwargs))

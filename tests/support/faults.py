@@ -209,13 +209,13 @@ class SimulatedWorkers(Workers):
         return len(self._processes)
 
     def start(self, shrink: bool) -> None:
-        """Start a drawn number of workers; some may die meanwhile."""
-        self._server = Process("server", self._fresh(Server))
-        for _ in range(self._world.dice.randint(1, MOST_WORKERS)):
+        """Start a drawn number of workers, where as many do not live; some may die meanwhile."""
+        self._server = self._server or Process("server", self._fresh(Server))
+        wanted = self._world.dice.randint(1, MOST_WORKERS)
+        while len(self) < wanted:
             self._add_worker()
         self._world.step("start")
         if not all(process.alive for process in self._all()):
-            self._processes = []
             raise Lost("a process died at the start")
 
     def _fresh(self, kind: type[Server] | type[Worker]) -> Any:
@@ -233,6 +233,10 @@ class SimulatedWorkers(Workers):
 
     def _all(self) -> list[Process]:
         return [*([self._server] if self._server else []), *self._processes]
+
+    def host(self, k: int) -> int:
+        """Return the host of a worker: there are two, and another one for the server."""
+        return k if k == SERVER else k % 2
 
     def grow(self) -> None:
         """Take in another worker now and then."""
@@ -324,8 +328,20 @@ class SimulatedWorkers(Workers):
         if self._world.gone:
             raise Gone("the cluster is gone")
 
+    def survive(self) -> None:
+        """Keep the processes that live, after what they were asked for before; now and then none."""
+        self.check()
+        if self._world.dice.random() < 0.3:  # as where a host is lost
+            self.stop()
+            return
+        while self._advance():
+            pass
+        self._processes = [process for process in self._processes if process.alive]
+        if self._server is not None and not self._server.alive:
+            self._server = None
+
     def stop(self) -> None:
-        """Stop all processes; a session does so after a loss."""
+        """Stop all processes."""
         self._server = None
         self._processes = []
 

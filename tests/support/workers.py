@@ -18,7 +18,9 @@ from rayfl.engine.worker import Worker
 
 
 class Reference:
-    """Stands for what an operation returns."""
+    """Stands for what an operation returns, and knows on which host that is."""
+
+    host: Any = None
 
 
 class PretendWorkers(Workers):
@@ -33,6 +35,10 @@ class PretendWorkers(Workers):
             they have taken effect.
         at_loss: called when an operation is lost.
         gone: whether what the processes run on is gone.
+        hosts: among which the workers are dealt out; the server is on the first.
+
+    Attributes:
+        travelled: name of an operation -> bytes that have come to it from other hosts.
     """
 
     recoveries = 100
@@ -45,10 +51,12 @@ class PretendWorkers(Workers):
         lost: Collection[tuple[str, int]] = (),
         at_loss: Callable[[], None] = lambda: None,
         gone: bool = False,
+        hosts: int = 1,
     ) -> None:
         self.plan, self.data = plan, data
-        self.count, self.lost, self.at_loss, self.gone = count, lost, at_loss, gone
+        self.count, self.lost, self.at_loss, self.gone, self.hosts = count, lost, at_loss, gone, hosts
         self.calls: Counter[str] = Counter()
+        self.travelled: Counter[str] = Counter()
         self.waits = 0
         self.processes: dict[int, Any] = {}
         self.held: dict[Reference, Any] = {}
@@ -67,6 +75,11 @@ class PretendWorkers(Workers):
         """Carry an operation out at once, and keep what it returns, or what it raises."""
         self.calls[name] += 1
         references = [Reference() for _ in range(returns)]
+        for reference in references:
+            reference.host = self.host(k)
+        for sent in arguments:
+            if isinstance(sent, Reference) and sent.host != self.host(k):
+                self.travelled[name] += len(self.held[sent]) if isinstance(self.held[sent], bytes) else 0
         try:
             found = self._carry_out(k, name, *map(self._value, arguments))
             sent = [pickle.dumps(value, protocol=5) for value in (found if returns > 1 else [found])]
@@ -75,6 +88,10 @@ class PretendWorkers(Workers):
         else:
             self.held |= dict(zip(references, sent, strict=True))
         return references if returns > 1 else references[0]
+
+    def host(self, k: int) -> int:
+        """Return the number of a worker's host."""
+        return max(k, 0) % self.hosts
 
     def _carry_out(self, k: int, name: str, *arguments: Any) -> Any:
         number = self.calls[name]

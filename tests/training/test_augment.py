@@ -13,7 +13,7 @@ from rayfl import Inline, Ray
 from rayfl.data import Dataset, DomainPerClient, FileData
 from rayfl.data.readers.cache import Decoded, MappedImages, cached
 from rayfl.evaluation.score import score
-from rayfl.training.augment import _shifted, moved
+from rayfl.training.augment import _erasure, _shifted, drawn, moved
 from rayfl.training.examples import Examples
 from rayfl.training.loop import fit_loop, total_loop
 from rayfl.training.noise import step_keys, uniform
@@ -28,9 +28,14 @@ def pictures(n, height=24, width=24, seed=0):
     )
 
 
+def changed(images, keys, kind):
+    """The augmented images, and where they are blank."""
+    return moved(images, drawn(keys, len(images), *images.shape[2:], kind), kind)
+
+
 def shown(images, keys, kind):
     """The augmented images, 0 where they are blank."""
-    found, blank = moved(images, keys, kind)
+    found, blank = changed(images, keys, kind)
     assert found.dtype == images.dtype
     return found.masked_fill(blank, 0)
 
@@ -137,11 +142,11 @@ def test_reflected_as_pytorch_pads():
     }
     names = {crop.contiguous().numpy().tobytes(): name for name, crop in crops.items()}
     assert len(names) == 162
-    found, blank = moved(images, KEYS[0], "reflect")
+    found, blank = changed(images, KEYS[0], "reflect")
     assert not blank.any()
-    drawn = [names[image.contiguous().numpy().tobytes()] for image in found]
+    crops = [names[image.contiguous().numpy().tobytes()] for image in found]
     for place, count in enumerate((2, 9, 9)):
-        often = np.bincount([int(name[place]) for name in drawn], minlength=count)
+        often = np.bincount([int(name[place]) for name in crops], minlength=count)
         assert (abs(often - 4000 / count) < 4.5 * math.sqrt(4000 / count)).all()
 
 
@@ -161,7 +166,8 @@ def test_rectangles_by_hand(area, ratio, tall, wide, corner):
     still = (4 + 0.5) / 9
     for erase in (0.49, 0.5):
         draws = torch.tensor([[erase, area, ratio, corner, corner, still, still]], dtype=torch.float64)
-        rows, columns, erased = _shifted(draws, 100, 100, torch.device("cpu"))
+        numbers = [each[:, None, None] for each in _erasure(draws, 100, 100)]
+        rows, columns, erased = _shifted(numbers, 100, 100)
         assert rows[0, :, 0].tolist() == columns[0, 0].tolist() == list(range(100))
         where = torch.zeros(100, 100, dtype=torch.bool)
         top, left = (0, 0) if corner == 0 else (100 - tall, 100 - wide)
@@ -192,17 +198,18 @@ def test_batches_are_augmented_with_a_key_only(channels_last):
     indices = torch.arange(10)
     clean, _ = plain.batch(indices)
     assert torch.equal(images.batch(indices)[0], clean)
-    assert torch.equal(plain.batch(indices, KEYS[0])[0], clean)
-    found, labels = images.batch(indices, KEYS[0])
+    assert plain.drawn([indices], KEYS[:1]) == [None]
+    found, labels = images.batch(indices, *images.drawn([indices], KEYS[:1]))
     assert labels.tolist() == (np.arange(10) % 3).tolist()
     assert not torch.equal(found, clean)
     # blank is 0 after normalisation, what is shown is normalised as ever
-    bytes_, blank = moved(torch.from_numpy(image_dataset("none").inputs[:10]), KEYS[0], "fedgh")
+    bytes_, blank = changed(torch.from_numpy(image_dataset("none").inputs[:10]), KEYS[0], "fedgh")
     expected = ((bytes_ / 255 - 0.5) / 0.25).masked_fill(blank, 0)
     assert torch.allclose(found, expected, atol=1e-6)
-    stacked, _ = images.batch(torch.stack([indices, indices]), KEYS[:2])
+    both = torch.stack([indices, indices])
+    stacked, _ = images.batch(both, *images.drawn([both], [KEYS[:2]]))
     assert torch.equal(stacked[0], found)
-    assert torch.equal(stacked[1], images.batch(indices, KEYS[1])[0])
+    assert torch.equal(stacked[1], images.batch(indices, *images.drawn([indices], KEYS[1:2]))[0])
 
 
 def requests_of(make, augment):
@@ -278,7 +285,7 @@ def test_a_loss_may_draw_with_the_key_of_its_step(monkeypatch, kind):
         return uniform(key, shape)
 
     monkeypatch.setattr("rayfl.training.augment.uniform", kept)
-    moved(pictures(6), KEYS, kind)
+    drawn(KEYS, 6, 24, 24, kind)
     assert len({*keys, *KEYS.tolist()}) == 6
 
 

@@ -19,6 +19,7 @@ from rayfl.methods import METHODS
 from rayfl.nets import CNNB, MLP
 from rayfl.training import SGD, Params, Training, examples
 from rayfl.training.state import all_finite, moved, pack, take_apart
+from rayfl.training.sums import Accumulator, Mean, combine
 from tests.methods.cases import net_of
 from tests.support.by_hand import Run, assert_same, ragged
 from tests.support.elsewhere import ELSEWHERE, Far, elsewhere
@@ -69,20 +70,26 @@ def correct(scores: Any) -> dict[tuple[int, str], int]:
 
 
 @pytest.mark.parametrize(
-    ("name", "execution"),
-    [("FedAvg", "loop"), *((name, "stacked") for name in ("FedAvg", "FedCP", "PFedVEM"))],
+    ("name", "execution", "augment"),
+    [
+        ("FedAvg", "loop", "none"),
+        *((name, "stacked", "none") for name in ("FedAvg", "FedCP", "PFedVEM")),
+        *(("FedAvg", "loop", kind) for kind in ("fedbn", "fedgh", "reflect")),
+        ("FedAvg", "stacked", "fedgh"),
+    ],
 )
 def test_more_steps_do_not_make_the_device_wait(
-    name: str, execution: Any, monkeypatch: pytest.MonkeyPatch
+    name: str, execution: Any, augment: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Each move between the places ends what a GPU has under way: there are none from step to step."""
+    data = replace(DATA, dataset=replace(DATA.dataset, augment=augment))
     monkeypatch.setattr(examples, "_fits", lambda inputs, device: True)
     moves = []
     for epochs in (1, 3):
         training = Training(batch_size=8, epochs=epochs, momentum=0.5, clip=5.0, optimiser=SGD(nesterov=True))
         plan = Plan(METHODS[name](), net_of(name, CNNB()), training, seed=3, execution=execution)
         with elsewhere() as everywhere:
-            found = Run(Worker(replace(plan, device=str(ELSEWHERE)), DATA), Server(plan, DATA))
+            found = Run(Worker(replace(plan, device=str(ELSEWHERE)), data), Server(plan, data))
             before = everywhere.moves
             found.round([0, 1, 2])
             moves.append(everywhere.moves - before)
@@ -103,6 +110,21 @@ def test_states_move_at_once(execution: Any, monkeypatch: pytest.MonkeyPatch) ->
             found.round([0, 1, 2])
             moves.append(everywhere.moves - before)
     assert moves[0] == moves[1] > 0
+
+
+def test_sums_on_the_device_are_not_cut_for_the_caches_of_a_cpu() -> None:
+    """A large upload takes as many operations there as a small one."""
+    launched = []
+    for size in (10, 10**6):
+        with elsewhere() as everywhere:
+            upload = {"w": torch.ones(size).to(ELSEWHERE)}
+            accumulator = Accumulator({"w": Mean()}, {0: (0, 1), 1: (0, 1)})
+            before = everywhere.operations
+            for client in (0, 1):
+                accumulator.add(client, accumulator.prepare(upload, 3)[1], 3)
+            launched.append(everywhere.operations - before)
+            assert torch.equal(combine({"w": Mean()}, [accumulator.parts()])["w"], torch.ones(size))
+    assert launched[0] == launched[1]
 
 
 def test_a_nest_moves_once_for_each_type() -> None:
@@ -156,6 +178,7 @@ def test_the_device_refuses_what_a_gpu_refuses() -> None:
             lambda: near.index_select(0, torch.tensor([1], device=ELSEWHERE)),
             lambda: torch.randperm(3, generator=torch.Generator(), device=ELSEWHERE),
             far.numpy,
+            lambda: far.cumsum(0),
         ]
         for mixed in refused:
             with pytest.raises(RuntimeError):

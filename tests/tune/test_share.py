@@ -120,7 +120,7 @@ def test_a_trial_has_no_more_actors_than_clients():
             Ray(actors=13, cpus_per_actor=1),
             "room for 12 of 13 actors with 1 CPU and 0 GPUs each, which take 13 CPUs",
         ),
-        (Ray(gpus_per_actor=4), "there is room for 0 of"),
+        (Ray(gpus_per_actor=1, actors=3), "there is room for 2 of"),
         (Inline(threads=9), "1 actor with 9 CPUs"),
     ],
 )
