@@ -101,7 +101,7 @@ def data_of(val: bool) -> FederatedData:
 
 
 def compare(name: str, case: Case, execution: str = "loop") -> dict[str, float]:
-    """Return the largest difference of what the server holds, what clients keep, and of each view's scores."""
+    """Return the largest differences: of what the server holds, what clients keep, each view's scores."""
     method = case.method
     data = data_of(method.uses_validation or method.prefers_validation)
     settings = {**SETTINGS, **case.settings}
@@ -163,6 +163,24 @@ def world_of(
     return world
 
 
+def subset(run: Run, world: World, client: int, round: int, fit: int, step: int) -> Tensor:
+    """Return FedALA's samples for a pass over W, a batch a row."""
+    batches = world.batches(client, round, 1 + step)
+    return nn.utils.rnn.pad_sequence(batches, batch_first=True, padding_value=-1)
+
+
+def mapping(run: Run, world: World, client: int, *_: int) -> Tensor:
+    """Return FedKD's first map of the mentee's features to the mentor's."""
+    found: Tensor = run.worker.method.init_client(run.worker.client(client, 0))["map"]["weight"]
+    return found
+
+
+def server_order(run: Run, world: World, client: int, round: int, *_: int) -> Tensor:
+    """Return the order of FedGH's server."""
+    method = run.server.method
+    return torch.randperm(len(world.cohorts[round]), generator=method.generator("order", round))
+
+
 M = METHODS
 KEPT = {"personal": "own"}
 CASES: dict[str, Case] = {
@@ -187,6 +205,13 @@ CASES: dict[str, Case] = {
     "fedproto": Case(M["FedProto"](), server={"prototypes": "prototypes"}, client={"personal": "weights"}),
     "copa": Case(M["COPA"](), server={"weights": "weights"}, client={"head": "own"}),
     "fedheal": Case(M["FedHEAL"](), client={}),
+    "fedala": Case(
+        M["FedALA"](eta=0.5), {"eta": 0.5}, client={"own": "own", "W": "W"}, draws={"subset": subset}
+    ),
+    "fedkd": Case(M["FedKD"](), client={"personal": "mentor", "W_h": "map"}, draws={"W_h": mapping}),
+    "fedgh": Case(
+        M["FedGH"](), server={"head": "head"}, client={"personal": "weights"}, draws={"order": server_order}
+    ),
     "fml": Case(M["FML"](init="common"), {"init": "common"}),
 }
 
