@@ -4,7 +4,7 @@ A form is a paper's algorithm in plain PyTorch: ``nn.Module``, ``torch.optim``, 
 reads what is here: the data, the initial weights, the order of batches, and what is drawn at random.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -125,3 +125,29 @@ def score(net: nn.Module, x: Tensor) -> Tensor:
         found: Tensor = net(x)
     net.train(training)
     return found
+
+
+def filled(world: World, weights: Weights, **which: int) -> nn.Module:
+    """Return a new net with these entries, in train mode."""
+    net = world.make(**which)
+    net.load_state_dict(weights)
+    return net
+
+
+def step(world: World, optimiser: torch.optim.Optimizer, loss: Tensor, *nets: nn.Module) -> None:
+    """Take a step on a loss, with the gradient of each of the nets clipped by its own norm."""
+    optimiser.zero_grad()
+    loss.backward()
+    clip(world, *nets)
+    optimiser.step()
+
+
+def adopt(net: nn.Module, given: Weights, names: Mapping[str, str] | None = None) -> dict[str, str]:
+    """Fill a net that a form has written itself with given entries; return own name -> given name.
+
+    Without ``names`` entries are taken in their order, and those that do not fit are passed over.
+    """
+    own, rest = net.state_dict(), iter(given)
+    names = names or {k: next(n for n in rest if given[n].numel() == v.numel()) for k, v in own.items()}
+    net.load_state_dict({k: given[names[k]].reshape(v.shape) for k, v in own.items()}, strict=False)
+    return dict(names)
