@@ -150,4 +150,12 @@ def adopt(net: nn.Module, given: Weights, names: Mapping[str, str] | None = None
     own, rest = net.state_dict(), iter(given)
     names = names or {k: next(n for n in rest if given[n].numel() == v.numel()) for k, v in own.items()}
     net.load_state_dict({k: given[names[k]].reshape(v.shape) for k, v in own.items()}, strict=False)
-    return dict(names)
+    return {k: names[k] for k in own}
+
+
+def uncounted(net: nn.Module) -> nn.Module:
+    """Return a net of a form's own in float64, its BatchNorm layers without their counter."""
+    for layer in net.modules():
+        if isinstance(layer, nn.BatchNorm1d | nn.BatchNorm2d):
+            layer.num_batches_tracked = None
+    return net.double()
