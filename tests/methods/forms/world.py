@@ -159,3 +159,22 @@ def uncounted(net: nn.Module) -> nn.Module:
         if isinstance(layer, nn.BatchNorm1d | nn.BatchNorm2d):
             layer.num_batches_tracked = None
     return net.double()
+
+
+def cnn(
+    world: World,
+    convs: Sequence[int],
+    fcs: Sequence[int],
+    kernel: int,
+    behind: Callable[[], list[nn.Module]] = list,
+) -> tuple[nn.Sequential, nn.Sequential]:
+    """Return stages of convolution, BatchNorm, ReLU, pool and what comes behind; then linear ones."""
+    width, layers = world.probe.shape[1], []
+    for out in convs:
+        layers += [nn.Conv2d(width, out, kernel), nn.BatchNorm2d(out), nn.ReLU(), nn.MaxPool2d(2), *behind()]
+        width = out
+    conv, fc = nn.Sequential(*layers, nn.Flatten()).eval(), []
+    width = conv(world.probe[:1].float()).shape[1]
+    for out in fcs:
+        fc, width = [*fc, nn.Linear(width, out), nn.BatchNorm1d(out), nn.ReLU()], out
+    return conv.train(), nn.Sequential(*fc)
