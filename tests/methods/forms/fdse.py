@@ -56,6 +56,39 @@ class Net(nn.Module):
         return self.head(self.blocks[-1](x.flatten(1)[:, :, None, None]).flatten(1))
 
 
+class Consistency:
+    """L_con of the blocks in a fit: with running estimates of each block (paper), or one for all (code)."""
+
+    def __init__(self, net: Net, gamma: float, start: str):
+        self.target = [(b.dfe_bn.running_mean.clone(), b.dfe_bn.running_var.clone()) for b in net.blocks]
+        self.past = list(self.target) if start == "received" else [(0.0, 0.0)] * len(self.target)
+        self.gamma, self.corrected, self.steps, self.chain = gamma, start == "bias_corrected", 0, None
+
+    def paper(self, net: Net) -> list[Tensor]:
+        """Eq. 4 to 6. The past is detached, and its variances are biased as those of the batch."""
+        self.steps, found = self.steps + 1, []
+        for j, (block, (mu_g, var_g)) in enumerate(zip(net.blocks, self.target)):
+            now = block.erased.mean((0, 2, 3)), block.erased.var((0, 2, 3), correction=0)
+            mu, var = (self.gamma * p + (1 - self.gamma) * q for p, q in zip(self.past[j], now))
+            self.past[j] = mu.detach(), var.detach()
+            share = 1 - self.gamma**self.steps if self.corrected else 1
+            found.append(((mu / share - mu_g) ** 2).mean() + (var / share - var_g).mean() ** 2)
+        return found
+
+    def code(self, net: Net) -> list[Tensor]:
+        """As in the public code: of the mean and variance over channels, chained through the blocks."""
+        found, chain = [], self.chain and [v.detach() for v in self.chain]
+        for block, (mu_g, var_g) in zip(net.blocks, self.target):
+            f = block.erased.mean((0, 2, 3))
+            now = [f.mean(), f.var()]
+            chain = [self.gamma * p + (1 - self.gamma) * q for p, q in zip(chain, now)] if chain else now
+            m, v = chain
+            found.append(((mu_g**2 - m**2) / (2 * v.clamp(min=1e-8))).mean())
+            found[-1] = found[-1] + 0.5 * ((v / (var_g + 1e-8)).log() + var_g / (v + 1e-8)).mean()
+        self.chain = chain
+        return found
+
+
 def rows(each: Sequence[Weights], names: Sequence[str]) -> Tensor:
     """Return some entries of several weights as one vector for each."""
     return torch.stack([torch.cat([w[k].flatten() for k in names]) for w in each])
@@ -86,6 +119,7 @@ def run(
     gamma: float = 0.9,
     unit: str = "block",
     attn_unit: str = "tensor",
+    reg: str = "paper",
     ema_init: str = "received",
     consensus: bool = True,
     attention: bool | str = True,
@@ -130,18 +164,11 @@ def run(
         uploads = []
         for i in cohort:
             net, x, y = build(server | own[i]), world.clients[i].x, world.clients[i].y
-            target = [(b.dfe_bn.running_mean.clone(), b.dfe_bn.running_var.clone()) for b in net.blocks]
-            past = [(0 * m, 0 * v) for m, v in target] if ema_init == "bias_corrected" else list(target)
-            optimiser = sgd(world, net)
-            for s, batch in enumerate(world.batches(i, round), 1):
+            optimiser, consistency = sgd(world, net), Consistency(net, gamma, ema_init)
+            for batch in world.batches(i, round):
                 loss = F.cross_entropy(net(x[batch]), y[batch])
-                for j, (block, (mu_g, var_g)) in enumerate(zip(net.blocks, target)):
-                    now = block.erased.mean((0, 2, 3)), block.erased.var((0, 2, 3), correction=0)  # eq. 4
-                    mu, var = (gamma * p + (1 - gamma) * q for p, q in zip(past[j], now))  # eq. 5
-                    past[j] = mu.detach(), var.detach()
-                    share = 1 - gamma**s if ema_init == "bias_corrected" else 1
-                    L = ((mu / share - mu_g) ** 2).mean() + (var / share - var_g).mean() ** 2  # eq. 6
-                    loss = loss + (lam * importance[j] * L if round else 0)  # eq. 7; none in the first round
+                if round:  # eq. 7; the targets of the first round say nothing
+                    loss = loss + lam * sum(w * L for w, L in zip(importance, getattr(consistency, reg)(net)))
                 step(world, optimiser, loss, net)
             uploads.append(weights_of(net))
         new = mean(uploads)
