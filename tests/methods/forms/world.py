@@ -127,9 +127,9 @@ def score(net: nn.Module, x: Tensor) -> Tensor:
     return found
 
 
-def filled(world: World, weights: Weights, **which: int) -> nn.Module:
+def filled(world: World, weights: Weights) -> nn.Module:
     """Return a new net with these entries, in train mode."""
-    net = world.make(**which)
+    net = world.make()
     net.load_state_dict(weights)
     return net
 
