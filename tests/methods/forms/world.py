@@ -4,7 +4,7 @@ A form is a paper's algorithm in plain PyTorch: ``nn.Module``, ``torch.optim``, 
 reads what is here: the data, the initial weights, the order of batches, and what is drawn at random.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -158,3 +158,41 @@ def class_means(rows: Tensor, y: Tensor, classes: int) -> tuple[Tensor, Tensor]:
 def feature(net: SplitModule, x: Tensor) -> Tensor:
     """Return a net's features in eval mode, without changing it."""
     return score(nn.Sequential(net.conv, net.fc), x)
+
+
+def adopt(net: nn.Module, given: Weights, names: Mapping[str, str] | None = None) -> dict[str, str]:
+    """Fill a net that a form has written itself with given entries; return own name -> given name.
+
+    Without ``names`` entries are taken in their order, and those that do not fit are passed over.
+    """
+    own, rest = net.state_dict(), iter(given)
+    names = names or {k: next(n for n in rest if given[n].numel() == v.numel()) for k, v in own.items()}
+    net.load_state_dict({k: given[names[k]].reshape(v.shape) for k, v in own.items()}, strict=False)
+    return {k: names[k] for k in own}
+
+
+def uncounted(net: nn.Module) -> nn.Module:
+    """Return a net of a form's own in float64, its BatchNorm layers without their counter."""
+    for layer in net.modules():
+        if isinstance(layer, nn.BatchNorm1d | nn.BatchNorm2d):
+            layer.num_batches_tracked = None
+    return net.double()
+
+
+def cnn(
+    world: World,
+    convs: Sequence[int],
+    fcs: Sequence[int],
+    kernel: int,
+    behind: Callable[[], list[nn.Module]] = list,
+) -> tuple[nn.Sequential, nn.Sequential]:
+    """Return stages of convolution, BatchNorm, ReLU, pool and what comes behind; then linear ones."""
+    width, layers = world.probe.shape[1], []
+    for out in convs:
+        layers += [nn.Conv2d(width, out, kernel), nn.BatchNorm2d(out), nn.ReLU(), nn.MaxPool2d(2), *behind()]
+        width = out
+    conv, fc = nn.Sequential(*layers, nn.Flatten()).eval(), []
+    width = conv(world.probe[:1].float()).shape[1]
+    for out in fcs:
+        fc, width = [*fc, nn.Linear(width, out), nn.BatchNorm1d(out), nn.ReLU()], out
+    return conv.train(), nn.Sequential(*fc)
