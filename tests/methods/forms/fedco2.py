@@ -62,7 +62,7 @@ def run(
                             taught = F.log_softmax(teachers[m](x[batch]) / T, 1)
                         learnt = F.log_softmax(nets[m](x[batch]) / T, 1)
                         loss = T**2 * F.kl_div(learnt, taught, reduction="batchmean", log_target=True)
-                        step(world, students[m], loss, nets[m])
+                        step(world, loss, students[m], nets[m])
             others = [net_of(world, initial | heads[j]).eval() for j in range(n) if j != i]
             foreign = [halves(net.requires_grad_(False), exchange)[1] for net in others]
             optimisers = {m: sgd(world, nets[m]) for m in nets}
@@ -74,7 +74,7 @@ def run(
                     loss = F.cross_entropy(classify(h), y[batch])
                     if inter in ("both", m):
                         loss = loss + mu * sum(F.cross_entropy(c(h), y[batch]) for c in foreign)
-                    step(world, optimisers[m], loss, nets[m])
+                    step(world, loss, optimisers[m], nets[m])
             online, offline[i] = weights_of(nets["online"]), weights_of(nets["offline"])
             uploads.append({k: online[k] for k in shared})
             kept[i], new_heads[i] = {k: online[k] for k in kept[i]}, {k: offline[i][k] for k in heads[i]}

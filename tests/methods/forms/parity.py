@@ -13,10 +13,14 @@ import torch
 from torch import Tensor, nn
 
 from rayfl.data import FederatedData
-from rayfl.methods import METHODS, Method
+from rayfl.methods import METHODS, Method, fedcp
+from rayfl.methods.partialfed import layers_of
 from rayfl.nets import SplitNet
+from rayfl.randomness import generator
 from rayfl.testing.by_hand import Run, ragged, start
+from rayfl.training import noise
 from rayfl.training.client import Client
+from rayfl.training.noise import step_keys
 from tests.methods.forms.world import Outcome, Samples, World
 
 COHORTS = ([0, 1, 3], [1, 2, 3], [0, 2, 3])
@@ -61,6 +65,7 @@ class Case:
         client: key of the form's clients -> key of rayfl's.
         settings: of the training, in the place of those of all.
         draws: what is drawn: name -> function of (run, world, client, round, fit, step).
+        fits: number of a fit in the form -> number in rayfl, where the form counts otherwise.
         net: by import path.
     """
 
@@ -70,14 +75,20 @@ class Case:
     client: Mapping[str, str] = field(default_factory=lambda: {"personal": "own"})
     settings: Mapping[str, Any] = field(default_factory=dict)
     draws: Mapping[str, Any] = field(default_factory=dict)
+    fits: Mapping[int, int] = field(default_factory=dict)
     net: Any = "tests.methods.forms.parity.small"
     nets: Mapping[str, Any] = field(default_factory=dict)
 
 
+KEYS: dict[tuple[int, int, int], Tensor] = {}
+"""Of every fit of the newest run: the key of each step, by which it draws."""
+
+
 @contextmanager
 def orders_noted(places: Mapping[int, int]) -> Any:
-    """Note the batches of every fit: (client, round, fit) -> epochs of places among the client's samples."""
+    """Note of every fit, by (client, round, number), the places of its samples, epoch by epoch, and its key."""
     noted: dict[tuple[int, int, int], list[list[Tensor]]] = {}
+    KEYS.clear()
     fit = Client.fit
 
     def noting(self: Client, *given: Any, **options: Any) -> Any:
@@ -90,6 +101,7 @@ def orders_noted(places: Mapping[int, int]) -> Any:
         epochs = [batches[k : k + length] for k in range(0, len(batches), length)]
         key = (self._id, self._round, number)
         noted[key] = max(noted.get(key, []), epochs, key=len)
+        KEYS[key] = step_keys(request.key, len(batches))
         return pending
 
     with mock.patch.object(Client, "fit", noting):
@@ -106,7 +118,7 @@ def compare(name: str, case: Case, execution: str = "loop") -> dict[str, float]:
     data = data_of(method.uses_validation or method.prefers_validation)
     settings = {**SETTINGS, **case.settings}
     run = start(method, data, case.net, rounds=len(COHORTS), execution=execution, **settings)
-    places = {int(i): k for each in data.clients for k, i in enumerate(each.train)}
+    places = {int(i): k for each in data.clients for own in (each.train, each.val) for k, i in enumerate(own)}
     with orders_noted(places) as noted:
         for cohort in COHORTS:
             run.round(cohort)
@@ -117,7 +129,7 @@ def compare(name: str, case: Case, execution: str = "loop") -> dict[str, float]:
         found["server"] = max(found["server"], difference(outcome.server[key], run.server.state[theirs]))
     for i in range(len(data.clients)):
         state = run.worker.state(i, run.worker.client(i, 0))
-        for key, theirs in case.client.items():
+        for key, theirs in case.client.items() if outcome.clients[i] else ():
             found["clients"] = max(found["clients"], difference(outcome.clients[i][key], state[theirs]))
     for view, scores in outcome.logits.items():
         mine = torch.stack([run.scores(i, world.probe)[view] for i in range(len(data.clients))])
@@ -129,6 +141,8 @@ def difference(form: Any, state: Any) -> float:
     """Return the largest difference; counts of batches, which rayfl does not keep, are left out."""
     if isinstance(form, Mapping) and isinstance(state, Mapping):
         form = {k: v for k, v in form.items() if not k.endswith("num_batches_tracked")}
+        if form.keys() == {"weight", "bias"} and "head.weight" in state:
+            form = {f"head.{k}": v for k, v in form.items()}
         assert form.keys() == set(state.keys()), f"{sorted(form)} != {sorted(state.keys())}"
         return max((difference(v, state[k]) for k, v in form.items()), default=0.0)
     if isinstance(form, Mapping) and len(form) == 1:
@@ -156,9 +170,12 @@ def world_of(
     def draw(what: str, client: int, round: int, fit: int = 0, step: int = 0) -> Tensor:
         return case.draws[what](run, world, client, round, fit, step)
 
+    def order(client: int, round: int, fit: int) -> list[list[Tensor]]:
+        return noted[client, round, case.fits.get(fit, fit)]
+
     world = World(
         clients, COHORTS, dataset.classes, settings["lr"], settings["momentum"], settings["weight_decay"],
-        settings["clip"], settings["epochs"], test, make, lambda i, r, f: noted[i, r, f], draw,
+        settings["clip"], settings["epochs"], test, make, order, draw,
     )  # fmt: skip
     return world
 
@@ -179,6 +196,69 @@ def server_order(run: Run, world: World, client: int, round: int, *_: int) -> Te
     """Return the order of FedGH's server."""
     method = run.server.method
     return torch.randperm(len(world.cohorts[round]), generator=method.generator("order", round))
+
+
+def basis(run: Run, *_: Any) -> Tensor:
+    """Return the numbers of which FediOS makes its projections."""
+    d = run.worker.client(0, 0).net.module.head.in_features
+    return torch.randn(d, d, dtype=torch.float64, generator=generator(run.worker.plan.seed, "projections"))
+
+
+def context(run: Run, world: World, client: int, *_: int) -> Tensor:
+    """Return FedCP's first context of a client."""
+    found: Tensor = run.worker.method.init_client(run.worker.client(client, 0))["context"]
+    return found
+
+
+def gumbel_pair(run: Run, world: World, client: int, round: int, fit: int, step: int) -> Tensor:
+    """Return FedCP's noise of a step."""
+    batch = world.batches(client, round, fit)[step]
+    d = run.worker.client(0, 0).net.module.head.in_features
+    key = noise.split(KEYS[client, round, fit][step], 0)
+    return fedcp.gumbel(key, len(batch), torch.empty(0, d, dtype=torch.float64))
+
+
+def gumbel_layers(run: Run, world: World, client: int, round: int, fit: int, step: int) -> Tensor:
+    """Return PartialFed's noise of a step."""
+    layers = len(layers_of(run.worker.client(0, 0).net))
+    u = noise.uniform(KEYS[client, round, fit][step], (layers, 2)).double() + 2.0**-25
+    return -(-u.log()).log()
+
+
+def prior(run: Run, *_: Any) -> Tensor:
+    """Return pFedVEM's first mean, the bias last."""
+    found = run.server.method.init_server(run.worker.client(0, 0).initial)["head"]
+    return torch.column_stack([found["head.weight"], found["head.bias"]])
+
+
+def of_heads(fit: int) -> Any:
+    """Return the draws of pFedVEM's heads in one of its fits."""
+
+    def draw(run: Run, world: World, client: int, round: int, _: int, step: int) -> Tensor:
+        shape = tuple(run.server.state["head"]["head.weight"].shape)
+        key = KEYS[client, round, fit][step]
+        samples = []
+        for k in range(run.server.method.mc_samples):
+            each = [
+                noise.normal(noise.split(noise.split(key, k), i), s) for i, s in enumerate((shape, shape[:1]))
+            ]
+            samples.append(torch.column_stack(each).double())
+        return torch.stack(samples)
+
+    return draw
+
+
+def virtual(run: Run, world: World, _: int, round: int, *__: int) -> Tensor:
+    """Return the noise of DC-PFL's virtual features."""
+    d = run.worker.client(0, 0).net.module.head.in_features
+    count = run.server.method.num_virtual
+    return torch.randn(count, d, generator=run.server.method.generator("virtual", round), dtype=torch.float64)
+
+
+def shuffle(run: Run, world: World, _: int, round: int, __: int, epoch: int) -> Tensor:
+    """Return the order of DC-PFL's virtual features in an epoch."""
+    order = run.server.method.generator("calibration", round)
+    return [torch.randperm(run.server.method.num_virtual, generator=order) for _ in range(epoch + 1)][-1]
 
 
 M = METHODS
@@ -211,6 +291,28 @@ CASES: dict[str, Case] = {
     "fedkd": Case(M["FedKD"](), client={"personal": "mentor", "W_h": "map"}, draws={"W_h": mapping}),
     "fedgh": Case(
         M["FedGH"](), server={"head": "head"}, client={"personal": "weights"}, draws={"order": server_order}
+    ),
+    "fedco2": Case(M["FedCO2"](), client={"online": "own", "offline": "offline"}),
+    "fedios": Case(M["FediOS"](), client={"individual": "own"}, draws={"basis": basis}),
+    "feddgga": Case(M["FedDGGA"](), server={"weights": "weights", "a": "a"}, client={"badness": "badness"}),
+    "partialfed": Case(M["PartialFed"](), draws={"gumbel": gumbel_layers}),
+    "fedcp": Case(
+        M["FedCP"](),
+        server={"weights": "weights", "head": "head", "policy": "policy"},
+        client={"head": "head", "context": "context"},
+        draws={"context": context, "gumbel": gumbel_pair},
+    ),
+    "pfedvem": Case(
+        M["PFedVEM"](),
+        client={},
+        fits={0: 1},
+        draws={"prior": prior, "head noise": of_heads(0), "base noise": of_heads(1)},
+    ),
+    "dcpfl": Case(
+        M["DCPFL"](num_virtual=60),
+        server={"head": "head"},
+        client={"personal": "weights"},
+        draws={"order": server_order, "virtual": virtual, "shuffle": shuffle},
     ),
     "fml": Case(M["FML"](init="common"), {"init": "common"}),
 }
