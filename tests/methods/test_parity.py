@@ -1,4 +1,4 @@
-"""Methods beside independent forms: plain PyTorch, written from their papers without a look at rayfl's methods."""
+"""Methods beside independent forms: plain PyTorch, from papers and pages alone, without a look at rayfl's."""
 
 import pytest
 

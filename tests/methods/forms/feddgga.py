@@ -35,12 +35,10 @@ def run(world: World, *, step: float = 0.2, metric: str = "accuracy", center: bo
         gaps = {i: gap - middle for i, gap in gaps.items()}
         largest = max(map(abs, gaps.values()), default=0.0)
         if largest > 0:
-            d, before = step * (1 - round / T), a[cohort].sum()
+            d = step * (1 - round / T)
             for i, gap in gaps.items():
                 a[i] = (a[i] + d / n * gap / largest).clip(0, 1)
-            # The others keep their weights: those of the cohort are brought to their sum of before.
-            now = a[cohort].sum()
-            a[cohort] = a[cohort] / now * before if now > 0 else before / len(cohort)
+            a = a / a.sum() if a.sum() > 0 else torch.full_like(a, 1 / n)
         weights = mean(trained, a[cohort] if a[cohort].sum() > 0 else None)
     scores = torch.stack([score(net_of(world, weights), world.probe)] * n)
     clients = [

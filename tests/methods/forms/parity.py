@@ -83,10 +83,13 @@ class Case:
 KEYS: dict[tuple[int, int, int], Tensor] = {}
 """Of every fit of the newest run: the key of each step, by which it draws."""
 
+NORMALS: list[tuple[int, Tensor]] = []
+"""What ``torch.randn`` has drawn in the newest run: round and numbers."""
+
 
 @contextmanager
 def orders_noted(places: Mapping[int, int]) -> Any:
-    """Note of every fit, by (client, round, number), the places of its samples, epoch by epoch, and its key."""
+    """Note the places of every fit's samples, by (client, round, number) and epoch by epoch, and its keys."""
     noted: dict[tuple[int, int, int], list[list[Tensor]]] = {}
     KEYS.clear()
     fit = Client.fit
@@ -119,7 +122,15 @@ def compare(name: str, case: Case, execution: str = "loop") -> dict[str, float]:
     settings = {**SETTINGS, **case.settings}
     run = start(method, data, case.net, rounds=len(COHORTS), execution=execution, **settings)
     places = {int(i): k for each in data.clients for own in (each.train, each.val) for k, i in enumerate(own)}
-    with orders_noted(places) as noted:
+    normals = torch.randn
+
+    def noting(*given: Any, **options: Any) -> Tensor:
+        drawn = normals(*given, **options)
+        NORMALS.append((len(run.results), drawn))
+        return drawn
+
+    NORMALS.clear()
+    with orders_noted(places) as noted, mock.patch("torch.randn", noting):
         for cohort in COHORTS:
             run.round(cohort)
     world = world_of(run, data, case, settings, noted)
@@ -161,6 +172,12 @@ def world_of(
 
     def make(name: str | None = None, seed: int | None = None) -> nn.Module:
         client = worker.client(0, 0)
+        if name == "policy":  # FedCP's, which is no net of a client's
+            entries = worker.method.init_client(client)["policy"]
+            policy = nn.Module()
+            for key, value in entries.items():
+                policy.register_parameter(key, nn.Parameter(value.clone()))
+            return policy
         net = client.net if name is None or name not in client.nets else client.nets[name]
         initial = net.initial(worker.plan.seed, *([] if seed is None else [seed + 1]))
         module = Plain(*parts(dataset.shape, dataset.classes)).double()
@@ -171,7 +188,8 @@ def world_of(
         return case.draws[what](run, world, client, round, fit, step)
 
     def order(client: int, round: int, fit: int) -> list[list[Tensor]]:
-        return noted[client, round, case.fits.get(fit, fit)]
+        there = client, round, case.fits.get(fit, fit)
+        return noted[there if there in noted else (client, round, fit)]
 
     world = World(
         clients, COHORTS, dataset.classes, settings["lr"], settings["momentum"], settings["weight_decay"],
@@ -221,7 +239,7 @@ def gumbel_pair(run: Run, world: World, client: int, round: int, fit: int, step:
 def gumbel_layers(run: Run, world: World, client: int, round: int, fit: int, step: int) -> Tensor:
     """Return PartialFed's noise of a step."""
     layers = len(layers_of(run.worker.client(0, 0).net))
-    u = noise.uniform(KEYS[client, round, fit][step], (layers, 2)).double() + 2.0**-25
+    u = noise.uniform(KEYS[client, round, 1][step], (layers, 2)).double() + 2.0**-25
     return -(-u.log()).log()
 
 
@@ -249,10 +267,8 @@ def of_heads(fit: int) -> Any:
 
 
 def virtual(run: Run, world: World, _: int, round: int, *__: int) -> Tensor:
-    """Return the noise of DC-PFL's virtual features."""
-    d = run.worker.client(0, 0).net.module.head.in_features
-    count = run.server.method.num_virtual
-    return torch.randn(count, d, generator=run.server.method.generator("virtual", round), dtype=torch.float64)
+    """Return the noise of DC-PFL's virtual features: of one class after the other, as rayfl has drawn it."""
+    return torch.cat([drawn for place, drawn in NORMALS if place == round])
 
 
 def shuffle(run: Run, world: World, _: int, round: int, __: int, epoch: int) -> Tensor:
@@ -286,7 +302,10 @@ CASES: dict[str, Case] = {
     "copa": Case(M["COPA"](), server={"weights": "weights"}, client={"head": "own"}),
     "fedheal": Case(M["FedHEAL"](), client={}),
     "fedala": Case(
-        M["FedALA"](eta=0.5), {"eta": 0.5}, client={"own": "own", "W": "W"}, draws={"subset": subset}
+        M["FedALA"](eta=0.5, threshold=1.0),
+        {"eta": 0.5, "threshold": 1.0},
+        client={"own": "own", "W": "W"},
+        draws={"subset": subset},
     ),
     "fedkd": Case(M["FedKD"](), client={"personal": "mentor", "W_h": "map"}, draws={"W_h": mapping}),
     "fedgh": Case(
@@ -295,16 +314,22 @@ CASES: dict[str, Case] = {
     "fedco2": Case(M["FedCO2"](), client={"online": "own", "offline": "offline"}),
     "fedios": Case(M["FediOS"](), client={"individual": "own"}, draws={"basis": basis}),
     "feddgga": Case(M["FedDGGA"](), server={"weights": "weights", "a": "a"}, client={"badness": "badness"}),
-    "partialfed": Case(M["PartialFed"](), draws={"gumbel": gumbel_layers}),
+    "partialfed": Case(
+        M["PartialFed"](),
+        client={"personal": "own", "choice": "logits"},
+        fits={0: 1, 1: 0},
+        draws={"gumbel": gumbel_layers},
+    ),
     "fedcp": Case(
         M["FedCP"](),
         server={"weights": "weights", "head": "head", "policy": "policy"},
-        client={"head": "head", "context": "context"},
+        client={"head": "head", "policy": "policy", "global_head": "global_head"},
         draws={"context": context, "gumbel": gumbel_pair},
     ),
     "pfedvem": Case(
         M["PFedVEM"](),
         client={},
+        settings={"clip": 0.0},
         fits={0: 1},
         draws={"prior": prior, "head noise": of_heads(0), "base noise": of_heads(1)},
     ),

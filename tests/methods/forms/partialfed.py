@@ -84,7 +84,8 @@ def run(
             if learn:
                 x, y = (data.x_val, data.y_val) if len(data.y_val) else (data.x, data.y)
                 net, choice = net_of(world, weights), Choice(logits[i])
-                mixtures, optimiser = mix(net, net_of(world, own[i])), sgd(world, choice)
+                mixtures = mix(net, net_of(world, own[i]))
+                optimiser = torch.optim.SGD(choice.parameters(), world.lr, world.momentum)  # logits: no decay
                 net.eval().requires_grad_(False)  # BatchNorm has its running statistics, each branch its own
                 for s, batch in enumerate(world.order(i, round, 0)[0]):
                     v = ((choice.logits + world.draw("gumbel", i, round, 0, s)) / tau).softmax(1)
