@@ -177,16 +177,18 @@ def test_what_does_not_fit_is_refused(
     assert no_records(tmp_path / "run")
 
 
-@pytest.fixture(params=["CPU", "memory"])
+@pytest.fixture
 def busy(request: pytest.FixtureRequest) -> Iterator[None]:
     """Someone else uses three of the four CPUs, or all memory but that of an actor."""
-    left = {"CPU": 1, "memory": ACTOR_MEMORY}[request.param]
-    group = placement_group([{request.param: ray.cluster_resources()[request.param] - left}])
+    what = getattr(request, "param", "CPU")
+    left = {"CPU": 1, "memory": ACTOR_MEMORY}[what]
+    group = placement_group([{what: ray.cluster_resources()[what] - left}])
     ray.get(group.ready(), timeout=60)
     yield
     remove_placement_group(group)
 
 
+@pytest.mark.parametrize("busy", ["CPU", "memory"], indirect=True)
 def test_what_others_use_is_not_waited_for(
     tmp_path: Path, closed: list[Closed], busy: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
