@@ -92,7 +92,7 @@ title: Mine
 base:
   {data: Synthetic, data.train: 40, data.val_fraction: 0.2, method: my_method.Mine, net: my_net.make,
    clients: 2, rounds: 1}
-search: {training.lr: {grid: [0.1]}}
+search: {training.lr: {grid_search: [0.1]}}
 """,
 }
 """What new users write into a folder of their own, and a file that must not take the place of a library."""

@@ -152,12 +152,14 @@ def test_no_import_path_is_resolved_elsewhere() -> None:
 def test_tables_spaces_and_contact_sheets_go_by_one_list(folder: Path) -> None:
     """A table a tune space and a contact sheet go by the same list."""
     Path("t.yaml").write_text("table: t\ncolumns: {c: {}}\nrows: {r: {method: antigravity.fly}}\n")
-    Path("s.yaml").write_text("sweep: s\nbase: {rounds: 1}\nsearch: {method: {grid: [antigravity.fly]}}\n")
+    Path("s.yaml").write_text(
+        "sweep: s\nbase: {rounds: 1}\nsearch: {method: {grid_search: [antigravity.fly]}}\n"
+    )
     table = Table.load("t.yaml")
     with pytest.raises(UserError, match="no configuration may name"):
         plan(table, ["r"], ["c"], [0], {}, folder)
     with pytest.raises(UserError, match="no configuration may name"):
-        Space.load("s.yaml").points()
+        Space.load("s.yaml").examples()
     assert data_command.main(["sheet", "x.png", "--data", "antigravity.fly"]) == 2
     assert "antigravity" not in sys.modules
 

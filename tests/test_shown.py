@@ -309,14 +309,14 @@ def test_a_space_and_its_best_point(tmp_path: Path) -> None:
         "sweep": "s",
         "title": trap,
         "base": {"rounds": 1},
-        "search": {"x": {"grid": {trap: {}, "b": {}}}},
+        "search": {"x": {"grid_search": {trap: {}, "b": {}}}},
     }
     file.write_text(yaml.safe_dump(content))
     space = Space.load(file)
     assert space.title.isprintable()
     cell = {"table": "s", "row": trap, "column": "base", "changed": []}
     point = Point(trap, {}, {"method": "FedAvg", "cell": cell}, 1)
-    write_best("s", PointResult(point, [0], [0.5], [0.5], 1, []), [0], "accuracy", 1, tmp_path / "best.yaml")
+    write_best("s", PointResult(point, [0], [0.5], [0.5], 1), [0], "accuracy", 1, tmp_path / "best.yaml")
     written = (tmp_path / "best.yaml").read_text()
     assert steering(written) == set()
     assert yaml.safe_load(written)["rows"] == {"FedAvg": {"method": "FedAvg"}}
@@ -342,7 +342,7 @@ def test_formulas_in_names_are_texts_in_csv_files(tmp_path: Path) -> None:
     assert (row["row"], row["column"], row["mean"]) == ("'" + trap, "'-c", "-1.0")
     assert json.loads((tmp_path / "table.json").read_text())["cells"][0]["row"] == trap
     point = Point(trap, {trap: trap, "mu": -1}, {"method": "FedAvg"}, 1)
-    write_points([PointResult(point, [0], [0.5], [0.5], 1, [])], tmp_path / "points.csv")
+    write_points([PointResult(point, [0], [0.5], [0.5], 1)], None, tmp_path / "points.csv")
     assert (tmp_path / "points.csv").read_text().splitlines()[0].startswith(f"'{trap},mu,")
     with (tmp_path / "points.csv").open() as file:
         assert next(csv.DictReader(file))["'" + trap] == "'" + trap

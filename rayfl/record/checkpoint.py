@@ -20,7 +20,7 @@ import os
 import re
 from collections.abc import Callable, Collection, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -166,17 +166,6 @@ class Checkpoints:
                 f"the checkpoint after {manifest.round} rounds in {self.folder} is of another run: {what}. "
                 "Restore the run's own config.yaml, data and checkpoints, or start anew with another --output"
             )
-
-    def take_over(self, settings: Mapping[str, Any]) -> None:
-        """Make the newest checkpoint one of a run with other settings, which goes on with its state.
-
-        Args:
-            settings: of that run, but for ``division``, which stays.
-        """
-        manifest, _ = self.newest()
-        if manifest is not None:
-            division = manifest.settings.get("division")
-            self.commit(replace(manifest, settings={"division": division, **settings}))
 
     @property
     def exist(self) -> bool:

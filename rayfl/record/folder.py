@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import importlib.metadata
 import json
 import math
@@ -12,6 +13,7 @@ import re
 import shlex
 import sys
 from collections.abc import Callable, Iterator, Mapping
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -55,6 +57,8 @@ if TYPE_CHECKING:
 KINDS = {"run": (CONFIG, METRICS), "table": (TABLE,), "sweep": (SWEEP,)}
 """The files by which folders are known."""
 PACKAGES = ("rayfl", "torch", "torchvision", "numpy", "ray")
+PACKAGE = Path(__file__).parents[1]
+"""The folder of rayfl's own sources."""
 
 
 def kind_of(path: Path) -> str | None:
@@ -308,7 +312,8 @@ class RunFolder:
         with writing(self.path / CLIENTS), replaced(self.path / CLIENTS) as file:
             clients.to_parquet(file, index=False)
             sync_opened(file)
-        write_file(self.path / SUMMARY, _json(summary, indent=2))
+        code = {"version": _version("rayfl"), "sources": sources()}
+        write_file(self.path / SUMMARY, _json({**summary, "rayfl": code}, indent=2))
         self.sync()
 
     def _append(self, name: str, record: Mapping[str, Any]) -> None:
@@ -329,12 +334,22 @@ def environment() -> dict[str, Any]:
     return {
         "python": platform.python_version(),
         "packages": {name: _version(name) for name in PACKAGES},
+        "sources": sources(),
         "platform": platform.platform(),
         "cpu": _cpu(),
         "cpus": os.cpu_count(),
         "git_commit": checked_out(Path.cwd()),
         "command": shlex.join(sys.orig_argv),
     }
+
+
+@cache
+def sources() -> str:
+    """Return a digest of rayfl's own Python files: a version number may stand for several states of them."""
+    digest = hashlib.sha256()
+    for path in sorted(PACKAGE.rglob("*.py")):
+        digest.update(f"{path.relative_to(PACKAGE).as_posix()}\0".encode() + path.read_bytes() + b"\0")
+    return digest.hexdigest()[:16]
 
 
 def _environment_of(folder: Path) -> dict[str, Any]:

@@ -15,7 +15,7 @@ from rayfl.report.compare import counted_view, samples, unlike
 from rayfl.report.page import PAGE, Cell, Picture, Row, Sheet, line_picture, number_cell, render
 from rayfl.report.paper_tables import Entry, cell_of, footnotes, ranks, warnings_of
 from rayfl.report.run_page import engine_lines, warned
-from rayfl.report.svg import LOOKS, Line, png_address
+from rayfl.report.svg import LOOKS, Line
 from rayfl.report.text import clock, number, size
 from rayfl.shown import one_line
 
@@ -62,30 +62,25 @@ def table_page(
     )
 
 
-def points_page(
-    title: str, points: Sheet, notes: Sequence[str], picture: bytes | None, state: Mapping[str, str]
-) -> str:
+def points_page(title: str, points: Sheet, notes: Sequence[str], state: Mapping[str, str]) -> str:
     """Return the page of a sweep.
 
     Args:
         title: of the sweep.
         points: what has come of each point.
         notes: what to know about it.
-        picture: of the points as a PNG file.
         state: ``kind`` (``done`` or ``running``) and ``text``: how far it has come.
     """
-    shown = {"title": "Scores of the points", "address": png_address(picture)} if picture else None
-    sections = {"result": "Result", **({"pictures": "Picture"} if shown else {})}
     return render(
         "table.html",
         title=one_line(title),
-        sections=sections.items(),
+        sections={"result": "Result"}.items(),
         running=False,
         state=state,
         grid=points,
         footnotes=[one_line(note) for note in notes],
         notes=[],
-        picture=shown,
+        picture=None,
         curves=[],
         cells=None,
         runs=None,

@@ -1,41 +1,36 @@
-"""What a sweep gives: the table of its points, the best one, and its pictures."""
+"""What a sweep gives: the table of its points, and the best one."""
 
 from __future__ import annotations
 
-import csv
-import io
 import json
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from itertools import islice
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import yaml
-from matplotlib.figure import Figure
 from rich.table import Table
 
-from rayfl.config.table_file import layered, slug
+from rayfl.config.table_file import slug
 from rayfl.evaluation.metrics import none_if_nan, summarise
 from rayfl.evaluation.result import Result
-from rayfl.files import write_file, writing
+from rayfl.files import write_file
 from rayfl.jobs.cells import Job
 from rayfl.record.description import display_name
 from rayfl.record.history import METRICS, History, read_records
-from rayfl.report.draw import draw_points, scale, style
 from rayfl.report.page import PAGE, Cell, Row, Sheet, write_page
-from rayfl.report.pictures import drawn, save
 from rayfl.report.table_page import link, points_page
 from rayfl.report.text import mean_and_std, number, percent, plain_table
 from rayfl.shown import csv_cell, one_line
-from rayfl.tune.schedule import read_schedule
 from rayfl.tune.scores import validation_score
-from rayfl.tune.space import Metric, Point, scored_on, tidy
+from rayfl.tune.space import Metric, Point, tidy
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 BEST = "best.yaml"
 POINTS = "points.csv"
-PICTURE = "sensitivity.png"
 
 
 @dataclass(frozen=True)
@@ -43,13 +38,12 @@ class PointResult:
     """What has come of a point.
 
     Attributes:
-        point: the point, with the values that it ended with.
+        point: the point.
         seeds: of the runs that have records, parallel to the following.
         scores: validation scores at the rounds that the protocol chooses, of as many rounds as all of its
             runs have; None where there is none.
         tests: test accuracies at the same rounds, in [0, 1]; None where there is none.
         completed: rounds that all of its runs have completed; 0 while one has none.
-        schedule: of a point that was changed while it ran: round -> values.
         folders: of the runs, parallel to ``seeds``.
     """
 
@@ -58,7 +52,6 @@ class PointResult:
     scores: list[float | None]
     tests: list[float | None]
     completed: int
-    schedule: list[dict[str, Any]]
     folders: list[Path] = field(default_factory=list)
 
     @property
@@ -85,17 +78,12 @@ def result_of(point: Point, jobs: Sequence[Job], metric: Metric) -> PointResult:
     completed = min(reached, default=0) if len(runs) == len(jobs) else 0
     if len(set(reached)) > 1:  # a scheduler has stopped some of them
         runs = [_first_rounds(run, min(reached)) for run in runs]
-    schedule = read_schedule(jobs[0].folder)
-    if schedule:
-        values = schedule[-1]["values"]
-        point = Point(point.label, point.values | values, layered(point.settings, values), point.rounds)
     return PointResult(
         point,
         [run.config.get("seed", 0) for run in runs],
         [validation_score(run, metric) for run in runs],
         [none_if_nan(run.accuracy) for run in runs],
         completed,
-        schedule,
         [run.folder for run in runs],
     )
 
@@ -135,15 +123,20 @@ class Best:
     groups: list[tuple[list[PointResult], PointResult | None]]
 
     @classmethod
-    def of(cls, results: Sequence[PointResult], mode: str) -> Best:
-        """Choose among points that are scored on the same data; nothing where all have data of their own."""
-        groups: dict[str, list[PointResult]] = {}
-        for text, result in zip(scored_on([r.point for r in results]), results):
-            groups.setdefault(text, []).append(result)
-        searched = list(results[0].point.values) if results else []
-        keys = [key for key in searched if len(groups) > 1 and _tells_apart(key, list(groups.values()))]
+    def of(cls, results: Sequence[PointResult], mode: str, keys: Sequence[str] = ()) -> Best:
+        """Choose among points with the same data; nothing where all have data of their own.
+
+        Args:
+            results: the points.
+            mode: whether large or small scores are good.
+            keys: searched keys that decide about the data.
+        """
+        groups: dict[tuple[str, ...], list[PointResult]] = {}
+        for r in results:
+            groups.setdefault(tuple(str(r.point.values[key]) for key in keys), []).append(r)
         alone = len(groups) > 1 and all(len(group) == 1 for group in groups.values())
-        return cls(keys, [(group, None if alone else best_of(group, mode)) for group in groups.values()])
+        varying = [key for key, values in zip(keys, zip(*groups)) if len(set(values)) > 1]
+        return cls(varying, [(group, None if alone else best_of(group, mode)) for group in groups.values()])
 
     @property
     def points(self) -> list[PointResult]:
@@ -166,16 +159,10 @@ class Best:
         first *= len(self.points) > sum(best is not None for _, best in self.groups)
         if len(self.groups) == 1:
             return f"* best by validation{first}" if self.points else None
-        what = " and ".join(self.keys) or "their data"
+        what = " and ".join(self.keys)
         if self.points:
             return f"* best by validation for each setting of {what}, on which all accuracies depend{first}"
         return f"no best point: the points differ in {what}, so their accuracies are not of the same data"
-
-
-def _tells_apart(key: str, groups: Sequence[Sequence[PointResult]]) -> bool:
-    """Say whether a key has one value in each group, and not the same in all."""
-    values = [{str(r.point.values[key]) for r in group} for group in groups]
-    return all(len(found) == 1 for found in values) and len(set.union(*values)) > 1
 
 
 # ---- tables
@@ -185,29 +172,38 @@ def points_table(
     title: str, results: Sequence[PointResult], metric: Metric, best: Best | None = None
 ) -> Table:
     """Return the table of all points: searched values, validation and test over seeds."""
-    stars = best.points if best is not None else []
-    table = plain_table(title)
-    keys = list(results[0].point.values) if results else []
-    for key in keys:
-        table.add_column(key, overflow="fold")
-    scored = any(result.score is not None for result in results)
-    headings = ["seeds", "rounds", *([f"validation\n{metric}"] if scored else []), "test\naccuracy"]
-    for heading in headings:
-        table.add_column(heading, justify="right", no_wrap=True)
-    for result in results:
-        tests = percent(*mean_and_std(result.tests))
-        whole = result.completed >= result.point.rounds
-        done = f"{result.completed}" + ("" if whole else f" of {result.point.rounds}")
-        cells = [tidy(result.point.values[key]) for key in keys]
-        figures = [_score_text(result.scores, metric)] if scored else []
-        chosen = any(result is star for star in stars)
+    table, sheet = plain_table(title), _sheet(results, metric, best, Path())
+    for head in sheet.heads[1:]:
+        table.add_column(head, overflow="fold", justify="left" if head in sheet.heads[1:-4] else "right")
+    for row in sheet.rows:
+        cells = [(cell.text, cell.best) if isinstance(cell, Cell) else (cell, False) for cell in row[1:]]
+        chosen = any(best for _, best in cells)
         table.add_row(
-            *cells, str(len(result.seeds)), done, *figures, tests + (" *" if chosen else ""),
-            style="bold" if chosen else None,
-        )  # fmt: skip
+            *(f"{text} *" if best else text for text, best in cells), style="bold" if chosen else None
+        )
     if best is not None:
         table.caption, table.caption_justify = best.caption(), "left"
     return table
+
+
+def _sheet(results: Sequence[PointResult], metric: Metric, best: Best | None, home: Path) -> Sheet:
+    """Return a line per point, which leads to the page of its first run."""
+    keys = list(results[0].point.values) if results else []
+    stars = best.points if best is not None else []
+    rows: list[Row] = [
+        [
+            Cell(str(k), float(k), href=link(r.folders[0], home) if r.folders else ""),
+            *(_cell(r.point.values[key]) for key in keys),
+            Cell(str(len(r.seeds)), float(len(r.seeds))),
+            Cell(f"{r.completed:,} of {r.point.rounds:,}", float(r.completed)),
+            Cell(_score_text(r.scores, metric), r.score, best=any(r is star for star in stars)),
+            Cell(percent(*mean_and_std(r.tests)), r.test, best=any(r is star for star in stars)),
+        ]
+        for k, r in enumerate(results)
+    ]
+    heads = ["point", *map(one_line, keys), "seeds", "rounds", f"validation {metric}", "test accuracy in %"]
+    caption = "Every point; its number leads to the page of its first run, the best by validation is bold"
+    return Sheet(caption, heads, rows, search=len(rows) > 10)
 
 
 def _score_text(scores: Sequence[float | None], metric: Metric) -> str:
@@ -215,22 +211,28 @@ def _score_text(scores: Sequence[float | None], metric: Metric) -> str:
     return number(mean, std, decimals=4) if metric == "loss" else percent(mean, std)
 
 
-def write_points(results: Sequence[PointResult], path: Path) -> None:
-    """Write a line per point; accuracies in [0, 1], deviations over seeds with n - 1."""
+def table_of(results: Sequence[PointResult], best: Best | None = None) -> pd.DataFrame:
+    """Return a line per point; accuracies in [0, 1], deviations over seeds with n - 1."""
+    import pandas as pd
+
     keys = list(results[0].point.values) if results else []
     figures = ["validation", "validation_std", "test", "test_std"]
-    sheet = io.StringIO(newline="")
-    lines = csv.writer(sheet)
-    lines.writerow([*map(csv_cell, keys), "seeds", "rounds", *figures])
-    for r in results:
-        numbers = [*mean_and_std(r.scores), *mean_and_std(r.tests)]
-        values = [csv_cell(_plain(r.point.values[key])) for key in keys]
-        lines.writerow([*values, len(r.seeds), r.completed, *("" if x is None else x for x in numbers)])
-    write_file(path, sheet.getvalue())
+    stars = best.points if best is not None else []
+    lines = [
+        [
+            *(r.point.values[key] for key in keys), len(r.seeds), r.completed,
+            *mean_and_std(r.scores), *mean_and_std(r.tests), any(r is star for star in stars),
+        ]
+        for r in results
+    ]  # fmt: skip
+    return pd.DataFrame(lines, columns=[*keys, "seeds", "rounds", *figures, "best"])
 
 
-def _plain(value: Any) -> Any:
-    return json.dumps(value) if isinstance(value, list | dict) else value
+def write_points(results: Sequence[PointResult], best: Best | None, path: Path) -> None:
+    """Write the table of all points."""
+    table = table_of(results, best)
+    table = table.map(lambda value: csv_cell(json.dumps(value) if isinstance(value, list | dict) else value))
+    write_file(path, table.rename(columns=csv_cell).to_csv(index=False))
 
 
 # ---- the best point
@@ -262,18 +264,12 @@ def write_best(
         "rows": {method: row},
     }
     tests = percent(*mean_and_std(best.tests))
-    changed = len(best.schedule) > 1  # and its label is of the values with which it began
-    last = ", ".join(f"{key.rpartition('.')[2]}={tidy(value)}" for key, value in best.point.values.items())
     lines = [
-        f"{last if changed else best.point.label}: best of {among} by validation {metric}",
+        f"{best.point.label}: best of {among} by validation {metric}",
         f"validation {metric} {_score_text(best.scores, metric)}, test accuracy {tests}",
         f"  rayfl run --config {path}",
         f"  rayfl table {path} --seeds 5",
     ]
-    if changed:
-        lines.append("These are its last settings. While it ran it had:")
-        for entry in best.schedule:
-            lines.append(f"  from round {entry['round'] + 1} on: {json.dumps(entry['values'])}")
     text = "".join(f"# {one_line(line)}\n" for line in lines) + yaml.safe_dump(content, sort_keys=False)
     write_file(path, text)
 
@@ -299,114 +295,19 @@ def write_all_best(name: str, best: Best, seeds: Sequence[int], metric: Metric, 
     return paths
 
 
-# ---- pictures
-
-
-def draw(results: Sequence[PointResult], metric: Metric) -> Figure | None:
-    """Draw test accuracy over every searched number, a line for each combination of the other values.
-
-    Bars are one deviation over seeds. Validation is dotted where there are few lines. Where no two points
-    differ in a key alone, as after random draws, the points stand by themselves, and so do those that are in
-    no line at all, and those that were stopped early. None without numbers.
-    """
-    known = [r for r in results if r.completed and r.test is not None]
-    keys = [k for k in (results[0].point.values if results else {}) if _is_axis(known, k)]
-    if not keys:
-        return None
-    figure = Figure(figsize=(3.6 * len(keys) + 1.2, 3.4), layout="constrained")
-    axes = figure.subplots(1, len(keys), squeeze=False, sharey=True)[0]
-    whole = [r for r in known if r.completed >= r.point.rounds]
-    lines = {key: {n: own for n, own in _lines(whole, key).items() if len(own) > 1} for key in keys}
-    in_lines = [r for joined in lines.values() for own in joined.values() for r in own]
-    for ax, key in zip(axes, keys):
-        joined = lines[key]
-        if alone := [r for r in whole if not joined or not any(r is other for other in in_lines)]:
-            x, y = [r.point.values[key] for r in alone], [_percent(r.test) for r in alone]
-            ax.plot(x, y, "o", ms=4, color="black", label="other points" if joined else None)
-        if stopped := [r for r in known if r not in whole]:
-            x, y = [r.point.values[key] for r in stopped], [_percent(r.test) for r in stopped]
-            ax.plot(x, y, "o", ms=4, mfc="none", color="gray", label="stopped early")
-        for place, (name, points) in enumerate(joined.items()):
-            _draw_line(ax, key, name, points, place, validation=len(joined) <= 2 and metric == "accuracy")
-        values = sorted({r.point.values[key] for r in known if r.point.values[key] is not None})
-        scale(ax, values)
-        ax.set_xlabel(drawn(key))
-        ax.grid(alpha=0.3)
-        ax.spines[["top", "right"]].set_visible(False)
-        handles, _ = ax.get_legend_handles_labels()
-        if handles:
-            ax.legend(frameon=False, fontsize=7)
-    axes[0].set_ylabel("test accuracy in %")
-    return figure
-
-
-def _percent(known: float | None) -> float:
-    return math.nan if known is None else 100 * known
-
-
-def _is_axis(results: Sequence[PointResult], key: str) -> bool:
-    values = [r.point.values[key] for r in results]
-    numbers = [v for v in values if isinstance(v, int | float) and not isinstance(v, bool)]
-    return len(numbers) == len([v for v in values if v is not None]) and len(set(numbers)) > 1
-
-
-def _lines(results: Sequence[PointResult], key: str) -> dict[str, list[PointResult]]:
-    """Return the points that differ in the key alone, by what they have in common, in ascending order."""
-    others = [k for k in (results[0].point.values if results else ()) if k != key]
-    varying = [k for k in others if len({str(r.point.values[k]) for r in results}) > 1]
-    lines: dict[str, list[PointResult]] = {}
-    for r in sorted(results, key=lambda r: r.point.values[key] or 0):
-        if r.point.values[key] is not None:
-            name = ", ".join(_in_common(k, r.point.values[k]) for k in varying)
-            lines.setdefault(name, []).append(r)
-    return lines
-
-
 def _in_common(key: str, value: Any) -> str:
     return str(value) if isinstance(value, str) else f"{key.rpartition('.')[2]}={tidy(value)}"
 
 
-def _draw_line(
-    ax: Any, key: str, name: str, points: Sequence[PointResult], place: int, validation: bool
-) -> None:
-    x = [r.point.values[key] for r in points]
-    draw_points(ax, x, [[_percent(test) for test in r.tests] for r in points], name or None, place)
-    color = style(place)["color"]
-    scores = [r.score for r in points]
-    if validation and all(score is not None for score in scores):
-        ax.plot(x, [_percent(s) for s in scores], ":", color=color, label=drawn(f"{name} validation".strip()))
-
-
-def write_hparams(results: Sequence[PointResult], folder: Path) -> None:
-    """Write TensorBoard's table of hyper-parameters, which has parallel coordinates and scatter plots."""
-    from torch.utils.tensorboard import SummaryWriter
-
-    for index, r in enumerate(results):
-        known = {k: v for k, v in r.point.values.items() if isinstance(v, bool | str | int | float)}
-        values = {one_line(k): one_line(v) if isinstance(v, str) else v for k, v in known.items()}
-        if r.completed and r.test is not None:
-            figures = {"test": r.test, "completed": float(r.completed)}  # some may have been stopped early
-            figures |= {} if r.score is None else {"validation": r.score}
-            with SummaryWriter(str(folder)) as writer:
-                writer.add_hparams(values, figures, run_name=f"{index:03d}")
-
-
 def write_all(
     title: str, name: str, results: Sequence[PointResult], metric: Metric, best: Best | None,
-    seeds: Sequence[int], output: Path, tensorboard: bool,
+    seeds: Sequence[int], output: Path,
 ) -> list[Path]:  # fmt: skip
     """Write all files of a sweep that is over, as far as it has what they show; return their paths."""
     written = [output / POINTS]
-    write_points(results, written[0])
-    if (figure := draw(results, metric)) is not None:
-        save(figure, output / PICTURE)
-        written.append(output / PICTURE)
+    write_points(results, best, written[0])
     if best is not None:
         written += write_all_best(name, best, seeds, metric, output)
-    if tensorboard:
-        with writing(output / "tensorboard"):
-            write_hparams(results, output / "tensorboard")
-        written.append(output / "tensorboard")
     if write_page(output, lambda: _page(title or name, results, metric, best, output)):
         written.append(output / PAGE)
     return written
@@ -414,32 +315,15 @@ def write_all(
 
 def _page(title: str, results: Sequence[PointResult], metric: Metric, best: Best | None, home: Path) -> str:
     """Return the page of a sweep that is over."""
-    keys = list(results[0].point.values) if results else []
-    stars = best.points if best is not None else []
-    rows: list[Row] = [
-        [
-            Cell(str(k), float(k), href=link(r.folders[0], home) if r.folders else ""),
-            *(_cell(r.point.values[key]) for key in keys),
-            Cell(str(len(r.seeds)), float(len(r.seeds))),
-            Cell(f"{r.completed:,} of {r.point.rounds:,}", float(r.completed)),
-            Cell(_score_text(r.scores, metric), r.score, best=any(r is star for star in stars)),
-            Cell(percent(*mean_and_std(r.tests)), r.test, best=any(r is star for star in stars)),
-        ]
-        for k, r in enumerate(results)
-    ]
-    heads = ["point", *map(one_line, keys), "seeds", "rounds", f"validation {metric}", "test accuracy in %"]
     notes = [
         text.replace("* best", "Bold: best")  # a star on the terminal
         for text in (best.caption() if best else None, "± is the standard deviation over seeds.")
         if text
     ]
-    picture = home / PICTURE
-    caption = "Every point; its number leads to the page of its first run, the best by validation is bold"
     return points_page(
         title,
-        Sheet(caption, heads, rows, search=len(rows) > 10),
+        _sheet(results, metric, best, home),
         notes,
-        picture.read_bytes() if picture.is_file() else None,
         {"kind": "done", "text": f"{len(results):,} points"},
     )
 

@@ -12,14 +12,12 @@ from rayfl.evaluation.metrics import (
     Validation,
     average,
     client_metrics,
-    counted_scores,
     mean_loss,
     none_if_nan,
-    validated_at,
 )
 from rayfl.evaluation.protocol import Protocol
 from rayfl.evaluation.result import Result
-from rayfl.record.history import Population, read_population
+from rayfl.record.history import Population, read_population, read_records
 from rayfl.report.text import mean_and_std
 from rayfl.tune.space import Metric
 
@@ -70,7 +68,7 @@ class RoundScores:
         self._validation: Validation | None = None
 
     def score(self, record: Mapping[str, Any]) -> float | None:
-        """Return the validation score of a round; None in a round without one."""
+        """Return the validation score of a round; None in a round without one. Every round must be given."""
         if self._validation is None:  # the folder has its partition with the first round
             self._validation = Validation(read_population(self._folder), self._protocol)
         found = self._validation.scores(record)
@@ -82,17 +80,8 @@ class RoundScores:
 
 def validation_score(run: Result, metric: Metric) -> float | None:
     """Return the validation score of a run at the rounds that its protocol chooses; None without any."""
-    headline, protocol = run.summary["headline"], run.protocol
+    headline, scores = run.summary["headline"], RoundScores(run.folder, run.protocol, metric)
     if headline is None:
         return None
-    point = validated_at(headline["point"], protocol)
-    scores = counted_scores(run.history, protocol, point, headline["view"], "val")
-    if scores is None:
-        return None
-    population = run.history.population
-    each = [
-        measure(correct, loss, population, "val", protocol, metric)
-        for number, correct, loss in zip(scores.rounds, scores.correct, scores.loss)
-        if number in headline["rounds"] and not np.isnan(correct).all()
-    ]
-    return mean_and_std(each)[0]
+    each = {record["round"]: scores.score(record) for record in read_records(run.folder)}
+    return mean_and_std([each[number] for number in headline["rounds"]])[0]

@@ -1,24 +1,24 @@
 """Tune spaces: a base experiment, what is searched around it, and how; in YAML.
 
-The settings have the names of the command line of ``rayfl.run``. Random points are drawn from ``draw_seed``
-and the number of the draw alone, so the same file gives the same points.
+The settings have the names of the command line of ``rayfl.run``, and the kinds of search those of Ray Tune.
 """
 
 from __future__ import annotations
 
+import hashlib
 import itertools
 import json
 import math
+import os
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Annotated, Any, Literal, get_args
 
-import numpy as np
 import yaml
 
-from rayfl.arguments import check_arguments, fits
+from rayfl.arguments import fits
 from rayfl.config.declared import Text, check_kind, check_seeds, declared
 from rayfl.config.parser import federation_from
 from rayfl.config.table_file import (
@@ -30,29 +30,35 @@ from rayfl.config.table_file import (
     layered,
     on_one_line,
     options,
-    rooted,
+    slug,
 )
 from rayfl.errors import UserError
 from rayfl.federation import Federation
-from rayfl.randomness import numpy_generator
+from rayfl.files import read_json, reading, write_file
+from rayfl.jobs.cells import Job
 from rayfl.record.cell import Cell
 from rayfl.record.description import PLACES, RESUMABLE, about_data, dump, flat
-from rayfl.settings import above, at_least, at_most
+from rayfl.record.folder import check_is
+from rayfl.record.history import SWEEP
+from rayfl.settings import at_least
 from rayfl.shown import one_line
 from rayfl.yaml_file import read_mapping
 
-Kind = Literal["grid", "choice", "uniform", "loguniform", "randint"]
+Kind = Literal["grid_search", "choice", "uniform", "loguniform", "quniform", "randint"]
 Metric = Literal["accuracy", "worst_decile", "loss"]
 Mode = Literal["max", "min"]
-SchedulerName = Literal["none", "asha", "median", "pbt"]
+Searcher = Literal["optuna", "hyperopt", "bohb"]
 
-FARTHEST = 1e300
-"""Ends of ranges; what is drawn lies between them, and their difference must be a number, too."""
+MOST_TRIALS = 2000
+"""Trials of a sweep: each is a federation, and a second of looking at its settings."""
+PAUSING = ("hyperband", "bohb")
+"""Schedulers that pause trials, and go on with them when others have come as far."""
 
 _EXPONENT = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)[eE][+-]?\d+")  # numbers that YAML 1.1 takes for texts: 1e-3
 
 _NAMED = ("config", "row", "column")  # what the base may name besides settings
-_DECIDED = ("seed", "output", "resume", "cell")  # settings that belong to the sweep
+_DECIDED = ("seed", "output", "resume", "cell", "search")  # names that belong to the sweep
+_LONGEST = 80  # characters of a point in the names of folders
 
 
 @dataclass(frozen=True)
@@ -61,62 +67,56 @@ class Dimension:
 
     Attributes:
         key: a setting, or any name where every value stands for a bundle of settings.
-        kind: ``grid`` takes all values; the others draw: one of the values, or from a range.
-        values: of ``grid`` and ``choice``.
+        kind: how, in Ray Tune's words: ``grid_search`` takes all values, ``choice`` one of them, and the
+            others draw from a range.
+        values: of ``grid_search`` and ``choice``; of the others the lower and the upper end, which
+            ``randint`` leaves out, and of ``quniform`` the step.
         bundles: text of a value -> the settings that it stands for; empty where the key is a setting.
-        low: lower end of a range, included.
-        high: upper end; included but for ``randint``, as in NumPy and Ray.
     """
 
     key: str
     kind: Kind
-    values: tuple[Any, ...] = ()
+    values: tuple[Any, ...]
     bundles: Mapping[str, Settings] = field(default_factory=dict)
-    low: float = 0.0
-    high: float = 0.0
+
+    @property
+    def listed(self) -> bool:
+        """Whether all values are listed."""
+        return self.kind in ("grid_search", "choice")
+
+    @property
+    def drawn(self) -> bool:
+        """Whether values are drawn."""
+        return self.kind != "grid_search"
+
+    @property
+    def ends(self) -> list[Any]:
+        """All values of a list, or the ends of a range."""
+        return [self.settle(value) for value in (self.values if self.listed else self.values[:2])]
+
+    @property
+    def decides_score(self) -> bool:
+        """Whether points with different values cannot be compared, as those of different data."""
+        inside = [key for settings in self.bundles.values() for key in settings]
+        return any(map(_decides_score, inside or [self.key]))
 
     def settings(self, value: Any) -> Settings:
         """Return the settings that a value stands for."""
         return dict(self.bundles[str(value)]) if self.bundles else {self.key: value}
 
-    def draw(self, rng: np.random.Generator) -> Any:
-        """Draw a value."""
-        if self.kind == "choice":
-            return self.values[int(rng.integers(len(self.values)))]
-        if self.kind == "randint":
-            return int(rng.integers(int(self.low), int(self.high)))
-        if self.kind == "loguniform":
-            return float(math.exp(rng.uniform(math.log(self.low), math.log(self.high))))
-        return float(rng.uniform(self.low, self.high))
-
-
-@dataclass(frozen=True)
-class Scheduler:
-    """How trials are cut short, or changed while they run. All times are rounds.
-
-    Args:
-        name: ``none`` runs all trials to their end; ``asha`` stops the worse ones at rungs, by successive
-            halving (Li et al., MLSys 2020); ``median`` stops trials below the median of the others (Golovin
-            et al., KDD 2017); ``pbt`` lets bad trials go on as changed copies of good ones, population based
-            training (Jaderberg et al., 2017).
-        grace: rounds before a trial may be stopped (``asha``, ``median``).
-        reduction: one trial in so many survives a rung (``asha``).
-        min_trials: trials that must have come as far before one is stopped (``median``).
-        interval: rounds between two chances to be copied (``pbt``).
-        quantile: share of the trials that are replaced, and that may be copied (``pbt``).
-        resample: probability that a changed value is drawn anew instead of moved a little (``pbt``).
-    """
-
-    name: SchedulerName = "none"
-    grace: Annotated[int, at_least(1)] = 1
-    reduction: Annotated[float, above(1)] = 3.0
-    min_trials: Annotated[int, at_least(1)] = 3
-    interval: Annotated[int, at_least(1)] = 5
-    quantile: Annotated[float, above(0), at_most(0.5)] = 0.25
-    resample: Annotated[float, at_least(0), at_most(1)] = 0.25
-
-    def __post_init__(self) -> None:
-        check_arguments(Scheduler, vars(self), "scheduler")
+    def settle(self, value: Any) -> Any:
+        """Bring what a searcher has drawn to the type, the steps and the bounds of the range."""
+        value = value.item() if hasattr(value, "item") else value
+        if self.listed:
+            return value
+        low, high, *rest = self.values
+        if self.kind in ("uniform", "loguniform"):
+            return float(min(max(value, low), high))
+        step = rest[0] if rest else 1
+        last = high - 1 if self.kind == "randint" else math.floor(high / step + 1e-9)
+        steps = min(max(round(value / step), math.ceil(low / step - 1e-9)), last)
+        whole = all(isinstance(x, int) for x in self.values)
+        return steps * step if whole else float(f"{steps * step:.12g}")
 
 
 @dataclass(frozen=True)
@@ -124,79 +124,71 @@ class Point:
     """One combination of the searched values.
 
     Attributes:
-        label: the values that tell it from the others, for people.
+        label: the values, for people.
         values: every searched key -> its value, also where that is the base's; None for a bundle that is
             not in use.
         settings: the complete settings of ``rayfl.run``, but for the seed and the folder.
         rounds: of its federations.
+        name: of its folder; another point has another one.
     """
 
     label: str
     values: dict[str, Any]
     settings: Settings
     rounds: int
+    name: str = ""
+
+    def job(self, seed: int, output: Path) -> Job:
+        """Return the trial of the point with a seed, in the folder of a sweep."""
+        folder = (output / "trials" / self.name / f"seed-{seed}").absolute()
+        column = self.settings["cell"]["column"]
+        return Job(self.label, column, seed, self.rounds, folder, self.settings)
+
+
+def federation_of(settings: Settings) -> Federation:
+    """Return the federation that a mapping of settings stands for."""
+    return federation_from(options(settings))
 
 
 @dataclass(frozen=True, kw_only=True)
-class Comparison:
-    """What is compared how: what a tune space and its sweep have in common.
+class Space:
+    """A tune space, as its file describes it and ``sweep.json`` keeps it.
 
     Attributes:
-        name: names the folder of the sweep.
+        sweep: names the folder of the sweep.
+        base: the settings around which is searched.
+        search: each is swept by itself: the product of its grids, times the draws.
         title: what it is about.
+        samples: draws, each for all combinations of grid values; points of a searcher.
+        draw_seed: of the draws, and of the searcher.
         metric: what is compared, on validation data.
         mode: whether large or small values of it are good.
         best: whether a best point is chosen, on validation data; without, test curves are all there is.
-        scheduler: how trials are cut short.
+        scheduler: name and options of Ray Tune's scheduler; all times are rounds.
+        searcher: what draws points by the scores of earlier ones; None for grids and random draws.
         seeds: every point is run with each of them.
         at_once: trials at once; None for as many as the cluster holds.
+        base_name: the cell or file that the base is from, for people.
+        changes: settings that win over the base; searched values win over them.
+        root: the folder of data sets where nothing else is said.
     """
 
-    name: str
+    sweep: str
+    base: dict[str, Any]
+    search: tuple[tuple[Dimension, ...], ...]
     title: str = ""
-    metric: Metric = "accuracy"
-    mode: Mode = "max"
-    best: bool = True
-    scheduler: Scheduler = Scheduler()
-    seeds: tuple[int, ...] = (0,)
-    at_once: Annotated[int, at_least(1)] | None = None
-
-
-@dataclass(frozen=True, kw_only=True)
-class _File:
-    """What the file of a tune space holds."""
-
-    sweep: Text
-    base: Any
-    search: Any
-    title: Text | None = None
     samples: Annotated[int, at_least(1)] = 1
     draw_seed: Annotated[int, at_least(0)] = 0
     metric: Metric = "accuracy"
-    mode: Mode | None = None
+    mode: Mode = "max"
     best: bool = True
-    scheduler: Any = None
-    seeds: Any = (0,)
-    at_once: Annotated[int, at_least(1)] | Literal["auto"] = "auto"
-
-
-@dataclass(frozen=True, kw_only=True)
-class Space(Comparison):
-    """A tune space, as its file describes it.
-
-    Attributes:
-        base: the settings around which is searched.
-        base_name: the cell or file that they are from, for people.
-        searches: each is swept by itself: the product of its grids, times the draws.
-        samples: draws per combination of grid values, where a search has random dimensions.
-        draw_seed: of the draws.
-    """
-
-    base: Settings
-    base_name: str
-    searches: tuple[tuple[Dimension, ...], ...]
-    samples: int = 1
-    draw_seed: int = 0
+    scheduler: dict[str, Any] = field(default_factory=lambda: {"name": "none"})
+    searcher: Searcher | None = None
+    seeds: tuple[int, ...] = (0,)
+    at_once: Annotated[int, at_least(1)] | None = None
+    base_name: str = "base"
+    changes: dict[str, Any] = field(default_factory=dict)
+    root: str | None = None
 
     @classmethod
     def load(cls, path: str | Path) -> Space:
@@ -205,130 +197,207 @@ class Space(Comparison):
         content = read_mapping(path, "tune space")
         check_kind(path, content, "tune space")
         try:
-            return _space(path, declared(_File, content, "tune space"))
+            made = {name: value for name, value in content.items() if value is not None}
+            made |= {k: str(v) for k, v in made.items() if k in ("sweep", "title") and isinstance(v, Text)}
+            made["seeds"] = check_seeds(made.get("seeds", (0,)))
+            made["scheduler"] = _scheduler(made.get("scheduler", "none"))
+            made.setdefault("mode", "min" if made.get("metric") == "loss" else "max")
+            made["at_once"] = None if made.get("at_once") == "auto" else made.get("at_once")
+            if "base" in made:
+                made["base"], made["base_name"] = _base(path, made["base"])
+            if search := made.get("search"):
+                made["search"] = tuple(map(_search, search if isinstance(search, list) else [search]))
+            space = declared(cls, made, "tune space")
+            root = os.environ.get("RAYFL_DATA")
+            space = replace(
+                space,
+                sweep=folder_name("sweep", space.sweep),
+                title=on_one_line(space.title),
+                root=root and str(Path(root).absolute()),
+            )
+            space.check()
         except UserError as error:
             raise UserError(f"{path}: {error}") from error
+        return space
+
+    @classmethod
+    def kept(cls, folder: Path) -> Space:
+        """Read the tune space of a sweep's folder."""
+        check_is(folder, "sweep")
+        with reading(folder / SWEEP, "restore it from a copy, or start the sweep anew"):
+            try:
+                content = read_json(folder / SWEEP)
+                space = declared(cls, content, "sweep")
+                check_seeds(space.seeds)
+                _scheduler(space.scheduler)
+                for search in space.search:
+                    _search({d.key: {d.kind: dict(d.bundles) or list(d.values)} for d in search})
+                space.check()
+            except UserError as error:  # nobody writes this file by hand: it is damaged
+                raise ValueError(str(error)) from error
+        return space
+
+    def save(self, folder: Path) -> None:
+        """Write the tune space into the folder of its sweep."""
+        write_file(folder / SWEEP, json.dumps(asdict(self), indent=1) + "\n")
+
+    @property
+    def deciding(self) -> dict[str, Any]:
+        """What may not change while a sweep goes on, as JSON."""
+        found: dict[str, Any] = json.loads(json.dumps(asdict(self)))
+        for name in ("base", "changes"):
+            found[name] = {k: v for k, v in found[name].items() if k.partition(".")[0] not in RESUMABLE[1:]}
+        return {name: value for name, value in found.items() if name not in ("at_once", "root")}
+
+    @property
+    def worst(self) -> float:
+        """The score of a trial that has none, or one that is not a number."""
+        return -1.0 if self.mode == "max" else 1e30
 
     @property
     def keys(self) -> list[str]:
         """The searched keys, in the order of the file."""
-        return list(dict.fromkeys(d.key for search in self.searches for d in search))
+        return list(dict.fromkeys(d.key for search in self.search for d in search))
 
     @property
-    def count(self) -> int:
-        """How many points there are, before those are left out that are there twice."""
-        grids = (math.prod(len(d.values) for d in search if d.kind == "grid") for search in self.searches)
-        drawn = (any(d.kind != "grid" for d in search) for search in self.searches)
-        return sum(grid * (self.samples if random else 1) for grid, random in zip(grids, drawn, strict=True))
+    def data_keys(self) -> list[str]:
+        """Those that decide on what trials are scored."""
+        return list(dict.fromkeys(d.key for search in self.search for d in search if d.decides_score))
 
     @property
     def draws(self) -> bool:
-        """Whether there are random draws."""
-        return any(d.kind != "grid" for search in self.searches for d in search)
+        """Whether points are drawn."""
+        return any(d.drawn for search in self.search for d in search)
 
-    def points(self, changes: Mapping[str, Any] | None = None) -> list[Point]:
-        """Return all points, each once.
+    @property
+    def count(self) -> int:
+        """How many points are begun, with those that are there twice."""
+        return sum(self.size(search) for _, search in self.parts())
 
-        Args:
-            changes: settings that win over the base; searched values win over them, so that a key that is
-                searched everywhere, or replaced in every point, is refused.
+    def size(self, search: Sequence[Dimension]) -> int:
+        """Return how many points a part of the sweep has."""
+        grid = math.prod(len(d.values) for d in search if not d.drawn)
+        return grid * (self.samples if any(d.drawn for d in search) else 1)
+
+    def check(self) -> None:
+        """Refuse what does not go together."""
+        if (planned := self.count * len(self.seeds)) > MOST_TRIALS:
+            raise UserError(
+                f"{self.count:,} points with {len(self.seeds):,} seeds are {planned:,} trials, more than "
+                f"{MOST_TRIALS:,}: search fewer values, or draw random points (samples)"
+            )
+        name, dimensions = self.scheduler["name"], [d for search in self.search for d in search]
+        chooses = f"searcher {self.searcher}" if self.searcher else f"scheduler {name}"
+        if self.searcher is None and name == "none":
+            return
+        if not self.best:
+            raise UserError(f"best is false, and {chooses} would choose between trials")
+        if mixed := [d.key for d in dimensions if d.decides_score and d.drawn]:
+            raise UserError(
+                f"{chooses} compares trials, and {mixed[0]} gives them different data: list its values under "
+                "grid_search, and each is searched by itself"
+            )
+        if self.searcher and (grid := [d.key for d in dimensions if not d.drawn and not d.decides_score]):
+            raise UserError(
+                f"searcher {self.searcher} and a grid exclude each other: make {grid[0]} a choice or a "
+                "range, or leave the searcher out"
+            )
+        if self.searcher and not all(any(d.drawn for d in search) for search in self.search):
+            raise UserError(f"searcher {self.searcher} has nothing to draw: give choices or ranges")
+        if (self.searcher == "bohb") != (name == "bohb"):
+            raise UserError("searcher bohb and scheduler bohb go together: give both or none")
+        if name in PAUSING and self.at_once is not None:
+            raise UserError(f"scheduler {name} pauses trials, which at_once would count: leave at_once out")
+
+    def changed(self, changes: Mapping[str, Any]) -> Space:
+        """Return the space with settings that win over the base; searched values win over them.
+
+        A key that is searched everywhere is refused.
         """
-        changes = dict(changes or {})
         for key in changes:
-            if all(key in {d.key for d in search} for search in self.searches):
+            if all(key in {d.key for d in search} for search in self.search):
                 raise UserError(f"--{key} has no effect, because the tune space searches {key}: leave it out")
-        base = layered(self.base, changes)
-        found: dict[str, tuple[dict[str, Any], Settings, Federation, dict[str, Any]]] = {}
-        for own in self._combinations():
-            settings = layered(base, *(d.settings(value) for d, value in own))
-            settings = rooted(_with_places(settings, changes))
-            text = ", ".join(f"{d.key}={value}" for d, value in own)
-            try:
-                federation = federation_from(options(settings))
-            except UserError as error:
-                raise UserError(f"the point {text} cannot work: {error}") from error
-            complete = flat(yaml.safe_load(dump(federation)), shown=True)
-            key = json.dumps({k: v for k, v in complete.items() if not k.startswith("cell")}, sort_keys=True)
-            found.setdefault(key, ({d.key: value for d, value in own}, settings, federation, complete))
-        for key, value in changes.items():
-            if all(settings.get(key) != value for _, settings, _, _ in found.values()):
+        return replace(self, changes=self.changes | _everywhere(dict(changes)))
+
+    def parts(self) -> Iterator[tuple[dict[str, Any], tuple[Dimension, ...]]]:
+        """Yield what is searched at a time: what all trials have in common, and the dimensions.
+
+        Trials with different data cannot be compared. So for a scheduler or a searcher, grids over the data
+        are an outer loop.
+        """
+        compares = self.searcher is not None or self.scheduler["name"] != "none"
+        for number, search in enumerate(self.search):
+            outer = [d for d in search if compares and d.decides_score]
+            for values in itertools.product(*(d.values for d in outer)):
+                fixed = {d.key: value for d, value in zip(outer, values, strict=True)}
+                yield {"search": number, **fixed}, tuple(d for d in search if d not in outer)
+
+    def examples(self) -> list[Point]:
+        """Return the points of all grids, and of what is drawn every listed value and both ends once.
+
+        Changes that no point keeps are refused.
+        """
+        found: dict[str, Point] = {}
+        for number, search in enumerate(self.search):
+            first = {d.key: d.ends[0] for d in search if d.drawn}
+            grids = [[(d.key, value) for value in d.values] for d in search if not d.drawn]
+            configs = [first | dict(values) for values in itertools.product(*grids)]
+            configs += [configs[0] | {d.key: end} for d in search if d.drawn for end in d.ends[1:]]
+            for config in configs:
+                point = self.point(config | {"search": number})
+                found.setdefault(point.name, point)
+        for key, value in self.changes.items():
+            if all(point.settings.get(key) != value for point in found.values()):
                 raise UserError(
                     f"--{key} has no effect, because what the tune space searches replaces {key} in every "
                     "point: leave it out"
                 )
-        entries = [
-            (self._values(own, settings, complete), settings, federation)
-            for own, settings, federation, complete in found.values()
-        ]
-        varying = [k for k in self.keys if len({str(values[k]) for values, _, _ in entries}) > 1]
-        points: list[Point] = []
-        for number, (values, settings, federation) in enumerate(entries):
-            label = ", ".join(f"{_short(k, self.keys)}={tidy(values[k])}" for k in varying) or "base"
-            label = one_line(label)
-            if any(label == other.label for other in points):
-                label = f"{label} ({number})"  # draws that differ only in digits that are not shown
-            place = asdict(Cell(self.name, label, self.base_name, []))
-            points.append(Point(label, values, settings | {"cell": place}, federation.rounds))
-        return points
+        return list(found.values())
 
-    def _combinations(self) -> Iterator[list[tuple[Dimension, Any]]]:
-        draws = itertools.count()
-        for search in self.searches:
-            grids = [d for d in search if d.kind == "grid"]
-            drawn = [d for d in search if d.kind != "grid"]
-            for values in itertools.product(*(d.values for d in grids)):
-                fixed = list(zip(grids, values, strict=True))
-                for _ in range(self.samples if drawn else 1):
-                    number = next(draws)
-                    own = [(d, d.draw(self._rng(number, k))) for k, d in enumerate(drawn)]
-                    yield sorted([*fixed, *own], key=lambda pair: search.index(pair[0]))
+    def point(self, config: Mapping[str, Any], strict: bool = True) -> Point:
+        """Return the point that a trial's configuration stands for.
 
-    def _rng(self, number: int, dimension: int) -> np.random.Generator:
-        return numpy_generator(self.draw_seed, "sweep", number, dimension)
-
-    def _values(
-        self, own: Mapping[str, Any], settings: Settings, complete: Mapping[str, Any]
-    ) -> dict[str, Any]:
-        """Return the value of every searched key at a point, as far as the base says it where it does not.
-
-        Numbers are those of the federation: the base and the command line may have them as texts.
+        Args:
+            config: ``search``, the number of the search, and its keys with the values that were drawn.
+            strict: whether one that cannot work is refused.
         """
+        search = self.search[config["search"]]
+        own = {d.key: d.settle(config[d.key]) for d in search}
+        searched = (_everywhere(d.settings(own[d.key])) for d in search)
+        settings = layered(self.base, self.changes, *searched)
+        known = data_options(settings.get("data"))  # another data set drops where the data are
+        places = {"data.root": self.root} if self.root else {}
+        places |= {key: value for key, value in self.changes.items() if key in PLACES}
+        settings = {k: v for k, v in places.items() if k.removeprefix("data.") in known} | settings
+        try:
+            federation = federation_of(settings)
+            complete, rounds = flat(yaml.safe_load(dump(federation)), shown=True), federation.rounds
+        except UserError as error:
+            if strict:
+                text = ", ".join(f"{key}={value}" for key, value in own.items())
+                raise UserError(f"the point {text} cannot work: {error}") from error
+            complete, rounds = {}, 0
         values = {}
-        for search in self.searches:
-            for d in search:
-                found = complete.get(d.key)
-                if d.key in own:
-                    values[d.key] = own[d.key]
-                elif d.bundles:
-                    inside = (v for v in d.values if d.settings(v).items() <= settings.items())
-                    values.setdefault(d.key, next(inside, None))
-                else:
-                    number = isinstance(found, int | float)
-                    values.setdefault(d.key, found if number else settings.get(d.key, found))
-        return {key: values[key] for key in self.keys}
+        for key in self.keys:
+            found = complete.get(key)  # numbers are those of the federation: the base may have them as texts
+            values[key] = found if isinstance(found, int | float) else own.get(key, settings.get(key, found))
+        label = one_line(", ".join(f"{_short(k, self.keys)}={tidy(values[k], 6)}" for k in self.keys))
+        exact = "-".join(f"{_short(k, self.keys)}={values[k]}" for k in self.keys)
+        name = slug(exact)[:_LONGEST]
+        if name != exact:
+            name += "-" + hashlib.sha256(json.dumps(values, default=str).encode()).hexdigest()[:8]
+        place = asdict(Cell(self.sweep, label, self.base_name, []))
+        return Point(label, values, settings | {"cell": place}, rounds, name)
 
 
-def _with_places(settings: Settings, changes: Settings) -> Settings:
-    """Return settings with the asked-for places of data, which a searched data set drops as another's."""
-    lost = {key: value for key, value in changes.items() if key in PLACES and key not in settings}
-    known = data_options(settings.get("data")) if lost else {}
-    return settings | {key: value for key, value in lost.items() if key.removeprefix("data.") in known}
+def _everywhere(settings: Settings) -> Settings:
+    """Return settings that mean the same in processes that run in other folders."""
+    root = settings.get("data.root")
+    return settings | ({"data.root": str(Path(root).absolute())} if isinstance(root, str) else {})
 
 
 SAME_IMAGES = ("augment", "normalise", "image_size", "verify", "download", "cache")
 """Options of data sets that leave the division and its images as they are, and so may be compared."""
-
-
-def scored_on(points: Sequence[Point]) -> list[str]:
-    """Return for each point, as a text to compare, on what it is scored: its data, clients and protocol.
-
-    Accuracies of points with different texts are no measure of which one is better.
-    """
-    keys = sorted({key for point in points for key in point.settings | point.values if _decides_score(key)})
-    return [
-        json.dumps({key: point.values.get(key, point.settings.get(key)) for key in keys}, default=str)
-        for point in points
-    ]
 
 
 def _decides_score(key: str) -> bool:
@@ -338,11 +407,11 @@ def _decides_score(key: str) -> bool:
     )
 
 
-def tidy(value: Any) -> str:
-    """Return a value for people, numbers with four digits."""
+def tidy(value: Any, digits: int = 4) -> str:
+    """Return a value for people, numbers with so many digits."""
     if value is None:
         return "-"
-    return f"{value:.4g}" if isinstance(value, float) else str(value)
+    return f"{value:.{digits}g}" if isinstance(value, float) else str(value)
 
 
 def _short(key: str, keys: Sequence[str]) -> str:
@@ -352,31 +421,6 @@ def _short(key: str, keys: Sequence[str]) -> str:
 
 
 # ---- reading
-
-
-def _space(path: Path, file: _File) -> Space:
-    base, base_name = _base(path, file.base)
-    searches = file.search if isinstance(file.search, list) else [file.search]
-    space = Space(
-        name=folder_name("sweep", file.sweep),
-        title=on_one_line(file.title),
-        base=base,
-        base_name=one_line(base_name),
-        searches=tuple(_search(search) for search in searches),
-        samples=file.samples,
-        draw_seed=file.draw_seed,
-        metric=file.metric,
-        mode=file.mode or ("min" if file.metric == "loss" else "max"),
-        best=file.best,
-        scheduler=_scheduler(file.scheduler),
-        seeds=check_seeds(file.seeds),
-        at_once=None if file.at_once == "auto" else file.at_once,
-    )
-    if not space.best and space.scheduler.name != "none":
-        raise UserError(f"best is false, and scheduler {space.scheduler.name} would choose between trials")
-    if space.scheduler.name == "pbt":
-        check_population(space)
-    return space
 
 
 def _base(path: Path, content: Any) -> tuple[Settings, str]:
@@ -390,7 +434,7 @@ def _base(path: Path, content: Any) -> tuple[Settings, str]:
     if "config" not in content:
         if named := [key for key in _NAMED if key in content]:
             raise UserError(f"base names a {named[0]}, and no table: give its file as config")
-        return layered({}, own), "base"
+        return _everywhere(layered({}, own)), "base"
     file = path.parent / str(content["config"])
     if is_table(file):
         return _cell(Table.load(file), content, own)
@@ -398,7 +442,7 @@ def _base(path: Path, content: Any) -> tuple[Settings, str]:
         raise UserError(f"base names a {named[0]}, and {file} is no table")
     settings = flat(read_mapping(file, "configuration"))
     kept = {key: value for key, value in settings.items() if key.partition(".")[0] not in _DECIDED}
-    return layered(kept, own), file.stem
+    return _everywhere(layered(kept, own)), one_line(file.stem)
 
 
 def _cell(table: Table, content: Mapping[str, Any], own: Settings) -> tuple[Settings, str]:
@@ -410,7 +454,7 @@ def _cell(table: Table, content: Mapping[str, Any], own: Settings) -> tuple[Sett
         chosen[kind] = str(content.get(kind, known[0]))
     settings = table.settings(chosen["row"], chosen["column"], own)
     settings.pop("cell")
-    return settings, chosen["column"]
+    return _everywhere(settings), one_line(chosen["column"])
 
 
 def _search(content: Any) -> tuple[Dimension, ...]:
@@ -425,25 +469,30 @@ def _dimension(key: str, content: Any) -> Dimension:
         raise UserError(f"search has {key!r}, which the sweep decides (seeds are in 'seeds')")
     _check_decides(key, [key])
     if isinstance(content, list):
-        content = {"grid": content}
+        content = {"grid_search": content}
     if not isinstance(content, dict) or len(content) != 1 or next(iter(content)) not in kinds:
-        raise UserError(f"search.{key} must be one of {', '.join(kinds)}, such as {{grid: [0.1, 1.0]}}")
+        raise UserError(
+            f"search.{key} must be one of {', '.join(kinds)}, such as {{grid_search: [0.1, 1.0]}}"
+        )
     kind, what = next(iter(content.items()))
     if isinstance(what, list):
         what = [float(x) if isinstance(x, str) and _EXPONENT.fullmatch(x) else x for x in what]
-    if kind in ("grid", "choice"):
+    if kind in ("grid_search", "choice"):
         return _listed(key, kind, what)
-    if not isinstance(what, list) or len(what) != 2 or not all(_is_number(x) for x in what):
-        raise UserError(f"search.{key}: {kind} must have two numbers, a lower and an upper end")
-    low, high = what
+    wanted = ("three", ", and a step") if kind == "quniform" else ("two", "")
+    if not isinstance(what, list) or len(what) != 2 + (kind == "quniform") or not all(map(_is_number, what)):
+        raise UserError(
+            f"search.{key}: {kind} must have {wanted[0]} numbers, a lower and an upper end{wanted[1]}"
+        )
+    low, high, *step = what
     if kind == "randint" and not all(fits(x, int) for x in what):
         raise UserError(f"search.{key}: the ends of randint must be whole numbers of at most 64 bits")
-    if not all(abs(x) < FARTHEST for x in what) and kind != "randint":
-        raise UserError(f"search.{key}: {kind} is {what}: its ends must be numbers below {FARTHEST:g}")
     if not low < high or (kind == "loguniform" and low <= 0):
         above = " above 0" if kind == "loguniform" else ""
         raise UserError(f"search.{key}: {kind} is {what}: the lower end must lie{above} below the upper end")
-    return Dimension(key, kind, low=low, high=high)
+    if step and not 0 < step[0] <= high - low:
+        raise UserError(f"search.{key}: {kind} is {what}: the step must be above 0 and within the range")
+    return Dimension(key, kind, tuple(what))
 
 
 def _check_decides(key: str, settings: Sequence[str]) -> None:
@@ -470,36 +519,11 @@ def _listed(key: str, kind: Kind, what: Any) -> Dimension:
     return Dimension(key, kind, tuple(what))
 
 
-def _scheduler(content: Any) -> Scheduler:
+def _scheduler(content: Any) -> dict[str, Any]:
     content = {"name": content} if isinstance(content, str) else content
-    if content is None:
-        return Scheduler()
     if not isinstance(content, dict) or not isinstance(content.get("name"), str):
-        names = ", ".join(get_args(SchedulerName))
-        raise UserError(f"scheduler must be one of {names}, or a mapping with a name")
-    return declared(Scheduler, content, "scheduler", "scheduler.")
-
-
-def check_population(space: Space) -> None:
-    """Refuse what population based training cannot do: it changes federations in the middle."""
-    if space.at_once is not None:
-        raise UserError(
-            "scheduler pbt keeps all its trials alive, and where there is no room for all they take turns: "
-            "leave at_once out"
-        )
-    if len(space.seeds) > 1:
-        raise UserError(
-            "scheduler pbt copies federations between trials, so all must have the same data: give one seed"
-        )
-    if len(space.searches) > 1:
-        raise UserError("scheduler pbt needs one search, not a list of them")
-    for d in space.searches[0]:
-        inside = d.key.startswith(("training.", "method."))
-        if not inside or d.bundles or not all(_is_number(v) for v in d.values):
-            raise UserError(
-                f"scheduler pbt changes settings in the middle of a federation, and {d.key} is not one that "
-                "can: search numbers among training.* and method.*"
-            )
+        raise UserError("scheduler must be a name, or a mapping with a name")
+    return {str(key): value for key, value in content.items()}
 
 
 def _is_number(value: Any) -> bool:

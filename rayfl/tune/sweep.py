@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import json
 import logging
-import math
 import os
 import shutil
 import signal
@@ -14,90 +13,264 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from copy import copy
-from dataclasses import dataclass, field, replace
-from functools import partial
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal, get_args
+from typing import TYPE_CHECKING, Any, Literal
+from unittest.mock import patch
 
 import ray
 from ray import tune
-from ray.tune.schedulers import (
-    ASHAScheduler,
-    FIFOScheduler,
-    MedianStoppingRule,
-    PopulationBasedTraining,
-    TrialScheduler,
-)
+from ray.tune import schedulers
+from ray.tune.logger import TBXLoggerCallback
+from ray.tune.search import BasicVariantGenerator, Repeater, Searcher, create_searcher
+from ray.tune.search.repeater import TRIAL_INDEX
+from rich.console import Console
 
-from rayfl.config.table_file import Settings
+from rayfl.arguments import arguments_of, check_type
+from rayfl.config.table_file import Settings, of_data
 from rayfl.engine import Engine, Ray
-from rayfl.engine.cluster import PULSE, Cluster
-from rayfl.engine.placement import reservation
+from rayfl.engine.cluster import PULSE, Cluster, patience
+from rayfl.engine.placement import in_one_process, reservation
 from rayfl.errors import UserError
-from rayfl.evaluation.protocol import read_protocol
-from rayfl.evaluation.result import read_config
+from rayfl.evaluation.result import Result
 from rayfl.federation import Federation
-from rayfl.files import write_file
+from rayfl.files import held, read_json, reading, refuse_links, write_file
 from rayfl.jobs.cells import Job
 from rayfl.jobs.progress import TableProgress
-from rayfl.record.history import PARTITION, complete_lines, read_records
+from rayfl.record.checks import check_summary
+from rayfl.record.folder import check_kind
+from rayfl.record.history import SUMMARY, complete_lines
+from rayfl.shipped import find
+from rayfl.shown import counted
 from rayfl.signals import answered
-from rayfl.tune.scores import RoundScores
-from rayfl.tune.space import Dimension, Metric
-from rayfl.tune.trial import COPY, Order, run_trial
-from rayfl.tune.trials import Trials
+from rayfl.terminal import Terminal
+from rayfl.tune.outcome import Best, PointResult, points_table, result_of, table_of, write_all
+from rayfl.tune.space import PAUSING, Dimension, Point, Space, federation_of
+from rayfl.tune.trial import STOPPED, Order, run_trial
 
-ENDED = "ended.jsonl"
-"""A line per trial that is over: its name, and why."""
+if TYPE_CHECKING:
+    import pandas as pd
+
+SCHEDULERS = {
+    "none": "FIFOScheduler",
+    "asha": "ASHAScheduler",
+    "median": "MedianStoppingRule",
+    "hyperband": "HyperBandScheduler",
+    "bohb": "HyperBandForBOHB",
+}
+PACKAGES = {"optuna": "'rayfl[optuna]'", "hyperopt": "hyperopt", "bohb": "hpbandster ConfigSpace"}
+OURS = {"time_attr", "metric", "mode", "max_t", "min_time_slice"}
+"""Options of schedulers that follow from the sweep."""
 End = Literal["finished", "stopped", "failed"]
+QUIET = {
+    "TUNE_DISABLE_AUTO_CALLBACK_LOGGERS": "1",
+    "TUNE_DISABLE_STRICT_METRIC_CHECKING": "1",
+    "RAY_AIR_NEW_OUTPUT": "0",
+    "RAY_CHDIR_TO_TRIAL_DIR": "0",
+    "TUNE_FUNCTION_THREAD_TIMEOUT_S": "10",
+}
+"""Keeps Ray Tune from writing what the run folders have, from changing directories, and from talk."""
 RESTARTS = 3
 """How often a trial whose process or host has died is started again."""
-LOOK = 50
-"""Steps of Ray Tune, of about 0.1 s, between two looks whether waiting trials can still be placed."""
+LOOK = 5.0
+"""Seconds without a running trial, after which those that wait must fit on the hosts that are there."""
 
 
-@dataclass
-class Ended:
-    """What has become of trials: the lines of ``ended.jsonl``.
+@dataclass(frozen=True)
+class Swept:
+    """What has come of a sweep.
 
     Attributes:
-        path: the file.
-        why: name -> how the trial ended, and for one that failed the reason.
+        grids: what Ray Tune returns, for each part that is searched by itself.
+        results: of the points that have begun.
+        best: the best of them; None if none is chosen, or not all trials are over.
+        failed: trial -> why.
+        complete: whether all trials are over.
+        written: the files.
     """
 
-    path: Path
-    why: dict[str, tuple[End, str]] = field(default_factory=dict)
+    grids: list[tune.ResultGrid]
+    results: list[PointResult]
+    best: Best | None
+    failed: dict[Job, str]
+    complete: bool
+    written: list[Path] = field(default_factory=list)
 
-    @classmethod
-    def load(cls, trials: Trials) -> Ended:
-        """Read what an earlier session has noted; whether a trial is finished, its records alone say."""
-        found = cls(trials.output / ENDED)
-        if found.path.exists():
-            lines = list(complete_lines(found.path))
-            whole = sum(len(text) for text, _ in lines)
-            if whole < found.path.stat().st_size:  # a crash has torn the last one
-                write_file(found.path, b"".join(text for text, _ in lines))
-            for _, line in lines:
-                end: Any = line.get("end")
-                name, reason = line.get("trial"), line.get("reason", "")
-                known = end in get_args(End) and isinstance(reason, str)
-                if not isinstance(name, str) or name not in trials.jobs or not known:
-                    raise UserError(f"{found.path} is damaged: a line is of no trial; restore it from a copy")
-                found.why[name] = (end, reason)
-        found.why = {name: why for name, why in found.why.items() if why[0] != "finished"}
-        found.why |= {name: ("finished", "") for name, job in trials.jobs.items() if job.finished}
-        return found
+    @property
+    def points(self) -> pd.DataFrame:
+        """A line per point: searched values, seeds, rounds, means and deviations, and whether it is best."""
+        return table_of(self.results, self.best)
 
-    def note(self, name: str, end: End, reason: str = "") -> None:
-        """Note that a trial is over."""
-        self.why[name] = (end, reason)
-        entry = {"trial": name, "end": end} | ({"reason": reason} if reason else {})
-        with self.path.open("a") as file:
-            file.write(json.dumps(entry) + "\n")
 
-    def over(self, name: str) -> bool:
-        """Return whether a trial need not be run again; one that has failed is tried again."""
-        return name in self.why and self.why[name][0] != "failed"
+def run(
+    space: Space | str | Path,
+    output: str | Path | None = None,
+    *,
+    resume: bool = False,
+    address: str | None = None,
+    console: Console | None = None,
+) -> Swept:
+    """Run a sweep, or go on with one.
+
+    Args:
+        space: a tune space, its file, or the name of one that comes with rayfl.
+        output: the folder; ``runs/<sweep>`` by default.
+        resume: whether to go on with the sweep of that folder, which must be of the same space.
+        address: the Ray cluster to join; by default the engine's, or a new local one.
+        console: where people are told.
+
+    Raises:
+        KeyboardInterrupt: after a SIGINT, when the trials have ended.
+    """
+    space = space if isinstance(space, Space) else Space.load(find(str(space), "tune_spaces"))
+    output, console = Path(output or Path("runs", space.sweep)), console or Terminal()
+    scheduler_of(space.scheduler, 1)
+    if resume:
+        kept, asked = Space.kept(output).deciding, space.deciding
+        if other := [name for name in asked if asked[name] != kept[name]]:
+            raise UserError(f"{output} has a sweep of another space: {', '.join(other)} differ")
+        refuse_links(output)
+        for summary in sorted(output.glob(f"trials/*/seed-*/{SUMMARY}")):  # what is damaged is named first
+            Result.load(summary.parent)
+            with reading(summary, "remove it, and the run goes on from its checkpoint"):
+                check_summary(read_json(summary))
+    else:
+        refuse_used(output)
+    points = space.examples()
+    federation = federation_of(points[0].settings)
+    own = federation.engine.address if isinstance(federation.engine, Ray) else None
+    Ray(address=address or own).check_address()
+    if not resume:
+        check(space, points)
+        space.save(output)
+    with held(output):
+        rounds = max(point.rounds for point in points)
+        return _run(space, output.absolute(), rounds, federation, address or own, console)
+
+
+def _run(
+    space: Space, output: Path, rounds: int, federation: Federation, address: str | None, console: Console
+) -> Swept:
+    planned = space.count * len(space.seeds)
+    logging.getLogger("ray.tune").setLevel(logging.ERROR)
+    shutil.rmtree(output / "tune", ignore_errors=True)  # of an earlier session, from which nothing is read
+    grids: list[tune.ResultGrid] = []
+    cluster = Cluster(Ray(address=address))
+    cluster.wait()
+    try:
+        nodes = [node["Resources"] for node in ray.nodes() if node["Alive"]]
+        clients = federation.clients or len(federation.federated_data())
+        wait = patience(federation.engine.wait) if isinstance(federation.engine, Ray) else 0.0
+        part = share(federation.engine, clients, nodes, planned, space.at_once, comes=wait > 0)
+        order = Order(space, output, part.engine, tuple(sys.orig_argv))
+        watcher = Watcher(order, part, planned, rounds, cluster.gone)
+        watcher.board, watcher.wait = "tensorboard" in federation.loggers, max(wait, LOOK)
+        at_once = part.at_once or os.cpu_count() or 1
+        with (
+            TableProgress(watcher.cells, at_once, console=console, items="trials") as watcher.progress,
+            patch.dict(os.environ, QUIET),
+            _stoppable() as forwarded,
+        ):
+            due = 0
+            for number, (fixed, search) in enumerate(space.parts()):
+                grids.append(_tuner(order, part, fixed, search, number, watcher).fit())
+                due += space.size(search) * len(space.seeds)
+                if len(watcher.ends) < due:
+                    break
+    except _Broken as broken:
+        raise UserError(str(broken)) from None
+    finally:
+        cluster.close()
+    points: dict[str, tuple[Point, dict[Path, Job]]] = {}
+    for point, job in watcher.trials.values():  # of those with one folder only the first counts
+        points.setdefault(point.name, (point, {}))[1].setdefault(job.folder, job)
+    results = [result_of(point, list(jobs.values()), space.metric) for point, jobs in points.values()]
+    failed = {watcher.trials[name][1]: why for name, (end, why) in watcher.ends.items() if end == "failed"}
+    complete = len(watcher.ends) == planned
+    best = Best.of(results, space.mode, space.data_keys) if space.best and complete else None
+    console.print(points_table(space.title or space.sweep, results, space.metric, best))
+    if complete:
+        written = write_all(space.title, space.sweep, results, space.metric, best, space.seeds, output)
+        return Swept(grids, results, best, failed, True, written)
+    told = f"{len(watcher.ends)} of {counted(planned, 'trial')} are over, so no point is the best"
+    console.print(f"{told}; go on with --resume {output}", soft_wrap=True, markup=False)
+    if not forwarded:
+        raise KeyboardInterrupt
+    return Swept(grids, results, None, failed, False)
+
+
+def _tuner(
+    order: Order, part: Share, fixed: Settings, search: Sequence[Dimension], number: int, watcher: Watcher
+) -> tune.Tuner:
+    space = order.space
+    samples = space.samples if any(d.drawn for d in search) else 1
+    pauses = space.scheduler["name"] in PAUSING  # and the paused ones would count as those at once
+    at_once = None if pauses else part.at_once
+    param_space = fixed | {d.key: domain(d) for d in search}
+    if space.searcher is None:
+        param_space["seed"] = tune.grid_search(list(space.seeds))
+    else:
+        samples *= len(space.seeds)
+    head: list[dict[str, float]] = [{}] if "engine.actors" in part.engine else []
+    trainable = tune.with_resources(
+        tune.with_parameters(run_trial, order=order),
+        tune.PlacementGroupFactory([*head, *part.bundles], strategy="PACK"),
+    )
+    return tune.Tuner(
+        trainable,
+        param_space=param_space,
+        tune_config=tune.TuneConfig(
+            metric="score",
+            mode=space.mode,
+            search_alg=searcher_of(space, at_once or 0, order.output / f"searcher-{number}.jsonl"),
+            scheduler=scheduler_of(space.scheduler, watcher.rounds),
+            num_samples=samples,
+            max_concurrent_trials=at_once if space.searcher else None,
+            reuse_actors=True,
+            trial_dirname_creator=lambda trial: trial.trial_id,
+        ),
+        run_config=tune.RunConfig(
+            name=str(number),
+            storage_path=str((order.output / "tune").resolve()),
+            callbacks=[watcher, *([TBXLoggerCallback()] if watcher.board else [])],
+            verbose=0,
+            failure_config=tune.FailureConfig(max_failures=RESTARTS),
+            checkpoint_config=tune.CheckpointConfig(num_to_keep=1 if pauses else None),
+        ),
+    )
+
+
+# ---- before it runs
+
+
+def refuse_used(output: Path) -> None:
+    """Refuse a folder that holds something."""
+    check_kind(output, "sweep")
+    if output.exists() and (not output.is_dir() or any(output.iterdir())):
+        raise UserError(f"{output} already exists; choose another --output, or go on with --resume {output}")
+
+
+def check(space: Space, points: Sequence[Point]) -> None:
+    """Refuse a sweep that cannot choose, and points that cannot work, before anything is started."""
+    about, data = "", None
+    for point in sorted(points, key=lambda point: of_data(point.settings)):
+        federation = federation_of(point.settings | {"seed": space.seeds[0]})
+        if federation.eval_every == 0:
+            raise UserError("eval_every is 0, so there is nothing to compare: set it to at least 1")
+        try:
+            if data is None or of_data(point.settings) != about:
+                about, data = of_data(point.settings), federation.federated_data()
+            federation.check(data)
+        except UserError as error:
+            raise UserError(f"the point {point.label} cannot work: {error}") from error
+        if space.best and not data.counts("val").any():
+            raise UserError(
+                "a sweep chooses by validation data, and the data have no validation split: give "
+                "some, for example with --data.val_fraction 0.1"
+            )
+
+
+# ---- placement
 
 
 @dataclass(frozen=True)
@@ -117,8 +290,9 @@ class Share:
 
 
 def share(
-    engine: Engine, clients: int, nodes: Sequence[Mapping[str, float]], trials: int, at_once: int | None
-) -> Share:
+    engine: Engine, clients: int, nodes: Sequence[Mapping[str, float]], trials: int, at_once: int | None,
+    comes: bool = False,
+) -> Share:  # fmt: skip
     """Work out what a trial gets: actors ``auto`` share the cluster among the trials that run at once.
 
     Args:
@@ -127,20 +301,22 @@ def share(
         nodes: the resources of every node.
         trials: how many there are.
         at_once: as asked for; None for as many as the cluster holds.
+        comes: whether hosts may come that are not there yet, so that nothing is refused.
     """
-    resolved = copy(engine)
-    resolved.resolve()  # here, because the process of a trial with actors has no GPU of its own
     try:
         if not isinstance(engine, Ray):
-            gpus = 1.0 if resolved.device == "cuda" else 0.0
-            wanted = reservation(nodes, 1, 1, None, float(engine.threads), gpus)
+            wanted = in_one_process(nodes, engine.device, engine.threads, at_once)
+            if not comes:
+                reservation(nodes, 1, 1, None, wanted.cpus, wanted.gpus)
             return Share([wanted.bundle], {}, at_once)
+        resolved = copy(engine)
+        resolved.resolve()
         actors, hosted, cpus = engine.asked
         if actors is None and hosted is None:
             room = reservation(nodes, 10**6, None, None, cpus, engine.gpus_per_actor).actors
             at_once = min(trials, at_once or room)
             actors = max(1, min(clients, room // at_once))
-        wanted = reservation(nodes, clients, actors, hosted, cpus, engine.gpus_per_actor)
+        wanted = reservation(nodes, clients, actors, hosted, cpus, engine.gpus_per_actor, comes=comes)
     except UserError as error:
         raise UserError(f"a trial can never be placed on this cluster: {error}") from error
     settings = {
@@ -152,177 +328,161 @@ def share(
     return Share([wanted.bundle] * wanted.actors, settings, at_once)
 
 
-def run(
-    trials: Trials, ended: Ended, progress: TableProgress, federation: Federation, address: str | None = None
-) -> bool:
-    """Run all trials that are not over.
+# ---- schedulers and searchers
+
+
+def scheduler_of(asked: Mapping[str, Any], rounds: int) -> Any:
+    """Return a scheduler of Ray Tune.
 
     Args:
-        trials: of the sweep.
-        ended: what an earlier session has done; trials that end are added to it.
-        progress: where people are told.
-        federation: of any trial; its engine is that of all.
-        address: the Ray cluster to join; by default the engine's, or a new local one.
-
-    Returns:
-        Whether all trials are over; False after a SIGTERM or SIGHUP.
-
-    Raises:
-        KeyboardInterrupt: after a SIGINT.
+        asked: its name and options.
+        rounds: of the longest trial.
     """
-    waiting = {name: job for name, job in trials.jobs.items() if not ended.over(name)}
-    if not waiting:
-        return True
-    for name in waiting:
-        ended.why.pop(name, None)
-    engine = federation.engine
-    own = engine.address if isinstance(engine, Ray) else None
-    cluster = Cluster(Ray(address=address or own))
-    cluster.wait()
+    name, given = asked["name"], {key: value for key, value in asked.items() if key != "name"}
+    if name not in SCHEDULERS:
+        raise UserError(f"scheduler is {name!r}: it must be one of {', '.join(SCHEDULERS)}")
+    made = getattr(schedulers, SCHEDULERS[name])
+    known = arguments_of(made)
+    for key, value in given.items():
+        if key not in known.keys() - OURS:
+            options = ", ".join(known.keys() - OURS) or "no options"
+            raise UserError(f"scheduler {name} has no option {key!r}; it has {options}")
+        check_type(f"scheduler.{key}", value, known[key])
+    decided: dict[str, Any] = {"time_attr": "round", "max_t": rounds, "min_time_slice": float("inf")}
+    decided |= {"grace_period": min(given.get("grace_period", 1), rounds)}  # seconds are Ray Tune's default
     try:
-        nodes = [node["Resources"] for node in ray.nodes() if node["Alive"]]
-        clients = federation.clients or len(federation.federated_data())
-        part = share(engine, clients, nodes, len(waiting), trials.sweep.at_once)
-        jobs = {name: replace(job, settings=job.settings | part.engine) for name, job in waiting.items()}
-        watcher = Watcher(trials, part, ended, progress, cluster.gone)
-        with _quiet_tune(), _stoppable() as forwarded:
-            _tuner(trials, part, jobs, ended, watcher).fit()
-    except _Broken as broken:
-        raise UserError(str(broken)) from None
-    finally:
-        cluster.close()
-    complete = all(name in ended.why for name in waiting)
-    if not complete and not forwarded:
-        raise KeyboardInterrupt
-    return complete
+        return made(**given | {key: value for key, value in decided.items() if key in known})
+    except (AssertionError, ArithmeticError, ValueError) as error:
+        raise UserError(f"scheduler {name} cannot be made: {error}") from error
 
 
-def _tuner(
-    trials: Trials, part: Share, jobs: Mapping[str, Job], ended: Ended, watcher: Watcher
-) -> tune.Tuner:
-    sweep = trials.sweep
-    pbt = sweep.scheduler.name == "pbt"
-    order = Order(
-        jobs,
-        sweep.metric,
-        interval=sweep.scheduler.interval if pbt else None,
-        replays=sweep.scheduler.name in ("asha", "median"),
-        command=tuple(sys.orig_argv),
-    )
-    head: list[dict[str, float]] = [{}] if "engine.actors" in part.engine else []
-    trainable = tune.with_resources(
-        tune.with_parameters(run_trial, order=order),
-        tune.PlacementGroupFactory([*head, *part.bundles], strategy="PACK"),
-    )
-    names = list(jobs)
-    space: dict[str, Any] = {"name": tune.grid_search(names)}
-    space["values"] = tune.sample_from(lambda spec: trials.values(spec.config["name"]))
-    scratch = trials.output / "tune"
-    shutil.rmtree(scratch, ignore_errors=True)  # of an earlier session, from which nothing is read
-    for left in (trials.output / "trials").glob(f"*/{COPY}*"):
-        shutil.rmtree(left, ignore_errors=True)
-    return tune.Tuner(
-        trainable,
-        param_space=space,
-        tune_config=tune.TuneConfig(
-            scheduler=scheduler_of(trials, ended),
-            max_concurrent_trials=None if pbt else part.at_once,  # a population lives as a whole
-            reuse_actors=True,
-            trial_name_creator=_name_of,
-            trial_dirname_creator=_name_of,
-        ),
-        run_config=tune.RunConfig(
-            name=scratch.name,
-            storage_path=str(trials.output.resolve()),
-            callbacks=[watcher],
-            verbose=0,
-            failure_config=tune.FailureConfig(max_failures=RESTARTS),
-            checkpoint_config=tune.CheckpointConfig(num_to_keep=4 if pbt else None),
-        ),
-    )
+def domain(dimension: Dimension) -> Any:
+    """Return a dimension in Ray Tune's own terms."""
+    made = getattr(tune, dimension.kind)
+    return made(list(dimension.values)) if dimension.listed else made(*dimension.values)
 
 
-def _name_of(trial: Any) -> str:
-    return str(trial.config["name"])
+def searcher_of(space: Space, at_once: int, path: Path) -> Any:
+    """Return what draws the points of a part of a sweep.
 
-
-# ---- schedulers
-
-
-def scheduler_of(trials: Trials, ended: Ended) -> TrialScheduler:
-    """Return the scheduler, which has seen what trials of an earlier session have shown."""
-    sweep, wanted = trials.sweep, trials.sweep.scheduler
-    common = {"time_attr": "round", "metric": "score", "mode": sweep.mode}
-    if wanted.name == "none":
-        return FIFOScheduler()
-    if wanted.name == "pbt":
-        return PopulationBasedTraining(
-            **common,
-            perturbation_interval=wanted.interval,
-            hyperparam_mutations={"values": {d.key: _mutation(d) for d in sweep.dimensions}},
-            quantile_fraction=wanted.quantile,
-            resample_probability=wanted.resample,
-            custom_explore_fn=partial(_inside, sweep.dimensions),
-            log_config=False,
-            require_attrs=False,
+    Args:
+        space: the tune space.
+        at_once: trials at once; 0 for as many as fit. Searchers are limited elsewhere.
+        path: the file that keeps what a searcher has drawn.
+    """
+    if space.searcher is None:
+        return BasicVariantGenerator(
+            max_concurrent=at_once, constant_grid_search=True, random_state=space.draw_seed
         )
-    rounds = max(job.rounds for job in trials.jobs.values())
-    scheduler: TrialScheduler
-    if wanted.name == "asha":
-        grace = min(wanted.grace, rounds)
-        scheduler = ASHAScheduler(
-            **common, max_t=rounds, grace_period=grace, reduction_factor=wanted.reduction
-        )
-    else:
-        scheduler = MedianStoppingRule(
-            **common,
-            grace_period=wanted.grace,
-            min_samples_required=wanted.min_trials,
-            min_time_slice=math.inf,  # a trial never waits for others to come as far
-        )
-    for name, job in trials.jobs.items():
-        if ended.over(name):
-            _show_again(scheduler, name, job, sweep.metric)
-    return scheduler
+    seed = {"seed": space.draw_seed, "random_state_seed": space.draw_seed}  # each takes one of the two
+    try:
+        made = create_searcher(space.searcher, metric="score", mode=space.mode, **seed)
+    except (ImportError, AssertionError) as error:
+        raise UserError(
+            f"searcher {space.searcher} needs a package that is not installed: pip install "
+            f"{PACKAGES[space.searcher]}"
+        ) from error
+    if len(space.seeds) > 1:
+        made = Repeater(made, len(space.seeds))
+    return Replayed(made, space, path)
 
 
-def _show_again(scheduler: TrialScheduler, name: str, job: Job, metric: Metric) -> None:
-    """Show a scheduler the scores of a trial that is over."""
-    if not (job.folder / PARTITION).exists():
-        return
-    past = _PastTrial(name)
-    scheduler.on_trial_add(None, past)
-    scores = RoundScores(job.folder, read_protocol(read_config(job.folder)), metric)
-    for record in read_records(job.folder):
-        score = scores.score(record)
-        if score is not None:
-            scheduler.on_trial_result(None, past, {"round": record["round"] + 1, "score": score})
+class Replayed(Searcher):
+    """A search algorithm that goes on where an earlier session has stopped.
+
+    All that it is asked and told is written down. When the sweep goes on, it is asked and told the same in
+    the same order, by which it comes into the same state. The points that it has drawn are begun first.
+
+    Args:
+        searcher: of Ray Tune; with several seeds, a Repeater of one.
+        space: the tune space.
+        path: the file.
+    """
+
+    def __init__(self, searcher: Searcher, space: Space, path: Path) -> None:
+        super().__init__(metric=searcher.metric, mode=searcher.mode)
+        self.searcher, self._space, self._path = searcher, space, path
+        self._drawn: list[dict[str, Any]] = []
+        self._trials: dict[str, str] = {}  # Ray Tune's name of a trial -> its number
+        self._last: dict[str, tuple[int, float]] = {}  # the round and the score that were told last
+        self._over: set[str] = set()
+
+    def set_search_properties(self, metric: Any, mode: Any, config: Any, **spec: Any) -> bool:
+        """Learn the space, and repeat what has been before."""
+        done = self.searcher.set_search_properties(metric, mode, config, **spec)
+        lines = list(complete_lines(self._path)) if self._path.exists() else []
+        self._path.parent.mkdir(parents=True, exist_ok=True)
+        write_file(self._path, b"".join(text for text, _ in lines))  # without one that a crash has torn
+        for _, line in lines:
+            if "point" not in line:
+                self._tell(line)
+            elif _plain(self.searcher.suggest(str(len(self._drawn)))) == line["point"]:
+                self._drawn.append(line["point"])
+            else:
+                raise UserError(
+                    f"searcher {self._space.searcher} draws other points than in {self._path}, as another "
+                    "version of its package may: install that of before, or start the sweep anew"
+                )
+        return bool(done)
+
+    def suggest(self, trial_id: str) -> Any:
+        """Return the next point that was drawn before, or draw one."""
+        number = len(self._trials)
+        if number == len(self._drawn):
+            point = self.searcher.suggest(str(number))
+            if point is None or point == Searcher.FINISHED:
+                return point
+            self._drawn.append(_plain(point))
+            self._note({"point": self._drawn[number]})
+        self._trials[trial_id] = str(number)
+        point = dict(self._drawn[number])
+        return point | {"seed": self._space.seeds[point.pop(TRIAL_INDEX, 0)]}
+
+    def on_trial_result(self, trial_id: str, result: dict[str, Any]) -> None:
+        """Tell of a round, unless it was told before."""
+        trial, kept = self._trials[trial_id], ("round", "score", "hyperband_info")
+        if result["round"] > self._last.get(trial, (0, 0.0))[0]:
+            line = {"trial": trial, **{key: result[key] for key in kept if key in result}}
+            self._note(line)
+            self._tell(line)
+
+    def on_trial_complete(self, trial_id: str, result: Any = None, error: bool = False) -> None:
+        """Tell of the end of a trial, unless it was told before."""
+        trial = self._trials[trial_id]
+        if trial not in self._over:
+            score = (result or {}).get("score", self._last.get(trial, (0, self._space.worst))[1])
+            self._note({"trial": trial, "end": score})
+            self._tell({"trial": trial, "end": score})
+
+    def _tell(self, line: Mapping[str, Any]) -> None:
+        trial = line["trial"]
+        if "end" in line:
+            self._over.add(trial)
+            self.searcher.on_trial_complete(trial, {"score": line["end"]})
+        else:
+            self._last[trial] = line["round"], line["score"]
+            self.searcher.on_trial_result(trial, {"training_iteration": line["round"], **line})
+
+    def on_pause(self, trial_id: str) -> None:
+        """Pass on what BOHB wants to know."""
+        self.searcher.on_pause(self._trials[trial_id])
+
+    def on_unpause(self, trial_id: str) -> None:
+        """Pass on what BOHB wants to know."""
+        self.searcher.on_unpause(self._trials[trial_id])
+
+    def get_state(self) -> dict[str, Any]:
+        """Return nothing: what Ray Tune keeps is never read."""
+        return {}
+
+    def _note(self, line: Mapping[str, Any]) -> None:
+        with self._path.open("a") as file:
+            file.write(json.dumps(line) + "\n")
 
 
-@dataclass(frozen=True)
-class _PastTrial:
-    """What schedulers want to know of a trial."""
-
-    trial_id: str
-
-
-def _mutation(d: Dimension) -> Any:
-    """Return what population based training may make of a value."""
-    if d.values:
-        return sorted(d.values)
-    kinds = {"uniform": tune.uniform, "loguniform": tune.loguniform, "randint": tune.randint}
-    whole = d.kind == "randint"
-    return kinds[d.kind](int(d.low) if whole else d.low, int(d.high) if whole else d.high)
-
-
-def _inside(dimensions: Sequence[Dimension], config: dict[str, Any]) -> dict[str, Any]:
-    """Bring changed values back into their ranges."""
-    values = dict(config["values"])
-    for d in dimensions:
-        if not d.values:
-            top = d.high - 1 if d.kind == "randint" else d.high
-            values[d.key] = type(values[d.key])(min(max(values[d.key], d.low), top))
-    return config | {"values": values}
+def _plain(point: Any) -> dict[str, Any]:
+    plain: dict[str, Any] = json.loads(json.dumps(point, default=lambda value: value.item()))
+    return plain
 
 
 # ---- while it runs
@@ -336,23 +496,33 @@ class Watcher(tune.Callback):
     """Tells people of trials, notes those that are over, and ends a sweep that can never go on.
 
     Args:
-        trials: of the sweep.
+        order: of the sweep.
         part: what a trial gets.
-        ended: where the end of trials is noted.
-        progress: where people are told.
+        planned: how many trials there are.
+        rounds: of the longest.
         gone: says which of Ray's own processes is gone.
+
+    Attributes:
+        trials: Ray Tune's name of a trial -> its point and itself, of those that have begun.
+        ends: likewise -> how it has ended, and for one that failed the reason.
+        cells: all trials, with stand-ins for those that have not begun.
+        progress: where people are told.
+        board: whether Ray Tune writes what it is told for TensorBoard, too.
+        wait: seconds to wait for hosts where no trial runs.
     """
 
+    progress: TableProgress
+    board: bool
+    wait: float
+
     def __init__(
-        self,
-        trials: Trials,
-        part: Share,
-        ended: Ended,
-        progress: TableProgress,
-        gone: Callable[[], str | None],
+        self, order: Order, part: Share, planned: int, rounds: int, gone: Callable[[], str | None]
     ) -> None:
-        self._trials, self._part, self._ended, self._progress = trials, part, ended, progress
-        self._gone, self._seen = gone, time.monotonic()
+        self.rounds, self._order, self._part, self._gone = rounds, order, part, gone
+        self.trials: dict[str, tuple[Point, Job]] = {}
+        self.ends: dict[str, tuple[End, str]] = {}
+        self.cells = [Job("", "", 0, rounds, order.output / "to come", {}) for _ in range(planned)]
+        self._seen = self._ran = time.monotonic()
 
     def __getstate__(self) -> dict[str, Any]:
         """Ray Tune writes its callbacks to disk, from where nobody reads them."""
@@ -364,17 +534,18 @@ class Watcher(tune.Callback):
             return
         self._seen = time.monotonic()
         if part := self._gone():
-            raise _Broken(
-                f"{part} is gone, and with it all trials: go on with --resume {self._trials.output}"
-            )
+            raise _Broken(f"{part} is gone, and with it all trials: go on with --resume {self._order.output}")
 
     def on_step_end(self, iteration: int, trials: list[Any], **info: Any) -> None:
         """Show what runs, and look whether what waits has room on the hosts that are left."""
-        running = [self._trials.jobs[_own(t)] for t in trials if t.status == "RUNNING"]
+        running = [self._job(t) for t in trials if t.status == "RUNNING"]
         waiting = [t for t in trials if t.status in ("PENDING", "PAUSED")]
-        self._progress.show(running, [self._trials.jobs[_own(t)] for t in waiting])
-        if not running and waiting and iteration % LOOK == LOOK - 1:
+        self.progress.show(running, [*map(self._job, waiting), *self.cells[len(self.trials) :]])
+        if running or not waiting:
+            self._ran = time.monotonic()
+        elif time.monotonic() - self._ran > self.wait:
             self._look()
+            self._ran = time.monotonic()
 
     def _look(self) -> None:
         nodes = [node["Resources"] for node in ray.nodes() if node["Alive"]]
@@ -385,64 +556,43 @@ class Watcher(tune.Callback):
             )
         except UserError as error:
             raise UserError(
-                f"hosts have left the cluster, and no trial can be placed any more: {error}; go on with "
-                f"--resume {self._trials.output}"
+                f"no trial can be placed on the hosts that are there: {error}; go on with --resume "
+                f"{self._order.output}"
             ) from error
 
     def on_trial_complete(self, iteration: int, trials: list[Any], trial: Any, **info: Any) -> None:
         """Note the end of a trial that has run to its end, was stopped, or has reported its failure."""
-        name = _own(trial)
-        job = self._trials.jobs[name]
+        job = self._job(trial)
         reason = (trial.last_result or {}).get("failed")
         if job.finished:
-            self._end(name, "finished")
+            self._end(trial, "finished")
         elif reason is not None:
-            self._end(name, "failed", str(reason))
+            self._end(trial, "failed", str(reason))
         else:
-            self._end(name, "stopped")
+            job.folder.with_name(job.folder.name + STOPPED).touch()
+            self._end(trial, "stopped")
 
     def on_trial_error(self, iteration: int, trials: list[Any], trial: Any, **info: Any) -> None:
         """Note the failure of a trial whose process has died too often."""
         lines = [
             line for line in str(trial.error_file and Path(trial.error_file).read_text()).splitlines() if line
         ]
-        self._end(_own(trial), "failed", lines[-1].strip() if lines else "its process died")
+        self._end(trial, "failed", lines[-1].strip() if lines else "its process died")
 
-    def _end(self, name: str, end: End, reason: str = "") -> None:
-        job = self._trials.jobs[name]
-        self._ended.note(name, end, reason)
+    def _end(self, trial: Any, end: End, reason: str = "") -> None:
+        job = self._job(trial)
+        self.ends[trial.trial_id] = (end, reason)
         rounds = f" after {len(job.seconds())} rounds" if end == "stopped" else ""
-        self._progress.tell(f"{job}: {'FAILED: ' + reason if end == 'failed' else end + rounds}")
+        self.progress.tell(f"{job}: {'FAILED: ' + reason if end == 'failed' else end + rounds}")
 
-
-def _own(trial: Any) -> str:
-    """Return the name of a trial; the one in its configuration is that of the trial whose copy it is."""
-    return str(trial.custom_trial_name or trial.trial_id)
-
-
-@contextlib.contextmanager
-def _quiet_tune() -> Iterator[None]:
-    """Keep Ray Tune from writing what the run folders have, from changing directories, and from talk."""
-    wanted = {
-        "TUNE_DISABLE_AUTO_CALLBACK_LOGGERS": "1",
-        "TUNE_DISABLE_STRICT_METRIC_CHECKING": "1",  # a trial that has failed reports its reason alone
-        "RAY_AIR_NEW_OUTPUT": "0",
-        "RAY_CHDIR_TO_TRIAL_DIR": "0",
-        "TUNE_FUNCTION_THREAD_TIMEOUT_S": "10",
-    }
-    before = {name: os.environ.get(name) for name in wanted}
-    os.environ.update(wanted)
-    logger = logging.getLogger("ray.tune")
-    level = logger.level
-    logger.setLevel(logging.ERROR)
-    try:
-        yield
-    finally:
-        logger.setLevel(level)
-        for name, value in before.items():
-            os.environ.pop(name)
-            if value is not None:
-                os.environ[name] = value
+    def _job(self, trial: Any) -> Job:
+        if trial.trial_id not in self.trials:
+            point = self._order.space.point(trial.config, strict=False)  # the trial says what is wrong
+            job = point.job(trial.config["seed"], self._order.output)
+            if len(self.trials) < len(self.cells):
+                self.cells[len(self.trials)] = job
+            self.trials[trial.trial_id] = point, job
+        return self.trials[trial.trial_id][1]
 
 
 @contextlib.contextmanager

@@ -200,7 +200,7 @@ def test_a_sweep_has_the_bytes_of_federations_run_alone(cluster: Cluster, tmp_pa
     there = cluster.shared / "sweep"
     cluster.ray("exec", f"python -m rayfl.tune {cluster.shared}/two.yaml --address auto --output {there}")
     for k, mu in enumerate(["0.1", "1.0"]):
-        [trial] = (there / "trials").glob(f"{k:03d}-*/seed-0")
+        [trial] = (there / "trials").glob(f"*={mu}/seed-0")
         alone = run_here(tmp_path / str(k), OPTIONS | {"method.mu": mu})
         assert bytes_of_run(trial) == alone
     assert (there / "best.yaml").is_file()
@@ -289,6 +289,6 @@ def test_a_host_dies_in_the_middle_of_a_sweep(cluster: Cluster, tmp_path: Path) 
         wait_until(lambda: sum(rounds_of(run) >= 3 for run in there.glob("trials/*/seed-0")) == 2, process)
         cluster.hosts[1].close()
     for k, mu in enumerate(values):
-        [trial] = (there / "trials").glob(f"{k:03d}-*/seed-0")
+        [trial] = (there / "trials").glob(f"*={mu}/seed-0")
         assert bytes_of_run(trial) == run_here(tmp_path / str(k), LONGER | {"method.mu": str(mu)})
     assert (there / "best.yaml").is_file()

@@ -15,6 +15,7 @@ import sys
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -245,7 +246,11 @@ def test_a_process_that_dies_again_and_again_ends_the_run(
     federation = resumed(tmp_path / "run")
     federation.method = Ditto()
     federation.engine = Inline()
-    Checkpoints(tmp_path / "run" / "checkpoints").take_over(federation.deciding())  # of a method that dies
+    checkpoints = Checkpoints(tmp_path / "run" / "checkpoints")
+    manifest, _ = checkpoints.newest()
+    assert manifest is not None
+    settings = {"division": manifest.settings["division"], **federation.deciding()}
+    checkpoints.commit(replace(manifest, settings=settings))  # those there are of a method that dies
     federation.run()
     assert everything(tmp_path / "run") == undisturbed
 

@@ -15,7 +15,6 @@ from rayfl.config.parser import federation_from
 from rayfl.config.table_file import Table, options
 from rayfl.table import plan
 from rayfl.tune.space import Space
-from rayfl.tune.trials import Sweep
 from tests.hostile.harness import Case
 
 TINY = {
@@ -43,10 +42,10 @@ def _sweep() -> Path:
     folder.mkdir()
     (folder.parent / "space.yaml").write_text(yaml.safe_dump(SPACE))
     space = Space.load(folder.parent / "space.yaml")
-    sweep = Sweep.of(space, space.points())
-    sweep.save(folder)
-    for job in sweep.jobs(folder).values():
-        federation_from(options(job.settings | {"seed": job.seed, "output": str(job.folder)})).run()
+    space.save(folder)
+    for point in space.examples():
+        output = str(point.job(0, folder).folder)
+        federation_from(options(point.settings | {"seed": 0, "output": output})).run()
     return folder
 
 
@@ -128,68 +127,28 @@ CASES = [
     *(
         Case(f"sweep: {key} {value!r:.20}", RESUME, SWEEP, prepare=sweep(key, value))
         for key, values in {
-            "name": (None, 5, []),
-            "title": (None, {}),
-            "points": (None, "x", [], {}, [None], 5),
+            "sweep": (None, []),
+            "title": ({}, []),
+            "search": (None, "x", [], {}, [None], 5, [[]], [[{"key": "x"}]]),
+            "base": (None, "x"),
             "seeds": (None, [], [None], [0, 0], ["0"], [True]),
             "metric": (None, "speed", []),
             "mode": (None, "most", {}),
             "best": (None, 1),
-            "scheduler": (None, "x", [], {"name": "none", "grace": "x"}, {"name": "luck"}),
-            "dimensions": (None, "x", [None], [{"key": "x"}]),
+            "scheduler": ("x", [], {}),
             "at_once": ("x", 0, 1.5, True),
         }.items()
         for value in values
     ),
-    *(
-        Case(f"sweep: point's {key} {value!r:.20}", RESUME, SWEEP, prepare=sweep("points", 0, key, value))
-        for key, values in {
-            "label": (None, 5),
-            "values": (None, "x", [], {"other": 1}),
-            "settings": (None, "x", {}),
-            "rounds": (None, "x", -1, 1.5),
-        }.items()
-        for value in values
-    ),
-    *(
-        Case(f"sweep: setting {key}", RESUME, SWEEP, prepare=sweep("points", 0, "settings", key, value))
-        for key, value in {"resume": "x", "output": "x", "config": "x", "seed": 1, "cell": None}.items()
-    ),
-    Case("sweep: unknown setting", RESUME, "nonsense", prepare=sweep("points", 0, "settings", "nonsense", 1)),
+    Case("sweep: unknown setting", RESUME, "nonsense", prepare=sweep("base", "nonsense", 1)),
     Case("sweep: unknown entry", RESUME, SWEEP, prepare=sweep("more", 1)),
     *(
         Case(f"sweep.json {name}", RESUME, SWEEP, prepare=in_sweep("sweep.json", content))
         for name, content in {"nested": NESTED, "no text": b"\xff", "empty": b"", "a list": b"[]"}.items()
     ),
     Case("sweep.json as fifo", RESUME, "it has no sweep.json", prepare=in_sweep("sweep.json", None)),
-    Case("ended nested", RESUME, "ended.jsonl is damaged", prepare=in_sweep("ended.jsonl", NESTED)),
-    Case(
-        "ended of no trial",
-        RESUME,
-        "a line is of no trial",
-        prepare=in_sweep("ended.jsonl", b'{"trial": 5}\n'),
-    ),
-    Case(
-        "ended of another sweep",
-        RESUME,
-        "a line is of no trial",
-        prepare=in_sweep("ended.jsonl", b'{"trial": "999-seed-0", "end": "failed"}\n'),
-    ),
-    Case(
-        "ended of no kind",
-        RESUME,
-        "a line is of no trial",
-        prepare=in_sweep("ended.jsonl", b'{"trial": "000-seed-0", "end": "lost"}\n'),
-    ),
-    Case("ended as fifo", RESUME, "it is not a regular file", prepare=in_sweep("ended.jsonl", None)),
     *(
-        Case(
-            f"trial: {name}",
-            RESUME,
-            says,
-            prepare=in_sweep(f"trials/000-*/seed-0/{name}", content),
-            writes=True,
-        )
+        Case(f"trial: {name}", RESUME, says, prepare=in_sweep(f"trials/mu=0.1/seed-0/{name}", content))
         for name, content, says in (
             ("summary.json", b"{}", "summary.json is damaged"),
             ("metrics.jsonl", b"[]\n{}\n", "metrics.jsonl is damaged"),

@@ -29,7 +29,7 @@ from rayfl.evaluation.result import Result
 from rayfl.methods import DCPFL, FDSE, SCAFFOLD, Ditto, FedAvg, FedCO2, FediOS, FedProto, FedProx
 from rayfl.nets import FDSEAlexNet
 from rayfl.record.cell import Cell
-from rayfl.tune.space import Scheduler, Space
+from rayfl.tune.space import Space
 from tests.hostile.harness import Case
 from tests.support.federations import small
 
@@ -170,8 +170,6 @@ BAD: list[tuple[Callable[..., Any], dict[str, Any], str]] = [
     (DomainDirichlet, {"chosen": [1]}, "data.partition.chosen is [1]: it must be a mapping"),
     (DomainDirichlet, {"chosen": {"a": "b"}}, "where each value is a whole number"),
     (DomainDirichlet, {"whole_test": "all"}, "data.partition.whole_test is 'all': it must be a list"),
-    (Scheduler, {"grace": "x"}, "scheduler.grace is 'x': it must be a whole number"),
-    (Scheduler, {"name": 3}, "scheduler.name is 3: it must be"),
     (Default, {"average": "b" * 10_000}, "bbb...bbb"),
     (Table.load, {"path": "nowhere.yaml"}, "nowhere.yaml cannot be read"),
     (Table.load, {"path": "/dev/zero"}, "/dev/zero cannot be read: it is not a regular file"),

@@ -11,9 +11,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+import rayfl
 from rayfl.errors import UserError
 from rayfl.evaluation.result import finish
-from rayfl.record.folder import KINDS, RunFolder, _line, check_is, check_kind, check_unused
+from rayfl.record.folder import KINDS, RunFolder, _line, check_is, check_kind, check_unused, sources
 from rayfl.record.history import read_lines
 from tests.support.records import partition, record, write_run
 
@@ -98,7 +99,7 @@ def test_the_environment_holds_versions_but_no_variables(tmp_path, monkeypatch):
     text = (tmp_path / "run" / "environment.json").read_text()
     found = json.loads(text)
     assert found["packages"]["numpy"] == np.__version__
-    assert found.keys() >= {"python", "platform", "cpu", "cpus", "git_commit", "command"}
+    assert found.keys() >= {"python", "platform", "cpu", "cpus", "git_commit", "command", "sources"}
     assert "hunter2" not in text
     assert "RAYFL_TEST_SECRET" not in text
 
@@ -251,7 +252,21 @@ def test_the_parquet_table_is_the_table_of_the_result(folder):
         folder.append_metrics(record(r, partition(4), evaluate=r != 1))
     result = finish(folder)
     pd.testing.assert_frame_equal(pd.read_parquet(folder.path / "clients.parquet"), result.clients)
-    assert json.loads((folder.path / "summary.json").read_text()) == result.summary
+    summary = json.loads((folder.path / "summary.json").read_text())
+    assert summary.pop("rayfl") == {"version": rayfl.__version__, "sources": sources()}
+    assert summary == result.summary
+
+
+def test_the_digest_of_the_sources_sees_every_change(tmp_path, monkeypatch):
+    """Of content, of names, and of files alone; not of what Python leaves beside them."""
+    found = []
+    monkeypatch.setattr("rayfl.record.folder.PACKAGE", tmp_path)
+    for name, text in (("a.py", "1"), ("a.py", "2"), ("b/c.py", ""), ("b/c.pyc", "3")):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text(text)
+        found.append(sources.__wrapped__())
+    assert len(set(found)) == 3
+    assert found[2] == found[3]
 
 
 def test_a_path_below_a_file_is_refused(tmp_path: Path) -> None:

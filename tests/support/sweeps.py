@@ -1,4 +1,4 @@
-"""A tiny tune space, stand-ins for the data of the shipped ones, and a method that tells where it runs."""
+"""A tiny tune space, and a method that tells where it runs."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -6,10 +6,8 @@ from typing import Any
 
 import yaml
 
-from rayfl.config.table_file import Settings, layered
 from rayfl.methods import Cohort, FedAvg
 from rayfl.training import Client, State
-from tests.support.tables import stand_in
 
 ROOT = Path(__file__).parents[2] / "tune_spaces"
 SPACES = sorted(ROOT.glob("*.yaml"))
@@ -32,7 +30,7 @@ base:
   loggers: []
   engine: Inline
 search:
-  method.mu: {grid: [0.0, 1.0]}
+  method.mu: {grid_search: [0.0, 1.0]}
 """
 
 
@@ -49,16 +47,6 @@ def write(folder: Path, **changes: str) -> str:
     path = folder / "space.yaml"
     path.write_text(yaml.safe_dump(content, sort_keys=False))
     return str(path)
-
-
-def small(settings: Settings) -> Settings:
-    """Put small data in the place of a point's, with a Dirichlet partition where it has one."""
-    made = layered(settings, stand_in(settings))
-    if settings.get("data.partition") == "Dirichlet":
-        alpha = settings["data.partition.alpha"]
-        made |= {"data.partition": "Dirichlet", "data.partition.alpha": alpha}
-        made |= {"data.partition.min_samples": 3}
-    return made
 
 
 class Tells(FedAvg):

@@ -3,12 +3,9 @@
 import csv
 import json
 from dataclasses import replace
-from pathlib import Path
 
 import numpy as np
 import pytest
-from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
-from tensorboard.plugins.hparams.plugin_data_pb2 import HParamsPluginData
 
 from rayfl import evaluation
 from rayfl.config.table_file import Table
@@ -20,18 +17,15 @@ from rayfl.tune.outcome import (
     Best,
     PointResult,
     best_of,
-    draw,
     points_table,
     result_of,
     write_all,
     write_all_best,
     write_best,
-    write_hparams,
     write_points,
 )
-from rayfl.tune.schedule import begin, read_schedule
 from rayfl.tune.scores import RoundScores, measure, validation_score
-from rayfl.tune.space import Point, scored_on
+from rayfl.tune.space import Point
 from tests.support.federations import small
 from tests.support.records import write_run
 
@@ -41,7 +35,7 @@ def result(
 ) -> PointResult:
     label = ", ".join(f"{k}={v}" for k, v in values.items())
     tests = [test + 0.01 * k for k in range(len(scores))]
-    return PointResult(Point(label, values, {}, 9), list(range(len(scores))), scores, tests, completed, [])
+    return PointResult(Point(label, values, {}, 9), list(range(len(scores))), scores, tests, completed)
 
 
 def test_best_is_by_validation_among_those_that_came_farthest():
@@ -75,7 +69,7 @@ def test_no_point_is_best_across_settings_of_the_data(tmp_path):
         )
         for clients, lr, score in ((5, 0.1, 0.8), (5, 1.0, 0.9), (100, 0.1, 0.3), (100, 1.0, 0.2))
     ]
-    best = Best.of(results, "max")
+    best = Best.of(results, "max", ["clients"])
     assert starred(results, best) == ["clients=5, lr=1.0", "clients=100, lr=0.1"]
     caption = str(points_table("t", results, "accuracy", best).caption)
     assert caption == "* best by validation for each setting of clients, on which all accuracies depend"
@@ -96,7 +90,7 @@ def test_all_of_several_ties_are_starred(tmp_path):
     results[3] = replace(results[3], completed=3)
     best = Best.of(results, "max")
     assert starred(results, best) == ["mu=0.1", "mu=0.5"]
-    paths = write_all("", "s", results, "accuracy", best, [0, 1, 2], tmp_path, tensorboard=False)
+    paths = write_all("", "s", results, "accuracy", best, [0, 1, 2], tmp_path)
     assert Table.load(tmp_path / "best.yaml").base["mu"] == 0.1
     page = next(path for path in paths if path.suffix == ".html").read_text()
     assert page.count("<strong>20.00 ± 10.00</strong>") == 2
@@ -108,7 +102,7 @@ def test_points_of_which_each_has_other_data_have_no_best(tmp_path):
         with_settings(result({"data": name}, [score], 0.5), **{"data": name, "data.partition.alpha": score})
         for name, score in (("easy", 0.9), ("hard", 0.2))
     ]
-    best = Best.of(bundles, "max")
+    best = Best.of(bundles, "max", ["data"])
     assert (starred(bundles, best), best.points) == ([], [])
     assert (
         best.caption()
@@ -123,32 +117,6 @@ def test_points_of_which_each_has_other_data_have_no_best(tmp_path):
     assert not list(tmp_path.iterdir())
 
 
-def test_what_leaves_the_images_as_they_are_may_be_chosen(tmp_path):
-    results = [
-        with_settings(
-            result({"data.normalise": how}, [score], 0.5), **{"data.normalise": how, "data": "CIFAR10"}
-        )
-        for how, score in (("own", 0.4), ("half", 0.6))
-    ]
-    best = Best.of(results, "max")
-    assert starred(results, best) == ["data.normalise=half"]
-    assert best.caption() == "* best by validation"
-    (path,) = write_all_best("s", best, [0], "accuracy", tmp_path)
-    assert path.name == "best.yaml"
-
-
-def test_a_base_that_says_nothing_has_the_value_of_the_search():
-    """In the second search of a list, alpha is that of the base, though its settings do not name it."""
-    key = "data.partition.alpha"
-    points = [
-        Point("a", {key: 0.3}, {"method": "Ditto", key: 0.3}, 9),
-        Point("b", {key: 0.3}, {"method": "Ditto"}, 9),
-    ]
-    assert len(set(scored_on(points))) == 1
-    other = Point("c", {key: 1.0}, {"method": "Ditto", key: 1.0}, 9)
-    assert len(set(scored_on([*points, other]))) == 2
-
-
 def test_complete_points_of_fewer_rounds_have_come_as_far():
     """Points of fewer rounds have come as far when they are complete."""
     short = result({"rounds": 4}, [0.8], 0.5, completed=4)
@@ -160,8 +128,8 @@ def test_points_in_a_table_and_a_file(tmp_path):
     results = [result({"mu": 0.1, "net": "a"}, [0.5, 0.7], 0.3), result({"mu": 1.0, "net": "a"}, [0.2], 0.25)]
     table = points_table("t", results, "accuracy", Best([], [(results, results[0])]))
     cells = [list(column.cells) for column in table.columns]
-    assert [c[0] for c in cells] == ["0.1", "a", "2", "9", "60.00 ± 14.14", "30.50 ± 0.71 *"]
-    write_points(results, tmp_path / "points.csv")
+    assert [c[0] for c in cells] == ["0.1", "a", "2", "9 of 9", "60.00 ± 14.14 *", "30.50 ± 0.71 *"]
+    write_points(results, None, tmp_path / "points.csv")
     rows = list(csv.DictReader((tmp_path / "points.csv").open()))
     assert (rows[0]["mu"], rows[0]["net"], float(rows[0]["validation"])) == ("0.1", "a", pytest.approx(0.6))
     assert float(rows[0]["test_std"]) == pytest.approx(0.01 / 2**0.5)
@@ -169,7 +137,7 @@ def test_points_in_a_table_and_a_file(tmp_path):
 
 
 def test_seeds_without_a_score_leave_a_point_without_one(tmp_path):
-    write_points([result({"mu": 0.1}, [0.5, None], 0.3)], tmp_path / "points.csv")
+    write_points([result({"mu": 0.1}, [0.5, None], 0.3)], None, tmp_path / "points.csv")
     (row,) = csv.DictReader((tmp_path / "points.csv").open())
     assert (row["validation"], row["validation_std"], row["seeds"]) == ("", "", "2")
     assert float(row["test"]) == pytest.approx(0.305)
@@ -202,69 +170,6 @@ def test_seeds_are_compared_after_as_many_rounds(tmp_path):
     assert both.scores == [*short.scores, *stopped.scores]
     assert both.tests == [*short.tests, *stopped.tests]
     assert short.scores < whole.scores
-
-
-def lines_of(results: list[PointResult]) -> list[dict[str, list[float]]]:
-    """Per panel of the picture: the legend -> the numbers on the x axis."""
-    figure = draw(results, "accuracy")
-    assert figure is not None
-    found = []
-    for ax in figure.axes:
-        panel = {bars.get_label(): list(bars.lines[0].get_xdata()) for bars in ax.containers}
-        found.append(panel or {"": sorted(ax.lines[0].get_xdata())})
-    return found
-
-
-def test_pictures_have_a_line_for_what_the_points_have_in_common():
-    curves = [
-        result({"method": method, "alpha": alpha}, [None, None], 0.5)
-        for method in ("FedAvg", "FedBN")
-        for alpha in (1.0, 0.1)
-    ]
-    assert lines_of(curves) == [{"FedAvg": [0.1, 1.0], "FedBN": [0.1, 1.0]}]
-    each = [result({"lam": lam, "tau": 1}, [0.5], 0.5) for lam in (0.1, 1.0)]
-    each += [result({"lam": 1.0, "tau": tau}, [0.5], 0.5) for tau in (2, 3)]
-    assert lines_of(each) == [{"tau=1": [0.1, 1.0]}, {"lam=1": [1, 2, 3]}]
-    drawn = [result({"lam": 0.1 * k, "mu": 0.2 + k}, [0.5], 0.5) for k in range(1, 4)]
-    assert [len(panel[""]) for panel in lines_of(drawn)] == [3, 3]
-    early = [*curves, result({"method": "FedAvg", "alpha": 0.5}, [None, None], 0.5, completed=1)]
-    assert lines_of(early) == lines_of(curves)
-    assert draw([result({"method": "FedAvg"}, [0.5], 0.5)], "accuracy") is None
-
-
-def test_a_complete_point_without_a_line_is_drawn():
-    """Of the other net, all points but one were stopped early; no two of its points make a line."""
-    points = [result({"net": "A", "lr": lr}, [0.5], 0.5) for lr in (0.1, 0.2)]
-    points += [result({"net": "B", "lr": 0.1}, [0.6], 0.6)]
-    points += [result({"net": "B", "lr": 0.2}, [0.2], 0.2, completed=1)]
-    figure = draw(points, "accuracy")
-    assert figure is not None
-    shown = {line.get_label(): (*line.get_xdata(), *line.get_ydata()) for line in figure.axes[0].lines}
-    assert shown["other points"] == pytest.approx((0.1, 60))
-    assert shown["stopped early"] == pytest.approx((0.2, 20))
-
-
-def hparams_of(folder: Path) -> tuple[dict[str, object], dict[str, float]]:
-    """Return the settings and the figures that TensorBoard reads in a folder."""
-    events = EventAccumulator(str(folder)).Reload()
-    content = events.summary_metadata["_hparams_/session_start_info"].plugin_data.content
-    start = HParamsPluginData.FromString(content).session_start_info
-    settings = {key: getattr(value, str(value.WhichOneof("kind"))) for key, value in start.hparams.items()}
-    return settings, {tag: events.Scalars(tag)[-1].value for tag in events.Tags()["scalars"]}
-
-
-def test_tensorboard_has_a_table_of_hyperparameters(tmp_path):
-    results = [
-        result({"mu": 0.1, "net": ["a"], "kind": "x", "use": True}, [0.5, 0.7], 0.3),
-        result({"mu": 2.0}, [0.9], 0.9, completed=0),  # has nothing to show
-        result({"mu": 1.0}, [None], 0.25),
-    ]
-    write_hparams(results, tmp_path)
-    assert sorted(path.name for path in tmp_path.iterdir() if path.is_dir()) == ["000", "002"]
-    settings, figures = hparams_of(tmp_path / "000")
-    assert settings == {"mu": 0.1, "kind": "x", "use": True}
-    assert figures == pytest.approx({"validation": 0.6, "test": 0.305, "completed": 9})
-    assert hparams_of(tmp_path / "002") == ({"mu": 1.0}, pytest.approx({"test": 0.25, "completed": 9}))
 
 
 @pytest.mark.parametrize(
@@ -337,55 +242,35 @@ def test_a_run_that_ends_without_a_finite_loss_has_none(tmp_path):
     assert validation_score(Result.load(folder), "accuracy") is not None
 
 
-def test_a_changed_trial_ends_with_its_last_values(tmp_path: Path):
-    """A point whose trial was changed ends with its last values."""
-    folder = tmp_path / "seed-0"
-    small(folder, rounds=1).run()
-    assert begin(folder, "000", {"training.lr": 0.1}, copied=False) == {"training.lr": 0.1}
-    assert begin(folder, "000", {"training.lr": 0.2}, copied=False) == {"training.lr": 0.1}, "started again"
-    assert begin(folder, "000", {"training.lr": 0.2}, copied=True) == {"training.lr": 0.2}
-    assert begin(folder, "000", {"training.lr": 0.2}, copied=True) == {"training.lr": 0.2}, "was paused"
-    assert [(s["round"], s["values"]["training.lr"]) for s in read_schedule(folder)] == [(1, 0.1), (1, 0.2)]
-    point = Point("lr=0.1", {"training.lr": 0.1}, {"training.lr": 0.1}, 1)
-    found = result_of(point, [Job("lr=0.1", "base", 0, 1, folder, {})], "accuracy")
-    assert found.point.values == found.point.settings == {"training.lr": 0.2}
-    assert (found.completed, found.seeds) == (1, [0])
-
-
 def test_losses_are_shown_as_they_are_and_not_in_per_cent():
     results = [result({"mu": 0.1}, [0.5, 0.7], 0.3), result({"mu": 1.0}, [0.5, None], 0.3)]
     results += [result({"mu": 2.0}, [0.25], 0.3, completed=4), result({"mu": [3]}, [0.25], 0.3)]
     table = points_table("t", results, "loss")
     cells = [list(column.cells) for column in table.columns]
     assert cells[0] == ["0.1", "1", "2", "[3]"]
-    assert cells[2] == ["9", "9", "4 of 9", "9"]
+    assert cells[2] == ["9 of 9", "9 of 9", "4 of 9", "9 of 9"]
     assert cells[3] == ["0.6000 ± 0.1414", "n/a", "0.2500", "0.2500"]
-    assert str(table.columns[3].header) == "validation\nloss"
+    assert str(table.columns[3].header) == "validation loss"
     assert table.caption is None
+
+
+FIGURES = ("validation", "validation_std", "test", "test_std")
 
 
 def test_a_file_of_points_has_its_figures_under_their_names(tmp_path):
     found = result({"kind": {"a": 1}, "mu": [0.1]}, [0.5, 0.7, 0.9], 0.25, completed=4)
-    write_points([found], tmp_path / "points.csv")
+    write_points([found], None, tmp_path / "points.csv")
     (row,) = csv.DictReader((tmp_path / "points.csv").open())
-    assert list(row) == ["kind", "mu", "seeds", "rounds", "validation", "validation_std", "test", "test_std"]
+    assert list(row) == ["kind", "mu", "seeds", "rounds", *FIGURES, "best"]
     assert (json.loads(row["kind"]), json.loads(row["mu"])) == ({"a": 1}, [0.1])
     assert (row["seeds"], row["rounds"]) == ("3", "4")
-    figures = [float(row[name]) for name in ("validation", "validation_std", "test", "test_std")]
+    figures = [float(row[name]) for name in FIGURES]
     assert figures == pytest.approx([0.7, 0.2, 0.26, 0.01])
 
 
 def test_the_best_point_is_written_as_a_table_of_one_cell(tmp_path):
     found = with_settings(
         result({"mu": 0.5}, [0.5, 0.7], 0.3), seed=4, clients=5, **{"method.mu": 0.5, "training.lr": 0.1}
-    )
-    found = replace(
-        found,
-        point=replace(found.point, label="mu=0.1"),
-        schedule=[
-            {"round": 0, "values": {"method.mu": 0.1}, "trial": "a"},
-            {"round": 6, "values": {"method.mu": 0.5}, "trial": "b"},
-        ],
     )
     write_best("s_best", found, [7, 8], "accuracy", "2 points of the sweep s", tmp_path / "best.yaml")
     table = Table.load(tmp_path / "best.yaml")
@@ -398,14 +283,9 @@ def test_the_best_point_is_written_as_a_table_of_one_cell(tmp_path):
     notes = [line for line in (tmp_path / "best.yaml").read_text().splitlines() if line.startswith("#")]
     assert notes[0] == "# mu=0.5: best of 2 points of the sweep s by validation accuracy"
     assert notes[1] == "# validation accuracy 60.00 ± 14.14, test accuracy 30.50 ± 0.71"
-    assert notes[-2:] == [
-        '#   from round 1 on: {"method.mu": 0.1}',
-        '#   from round 7 on: {"method.mu": 0.5}',
-    ]
     bare = replace(found, point=replace(found.point, settings={"cell": found.point.settings["cell"]}))
-    write_best("s_best", replace(bare, schedule=[]), [0], "loss", "1", tmp_path / "bare.yaml")
+    write_best("s_best", bare, [0], "loss", "1", tmp_path / "bare.yaml")
     assert Table.load(tmp_path / "bare.yaml").settings("FedBN", "base")["method"] == "FedBN"
-    assert "from round" not in (tmp_path / "bare.yaml").read_text()
 
 
 def test_data_of_like_names_have_files_of_their_own(tmp_path):
@@ -415,73 +295,24 @@ def test_data_of_like_names_have_files_of_their_own(tmp_path):
         for noise in (0.1, 0.1000001)
         for lr in (1, 2)
     ]
-    written = write_all_best("s", Best.of(results, "max"), [0], "accuracy", tmp_path)
+    written = write_all_best("s", Best.of(results, "max", ["data.noise"]), [0], "accuracy", tmp_path)
     assert len(set(written)) == 2
     assert [Table.load(path).base["data.noise"] for path in written] == [0.1, 0.1000001]
 
 
-def test_pictures_are_in_per_cent_and_in_the_order_of_the_axis():
-    """A line of tests with bars and, where lines are few, a dotted one of validation."""
-    rising = [result({"mu": mu}, [mu / 20, mu / 20], mu / 10) for mu in (4.0, 1.0, 2.0)]
-    early = result({"mu": 8.0}, [0.5], 0.7, completed=3)
-    figure = draw([*rising, early], "accuracy")
-    assert figure is not None
-    (ax,) = figure.axes
-    lines = {str(line.get_label()): line for line in ax.lines}
-    assert ax.get_xscale() == "linear"
-    assert list(lines["stopped early"].get_xydata()[0]) == [8.0, pytest.approx(70)]
-    assert list(lines["validation"].get_xdata()) == [1.0, 2.0, 4.0]
-    assert list(lines["validation"].get_ydata()) == pytest.approx([5, 10, 20])
-    (bars,) = ax.containers
-    assert list(bars.lines[0].get_ydata()) == pytest.approx([10.5, 20.5, 40.5])
-    apart = draw([result({"mu": mu, "lr": 3 * mu}, [0.5], mu / 10) for mu in (1.0, 10.0)], "accuracy")
-    assert apart is not None
-    assert list(apart.axes[0].lines[0].get_ydata()) == pytest.approx([10, 100])
-    assert apart.axes[0].get_xscale() == "log"
-    with_zero = draw([result({"mu": mu}, [0.5], 0.1) for mu in (0.0, 0.1, 1.0, 100.0)], "accuracy")
-    assert with_zero is not None
-    (ax,) = with_zero.axes
-    assert [tick.get_text() for tick in ax.get_xticklabels()] == ["0", "0.1", "1", "100"]
-    places = ax.transData.transform([(x, 0) for x in ax.get_xticks()])[:, 0]
-    assert min(np.diff(places)) > 0.15 * np.ptp(places), "0 stands apart from 0.1 and 1"
-
-
-@pytest.mark.parametrize(("kinds", "dotted"), [(1, 1), (2, 2), (3, 0)])
-def test_validation_is_dotted_where_lines_are_few(kinds, dotted):
-    results = [result({"net": f"net{k}", "mu": mu}, [0.5], 0.5) for k in range(kinds) for mu in (1.0, 2.0)]
-    figure = draw(results, "accuracy")
-    assert figure is not None
-    found = [line for line in figure.axes[0].lines if "validation" in str(line.get_label())]
-    assert len(found) == dotted
-    losses = draw(results, "loss")
-    assert losses is not None
-    assert not any("validation" in str(line.get_label()) for line in losses.axes[0].lines)
-
-
-def test_a_sweep_writes_what_it_has(tmp_path, monkeypatch):
-    monkeypatch.setattr("rayfl.tune.outcome.save", lambda figure, path: path.touch())
+def test_a_sweep_writes_what_it_has(tmp_path):
     results = [with_settings(result({"mu": mu}, [mu], 0.5)) for mu in (0.1, 0.2)]
     results = [replace(r, folders=[tmp_path / f"trials/{k:03}/seed-0"]) for k, r in enumerate(results)]
     best = Best.of(results, "max")
     names = []
-    for tensorboard, chosen, points in ((False, None, results[:1]), (True, best, results)):
-        written = write_all("t", "s", points, "accuracy", chosen, [0], tmp_path, tensorboard)
+    for chosen, points in ((None, results[:1]), (best, results)):
+        written = write_all("t", "s", points, "accuracy", chosen, [0], tmp_path)
         names.append([path.name for path in written])
         assert all(path.exists() for path in written)
-    whole = ["points.csv", "sensitivity.png", "best.yaml", "tensorboard", "report.html"]
+    whole = ["points.csv", "best.yaml", "report.html"]
     assert names == [["points.csv", "report.html"], whole]
     page = (tmp_path / "report.html").read_text()
     assert 'data-value="0.1">0.1<' in page
     assert page.count("<strong>") == 2  # both scores of the best point
     assert ">Bold: best by validation<" in page
     assert 'href="trials/001/seed-0/report.html">1</a>' in page
-
-
-def test_a_copied_trial_begins_a_stage_with_equal_values(tmp_path):
-    """A copied trial begins a stage though its values are the same."""
-    folder = tmp_path / "seed-0"
-    begin(folder, "000", {"lr": 0.1}, copied=False)
-    begin(folder, "001", {"lr": 0.1}, copied=True)
-    assert [(s["round"], s["trial"]) for s in read_schedule(folder)] == [(0, "000"), (0, "001")]
-    begin(folder, "001", {"lr": 0.2}, copied=True)
-    assert begin(folder, "001", {"lr": 0.3}, copied=False) == {"lr": 0.2}

@@ -1,4 +1,4 @@
-"""Sweeps on Ray Tune: every shipped space, placement, equal bytes, kills, stops, copies, failures."""
+"""Sweeps on Ray Tune: parts, searchers, schedulers, placement, equal bytes, kills, stops, failures."""
 
 import json
 import signal
@@ -6,40 +6,33 @@ import subprocess
 import sys
 from collections import defaultdict
 from contextlib import nullcontext
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
 
-from rayfl import UserError, resumed
 from rayfl.config.command_line import parse_with_options
 from rayfl.config.parser import federation_from
-from rayfl.config.table_file import Table, layered, options
+from rayfl.config.table_file import Table
 from rayfl.evaluation.result import Result
-from rayfl.jobs.progress import TableProgress
-from rayfl.record.checkpoint import Checkpoints
 from rayfl.run import main as run_main
 from rayfl.tune import command
 from rayfl.tune.command import main
-from rayfl.tune.outcome import Best, points_table, result_of, write_all
 from rayfl.tune.space import Space
 from tests.support.federations import bytes_of_run
-from tests.support.processes import rounds_of, wait_until
-from tests.support.sweeps import SPACES, small, write
+from tests.support.processes import wait_until
+from tests.support.sweeps import write
 
 ray: Any = pytest.importorskip("ray")
 
 from rayfl.tune import sweep  # noqa: E402
-from rayfl.tune.sweep import Ended, run, scheduler_of  # noqa: E402
-from rayfl.tune.trials import Sweep, Trials  # noqa: E402
 
 pytestmark = pytest.mark.usefixtures("ray_runtime")
 
 
-def trial(output: Path, number: int, seed: int = 0) -> Path:
-    (found,) = output.glob(f"trials/{number:03d}-*/seed-{seed}")
+def trial(output: Path, value: str, seed: int = 0) -> Path:
+    (found,) = output.glob(f"trials/*={value}/seed-{seed}")
     return found
 
 
@@ -61,48 +54,37 @@ def untouched(folder: Path) -> dict[Path, tuple[int, bytes]]:
     return {f: (f.stat().st_mtime_ns, f.read_bytes()) for f in folder.rglob("*") if f.is_file()}
 
 
-def stages(folder: Path) -> list[dict[str, Any]]:
-    return json.loads(folder.with_name(folder.name + ".schedule.json").read_text())
+def test_a_sweep_in_parts_from_python(tmp_path: Path, ray_runtime) -> None:
+    """Median stopping for each setting of the data, and losses, of which the smaller is better.
 
-
-def endings(output: Path) -> list[tuple[str, str]]:
-    lines = (output / "ended.jsonl").read_text().splitlines()
-    return [(line["trial"], line["end"]) for line in map(json.loads, lines)]
-
-
-def kind(space: Space) -> tuple[Any, ...]:
-    """Return what tells spaces apart that need code of their own."""
-    return (space.scheduler.name, space.best, *sorted({d.kind for search in space.searches for d in search}))
-
-
-def test_two_trials_of_every_kind_of_shipped_space(tmp_path: Path) -> None:
-    """All as one sweep, whose trials share processes. Cells of their tables run in test_papers."""
-    jobs, plans = {}, {}
-    for space in {kind(space): space for space in map(Space.load, SPACES)}.values():
-        points = space.points()[-2:]
-        points = [replace(p, settings=small(p.settings), rounds=1) for p in points]
-        sweep = Sweep.of(space, points)
-        plans[space.name] = sweep, sweep.jobs(tmp_path / space.name)
-        jobs |= {f"{space.name}-{name}": job for name, job in plans[space.name][1].items()}
-    trials = Trials(Sweep(name="all", points=[], at_once=2), tmp_path, jobs)
-    ended = Ended(tmp_path / "ended.jsonl")
-    federation = federation_from(options(next(iter(jobs.values())).settings))
-    with TableProgress(list(jobs.values()), 4) as progress:
-        assert run(trials, ended, progress, federation)
-    assert ended.why == dict.fromkeys(jobs, ("finished", ""))
-    for name, (sweep, own) in plans.items():
-        trials = Trials(sweep, tmp_path / name, own)
-        results = [result_of(p, trials.of_point(k), sweep.metric) for k, p in enumerate(sweep.points)]
-        best = Best.of(results, sweep.mode)
-        (tmp_path / name).mkdir(exist_ok=True)
-        assert points_table(name, results, sweep.metric, best).row_count == 2
-        write_all(name, name, results, sweep.metric, best, [0], tmp_path / name, False)
-        if name == "dirichlet_alpha":
-            assert best.points == [], "no two points have the same data"
-            assert not list((tmp_path / name).glob("best*"))
-        else:
-            assert {b.score for b in best.points} == {max(r.score for r in results)}, "all ties are"
-            assert Table.load(tmp_path / name / "best.yaml").rows
+    Several searches, draws and seeds, and Ray Tune's own files for TensorBoard.
+    """
+    search = """search:
+      - {clients: [2, 3], training.lr: {loguniform: [0.01, 0.3]}}
+      - {clients: [3], method.mu: [1.0]}"""
+    space = Space.load(
+        write(
+            tmp_path,
+            search=search,
+            samples="{samples: 2, seeds: [0, 1], metric: loss, at_once: 1}",
+            more="{rounds: 2, data.noise: 0.3, data.train: 60, loggers: [tensorboard]}",
+            scheduler="scheduler: {name: median, min_samples_required: 3}",
+        )
+    )
+    found = sweep.run(space, tmp_path / "out", address=ray_runtime)
+    assert found.complete
+    assert [len(grid) for grid in found.grids] == [4, 4, 2]
+    table = found.points
+    assert list(table["clients"]) == [2, 2, 3, 3, 3]
+    best = table[table["best"]]
+    assert list(best["clients"]) == [2, 3]
+    for clients, lr in zip(best["clients"], best["training.lr"]):
+        same = table[table["clients"] == clients]
+        assert same["validation"].min() == float(same[same["training.lr"] == lr]["validation"].iloc[0])
+    assert len([*(tmp_path / "out" / "tune").glob("*/*/events.*")]) == 10
+    assert [path.name for path in found.written if path.suffix == ".yaml"] == [
+        "best-clients=2.yaml", "best-clients=3.yaml",
+    ]  # fmt: skip
 
 
 def test_a_trial_is_a_federation_in_one_placement_group(tmp_path: Path, capsys, ray_runtime) -> None:
@@ -125,7 +107,7 @@ def test_a_trial_is_a_federation_in_one_placement_group(tmp_path: Path, capsys, 
     assert all(len(own) == 1 and own != {"None"} for own in groups.values())
     assert groups["0"] != groups["1"]
     assert all(sorted(who for who, _ in own) == ["client", "client", "server"] for own in processes.values())
-    assert bytes_of_run(trial(output, 1)) == bytes_of_run(alone(trial(output, 1), tmp_path / "alone"))
+    assert bytes_of_run(trial(output, "1.0")) == bytes_of_run(alone(trial(output, "1.0"), tmp_path / "alone"))
 
 
 def test_too_few_processors(tmp_path: Path, capsys, ray_runtime) -> None:
@@ -161,96 +143,107 @@ def test_ctrl_c_ends_what_comes_after_a_sweep(
             assert command.run(parse_with_options(command.parser(), given)) == 130
     finally:
         signal.signal(signal.SIGINT, before)
-    assert "go on with --resume" in capsys.readouterr().out
+    said = capsys.readouterr().out
+    assert " of 2 trials are over, so no point is the best; go on with --resume" in said
+    assert not (tmp_path / "out" / "best.yaml").exists()
 
 
-def test_a_killed_sweep_goes_on(tmp_path: Path, capsys, ray_runtime) -> None:
-    """Finished trials are left alone; the others end with the bytes of an undisturbed run."""
-    output = tmp_path / "out"
-    search, more = "search: {method.mu: [0.0, 0.5, 1.0]}", "{rounds: 30, checkpoint_every: 2}"
-    space = write(tmp_path, search=search, more=more)
-    command = [sys.executable, "-m", "rayfl.tune", space, "--output", str(output), "--at_once", "1"]
-    process = subprocess.Popen([*command, "--address", ray_runtime], stdout=subprocess.DEVNULL)
-    wait_until(lambda: any(rounds_of(run) >= 5 for run in output.glob("trials/001-*/seed-0")), process)
-    process.kill()
-    process.wait()
-    first = untouched(trial(output, 0))
-    begun = (trial(output, 1) / "environment.json").read_bytes()
-    assert main(["--resume", str(output), "--address", ray_runtime]) == 0
-    assert untouched(trial(output, 0)) == first
-    assert json.loads((trial(output, 1) / "environment.json").read_bytes())["resumed"]
-    assert json.loads(begun)["command"].endswith("--at_once 1 --address " + ray_runtime)
-    assert bytes_of_run(trial(output, 1)) == bytes_of_run(alone(trial(output, 1), tmp_path / "alone"))
-    assert len((output / "points.csv").read_text().splitlines()) == 4
-    assert main(["--resume", str(output), "--training.lr", "3"]) == 2
-    assert main([space, "--output", str(output)]) == 2
+SEARCHED = """
+search: {training.lr: {loguniform: [0.001, 0.5]}, method.mu: {choice: [0.0, 1.0]},
+  training.batch_size: {quniform: [8, 24, 8]}}
+samples: 13
+searcher: optuna
+"""
+
+
+def test_a_searcher_goes_on_where_it_was_killed(tmp_path: Path, capsys, ray_runtime) -> None:
+    """Beyond the ten points that Optuna draws at random: the same points and bytes as without a kill."""
+    pytest.importorskip("optuna")
+    more = "{rounds: 2, clients: 2, data.train: 60, data.test: 20}"
+    space, at = write(tmp_path, search=SEARCHED, more=more), ["--at_once", "1", "--address", ray_runtime]
+    killed, whole = tmp_path / "killed", tmp_path / "whole"
+    start = [sys.executable, "-m", "rayfl.tune", space, "--output", str(killed), *at]
+    for ended in (3, 12):
+        process = subprocess.Popen(start, stdout=subprocess.DEVNULL)
+        wait_until(lambda ended=ended: len([*killed.glob("trials/*/seed-0/summary.json")]) >= ended, process)
+        process.kill()
+        process.wait()
+        start = [sys.executable, "-m", "rayfl.tune", "--resume", str(killed), *at]
+    done = [path.parent for path in killed.glob("trials/*/seed-0/summary.json")]
+    before = {folder: untouched(folder) for folder in done}
+    assert main(["--resume", str(killed), *at]) == 0
+    assert {folder: untouched(folder) for folder in done} == before
+    assert main([space, "--output", str(whole), *at]) == 0
+    assert (killed / "points.csv").read_bytes() == (whole / "points.csv").read_bytes()
+    names = sorted(str(path.relative_to(whole)) for path in whole.glob("trials/*/seed-0"))
+    assert names == sorted(str(path.relative_to(killed)) for path in killed.glob("trials/*/seed-0"))
+    for name in names:
+        assert bytes_of_run(killed / name) == bytes_of_run(whole / name)
+    drawn = [json.loads(line).get("point") for line in (whole / "searcher-0.jsonl").read_text().splitlines()]
+    assert len([point for point in drawn if point]) == 13
+    configs = [yaml.safe_load((whole / name / "config.yaml").read_text()) for name in names]
+    assert {config["training"]["batch_size"] for config in configs} <= {8, 16, 24}
+    capsys.readouterr()
+    assert main(["--resume", str(killed), "--training.lr", "3"]) == 2
+    assert main([space, "--output", str(killed)]) == 2
     assert "go on with --resume" in capsys.readouterr().err
 
 
+def test_a_searcher_with_several_seeds_and_settings_of_the_data(tmp_path: Path, ray_runtime) -> None:
+    """Every point has both seeds, and each setting of the data a search of its own."""
+    pytest.importorskip("optuna")
+    search = "search: {clients: [2, 3], training.lr: {loguniform: [0.001, 0.5]}}"
+    options = "{samples: 2, seeds: [3, 4], searcher: optuna, scheduler: asha, at_once: 1}"
+    space = write(tmp_path, search=search, options=options, more="{rounds: 1, data.train: 60}")
+    found = sweep.run(space, tmp_path / "out", address=ray_runtime)
+    assert list(found.points["seeds"]) == [2] * 4
+    assert list(found.points["clients"]) == [2, 2, 3, 3]
+    assert found.best is not None
+    assert len(found.best.groups) == 2
+
+
 def test_a_bad_trial_is_stopped_and_the_best_point_feeds_a_table(tmp_path: Path, capsys, ray_runtime) -> None:
-    """Successive halving, one trial after the other; a failure does not keep the others."""
+    """Successive halving, one after the other; a failure does not end the others, and is tried again."""
     output = tmp_path / "out"
     space = write(
         tmp_path,
         search="search: {training.lr: [0.1, 0.0000001, 1.0e+30]}",
-        scheduler="scheduler: {name: asha, grace: 1, reduction: 2}",
+        scheduler="scheduler: {name: asha, grace_period: 1, reduction_factor: 2}",
     )
     given = [space, "--output", str(output), "--at_once", "1", "--address", ray_runtime]
     assert main([*given, "--data.noise", "0.3"]) == 1
     said = capsys.readouterr()
-    assert "lr=1e+30, base, seed 0: FAILED: round 0: client 0" in said.out
-    ends = ["finished", "stopped", "failed"]
-    assert endings(output) == [(f"{k:03d}-seed-0", end) for k, end in enumerate(ends)]
-    assert Result.load(trial(output, 1)).summary["completed"] == 1
+    ends = ["0.1, base, seed 0: finished", "1e-07, base, seed 0: stopped after 1 rounds"]
+    assert all(f"lr={end}" in said.out for end in [*ends, "1e+30, base, seed 0: FAILED: round 0: client 0"])
+    assert Result.load(trial(output, "1e-07")).summary["completed"] == 1
 
     best = output / "best.yaml"
     table = Table.load(best)
     assert table.rows["Ditto"].settings["method"] == "Ditto"
     assert table.base["training.lr"] == 0.1
     assert run_main(["--config", str(best), "--engine", "Inline", "--output", str(tmp_path / "one")]) == 0
-    assert bytes_of_run(tmp_path / "one") == bytes_of_run(trial(output, 0))
+    assert bytes_of_run(tmp_path / "one") == bytes_of_run(trial(output, "0.1"))
 
-    sweep = Sweep.load(output)
-    trials = Trials(sweep, output, sweep.jobs(output))
-    ended = Ended.load(trials)
-    assert [ended.over(name) for name in trials.jobs] == [True, True, False], "a failed trial is tried again"
-    rungs = dict(scheduler_of(trials, ended)._brackets[0]._rungs)
-    assert set(rungs[1]) == {"000-seed-0", "001-seed-0"}, "the scheduler has seen both again"
+    first, stopped = untouched(trial(output, "0.1")), untouched(trial(output, "1e-07"))
+    assert main(["--resume", str(output), "--address", ray_runtime]) == 1
+    said = capsys.readouterr()
+    assert all(f"lr={end}" in said.out for end in ends), "the scheduler has seen both again"
+    assert "lr=1e+30, base, seed 0: round 0: client 0" in said.err, "and the one that failed was tried again"
+    assert (untouched(trial(output, "0.1")), untouched(trial(output, "1e-07"))) == (first, stopped)
 
 
-def test_population_based_training(tmp_path: Path, capsys, ray_runtime) -> None:
-    """The worse of two trials, which take turns, goes on as a copy of the other with all personal models."""
+def test_hyperband_pauses_trials_and_goes_on_with_them(tmp_path: Path, capsys, ray_runtime) -> None:
+    """What has run to its end has the bytes of the same configuration alone."""
     output = tmp_path / "out"
-    space = write(
-        tmp_path,
-        search="search: {training.lr: {loguniform: [0.0000001, 0.3]}}",
-        samples="{samples: 2, draw_seed: 19}",  # 0.06, and one that learns nothing
-        scheduler="scheduler: {name: pbt, interval: 2, quantile: 0.5, resample: 0.0}",
-        more="{rounds: 6, clients: null, engine.threads: 3}",  # of the 4 CPUs, so that the trials take turns
-    )
+    search = "search: {training.lr: {loguniform: [0.0001, 0.3]}}"
+    scheduler = "{scheduler: {name: hyperband, reduction_factor: 2}, samples: 4}"
+    space = write(tmp_path, search=search, scheduler=scheduler, more="{rounds: 4, checkpoint_every: 100}")
     assert main([space, "--output", str(output), "--address", ray_runtime]) == 0
-    assert sorted(endings(output)) == [("000-seed-0", "finished"), ("001-seed-0", "finished")]
-    schedules = [stages(trial(output, k)) for k in (0, 1)]
-    (copy,) = [k for k in (0, 1) if len(schedules[k]) == 2]
-    donor = 1 - copy
-    first, second = schedules[copy]
-    assert first == schedules[donor][0]
-    assert (first["round"], second["round"] % 2, second["trial"]) == (0, 0, f"{copy:03d}-seed-0")
-    changed = second["values"]["training.lr"] / first["values"]["training.lr"]
-    assert changed == pytest.approx(1.2) or changed == pytest.approx(0.8)
-
-    # The same by hand: the other's federation up to there, and then on with the changed settings.
-    rounds = second["round"]
-    made = alone(trial(output, donor), tmp_path / "made", rounds=rounds)
-    config = yaml.safe_load((trial(output, copy) / "config.yaml").read_text())
-    (made / "config.yaml").write_text(yaml.safe_dump(config))
-    with pytest.raises(UserError, match=r"of another run: training\.lr is"):
-        resumed(made).run()
-    goes_on = resumed(made)
-    Checkpoints(made / "checkpoints").take_over(goes_on.deciding())
-    goes_on.run()
-    assert bytes_of_run(made) == bytes_of_run(trial(output, copy))
-    assert layered({}, second["values"])["training.lr"] == config["training"]["lr"]
+    said = capsys.readouterr().out
+    assert said.count(": finished") + said.count(": stopped after") == 4
+    whole = [path.parent for path in output.glob("trials/*/seed-0/summary.json")]
+    done = next(folder for folder in whole if Result.load(folder).summary["completed"] == 4)
+    assert bytes_of_run(done) == bytes_of_run(alone(done, tmp_path / "alone"))
 
 
 def test_points_that_cannot_work_are_refused(tmp_path: Path, capsys) -> None:
@@ -262,7 +255,4 @@ def test_points_that_cannot_work_are_refused(tmp_path: Path, capsys) -> None:
     batch = ["--net", "CNNB", "--training.batch_size", "1"]
     assert main([write(tmp_path), *batch, "--output", str(output)]) == 2
     assert "training.batch_size is 1, but CNNB has BatchNorm" in capsys.readouterr().err
-    halving = {"search": "search: {clients: [4, 40]}", "scheduler": "scheduler: {name: asha, grace: 1}"}
-    assert main([write(tmp_path, **halving), "--output", str(output)]) == 2
-    assert "scheduler asha stops the worse trials, and the points of this sweep" in capsys.readouterr().err
     assert not output.exists()
