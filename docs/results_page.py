@@ -670,6 +670,7 @@ def told(claims: Claims, choice: str = "headline") -> list[Told]:
     return [replace(each, p=next(corrected)) if len(each.seeds) >= FEWEST else each for each in found]
 
 
+@cache
 def all_told(choice: str = "headline") -> list[Told]:
     """Return all claims."""
     return [each for claims in CLAIMS for each in told(claims, choice)]
@@ -748,7 +749,7 @@ def embedded_tested() -> str:
 
 def evaluations_counted() -> str:
     """How many summaries have every evaluation."""
-    found = [json.loads(path.read_text()) for path in sorted(FOLDER.glob("*/*.json"))]
+    found = [content for content in published().values() if "views" in content]
     whole = sum(all("each" in view for view in summary["views"]) for summary in found)
     return (
         f"{whole} of the {len(found)} summaries have the accuracies of every evaluation of their run, so its "
@@ -777,6 +778,7 @@ def made_by(place: str, content: Mapping[str, Any]) -> str:
     return f"`{COMMITS[place]}`"
 
 
+@cache
 def published() -> dict[str, dict[str, Any]]:
     """Return everything in docs/results/ that runs have made, by its name in ``COMMITS``."""
     paths = sorted(FOLDER.glob("*/*.json"))
@@ -816,6 +818,7 @@ def sentences() -> dict[str, str]:
     }
 
 
+@cache
 def tables() -> dict[str, Rows]:
     """Return the rows of every table of the pages, the first with the headings."""
     return {
@@ -855,6 +858,7 @@ def written(page: str) -> dict[str, str]:
     return {name: text.rstrip("\n") for name, text in MARKER.findall(page)}
 
 
+@cache
 def made() -> dict[str, str]:
     """Return all that is written into the pages, by the names of its markers."""
     whole = sentences() | {name: markdown(rows) for name, rows in tables().items()}

@@ -579,6 +579,8 @@ def test_what_holds():
     rows = ("FedBN", "SingleSet", "FedAvg")
     assert sorted(holds) == sorted([*[("fedco2_t3", row) for row in rows] * 2, ("fedios_t1", "MOON")])
     assert all(each.printed > 0 for each in found), "the paper has it ahead"
+    (nearly,) = (each.p for each in found if each.row == "w/o orthogonal projections")
+    assert LEVEL < nearly < 0.06, "just above the level"
     for each in found:
         assert each.verdict == "cannot be told" or (each.p is not None and each.p < LEVEL)
         assert (each.p is None) == (len(each.seeds) < 3)
