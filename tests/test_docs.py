@@ -11,6 +11,7 @@ import sys
 from collections.abc import Iterator
 from importlib import import_module
 from pathlib import Path
+from runpy import run_path
 
 import pytest
 
@@ -166,6 +167,36 @@ def test_the_tutorial_prints_what_it_says(tmp_path, monkeypatch, capsys):
                 assert masked(line) in said | {""}, f"{command} does not print {line!r}, but {said}"
     for _, code in blocks(page, "python"):
         exec(compile(code, "tutorial.md", "exec"), {})
+
+
+# ---- the audit
+
+AUDIT = ROOT / "docs" / "audit.md"
+
+
+@pytest.mark.parametrize(
+    "text", [pytest.param(t, id=str(i)) for i, (_, t) in enumerate(blocks(AUDIT, "console"))]
+)
+def test_the_audit_prints_what_it_says(text, tmp_path, monkeypatch, capsys):
+    """Line by line; numbers may differ in the last digits, and by more where they are rounding."""
+    command, expected = re.fullmatch(r"\$ (python -c '\n.*?\n'|.*?)\n(.*)", text, re.DOTALL).groups()
+    _, *words = shlex.split(command)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "argv", words)
+    if words[0] == "-c":
+        exec(compile(words[1], "audit.md", "exec"), {"__name__": "__main__"})
+    else:
+        with pytest.raises(SystemExit, match="0"):
+            run_path(str(ROOT / words[0]), run_name="__main__")
+    said = {masked(line): numbers(line) for line in capsys.readouterr().out.splitlines()}
+    for line in expected.splitlines():
+        assert masked(line) in said, f"{line!r} is not among {said}"
+        assert said[masked(line)] == pytest.approx(numbers(line), rel=0.2, abs=1e-12), line
+
+
+def numbers(line: str) -> list[float]:
+    """Return the numbers of a line."""
+    return [float(number) for number in re.findall(r"-?\b\d+(?:\.\d+)?(?:e[+-]\d+)?\b", line)]
 
 
 # ---- messages

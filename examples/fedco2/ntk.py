@@ -409,7 +409,7 @@ def analyse(
     """Print and draw what holds of Fed-CO2's section 4.
 
     Args:
-        save: the picture to write; none draws nothing.
+        save: the picture to write; null draws nothing.
         clients: N, at least 2.
         samples: of each client, at least 1.
         dimension: of a sample, at least 1.
