@@ -11,7 +11,7 @@ import pytest
 
 ROOT = Path(__file__).parent.parent
 README = (ROOT / "README.md").read_text()
-COMMANDS = re.findall(r"^(rayfl (?:run|report) (?!--against).*)$", README, re.MULTILINE)
+COMMANDS = re.findall(r"^(rayfl (?:run|report|figure) (?!--against).*)$", README, re.MULTILINE)
 
 
 def run(command: str, folder: Path, *more: str) -> None:
@@ -21,14 +21,14 @@ def run(command: str, folder: Path, *more: str) -> None:
 
 
 def test_commands_in_their_order(tmp_path: Path) -> None:
-    assert len(COMMANDS) == 7
+    assert len(COMMANDS) == 8
     (tmp_path / "examples").symlink_to(ROOT / "examples")
     for command in COMMANDS[:-1]:
-        short = [] if "report" in command else ["--rounds", "2" if "--resume" in command else "1"]
+        short = [] if "rayfl run" not in command else ["--rounds", "2" if "--resume" in command else "1"]
         if "rayfl run" in command and "--resume" not in command:
             short += ["--engine", "Inline", "--loggers", "[]"]
         run(command.replace("--engine.actors 2", ""), tmp_path, *short)
-    assert list((tmp_path / "plots").glob("*.png"))
+    assert (tmp_path / "rounds.png").exists()
 
 
 def test_command_on_real_data(tmp_path: Path) -> None:
