@@ -117,23 +117,6 @@ def _fitting(node: Mapping[str, float], cpus: float, gpus: float) -> float:
     return min(by_cpu, math.floor(node.get("GPU", 0.0)) * math.floor(1 / gpus + 1e-9))
 
 
-def in_one_process(
-    nodes: Sequence[Mapping[str, float]], device: str, threads: int, at_once: int | None
-) -> Reservation:
-    """Return what a federation without actors reserves, of which there may be several on a cluster.
-
-    Args:
-        nodes: the resources of every node.
-        device: as asked for: with ``auto`` it takes a GPU where the cluster has one.
-        threads: of the process.
-        at_once: how many are to run at a time: they share the GPUs. None: each has one.
-    """
-    gpus = int(sum(node.get("GPU", 0.0) for node in nodes))
-    uses = device == "cuda" or (device == "auto" and gpus > 0)
-    share = 1 / math.ceil((at_once or 1) / max(1, gpus)) if uses else 0.0
-    return Reservation(1, float(threads), share)
-
-
 def room(free: Mapping[str, float], bundle: Mapping[str, float]) -> int:
     """Return how many bundles fit into what is free, if it were on one node."""
     return int(min(free.get(name, 0.0) / share + 1e-9 for name, share in bundle.items()))

@@ -8,7 +8,7 @@ reported.
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 
@@ -20,6 +20,9 @@ CHOICES = ("last", "best_val", "last_k")
 
 AVERAGES: dict[Average, str] = {"mean_clients": "mean", "pooled": "pooled", "weighted": "weighted"}
 """Under which name :func:`client_metrics` returns what a protocol's ``average`` means."""
+
+Metric = Literal["accuracy", "worst_decile", "loss"]
+"""What points of a sweep can be compared by."""
 
 
 def client_metrics(correct: np.ndarray, population: Population, split: str = "test") -> dict[str, float]:
@@ -217,6 +220,38 @@ def ended_early(history: History, protocol: Protocol) -> bool:
 def curve(scores: Scores, population: Population, split: str, how: Average) -> np.ndarray:
     """Return the accuracy averaged over clients at every evaluation, float64 [evaluations]."""
     return np.array([average(client_metrics(row, population, split), how) for row in scores.correct])
+
+
+def measure(
+    correct: np.ndarray,
+    loss: np.ndarray,
+    population: Population,
+    split: str,
+    protocol: Protocol,
+    metric: Metric,
+) -> float | None:
+    """Return one metric of one evaluation over its clients; None where there is nothing to compute it from.
+
+    There is no loss where that of a scored client is not finite: without its worst clients, a point whose
+    training has diverged would look better than it is.
+
+    Args:
+        correct: float64 [clients]; NaN for clients without a score.
+        loss: float64 [clients]; NaN for clients without one.
+        population: the clients.
+        split: the part of their data that was scored.
+        protocol: says how validation accuracies are averaged, and by which weights losses are.
+        metric: which one.
+    """
+    if metric == "loss":
+        if np.isnan(loss[(population.samples[split] > 0) & ~np.isnan(correct)]).any():
+            return None
+        (mean,) = mean_loss(loss[None], population.samples[split], population, protocol.choose_by)
+        return none_if_nan(float(mean))
+    found = client_metrics(correct, population, split)
+    return none_if_nan(
+        found["worst_decile"] if metric == "worst_decile" else average(found, protocol.choose_by)
+    )
 
 
 def mean_loss(loss: np.ndarray, samples: np.ndarray, population: Population, how: Average) -> np.ndarray:

@@ -81,13 +81,10 @@ def run(given: Any) -> int:
     resume = given.resume is not None
     space, output = _resumed(given, changes) if resume else _new(given, changes)
     from rayfl.tune.sweep import run as run_sweep
-    from rayfl.tune.sweep import scheduler_of
 
-    scheduler_of(space.scheduler, 1)
     console.print(f"{space.sweep}: {space.title}", style="bold", markup=False, soft_wrap=True)
-    told = [
-        f"{counted(space.count, 'point')}, {counted(space.count * len(space.seeds), 'trial')}, in {output}"
-    ]
+    trials = counted(space.count * len(space.seeds), "trial")
+    told = [f"{counted(space.count, 'point')}, {trials}, in {output}"]
     if given.list:
         space.examples()  # refuses points that cannot work
         told += [f"{d.key}: {d.kind} {list(d.values)}" for search in space.search for d in search]

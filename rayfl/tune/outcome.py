@@ -13,7 +13,7 @@ import yaml
 from rich.table import Table
 
 from rayfl.config.table_file import slug
-from rayfl.evaluation.metrics import none_if_nan, summarise
+from rayfl.evaluation.metrics import Metric, none_if_nan, summarise
 from rayfl.evaluation.result import Result
 from rayfl.files import write_file
 from rayfl.jobs.cells import Job
@@ -24,7 +24,7 @@ from rayfl.report.table_page import link, points_page
 from rayfl.report.text import mean_and_std, number, percent, plain_table
 from rayfl.shown import csv_cell, one_line
 from rayfl.tune.scores import validation_score
-from rayfl.tune.space import Metric, Point, tidy
+from rayfl.tune.space import Point, tidy
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -6,52 +6,11 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
-from rayfl.evaluation.metrics import (
-    Validation,
-    average,
-    client_metrics,
-    mean_loss,
-    none_if_nan,
-)
+from rayfl.evaluation.metrics import Metric, Validation, measure
 from rayfl.evaluation.protocol import Protocol
 from rayfl.evaluation.result import Result
-from rayfl.record.history import Population, read_population, read_records
+from rayfl.record.history import read_population, read_records
 from rayfl.report.text import mean_and_std
-from rayfl.tune.space import Metric
-
-
-def measure(
-    correct: np.ndarray,
-    loss: np.ndarray,
-    population: Population,
-    split: str,
-    protocol: Protocol,
-    metric: Metric,
-) -> float | None:
-    """Return one metric of one evaluation over its clients; None where there is nothing to compute it from.
-
-    There is no loss where that of a scored client is not finite: without its worst clients, a point whose
-    training has diverged would look better than it is.
-
-    Args:
-        correct: float64 [clients]; NaN for clients without a score.
-        loss: float64 [clients]; NaN for clients without one.
-        population: the clients.
-        split: the part of their data that was scored.
-        protocol: says how validation accuracies are averaged, and by which weights losses are.
-        metric: which one.
-    """
-    if metric == "loss":
-        if np.isnan(loss[(population.samples[split] > 0) & ~np.isnan(correct)]).any():
-            return None
-        (mean,) = mean_loss(loss[None], population.samples[split], population, protocol.choose_by)
-        return none_if_nan(float(mean))
-    found = client_metrics(correct, population, split)
-    return none_if_nan(
-        found["worst_decile"] if metric == "worst_decile" else average(found, protocol.choose_by)
-    )
 
 
 class RoundScores:

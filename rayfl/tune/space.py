@@ -33,6 +33,7 @@ from rayfl.config.table_file import (
     slug,
 )
 from rayfl.errors import UserError
+from rayfl.evaluation.metrics import Metric
 from rayfl.federation import Federation
 from rayfl.files import read_json, reading, write_file
 from rayfl.jobs.cells import Job
@@ -45,12 +46,9 @@ from rayfl.shown import one_line
 from rayfl.yaml_file import read_mapping
 
 Kind = Literal["grid_search", "choice", "uniform", "loguniform", "quniform", "randint"]
-Metric = Literal["accuracy", "worst_decile", "loss"]
 Mode = Literal["max", "min"]
 Searcher = Literal["optuna", "hyperopt", "bohb"]
 
-MOST_TRIALS = 2000
-"""Trials of a sweep: each is a federation, and a second of looking at its settings."""
 PAUSING = ("hyperband", "bohb")
 """Schedulers that pause trials, and go on with them when others have come as far."""
 
@@ -281,11 +279,6 @@ class Space:
 
     def check(self) -> None:
         """Refuse what does not go together."""
-        if (planned := self.count * len(self.seeds)) > MOST_TRIALS:
-            raise UserError(
-                f"{self.count:,} points with {len(self.seeds):,} seeds are {planned:,} trials, more than "
-                f"{MOST_TRIALS:,}: search fewer values, or draw random points (samples)"
-            )
         name, dimensions = self.scheduler["name"], [d for search in self.search for d in search]
         chooses = f"searcher {self.searcher}" if self.searcher else f"scheduler {name}"
         if self.searcher is None and name == "none":
@@ -465,8 +458,6 @@ def _search(content: Any) -> tuple[Dimension, ...]:
 
 def _dimension(key: str, content: Any) -> Dimension:
     kinds = get_args(Kind)
-    if key in _DECIDED:
-        raise UserError(f"search has {key!r}, which the sweep decides (seeds are in 'seeds')")
     _check_decides(key, [key])
     if isinstance(content, list):
         content = {"grid_search": content}
@@ -496,8 +487,10 @@ def _dimension(key: str, content: Any) -> Dimension:
 
 
 def _check_decides(key: str, settings: Sequence[str]) -> None:
-    """Refuse settings that change no result; the engine also says what every trial gets of the cluster."""
+    """Refuse settings that the sweep decides, and those that change no result."""
     for name in settings:
+        if name in _DECIDED:
+            raise UserError(f"search.{key} has {name!r}, which the sweep decides (seeds are in 'seeds')")
         if name.partition(".")[0] in RESUMABLE[1:]:  # all but the number of rounds
             raise UserError(f"search.{key} has {name!r}, which changes no result: put it into base")
 
@@ -505,8 +498,6 @@ def _check_decides(key: str, settings: Sequence[str]) -> None:
 def _listed(key: str, kind: Kind, what: Any) -> Dimension:
     if isinstance(what, dict) and what and all(isinstance(v, dict) for v in what.values()):
         bundles = {str(name): {str(k): v for k, v in settings.items()} for name, settings in what.items()}
-        if decided := [k for settings in bundles.values() for k in settings if k in _DECIDED]:
-            raise UserError(f"search.{key} has {decided[0]!r}, which the sweep decides")
         _check_decides(key, [k for settings in bundles.values() for k in settings])
         return Dimension(key, kind, tuple(what), bundles)
     if not isinstance(what, list) or not what:

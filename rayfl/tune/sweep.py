@@ -12,7 +12,6 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from copy import copy
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -28,9 +27,9 @@ from rich.console import Console
 
 from rayfl.arguments import arguments_of, check_type
 from rayfl.config.table_file import Settings, of_data
-from rayfl.engine import Engine, Ray
+from rayfl.engine import Ray
 from rayfl.engine.cluster import PULSE, Cluster, patience
-from rayfl.engine.placement import in_one_process, reservation
+from rayfl.engine.share import Share, share
 from rayfl.errors import UserError
 from rayfl.evaluation.result import Result
 from rayfl.federation import Federation
@@ -270,64 +269,6 @@ def check(space: Space, points: Sequence[Point]) -> None:
             )
 
 
-# ---- placement
-
-
-@dataclass(frozen=True)
-class Share:
-    """What a trial gets of the cluster.
-
-    Attributes:
-        bundles: what it reserves, a bundle for each actor; those of a federation without actors run in the
-            trial's own process, which has the one bundle.
-        engine: settings of its engine that follow from it.
-        at_once: trials at once; None for as many as fit.
-    """
-
-    bundles: list[dict[str, float]]
-    engine: Settings
-    at_once: int | None
-
-
-def share(
-    engine: Engine, clients: int, nodes: Sequence[Mapping[str, float]], trials: int, at_once: int | None,
-    comes: bool = False,
-) -> Share:  # fmt: skip
-    """Work out what a trial gets: actors ``auto`` share the cluster among the trials that run at once.
-
-    Args:
-        engine: of the base, not resolved.
-        clients: the population.
-        nodes: the resources of every node.
-        trials: how many there are.
-        at_once: as asked for; None for as many as the cluster holds.
-        comes: whether hosts may come that are not there yet, so that nothing is refused.
-    """
-    try:
-        if not isinstance(engine, Ray):
-            wanted = in_one_process(nodes, engine.device, engine.threads, at_once)
-            if not comes:
-                reservation(nodes, 1, 1, None, wanted.cpus, wanted.gpus)
-            return Share([wanted.bundle], {}, at_once)
-        resolved = copy(engine)
-        resolved.resolve()
-        actors, hosted, cpus = engine.asked
-        if actors is None and hosted is None:
-            room = reservation(nodes, 10**6, None, None, cpus, engine.gpus_per_actor).actors
-            at_once = min(trials, at_once or room)
-            actors = max(1, min(clients, room // at_once))
-        wanted = reservation(nodes, clients, actors, hosted, cpus, engine.gpus_per_actor, comes=comes)
-    except UserError as error:
-        raise UserError(f"a trial can never be placed on this cluster: {error}") from error
-    settings = {
-        "engine.device": resolved.device,
-        "engine.actors": wanted.actors,
-        "engine.clients_per_actor": "auto",
-        "engine.cpus_per_actor": wanted.cpus,
-    }
-    return Share([wanted.bundle] * wanted.actors, settings, at_once)
-
-
 # ---- schedulers and searchers
 
 
@@ -548,17 +489,10 @@ class Watcher(tune.Callback):
             self._ran = time.monotonic()
 
     def _look(self) -> None:
-        nodes = [node["Resources"] for node in ray.nodes() if node["Alive"]]
-        bundle = self._part.bundles[0]
         try:
-            reservation(
-                nodes, 1, len(self._part.bundles), None, bundle.get("CPU", 0.0), bundle.get("GPU", 0.0)
-            )
+            self._part.check([node["Resources"] for node in ray.nodes() if node["Alive"]])
         except UserError as error:
-            raise UserError(
-                f"no trial can be placed on the hosts that are there: {error}; go on with --resume "
-                f"{self._order.output}"
-            ) from error
+            raise UserError(f"{error}; go on with --resume {self._order.output}") from error
 
     def on_trial_complete(self, iteration: int, trials: list[Any], trial: Any, **info: Any) -> None:
         """Note the end of a trial that has run to its end, was stopped, or has reported its failure."""

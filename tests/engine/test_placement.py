@@ -7,7 +7,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rayfl import UserError
-from rayfl.engine.placement import Reservation, in_one_process, place, reservation
+from rayfl.engine.placement import Reservation, place, reservation
+from rayfl.engine.share import in_one_process
 
 
 def ask(nodes, clients=100, actors=None, clients_per_actor=None, cpus=None, gpus=0.0, shrink=False):

@@ -9,6 +9,7 @@ import pytest
 
 from rayfl import evaluation
 from rayfl.config.table_file import Table
+from rayfl.evaluation.metrics import measure
 from rayfl.evaluation.result import Result
 from rayfl.jobs.cells import Job
 from rayfl.methods import FedAvg
@@ -24,7 +25,7 @@ from rayfl.tune.outcome import (
     write_best,
     write_points,
 )
-from rayfl.tune.scores import RoundScores, measure, validation_score
+from rayfl.tune.scores import RoundScores, validation_score
 from rayfl.tune.space import Point
 from tests.support.federations import small
 from tests.support.records import write_run

@@ -7,7 +7,7 @@ from rayfl.errors import UserError
 
 pytest.importorskip("ray")
 
-from rayfl.tune.sweep import share
+from rayfl.engine.share import share
 
 NODES = [{"CPU": 8.0, "GPU": 2.0}, {"CPU": 4.0}]
 

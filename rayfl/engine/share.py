@@ -1,0 +1,94 @@
+"""What each of several federations gets that run side by side on one cluster, as trials of a sweep do."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from copy import copy
+from dataclasses import dataclass
+from typing import Any
+
+from rayfl.engine.base import Engine
+from rayfl.engine.placement import Reservation, reservation
+from rayfl.engine.ray_engine import Ray
+from rayfl.errors import UserError
+
+
+@dataclass(frozen=True)
+class Share:
+    """What a trial gets of the cluster.
+
+    Attributes:
+        bundles: what it reserves, a bundle for each actor; those of a federation without actors run in the
+            trial's own process, which has the one bundle.
+        engine: settings of its engine that follow from it.
+        at_once: trials at once; None for as many as fit.
+    """
+
+    bundles: list[dict[str, float]]
+    engine: dict[str, Any]
+    at_once: int | None
+
+    def check(self, nodes: Sequence[Mapping[str, float]]) -> None:
+        """Refuse where a federation has no room on these nodes, even if nothing else ran."""
+        bundle = self.bundles[0]
+        try:
+            reservation(nodes, 1, len(self.bundles), None, bundle.get("CPU", 0.0), bundle.get("GPU", 0.0))
+        except UserError as error:
+            raise UserError(f"no trial can be placed on the hosts that are there: {error}") from error
+
+
+def share(
+    engine: Engine, clients: int, nodes: Sequence[Mapping[str, float]], trials: int, at_once: int | None,
+    comes: bool = False,
+) -> Share:  # fmt: skip
+    """Work out what a trial gets: actors ``auto`` share the cluster among the trials that run at once.
+
+    Args:
+        engine: of the base, not resolved.
+        clients: the population.
+        nodes: the resources of every node.
+        trials: how many there are.
+        at_once: as asked for; None for as many as the cluster holds.
+        comes: whether hosts may come that are not there yet, so that nothing is refused.
+    """
+    try:
+        if not isinstance(engine, Ray):
+            wanted = in_one_process(nodes, engine.device, engine.threads, at_once)
+            if not comes:
+                reservation(nodes, 1, 1, None, wanted.cpus, wanted.gpus)
+            return Share([wanted.bundle], {}, at_once)
+        resolved = copy(engine)
+        resolved.resolve()
+        actors, hosted, cpus = engine.asked
+        if actors is None and hosted is None:
+            room = reservation(nodes, 10**6, None, None, cpus, engine.gpus_per_actor).actors
+            at_once = min(trials, at_once or room)
+            actors = max(1, min(clients, room // at_once))
+        wanted = reservation(nodes, clients, actors, hosted, cpus, engine.gpus_per_actor, comes=comes)
+    except UserError as error:
+        raise UserError(f"a trial can never be placed on this cluster: {error}") from error
+    settings = {
+        "engine.device": resolved.device,
+        "engine.actors": wanted.actors,
+        "engine.clients_per_actor": "auto",
+        "engine.cpus_per_actor": wanted.cpus,
+    }
+    return Share([wanted.bundle] * wanted.actors, settings, at_once)
+
+
+def in_one_process(
+    nodes: Sequence[Mapping[str, float]], device: str, threads: int, at_once: int | None
+) -> Reservation:
+    """Return what a federation without actors reserves, of which there may be several on a cluster.
+
+    Args:
+        nodes: the resources of every node.
+        device: as asked for: with ``auto`` it takes a GPU where the cluster has one.
+        threads: of the process.
+        at_once: how many are to run at a time: they share the GPUs. None: each has one.
+    """
+    gpus = int(sum(node.get("GPU", 0.0) for node in nodes))
+    uses = device == "cuda" or (device == "auto" and gpus > 0)
+    share = 1 / math.ceil((at_once or 1) / max(1, gpus)) if uses else 0.0
+    return Reservation(1, float(threads), share)
