@@ -37,7 +37,7 @@ def check_device(path: Path, device: str) -> None:
         device: what ``engine.device: auto`` means here.
     """
     before = flat(read_config(path)).get("engine.device", device)
-    if before != device:
+    if before not in (device, "auto"):
         raise UserError(
             f"{path} has been run on {before}, and would go on on {device}, which has other last bits: give "
             f"--engine.device {device} to allow that, or the options with which it was run on {before}"

@@ -267,7 +267,7 @@ def test_a_full_disk_says_so(
 
 
 def test_a_folder_that_cannot_be_written_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(client_states, "_folder", lambda: tmp_path / "gone")
+    monkeypatch.setattr(client_states, "overflow", lambda: tmp_path / "gone")
     states = ClientStates(0)
     states[0] = numbers(0)
     with pytest.raises(UserError, match="No such file or directory"):
