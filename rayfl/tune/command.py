@@ -80,8 +80,9 @@ def run(given: Any) -> int:
     console = Terminal()
     resume = given.resume is not None
     space, output = _resumed(given, changes) if resume else _new(given, changes)
-    from rayfl.tune.sweep import run as run_sweep
+    from rayfl.tune import sweep
 
+    sweep.scheduler_of(space.scheduler, 1)
     console.print(f"{space.sweep}: {space.title}", style="bold", markup=False, soft_wrap=True)
     trials = counted(space.count * len(space.seeds), "trial")
     told = [f"{counted(space.count, 'point')}, {trials}, in {output}"]
@@ -92,7 +93,7 @@ def run(given: Any) -> int:
         console.print(line, soft_wrap=True, markup=False)
     if given.list:
         return 0
-    swept = run_sweep(space, output, resume=resume, address=given.address, console=console)
+    swept = sweep.run(space, output, resume=resume, address=given.address, console=console)
     if not swept.complete:
         return 128 + signal.SIGINT
     console.print(f"Written: {', '.join(map(str, swept.written))}", soft_wrap=True, markup=False)
