@@ -14,6 +14,7 @@ from contextlib import contextmanager
 import torch
 
 from rayfl.errors import UserError
+from rayfl.shown import complain
 
 MAPPED = 32 * 2**20
 """Bytes above which glibc gives a block back to the system as soon as it is freed."""
@@ -47,7 +48,8 @@ def exits_as_errors() -> Iterator[None]:
     except torch.AcceleratorError as error:
         what = f"the GPU has failed: {str(error).splitlines()[0]}"
         if _replaceable:
-            print(what, file=sys.stderr, flush=True)
+            complain(what)
+            sys.stderr.flush()
             os._exit(1)  # nothing works in this process any more
         raise UserError(f"{what}. Start the process again, and go on with --resume") from error
     except (SystemExit, KeyboardInterrupt) as end:
