@@ -49,6 +49,8 @@ Kind = Literal["grid_search", "choice", "uniform", "loguniform", "quniform", "ra
 Mode = Literal["max", "min"]
 Searcher = Literal["optuna", "hyperopt", "bohb"]
 
+MOST_TRIALS = 2000
+"""Trials of a sweep: each is a federation, and a second of looking at its settings."""
 PAUSING = ("hyperband", "bohb")
 """Schedulers that pause trials, and go on with them when others have come as far."""
 
@@ -279,6 +281,9 @@ class Space:
 
     def check(self) -> None:
         """Refuse what does not go together."""
+        if (planned := self.count * len(self.seeds)) > MOST_TRIALS:
+            told = f"{self.count:,} points with {len(self.seeds):,} seeds are {planned:,} trials, more than "
+            raise UserError(f"{told}{MOST_TRIALS:,}: search fewer values, or draw random points (samples)")
         name, dimensions = self.scheduler["name"], [d for search in self.search for d in search]
         chooses = f"searcher {self.searcher}" if self.searcher else f"scheduler {name}"
         if self.searcher is None and name == "none":
@@ -402,9 +407,7 @@ def _decides_score(key: str) -> bool:
 
 def tidy(value: Any, digits: int = 4) -> str:
     """Return a value for people, numbers with so many digits."""
-    if value is None:
-        return "-"
-    return f"{value:.{digits}g}" if isinstance(value, float) else str(value)
+    return "-" if value is None else f"{value:.{digits}g}" if isinstance(value, float) else str(value)
 
 
 def _short(key: str, keys: Sequence[str]) -> str:

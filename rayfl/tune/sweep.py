@@ -508,10 +508,8 @@ class Watcher(tune.Callback):
 
     def on_trial_error(self, iteration: int, trials: list[Any], trial: Any, **info: Any) -> None:
         """Note the failure of a trial whose process has died too often."""
-        lines = [
-            line for line in str(trial.error_file and Path(trial.error_file).read_text()).splitlines() if line
-        ]
-        self._end(trial, "failed", lines[-1].strip() if lines else "its process died")
+        text = Path(trial.error_file).read_text() if trial.error_file else ""
+        self._end(trial, "failed", (text.strip() or "its process died").splitlines()[-1].strip())
 
     def _end(self, trial: Any, end: End, reason: str = "") -> None:
         job = self._job(trial)

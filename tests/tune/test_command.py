@@ -62,6 +62,13 @@ def test_options_without_an_effect_are_refused(tmp_path: Path) -> None:
         asked(_new, write(tmp_path), "--samples", "3", "--output", str(tmp_path / "new"))
 
 
+def test_a_sweep_has_so_many_trials_at_most(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("rayfl.tune.space.MOST_TRIALS", 4)
+    assert len(asked(_new, write(tmp_path), "--seeds", "2", "--output", str(tmp_path / "new"))[0].seeds) == 2
+    with pytest.raises(UserError, match="2 points with 3 seeds are 6 trials, more than 4"):
+        asked(_new, write(tmp_path), "--seeds", "3", "--output", str(tmp_path / "new"))
+
+
 def test_what_may_change_when_a_sweep_goes_on(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     space = space_of(tmp_path, at_once="at_once: 3")
     space.save(tmp_path)
