@@ -55,7 +55,6 @@ def table_page(
         footnotes=[one_line(text) for text in footnotes(entries, printed)],
         notes=[one_line(text) for text in [*_few_seeds(entries), *warnings_of(entries), *_dropped(runs)]]
         + warned(folders),
-        picture=None,
         curves=_table_curves(runs),
         cells=_cell_sheet(entries),
         runs=_run_sheet(runs, home),
@@ -74,13 +73,12 @@ def points_page(title: str, points: Sheet, notes: Sequence[str], state: Mapping[
     return render(
         "table.html",
         title=one_line(title),
-        sections={"result": "Result"}.items(),
+        sections=[("result", "Result")],
         running=False,
         state=state,
         grid=points,
         footnotes=[one_line(note) for note in notes],
         notes=[],
-        picture=None,
         curves=[],
         cells=None,
         runs=None,

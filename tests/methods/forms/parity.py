@@ -77,7 +77,6 @@ class Case:
     draws: Mapping[str, Any] = field(default_factory=dict)
     fits: Mapping[int, int] = field(default_factory=dict)
     net: Any = "tests.methods.forms.parity.small"
-    nets: Mapping[str, Any] = field(default_factory=dict)
 
 
 KEYS: dict[tuple[int, int, int], Tensor] = {}
@@ -178,7 +177,7 @@ def world_of(
             for key, value in entries.items():
                 policy.register_parameter(key, nn.Parameter(value.clone()))
             return policy
-        net = client.net if name is None or name not in client.nets else client.nets[name]
+        net = client.nets.get(name, client.net)
         initial = net.initial(worker.plan.seed, *([] if seed is None else [seed + 1]))
         module = Plain(*parts(dataset.shape, dataset.classes)).double()
         module.load_state_dict(dict(initial.tensors), strict=False)
@@ -278,7 +277,6 @@ def shuffle(run: Run, world: World, _: int, round: int, __: int, epoch: int) -> 
 
 
 M = METHODS
-KEPT = {"personal": "own"}
 CASES: dict[str, Case] = {
     "local": Case(M["Local"](), server={}, client={"personal": "weights"}),
     "fedavg": Case(M["FedAvg"](), client={}),
