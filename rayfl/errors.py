@@ -7,6 +7,7 @@ import sysconfig
 import traceback
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 from rayfl.log import warnings_shown
 from rayfl.shown import complain, one_line
@@ -22,10 +23,67 @@ _PYTHON = sysconfig.get_path("stdlib") + os.sep
 class UserError(Exception):
     """Something the user can put right: a bad setting, missing or damaged data, an impossible request.
 
-    The message says what is wrong and what to do. The command lines print it without a traceback and exit
-    with code 2. Whatever takes settings, files or data may raise it; docstrings name it only where a caller
-    reacts to it.
+    The message is one sentence that says what is wrong and what to do. The command lines print it without a
+    traceback and exit with code 2. Whatever takes settings, files or data may raise it; docstrings name it
+    only where a caller reacts to it. Its class is the kind of the mistake.
+
+    Attributes:
+        place: where the mistake is: a setting by its full name (``training.lr``), a file, a client
+            (``client 3``), a class of the user's or a member of it; empty where it has no place.
     """
+
+    def __init__(self, *said: object) -> None:
+        """Take the place, with which the sentence begins, and its rest; or all of it, without a place."""
+        place, text = said if len(said) == 2 else ("", *said)
+        self.place = str(place)
+        gap = "" if not self.place or str(text).startswith((":", ",", ";", ".")) else " "
+        super().__init__(f"{self.place}{gap}{text}")
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Keep place and sentence apart on the way between processes."""
+        return _again, (type(self), self.place, str(self))
+
+
+def _again(kind: type[UserError], place: str, sentence: str) -> UserError:
+    error = kind(sentence)
+    error.place = place
+    return error
+
+
+class BadValue(UserError):
+    """A value of another type than its setting has, or outside its bounds."""
+
+
+class Unknown(UserError):
+    """A name that there is not: of an option, a class, a column, a domain, a view."""
+
+
+class Missing(UserError):
+    """Something is needed and not given, or not there: an option, a file, a package."""
+
+
+class Conflict(UserError):
+    """Settings that may be right alone and do not go together, or not with these data or this net."""
+
+
+class Damaged(UserError):
+    """A file or a folder whose content cannot be used."""
+
+
+class BadData(UserError):
+    """Data that cannot be used, or not be divided as asked."""
+
+
+class BadCode(UserError):
+    """A class or a function of the user's that has the wrong form, returns the wrong thing or raises."""
+
+
+class Shortage(UserError):
+    """Too little memory, disk, processors or hosts, or no connection to them."""
+
+
+class InUse(UserError):
+    """A folder or a file that another process uses, or that holds something else already."""
 
 
 def exit_code(command: Callable[[], int | None], shows: bool = False) -> int:

@@ -2,6 +2,7 @@
 
 import errno
 import logging
+import pickle
 import subprocess
 import sys
 from collections.abc import Callable
@@ -12,7 +13,7 @@ from unittest.mock import Mock
 import numpy as np
 import pytest
 
-from rayfl.errors import LONGEST, UserError, exit_code, in_one_line
+from rayfl.errors import LONGEST, BadValue, Damaged, UserError, exit_code, in_one_line
 from rayfl.run import main
 
 
@@ -128,3 +129,12 @@ def test_a_folder_of_data_that_is_closed(
     root = tmp_path / "closed"
     assert main(["--engine", "Inline", "--data", "PACS", "--data.root", str(root)]) == 2
     assert capsys.readouterr().err == f"rayfl: error: {root}: Permission denied\n"
+
+
+def test_an_error_keeps_kind_and_place_between_processes() -> None:
+    error = pickle.loads(pickle.dumps(BadValue("training.lr", "is 0: it must be above 0")))
+    assert type(error) is BadValue
+    assert error.place == "training.lr"
+    assert str(error) == "training.lr is 0: it must be above 0"
+    assert str(Damaged("a.yaml", ": no YAML")) == "a.yaml: no YAML"
+    assert UserError("nothing").place == ""
