@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import replace
+from functools import cache
 from importlib import import_module
 from typing import Any
 from unittest import mock
@@ -12,20 +13,21 @@ from unittest import mock
 import torch
 from torch import Tensor, nn
 
-from rayfl.data import FederatedData
-from rayfl.methods import METHODS, Method, fedcp
-from rayfl.methods.partialfed import layers_of
+from rayfl.data import Dirichlet, DomainPerClient, FederatedData, Synthetic
+from rayfl.methods import METHODS, Method
 from rayfl.nets import SplitNet
-from rayfl.randomness import generator
-from rayfl.testing.by_hand import Run, ragged, start
-from rayfl.training import noise
+from rayfl.testing.by_hand import Run, start
 from rayfl.training.client import Client
 from rayfl.training.noise import step_keys
+from tests.methods.forms.cases import CASES, Case, Part
+from tests.methods.forms.draws import KEYS, NORMALS
 from tests.methods.forms.world import Outcome, Samples, World
 
 COHORTS = ([0, 1, 3], [1, 2, 3], [0, 2, 3])
 """60 % of five clients; client 4 never takes part."""
 SIZES = (12, 22, 16, 9, 14)
+"""Of the clients that have a domain each; what Dirichlet shares give is as unequal."""
+DIVISIONS = ("shares", "domains")
 SETTINGS = {"epochs": 2, "momentum": 0.9, "weight_decay": 1e-2, "clip": 0.7, "lr": 0.05}
 
 
@@ -54,36 +56,9 @@ def small(shape: tuple[int, ...], classes: int) -> SplitNet:
     return SplitNet(*parts(shape, classes))
 
 
-@dataclass(frozen=True)
-class Case:
-    """A method, and how its form is called.
-
-    Attributes:
-        method: with its options.
-        options: of the form.
-        server: key of the form's server -> key of rayfl's.
-        client: key of the form's clients -> key of rayfl's.
-        settings: of the training, in the place of those of all.
-        draws: what is drawn: name -> function of (run, world, client, round, fit, step).
-        fits: number of a fit in the form -> number in rayfl, where the form counts otherwise.
-        net: by import path.
-    """
-
-    method: Method
-    options: Mapping[str, Any] = field(default_factory=dict)
-    server: Mapping[str, str] = field(default_factory=lambda: {"weights": "weights"})
-    client: Mapping[str, str] = field(default_factory=lambda: {"personal": "own"})
-    settings: Mapping[str, Any] = field(default_factory=dict)
-    draws: Mapping[str, Any] = field(default_factory=dict)
-    fits: Mapping[int, int] = field(default_factory=dict)
-    net: Any = "tests.methods.forms.parity.small"
-
-
-KEYS: dict[tuple[int, int, int], Tensor] = {}
-"""Of every fit of the newest run: the key of each step, by which it draws."""
-
-NORMALS: list[tuple[int, Tensor]] = []
-"""What ``torch.randn`` has drawn in the newest run: round and numbers."""
+def wider(shape: tuple[int, ...], classes: int) -> SplitNet:
+    """Another one."""
+    return SplitNet(*parts(shape, classes, 4))
 
 
 @contextmanager
@@ -110,14 +85,37 @@ def orders_noted(places: Mapping[int, int]) -> Any:
         yield noted
 
 
-def data_of(val: bool) -> FederatedData:
-    return ragged(SIZES, val=4 if val else 0)
+@cache
+def data_of(division: str, val: bool, side: int) -> FederatedData:
+    """Five clients' images of four classes: by Dirichlet shares, or with a domain for each of them."""
+    by_shares = division == "shares"
+    made = Synthetic(
+        train=75 if by_shares else len(SIZES) * max(SIZES),
+        test=24,
+        shape=(1, side, side),
+        classes=4,
+        domains=1 if by_shares else len(SIZES),
+        noise=0.5,
+        partition=Dirichlet(alpha=0.5, min_samples=3) if by_shares else DomainPerClient(),
+        val_fraction=0.25 if val else 0.0,
+    )
+    data = made.federate(len(SIZES), seed=2)
+    if by_shares:
+        return data
+    clients = [replace(c, train=c.train[:size]) for c, size in zip(data.clients, SIZES, strict=True)]
+    return replace(data, clients=clients)
 
 
-def compare(name: str, case: Case, execution: str = "loop") -> dict[str, float]:
-    """Return the largest differences: of what the server holds, what clients keep, each view's scores."""
-    method = case.method
-    data = data_of(method.uses_validation or method.prefers_validation)
+def method_of(name: str) -> Method:
+    """Return the method of a case, whose name begins with that of its class."""
+    case = CASES[name]
+    return METHODS[name.split()[0]](**case.options, **case.own)
+
+
+def federated(name: str, division: str, execution: str = "loop") -> tuple[Run, Any]:
+    """Run rayfl; return the run, and the batches of all fits by (client, round, number)."""
+    case, method = CASES[name], method_of(name)
+    data = data_of(division, method.uses_validation or method.prefers_validation, case.side)
     settings = {**SETTINGS, **case.settings}
     run = start(method, data, case.net, rounds=len(COHORTS), execution=execution, **settings)
     places = {int(i): k for each in data.clients for own in (each.train, each.val) for k, i in enumerate(own)}
@@ -132,19 +130,51 @@ def compare(name: str, case: Case, execution: str = "loop") -> dict[str, float]:
     with orders_noted(places) as noted, mock.patch("torch.randn", noting):
         for cohort in COHORTS:
             run.round(cohort)
-    world = world_of(run, data, case, settings, noted)
-    outcome: Outcome = import_module(f"tests.methods.forms.{name.lower()}").run(world, **case.options)
+    return run, noted
+
+
+@cache
+def formed(name: str, division: str) -> tuple[Outcome, Run]:
+    """Return what the form comes to, and the run in a loop from which it has orders and draws."""
+    run, noted = federated(name, division)
+    form = import_module(f"tests.methods.forms.{name.split()[0].lower()}")
+    return form.run(world_of(run, CASES[name], noted), **CASES[name].options), run
+
+
+def compare(name: str, execution: str = "loop", division: str = "shares") -> dict[str, float]:
+    """Return the largest differences: of what the server holds, what clients keep, each view's scores."""
+    outcome, run = formed(name, division)
+    return differences(name, outcome, run if execution == "loop" else federated(name, division, execution)[0])
+
+
+def differences(name: str, outcome: Outcome, run: Run) -> dict[str, float]:
+    case = CASES[name]
+    assert outcome.server.keys() == case.server.keys(), outcome.server.keys()
     found = {"server": 0.0, "clients": 0.0}
-    for key, theirs in case.server.items():
-        found["server"] = max(found["server"], difference(outcome.server[key], run.server.state[theirs]))
-    for i in range(len(data.clients)):
+    for key, theirs in ((k, v) for k, v in case.server.items() if v is not None):
+        found["server"] = max(
+            found["server"], difference(outcome.server[key], part(run.server.state, theirs))
+        )
+    for i, client in enumerate(outcome.clients):
+        assert client.keys() in (case.client.keys(), {}.keys()), client.keys()
         state = run.worker.state(i, run.worker.client(i, 0))
-        for key, theirs in case.client.items() if outcome.clients[i] else ():
-            found["clients"] = max(found["clients"], difference(outcome.clients[i][key], state[theirs]))
+        for key in (k for k in client if case.client[k] is not None):
+            found["clients"] = max(found["clients"], difference(client[key], part(state, case.client[key])))
+    probe = probe_of(run)
     for view, scores in outcome.logits.items():
-        mine = torch.stack([run.scores(i, world.probe)[view] for i in range(len(data.clients))])
+        mine = torch.stack([run.scores(i, probe)[view] for i in range(len(outcome.clients))])
         found[view] = float((mine - scores).abs().max())
     return found
+
+
+def part(state: Mapping[str, Any], theirs: Part) -> Any:
+    return theirs(state) if callable(theirs) else state[theirs]
+
+
+def probe_of(run: Run) -> Tensor:
+    """Return the test images of all clients, one after the other."""
+    data = run.worker.data
+    return torch.cat([torch.tensor(data.dataset.inputs[c.test]).double() for c in data.clients])
 
 
 def difference(form: Any, state: Any) -> float:
@@ -161,13 +191,11 @@ def difference(form: Any, state: Any) -> float:
     return float((form.double() - state.double()).abs().max()) if form.numel() else 0.0
 
 
-def world_of(
-    run: Run, data: FederatedData, case: Case, settings: Mapping[str, Any], noted: Mapping[Any, Any]
-) -> World:
-    dataset, worker = data.dataset, run.worker
+def world_of(run: Run, case: Case, noted: Mapping[Any, Any]) -> World:
+    data, worker = run.worker.data, run.worker
+    dataset, training = data.dataset, worker.plan.training
     x, y = torch.tensor(dataset.inputs).double(), torch.tensor(dataset.labels)
     clients = [Samples(x[c.train], y[c.train], x[c.val], y[c.val]) for c in data.clients]
-    test = torch.cat([x[c.test] for c in data.clients])
 
     def make(name: str | None = None, seed: int | None = None) -> nn.Module:
         client = worker.client(0, 0)
@@ -177,10 +205,13 @@ def world_of(
             for key, value in entries.items():
                 policy.register_parameter(key, nn.Parameter(value.clone()))
             return policy
-        net = client.nets.get(name, client.net)
-        initial = net.initial(worker.plan.seed, *([] if seed is None else [seed + 1]))
-        module = Plain(*parts(dataset.shape, dataset.classes)).double()
-        module.load_state_dict(dict(initial.tensors), strict=False)
+        if case.own.get(name):
+            initial, module = worker.method.initial_of(name), Plain(*parts(dataset.shape, dataset.classes, 4))
+        else:
+            initial = client.net.initial(worker.plan.seed, *([] if seed is None else [seed + 1]))
+            own = not isinstance(case.net, str)  # of which a form takes the entries alone
+            module = client.net._build() if own else Plain(*parts(dataset.shape, dataset.classes))
+        module.double().load_state_dict(dict(initial.tensors), strict=False)
         return module.train()
 
     def draw(what: str, client: int, round: int, fit: int = 0, step: int = 0) -> Tensor:
@@ -191,162 +222,18 @@ def world_of(
         return noted[there if there in noted else (client, round, fit)]
 
     world = World(
-        clients, COHORTS, dataset.classes, settings["lr"], settings["momentum"], settings["weight_decay"],
-        settings["clip"], settings["epochs"], test, make, order, draw,
+        clients, COHORTS, dataset.classes, training.lr, training.momentum, training.weight_decay,
+        training.clip, training.epochs, probe_of(run), make, order, draw,
     )  # fmt: skip
     return world
 
-
-def subset(run: Run, world: World, client: int, round: int, fit: int, step: int) -> Tensor:
-    """Return FedALA's samples for a pass over W, a batch a row."""
-    batches = world.batches(client, round, 1 + step)
-    return nn.utils.rnn.pad_sequence(batches, batch_first=True, padding_value=-1)
-
-
-def mapping(run: Run, world: World, client: int, *_: int) -> Tensor:
-    """Return FedKD's first map of the mentee's features to the mentor's."""
-    found: Tensor = run.worker.method.init_client(run.worker.client(client, 0))["map"]["weight"]
-    return found
-
-
-def server_order(run: Run, world: World, client: int, round: int, *_: int) -> Tensor:
-    """Return the order of FedGH's server."""
-    method = run.server.method
-    return torch.randperm(len(world.cohorts[round]), generator=method.generator("order", round))
-
-
-def basis(run: Run, *_: Any) -> Tensor:
-    """Return the numbers of which FediOS makes its projections."""
-    d = run.worker.client(0, 0).net.module.head.in_features
-    return torch.randn(d, d, dtype=torch.float64, generator=generator(run.worker.plan.seed, "projections"))
-
-
-def context(run: Run, world: World, client: int, *_: int) -> Tensor:
-    """Return FedCP's first context of a client."""
-    found: Tensor = run.worker.method.init_client(run.worker.client(client, 0))["context"]
-    return found
-
-
-def gumbel_pair(run: Run, world: World, client: int, round: int, fit: int, step: int) -> Tensor:
-    """Return FedCP's noise of a step."""
-    batch = world.batches(client, round, fit)[step]
-    d = run.worker.client(0, 0).net.module.head.in_features
-    key = noise.split(KEYS[client, round, fit][step], 0)
-    return fedcp.gumbel(key, len(batch), torch.empty(0, d, dtype=torch.float64))
-
-
-def gumbel_layers(run: Run, world: World, client: int, round: int, fit: int, step: int) -> Tensor:
-    """Return PartialFed's noise of a step."""
-    layers = len(layers_of(run.worker.client(0, 0).net))
-    u = noise.uniform(KEYS[client, round, 1][step], (layers, 2)).double() + 2.0**-25
-    return -(-u.log()).log()
-
-
-def prior(run: Run, *_: Any) -> Tensor:
-    """Return pFedVEM's first mean, the bias last."""
-    found = run.server.method.init_server(run.worker.client(0, 0).initial)["head"]
-    return torch.column_stack([found["head.weight"], found["head.bias"]])
-
-
-def of_heads(fit: int) -> Any:
-    """Return the draws of pFedVEM's heads in one of its fits."""
-
-    def draw(run: Run, world: World, client: int, round: int, _: int, step: int) -> Tensor:
-        shape = tuple(run.server.state["head"]["head.weight"].shape)
-        key = KEYS[client, round, fit][step]
-        samples = []
-        for k in range(run.server.method.mc_samples):
-            each = [
-                noise.normal(noise.split(noise.split(key, k), i), s) for i, s in enumerate((shape, shape[:1]))
-            ]
-            samples.append(torch.column_stack(each).double())
-        return torch.stack(samples)
-
-    return draw
-
-
-def virtual(run: Run, world: World, _: int, round: int, *__: int) -> Tensor:
-    """Return the noise of DC-PFL's virtual features: of one class after the other, as rayfl has drawn it."""
-    return torch.cat([drawn for place, drawn in NORMALS if place == round])
-
-
-def shuffle(run: Run, world: World, _: int, round: int, __: int, epoch: int) -> Tensor:
-    """Return the order of DC-PFL's virtual features in an epoch."""
-    order = run.server.method.generator("calibration", round)
-    return [torch.randperm(run.server.method.num_virtual, generator=order) for _ in range(epoch + 1)][-1]
-
-
-M = METHODS
-CASES: dict[str, Case] = {
-    "local": Case(M["Local"](), server={}, client={"personal": "weights"}),
-    "fedavg": Case(M["FedAvg"](), client={}),
-    "fedprox": Case(M["FedProx"](mu=0.5), {"mu": 0.5}, client={}),
-    "fedbn": Case(M["FedBN"]()),
-    "fedper": Case(M["FedPer"]()),
-    "fedrep": Case(M["FedRep"]()),
-    "lgfedavg": Case(M["LGFedAvg"]()),
-    "fedrod": Case(M["FedRoD"]()),
-    "moon": Case(M["MOON"](mu=1.0), {"mu": 1.0}, client={"previous": "previous"}),
-    "scaffold": Case(
-        M["SCAFFOLD"](), server={"weights": "weights", "control": "control"}, client={"control": "control"}
-    ),
-    "feddyn": Case(M["FedDyn"](), client={"gradient": "gradient"}),
-    "fedopt": Case(M["FedOpt"](), client={}),
-    "ditto": Case(M["Ditto"](mu=0.5), {"mu": 0.5}),
-    "apfl": Case(M["APFL"](), client={"personal": "own", "alpha": "alpha"}),
-    "pfedme": Case(M["PFedMe"](), settings={"momentum": 0.0, "weight_decay": 0.0, "clip": 0.0}),
-    "fd": Case(M["FD"](), server={"outputs": "outputs", "owners": "owners"}, client={"personal": "weights"}),
-    "fedproto": Case(M["FedProto"](), server={"prototypes": "prototypes"}, client={"personal": "weights"}),
-    "copa": Case(M["COPA"](), server={"weights": "weights"}, client={"head": "own"}),
-    "fedheal": Case(M["FedHEAL"](), client={}),
-    "fedala": Case(
-        M["FedALA"](eta=0.5, threshold=1.0),
-        {"eta": 0.5, "threshold": 1.0},
-        client={"own": "own", "W": "W"},
-        draws={"subset": subset},
-    ),
-    "fedkd": Case(M["FedKD"](), client={"personal": "mentor", "W_h": "map"}, draws={"W_h": mapping}),
-    "fedgh": Case(
-        M["FedGH"](), server={"head": "head"}, client={"personal": "weights"}, draws={"order": server_order}
-    ),
-    "fedco2": Case(M["FedCO2"](), client={"online": "own", "offline": "offline"}),
-    "fedios": Case(M["FediOS"](), client={"individual": "own"}, draws={"basis": basis}),
-    "feddgga": Case(M["FedDGGA"](), server={"weights": "weights", "a": "a"}, client={"badness": "badness"}),
-    "partialfed": Case(
-        M["PartialFed"](),
-        client={"personal": "own", "choice": "logits"},
-        fits={0: 1, 1: 0},
-        draws={"gumbel": gumbel_layers},
-    ),
-    "fedcp": Case(
-        M["FedCP"](),
-        server={"weights": "weights", "head": "head", "policy": "policy"},
-        client={"head": "head", "policy": "policy", "global_head": "global_head"},
-        draws={"context": context, "gumbel": gumbel_pair},
-    ),
-    "pfedvem": Case(
-        M["PFedVEM"](),
-        client={},
-        settings={"clip": 0.0},
-        fits={0: 1},
-        draws={"prior": prior, "head noise": of_heads(0), "base noise": of_heads(1)},
-    ),
-    "dcpfl": Case(
-        M["DCPFL"](num_virtual=60),
-        server={"head": "head"},
-        client={"personal": "weights"},
-        draws={"order": server_order, "virtual": virtual, "shuffle": shuffle},
-    ),
-    "fml": Case(M["FML"](init="common"), {"init": "common"}),
-}
 
 if __name__ == "__main__":
     import sys
 
     for name in sys.argv[1:] or CASES:
-        for execution in ("loop", "stacked"):
-            try:
-                found = compare(name, CASES[name], execution)
-                print(name, execution, " ".join(f"{k} {v:.0e}" for k, v in found.items()), flush=True)
-            except Exception as error:
-                print(name, execution, type(error).__name__, str(error)[:300], flush=True)
+        for division in DIVISIONS:
+            for execution in ("loop", "stacked"):
+                found = compare(name, execution, division)
+                figures = " ".join(f"{key} {value:.0e}" for key, value in found.items())
+                print(name, division, execution, figures, flush=True)

@@ -57,7 +57,11 @@ def run(
                     (sigma**2 + (q.mean - prior) ** 2) / (2 * rho2) - 0.5 - (sigma / rho2.sqrt()).log()
                 ).sum()
                 elbo = q.nll(z, y, world.draw("head noise", i, round, 0, s)) + kl / len(y)
-                step(world, elbo * (1 if normalize_elbo else len(y)), optimiser, q)
+                optimiser.zero_grad()
+                (elbo * (1 if normalize_elbo else len(y))).backward()
+                for p in q.parameters() if world.clip else ():  # apart, as the page of the method says
+                    nn.utils.clip_grad_norm_([p], world.clip)
+                optimiser.step()
             q.requires_grad_(False)
             optimiser = sgd(world, net.train())
             for s, batch in enumerate(world.batches(i, round)):

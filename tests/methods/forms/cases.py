@@ -1,0 +1,186 @@
+"""Settings in which methods are compared with their forms, and what of rayfl's states is what of a form's."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from rayfl.nets import DSECNN, FedFACNN, FedSRCNN
+from tests.methods.forms import draws
+
+CLIENTS = 5
+
+Part = str | Callable[[Any], Any] | None
+"""A key of a state of rayfl's, or what makes of a state what the form has; None where it has it elsewhere."""
+
+
+@dataclass(frozen=True)
+class Case:
+    """A method in some settings, and how its form is called.
+
+    Attributes:
+        options: of rayfl's method and of the form.
+        own: further options of rayfl's method, of what a form reads from the world.
+        server: key of the form's server -> rayfl's part.
+        client: key of the form's clients -> rayfl's part.
+        settings: of the training, in the place of those of all.
+        draws: what is drawn: name -> function of (run, world, client, round, fit, step).
+        fits: number of a fit in the form -> number in rayfl, where the form counts otherwise.
+        net: by import path, or one of rayfl's, which the form has written itself.
+        side: of the images, in pixels.
+    """
+
+    options: Mapping[str, Any] = field(default_factory=dict)
+    own: Mapping[str, Any] = field(default_factory=dict)
+    server: Mapping[str, Part] = field(default_factory=lambda: {"weights": "weights"})
+    client: Mapping[str, Part] = field(default_factory=lambda: {"personal": "own"})
+    settings: Mapping[str, Any] = field(default_factory=dict)
+    draws: Mapping[str, Any] = field(default_factory=dict)
+    fits: Mapping[int, int] = field(default_factory=dict)
+    net: Any = "tests.methods.forms.parity.small"
+    side: int = 16
+
+
+def each(kept: Mapping[int, Any]) -> Any:
+    """Return what is kept of clients, stacked; 0 for those of which there is nothing."""
+    first = next(iter(kept.values()))
+    if isinstance(first, Mapping):
+        return {name: each({i: own[name] for i, own in kept.items()}) for name in first}
+    none = torch.zeros_like(torch.as_tensor(first))
+    return torch.stack([torch.as_tensor(kept.get(i, none), dtype=torch.float64) for i in range(CLIENTS)])
+
+
+def column(head: Mapping[str, Tensor]) -> Tensor:
+    """Return a head with its bias as the last column."""
+    return torch.column_stack([head["head.weight"], head["head.bias"]])
+
+
+def by_client(key: str, name: str) -> dict[str, Part]:
+    """Return parts of what a server keeps of each client."""
+    return {f"{name} {i}": lambda state, i=i: state[key][i] for i in range(CLIENTS)}
+
+
+def of_ffa(state: Any) -> dict[str, Tensor]:
+    """Return FedFA's statistics of means and of scales, and their variances, over all layers, [2, F]."""
+    ends = {"means": (".mean", ".scale"), "variances": (".mean_var", ".scale_var")}
+    layers = state["statistics"].items()
+    return {
+        key: torch.stack([torch.cat([t for name, t in layers if name.endswith(end)]) for end in both])
+        for key, both in ends.items()
+    }
+
+
+def known_means(state: Any) -> dict[str, Tensor]:
+    """Return the means of the classes that DC-PFL knows."""
+    return {str(c): mean for c, (mean, known) in enumerate(zip(state["means"], state["known"])) if known}
+
+
+def posterior(state: Any) -> dict[str, Tensor]:
+    """Return mean and deviation of a head of pFedVEM."""
+    return {"mean": column(state["mean"]), "deviation": F.softplus(column(state["spread"]))}
+
+
+CASES: dict[str, Case] = {
+    "Local": Case(server={}, client={"personal": "weights"}),
+    "FedAvg": Case(client={}),
+    "FedProx": Case({"mu": 0.5}, client={}),
+    "FedBN": Case(),
+    "FedPer": Case(),
+    "FedRep": Case(),
+    "LGFedAvg": Case(),
+    "FedRoD": Case(),
+    "MOON": Case({"mu": 1.0}, client={"previous": "previous"}),
+    "SCAFFOLD": Case(server={"weights": "weights", "control": "control"}, client={"control": "control"}),
+    "FedDyn": Case(server={"weights": "weights", "h": "drift"}, client={"gradient": "gradient"}),
+    "FedOpt": Case(server={"weights": "weights", "m": "change", "v": "square"}, client={}),
+    "Ditto": Case({"mu": 0.5}),
+    "APFL": Case(client={"personal": "own", "alpha": "alpha"}),
+    "PFedMe": Case(settings={"momentum": 0.0, "weight_decay": 0.0, "clip": 0.0}),
+    "FD": Case(
+        server={"outputs": "outputs", "owners": "owners"},
+        client={"personal": "weights", "outputs": "outputs"},
+    ),
+    "FedProto": Case(server={"prototypes": "prototypes"}, client={"personal": "weights"}),
+    "COPA": Case(server={"weights": "weights", "heads": "heads"}, client={"head": "own"}),
+    "FedHEAL": Case(
+        server={
+            "weights": "weights",
+            "history": lambda state: each(state["history"]),
+            "p": lambda state: each(state["p"]),
+            "delta": lambda state: each(state["delta"]),
+        },
+        client={},
+    ),
+    "FedALA": Case(
+        {"eta": 0.5, "threshold": 1.0}, client={"own": "own", "W": "W"}, draws={"subset": draws.subset}
+    ),
+    "FedKD": Case(client={"personal": "mentor", "W_h": "map"}, draws={"W_h": draws.mapping}),
+    "FedGH": Case(
+        server={"head": "head"}, client={"personal": "weights"}, draws={"order": draws.server_order}
+    ),
+    "FedCO2": Case(
+        server={"weights": "weights", **by_client("heads", "head")},
+        client={"online": "own", "offline": "offline"},
+    ),
+    "FediOS": Case(client={"individual": "own"}, draws={"basis": draws.basis}),
+    "FedDGGA": Case(server={"weights": "weights", "a": "a"}, client={"badness": "badness"}),
+    "PartialFed": Case(
+        client={"personal": "own", "choice": "logits"},
+        fits={0: 1, 1: 0},
+        draws={"gumbel": draws.gumbel_layers},
+    ),
+    "FedCP": Case(
+        server={"weights": "weights", "head": "head", "policy": "policy"},
+        client={
+            **{key: key for key in ("head", "policy", "global_head")},
+            "context": lambda state: state["context"] * state["trained"],  # the form draws it later
+        },
+        draws={"context": draws.context, "gumbel": draws.gumbel_pair},
+    ),
+    "PFedVEM": Case(
+        server={"weights": "weights", "head": lambda state: {"mean": column(state["head"])}},
+        client={"head": posterior},
+        fits={0: 1},
+        draws={"prior": draws.prior, "head noise": draws.of_heads(0), "base noise": draws.of_heads(1)},
+    ),
+    "DCPFL": Case(
+        own={"num_virtual": 60},
+        server={"head": "head", "means": known_means},
+        client={"personal": "weights"},
+        draws={"order": draws.server_order, "virtual": draws.virtual, "shuffle": draws.shuffle},
+    ),
+    "FML": Case(own={"meme": "tests.methods.forms.parity.wider"}),
+    "FDSE": Case(
+        {"lam": 10.0},
+        server={"weights": "weights", **by_client("dse", "dse"), "dse 4": None},  # of 4 nothing was uploaded
+        client={
+            "dse": None,
+            "statistics": lambda state: {
+                n: t for n, t in state["own"].items() if n not in state["own"].train_names
+            },
+        },
+        net=DSECNN(),
+    ),
+    "FedFA": Case(
+        server={"weights": "weights", "statistics": of_ffa},
+        client={},
+        net=FedFACNN(),
+        side=20,
+        draws={"augment": draws.augment, "noise": draws.statistics},
+    ),
+    "FedSR": Case(
+        own={"test_samples": 3},
+        client={
+            "classes": lambda state: {
+                {"mean": "r_mu", "scale": "r_sigma"}.get(n, n): t for n, t in state["classes"].items()
+            }
+        },
+        net=FedSRCNN(),
+        draws={"noise": draws.features, "test": draws.at_test},
+    ),
+}
