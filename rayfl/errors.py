@@ -1,5 +1,7 @@
 """The one exception that is meant for people, and how command lines tell of it."""
 
+from __future__ import annotations
+
 import errno
 import os
 import signal
@@ -28,20 +30,28 @@ class UserError(Exception):
     only where a caller reacts to it. Its class is the kind of the mistake.
 
     Attributes:
-        place: where the mistake is: a setting by its full name (``training.lr``), a file, a client
-            (``client 3``), a class of the user's or a member of it; empty where it has no place.
+        place: where the mistake is: a setting by its full name (``training.lr``), an option of a command
+            without its dashes, a file, a client (``client 3``), a class of the user's or a member of it;
+            empty where it has no place.
     """
 
     def __init__(self, *said: object) -> None:
         """Take the place, with which the sentence begins, and its rest; or all of it, without a place."""
         place, text = said if len(said) == 2 else ("", *said)
-        self.place = str(place)
+        self.place = str(place).lstrip("-")
         gap = "" if not self.place or str(text).startswith((":", ",", ";", ".")) else " "
-        super().__init__(f"{self.place}{gap}{text}")
+        super().__init__(f"{place}{gap}{text}")
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Keep place and sentence apart on the way between processes."""
         return _again, (type(self), self.place, str(self))
+
+    def within(self, where: object, then: str = "") -> UserError:
+        """Return it as what was found in something, of which its sentence tells first, and what to do last.
+
+        Kind and place stay; an error without a place is at what it was found in.
+        """
+        return _again(type(self), self.place or str(where), f"{where}: {self}{then}")
 
 
 def _again(kind: type[UserError], place: str, sentence: str) -> UserError:
@@ -103,7 +113,7 @@ def exit_code(command: Callable[[], int | None], shows: bool = False) -> int:
     with lasting_output() as lost:
         code = _code(command)
         if shows and (error := lost()) is not None and error.errno != errno.EPIPE:
-            return _refused(f"standard output: {error.strerror}")
+            return refuse(Shortage("standard output", f": {error.strerror}"))
         return code
 
 
@@ -111,24 +121,32 @@ def _code(command: Callable[[], int | None]) -> int:
     try:
         with warnings_shown():
             return command() or 0
-    except UserError as error:
-        return _refused(str(error), _own(error.__cause__, called=True)[0])
-    except MemoryError as error:
-        told = f" ({error})" if str(error) else ""
-        return _refused(f"not enough memory{told}: use less data, smaller inputs or fewer clients")
     except KeyboardInterrupt:
         complain("rayfl: interrupted")
         return 128 + signal.SIGINT
     except (Exception, SystemExit) as error:
-        if (full := shortage(error)) is not None:
-            return _refused(f"{full}; then start it again")
-        if (fault := own_fault(error)) is not None:
-            return _refused(fault, error)
-        if isinstance(error, OSError) and error.filename is not None:
-            return _refused(f"{error.filename}: {error.strerror or error}")
-        if isinstance(error, ValueError) and "embedded null" in str(error):
-            return _refused("a path contains the character NUL: remove it")
-        raise  # more likely a mistake of ours
+        told, cause = _told(error)
+        if told is None:
+            raise  # more likely a mistake of ours
+        return refuse(told, cause)
+
+
+def _told(error: BaseException) -> tuple[UserError | None, BaseException | None]:
+    """Return what to say of an error, None where it is ours; and what code of the user's own has raised."""
+    if isinstance(error, UserError):
+        return error, _own(error.__cause__, called=True)[0]
+    if isinstance(error, MemoryError):
+        text = f" ({error})" if str(error) else ""
+        return Shortage(f"not enough memory{text}: use less data, smaller inputs or fewer clients"), None
+    if (full := shortage(error)) is not None:
+        return Shortage(f"{full}; then start it again"), None
+    if (fault := own_fault(error)) is not None:
+        return fault, error
+    if isinstance(error, OSError) and error.filename is not None:
+        return Missing(error.filename, f": {error.strerror or error}"), None
+    if isinstance(error, ValueError) and "embedded null" in str(error):
+        return BadValue("a path contains the character NUL: remove it"), None
+    return None, None
 
 
 def shortage(error: BaseException | None) -> str | None:
@@ -152,8 +170,9 @@ def shortage(error: BaseException | None) -> str | None:
     return None
 
 
-def _refused(text: str, cause: BaseException | None = None) -> int:
-    complain(f"rayfl: error: {in_one_line(text)}")
+def refuse(error: UserError, cause: BaseException | None = None) -> int:
+    """Tell of an error, and below it of what code of the user's own has raised; return the exit code."""
+    complain(f"rayfl: error: {in_one_line(str(error))}")
     if cause is not None:
         told = traceback.TracebackException.from_exception(cause)
         own = [frame for frame in told.stack if _is_own(frame.filename)]
@@ -168,13 +187,13 @@ def in_one_line(text: str) -> str:
     return line if len(line) <= LONGEST else f"{line[: LONGEST - 305]} ... {line[-300:]}"
 
 
-def own_fault(error: BaseException) -> str | None:
+def own_fault(error: BaseException) -> BadCode | None:
     """Say what code of the user's own has raised; None if no such code has led to an error."""
-    cause, place = _own(error)
-    return None if cause is None else f"{place} raised {type(cause).__name__}: {cause}"
+    cause, place, file = _own(error)
+    return None if cause is None else BadCode(place, f"{file}raised {type(cause).__name__}: {cause}")
 
 
-def _own(found: BaseException | None, called: bool = False) -> tuple[BaseException | None, str]:
+def _own(found: BaseException | None, called: bool = False) -> tuple[BaseException | None, str, str]:
     """Return the error, or what has led to it, that code of the user's own has raised, and where.
 
     The user's own is what rayfl has called, and what lies neither in rayfl nor among Python's packages.
@@ -184,20 +203,20 @@ def _own(found: BaseException | None, called: bool = False) -> tuple[BaseExcepti
         called: whether rayfl has called all that its traceback holds, not only what comes after rayfl there.
     """
     while found is not None:
-        place = ""
+        place = file = ""
         for frame, line in traceback.walk_tb(found.__traceback__):
             code = frame.f_code
             if code.co_filename.startswith(_RAYFL):
                 called = called or code.co_filename != __file__
             elif called and _is_own(code.co_filename):
-                place = f"{code.co_qualname} ({code.co_filename}:{line})"
+                place, file = code.co_qualname, f"({code.co_filename}:{line}) "
         if isinstance(found, SyntaxError) and found.filename and _is_own(found.filename):
-            place = f"{found.filename}:{found.lineno}"
+            place, file = f"{found.filename}:{found.lineno}", ""
         if place:
-            return found, place
+            return found, place, file
         called = True  # whoever has caught it and raised another was called by rayfl
         found = found.__cause__ or (None if found.__suppress_context__ else found.__context__)
-    return None, ""
+    return None, "", ""
 
 
 def _is_own(file: str) -> bool:

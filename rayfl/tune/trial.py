@@ -66,8 +66,8 @@ def run_trial(config: Mapping[str, Any], order: Order) -> None:
         with _alone(job.folder):
             trial.run(job)
     except Exception as error:
-        known = str(error) if isinstance(error, UserError) else own_fault(error)
-        trial.report(trial.shown, None, failed=known or f"{type(error).__name__}: {error}")
+        known = error if isinstance(error, UserError) else own_fault(error)
+        trial.report(trial.shown, None, failed=str(known or f"{type(error).__name__}: {error}"))
 
 
 @contextmanager

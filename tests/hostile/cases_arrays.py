@@ -83,30 +83,32 @@ FILES: dict[str, tuple[str, bytes, str]] = {
 
 CASES = [
     *(
-        Case(f"arrays: {name}", RUN + file, says, files={file: content})
+        Case(f"arrays: {name}", RUN + file, says=says, files={file: content})
         for name, (file, content, says) in FILES.items()
     ),
-    Case("arrays: no file", RUN + "a.npz", "a.npz cannot be read"),
-    Case("arrays: no name", RUN.replace(" --data.train ", ""), "ArrayFiles needs a file"),
-    Case("arrays: a path as name", RUN + "a --data.y ../y", "must be the name of an array"),
-    Case("arrays: two names", RUN + "a.npz --data.x [a,b]", "it must be one name", files={"a.npz": npz()}),
-    Case("arrays: no .npy", RUN + "a", "y.npy", files={"a/x.npy": npy(X)}),
+    Case("arrays: no file", RUN + "a.npz", says="a.npz cannot be read"),
+    Case("arrays: no name", RUN.replace(" --data.train ", ""), says="ArrayFiles needs a file"),
+    Case("arrays: a path as name", RUN + "a --data.y ../y", says="must be the name of an array"),
+    Case(
+        "arrays: two names", RUN + "a.npz --data.x [a,b]", says="it must be one name", files={"a.npz": npz()}
+    ),
+    Case("arrays: no .npy", RUN + "a", says="y.npy", files={"a/x.npy": npy(X)}),
     Case(
         "arrays: objects in .npy",
         RUN + "a",
-        "never pickled objects",
+        says="never pickled objects",
         files={"a/x.npy": npy(np.array([Evil()])), "a/y.npy": npy(Y)},
     ),
-    Case("arrays: .npy cut", RUN + "a", "and has 31", files={"a/x.npy": npy(X)[:-1], "a/y.npy": npy(Y)}),
+    Case("arrays: .npy cut", RUN + "a", says="and has 31", files={"a/x.npy": npy(X)[:-1], "a/y.npy": npy(Y)}),
     *(
         Case(
             f"arrays: {name}",
             RUN + "a.npz",
-            "a.npz",
+            says="a.npz",
             files={"a.npz": b""},
             prepare=lambda f, h=how: h(f / "a.npz"),
         )
         for name, how in (("a folder", into_folder), ("a fifo", into_fifo), ("a loop", into_loop))
     ),
-    Case("arrays: of Python", "run --data Arrays --output out", "Arrays are given in Python"),
+    Case("arrays: of Python", "run --data Arrays --output out", says="Arrays are given in Python"),
 ]

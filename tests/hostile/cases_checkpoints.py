@@ -265,33 +265,49 @@ FITTING: list[tuple[str, Callable[[Path], None], str]] = [
 ]
 
 CASES = [
-    *(Case(f"manifest: {name}", RESUME, NONE_INTACT, prepare=prepare) for name, prepare in BODIES),
-    *(Case(f"file: {name}", RESUME, NO_STATE, prepare=prepare) for name, prepare in STATES),
-    *(Case(f"file: {name}", RESUME, says, prepare=prepare) for name, prepare, says in FITTING),
-    *(Case(f"models: {name}", models, OTHER, prepare=prepare) for name, prepare, _ in FITTING[2:4]),
+    *(Case(f"manifest: {name}", RESUME, says=NONE_INTACT, prepare=prepare) for name, prepare in BODIES),
+    *(Case(f"file: {name}", RESUME, says=NO_STATE, prepare=prepare) for name, prepare in STATES),
+    *(Case(f"file: {name}", RESUME, says=says, prepare=prepare) for name, prepare, says in FITTING),
+    *(Case(f"models: {name}", models, says=OTHER, prepare=prepare) for name, prepare, _ in FITTING[2:4]),
     *(
-        Case(f"manifest: the format {value!r:.20}", RESUME, "rayfl cannot read", prepare=put("format", value))
+        Case(
+            f"manifest: the format {value!r:.20}",
+            RESUME,
+            says="rayfl cannot read",
+            prepare=put("format", value),
+        )
         for value in (99, None, [["x"] * 50])
     ),
-    Case("models: a server outside", models, "is intact", prepare=forge(outside)),
+    Case("models: a server outside", models, says="is intact", prepare=forge(outside)),
     *(
-        Case(f"scores {value!r:.40}", RESUME, SCORES, prepare=put("progress", {"after_training": value}))
+        Case(f"scores {value!r:.40}", RESUME, says=SCORES, prepare=put("progress", {"after_training": value}))
         for value in (
             *([], None, {"personal": 5}, {"personal": {"test": {"correct": [1], "loss": [1]}}}),
             {"personal": {"all": {"correct": [None] * 4, "loss": None}}},
             {"personal": {"test": {"correct": [10**6] * 4, "loss": None}}},
         )
     ),
-    Case("a manifest elsewhere", RESUME, LINK, prepare=replaced("manifest", away)),
-    Case("a server file elsewhere", RESUME, LINK, prepare=replaced("server", away)),
-    Case("all checkpoints elsewhere", RESUME, LINK, prepare=replaced("folder", away)),
+    Case("a manifest elsewhere", RESUME, says=LINK, prepare=replaced("manifest", away)),
+    Case("a server file elsewhere", RESUME, says=LINK, prepare=replaced("server", away)),
+    Case("all checkpoints elsewhere", RESUME, says=LINK, prepare=replaced("folder", away)),
     Case(
-        "models: all checkpoints elsewhere", models, "is a link that leads", prepare=replaced("folder", away)
+        "models: all checkpoints elsewhere",
+        models,
+        says="is a link that leads",
+        prepare=replaced("folder", away),
     ),
-    Case("a server file as fifo", RESUME, "it is not a regular file", prepare=replaced("server", into_fifo)),
-    Case("a server file as folder", RESUME, "Is a directory", prepare=replaced("server", into_folder)),
     Case(
-        "checkpoints as file", RESUME, "run/checkpoints cannot be read", prepare=replaced("folder", into_file)
+        "a server file as fifo",
+        RESUME,
+        says="it is not a regular file",
+        prepare=replaced("server", into_fifo),
     ),
-    Case("checkpoints as loop", RESUME, "Too many levels", prepare=replaced("folder", into_loop)),
+    Case("a server file as folder", RESUME, says="Is a directory", prepare=replaced("server", into_folder)),
+    Case(
+        "checkpoints as file",
+        RESUME,
+        says="run/checkpoints cannot be read",
+        prepare=replaced("folder", into_file),
+    ),
+    Case("checkpoints as loop", RESUME, says="Too many levels", prepare=replaced("folder", into_loop)),
 ]

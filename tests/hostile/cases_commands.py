@@ -365,7 +365,7 @@ CASES = [
         Case(
             line if len(line) < 100 else f"{line[:40]}...",
             [*TINY.split(), *line.split()],
-            says,
+            says=says,
             files=PLACES,
             prepare=lambda folder: os.mkfifo(folder / "fifo"),
         )
@@ -375,36 +375,42 @@ CASES = [
         Case(
             line,
             line,
-            says,
+            says=says,
             files=PLACES,
             prepare=lambda folder: (os.mkfifo(folder / "fifo"), put_run(folder)),
         )
         for line, says in COMMANDS.items()
     ),
-    *(Case(f"NUL: {words}", words, says) for words, says in NUL),
+    *(Case(f"NUL: {words}", words, says=says) for words, says in NUL),
     *(
-        Case(f"own: {line}", f"{TINY} {line}", says, files=FILES, traceback=True)
+        Case(f"own: {line}", f"{TINY} {line}", says=says, files=FILES, traceback=True)
         for line, says in RAISING.items()
     ),
-    *(Case(f"own: {line}", f"{TINY} {line}", says, files=FILES) for line, says in UNFIT.items()),
+    *(Case(f"own: {line}", f"{TINY} {line}", says=says, files=FILES) for line, says in UNFIT.items()),
     Case(
         "a value without end",
         ["run", "--net", "&a [*a]"],
-        "--net: its value cannot be used: *a stands within what it names",
+        says="--net: its value cannot be used: *a stands within what it names",
     ),
     Case(
         "a value 500 deep",
         ["run", f"--net={'[' * 500}{']' * 500}"],
-        "--net: its value cannot be used: lists and mappings are nested more than 50 deep",
+        says="--net: its value cannot be used: lists and mappings are nested more than 50 deep",
     ),
     Case(
-        "a value of 2 MB", ["run", "--net", "x" * 2_000_000], "--net: its value cannot be used: it has more"
+        "a value of 2 MB",
+        ["run", "--net", "x" * 2_000_000],
+        says="--net: its value cannot be used: it has more",
     ),
-    Case("a value with a command", [*TINY.split(), "--net", f"$(touch {CANARY})"], "net '$(touch CANARY)'"),
+    Case(
+        "a value with a command", [*TINY.split(), "--net", f"$(touch {CANARY})"], says="net '$(touch CANARY)'"
+    ),
     Case(
         "a value with a tag",
         ["run", "--training", f"!!python/object/apply:os.system ['touch {CANARY}']"],
-        "training",
+        says="training",
     ),
-    Case("control characters", [*TINY.split(), "--net", "\x1b[2J\x07\nnet"], "there is no net '\\x1b[2J"),
+    Case(
+        "control characters", [*TINY.split(), "--net", "\x1b[2J\x07\nnet"], says="there is no net '\\x1b[2J"
+    ),
 ]

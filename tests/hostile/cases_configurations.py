@@ -127,91 +127,113 @@ BAD: dict[str, tuple[str | bytes, tuple[str, ...]]] = {
 
 CASES = [
     *(
-        Case(name, "run --engine Inline --data Synthetic --config c.yaml", says, files={"c.yaml": content})
+        Case(
+            name, "run --engine Inline --data Synthetic --config c.yaml", says=says, files={"c.yaml": content}
+        )
         for name, (content, says) in BAD.items()
     ),
-    Case("a file that is not there", "run --config c.yaml", "c.yaml cannot be read: No such file"),
-    Case("a folder", "run --config .", ". cannot be read: Is a directory"),
+    Case("a file that is not there", "run --config c.yaml", says="c.yaml cannot be read: No such file"),
+    Case("a folder", "run --config .", says=". cannot be read: Is a directory"),
     Case(
         "a fifo",
         "run --config fifo",
-        "fifo cannot be read: it is not a regular file",
+        says="fifo cannot be read: it is not a regular file",
         prepare=lambda folder: os.mkfifo(folder / "fifo"),
     ),
-    Case("a device", "run --config /dev/zero", "/dev/zero cannot be read: it is not a regular file"),
-    Case("a socket", "run --config socket", "socket cannot be read: it is not a regular", prepare=_socket),
-    Case("a file of 1 TB", "run --config c.yaml", "c.yaml cannot be read: it is larger than", prepare=_huge),
+    Case("a device", "run --config /dev/zero", says="/dev/zero cannot be read: it is not a regular file"),
+    Case(
+        "a socket", "run --config socket", says="socket cannot be read: it is not a regular", prepare=_socket
+    ),
+    Case(
+        "a file of 1 TB",
+        "run --config c.yaml",
+        says="c.yaml cannot be read: it is larger than",
+        prepare=_huge,
+    ),
     Case(
         "a link to itself",
         "run --config c.yaml",
-        "c.yaml cannot be read: ",
+        says="c.yaml cannot be read: ",
         prepare=lambda folder: (folder / "c.yaml").symlink_to("c.yaml"),
     ),
-    Case("somebody else's home", "run --config ~nobodyhere/c.yaml", "~nobodyhere/c.yaml cannot be read"),
-    Case("a name of 5,000 characters", ["run", "--config", "x" * 5000], "cannot be read: File name too long"),
-    Case("NUL in the name", ["run", "--config", "a\0b"], "cannot be read: embedded null byte"),
-    Case("a file without a name", "run --config=", "cannot be read: Is a directory"),
-    Case("the second of two files", "run --config a.yaml --config b.yaml", "b.yaml", files={"a.yaml": "{}"}),
+    Case("somebody else's home", "run --config ~nobodyhere/c.yaml", says="~nobodyhere/c.yaml cannot be read"),
+    Case(
+        "a name of 5,000 characters",
+        ["run", "--config", "x" * 5000],
+        says="cannot be read: File name too long",
+    ),
+    Case("NUL in the name", ["run", "--config", "a\0b"], says="cannot be read: embedded null byte"),
+    Case("a file without a name", "run --config=", says="cannot be read: Is a directory"),
+    Case(
+        "the second of two files",
+        "run --config a.yaml --config b.yaml",
+        says="b.yaml",
+        files={"a.yaml": "{}"},
+    ),
     Case(
         "a fifo for training",
         "run --training fifo",
-        "fifo cannot be read: it is not a regular file",
+        says="fifo cannot be read: it is not a regular file",
         prepare=lambda folder: os.mkfifo(folder / "fifo"),
     ),
-    Case("a device for training", "run --training=/dev/zero", "/dev/zero cannot be read: it is not a regul"),
+    Case(
+        "a device for training",
+        "run --training=/dev/zero",
+        says="/dev/zero cannot be read: it is not a regul",
+    ),
     Case(
         "a fifo for training in a file",
         "run --config c.yaml",
-        "fifo cannot be read: it is not a regular file",
+        says="fifo cannot be read: it is not a regular file",
         files={"c.yaml": "training: fifo"},
         prepare=lambda folder: os.mkfifo(folder / "fifo"),
     ),
     Case(
         "training 500 deep",
         "run --training t.yaml",
-        ("t.yaml is not valid YAML", "50 deep"),
+        says=("t.yaml is not valid YAML", "50 deep"),
         files={"t.yaml": DEEP},
     ),
     Case(
         "other options for training",
         "run --training t.yaml",
-        "there is no option training.rounds",
+        says="there is no option training.rounds",
         files={"t.yaml": "rounds: 3"},
     ),
     Case(
         "a recorded configuration without end",
         "run --resume run",
-        ("config.yaml is not valid YAML", "*a stands within"),
+        says=("config.yaml is not valid YAML", "*a stands within"),
         files={"run/config.yaml": "net: &a [*a]"},
     ),
     Case(
         "a recorded configuration that is empty",
         "run --resume run",
-        "config.yaml has no settings",
+        says="config.yaml has no settings",
         files={"run/config.yaml": ""},
     ),
     Case(
         "a recorded configuration that is a list, reported",
         "report run",
-        "config.yaml is not a configuration",
+        says="config.yaml is not a configuration",
         files={"run/config.yaml": "- 1", "run/metrics.jsonl": ""},
     ),
     Case(
         "a recorded configuration without end, reported",
         "report run",
-        ("config.yaml is not valid YAML", "*a stands within"),
+        says=("config.yaml is not valid YAML", "*a stands within"),
         files={"run/config.yaml": "net: &a [*a]", "run/metrics.jsonl": ""},
     ),
     Case(
         "a recorded configuration 500 deep, drawn",
         "figure rounds run --save x.png",
-        ("config.yaml is not valid YAML", "50 deep"),
+        says=("config.yaml is not valid YAML", "50 deep"),
         files={"run/config.yaml": DEEP, "run/metrics.jsonl": ""},
     ),
     Case(
         "options of training from a file",
         "run --config c.yaml --rounds 0",
-        "rounds is 0",  # all else is fine
+        says="rounds is 0",  # all else is fine
         files={"c.yaml": "training: t.yaml", "t.yaml": "lr: 0.5"},
     ),
 ]

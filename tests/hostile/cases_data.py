@@ -120,7 +120,7 @@ Y = np.array([[1], [2], [3], [4]], np.uint8)
 
 CASES = [
     *(
-        Case(f"CIFAR-10: {name}", CIFAR, "data_batch_2", prepare=prepare)
+        Case(f"CIFAR-10: {name}", CIFAR, says="data_batch_2", prepare=prepare)
         for name, prepare in {
             "cut": cifar(cut),
             "empty": cifar(content(b"")),
@@ -150,13 +150,13 @@ CASES = [
     Case(
         "CIFAR-10: no names",
         CIFAR,
-        "batches.meta",
+        says="batches.meta",
         prepare=cifar(
             content(pickle.dumps({"label_names": [1, 2]})), "data/cifar-10-batches-py/batches.meta"
         ),
     ),
     *(
-        Case(f"MNIST: {name}", MNIST, "data/MNIST/raw/t", prepare=prepare)
+        Case(f"MNIST: {name}", MNIST, says="data/MNIST/raw/t", prepare=prepare)
         for name, prepare in {
             "cut": mnist(cut),
             "longer": mnist(longer),
@@ -177,7 +177,7 @@ CASES = [
         }.items()
     ),
     *(
-        Case(f"USPS: {name}", USPS, "data/usps.bz2", prepare=prepare)
+        Case(f"USPS: {name}", USPS, says="data/usps.bz2", prepare=prepare)
         for name, prepare in {
             "no archive": usps(b"x", packed=False),
             "empty": usps(b""),
@@ -189,7 +189,7 @@ CASES = [
         }.items()
     ),
     *(
-        Case(f"SVHN: {name}", SVHN, "train_32x32.mat", prepare=prepare)
+        Case(f"SVHN: {name}", SVHN, says="train_32x32.mat", prepare=prepare)
         for name, prepare in {
             "cut": svhn(cut),
             "no file of MATLAB": svhn(content(b"MATLAB" * 100)),
@@ -206,7 +206,7 @@ CASES = [
         }.items()
     ),
     *(
-        Case(f"images: {name}", FOLDERS, says, prepare=prepare)
+        Case(f"images: {name}", FOLDERS, says=says, prepare=prepare)
         for name, prepare, says in (
             ("cut", pictures(lambda path: path.write_bytes(path.read_bytes()[:50])), "frame_0000.png"),
             ("empty", pictures(content(b"")), "frame_0000.png"),

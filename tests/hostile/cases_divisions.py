@@ -71,22 +71,38 @@ FILES: dict[str, tuple[str | bytes, str]] = {
 
 CASES = [
     *(
-        Case(f"division: {name}", RUN, says, files={"d.json": content})
+        Case(f"division: {name}", RUN, says=says, files={"d.json": content})
         for name, (content, says) in FILES.items()
     ),
-    Case("division: no file", RUN, "d.json cannot be read: No such file"),
+    Case("division: no file", RUN, says="d.json cannot be read: No such file"),
     Case(
-        "division: a folder", RUN, "d.json", files={"d.json": ""}, prepare=lambda f: into_folder(f / "d.json")
+        "division: a folder",
+        RUN,
+        says="d.json",
+        files={"d.json": ""},
+        prepare=lambda f: into_folder(f / "d.json"),
     ),
-    Case("division: a fifo", RUN, "d.json", files={"d.json": ""}, prepare=lambda f: into_fifo(f / "d.json")),
-    Case("division: a loop", RUN, "d.json", files={"d.json": ""}, prepare=lambda f: into_loop(f / "d.json")),
+    Case(
+        "division: a fifo",
+        RUN,
+        says="d.json",
+        files={"d.json": ""},
+        prepare=lambda f: into_fifo(f / "d.json"),
+    ),
+    Case(
+        "division: a loop",
+        RUN,
+        says="d.json",
+        files={"d.json": ""},
+        prepare=lambda f: into_loop(f / "d.json"),
+    ),
     Case(
         "division: a file without end",
         RUN,
-        "GB of memory",
+        says="GB of memory",
         files={"d.json": ""},
         prepare=lambda folder: (folder / "d.json").open("r+b").truncate(1 << 42),
     ),
-    Case("division: no path", RUN.replace(" --data.partition.path d.json", ""), "path"),
-    Case("division: NUL", [*RUN.split()[:-1], "a\0b"], "without the character NUL"),
+    Case("division: no path", RUN.replace(" --data.partition.path d.json", ""), says="path"),
+    Case("division: NUL", [*RUN.split()[:-1], "a\0b"], says="without the character NUL"),
 ]

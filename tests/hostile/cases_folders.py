@@ -125,7 +125,7 @@ NESTED = b"[" * 100_000 + b"\n{}\n"
 
 CASES = [
     *(
-        Case(f"sweep: {key} {value!r:.20}", RESUME, SWEEP, prepare=sweep(key, value))
+        Case(f"sweep: {key} {value!r:.20}", RESUME, says=SWEEP, prepare=sweep(key, value))
         for key, values in {
             "sweep": (None, []),
             "title": ({}, []),
@@ -140,15 +140,15 @@ CASES = [
         }.items()
         for value in values
     ),
-    Case("sweep: unknown setting", RESUME, "nonsense", prepare=sweep("base", "nonsense", 1)),
-    Case("sweep: unknown entry", RESUME, SWEEP, prepare=sweep("more", 1)),
+    Case("sweep: unknown setting", RESUME, says="nonsense", prepare=sweep("base", "nonsense", 1)),
+    Case("sweep: unknown entry", RESUME, says=SWEEP, prepare=sweep("more", 1)),
     *(
-        Case(f"sweep.json {name}", RESUME, SWEEP, prepare=in_sweep("sweep.json", content))
+        Case(f"sweep.json {name}", RESUME, says=SWEEP, prepare=in_sweep("sweep.json", content))
         for name, content in {"nested": NESTED, "no text": b"\xff", "empty": b"", "a list": b"[]"}.items()
     ),
-    Case("sweep.json as fifo", RESUME, "it has no sweep.json", prepare=in_sweep("sweep.json", None)),
+    Case("sweep.json as fifo", RESUME, says="it has no sweep.json", prepare=in_sweep("sweep.json", None)),
     *(
-        Case(f"trial: {name}", RESUME, says, prepare=in_sweep(f"trials/mu=0.1/seed-0/{name}", content))
+        Case(f"trial: {name}", RESUME, says=says, prepare=in_sweep(f"trials/mu=0.1/seed-0/{name}", content))
         for name, content, says in (
             ("summary.json", b"{}", "summary.json is damaged"),
             ("metrics.jsonl", b"[]\n{}\n", "metrics.jsonl is damaged"),
@@ -156,9 +156,9 @@ CASES = [
             ("config.yaml", b"[]", "config.yaml is not a configuration"),
         )
     ),
-    Case("trials elsewhere", RESUME, "is a link that leads out of folder", prepare=elsewhere),
+    Case("trials elsewhere", RESUME, says="is a link that leads out of folder", prepare=elsewhere),
     *(
-        Case(f"cell: {name} {content!r:.20}", RUN, says, prepare=in_cell(name, content), writes=True)
+        Case(f"cell: {name} {content!r:.20}", RUN, says=says, prepare=in_cell(name, content), writes=True)
         for name, content, says in (
             ("summary.json", b"[]", "summary.json is damaged"),
             ("summary.json", b"{}", "summary.json is damaged"),
@@ -175,7 +175,7 @@ CASES = [
         )
     ),
     *(
-        Case(f"cell: {value!r:.40}", AGAINST, "config.yaml is damaged", prepare=cell(value))
+        Case(f"cell: {value!r:.40}", AGAINST, says="config.yaml is damaged", prepare=cell(value))
         for value in (
             *("x", [1], {"table": "fedco2_t3"}, {"table": "fedco2_t3", "row": 5, "column": [1]}),
             {"table": "fedco2_t3", "row": "a", "column": "b", "changed": 3},

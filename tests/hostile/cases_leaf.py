@@ -56,18 +56,24 @@ FILES: dict[str, tuple[str | bytes, str]] = {
 
 CASES = [
     *(
-        Case(f"LEAF: {name}", RUN, says, files={FILE: content, OTHER: user(GOOD)})
+        Case(f"LEAF: {name}", RUN, says=says, files={FILE: content, OTHER: user(GOOD)})
         for name, (content, says) in FILES.items()
     ),
-    Case("LEAF: no folder", RUN, "train cannot be read"),
-    Case("LEAF: no test files", RUN, "test cannot be read", files={FILE: user(GOOD)}),
-    Case("LEAF: another file", RUN, "no files of LEAF", files={"data/train/x.txt": "", OTHER: user(GOOD)}),
-    Case("LEAF: no root", RUN.replace("--data.root data ", ""), "root"),
-    Case("LEAF: a shape of nothing", RUN.replace("[1,2,2]", "[0]"), "its numbers must be at least 1"),
-    Case("LEAF: no shape", RUN.replace("[1,2,2]", "[]"), "its numbers must be at least 1"),
+    Case("LEAF: no folder", RUN, says="train cannot be read"),
+    Case("LEAF: no test files", RUN, says="test cannot be read", files={FILE: user(GOOD)}),
+    Case(
+        "LEAF: another file", RUN, says="no files of LEAF", files={"data/train/x.txt": "", OTHER: user(GOOD)}
+    ),
+    Case("LEAF: no root", RUN.replace("--data.root data ", ""), says="root"),
+    Case("LEAF: a shape of nothing", RUN.replace("[1,2,2]", "[0]"), says="its numbers must be at least 1"),
+    Case("LEAF: no shape", RUN.replace("[1,2,2]", "[]"), says="its numbers must be at least 1"),
     *(
         Case(
-            f"LEAF: {name}", RUN, "a.json", files={FILE: "", OTHER: ""}, prepare=lambda f, h=how: h(f / FILE)
+            f"LEAF: {name}",
+            RUN,
+            says="a.json",
+            files={FILE: "", OTHER: ""},
+            prepare=lambda f, h=how: h(f / FILE),
         )
         for name, how in (("a folder", into_folder), ("a fifo", into_fifo), ("a loop", into_loop))
     ),

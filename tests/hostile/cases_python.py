@@ -193,18 +193,18 @@ def _calling(what: Callable[..., Any], arguments: dict[str, Any]) -> Callable[[P
 
 CASES = [
     *(
-        Case(_name(what, arguments, number), _calling(what, arguments), says)
+        Case(_name(what, arguments, number), _calling(what, arguments), says=says)
         for number, (what, arguments, says) in enumerate(BAD)
     ),
     Case(
         "a value that is changed afterwards",
         lambda folder: small(folder / "run", training=_changed(Training(), lr="x")),
-        "training.lr is 'x': it must be a number",
+        says="training.lr is 'x': it must be a number",
     ),
     Case(
         "a method's value that is changed afterwards",
         lambda folder: small(folder / "run", method=_changed(FedProx(), mu="x")),
-        "method.mu is 'x': it must be a number",
+        says="method.mu is 'x': it must be a number",
     ),
 ]
 

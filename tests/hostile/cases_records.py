@@ -268,17 +268,26 @@ RESUMED: list[tuple[str, Callable[[Path], None], str]] = [
 ]
 
 CASES = [
-    *(Case(f"load: {name}", load, FIT, prepare=prepare) for name, prepare in LINES),
-    *(Case(f"resume: {name}", RESUME, FIT, prepare=prepare) for name, prepare in LINES[::8]),
-    *(Case(f"load: metrics: {name}", load, says, prepare=prepare) for name, prepare, says in FILES),
-    *(Case(f"report: {name}", "report run", says, prepare=prepare) for name, prepare, says in FILES[::4]),
-    *(Case(f"load: partition: {name}", load, says, prepare=prepare) for name, prepare, says in PARTITIONS),
+    *(Case(f"load: {name}", load, says=FIT, prepare=prepare) for name, prepare in LINES),
+    *(Case(f"resume: {name}", RESUME, says=FIT, prepare=prepare) for name, prepare in LINES[::8]),
+    *(Case(f"load: metrics: {name}", load, says=says, prepare=prepare) for name, prepare, says in FILES),
     *(
-        Case(f"labels: {name}", "figure labels run --save p.png", says, prepare=prepare)
+        Case(f"report: {name}", "report run", says=says, prepare=prepare)
+        for name, prepare, says in FILES[::4]
+    ),
+    *(
+        Case(f"load: partition: {name}", load, says=says, prepare=prepare)
+        for name, prepare, says in PARTITIONS
+    ),
+    *(
+        Case(f"labels: {name}", "figure labels run --save p.png", says=says, prepare=prepare)
         for name, prepare, says in PARTITIONS
         if "labels" in name
     ),
-    *(Case(f"load: config: {name}", load, says, prepare=prepare) for name, prepare, says in CONFIGS),
-    *(Case(f"resume: config: {name}", RESUME, says, prepare=prepare) for name, prepare, says in CONFIGS[::3]),
-    *(Case(f"resume: {name}", RESUME, says, prepare=prepare) for name, prepare, says in RESUMED),
+    *(Case(f"load: config: {name}", load, says=says, prepare=prepare) for name, prepare, says in CONFIGS),
+    *(
+        Case(f"resume: config: {name}", RESUME, says=says, prepare=prepare)
+        for name, prepare, says in CONFIGS[::3]
+    ),
+    *(Case(f"resume: {name}", RESUME, says=says, prepare=prepare) for name, prepare, says in RESUMED),
 ]

@@ -122,28 +122,31 @@ COMMANDS: dict[str, str] = {
 
 CASES = [
     *(
-        Case(search, "tune s.yaml --list --output out", says, files={"s.yaml": _searching(search)})
+        Case(search, "tune s.yaml --list --output out", says=says, files={"s.yaml": _searching(search)})
         for search, says in SEARCHES.items()
     ),
     *(
-        Case(line, "tune s.yaml --list --output out", says, files={"s.yaml": f"{SPACE}{line}\n"})
+        Case(line, "tune s.yaml --list --output out", says=says, files={"s.yaml": f"{SPACE}{line}\n"})
         for line, says in LINES.items()
     ),
     *(
         Case(
             f"base: {base}",
             "tune s.yaml --list",
-            says,
+            says=says,
             files={"s.yaml": SPACE.replace("base: {", f"base: {{{base}, ")},
             prepare=lambda folder: os.mkfifo(folder / "fifo"),
         )
         for base, says in BASES.items()
     ),
-    *(Case(f"tune {line}", f"tune {line}", says, files={"s.yaml": SPACE}) for line, says in COMMANDS.items()),
+    *(
+        Case(f"tune {line}", f"tune {line}", says=says, files={"s.yaml": SPACE})
+        for line, says in COMMANDS.items()
+    ),
     Case(
         "a grid of 160,000 points",
         "tune s.yaml --output out",
-        "160,000 points with 1 seeds are 160,000 trials, more than 2,000",
+        says="160,000 points with 1 seeds are 160,000 trials, more than 2,000",
         files={
             "s.yaml": _searching(
                 *(
@@ -156,19 +159,19 @@ CASES = [
     Case(
         "a million draws",
         "tune s.yaml --samples 1000000",
-        "1,000,000 points with 1 seeds are 1,000,000 trials",
+        says="1,000,000 points with 1 seeds are 1,000,000 trials",
         files={"s.yaml": _searching("method.mu: {uniform: [0, 1]}")},
     ),
     Case(
         "many seeds of few points",
         "tune s.yaml",
-        "2 points with 3,000 seeds are 6,000 trials",
+        says="2 points with 3,000 seeds are 6,000 trials",
         files={"s.yaml": f"{SPACE}seeds: {list(range(3000))}\n"},
     ),
     Case(
         "taken: options of a federation",
         "tune s.yaml --list --data.noise 0.5 --training.lr 0.2",
-        "method.mu: grid_search [0.0, 1.0]",
+        says="method.mu: grid_search [0.0, 1.0]",
         code=0,
         files={"s.yaml": SPACE},
     ),

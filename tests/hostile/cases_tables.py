@@ -141,18 +141,18 @@ FINE = ["--data.noise 0.5", "--data.noise=0.5", "--net CNN --net LeNet"]
 
 CASES = [
     *(
-        Case(name, "table t.yaml --output out", says, files=_changed(old, new))
+        Case(name, "table t.yaml --output out", says=says, files=_changed(old, new))
         for name, (old, new, says) in BAD.items()
     ),
     *(
-        Case(line, f"table t.yaml {line} --list", says, files={"t.yaml": TABLE})
+        Case(line, f"table t.yaml {line} --list", says=says, files={"t.yaml": TABLE})
         for line, says in LINES.items()
     ),
     *(
         Case(
             f"taken: {line}",
             f"table t.yaml {line} --list",
-            "A, even, seed 0",
+            says="A, even, seed 0",
             code=0,
             files={"t.yaml": TABLE},
         )
@@ -161,49 +161,49 @@ CASES = [
     Case(
         "taken: an option before the file",
         "table --data.noise 0.5 t.yaml --list",
-        "4 cells",
+        says="4 cells",
         code=0,
         files={"t.yaml": TABLE},
     ),
-    Case("no file", "table", "FILE must be given"),
-    Case("a file that is not there", "table x.yaml", "x.yaml cannot be read: No such file"),
-    Case("a folder", "table .", ". cannot be read: Is a directory"),
-    Case("a device", "table /dev/zero", "/dev/zero cannot be read: it is not a regular file"),
+    Case("no file", "table", says="FILE must be given"),
+    Case("a file that is not there", "table x.yaml", says="x.yaml cannot be read: No such file"),
+    Case("a folder", "table .", says=". cannot be read: Is a directory"),
+    Case("a device", "table /dev/zero", says="/dev/zero cannot be read: it is not a regular file"),
     Case(
         "a fifo",
         "table fifo",
-        "fifo cannot be read: it is not a regular file",
+        says="fifo cannot be read: it is not a regular file",
         prepare=lambda folder: os.mkfifo(folder / "fifo"),
     ),
     Case(
         "a configuration",
         "table t.yaml",
-        "t.yaml: there is no 'rounds' in a table file",
+        says="t.yaml: there is no 'rounds' in a table file",
         files={"t.yaml": "rounds: 3"},
     ),
-    Case("an empty file", "table t.yaml", "t.yaml: it is not a table file", files={"t.yaml": ""}),
+    Case("an empty file", "table t.yaml", says="t.yaml: it is not a table file", files={"t.yaml": ""}),
     Case(
         "a file in the place of the folder",
         "table t.yaml --output out --rows A --columns even",
-        "out",
+        says="out",
         files={"t.yaml": TABLE, "out": ""},
     ),
     Case(
         "NUL in the folder's name",
         ["table", "t.yaml", "--output", "a\0b"],
-        "NUL",
+        says="NUL",
         files={"t.yaml": TABLE},
     ),
     Case(
         "a cell that is not there",
         "run --config t.yaml --row Q --column even",
-        "t.yaml has no row 'Q'",
+        says="t.yaml has no row 'Q'",
         files={"t.yaml": TABLE},
     ),
     Case(
         "a table without a cell",
         "run --config t.yaml",
-        "t.yaml is a table: choose one cell of it with --row (A, P)",
+        says="t.yaml is a table: choose one cell of it with --row (A, P)",
         files={"t.yaml": TABLE},
     ),
 ]

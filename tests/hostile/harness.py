@@ -1,7 +1,8 @@
 """Cases of bad input as data, and the one way in which all of them are carried out.
 
 A case is a command line, or a call from Python, in a folder of its own. What is asserted of each: the exit
-code; one line of error with the expected words; no traceback; nothing written; no command run; a timely end.
+code; one error of the expected kind and place, told in one line; no traceback; nothing written; no command
+run; a timely end.
 """
 
 from __future__ import annotations
@@ -22,10 +23,11 @@ from typing import Any
 import pytest
 import ray
 
-from rayfl import figure, run, table
-from rayfl.errors import exit_code
+from rayfl import errors, figure, run, table
+from rayfl.errors import UserError, exit_code
 from rayfl.report import command as report
 from rayfl.tune import command as tune
+from tests.support import refusals
 from tests.support.federations import small
 
 SECONDS = 20  # until a case counts as one that hangs; no case takes one
@@ -50,7 +52,9 @@ class Case:
         name: what the test is called.
         do: a command line (``run --rounds 0``, split at spaces unless it is a list), or a call that is handed
             the case's folder, which is the current one.
-        says: words that the line of error has, or the output where ``code`` is 0.
+        kind: of the error; None where ``code`` is 0.
+        place: of the error, as :func:`tests.support.refusals.refused` takes it.
+        says: words that the line of error has, or the output.
         code: the exit code: 2 for an error of the user's.
         files: name -> content of files that are there before; folders above them are made.
         prepare: called with the folder, once the files are there.
@@ -60,7 +64,9 @@ class Case:
 
     name: str
     do: str | list[str] | Callable[[Path], Any]
-    says: tuple[str, ...] | str
+    kind: type[UserError] | None = None
+    place: str = ""
+    says: tuple[str, ...] | str = ()
     code: int = 2
     files: Mapping[str, str | bytes] = field(default_factory=dict)
     prepare: Callable[[Path], Any] | None = None
@@ -147,6 +153,7 @@ def carry_out(
     capsys.readouterr()
     commands = _commands()
     commands.seen.clear()
+    told = _listen(monkeypatch)
     with _in_time():
         commands.on = True
         try:
@@ -161,8 +168,24 @@ def carry_out(
     assert not (folder / CANARY).exists(), "a command was run"
     assert code == case.code, f"code {code}, not {case.code}: {said.out}\n{said.err}"
     _check_said(case, said.out, said.err)
+    if case.kind is not None:
+        assert len(told) == 1, f"{len(told)} errors were told of"
+        refusals.check(told[0], case.kind, case.place)
     if not case.writes:
         assert _state(folder) == before, "something was written, or is gone"
+
+
+def _listen(monkeypatch: pytest.MonkeyPatch) -> list[UserError]:
+    """Return the errors that commands will tell of."""
+    told: list[UserError] = []
+    usual = errors.refuse
+
+    def refuse(error: UserError, cause: BaseException | None = None) -> int:
+        told.append(error)
+        return usual(error, cause)
+
+    monkeypatch.setattr(errors, "refuse", refuse)
+    return told
 
 
 def _code(case: Case, folder: Path) -> Any:

@@ -9,13 +9,17 @@ from pathlib import Path
 
 import pytest
 
-from rayfl.errors import UserError
+from rayfl.errors import BadValue, Conflict
 from tests.hostile import harness
 from tests.hostile.harness import CANARY, Case, Late, carry_out
 
 
-def refuse(text: str = "wrong") -> None:
-    raise UserError(text)
+def refuse(place: str = "mine") -> None:
+    raise BadValue(place, "is wrong")
+
+
+def conflict(folder: Path) -> None:
+    raise Conflict("mine", "is wrong")
 
 
 def say(arguments: list[str]) -> int:
@@ -53,8 +57,9 @@ def remove(folder: Path) -> None:
     ("do", "fault"),
     [
         (lambda folder: refuse(), None),
-        (lambda folder: refuse("another"), "'wrong' is not in"),
-        (["say", "wrong"], None),
+        (lambda folder: refuse("another"), "at 'another', not 'mine'"),
+        (conflict, "Conflict, not BadValue"),
+        (["say", "wrong"], "0 errors were told of"),
         (["say", "wrong\nand more"], "not one line"),
         (["say", "wrong \x1b[2J"], "control characters"),
         (["say", "wrong " * 1000], "characters"),
@@ -75,12 +80,21 @@ def test_what_a_case_must_not_do_is_seen(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     monkeypatch.setitem(harness.COMMANDS, "say", say)
-    case = Case("made up", do, "wrong", files={"mine": "precious"})
+    case = Case("made up", do, BadValue, "mine", files={"mine": "precious"})
     if fault is None:
         carry_out(case, tmp_path, monkeypatch, capsys)
     else:
         with pytest.raises(AssertionError, match=fault):
             carry_out(case, tmp_path, monkeypatch, capsys)
+
+
+def test_words_that_are_not_said_are_seen(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setitem(harness.COMMANDS, "say", say)
+    carry_out(Case("made up", "say wrong", says="wrong"), tmp_path, monkeypatch, capsys)
+    with pytest.raises(AssertionError, match="'right' is not in"):
+        carry_out(Case("made up", "say wrong", says="right"), tmp_path, monkeypatch, capsys)
 
 
 def test_a_case_that_hangs_is_ended(
@@ -90,5 +104,8 @@ def test_a_case_that_hangs_is_ended(
     os.mkfifo(tmp_path / "fifo")
     with pytest.raises(Late):
         carry_out(
-            Case("made up", lambda folder: (folder / "fifo").read_text(), ""), tmp_path, monkeypatch, capsys
+            Case("made up", lambda folder: (folder / "fifo").read_text(), says=""),
+            tmp_path,
+            monkeypatch,
+            capsys,
         )

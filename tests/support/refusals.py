@@ -19,6 +19,12 @@ def refused(kind: type[UserError], place: object = "") -> Iterator[pytest.Except
     """
     with pytest.raises(kind) as caught:
         yield caught
-    assert type(caught.value) is kind
-    said, wanted = caught.value.place, str(place)
-    assert said == wanted or (wanted and Path(said).parts[-len(Path(wanted).parts) :] == Path(wanted).parts)
+    check(caught.value, kind, place)
+
+
+def check(error: UserError, kind: type[UserError], place: object) -> None:
+    """Assert kind and place of an error, as :func:`refused` takes them."""
+    assert type(error) is kind, f"{type(error).__name__}, not {kind.__name__}: {error}"
+    said, wanted = error.place, str(place)
+    at = said == wanted or (wanted and Path(said).parts[-len(Path(wanted).parts) :] == Path(wanted).parts)
+    assert at, f"at {said!r}, not {wanted!r}: {error}"
