@@ -1,0 +1,120 @@
+"""What runs must give again after a change: ``python -m tests.support.digests FOLDER [--against FILE]``.
+
+Runs go into the folder, and ``FOLDER/digests.json`` says of each what its files hold. With ``--against``, a
+file that another version of rayfl has written, every difference is listed, and the exit code is 1 if there is
+one.
+"""
+
+import argparse
+import hashlib
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from rayfl import Federation, Inline, Ray, Training
+from rayfl.data import DomainPerClient, Synthetic
+from rayfl.methods import METHODS
+from rayfl.nets import CNNB, LeNet
+from tests.methods.cases import net_of
+from tests.support.every_method import run_every_method
+from tests.support.federations import small
+
+BYTES = ("metrics.jsonl", "clients.parquet", "checkpoints/*.safetensors")
+VALUES = ("config.yaml", "partition.json", "summary.json", "checkpoints/manifest-*.json")
+GONE: tuple[str, ...] = ()
+"""Settings that were taken away since, which may be in one of two files."""
+ELSEWHERE = ("engine", "output", "rayfl", "sha256")
+"""Keys of values that depend on where and by which version of the program a run was carried out."""
+
+DOMAINS = Synthetic(
+    train=240, test=90, shape=(3, 16, 16), domains=3, partition=DomainPerClient(), val_fraction=0.2
+)
+KEPT = Training(lr=0.05, batch_size=20, momentum=0.5, optimiser_state="kept")
+FEW: dict[str, dict[str, Any]] = {
+    "uploads": {"method": METHODS["FedCO2"](), "net": CNNB(), "metrics": ["f1"]},
+    "states": {"method": METHODS["SCAFFOLD"]()},
+    "kept": {"method": METHODS["Ditto"](), "training": KEPT},
+    "several nets": {"method": METHODS["FML"](meme="CNNB"), "net": [LeNet(), CNNB()]},
+    "gathered": {"method": METHODS["FedProto"](), "eval_points": "both"},
+    "unseen": {
+        "method": METHODS["FDSE"](),
+        "net": net_of("FDSE", CNNB()),
+        "data": DOMAINS,
+        "clients": 3,
+        "participation": 1.0,
+        "unseen": "domain1",
+    },
+}
+ENGINES = {
+    "inline": Inline(),
+    "one actor": Ray(actors=1),
+    "three actors": Ray(actors=3),
+    "stacked": Inline(execution="stacked", stack=3),
+}
+
+
+def digests(folder: Path) -> dict[str, Any]:
+    """Return what the files of a run hold: digests of bytes, and values where only those count."""
+    found: dict[str, Any] = {}
+    for pattern in BYTES:
+        for path in sorted(folder.glob(pattern)):
+            name = str(path.relative_to(folder))
+            found[name] = hashlib.sha256(path.read_bytes()).hexdigest()
+    for pattern in VALUES:
+        for path in sorted(folder.glob(pattern)):
+            name = str(path.relative_to(folder))
+            found[name] = _values(yaml.safe_load(path.read_text()))
+    return found
+
+
+def _values(content: Any) -> Any:
+    """Return a value without what depends on the place; 1 and 1.0 are equal in it, as they are in Python."""
+    if isinstance(content, dict):
+        return {key: _values(value) for key, value in content.items() if key not in (*ELSEWHERE, *GONE)}
+    return [_values(each) for each in content] if isinstance(content, list) else content
+
+
+def carry_out(folder: Path) -> dict[str, Any]:
+    """Run all methods in this process, and a few federations on every engine; return their digests."""
+    run_every_method(folder / "every method")
+    for name, settings in FEW.items():
+        for engine, made in ENGINES.items():
+            federation: Federation = small(folder / name / engine, engine=made, **settings)
+            federation.run()
+    return {
+        str(path.parent.relative_to(folder)): digests(path.parent)
+        for path in sorted(folder.rglob("summary.json"))
+    }
+
+
+def differences(before: Any, after: Any, place: str = "") -> list[str]:
+    """Return where two values differ, such as ``states/inline: config.yaml: rounds``."""
+    if isinstance(before, dict) and isinstance(after, dict):
+        return [
+            each
+            for key in sorted({*before, *after})
+            for each in differences(before.get(key), after.get(key), f"{place}: {key}" if place else key)
+        ]
+    return [] if before == after else [f"{place}: {str(before)[:80]} is now {str(after)[:80]}"]
+
+
+def main() -> int:
+    """Write the digests, and compare them with others."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("folder", type=Path)
+    parser.add_argument("--against", type=Path)
+    asked = parser.parse_args()
+    found = carry_out(asked.folder)
+    (asked.folder / "digests.json").write_text(json.dumps(found, indent=1, sort_keys=True))
+    if asked.against is None:
+        return 0
+    differing = differences(json.loads(asked.against.read_text()), json.loads(json.dumps(found)))
+    print("\n".join(differing) or f"{len(found)} runs are equal")
+    return 1 if differing else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
