@@ -10,6 +10,7 @@ if TYPE_CHECKING:
     from rayfl.config.parser import resumed
     from rayfl.engine import Inline, Ray
     from rayfl.errors import UserError
+    from rayfl.evaluation.finetune import Finetune
     from rayfl.evaluation.result import Result
     from rayfl.federation import Federation
     from rayfl.methods import Method
@@ -34,6 +35,7 @@ if STARTED in os.environ and os.environ[STARTED] not in sys.path:
 __all__ = [
     "Callback",
     "Federation",
+    "Finetune",
     "Inline",
     "Method",
     "Models",
@@ -49,6 +51,7 @@ __all__ = [
 _HOME = {
     "Callback": "rayfl.callbacks.callback",
     "Federation": "rayfl.federation",
+    "Finetune": "rayfl.evaluation.finetune",
     "Inline": "rayfl.engine",
     "Method": "rayfl.methods",
     "Models": "rayfl.models",

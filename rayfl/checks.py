@@ -17,6 +17,7 @@ from rayfl.data import FederatedData
 from rayfl.engine.guard import DRAW
 from rayfl.engine.plan import Plan, set_up, try_scores
 from rayfl.errors import UserError
+from rayfl.evaluation.finetune import FINETUNED, FINETUNED_AT, Finetune
 from rayfl.evaluation.measures import measures, try_measures
 from rayfl.evaluation.protocol import Protocol
 from rayfl.imports import of_rayfl
@@ -54,9 +55,11 @@ def check(plan: Plan, protocol: Protocol, data: FederatedData) -> list[str]:
     for thing in (plan.training.schedule, plan.training.optimiser):
         check_names(type(thing))
     _check_unseen(plan.method, nets, data)
-    if own:
-        try_scores(method, nets[0], plan, data)
-    _check_headline(method, protocol, data)
+    if own or plan.finetune.epochs:
+        scores = try_scores(method, nets[0], plan, data)
+        if plan.finetune.epochs:
+            plan.finetune.check(method, scores)
+    _check_headline(method, protocol, data, plan.finetune)
     try_measures(measures(plan.metrics, data.dataset.classes), data)
     if protocol.needs_validation and not data.counts("val")[: data.seen].any():
         raise UserError(
@@ -225,7 +228,7 @@ def _check_unseen(method: Method, nets: Sequence[Net], data: FederatedData) -> N
             )
 
 
-def _check_headline(method: Method, protocol: Protocol, data: FederatedData) -> None:
+def _check_headline(method: Method, protocol: Protocol, data: FederatedData, finetune: Finetune) -> None:
     """Refuse a protocol whose headline would be of clients or views that there are not.
 
     A method may lack the global view: tables have rows of such methods, too, without a headline.
@@ -235,7 +238,12 @@ def _check_headline(method: Method, protocol: Protocol, data: FederatedData) -> 
             f"protocol.point is {protocol.point}, and all clients train: name the domain of those that do "
             "not, --unseen DOMAIN"
         )
-    if protocol.view not in {"personal", "global", *method.views}:
+    if protocol.view == FINETUNED and (not finetune.epochs or protocol.point not in FINETUNED_AT):
+        raise UserError(
+            f"protocol.view is {FINETUNED}: set finetune.epochs, for example to 1, and protocol.point to "
+            f"{' or '.join(FINETUNED_AT)}"
+        )
+    if protocol.view not in {"personal", "global", FINETUNED, *method.views}:
         raise UserError(
             f"protocol.view is {protocol.view}, and {type(method).__name__} has the views "
             f"{', '.join(method.views)}"

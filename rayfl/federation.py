@@ -11,6 +11,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
+import numpy as np
 import torch
 import yaml
 
@@ -31,6 +32,7 @@ from rayfl.engine.ray_engine import Ray
 from rayfl.engine.round_result import RoundResult
 from rayfl.engine.session import Gone, Lost, Session
 from rayfl.errors import UserError
+from rayfl.evaluation.finetune import NO_FINETUNING, Finetune
 from rayfl.evaluation.latest import LatestScores
 from rayfl.evaluation.measures import recorded
 from rayfl.evaluation.metrics import client_accuracies
@@ -52,7 +54,7 @@ from rayfl.report.run_page import run_page
 from rayfl.report.summary import final_table
 from rayfl.sampling import GIVEN, Sampling, Uniform, cohort, takes_all
 from rayfl.settings import above, at_least, at_most
-from rayfl.shown import one_line, tell, warn
+from rayfl.shown import counted, one_line, tell, warn
 from rayfl.signals import asked_to_stop
 from rayfl.streams import lasting_output
 from rayfl.training import Training
@@ -114,6 +116,8 @@ class Federation(Displayed):
     extractor, for all clients; ``each`` scores client after client. Losses differ in the last bits. ``auto``
     is together for more than 1,000 clients.
     """
+    finetune: Finetune = NO_FINETUNING
+    """How clients train on their own data before they are scored; what they learn is thrown away."""
     protocol: Protocol = DEFAULT_PROTOCOL
     """The rule that says which model is scored, when, and which number is the headline."""
     metrics: list[str] = field(default_factory=list)
@@ -289,6 +293,8 @@ class Federation(Displayed):
         settings = deciding(yaml.safe_load(dump(self)))
         if self.plan().goes_by_rounds:
             settings["rounds"] = self.rounds
+        if not self.finetune.epochs:  # it decides nothing, and checkpoints of earlier versions lack it
+            settings = {name: value for name, value in settings.items() if not name.startswith("finetune.")}
         if (trace := self.sampling.digest()) is not None:
             settings["trace"] = trace
         return settings | ({"division": data.digest()} if data else {})
@@ -315,6 +321,7 @@ class Federation(Displayed):
             state_memory=None if engine.state_memory is None else 1e9 * engine.state_memory,
             metrics=tuple(self.metrics),
             counts_by=method.fallback if self.protocol.untrained == "fallback" else "personal",
+            finetune=self.finetune,
             together=self.scoring == "together" or (self.scoring == "auto" and (self.clients or 0) > MANY),
         )
 
@@ -349,6 +356,8 @@ class Federation(Displayed):
                 f"protocol.patience is {self.protocol.patience}, and eval_every is 0: without evaluations "
                 "no run ends early"
             )
+        if self.finetune.epochs and not self.eval_every:
+            warnings.append("eval_every is 0: without evaluations nobody is fine-tuned")
         return warnings
 
     def _settle_execution(self, given: Engine, data: FederatedData) -> None:
@@ -408,6 +417,7 @@ class Federation(Displayed):
             + (f", {data.unseen} unseen ({self.unseen})" if data.unseen else ""),
             "rounds": str(self.rounds) + (f", from {start + 1} on" if start else ""),
             "engine": self.engine.describe(),
+            **({"fine-tuning": self._cost_of_finetuning(start, data)} if self.finetune.epochs else {}),
             "protocol": str(self.protocol),
             "run folder": str(path),
         }
@@ -418,6 +428,28 @@ class Federation(Displayed):
         if not self.quiet:
             print_start(facts)
             tell(data.table())
+
+    def _cost_of_finetuning(self, start: int, data: FederatedData) -> str:
+        """Say what fine-tuning costs, in rounds of a method that trains one net."""
+        train, tuning, training = data.counts("train"), self.finetune, self.training
+        trained = np.flatnonzero(train[: data.seen])
+        clients = self._scored_count(len(trained)) + np.count_nonzero(train[data.seen :])
+        evaluations = sum(map(self._evaluates, range(start, self.rounds)))
+        cohort = self.cohort(0, data.sizes)
+        steps = training.steps and training.steps * training.batch_size * len(cohort)
+        a_round = steps or training.epochs * train[cohort].sum()
+        rounds = evaluations * tuning.epochs * clients * train[train > 0].mean() / a_round
+        return (
+            f"{counted(tuning.epochs, 'epoch')} of {counted(int(clients), 'client')} in "
+            f"{counted(evaluations, 'evaluation')}, about as much as {rounds:.3g} rounds"
+        )
+
+    def _scored_count(self, clients: int) -> int:
+        """Return how many of so many clients an evaluation scores."""
+        wanted = self.eval_clients
+        if wanted is None:
+            return clients
+        return max(1, math.floor((wanted * clients if wanted < 1 else wanted) + 1e-9))
 
 
 class Run:
@@ -561,7 +593,8 @@ class Run:
         if evaluates:
             scored = self._scored(round)
             untrained = sorted(set(scored) - self._trained)
-            current = self.session.evaluate(round, scored, self.latest.splits, untrained)
+            groups = self.federation.engine.groups(scored) if self.federation.finetune.epochs else ()
+            current = self.session.evaluate(round, scored, self.latest.splits, untrained, groups)
             if untrained:
                 unlisted = sorted(self.federation.sampling.unlisted(data.seen) & set(untrained))
                 by = self.session.plan.counts_by
@@ -583,10 +616,9 @@ class Run:
     def _scored(self, round: int) -> list[int]:
         """Return the clients that an evaluation scores, ascending."""
         federation, clients = self.federation, self.latest.clients
-        wanted = federation.eval_clients
-        if wanted is None:
+        if federation.eval_clients is None:
             return list(clients.tolist())
-        size = max(1, math.floor((wanted * len(clients) if wanted < 1 else wanted) + 1e-9))
+        size = federation._scored_count(len(clients))
         counters = () if federation.eval_draw == "once" else (round,)
         order = torch.randperm(
             len(clients), generator=generator(federation.seed, "scored clients", *counters)

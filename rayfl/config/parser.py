@@ -265,7 +265,8 @@ def parser(blank: bool = False) -> ArgumentParser:
         f"{', '.join(RESUMABLE)} may be given.",
     )
     made.add_class_arguments(Federation)
-    next(a for a in made._actions if a.dest == "training").help = "YAML file with options of training."
+    for action in (a for a in made._actions if a.dest in ("training", "finetune")):
+        action.help = f"YAML file with options of {action.dest}."
     for action in made._actions:
         if action.dest in CHOICES:
             action.__class__ = _Choice

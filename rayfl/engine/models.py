@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Container, Iterator
-from contextlib import ExitStack
 from copy import deepcopy
 from dataclasses import replace
-from functools import partial
 
 import numpy as np
 import torch
@@ -20,7 +18,7 @@ from rayfl.engine.worker import Worker
 from rayfl.errors import UserError
 from rayfl.evaluation.score import replaced
 from rayfl.splits import SPLITS
-from rayfl.training.net import PARTS, Net
+from rayfl.training.net import Net, only_net
 from rayfl.training.params import Params
 from rayfl.training.state import as_tensor
 
@@ -149,26 +147,10 @@ class Models:
         self._check(client)
         if view not in self.views:
             raise UserError(f"there is no view {view!r}: there are {', '.join(self.views)}")
-        passed: list[tuple[Net, str, Params, Tensor, Tensor]] = []
-
-        def note(net: Net, part: str, _: nn.Module, inputs: tuple[Tensor, ...], output: Tensor) -> None:
-            passed.append((net, part, net.loaded(part), inputs[0], output))
-
         like, own = self.like(), self._worker.client(client, self.round).net
-        with ExitStack() as hooks, torch.no_grad():
-            for net in {own.eval, *(n.eval for n in self._worker.method.nets.values())}:
-                for part in PARTS:
-                    hook = getattr(net.module, part).register_forward_hook(partial(note, net, part))
-                    hooks.enter_context(hook)
-            put_out = self.scores(client, like)[view]
-        weights: dict[str, Tensor] = {}
-        for wanted in reversed(PARTS):
-            found = [(net, w, x) for net, part, w, x, out in passed if part == wanted and out is put_out]
-            if not found:
-                return None
-            net, w, put_out = found[0]
-            weights |= {name: value for name, value in w.items() if name.startswith(f"{wanted}.")}
-        return _plain(net, weights) if put_out is like else None
+        nets = {own.eval, *(net.eval for net in self._worker.method.nets.values())}
+        found = only_net(nets, lambda: self.scores(client, like)[view], like)
+        return None if found is None else _plain(*found)
 
     def _traced(self, client: int, view: str, like: Tensor) -> nn.Module:
         """Return what computes the scores of a view that is no single net, operation by operation."""
@@ -249,7 +231,7 @@ class ClientModels:
             return self._models.scores(self.client, x)[view].softmax(1)
 
 
-def _plain(net: Net, weights: dict[str, Tensor]) -> nn.Module:
+def _plain(net: Net, weights: Params) -> nn.Module:
     """Return a net with these weights as modules of PyTorch's own, in evaluation mode."""
     module = deepcopy(net.module)
     for name, value in weights.items():

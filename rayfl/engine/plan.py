@@ -15,6 +15,7 @@ from rayfl.data import Dataset, FederatedData
 from rayfl.engine.guard import Guard, Handed
 from rayfl.engine.process import exits_as_errors
 from rayfl.errors import UserError
+from rayfl.evaluation.finetune import NO_FINETUNING, Finetune
 from rayfl.methods import Method
 from rayfl.nets import Architecture, build
 from rayfl.training.client import Client
@@ -48,6 +49,7 @@ class Plan:
         state_memory: bytes of clients' states that stay in memory on each machine; None for half of what is
             free.
         together: whether samples of several clients are scored at once, where the method allows it.
+        finetune: how clients are fine-tuned before they are scored.
         run: its name, for people who look at the processes; it decides nothing.
     """
 
@@ -65,6 +67,7 @@ class Plan:
     metrics: tuple[str, ...] = ()
     counts_by: str | None = "personal"
     together: bool = False
+    finetune: Finetune = NO_FINETUNING
     run: str = ""
 
     @property
@@ -127,7 +130,7 @@ def _like(dataset: Dataset) -> torch.Tensor | None:
     return None if dataset.largest is None else torch.full((2, *dataset.shape), dataset.largest)
 
 
-def try_scores(method: Method, net: Net, plan: Plan, data: FederatedData) -> None:
+def try_scores(method: Method, net: Net, plan: Plan, data: FederatedData) -> dict[str, torch.Tensor]:
     """Send, and score a sample twice with initial weights, to see what the method's simple mistakes are.
 
     Args:
@@ -135,6 +138,9 @@ def try_scores(method: Method, net: Net, plan: Plan, data: FederatedData) -> Non
         net: client 0's.
         plan: for the settings that every client has.
         data: whose first sample is scored.
+
+    Returns:
+        The scores by view; nothing where it takes the run itself to get them.
 
     Raises:
         UserError: what a hook returns is of another kind, ``scores`` has other views than the method
@@ -160,7 +166,7 @@ def try_scores(method: Method, net: Net, plan: Plan, data: FederatedData) -> Non
     except UserError:
         raise
     except Exception:  # it may need what only the run has, such as a GPU: the run will tell
-        return
+        return {}
     check_views(method, found)
     for view, scores in found.items():
         shape = list(scores.shape) if isinstance(scores, torch.Tensor) else shown(scores)
@@ -169,6 +175,7 @@ def try_scores(method: Method, net: Net, plan: Plan, data: FederatedData) -> Non
                 f"{type(method).__name__}.scores returns {shape} for {view!r} of two inputs: it must be a "
                 f"tensor of scores [B, classes], here [2, {data.dataset.classes}]"
             )
+    return found
 
 
 def _sent(method: Method, server: State) -> State:

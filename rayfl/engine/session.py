@@ -313,7 +313,12 @@ class Session:
     # ---- between rounds
 
     def evaluate(
-        self, round: int, ids: Sequence[int], splits: Sequence[str], untrained: Sequence[int] = ()
+        self,
+        round: int,
+        ids: Sequence[int],
+        splits: Sequence[str],
+        untrained: Sequence[int] = (),
+        tuned: Sequence[Group] = (),
     ) -> dict[int, ClientScores]:
         """Score clients with the newest server state and their own.
 
@@ -324,9 +329,10 @@ class Session:
             ids: whom to score.
             splits: splits of the data.
             untrained: those of them that have never trained, and count as ``Method.fallback`` says.
+            tuned: those that are fine-tuned besides, as ``Engine.groups`` has cut them.
         """
         by, given = self.plan.counts_by, NOTHING
-        if untrained and by is None and self._in_common != "all":
+        if untrained and by is None and (tuned or self._in_common != "all"):
             given = self.workers.call(0, "for_new_clients", *self._given())
         download = self._download(ids)
         counts = sum((self.data.counts(split)[list(ids)] for split in splits), np.zeros(len(ids), np.int64))
@@ -346,7 +352,25 @@ class Session:
             scores.update(found)
         for i in scores.keys() & set(untrained):
             scores[i] = {split: replaced(views, by) for split, views in scores[i].items()}
+        for i, found in self._finetuned(round, download, tuned, splits, given, untrained).items():
+            scores[i] = {split: scores[i][split] | views for split, views in found.items()}
         return scores
+
+    def _finetuned(
+        self, round: int, download: Any, groups: Sequence[Group], *further: Any
+    ) -> dict[int, ClientScores]:
+        """Fine-tune clients where there is time, and score them; see ``Worker.finetune``."""
+        placed = place(groups, self._pace.cost, self._home_of, len(self.workers))
+        arrivals, _ = self._move(placed)
+        calls = [
+            self.workers.call(k, "finetune", round, download, mine, *further, *states)
+            for k, (mine, states) in enumerate(zip(placed, arrivals, strict=True))
+            if mine
+        ]
+        found = self._get(calls)
+        moved = ((i, k) for k, mine in enumerate(placed) for group in mine for i in group)
+        self.homes.update((i, k) for i, k in moved if i in self.homes)
+        return {i: scores for each in found for i, scores in each.items()}
 
     def _given(self) -> list[Any]:
         """Return references of what the clients of each worker give to those that have never trained."""

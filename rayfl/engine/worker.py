@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 import math
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -33,6 +33,7 @@ from rayfl.engine.process import MAPPED, exits_as_errors, keep_freed_memory, pre
 from rayfl.engine.round_result import RoundResult
 from rayfl.engine.travel import NOTHING, Download, States
 from rayfl.errors import UserError
+from rayfl.evaluation.finetune import Predict, finetuned
 from rayfl.evaluation.measures import measures
 from rayfl.evaluation.score import BATCH, ClientScores, score, score_rows
 from rayfl.imports import of_rayfl
@@ -118,8 +119,8 @@ class Worker:
         self._measures = measures(plan.metrics, data.dataset.classes)
         self._run = run_stacked if plan.execution == "stacked" else run_loop
 
-    def client(self, id: int, round: int) -> Client:
-        """Return the client as methods see it in a round."""
+    def client(self, id: int, round: int, seed: int | None = None) -> Client:
+        """Return the client as methods see it in a round; it draws from the run's seed, or from another."""
         kind = id % len(self._nets)
         return Client(
             id,
@@ -129,7 +130,7 @@ class Worker:
             self._samples(id, "train"),
             self._class_counts(id),
             self.plan.training,
-            self.plan.seed,
+            self.plan.seed if seed is None else seed,
             round,
             self._samples(id, "val"),
             self._further,
@@ -515,24 +516,87 @@ class Worker:
         return scores
 
     def _score(self, client: Client, state: State, down: State, splits: Sequence[str]) -> ClientScores:
-        predict: Callable[[Tensor], dict[str, Tensor]] = partial(self.method.scores, client, state, down)
+        predict: Predict = partial(self.method.scores, client, state, down)
+        scores = self._counted(client, predict, splits, self.method.views_without_loss)
+        for views in scores.values():
+            check_views(self.method, views)
+        return scores
+
+    def _counted(
+        self, client: Client, predict: Predict, splits: Sequence[str], without: frozenset[str] = frozenset()
+    ) -> ClientScores:
+        """Return what a client's models score on some splits."""
         key = seed_of(self.plan.seed, "augmented validation", client.id, client.round)
         keys = {"val": key} if self.data.dataset.val_augment else {}
-        scores = {
+        return {
             split: score(
                 predict,
                 self.examples,
                 self._samples(client.id, split),
-                self.method.views_without_loss,
+                without,
                 keys.get(split),
                 self._measures,
             )
             for split in splits
             if self._count(client.id, split)
         }
-        for views in scores.values():
-            check_views(self.method, views)
+
+    # ---- fine-tuning
+
+    @exits_as_errors()
+    def finetune(
+        self,
+        round: int,
+        download: Download,
+        groups: Sequence[Group],
+        splits: Sequence[str],
+        given: Download,
+        untrained: Sequence[int],
+        *arrivals: States,
+    ) -> dict[int, ClientScores]:
+        """Fine-tune the clients of some groups, and score what comes of it; nothing of it stays.
+
+        Args:
+            round: the round that has just ended.
+            download: what they would receive.
+            groups: whose turn it is; a stack holds clients of one.
+            splits: splits of the data.
+            given: what others give to those that have no state yet, see ``for_new_clients``.
+            untrained: those that have never trained: their personal model is what they count by.
+            arrivals: states of clients that move here before.
+        """
+        for states in arrivals:
+            self.states.update(states)
+        download, scores = self._here(download), dict[int, ClientScores]()
+        view = of_new = self.plan.finetune.view(self.method)
+        if view == "personal" and self.plan.counts_by is not None:
+            of_new = self.plan.counts_by
+        order = self._together(groups)
+        self.states.expect(i for together in order for i in together)
+        for ids in order:
+            each = [
+                (client, self.state(i, client, given.everyone), self._received(download, i))
+                for i in ids
+                for client in [self.client(i, round)]
+            ]
+            views = [of_new if i in untrained else view for i in ids]
+            scores |= zip(ids, self._finetuned(each, views, splits), strict=True)
         return scores
+
+    def _finetuned(
+        self, each: Sequence[tuple[Client, State, State]], views: Sequence[str], splits: Sequence[str]
+    ) -> list[ClientScores]:
+        """Fine-tune a view each of some clients, given with their state and what they receive; score it."""
+        updates = []
+        for (client, state, down), view in zip(each, views, strict=True):
+            seed = seed_of(self.plan.seed, "finetune", client.id, client.round)
+            x, _ = self.examples.batch(self._samples(client.id, "train")[:2])
+            own = self.client(client.id, client.round, seed)
+            updates.append(finetuned(self.plan.finetune, self.method, own, state, down, view, x))
+        tuned = self._run(updates, lambda k, fitted: None)
+        for further in self._further.values():
+            further.release()
+        return [self._counted(client, predict, splits) for (client, *_), predict in zip(each, tuned)]
 
     # ---- clients that never train
 
@@ -584,6 +648,10 @@ class Worker:
                     states[point] = run_loop([update], lambda k, fitted: None)[0]
             for point, state in states.items():
                 found.setdefault(point, {})[i] = self._score(client, state, own, ("test",))
+            if self.plan.finetune.epochs and self._count(i):
+                view = self.plan.finetune.view(self.method)
+                (tuned,) = self._finetuned([(client, states["unseen"], own)], [view], ("test",))
+                found["unseen"][i]["test"] |= tuned["test"]
         return found
 
     def _unlabelled(self, id: int, round: int) -> Client:

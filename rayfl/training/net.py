@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from contextlib import ExitStack
 from functools import partial
 from typing import Any, Literal, NamedTuple
 
@@ -257,6 +258,42 @@ class Net:
                 "a train-mode call would change the BatchNorm statistics of weights that are not being "
                 "trained: use net.eval for teachers, frozen heads and evaluation"
             )
+
+
+def only_net(
+    nets: Iterable[Net], scores: Callable[[], Tensor | None], x: Tensor
+) -> tuple[Net, Params] | None:
+    """Return the net that gives some scores, and its weights; None where it is not one net alone.
+
+    Args:
+        nets: those that may be called, in evaluation mode.
+        scores: calls them, and returns the scores; None stands for what the first whole net puts out.
+        x: the inputs.
+    """
+    calls: list[tuple[Net, str, Params, Tensor, Tensor]] = []
+
+    def note(net: Net, part: str, _: nn.Module, inputs: tuple[Tensor, ...], output: Tensor) -> None:
+        calls.append((net, part, net.loaded(part), inputs[0], output))
+
+    with ExitStack() as hooks, torch.no_grad():
+        for net in nets:
+            for part in PARTS:
+                hook = getattr(net.module, part).register_forward_hook(partial(note, net, part))
+                hooks.enter_context(hook)
+        put_out = scores()
+    for end in [c[-1] for c in calls if c[1] == "head"] if put_out is None else [put_out]:
+        tensors: dict[str, Tensor] = {}
+        for wanted in reversed(PARTS):
+            found = [(net, w, z) for net, part, w, z, out in calls if part == wanted and out is end]
+            if not found:
+                break
+            net, w, end = found[0]
+            tensors |= {name: value for name, value in w.items() if name.startswith(f"{wanted}.")}
+        else:
+            if end is x:
+                names = [name for name in net.modules_of if name in tensors]
+                return net, Params({name: tensors[name] for name in names}, net.train_names)
+    return None
 
 
 def hooks_of(module: nn.Module) -> list[tuple[str, nn.Parameter, list[Callable[[Tensor], Tensor | None]]]]:

@@ -124,7 +124,8 @@ class Params(Mapping[str, Tensor]):
 
     def merge(self, other: Params) -> Params:
         """Return all entries of both; where a name is in both, ``other``'s."""
-        return Params({**self.tensors, **other.tensors}, self.train_names | other.train_names)
+        names = self.train_names | other.train_names
+        return Params({**self.tensors, **other.tensors}, names, self.live and other.live)
 
     def replace(self, tensors: Mapping[str, Tensor]) -> Params:
         """Return the same entries, with these tensors in the places of those of their names."""

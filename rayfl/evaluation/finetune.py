@@ -1,0 +1,158 @@
+"""Fine-tuning before an evaluation: what a model is worth after a few steps on a client's own data."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from copy import copy
+from dataclasses import dataclass
+from typing import Annotated, Literal
+
+import torch.nn.functional as F
+from torch import Tensor
+from torch.utils import _pytree as pytree
+
+from rayfl.arguments import check_arguments
+from rayfl.display import Displayed, options
+from rayfl.errors import UserError
+from rayfl.methods import Method
+from rayfl.settings import above, at_least
+from rayfl.training.client import Client, outside_loss
+from rayfl.training.loop import fit_loop
+from rayfl.training.net import Batch, Net, only_net
+from rayfl.training.params import Params
+from rayfl.training.state import State
+
+FINETUNED = "finetuned"
+"""The view that fine-tuning adds to those of a method."""
+FINETUNED_AT = ("after_aggregation", "unseen")
+"""When it is scored."""
+Predict = Callable[[Tensor], dict[str, Tensor]]
+
+
+@dataclass(frozen=True, kw_only=True, repr=False)
+class Finetune:
+    """Training of the clients that an evaluation scores, on their own data; it is thrown away afterwards."""
+
+    epochs: Annotated[int, at_least(0), "0: none"] = 0
+    """Passes over a client's training data before it is scored, by the plain cross-entropy; each evaluation
+    pays for them, see ``eval_every``. It adds the view ``finetuned``.
+    """
+    lr: Annotated[float, above(0)] | None = None
+    """Learning rate in all rounds; that of the round if not given."""
+    part: Literal["all", "head", "body"] = "all"
+    """What is trained: ``all``; the last linear layer (``head``), above features and running statistics that
+    stay; or the layers below it (``body``).
+    """
+    of: Literal["global", "personal"] | None = None
+    """What it starts from: the ``global`` model or the client's ``personal`` one; if not given, the global
+    one where the method has one.
+    """
+
+    # As in Training: the command line takes the options of a class whose bases are dataclasses, too.
+    _repr_line_, __repr__, _repr_html_ = Displayed._repr_line_, Displayed.__repr__, Displayed._repr_html_
+    _repr_table_ = options
+
+    def __post_init__(self) -> None:
+        check_arguments(Finetune, vars(self), "finetune")
+        if not self.epochs and (self.lr, self.part, self.of) != (None, "all", None):
+            raise UserError("finetune.epochs is 0, so that the other options of finetune do nothing: set it")
+
+    def view(self, method: Method) -> str:
+        """Return the view of a method from which it starts."""
+        return self.of or ("global" if "global" in method.views else "personal")
+
+    def check(self, method: Method, scores: Mapping[str, Tensor]) -> None:
+        """Refuse a method that does not have the model from which it is to start.
+
+        Args:
+            method: set up.
+            scores: what it gives a new client, by view; nothing if that could not be tried.
+        """
+        name, view = type(method).__name__, self.view(method)
+        if FINETUNED in method.views:
+            raise UserError(f"{name} has a view {FINETUNED!r} of its own: leave finetune.epochs at 0")
+        alike = "global" in scores and scores["global"] is scores.get("personal")
+        if view not in method.views or (view == "personal" and alike):
+            raise UserError(f"finetune.of is {view}, and {name} has no {view} model: choose the other one")
+
+    def trains(self, w: Params, head: frozenset[str]) -> Params:
+        """Return weights of which only what is to be trained is trainable.
+
+        Args:
+            w: the weights.
+            head: names of the head's entries.
+        """
+        names = {"all": w.train_names, "head": w.train_names & head, "body": w.train_names - head}
+        return Params(w.tensors, names[self.part])
+
+
+NO_FINETUNING = Finetune()
+
+
+async def finetuned(
+    settings: Finetune, method: Method, client: Client, state: State, down: State, view: str, x: Tensor
+) -> Predict:
+    """Fine-tune one of a client's models; return what gives its scores, [B, classes], for inputs [B, ...].
+
+    A view that is one net is trained as this net. Of any other, such as a sum of two nets, all weights are
+    trained that it depends on, through ``Method.scores``. Where a view's scores are no logits, it is the net
+    below them that is trained and scored.
+
+    Args:
+        settings: of the run.
+        method: set up.
+        client: from whose stream it draws.
+        state: its personal state.
+        down: what the server sends.
+        view: the model.
+        x: a few inputs.
+    """
+    nets = {net.eval: net for net in (client.net, *client.nets.values())}
+
+    def scores() -> Tensor | None:
+        found = method.scores(client, state, down, x)[view]
+        return None if view in method.views_without_loss else found
+
+    if (found := only_net(nets, scores, x)) is None:
+        return _through_scores(settings, method, client, state, down, view)
+    twin, w = found
+    net = twin if settings.part == "head" else nets[twin]
+    start = settings.trains(w, net.names("last_layer", "head"))
+    fitted = await client.fit(start, net.cross_entropy, epochs=settings.epochs, lr=settings.lr)
+    return lambda x: {FINETUNED: twin(fitted.weights, x)}
+
+
+def _through_scores(
+    settings: Finetune, method: Method, client: Client, state: State, down: State, view: str
+) -> Predict:
+    """Fine-tune whatever weights a view depends on; in a loop, because it reads the client's own facts."""
+    leaves, spec = pytree.tree_flatten((state, down), is_leaf=lambda leaf: isinstance(leaf, Params))
+    head = client.net.names("last_layer", "head")
+    held = {str(k): leaf for k, leaf in enumerate(leaves) if isinstance(leaf, Params)}
+    start = {k: settings.trains(w, head) for k, w in held.items()}
+    training = client if settings.part == "head" else _training(client)
+
+    def scores(client: Client, w: Mapping[str, Params], x: Tensor) -> Tensor:
+        own = pytree.tree_unflatten([w.get(str(k), leaf) for k, leaf in enumerate(leaves)], spec)
+        return method.scores(client, *own, x)[view]
+
+    def loss(w: Mapping[str, Params], batch: Batch, extra: None) -> Tensor:
+        with outside_loss():
+            return F.cross_entropy(scores(training, w, batch.x), batch.y)
+
+    pending = client.fit(start, loss, epochs=settings.epochs, lr=settings.lr)
+    tuned = fit_loop(pending.request).weights  # type: ignore[attr-defined]
+    return lambda x: {FINETUNED: scores(client, tuned, x)}
+
+
+def _training(client: Client) -> Client:
+    """Return a client whose nets are in train mode where ``Method.scores`` takes those for evaluation."""
+
+    def twin(net: Net) -> Net:
+        made = copy(net)
+        made.eval = net
+        return made
+
+    seen = copy(client)
+    seen.net, seen.nets = twin(client.net), {name: twin(net) for name, net in client.nets.items()}
+    return seen
