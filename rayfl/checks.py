@@ -16,7 +16,7 @@ from rayfl.arguments import arguments_of
 from rayfl.data import FederatedData
 from rayfl.engine.guard import DRAW
 from rayfl.engine.plan import Plan, set_up, try_scores
-from rayfl.errors import UserError
+from rayfl.errors import Conflict, UserError
 from rayfl.evaluation.finetune import FINETUNED, FINETUNED_AT, Finetune
 from rayfl.evaluation.measures import measures, try_measures
 from rayfl.evaluation.protocol import Protocol
@@ -239,9 +239,9 @@ def _check_headline(method: Method, protocol: Protocol, data: FederatedData, fin
             "not, --unseen DOMAIN"
         )
     if protocol.view == FINETUNED and (not finetune.epochs or protocol.point not in FINETUNED_AT):
-        raise UserError(
-            f"protocol.view is {FINETUNED}: set finetune.epochs, for example to 1, and protocol.point to "
-            f"{' or '.join(FINETUNED_AT)}"
+        points = " or ".join(FINETUNED_AT)
+        raise Conflict(
+            "protocol.view", f"is {FINETUNED}: set finetune.epochs to 1, say, and protocol.point to {points}"
         )
     if protocol.view not in {"personal", "global", FINETUNED, *method.views}:
         raise UserError(

@@ -13,7 +13,7 @@ from torch.utils import _pytree as pytree
 
 from rayfl.arguments import check_arguments
 from rayfl.display import Displayed, options
-from rayfl.errors import UserError
+from rayfl.errors import Conflict
 from rayfl.methods import Method
 from rayfl.settings import above, at_least
 from rayfl.training.client import Client, outside_loss
@@ -55,7 +55,7 @@ class Finetune:
     def __post_init__(self) -> None:
         check_arguments(Finetune, vars(self), "finetune")
         if not self.epochs and (self.lr, self.part, self.of) != (None, "all", None):
-            raise UserError("finetune.epochs is 0, so that the other options of finetune do nothing: set it")
+            raise Conflict("finetune.epochs", "is 0, and the other options of finetune do nothing without it")
 
     def view(self, method: Method) -> str:
         """Return the view of a method from which it starts."""
@@ -70,10 +70,10 @@ class Finetune:
         """
         name, view = type(method).__name__, self.view(method)
         if FINETUNED in method.views:
-            raise UserError(f"{name} has a view {FINETUNED!r} of its own: leave finetune.epochs at 0")
+            raise Conflict("finetune.epochs", f"must be 0: {name} has a view {FINETUNED!r} of its own")
         alike = "global" in scores and scores["global"] is scores.get("personal")
         if view not in method.views or (view == "personal" and alike):
-            raise UserError(f"finetune.of is {view}, and {name} has no {view} model: choose the other one")
+            raise Conflict("finetune.of", f"is {view}, and {name} has no {view} model: choose the other one")
 
     def trains(self, w: Params, head: frozenset[str]) -> Params:
         """Return weights of which only what is to be trained is trainable.
@@ -133,8 +133,8 @@ def _through_scores(
     training = client if settings.part == "head" else _training(client)
 
     def scores(client: Client, w: Mapping[str, Params], x: Tensor) -> Tensor:
-        own = pytree.tree_unflatten([w.get(str(k), leaf) for k, leaf in enumerate(leaves)], spec)
-        return method.scores(client, *own, x)[view]
+        state, down = pytree.tree_unflatten([w.get(str(k), leaf) for k, leaf in enumerate(leaves)], spec)
+        return method.scores(client, state, down, x)[view]
 
     def loss(w: Mapping[str, Params], batch: Batch, extra: None) -> Tensor:
         with outside_loss():

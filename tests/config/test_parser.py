@@ -13,7 +13,7 @@ import pytest
 import yaml
 
 import rayfl.data
-from rayfl import Federation, Inline, Ray, Training, UserError, evaluation
+from rayfl import Federation, Finetune, Inline, Ray, Training, UserError, evaluation
 from rayfl.arguments import fits
 from rayfl.config.parser import federation_from, parser, resumed
 from rayfl.data import CIFAR10, MNIST, Data, Dirichlet, EmbeddedDigits, Partition, Synthetic
@@ -160,6 +160,7 @@ def test_every_setting_of_a_federation_is_recorded(tmp_path: Path) -> None:
         "eval_clients": 0.5,
         "eval_draw": "anew",
         "eval_points": "both",
+        "finetune": Finetune(epochs=2, lr=0.5, part="head", of="global"),
         "unseen": "printed",
         "cell": Cell("mine", "FedAvg", "N=3", ["rounds=7"]),
     }
