@@ -13,7 +13,7 @@ from typing import Annotated, Any, Literal, Union, get_args, get_origin
 
 import numpy as np
 
-from rayfl.errors import UserError
+from rayfl.errors import BadValue
 from rayfl.imports import of_rayfl
 
 _NUMBERS: dict[Any, tuple[type, str]] = {
@@ -65,12 +65,12 @@ def check_type(name: str, value: Any, kind: Any) -> None:
         UserError: it is.
     """
     if not fits(value, kind):
-        raise UserError(f"{name} is {shown(value)}: it must be {expected(kind)}")
+        raise BadValue(name, f"is {shown(value)}: it must be {expected(kind)}")
     for bounds, note in _bounds(kind):
         if isinstance(value, Real) and not all(bound.holds(value) for bound in bounds):
             finite = [] if math.isfinite(value) else ["finite"]
             words = " and ".join(dict.fromkeys([*finite, *(bound.words for bound in bounds)]))
-            raise UserError(f"{name} is {shown(value)}: it must be {words}{note}")
+            raise BadValue(name, f"is {shown(value)}: it must be {words}{note}")
 
 
 def _bounds(kind: Any) -> Iterator[tuple[list[Bound], str]]:

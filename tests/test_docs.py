@@ -202,16 +202,22 @@ def numbers(line: str) -> list[float]:
 # ---- messages
 
 
+def text_of(node: ast.expr) -> str:
+    """Return a text of the source, with \\0 for each value."""
+    pieces = node.values if isinstance(node, ast.JoinedStr) else [node]
+    return "".join(str(p.value) if isinstance(p, ast.Constant) else "\0" for p in pieces)
+
+
 def texts_of(folder: Path) -> str:
-    """Return all texts of the source, formatted ones with \\0 for each value."""
+    """Return all texts of the source."""
     found = []
     for path in folder.rglob("*.py"):
         for node in ast.walk(ast.parse(path.read_text())):
-            if isinstance(node, ast.JoinedStr):
-                pieces = [p.value if isinstance(p, ast.Constant) else "\0" for p in node.values]
-                found.append("".join(map(str, pieces)))
-            elif isinstance(node, ast.Constant) and isinstance(node.value, str):
-                found.append(node.value)
+            if isinstance(node, ast.JoinedStr | ast.Constant):
+                found.append(text_of(node))
+            elif isinstance(node, ast.Call) and len(node.args) == 2:  # an error's place, and its rest
+                place, rest = (text_of(each) for each in node.args)
+                found.append(f"{place}{'' if rest.startswith(':') else ' '}{rest}")
     return "\1".join(found)
 
 

@@ -8,7 +8,7 @@ from typing import Any, Literal
 
 from torch import nn
 
-from rayfl.errors import UserError
+from rayfl.errors import Conflict
 from rayfl.nets.base import ImageArchitecture
 from rayfl.nets.pretrained import load_pretrained
 from rayfl.nets.split import Shape, SplitNet
@@ -26,9 +26,7 @@ class Backbone(ImageArchitecture):
 
     def __post_init__(self) -> None:
         if self.pretrained and self.stem == "small":
-            raise UserError(
-                f"net {self}: there are no pretrained weights for the small stem: use the original"
-            )
+            raise Conflict("net", f"{self}: no pretrained weights fit the small stem: use the original")
 
     @property
     def small(self) -> bool:
@@ -82,9 +80,10 @@ class DenseNet121(Backbone):
 
         least = 8 if self.small else 29  # three poolings halve what the stem leaves
         if min(shape[1:]) < least:
-            raise UserError(
-                f"net {self} needs images of at least {least}x{least} pixels, these have "
-                f"{shape[1]}x{shape[2]}; choose another net or larger images"
+            raise Conflict(
+                "net",
+                f"{self} needs images of at least {least}x{least} pixels, these have {shape[1]}x{shape[2]}; "
+                "choose another net or larger images",
             )
         net = densenet121(num_classes=classes)
         if self.small:

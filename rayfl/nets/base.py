@@ -7,7 +7,7 @@ from typing import Annotated
 
 from torch import Tensor, nn
 
-from rayfl.errors import UserError
+from rayfl.errors import Conflict
 from rayfl.nets.head import kind_of
 from rayfl.nets.split import Shape, SplitNet
 from rayfl.settings import Value, at_least
@@ -51,9 +51,10 @@ class ImageArchitecture(Architecture):
     def check_inputs(self, like: Tensor, classes: int) -> None:
         """Refuse inputs that are no images."""
         if like.dim() != 4 or not like.is_floating_point():
-            raise UserError(
-                f"net {self} takes images of (channels, height, width), and the data have {kind_of(like)}: "
-                f"choose {_nets_for(like)}"
+            raise Conflict(
+                "net",
+                f"{self} takes images of (channels, height, width), and the data have {kind_of(like)}: "
+                f"choose {_nets_for(like)}",
             )
 
     @abstractmethod
@@ -70,15 +71,17 @@ class TokenArchitecture(Architecture):
     def check_inputs(self, like: Tensor, classes: int) -> None:
         """Refuse inputs that are no token ids, or beyond the vocabulary."""
         if like.dim() != 2 or like.is_floating_point():
-            raise UserError(
-                f"net {self} takes token ids, whole numbers of shape (length,), and the data have "
-                f"{kind_of(like)}: choose {_nets_for(like)}"
+            raise Conflict(
+                "net",
+                f"{self} takes token ids, whole numbers of shape (length,), and the data have "
+                f"{kind_of(like)}: choose {_nets_for(like)}",
             )
         known = self.vocabulary or classes
         if not like.is_meta and (largest := int(like.max())) >= known:
-            raise UserError(
-                f"net {self} knows the token ids 0 to {known - 1}, and the data have {largest}: set "
-                f"net.vocabulary, as with --net.vocabulary {largest + 1}"
+            raise Conflict(
+                "net",
+                f"{self} knows the token ids 0 to {known - 1}, and the data have {largest}: set "
+                f"net.vocabulary, as with --net.vocabulary {largest + 1}",
             )
 
     @abstractmethod

@@ -12,7 +12,7 @@ from typing import Annotated, Literal
 import torch
 from torch import Tensor, nn
 
-from rayfl.errors import UserError
+from rayfl.errors import BadValue
 from rayfl.nets.alexnet import Averages
 from rayfl.nets.base import ImageArchitecture
 from rayfl.nets.resnet import put_stem, split_resnet
@@ -134,7 +134,7 @@ class _Convolutional(ImageArchitecture):
 
     def __post_init__(self) -> None:
         if self.dw % 2 == 0:
-            raise UserError(f"net.dw is {self.dw}: it must be odd")
+            raise BadValue("net.dw", f"is {self.dw}: it must be odd")
 
 
 class FDSEAlexNet(_Convolutional):

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from rayfl.errors import UserError
+from rayfl.errors import BadCode, Conflict, Unknown
 from rayfl.nets.memory import Memory, attributes, check_batches, check_weights, differing, generators
 from rayfl.nets.split import SplitNet
 
@@ -43,10 +43,11 @@ def split_at_head(module: nn.Module, name: str, classes: int, like: Tensor, head
         hook.remove()
     linear = _linear(module, name, head, called)
     if linear.out_features != classes:
-        raise UserError(
-            f"net {name}: its last layer has {linear.out_features} outputs, and the data have {classes} "
-            "classes. Where the number of outputs is no argument `num_classes` of the class or function, "
-            "write a function (shape, classes) that makes the net, or name the argument in net.arguments"
+        raise Conflict(
+            "net",
+            f"{name}: its last layer has {linear.out_features} outputs, and the data have {classes} classes. "
+            "Where the number of outputs is no argument `num_classes` of the class or function, write a "
+            "function (shape, classes) that makes the net, or name the argument in net.arguments",
         )
     path = head or called[-1]
     hook = linear.register_forward_hook(lambda module, inputs, output: -output)
@@ -55,10 +56,11 @@ def split_at_head(module: nn.Module, name: str, classes: int, like: Tensor, head
     net = SplitNet(_without(module, path), nn.Sequential(), linear)
     net.head_name = path
     if not _same(net.eval(), scores, like) or not torch.allclose(negated, -scores):
-        raise UserError(
-            f"net {name}: its scores are not what its linear layer {path!r} puts out, which methods take "
-            "for its head. The head must come last, be called once and get features [B, d]; leave out what "
-            "follows it, such as a softmax, for losses take logits; or name another layer as net.head"
+        raise BadCode(
+            "net",
+            f"{name}: its scores are not what its linear layer {path!r} puts out, which methods take for its "
+            "head. The head must come last, be called once and get features [B, d]; leave out what follows "
+            "it, such as a softmax, for losses take logits; or name another layer as net.head",
         )
     check_training(net, name, like)
     return net
@@ -83,24 +85,25 @@ def check_training(net: SplitNet, name: str, like: Tensor) -> None:
         trained.load_state_dict(net.state_dict())  # so that what differs now is no weight
         trained(like)
     if drawn:
-        raise UserError(
-            f"net {name} draws from {drawn[0]}'s global generator in train mode, as torch.nn.functional."
-            "dropout does, so that results would depend on which process trains a client: use layers, as "
-            "nn.Dropout"
+        raise BadCode(
+            "net",
+            f"{name} draws from {drawn[0]}'s global generator in train mode, as torch.nn.functional.dropout "
+            "does, so that results would depend on which process trains a client: use layers, as nn.Dropout",
         )
     if replaced:
-        raise UserError(
-            f"net {name} puts another tensor into the place of its buffer {replaced!r} in train mode, which "
-            f"would be lost: write into the buffer, as self.{replaced.rpartition('.')[2]}.copy_(...) does"
+        raise BadCode(
+            "net",
+            f"{name} puts another tensor into the place of its buffer {replaced!r} in train mode, which "
+            f"would be lost: write into the buffer, as self.{replaced.rpartition('.')[2]}.copy_(...) does",
         )
     if changed := changed or differing(first, attributes(trained)):
-        raise UserError(
-            f"net {name} changes {changed!r} in train mode, which clients do not keep, so that results would "
-            "depend on which process trains a client: keep it in a buffer of floats (self.register_buffer) "
-            "and write into that"
+        raise BadCode(
+            "net",
+            f"{name} changes {changed!r} in train mode, which clients do not keep, so that results depend on "
+            "the process: keep it in a buffer of floats (self.register_buffer) and write into that",
         )
     if not any(parameter.requires_grad for parameter in net.parameters()):
-        raise UserError(f"net {name} has nothing to train: requires_grad is False for all its parameters")
+        raise BadCode("net", f"{name} has nothing to train: requires_grad is False for all its parameters")
     check_weights(copy.deepcopy(net).eval(), name, like)
 
 
@@ -110,7 +113,7 @@ def tried(net: nn.Module, name: str, like: Tensor) -> Tensor:
     with torch.no_grad():
         scores: Tensor = net(like.float() if like.is_floating_point() else like)
     if not isinstance(scores, Tensor):
-        raise UserError(f"net {name}: it makes a {type(scores).__name__} of inputs, not a tensor of scores")
+        raise BadCode("net", f"{name}: it makes a {type(scores).__name__} of inputs, not a tensor of scores")
     return scores
 
 
@@ -136,17 +139,13 @@ def _note(called: list[str], path: str, *_: Any) -> None:
 def _linear(module: nn.Module, name: str, head: str, called: list[str]) -> nn.Linear:
     """Return the layer of a name, or the last one that was called."""
     if not head and not called:
-        raise UserError(
-            f"net {name}: it calls no nn.Linear, and methods need one as its last layer, the head"
-        )
+        raise BadCode("net", f"{name}: it calls no nn.Linear, and methods need one as last layer, the head")
     try:
         found = module.get_submodule(head or called[-1])
     except AttributeError:
         found = None
     if not isinstance(found, nn.Linear):
-        raise UserError(
-            f"net {name}: net.head is {head!r}: its linear layers are {', '.join(map(repr, called))}"
-        )
+        raise Unknown("net.head", f"is {head!r}: linear layers of {name} are {', '.join(map(repr, called))}")
     return found
 
 

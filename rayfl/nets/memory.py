@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call
 
-from rayfl.errors import UserError
+from rayfl.errors import BadCode
 from rayfl.nets.split import own_entries
 
 
@@ -27,10 +27,11 @@ def check_batches(net: nn.Module, name: str, like: Tensor) -> None:
         scores = net(torch.stack([first, like[1]]))[:1]
         again = net(torch.stack([first, first]))
     if not torch.allclose(again, scores.expand_as(again), rtol=1e-4, atol=1e-5, equal_nan=True):
-        raise UserError(
-            f"net {name}: its scores of an input depend on what else is in the batch, also in eval mode, so "
-            "that accuracies would depend on which samples are scored together. The batch comes first in "
-            "inputs: layers for sequences need batch_first=True; and BatchNorm needs its running statistics"
+        raise BadCode(
+            "net",
+            f"{name}: its scores of an input depend on what else is in the batch, also in eval mode, so that "
+            "accuracies would depend on which samples are scored together. The batch comes first in inputs: "
+            "layers for sequences need batch_first=True; and BatchNorm needs its running statistics",
         )
     try:
         with torch.no_grad():
@@ -39,9 +40,10 @@ def check_batches(net: nn.Module, name: str, like: Tensor) -> None:
     except Exception as error:
         wrong = str(error)
     if wrong:
-        raise UserError(
-            f"net {name} does not take a batch of one sample ({wrong}), as there may be: use flatten(1) or "
-            "squeeze(dim) instead of squeeze()"
+        raise BadCode(
+            "net",
+            f"{name} does not take a batch of one sample ({wrong}), as there may be: use flatten(1) or "
+            "squeeze(dim) instead of squeeze()",
         )
 
 
@@ -57,9 +59,10 @@ def check_weights(net: nn.Module, name: str, like: Tensor) -> None:
     others = {entry: p.detach().clone().requires_grad_() for entry, p in held.items()}
     used, reached = _reached(net(like), held), _reached(functional_call(net, others, (like,)), others)
     if lost := [entry for entry in held if entry in used and entry not in reached]:
-        raise UserError(
-            f"net {name} computes with {lost[0]!r} from a second place, such as a list or a function that "
-            "holds the parameter, too, where it would never be trained: take it from its layer in each call"
+        raise BadCode(
+            "net",
+            f"{name} computes with {lost[0]!r} from a second place, such as a list or a function that holds "
+            "the parameter, too, where it would never be trained: take it from its layer in each call",
         )
 
 

@@ -4,7 +4,7 @@ import math
 
 from torch import Tensor, nn
 
-from rayfl.errors import UserError
+from rayfl.errors import BadValue, Conflict
 from rayfl.nets.base import Architecture
 from rayfl.nets.head import kind_of
 from rayfl.nets.split import Shape, SplitNet
@@ -23,14 +23,15 @@ class MLP(Architecture):
     def __post_init__(self) -> None:
         self.hidden = tuple(self.hidden)
         if any(width < 1 for width in self.hidden):
-            raise UserError(f"net.hidden is {self.hidden}: its numbers must be at least 1")
+            raise BadValue("net.hidden", f"is {self.hidden}: its numbers must be at least 1")
 
     def check_inputs(self, like: Tensor, classes: int) -> None:
         """Refuse token ids."""
         if not like.is_floating_point():
-            raise UserError(
-                f"net {self} takes numbers, and the data have {kind_of(like)}: choose a net for texts, such "
-                "as TokenMLP, or give numbers that are no ids as floats"
+            raise Conflict(
+                "net",
+                f"{self} takes numbers, and the data have {kind_of(like)}: choose a net for texts, such as "
+                "TokenMLP, or give numbers that are no ids as floats",
             )
 
     def build(self, shape: Shape, classes: int) -> SplitNet:

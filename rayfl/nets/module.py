@@ -10,7 +10,7 @@ from typing import Any, get_type_hints
 from torch import nn
 
 from rayfl.arguments import described, shown
-from rayfl.errors import UserError
+from rayfl.errors import BadCode, BadValue, Missing, Unknown, UserError
 from rayfl.imports import named
 from rayfl.nets.base import Architecture
 from rayfl.nets.split import Shape, SplitNet
@@ -44,15 +44,17 @@ class Module(Architecture):
     def __post_init__(self) -> None:
         for name, value in (self.arguments or {}).items():
             if not _is_plain(value):
-                raise UserError(
-                    f"net.arguments.{name} is {shown(value)}: it must be a number, a text, a truth value or "
-                    "a list of these; for anything else write a function of your own that returns the net"
+                raise BadValue(
+                    f"net.arguments.{name}",
+                    f"is {shown(value)}: it must be a number, a text, a truth value or a list of these; for "
+                    "anything else write a function of your own that returns the net",
                 )
             if name.startswith(_FETCHED) and value:
-                raise UserError(
-                    f"net.arguments.{name} is {shown(value)}: these weights would be fetched from a network, "
-                    "and rayfl downloads nothing. Leave it out; ResNet18, MobileNetV2, EfficientNetB0 and "
-                    "DenseNet121 have pretrained=True for files at hand, and a function of yours may read one"
+                raise BadValue(
+                    f"net.arguments.{name}",
+                    f"is {shown(value)}: these weights would be fetched from a network, and rayfl downloads "
+                    "nothing. Leave it out; ResNet18, MobileNetV2, EfficientNetB0 and DenseNet121 have "
+                    "pretrained=True for files at hand, and a function of yours may read one",
                 )
 
     def __str__(self) -> str:
@@ -70,7 +72,7 @@ class Module(Architecture):
             what, hint = ", ".join(by_name), "give what else it needs as net.arguments, see --net.help Module"
             if positional:
                 what, hint = "shape, classes", SHAPE_AND_CLASSES
-            raise UserError(f"net {self}: calling {called}({what}) failed ({error}); {hint}") from error
+            raise BadCode("net", f"{self}: calling {called}({what}) failed ({error}); {hint}") from error
         return found
 
     def _function(self) -> Callable[..., Any]:
@@ -78,25 +80,23 @@ class Module(Architecture):
         path = self.path
         module_name, _, name = path.rpartition(".")
         if not all(part.isidentifier() for part in path.split(".")) or not module_name:
-            raise UserError(_no_net(path))
+            raise Unknown("net", _no_net(path))
         try:
             function = named(path)
         except UserError as error:
-            raise UserError(f"net is {error}") from None
+            raise type(error)("net", f"is {error}") from None
         except ImportError as error:
-            raise UserError(
-                f"net {path}: cannot import {module_name!r} ({error}); it must be on Python's path"
-            ) from error
+            raise Missing("net", f"{path}: cannot import {module_name!r} from sys.path ({error})") from error
         except AttributeError as error:
-            raise UserError(f"net {path}: module {module_name!r} has no {name!r}") from error
+            raise Unknown("net", f"{path}: module {module_name!r} has no {name!r}") from error
         if not callable(function):
-            raise UserError(f"net {path}: {name!r} is not a class or function that makes a torch.nn.Module")
+            raise BadValue("net", f"{path}: {name!r} is not a class or function that makes a torch.nn.Module")
         promised = _promised(function)
         if isinstance(promised, type) and not issubclass(nn.Module, promised):
             if issubclass(promised, Architecture):
-                raise UserError(f"net {path} is a text: write the net itself, {name}()")
+                raise BadValue("net", f"{path} is a text: write the net itself, {name}()")
             if not issubclass(promised, nn.Module):
-                raise UserError(f"net {path}: it returns a {promised.__name__}, not a torch.nn.Module")
+                raise BadCode("net", f"{path}: it returns a {promised.__name__}, not a torch.nn.Module")
         return function
 
     def _facts(
@@ -111,9 +111,10 @@ class Module(Architecture):
         promised = _promised(function)
         if not (isinstance(promised, type) and issubclass(promised, nn.Module)):
             if arguments:
-                raise UserError(
-                    f"net {self}: a function that takes arguments must say that it returns a net, as in "
-                    f"`def {self.path.rpartition('.')[2]}(...) -> torch.nn.Module`"
+                raise BadCode(
+                    "net",
+                    f"{self}: a function that takes arguments must say that it returns a net, as in `def "
+                    f"{self.path.rpartition('.')[2]}(...) -> torch.nn.Module`",
                 )
             return (shape, classes), {}
         try:
@@ -154,9 +155,9 @@ def _is_plain(value: Any) -> bool:
 def _no_net(text: str) -> str:
     names = class_names(Architecture)
     if text in names:
-        return f"net is the text {text!r}: write the net itself, {text}() of rayfl.nets"
+        return f"is the text {text!r}: write the net itself, {text}() of rayfl.nets"
     return (
-        f"there is no net {text!r}{did_you_mean(text, names)} Nets: {', '.join(names)}; or the import path "
+        f": there is no net {text!r}{did_you_mean(text, names)} Nets: {', '.join(names)}; or the import path "
         "of a class or function that makes a torch.nn.Module"
     )
 

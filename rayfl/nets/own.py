@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from rayfl.errors import UserError
+from rayfl.errors import BadCode, BadValue, UserError
 from rayfl.imports import of_rayfl
 from rayfl.nets.base import Architecture
 from rayfl.nets.head import check_training, kind_of, split_at_head, tried, with_numbers
@@ -32,9 +32,9 @@ def build(
             largest of the data is among them.
     """
     if not shape or min(shape) < 1:
-        raise UserError(f"a net takes inputs of a shape whose numbers are at least 1; got {shape}")
+        raise BadValue("shape", f"is {shape}: a net takes inputs of a shape whose numbers are at least 1")
     if classes < 2:
-        raise UserError(f"a net needs at least 2 classes, got {classes}")
+        raise BadValue("classes", f"is {classes}: a net needs at least 2")
     if isinstance(net, str):
         net = Module(path=net)
     like = torch.zeros(2, *shape) if like is None else like
@@ -49,8 +49,8 @@ def build(
     except (UserError, MemoryError):
         raise
     except Exception as error:
-        raise UserError(
-            f"net {net} cannot be trained on {kind_of(like)}; it raises {type(error).__name__}: {error}"
+        raise BadCode(
+            "net", f"{net} cannot be trained on {kind_of(like)}; it raises {type(error).__name__}: {error}"
         ) from error
 
 
@@ -59,7 +59,7 @@ def _split(net: Architecture, built: Any, classes: int, like: Tensor) -> SplitNe
     if isinstance(built, SplitNet):
         return built
     if not isinstance(built, nn.Module):
-        raise UserError(f"net {net}: it returns a {type(built).__name__}, not a torch.nn.Module")
+        raise BadCode("net", f"{net}: it returns a {type(built).__name__}, not a torch.nn.Module")
     return split_at_head(built, str(net), classes, like, net.head if isinstance(net, Module) else "")
 
 
@@ -69,13 +69,12 @@ def _called(net: Architecture, shape: Shape, classes: int) -> Any:
     try:
         built = net.build(shape, classes)
     except TypeError as error:
-        raise UserError(
-            f"net {net}: calling build(shape, classes) failed ({error}); {SHAPE_AND_CLASSES}"
-        ) from error
+        raise BadCode("net", f"{net}: build(shape, classes) failed ({error}); {SHAPE_AND_CLASSES}") from error
     if generators()["NumPy"] != before:
-        raise UserError(
-            f"net {net} draws from NumPy's global generator where it is made, so that weights would differ "
-            "from process to process and from run to run: draw from PyTorch's, which rayfl seeds"
+        raise BadCode(
+            "net",
+            f"{net} draws from NumPy's global generator where it is made, so that weights would differ from "
+            "process to process and from run to run: draw from PyTorch's, which rayfl seeds",
         )
     return built
 
@@ -86,20 +85,22 @@ def _check_scores(net: SplitNet, name: str, classes: int, like: Tensor) -> None:
     scores = tried(net, name, like)
     drop_batch_counts(net)  # of lazy layers, which had none yet
     if tuple(scores.shape) != (2, classes):
-        raise UserError(
-            f"net {name}: for 2 inputs it returns {tuple(scores.shape)}, not 2 x {classes} scores"
+        raise BadCode(
+            "net", f"{name}: for 2 inputs it returns {tuple(scores.shape)}, not 2 x {classes} scores"
         )
     weights = {**dict(net.named_parameters()), **dict(net.named_buffers())}
     if odd := [entry for entry in weights if entry.partition(".")[0] not in ("conv", "fc", "head")]:
-        raise UserError(
-            f"net {name}: {odd[0]!r} is in none of the parts conv, fc and head of a SplitNet, which alone "
-            "are trained: put it into one of them, or derive the net from nn.Module"
+        raise BadCode(
+            "net",
+            f"{name}: {odd[0]!r} is in none of the parts conv, fc and head of a SplitNet, which alone are "
+            "trained: put it into one of them, or derive the net from nn.Module",
         )
     with torch.no_grad():
         parts = net.head(net.fc(net.conv(like)))
     if not torch.allclose(parts, scores, rtol=1e-4, atol=1e-5, equal_nan=True):
-        raise UserError(
-            f"net {name}: its scores are not head(fc(conv(x))), as those of a SplitNet must be: put what its "
-            "own forward or features does into one of the parts, or derive the net from nn.Module"
+        raise BadCode(
+            "net",
+            f"{name}: its scores are not head(fc(conv(x))), as those of a SplitNet must be: put what its own "
+            "forward or features does into one of the parts, or derive the net from nn.Module",
         )
     check_training(net, name, like)

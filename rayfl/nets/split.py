@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.modules.lazy import LazyModuleMixin
 
-from rayfl.errors import UserError
+from rayfl.errors import BadCode, Conflict
 
 Shape = tuple[int, ...]
 """Of one input: channels, height and width of an image; the length of a vector or of a text."""
@@ -75,15 +75,14 @@ def drop_batch_counts(net: nn.Module) -> None:
     for name, module in net.named_modules():
         layer: Any = module
         if isinstance(module, nn.SyncBatchNorm):
-            raise UserError(
-                f"layer {name!r} (SyncBatchNorm) takes its statistics over processes: use nn.BatchNorm2d"
-            )
+            raise BadCode(f"layer {name!r}", "(SyncBatchNorm) averages over processes: use nn.BatchNorm2d")
         if getattr(layer, "num_batches_tracked", None) is None or isinstance(layer, LazyModuleMixin):
             continue
         if layer.momentum is None:
-            raise UserError(
-                f"layer {name!r} ({type(layer).__name__}) has momentum=None, a plain average over "
-                "all batches, which federated nets do not support; give it a momentum such as 0.1"
+            raise BadCode(
+                f"layer {name!r}",
+                f"({type(layer).__name__}) has momentum=None, a plain average over all batches, which "
+                "federated nets do not support; give it a momentum such as 0.1",
             )
         layer.num_batches_tracked = None
 
@@ -98,12 +97,13 @@ def refuse_odd_weights(net: nn.Module) -> None:
             why = (
                 "has gradients of no dense form" if layer.max_norm is None else "changes weights in any call"
             )
-            raise UserError(f"layer {name!r} ({type(layer).__name__}) {why}: leave {option} out")
+            raise BadCode(f"layer {name!r}", f"({type(layer).__name__}) {why}: leave {option} out")
     for name, parameter in net.named_parameters():
         if parameter.is_complex():
-            raise UserError(
-                f"parameter {name!r} of the net has complex numbers, and rayfl trains real ones: use two "
-                "parameters, and torch.complex in the forward pass"
+            raise BadCode(
+                f"parameter {name!r}",
+                "of the net has complex numbers, and rayfl trains real ones: use two parameters, and "
+                "torch.complex in the forward pass",
             )
 
 
@@ -112,9 +112,10 @@ def refuse_shared(net: nn.Module) -> None:
     names: dict[nn.Parameter, str] = {}
     for name, parameter in net.named_parameters(remove_duplicate=False):
         if names.setdefault(parameter, name) != name:
-            raise UserError(
-                f"{names[parameter]!r} and {name!r} of the net are one parameter, and federated nets do not "
-                "share parameters between layers: give each its own"
+            raise BadCode(
+                f"parameter {name!r}",
+                f"of the net is also {names[parameter]!r}, and federated nets do not share parameters "
+                "between layers: give each its own",
             )
 
 
@@ -142,9 +143,10 @@ def flat_features(name: str, conv: nn.Sequential, channels: int, shape: Shape) -
     height, width = (output_side(conv, side) for side in shape[1:])
     if height < 1 or width < 1:
         least = smallest_side(conv)
-        raise UserError(
-            f"net {name} needs images of at least {least}x{least} pixels, these have "
-            f"{shape[1]}x{shape[2]}; choose another net or larger images"
+        raise Conflict(
+            "net",
+            f"{name} needs images of at least {least}x{least} pixels, these have {shape[1]}x{shape[2]}; "
+            "choose another net or larger images",
         )
     return channels * height * width
 

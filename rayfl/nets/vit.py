@@ -8,7 +8,7 @@ from typing import Annotated
 import torch
 from torch import Tensor, nn
 
-from rayfl.errors import UserError
+from rayfl.errors import Conflict
 from rayfl.nets.base import ImageArchitecture
 from rayfl.nets.split import Shape, SplitNet
 from rayfl.settings import at_least
@@ -127,10 +127,11 @@ class ViT(ImageArchitecture):
         if height % patch or width % patch:
             sides = range(1, min(patch, height, width) + 1)
             fits = max(side for side in sides if height % side == width % side == 0)
-            raise UserError(
-                f"net {self} cuts images into patches of {patch}x{patch} pixels, and these have "
-                f"{height}x{width}: choose images whose sides are multiples of {patch}, or another patch, as "
-                f"with --net.patch {fits}"
+            raise Conflict(
+                "net",
+                f"{self} cuts images into patches of {patch}x{patch} pixels, and these have "
+                f"{height}x{width}: choose sides that are multiples of {patch}, or another patch, as with "
+                f"--net.patch {fits}",
             )
         size = patch**2 * channels
         layers: OrderedDict[str, nn.Module] = OrderedDict(
