@@ -16,8 +16,8 @@ from rayfl.arguments import arguments_of
 from rayfl.data import FederatedData
 from rayfl.engine.guard import DRAW
 from rayfl.engine.plan import Plan, set_up, try_scores
-from rayfl.errors import Conflict, UserError
-from rayfl.evaluation.finetune import FINETUNED, FINETUNED_AT, Finetune
+from rayfl.errors import UserError
+from rayfl.evaluation.finetune import FINETUNED, Finetune
 from rayfl.evaluation.measures import measures, try_measures
 from rayfl.evaluation.protocol import Protocol
 from rayfl.imports import of_rayfl
@@ -238,15 +238,12 @@ def _check_headline(method: Method, protocol: Protocol, data: FederatedData, fin
             f"protocol.point is {protocol.point}, and all clients train: name the domain of those that do "
             "not, --unseen DOMAIN"
         )
-    if protocol.view == FINETUNED and (not finetune.epochs or protocol.point not in FINETUNED_AT):
-        points = " or ".join(FINETUNED_AT)
-        raise Conflict(
-            "protocol.view", f"is {FINETUNED}: set finetune.epochs to 1, say, and protocol.point to {points}"
-        )
-    if protocol.view not in {"personal", "global", FINETUNED, *method.views}:
+    tuned = [FINETUNED] if finetune.epochs and protocol.point in ("after_aggregation", "unseen") else []
+    if protocol.view not in {"personal", "global", *method.views, *tuned}:
         raise UserError(
             f"protocol.view is {protocol.view}, and {type(method).__name__} has the views "
-            f"{', '.join(method.views)}"
+            f"{', '.join([*method.views, *tuned])}; {FINETUNED} needs finetune.epochs, and protocol.point "
+            "after_aggregation or unseen"
         )
 
 

@@ -356,8 +356,6 @@ class Federation(Displayed):
                 f"protocol.patience is {self.protocol.patience}, and eval_every is 0: without evaluations "
                 "no run ends early"
             )
-        if self.finetune.epochs and not self.eval_every:
-            warnings.append("eval_every is 0: without evaluations nobody is fine-tuned")
         return warnings
 
     def _settle_execution(self, given: Engine, data: FederatedData) -> None:
@@ -430,19 +428,10 @@ class Federation(Displayed):
             tell(data.table())
 
     def _cost_of_finetuning(self, start: int, data: FederatedData) -> str:
-        """Say what fine-tuning costs, in rounds of a method that trains one net."""
-        train, tuning, training = data.counts("train"), self.finetune, self.training
-        trained = np.flatnonzero(train[: data.seen])
-        clients = self._scored_count(len(trained)) + np.count_nonzero(train[data.seen :])
-        evaluations = sum(map(self._evaluates, range(start, self.rounds)))
-        cohort = self.cohort(0, data.sizes)
-        steps = training.steps and training.steps * training.batch_size * len(cohort)
-        a_round = steps or training.epochs * train[cohort].sum()
-        rounds = evaluations * tuning.epochs * clients * train[train > 0].mean() / a_round
-        return (
-            f"{counted(tuning.epochs, 'epoch')} of {counted(int(clients), 'client')} in "
-            f"{counted(evaluations, 'evaluation')}, about as much as {rounds:.3g} rounds"
-        )
+        """Say how much is trained for the evaluations that are left."""
+        evaluations = counted(sum(map(self._evaluates, range(start, self.rounds))), "evaluation")
+        clients = counted(self._scored_count(int(np.count_nonzero(data.sizes))), "client")
+        return f"{counted(self.finetune.epochs, 'epoch')} of {clients} in each of {evaluations}"
 
     def _scored_count(self, clients: int) -> int:
         """Return how many of so many clients an evaluation scores."""

@@ -29,6 +29,7 @@ from rayfl.record.checkpoint import CLIENTS_PER_FILE, Checkpoints, Manifest, cli
 from rayfl.record.checks import check_scores
 from rayfl.splits import SPLITS
 
+Ids = Sequence[int]
 SERVER = -1
 """The number by which the server is called."""
 
@@ -242,13 +243,7 @@ class Session:
         """Let the workers train and the server aggregate; return what the workers tell."""
         self.workers.grow()
         download = self._download([i for group in groups for i in group])
-        placed = place(groups, self._pace.cost, self._home_of, len(self.workers))
-        arrivals, moved = self._move(placed)
-        calls = {
-            k: self.workers.call(k, "train", round, download, mine, score_splits, drop, *states, returns=2)
-            for k, (mine, states) in enumerate(zip(placed, arrivals, strict=True))
-            if mine
-        }
+        placed, moved, calls = self._divided("train", groups, round, download, score_splits, drop, returns=2)
         sums = self._added_up({k: accumulated for k, (accumulated, _) in calls.items()})
         told = [reply for _, reply in calls.values()]
         ends = [round, drop, len(sums), *sums, *told]
@@ -268,6 +263,23 @@ class Session:
         self._pace.learn(result.seconds)
         self.system_metrics = metrics
         return result
+
+    def _divided(
+        self, name: str, groups: Sequence[Group], round: int, download: Any, *further: Any, returns: int = 1
+    ) -> tuple[list[list[Group]], int, dict[int, Any]]:
+        """Let workers do something for whole groups of clients, whose states move to them.
+
+        Returns:
+            The groups of each worker, how many clients move, and the references of what workers return.
+        """
+        placed = place(groups, self._pace.cost, self._home_of, len(self.workers))
+        arrivals, moved = self._move(placed)
+        calls = {
+            k: self.workers.call(k, name, round, download, mine, *further, *states, returns=returns)
+            for k, (mine, states) in enumerate(zip(placed, arrivals, strict=True))
+            if mine
+        }
+        return placed, moved, calls
 
     def _added_up(self, parts: dict[int, Any]) -> list[Any]:
         """Let each host but the server's own send one sum: sums are exact, so that it changes no bit."""
@@ -294,6 +306,7 @@ class Session:
         for k, mine in enumerate(placed):
             leaving = self._by_home(i for group in mine for i in group)
             leaving.pop(k, None)
+            self.homes.update((i, k) for ids in leaving.values() for i in ids)
             arrivals.append([self.workers.call(home, "hand_over", ids) for home, ids in leaving.items()])
             moved += sum(map(len, leaving.values()))
         return arrivals, moved
@@ -313,12 +326,7 @@ class Session:
     # ---- between rounds
 
     def evaluate(
-        self,
-        round: int,
-        ids: Sequence[int],
-        splits: Sequence[str],
-        untrained: Sequence[int] = (),
-        tuned: Sequence[Group] = (),
+        self, round: int, ids: Ids, splits: Sequence[str], untrained: Ids = (), tuned: Sequence[Group] = ()
     ) -> dict[int, ClientScores]:
         """Score clients with the newest server state and their own.
 
@@ -352,25 +360,11 @@ class Session:
             scores.update(found)
         for i in scores.keys() & set(untrained):
             scores[i] = {split: replaced(views, by) for split, views in scores[i].items()}
-        for i, found in self._finetuned(round, download, tuned, splits, given, untrained).items():
-            scores[i] = {split: scores[i][split] | views for split, views in found.items()}
+        _, _, calls_of = self._divided("finetune", tuned, round, download, splits, given, untrained)
+        for found in self._get([*calls_of.values()]):
+            for i, splits_of in found.items():
+                scores[i] = {split: scores[i][split] | views for split, views in splits_of.items()}
         return scores
-
-    def _finetuned(
-        self, round: int, download: Any, groups: Sequence[Group], *further: Any
-    ) -> dict[int, ClientScores]:
-        """Fine-tune clients where there is time, and score them; see ``Worker.finetune``."""
-        placed = place(groups, self._pace.cost, self._home_of, len(self.workers))
-        arrivals, _ = self._move(placed)
-        calls = [
-            self.workers.call(k, "finetune", round, download, mine, *further, *states)
-            for k, (mine, states) in enumerate(zip(placed, arrivals, strict=True))
-            if mine
-        ]
-        found = self._get(calls)
-        moved = ((i, k) for k, mine in enumerate(placed) for group in mine for i in group)
-        self.homes.update((i, k) for i, k in moved if i in self.homes)
-        return {i: scores for each in found for i, scores in each.items()}
 
     def _given(self) -> list[Any]:
         """Return references of what the clients of each worker give to those that have never trained."""

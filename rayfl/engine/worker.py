@@ -571,32 +571,22 @@ class Worker:
         view = of_new = self.plan.finetune.view(self.method)
         if view == "personal" and self.plan.counts_by is not None:
             of_new = self.plan.counts_by
-        order = self._together(groups)
-        self.states.expect(i for together in order for i in together)
-        for ids in order:
-            each = [
-                (client, self.state(i, client, given.everyone), self._received(download, i))
-                for i in ids
-                for client in [self.client(i, round)]
-            ]
-            views = [of_new if i in untrained else view for i in ids]
-            scores |= zip(ids, self._finetuned(each, views, splits), strict=True)
+        self.states.expect(i for group in groups for i in group)
+        for ids in self._together(groups):
+            drawing = [self.client(i, round, seed_of(self.plan.seed, "finetune", i, round)) for i in ids]
+            updates = []
+            for i, client in zip(ids, drawing, strict=True):
+                state, down = (
+                    self.state(i, self.client(i, round), given.everyone),
+                    self._received(download, i),
+                )
+                of = of_new if i in untrained else view
+                updates.append(finetuned(self.plan.finetune, self.method, client, state, down, of))
+            for client, predict in zip(drawing, self._run(updates, lambda k, fitted: None), strict=True):
+                scores[client.id] = self._counted(client, predict, splits)
+            for further in self._further.values():
+                further.release()
         return scores
-
-    def _finetuned(
-        self, each: Sequence[tuple[Client, State, State]], views: Sequence[str], splits: Sequence[str]
-    ) -> list[ClientScores]:
-        """Fine-tune a view each of some clients, given with their state and what they receive; score it."""
-        updates = []
-        for (client, state, down), view in zip(each, views, strict=True):
-            seed = seed_of(self.plan.seed, "finetune", client.id, client.round)
-            x, _ = self.examples.batch(self._samples(client.id, "train")[:2])
-            own = self.client(client.id, client.round, seed)
-            updates.append(finetuned(self.plan.finetune, self.method, own, state, down, view, x))
-        tuned = self._run(updates, lambda k, fitted: None)
-        for further in self._further.values():
-            further.release()
-        return [self._counted(client, predict, splits) for (client, *_), predict in zip(each, tuned)]
 
     # ---- clients that never train
 
@@ -619,7 +609,7 @@ class Worker:
         self,
         round: int,
         download: Download,
-        ids: Iterable[int],
+        ids: Sequence[int],
         *given: dict[str, Accumulated],
     ) -> dict[str, dict[int, ClientScores]]:
         """Score clients that never train on their test data, as they come and after adapting to these.
@@ -648,10 +638,10 @@ class Worker:
                     states[point] = run_loop([update], lambda k, fitted: None)[0]
             for point, state in states.items():
                 found.setdefault(point, {})[i] = self._score(client, state, own, ("test",))
-            if self.plan.finetune.epochs and self._count(i):
-                view = self.plan.finetune.view(self.method)
-                (tuned,) = self._finetuned([(client, states["unseen"], own)], [view], ("test",))
-                found["unseen"][i]["test"] |= tuned["test"]
+        if self.plan.finetune.epochs:
+            tuned = self.finetune(round, download, [(i,) for i in ids], ("test",), Download(mean, {}), ())
+            for i, scores in tuned.items():
+                found["unseen"][i]["test"] |= scores["test"]
         return found
 
     def _unlabelled(self, id: int, round: int) -> Client:

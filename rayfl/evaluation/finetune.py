@@ -16,16 +16,14 @@ from rayfl.display import Displayed, options
 from rayfl.errors import Conflict
 from rayfl.methods import Method
 from rayfl.settings import above, at_least
-from rayfl.training.client import Client, outside_loss
+from rayfl.training.client import Client, inside_loss
 from rayfl.training.loop import fit_loop
-from rayfl.training.net import Batch, Net, only_net
+from rayfl.training.net import Batch, only_net
 from rayfl.training.params import Params
 from rayfl.training.state import State
 
 FINETUNED = "finetuned"
 """The view that fine-tuning adds to those of a method."""
-FINETUNED_AT = ("after_aggregation", "unseen")
-"""When it is scored."""
 Predict = Callable[[Tensor], dict[str, Tensor]]
 
 
@@ -90,7 +88,7 @@ NO_FINETUNING = Finetune()
 
 
 async def finetuned(
-    settings: Finetune, method: Method, client: Client, state: State, down: State, view: str, x: Tensor
+    settings: Finetune, method: Method, client: Client, state: State, down: State, view: str
 ) -> Predict:
     """Fine-tune one of a client's models; return what gives its scores, [B, classes], for inputs [B, ...].
 
@@ -105,8 +103,8 @@ async def finetuned(
         state: its personal state.
         down: what the server sends.
         view: the model.
-        x: a few inputs.
     """
+    x, _ = client._examples.batch(client._indices[:2])
     nets = {net.eval: net for net in (client.net, *client.nets.values())}
 
     def scores() -> Tensor | None:
@@ -128,31 +126,20 @@ def _through_scores(
     """Fine-tune whatever weights a view depends on; in a loop, because it reads the client's own facts."""
     leaves, spec = pytree.tree_flatten((state, down), is_leaf=lambda leaf: isinstance(leaf, Params))
     head = client.net.names("last_layer", "head")
-    held = {str(k): leaf for k, leaf in enumerate(leaves) if isinstance(leaf, Params)}
-    start = {k: settings.trains(w, head) for k, w in held.items()}
-    training = client if settings.part == "head" else _training(client)
+    start = {str(k): settings.trains(w, head) for k, w in enumerate(leaves) if isinstance(w, Params)}
+    seen, twins = copy(client), {net: copy(net) for net in (client.net, *client.nets.values())}
+    for net, twin in twins.items():  # in train mode where methods ask for evaluation
+        twin.eval = net.eval if settings.part == "head" else net
+    seen.net, seen.nets = twins[client.net], {name: twins[net] for name, net in client.nets.items()}
 
     def scores(client: Client, w: Mapping[str, Params], x: Tensor) -> Tensor:
         state, down = pytree.tree_unflatten([w.get(str(k), leaf) for k, leaf in enumerate(leaves)], spec)
         return method.scores(client, state, down, x)[view]
 
     def loss(w: Mapping[str, Params], batch: Batch, extra: None) -> Tensor:
-        with outside_loss():
-            return F.cross_entropy(scores(training, w, batch.x), batch.y)
+        with inside_loss(batch.key, alone=True):
+            return F.cross_entropy(scores(seen, w, batch.x), batch.y)
 
     pending = client.fit(start, loss, epochs=settings.epochs, lr=settings.lr)
     tuned = fit_loop(pending.request).weights  # type: ignore[attr-defined]
     return lambda x: {FINETUNED: scores(client, tuned, x)}
-
-
-def _training(client: Client) -> Client:
-    """Return a client whose nets are in train mode where ``Method.scores`` takes those for evaluation."""
-
-    def twin(net: Net) -> Net:
-        made = copy(net)
-        made.eval = net
-        return made
-
-    seen = copy(client)
-    seen.net, seen.nets = twin(client.net), {name: twin(net) for name, net in client.nets.items()}
-    return seen

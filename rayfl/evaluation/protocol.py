@@ -28,7 +28,9 @@ class Protocol(Value, place="protocol"):
     their images, and after doing so with steps of length 0).
     """
     view: str = "personal"
-    """The view that makes the headline. A method without a personal model is scored by the global one."""
+    """The view that makes the headline. A method without a personal model is scored by the global one. With
+    ``finetune.epochs`` there is the view ``finetuned``, too.
+    """
     average: Average = "mean_clients"
     """Over clients: ``mean_clients`` (mean of accuracies), ``pooled`` (correct over samples) or ``weighted``
     (accuracies weighted by training samples).

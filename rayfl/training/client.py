@@ -479,31 +479,21 @@ _loss_is_running = False
 
 
 @contextmanager
-def inside_loss(key: Tensor | None = None) -> Iterator[None]:
+def inside_loss(key: Tensor | None = None, alone: bool = False) -> Iterator[None]:
     """Mark that a loss, a rule or a summand runs: none of them may read the facts of a single client.
 
     Args:
         key: of the step, for dropout in a loss; nothing else may draw.
+        alone: whether it serves a single client, so that it may read these facts.
     """
     global _loss_is_running
-    _loss_is_running = True
+    _loss_is_running = not alone
     draw_from(key)
     try:
         yield
     finally:
         _loss_is_running = False
         draw_from(None)
-
-
-@contextmanager
-def outside_loss() -> Iterator[None]:
-    """Allow in a loss what serves one client alone that it reads this client's facts."""
-    global _loss_is_running
-    before, _loss_is_running = _loss_is_running, False
-    try:
-        yield
-    finally:
-        _loss_is_running = before
 
 
 def _outside_loss(value: T, name: str) -> T:

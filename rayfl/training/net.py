@@ -291,8 +291,7 @@ def only_net(
             tensors |= {name: value for name, value in w.items() if name.startswith(f"{wanted}.")}
         else:
             if end is x:
-                names = [name for name in net.modules_of if name in tensors]
-                return net, Params({name: tensors[name] for name in names}, net.train_names)
+                return net, Params(tensors, net.train_names)
     return None
 
 
