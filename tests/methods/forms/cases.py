@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
@@ -31,6 +31,7 @@ class Case:
         settings: of the training, in the place of those of all.
         draws: what is drawn: name -> function of (run, world, client, round, fit, step).
         fits: number of a fit in the form -> number in rayfl, where the form counts otherwise.
+        turns: how many fits of the form take turns, epoch by epoch, in one of rayfl's.
         net: by import path, or one of rayfl's, which the form has written itself.
         side: of the images, in pixels.
     """
@@ -42,6 +43,7 @@ class Case:
     settings: Mapping[str, Any] = field(default_factory=dict)
     draws: Mapping[str, Any] = field(default_factory=dict)
     fits: Mapping[int, int] = field(default_factory=dict)
+    turns: int = 1
     net: Any = "tests.methods.forms.parity.small"
     side: int = 16
 
@@ -85,6 +87,12 @@ def posterior(state: Any) -> dict[str, Tensor]:
     return {"mean": column(state["mean"]), "deviation": F.softplus(column(state["spread"]))}
 
 
+def dse(state: Any) -> Mapping[str, Tensor]:
+    """Return the parameters of a client's DSE."""
+    found: Mapping[str, Tensor] = state["own"].trainable()
+    return found
+
+
 CASES: dict[str, Case] = {
     "Local": Case(server={}, client={"personal": "weights"}),
     "FedAvg": Case(client={}),
@@ -117,7 +125,9 @@ CASES: dict[str, Case] = {
         client={},
     ),
     "FedALA": Case(
-        {"eta": 0.5, "threshold": 1.0}, client={"own": "own", "W": "W"}, draws={"subset": draws.subset}
+        {"eta": 0.5, "threshold": 0.03, "num_pre_loss": 4},
+        client={"own": "own", "W": "W"},
+        draws={"subset": draws.subset},
     ),
     "FedKD": Case(client={"personal": "mentor", "W_h": "map"}, draws={"W_h": draws.mapping}),
     "FedGH": Case(
@@ -160,9 +170,7 @@ CASES: dict[str, Case] = {
         server={"weights": "weights", **by_client("dse", "dse"), "dse 4": None},  # of 4 nothing was uploaded
         client={
             "dse": None,
-            "statistics": lambda state: {
-                n: t for n, t in state["own"].items() if n not in state["own"].train_names
-            },
+            "statistics": lambda state: {k: t for k, t in state["own"].items() if k not in dse(state)},
         },
         net=DSECNN(),
     ),
@@ -184,3 +192,53 @@ CASES: dict[str, Case] = {
         draws={"noise": draws.features, "test": draws.at_test},
     ),
 }
+
+FIXED = {"client": {"personal": "own", "choice": None}}
+FURTHER: tuple[tuple[Any, ...], ...] = (
+    ("APFL", {"alpha": 0.3, "adaptive": False}),
+    ("COPA", {"w_foreign": 0.5, "foreign": "mean"}),
+    ("DCPFL", {"cov_formula": "printed", "absent": "reuse", "min_class_count": 3, "eval_head": "global"}),
+    ("DCPFL", {"absent": "mask", "min_class_count": 3, "server_steps": 2}),
+    ("FDSE", {"lam": 0.5, "reg": "code", "unit": "tensor", "attn_unit": "block"}),
+    (
+        "FDSE",
+        {"ema_init": "bias_corrected", "consensus": False, "attention": False},
+        {"server": {"weights": "weights"}, "client": {**CASES["FDSE"].client, "dse": dse}},
+    ),
+    ("FedALA", {"layer_idx": 4, "threshold": 0.005}),
+    ("FedBN", {"bn_personal": "affine_only"}),
+    ("FedCO2", {"intra": "none", "inter": "none"}, {"server": {"weights": "weights"}}),
+    (
+        "FedCO2",
+        {"intra": "to_online", "inter": "offline", "personal": "bn_and_head", "exchange": "last_layer"},
+    ),
+    ("FedCO2", {"offline_init": "independent", "kd_temperature": 2.0, "mutual_epochs": 2, "adapt_epochs": 1}),
+    ("FedDGGA", {"metric": "loss", "center": True}),
+    ("FedFA", {"var_mode": "scalar"}),
+    ("FediOS", {"basis": "identity", "rank": 2, "overflow": "reuse", "ortho_reg_on": "cos"}),
+    ("FediOS", {"projections": False}),
+    ("FediOS", {"ortho_reg_on": "relu", "schedule": "alternating"}, {"turns": 2}),
+    ("FediOS", {"individual_extractor": False}),
+    ("FedOpt", {"rule": "momentum", "server_lr": 0.5}, {"server": {"weights": "weights", "m": "change"}}),
+    ("FedOpt", {"rule": "adagrad"}),
+    ("FedOpt", {"rule": "yogi"}),
+    ("FedPer", {"personal": "fc_stack"}),
+    ("FedProto", {"predict": "head", "prototype_weights": "counts"}),
+    ("FedProx", {"norm": "l2"}),
+    ("FedRep", {"personal": "fc_stack", "head_epochs": 2}),
+    ("FedRoD", {"balanced": False, "head": "fc_stack"}),
+    ("FML", {"init": "common"}),
+    ("LGFedAvg", {"p": 4}),
+    ("PartialFed", {"mode": "no_bn"}, FIXED),
+    ("PartialFed", {"mode": "no_cls"}, FIXED),
+    ("PartialFed", {"mode": "bottom", "k": 2}, FIXED),
+    ("PartialFed", {"mode": "top", "k": 2}, FIXED),
+    ("PFedMe", {"beta": 0.5}),
+    ("PFedVEM", {"beta": 0.5, "normalize_elbo": False, "head_lr": 0.05, "head_epochs": 3}),
+)
+"""Further settings of methods, in which they do something else: method, options, changes of its case."""
+
+for name, options, *changed in FURTHER:
+    label = ", ".join(f"{key}={value}" for key, value in options.items())
+    case = replace(CASES[name], options={**CASES[name].options, **options})
+    CASES[f"{name} {label}"] = replace(case, **(changed[0] if changed else {}))

@@ -57,8 +57,8 @@ def run(
                 for name, slope in zip(upper, slopes, strict=True):  # eq. 6, without clip
                     by = slope * (weights[name] - own[i][name])
                     share[i][name] = (share[i][name] - eta * by).clamp(0, 1)
-                total += loss.item() * len(batch)
-            losses.append(total / size)  # open on the page: the mean is over samples, not over batches
+                total += loss.item() / len(rows)
+            losses.append(total)  # the mean over batches, as the page says
             # Open on the page: as in the public code, more passes than num_pre_loss, deviation over n.
             last = torch.tensor(losses[-num_pre_loss:], dtype=torch.float64)
             if len(losses) > num_pre_loss and last.std(correction=0) < threshold:

@@ -24,16 +24,15 @@ def run(world: World, *, step: float = 0.2, metric: str = "accuracy", center: bo
         trained, gaps = [], {}
         for i in cohort:
             net, data = net_of(world, weights), world.clients[i]
-            if i in last:
-                gaps[i] = badness(net, data, metric) - last[i]
+            gaps[i] = badness(net, data, metric) - last[i] if i in last else 0.0  # as the page says
             optimiser = sgd(world, net)
             for batch in world.batches(i, round):
                 take_step(world, F.cross_entropy(net(data.x[batch]), data.y[batch]), optimiser, net)
             last[i] = badness(net, data, metric)
             trained.append(weights_of(net))
-        middle = sum(gaps.values()) / max(len(gaps), 1) if center else 0.0
+        middle = sum(gaps.values()) / len(gaps) if center else 0.0
         gaps = {i: gap - middle for i, gap in gaps.items()}
-        largest = max(map(abs, gaps.values()), default=0.0)
+        largest = max(map(abs, gaps.values()))
         if largest > 0:
             d = step * (1 - round / T)
             for i, gap in gaps.items():

@@ -150,16 +150,16 @@ def compare(name: str, execution: str = "loop", division: str = "shares") -> dic
 def differences(name: str, outcome: Outcome, run: Run) -> dict[str, float]:
     case = CASES[name]
     assert outcome.server.keys() == case.server.keys(), outcome.server.keys()
-    found = {"server": 0.0, "clients": 0.0}
+    found: dict[str, float] = {}
     for key, theirs in ((k, v) for k, v in case.server.items() if v is not None):
-        found["server"] = max(
-            found["server"], difference(outcome.server[key], part(run.server.state, theirs))
-        )
+        off = difference(outcome.server[key], part(run.server.state, theirs))
+        found["server"] = max(found.get("server", 0.0), off)
     for i, client in enumerate(outcome.clients):
         assert client.keys() in (case.client.keys(), {}.keys()), client.keys()
         state = run.worker.state(i, run.worker.client(i, 0))
         for key in (k for k in client if case.client[k] is not None):
-            found["clients"] = max(found["clients"], difference(client[key], part(state, case.client[key])))
+            off = difference(client[key], part(state, case.client[key]))
+            found["clients"] = max(found.get("clients", 0.0), off)
     probe = probe_of(run)
     for view, scores in outcome.logits.items():
         mine = torch.stack([run.scores(i, probe)[view] for i in range(len(outcome.clients))])
@@ -218,6 +218,9 @@ def world_of(run: Run, case: Case, noted: Mapping[Any, Any]) -> World:
         return case.draws[what](run, world, client, round, fit, step)
 
     def order(client: int, round: int, fit: int) -> list[list[Tensor]]:
+        if case.turns > 1:
+            epochs = noted[client, round, 0]
+            return epochs[fit :: case.turns]
         there = client, round, case.fits.get(fit, fit)
         return noted[there if there in noted else (client, round, fit)]
 
