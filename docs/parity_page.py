@@ -9,7 +9,6 @@ from math import ceil, log10
 from pathlib import Path
 
 from docs.results_page import MARKER, markdown
-from rayfl.methods import METHODS
 from rayfl.record.description import display_name
 from tests.methods.forms.cases import CASES
 from tests.methods.forms.parity import DIVISIONS, compare
@@ -33,15 +32,15 @@ def cell(name: str, division: str, execution: str) -> str:
 
 def title(name: str) -> str:
     """Return the name of a method as its paper writes it."""
-    return display_name(f"rayfl.methods.{name}")
+    return display_name(f"rayfl.methods.{name.removesuffix('-FT')}") + "-FT" * name.endswith("-FT")
 
 
 def rows_of_methods() -> list[list[str]]:
     """Return a row for each method."""
     rows = [["method", "form", *(f"{division}, {execution}" for division, execution in RUNS)]]
-    for name in METHODS:
-        page = f"[{title(name)}](methods/{name.lower()}.md)"
-        form = f"[form](../tests/methods/forms/{name.lower()}.py)"
+    for name in (name for name in CASES if " " not in name):
+        page = f"[{title(name)}](methods/{name.lower().removesuffix('-ft')}.md)"
+        form = f"[form](../tests/methods/forms/{name.lower().replace('-', '')}.py)"
         rows.append([page, form, *(cell(name, *run) for run in RUNS)])
     return rows
 
@@ -49,7 +48,7 @@ def rows_of_methods() -> list[list[str]]:
 def rows_of_options() -> list[list[str]]:
     """Return a row for each of the further settings."""
     rows = [["method", "options", "shares, loop"]]
-    for name in (name for name in CASES if name not in METHODS):
+    for name in (name for name in CASES if " " in name):
         method, _, options = name.partition(" ")
         rows.append([title(method), f"`{options}`", cell(name, "shares", "loop")])
     return rows

@@ -25,6 +25,7 @@ class Case:
 
     Attributes:
         options: of rayfl's method and of the form.
+        finetune: options of the run's fine-tuning, and of the form.
         own: further options of rayfl's method, of what a form reads from the world.
         server: key of the form's server -> rayfl's part.
         client: key of the form's clients -> rayfl's part.
@@ -37,6 +38,7 @@ class Case:
     """
 
     options: Mapping[str, Any] = field(default_factory=dict)
+    finetune: Mapping[str, Any] = field(default_factory=dict)
     own: Mapping[str, Any] = field(default_factory=dict)
     server: Mapping[str, Part] = field(default_factory=lambda: {"weights": "weights"})
     client: Mapping[str, Part] = field(default_factory=lambda: {"personal": "own"})
@@ -96,6 +98,7 @@ def dse(state: Any) -> Mapping[str, Tensor]:
 CASES: dict[str, Case] = {
     "Local": Case(server={}, client={"personal": "weights"}),
     "FedAvg": Case(client={}),
+    "FedAvg-FT": Case(finetune={"epochs": 2}, client={}),
     "FedProx": Case({"mu": 0.5}, client={}),
     "FedBN": Case(),
     "FedPer": Case(),
@@ -206,6 +209,8 @@ FURTHER: tuple[tuple[Any, ...], ...] = (
         {"server": {"weights": "weights"}, "client": {**CASES["FDSE"].client, "dse": dse}},
     ),
     ("FedALA", {"layer_idx": 4, "threshold": 0.005}),
+    ("FedAvg-FT", {}, {"finetune": {"epochs": 1, "lr": 0.02, "part": "head"}}),
+    ("FedAvg-FT", {}, {"finetune": {"epochs": 1, "part": "body"}}),
     ("FedBN", {"bn_personal": "affine_only"}),
     ("FedCO2", {"intra": "none", "inter": "none"}, {"server": {"weights": "weights"}}),
     (
@@ -239,6 +244,7 @@ FURTHER: tuple[tuple[Any, ...], ...] = (
 """Further settings of methods, in which they do something else: method, options, changes of its case."""
 
 for name, options, *changed in FURTHER:
-    label = ", ".join(f"{key}={value}" for key, value in options.items())
     case = replace(CASES[name], options={**CASES[name].options, **options})
-    CASES[f"{name} {label}"] = replace(case, **(changed[0] if changed else {}))
+    case = replace(case, **(changed[0] if changed else {}))
+    tuning = {f"finetune.{key}": value for key, value in case.finetune.items()}
+    CASES[f"{name} {', '.join(f'{k}={v}' for k, v in {**options, **tuning}.items())}"] = case

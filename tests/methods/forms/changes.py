@@ -7,6 +7,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
+from dataclasses import replace
+from functools import partial
 from inspect import iscoroutinefunction
 from pkgutil import resolve_name
 from types import SimpleNamespace
@@ -162,6 +164,11 @@ def other_mean(name: str) -> Change:
     return lambda: mock.patch.object(METHODS[name], "averaging", other)
 
 
+def tuning_uphill(settings: Any, method: Any, client: Any, *given: Any) -> tuple[Any, ...]:
+    client.fit = partial(client.fit, before_clip=lambda gradient, w, extra: -1 * gradient)
+    return settings, method, client, *given
+
+
 def uphill(net: Any, head: Any, z: Any, y: Any, lr: float, *masked: Any) -> tuple[Any, ...]:
     return net, head, z, y, -lr, *masked
 
@@ -180,6 +187,11 @@ CHANGES: dict[str, tuple[Change, Change, Change]] = {
         out("training.net:F.cross_entropy", lambda mean, scores, y: mean * len(y)),
     ),
     "FedAvg": (step("FedAvg", -1), step("FedAvg", 1.1), other_mean("FedAvg")),
+    "FedAvg-FT": (
+        into("engine.worker:finetuned", tuning_uphill),
+        into("engine.worker:finetuned", lambda settings, *given: (replace(settings, lr=0.055), *given)),
+        other_mean("FedAvg"),
+    ),
     "FedProx": (rule(-1), rule(1.1), other_mean("FedProx")),
     "FedBN": (kept("FedBN", -1), step("FedBN", 1.1), other_mean("FedBN")),
     "FedPer": (kept("FedPer", -1), step("FedPer", 1.1), other_mean("FedPer")),

@@ -14,6 +14,9 @@ import torch
 from torch import Tensor, nn
 
 from rayfl.data import Dirichlet, DomainPerClient, FederatedData, Synthetic
+from rayfl.engine.travel import NOTHING
+from rayfl.engine.worker import Worker
+from rayfl.evaluation.finetune import Finetune
 from rayfl.methods import METHODS, Method
 from rayfl.nets import SplitNet
 from rayfl.testing.by_hand import Run, start
@@ -109,7 +112,7 @@ def data_of(division: str, val: bool, side: int) -> FederatedData:
 def method_of(name: str) -> Method:
     """Return the method of a case, whose name begins with that of its class."""
     case = CASES[name]
-    return METHODS[name.split()[0]](**case.options, **case.own)
+    return METHODS[name.split()[0].removesuffix("-FT")](**case.options, **case.own)
 
 
 def federated(name: str, division: str, execution: str = "loop") -> tuple[Run, Any]:
@@ -130,15 +133,31 @@ def federated(name: str, division: str, execution: str = "loop") -> tuple[Run, A
     with orders_noted(places) as noted, mock.patch("torch.randn", noting):
         for cohort in COHORTS:
             run.round(cohort)
+    if case.finetune:
+        with orders_noted(places) as tuning:
+            finetuned(run, case)
+        noted |= {(i, len(COHORTS), fit): epochs for (i, _, fit), epochs in tuning.items()}
     return run, noted
+
+
+def finetuned(run: Run, case: Case) -> Tensor:
+    """Return the scores of all clients after fine-tuning, [clients, P, classes]."""
+    clients, probe = range(len(run.worker.data.clients)), probe_of(run)
+    run.worker.plan = replace(run.worker.plan, finetune=Finetune(**case.finetune))
+    with mock.patch.object(Worker, "_counted", lambda self, client, predict, splits: predict(probe)):
+        found = run.worker.finetune(
+            len(COHORTS) - 1, run.server.download(clients), [tuple(clients)], ("test",), NOTHING, [4]
+        )
+    return torch.stack([found[i]["finetuned"] for i in clients])
 
 
 @cache
 def formed(name: str, division: str) -> tuple[Outcome, Run]:
     """Return what the form comes to, and the run in a loop from which it has orders and draws."""
     run, noted = federated(name, division)
-    form = import_module(f"tests.methods.forms.{name.split()[0].lower()}")
-    return form.run(world_of(run, CASES[name], noted), **CASES[name].options), run
+    case, module = CASES[name], name.split()[0].lower().replace("-", "")
+    form = import_module(f"tests.methods.forms.{module}")
+    return form.run(world_of(run, case, noted), **case.options, **case.finetune), run
 
 
 def compare(name: str, execution: str = "loop", division: str = "shares") -> dict[str, float]:
@@ -162,7 +181,10 @@ def differences(name: str, outcome: Outcome, run: Run) -> dict[str, float]:
             found["clients"] = max(found.get("clients", 0.0), off)
     probe = probe_of(run)
     for view, scores in outcome.logits.items():
-        mine = torch.stack([run.scores(i, probe)[view] for i in range(len(outcome.clients))])
+        if view == "finetuned":
+            mine = finetuned(run, case)
+        else:
+            mine = torch.stack([run.scores(i, probe)[view] for i in range(len(outcome.clients))])
         found[view] = float((mine - scores).abs().max())
     return found
 
