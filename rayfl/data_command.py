@@ -13,7 +13,7 @@ from rayfl.config.help import Parser
 from rayfl.config.table_file import find_data
 from rayfl.data import EmbeddedDigits
 from rayfl.data.base import Data
-from rayfl.errors import UserError, exit_code
+from rayfl.errors import InUse, exit_code
 from rayfl.imports import guard_parsers
 from rayfl.report.contact_sheet import contact_sheet
 from rayfl.shown import one_line, tell
@@ -49,7 +49,7 @@ def divide(output: str, data: Data | None = None, clients: int | None = None, se
         seed: seed of the division, as of a run.
     """
     if Path(output).expanduser().is_file():
-        raise UserError(f"{output} already exists, and runs may need it: choose another name, or remove it")
+        raise InUse(output, "already exists, and runs may need it: choose another name, or remove it")
     divided = (data or EmbeddedDigits()).federate(clients, seed)
     tell(divided.table())
     divided.write_indices(output)

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import psutil
 
-from rayfl.errors import UserError
+from rayfl.errors import Shortage
 
 GROUP = Path("/sys/fs/cgroup")
 OWN = Path("/proc/self/cgroup")
@@ -48,10 +48,10 @@ def check_memory(size: float, what: str, remedy: str) -> None:
         remedy: what to do about it.
 
     Raises:
-        UserError: fewer bytes are free.
+        Shortage: fewer bytes are free.
     """
     if size > (free := available_memory()):
-        raise UserError(
+        raise Shortage(
             f"{what} need {size / 1e9:,.1f} GB of memory, and {free / 1e9:,.1f} are free: {remedy}"
         )
 

@@ -9,8 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from rayfl import UserError, memory
+from rayfl import memory
+from rayfl.errors import Shortage
 from rayfl.memory import available_memory, check_memory, uncollected
+from tests.support.refusals import refused
 
 
 def test_the_limit_of_a_container(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -43,8 +45,9 @@ def test_the_limit_of_a_batch_job(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
 def test_what_does_not_fit_is_refused_with_both_sizes(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(memory, "available_memory", lambda: 2.5e9)
     check_memory(2.5e9, "images", "use fewer")
-    with pytest.raises(UserError, match=r"^images need 3,000\.0 GB of memory, and 2\.5 are free: use fewer$"):
+    with refused(Shortage) as caught:
         check_memory(3e12, "images", "use fewer")
+    assert str(caught.value) == "images need 3,000.0 GB of memory, and 2.5 are free: use fewer"
 
 
 @pytest.fixture

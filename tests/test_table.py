@@ -182,7 +182,7 @@ BAD = [
     ("--jobs 0", "--jobs is 0"),
     ("--seeds 1000000", "--seeds is 1000000: it must be at least 1 and at most 1000"),
     ("--training.lrr 3", "did you mean --training.lr"),
-    ("--data CIFAR10 --data.root nowhere", "row 'FedAvg', column 'even' of TABLE: CIFAR10: the file"),
+    ("--data CIFAR10 --data.root nowhere", "row 'FedAvg', column 'even' of TABLE: nowhere/"),
     ("--data.verify", "--data.verify has no value: write --data.verify VALUE"),
     ("--seed 3", "the table decides seed"),
     ("--data.partition Dirichlett", "did you mean Dirichlet"),
@@ -209,7 +209,7 @@ def test_no_cell_is_started_where_a_later_one_cannot_work(tmp_path, capsys, runs
     path = write(tmp_path, TINY.replace("{method.mu: 0.5}", "{method.mu: 0.5, unseen: nobody}"))
     assert table.main([path, "--rounds", "1", "--output", str(tmp_path / "runs")]) == 2
     said = capsys.readouterr().err
-    assert said.startswith(f"rayfl: error: row 'Prox', column 'by class' of {path}: unseen='nobody'")
+    assert said.startswith(f"rayfl: error: row 'Prox', column 'by class' of {path}: unseen is 'nobody'")
     assert runs_here == []
     assert not (tmp_path / "runs").exists()
 

@@ -288,10 +288,10 @@ def test_only_named_layers_train() -> None:
     [
         (
             {"unseen": "sketch"},
-            "unseen='sketch': the data have no such domain, only domain0, domain1, domain2",
+            "unseen is 'sketch': the data have no such domain, only domain0, domain1, domain2",
         ),
-        ({"clients": 1, "unseen": "domain0"}, "unseen='domain0': all clients have this domain"),
-        ({"clients": 1}, "unseen='domain1': no client has this domain"),
+        ({"clients": 1, "unseen": "domain0"}, "unseen is 'domain0': all clients have this domain"),
+        ({"clients": 1}, "unseen is 'domain1': no client has this domain"),
         ({"data": Synthetic(train=240, test=90, domains=3)}, "client 0 has samples of this domain together"),
         ({"method": FedBN(), "net": LeNet()}, "FedBN adapts to a domain by the statistics of BatchNorm"),
         ({"clients": 60}, "has 1 test samples, and needs at least 2"),

@@ -12,11 +12,10 @@ from rayfl.data.dataset import TRAIN, ClientData, Dataset, not_finite
 from rayfl.data.federated import FederatedData
 from rayfl.data.partitions.iid import IID
 from rayfl.data.partitions.partition import Partition, settings_of
-from rayfl.errors import UserError
+from rayfl.errors import BadCode, BadData, BadValue, Conflict
 from rayfl.imports import of_rayfl
 from rayfl.randomness import numpy_generator
 from rayfl.settings import Settings, at_least, below
-from rayfl.shown import counted
 from rayfl.splits import SPLITS
 
 log = logging.getLogger(__name__)
@@ -96,31 +95,30 @@ class Data(Settings, ABC, place="data"):
         check_type("clients", clients, int | None)
         check_type("seed", seed, int)
         if clients is not None and clients < 1:
-            raise UserError(f"clients must be at least 1, not {clients}")
+            raise BadValue("clients", f"must be at least 1, not {clients}")
         seed = seed if self.seed is None else self.seed
         loaded = self.load()
         if not isinstance(loaded, Dataset):
-            what = f"{type(self).__name__}.load returns {shown(loaded)}"
-            raise UserError(f"{what}: it must return a rayfl.data.Dataset")
+            name = f"{type(self).__name__}.load"
+            raise BadCode(name, f"returns {shown(loaded)}: it must return a rayfl.data.Dataset")
         own = not of_rayfl(type(self))  # rayfl's readers have looked already
         floats = loaded.inputs.dtype.kind == "f"
         if own and floats and (first := not_finite(loaded.inputs)) is not None:
-            raise UserError(
-                f"{type(self).__name__} has NaN or infinity in its inputs, first in sample {first} (from 0): "
-                "leave out or fill in such samples"
+            raise BadData(
+                type(self).__name__,
+                f"has NaN or infinity in its inputs, first in sample {first} (from 0): leave such ones out",
             )
         for warning in loaded.warnings:
             log.warning("%s", warning)
         dataset = self.divide(loaded, seed)
         size = len(dataset.indices(TRAIN))
         if not size:
-            raise UserError(f"{type(self).__name__} has no training samples: there is nothing to learn from")
+            raise BadData(type(self).__name__, "has no training samples: there is nothing to learn from")
         if clients is None:
             clients = self._partition.default_clients(dataset)
         if clients > size:
-            raise UserError(
-                f"{type(self).__name__} has {size} training samples, too few for {clients} clients: use "
-                f"at most {counted(size, 'client')}"
+            raise Conflict(
+                "clients", f"is {clients}, and {type(self).__name__} has {size} training samples: use fewer"
             )
         contents = self.contents(loaded)
         self._partition.check(contents)
@@ -130,10 +128,11 @@ class Data(Settings, ABC, place="data"):
         if self.val_fraction:
             for client, client_data in enumerate(clients_data):
                 if len(client_data.train) == 1:
-                    raise UserError(
-                        f"val_fraction={self.val_fraction:g}: client {client} of {clients} has one training "
-                        "sample, which leaves nothing to train on or nothing to validate with: use fewer "
-                        "clients, or a partition that is less uneven"
+                    raise Conflict(
+                        "data.val_fraction",
+                        f"is {self.val_fraction:g}, and client {client} has one training sample, which "
+                        "leaves nothing to train on or to validate with: use fewer clients or a more even "
+                        "partition",
                     )
             clients_data = [
                 carve(dataset, client_data, self.val_fraction, numpy_generator(seed, "validation", client))
@@ -154,9 +153,9 @@ class Data(Settings, ABC, place="data"):
             if len(client_data.train) and not len(client_data.test)
         ]
         if len(untrained) == len(clients_data):
-            raise UserError(f"no client has training samples {what}: there is nothing to learn from")
+            raise BadData("data.partition", f": no client has training samples {what}")
         if len(untrained) + len(untested) == len(clients_data):
-            raise UserError(f"no client has test samples {what}: there is nothing to report")
+            raise BadData("data.partition", f": no client has test samples {what}")
         for found, part, does in ((untrained, "training", "takes no step"), (untested, "test", "trains")):
             if found:
                 log.warning(
@@ -174,35 +173,36 @@ class Data(Settings, ABC, place="data"):
 def _check_assigned(call: str, found: Any, dataset: Dataset, clients: int) -> None:
     """Refuse what a partition of the user's own returns, where it does not divide samples among clients."""
     if not isinstance(found, list | tuple) or not all(isinstance(each, ClientData) for each in found):
-        raise UserError(f"{call} returns {shown(found)}: it must return a list of rayfl.data.ClientData")
+        raise BadCode(call, f"returns {shown(found)}: it must return a list of rayfl.data.ClientData")
     if len(found) != clients:
-        raise UserError(
-            f"{call} returns {len(found)} clients: it must return as many as it is asked for, {clients}"
+        raise BadCode(
+            call, f"returns {len(found)} clients: it must return as many as it is asked for, {clients}"
         )
     size, domains = len(dataset), len(dataset.domain_names)
     owner = np.full(size, -1)
     for number, client_data in enumerate(found):
         if client_data.domain not in (None, *range(domains)):
-            raise UserError(
-                f"{call} gives client {number} the domain {shown(client_data.domain)}: it must be a number "
-                f"from 0 to {domains - 1}, or None for a client with several"
+            raise BadCode(
+                call,
+                f"gives client {number} the domain {shown(client_data.domain)}: it must be None, or 0 to "
+                f"{domains - 1}",
             )
         for split in SPLITS:
             indices: Any = client_data.split(split)
             if not isinstance(indices, np.ndarray) or indices.dtype != np.int64 or indices.ndim != 1:
-                raise UserError(
-                    f"{call} returns {shown(indices)} for {split} of client {number}: it must be an int64 "
-                    "array of indices"
+                raise BadCode(
+                    call,
+                    f"returns {shown(indices)} for {split} of client {number}, not an int64 array of indices",
                 )
             if len(odd := indices[(indices < 0) | (indices >= size)]):
-                raise UserError(
-                    f"{call} gives client {number} sample {odd[0]}, and the data have 0 to {size - 1}"
+                raise BadCode(
+                    call, f"gives client {number} sample {odd[0]}, and the data have 0 to {size - 1}"
                 )
             if len(taken := indices[owner[indices] >= 0]) or len(np.unique(indices)) < len(indices):
                 other = f"that client {owner[taken[0]]} has already" if len(taken) else "twice"
-                raise UserError(
-                    f"{call} gives client {number} for {split} a sample {other}: a sample belongs to one "
-                    "client and one split"
+                raise BadCode(
+                    call,
+                    f"gives client {number} for {split} a sample {other}: each is of one client and split",
                 )
             owner[indices] = number
 

@@ -12,7 +12,7 @@ import numpy as np
 from rayfl.data.clients import Clients
 from rayfl.data.dataset import TRAIN, ClientData, Dataset
 from rayfl.display import Displayed, Words
-from rayfl.errors import UserError
+from rayfl.errors import Conflict, Unknown
 from rayfl.files import write_file
 from rayfl.shown import counted, one_line
 from rayfl.splits import SPLITS
@@ -84,7 +84,7 @@ class FederatedData(Displayed):
         """Return the data with the clients of a domain last, as unseen ones; the others keep their order."""
         names = self.dataset.domain_names
         if domain not in names:
-            raise UserError(f"unseen={domain!r}: the data have no such domain, only {', '.join(names)}")
+            raise Unknown("unseen", f"is {domain!r}: the data have no such domain, only {', '.join(names)}")
         number = names.index(domain)
         mixed = [
             i
@@ -92,16 +92,17 @@ class FederatedData(Displayed):
             if s.domain is None and any((self.dataset.domains[s.split(p)] == number).any() for p in SPLITS)
         ]
         if mixed:
-            raise UserError(
-                f"unseen={domain!r}: client {mixed[0]} has samples of this domain together with others, so "
-                "that they would be trained on: use a partition that gives every client one domain, such as "
-                "DomainPerClient"
+            raise Conflict(
+                "unseen",
+                f"is {domain!r}: client {mixed[0]} has samples of this domain together with others, so that "
+                "they would be trained on: use a partition that gives every client one domain, such as "
+                "DomainPerClient",
             )
         held = [s for s in self.clients if s.domain == number]
         rest = [s for s in self.clients if s.domain != number]
         if not held or not rest:
             whose = "no client has" if not held else "all clients have"
-            raise UserError(f"unseen={domain!r}: {whose} this domain; use more clients or another domain")
+            raise Conflict("unseen", f"is {domain!r}: {whose} this domain; use more clients or another")
         return replace(self, clients=(*rest, *held), unseen=len(held))
 
     def label_matrix(self, split: str = "train") -> np.ndarray:

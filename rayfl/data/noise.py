@@ -5,7 +5,7 @@ import dataclasses
 import numpy as np
 
 from rayfl.data.federated import FederatedData
-from rayfl.errors import UserError
+from rayfl.errors import Conflict
 from rayfl.memory import check_memory
 from rayfl.randomness import numpy_generator
 
@@ -15,9 +15,9 @@ _CHUNK = 1000  # images that are made together, so that making them needs little
 def noise_levels(strongest: float, clients: int) -> np.ndarray:
     """Return each client's standard deviation, ``strongest * i / (clients - 1)``: float64 [clients]."""
     if clients < 2:
-        raise UserError(
-            f"noise is {strongest:g}, but it rises from none at the first client to all of it at the last: "
-            "use at least 2 clients"
+        raise Conflict(
+            "data.noise",
+            f"is {strongest:g}, from none at the first client to all at the last: use at least 2 clients",
         )
     return strongest * np.arange(clients) / (clients - 1)
 
@@ -41,9 +41,10 @@ def with_noise(data: FederatedData, strongest: float, seed: int) -> FederatedDat
     """
     dataset = data.dataset
     if dataset.inputs.dtype != np.uint8:
-        raise UserError(
-            f"noise is {strongest:g}, in units of 0 to 255, and inputs are {dataset.inputs.dtype} "
-            f"{list(dataset.shape)}: use a data set of uint8 images, or no noise"
+        raise Conflict(
+            "data.noise",
+            f"is {strongest:g}, in units of 0 to 255, and inputs are {dataset.inputs.dtype} "
+            f"{list(dataset.shape)}: use a data set of uint8 images, or no noise",
         )
     levels = noise_levels(strongest, len(data))
     owner = np.full(len(dataset), -1)

@@ -13,8 +13,9 @@ from PIL import Image
 from rayfl.data import CIFAR10, CIFAR100, MNIST, TEST, TRAIN, USPS
 from rayfl.data.readers.files import unpickle
 from rayfl.data.sets.mnist import _libsvm
-from rayfl.errors import UserError
+from rayfl.errors import BadValue, Damaged, Missing, Shortage
 from tests.support.image_files import RNG, idx, write_cifar10, write_cifar100, write_mnist
+from tests.support.refusals import refused
 
 
 def write_usps(root, n=5):
@@ -67,7 +68,7 @@ def test_cifar100_fine_and_coarse(tmp_path, labels, classes, expected):
 
 
 def test_cifar100_refuses_other_labels():
-    with pytest.raises(UserError, match="'fine' or 'coarse'"):
+    with refused(BadValue, "data.labels"):
         CIFAR100(labels="medium")
 
 
@@ -107,7 +108,7 @@ def test_other_sizes_of_cifar(tmp_path, monkeypatch):
 
 def test_checksums(tmp_path, monkeypatch):
     folder, _ = write_cifar10(tmp_path)
-    with pytest.raises(UserError, match=r"batches\.meta is not the published file.*verify=False"):
+    with refused(Damaged, "batches.meta"):
         CIFAR10(root=str(tmp_path)).load()
 
     def md5(name):
@@ -118,7 +119,7 @@ def test_checksums(tmp_path, monkeypatch):
     assert len(CIFAR10(root=str(tmp_path)).load()) == 24
     with (folder / "data_batch_3").open("ab") as file:
         file.write(b"!")
-    with pytest.raises(UserError, match="data_batch_3 is not the published file"):
+    with refused(Damaged, "data_batch_3"):
         CIFAR10(root=str(tmp_path)).load()
 
 
@@ -151,8 +152,9 @@ def test_a_malicious_pickle_is_refused_before_anything_runs(tmp_path, function, 
     argument = {os.system: f"touch {marker}", eval: f"open({str(marker)!r}, 'w')"}.get(function, str(marker))
     attack = pickle.dumps({"data": Malicious(function, argument), "labels": []}, protocol=protocol)
     (folder / "data_batch_1").write_bytes(attack)
-    with pytest.raises(UserError, match="which a data file never needs"):
+    with refused(Damaged, "data_batch_1") as caught:
         CIFAR10(root=str(tmp_path / "data"), verify=False).load()
+    assert "which a data file never needs" in str(caught.value)
     assert not marker.exists()
 
 
@@ -163,29 +165,29 @@ def test_bytes_of_a_pickle_are_decoded_as_latin1_only(tmp_path):
     assert content["a"] == b"\xe9"
     assert content["x"].tolist() == [0, 1, 2]
     bad.write_bytes(good.read_bytes().replace(b"latin1", b"rot_13"))
-    with pytest.raises(UserError, match="encoding rot_13"):
+    with refused(Damaged, bad):
         unpickle(bad)
 
 
 @pytest.mark.parametrize(
-    ("content", "message"),
+    "content",
     [
-        (b"", "cannot be read"),
-        (b"not a pickle", "cannot be read"),
-        (pickle.dumps([1, 2]), "holds a list"),
-        (pickle.dumps({"labels": [1]}), 'no entry "data"'),
-        (pickle.dumps({"data": np.zeros((2, 3072), np.float64), "labels": [1, 2]}, 2), 'no entry "data"'),
-        (pickle.dumps({"data": np.zeros((2, 10), np.uint8), "labels": [1, 2]}, 2), 'no entry "data"'),
-        (pickle.dumps({"data": np.zeros((2, 3072), np.uint8)}, 2), 'no entry "labels"'),
-        (pickle.dumps({"data": np.zeros((2, 3072), np.uint8), "labels": ["a", "b"]}, 2), 'no entry "labels"'),
-        (pickle.dumps({"data": np.zeros((2, 3072), np.uint8), "labels": [1]}, 2), "2 images but 1 labels"),
-        (pickle.dumps({"data": np.zeros((2, 3072), np.uint8), "labels": [1, 10]}, 2), "labels from 1 to 10"),
+        b"",
+        b"not a pickle",
+        pickle.dumps([1, 2]),
+        pickle.dumps({"labels": [1]}),
+        pickle.dumps({"data": np.zeros((2, 3072), np.float64), "labels": [1, 2]}, 2),
+        pickle.dumps({"data": np.zeros((2, 10), np.uint8), "labels": [1, 2]}, 2),
+        pickle.dumps({"data": np.zeros((2, 3072), np.uint8)}, 2),
+        pickle.dumps({"data": np.zeros((2, 3072), np.uint8), "labels": ["a", "b"]}, 2),
+        pickle.dumps({"data": np.zeros((2, 3072), np.uint8), "labels": [1]}, 2),
+        pickle.dumps({"data": np.zeros((2, 3072), np.uint8), "labels": [1, 10]}, 2),
     ],
 )
-def test_damaged_cifar_batches(tmp_path, content, message):
+def test_damaged_cifar_batches(tmp_path, content):
     folder, _ = write_cifar10(tmp_path)
     (folder / "data_batch_2").write_bytes(content)
-    with pytest.raises(UserError, match=f"data_batch_2.*{message}"):
+    with refused(Damaged, "data_batch_2"):
         CIFAR10(root=str(tmp_path), verify=False).load()
 
 
@@ -193,7 +195,7 @@ def test_damaged_cifar_batches(tmp_path, content, message):
 def test_damaged_names_of_cifar(tmp_path, names):
     folder, _ = write_cifar10(tmp_path)
     (folder / "batches.meta").write_bytes(pickle.dumps({"label_names": names}))
-    with pytest.raises(UserError, match=r'batches\.meta has no entry "label_names" with a list of names'):
+    with refused(Damaged, "batches.meta"):
         CIFAR10(root=str(tmp_path), verify=False).load()
 
 
@@ -201,7 +203,7 @@ def test_truncated_cifar_batch(tmp_path):
     folder, _ = write_cifar10(tmp_path)
     path = folder / "test_batch"
     path.write_bytes(path.read_bytes()[:-2000])
-    with pytest.raises(UserError, match=r"test_batch cannot be read.*fresh copy"):
+    with refused(Damaged, path):
         CIFAR10(root=str(tmp_path), verify=False).load()
 
 
@@ -231,9 +233,8 @@ def test_a_file_that_may_not_be_read(tmp_path, monkeypatch, kind, write, closed,
         return usual(path, *arguments, **options)
 
     monkeypatch.setattr(owner, call, refuse)
-    with pytest.raises(UserError) as caught:
+    with refused(Missing, closed) as caught:
         kind(root=str(tmp_path), verify=verify).load()
-    assert f"{closed} cannot be read (Permission denied): check who may read it" in str(caught.value)
     assert "delete" not in str(caught.value)
 
 
@@ -254,20 +255,17 @@ def test_a_missing_file_is_named_with_the_place_and_the_remedy(tmp_path, kind, w
     write(tmp_path)
     path = tmp_path / missing
     path.unlink()
-    with pytest.raises(UserError) as caught:
+    with refused(Missing, path) as caught:
         kind(root=str(tmp_path), verify=False).load()
-    message = str(caught.value)
-    assert path.name in message
-    assert str(path) in message
-    assert "download=True" in message
-    assert "https://" in message
+    assert "download=True" in str(caught.value)
+    assert "https://" in str(caught.value)
 
 
 @pytest.mark.parametrize("kind", [CIFAR10, CIFAR100, MNIST, USPS])
 def test_root_is_needed(kind):
-    with pytest.raises(UserError, match=f"{kind.__name__} needs the folder.*--data.root"):
+    with refused(Missing, "data.root"):
         kind().load()
-    with pytest.raises(UserError, match=r"--data\.root"):
+    with refused(Missing, "data.root"):
         kind(download=True).load()
 
 
@@ -298,7 +296,7 @@ def test_a_failed_download_is_explained(tmp_path, monkeypatch):
         raise RuntimeError("no route to host")
 
     monkeypatch.setattr(torchvision.datasets, "MNIST", fetch)
-    with pytest.raises(UserError, match=r"downloading MNIST failed \(no route to host\)"):
+    with refused(Shortage, "data.download"):
         MNIST(root=str(tmp_path), download=True).load()
 
 
@@ -322,26 +320,26 @@ def test_mnist(tmp_path, packed):
 @pytest.mark.parametrize("packed", [False, True])
 def test_mnist_checksums(tmp_path, packed):
     write_mnist(tmp_path, packed)
-    with pytest.raises(UserError, match=r"train-images-idx3-ubyte(\.gz)? is not the published file"):
+    with refused(Damaged, f"train-images-idx3-ubyte{'.gz' if packed else ''}"):
         MNIST(root=str(tmp_path)).load()
 
 
 @pytest.mark.parametrize(
-    ("change", "message"),
+    "change",
     [
-        (lambda content: content[:-5], "announces 6 x 28 x 28 bytes but has 4699"),
-        (lambda content: content + b"x", "announces 6 x 28 x 28 bytes but has 4705"),
-        (lambda content: content[:9], "not an idx file"),
-        (lambda content: b"\x00\x00\x0d" + content[3:], "not an idx file"),
-        (lambda content: b"", "not an idx file"),
-        (lambda content: idx(np.zeros((5, 28, 28), np.uint8)), "5 images but 6 labels"),
+        lambda content: content[:-5],
+        lambda content: content + b"x",
+        lambda content: content[:9],
+        lambda content: b"\x00\x00\x0d" + content[3:],
+        lambda content: b"",
+        lambda content: idx(np.zeros((5, 28, 28), np.uint8)),
     ],
 )
-def test_damaged_mnist(tmp_path, change, message):
+def test_damaged_mnist(tmp_path, change):
     folder, _ = write_mnist(tmp_path)
     path = folder / "train-images-idx3-ubyte"
     path.write_bytes(change(path.read_bytes()))
-    with pytest.raises(UserError, match=f"train-images-idx3-ubyte.*{message}"):
+    with refused(Damaged, path):
         MNIST(root=str(tmp_path), verify=False).load()
 
 
@@ -350,7 +348,7 @@ def test_mnist_without_images(tmp_path):
     for part in ("train", "t10k"):
         (folder / f"{part}-images-idx3-ubyte").write_bytes(idx(np.zeros((0, 28, 28), np.uint8)))
         (folder / f"{part}-labels-idx1-ubyte").write_bytes(idx(np.zeros(0, np.uint8)))
-    with pytest.raises(UserError, match="train-images-idx3-ubyte has no images"):
+    with refused(Damaged, "train-images-idx3-ubyte"):
         MNIST(root=str(tmp_path), verify=False).load()
 
 
@@ -358,10 +356,10 @@ def test_damaged_mnist_archive(tmp_path):
     folder, _ = write_mnist(tmp_path, packed=True)
     path = folder / "t10k-images-idx3-ubyte.gz"
     path.write_bytes(path.read_bytes()[:-100])
-    with pytest.raises(UserError, match="cannot be unpacked"):
+    with refused(Damaged, path):
         MNIST(root=str(tmp_path), verify=False).load()
     path.write_bytes(path.read_bytes()[:20] + b"\xff" * 200)
-    with pytest.raises(UserError, match="cannot be unpacked"):
+    with refused(Damaged, path):
         MNIST(root=str(tmp_path), verify=False).load()
 
 
@@ -406,17 +404,18 @@ def test_usps_extremes_become_black_and_white():
 def test_damaged_usps(tmp_path, text, message):
     write_usps(tmp_path)
     (tmp_path / "usps.bz2").write_bytes(bz2.compress(text))
-    with pytest.raises(UserError, match=rf"usps\.bz2.*{message}"):
+    with refused(Damaged, "usps.bz2") as caught:
         USPS(root=str(tmp_path), verify=False).load()
+    assert message in str(caught.value)
 
 
 def test_truncated_usps(tmp_path):
     write_usps(tmp_path)
     path = tmp_path / "usps.t.bz2"
     path.write_bytes(path.read_bytes()[:-50])
-    with pytest.raises(UserError, match=r"usps\.t\.bz2 cannot be read"):
+    with refused(Damaged, path):
         USPS(root=str(tmp_path), verify=False).load()
-    with pytest.raises(UserError, match=r"usps\.bz2 is not the published file"):
+    with refused(Damaged, "usps.bz2"):
         USPS(root=str(tmp_path)).load()
 
 

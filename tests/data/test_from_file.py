@@ -9,9 +9,10 @@ from hypothesis import strategies as st
 
 from rayfl.data import IID, Dirichlet, FromFile, Pathological, Synthetic
 from rayfl.data_command import main
-from rayfl.errors import UserError
+from rayfl.errors import Conflict, UserError
 from tests.support.datasets import ORIGIN, assign, make_dataset, matrix, spread
 from tests.support.federations import bytes_of_run, small
+from tests.support.refusals import refused
 
 
 def tiny(partition=None, **options):
@@ -84,7 +85,7 @@ def test_indices_stay_in_the_order_of_the_file(tmp_path):
 def test_other_data_are_refused(tmp_path):
     path = tmp_path / "division.json"
     tiny(seed=0).federate(3, 0).write_indices(path)
-    with pytest.raises(UserError, match="written for 'Synthetic' with the digest"):
+    with refused(Conflict, path):
         tiny(FromFile(path=str(path)), seed=1).federate(3, 0)
     content = json.loads(path.read_text())
     del content["dataset"]
@@ -95,7 +96,7 @@ def test_other_data_are_refused(tmp_path):
 def test_another_number_of_clients_is_refused(tmp_path):
     path = tmp_path / "division.json"
     tiny().federate(3, 0).write_indices(path)
-    with pytest.raises(UserError, match=r"has 3 clients, not 4: use clients=3 \(--clients 3\)"):
+    with refused(Conflict, path):
         tiny(FromFile(path=str(path))).federate(4, 0)
 
 

@@ -12,8 +12,9 @@ from PIL import Image
 from rayfl import run
 from rayfl.data import PACS, TEST, TRAIN, UNUSED, VAL, DomainNet, ImageFolders, OfficeCaltech10
 from rayfl.data.sets.folders import divide_randomly, read_image
-from rayfl.errors import UserError
+from rayfl.errors import BadData, BadValue, Conflict, Damaged, Missing
 from tests.support.image_folders import colour, lists, write
+from tests.support.refusals import refused
 
 OFFICE = OfficeCaltech10.order["fedbn"]
 SIZES = (6, 7, 5, 6)  # images of each class in the four domains
@@ -191,45 +192,44 @@ def test_sizes_of_the_published_protocols():
 def test_too_few_images_for_the_protocol(tmp_path):
     root = write(tmp_path / "DomainNet", DomainNet.order["fedbn"], DomainNet.classes, (5,) * 6)
     lists(root, DomainNet.order["fedbn"], DomainNet.classes, (5,) * 6, "DomainNet", held_out=4)
-    with pytest.raises(UserError, match="leaves nothing: use scale=full"):
+    with refused(Conflict, "data.scale"):
         load(DomainNet, tmp_path)
     for name in root.glob("*.pkl"):
         name.unlink()
     shutil.rmtree(root / "real" / "zebra")
     (root / "real" / "zebra").mkdir()
     Image.new("RGB", (3, 3)).save(root / "real" / "zebra" / "only.png")
-    with pytest.raises(UserError, match="domain real cannot be divided 80/20"):
+    with refused(BadData, "domain real"):
         load(DomainNet, tmp_path)
 
 
 @pytest.mark.parametrize(
-    ("change", "message"),
+    ("change", "kind", "place"),
     [
-        (lambda p, n: (p, n[:-1]), "as many class names"),
-        (lambda p, n: (p, n, n), "as many class names"),
-        (lambda p, n: (p, np.arange(len(n))), "as many class names"),
-        (lambda p, n: (p, n[::-1]), 'gives the class "'),
-        (lambda p, n: (np.append(p[1:], "a/dslr/bike/none.png"), n), "none.png, which .* is missing"),
-        (lambda p, n: (np.char.replace(p, "dslr", "webcam"), n), "not of domain dslr"),
-        (lambda p, n: (np.append(p[1:], p[1]), np.append(n[1:], n[1])), "name an image twice"),
-        (lambda p, n: {"paths": p}, "holds a dict"),
+        (lambda p, n: (p, n[:-1]), Damaged, "dslr_train.pkl"),
+        (lambda p, n: (p, n, n), Damaged, "dslr_train.pkl"),
+        (lambda p, n: (p, np.arange(len(n))), Damaged, "dslr_train.pkl"),
+        (lambda p, n: (p, n[::-1]), Damaged, "dslr_train.pkl"),
+        (lambda p, n: (np.append(p[1:], "a/dslr/bike/none.png"), n), Missing, "office_caltech_10"),
+        (lambda p, n: (np.char.replace(p, "dslr", "webcam"), n), Damaged, "dslr_train.pkl"),
+        (lambda p, n: (np.append(p[1:], p[1]), np.append(n[1:], n[1])), Damaged, "dslr_train.pkl"),
+        (lambda p, n: {"paths": p}, Damaged, "dslr_train.pkl"),
     ],
 )
-def test_damaged_lists(tmp_path, change, message):
+def test_damaged_lists(tmp_path, change, kind, place):
     root = office(tmp_path)
     lists(root, OFFICE, OfficeCaltech10.classes, SIZES, "office_caltech_10")
     path = root / "dslr_train.pkl"
     path.write_bytes(pickle.dumps(change(*pickle.loads(path.read_bytes()))))
-    with pytest.raises(UserError, match=message) as caught:
+    with refused(kind, place):
         load(OfficeCaltech10, tmp_path)
-    assert str(root / "dslr_train") in str(caught.value) or "dslr_train.pkl" in str(caught.value)
 
 
 def test_a_missing_list_is_named(tmp_path):
     root = office(tmp_path)
     lists(root, OFFICE, OfficeCaltech10.classes, SIZES, "office_caltech_10")
     (root / "caltech_test.pkl").unlink()
-    with pytest.raises(UserError, match=f"caltech_test.pkl is missing.*{root / 'caltech_test.pkl'}"):
+    with refused(Missing, root / "caltech_test.pkl"):
         load(OfficeCaltech10, tmp_path)
 
 
@@ -296,7 +296,7 @@ def test_domainnet_official_lists(tmp_path, caplog):
     assert counts(dataset) == dict.fromkeys(names, (24, 3, 3))
     assert (dataset.origin == UNUSED).sum() == 60
     (root / "real_test.txt").unlink()
-    with pytest.raises(UserError, match=r"official list real_test\.txt is missing"):
+    with refused(Missing, "real_test.txt"):
         load(DomainNet, tmp_path, split="fdse")
 
 
@@ -317,26 +317,26 @@ def test_pacs(tmp_path):
 
 def test_a_missing_domain_or_class_is_named(tmp_path):
     root = office(tmp_path)
-    with pytest.raises(UserError, match=r"amazon in .* has 60 images, and 958 were published.*verify=False"):
+    with refused(Damaged, root):
         OfficeCaltech10(root=str(tmp_path), scale="full", image_size=4).load()
     bike = root / "webcam" / "bike"
     shutil.rmtree(bike)
-    with pytest.raises(UserError, match=f'class "bike" of domain webcam is missing.*{bike}'):
+    with refused(Missing, bike):
         load(OfficeCaltech10, tmp_path)
     bike.mkdir()
-    with pytest.raises(UserError, match=f'class "bike" of domain webcam has no images: {bike}'):
+    with refused(Missing, bike):
         load(OfficeCaltech10, tmp_path)
     shutil.rmtree(root / "dslr")
-    with pytest.raises(UserError, match=f"domain dslr is missing.*{root / 'dslr'}"):
+    with refused(Missing, root / "dslr"):
         load(OfficeCaltech10, tmp_path)
 
 
 def test_root_is_needed_and_must_hold_domains(tmp_path):
-    with pytest.raises(UserError, match="PACS needs the folder"):
+    with refused(Missing, "data.root"):
         PACS().load()
-    with pytest.raises(UserError, match=f"folder root is missing; it was looked for at {tmp_path / 'no'}"):
+    with refused(Missing, tmp_path / "no"):
         PACS(root=str(tmp_path / "no")).load()
-    with pytest.raises(UserError, match=f"the folder of a domain .art_painting.*{tmp_path / 'PACS'} and "):
+    with refused(Missing, tmp_path.name):
         PACS(root=str(tmp_path)).load()
 
 
@@ -344,24 +344,24 @@ def test_root_is_needed_and_must_hold_domains(tmp_path):
 def test_a_damaged_image_is_named(tmp_path, folder, content):
     path = office(tmp_path) / "dslr" / "mug" / "frame_0001.png"
     path.write_bytes(path.read_bytes()[:45] if content == b"half" else content)
-    with pytest.raises(UserError, match=f"{path} cannot be read as an image.*fresh copy"):
+    with refused(Damaged, path):
         load(OfficeCaltech10, tmp_path)
     assert list(folder.iterdir()) == []
 
 
 @pytest.mark.parametrize(
-    ("kind", "options", "message"),
+    ("kind", "options"),
     [
-        (OfficeCaltech10, {"split": "own"}, "data.split is 'own': it must be 'fedbn' or 'fdse'"),
-        (DomainNet, {"scale": "half"}, "data.scale is 'half': it must be 'fedbn' or 'full'"),
-        (PACS, {"image_size": 0}, "image_size is 0: it must be at least 1"),
-        (ImageFolders, {"split": "fedbn"}, "data.split is 'fedbn': it must be"),
-        (ImageFolders, {"domains": ["a", "a"]}, "data.domains is .* each once"),
-        (ImageFolders, {"classes": []}, "data.classes is .* each once"),
+        (OfficeCaltech10, {"split": "own"}),
+        (DomainNet, {"scale": "half"}),
+        (PACS, {"image_size": 0}),
+        (ImageFolders, {"split": "fedbn"}),
+        (ImageFolders, {"domains": ["a", "a"]}),
+        (ImageFolders, {"classes": []}),
     ],
 )
-def test_wrong_options(kind, options, message):
-    with pytest.raises(UserError, match=message):
+def test_wrong_options(kind, options):
+    with refused(BadValue, f"data.{next(iter(options))}"):
         kind(root="X", **options)
 
 
@@ -395,7 +395,7 @@ def test_image_folders(tmp_path):
     assert dataset.inputs[dataset.labels == 0][0, 1, 0, 0] == colour(1, 2, 0)[1]
     shutil.rmtree(tmp_path / "night" / "dog")
     shutil.rmtree(tmp_path / "day" / "dog")
-    with pytest.raises(UserError, match='any image of the class "dog" is missing'):
+    with refused(Missing, tmp_path):
         load(ImageFolders, tmp_path, classes=["cat", "dog"])
 
 
@@ -448,13 +448,13 @@ def test_images_belong_to_one_class_and_domain(tmp_path):
     """Two spellings of a folder are two names, and images must not count twice."""
     write(tmp_path, ("a",), ("back_pack", "bike"), (5,))
     write(tmp_path, ("b",), ("backpack", "bike"), (5,))
-    with pytest.raises(UserError, match=r'class "backpack" of domain a .* another name stands for'):
+    with refused(BadData, tmp_path / "a" / "back_pack"):
         load(ImageFolders, tmp_path)
     assert counts(load(ImageFolders, tmp_path, classes=["backpack", "bike"])) == {
         "a": (8, 0, 2),
         "b": (8, 0, 2),
     }
-    with pytest.raises(UserError, match=r'class "bike" of domain [aA] .* another name stands for'):
+    with refused(BadData, tmp_path / "a" / "bike"):
         load(ImageFolders, tmp_path, domains=["a", "A"], classes=["bike"])
 
 
@@ -473,7 +473,7 @@ def test_a_link_to_an_image_that_is_gone(tmp_path):
     """It is named, and not left out."""
     write(tmp_path, ("a",), ("cat", "dog"), (5,))
     (tmp_path / "a" / "cat" / "more.png").symlink_to(tmp_path / "gone.png")
-    with pytest.raises(UserError, match=r"more\.png cannot be read"):
+    with refused(Missing, "more.png"):
         load(ImageFolders, tmp_path)
 
 
@@ -500,10 +500,10 @@ def test_folders_of_a_division_are_domains_with_a_warning(tmp_path, caplog):
 
 
 def test_image_folders_without_folders(tmp_path):
-    with pytest.raises(UserError, match="holds no folders"):
+    with refused(BadData, tmp_path):
         load(ImageFolders, tmp_path)
     (tmp_path / "day").mkdir()
-    with pytest.raises(UserError, match="hold no folders"):
+    with refused(BadData, tmp_path):
         load(ImageFolders, tmp_path)
 
 

@@ -7,9 +7,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from rayfl import Result, UserError, resumed
+from rayfl import Result, resumed
 from rayfl.data import ClientData, FederatedData, Synthetic, federated
 from rayfl.data.clients import Clients
+from rayfl.errors import UserError
 from rayfl.record.checks import check_partition
 from rayfl.record.history import Population
 from tests.support.federations import bytes_of_run, small

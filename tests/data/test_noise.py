@@ -9,8 +9,9 @@ from hypothesis import strategies as st
 
 from rayfl.data import CIFAR10, CIFAR100, Arrays, ClientData, Dataset, FederatedData
 from rayfl.data.noise import noise_levels, with_noise
-from rayfl.errors import UserError
+from rayfl.errors import BadValue, Conflict, Shortage
 from tests.support.image_files import write_cifar10
+from tests.support.refusals import refused
 
 
 @pytest.fixture(scope="module")
@@ -116,23 +117,23 @@ def test_the_first_client_and_unused_images_have_none(root, strongest, seed):
 @pytest.mark.parametrize("kind", [CIFAR10, CIFAR100])
 @pytest.mark.parametrize("noise", [-1.0, float("nan"), float("inf")])
 def test_impossible_noise_is_refused(kind, noise):
-    with pytest.raises(UserError, match=r"data\.noise is .* at least 0"):
+    with refused(BadValue, "data.noise"):
         kind(noise=noise)
 
 
 def test_noise_is_for_images_alone():
     vectors = Arrays(np.ones((40, 5)), np.arange(40) % 2).federate(2, 0)
-    with pytest.raises(UserError, match=r"inputs are float32 \[5\]: use a data set of uint8 images"):
+    with refused(Conflict, "data.noise"):
         with_noise(vectors, 5.0, 0)
 
 
 def test_memory_for_noise_is_looked_at_first(root, monkeypatch):
     """Images of 224 pixels would need 36 GB."""
     monkeypatch.setattr("rayfl.memory.available_memory", lambda: 4 * 240 * 3072 - 1.0)
-    with pytest.raises(UserError, match="noise is 20: 240 images as 32-bit numbers need"):
+    with refused(Shortage):
         federated(root, noise=20.0)
 
 
 def test_one_client_has_no_range_of_noise():
-    with pytest.raises(UserError, match="use at least 2 clients"):
+    with refused(Conflict, "data.noise"):
         CIFAR10(root="nowhere", noise=5.0).federate(1, 0)

@@ -1,4 +1,5 @@
 import logging
+import re
 
 import numpy as np
 import pytest
@@ -7,8 +8,9 @@ from hypothesis import strategies as st
 
 from rayfl.data import IID, TEST, TRAIN, Dirichlet, DomainDirichlet, DomainPerClient, Pathological
 from rayfl.data.partitions import dirichlet as partition_module
-from rayfl.errors import UserError
+from rayfl.errors import BadData, BadValue, Conflict
 from tests.support.datasets import ORIGIN, assign, make_dataset, matrix, spread
+from tests.support.refusals import refused
 
 datasets = st.builds(
     make_dataset,
@@ -198,7 +200,7 @@ def test_dirichlet_settles_for_one_test_sample_and_says_so(caplog):
 def test_dirichlet_without_a_minimum_takes_the_first_draw(caplog):
     """Thousands of clients with few classes each: no draw gives every one of them a sample."""
     dataset = make_dataset([500] * 10, [10] * 10)
-    with pytest.raises(UserError, match="min_samples, with 0 for clients that have none"):
+    with refused(BadData, "data.partition"):
         assign(Dirichlet(alpha=0.05, min_samples=1), dataset, 100)
     with caplog.at_level(logging.WARNING):
         clients_data = assign(Dirichlet(alpha=0.05, min_samples=0), dataset, 1000)
@@ -236,63 +238,69 @@ def test_dirichlet_without_test_samples(min_samples):
     dataset = make_dataset([40, 40], [0, 0])
     partition = Dirichlet(alpha=0.3, min_samples=min_samples)
     if min_samples:
-        with pytest.raises(UserError, match="has only 0 validation or test samples"):
+        with refused(BadData, "data.partition"):
             assign(partition, dataset, 2)
     else:
         assert matrix(dataset, assign(partition, dataset, 2), "train").sum() == 80
 
 
 @pytest.mark.parametrize(
-    ("partition", "clients", "message"),
+    ("partition", "clients", "kind", "option", "message"),
     [
-        (Dirichlet(alpha=0.3), 1000, "needs at least 10000 training samples, and the data set has 5000"),
-        (Dirichlet(alpha=0.3, min_samples=1), 2000, "has only 1000 validation or test samples"),
-        (
-            Dirichlet(alpha=0.001),
-            100,
-            "drawn 2000 times without success: at best the smallest client had 0 training",
-        ),
-        (Dirichlet(alpha=0.001, min_samples=1), 100, "drawn 1000 times without success"),
+        (Dirichlet(alpha=0.3), 1000, BadData, "", "10000 training samples"),
+        (Dirichlet(alpha=0.3, min_samples=1), 2000, BadData, "", "1000 validation or test samples"),
+        (Dirichlet(alpha=0.001), 100, BadData, "", "2000 times.* client had 0 training"),
+        (Dirichlet(alpha=0.001, min_samples=1), 100, BadData, "", "1000 times"),
         (
             Pathological(classes_per_client=3),
             7,
+            Conflict,
+            "",
             r"3 x 7 / 10 must be a whole number.* multiple of 10 clients \(nearest: 10\), or "
             "classes_per_client=10$",
         ),
-        (Pathological(classes_per_client=4), 7, r"multiple of 5 clients \(nearest: 5 or 10\)"),
-        (Pathological(classes_per_client=3), 25, r"\(nearest: 20 or 30\), or classes_per_client=2 or 4$"),
-        (Pathological(classes_per_client=2, split="pooled"), 3000, "client 0 gets [12] samples of class"),
-        (Pathological(classes_per_client=11), 10, "classes_per_client is 11, but the data set has only 10"),
+        (Pathological(classes_per_client=4), 7, Conflict, "", r"multiple of 5 clients \(nearest: 5 or 10\)"),
+        (
+            Pathological(classes_per_client=3),
+            25,
+            Conflict,
+            "",
+            r"\(nearest: 20 or 30\), or classes_per_client=2 or 4$",
+        ),
+        (Pathological(classes_per_client=2, split="pooled"), 3000, BadData, ".split", "client 0 gets [12]"),
+        (Pathological(classes_per_client=11), 10, Conflict, ".classes_per_client", "only 10"),
     ],
 )
-def test_impossible_partitions_are_refused(partition, clients, message, caplog):
+def test_impossible_partitions_are_refused(partition, clients, kind, option, message, caplog):
     dataset = make_dataset([500] * 10, [100] * 10)
-    with pytest.raises(UserError, match=message):
+    with refused(kind, f"data.partition{option}") as caught:
         partition.assign(dataset, clients, np.random.default_rng(0))
+    assert re.search(message, str(caught.value))
     assert not caplog.records  # the error says all
 
 
 def test_the_error_names_the_nearest_counts():
     dataset = make_dataset([100] * 10, [100] * 10)
-    with pytest.raises(UserError, match=r"smallest client had [3-9] training and \d+ test"):
+    with refused(BadData, "data.partition") as caught:
         Dirichlet(alpha=0.3, min_samples=10).assign(dataset, 90, np.random.default_rng(0))
+    assert re.search(r"smallest client had [3-9] training and \d+ test", str(caught.value))
 
 
 @pytest.mark.parametrize(
-    "make",
+    ("cls", "option", "value"),
     [
-        lambda: Dirichlet(alpha=0),
-        lambda: Dirichlet(alpha=-1.0),
-        lambda: Dirichlet(alpha=float("nan")),
-        lambda: Dirichlet(alpha=float("inf")),
-        lambda: Dirichlet(min_samples=-1),
-        lambda: Pathological(classes_per_client=0),
-        lambda: Pathological(split="official"),
+        (Dirichlet, "alpha", 0),
+        (Dirichlet, "alpha", -1.0),
+        (Dirichlet, "alpha", float("nan")),
+        (Dirichlet, "alpha", float("inf")),
+        (Dirichlet, "min_samples", -1),
+        (Pathological, "classes_per_client", 0),
+        (Pathological, "split", "official"),
     ],
 )
-def test_impossible_values_are_refused(make):
-    with pytest.raises(UserError, match="must be"):
-        make()
+def test_impossible_values_are_refused(cls, option, value):
+    with refused(BadValue, f"data.partition.{option}"):
+        cls(**{option: value})
 
 
 # --- Pathological

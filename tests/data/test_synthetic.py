@@ -6,7 +6,8 @@ import pytest
 import rayfl.data.sets.synthetic as synthetic
 from rayfl import memory
 from rayfl.data import TEST, TRAIN, DomainPerClient, Synthetic
-from rayfl.errors import UserError
+from rayfl.errors import BadValue, Shortage
+from tests.support.refusals import refused
 
 
 def test_exact_number_of_samples_per_client():
@@ -81,7 +82,7 @@ def test_little_memory_beside_the_result():
     ],
 )
 def test_impossible_values_are_refused(options):
-    with pytest.raises(UserError, match=next(iter(options))):
+    with refused(BadValue, f"data.{next(iter(options))}"):
         Synthetic(**options)
 
 
@@ -92,6 +93,6 @@ def test_impossible_values_are_refused(options):
 )
 def test_what_does_not_fit_into_memory_is_refused_at_once(monkeypatch, options):
     monkeypatch.setattr(memory, "available_memory", lambda: 1e9)
-    with pytest.raises(UserError, match=r"Synthetic: .* need [\d,.]+ GB of memory, and 1\.0 are free"):
+    with refused(Shortage):
         Synthetic(**options).load()
     Synthetic(train=20, test=10).load()

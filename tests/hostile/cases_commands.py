@@ -27,7 +27,7 @@ LINES: dict[str, tuple[str, ...] | str] = {
     f"--rounds {'9' * 5000}": "rounds",
     "--clients 0": "clients is 0: it must be at least 1",
     "--clients 99999999999999999999": "clients is 99999999999999999999: it must be a whole number",
-    "--clients 999999999999": "too few for 999999999999 clients",
+    "--clients 999999999999": "clients is 999999999999",
     "--participation 0": "participation is 0.0: it must be above 0",
     "--participation 1.01": "participation is 1.01: it must be above 0 and at most 1",
     "--participation nan": "participation is nan: it must be a number",
@@ -43,7 +43,7 @@ LINES: dict[str, tuple[str, ...] | str] = {
     "--loggers perhaps": "loggers is perhaps: it must be a list in brackets, of which each is 'tensorboard'",
     "--loggers [csv,csv]": "loggers has csv twice",
     "--quiet": "--quiet has no value: write --quiet true",
-    "--unseen nowhere": "unseen='nowhere': the data have no such domain",
+    "--unseen nowhere": "unseen is 'nowhere': the data have no such domain",
     "--cell 3": "cell is '3': it must be a mapping",
     "--row A": "--row and --column choose a cell of a table",
     # training

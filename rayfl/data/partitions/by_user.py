@@ -8,9 +8,8 @@ import numpy as np
 from rayfl.data.dataset import TEST, TRAIN, VAL, ClientData, Dataset
 from rayfl.data.partitions.dealing import make_client_data
 from rayfl.data.partitions.partition import Partition
-from rayfl.errors import UserError
+from rayfl.errors import Conflict
 from rayfl.settings import at_least
-from rayfl.shown import counted
 
 log = logging.getLogger(__name__)
 
@@ -35,9 +34,9 @@ class ByUser(Partition):
     def _counts(self, dataset: Dataset) -> np.ndarray:
         """Return every user's number of training samples."""
         if dataset.users is None:
-            raise UserError(
-                "ByUser: the data set does not say which user a sample is of: use a data set with users, or "
-                "another partition (--data.partition IID)"
+            raise Conflict(
+                "data.partition",
+                ": ByUser: the data set does not say which user a sample is of: use another, such as IID",
             )
         return np.bincount(dataset.users[dataset.origin == TRAIN], minlength=len(dataset.user_names))
 
@@ -53,10 +52,10 @@ class ByUser(Partition):
                 self.min_samples,
             )
         if clients > len(used):
-            raise UserError(
-                f"ByUser: {clients} clients are more than the {len(used)} users with at least "
-                f"{self.min_samples} training samples: use at most {counted(len(used), 'client')}"
-                + (", or a smaller min_samples" if self.min_samples > 1 else "")
+            raise Conflict(
+                "clients",
+                f"is {clients}, more than {len(used)} users with at least {self.min_samples} training samples"
+                + (": use fewer, or a smaller min_samples" if self.min_samples > 1 else ": use fewer"),
             )
         order = used if clients == len(used) else rng.permutation(used)
         client_of = np.full(len(counts), clients)  # of users that are left out

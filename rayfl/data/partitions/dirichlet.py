@@ -8,7 +8,7 @@ import numpy as np
 from rayfl.data.dataset import TEST, TRAIN, VAL, ClientData, Dataset
 from rayfl.data.partitions.dealing import by_class, joined, make_client_data
 from rayfl.data.partitions.partition import Partition
-from rayfl.errors import UserError
+from rayfl.errors import BadData
 from rayfl.settings import above, at_least
 
 log = logging.getLogger(__name__)
@@ -41,14 +41,16 @@ class Dirichlet(Partition):
         held_out = min((int(s.sum()) for o, s in sizes.items() if o != TRAIN), default=0)
         what = f"Dirichlet(alpha={self.alpha:g}, min_samples={self.min_samples}) for {clients} clients"
         if clients * self.min_samples > sizes[TRAIN].sum():
-            raise UserError(
-                f"{what} needs at least {clients * self.min_samples} training samples, and the data set has "
-                f"{sizes[TRAIN].sum()}: use fewer clients or a smaller min_samples"
+            raise BadData(
+                "data.partition",
+                f": {what} needs at least {clients * self.min_samples} training samples, and the data set "
+                f"has {sizes[TRAIN].sum()}: use fewer clients or a smaller min_samples",
             )
         if clients * min(self.min_samples, 1) > held_out:
-            raise UserError(
-                f"{what}: the data set has only {held_out} validation or test samples, and every client "
-                "needs one: use fewer clients, or min_samples=0"
+            raise BadData(
+                "data.partition",
+                f": {what}: there are {held_out} validation or test samples, and every client needs one: use "
+                "fewer clients, or min_samples=0",
             )
         nearest = []
         for minimum in dict.fromkeys((self.min_samples, min(self.min_samples, 1))):
@@ -64,10 +66,11 @@ class Dirichlet(Partition):
                     return self._clients_data(dataset, cells, cuts)
                 nearest.append(reached)
         train, test = nearest[-1]
-        raise UserError(
-            f"{what} was drawn {len(nearest) * REDRAWS} times without success: at best the smallest client "
+        raise BadData(
+            "data.partition",
+            f": {what} was drawn {len(nearest) * REDRAWS} times without success: at best the smallest client "
             f"had {train} training and {test} test samples. Use fewer clients, a larger alpha or a smaller "
-            "min_samples, with 0 for clients that have none"
+            "min_samples, with 0 for clients that have none",
         )
 
     def _search(

@@ -9,7 +9,7 @@ from rayfl.data.dataset import TEST, TRAIN, VAL, ClientData, Dataset
 from rayfl.data.partitions.dealing import by_class, clients_of_domains, deal, joined
 from rayfl.data.partitions.dirichlet import cumulated, piece_sizes
 from rayfl.data.partitions.partition import Partition
-from rayfl.errors import UserError
+from rayfl.errors import BadData, BadValue, Conflict, Unknown
 from rayfl.settings import above, at_least
 
 _BATCH = 10_000  # divisions that are drawn together; a fixed number, because it decides the random numbers
@@ -48,13 +48,13 @@ class DomainDirichlet(Partition):
     def __post_init__(self) -> None:
         for domain, part in (self.chosen or {}).items():
             if not 0 <= part < self.parts:
-                raise UserError(
-                    f"data.partition.chosen names part {part} of {domain}, but parts are numbered from 0 to "
-                    f"{self.parts - 1}"
+                raise BadValue(
+                    "data.partition.chosen",
+                    f"names part {part} of {domain}, but parts are numbered from 0 to {self.parts - 1}",
                 )
         for domain, times in (self.thin or {}).items():
             if times < 1:
-                raise UserError(f"data.partition.thin is {times} for {domain}: it must be at least 1")
+                raise BadValue("data.partition.thin", f"is {times} for {domain}: it must be at least 1")
 
     def assign(self, dataset: Dataset, clients: int, rng: np.random.Generator) -> list[ClientData]:
         """Cut the domains one after the other."""
@@ -62,9 +62,8 @@ class DomainDirichlet(Partition):
             _check_names(option, getattr(self, option) or (), dataset)
         most = len(dataset.domain_names) * self.parts
         if clients > most:
-            raise UserError(
-                f"DomainDirichlet: {len(dataset.domain_names)} domains of {self.parts} parts have no more "
-                f"than {most} clients, not {clients}: use fewer clients or more parts"
+            raise Conflict(
+                "clients", f"is {clients}, and the domains have {most} parts: use fewer clients or more parts"
             )
         clients_data: dict[int, ClientData] = {}
         used = clients_of_domains(self, dataset, clients)
@@ -109,13 +108,14 @@ class DomainDirichlet(Partition):
         name = dataset.domain_names[domain]
         labels = dataset.labels[(dataset.domains == domain) & (dataset.origin == TRAIN)]
         if not len(labels):
-            raise UserError(f"{self._named()}: the domain {name} has no training samples")
+            raise BadData("data.partition", f": {self._named()}: the domain {name} has no training samples")
         held, sizes = np.unique(labels, return_counts=True)
         if sizes.min() < self.parts * self.min_cell:
-            raise UserError(
-                f"{self._named()}: the domain {name} has {sizes.min()} training samples of the class "
+            raise BadData(
+                "data.partition",
+                f": {self._named()}: the domain {name} has {sizes.min()} training samples of the class "
                 f"{dataset.class_names[held[sizes.argmin()]]}, too few for {self.min_cell} in each part: use "
-                "fewer parts, a smaller min_cell or more of the data set"
+                "fewer parts, a smaller min_cell or more of the data set",
             )
 
     def _search(self, name: str, sizes: np.ndarray, rng: np.random.Generator) -> np.ndarray:
@@ -124,10 +124,11 @@ class DomainDirichlet(Partition):
             found = self._draw(sizes, rng)
             if len(found):
                 return found[0]
-        raise UserError(
-            f"{self._named()}: {_BATCH * _BATCHES:,} divisions of the domain {name} were drawn, and in none "
-            f"had every part {self.min_cell} samples of every class: use a larger alpha, fewer parts or a "
-            "smaller min_cell"
+        raise BadData(
+            "data.partition",
+            f": {self._named()}: {_BATCH * _BATCHES:,} divisions of domain {name} were drawn, and in none "
+            f"had every part {self.min_cell} of every class: use a larger alpha, fewer parts or a smaller "
+            "min_cell",
         )
 
     def _draw(self, sizes: np.ndarray, rng: np.random.Generator) -> np.ndarray:
@@ -160,9 +161,9 @@ def _check_names(option: str, names: Iterable[str] | Mapping[str, int], dataset:
     """Refuse names of domains that the data set does not have."""
     for name in names:
         if name not in dataset.domain_names:
-            raise UserError(
-                f"DomainDirichlet: {option} names the domain {name!r}, which the data set does not have; its "
-                f"domains are {', '.join(dataset.domain_names)}"
+            raise Unknown(
+                f"data.partition.{option}",
+                f"names the domain {name!r}, and the data set has only {', '.join(dataset.domain_names)}",
             )
 
 
@@ -179,10 +180,11 @@ def _in_proportion(
     held = np.flatnonzero(counts)
     scarcest = held[np.argmin([len(cells[c]) / counts[c] for c in held])]
     if not len(cells[scarcest]):
-        raise UserError(
-            f"DomainDirichlet: there are no {what} of the class {dataset.class_names[scarcest]}, so none "
-            "with the class proportions of the training split: use fewer clients or name the domain in "
-            "whole_test"
+        raise BadData(
+            "data.partition",
+            f": DomainDirichlet: there are no {what} of the class {dataset.class_names[scarcest]}, and so "
+            "none in the proportions of the training split: use fewer clients or name the domain in "
+            "whole_test",
         )
     keep = len(cells[scarcest]) * counts // counts[scarcest]  # int(r n_c), without rounding errors
     return joined([cell[:n] for cell, n in zip(cells, keep)])

@@ -10,7 +10,7 @@ from rayfl.arguments import shown
 from rayfl.data.dataset import TEST, TRAIN, VAL, ClientData, Dataset
 from rayfl.data.partitions.dealing import deal_alike, make_client_data
 from rayfl.data.partitions.partition import Partition
-from rayfl.errors import UserError
+from rayfl.errors import BadData, Conflict, Damaged, Missing
 from rayfl.files import read_json, reading
 from rayfl.memory import check_memory
 from rayfl.splits import SPLITS
@@ -41,10 +41,11 @@ class FromFile(Partition):
             if not isinstance(dataset, dict) or not isinstance(dataset.get("sha256"), str):
                 raise ValueError(f"'dataset' is {shown(dataset)}, and it must have 'name' and 'sha256'")
         if (written := dataset["sha256"]) != contents["sha256"]:
-            raise UserError(
-                f"{path} divides other data: it was written for {shown(dataset.get('name'))} with the "
-                f"digest {shown(written)}, and these have {contents['sha256']}. Use the data and options it "
-                "was written for; or take 'dataset' out of it to use its indices for these"
+            raise Conflict(
+                path,
+                f"divides other data: it was written for {shown(dataset.get('name'))} with the digest "
+                f"{shown(written)}, and these have {contents['sha256']}: use those, or take 'dataset' out of "
+                "it",
             )
 
     def assign(self, dataset: Dataset, clients: int, rng: np.random.Generator) -> list[ClientData]:
@@ -56,9 +57,8 @@ class FromFile(Partition):
             else:
                 listed = _own(content, dataset)
         if len(listed) != clients:
-            raise UserError(
-                f"{path} has {len(listed)} clients, not {clients}: use clients={len(listed)} "
-                f"(--clients {len(listed)})"
+            raise Conflict(
+                path, f"has {len(listed)} clients, not {clients}: use so many (--clients {len(listed)})"
             )
         with reading(path, _MEND):
             _check_disjoint(listed, len(dataset))
@@ -73,7 +73,7 @@ class FromFile(Partition):
     def _read(self) -> tuple[str, dict[str, Any]]:
         """Return where the file is, and what it says."""
         if self.path is None:
-            raise UserError("FromFile needs the file of the division: give path (--data.partition.path FILE)")
+            raise Missing("data.partition.path", "is not given: FromFile needs the file of the division")
         path = os.path.expanduser(self.path)
         with reading(path, _MEND):
             size = os.stat(path).st_size
@@ -81,17 +81,18 @@ class FromFile(Partition):
         with reading(path, _MEND):
             content = read_json(path)
         if not isinstance(content, dict):
-            raise UserError(f"{path} holds no division, but {shown(content)}: it must be like {_FORM}")
+            raise Damaged(path, f"holds no division, but {shown(content)}: it must be like {_FORM}")
         if "user_data" in content:
-            raise UserError(
-                f"{path} is a file of LEAF, which holds the samples of every user and no indices: such "
-                "files are data of their own, --data LEAFFiles --data.root FOLDER"
+            raise BadData(
+                path,
+                "is a file of LEAF, which holds no indices: use it by --data LEAFFiles --data.root FOLDER",
             )
         if "num_clients" in content:
-            raise UserError(
-                f"{path} is the configuration of PFLlib's division, which holds no indices: the samples of "
-                "each client lie in train/ and test/ beside it, in a random order of which nothing is kept. "
-                "Divide the data in rayfl (--data.partition), and share the file of rayfl data divide"
+            raise BadData(
+                path,
+                "is the configuration of PFLlib's division, without indices: each client's samples lie in "
+                "train/ and test/, in a random order: divide the data in rayfl, and share the file of rayfl "
+                "data divide",
             )
         return path, content
 

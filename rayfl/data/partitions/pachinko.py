@@ -7,7 +7,7 @@ import numpy as np
 from rayfl.data.dataset import TEST, TRAIN, UNUSED, VAL, ClientData, Dataset
 from rayfl.data.partitions.dealing import by_class, make_client_data
 from rayfl.data.partitions.partition import Partition
-from rayfl.errors import UserError
+from rayfl.errors import Conflict
 from rayfl.randomness import numpy_generator
 from rayfl.settings import above
 
@@ -33,8 +33,9 @@ class Pachinko(Partition):
     def assign(self, dataset: Dataset, clients: int, rng: np.random.Generator) -> list[ClientData]:
         """Draw the samples of one client after the other, then shuffle the clients."""
         if dataset.superclasses is None:
-            raise UserError(
-                "Pachinko needs classes that belong to superclasses: use CIFAR100 with labels=fine"
+            raise Conflict(
+                "data.partition",
+                ": Pachinko needs classes that belong to superclasses: use CIFAR100 with labels=fine",
             )
         rng = numpy_generator(self.seed, "pachinko")
         superclass = np.zeros(dataset.classes, np.int64)

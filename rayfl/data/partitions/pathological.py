@@ -8,7 +8,7 @@ import numpy as np
 from rayfl.data.dataset import TEST, TRAIN, UNUSED, VAL, ClientData, Dataset
 from rayfl.data.partitions.dealing import by_class, joined, make_client_data
 from rayfl.data.partitions.partition import Partition
-from rayfl.errors import UserError
+from rayfl.errors import BadData, Conflict
 from rayfl.settings import at_least
 
 
@@ -51,14 +51,15 @@ class Pathological(Partition):
         """Return the (class, share) pairs of every client."""
         s = self.classes_per_client
         if s > classes:
-            raise UserError(
-                f"Pathological: classes_per_client is {s}, but the data set has only {classes} classes"
+            raise Conflict(
+                "data.partition.classes_per_client", f"is {s}, but the data set has only {classes} classes"
             )
         if s * clients % classes:
-            raise UserError(
-                f"Pathological: {s} classes for each of {clients} clients cannot be divided evenly among "
-                f"{classes} classes ({s} x {clients} / {classes} must be a whole number): use "
-                + _nearest(s, clients, classes)
+            raise Conflict(
+                "data.partition",
+                f": Pathological: {s} classes for each of {clients} clients cannot be divided evenly among "
+                f"{classes} ({s} x {clients} / {classes} must be a whole number): use "
+                f"{_nearest(s, clients, classes)}",
             )
         owners = s * clients // classes
         shares = rng.uniform(0.4, 0.6, size=(classes, owners))
@@ -110,10 +111,10 @@ def _tenths(dataset: Dataset, client: int, indices: np.ndarray) -> ClientData:
         mine = indices[labels == c]
         tenth = max(1, round(len(mine) / 10))
         if len(mine) <= 2 * tenth:
-            raise UserError(
-                f"Pathological(split=pooled): client {client} gets {len(mine)} samples of class "
-                f"{dataset.class_names[c]}, too few for training, validation and testing (3 are needed): use "
-                "fewer clients or fewer classes_per_client"
+            raise BadData(
+                "data.partition.split",
+                f"is pooled, and client {client} gets {len(mine)} samples of class {dataset.class_names[c]}, "
+                "too few to train, validate and test with: use fewer clients or fewer classes_per_client",
             )
         for part, piece in zip(parts, (mine[2 * tenth :], mine[:tenth], mine[tenth : 2 * tenth])):
             part.append(piece)

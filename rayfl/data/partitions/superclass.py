@@ -5,7 +5,7 @@ import numpy as np
 from rayfl.data.dataset import TEST, TRAIN, VAL, ClientData, Dataset
 from rayfl.data.partitions.dealing import joined, make_client_data
 from rayfl.data.partitions.partition import Partition
-from rayfl.errors import UserError
+from rayfl.errors import Conflict
 
 
 class Superclass(Partition):
@@ -45,19 +45,19 @@ class Superclass(Partition):
     def _members(self, dataset: Dataset, clients: int) -> np.ndarray:
         """Return the subclasses of each superclass, ascending: int64 [superclasses, M]."""
         if dataset.subclasses is None:
-            raise UserError(
-                "Superclass needs labels that consist of subclasses: use CIFAR100 with labels=coarse"
+            raise Conflict(
+                "data.partition", ": Superclass needs labels with subclasses: use CIFAR100 with labels=coarse"
             )
         members = [np.unique(dataset.subclasses[dataset.labels == s]) for s in range(dataset.classes)]
         counts = sorted({len(own) for own in members})
         if len(counts) > 1:
-            raise UserError(
-                f"Superclass needs as many subclasses in every superclass, and the data set has between "
-                f"{counts[0]} and {counts[-1]}"
+            raise Conflict(
+                "data.partition",
+                f": Superclass needs as many subclasses in every superclass, not {counts[0]} to {counts[-1]}",
             )
         if clients % counts[0]:
-            raise UserError(
-                f"Superclass: {clients} clients cannot share {counts[0]} subclasses of every superclass "
-                f"evenly: use a multiple of {counts[0]} clients"
+            raise Conflict(
+                "clients",
+                f"is {clients}, which cannot share {counts[0]} subclasses evenly: use a multiple of that",
             )
         return np.stack(members)

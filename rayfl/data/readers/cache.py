@@ -20,7 +20,7 @@ import PIL
 import platformdirs
 
 from rayfl.data.readers.files import unreadable
-from rayfl.errors import UserError
+from rayfl.errors import Damaged
 from rayfl.files import open_file, replaced
 from rayfl.memory import check_memory
 
@@ -75,9 +75,10 @@ def map_images(file: Path) -> MappedImages:
         shape, start, crc = _place(file)
         images = np.memmap(file, np.uint8, "r", start, shape).view(MappedImages)
     except (OSError, ValueError, KeyError, struct.error, zipfile.BadZipFile) as error:
-        raise UserError(
-            f"the decoded images in {file} cannot be read on this machine ({error}): on a cluster, the cache "
-            "folder (RAYFL_CACHE) must be storage that all hosts share"
+        raise Damaged(
+            file,
+            f"has decoded images and cannot be read on this machine ({error}): on a cluster, the cache "
+            "folder (RAYFL_CACHE) must be storage that all hosts share",
         ) from None
     images.file, images.crc = file, crc
     return images

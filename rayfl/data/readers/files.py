@@ -12,7 +12,7 @@ import numpy as np
 from PIL import Image
 
 from rayfl.data.base import Data
-from rayfl.errors import UserError
+from rayfl.errors import Damaged, Missing, Shortage, UserError
 from rayfl.files import open_file, read_file
 from rayfl.settings import at_least, at_most
 
@@ -32,8 +32,8 @@ def unreadable(path: Path, error: Exception, what: str = "", remedy: str = REPLA
         remedy: what helps if the file is damaged.
     """
     if isinstance(error, OSError) and error.strerror:  # from the system, before a byte of it was seen
-        return UserError(f"{path} cannot be read ({error.strerror}): check who may read it, or copy it again")
-    return UserError(f"{path} cannot be read{f' {what}' if what else ''} ({error}): {remedy}")
+        return Missing(path, f"cannot be read ({error.strerror}): check who may read it, or copy it again")
+    return Damaged(path, f"cannot be read{f' {what}' if what else ''} ({error}): {remedy}")
 
 
 def is_there(path: Path) -> bool:
@@ -60,9 +60,10 @@ def check_sum(path: Path, published: str, kind: Literal["md5", "sha256"] = "md5"
     except OSError as error:
         raise unreadable(path, error) from None
     if found != published:
-        raise UserError(
-            f"{path} is not the published file: its {kind.upper()} is {found}, not {published}. It may be "
-            f"damaged or incomplete: {REPLACE}; or read it as it is with verify=False (--data.verify false)"
+        raise Damaged(
+            path,
+            f"is not the published file: its {kind.upper()} is {found}, not {published}. It may be damaged "
+            f"or incomplete: {REPLACE}; or read it as it is with verify=False (--data.verify false)",
         )
 
 
@@ -111,21 +112,19 @@ def unpickle(path: Path, kind: type[dict] | type[tuple] = dict) -> Any:
     except Exception as error:  # a damaged pickle can raise nearly anything
         raise unreadable(path, error, f"as a pickled {kind.__name__} of arrays") from None
     if not isinstance(content, kind):
-        raise UserError(
-            f"{path} holds a {type(content).__name__} where a {kind.__name__} is needed: {REPLACE}"
-        )
+        raise Damaged(path, f"holds a {type(content).__name__} where a {kind.__name__} is needed: {REPLACE}")
     return content
 
 
 def images_and_labels(path: Path, images: np.ndarray, labels: np.ndarray, classes: int) -> None:
     """Check that there are images, and one label in range per image."""
     if len(images) != len(labels):
-        raise UserError(f"{path} has {len(images)} images but {len(labels)} labels: {REPLACE}")
+        raise Damaged(path, f"has {len(images)} images but {len(labels)} labels: {REPLACE}")
     if not images.size:
-        raise UserError(f"{path} has {'images without pixels' if len(images) else 'no images'}: {REPLACE}")
+        raise Damaged(path, f"has {'images without pixels' if len(images) else 'no images'}: {REPLACE}")
     if not (labels.min() >= 0 and labels.max() < classes):
-        raise UserError(
-            f"{path} has labels from {labels.min()} to {labels.max()}, not 0 to {classes - 1}: {REPLACE}"
+        raise Damaged(
+            path, f"has labels from {labels.min()} to {labels.max()}, not 0 to {classes - 1}: {REPLACE}"
         )
 
 
@@ -163,9 +162,9 @@ class FileData(Data):
     def folder(self) -> Path:
         """Return root."""
         if self.root is None:
-            raise UserError(
-                f"{type(self).__name__} needs the folder that holds its files: give root (--data.root FOLDER)"
-                f"{self.hint}"
+            raise Missing(
+                "data.root",
+                f"is not given: {type(self).__name__} needs the folder that holds its files{self.hint}",
             )
         return Path(self.root).expanduser()
 
@@ -179,7 +178,7 @@ class FileData(Data):
         """
         source = f", or get it from {self.source}" if self.source else ""
         name = type(self).__name__
-        return UserError(f"{name}: {what} is missing; it was looked for at {place}. {remedy}{source}")
+        return Missing(place, f": {what} is missing there, and {name} needs it. {remedy}{source}")
 
 
 class Published(FileData):
@@ -213,9 +212,9 @@ class Published(FileData):
                 root.mkdir(parents=True, exist_ok=True)
                 self.fetch(root)
             except Exception as error:  # network, disk, checksum: torchvision passes on whatever went wrong
-                raise UserError(
-                    f"downloading {type(self).__name__} failed ({error}): check the network, or copy the "
-                    "files by hand and leave download off"
+                raise Shortage(
+                    "data.download",
+                    f"of {type(self).__name__} failed ({error}): check the network or copy the files by hand",
                 ) from None
         return root
 

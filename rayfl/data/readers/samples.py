@@ -12,7 +12,7 @@ import numpy as np
 from rayfl.arguments import shown
 from rayfl.data.base import carve
 from rayfl.data.dataset import TEST, TRAIN, VAL, ClientData, Dataset, not_finite
-from rayfl.errors import UserError
+from rayfl.errors import BadData, BadValue, Conflict
 from rayfl.memory import check_memory
 from rayfl.randomness import numpy_generator
 
@@ -57,11 +57,11 @@ class Form:
     warnings: Sequence[str] = ()
 
 
-def own_names(data: str, names: Sequence[str] | None) -> None:
+def own_names(names: Sequence[str] | None) -> None:
     """Refuse names of classes of which two are the same: nobody could tell these classes apart."""
     for name, count in Counter(names or ()).most_common(1):
         if count > 1:
-            raise UserError(f"{data}: {count} classes have the name {name!r}: give each a name of its own")
+            raise BadValue("data.names", f": {count} classes have the name {name!r}: give each its own")
 
 
 def dataset_of(train: Samples, test: Samples | None, form: Form, val: Samples | None = None) -> Dataset:
@@ -86,7 +86,7 @@ def dataset_of(train: Samples, test: Samples | None, form: Form, val: Samples | 
     kinds = {f"{x.dtype} {list(x.shape[1:])}": part for (part, _), x in zip(named, inputs)}
     if len(kinds) > 1:
         these = ", and ".join(f"a {part} sample is {kind}" for kind, part in kinds.items())
-        raise UserError(f"{name}: {these}: use one form")
+        raise BadData(name, f": {these}: use one form")
     classes, class_names, remarks = classes_of(name, labels, form.class_names)
     users, user_names = _groups(name, "users", named, inputs)
     domains, domain_names = _groups(name, "domains", named, inputs)
@@ -97,14 +97,14 @@ def dataset_of(train: Samples, test: Samples | None, form: Form, val: Samples | 
     channels = x.shape[1] if x.dtype == np.uint8 else 0
     for option in ("mean", "std"):
         if (values := getattr(form, option)) is not None and len(values) != channels:
-            raise UserError(
-                f"{name}: {option} has {len(values)} values, and it must have "
-                + (f"one per channel, {channels}" if channels else "none but for images of uint8")
+            raise Conflict(
+                f"data.{option}",
+                f"has {len(values)} values, not {channels or 'none'}: one for each channel of uint8 images",
             )
         if values is not None and not np.isfinite(np.asarray(values, np.float64)).all():
-            raise UserError(f"{name}: {option} is {list(values)}: its numbers must be finite")
+            raise BadValue(f"data.{option}", f"is {list(values)}: its numbers must be finite")
     if form.std is not None and not all(value > 0 for value in form.std):
-        raise UserError(f"{name}: std is {list(form.std)}: its numbers must be above 0")
+        raise BadValue("data.std", f"is {list(form.std)}: its numbers must be above 0")
     last = []
     if x.dtype == np.uint8 and x.shape[1] > 4 and x.shape[3] in (1, 3, 4):
         last = [
@@ -133,7 +133,7 @@ def dataset_of(train: Samples, test: Samples | None, form: Form, val: Samples | 
 def _hold_out(dataset: Dataset, form: Form) -> None:
     """Make test samples of some, in place."""
     if not form.test_fraction:
-        raise UserError(f"{form.name} has no test samples: give them, or a test_fraction above 0")
+        raise BadData(form.name, "has no test samples: give them, or a test_fraction above 0")
     groups = np.zeros(len(dataset), np.int64) if dataset.users is None else dataset.users
     train = dataset.indices(TRAIN)
     order = train[np.argsort(groups[train], kind="stable")]
@@ -144,16 +144,14 @@ def _hold_out(dataset: Dataset, form: Form) -> None:
         dataset.origin[held.val] = TEST
     if not len(dataset.indices(TEST)):
         whose = "nobody has" if dataset.users is not None else "there are not"
-        raise UserError(
-            f"{form.name} has no test samples: {whose} two samples to divide; give x_test or test"
-        )
+        raise BadData(form.name, f"has no test samples: {whose} two samples to divide; give x_test or test")
 
 
 def as_array(given: Any) -> np.ndarray | None:
     """Return a NumPy array, or a PyTorch tensor as one; None for anything else."""
     if isinstance(given, np.ndarray):
         if np.ma.is_masked(given):
-            raise UserError(
+            raise BadData(
                 f"an array {list(given.shape)} has masked values: leave out such samples, or fill in values, "
                 "array.filled(...)"
             )
@@ -164,7 +162,7 @@ def as_array(given: Any) -> np.ndarray | None:
 
     tensor = given.detach().cpu()
     if tensor.layout != torch.strided:
-        raise UserError(f"a tensor {list(tensor.shape)} is sparse: give tensor.to_dense()")
+        raise BadData(f"a tensor {list(tensor.shape)} is sparse: give tensor.to_dense()")
     return (tensor.float() if tensor.dtype == torch.bfloat16 else tensor).numpy()
 
 
@@ -183,30 +181,30 @@ def _inputs(what: str, given: Any) -> np.ndarray:
     """Return inputs as uint8 images, float32, or int64 token ids."""
     x = as_array(given)
     if x is None:
-        raise UserError(f"{what} have as x {shown(given)}: it must be a NumPy array or a PyTorch tensor")
+        raise BadValue(what, f"have as x {shown(given)}: it must be a NumPy array or a PyTorch tensor")
     images = x.dtype == np.uint8 and x.ndim == 4
     if x.dtype.kind not in "fiu" or x.ndim < 2 or (x.dtype == np.uint8 and not images):
-        raise UserError(
-            f"{what} have x of {x.dtype} {list(x.shape)}: it must be images, uint8 [N, C, H, W], or floats "
-            "or whole numbers (token ids) [N, ...]"
+        raise BadData(
+            what,
+            f"have x of {x.dtype} {list(x.shape)}: it must be images, uint8 [N, C, H, W], or floats or whole "
+            "numbers (token ids) [N, ...]",
         )
     if not x.size:
-        raise UserError(f"{what} have an empty x, {list(x.shape)}: give at least one sample")
+        raise BadData(what, f"have an empty x, {list(x.shape)}: give at least one sample")
     if images:
         return x
     if x.dtype.kind == "f":
         with np.errstate(over="ignore"):
             x = x.astype(np.float32, copy=False)
         if (first := not_finite(x)) is not None:
-            raise UserError(
-                f"{what} have NaN or infinity in x, first in sample {first} (from 0): leave out or fill in "
-                "such samples"
+            raise BadData(
+                what, f"have NaN or infinity in x, first in sample {first} (from 0): leave such samples out"
             )
         return x
     if x.min() < 0 or x.max() >= _IDS:
-        raise UserError(
-            f"{what} have token ids from {x.min()} to {x.max()} in x: they must lie in 0..{_IDS - 1:,}; "
-            "numbers that are no ids must be floats"
+        raise BadData(
+            what,
+            f"have token ids from {x.min()} to {x.max()}, not 0 to {_IDS - 1:,}; other numbers must be float",
         )
     return x.astype(np.int64, copy=False)
 
@@ -215,17 +213,17 @@ def _labels(what: str, given: Any, count: int) -> np.ndarray:
     """Return labels as int64, texts or booleans."""
     y = _listed(given)
     if y is None:
-        raise UserError(
-            f"{what} have as y {shown(given)}: it must be whole numbers or texts [N], as a NumPy array, a "
-            "PyTorch tensor or a list"
+        raise BadValue(
+            what,
+            f"have as y {shown(given)}: it must be whole numbers or texts [N], an array, a tensor or a list",
         )
     if y.ndim != 1 or y.dtype.kind not in "iuUb":
-        raise UserError(
-            f"{what} have y of {y.dtype} {list(y.shape)}: it must be whole numbers or texts [N], classes; "
-            "rayfl classifies, and has no regression"
+        raise BadData(
+            what,
+            f"have y of {y.dtype} {list(y.shape)}, not whole numbers or texts [N]: rayfl has no regression",
         )
     if len(y) != count:
-        raise UserError(f"{what} are {count} in x and {len(y)} in y: x and y must have the same number")
+        raise BadData(what, f"are {count} in x and {len(y)} in y: x and y must have the same number")
     return y.astype(np.int64) if y.dtype.kind in "iu" else y
 
 
@@ -245,9 +243,8 @@ def classes_of(
         texts = found.dtype.kind == "U"
         places = np.array([known.get(v, -1) for v in own] if texts else found, np.int64)
         if len(odd := found[(places < 0) | (places >= len(names))]):
-            raise UserError(
-                f"{name}: a label is {odd[-1]}, and {len(names)} classes have names: labels must be these, "
-                f"or lie in 0..{len(names) - 1}"
+            raise BadData(
+                name, f": a label is {odd[-1]}, which is neither one of the names nor in 0..{len(names) - 1}"
             )
         return places[labels], tuple(names), ()
     if found.dtype.kind == "i" and np.array_equal(found, np.arange(len(found))):
@@ -261,14 +258,14 @@ def _unique(
 ) -> tuple[np.ndarray, np.ndarray, tuple[str, ...]]:
     """Return which value each one is, int64 [N], all values in order, and their texts."""
     if len({array.dtype.kind == "U" for array in parts}) > 1:
-        raise UserError(f"{name}: {field} must be numbers throughout, or texts throughout")
+        raise BadData(name, f": {field} must be numbers throughout, or texts throughout")
     found, numbers = np.unique(np.concatenate(parts), return_inverse=True)
     names = tuple(map(str, found))
     for each in names:
         try:
             each.encode()
         except UnicodeEncodeError:
-            raise UserError(f"{name}: {field} have {each!a}, which is no text in UTF-8") from None
+            raise BadData(name, f": {field} have {each!a}, which is no text in UTF-8") from None
     return numbers.astype(np.int64), found, names
 
 
@@ -283,19 +280,18 @@ def _groups(
             continue
         array = _listed(values)
         if array is None or array.ndim != 1 or array.dtype.kind not in "iuU":
-            raise UserError(
-                f"{name}: {field} of the {part} samples are {shown(values)}: they must be whole numbers or "
-                "texts, one for each sample"
+            raise BadData(
+                name,
+                f": {field} of the {part} samples are {shown(values)}: they must be integers or texts [N]",
             )
         if len(array) != len(x):
-            raise UserError(
-                f"{name}: there are {len(x)} {part} samples, and {len(array)} {field} of them: give one for "
-                "each sample"
+            raise BadData(
+                name, f": there are {len(x)} {part} samples, and {len(array)} {field} of them: give as many"
             )
         parts.append(array)
     if not parts:
         return None, ()
     if len(parts) < len(named):
-        raise UserError(f"{name}: {field} must be given for all samples, or of none")
+        raise BadData(name, f": {field} must be given for all samples, or of none")
     numbers, _, names = _unique(name, field, parts)
     return numbers, names

@@ -11,7 +11,7 @@ from typing import IO, Any
 
 import numpy as np
 
-from rayfl.errors import UserError
+from rayfl.errors import BadData, Missing, Unknown, UserError
 from rayfl.files import open_file
 from rayfl.memory import check_memory
 
@@ -37,7 +37,7 @@ def read_arrays(path: Path, wanted: Sequence[str]) -> Mapping[str, np.ndarray]:
                 info = members.get(f"{name}.npy")
                 if info is None:
                     names = ", ".join(sorted(m.removesuffix(".npy") for m in members)[:10])
-                    raise UserError(f"{path} has no array {name!r}, only {names or 'none'}")
+                    raise Unknown(path, f"has no array {name!r}, only {names or 'none'}")
                 check_memory(info.file_size, f"the array {name!r} in {path}", _LESS)
                 with archive.open(info) as member:
                     shape, order, kind = _head(member, name)
@@ -51,9 +51,9 @@ def read_arrays(path: Path, wanted: Sequence[str]) -> Mapping[str, np.ndarray]:
     except zipfile.BadZipFile as error:
         if path.suffix.lower() == ".npz":
             raise ValueError(str(error)) from error
-        raise UserError(
-            f"{path} is no file that rayfl reads: write the arrays into an .npz file, a folder of .npy files "
-            "or a .parquet file"
+        raise BadData(
+            path,
+            "is no file that rayfl reads: write the arrays into .npz, a folder of .npy files or .parquet",
         ) from None
     except Exception as error:  # a damaged archive can raise nearly anything
         raise ValueError(str(error)) from error
@@ -62,7 +62,7 @@ def read_arrays(path: Path, wanted: Sequence[str]) -> Mapping[str, np.ndarray]:
 
 def _mapped(path: Path) -> np.ndarray:
     if not path.exists():
-        raise UserError(f"{path.parent} has no file {path.name}")
+        raise Missing(path.parent, f"has no file {path.name}")
     with open_file(path) as file:
         shape, order, kind = _head(file, path.name)
         size, start = math.prod(shape) * kind.itemsize, file.tell()
@@ -116,7 +116,7 @@ def read_parquet(path: Path, wanted: Sequence[str], others: bool) -> Mapping[str
             table = pq.ParquetFile(file)
             names = table.schema_arrow.names
             if missing := [name for name in wanted if name not in names]:
-                raise UserError(f"{path} has no column {missing[0]!r}, only {', '.join(names[:10])}")
+                raise Unknown(path, f"has no column {missing[0]!r}, only {', '.join(names[:10])}")
             if len(set(names)) < len(names):
                 raise ValueError("two columns have the same name")
             index = _index(table.schema_arrow)

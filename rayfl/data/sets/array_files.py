@@ -13,7 +13,7 @@ from rayfl.data.partitions.by_user import ByUser
 from rayfl.data.partitions.partition import Partition
 from rayfl.data.readers.samples import Form, Samples, dataset_of, own_names
 from rayfl.data.readers.tables import read_arrays, read_parquet
-from rayfl.errors import UserError
+from rayfl.errors import BadData, BadValue, Conflict, Missing
 from rayfl.files import reading
 from rayfl.settings import at_least, below
 
@@ -69,8 +69,8 @@ class ArrayFiles(Data):
     def load(self) -> Dataset:
         """Read the files."""
         if self.train is None:
-            raise UserError("ArrayFiles needs a file with training samples: give train (--data.train FILE)")
-        own_names("ArrayFiles", self.names)
+            raise Missing("data.train", "is not given: ArrayFiles needs a file with training samples")
+        own_names(self.names)
         train, columns, remarks, warnings = self._part(self.train)
         names = (self.test, self.val)
         test, val = (None if name is None else self._part(name, columns)[0] for name in names)
@@ -95,12 +95,12 @@ class ArrayFiles(Data):
         else:
             inputs = ["x"] if inputs is None else inputs
             if len(inputs) != 1:
-                raise UserError(
-                    f"data.x is {inputs}: it must be one name; only a .parquet file can have several"
+                raise Conflict(
+                    "data.x", f"is {inputs}: it must be one name; only a .parquet file can have several"
                 )
         for each in [*(inputs or []), *others]:
             if "/" in each or "\0" in each:
-                raise UserError(f"ArrayFiles: {each!r} must be the name of an array or a column")
+                raise BadValue("data", f": {each!r} must be the name of an array or a column")
         with reading(path, _MEND):
             if parquet:
                 found = read_parquet(path, [*(inputs or []), *others], inputs is None)
@@ -128,15 +128,13 @@ class ArrayFiles(Data):
 def _inputs(path: Path, found: Mapping[str, np.ndarray], names: list[str]) -> np.ndarray:
     """Return the inputs: one array, or columns of numbers side by side."""
     if not names:
-        raise UserError(f"{path} has no columns for inputs")
+        raise BadData(path, "has no columns for inputs")
     if len(names) == 1:
         x = found[names[0]]
         return x[:, None] if x.ndim == 1 else x
     for name in names:
         if found[name].ndim > 1 or found[name].dtype.kind not in "fiu":
-            raise UserError(
-                f"{path}: column {name!r} is no column of numbers: choose the columns with data.x"
-            )
+            raise BadData(path, f": column {name!r} is no column of numbers: choose the columns with data.x")
     with np.errstate(over="ignore"):  # infinity is refused with all other samples
         return np.stack([found[name].astype(np.float32) for name in names], axis=1)
 

@@ -8,7 +8,7 @@ from rayfl.data.dataset import Dataset
 from rayfl.data.partitions.by_user import ByUser
 from rayfl.data.partitions.partition import Partition
 from rayfl.data.readers.samples import Form, Samples, dataset_of, own_names
-from rayfl.errors import UserError
+from rayfl.errors import Conflict, Missing
 from rayfl.settings import at_least, below
 
 
@@ -85,11 +85,11 @@ class Arrays(Data):
         if self._dataset is not None:
             self.sha256 = self._dataset.digest()
             if sha256 not in (None, self.sha256):
-                raise UserError(f"Arrays: these arrays have the digest {self.sha256}, not {sha256}")
+                raise Conflict("data.sha256", f"is {sha256}, but these arrays have the digest {self.sha256}")
         super().__post_init__()
 
     def _checked(self) -> Dataset:
-        own_names("Arrays", self.names)
+        own_names(self.names)
         form = Form("Arrays", self.names, self.test_fraction, self.mean, self.std)
         train = Samples(self.x, self.y, self.users, self.domains)
         return dataset_of(train, self._part("test"), form, self._part("val"))
@@ -99,7 +99,7 @@ class Arrays(Data):
         given = {f"{key}_{name}": getattr(self, f"{key}_{name}") for key in ("x", "y", "users", "domains")}
         there = [key for key, value in given.items() if value is not None]
         if missing := [key for key in (f"x_{name}", f"y_{name}") if there and key not in there]:
-            raise UserError(f"Arrays: {there[0]} is given without {missing[0]}: give both, or none")
+            raise Missing(missing[0], f"is not given, but {there[0]} is: give both, or none")
         return Samples(*given.values()) if there else None
 
     def default_partition(self) -> Partition:
@@ -109,9 +109,9 @@ class Arrays(Data):
     def load(self) -> Dataset:
         """Return the arrays."""
         if self._dataset is None:
-            raise UserError(
-                "Arrays are given in Python: make Arrays(x, y, ...) there, and to go on with a run use "
-                "rayfl.resumed(folder, data=Arrays(x, y, ...)) with the same arrays; from files, use "
-                "ArrayFiles"
+            raise Missing(
+                "data",
+                ": Arrays are given in Python: make Arrays(x, y, ...) there, and to go on with a run use "
+                "rayfl.resumed(folder, data=Arrays(x, y, ...)) with the same; from files, use ArrayFiles",
             )
         return self._dataset

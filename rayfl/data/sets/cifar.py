@@ -10,7 +10,7 @@ from rayfl.data.federated import FederatedData
 from rayfl.data.noise import noise_levels, with_noise
 from rayfl.data.readers.cache import Decoded, cached, content
 from rayfl.data.readers.files import REPLACE, Published, Side, images_and_labels, scaled, unpickle
-from rayfl.errors import UserError
+from rayfl.errors import Damaged
 from rayfl.settings import at_least
 
 _SIDE = 32  # pixels
@@ -121,14 +121,14 @@ class _Cifar(Published):
         content = unpickle(path)
         rows = content.get("data")
         if not (isinstance(rows, np.ndarray) and rows.dtype == np.uint8 and rows.shape[1:] == (3072,)):
-            raise UserError(f'{path} has no entry "data" of rows of 3,072 bytes: {REPLACE}')
+            raise Damaged(path, f'has no entry "data" of rows of 3,072 bytes: {REPLACE}')
         batch = {"images": rows.reshape(-1, 3, 32, 32)}
         for field, key, names_key in (("labels", *self._labels), *self._others):
             labels = content.get(key)
             if not isinstance(labels, list) or not all(
                 isinstance(label, int) and abs(label) < 2**63 for label in labels
             ):
-                raise UserError(f'{path} has no entry "{key}" with a list of whole numbers: {REPLACE}')
+                raise Damaged(path, f'has no entry "{key}" with a list of whole numbers: {REPLACE}')
             batch[field] = np.array(labels, np.int64)
             names = _names(path.parent / self._meta[0], meta, names_key)
             images_and_labels(path, batch["images"], batch[field], len(names))
@@ -138,7 +138,7 @@ class _Cifar(Published):
 def _names(path: Path, content: dict[str, Any], key: str) -> list[str]:
     names = content.get(key)
     if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
-        raise UserError(f'{path} has no entry "{key}" with a list of names: {REPLACE}')
+        raise Damaged(path, f'has no entry "{key}" with a list of names: {REPLACE}')
     return names
 
 

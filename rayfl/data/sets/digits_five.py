@@ -29,7 +29,7 @@ from rayfl.data.readers.files import (
 )
 from rayfl.data.sets.folders import plain, read_image, stratified_shuffle
 from rayfl.data.sets.mnist import MNIST, USPS
-from rayfl.errors import UserError
+from rayfl.errors import BadData, BadValue, Conflict, Damaged, UserError
 from rayfl.files import open_file
 
 PART = 743.8
@@ -70,21 +70,23 @@ class DigitsFive(FileData):
         names = None if self.domains is None else [plain(name) for name in self.domains]
         chosen = [name for name in _DOMAINS if names is None or plain(name) in names]
         if not chosen or (names is not None and len(names) != len(chosen)):
-            raise UserError(
-                f"data.domains is {self.domains}: it must be some of {', '.join(_DOMAINS)}, each once"
+            raise BadValue(
+                "data.domains", f"is {self.domains}: it must be some of {', '.join(_DOMAINS)}, each once"
             )
         if names is not None:
             self.domains = chosen
         whole = self.quantity in range(1, _PARTS + 1)
         if not (whole or 1 / int(PART) <= self.quantity < 1):
-            raise UserError(
-                f"data.quantity is {self.quantity}: it must be a whole number from 1 to {_PARTS}, or below 1 "
-                f"and large enough for an image (1/{int(PART)})"
+            raise BadValue(
+                "data.quantity",
+                f"is {self.quantity}: it must be a whole number from 1 to {_PARTS}, or below 1 and large "
+                f"enough for an image (1/{int(PART)})",
             )
         if self.scale == "full" and self.quantity != 1:
-            raise UserError(
-                f"data.quantity is {self.quantity:g}, a number of FedBN's training parts, and "
-                "data.scale=full takes all training images: give one of them"
+            raise Conflict(
+                "data.quantity",
+                f"is {self.quantity:g}, a number of FedBN's training parts, and data.scale=full takes all "
+                "training images: give one of them",
             )
 
     def default_partition(self) -> Partition:
@@ -124,10 +126,10 @@ class DigitsFive(FileData):
     def _wanted(self, name: str, available: int) -> int:
         wanted = int(int(PART) * self.quantity) if self.quantity < 1 else int(PART * self.quantity)
         if wanted > available:
-            raise UserError(
-                f"DigitsFive: domain {name} has {available} training images here, and quantity="
-                f"{self.quantity:g} takes {wanted}: use a smaller quantity (--data.quantity) or other "
-                "domains (--data.domains)"
+            raise Conflict(
+                "data.quantity",
+                f"is {self.quantity:g}, which takes {wanted} training images, and domain {name} has "
+                f"{available} here: use a smaller one or other domains (--data.domains)",
             )
         return wanted
 
@@ -182,9 +184,9 @@ class DigitsFive(FileData):
         """Return a domain's training images, all or those of the ten parts, and its test images."""
         if files.layout.read is None:
             if self.scale == "full":
-                raise UserError(
-                    f"DigitsFive: scale=full needs the originals of domain {name}, and in {files.folder} are "
-                    "FedBN's prepared files, which have ten parts only: use quantity=10, or other files"
+                raise Conflict(
+                    "data.scale",
+                    f"is full, and {files.folder} has FedBN's ten parts of domain {name}: use quantity=10",
                 )
             *parts, held_out = (_prepared(path, self.verify) for path in files.paths)
             return _joined(files.folder, parts), held_out
@@ -237,7 +239,7 @@ def _prepared(path: Path, verify: bool) -> Read:
         )
     content = unpickle(path, tuple)
     if len(content) != 2:
-        raise UserError(f"{path} does not hold images and labels: {REPLACE}")
+        raise Damaged(path, f"does not hold images and labels: {REPLACE}")
     return _checked(path, *content)
 
 
@@ -252,10 +254,10 @@ def _checked(path: Path, images: Any, labels: Any) -> Read:
     """Return images and labels in their proper types."""
     fine = isinstance(images, np.ndarray) and images.dtype == np.uint8
     if not fine or not (images.ndim == 3 or (images.ndim == 4 and images.shape[3] == 3)):
-        raise UserError(f"{path} does not hold images of one byte per value: {REPLACE}")
+        raise Damaged(path, f"does not hold images of one byte per value: {REPLACE}")
     numbers = np.asarray(labels)
     if not np.issubdtype(numbers.dtype, np.integer):
-        raise UserError(f"{path} does not hold labels that are whole numbers: {REPLACE}")
+        raise Damaged(path, f"does not hold labels that are whole numbers: {REPLACE}")
     numbers = numbers.reshape(-1).astype(np.int64)
     images_and_labels(path, images, numbers, 10)
     return images, numbers
@@ -264,9 +266,9 @@ def _checked(path: Path, images: Any, labels: Any) -> Read:
 def _joined(folder: Path, parts: Sequence[Read]) -> Read:
     images, labels = zip(*parts)
     if len(shapes := sorted({each.shape[1:] for each in images})) > 1:
-        raise UserError(
-            f"the files of a domain in {folder} have images of {list(shapes[0])} and {list(shapes[-1])}: "
-            "they must be of one size"
+        raise BadData(
+            folder,
+            f"has files of one domain with images of {list(shapes[0])} and {list(shapes[-1])}: not one size",
         )
     return np.concatenate(images), np.concatenate(labels)
 
@@ -310,7 +312,7 @@ def _mat(path: Path, ten_is_zero: bool = False) -> Read:
         raise unreadable(path, error, "as a .mat file") from None
     images, labels = content.get("X"), content.get("y")
     if not isinstance(images, np.ndarray) or images.ndim != 4 or labels is None:
-        raise UserError(f"{path} has no images X and labels y: {REPLACE}")
+        raise Damaged(path, f"has no images X and labels y: {REPLACE}")
     if ten_is_zero and np.issubdtype(np.asarray(labels).dtype, np.number):
         labels = np.where(labels == 10, 0, labels)
     return _checked(path, images.transpose(3, 0, 1, 2), labels)
@@ -350,7 +352,7 @@ def _mnistm_original(folder: Path, verify: bool) -> Read:
             raise unreadable(path, error, "as lines of file and label") from None
         images = [read_image(folder / f"mnist_m_{part}" / name) for name in names]
         if len({image.shape for image in images}) != 1:
-            raise UserError(f"{path} names {'images of several sizes' if images else 'no images'}: {REPLACE}")
+            raise Damaged(path, f"names {'images of several sizes' if images else 'no images'}: {REPLACE}")
         parts.append(_checked(path, np.stack(images).transpose(0, 2, 3, 1), labels))
     return _joined(folder, parts)
 

@@ -20,7 +20,7 @@ from rayfl.data.partitions.domain_per_client import DomainPerClient
 from rayfl.data.partitions.partition import Partition
 from rayfl.data.readers.cache import Decoded, cached, digests
 from rayfl.data.readers.files import FileData, Side, unreadable
-from rayfl.errors import UserError
+from rayfl.errors import BadData, BadValue, Damaged, Missing
 from rayfl.files import open_file
 from rayfl.randomness import numpy_generator
 
@@ -134,10 +134,10 @@ class DomainFolders(FileData):
         for k, name in enumerate(found.domain_names):
             n = int((origin[found.of(k)] != UNUSED).sum())
             if n != self.published.get(name, n):
-                raise UserError(
-                    f"{type(self).__name__}: domain {name} in {found.root} has {n} images, and "
-                    f"{self.published[name]} were published: complete the folder, or use it as it is with "
-                    "verify=False (--data.verify false)"
+                raise Damaged(
+                    found.root,
+                    f"has {n} images of domain {name}, and {self.published[name]} were published: complete "
+                    "the folder, or use it as it is with verify=False (--data.verify false)",
                 )
 
     def _decode(self, found: Found) -> Decoded:
@@ -186,10 +186,10 @@ class DomainFolders(FileData):
             for label, name in enumerate(classes):
                 folder = self._folder(root, domain, name)
                 if folder in taken:
-                    raise UserError(
-                        f'{type(self).__name__}: class "{name}" of domain {domain} would be read from '
-                        f"{folder}, which another name stands for already: spell folders alike in all "
-                        "domains, or name each once in domains and classes (--data.domains, --data.classes)"
+                    raise BadData(
+                        folder,
+                        f'would be read for class "{name}" of domain {domain}, too: spell folders alike, '
+                        "or name each once in domains and classes (--data.domains, --data.classes)",
                     )
                 taken.add(folder)
                 found = []
@@ -200,9 +200,8 @@ class DomainFolders(FileData):
                     elif not entry.name.startswith("."):
                         others.append(folder / entry.name)
                 if not found and self.published:
-                    raise UserError(
-                        f'{type(self).__name__}: class "{name}" of domain {domain} has no images: {folder} '
-                        "holds none"
+                    raise Missing(
+                        folder, f'holds no images, so that class "{name}" of domain {domain} has none'
                     )
                 if not found:
                     lacking.append(f"domain {domain} has no images of class {name}")
@@ -258,7 +257,7 @@ class ImageFolders(DomainFolders):
         for name in ("domains", "classes"):
             value = getattr(self, name)
             if value is not None and (not value or len(set(value)) < len(value)):
-                raise UserError(f"data.{name} is {value}: it must name at least one, and each once")
+                raise BadValue(f"data.{name}", f"is {value}: it must name at least one, and each once")
 
     def find(self) -> tuple[Found, tuple[str, ...]]:
         """Look for the images; return them and the names of the classes."""
@@ -269,7 +268,7 @@ class ImageFolders(DomainFolders):
             return replace(found, domain_names=(type(self).__name__,)), tuple(names)
         domains = self.domains or _folders(root)
         if not domains:
-            raise UserError(f"ImageFolders: {root} holds no folders; images are read from domain/class/*")
+            raise BadData(root, "holds no folders; ImageFolders reads images from domain/class/*")
         if all(plain(domain) in _PARTS for domain in domains):
             log.warning(
                 "ImageFolders: %s in %s are read as domains, and each is divided into training and test "
@@ -282,9 +281,8 @@ class ImageFolders(DomainFolders):
             inside = [subfolder(root, domain) for domain in domains]
             classes = sorted({name for folder in inside if folder for name in _folders(folder)})
             if not classes and all(inside):
-                raise UserError(
-                    f"ImageFolders: the folders in {root} hold no folders; images are read from "
-                    "domain/class/*"
+                raise BadData(
+                    root, "has folders that hold none; ImageFolders reads images from domain/class/*"
                 )
         return self.scan(root, domains, classes), tuple(classes)
 
@@ -325,9 +323,10 @@ def stratified_shuffle(labels: np.ndarray, what: str) -> tuple[np.ndarray, np.nd
         train, test = next(splitter.split(np.zeros(len(labels)), labels))
     except ValueError as error:
         counts = np.bincount(labels)
-        raise UserError(
-            f"{what} cannot be divided 80/20, each class alike ({error}): it has {len(labels)} images, from "
-            f"{counts[counts > 0].min()} to {counts.max()} of a class"
+        raise BadData(
+            what,
+            f"cannot be divided 80/20, each class alike ({error}): it has {len(labels)} images, from "
+            f"{counts[counts > 0].min()} to {counts.max()} of a class",
         ) from None
     return train.astype(np.int64), test.astype(np.int64)
 
@@ -411,7 +410,7 @@ def _check_text(parent: Path, names: Sequence[str]) -> None:
         try:
             name.encode()
         except UnicodeEncodeError:
-            raise UserError(f"{parent} holds {name!a}, whose name is no text in UTF-8: rename it") from None
+            raise BadData(parent, f"holds {name!a}, whose name is no text in UTF-8: rename it") from None
 
 
 def in_chunks(read: Callable[[Path], np.ndarray], files: Sequence[Path]) -> Iterator[np.ndarray]:

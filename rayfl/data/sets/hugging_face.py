@@ -14,7 +14,7 @@ from rayfl.data.partitions.partition import Partition
 from rayfl.data.readers.samples import Form, Samples, dataset_of
 from rayfl.data.readers.tables import column
 from rayfl.data.sets.folders import open_image
-from rayfl.errors import UserError
+from rayfl.errors import BadData, Missing, Unknown
 from rayfl.files import open_file, read_json, reading
 from rayfl.memory import check_memory
 from rayfl.settings import at_least, below
@@ -62,13 +62,11 @@ class HuggingFaceData(Data):
     def load(self) -> Dataset:
         """Read the columns."""
         if self.root is None:
-            raise UserError(
-                "HuggingFaceData needs the folder of the data set: give root (--data.root FOLDER)"
-            )
+            raise Missing("data.root", "is not given: HuggingFaceData needs the folder of the data set")
         try:
             from datasets import load_from_disk  # a folder of that name has no such function
         except ImportError:
-            raise UserError("HuggingFaceData needs the library datasets: pip install 'rayfl[hf]'") from None
+            raise Missing("data", ": HuggingFaceData needs datasets: pip install 'rayfl[hf]'") from None
         folder = Path(self.root).expanduser().absolute()
         with reading(folder, _MEND):
             os.listdir(folder)
@@ -102,15 +100,15 @@ class HuggingFaceData(Data):
         """Return the samples of a split, and the names of the classes where they have some."""
         if isinstance(found, dict):
             if split not in found:
-                raise UserError(f"{self.root} has no split {split!r}, only {', '.join(found)}")
+                raise Unknown(self.root, f"has no split {split!r}, only {', '.join(found)}")
             found = found[split]
         elif split in (self.test, self.val):
-            raise UserError(f"{self.root} has no splits, so no {split!r}: leave out test and val")
+            raise Unknown(self.root, f"has no splits, so no {split!r}: leave out test and val")
         table = found.with_format("arrow")[:]
         wanted = [self.x, self.y, self.users, self.domains]
         if missing := [name for name in wanted if name is not None and name not in table.column_names]:
             known = ", ".join(table.column_names[:10])
-            raise UserError(f"{self.root} has no column {missing[0]!r}, only {known}")
+            raise Unknown(self.root, f"has no column {missing[0]!r}, only {known}")
         if type(found.features[self.x]).__name__ == "Image":
             x = _pictures(table.column(self.x).to_pylist())
         else:
@@ -125,7 +123,7 @@ def _check_index(path: Path) -> None:
     content = content if isinstance(content, dict) else {}
     files = content.get("_data_files")
     if files == []:
-        raise UserError(f"{path.parent} has no samples, which the library datasets cannot read: leave it out")
+        raise BadData(path.parent, "has no samples, which the library datasets cannot read: leave it out")
     given = [entry.get("filename") if isinstance(entry, dict) else entry for entry in _listed(files)]
     for name in [*given, *_listed(content.get("splits"))]:
         if not isinstance(name, str) or Path(name).name != name or name in ("", ".", "..") or "\\" in name:

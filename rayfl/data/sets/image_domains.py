@@ -11,7 +11,7 @@ import numpy as np
 from rayfl.data.dataset import TRAIN, UNUSED, VAL
 from rayfl.data.readers.files import read_bytes, unpickle, unreadable
 from rayfl.data.sets.folders import DomainFolders, Found, origin_of, plain, stratified
-from rayfl.errors import UserError
+from rayfl.errors import Conflict, Damaged
 
 log = logging.getLogger(__name__)
 
@@ -81,10 +81,10 @@ class _Protocols(DomainFolders):
         smallest = min(map(len, lists))
         few, held_out = (int(share * smallest) for share in self.shares)
         if few < 1 or held_out < 1:
-            raise UserError(
-                f"{type(self).__name__}: the smallest training list in {found.root} has {smallest} images; "
-                f"scale=fedbn takes {self.shares[0]:.0%} of them for training and {self.shares[1]:.0%} for "
-                "validation, which leaves nothing: use scale=full (--data.scale full)"
+            raise Conflict(
+                "data.scale",
+                f"is fedbn, of {smallest} images on the smallest list in {found.root} {self.shares[0]:.0%} "
+                f"to train and {self.shares[1]:.0%} to validate, which leaves nothing: use --data.scale full",
             )
         for train in lists:
             origin[train[few:]] = UNUSED
@@ -103,9 +103,7 @@ class _Protocols(DomainFolders):
         for domain, pair in zip(found.domain_names, names):
             train, test = (self._read_list(found, domain, found.root / name, places) for name in pair)
             if len(np.unique(np.concatenate([train, test]))) < len(train) + len(test):
-                raise UserError(
-                    f"{type(self).__name__}: {pair[0]} and {pair[1]} in {found.root} name an image twice"
-                )
+                raise Damaged(found.root / pair[0], f"and {pair[1]} name an image twice")
             parts.append((train, test))
         return parts
 
@@ -119,12 +117,12 @@ class _Protocols(DomainFolders):
             or len(columns[0]) != len(columns[1])
             or not all(isinstance(v, str) for c in columns for v in c)
         ):
-            raise UserError(f"{path} does not hold as many class names as paths: replace it by a fresh copy")
+            raise Damaged(path, "does not hold as many class names as paths: replace it by a fresh copy")
         indices = self.indices_of(columns[0], domain, path, found, places)
         for k, name in zip(indices, columns[1]):
             if plain(name) != plain(self.classes[found.labels[k]]):
-                raise UserError(
-                    f'{path} gives the class "{name}" to {found.files[k]}: replace it by a fresh copy'
+                raise Damaged(
+                    path, f'gives the class "{name}" to {found.files[k]}: replace it by a fresh copy'
                 )
         return indices
 
@@ -139,7 +137,7 @@ class _Protocols(DomainFolders):
                 what = f"the image {line}, which {path} names,"
                 raise self.missing(what, found.root, "Complete the folder")
             if found.domain_names[found.domains[k]] != domain:
-                raise UserError(f"{path} names {line}, which is not of domain {domain}")
+                raise Damaged(path, f"names {line}, which is not of domain {domain}")
             indices.append(k)
         return np.array(indices, np.int64)
 

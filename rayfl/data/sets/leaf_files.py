@@ -13,7 +13,7 @@ from rayfl.data.partitions.by_user import ByUser
 from rayfl.data.partitions.partition import Partition
 from rayfl.data.readers.samples import classes_of
 from rayfl.data.sets.stdlib_text import character_names, encoded
-from rayfl.errors import UserError
+from rayfl.errors import BadData, BadValue, Missing
 from rayfl.files import read_json, reading
 from rayfl.memory import check_memory
 
@@ -43,7 +43,7 @@ class LEAFFiles(Data):
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.shape is not None and (not self.shape or min(self.shape) < 1):
-            raise UserError(f"data.shape is {list(self.shape)}: its numbers must be at least 1")
+            raise BadValue("data.shape", f"is {list(self.shape)}: its numbers must be at least 1")
 
     def default_partition(self) -> Partition:
         """Return a client per user, or several users per client."""
@@ -57,7 +57,7 @@ class LEAFFiles(Data):
         kinds = {(inputs.dtype.name, inputs.shape[1:]) for _, _, inputs, _ in every}
         if len(kinds) != 1:
             what = " and ".join(f"{kind} of the shape {list(shape)}" for kind, shape in sorted(kinds)[:2])
-            raise UserError(f"{self.root} has samples of several kinds, such as {what}: they must be alike")
+            raise BadData(self.root, f"has samples of several kinds, such as {what}: they must be alike")
         inputs = np.concatenate([inputs for _, _, inputs, _ in every])
         labels = np.concatenate([labels for *_, labels in every])
         class_names: tuple[str, ...] = character_names()
@@ -80,12 +80,12 @@ class LEAFFiles(Data):
     def _part(self, name: str) -> dict[str, Samples]:
         """Return the samples of every user in one of the folders."""
         if self.root is None:
-            raise UserError("LEAFFiles needs the folder that holds its files: give root (--data.root FOLDER)")
+            raise Missing("data.root", "is not given: LEAFFiles needs the folder that holds its files")
         folder = Path(os.path.expanduser(self.root)) / name
         with reading(folder):
             files = sorted(entry for entry in os.listdir(folder) if entry.endswith(".json"))
         if not files:
-            raise UserError(f"{folder} has no files of LEAF (*.json): set root to the folder that holds it")
+            raise Missing(folder, "has no files of LEAF (*.json): set root to the folder that holds it")
         samples: dict[str, Samples] = {}
         for file in files:
             path = folder / file
@@ -101,7 +101,7 @@ class LEAFFiles(Data):
                     if len(found[0]):
                         samples[user] = found
         if not samples:
-            raise UserError(f"{folder} has no samples: use a smaller sampling in LEAF's preprocess.sh")
+            raise BadData(folder, "has no samples: use a smaller sampling in LEAF's preprocess.sh")
         return samples
 
 

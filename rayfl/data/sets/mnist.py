@@ -19,7 +19,7 @@ from rayfl.data.readers.files import (
     scaled,
     unreadable,
 )
-from rayfl.errors import UserError
+from rayfl.errors import Damaged
 
 
 class _Digits(Published):
@@ -87,19 +87,19 @@ class MNIST(_Digits):
             try:
                 content = gzip.decompress(raw)
             except (OSError, EOFError, zlib.error) as error:
-                raise UserError(f"{zipped} cannot be unpacked ({error}): {REPLACE}") from None
+                raise Damaged(zipped, f"cannot be unpacked ({error}): {REPLACE}") from None
             path = zipped
         else:
             self.check(path, plain)
             content = read_bytes(path)
         start = 4 + 4 * dimensions
         if content[:4] != bytes([0, 0, 8, dimensions]) or len(content) < start:
-            raise UserError(f"{path} is not an idx file of bytes in {dimensions} dimensions: {REPLACE}")
+            raise Damaged(path, f"is not an idx file of bytes in {dimensions} dimensions: {REPLACE}")
         sizes = [int(n) for n in np.frombuffer(content, ">u4", dimensions, 4)]
         if len(content) - start != math.prod(sizes):
-            raise UserError(
-                f"{path} announces {' x '.join(map(str, sizes))} bytes but has {len(content) - start}: "
-                f"{REPLACE}"
+            raise Damaged(
+                path,
+                f"announces {' x '.join(map(str, sizes))} bytes but has {len(content) - start}: {REPLACE}",
             )
         return np.frombuffer(content, np.uint8, offset=start).reshape(sizes)
 

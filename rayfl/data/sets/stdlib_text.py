@@ -12,7 +12,7 @@ from rayfl.data.base import Data
 from rayfl.data.dataset import TEST, TRAIN, Dataset
 from rayfl.data.partitions.by_user import ByUser
 from rayfl.data.partitions.partition import Partition
-from rayfl.errors import UserError
+from rayfl.errors import BadValue, Conflict, Unknown
 from rayfl.files import read_file, reading
 from rayfl.memory import check_memory
 from rayfl.settings import at_least
@@ -99,9 +99,9 @@ class StdlibText(Data):
             if self.modules is not None or len(text) >= 10 * self.length:
                 texts[name] = text
         if not texts:
-            raise UserError(
-                f"StdlibText: no module in {folder} has {10 * self.length} characters: use a smaller length, "
-                "or a Python whose library is there as source"
+            raise Conflict(
+                "data.length",
+                f"is {self.length}, and no source in {folder} has ten times that: use less or another Python",
             )
         return texts
 
@@ -109,9 +109,9 @@ class StdlibText(Data):
         """Return where windows of a part begin, int64 [samples]."""
         starts = np.arange(0, size - self.length, self.stride)
         if not len(starts):
-            raise UserError(
-                f"StdlibText: the module {name} is too short for windows of {self.length} characters: use a "
-                "smaller length, or other modules"
+            raise Conflict(
+                "data.length",
+                f"is {self.length}, and the module {name} is too short for it: use less, or other modules",
             )
         return starts if len(starts) <= most else starts[np.arange(most) * len(starts) // most]
 
@@ -131,11 +131,11 @@ def character_names() -> tuple[str, ...]:
 
 def _check_names(names: Sequence[str], known: Sequence[str]) -> None:
     if not names:
-        raise UserError("data.modules is empty: give some, or leave it out for all")
+        raise BadValue("data.modules", "is empty: give some, or leave it out for all")
     if odd := [name for name in names if name not in known]:
-        raise UserError(
-            f"data.modules has {odd[0]!r}, which is no public module of a single file of Python's library"
-            + did_you_mean(odd[0], known)
+        raise Unknown(
+            "data.modules",
+            f"has {odd[0]!r}, no public module of one file in Python's library{did_you_mean(odd[0], known)}",
         )
     if len(set(names)) < len(names):
-        raise UserError("data.modules has a name twice")
+        raise BadValue("data.modules", "has a name twice")

@@ -8,7 +8,7 @@ import torch
 
 from rayfl.data.base import Data
 from rayfl.data.dataset import TEST, TRAIN, Dataset
-from rayfl.errors import UserError
+from rayfl.errors import BadValue
 from rayfl.memory import check_memory
 from rayfl.randomness import generator, numpy_generator
 from rayfl.settings import at_least
@@ -44,7 +44,7 @@ class Synthetic(Data):
     def __post_init__(self) -> None:
         super().__post_init__()
         if min(self.shape) < 1:
-            raise UserError(f"data.shape is {self.shape}: its numbers must be at least 1")
+            raise BadValue("data.shape", f"is {self.shape}: its numbers must be at least 1")
 
     def load(self) -> Dataset:
         """Make the images."""

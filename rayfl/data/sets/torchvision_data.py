@@ -12,7 +12,7 @@ from rayfl.data.dataset import Dataset
 from rayfl.data.readers.samples import Form, Samples, as_array, dataset_of
 from rayfl.data.sets.arrays import Arrays
 from rayfl.data.sets.folders import of_bytes
-from rayfl.errors import UserError
+from rayfl.errors import BadData, BadValue, Missing, Unknown
 from rayfl.memory import check_memory
 from rayfl.settings import at_least, below
 
@@ -31,10 +31,10 @@ def from_torchvision(train_set: Any, test_set: Any = None, val_set: Any = None, 
         **options: of :class:`Arrays`, such as ``mean``, ``std``, ``users`` or ``partition``.
     """
     parts = {}
-    for name, what, given in (("test", "the test set", test_set), ("val", "the validation set", val_set)):
+    for name, what, given in (("test", "test_set", test_set), ("val", "val_set", val_set)):
         if given is not None:
             parts[f"x_{name}"], parts[f"y_{name}"] = _stacked(what, given)
-    train = _stacked("the training set", train_set)
+    train = _stacked("train_set", train_set)
     return Arrays(*train, **({"names": _names(train_set)} | parts | options))
 
 
@@ -60,22 +60,18 @@ class TorchvisionData(Data):
 
         name = self.path.removeprefix("torchvision.datasets.")
         if name not in KNOWN:
-            raise UserError(
-                f"TorchvisionData: path is {shown(self.path)}: it must be one of {', '.join(KNOWN)}; any "
-                "other is given from Python, by rayfl.data.from_torchvision(train_set, test_set)"
+            raise Unknown(
+                "data.path",
+                f"is {shown(self.path)}, none of {', '.join(KNOWN)}: for others, rayfl.data.from_torchvision",
             )
         cls = getattr(torchvision.datasets, name)
         known = inspect.signature(cls).parameters
         given = dict(self.arguments or {})
         if set(given) & {"root", "train", "split", "download", "transform", "target_transform", "transforms"}:
-            raise UserError(
-                "TorchvisionData: arguments cannot set root, train, split, download or transforms"
-            )
+            raise BadValue("data.arguments", "cannot set root, train, split, download or transforms")
         if "root" in known and name != "FakeData":
             if self.root is None:
-                raise UserError(
-                    f"{name} needs the folder that holds its files: give root (--data.root FOLDER)"
-                )
+                raise Missing("data.root", f"is not given: {name} needs the folder that holds its files")
             given["root"] = self.root
         parts: list[dict[str, Any]] = [{}]
         if "split" in known:
@@ -85,7 +81,7 @@ class TorchvisionData(Data):
         try:
             sets = [cls(**given, **part) for part in parts]
         except Exception as error:  # files that are missing or damaged can raise nearly anything
-            raise UserError(f"torchvision.datasets.{name} cannot be made ({error})") from None
+            raise BadData(f"torchvision.datasets.{name}", f"cannot be made ({error})") from None
         samples = [Samples(*_stacked(name, each)) for each in sets]
         names = _names(sets[0])
         return dataset_of(samples[0], samples[1] if sets[1:] else None, Form(name, names, self.test_fraction))
@@ -104,32 +100,33 @@ def _stacked(what: str, given: Any) -> tuple[np.ndarray, np.ndarray]:
     try:
         count = len(given)
     except TypeError:
-        raise UserError(f"{what} is {shown(given)}: it must be a data set with a length") from None
+        raise BadValue(what, f"is {shown(given)}: it must be a data set with a length") from None
     if not hasattr(given, "__getitem__"):  # such as a DataLoader, which gives batches
-        raise UserError(f"{what} is {shown(given)}: it must be a data set that gives samples by index")
+        raise BadValue(what, f"is {shown(given)}: it must be a data set that gives samples by index")
     if not count:
-        raise UserError(f"{what} is empty: give at least one sample")
+        raise BadData(what, "is empty: give at least one sample")
     x: np.ndarray | None = None
     labels = []
     for i in range(count):
         item = given[i]
         if not isinstance(item, tuple | list) or len(item) != 2:
-            raise UserError(f"{what}: sample {i} is {shown(item)}: it must be (input, class)")
+            raise BadData(what, f": sample {i} is {shown(item)}: it must be (input, class)")
         array, label = _array(item[0]), np.asarray(item[1])
         if array is None:
-            raise UserError(
-                f"{what}: sample {i} is {shown(item[0])}: it must be a picture of 8 bits per value, an array "
-                "or a tensor"
+            raise BadData(
+                what,
+                f": sample {i} is {shown(item[0])}: it must be a picture of 8 bits, an array or a tensor",
             )
         if label.ndim or label.dtype.kind not in "iu":
-            raise UserError(f"{what}: the class of sample {i} is {shown(item[1])}: it must be a whole number")
+            raise BadData(what, f": the class of sample {i} is {shown(item[1])}: it must be a whole number")
         if x is None:
             check_memory(count * array.nbytes, f"{what}: {count:,} samples", "use fewer samples")
             x = np.empty((count, *array.shape), array.dtype)
         if array.shape != x.shape[1:] or array.dtype != x.dtype:
-            raise UserError(
-                f"{what}: sample {i} is {array.dtype} {list(array.shape)}, and sample 0 {x.dtype} "
-                f"{list(x.shape[1:])}: they must have the same type and shape; a transform can do that"
+            raise BadData(
+                what,
+                f": sample {i} is {array.dtype} {list(array.shape)}, and sample 0 {x.dtype} "
+                f"{list(x.shape[1:])}: they must have the same type and shape; a transform can do that",
             )
         x[i] = array
         labels.append(int(label))
