@@ -8,7 +8,7 @@ import sys
 from importlib import import_module
 
 import rayfl
-from rayfl.errors import UserError, exit_code
+from rayfl.errors import Missing, Unknown, exit_code
 from rayfl.shown import complain, did_you_mean, tell
 
 COMMANDS = {
@@ -82,9 +82,8 @@ def _said(name: str, others: list[str]) -> int:
     if name == "completion":
         return _completion(others)
     known = (*COMMANDS, "completion")
-    raise UserError(
-        f"there is no command {name!r}{did_you_mean(name, known)} Choose one of {', '.join(known)}"
-    )
+    hint = f"{did_you_mean(name, known)} Choose one of {', '.join(known)}"
+    raise Unknown("command", f"{name!r} is unknown{hint}")
 
 
 def _completion(given: list[str]) -> int:
@@ -92,11 +91,11 @@ def _completion(given: list[str]) -> int:
         tell(f"usage: rayfl completion {'|'.join(SHELLS)}\n\n{COMPLETION}")
         return 0
     if len(given) != 1 or given[0] not in SHELLS:
-        raise UserError(f"say for which shell: rayfl completion {'|'.join(SHELLS)}")
+        raise Missing("completion", f"needs the name of a shell: rayfl completion {'|'.join(SHELLS)}")
     try:
         import shtab
     except ModuleNotFoundError:
-        raise UserError("completions need the package shtab: pip install shtab") from None
+        raise Missing("shtab", "is a package that completions need: pip install shtab") from None
     import argparse
 
     from rayfl.config.help import words_of

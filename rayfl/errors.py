@@ -46,12 +46,12 @@ class UserError(Exception):
         """Keep place and sentence apart on the way between processes."""
         return _again, (type(self), self.place, str(self))
 
-    def within(self, where: object, then: str = "") -> UserError:
-        """Return it as what was found in something, of which its sentence tells first, and what to do last.
+    def within(self, where: object) -> UserError:
+        """Return it as what was found in something, of which its sentence tells first.
 
         Kind and place stay; an error without a place is at what it was found in.
         """
-        return _again(type(self), self.place or str(where), f"{where}: {self}{then}")
+        return _again(type(self), self.place or str(where), f"{where}: {self}")
 
 
 def _again(kind: type[UserError], place: str, sentence: str) -> UserError:

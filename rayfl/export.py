@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import rayfl
 from rayfl.config.command_line import parse
 from rayfl.config.help import Parser
-from rayfl.errors import UserError, exit_code
+from rayfl.errors import Conflict, exit_code
 from rayfl.evaluation.result import Result
 from rayfl.files import write_file
 from rayfl.shown import tell, warn
@@ -65,15 +65,14 @@ def _write(
     view = view or _headline(result, models)
     path = output
     if other := [name for name, ending in ENDINGS.items() if ending == output.suffix and name != format]:
-        raise UserError(f"--output {output} is of the format {other[0]}: give --format {other[0]}")
+        raise Conflict("--output", f"{output} is of the format {other[0]}: give --format {other[0]}")
     if output.suffix != ENDINGS[format]:
         path = output / f"client-{client}-{view}{ENDINGS[format]}"
     if format == "safetensors":
         plain = models.plain(client, view)
         if plain is None:
-            raise UserError(
-                f"the view {view} is made of several nets, and has no weights of one net: give --format torch"
-            )
+            told = "is made of several nets, and has no weights of one net: give --format torch"
+            raise Conflict("view", f"{view} {told}")
         content = save({name: value.contiguous() for name, value in plain.state_dict().items()})
         write_file(path, content, "choose another --output")
     else:
@@ -166,7 +165,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         output = Path(given.output or Path(given.run, "models"))
         clients = range(len(models)) if given.client == "all" else [given.client]
         if len(clients) > 1 and output.suffix in ENDINGS.values():
-            raise UserError(f"--output {output} is one file, for {len(clients)} clients: give a folder")
+            raise Conflict("--output", f"{output} is one file, for {len(clients)} clients: give a folder")
         for client in clients:
             tell(_write(models, result, client, output, given.view, given.format))
             if not models[client].trained:

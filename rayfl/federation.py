@@ -31,7 +31,7 @@ from rayfl.engine.plan import Plan, check_metrics
 from rayfl.engine.ray_engine import Ray
 from rayfl.engine.round_result import RoundResult
 from rayfl.engine.session import Gone, Lost, Session
-from rayfl.errors import UserError
+from rayfl.errors import BadCode, BadValue, Conflict, UserError
 from rayfl.evaluation.finetune import NO_FINETUNING, Finetune
 from rayfl.evaluation.latest import LatestScores
 from rayfl.evaluation.measures import recorded
@@ -148,19 +148,15 @@ class Federation(Displayed):
 
     def __post_init__(self) -> None:
         if type(self) is not Federation:
-            raise UserError(
-                f"{type(self).__name__} is derived from Federation: config.yaml records only the options of "
-                "Federation, and a resumed run would go on without your changes. Make a Federation, and put "
-                "what is yours into a method, a data set or a partition"
-            )
+            told = "config.yaml records only its options, and a resumed run would go on without your changes"
+            remedy = "Make a Federation, and put what is yours into a method, a data set or a partition"
+            raise BadCode(type(self).__name__, f"is derived from Federation: {told}. {remedy}")
         dump(self)  # refuses values of other types, or out of their bounds
         if self.net == []:
-            raise UserError("net is []: it must be a net, or a list of at least one")
+            raise BadValue("net", "is []: it must be a net, or a list of at least one")
         if type(self.protocol) not in PROTOCOLS.values():
-            raise UserError(
-                f"protocol is a {type(self.protocol).__name__}: it must be one of {', '.join(PROTOCOLS)}, "
-                "with options as you like, because reports know no others"
-            )
+            told = f"is a {type(self.protocol).__name__}: it must be one of {', '.join(PROTOCOLS)}"
+            raise BadValue("protocol", f"{told}, with options as you like, because reports know no others")
         self.clients = None if self.clients is None else int(self.clients)  # which may be NumPy's
         self.rounds, self.seed = int(self.rounds), int(self.seed)
         self.resumes = False
@@ -188,7 +184,7 @@ class Federation(Displayed):
                 before any actor is started. Or: an update is bad and the policy is to stop.
         """
         if self.output == "":  # as from a shell's variable that is not set; a path would be this folder
-            raise UserError("output is empty: give a folder, or leave it out")
+            raise BadValue("output", "is empty: give a folder, or leave it out")
         with lasting_output(), warnings_shown(), RunLog(self.log_level) as run_log, ExitStack() as while_held:
             path = while_held.enter_context(self._new_folder()) if self.output is None else Path(self.output)
             while_held.enter_context(needing_room(path))
@@ -336,15 +332,14 @@ class Federation(Displayed):
         """
         check_loggers(self.loggers)
         if self.eval_clients is not None and self.protocol.point != "after_aggregation":
-            raise UserError(
-                f"eval_clients={self.eval_clients:g} chooses who is scored after aggregation, and the "
-                f"protocol reports {self.protocol.point}, when all are scored: leave it out, or set "
-                "protocol.point=after_aggregation"
-            )
+            told = f"is {self.eval_clients:g}, which chooses who is scored after aggregation"
+            other = f"the protocol reports {self.protocol.point}, when all are scored"
+            remedy = "leave it out, or set protocol.point=after_aggregation"
+            raise Conflict("eval_clients", f"{told}, and {other}: {remedy}")
         for callback in self.callbacks:
             hooks = (getattr(callback, name, None) for name in ("start", "after_round", "end"))
             if isinstance(callback, type) or not all(map(callable, hooks)):
-                raise UserError(f"callbacks has {shown(callback)}: it must be an object of class Callback")
+                raise BadValue("callbacks", f"has {shown(callback)}: it must be an object of class Callback")
         for each in (self.sampling, *self.callbacks):
             checks.check_names(type(each))
         checks.check_draws(type(self.sampling), GIVEN)
@@ -655,10 +650,8 @@ def _asked(callback: Callback, hook: Literal["start", "after_round"], run: Run, 
 
 def _raised(callback: Callback, hook: str, error: Exception, run: Run) -> UserError:
     """Return what is said of a callback that has raised."""
-    return UserError(
-        f"the callback {type(callback).__name__} raised {type(error).__name__} in {hook}: {error}. "
-        f"The records are intact: correct it, and go on with --resume {run.path}"
-    )
+    told = f"raised {type(error).__name__}: {error}. The records are intact: correct it, and go on with"
+    return BadCode(f"{type(callback).__name__}.{hook}", f"{told} --resume {run.path}")
 
 
 def _dropped_text(round: int, bad: dict[int, str]) -> str:

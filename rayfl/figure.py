@@ -8,7 +8,7 @@ import jsonargparse
 
 from rayfl.config.command_line import parse
 from rayfl.config.help import Parser
-from rayfl.errors import UserError, exit_code
+from rayfl.errors import BadValue, exit_code
 from rayfl.log import warnings_shown
 from rayfl.report.command import add_headline_options, names
 from rayfl.report.look import Size
@@ -145,13 +145,13 @@ def _size(text: str) -> Size:
     try:
         return [float(x) for x in text.split(",")] if "," in text else text or None
     except ValueError:
-        raise UserError(f"--size {text}: it must be column, page, or inches such as 5,3") from None
+        raise BadValue("--size", f"{text}: it must be column, page, or inches such as 5,3") from None
 
 
 def _name_and_text(text: str) -> tuple[str, str]:
     name, found, shown = text.rpartition("=")
     if not found:
-        raise UserError(f"--names {text}: it must be NAME=TEXT, such as FedAvg=Baseline")
+        raise BadValue("--names", f"{text}: it must be NAME=TEXT, such as FedAvg=Baseline")
     return name, shown
 
 
@@ -162,7 +162,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         options = parse(parser(), arguments)
         path = Path(options[options.kind].save)
         if path.suffix.lower() not in ENDINGS:
-            raise UserError(f"--save {path}: its name must end in {', '.join(ENDINGS[:-1])} or {ENDINGS[-1]}")
+            known = f"{', '.join(ENDINGS[:-1])} or {ENDINGS[-1]}"
+            raise BadValue("--save", f"{path}: its name must end in {known}")
         with warnings_shown():
             picture(options).save(path)
         tell(path)

@@ -19,7 +19,7 @@ from io import BufferedReader
 from pathlib import Path
 from typing import IO, Any
 
-from rayfl.errors import UserError
+from rayfl.errors import Damaged, InUse, Missing, Shortage
 
 ROOM = "make room or choose another place"
 """What to do where a file cannot be written."""
@@ -104,8 +104,8 @@ def refuse_links(folder: Path, *inside: str) -> None:
             continue  # whoever reads it says so
         for link in links:
             if os.path.commonpath([home, os.path.realpath(link)]) != home:
-                raise UserError(
-                    f"{link} is a link that leads out of {folder}: put what it leads to in its place"
+                raise Damaged(
+                    link, f"is a link that leads out of {folder}: put what it leads to in its place"
                 )
 
 
@@ -120,9 +120,9 @@ def reading(path: str | Path, remedy: str = "restore it from a copy") -> Iterato
     try:
         yield
     except OSError as error:
-        raise UserError(f"{path} cannot be read: {error.strerror or error}") from error
+        raise Missing(path, f"cannot be read: {error.strerror or error}") from error
     except ValueError as error:
-        raise UserError(f"{path} is damaged ({error}): {remedy}") from error
+        raise Damaged(path, f"is damaged ({error}): {remedy}") from error
 
 
 # ---- writing
@@ -134,7 +134,7 @@ def writing(path: str | Path, remedy: str = ROOM) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        raise UserError(f"{path} cannot be written: {error.strerror or error}; {remedy}") from error
+        raise Shortage(path, f"cannot be written: {error.strerror or error}; {remedy}") from error
 
 
 class Disk:
@@ -267,7 +267,7 @@ def held(folder: Path) -> Iterator[None]:
     descriptor = os.open(folder, os.O_RDONLY)
     try:
         if not lock(descriptor):
-            raise UserError(f"{folder} is being run by another process: wait until it has ended, or stop it")
+            raise InUse(folder, "is being run by another process: wait until it has ended, or stop it")
         yield
     finally:
         os.close(descriptor)

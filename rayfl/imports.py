@@ -13,7 +13,7 @@ from inspect import ismodule
 from typing import Any
 
 import rayfl
-from rayfl.errors import UserError
+from rayfl.errors import BadValue
 
 REFUSED = frozenset(
     (
@@ -93,14 +93,14 @@ def named(path: str) -> Any:
         AttributeError: the module has no such name.
     """
     if not all(part.isidentifier() for part in path.split(".")):
-        raise UserError(f"{path!r}, which is no import path: write module.name")
+        raise BadValue(f"{path!r}, which is no import path: write module.name")
     if refused(path):
-        raise UserError(refusal(path))
+        raise BadValue(refusal(path))
     module_name, _, name = path.rpartition(".")
     found = getattr(importlib.import_module(module_name), name)
     home = _home(found)
     if callable(found) if home is None else refused(home):
-        raise UserError(refusal(path))
+        raise BadValue(refusal(path))
     return found
 
 

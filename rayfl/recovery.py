@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from rayfl.data import FederatedData
 from rayfl.engine.session import Gone, Lost, Session
-from rayfl.errors import UserError, shortage
+from rayfl.errors import Conflict, Damaged, Shortage, UserError, shortage
 from rayfl.evaluation.result import Result, read_config
 from rayfl.record.checkpoint import Checkpoints, Manifest
 from rayfl.record.description import flat
@@ -38,10 +38,9 @@ def check_device(path: Path, device: str) -> None:
     """
     before = flat(read_config(path)).get("engine.device", device)
     if before not in (device, "auto"):
-        raise UserError(
-            f"{path} has been run on {before}, and would go on on {device}, which has other last bits: give "
-            f"--engine.device {device} to allow that, or the options with which it was run on {before}"
-        )
+        told = f"has been run on {before}, and would go on on {device}, which has other last bits"
+        remedy = f"allow that by --engine.device {device}, or give the options with which it ran on {before}"
+        raise Conflict(path, f"{told}: {remedy}")
 
 
 def to_resume(path: Path, rounds: int, data: FederatedData, settings: Mapping[str, Any]) -> Manifest | None:
@@ -60,10 +59,8 @@ def to_resume(path: Path, rounds: int, data: FederatedData, settings: Mapping[st
     manifest = newest(path, settings)
     done = manifest.round if manifest else sum(1 for _ in read_lines(path / METRICS))
     if done > rounds:
-        raise UserError(
-            f"{path} has completed {counted(done, 'round')}, more than rounds={rounds}: "
-            "give a larger --rounds"
-        )
+        told = f"is {rounds}, and {path} has completed {counted(done, 'round')}: give a larger --rounds"
+        raise Conflict("rounds", told)
     if manifest is None and done:
         warn(f"{path} has no checkpoint: {counted(done, 'round')} must be run again")
     if manifest:
@@ -83,10 +80,8 @@ def newest(path: Path, settings: Mapping[str, Any]) -> Manifest | None:
     def trained(manifest: Manifest) -> set[int]:
         checkpoints.check_settings(manifest, settings)
         if len(rounds) < manifest.round:
-            raise UserError(
-                f"{path / METRICS} ends after {counted(len(rounds), 'round')}, before the checkpoint after "
-                f"{manifest.round}"
-            )
+            told = f"ends after {counted(len(rounds), 'round')}, before the checkpoint after {manifest.round}"
+            raise Damaged(path / METRICS, told)
         return set[int]().union(*rounds[: manifest.round])
 
     manifest, damage = checkpoints.newest(trained)
@@ -112,7 +107,7 @@ def restored(
             if isinstance(lost, Gone):
                 begun = (path / CONFIG).is_file()
                 way = f"go on with --resume {path}" if begun else "start the run again"
-                raise UserError(f"{lost}: {way}") from error
+                raise Shortage(f"{lost}: {way}") from error
             manifest = newest(path, settings)
             _tell_of(lost, manifest)
 
@@ -134,9 +129,8 @@ def carry_out(run: Run, manifest: Manifest | None) -> int | None:
         except Exception as error:  # which may be anything, should what the session runs on be gone
             lost = _loss(session, error, run)
             if isinstance(lost, Gone) and not run.asked.is_set():
-                raise UserError(
-                    f"{lost}. The run stops with its last checkpoint intact: go on with --resume {run.path}"
-                ) from error
+                told = "The run stops with its last checkpoint intact: go on with --resume"
+                raise Shortage(f"{lost}. {told} {run.path}") from error
             manifest = newest(run.path, run.settings)
             start = manifest.round if manifest else 0
             run.folder.truncate(start)
@@ -162,7 +156,7 @@ def needing_room(path: Path) -> Iterator[None]:
         if (full := shortage(error)) is None:
             raise
         way = f"go on with --resume {path}" if (path / CONFIG).is_file() else "start the run again"
-        raise UserError(f"{full}; then {way}") from None
+        raise Shortage(f"{full}; then {way}") from None
 
 
 def _loss(session: Session, error: Exception, run: Run | None = None) -> Gone | Lost:

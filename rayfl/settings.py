@@ -21,7 +21,7 @@ from typing import Any, ClassVar, dataclass_transform
 
 from rayfl.arguments import Bound, check_arguments, described
 from rayfl.display import Displayed, options
-from rayfl.errors import UserError
+from rayfl.errors import BadCode, Missing
 from rayfl.imports import of_rayfl
 
 
@@ -83,10 +83,8 @@ class Settings(Displayed):
         elif owner is cls:
             cls.__init__ = _checking(cls)  # type: ignore[method-assign]
         elif hidden := inspect.signature(vars(owner)["__init__"]).parameters.keys() & vars(cls).keys():
-            raise UserError(
-                f"{cls.__name__}.{hidden.pop()} would be no new default, because {owner.__name__} has an "
-                f"__init__ of its own: give {cls.__name__} one, too"
-            )
+            told = f"would be no new default, because {owner.__name__} has an __init__ of its own: give"
+            raise BadCode(f"{cls.__name__}.{hidden.pop()}", f"{told} {cls.__name__} one, too")
 
 
 def _annotations(cls: type) -> dict[str, Any]:
@@ -120,7 +118,9 @@ def _checking(cls: Any, of_settings: bool = False) -> Any:
             arguments = inspect.signature(init).bind(self, *given, **named).arguments
         except TypeError:  # there is no such argument; the constructor says so better
             if cls._needed and cls._needed not in named:
-                raise UserError(f"{cls.__name__} needs {cls._place}.{cls._needed}") from None
+                raise Missing(
+                    f"{cls._place}.{cls._needed}", f"must be given: {cls.__name__} needs it"
+                ) from None
             arguments = {}
         own = fields(cls) if of_settings else ()
         check_arguments(cls, {f.name: f.default for f in own if f.metadata} | arguments, cls._place)

@@ -5,7 +5,7 @@ import re
 from pathlib import Path
 from typing import Literal
 
-from rayfl.errors import UserError
+from rayfl.errors import Unknown
 from rayfl.shown import did_you_mean
 
 Kind = Literal["examples", "tune_spaces"]
@@ -51,7 +51,5 @@ def find(given: str, kind: Kind) -> Path:
     known = names(kind)
     if given in known:
         return folder(kind) / f"{given}.yaml"
-    raise UserError(
-        f"there is no file {given}, and none of this name comes with rayfl"
-        f"{did_you_mean(given, known)} There are {', '.join(known)}"
-    )
+    hint = f"{did_you_mean(given, known)} There are {', '.join(known)}"
+    raise Unknown(given, f"is no file, and none of this name comes with rayfl{hint}")

@@ -24,7 +24,7 @@ from rayfl.config.table_file import (
     options,
     slug,
 )
-from rayfl.errors import UserError, exit_code
+from rayfl.errors import BadValue, InUse, Missing, UserError, exit_code
 from rayfl.evaluation.result import read_config
 from rayfl.federation import Federation
 from rayfl.files import read_file, write_file
@@ -93,7 +93,7 @@ def run(given: Any) -> int:
         KeyboardInterrupt: after a SIGINT, when running cells have written their checkpoints.
     """
     if given.jobs is not None and given.jobs < 1:
-        raise UserError(f"--jobs is {given.jobs}: it must be at least 1")
+        raise BadValue("--jobs", f"is {given.jobs}: it must be at least 1")
     table = Table.load(find(given.file, "examples"))
     changes = changes_of(given, "table")
     output = Path(given.output or Path("runs", slug(table.name)))
@@ -172,7 +172,7 @@ def plan(
             try:
                 federation = federation_from(options(settings))
             except UserError as error:
-                raise UserError(f"row {row!r}, column {column!r} of {table.path}: {error}") from error
+                raise error.within(f"row {row!r}, column {column!r} of {table.path}") from error
             for seed in seeds:
                 folder = output / slug(row) / slug(column) / f"seed-{seed}"
                 cells.append(Job(row, column, seed, federation.rounds, folder, settings))
@@ -206,7 +206,7 @@ def check(table: Table, cells: Sequence[Job]) -> None:
             federation.check(data)
         except UserError as error:
             where = f"row {cell.row!r}, column {cell.column!r} of {table.path}"
-            raise UserError(f"{where}: {error}") from error
+            raise error.within(where) from error
 
 
 def _check_folder(table: Table, output: Path) -> None:
@@ -215,10 +215,8 @@ def _check_folder(table: Table, output: Path) -> None:
     if (output / TABLE).is_file():
         name = read_mapping(output / TABLE, "table file").get("table")
         if name != table.name:
-            raise UserError(
-                f"{output} holds the table {name}, and {table.path} is the table {table.name}: "
-                "choose another --output"
-            )
+            told = f"holds the table {name}, and {table.path} is the table {table.name}"
+            raise InUse(output, f"{told}: choose another --output")
 
 
 def _claim(table: Table, output: Path) -> None:
@@ -237,15 +235,12 @@ def _check_same(folder: Path, federation: Federation, seed: int) -> None:
     known -= {"clients"} if federation.clients is None else set()  # the run has found their number
     for key in differing(there, wanted):
         if key in known:
-            raise UserError(
-                f"{folder} holds a run with other settings ({key}: {there.get(key)} there, "
-                f"{wanted.get(key)} asked for): choose another --output, or move it away"
-            )
+            differ = f"({key}: {there.get(key)} there, {wanted.get(key)} asked for)"
+            remedy = "choose another --output, or move it away"
+            raise InUse(folder, f"holds a run with other settings {differ}: {remedy}")
     if federation.rounds < there.get("rounds", 0):
-        raise UserError(
-            f"{folder} holds a run of {counted(there['rounds'], 'round')}, more than the {federation.rounds} "
-            "asked for: choose another --output, or ask for as many rounds"
-        )
+        told = f"holds a run of {counted(there['rounds'], 'round')}, more than the {federation.rounds}"
+        raise InUse(folder, f"{told} asked for: choose another --output, or ask for as many rounds")
 
 
 def _finished_earlier(table: Table, cells: Sequence[Job], output: Path) -> list[Path]:
@@ -285,7 +280,7 @@ def _announce(
             f"Left out, because rayfl does not have them yet: {names}", soft_wrap=True, markup=False
         )
     if not cells:
-        raise UserError("there is nothing to run: rayfl has none of the methods of these rows")
+        raise Missing("there is nothing to run: rayfl has none of the methods of these rows")
 
 
 if __name__ == "__main__":

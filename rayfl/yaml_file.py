@@ -7,7 +7,7 @@ from typing import Any, cast
 
 import yaml
 
-from rayfl.errors import UserError
+from rayfl.errors import Damaged
 from rayfl.files import open_file, reading
 
 LARGEST = 1_000_000
@@ -97,18 +97,18 @@ def read_yaml(path: Path) -> Any:
     with reading(path), open_file(path) as file:
         content = file.read(LARGEST + 1)
     if len(content) > LARGEST:
-        raise UserError(f"{path} cannot be read: it is larger than {LARGEST // 1_000_000} MB")
+        raise Damaged(path, f"cannot be read: it is larger than {LARGEST // 1_000_000} MB")
     try:
         text = content.decode()
     except UnicodeDecodeError as error:
-        raise UserError(f"{path} is not valid YAML: it is no text") from error
+        raise Damaged(path, "is not valid YAML: it is no text") from error
     try:
         check_bounds(text)
         return yaml.load(text, _Loader)
     except (yaml.YAMLError, ValueError, LookupError) as error:  # the latter two: a value unlike its tag
         where = f" in line {m.line + 1}" if (m := getattr(error, "problem_mark", None)) else ""
         problem = getattr(error, "problem", None)
-        raise UserError(f"{path} is not valid YAML{where}{f': {problem}' if problem else ''}") from error
+        raise Damaged(path, f"is not valid YAML{where}{f': {problem}' if problem else ''}") from error
 
 
 def read_mapping(path: Path, what: str) -> dict[str, Any]:
@@ -125,8 +125,6 @@ def read_mapping(path: Path, what: str) -> dict[str, Any]:
     if content is None:
         return {}
     if not isinstance(content, dict):
-        raise UserError(
-            f"{path} is not a {what}: it must map names to values, as in 'rounds: 3', and holds a "
-            f"{type(content).__name__}"
-        )
+        told = f"is not a {what}: it must map names to values, as in 'rounds: 3', and holds a"
+        raise Damaged(path, f"{told} {type(content).__name__}")
     return content

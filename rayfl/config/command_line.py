@@ -10,7 +10,7 @@ from typing import Any
 from jsonargparse import ArgumentParser
 
 from rayfl.arguments import arguments_of
-from rayfl.errors import UserError
+from rayfl.errors import Missing
 from rayfl.record.description import class_name
 
 
@@ -27,7 +27,7 @@ def parse(made: ArgumentParser, arguments: Sequence[str] | None = None) -> Any:
     except (ArgumentError, TypeError, ValueError, LookupError) as error:
         from rayfl.config.parser import explain  # which takes seconds to import
 
-        raise UserError(explain(made, error)) from error
+        raise explain(made, error) from error
 
 
 def add_common_options(made: ArgumentParser, what: str, items: str) -> None:
@@ -65,7 +65,7 @@ def parse_with_options(made: ArgumentParser, arguments: Sequence[str] | None = N
             continue
         value = value if equals else next(waiting, "--")
         if not equals and value.startswith("--"):
-            raise UserError(f"{option} has no value: write {option} VALUE")
+            raise Missing(option, f"has no value: write {option} VALUE")
         if key.endswith(".help"):  # of a class, which the parser of runs prints before it exits
             from rayfl.config.parser import parser
 

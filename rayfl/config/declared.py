@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, TypeVar, get_args, get_origin, get_type_hints
 
 from rayfl.arguments import check_type, shown
-from rayfl.errors import UserError
+from rayfl.errors import BadValue, Missing, Unknown
 
 T = TypeVar("T")
 Text = str | int | float
@@ -28,7 +28,7 @@ def check_kind(path: Path, content: Mapping[Any, Any], wanted: str) -> None:
     for kind, (names, use) in KINDS.items():
         if names <= content.keys():
             if kind != wanted:
-                raise UserError(f"{path} is {use} {path}")
+                raise BadValue(path, f"is {use} {path}")
             return
 
 
@@ -43,14 +43,14 @@ def declared(cls: type[T], content: Any, what: str, above: str = "") -> T:
         above: what stands before names in messages, such as ``scheduler.``.
     """
     if not isinstance(content, Mapping):
-        raise UserError(f"a {what} must map names to values, and is {shown(content)}")
+        raise BadValue(f"a {what} must map names to values, and is {shown(content)}")
     known = {field.name: field for field in fields(cls)}  # type: ignore[arg-type]
     if odd := [name for name in content if name not in known]:
-        raise UserError(f"there is no {odd[0]!r} in a {what}; there are {', '.join(known)}")
+        raise Unknown(odd[0], f"is no name in a {what}; there are {', '.join(known)}")
     for name, field in known.items():
         required = field.default is MISSING and field.default_factory is MISSING
         if required and content.get(name) in (None, "", [], {}):
-            raise UserError(f"it is not a {what}: it has no {name!r}")
+            raise Missing(name, f"is missing: a {what} must have it")
     values = {}
     for name, kind in get_type_hints(cls, include_extras=True).items():
         if name in content:
@@ -71,5 +71,5 @@ def check_seeds(seeds: Any) -> tuple[int, ...]:
     """Return the seeds that a file lists."""
     fine = isinstance(seeds, list | tuple) and seeds and all(type(seed) is int for seed in seeds)
     if not fine or len(set(seeds)) < len(seeds):
-        raise UserError(f"seeds must be a list of different whole numbers, not {shown(seeds)}")
+        raise BadValue("seeds", f"must be a list of different whole numbers, not {shown(seeds)}")
     return tuple(seeds)

@@ -23,7 +23,7 @@ from rayfl.config.declared import check_kind
 from rayfl.config.help import Parser, names_of, words_of
 from rayfl.config.table_file import COMPONENTS, expand, find_data
 from rayfl.data import Data
-from rayfl.errors import UserError, own_fault
+from rayfl.errors import BadValue, Conflict, Missing, Unknown, UserError, own_fault
 from rayfl.evaluation.result import read_config
 from rayfl.federation import Federation
 from rayfl.files import refuse_links
@@ -68,7 +68,7 @@ class _ConfigFile(ActionConfigFile):
                     _check_value(name, nested[name], kind)
             super().__call__(parser, cfg, yaml.safe_dump(nested), option_string)
         elif not self.blank:
-            raise UserError(f"{path} has no settings")
+            raise Missing(path, "has no settings")
 
 
 class _Choice(ActionTypeHint):
@@ -85,7 +85,7 @@ class _Choice(ActionTypeHint):
         _, cfg, value, option = arguments
         if option == f"--{self.dest}":
             if self.early:
-                raise UserError(f"{self.early} stands before {option} {value}: name the class first")
+                raise Conflict(self.early, f"stands before {option} {value}: name the class first")
             _forget(cfg, self.dest, value)
             self.named = True
         elif not self.named:
@@ -128,9 +128,9 @@ def _read_files(made: ArgumentParser, arguments: Sequence[str]) -> list[str]:
             value.encode()
             check_bounds(value)
         except UnicodeError as error:
-            raise UserError(f"{option}: {value!a} is not valid UTF-8") from error
+            raise BadValue(option, f": {value!a} is not valid UTF-8") from error
         except OutOfBounds as error:
-            raise UserError(f"{option}: its value cannot be used: {error.problem}") from error
+            raise BadValue(option, f": its value cannot be used: {error.problem}") from error
         except yaml.YAMLError:
             pass  # a text
         if option in groups and value:
@@ -152,14 +152,14 @@ def _group(option: str, value: str) -> dict[str, Any]:
     """Return what a group is given, as a mapping or in a file."""
     if not _is_mapping(value):
         if not _home(value).exists():
-            raise UserError(f"{option[2:]} is {value!r}: give a YAML file that is there, or single options")
+            raise BadValue(option[2:], f"is {value!r}: give a YAML file that is there, or single options")
         return read_mapping(_home(value), f"file with options of {option[2:]}")
     try:
         content = yaml.safe_load(value)
     except yaml.YAMLError as error:
-        raise UserError(f"{option[2:]} is {value!r}, which is not valid YAML") from error
+        raise BadValue(option[2:], f"is {value!r}, which is not valid YAML") from error
     if not isinstance(content, dict) or not all(isinstance(key, str) for key in content):
-        raise UserError(f"{option[2:]} is {value!r}: it must map names to values")
+        raise BadValue(option[2:], f"is {value!r}: it must map names to values")
     return content
 
 
@@ -183,13 +183,13 @@ def _nested(
                 place[part] = {"class_path": place[part]}
             place = place.setdefault(part, {})
             if not isinstance(place, dict):
-                raise UserError(f"{path}: {whole}{name} is an option of {part}, and {part} is {place!r}")
+                raise Conflict(f"{whole}{name}", f"is an option of {part}, which is {place!r}").within(path)
             if "class_path" in place:
                 place = place.setdefault("init_args", {})
         if last in ("method", "of", "class_path"):
             value = class_name(value)
         if last in place:
-            raise UserError(f"{path}: {whole}{name} is there twice")
+            raise Conflict(f"{whole}{name}", "is there twice").within(path)
         inner = isinstance(value, dict) and ("class_path" in value or last == "init_args" or last in groups)
         if inner and all(isinstance(key, str) for key in value):
             value = _nested(path, value, (), whole if last == "init_args" else f"{whole}{name}.")
@@ -203,14 +203,14 @@ def _check_names(made: ArgumentParser, path: Path | str, settings: dict[str, Any
     groups = {option.partition(".")[0] for option in options if "." in option}
     for name, value in settings.items():
         if name in groups and not isinstance(value, dict):
-            raise UserError(f"{path}: {name} must map options to values, and is {value!r}")
+            raise BadValue(name, f"must map options to values, and is {value!r}").within(path)
         inside = name in groups and isinstance(value, dict)
         for key in [f"{name}.{inner}" for inner in value] if inside else [str(name)]:
             head = key.partition(".")[0]
             if any(key.startswith(f"{choice}.") for choice in CHOICES):
                 continue  # an option of a class
             if key not in options and (head in groups or head not in options):
-                raise UserError(f"{path}: {_no_option(made, key, options)}")
+                raise _no_option(made, key, options).within(path)
 
 
 def _check_classes(path: Path, settings: dict[str, Any], above: str = "") -> None:
@@ -221,13 +221,13 @@ def _check_classes(path: Path, settings: dict[str, Any], above: str = "") -> Non
             if not isinstance(each, dict):
                 continue
             if not isinstance(each.get("class_path", ""), str):
-                raise UserError(f"{path}: {key}.class_path must be the name of a class")
+                raise BadValue(f"{key}.class_path", "must be the name of a class").within(path)
             inner = each.get("init_args", {} if "class_path" in each else each)
             if not isinstance(inner, dict):
-                raise UserError(f"{path}: {key}.init_args must map arguments to values")
+                raise BadValue(f"{key}.init_args", "must map arguments to values").within(path)
             beside = [other for other in each if other not in ("class_path", "init_args", "dict_kwargs")]
             if "class_path" in each and beside:
-                raise UserError(f"{path}: {key} has {beside[0]} beside class_path: put it below init_args")
+                raise Conflict(key, f"has {beside[0]} beside class_path: put it below init_args").within(path)
             _check_classes(path, inner, f"{key}.")
 
 
@@ -307,10 +307,9 @@ def federation_from(arguments: list[str]) -> Federation:
     }
     if odd := sorted(name for name in names if name.partition(".")[0] not in (*RESUMABLE, "cell")):
         odd = ["config"] if "config" in odd else odd  # which has given the others
-        raise UserError(
-            f"--resume takes everything but {', '.join(RESUMABLE)} from the run folder; remove "
-            f"{', '.join('--' + key for key in odd)}"
-        )
+        wrong = ", ".join(f"--{key}" for key in odd)
+        told = f"takes everything but {', '.join(RESUMABLE)} from the run folder; remove {wrong}"
+        raise Conflict("--resume", told)
     return resumed(config.resume, arguments)
 
 
@@ -330,7 +329,7 @@ def resumed(folder: str | Path, arguments: list[str] | None = None, data: Data |
     try:
         config = _parse(made, ["--config", str(path), *(arguments or [])])
     except UserError as error:
-        raise UserError(f"the configuration {path} cannot be used: {error}") from error
+        raise error.within(f"the configuration {path} cannot be used") from error
     federation = _build(made, config)
     told = "--cell" in (arguments or ())  # by the table, which knows how many rounds its file has
     if (
@@ -350,7 +349,7 @@ def _with_data(federation: Federation, data: Data, path: Path) -> Federation:
     given = copy(federation)
     given.data = data
     if other := differing(federation.deciding(), given.deciding()):
-        raise UserError(f"{path} is of a run with other data: {', '.join(other)} differ")
+        raise Conflict(path, f"is of a run with other data: {', '.join(other)} differ")
     return given
 
 
@@ -362,7 +361,7 @@ def _build(made: ArgumentParser, config: Namespace) -> Federation:
     except Exception as error:
         if isinstance(error.__cause__, UserError):
             raise error.__cause__ from None
-        raise UserError(own_fault(error) or explain(made, error)) from error
+        raise own_fault(error) or explain(made, error) from error
     arguments = inspect.signature(Federation).parameters
     return Federation(**{a: getattr(built, a) for a in arguments})
 
@@ -376,9 +375,9 @@ def _parse(made: ArgumentParser, arguments: list[str], defaults: bool = True) ->
     except OSError as error:
         if error.filename is None:
             raise
-        raise UserError(f"{error.filename} cannot be read: {error.strerror}") from error
+        raise Missing(error.filename, f"cannot be read: {error.strerror}") from error
     except (ArgumentError, TypeError, ValueError, LookupError) as error:
-        raise UserError(own_fault(error) or _too_early(arguments) or explain(made, error)) from error
+        raise own_fault(error) or _too_early(arguments) or explain(made, error) from error
     if defaults:
         _check_null(Federation, config, "")
     return config
@@ -400,10 +399,10 @@ def _check_null(cls: type, config: Namespace, above: str) -> None:
 
 def _check_value(where: str, value: Any, kind: Any) -> None:
     if value is None and not fits(None, kind):
-        raise UserError(f"{where} is null: it needs a value; leave it out for its default")
+        raise BadValue(where, "is null: it needs a value; leave it out for its default")
 
 
-def _too_early(arguments: Sequence[str]) -> str | None:
+def _too_early(arguments: Sequence[str]) -> Conflict | None:
     """Say which option of a class stands before the class; None if there is none."""
     given = [argument.partition("=")[0].removeprefix("--") for argument in arguments]
     for i, option in enumerate(given):
@@ -411,12 +410,12 @@ def _too_early(arguments: Sequence[str]) -> str | None:
             if option.startswith(f"{above}.") and above in given[i:] and above not in given[:i]:
                 later = given.index(above)
                 value = arguments[later].partition("=")[2] or "".join(arguments[later + 1 : later + 2])
-                return f"--{option} stands before --{above} {value}: name the class first"
+                return Conflict(f"--{option}", f"stands before --{above} {value}: name the class first")
     return None
 
 
-def explain(made: ArgumentParser, error: BaseException) -> str:
-    """Say in one line what is wrong with a command line, and what would be right.
+def explain(made: ArgumentParser, error: BaseException) -> UserError:
+    """Return what is wrong with a command line, and what would be right, as an error of one line.
 
     Args:
         made: the parser.
@@ -425,19 +424,18 @@ def explain(made: ArgumentParser, error: BaseException) -> str:
     where, kind, path, cause = _place(made, error)
     text = str(cause).partition("\n")[0]
     known = [name for each in (kind, *get_args(kind)) for name in class_names(each)]
+    cls = path.rpartition(".")[2]
     _, no_class, name = text.partition("Expected a dot import path string: ")
     _, no_value, value = text.partition(". Got value: ")
     if isinstance(cause, ModuleNotFoundError):
-        return (
-            f"{where}: {text}. Set PYTHONPATH to the folder that has it; run, table and tune also look in "
-            "the current folder"
-        )
+        also = "run, table and tune also look in the current folder"
+        return Missing(where, f": {text}. Set PYTHONPATH to the folder that has it; {also}")
     if text.startswith("Importing '"):  # is not allowed
         denied = text.split("'")[1]
-        return f"{where} is {refusal(denied)}"
+        return BadValue(where, f"is {refusal(denied)}")
     if path and (found := re.match(r"Option '(.*?)'|unrecognized arguments: --([^.=]+)", text)):
         wrong, options = found[1] or found[2], arguments_of(pkgutil.resolve_name(path))
-        return f"{where} {path.rpartition('.')[2]} has no option {wrong!r}{_hint(wrong, options)}"
+        return Unknown(f"{where}.{wrong}", f"is no option of {cls}{_hint(wrong, options)}")
     if nested := re.search(r"Got value: NestedArg\(key='([\w.]+)'", text):
         return _no_option(made, f"{where}.{nested[1]}", [a.dest for a in made._actions], "--")
     if text.startswith("unrecognized arguments: --"):
@@ -454,33 +452,34 @@ def explain(made: ArgumentParser, error: BaseException) -> str:
         above = [a for a in _actions(made) if f"--{a.dest}.help" == option]
         known = names_of(getattr(above[0], "_typehint", None)) if above else []
         listed = _hint("", known) if known else ""
-        return f"{option} {lacks}: write {option} {_value(made, option)}{listed}"
+        return Missing(option, f"{lacks}: write {option} {_value(made, option)}{listed}")
     if made._subcommands_action is not None:
         commands = list(made._subcommands_action.choices)
         if found := re.match(r'expected "(\w+)" to be one of ', text):
-            return f"say which {found[1]}: {', '.join(commands)} (--help explains them)"
+            return Missing(found[1], f"must be given: one of {', '.join(commands)} (--help explains them)")
         if found := re.match(r"argument (\w+): invalid choice: '(.*)' \(choose from ", text):
-            near = did_you_mean(found[2], commands)
-            return f"there is no {found[1].lower()} '{found[2]}'{near} Choose one of {', '.join(commands)}"
-    if text.startswith("the following arguments are required: ") and not where:
-        missing = [_spoken(made, name) for name in text.partition(": ")[2].split(", ")]
-        return f"{' and '.join(missing)} must be given (--help explains all arguments)"
-    if path and text.startswith("the following arguments are required: "):
-        missing = [f"--{where}.{name}" for name in text.partition(": ")[2].split(", ")]
-        return f"{where} {path.rpartition('.')[2]} needs {' and '.join(missing)}"
+            hint = f"{did_you_mean(found[2], commands)} Choose one of {', '.join(commands)}"
+            return Unknown(found[1].lower(), f"'{found[2]}' is unknown{hint}")
+    if text.startswith("the following arguments are required: ") and (path or not where):
+        names = text.partition(": ")[2].split(", ")
+        first, *others = [f"--{where}.{name}" if where else _spoken(made, name) for name in names]
+        also = "".join(f"and {other} " for other in others)
+        why = f": {cls} needs it" if where else " (--help explains all arguments)"
+        return Missing(first, f"{also}must be given{why}")
     if no_class and known:
         own = "" if where in ("engine", "protocol") else ", or the import path of your own"
-        return f"there is no {where} {name!r}{_hint(name, known)}{own}"
+        return Unknown(where, f"{name!r} is unknown{_hint(name, known)}{own}")
     if no_class:
-        return f"{where} is {name!r}: it must be a mapping"
+        return BadValue(where, f"is {name!r}: it must be a mapping")
     if no_value and kind is not None:
         wanted = "a name" if known else expected(kind).removesuffix(" or None")
-        text = f"{where} is {'null' if value == 'None' else value}: it must be {wanted}"
+        text = f"is {'null' if value == 'None' else value}: it must be {wanted}"
     elif where:
-        text = f"{where}: {text}"
+        text = f": {text}"
     if abstract := re.match(r"Expected an instantiatable class, but (?:.*\.)?(\w+) is abstract", str(cause)):
-        text = f"{where} names no class that can be used: {abstract[1]} is abstract"
-    return f"{text}; give --{where} NAME, then its options{_hint('', known)}" if known else text
+        text = f"names no class that can be used: {abstract[1]} is abstract"
+    hint = f"; give --{where} NAME, then its options{_hint('', known)}" if known else ""
+    return BadValue(where, f"{text}{hint}")
 
 
 def _place(made: ArgumentParser, error: BaseException) -> tuple[str, Any, str, BaseException]:
@@ -538,16 +537,16 @@ def _value(made: ArgumentParser, option: str) -> str:
     return shown if isinstance(shown, str) else " ".join(shown)
 
 
-def _no_place(made: ArgumentParser, value: str) -> str:
+def _no_place(made: ArgumentParser, value: str) -> Unknown:
     """Say that a value stands behind no option, and which option it may have been meant for."""
     if value.startswith("-"):
-        return f"there is no option {value}. --help lists all"
+        return Unknown(value, "is no option. --help lists all")
     own = [a for a in made._actions if a.option_strings and not a.dest.endswith(".help")]
     meant = [a.option_strings[0] for a in own if value in words_of(a)]
     if value.endswith((".yaml", ".yml")) and any(a.dest == "config" for a in made._actions):
         meant = ["--config"]
     does = f"write {meant[0]} {value}" if meant else "each option takes one value; --help lists all options"
-    return f"{value!r} belongs to no option: {does}"
+    return Unknown(value, f"belongs to no option: {does}")
 
 
 def _longer(made: ArgumentParser, wrong: str) -> list[str]:
@@ -567,19 +566,19 @@ def _longer(made: ArgumentParser, wrong: str) -> list[str]:
     return found
 
 
-def _no_option(made: ArgumentParser, wrong: str, options: list[str], prefix: str = "") -> str:
+def _no_option(made: ArgumentParser, wrong: str, options: list[str], prefix: str = "") -> Unknown:
     """Say that there is no such option, and which one may have been meant."""
     group, dot, name = wrong.rpartition(".")
     options = [option for option in options if not option.endswith(".help")]
     if siblings := [option[len(group) + 1 :] for option in options if dot and option.startswith(f"{group}.")]:
-        return f"there is no option {prefix}{wrong}{_hint(name, siblings, f'{prefix}{group}.')}"
+        return Unknown(f"{prefix}{wrong}", f"is no option{_hint(name, siblings, f'{prefix}{group}.')}")
     # A slip of the finger comes before a short form: --metric is --metrics, and not --method.metric.
     slip = closest(wrong.lower(), options, 0.9)
     if longer := [] if dot or slip else _longer(made, wrong):
         near = f"; did you mean {' or '.join(prefix + each for each in longer[:3])}?"
     else:
         near = did_you_mean(wrong, options, prefix)
-    return f"there is no option {prefix}{wrong}{near} --help lists all"
+    return Unknown(f"{prefix}{wrong}" or "an empty name", f"is no option{near} --help lists all")
 
 
 def _hint(wrong: str, known: Collection[str], before: str = "") -> str:

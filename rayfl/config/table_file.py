@@ -20,7 +20,7 @@ from typing import Any
 from rayfl import data
 from rayfl.arguments import arguments_of, shown
 from rayfl.config.declared import KINDS, Text, check_kind, check_seeds, declared
-from rayfl.errors import UserError
+from rayfl.errors import BadValue, Conflict, Missing, Unknown, UserError
 from rayfl.imports import named
 from rayfl.methods import METHODS, WRAPPERS
 from rayfl.record.cell import Cell
@@ -108,17 +108,17 @@ class Table:
         try:
             file = declared(_File, content, "table file")
             folder_name("table", file.table)
-            columns = {name: _settings(name, own) for name, own in _named(file.columns, "columns").items()}
-            rows = {name: _row(name, own, columns) for name, own in _named(file.rows, "rows").items()}
+            columns = {key: _settings(f"columns.{key}", own) for key, own in _named(file, "columns").items()}
+            rows = {key: _row(f"rows.{key}", own, columns) for key, own in _named(file, "rows").items()}
             _check_methods({class_name(row.settings["method"]) for row in rows.values()}, file.missing)
             for names in (columns, rows):
                 _check_folders(names)
             for name in (str(file.table), *columns, *rows):
                 if name != one_line(name):
-                    raise UserError(f"the name {name!r} has characters that cannot be shown: rename it")
+                    raise BadValue(f"the name {name!r} has characters that cannot be shown: rename it")
             base, seeds = _settings("base", file.base), check_seeds(file.seeds)
         except UserError as error:
-            raise UserError(f"{path}: {error}") from error
+            raise error.within(path) from error
         return cls(
             path,
             str(file.table),
@@ -156,7 +156,7 @@ class Table:
         found = {class_name(own): own for own in known} | {own: own for own in known}
         for name in names:
             if name not in found and class_name(name) not in found:
-                raise UserError(f"{self.path} has no {kind} {name!r}{_hint(name, known)}")
+                raise Unknown(kind, f"{name!r} is not in {self.path}{_hint(name, known)}")
         chosen = [found.get(name, found.get(class_name(name))) for name in names]
         return [name for name in known if name in chosen]
 
@@ -166,7 +166,7 @@ def first_seeds(seeds: Sequence[int], count: int | None) -> tuple[int, ...]:
     if count is None:
         return tuple(seeds)
     if not 1 <= count <= MOST_SEEDS:
-        raise UserError(f"--seeds is {count}: it must be at least 1 and at most {MOST_SEEDS}")
+        raise BadValue("--seeds", f"is {count}: it must be at least 1 and at most {MOST_SEEDS}")
     others = (seed for seed in itertools.count() if seed not in seeds)
     return tuple(itertools.islice(itertools.chain(seeds, others), count))
 
@@ -180,7 +180,7 @@ def changes_of(given: Any, what: str) -> Settings:
     """
     for name, value in given.settings.items():
         if name in DECIDED:
-            raise UserError(f"--{name} {value}: the {what} decides {name}")
+            raise Conflict(f"--{name}", f"{value}: the {what} decides {name}")
     return given.settings | ({} if given.rounds is None else {"rounds": given.rounds})
 
 
@@ -252,20 +252,20 @@ def expand(arguments: Sequence[str]) -> list[str]:
     tables = [path for name in given.config if is_table(path := find(name, "examples"))]
     if not tables:
         if given.row or given.column:
-            raise UserError("--row and --column choose a cell of a table: give its file with --config")
+            raise Conflict("--row", "and --column choose a cell of a table: give its file with --config")
         return list(arguments)
     if len(given.config) > 1:
-        raise UserError(f"--config {tables[0]} is a table file: no other --config goes with it")
+        raise Conflict("--config", f"{tables[0]} is a table file: no other --config goes with it")
     table = Table.load(tables[0])
     given.row = given.row or (list(table.rows) if len(table.rows) == 1 else [])
     given.column = given.column or (list(table.columns) if len(table.columns) == 1 else [])
     for kind, names in (("row", given.row), ("column", given.column)):
         if len(names) != 1:
             known = ", ".join(table.choose(kind, None))
-            raise UserError(f"{table.path} is a table: choose one cell of it with --{kind} ({known})")
+            raise Missing(f"--{kind}", f"must choose a cell of the table {table.path} ({known})")
     settings = table.settings(given.row[0], given.column[0], _changes(others))
     if method := table.lacks(settings):
-        raise UserError(f"row {given.row[0]!r} needs the method {method}, which rayfl does not have yet")
+        raise Unknown("method", f"{method} of row {given.row[0]!r} is one that rayfl does not have yet")
     own = table.settings(given.row[0], given.column[0]) | {"cell": settings["cell"]}
     kept = {name: value for name, value in own.items() if name in settings}  # a changed class drops options
     return [*options(kept), *others]
@@ -289,9 +289,9 @@ def folder_name(key: str, name: Any) -> str:
         name: the name.
     """
     if not (found := slug(str(name))):
-        raise UserError(f"{key} is {name!r}: it must have letters or digits, because it names a folder")
+        raise BadValue(key, f"is {name!r}: it must have letters or digits, because it names a folder")
     if len(found.encode()) > LONGEST_NAME:
-        raise UserError(f"{key} is {shown(name)}: it is too long to name a folder")
+        raise BadValue(key, f"is {shown(name)}: it is too long to name a folder")
     return found
 
 
@@ -328,24 +328,25 @@ def is_table(path: Path) -> bool:
     return isinstance(content, dict) and KINDS["table file"][0] <= content.keys()
 
 
-def _named(content: Any, key: str) -> dict[str, Any]:
+def _named(file: _File, key: str) -> dict[str, Any]:
+    content = getattr(file, key)
     if not isinstance(content, dict):
-        raise UserError(f"{key} must map names to settings")
+        raise BadValue(key, "must map names to settings")
     return {str(name): settings for name, settings in content.items()}
 
 
-def _row(name: str, content: Any, columns: Collection[str]) -> Row:
+def _row(place: str, content: Any, columns: Collection[str]) -> Row:
     content = dict(content) if isinstance(content, dict) else {}
     at = content.pop("at", None) or {}
     if not isinstance(at, dict):
-        raise UserError(f"'at' of row {name!r} must map columns to settings")
+        raise BadValue(f"{place}.at", "must map columns to settings")
     for column in at:
         if column not in columns:
-            raise UserError(f"row {name!r} has settings at {column!r}, and there is no such column")
-    settings = _settings(name, content)
+            raise Unknown(f"{place}.at", f"has settings at {column!r}, and there is no such column")
+    settings = _settings(place, content)
     if not isinstance(settings.get("method"), str):
-        raise UserError(f"row {name!r} names no method")
-    return Row(settings, {column: _settings(name, inner) for column, inner in at.items()})
+        raise Missing(place, "names no method")
+    return Row(settings, {column: _settings(f"{place}.at.{column}", inner) for column, inner in at.items()})
 
 
 def _check_methods(named: Collection[str], missing: Collection[str]) -> None:
@@ -354,22 +355,22 @@ def _check_methods(named: Collection[str], missing: Collection[str]) -> None:
     for method in sorted(missing):
         if method in known or method not in named:
             why = "rayfl has it" if method in known else "no row has it"
-            raise UserError(f"missing lists the method {method!r}, and {why}: remove it from the list")
+            raise Conflict("missing", f"lists the method {method!r}, and {why}: remove it from the list")
     for method in sorted(named):
         if "." not in method and method not in known and method not in missing:
             hint = _hint(method, known)
-            raise UserError(f"there is no method {method!r}{hint}; list those to come under missing")
+            raise Unknown("method", f"{method!r} is unknown{hint}; list those to come under missing")
 
 
-def _settings(name: str, content: Any) -> Settings:
+def _settings(place: str, content: Any) -> Settings:
     """Check that settings are options with values; a mapping is the value of one option."""
     if content is None:
         return {}
     if not isinstance(content, dict):
-        raise UserError(f"{name!r} must map options to values, and is {shown(content)}")
+        raise BadValue(place, f"must map options to values, and is {shown(content)}")
     for option in content:
         if option in DECIDED:
-            raise UserError(f"{name!r} has {option!r}, which the table decides: leave it out")
+            raise Conflict(f"{place}.{option}", "is for the table to decide: leave it out")
     return {str(option): value for option, value in content.items()}
 
 
@@ -378,10 +379,10 @@ def _check_folders(names: Collection[str]) -> None:
     for name in names:
         folder = slug(name).lower()
         if len(folder.encode()) > LONGEST_NAME:
-            raise UserError(f"{shown(name)} is too long: it names a run folder")
+            raise BadValue(f"{shown(name)} is too long: it names a run folder")
         if not folder or folder in folders:
             other = f"{name!r} and {folders[folder]!r}" if folder else f"{name!r}"
-            raise UserError(f"{other} must differ in letters and digits: they name run folders")
+            raise Conflict(f"{other} must differ in letters and digits: they name run folders")
         folders[folder] = name
 
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import yaml
 
-from rayfl.errors import UserError
+from rayfl.errors import Unknown
 
 PAPERS = ("fedco2", "fedios", "dcpfl", "fdse", "outside")
 
@@ -163,7 +163,7 @@ def find_printed(paper: str, table: str) -> Printed:
     """Return a table of a paper."""
     tables = known_tables()
     if paper not in tables:
-        raise UserError(f"--against {paper}: there is no such paper; there are {', '.join(tables)}")
+        raise Unknown("--against", f"{paper}: there is no such paper; there are {', '.join(tables)}")
     if table not in tables[paper]:
-        raise UserError(f"--against {paper} {table}: {paper} has {', '.join(tables[paper])}")
+        raise Unknown("--against", f"{paper} {table}: {paper} has {', '.join(tables[paper])}")
     return _all_printed()[f"{paper}_{table}"]

@@ -27,7 +27,7 @@ from typing import Any
 import safetensors
 import safetensors.torch
 
-from rayfl.errors import UserError
+from rayfl.errors import Conflict, Damaged, Missing, UserError
 from rayfl.files import parse_json, read_file, reading, refuse_links, remove, sync_folder, write_file
 from rayfl.record.description import differing
 from rayfl.training.state import State, put_together, take_apart
@@ -43,10 +43,6 @@ _MANIFEST = re.compile(r"manifest-\d+\.json")
 _NO_NUMBERS = ("nan", "inf", "-inf")
 _FULL = "earlier checkpoints are intact, so make room and resume the run"
 _OURS = ("server-", "clients-", "manifest-")  # names of files that may be removed
-
-
-class _Foreign(UserError):
-    """A checkpoint is intact, and of another run, or of a version of rayfl that writes them otherwise."""
 
 
 @dataclass(frozen=True)
@@ -109,10 +105,8 @@ class Checkpoints:
         """Make a checkpoint the newest, and remove those that are no longer kept."""
         for name in (manifest.server, *manifest.clients.values()):
             if not (self.folder / name).exists():
-                raise UserError(
-                    f"checkpoint file {name} is not in {self.folder}: on several hosts the run folder must "
-                    "be on storage that all of them share"
-                )
+                remedy = "on several hosts the run folder must be on storage that all of them share"
+                raise Missing(self.folder / name, f"is not there: {remedy}")
         body = {
             "format": _FORMAT,
             "round": manifest.round,
@@ -152,20 +146,16 @@ class Checkpoints:
         for key in differing(recorded, settings):
             there, here = recorded.get(key), settings.get(key)
             if key == "rounds" and there and here:
-                raise _Foreign(
-                    f"{self.folder.parent} is a run of {there} rounds, which decides what happens in each as "
-                    f"method and training are set: it cannot become one of {here}. Resume it with --rounds "
-                    f"{there}, or start anew with another --output"
-                )
-            what = (
-                "the data, or their division among the clients, are others"
-                if key == "division"
-                else f"{key:.200} is {there!r:.200} there, and {here!r:.200} in the configuration"
-            )
-            raise _Foreign(
-                f"the checkpoint after {manifest.round} rounds in {self.folder} is of another run: {what}. "
-                "Restore the run's own config.yaml, data and checkpoints, or start anew with another --output"
-            )
+                why = "which decides what happens in each as method and training are set"
+                told = f"is {here}, and {self.folder.parent} is a run of {there} rounds, {why}"
+                remedy = f"resume it with --rounds {there}, or start anew with another --output"
+                raise Conflict(key, f"{told}: {remedy}")
+            place, are = f"{key:.200}", f"is {here!r:.200} in the configuration, and {there!r:.200}"
+            if key == "division":
+                place, are = "data", ", or their division among the clients, are not those"
+            what = f"{are} in the checkpoint after {manifest.round} rounds in {self.folder}"
+            remedy = "restore the run's own config.yaml, data and checkpoints, or give another --output"
+            raise Conflict(place, f"{what}: {remedy}")
 
     @property
     def exist(self) -> bool:
@@ -201,30 +191,24 @@ class Checkpoints:
                 for name in manifest.clients.values():
                     there.update(_clients_in(self._content(name)))
                 if missing := set(trained(manifest)) - there:
-                    raise UserError(
-                        f"checkpoint manifest {path} is incomplete: client {min(missing)} has trained, and "
-                        "its state is in none of the files that it names"
-                    )
+                    told = f"is incomplete: client {min(missing)} has trained, and its state is in none of"
+                    raise Damaged(path, f"{told} the files that it names")
                 return manifest, damage
-            except _Foreign:
+            except Conflict:  # intact, and of another run or version of rayfl
                 raise
             except UserError as error:
                 damage.append(str(error))
         if damage:
-            raise UserError(
-                f"no checkpoint in {self.folder} is intact: {'; '.join(damage)}. Restore the files from a "
-                "copy, or start the run anew with another --output"
-            )
+            remedy = "Restore the files from a copy, or start the run anew with another --output"
+            raise Damaged(self.folder, f"has no intact checkpoint: {'; '.join(damage)}. {remedy}")
         return None, []
 
     def after(self, round: int) -> Manifest:
         """Return the checkpoint after so many completed rounds."""
         path = self.folder / f"manifest-{round:06d}.json"
         if path not in self._manifests():
-            raise UserError(
-                f"{self.folder} has no checkpoint after {round} rounds; it has those after "
-                f"{', '.join(map(str, self.rounds)) or 'none'}"
-            )
+            there = ", ".join(map(str, self.rounds)) or "none"
+            raise Missing(self.folder, f"has no checkpoint after {round} rounds; it has those after {there}")
         return _read_manifest(path)
 
     def read(self, name: str, clients_per_file: int = CLIENTS_PER_FILE) -> Any:
@@ -238,10 +222,8 @@ class Checkpoints:
         try:
             return _state_in(name, content, clients_per_file)
         except ValueError as error:
-            raise UserError(
-                f"checkpoint file {self.folder / name} holds no state ({error}): restore it from a copy, or "
-                "start the run anew with another --output"
-            ) from error
+            remedy = "restore it from a copy, or start the run anew with another --output"
+            raise Damaged(self.folder / name, f"holds no state ({error}): {remedy}") from error
 
     def _manifests(self) -> list[Path]:
         """Return the manifests, the newest first."""
@@ -259,7 +241,7 @@ class Checkpoints:
         with reading(path):
             content = read_file(path)
         if _hash(content) != path.stem.rsplit("-", 1)[-1]:
-            raise UserError(f"checkpoint file {path} is damaged: its content does not match its name")
+            raise Damaged(path, "is damaged: its content does not match its name")
         return content
 
     def _write(self, stem: str, state: State | dict[int, State]) -> str:
@@ -306,11 +288,9 @@ def _read_manifest(path: Path) -> Manifest:
         if _hash(text.encode()) != content["sha256"]:
             raise ValueError("its checksum differs")
         if body["format"] != _FORMAT:
-            raise _Foreign(
-                f"checkpoint manifest {path} has the format {body['format']!r:.20}, which this version of "
-                "rayfl cannot read: go on with the version that wrote it, or start the run anew with another "
-                "--output"
-            )
+            told = f"has the format {body['format']!r:.20}, which this version of rayfl cannot read"
+            remedy = "go on with the version that wrote it, or start the run anew with another --output"
+            raise Conflict(path, f"{told}: {remedy}")
         _check_manifest(path, body)
         clients = {int(number): name for number, name in body["clients"].items()}
         named = any(f'"{name}"'.encode() in written for name in _NO_NUMBERS)
@@ -325,7 +305,7 @@ def _read_manifest(path: Path) -> Manifest:
             body["stateless"],
         )
     except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
-        raise UserError(f"checkpoint manifest {path} is damaged") from error
+        raise Damaged(path, "is damaged") from error
 
 
 def _numbers_named(value: Any) -> Any:

@@ -13,7 +13,7 @@ import numpy as np
 import yaml
 
 from rayfl.arguments import arguments_of, check_type, shown
-from rayfl.errors import UserError
+from rayfl.errors import BadCode, BadValue
 from rayfl.settings import Settings
 
 RESUMABLE = ("rounds", "engine", "checkpoint_every", "quiet", "loggers", "log_level")
@@ -131,18 +131,15 @@ def _plain(value: Any, where: str) -> Any:
         return {k: _plain(v, where) for k, v in value.items()}
     cls = type(value)
     if cls.__module__ == "builtins":
-        raise UserError(
-            f"{where} is {shown(value)}, which no configuration can hold: use numbers, texts or lists"
-        )
+        told = f"is {shown(value)}, which no configuration can hold: use numbers, texts or lists"
+        raise BadValue(where, told)
     arguments = {}
     for name, kind in arguments_of(cls).items():
         if issubclass(cls, Settings) and name in cls._unrecorded:
             continue
         if not hasattr(value, name):
-            raise UserError(
-                f"{cls.__name__} does not keep its argument {name!r}: write self.{name} = {name} in its "
-                "__init__, so that the run's configuration can be recorded"
-            )
+            told = f"does not keep its argument {name!r}: write self.{name} = {name} in its __init__, so that"
+            raise BadCode(cls.__name__, f"{told} the run's configuration can be recorded")
         argument, path = getattr(value, name), f"{where}.{name}" if where else name
         check_type(path, argument, kind)
         _check_recordable(argument, kind, path)
@@ -162,10 +159,8 @@ def _check_recordable(value: Any, kind: Any, where: str) -> None:
     ]
     if exact and is_dataclass(value) and type(value) not in exact:
         name = exact[0].__name__
-        raise UserError(
-            f"{where} is a {type(value).__name__}: it must be a {name} itself, because config.yaml records "
-            f"only the options of {name}, and a resumed run would go on without your changes"
-        )
+        why = "config.yaml records only its options, and a resumed run would go on without your changes"
+        raise BadValue(where, f"is a {type(value).__name__}: it must be a {name} itself, because {why}")
 
 
 def public_path(cls: type) -> str:
@@ -184,4 +179,4 @@ def public_path(cls: type) -> str:
 def _check_text(text: str, where: str) -> None:
     """Refuse a text that no file can hold, or no path."""
     if "\0" in text or (not text.isascii() and any("\ud800" <= c <= "\udfff" for c in text)):
-        raise UserError(f"{where} is {shown(text)}: it must be text in UTF-8 without the character NUL")
+        raise BadValue(where, f"is {shown(text)}: it must be text in UTF-8 without the character NUL")

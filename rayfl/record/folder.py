@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from rayfl.errors import UserError
+from rayfl.errors import BadValue, Conflict, Damaged, InUse, Missing
 from rayfl.files import (
     append,
     read_json,
@@ -74,25 +74,22 @@ def check_kind(path: Path, wanted: str) -> None:
         wanted: what it is to hold, ``run``, ``table`` or ``sweep``.
     """
     if "\0" in str(path):
-        raise UserError(f"{str(path)!r} contains the character NUL, which no path has: remove it")
+        raise BadValue(path, "contains the character NUL, which no path has: remove it")
     check_stays(path)
     found = kind_of(path)
     if found not in (None, wanted):
-        raise UserError(
-            f"{path} holds a {found}, and a {wanted} needs a folder of its own: choose another --output"
-        )
+        told = f"holds a {found}, and a {wanted} needs a folder of its own: choose another --output"
+        raise InUse(path, told)
     run = next((above for above in path.absolute().parents if kind_of(above) == "run"), None)
     if run is not None:
-        raise UserError(f"{path} is inside the run folder {run}: choose another --output")
+        raise InUse(path, f"is inside the run folder {run}: choose another --output")
 
 
 def check_stays(path: Path) -> None:
     """Refuse a folder in the copy of one that Ray makes for ``ray job submit --working-dir``, and deletes."""
     if "working_dir_files" in path.absolute().parts:
-        raise UserError(
-            f"{path} is in the copy of your folder that Ray makes for a job, and deletes: give --output an "
-            "absolute path on storage that all hosts share, such as /shared/runs/first"
-        )
+        remedy = "give --output an absolute path on storage that all hosts share, such as /shared/runs/first"
+        raise BadValue(path, f"is in the copy of your folder that Ray makes for a job, and deletes: {remedy}")
 
 
 def check_is(path: Path, wanted: str, *files: str) -> None:
@@ -105,7 +102,7 @@ def check_is(path: Path, wanted: str, *files: str) -> None:
     """
     for name in files or KINDS[wanted]:
         if not (path / name).is_file():
-            raise UserError(f"{path} is not a {wanted} folder: {_what_instead(path, wanted, name)}")
+            raise Missing(path, f"is not a {wanted} folder: {_what_instead(path, wanted, name)}")
 
 
 def _what_instead(path: Path, wanted: str, missing: str) -> str:
@@ -130,15 +127,15 @@ def check_unused(path: str | Path) -> None:
         check_kind(path, "run")
     above = next(p for p in (path, *path.absolute().parents) if p.exists())
     if not (above.is_dir() and os.access(above, os.W_OK | os.X_OK)) and not path.is_file():
-        raise UserError(f"{path} cannot be made: {above} is not a folder that can be written to")
+        raise BadValue(path, f"cannot be made: {above} is not a folder that can be written to")
     try:
         used = path.exists() and not (path.is_dir() and _has_no_run(path))
     except OSError as error:
-        raise UserError(f"{path} cannot be used as a run folder: {error.strerror}") from error
+        raise BadValue(path, f"cannot be used as a run folder: {error.strerror}") from error
     if used:
         what = "holds files" if path.is_dir() else "is a file"
         run = f", or continue the run that is there with --resume {path}" if (path / CONFIG).exists() else ""
-        raise UserError(f"{path} already exists and {what}; choose another --output{run}")
+        raise InUse(path, f"already exists and {what}; choose another --output{run}")
     check_kind(path, "run")
 
 
@@ -165,10 +162,8 @@ def check_same_data(path: Path, partition: Mapping[str, Any]) -> None:
     with reading(file):
         there = read_json(file) if file.exists() else now
     if there != now:
-        raise UserError(
-            f"the data are not those of the run, or not divided like them ({file} differs): restore the data "
-            f"and {path / CONFIG}, or start a run of its own with another --output"
-        )
+        told = f"are not those of the run, or not divided like them ({file} differs): restore them"
+        raise Conflict("data", f"{told} and {path / CONFIG}, or start a run of its own with another --output")
 
 
 class RunFolder:
@@ -275,10 +270,9 @@ class RunFolder:
         if have != list(range(round)):
             missing = next((r for r in range(round) if r not in set(have)), None)
             what = f"has no line for round {missing}" if missing is not None else "has rounds twice"
-            raise UserError(
-                f"{self.path / METRICS} {what}, so the run cannot go on with round {round}: "
-                "restore the file from a copy, or start anew with another --output"
-            )
+            remedy = "restore the file from a copy, or start anew with another --output"
+            told = f"{what}, so the run cannot go on with round {round}: {remedy}"
+            raise Damaged(self.path / METRICS, told)
         for name, some in kept.items():
             write_file(self.path / name, b"".join(line for line, _ in some))
         for name in (CLIENTS, SUMMARY):
@@ -302,9 +296,8 @@ class RunFolder:
         """Return the round of a line; -1 where it is of none."""
         round = content.get("round", -1)
         if type(round) is not int:
-            raise UserError(
-                f"{self.path / name} is damaged: a round is {round!r:.60}; restore it from a copy"
-            )
+            told = f"is damaged: a round is {round!r:.60}; restore it from a copy"
+            raise Damaged(self.path / name, told)
         return round
 
     def finish(self, clients: pd.DataFrame, summary: Mapping[str, Any]) -> None:

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from rayfl.display import Displayed
-from rayfl.errors import UserError
+from rayfl.errors import Damaged
 from rayfl.files import open_file, parse_json, read_json, reading
 from rayfl.record.checks import check_partition, check_record
 from rayfl.shown import one_line
@@ -280,9 +280,8 @@ def complete_lines(path: Path) -> Iterator[tuple[bytes, dict[str, Any]]]:
     with file:
         for number, line in enumerate(file, start=1):
             if damaged is not None:
-                raise UserError(
-                    f"{path} is damaged: line {damaged} is not a JSON object; restore it from a copy"
-                )
+                told = f"is damaged: line {damaged} is not a JSON object; restore it from a copy"
+                raise Damaged(path, told)
             try:
                 content = parse_json(line) if line.endswith(b"\n") else None
             except ValueError:
@@ -302,10 +301,8 @@ def checked_lines(folder: Path) -> Iterator[tuple[bytes, dict[str, Any]]]:
         try:
             check_record(record, population.samples)
         except ValueError as error:
-            raise UserError(
-                f"{path} does not fit {PARTITION} beside it, or is damaged: line {number}: {error}; restore "
-                "both from a copy"
-            ) from error
+            told = f"does not fit {PARTITION} beside it, or is damaged: line {number}: {error}"
+            raise Damaged(path, f"{told}; restore both from a copy") from error
         yield line, record
 
 
@@ -313,10 +310,8 @@ def read_records(folder: Path) -> Iterator[dict[str, Any]]:
     """Yield the records of a run, round after round."""
     for number, (_, record) in enumerate(checked_lines(folder)):
         if record["round"] != number:
-            raise UserError(
-                f"{folder / METRICS} is damaged: line {number + 1} has round {record['round']}, where round "
-                f"{number} must be; restore it from a copy"
-            )
+            told = f"line {number + 1} has round {record['round']}, where round {number} must be"
+            raise Damaged(folder / METRICS, f"is damaged: {told}; restore it from a copy")
         yield record
 
 

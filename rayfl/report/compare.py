@@ -9,7 +9,7 @@ import numpy as np
 from rich.table import Table
 from rich.text import Text
 
-from rayfl.errors import UserError
+from rayfl.errors import Unknown
 from rayfl.evaluation.metrics import AVERAGES, CHOICES, counted_scores
 from rayfl.evaluation.result import Result
 from rayfl.record.description import about_data, flat, tells_apart
@@ -200,7 +200,7 @@ def group_runs(runs: Iterable[Result], by: Sequence[str] = ()) -> list[Group]:
         group.runs.append(run)
     for name in by:
         if name not in known:
-            raise UserError(f"by {name}: no run has this key{the_keys(name, known)}")
+            raise Unknown("by", f"{name}: no run has this key{the_keys(name, known)}")
     return list(groups.values())
 
 
@@ -327,7 +327,7 @@ def check_recorded(runs: Sequence[Result], **asked: str | None) -> None:
 
 def _refuse_unrecorded(what: str, asked: str, there: Sequence[str]) -> None:
     if asked not in there:
-        raise UserError(f"{what} {asked}: no run has recorded it; there are {', '.join(there) or 'none'}")
+        raise Unknown(what, f"{asked}: no run has recorded it; there are {', '.join(there) or 'none'}")
 
 
 def view_summary(run: Result, view: str | None = None) -> dict[str, Any] | None:
@@ -463,7 +463,8 @@ def comparison(
     heads = [*(headings[i] for i in shown), *counts, *accuracies, "up per\nround", "down per\nround"]
     known = [head.replace("\n", " ") for head in heads]
     if odd := [name for name in columns if name not in known]:
-        raise UserError(f"no column {odd[0]}{did_you_mean(odd[0], known)} There are {', '.join(known)}")
+        near = did_you_mean(odd[0], known)
+        raise Unknown("columns", f"have no {odd[0]}{near} There are {', '.join(known)}")
     chosen = [known.index(name) for name in columns or known]
     for i in chosen:
         if i < len(shown):

@@ -8,7 +8,7 @@ import numpy as np
 from rayfl.data import EmbeddedDigits
 from rayfl.data.base import Data
 from rayfl.data.dataset import Dataset
-from rayfl.errors import UserError
+from rayfl.errors import BadData, BadValue
 from rayfl.splits import SPLITS
 
 _COLUMNS = 20
@@ -29,14 +29,14 @@ def contact_sheet(output: str, data: Data | None = None, split: str = "train", r
     from rayfl.report.pictures import drawn, save
 
     if split not in SPLITS:
-        raise UserError(f'split must be "train", "val" or "test", not "{split}"')
+        raise BadValue("split", f'must be "train", "val" or "test", not "{split}"')
     if rows < 1:
-        raise UserError(f"rows must be at least 1, not {rows}")
+        raise BadValue("rows", f"must be at least 1, not {rows}")
     dataset = (data or EmbeddedDigits()).load()
     if len(dataset.shape) != 3:
-        raise UserError("a contact sheet shows images, and the data set has none: choose another one")
+        raise BadData("data", "have no images, which a contact sheet shows: choose another data set")
     if not len(dataset.indices(SPLITS.index(split))):
-        raise UserError(f"the data set has no {split} samples")
+        raise BadData("data", f"have no {split} samples")
     shown = min(dataset.classes, _COLUMNS)
     each = _COLUMNS // shown
     blocks = [

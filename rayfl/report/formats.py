@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from rich.table import Table
 from rich.text import Text
 
-from rayfl.errors import UserError
+from rayfl.errors import BadValue
 from rayfl.files import write_file
 from rayfl.shown import csv_cell, latex, markdown, one_line
 
@@ -160,7 +160,7 @@ ENDINGS = (".md", ".csv", ".json", ".html", ".tex")
 def check_ending(path: Path) -> None:
     """Refuse a file whose ending names no format."""
     if path.suffix not in ENDINGS:
-        raise UserError(f"{path} names no format of tables: its ending must be one of {', '.join(ENDINGS)}")
+        raise BadValue(path, f"names no format of tables: its ending must be one of {', '.join(ENDINGS)}")
 
 
 def _flat(record: Mapping[str, Any]) -> dict[str, Any]:

@@ -13,7 +13,7 @@ import matplotlib
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from rayfl.errors import UserError
+from rayfl.errors import BadValue, Unknown
 from rayfl.record.description import class_name
 from rayfl.report.pictures import Picture, drawn
 
@@ -46,21 +46,18 @@ class Look:
 
     def __post_init__(self) -> None:
         if not isinstance(self.names, Mapping):
-            raise UserError(
-                f'names is {self.names!r}: it must be a mapping, such as {{"FedAvg": "Baseline"}}'
-            )
+            told = f'is {self.names!r}: it must be a mapping, such as {{"FedAvg": "Baseline"}}'
+            raise BadValue("names", told)
         if isinstance(self.size, str):
             if self.size not in SIZES:
-                raise UserError(
-                    f'size is "{self.size}": it must be {" or ".join(SIZES)}, or width and height in inches'
-                )
+                told = f'is "{self.size}": it must be {" or ".join(SIZES)}, or width and height in inches'
+                raise BadValue("size", told)
         elif self.size is not None:
             given = list(self.size) if isinstance(self.size, Iterable) else []
             numbers = [x for x in given if isinstance(x, int | float) and 0.5 <= x <= 100]
             if not (len(numbers) == len(given) == 2):
-                raise UserError(
-                    f"size is {self.size}: it must be two numbers of inches, each between 0.5 and 100"
-                )
+                told = f"is {self.size}: it must be two numbers of inches, each between 0.5 and 100"
+                raise BadValue("size", told)
 
     @property
     def width(self) -> float | None:
@@ -146,7 +143,7 @@ class Look:
         """
         for name in self.names:
             if name not in self._seen and name not in map(class_name, self._seen):
-                raise UserError(f'names has "{name}", which is not drawn; there are {", ".join(self._seen)}')
+                raise Unknown("names", f'has "{name}", which is not drawn; there are {", ".join(self._seen)}')
         handles: dict[str, Any] = {}
         for ax in axes:
             for handle, name in zip(*ax.get_legend_handles_labels()):

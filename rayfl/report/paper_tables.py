@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from rich.table import Table
 
-from rayfl.errors import UserError
+from rayfl.errors import Missing
 from rayfl.evaluation.metrics import client_metrics, none_if_nan
 from rayfl.evaluation.result import Result, read_config
 from rayfl.papers.printed import HEADLINE, Column, Figure, Printed, printed_table
@@ -90,10 +90,8 @@ def compare(
             run = Result.load(folder)
             runs.setdefault(cell_of(run)[:2], []).append(run)
     if not runs:
-        raise UserError(
-            f"none of these runs is a cell of {name}: run the table with `rayfl table`, or a cell "
-            "of it with `rayfl run --config TABLE --row ROW --column COLUMN`"
-        )
+        told = f"have no cell of {name}: run the table with `rayfl table`, or a cell of it with"
+        raise Missing("runs", f"{told} `rayfl run --config TABLE --row ROW --column COLUMN`")
     printed = printed_table(name)
     others = [row for row in printed.rows if row not in printed.figures] if printed else []
     names = list(dict.fromkeys([*rows, *others, *(row for row, _ in runs)]))

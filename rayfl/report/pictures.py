@@ -9,7 +9,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.text import Text
 
-from rayfl.errors import UserError
+from rayfl.errors import BadValue, Shortage
 from rayfl.shown import printable
 
 
@@ -53,18 +53,17 @@ def save(figure: Figure, path: str | Path, dpi: int = 150) -> None:
         dpi: pixels per inch.
     """
     if not Path(path).suffix:  # matplotlib would add one, and write another file than was asked for
-        raise UserError(f"{path} does not say which kind of picture it is: add an ending, such as .png")
+        raise BadValue(path, "does not say which kind of picture it is: add an ending, such as .png")
     try:
         Path(path).parent.mkdir(parents=True, exist_ok=True)
         _write(figure, path, dpi)
     except OSError as error:
-        raise UserError(
-            f"{path} cannot be written: {error.strerror or error}; choose another place"
-        ) from error
+        told = f"cannot be written: {error.strerror or error}; choose another place"
+        raise Shortage(path, told) from error
     except ValueError as error:
         if "\0" in str(path):
-            raise UserError(f"{path} cannot be written: {error}; choose another place") from error
-        raise UserError(f"{path} names no format of pictures: end it in .png, .pdf or .svg") from error
+            raise BadValue(path, f"cannot be written: {error}; choose another place") from error
+        raise BadValue(path, "names no format of pictures: end it in .png, .pdf or .svg") from error
 
 
 _FORMATS = {"text.usetex": False, "pdf.fonttype": 42, "ps.fonttype": 42, "svg.hashsalt": "rayfl"}

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from rich.table import Table
 
-from rayfl.errors import UserError
+from rayfl.errors import BadValue, Missing
 from rayfl.evaluation.result import Result, run_folders
 from rayfl.report.compare import check_measure, check_recorded, group_runs, samples, unrecorded
 from rayfl.report.look import Look, Size
@@ -61,9 +61,9 @@ class Plot:
         choose: str | None = None,
     ) -> None:
         if not runs:
-            raise UserError("Plot() has no runs to draw: give it results or run folders")
+            raise Missing("runs", "must be given to Plot(): results or run folders")
         if isinstance(by, str):
-            raise UserError(f'by is "{by}": it must be a list of keys, such as ["{by}"]')
+            raise BadValue("by", f'is "{by}": it must be a list of keys, such as ["{by}"]')
         found: list[Result] = []
         for run in runs:
             found += [run] if isinstance(run, Result) else map(Result.load, run_folders([Path(run)]))
@@ -161,7 +161,7 @@ class Plot:
         panels = _listed("panels", panels) or list(dict.fromkeys([*check_panels([], series), ALL]))
         shown, look = check_panels(panels, series), Look(size, names or {}, title)
         if not 0 <= start < 100:
-            raise UserError(f"start is {start}: it must be at least 0 and below 100, in per cent")
+            raise BadValue("start", f"is {start}: it must be at least 0 and below 100, in per cent")
         with look.letters():
             return draw_bars(series, shown, start, look)
 
@@ -246,5 +246,5 @@ class Plot:
 def _listed(name: str, value: Sequence[str]) -> Sequence[str]:
     """Refuse a text in the place of a list, whose letters would be taken for names."""
     if isinstance(value, str):
-        raise UserError(f'{name} is "{value}": it must be a list, such as ["{value}"]')
+        raise BadValue(name, f'is "{value}": it must be a list, such as ["{value}"]')
     return value

@@ -12,7 +12,7 @@ from matplotlib.projections.polar import PolarAxes
 from matplotlib.ticker import MaxNLocator
 from rich.table import Table
 
-from rayfl.errors import UserError
+from rayfl.errors import BadData, BadValue, Conflict, Missing, Unknown
 from rayfl.evaluation.metrics import average, curve, mean_loss, none_if_nan
 from rayfl.evaluation.result import Result
 from rayfl.record.description import about_data, flat
@@ -81,7 +81,7 @@ def series_of(groups: Sequence[Group], views: Sequence[str] = (), by: Sequence[s
     wanted: Sequence[str | None] = views or [None]
     for group, name in zip(groups, _group_names(groups, by)):
         if why := unlike(group.runs):
-            raise UserError(f"{why}: {UNLIKE}")
+            raise Conflict(f"{why}: {UNLIKE}")
         for view in wanted:
             runs, label = [run.scored(view=view) for run in group.runs], f"{name}, {view}"
             if all(view_summary(run) is not None for run in runs):
@@ -89,7 +89,7 @@ def series_of(groups: Sequence[Group], views: Sequence[str] = (), by: Sequence[s
             elif view is not None:
                 warn(f"{label} is left out: {unrecorded(runs[0])}")
     if not found:
-        raise UserError("none of the runs has been evaluated, so there is nothing to draw")
+        raise Missing("runs", "have not been evaluated, so there is nothing to draw")
     return found
 
 
@@ -114,7 +114,7 @@ def check_panels(panels: Sequence[str], series: Sequence[Series]) -> list[str]:
     domains = domains_of(series)
     for name in panels:
         if name not in (*domains, ALL):
-            raise UserError(f"there is no domain {name}; panels are {', '.join([*domains, ALL])}")
+            raise Unknown("panels", f"are {', '.join([*domains, ALL])}; there is no domain {name}")
     return list(panels) or (domains if 0 < len(domains) <= MOST_PANELS else [ALL])
 
 
@@ -154,7 +154,7 @@ def scored_panels(panels: Sequence[str], series: Sequence[Series]) -> list[str]:
     """Return the panels of which some run has scores."""
     found = [panel for panel in panels if any(panel_curves(s, panel) for s in series)]
     if not found:
-        raise UserError(f"no run has scores of {', '.join(panels)}, so there is nothing to draw")
+        raise Missing("panels", f"{', '.join(panels)} have no scores in any run, so there is nothing to draw")
     return found
 
 
@@ -163,10 +163,8 @@ def chosen_value(run: Result, panel: str) -> float:
     entry = view_summary(run)
     chosen = entry and entry.get(run.protocol.choose)
     if not chosen:
-        raise UserError(
-            f"{run.folder} has no round that its protocol {run.protocol} would choose: it has no scores "
-            "on validation data; draw rounds instead"
-        )
+        told = f"has no round that its protocol {run.protocol} would choose"
+        raise Missing(run.folder, f"{told}: it has no scores on validation data; draw rounds instead")
     if panel == ALL:
         value = average(chosen, run.protocol.average)
     else:
@@ -241,7 +239,7 @@ def sweep_series(
     for run in runs:
         config = flat(run.config, shown=True)
         if over not in config:
-            raise UserError(f"{run.folder} has no key {over}{the_keys(over, config)}")
+            raise Unknown("over", f"is {over}, which is no key of {run.folder}{the_keys(over, config)}")
     groups, views = group_runs(runs, [*by, over] if by else ()), [view] if view else []
     series_of(groups, views, by)  # refuses runs of which none has been scored
     groups = [g for g in groups if all(view_summary(run.scored(view=view)) is not None for run in g.runs)]
@@ -254,7 +252,8 @@ def sweep_series(
     for group, name in zip(groups, short_labels(rest, keys, contents=not about_data(over))):
         value = group.config[over]
         if not isinstance(value, int | float) or isinstance(value, bool):
-            raise UserError(f"{over} is {value!r} in {group.runs[0].folder}: a sweep is over numbers")
+            told = f"is {over}, which is {value!r} in {group.runs[0].folder}: a sweep is over numbers"
+            raise BadValue("over", told)
         (series,) = series_of([group], views, by)
         lines.setdefault(name, []).append((value, series))
         rows.setdefault(name, set()).add(group.config.get("cell.row"))
@@ -311,7 +310,7 @@ def draw_bars(series: Sequence[Series], panels: Sequence[str], start: float, loo
             error_kw={"elinewidth": 1, "ecolor": "#333333"},
         )
     if start and start >= highest:  # the axis would be upside down
-        raise UserError(f"start is {start}: it must be below the highest bar, {highest:.2f} %")
+        raise BadValue("start", f"is {start}: it must be below the highest bar, {highest:.2f} %")
     names = [_title(panel, look) for panel in panels]
     ax.set_xticks(range(len(panels)), names, **look.turned(names, figure.get_figwidth()))
     ax.set_ylim(start, None)
@@ -332,7 +331,7 @@ def draw_radar(series: Sequence[Series], look: Look) -> Picture:
     for ax, (data, own) in zip(axes, sets.items()):
         domains = domains_of(own)
         if len(domains) < 3:
-            raise UserError(f"a radar needs at least three domains; {data} has {len(domains)}: draw bars")
+            raise BadData(data, f"has {len(domains)} domains, and a radar needs at least three: draw bars")
         table = np.array([[np.mean(_chosen_values(s, domain)) for domain in domains] for s in own])
         best = np.nanmax(table, axis=0)
         shares = table / np.where(best > 0, best, 1)
@@ -434,7 +433,7 @@ def draw_labels(runs: Sequence[Result], look: Look) -> Picture:
         partition = read_partition(run.folder)
         clients = partition["clients"]
         if not clients or isinstance(clients, dict) or not all("labels" in client for client in clients):
-            raise UserError(f"{run.folder / PARTITION} has no label counts")
+            raise Missing(run.folder / PARTITION, "has no label counts")
         matrix = np.array([client["labels"]["train"] for client in clients])
         _, (cells,) = labels(group_runs([run]))
         known = partition.get("class_names")

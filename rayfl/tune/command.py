@@ -13,7 +13,7 @@ import jsonargparse
 from rayfl.config.command_line import add_common_options, parse_with_options
 from rayfl.config.help import Parser
 from rayfl.config.table_file import Settings, changes_of, first_seeds
-from rayfl.errors import UserError, exit_code
+from rayfl.errors import BadValue, Conflict, Missing, exit_code
 from rayfl.imports import from_here
 from rayfl.record.description import RESUMABLE
 from rayfl.shipped import find
@@ -75,7 +75,7 @@ def run(given: Any) -> int:
     """
     for name, value in (("samples", given.samples), ("at_once", given.at_once)):
         if value is not None and value < 1:
-            raise UserError(f"--{name} is {value}: it must be at least 1")
+            raise BadValue(f"--{name}", f"is {value}: it must be at least 1")
     changes = changes_of(given, "sweep")
     console = Terminal()
     resume = given.resume is not None
@@ -104,10 +104,10 @@ def run(given: Any) -> int:
 
 def _new(given: Any, changes: Settings) -> tuple[Space, Path]:
     if given.space is None:
-        raise UserError("name a tune space, such as fdse, or a sweep's folder with --resume")
+        raise Missing("SPACE", "must name a tune space, such as fdse; or give a sweep's folder with --resume")
     space = Space.load(find(given.space, "tune_spaces"))
     if given.samples is not None and not space.draws:
-        raise UserError(f"--samples has no effect, because {given.space} draws no values: leave it out")
+        raise Conflict("--samples", f"has no effect, because {given.space} draws no values: leave it out")
     space = replace(space, seeds=first_seeds(space.seeds, given.seeds))
     space = replace(space, samples=given.samples or space.samples, at_once=given.at_once or space.at_once)
     space.check()
@@ -117,13 +117,13 @@ def _new(given: Any, changes: Settings) -> tuple[Space, Path]:
 
 def _resumed(given: Any, changes: Settings) -> tuple[Space, Path]:
     if given.space is not None:
-        raise UserError("--resume takes the tune space from the folder; give one of the two")
+        raise Conflict("--resume", "takes the tune space from the folder; give one of the two")
     for name in ("rounds", "seeds", "samples", "output"):
         if getattr(given, name) is not None:
-            raise UserError(f"--resume takes everything from the folder; remove --{name}")
+            raise Conflict("--resume", f"takes everything from the folder; remove --{name}")
     allowed = RESUMABLE[1:]
     if odd := [key for key in changes if key.partition(".")[0] not in allowed]:
-        raise UserError(f"--{odd[0]}: with --resume only {', '.join(allowed)} may change")
+        raise Conflict(f"--{odd[0]}", f": with --resume only {', '.join(allowed)} may change")
     space = Space.kept(Path(given.resume))
     space = replace(space, at_once=given.at_once or space.at_once)
     space.check()

@@ -32,7 +32,7 @@ from rayfl.config.table_file import (
     options,
     slug,
 )
-from rayfl.errors import UserError
+from rayfl.errors import BadValue, Conflict, Missing, UserError
 from rayfl.evaluation.metrics import Metric
 from rayfl.federation import Federation
 from rayfl.files import read_json, reading, write_file
@@ -217,7 +217,7 @@ class Space:
             )
             space.check()
         except UserError as error:
-            raise UserError(f"{path}: {error}") from error
+            raise error.within(path) from error
         return space
 
     @classmethod
@@ -282,30 +282,27 @@ class Space:
     def check(self) -> None:
         """Refuse what does not go together."""
         if (planned := self.count * len(self.seeds)) > MOST_TRIALS:
-            told = f"{self.count:,} points with {len(self.seeds):,} seeds are {planned:,} trials, more than "
-            raise UserError(f"{told}{MOST_TRIALS:,}: search fewer values, or draw random points (samples)")
+            told = f"has {self.count:,} points, with {len(self.seeds):,} seeds {planned:,} trials"
+            remedy = "search fewer values, or draw random points (samples)"
+            raise Conflict("search", f"{told}, more than {MOST_TRIALS:,}: {remedy}")
         name, dimensions = self.scheduler["name"], [d for search in self.search for d in search]
-        chooses = f"searcher {self.searcher}" if self.searcher else f"scheduler {name}"
+        kind, chooses = ("searcher", self.searcher) if self.searcher else ("scheduler", name)
         if self.searcher is None and name == "none":
             return
         if not self.best:
-            raise UserError(f"best is false, and {chooses} would choose between trials")
+            raise Conflict("best", f"is false, and {kind} {chooses} would choose between trials")
         if mixed := [d.key for d in dimensions if d.decides_score and d.drawn]:
-            raise UserError(
-                f"{chooses} compares trials, and {mixed[0]} gives them different data: list its values under "
-                "grid_search, and each is searched by itself"
-            )
+            told = f"{chooses} compares trials, and {mixed[0]} gives them different data"
+            raise Conflict(kind, f"{told}: list its values under grid_search, and each is searched by itself")
         if self.searcher and (grid := [d.key for d in dimensions if not d.drawn and not d.decides_score]):
-            raise UserError(
-                f"searcher {self.searcher} and a grid exclude each other: make {grid[0]} a choice or a "
-                "range, or leave the searcher out"
-            )
+            remedy = f"make {grid[0]} a choice or a range, or leave the searcher out"
+            raise Conflict("searcher", f"{self.searcher} and a grid exclude each other: {remedy}")
         if self.searcher and not all(any(d.drawn for d in search) for search in self.search):
-            raise UserError(f"searcher {self.searcher} has nothing to draw: give choices or ranges")
+            raise Conflict("searcher", f"{self.searcher} has nothing to draw: give choices or ranges")
         if (self.searcher == "bohb") != (name == "bohb"):
-            raise UserError("searcher bohb and scheduler bohb go together: give both or none")
+            raise Conflict("searcher", "bohb and scheduler bohb go together: give both or none")
         if name in PAUSING and self.at_once is not None:
-            raise UserError(f"scheduler {name} pauses trials, which at_once would count: leave at_once out")
+            raise Conflict("scheduler", f"{name} pauses trials, which at_once would count: leave at_once out")
 
     def changed(self, changes: Mapping[str, Any]) -> Space:
         """Return the space with settings that win over the base; searched values win over them.
@@ -314,7 +311,7 @@ class Space:
         """
         for key in changes:
             if all(key in {d.key for d in search} for search in self.search):
-                raise UserError(f"--{key} has no effect, because the tune space searches {key}: leave it out")
+                raise Conflict(f"--{key}", "has no effect, because the tune space searches it: leave it out")
         return replace(self, changes=self.changes | _everywhere(dict(changes)))
 
     def parts(self) -> Iterator[tuple[dict[str, Any], tuple[Dimension, ...]]]:
@@ -346,10 +343,8 @@ class Space:
                 found.setdefault(point.name, point)
         for key, value in self.changes.items():
             if all(point.settings.get(key) != value for point in found.values()):
-                raise UserError(
-                    f"--{key} has no effect, because what the tune space searches replaces {key} in every "
-                    "point: leave it out"
-                )
+                why = "what the tune space searches replaces it in every point"
+                raise Conflict(f"--{key}", f"has no effect, because {why}: leave it out")
         return list(found.values())
 
     def point(self, config: Mapping[str, Any], strict: bool = True) -> Point:
@@ -373,7 +368,7 @@ class Space:
         except UserError as error:
             if strict:
                 text = ", ".join(f"{key}={value}" for key, value in own.items())
-                raise UserError(f"the point {text} cannot work: {error}") from error
+                raise error.within(f"the point {text} cannot work") from error
             complete, rounds = {}, 0
         values = {}
         for key in self.keys:
@@ -423,19 +418,19 @@ def _base(path: Path, content: Any) -> tuple[Settings, str]:
     if isinstance(content, str):
         content = {"config": content}
     if not isinstance(content, dict):
-        raise UserError("base must be a file, or map settings to values")
+        raise BadValue("base", "must be a file, or map settings to values")
     own = {str(key): value for key, value in content.items() if key not in _NAMED}
     if decided := [key for key in own if key in _DECIDED]:
-        raise UserError(f"base has {decided[0]!r}, which the sweep decides")
+        raise Conflict(f"base.{decided[0]}", "is for the sweep to decide")
     if "config" not in content:
         if named := [key for key in _NAMED if key in content]:
-            raise UserError(f"base names a {named[0]}, and no table: give its file as config")
+            raise Missing("base.config", f"must be given: base names a {named[0]}, and no table")
         return _everywhere(layered({}, own)), "base"
     file = path.parent / str(content["config"])
     if is_table(file):
         return _cell(Table.load(file), content, own)
     if named := [key for key in ("row", "column") if key in content]:
-        raise UserError(f"base names a {named[0]}, and {file} is no table")
+        raise Conflict(f"base.{named[0]}", f"is that of a table, and {file} is none")
     settings = flat(read_mapping(file, "configuration"))
     kept = {key: value for key, value in settings.items() if key.partition(".")[0] not in _DECIDED}
     return _everywhere(layered(kept, own)), one_line(file.stem)
@@ -446,7 +441,7 @@ def _cell(table: Table, content: Mapping[str, Any], own: Settings) -> tuple[Sett
     for kind in ("row", "column"):
         known = table.choose(kind, None)
         if kind not in content and len(known) != 1:
-            raise UserError(f"{table.path} is a table: base must name a {kind} ({', '.join(known)})")
+            raise Missing(f"base.{kind}", f"must choose one of {table.path} ({', '.join(known)})")
         chosen[kind] = str(content.get(kind, known[0]))
     settings = table.settings(chosen["row"], chosen["column"], own)
     settings.pop("cell")
@@ -455,7 +450,7 @@ def _cell(table: Table, content: Mapping[str, Any], own: Settings) -> tuple[Sett
 
 def _search(content: Any) -> tuple[Dimension, ...]:
     if not isinstance(content, dict) or not content:
-        raise UserError("search must map settings to how they are searched, or be a list of such mappings")
+        raise BadValue("search", "must map settings to how they are searched, or be a list of such mappings")
     return tuple(_dimension(str(key), how) for key, how in content.items())
 
 
@@ -465,9 +460,8 @@ def _dimension(key: str, content: Any) -> Dimension:
     if isinstance(content, list):
         content = {"grid_search": content}
     if not isinstance(content, dict) or len(content) != 1 or next(iter(content)) not in kinds:
-        raise UserError(
-            f"search.{key} must be one of {', '.join(kinds)}, such as {{grid_search: [0.1, 1.0]}}"
-        )
+        told = f"must be one of {', '.join(kinds)}, such as {{grid_search: [0.1, 1.0]}}"
+        raise BadValue(f"search.{key}", told)
     kind, what = next(iter(content.items()))
     if isinstance(what, list):
         what = [float(x) if isinstance(x, str) and _EXPONENT.fullmatch(x) else x for x in what]
@@ -475,17 +469,17 @@ def _dimension(key: str, content: Any) -> Dimension:
         return _listed(key, kind, what)
     wanted = ("three", ", and a step") if kind == "quniform" else ("two", "")
     if not isinstance(what, list) or len(what) != 2 + (kind == "quniform") or not all(map(_is_number, what)):
-        raise UserError(
-            f"search.{key}: {kind} must have {wanted[0]} numbers, a lower and an upper end{wanted[1]}"
-        )
+        told = f": {kind} must have {wanted[0]} numbers, a lower and an upper end{wanted[1]}"
+        raise BadValue(f"search.{key}", told)
     low, high, *step = what
     if kind == "randint" and not all(fits(x, int) for x in what):
-        raise UserError(f"search.{key}: the ends of randint must be whole numbers of at most 64 bits")
+        raise BadValue(f"search.{key}", ": the ends of randint must be whole numbers of at most 64 bits")
     if not low < high or (kind == "loguniform" and low <= 0):
         above = " above 0" if kind == "loguniform" else ""
-        raise UserError(f"search.{key}: {kind} is {what}: the lower end must lie{above} below the upper end")
+        told = f": {kind} is {what}: the lower end must lie{above} below the upper end"
+        raise BadValue(f"search.{key}", told)
     if step and not 0 < step[0] <= high - low:
-        raise UserError(f"search.{key}: {kind} is {what}: the step must be above 0 and within the range")
+        raise BadValue(f"search.{key}", f": {kind} is {what}: the step must be above 0 and within the range")
     return Dimension(key, kind, tuple(what))
 
 
@@ -493,9 +487,9 @@ def _check_decides(key: str, settings: Sequence[str]) -> None:
     """Refuse settings that the sweep decides, and those that change no result."""
     for name in settings:
         if name in _DECIDED:
-            raise UserError(f"search.{key} has {name!r}, which the sweep decides (seeds are in 'seeds')")
+            raise Conflict(f"search.{key}", f"has {name!r}, which the sweep decides (seeds are in 'seeds')")
         if name.partition(".")[0] in RESUMABLE[1:]:  # all but the number of rounds
-            raise UserError(f"search.{key} has {name!r}, which changes no result: put it into base")
+            raise Conflict(f"search.{key}", f"has {name!r}, which changes no result: put it into base")
 
 
 def _listed(key: str, kind: Kind, what: Any) -> Dimension:
@@ -504,19 +498,17 @@ def _listed(key: str, kind: Kind, what: Any) -> Dimension:
         _check_decides(key, [k for settings in bundles.values() for k in settings])
         return Dimension(key, kind, tuple(what), bundles)
     if not isinstance(what, list) or not what:
-        raise UserError(
-            f"search.{key}: {kind} must be a list of values, or map names to settings, such as "
-            "{code: {method.reg: code, method.lam: 0.5}}"
-        )
+        told = f": {kind} must be a list of values, or map names to settings, such as "
+        raise BadValue(f"search.{key}", told + "{code: {method.reg: code, method.lam: 0.5}}")
     if len({json.dumps(v, sort_keys=True) for v in what}) < len(what):
-        raise UserError(f"search.{key}: {kind} has a value twice")
+        raise BadValue(f"search.{key}", f": {kind} has a value twice")
     return Dimension(key, kind, tuple(what))
 
 
 def _scheduler(content: Any) -> dict[str, Any]:
     content = {"name": content} if isinstance(content, str) else content
     if not isinstance(content, dict) or not isinstance(content.get("name"), str):
-        raise UserError("scheduler must be a name, or a mapping with a name")
+        raise BadValue("scheduler", "must be a name, or a mapping with a name")
     return {str(key): value for key, value in content.items()}
 
 

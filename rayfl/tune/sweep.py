@@ -30,7 +30,7 @@ from rayfl.config.table_file import Settings, of_data
 from rayfl.engine import Ray
 from rayfl.engine.cluster import PULSE, Cluster, patience
 from rayfl.engine.share import Share, share
-from rayfl.errors import UserError
+from rayfl.errors import BadValue, Conflict, InUse, Missing, Shortage, Unknown, UserError
 from rayfl.evaluation.result import Result
 from rayfl.federation import Federation
 from rayfl.files import held, read_json, reading, refuse_links, write_file
@@ -127,7 +127,7 @@ def run(
     if resume:
         kept, asked = Space.kept(output).deciding, space.deciding
         if other := [name for name in asked if asked[name] != kept[name]]:
-            raise UserError(f"{output} has a sweep of another space: {', '.join(other)} differ")
+            raise Conflict(output, f"has a sweep of another space: {', '.join(other)} differ")
         refuse_links(output)
         for summary in sorted(output.glob(f"trials/*/seed-*/{SUMMARY}")):  # what is damaged is named first
             Result.load(summary.parent)
@@ -177,7 +177,7 @@ def _run(
                 if len(watcher.ends) < due:
                     break
     except _Broken as broken:
-        raise UserError(str(broken)) from None
+        raise Shortage(str(broken)) from None
     finally:
         cluster.close()
     points: dict[str, tuple[Point, dict[Path, Job]]] = {}
@@ -246,7 +246,7 @@ def refuse_used(output: Path) -> None:
     """Refuse a folder that holds something."""
     check_kind(output, "sweep")
     if output.exists() and (not output.is_dir() or any(output.iterdir())):
-        raise UserError(f"{output} already exists; choose another --output, or go on with --resume {output}")
+        raise InUse(output, f"already exists; choose another --output, or go on with --resume {output}")
 
 
 def check(space: Space, points: Sequence[Point]) -> None:
@@ -255,17 +255,17 @@ def check(space: Space, points: Sequence[Point]) -> None:
     for point in sorted(points, key=lambda point: of_data(point.settings)):
         federation = federation_of(point.settings | {"seed": space.seeds[0]})
         if federation.eval_every == 0:
-            raise UserError("eval_every is 0, so there is nothing to compare: set it to at least 1")
+            raise Conflict("eval_every", "is 0, so there is nothing to compare: set it to at least 1")
         try:
             if data is None or of_data(point.settings) != about:
                 about, data = of_data(point.settings), federation.federated_data()
             federation.check(data)
         except UserError as error:
-            raise UserError(f"the point {point.label} cannot work: {error}") from error
+            raise error.within(f"the point {point.label} cannot work") from error
         if space.best and not data.counts("val").any():
-            raise UserError(
-                "a sweep chooses by validation data, and the data have no validation split: give "
-                "some, for example with --data.val_fraction 0.1"
+            remedy = "give some, for example with --data.val_fraction 0.1"
+            raise Conflict(
+                "best", f"goes by validation data, and the data have no validation split: {remedy}"
             )
 
 
@@ -281,20 +281,20 @@ def scheduler_of(asked: Mapping[str, Any], rounds: int) -> Any:
     """
     name, given = asked["name"], {key: value for key, value in asked.items() if key != "name"}
     if name not in SCHEDULERS:
-        raise UserError(f"scheduler is {name!r}: it must be one of {', '.join(SCHEDULERS)}")
+        raise BadValue("scheduler", f"is {name!r}: it must be one of {', '.join(SCHEDULERS)}")
     made = getattr(schedulers, SCHEDULERS[name])
     known = arguments_of(made)
     for key, value in given.items():
         if key not in known.keys() - OURS:
             options = ", ".join(known.keys() - OURS) or "no options"
-            raise UserError(f"scheduler {name} has no option {key!r}; it has {options}")
+            raise Unknown(f"scheduler.{key}", f"is no option of {name}, which has {options}")
         check_type(f"scheduler.{key}", value, known[key])
     decided: dict[str, Any] = {"time_attr": "round", "max_t": rounds, "min_time_slice": float("inf")}
     decided |= {"grace_period": min(given.get("grace_period", 1), rounds)}  # seconds are Ray Tune's default
     try:
         return made(**given | {key: value for key, value in decided.items() if key in known})
     except (AssertionError, ArithmeticError, ValueError) as error:
-        raise UserError(f"scheduler {name} cannot be made: {error}") from error
+        raise BadValue("scheduler", f"{name} cannot be made: {error}") from error
 
 
 def domain(dimension: Dimension) -> Any:
@@ -319,10 +319,8 @@ def searcher_of(space: Space, at_once: int, path: Path) -> Any:
     try:
         made = create_searcher(space.searcher, metric="score", mode=space.mode, **seed)
     except (ImportError, AssertionError) as error:
-        raise UserError(
-            f"searcher {space.searcher} needs a package that is not installed: pip install "
-            f"{PACKAGES[space.searcher]}"
-        ) from error
+        told = f"{space.searcher} needs a package that is not installed: pip install"
+        raise Missing("searcher", f"{told} {PACKAGES[space.searcher]}") from error
     if len(space.seeds) > 1:
         made = Repeater(made, len(space.seeds))
     return Replayed(made, space, path)
@@ -360,10 +358,9 @@ class Replayed(Searcher):
             elif _plain(self.searcher.suggest(str(len(self._drawn)))) == line["point"]:
                 self._drawn.append(line["point"])
             else:
-                raise UserError(
-                    f"searcher {self._space.searcher} draws other points than in {self._path}, as another "
-                    "version of its package may: install that of before, or start the sweep anew"
-                )
+                told = f"{self._space.searcher} draws other points than in {self._path}"
+                remedy = "install that of before, or start the sweep anew"
+                raise Conflict("searcher", f"{told}, as another version of its package may: {remedy}")
         return bool(done)
 
     def suggest(self, trial_id: str) -> Any:
@@ -492,7 +489,7 @@ class Watcher(tune.Callback):
         try:
             self._part.check([node["Resources"] for node in ray.nodes() if node["Alive"]])
         except UserError as error:
-            raise UserError(f"{error}; go on with --resume {self._order.output}") from error
+            raise Shortage(f"{error}; go on with --resume {self._order.output}") from error
 
     def on_trial_complete(self, iteration: int, trials: list[Any], trial: Any, **info: Any) -> None:
         """Note the end of a trial that has run to its end, was stopped, or has reported its failure."""

@@ -9,8 +9,9 @@ import pytest
 import torch
 from torch import Tensor
 
-from rayfl import Inline, Ray, Result, UserError, evaluation, load_models, resumed
+from rayfl import Inline, Ray, Result, evaluation, load_models, resumed
 from rayfl.data import Dirichlet, Synthetic
+from rayfl.errors import Conflict, Damaged
 from rayfl.evaluation.measures import measures
 from rayfl.evaluation.score import cut, score_rows
 from rayfl.federation import MANY
@@ -19,6 +20,7 @@ from rayfl.nets import CNNB
 from rayfl.sampling import Trace
 from rayfl.training import Client, State, Training
 from tests.support.federations import Poisoned, bytes_of_run, small
+from tests.support.refusals import refused
 
 DATA = Synthetic(train=300, test=90, shape=(1, 16, 16), partition=Dirichlet(alpha=1.0), val_fraction=0.2)
 FEW: dict[str, Any] = {"data": DATA, "rounds": 2, "eval_clients": 5.0, "checkpoint_every": 1}
@@ -135,7 +137,7 @@ def test_some_clients_are_scored(tmp_path: Path) -> None:
 
 
 def test_a_protocol_that_scores_as_clients_train_needs_them_all(tmp_path: Path) -> None:
-    with pytest.raises(UserError, match="eval_clients=5 chooses who is scored after aggregation"):
+    with refused(Conflict, "eval_clients"):
         small(tmp_path / "run", **FEW, protocol=evaluation.FediOS()).run()
 
 
@@ -146,7 +148,7 @@ def test_a_damaged_record_of_some_clients_is_refused(tmp_path: Path) -> None:
     for wrong in ([0, 1, 2, 3, 99], [1, 0, 2, 3, 4], [0]):
         line["evaluation"]["after_aggregation"]["personal"]["test"]["clients"] = wrong
         path.write_text(json.dumps(line) + "\n")
-        with pytest.raises(UserError, match="does not fit partition"):
+        with refused(Damaged, "metrics.jsonl"):
             Result.load(tmp_path / "run")
 
 

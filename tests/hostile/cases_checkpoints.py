@@ -10,6 +10,7 @@ from typing import Any
 import safetensors.torch
 import torch
 
+from rayfl.errors import Conflict, Damaged, Missing, UserError
 from rayfl.methods import SCAFFOLD
 from rayfl.models import load_models
 from rayfl.training import Params
@@ -153,11 +154,9 @@ def models(folder: Path) -> None:
     load_models(folder / "run").scores(0, torch.zeros(1, 3, 32, 32))
 
 
-NONE_INTACT = ("no checkpoint in run/checkpoints is intact", "manifest-000002.json is damaged")
-NO_STATE = ("checkpoint file", "run/checkpoints/", "holds no state")
-OTHER = "does not fit method and net"
-SCORES = ("checkpoint after 2 rounds", "is damaged (its scores")
-LINK = "is a link that leads out of run"
+CHECKPOINTS = "run/checkpoints"
+FILE = f"{CHECKPOINTS}/*.safetensors"
+MANIFEST = f"{CHECKPOINTS}/manifest-000002.json"
 
 BODIES: list[tuple[str, Callable[[Path], None]]] = [
     *((f"round {value!r:.20}", put("round", value)) for value in (True, -1, 1, 1.5, "2", None, 10**30, [2])),
@@ -234,80 +233,97 @@ def _infinite(row: State) -> State:
     return {key: w.map(lambda t: t + torch.inf) for key, w in row.items()}
 
 
-FITTING: list[tuple[str, Callable[[Path], None], str]] = [
-    ("NaN in the server's weights", state("server", each(lambda t: t * float("nan"))), "not finite"),
+FITTING: list[tuple[str, Callable[[Path], None], type[UserError], str]] = [
+    ("NaN in the server's weights", state("server", each(lambda t: t * float("nan"))), UserError, ""),
     (
         "infinity in a client's state",
         state("clients", lambda rows: {i: _infinite(row) for i, row in rows.items()}),
-        "not finite",
+        UserError,
+        "",
     ),
-    ("weights of other shapes", state("server", each(lambda t: t[..., :1].contiguous())), OTHER),
-    ("weights of another type", state("server", each(lambda t: t.double())), OTHER),
-    ("weights of other names", state("server", renamed), OTHER),
-    ("a server without weights", state("server", lambda s: {"control": s["control"]}), OTHER),
-    ("a number for weights", state("server", lambda s: {**s, "weights": 1}), OTHER),
-    ("a mapping for weights", state("server", lambda s: {**s, "weights": dict(s["weights"])}), OTHER),
-    ("clients without state", state("clients", lambda rows: {i: {} for i in rows}), OTHER),
-    ("clients of another method", state("clients", lambda rows: {i: {"own": 1} for i in rows}), OTHER),
+    ("weights of other shapes", state("server", each(lambda t: t[..., :1].contiguous())), UserError, ""),
+    ("weights of another type", state("server", each(lambda t: t.double())), UserError, ""),
+    ("weights of other names", state("server", renamed), UserError, ""),
+    ("a server without weights", state("server", lambda s: {"control": s["control"]}), UserError, ""),
+    ("a number for weights", state("server", lambda s: {**s, "weights": 1}), UserError, ""),
+    ("a mapping for weights", state("server", lambda s: {**s, "weights": dict(s["weights"])}), UserError, ""),
+    ("clients without state", state("clients", lambda rows: {i: {} for i in rows}), UserError, ""),
+    (
+        "clients of another method",
+        state("clients", lambda rows: {i: {"own": 1} for i in rows}),
+        UserError,
+        "",
+    ),
     (
         "clients of another type",
         state(
             "clients",
             lambda rows: {i: {k: w.to(torch.float64) for k, w in r.items()} for i, r in rows.items()},
         ),
-        OTHER,
+        UserError,
+        "",
     ),
     (
         "clients that there are not",
         state("clients", lambda rows: rows | {i + 8: row for i, row in rows.items()}),
-        "clients are numbered from 0 to 3",
+        UserError,
+        "",
     ),
 ]
 
 CASES = [
-    *(Case(f"manifest: {name}", RESUME, says=NONE_INTACT, prepare=prepare) for name, prepare in BODIES),
-    *(Case(f"file: {name}", RESUME, says=NO_STATE, prepare=prepare) for name, prepare in STATES),
-    *(Case(f"file: {name}", RESUME, says=says, prepare=prepare) for name, prepare, says in FITTING),
-    *(Case(f"models: {name}", models, says=OTHER, prepare=prepare) for name, prepare, _ in FITTING[2:4]),
+    *(
+        Case(f"manifest: {name}", RESUME, Damaged, CHECKPOINTS, f"{MANIFEST} is damaged", prepare=prepare)
+        for name, prepare in BODIES
+    ),
+    *(Case(f"file: {name}", RESUME, Damaged, FILE, prepare=prepare) for name, prepare in STATES),
+    *(Case(f"file: {name}", RESUME, kind, place, prepare=prepare) for name, prepare, kind, place in FITTING),
+    *(Case(f"models: {name}", models, UserError, "", prepare=prepare) for name, prepare, *_ in FITTING[2:4]),
     *(
         Case(
             f"manifest: the format {value!r:.20}",
             RESUME,
-            says="rayfl cannot read",
+            Conflict,
+            MANIFEST,
             prepare=put("format", value),
         )
         for value in (99, None, [["x"] * 50])
     ),
-    Case("models: a server outside", models, says="is intact", prepare=forge(outside)),
+    Case("models: a server outside", models, Damaged, CHECKPOINTS, prepare=forge(outside)),
     *(
-        Case(f"scores {value!r:.40}", RESUME, says=SCORES, prepare=put("progress", {"after_training": value}))
+        Case(
+            f"scores {value!r:.40}", RESUME, UserError, "", prepare=put("progress", {"after_training": value})
+        )
         for value in (
             *([], None, {"personal": 5}, {"personal": {"test": {"correct": [1], "loss": [1]}}}),
             {"personal": {"all": {"correct": [None] * 4, "loss": None}}},
             {"personal": {"test": {"correct": [10**6] * 4, "loss": None}}},
         )
     ),
-    Case("a manifest elsewhere", RESUME, says=LINK, prepare=replaced("manifest", away)),
-    Case("a server file elsewhere", RESUME, says=LINK, prepare=replaced("server", away)),
-    Case("all checkpoints elsewhere", RESUME, says=LINK, prepare=replaced("folder", away)),
+    Case("a manifest elsewhere", RESUME, Damaged, MANIFEST, prepare=replaced("manifest", away)),
+    Case("a server file elsewhere", RESUME, Damaged, FILE, prepare=replaced("server", away)),
+    Case("all checkpoints elsewhere", RESUME, Damaged, CHECKPOINTS, prepare=replaced("folder", away)),
     Case(
         "models: all checkpoints elsewhere",
         models,
-        says="is a link that leads",
+        Damaged,
+        CHECKPOINTS,
         prepare=replaced("folder", away),
     ),
     Case(
         "a server file as fifo",
         RESUME,
-        says="it is not a regular file",
+        Damaged,
+        CHECKPOINTS,
         prepare=replaced("server", into_fifo),
     ),
-    Case("a server file as folder", RESUME, says="Is a directory", prepare=replaced("server", into_folder)),
+    Case("a server file as folder", RESUME, Damaged, CHECKPOINTS, prepare=replaced("server", into_folder)),
     Case(
         "checkpoints as file",
         RESUME,
-        says="run/checkpoints cannot be read",
+        Missing,
+        CHECKPOINTS,
         prepare=replaced("folder", into_file),
     ),
-    Case("checkpoints as loop", RESUME, says="Too many levels", prepare=replaced("folder", into_loop)),
+    Case("checkpoints as loop", RESUME, Missing, CHECKPOINTS, prepare=replaced("folder", into_loop)),
 ]

@@ -13,6 +13,7 @@ import yaml
 
 from rayfl.config.parser import federation_from
 from rayfl.config.table_file import Table, options
+from rayfl.errors import Damaged, Missing, Unknown
 from rayfl.table import plan
 from rayfl.tune.space import Space
 from tests.hostile.harness import Case
@@ -120,12 +121,12 @@ def cell(value: Any) -> Callable[[Path], None]:
 RESUME = "tune --resume folder"
 RUN = "table table.yaml --output folder"
 AGAINST = "report --against fedco2 t3 folder"
-SWEEP = "folder/sweep.json is damaged"
+SWEEP = "folder/sweep.json"
 NESTED = b"[" * 100_000 + b"\n{}\n"
 
 CASES = [
     *(
-        Case(f"sweep: {key} {value!r:.20}", RESUME, says=SWEEP, prepare=sweep(key, value))
+        Case(f"sweep: {key} {value!r:.20}", RESUME, Damaged, SWEEP, prepare=sweep(key, value))
         for key, values in {
             "sweep": (None, []),
             "title": ({}, []),
@@ -140,42 +141,44 @@ CASES = [
         }.items()
         for value in values
     ),
-    Case("sweep: unknown setting", RESUME, says="nonsense", prepare=sweep("base", "nonsense", 1)),
-    Case("sweep: unknown entry", RESUME, says=SWEEP, prepare=sweep("more", 1)),
+    Case("sweep: unknown setting", RESUME, Unknown, "nonsense", prepare=sweep("base", "nonsense", 1)),
+    Case("sweep: unknown entry", RESUME, Damaged, SWEEP, prepare=sweep("more", 1)),
     *(
-        Case(f"sweep.json {name}", RESUME, says=SWEEP, prepare=in_sweep("sweep.json", content))
+        Case(f"sweep.json {name}", RESUME, Damaged, SWEEP, prepare=in_sweep("sweep.json", content))
         for name, content in {"nested": NESTED, "no text": b"\xff", "empty": b"", "a list": b"[]"}.items()
     ),
-    Case("sweep.json as fifo", RESUME, says="it has no sweep.json", prepare=in_sweep("sweep.json", None)),
+    Case("sweep.json as fifo", RESUME, Missing, "folder", prepare=in_sweep("sweep.json", None)),
     *(
-        Case(f"trial: {name}", RESUME, says=says, prepare=in_sweep(f"trials/mu=0.1/seed-0/{name}", content))
-        for name, content, says in (
-            ("summary.json", b"{}", "summary.json is damaged"),
-            ("metrics.jsonl", b"[]\n{}\n", "metrics.jsonl is damaged"),
-            ("partition.json", b"{}", "partition.json is damaged"),
-            ("config.yaml", b"[]", "config.yaml is not a configuration"),
+        Case(
+            f"trial: {name}", RESUME, Damaged, name, prepare=in_sweep(f"trials/mu=0.1/seed-0/{name}", content)
+        )
+        for name, content in (
+            ("summary.json", b"{}"),
+            ("metrics.jsonl", b"[]\n{}\n"),
+            ("partition.json", b"{}"),
+            ("config.yaml", b"[]"),
         )
     ),
-    Case("trials elsewhere", RESUME, says="is a link that leads out of folder", prepare=elsewhere),
+    Case("trials elsewhere", RESUME, Damaged, "folder/trials", prepare=elsewhere),
     *(
-        Case(f"cell: {name} {content!r:.20}", RUN, says=says, prepare=in_cell(name, content), writes=True)
-        for name, content, says in (
-            ("summary.json", b"[]", "summary.json is damaged"),
-            ("summary.json", b"{}", "summary.json is damaged"),
-            ("summary.json", b'{"completed": "1"}', "summary.json is damaged"),
-            ("summary.json", NESTED, "summary.json is damaged"),
-            ("summary.json", b"\xff", "summary.json is damaged"),
-            ("summary.json", None, "summary.json cannot be read"),
-            ("metrics.jsonl", b"[]\n{}\n", "metrics.jsonl is damaged"),
-            ("metrics.jsonl", NESTED, "metrics.jsonl is damaged"),
-            ("partition.json", b"\xff", "partition.json is damaged"),
-            ("partition.json", None, "it is not a regular file"),
-            ("config.yaml", b"- 1\n", "config.yaml is not a configuration"),
-            ("config.yaml", b"seed: {}\n", "config.yaml is damaged"),
+        Case(f"cell: {name} {content!r:.20}", RUN, kind, name, prepare=in_cell(name, content), writes=True)
+        for name, content, kind in (
+            ("summary.json", b"[]", Damaged),
+            ("summary.json", b"{}", Damaged),
+            ("summary.json", b'{"completed": "1"}', Damaged),
+            ("summary.json", NESTED, Damaged),
+            ("summary.json", b"\xff", Damaged),
+            ("summary.json", None, Missing),
+            ("metrics.jsonl", b"[]\n{}\n", Damaged),
+            ("metrics.jsonl", NESTED, Damaged),
+            ("partition.json", b"\xff", Damaged),
+            ("partition.json", None, Missing),
+            ("config.yaml", b"- 1\n", Damaged),
+            ("config.yaml", b"seed: {}\n", Damaged),
         )
     ),
     *(
-        Case(f"cell: {value!r:.40}", AGAINST, says="config.yaml is damaged", prepare=cell(value))
+        Case(f"cell: {value!r:.40}", AGAINST, Damaged, "config.yaml", prepare=cell(value))
         for value in (
             *("x", [1], {"table": "fedco2_t3"}, {"table": "fedco2_t3", "row": 5, "column": [1]}),
             {"table": "fedco2_t3", "row": "a", "column": "b", "changed": 3},

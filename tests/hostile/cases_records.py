@@ -9,6 +9,7 @@ from typing import Any
 
 import yaml
 
+from rayfl.errors import Damaged, Missing, UserError
 from rayfl.evaluation.result import Result
 from tests.hostile.damage import into_fifo, into_folder, into_loop
 from tests.hostile.harness import Case, put_run
@@ -75,7 +76,6 @@ def away(path: Path) -> None:
 
 
 METRICS = "run/metrics.jsonl"
-FIT = ("run/metrics.jsonl does not fit partition.json beside it", "line 1:")
 TEST = ("evaluation", "after_aggregation", "global", "test")
 N = 4
 
@@ -143,47 +143,53 @@ def sub(pattern: bytes, new: bytes) -> Callable[[Path], None]:
     return file("metrics.jsonl", lambda text: re.sub(pattern, new, text, count=1))
 
 
-NO_JSON = "run/metrics.jsonl is damaged: line 1 is not a JSON object"
-FILES: list[tuple[str, Callable[[Path], None], str]] = [
-    ("a round twice", lines(lambda found: [found[0], found[0]]), "line 2 has round 0"),
-    ("rounds in another order", lines(lambda found: found[::-1]), "line 1 has round 1"),
-    ("no first round", lines(lambda found: found[1:]), "line 1 has round 1"),
+FILES: list[tuple[str, Callable[[Path], None], type[UserError], str]] = [
+    ("a round twice", lines(lambda found: [found[0], found[0]]), Damaged, METRICS),
+    ("rounds in another order", lines(lambda found: found[::-1]), Damaged, METRICS),
+    ("no first round", lines(lambda found: found[1:]), Damaged, METRICS),
     (
         "more rounds than there are to run",
         lines(lambda found: [*found, found[1].replace(b'"round":1,', b'"round":2,')]),
-        "has 3 rounds, and config.yaml beside it says rounds: 2",
+        UserError,
+        "",
     ),
-    ("NaN", sub(rb'"loss":\[[\d.]+', b'"loss":[NaN'), NO_JSON),
-    ("infinity", sub(rb'"loss":\[[\d.]+', b'"loss":[-Infinity'), NO_JSON),
-    ("1e999", sub(rb'"loss":\[[\d.]+', b'"loss":[1e999'), "must be numbers that can be added up"),
-    ("no UTF-8", sub(b'"round"', b'"ro\xffund"'), NO_JSON),
-    ("UTF-16", file("metrics.jsonl", lambda text: text.decode().encode("utf-16") + b"\n{}\n"), "is damaged"),
-    ("a mark of byte order", file("metrics.jsonl", lambda text: b"\xef\xbb\xbf" + text), NO_JSON),
-    ("zeros", file("metrics.jsonl", lambda text: b"\0" * 4096 + text), NO_JSON),
-    ("an empty line", file("metrics.jsonl", lambda text: b"\n" + text), NO_JSON),
-    ("a list", file("metrics.jsonl", lambda text: b"[]\n" + text), NO_JSON),
-    ("nested lists", file("metrics.jsonl", lambda text: b"[" * 100_000 + b"\n" + text), NO_JSON),
+    ("NaN", sub(rb'"loss":\[[\d.]+', b'"loss":[NaN'), Damaged, METRICS),
+    ("infinity", sub(rb'"loss":\[[\d.]+', b'"loss":[-Infinity'), Damaged, METRICS),
+    ("1e999", sub(rb'"loss":\[[\d.]+', b'"loss":[1e999'), Damaged, METRICS),
+    ("no UTF-8", sub(b'"round"', b'"ro\xffund"'), Damaged, METRICS),
+    (
+        "UTF-16",
+        file("metrics.jsonl", lambda text: text.decode().encode("utf-16") + b"\n{}\n"),
+        Damaged,
+        METRICS,
+    ),
+    ("a mark of byte order", file("metrics.jsonl", lambda text: b"\xef\xbb\xbf" + text), Damaged, METRICS),
+    ("zeros", file("metrics.jsonl", lambda text: b"\0" * 4096 + text), Damaged, METRICS),
+    ("an empty line", file("metrics.jsonl", lambda text: b"\n" + text), Damaged, METRICS),
+    ("a list", file("metrics.jsonl", lambda text: b"[]\n" + text), Damaged, METRICS),
+    ("nested lists", file("metrics.jsonl", lambda text: b"[" * 100_000 + b"\n" + text), Damaged, METRICS),
     (
         "nested mappings",
         file("metrics.jsonl", lambda text: b'{"a":' * 100_000 + b"1" + b"}" * 100_000 + b"\n" + text),
-        NO_JSON,
+        Damaged,
+        METRICS,
     ),
-    ("5000 digits", sub(b'"round":0', b'"round":' + b"9" * 5000), NO_JSON),
-    ("half a character", sub(b'"global"', b'"\\\\ud800"'), NO_JSON),
-    ("a folder", replaced("metrics.jsonl", into_folder), "it has no metrics.jsonl"),
-    ("a fifo", replaced("metrics.jsonl", into_fifo), "it has no metrics.jsonl"),
-    ("a link to elsewhere", replaced("metrics.jsonl", away), "is a link that leads out of"),
+    ("5000 digits", sub(b'"round":0', b'"round":' + b"9" * 5000), Damaged, METRICS),
+    ("half a character", sub(b'"global"', b'"\\\\ud800"'), Damaged, METRICS),
+    ("a folder", replaced("metrics.jsonl", into_folder), Missing, "run"),
+    ("a fifo", replaced("metrics.jsonl", into_fifo), Missing, "run"),
+    ("a link to elsewhere", replaced("metrics.jsonl", away), Damaged, METRICS),
 ]
 
-PARTITION = "run/partition.json is damaged"
-PARTITIONS: list[tuple[str, Callable[[Path], None], str]] = [
+PARTITION = "run/partition.json"
+PARTITIONS: list[tuple[str, Callable[[Path], None], type[UserError], str]] = [
     *(
-        (f"{key} {v!r:.20}", division(key, v), PARTITION)
+        (f"{key} {v!r:.20}", division(key, v), Damaged, PARTITION)
         for key in ("clients", "domain_names", "pool")
         for v in (None, "x", 5)
     ),
     *(
-        (f"a client's {key} {v!r:.20}", division("clients", 0, key, v), PARTITION)
+        (f"a client's {key} {v!r:.20}", division("clients", 0, key, v), Damaged, PARTITION)
         for key, values in {
             "train": (None, "x", -1, 1.5, True, HUGE, 2**63),
             "test": (None, [1], -1),
@@ -192,24 +198,24 @@ PARTITIONS: list[tuple[str, Callable[[Path], None], str]] = [
         }.items()
         for v in values
     ),
-    ("a client that is none", division("clients", 0, None), PARTITION),
-    ("domains that are no texts", division("domain_names", [{"a": 1}]), PARTITION),
-    ("fewer clients", division("clients", lambda c: c[:-1]), METRICS),
-    ("no mapping", file("partition.json", lambda _: b"[1]"), PARTITION),
-    ("nested", file("partition.json", lambda _: b"[" * 100_000), PARTITION),
-    ("no text", file("partition.json", lambda _: b"\xff\xfe"), PARTITION),
-    ("nothing", file("partition.json", lambda _: b""), PARTITION),
-    ("a fifo", replaced("partition.json", into_fifo), "it is not a regular file"),
-    ("a loop of links", replaced("partition.json", into_loop), "Too many levels"),
+    ("a client that is none", division("clients", 0, None), Damaged, PARTITION),
+    ("domains that are no texts", division("domain_names", [{"a": 1}]), Damaged, PARTITION),
+    ("fewer clients", division("clients", lambda c: c[:-1]), Damaged, METRICS),
+    ("no mapping", file("partition.json", lambda _: b"[1]"), Damaged, PARTITION),
+    ("nested", file("partition.json", lambda _: b"[" * 100_000), Damaged, PARTITION),
+    ("no text", file("partition.json", lambda _: b"\xff\xfe"), Damaged, PARTITION),
+    ("nothing", file("partition.json", lambda _: b""), Damaged, PARTITION),
+    ("a fifo", replaced("partition.json", into_fifo), Missing, PARTITION),
+    ("a loop of links", replaced("partition.json", into_loop), Missing, PARTITION),
 ]
 
-CONFIG = "run/config.yaml is damaged"
+CONFIG = "run/config.yaml"
 BOMB = b"a: &a [x,x,x,x,x,x,x,x,x]\n" + b"".join(
     b"%c: &%c [%s]\n" % (98 + i, 98 + i, b",".join([b"*%c" % (97 + i)] * 9)) for i in range(8)
 )
-CONFIGS: list[tuple[str, Callable[[Path], None], str]] = [
+CONFIGS: list[tuple[str, Callable[[Path], None], type[UserError], str]] = [
     *(
-        (f"{key} {v!r:.20}", setting(key, v), CONFIG)
+        (f"{key} {v!r:.20}", setting(key, v), Damaged, CONFIG)
         for key, values in {
             "rounds": (None, "2", [], True, -1, 0, 1.5, 10**20),
             "seed": (None, "x", [1], {}, 1.5, 10**30),
@@ -222,72 +228,87 @@ CONFIGS: list[tuple[str, Callable[[Path], None], str]] = [
         }.items()
         for v in values
     ),
-    ("a number for a name", file("config.yaml", lambda text: text + b"5: 1\n"), CONFIG),
-    ("infinite rounds", setting("rounds", float("inf")), CONFIG),
+    ("a number for a name", file("config.yaml", lambda text: text + b"5: 1\n"), Damaged, CONFIG),
+    ("infinite rounds", setting("rounds", float("inf")), Damaged, CONFIG),
     (
         "nested lists",
         file("config.yaml", lambda text: text + b"x: " + b"[" * 500 + b"]" * 500),
-        "nested more than 50 deep",
+        Damaged,
+        CONFIG,
     ),
-    ("itself", file("config.yaml", lambda text: text + b"x: &x [*x]\n"), "*x stands within"),
-    ("a billion values", file("config.yaml", lambda text: BOMB + text), "more than 100,000 values"),
+    ("itself", file("config.yaml", lambda text: text + b"x: &x [*x]\n"), Damaged, CONFIG),
+    ("a billion values", file("config.yaml", lambda text: BOMB + text), Damaged, CONFIG),
     (
         "an object",
         file("config.yaml", lambda text: text + b"x: !!python/object/apply:os.system ['touch CANARY']\n"),
-        "is not valid YAML",
+        Damaged,
+        CONFIG,
     ),
-    ("no text", file("config.yaml", lambda text: b"\xff\xfe\0" + text), "is not valid YAML"),
-    ("a link to elsewhere", replaced("config.yaml", away), "is a link that leads out of"),
+    ("no text", file("config.yaml", lambda text: b"\xff\xfe\0" + text), Damaged, CONFIG),
+    ("a link to elsewhere", replaced("config.yaml", away), Damaged, CONFIG),
 ]
 
-RESUMED: list[tuple[str, Callable[[Path], None], str]] = [
+RESUMED: list[tuple[str, Callable[[Path], None], type[UserError], str]] = [
     (
         "environment.json nested",
         file("environment.json", lambda _: b"[" * 100_000),
-        "environment.json is damaged",
+        Damaged,
+        "run/environment.json",
     ),
-    ("environment.json as list", file("environment.json", lambda _: b"[1]"), "environment.json is damaged"),
+    ("environment.json as list", file("environment.json", lambda _: b"[1]"), Damaged, "run/environment.json"),
     (
         "a resumed number",
         file("environment.json", lambda _: b'{"resumed": 5}'),
-        "environment.json is damaged",
+        Damaged,
+        "run/environment.json",
     ),
-    ("environment.json as fifo", replaced("environment.json", into_fifo), "it is not a regular file"),
-    ("engine.jsonl as fifo", replaced("engine.jsonl", into_fifo), "it is not a regular file"),
-    ("engine.jsonl elsewhere", replaced("engine.jsonl", away), "is a link that leads out of"),
+    ("environment.json as fifo", replaced("environment.json", into_fifo), Missing, "run/environment.json"),
+    ("engine.jsonl as fifo", replaced("engine.jsonl", into_fifo), Missing, "run/engine.jsonl"),
+    ("engine.jsonl elsewhere", replaced("engine.jsonl", away), Damaged, "run/engine.jsonl"),
     (
         "engine.jsonl without its end",
         file("engine.jsonl", lambda text: b"[\n" + text),
-        "engine.jsonl is damaged",
+        Damaged,
+        "run/engine.jsonl",
     ),
     (
         "a round as text",
         file("engine.jsonl", lambda text: b'{"round": "x"}\n' + text),
-        "engine.jsonl is damaged",
+        Damaged,
+        "run/engine.jsonl",
     ),
 ]
 
 CASES = [
-    *(Case(f"load: {name}", load, says=FIT, prepare=prepare) for name, prepare in LINES),
-    *(Case(f"resume: {name}", RESUME, says=FIT, prepare=prepare) for name, prepare in LINES[::8]),
-    *(Case(f"load: metrics: {name}", load, says=says, prepare=prepare) for name, prepare, says in FILES),
+    *(Case(f"load: {name}", load, Damaged, METRICS, prepare=prepare) for name, prepare in LINES),
+    *(Case(f"resume: {name}", RESUME, Damaged, METRICS, prepare=prepare) for name, prepare in LINES[::8]),
     *(
-        Case(f"report: {name}", "report run", says=says, prepare=prepare)
-        for name, prepare, says in FILES[::4]
+        Case(f"load: metrics: {name}", load, kind, place, prepare=prepare)
+        for name, prepare, kind, place in FILES
     ),
     *(
-        Case(f"load: partition: {name}", load, says=says, prepare=prepare)
-        for name, prepare, says in PARTITIONS
+        Case(f"report: {name}", "report run", kind, place, prepare=prepare)
+        for name, prepare, kind, place in FILES[::4]
     ),
     *(
-        Case(f"labels: {name}", "figure labels run --save p.png", says=says, prepare=prepare)
-        for name, prepare, says in PARTITIONS
+        Case(f"load: partition: {name}", load, kind, place, prepare=prepare)
+        for name, prepare, kind, place in PARTITIONS
+    ),
+    *(
+        Case(f"labels: {name}", "figure labels run --save p.png", kind, place, prepare=prepare)
+        for name, prepare, kind, place in PARTITIONS
         if "labels" in name
     ),
-    *(Case(f"load: config: {name}", load, says=says, prepare=prepare) for name, prepare, says in CONFIGS),
     *(
-        Case(f"resume: config: {name}", RESUME, says=says, prepare=prepare)
-        for name, prepare, says in CONFIGS[::3]
+        Case(f"load: config: {name}", load, kind, place, prepare=prepare)
+        for name, prepare, kind, place in CONFIGS
     ),
-    *(Case(f"resume: {name}", RESUME, says=says, prepare=prepare) for name, prepare, says in RESUMED),
+    *(
+        Case(f"resume: config: {name}", RESUME, kind, place, prepare=prepare)
+        for name, prepare, kind, place in CONFIGS[::3]
+    ),
+    *(
+        Case(f"resume: {name}", RESUME, kind, place, prepare=prepare)
+        for name, prepare, kind, place in RESUMED
+    ),
 ]

@@ -23,7 +23,7 @@ from typing import Any
 import pytest
 import ray
 
-from rayfl import errors, figure, run, table
+from rayfl import figure, run, table
 from rayfl.errors import UserError, exit_code
 from rayfl.report import command as report
 from rayfl.tune import command as tune
@@ -153,7 +153,7 @@ def carry_out(
     capsys.readouterr()
     commands = _commands()
     commands.seen.clear()
-    told = _listen(monkeypatch)
+    told = refusals.listen(monkeypatch)
     with _in_time():
         commands.on = True
         try:
@@ -173,19 +173,6 @@ def carry_out(
         refusals.check(told[0], case.kind, case.place)
     if not case.writes:
         assert _state(folder) == before, "something was written, or is gone"
-
-
-def _listen(monkeypatch: pytest.MonkeyPatch) -> list[UserError]:
-    """Return the errors that commands will tell of."""
-    told: list[UserError] = []
-    usual = errors.refuse
-
-    def refuse(error: UserError, cause: BaseException | None = None) -> int:
-        told.append(error)
-        return usual(error, cause)
-
-    monkeypatch.setattr(errors, "refuse", refuse)
-    return told
 
 
 def _code(case: Case, folder: Path) -> Any:

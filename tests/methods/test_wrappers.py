@@ -211,11 +211,11 @@ def test_a_wrapper_needs_another_method() -> None:
 @pytest.mark.parametrize(
     ("options", "says"),
     [
-        ("--method TopK", r"method TopK needs --method\.of"),
-        ("--method TopK --method.of TopK", r"method\.of TopK needs --method\.of\.of"),
-        ("--method TopK --method.of FedPrx", r"there is no method\.of 'FedPrx'; did you mean FedProx"),
-        ("--method TopK --method.of FedBN --method.of.mu 1", r"method\.of FedBN has no option 'mu'"),
-        ("--method TopK --method.of FedAvg --method.mu 1", r"method TopK has no option 'mu'"),
+        ("--method TopK", r"--method\.of must be given: TopK needs it"),
+        ("--method TopK --method.of TopK", r"--method\.of\.of must be given: TopK needs it"),
+        ("--method TopK --method.of FedPrx", r"method\.of 'FedPrx' is unknown; did you mean FedProx"),
+        ("--method TopK --method.of FedBN --method.of.mu 1", r"method\.of\.mu is no option of FedBN"),
+        ("--method TopK --method.of FedAvg --method.mu 1", r"method\.mu is no option of TopK"),
         ("--method TopK --method.of FedProx --method.of.mu -1", r"method\.mu is -1\.0"),
         (
             "--method TopK --method.of FedAvg --method.share 0",

@@ -1,6 +1,5 @@
 import json
 import math
-import re
 import resource
 from contextlib import contextmanager
 from pathlib import Path
@@ -12,11 +11,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import rayfl
-from rayfl.errors import UserError
+from rayfl.errors import BadValue, Damaged, InUse, Missing, Shortage
 from rayfl.evaluation.result import finish
 from rayfl.record.folder import KINDS, RunFolder, _line, check_is, check_kind, check_unused, sources
 from rayfl.record.history import read_lines
 from tests.support.records import partition, record, write_run
+from tests.support.refusals import refused
 
 
 @pytest.fixture
@@ -49,9 +49,9 @@ def test_an_empty_folder_is_used_and_a_used_one_refused(tmp_path):
     (tmp_path / "empty").mkdir()
     RunFolder.create(tmp_path / "empty", "rounds: 1\n")
     for used in (tmp_path, tmp_path / "empty", tmp_path / "empty" / "config.yaml"):
-        with pytest.raises(UserError, match=r"already exists .*; choose another --output"):
+        with refused(InUse, used):
             check_unused(used)
-        with pytest.raises(UserError, match="already exists"):
+        with refused(InUse, used):
             RunFolder.create(used, "rounds: 2\n")
     assert (tmp_path / "empty" / "config.yaml").read_text() == "rounds: 1\n"
 
@@ -60,22 +60,22 @@ def test_an_empty_folder_is_used_and_a_used_one_refused(tmp_path):
 def test_a_folder_of_another_kind(tmp_path, kind):
     """A folder holds a run, a table or a sweep; nothing is put into a run folder."""
     (tmp_path / KINDS[kind][0]).write_text("{}")
-    with pytest.raises(UserError, match=rf"holds a {kind}, and a run needs a folder of its own"):
+    with refused(InUse, tmp_path):
         check_unused(tmp_path)
     RunFolder.create(tmp_path / "cell", "rounds: 1\n")  # as tables and sweeps do
     for wanted in ("table", "sweep"):
-        with pytest.raises(UserError, match=r"holds a run, and a .* needs a folder of its own"):
+        with refused(InUse, "cell"):
             check_kind(tmp_path / "cell", wanted)
-        with pytest.raises(UserError, match=r"is inside the run folder .*cell"):
+        with refused(InUse, "cell/a/b"):
             check_kind(tmp_path / "cell" / "a" / "b", wanted)
-    with pytest.raises(UserError, match=r"is inside the run folder .*cell"):
+    with refused(InUse, "cell/run"):
         check_unused(tmp_path / "cell" / "run")
     check_kind(tmp_path, kind)
 
 
 def test_a_folder_without_a_configuration_is_free(tmp_path):
     """A folder is free where a run ended before its configuration was written."""
-    with no_room_beyond(20_000), pytest.raises(UserError, match=r"config.yaml cannot be written"):
+    with no_room_beyond(20_000), refused(Shortage, "run/config.yaml"):
         RunFolder.create(tmp_path / "run", "#" * 30_000)
     assert {p.name for p in (tmp_path / "run").iterdir()} == {
         "environment.json",
@@ -88,7 +88,7 @@ def test_a_folder_without_a_configuration_is_free(tmp_path):
 
 def test_a_folder_that_cannot_be_made_is_an_explained_error(tmp_path):
     (tmp_path / "file").write_text("")
-    with pytest.raises(UserError, match=r"file.run cannot be"):
+    with refused(BadValue, "file/run"):
         RunFolder.create(tmp_path / "file" / "run", "rounds: 1\n")
 
 
@@ -196,13 +196,13 @@ def test_a_resumed_run_has_the_bytes_of_a_whole_one(tmp_path):
 def test_resume_refuses_records_that_do_not_reach_the_checkpoint(tmp_path):
     run = write_run(tmp_path / "run", stop_after=3)
     before = (run / "metrics.jsonl").read_bytes()
-    with pytest.raises(UserError, match=r"metrics.jsonl has no line for round 3, so the run cannot go on"):
+    with refused(Damaged, "metrics.jsonl"):
         RunFolder.resume(run, 5)
     assert (run / "metrics.jsonl").read_bytes() == before
 
 
 def test_resume_refuses_what_is_no_run_folder(tmp_path):
-    with pytest.raises(UserError, match="not a run folder: it has no config"):
+    with refused(Missing, tmp_path):
         RunFolder.resume(tmp_path, 0)
 
 
@@ -210,8 +210,9 @@ def test_a_damaged_line_in_the_middle_is_named(tmp_path):
     run = write_run(tmp_path / "run", stop_after=3)
     content = (run / "metrics.jsonl").read_bytes().splitlines(keepends=True)
     (run / "metrics.jsonl").write_bytes(content[0] + b"\x00\x00\n" + content[2])
-    with pytest.raises(UserError, match=r"metrics.jsonl is damaged: line 2"):
+    with refused(Damaged, "metrics.jsonl") as caught:
         RunFolder.resume(run, 1)
+    assert "line 2" in str(caught.value)
 
 
 @contextmanager
@@ -229,10 +230,7 @@ def test_a_full_disk_names_the_file_and_leaves_the_earlier_lines(folder):
     folder.append_metrics(record(0, partition(4)))
     path = folder.path / "metrics.jsonl"
     before = path.read_bytes()
-    with (
-        no_room_beyond(len(before) + 50),
-        pytest.raises(UserError, match=r"metrics.jsonl cannot be written: .*; the earlier lines are intact"),
-    ):
+    with no_room_beyond(len(before) + 50), refused(Shortage, path):
         folder.append_metrics(record(1, partition(4)))
     assert path.read_bytes() == before
     folder.append_metrics(record(1, partition(4)))
@@ -241,7 +239,7 @@ def test_a_full_disk_names_the_file_and_leaves_the_earlier_lines(folder):
 
 def test_a_full_disk_leaves_the_old_whole_file(folder):
     before = (folder.path / "partition.json").read_bytes()
-    with no_room_beyond(40), pytest.raises(UserError, match=r"partition.json cannot be written"):
+    with no_room_beyond(40), refused(Shortage, "partition.json"):
         folder.write_partition(partition(50))
     assert (folder.path / "partition.json").read_bytes() == before
     assert not list(folder.path.glob("*.tmp"))
@@ -271,7 +269,7 @@ def test_the_digest_of_the_sources_sees_every_change(tmp_path, monkeypatch):
 
 def test_a_path_below_a_file_is_refused(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
-    with pytest.raises(UserError, match="not a folder that can be written to"):
+    with refused(BadValue, "file/run"):
         check_unused(tmp_path / "file" / "run")
     check_unused(tmp_path / "new" / "run")
 
@@ -292,8 +290,9 @@ def test_what_is_said_of_a_path_that_is_no_run_folder(tmp_path: Path) -> None:
         (tmp_path / "runs", f"it has no config.yaml; give a folder in it, such as {run}"),
         (tmp_path / "empty", "it has no config.yaml"),
     ]:
-        with pytest.raises(UserError, match=rf"^{re.escape(f'{path} is not a run folder: {why}')}$"):
+        with refused(Missing, path) as caught:
             check_is(path, "run", "config.yaml")
+        assert str(caught.value) == f"{path} is not a run folder: {why}"
     check_is(run, "run")
 
 
@@ -302,8 +301,10 @@ def test_only_a_run_is_offered_for_resuming(tmp_path: Path) -> None:
     for folder, name in ((run, "config.yaml"), (other, "letter.txt")):
         folder.mkdir()
         (folder / name).write_text("")
-    with pytest.raises(UserError, match=rf"or continue the run that is there with --resume {run}$"):
+    with refused(InUse, run) as caught:
         check_unused(run)
+    assert str(caught.value).endswith(f"or continue the run that is there with --resume {run}")
     for path in (other, other / "letter.txt"):
-        with pytest.raises(UserError, match=r"choose another --output$"):
+        with refused(InUse, path) as caught:
             check_unused(path)
+        assert "--resume" not in str(caught.value)

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from rayfl import errors
 from rayfl.errors import UserError
 
 
@@ -15,16 +16,42 @@ def refused(kind: type[UserError], place: object = "") -> Iterator[pytest.Except
 
     Args:
         kind: its class.
-        place: a setting, client or class as the error names it; of a file, its path or the end of that.
+        place: a setting, client or class as the error names it; of a file, its path or the end of that, also
+            as a pattern such as ``server-*.safetensors``.
     """
     with pytest.raises(kind) as caught:
         yield caught
     check(caught.value, kind, place)
 
 
+@contextmanager
+def told(kind: type[UserError], place: object = "") -> Iterator[None]:
+    """Expect that a command tells of one error, of this kind and place; see :func:`refused`."""
+    with pytest.MonkeyPatch.context() as patch:
+        found = listen(patch)
+        yield
+    assert len(found) == 1, f"{len(found)} errors were told of"
+    check(found[0], kind, place)
+
+
+def listen(monkeypatch: pytest.MonkeyPatch) -> list[UserError]:
+    """Return the errors that commands will tell of."""
+    found: list[UserError] = []
+    usual = errors.refuse
+
+    def refuse(error: UserError, cause: BaseException | None = None) -> int:
+        found.append(error)
+        return usual(error, cause)
+
+    monkeypatch.setattr(errors, "refuse", refuse)
+    return found
+
+
 def check(error: UserError, kind: type[UserError], place: object) -> None:
     """Assert kind and place of an error, as :func:`refused` takes them."""
+    if kind is UserError:
+        return
     assert type(error) is kind, f"{type(error).__name__}, not {kind.__name__}: {error}"
     said, wanted = error.place, str(place)
-    at = said == wanted or (wanted and Path(said).parts[-len(Path(wanted).parts) :] == Path(wanted).parts)
+    at = said == wanted or (wanted and Path(said).match(wanted))
     assert at, f"at {said!r}, not {wanted!r}: {error}"
