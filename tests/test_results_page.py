@@ -699,7 +699,10 @@ def test_what_is_said_of_all_methods():
     assert max(values[name] for name in level) - values["Local"] < 0.015
     one_for_all = ["FedAvg", "FedProx", "MOON", "SCAFFOLD", "FedDyn", "FedAvgM", "FedHEAL", "FedFA", "FedSR"]
     assert max(values[name] for name in one_for_all) < values["Local"] - 0.03
+    before = mean(embedded_values("FedAvg-FT", "domains", "global"))
+    assert (values["FedAvg-FT"] - before) / (values["Local"] - before) > 0.5
     labels, values = order("labels")
+    assert abs(values["FedAvg-FT"] - mean(embedded_values("FedAvg-FT", "labels", "global"))) < 0.01
     assert set(labels[:2]) == {"FedRep", "FedRoD"}
     assert set(labels[2:7]) == {"FedALA", "FedDyn", "COPA", "Fed-CO2", "FedPer"}
     assert labels[-1] == "FedProto"
