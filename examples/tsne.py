@@ -15,13 +15,13 @@ from typing import Literal
 
 import numpy as np
 import torch
-from jsonargparse import ArgumentParser
 from matplotlib import colormaps
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from sklearn.manifold import TSNE
 
 from rayfl import Models, UserError, load_models
+from rayfl.config.command import of_function
 from rayfl.randomness import generator, seed_of
 from rayfl.report.pictures import drawn, save
 from rayfl.shown import complain, tell
@@ -151,12 +151,8 @@ def scatter(ax: Axes, found: dict[str, np.ndarray], shown: np.ndarray, marked: s
 
 def main() -> int:
     """Run from the command line; return the exit code."""
-    parser = ArgumentParser(description="Draw the features of clients' test samples by t-SNE.")
-    parser.add_argument("runs", nargs="+", metavar="RUN", type=str, help="run folders with checkpoints")
-    parser.add_function_arguments(tsne, skip={"runs"})
-    options = parser.parse_args()
     try:
-        tsne(**options.as_dict())
+        tsne(**vars(of_function(tsne).read()))
     except UserError as error:
         complain(f"error: {error}")
         return 2

@@ -98,10 +98,12 @@ def _completion(given: list[str]) -> int:
         raise Missing("shtab", "is a package that completions need: pip install shtab") from None
     import argparse
 
-    from rayfl.config.help import words_of
+    from rayfl.config.command import Parser, words_of
 
     def completed(parser: argparse.ArgumentParser) -> None:
         """Say which words and files the values of options may be."""
+        if isinstance(parser, Parser):
+            parser.with_settings()
         for action in parser._actions:
             if isinstance(action.choices, dict):  # subcommands
                 for one in action.choices.values():
@@ -116,8 +118,7 @@ def _completion(given: list[str]) -> int:
     made.add_argument("--version", "-V", action="version", version=rayfl.__version__, help="say the version")
     commands = made.add_subparsers(metavar="COMMAND")
     for name, (module, does) in COMMANDS.items():
-        make = import_module(module).parser
-        parser = getattr(make, "__wrapped__", make)()  # one of its own, where parsers are kept for reuse
+        parser = import_module(module).parser()
         completed(parser)
         commands._name_parser_map[name] = parser
         commands._choices_actions.append(commands._ChoicesPseudoAction(name, [], does))

@@ -3,47 +3,34 @@
 from __future__ import annotations
 
 import inspect
-import math
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import MISSING, dataclass, fields, is_dataclass
-from numbers import Integral, Real
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import MISSING, fields, is_dataclass
+from functools import cache, partial
 from types import NoneType, UnionType
 from typing import Annotated, Any, Literal, Union, get_args, get_origin
 
 import numpy as np
+from annotated_types import Ge, Gt, Le, Lt
+from pydantic import BeforeValidator, ConfigDict, PlainValidator, TypeAdapter, ValidationError
 
-from rayfl.errors import BadValue
+from rayfl.errors import BadCode, BadValue
 from rayfl.imports import of_rayfl
 
-_NUMBERS: dict[Any, tuple[type, str]] = {
-    int: (Integral, "a whole number"),
-    float: (Real, "a number"),
-    bool: (bool, "True or False"),
-}
+_CHECKED = ConfigDict(
+    arbitrary_types_allowed=True,  # nets, arrays, functions
+    strict=True,  # True is no 1, and "3" no 3
+    allow_inf_nan=False,
+)
+_WORDS: dict[Any, str] = {int: "a whole number", float: "a number", bool: "True or False"}
+_BOUNDS = {Gt: ("above", "gt"), Ge: ("at least", "ge"), Lt: ("below", "lt"), Le: ("at most", "le")}
+"""What a number may be marked with beyond its type, and how people say it."""
+_OUT = {"greater_than", "greater_than_equal", "less_than", "less_than_equal", "finite_number"}
+"""What pydantic calls a number out of its bounds."""
 
 
-@dataclass(frozen=True)
-class Bound:
-    """What a number of an option must be beyond its type: ``Annotated[float, at_least(0)]``.
-
-    A text beside it, as in ``Annotated[int, at_least(0), "0: never"]``, is added to messages.
-    """
-
-    words: str
-    relation: Callable[[Any, float], bool]
-    limit: float
-
-    def __repr__(self) -> str:  # as helps show it
-        return self.words
-
-    def holds(self, value: Any) -> bool:
-        """Say whether a number is finite and within the bound."""
-        return math.isfinite(value) and self.relation(value, self.limit)
-
-
-def check_arguments(cls: type, given: Mapping[str, Any], above: str) -> None:
-    """Refuse arguments of other types than those of a constructor, or out of their bounds.
+def checked_arguments(cls: type, given: Mapping[str, Any], above: str) -> dict[str, Any]:
+    """Return the arguments of a constructor as their types take them.
 
     Args:
         cls: the class.
@@ -51,41 +38,107 @@ def check_arguments(cls: type, given: Mapping[str, Any], above: str) -> None:
         above: what configurations call its objects, such as ``method``.
 
     Raises:
-        UserError: a value is.
+        BadValue: one is of another type, or out of its bounds.
     """
-    for name, kind in arguments_of(cls).items():
-        if name in given:
-            check_type(f"{above}.{name}", given[name], kind)
+    kinds = arguments_of(cls)
+    where = f"{above}." if above else ""
+    return {name: checked(f"{where}{name}", value, kinds[name]) for name, value in given.items()}
 
 
-def check_type(name: str, value: Any, kind: Any) -> None:
-    """Refuse a value of another type, or out of its bounds.
+def checked(place: str, value: Any, kind: Any) -> Any:
+    """Return a value as its type takes it: NumPy's numbers as Python's, paths as texts, lists as tuples.
+
+    Args:
+        place: the setting, for the message.
+        value: any value.
+        kind: an annotation; bounds are those of ``annotated_types``.
 
     Raises:
-        UserError: it is.
+        BadValue: it is of another type, infinite or NaN, or out of its bounds.
     """
-    if not fits(value, kind):
-        raise BadValue(name, f"is {shown(value)}: it must be {expected(kind)}")
-    for bounds, note in _bounds(kind):
-        if isinstance(value, Real) and not all(bound.holds(value) for bound in bounds):
-            finite = [] if math.isfinite(value) else ["finite"]
-            words = " and ".join(dict.fromkeys([*finite, *(bound.words for bound in bounds)]))
-            raise BadValue(name, f"is {shown(value)}: it must be {words}{note}")
+    try:
+        return _adapter(kind).validate_python(value)
+    except ValidationError as error:
+        wrong = {each["type"] for each in error.errors(include_url=False, include_context=False)}
+    bounds = bounds_of(kind) if wrong <= _OUT | {"value_error"} and wrong & _OUT else []
+    finite = "finite and " if bounds and "finite_number" in wrong else ""
+    wanted = finite + bounds[0] if bounds else "finite" if wrong == {"finite_number"} else expected(kind)
+    raise BadValue(place, f"is {shown(value)}: it must be {wanted}")
 
 
-def _bounds(kind: Any) -> Iterator[tuple[list[Bound], str]]:
-    """Yield the bounds of a number's type, with what is to be added to their words."""
+@cache
+def _adapter(kind: Any) -> TypeAdapter[Any]:
+    return TypeAdapter(taken(kind), config=_CHECKED)
+
+
+def taken(kind: Any) -> Any:
+    """Return an annotation as pydantic checks it: strictly, but for numbers of NumPy, paths and lists.
+
+    Raises:
+        BadCode: it has a mark that nothing would check.
+    """
     origin, inner = get_origin(kind), get_args(kind)
+    if isinstance(kind, str) or kind in (
+        Any,
+        inspect.Parameter.empty,
+    ):  # or of type checkers alone
+        return Any
+    if origin is Annotated:
+        for mark in inner[1:]:
+            if not isinstance(mark, (str, *_BOUNDS)):
+                raise BadCode(f"{mark!r} is no bound: use at_least, above, at_most or below")
+        return Annotated[(taken(inner[0]), *inner[1:])]
     if origin in (Union, UnionType):
-        for each in inner:
-            yield from _bounds(each)
-    if origin is Annotated and (bounds := [x for x in inner if isinstance(x, Bound)]):
-        yield bounds, "".join(f" ({text})" for text in inner if isinstance(text, str))
+        return Union[tuple(map(taken, inner))]  # noqa: UP007  # of as many as there are
+    if origin is Literal:
+        return Annotated[Any, PlainValidator(partial(_one_of, inner))]
+    if origin in (list, tuple):
+        held = [each if each is ... else taken(each) for each in inner]
+        return Annotated[origin[tuple(held)], BeforeValidator(_as(list | tuple, origin))]
+    if kind is int:
+        return Annotated[int, BeforeValidator(_whole)]
+    if kind in (float, bool):
+        return Annotated[kind, BeforeValidator(_as(np.generic, np.generic.item))]
+    if kind is str:
+        return Annotated[str, BeforeValidator(_as(os.PathLike, os.fspath))]
+    of_class = isinstance(kind, type) and origin is None and kind.__module__ != "builtins"
+    return Annotated[Any, PlainValidator(partial(_instance, kind))] if of_class else kind
+
+
+def _as(kind: Any, convert: Callable[[Any], Any]) -> Callable[[Any], Any]:
+    return lambda value: convert(value) if isinstance(value, kind) else value
+
+
+def _instance(kind: type, value: Any) -> Any:
+    if not isinstance(value, kind):
+        raise ValueError("it is of another class")
+    return value
+
+
+def _one_of(choices: Sequence[Any], value: Any) -> Any:
+    value = value.item() if isinstance(value, np.generic) else value
+    if not any(type(value) is type(choice) and value == choice for choice in choices):
+        raise ValueError("it is none of these")  # pydantic takes True and 1.0 for 1
+    return value
+
+
+def _whole(value: Any) -> Any:
+    value = value.item() if isinstance(value, np.generic) else value
+    if isinstance(value, int) and not -(2**63) <= value < 2**63:
+        raise ValueError("what computes with it has 64 bits")
+    return value
 
 
 def bounds_of(kind: Any) -> list[str]:
     """Return the bounds of a number's type in words, such as ``at least 0``, with what is added to them."""
-    return [f"{' and '.join(bound.words for bound in bounds)}{note}" for bounds, note in _bounds(kind)]
+    origin, inner = get_origin(kind), get_args(kind)
+    if origin in (Union, UnionType):
+        return [words for each in inner for words in bounds_of(each)]
+    if origin is not Annotated:
+        return []
+    found = [(mark, *_BOUNDS[type(mark)]) for mark in inner if type(mark) in _BOUNDS]
+    words = [f"{name} {getattr(mark, limit):,}" for mark, name, limit in found]
+    return [" and ".join(words) + "".join(f" ({text})" for text in inner if isinstance(text, str))]
 
 
 def arguments_of(cls: type) -> dict[str, Any]:
@@ -98,41 +151,6 @@ def arguments_of(cls: type) -> dict[str, Any]:
     return {name: Any if p.kind in several else p.annotation for name, p in parameters.items()}
 
 
-def fits(value: Any, kind: Any) -> bool:
-    """Say whether a value is of a type, with all that a list, tuple or mapping holds."""
-    if isinstance(value, np.generic):
-        value = value.item()
-    origin, inner = get_origin(kind), get_args(kind)
-    if origin is Annotated:
-        return fits(value, inner[0])
-    if origin in (Union, UnionType):
-        return any(fits(value, each) for each in inner)
-    if origin is Literal:
-        return any(type(value) is type(choice) and value == choice for choice in inner)
-    if kind is int and isinstance(value, int) and not -(2**63) <= value < 2**63:
-        return False  # what computes with it has 64 bits
-    if kind in _NUMBERS:
-        return isinstance(value, _NUMBERS[kind][0]) and (kind is bool or not isinstance(value, bool))
-    if kind is str:
-        return isinstance(value, str | os.PathLike)
-    if origin is tuple:
-        kinds = [inner[0]] * len(value) if isinstance(value, Sequence) and inner[1:] == (...,) else inner
-        return _is_list(value) and len(value) == len(kinds) and all(map(fits, value, kinds))
-    if isinstance(origin, type) and issubclass(origin, Mapping):
-        held = value.items() if isinstance(value, Mapping) else ()
-        return isinstance(value, Mapping) and all(fits(k, inner[0]) and fits(v, inner[1]) for k, v in held)
-    if isinstance(origin, type) and issubclass(origin, Sequence):
-        return _is_list(value) and all(fits(each, inner[0]) for each in value)
-    try:
-        return not isinstance(kind, type) or kind is inspect.Parameter.empty or isinstance(value, kind)
-    except TypeError:  # a type that instances cannot be told by
-        return True
-
-
-def _is_list(value: Any) -> bool:
-    return isinstance(value, list | tuple)
-
-
 def expected(kind: Any) -> str:
     """Say what a value should be."""
     origin, inner = get_origin(kind), get_args(kind)
@@ -142,8 +160,8 @@ def expected(kind: Any) -> str:
         return " or ".join(expected(each) for each in inner)
     if origin is Literal:
         return " or ".join(map(repr, inner))
-    if kind in _NUMBERS:
-        return _NUMBERS[kind][1]
+    if kind in _WORDS:
+        return _WORDS[kind]
     if kind in (str, NoneType):
         return "a text" if kind is str else "None"
     if origin is list:

@@ -1,22 +1,20 @@
 """Command line: ``rayfl data`` shows a data set, draws samples of it, or divides it among clients."""
 
-import argparse
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Literal
 
-import jsonargparse
-
-from rayfl.config.command_line import parse
-from rayfl.config.help import Parser
-from rayfl.config.table_file import find_data
+from rayfl.config.command import Parser
+from rayfl.config.reader import flattened, read
+from rayfl.config.table_file import rooted
 from rayfl.data import EmbeddedDigits
 from rayfl.data.base import Data
 from rayfl.errors import InUse, exit_code
-from rayfl.imports import guard_parsers
 from rayfl.report.contact_sheet import contact_sheet
+from rayfl.settings import Settings, at_least
 from rayfl.shown import one_line, tell
+from rayfl.splits import SPLITS
 
 
 def show(data: Data | None = None, clients: int | None = None, seed: int = 0) -> None:
@@ -58,33 +56,48 @@ def divide(output: str, data: Data | None = None, clients: int | None = None, se
 ACTIONS: dict[str, Callable[..., None]] = {"show": show, "sheet": contact_sheet, "divide": divide}
 
 
-def parser() -> jsonargparse.ArgumentParser:
+class Looked(Settings, place=""):
+    """A data set."""
+
+    data: Data = EmbeddedDigits()
+    """The data set with its partition."""
+
+
+class Divided(Looked):
+    """A data set and how it is divided."""
+
+    clients: Annotated[int, at_least(1)] | None = None
+    """Number of clients; by default that of a run."""
+    seed: int = 0
+    """Seed of the division, as of a run."""
+
+
+def parser() -> Parser:
     """Return the parser of the command line."""
-    guard_parsers()
     made = Parser(
+        root=Divided,
         prog="rayfl data",
         usage="rayfl data ACTION [OPTIONS]",
         description="Look at a data set before anything is trained.",
     )
-    actions = made.add_subcommands(dest="action", metavar="ACTION")
+    actions = made.add_subparsers(dest="action", metavar="ACTION", required=True, parser_class=Parser)
     for name, function in ACTIONS.items():
         does = str(function.__doc__).partition("\n")[0].replace("``", "")
-        output = "" if name == "show" else "OUTPUT "
-        one = Parser(
-            usage=f"rayfl data {name} {output}[OPTIONS]",
+        one = actions.add_parser(
+            name,
+            root=Looked if name == "sheet" else Divided,
+            lists=True,
+            usage=f"rayfl data {name} {'' if name == 'show' else 'OUTPUT '}[OPTIONS]",
             description=does,
+            help=does,
             epilog="Data sets and partitions have options of their own: --data.help CIFAR10 and "
             "--data.partition.help Dirichlet list them.",
         )
-        one.add_function_arguments(function, as_group=False, as_positional=True)
-        for action in one._actions:
-            if action.dest == "output":
-                action.metavar = "OUTPUT"
-            if action.dest.endswith(".help"):  # the text below tells of it
-                action.help = argparse.SUPPRESS
-                action.nargs = None  # without a name it would tell of the base class
-        one.set_defaults({"data": {"class_path": "rayfl.data.EmbeddedDigits"}})
-        actions.add_subcommand(name, one, help=does)
+        if name != "show":
+            one.add("output", metavar="OUTPUT", help="the file to write")
+        if name == "sheet":
+            one.add("--split", kind=Literal[SPLITS], default="train", help="of the published division")
+            one.add("--rows", kind=Annotated[int, at_least(1)], default=4, help="rows of samples per domain")
     return made
 
 
@@ -92,14 +105,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line and return its exit code: 2 for an error of the user's, told in one line."""
 
     def act() -> None:
-        made = parser()
-        parsed = parse(made, arguments)
-        find_data(parsed[parsed.action])
-        given: Any = made.instantiate(parsed)
-        options = dict(vars(given[given.action]))
-        ACTIONS[given.action](**options)
-        if "output" in options:
-            tell(f"Written: {options['output']}")
+        given = vars(parser().read(arguments))
+        action = given.pop("action")
+        asked = read(Looked if action == "sheet" else Divided, rooted(flattened(given.pop("settings"))))
+        ACTIONS[action](**given, **vars(asked))
+        if "output" in given:
+            tell(f"Written: {given['output']}")
 
     return exit_code(act)
 

@@ -10,8 +10,7 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
 import rayfl
-from rayfl.config.command_line import parse
-from rayfl.config.help import Parser
+from rayfl.config.command import Parser
 from rayfl.errors import exit_code
 from rayfl.imports import installed
 from rayfl.memory import available_memory
@@ -177,9 +176,9 @@ def parser() -> Parser:
         description="Say what is installed, how much memory, disk and processors there are, which data sets "
         "are found, and what is wrong.",
     )
-    made.add_argument(
+    made.add(
         "--root",
-        type=str | None,
+        kind=str | None,
         default=os.environ.get("RAYFL_DATA"),
         metavar="FOLDER",
         help="the folder with data sets, as for --data.root; default: the variable RAYFL_DATA",
@@ -191,7 +190,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line and return its exit code: 1 if something is wrong."""
 
     def look() -> int:
-        given = parse(parser(), arguments)
+        given = parser().read(arguments)
         report = examine(None if given.root is None else Path(given.root).expanduser())
         tell("")
         for line in report.wrong:

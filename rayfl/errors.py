@@ -9,7 +9,7 @@ import sysconfig
 import traceback
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 from rayfl.log import warnings_shown
 from rayfl.shown import complain, one_line
@@ -41,6 +41,11 @@ class UserError(Exception):
         self.place = str(place).lstrip("-")
         gap = "" if not self.place or str(text).startswith((":", ",", ";", ".")) else " "
         super().__init__(f"{place}{gap}{text}")
+
+    def at(self, place: object) -> Self:
+        """Return this error with another place; its sentence stays."""
+        self.place = str(place)
+        return self
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Keep place and sentence apart on the way between processes."""

@@ -11,8 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 import rayfl
-from rayfl.config.command_line import parse
-from rayfl.config.help import Parser
+from rayfl.config.command import Parser
 from rayfl.errors import Conflict, exit_code
 from rayfl.evaluation.result import Result
 from rayfl.files import write_file
@@ -131,24 +130,24 @@ def parser() -> Parser:
         description="Write a client's trained model for other programs, with a JSON file beside it: classes, "
         "inputs and how they are normalised. The data set is not needed.",
     )
-    made.add_argument("run", metavar="RUN", type=str, help="the run folder")
-    made.add_argument(
-        "--client", type=int | Literal["all"], required=True, metavar="N", help="its number, from 0; or all"
+    made.add("run", metavar="RUN", kind=str, help="the run folder")
+    made.add(
+        "--client", kind=int | Literal["all"], required=True, metavar="N", help="its number, from 0; or all"
     )
-    made.add_argument("--view", type=str | None, default=None, help="the model; default: the headline's")
-    made.add_argument(
-        "--format", type=Format, default="safetensors",
+    made.add("--view", kind=str | None, default=None, help="the model; default: the headline's")
+    made.add(
+        "--format", kind=Format, default="safetensors",
         help="safetensors: the weights of one net; torch: a program of torch.export, of any view",
     )  # fmt: skip
-    made.add_argument(
+    made.add(
         "--output",
-        type=str | None,
+        kind=str | None,
         default=None,
         metavar="PATH",
         help="file or folder; default: the folder models in the run folder",
     )
-    made.add_argument(
-        "--round", type=int | None, default=None, help="after so many rounds; default: the newest checkpoint"
+    made.add(
+        "--round", kind=int | None, default=None, help="after so many rounds; default: the newest checkpoint"
     )
     return made
 
@@ -157,7 +156,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line and return its exit code: 2 for an error of the user's, told in one line."""
 
     def run() -> None:
-        given = parse(parser(), arguments)
+        given = parser().read(arguments)
         from rayfl.models import load_models
 
         result = Result.load(given.run)

@@ -3,11 +3,9 @@
 import sys
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
-import jsonargparse
-
-from rayfl.config.command_line import parse
-from rayfl.config.help import Parser
+from rayfl.config.command import Parser
 from rayfl.errors import BadValue, exit_code
 from rayfl.log import warnings_shown
 from rayfl.report.command import add_headline_options, names
@@ -40,7 +38,7 @@ ENDINGS = (".png", ".pdf", ".svg")
 """Of pictures: they say the format."""
 
 
-def parser() -> jsonargparse.ArgumentParser:
+def parser() -> Parser:
     """Return the parser of the command line, with a subcommand for every kind of picture."""
     made = Parser(
         prog="rayfl figure",
@@ -48,27 +46,25 @@ def parser() -> jsonargparse.ArgumentParser:
         description="Draw a picture of runs: PNG, PDF or SVG, by the file's ending. Accuracies are those of "
         "each run's protocol; lines and bars are means over seeds, with one sample standard deviation.",
     )
-    kinds = made.add_subcommands(dest="kind", metavar="KIND")
+    kinds = made.add_subparsers(dest="kind", metavar="KIND", required=True, parser_class=Parser)
     for kind, text in KINDS.items():
         usage = f"rayfl figure {kind} RUN... --save FILE [OPTIONS]"
-        one = Parser(usage=usage, description=f"Draw {text}.")
-        one.add_argument(
-            "runs", nargs="+", metavar="RUN", type=str, help="run folders, or folders that hold some"
-        )
-        one.add_argument("--save", type=str, required=True, metavar="FILE", help="the picture to write")
+        one = kinds.add_parser(kind, usage=usage, description=f"Draw {text}.", help=text)
+        one.add("runs", nargs="+", metavar="RUN", kind=str, help="run folders, or folders that hold some")
+        one.add("--save", kind=str, required=True, metavar="FILE", help="the picture to write")
         if kind != "labels":
-            one.add_argument(
+            one.add(
                 "--by",
-                type=str,
+                kind=str,
                 default="",
                 metavar="KEYS",
                 help="keys of the configuration that tell lines apart, such as method,method.mu; by default "
                 "all that differ but the seeds",
             )
         if kind in ("rounds", "bars", "clients"):
-            one.add_argument(
+            one.add(
                 "--views",
-                type=str,
+                kind=str,
                 default="",
                 help="views to draw, such as personal,online,offline; default: that of each run's headline",
             )
@@ -76,56 +72,53 @@ def parser() -> jsonargparse.ArgumentParser:
         if kind in ("rounds", "sweep", "bars"):
             default = ALL if kind == "sweep" else f"the domains, if they are at most {MOST_PANELS}"
             default += f", and {ALL}" if kind == "bars" else ""
-            one.add_argument(
+            one.add(
                 "--panels",
-                type=str,
+                kind=str,
                 default="",
                 help=f"domains to show, and {ALL} for all clients together; default: {default}",
             )
         if kind == "rounds":
-            one.add_argument(
-                "--quantity", type=str, default="accuracy", help="accuracy, loss, or a recorded metric"
-            )
-            one.add_argument(
-                "--target", type=float | None, default=None, help="also print when this accuracy is reached"
+            one.add("--quantity", kind=str, default="accuracy", help="accuracy, loss, or a recorded metric")
+            one.add(
+                "--target", kind=float | None, default=None, help="also print when this accuracy is reached"
             )
         if kind == "sweep":
-            one.add_argument("--over", type=str, required=True, metavar="KEY", help="the swept key")
+            one.add("--over", kind=str, required=True, metavar="KEY", help="the swept key")
         if kind == "bars":
-            one.add_argument(
+            one.add(
                 "--start",
-                type=float,
+                kind=float,
                 default=0.0,
                 metavar="PERCENT",
                 help="where the axis of accuracy begins; if it is not 0, the axis says so",
             )
-        one.add_argument(
+        one.add(
             "--size",
-            type=str,
+            kind=str,
             default="",
             help="column or page, of a paper with two columns, or inches such as 5,3; default: for screens",
         )
-        one.add_argument(
+        one.add(
             "--names",
             nargs="+",
-            type=str,
+            kind=str,
             default=[],
             metavar="NAME=TEXT",
             help="what to write in the place of names of the legend, of domains or of data sets, such as "
             "FedAvg=Baseline all=average",
         )
-        one.add_argument("--title", type=str, default="", help="text above the picture")
-        kinds.add_subcommand(kind, one, help=text)
+        one.add("--title", kind=str, default="", help="text above the picture")
     return made
 
 
-def picture(options: jsonargparse.Namespace) -> Picture:
+def picture(o: Any) -> Picture:
     """Return the picture that a command line asks for; print the numbers that belong to it."""
-    kind, o = options.kind, options[options.kind]
+    kind, given = o.kind, vars(o)
     look = {"size": _size(o.size), "names": dict(map(_name_and_text, o.names)), "title": o.title}
-    headline = {name: o.get(name) for name in ("point", "average", "choose")}
-    plot = Plot(*o.runs, by=names(o.get("by", "")), **headline)
-    views, panels = names(o.get("views", "")), names(o.get("panels", ""))
+    headline = {name: given.get(name) for name in ("point", "average", "choose")}
+    plot = Plot(*o.runs, by=names(given.get("by", "")), **headline)
+    views, panels = names(given.get("views", "")), names(given.get("panels", ""))
     if kind == "sweep":
         return plot.sweep(o.over, o.view, panels or [ALL], **look)
     if kind == "radar":
@@ -159,8 +152,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line and return its exit code: 2 for an error of the user's, told in one line."""
 
     def draw() -> None:
-        options = parse(parser(), arguments)
-        path = Path(options[options.kind].save)
+        options = parser().read(arguments)
+        path = Path(options.save)
         if path.suffix.lower() not in ENDINGS:
             known = f"{', '.join(ENDINGS[:-1])} or {ENDINGS[-1]}"
             raise BadValue("--save", f"{path}: its name must end in {known}")

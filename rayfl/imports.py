@@ -21,7 +21,7 @@ REFUSED = frozenset(
         *sys.stdlib_module_names,
         *("test", "sitecustomize", "usercustomize"),
         # What decides about imports, installs, builds or tests.
-        *("jsonargparse", "pip", "setuptools", "pkg_resources", "distutils", "wheel", "setup", "virtualenv"),
+        *("pip", "setuptools", "pkg_resources", "distutils", "wheel", "setup", "virtualenv"),
         *("_distutils_hack", "cffi", "numpy.f2py", "torch.utils.cpp_extension", "triton", "torchgen"),
         *("pytest", "_pytest", "IPython", "mypy", "pre_commit", "nodeenv", "isympy", "sympy", "pylab"),
         # What starts programs, or reads files in a way that runs them.
@@ -113,14 +113,3 @@ def _home(thing: Any) -> str | None:
     module = getattr(thing, "__module__", None)
     name = getattr(thing, "__qualname__", type(thing).__qualname__)
     return f"{module}.{name}" if isinstance(module, str) else None
-
-
-def guard_parsers() -> None:
-    """Have jsonargparse, which resolves import paths by itself, go by the same list."""
-    import jsonargparse  # not needed where clients run
-
-    jsonargparse.set_parsing_settings(
-        import_path_denylist=sorted(REFUSED),
-        instantiate_subclass_spec_in_any=False,  # else an option of any type could be any object
-        docstring_parse_attribute_docstrings=True,  # the help of an option stands below it
-    )

@@ -7,6 +7,7 @@ import math
 import os
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
+from functools import cached_property
 from numbers import Integral
 from pathlib import Path
 from typing import Any
@@ -116,14 +117,14 @@ class Trace(Sampling):
         self, round: int, samples: Sequence[int], size: int, generator: torch.Generator
     ) -> Sequence[int]:
         """Draw without replacement; all that are there, if these are fewer than wanted."""
-        there = sorted({i for i, first, end in self._entries() if first <= round < end})
+        there = sorted({i for i, first, end in self._entries if first <= round < end})
         order = torch.randperm(len(there), generator=generator)[:size]
         return [there[k] for k in order.tolist()]
 
     def check(self, clients: int, rounds: int) -> None:
         """Read the file anew; refuse clients that do not exist, and rounds without any."""
-        self.__dict__.pop("_read", None)  # for an earlier run
-        entries = self._entries()
+        vars(self).pop("_entries", None)  # of an earlier run
+        entries = self._entries
         if odd := [i for i, *_ in entries if i >= clients]:
             raise UserError(
                 f"{self._file} has client {odd[0]}, and those that train are numbered from 0 to {clients - 1}"
@@ -141,11 +142,11 @@ class Trace(Sampling):
 
     def unlisted(self, clients: int) -> set[int]:
         """Return the clients without an entry."""
-        return set(range(clients)) - {i for i, *_ in self._entries()}
+        return set(range(clients)) - {i for i, *_ in self._entries}
 
     def digest(self) -> str | None:
         """Return the SHA-256 of what the file says."""
-        return hashlib.sha256(repr(self._entries()).encode()).hexdigest()
+        return hashlib.sha256(repr(self._entries).encode()).hexdigest()
 
     @property
     def _file(self) -> str:
@@ -153,16 +154,14 @@ class Trace(Sampling):
             raise UserError("Trace needs the file of the availability: give path (--sampling.path FILE)")
         return os.path.expanduser(self.path)
 
+    @cached_property
     def _entries(self) -> list[tuple[int, int, float]]:
-        """Return client, first round and end of every entry, ascending."""
-        known = self.__dict__.get("_read")  # by an earlier round
-        if known is None:
-            with reading(Path(self._file), "mend it, or choose another sampling"):
-                content = read_json(self._file)
-                if not isinstance(content, list):
-                    raise ValueError(f"it holds {shown(content)}, and must be a list of entries")
-                known = self._read = sorted(_entry(each) for each in content)
-        return known
+        """Client, first round and end of every entry, ascending."""
+        with reading(Path(self._file), "mend it, or choose another sampling"):
+            content = read_json(self._file)
+            if not isinstance(content, list):
+                raise ValueError(f"it holds {shown(content)}, and must be a list of entries")
+            return sorted(_entry(each) for each in content)
 
 
 def _entry(each: Any) -> tuple[int, int, float]:

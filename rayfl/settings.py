@@ -14,39 +14,28 @@ from __future__ import annotations
 
 import functools
 import inspect
-import operator
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from typing import Any, ClassVar, dataclass_transform
 
-from rayfl.arguments import Bound, check_arguments, described
+from annotated_types import Ge, Gt, Le, Lt
+
+from rayfl.arguments import checked_arguments, described, taken
 from rayfl.display import Displayed, options
-from rayfl.errors import BadCode, Missing
+from rayfl.errors import BadCode, Missing, Unknown, UserError
 from rayfl.imports import of_rayfl
+from rayfl.shown import did_you_mean
 
-
-def above(limit: float) -> Bound:
-    """Bound a number from below, without the limit itself."""
-    return Bound(f"above {limit:,}", operator.gt, limit)
-
-
-def at_least(limit: float) -> Bound:
-    """Bound a number from below."""
-    return Bound(f"at least {limit:,}", operator.ge, limit)
-
-
-def below(limit: float) -> Bound:
-    """Bound a number from above, without the limit itself."""
-    return Bound(f"below {limit:,}", operator.lt, limit)
-
-
-def at_most(limit: float) -> Bound:
-    """Bound a number from above."""
-    return Bound(f"at most {limit:,}", operator.le, limit)
-
-
-FINITE = Bound("finite", operator.lt, float("inf"))
-"""Refuses infinity and NaN, which every other bound does, too."""
+at_least = Ge
+"""Bounds a number from below, as in ``Annotated[float, at_least(0)]``. A text beside it is added to messages,
+as in ``Annotated[int, at_least(0), "0: never"]``.
+"""
+above = Gt
+"""Bounds a number from below, without the limit itself."""
+at_most = Le
+"""Bounds a number from above."""
+below = Lt
+"""Bounds a number from above, without the limit itself."""
 
 
 @dataclass_transform(kw_only_default=True, eq_default=False)
@@ -54,16 +43,17 @@ class Settings(Displayed):
     """Base of the classes that a configuration names: methods, data sets, partitions, nets, engines,
     protocols.
 
-    Every subclass is a keyword-only dataclass. Values of other types or outside of their bounds are refused
-    before an object is made; what several settings forbid together belongs into ``__post_init__``. Attributes
-    without an annotation are no settings, but new defaults where a base class has a setting of that name;
-    those that belong to every method, data set and so on are none either.
+    Every subclass is a keyword-only, frozen dataclass: ``dataclasses.replace`` makes another object. Values
+    of other types or outside of their bounds are refused before an object is made; what several settings
+    forbid together belongs into ``__post_init__``. Attributes without an annotation are no settings, but new
+    defaults where a base class has a setting of that name; those that belong to every method, data set and
+    so on are none either.
 
     A class may have an ``__init__`` instead, if it keeps every argument under the argument's name.
     """
 
-    _needed: ClassVar[str] = ""  # an option that users may forget, and without which nothing can be made
     _unrecorded: ClassVar[tuple[str, ...]] = ()  # options that no file can hold, for which another stands
+    _frozen: ClassVar[bool] = True  # methods and engines still keep their setup in themselves
     _place: ClassVar[str]  # what configurations call objects of the class, such as "method"
 
     def _repr_table_(self) -> dict[str, Any]:
@@ -78,10 +68,11 @@ class Settings(Displayed):
             cls.__annotations__ = _annotations(cls)
             if owner is not object:
                 _take_defaults(cls)
-            dataclass(kw_only=True, eq=False, repr=False)(cls)
+            dataclass(kw_only=True, eq=False, repr=False, frozen=cls._frozen)(cls)
             cls.__init__ = _checking(cls, of_settings=True)  # type: ignore[method-assign]
         elif owner is cls:
             cls.__init__ = _checking(cls)  # type: ignore[method-assign]
+            cls.__setattr__ = object.__setattr__  # type: ignore[method-assign]  # it sets what it is given
         elif hidden := inspect.signature(vars(owner)["__init__"]).parameters.keys() & vars(cls).keys():
             told = f"would be no new default, because {owner.__name__} has an __init__ of its own: give"
             raise BadCode(f"{cls.__name__}.{hidden.pop()}", f"{told} {cls.__name__} one, too")
@@ -96,6 +87,8 @@ def _annotations(cls: type) -> dict[str, Any]:
     for root in (base for base in cls.__mro__[1:] if "_place" in vars(base)):
         for name in found.keys() & vars(root).keys() - {known.name for known in fields(root)}:
             found[name] = ClassVar
+    for kind in found.values():
+        taken(kind)  # which refuses marks that nobody would check
     return found
 
 
@@ -111,24 +104,40 @@ def _take_defaults(cls: Any) -> None:
 def _checking(cls: Any, of_settings: bool = False) -> Any:
     """Return a constructor that checks arguments before that of the class works with them."""
     init: Any = vars(cls)["__init__"]
+    signature = inspect.signature(init)
+    new_defaults = {f.name: f.default for f in fields(cls) if f.metadata} if of_settings else {}
 
     @functools.wraps(init)
     def checking(self: Any, *given: Any, **named: Any) -> None:
         try:
-            arguments = inspect.signature(init).bind(self, *given, **named).arguments
-        except TypeError:  # there is no such argument; the constructor says so better
-            if cls._needed and cls._needed not in named:
-                raise Missing(
-                    f"{cls._place}.{cls._needed}", f"must be given: {cls.__name__} needs it"
-                ) from None
-            arguments = {}
-        own = fields(cls) if of_settings else ()
-        check_arguments(cls, {f.name: f.default for f in own if f.metadata} | arguments, cls._place)
-        init(self, *given, **named)
+            bound = signature.bind(self, *given, **new_defaults | named)
+        except TypeError as error:
+            raise _unlike(cls, signature.parameters, given, named) or error from None
+        own = {name: value for name, value in bound.arguments.items() if name != "self"}
+        bound.arguments |= checked_arguments(cls, own, cls._place)
+        init(*bound.args, **bound.kwargs)
 
     if of_settings:
         checking.of_settings = True  # type: ignore[attr-defined]
     return checking
+
+
+def _unlike(
+    cls: type[Settings],
+    known: Mapping[str, inspect.Parameter],
+    given: Sequence[Any],
+    named: Mapping[str, Any],
+) -> UserError | None:
+    """Return what is wrong with the names of arguments; None where Python's own words say it better."""
+    if odd := [name for name in named if name not in known]:
+        hint = did_you_mean(odd[0], [name for name in known if name != "self"])
+        return Unknown(f"{cls._place}.{odd[0]}", f"is no option of {cls.__name__}{hint}")
+    needed = [
+        name for name, each in known.items() if each.default is each.empty and each.kind is each.KEYWORD_ONLY
+    ]
+    if lacking := [name for name in needed if name not in named]:
+        return Missing(f"{cls._place}.{lacking[0]}", f"is missing: {cls.__name__} needs it")
+    return None
 
 
 class Value(Settings):

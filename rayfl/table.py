@@ -8,20 +8,17 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import jsonargparse
 import yaml
 from rich.console import Console
 
-from rayfl.config.command_line import add_common_options, parse_with_options
-from rayfl.config.help import Parser
-from rayfl.config.parser import federation_from
+from rayfl.config.command import Parser, add_common_options
+from rayfl.config.parser import federation_of
+from rayfl.config.reader import layered
 from rayfl.config.table_file import (
     Table,
     changes_of,
     first_seeds,
-    layered,
     of_data,
-    options,
     slug,
 )
 from rayfl.errors import BadValue, InUse, Missing, UserError, exit_code
@@ -44,9 +41,10 @@ from rayfl.terminal import Terminal
 from rayfl.yaml_file import read_mapping
 
 
-def parser() -> jsonargparse.ArgumentParser:
+def parser() -> Parser:
     """Return the parser of the command line."""
     made = Parser(
+        root=Federation,
         prog="rayfl table",
         usage="rayfl table FILE [OPTIONS]",
         description="Run a table of experiments: a cell per row, column and seed, several at once. Finished "
@@ -54,25 +52,23 @@ def parser() -> jsonargparse.ArgumentParser:
         "are taken too, such as --data.root DATA --engine.device cpu: they hold for all cells, and win over "
         "those of the file.",
     )
-    made.add_argument(
+    made.add(
         "file",
         metavar="FILE",
-        type=str,
+        kind=str,
         help="the table: a YAML file, or the name of one that comes with rayfl, such as fedco2/t3",
     )
-    made.add_argument("--rows", nargs="+", type=str, default=None, help="rows to run; default: all")
-    made.add_argument("--columns", nargs="+", type=str, default=None, help="columns to run; default: all")
+    made.add("--rows", nargs="+", kind=str, default=None, help="rows to run; default: all")
+    made.add("--columns", nargs="+", kind=str, default=None, help="columns to run; default: all")
     add_common_options(made, "table", "cells")
-    made.add_argument(
+    made.add(
         "--jobs",
-        type=int | None,
+        kind=int | None,
         default=None,
         help="cells to run at once; default: one per CPU, or per GPU, as far as the memory goes; with the "
         "engine Ray one",
     )
-    made.add_argument(
-        "--keep_checkpoints", type=bool, default=True, help="keep the checkpoints of finished cells"
-    )
+    made.add("--keep_checkpoints", kind=bool, default=True, help="keep the checkpoints of finished cells")
     return made
 
 
@@ -83,7 +79,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         0 when all cells are finished, 1 if some failed or are being run by another process, 2 after an error
         of the user's, 130 if the table was told to stop.
     """
-    return exit_code(from_here()(lambda: run(parse_with_options(parser(), arguments))))
+    return exit_code(from_here()(lambda: run(parser().read(arguments))))
 
 
 def run(given: Any) -> int:
@@ -170,7 +166,7 @@ def plan(
                 missing[row] = method
                 continue
             try:
-                federation = federation_from(options(settings))
+                federation = federation_of(settings)
             except UserError as error:
                 raise error.within(f"row {row!r}, column {column!r} of {table.path}") from error
             for seed in seeds:
@@ -198,7 +194,7 @@ def check(table: Table, cells: Sequence[Job]) -> None:
     about, data = "", None
     for cell in sorted(first.values(), key=lambda cell: list(table.columns).index(cell.column)):
         settings = cell.settings | {"seed": cell.seed}
-        federation = federation_from(options(settings))
+        federation = federation_of(settings)
         try:
             federation.engine.resolve()
             if data is None or of_data(settings) != about:  # most rows of a column have the same data

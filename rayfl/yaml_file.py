@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Any, cast
 
@@ -48,6 +49,24 @@ _Loader.yaml_implicit_resolvers = {
     first: [(tag, pattern) for tag, pattern in known if not tag.endswith(":timestamp")]
     for first, known in yaml.SafeLoader.yaml_implicit_resolvers.items()
 }
+
+
+# Numbers such as 1e-3, which YAML of 2005 takes for texts.
+_FLOAT = re.compile(r"^[-+]?(\d+\.?\d*|\.\d+)[eE][-+]?\d+$")
+for first in "-+.0123456789":
+    _Loader.yaml_implicit_resolvers.setdefault(first, []).append(("tag:yaml.org,2002:float", _FLOAT))
+
+
+def parse_yaml(text: str) -> Any:
+    """Return what YAML within bounds says.
+
+    Raises:
+        OutOfBounds: it is too large, too deep or endless.
+        yaml.YAMLError: it is no YAML.
+        ValueError, LookupError: a value is unlike its tag.
+    """
+    check_bounds(text)
+    return yaml.load(text, _Loader)
 
 
 def check_bounds(text: str) -> None:
@@ -103,8 +122,7 @@ def read_yaml(path: Path) -> Any:
     except UnicodeDecodeError as error:
         raise Damaged(path, "is not valid YAML: it is no text") from error
     try:
-        check_bounds(text)
-        return yaml.load(text, _Loader)
+        return parse_yaml(text)
     except (yaml.YAMLError, ValueError, LookupError) as error:  # the latter two: a value unlike its tag
         where = f" in line {m.line + 1}" if (m := getattr(error, "problem_mark", None)) else ""
         problem = getattr(error, "problem", None)

@@ -48,7 +48,13 @@ def test_a_command_that_is_none(capsys):
 def test_every_command_explains_itself(name, capsys):
     """Usage under the name that people type, and no type of Python or path of a class."""
     parser = import_module(COMMANDS[name][0]).parser()
-    for one in (parser, *(parser._subcommands_action.choices.values() if parser._subcommands_action else ())):
+    inner = [
+        each
+        for action in parser._actions
+        if isinstance(action.choices, dict)
+        for each in action.choices.values()
+    ]
+    for one in (parser, *inner):
         said = one.format_help()
         assert said.startswith(f"usage: rayfl {name} ")
         for odd in ("<class", "rayfl.methods.", "Annotated", "null", "class_path", "CLASS_PATH", "``"):
@@ -138,7 +144,7 @@ def test_data_shows_what_a_data_set_holds(capsys):
 @pytest.mark.parametrize(
     ("arguments", "kind", "place"),
     [
-        ([], Missing, "action"),
+        ([], Missing, "ACTION"),
         (["shw"], Unknown, "action"),
         (["divide"], Missing, "OUTPUT"),
         (["show", "--clients", "0"], UserError, ""),
@@ -214,7 +220,7 @@ def test_a_file_of_the_users_wins(tmp_path, monkeypatch):
 
 
 def test_a_name_that_nothing_has(capsys):
-    with pytest.raises(UserError, match=r"no file fedco2/t33.*did you mean fedco2/t3\?"):
+    with pytest.raises(UserError, match=r"fedco2/t33 is no file.*did you mean fedco2/t3\?"):
         shipped.find("fedco2/t33", "examples")
 
 

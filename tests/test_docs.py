@@ -17,7 +17,6 @@ import pytest
 
 from rayfl.__main__ import COMMANDS
 from rayfl.__main__ import main as rayfl
-from rayfl.config.command_line import parse, parse_with_options
 from rayfl.config.parser import federation_from
 
 ROOT = Path(__file__).parent.parent
@@ -79,9 +78,9 @@ def test_commands_have_such_options(words, tmp_path, monkeypatch):
         if not of_a_former_run and not own:
             federation_from(options)
     elif command in ("table", "tune"):  # which take the options of a run, too
-        parse_with_options(import_module(COMMANDS[command][0]).parser(), options)
+        import_module(COMMANDS[command][0]).parser().read(options)
     else:
-        parse(import_module(COMMANDS[command][0]).parser(), options)
+        import_module(COMMANDS[command][0]).parser().read(options)
 
 
 def test_there_are_commands_on_the_pages():

@@ -125,8 +125,8 @@ def test_what_is_told_of_a_model(run, tmp_path, capsys):
         (["--client", "0", "--view", "online"], "there is no view 'online': there are personal, global"),
         (["--client", "all", "--output", "x.safetensors"], "give a folder"),
         (["--client", "0", "--output", "x.pt2"], "--output x.pt2 is of the format torch"),
-        (["--client", "one"], "client is one: it must be a whole number or 'all'"),
-        ([], "--client must be given"),
+        (["--client", "one"], "client is 'one': it must be a whole number or 'all'"),
+        ([], "required: --client"),
     ],
 )
 def test_what_cannot_leave(run, arguments, why, capsys):

@@ -78,8 +78,10 @@ def test_runs_are_found_below_folders(runs):
 
 
 def test_kinds_are_named(capsys):
-    with told(Missing, "kind"):
+    with told(Missing, "KIND"):
         assert figure.main([]) == 2
+    with told(Unknown, "kind"):
+        assert figure.main(["round"]) == 2
     assert ", ".join(figure.KINDS) in capsys.readouterr().err
 
 

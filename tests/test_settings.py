@@ -17,12 +17,12 @@ from rayfl.arguments import arguments_of
 from rayfl.config.parser import federation_from
 from rayfl.data import Synthetic
 from rayfl.engine import Engine
-from rayfl.errors import BadCode, BadValue, Conflict, UserError
+from rayfl.errors import BadCode, BadValue, Conflict, Missing, Unknown, UserError
 from rayfl.methods import FedAvg, FedProx
 from rayfl.methods.checks import check
 from rayfl.nets import MLP, Architecture
 from rayfl.run import main
-from rayfl.settings import FINITE, Settings, above, at_least, at_most, below, class_names
+from rayfl.settings import Settings, above, at_least, at_most, below, class_names
 from tests.support.refusals import refused
 
 
@@ -45,7 +45,7 @@ class Soup(Dish):
 
 class Borscht(Soup):
     beets: Annotated[int, at_most(1000)]
-    salt: Annotated[float, FINITE] = 2.0
+    salt: float = 2.0
     kind: str = "red"
     course = "starter"
 
@@ -61,9 +61,9 @@ def test_a_class_is_a_keyword_only_dataclass_by_itself():
     assert list(arguments_of(Borscht)) == ["salt", "spoons", "heat", "beets"]
     with pytest.raises(TypeError, match="positional"):
         Soup(0.1)
-    with pytest.raises(TypeError, match=r"Soup\.__init__\(\) got an unexpected keyword argument 'kind'"):
+    with refused(Unknown, f"{Soup._place}.kind"):
         Soup(kind="red")
-    with pytest.raises(TypeError, match="beets"):
+    with refused(Missing, f"{Soup._place}.beets"):
         Borscht()
 
 

@@ -18,7 +18,6 @@ import pytest
 
 from rayfl import resumed, table
 from rayfl.callbacks.callback import Callback, Run
-from rayfl.config.command_line import parse_with_options
 from rayfl.jobs import cells
 from rayfl.signals import STOPPING, answered, asked_to_stop
 from tests.support.federations import small
@@ -192,7 +191,7 @@ def test_ctrl_c_ends_what_comes_after_a_table(
     monkeypatch.setattr(cells.subprocess, "Popen", started)
     given = [write(tmp_path), "--output", str(tmp_path / "runs"), "--rows", "FedAvg", "--columns", "even"]
     with pytest.raises(KeyboardInterrupt) if number == signal.SIGINT else contextlib.nullcontext():
-        assert table.run(parse_with_options(table.parser(), given)) == 130
+        assert table.run(table.parser().read(given)) == 130
     assert table.main(given) == 130
 
 

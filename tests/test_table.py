@@ -9,8 +9,8 @@ import pytest
 import yaml
 
 from rayfl import Federation, table
-from rayfl.config.parser import federation_from
-from rayfl.config.table_file import Table, options
+from rayfl.config.parser import federation_of
+from rayfl.config.table_file import Table
 from rayfl.errors import BadValue, Conflict, InUse, Missing, Unknown, UserError
 from rayfl.jobs import cells
 from rayfl.jobs.cells import Job, Outcome, Runner
@@ -29,8 +29,8 @@ def runs_here(monkeypatch: pytest.MonkeyPatch) -> list[Job]:
         for job in jobs:
             if not job.finished:
                 found.append(job)
-                settings = options(job.settings | {"seed": job.seed, "quiet": True})
-                federation_from([*settings, "--output", str(job.folder)]).run()
+                own = {"seed": job.seed, "quiet": True, "output": str(job.folder)}
+                federation_of(job.settings | own).run()
         return Outcome()
 
     monkeypatch.setattr(Runner, "run", run)
@@ -260,7 +260,7 @@ def test_a_folder_with_another_run(tmp_path, capsys, changes, says):
     folder = tmp_path / "runs" / "FedAvg" / "even" / "seed-0"
     folder.mkdir(parents=True)
     settings = Table.load(path).settings("FedAvg", "even", {"engine": "Inline", **changes})
-    (folder / "config.yaml").write_text(dump(federation_from(options(settings))))
+    (folder / "config.yaml").write_text(dump(federation_of(settings)))
     (folder / "metrics.jsonl").write_text('{"round": 0}\n')
     given = [path, "--output", str(tmp_path / "runs"), "--rows", "FedAvg", "--list"]
     assert table.main(given) == (2 if says else 0)

@@ -17,11 +17,10 @@ from mkdocs.structure.pages import Page
 
 from rayfl import Federation, Training
 from rayfl.arguments import arguments_of
-from rayfl.config.help import Help, Parser
+from rayfl.config.command import Help, Parser, add_class
 from rayfl.data import Data, Partition
 from rayfl.engine import Engine
 from rayfl.evaluation import Protocol
-from rayfl.imports import guard_parsers
 from rayfl.methods import Method
 from rayfl.nets import Architecture
 from rayfl.sampling import Sampling
@@ -80,14 +79,13 @@ def options_page() -> str:
 
 def _table(cls: type, prefix: str, skip: tuple[str, ...] = ()) -> list[str]:
     """Return a table of the options of a class, in the words of its help."""
-    guard_parsers()  # so that the parser reads the help below each option
     parser = Parser()
-    parser.add_class_arguments(cls, skip=set(skip), as_group=False)
+    add_class(parser, cls)
     helper = Help(prog="")
     rows = [
         f"| `{prefix}{action.dest}` | {_cell(helper._get_help_string(action))} |"
         for action in parser._actions
-        if action.dest in arguments_of(cls)
+        if action.dest in arguments_of(cls).keys() - set(skip)
     ]
     return ["| option | meaning |", "|---|---|", *rows]
 

@@ -34,13 +34,13 @@ from pathlib import Path
 from typing import Literal
 
 import torch
-from jsonargparse import auto_cli
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from rich.table import Table
 from torch import Tensor
 
 from rayfl import UserError
+from rayfl.config.command import of_function
 from rayfl.randomness import generator
 from rayfl.report.pictures import save
 from rayfl.shown import complain
@@ -455,7 +455,7 @@ def analyse(
 def main() -> int:
     """Run from the command line; return the exit code."""
     try:
-        auto_cli(analyse)
+        analyse(**vars(of_function(analyse).read()))
     except UserError as error:
         complain(f"error: {error}")
         return 2

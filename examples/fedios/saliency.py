@@ -17,11 +17,11 @@ from pathlib import Path
 import numpy as np
 import torch
 import torch.nn.functional as F
-from jsonargparse import auto_cli
 from matplotlib.figure import Figure
 from torch import Tensor
 
 from rayfl import Models, UserError, load_models
+from rayfl.config.command import of_function
 from rayfl.randomness import seed_of
 from rayfl.report.pictures import drawn, save
 from rayfl.shown import complain, tell
@@ -149,7 +149,7 @@ def shown(image: Tensor) -> np.ndarray:
 def main() -> int:
     """Run from the command line; return the exit code."""
     try:
-        auto_cli(saliency)
+        saliency(**vars(of_function(saliency).read()))
     except UserError as error:
         complain(f"error: {error}")
         return 2

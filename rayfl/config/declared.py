@@ -7,7 +7,7 @@ from dataclasses import MISSING, fields, is_dataclass
 from pathlib import Path
 from typing import Any, TypeVar, get_args, get_origin, get_type_hints
 
-from rayfl.arguments import check_type, shown
+from rayfl.arguments import checked, shown
 from rayfl.errors import BadValue, Missing, Unknown
 
 T = TypeVar("T")
@@ -54,8 +54,8 @@ def declared(cls: type[T], content: Any, what: str, above: str = "") -> T:
     values = {}
     for name, kind in get_type_hints(cls, include_extras=True).items():
         if name in content:
-            values[name] = _made(kind, content[name], f"{above}{name}")
-            check_type(f"{above}{name}", values[name], kind)
+            made = _made(kind, content[name], f"{above}{name}")
+            values[name] = checked(f"{above}{name}", made, kind)
     return cls(**values)
 
 

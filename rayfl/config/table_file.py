@@ -7,7 +7,6 @@ single columns of it. Later layers win.
 
 from __future__ import annotations
 
-import argparse
 import itertools
 import json
 import os
@@ -17,34 +16,20 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from rayfl import data
 from rayfl.arguments import arguments_of, shown
 from rayfl.config.declared import KINDS, Text, check_kind, check_seeds, declared
+from rayfl.config.reader import class_named, flattened, layered, settled
+from rayfl.data import Data
 from rayfl.errors import BadValue, Conflict, Missing, Unknown, UserError
-from rayfl.imports import named
+from rayfl.federation import Federation
 from rayfl.methods import METHODS, WRAPPERS
 from rayfl.record.cell import Cell
 from rayfl.record.description import about_data, class_name, tells_apart
-from rayfl.shipped import find
 from rayfl.shown import did_you_mean, one_line
 from rayfl.yaml_file import read_mapping, read_yaml
 
 Settings = dict[str, Any]
 """Options of ``rayfl.run`` by their dotted names."""
-
-COMPONENTS = (
-    "method",
-    "method.of",
-    "data",
-    "data.partition",
-    "net",
-    "engine",
-    "protocol",
-    "sampling",
-    "training.optimiser",
-    "training.schedule",
-)
-"""Options that name a class; the class has options of its own."""
 
 DECIDED = ("seed", "output", "cell", "config", "resume", "row", "column")
 """Options that a table or sweep gives to its runs itself."""
@@ -181,43 +166,16 @@ def changes_of(given: Any, what: str) -> Settings:
     for name, value in given.settings.items():
         if name in DECIDED:
             raise Conflict(f"--{name}", f"{value}: the {what} decides {name}")
-    return given.settings | ({} if given.rounds is None else {"rounds": given.rounds})
-
-
-def layered(*layers: Mapping[str, Any]) -> Settings:
-    """Return the settings of all layers, of which later ones win.
-
-    A layer that names a class, as in ``data: CIFAR10``, drops the options that earlier layers gave to another
-    one.
-    """
-    merged: Settings = {}
-    for layer in layers:
-        layer = {k: class_name(v) if k in ("method", "method.of") else v for k, v in layer.items()}
-        for component in COMPONENTS:
-            if component in layer and layer[component] != merged.get(component):
-                merged = {k: v for k, v in merged.items() if not k.startswith(f"{component}.")}
-        merged |= layer
-    return merged
+    settings = settled(flattened(given.settings), Federation)
+    return settings | ({} if given.rounds is None else {"rounds": given.rounds})
 
 
 def rooted(settings: Settings) -> Settings:
     """Add the folder of data sets from the environment, where data are in files and nothing else is said."""
     root = os.environ.get("RAYFL_DATA")
-    return (
-        {"data.root": root} | settings if root and "root" in data_options(settings.get("data")) else settings
-    )
-
-
-def find_data(options: Any) -> Any:
-    """Return parsed options with the folder of data sets from the environment, where none is given.
-
-    Args:
-        options: with ``data``, its class and options.
-    """
-    root, own = os.environ.get("RAYFL_DATA"), options.data.init_args
-    if root and "root" in own and own.root is None:
-        own.root = root
-    return options
+    if not root or settings.get("data.root") is not None or "root" not in data_options(settings.get("data")):
+        return settings
+    return settings | {"data.root": root}
 
 
 def data_options(name: Any) -> dict[str, Any]:
@@ -225,50 +183,9 @@ def data_options(name: Any) -> dict[str, Any]:
     if not isinstance(name, str):
         return {}
     try:
-        return arguments_of(getattr(data, name, None) or named(name))
-    except (UserError, ImportError, AttributeError):
+        return arguments_of(class_named(Data, name, "data"))
+    except UserError:
         return {}
-
-
-def options(settings: Mapping[str, Any]) -> list[str]:
-    """Return settings as options of ``rayfl.run``, classes before the options of the class."""
-    ordered = sorted(settings.items(), key=lambda item: item[0].count("."))
-    return [text for name, value in ordered for text in (f"--{name}", _text(value))]
-
-
-def expand(arguments: Sequence[str]) -> list[str]:
-    """Put the options of a cell in the place of ``--config TABLE --row ROW --column COLUMN``.
-
-    Arguments without a table file are returned as they are. Row and column may be left out where there is
-    one.
-    """
-    reader = argparse.ArgumentParser(add_help=False, allow_abbrev=False, exit_on_error=False)
-    for option in ("--config", "--row", "--column"):
-        reader.add_argument(option, action="append", default=[])
-    try:
-        given, others = reader.parse_known_args(list(arguments))
-    except argparse.ArgumentError:
-        return list(arguments)  # an option without its value: the real parser will say so
-    tables = [path for name in given.config if is_table(path := find(name, "examples"))]
-    if not tables:
-        if given.row or given.column:
-            raise Conflict("--row", "and --column choose a cell of a table: give its file with --config")
-        return list(arguments)
-    if len(given.config) > 1:
-        raise Conflict("--config", f"{tables[0]} is a table file: no other --config goes with it")
-    table = Table.load(tables[0])
-    given.row = given.row or (list(table.rows) if len(table.rows) == 1 else [])
-    given.column = given.column or (list(table.columns) if len(table.columns) == 1 else [])
-    for kind, names in (("row", given.row), ("column", given.column)):
-        if len(names) != 1:
-            known = ", ".join(table.choose(kind, None))
-            raise Missing(f"--{kind}", f"must choose a cell of the table {table.path} ({known})")
-    settings = table.settings(given.row[0], given.column[0], _changes(others))
-    if method := table.lacks(settings):
-        raise Unknown("method", f"{method} of row {given.row[0]!r} is one that rayfl does not have yet")
-    own = table.settings(given.row[0], given.column[0]) | {"cell": settings["cell"]}
-    kept = {name: value for name, value in own.items() if name in settings}  # a changed class drops options
-    return [*options(kept), *others]
 
 
 def slug(name: str) -> str:
@@ -298,17 +215,6 @@ def folder_name(key: str, name: Any) -> str:
 def of_data(settings: Settings) -> str:
     """Return the settings that decide about the data and their division, as one text to compare."""
     return json.dumps({k: v for k, v in sorted(settings.items()) if about_data(k) or k == "seed"})
-
-
-def _changes(arguments: Sequence[str]) -> Settings:
-    """Return options of a command line as settings, as far as they tell of themselves."""
-    found: Settings = {}
-    for argument, following in zip(arguments, [*arguments[1:], "--"]):
-        if argument.startswith("--"):
-            name, equals, value = argument[2:].partition("=")
-            if equals or not following.startswith("--"):
-                found[name] = value if equals else following
-    return found
 
 
 def _worth_telling(changes: Mapping[str, Any]) -> list[str]:
@@ -371,7 +277,7 @@ def _settings(place: str, content: Any) -> Settings:
     for option in content:
         if option in DECIDED:
             raise Conflict(f"{place}.{option}", "is for the table to decide: leave it out")
-    return {str(option): value for option, value in content.items()}
+    return flattened(content)
 
 
 def _check_folders(names: Collection[str]) -> None:

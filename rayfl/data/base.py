@@ -7,12 +7,12 @@ from typing import Annotated, Any
 
 import numpy as np
 
-from rayfl.arguments import check_type, shown
+from rayfl.arguments import checked, shown
 from rayfl.data.dataset import TRAIN, ClientData, Dataset, not_finite
 from rayfl.data.federated import FederatedData
 from rayfl.data.partitions.iid import IID
 from rayfl.data.partitions.partition import Partition, settings_of
-from rayfl.errors import BadCode, BadData, BadValue, Conflict
+from rayfl.errors import BadCode, BadData, Conflict
 from rayfl.imports import of_rayfl
 from rayfl.randomness import numpy_generator
 from rayfl.settings import Settings, at_least, below
@@ -34,7 +34,7 @@ class Data(Settings, ABC, place="data"):
     """Seed of the partition and the validation split; the run's seed if not given."""
 
     def __post_init__(self) -> None:
-        self.partition = self._partition
+        vars(self)["partition"] = self._partition  # so that it is recorded, as if it had been given
 
     @property
     def _partition(self) -> Partition:
@@ -92,10 +92,8 @@ class Data(Settings, ABC, place="data"):
             clients: number of clients, at least 1; None for the partition's own.
             seed: the run's seed; the data set's own wins where it was given.
         """
-        check_type("clients", clients, int | None)
-        check_type("seed", seed, int)
-        if clients is not None and clients < 1:
-            raise BadValue("clients", f"must be at least 1, not {clients}")
+        clients = checked("clients", clients, Annotated[int, at_least(1)] | None)
+        seed = checked("seed", seed, int)
         seed = seed if self.seed is None else self.seed
         loaded = self.load()
         if not isinstance(loaded, Dataset):

@@ -36,6 +36,7 @@ MOST_THREADS = 64
 class Engine(Settings, ABC, place="engine"):
     """Base of the engines."""
 
+    _frozen = False  # it keeps what it has resolved
     quiet = True  # whether it says nothing of what it starts; a run sets it
 
     execution: Literal["auto", "loop", "stacked"] = "auto"

@@ -11,7 +11,7 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.utils import _pytree as pytree
 
-from rayfl.arguments import check_arguments
+from rayfl.arguments import checked_arguments
 from rayfl.display import Displayed, options
 from rayfl.errors import Conflict
 from rayfl.methods import Method
@@ -51,7 +51,7 @@ class Finetune:
     _repr_table_ = options
 
     def __post_init__(self) -> None:
-        check_arguments(Finetune, vars(self), "finetune")
+        vars(self).update(checked_arguments(Finetune, vars(self), "finetune"))
         if not self.epochs and (self.lr, self.part, self.of) != (None, "all", None):
             raise Conflict("finetune.epochs", "is 0, and the other options of finetune do nothing without it")
 

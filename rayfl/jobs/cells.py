@@ -20,10 +20,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, Any
 
-from rayfl.config.table_file import Settings, options
+import yaml
+
+from rayfl.config.table_file import Settings
 from rayfl.errors import UserError
 from rayfl.evaluation.result import read_config
-from rayfl.files import held, lock, parse_json, read_file, read_json, reading
+from rayfl.files import held, lock, parse_json, read_file, read_json, reading, write_file
 from rayfl.memory import available_memory
 from rayfl.record.checks import check_summary
 from rayfl.record.description import RESUMABLE
@@ -100,13 +102,15 @@ class Job:
         return list(found.values())
 
     def command(self) -> list[str]:
-        """Return the command that runs the cell, or goes on with it."""
+        """Write the settings beside the folder; return the command that runs the cell, or goes on with it."""
         if (self.folder / CONFIG).is_file():
             kept = {k: v for k, v in self.settings.items() if k.partition(".")[0] in (*RESUMABLE, "cell")}
-            given = ["--resume", str(self.folder), *options(kept | {"rounds": self.rounds})]
+            given, settings = ["--resume", str(self.folder)], kept | {"rounds": self.rounds}
         else:
-            given = [*options(self.settings | {"seed": self.seed}), "--output", str(self.folder)]
-        return [sys.executable, "-m", "rayfl.run", *given]
+            given, settings = ["--output", str(self.folder)], self.settings | {"seed": self.seed}
+        file = self.folder.with_name(f"{self.folder.name}.yaml")
+        write_file(file, yaml.safe_dump(settings, sort_keys=False))
+        return [sys.executable, "-m", "rayfl.run", "--config", str(file), *given]
 
 
 @dataclass

@@ -91,6 +91,8 @@ class Method(Settings, ABC, place="method"):
             cannot be resumed with another number of rounds.
     """
 
+    _frozen = False  # it keeps what ``setup`` is told
+
     averaging: ClassVar[Averaging] = "samples"
     heterogeneous: ClassVar[bool] = False
     uses_validation: ClassVar[bool] = False

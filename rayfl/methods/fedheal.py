@@ -9,7 +9,7 @@ import torch
 
 from rayfl.methods.base import Cohort
 from rayfl.methods.fedavg import FedAvg
-from rayfl.settings import FINITE, at_least, at_most
+from rayfl.settings import at_least, at_most
 from rayfl.training import Gather, Params, Reduction, State
 
 
@@ -23,7 +23,7 @@ class FedHEAL(FedAvg):
     not with its full text. BatchNorm statistics are treated as the weights are.
     """
 
-    tau: Annotated[float, at_most(1), FINITE] = 0.3
+    tau: Annotated[float, at_most(1)] = 0.3
     """Consistency, the share of a client's rounds with the sign of now, up to which a number is left out;
     negative to leave none out.
     """

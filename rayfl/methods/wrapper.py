@@ -34,8 +34,6 @@ class Wrapper(Method):
     alone, so that it serves every method, and wrappers stand around wrappers, the outer one last.
     """
 
-    _needed = "of"
-
     of: Method
     """The method around which this one stands; its options follow, such as ``--method.of.mu 0.1``."""
 

@@ -21,7 +21,6 @@ class MLP(Architecture):
     """Units of the hidden layers; without any, the net is a linear classifier."""
 
     def __post_init__(self) -> None:
-        self.hidden = tuple(self.hidden)
         if any(width < 1 for width in self.hidden):
             raise BadValue("net.hidden", f"is {self.hidden}: its numbers must be at least 1")
 

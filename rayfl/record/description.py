@@ -12,7 +12,7 @@ from typing import Any, get_args
 import numpy as np
 import yaml
 
-from rayfl.arguments import arguments_of, check_type, shown
+from rayfl.arguments import arguments_of, checked, shown
 from rayfl.errors import BadCode, BadValue
 from rayfl.settings import Settings
 
@@ -140,8 +140,8 @@ def _plain(value: Any, where: str) -> Any:
         if not hasattr(value, name):
             told = f"does not keep its argument {name!r}: write self.{name} = {name} in its __init__, so that"
             raise BadCode(cls.__name__, f"{told} the run's configuration can be recorded")
-        argument, path = getattr(value, name), f"{where}.{name}" if where else name
-        check_type(path, argument, kind)
+        path = f"{where}.{name}" if where else name
+        argument = checked(path, getattr(value, name), kind)
         _check_recordable(argument, kind, path)
         arguments[name] = _plain(argument, path)
     if is_dataclass(value) and not isinstance(value, Settings):

@@ -6,13 +6,11 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-import jsonargparse
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from rayfl.config.command_line import parse
-from rayfl.config.help import Parser
+from rayfl.config.command import Parser
 from rayfl.errors import exit_code
 from rayfl.evaluation.protocol import Average, Choice
 from rayfl.evaluation.result import Result, run_folders
@@ -34,49 +32,49 @@ from rayfl.report.paper_tables import compare, compared, footnotes
 from rayfl.terminal import Terminal
 
 
-def parser() -> jsonargparse.ArgumentParser:
+def parser() -> Parser:
     """Return the parser of the command line."""
     made = Parser(
         prog="rayfl report",
         usage="rayfl report RUN... [OPTIONS]",
         description="Compare runs in a table: accuracies (mean ± std over seeds) and traffic.",
     )
-    made.add_argument("runs", nargs="+", metavar="RUN", type=str, help="run folders, or folders of them")
-    made.add_argument(
+    made.add("runs", nargs="+", metavar="RUN", kind=str, help="run folders, or folders of them")
+    made.add(
         "--against",
         nargs=2,
-        type=str,
+        kind=str,
         default=None,
         metavar=("PAPER", "TABLE"),
         help="show runs of a table of experiments beside the numbers that the paper prints, cell by cell, as "
         "in --against fedco2 t3; of the other options only --save has an effect then",
     )
     add_headline_options(made, "point", "view", "average", "choose")
-    made.add_argument(
+    made.add(
         "--by",
-        type=str,
+        kind=str,
         default="",
         metavar="KEYS",
         help="group runs by these keys of the configuration alone, such as method,method.mu,clients; "
         "default: by the data and all keys but the seeds, the output folder and the engine",
     )
-    made.add_argument(
+    made.add(
         "--measure",
-        type=str | None,
+        kind=str | None,
         default=None,
         help="show a recorded metric, such as f1, in the place of the accuracy",
     )
-    made.add_argument(
+    made.add(
         "--columns",
-        type=str,
+        kind=str,
         default="",
         metavar="NAMES",
         help="columns to show, such as method,headline,last round; CSV and JSON files have all",
     )
-    made.add_argument(
+    made.add(
         "--save",
         nargs="+",
-        type=str,
+        kind=str,
         default=[],
         metavar="FILE",
         help="write the table, as the ending says: .md, .csv, .json, .html, or .tex with booktabs' rules",
@@ -95,7 +93,7 @@ def add_headline_options(made: Parser, *names: str) -> None:
     for name in names:
         kind, text = known[name]
         text = f"make the headline anew, {text}, of what was recorded; default: as each run's protocol says"
-        made.add_argument(f"--{name}", type=kind | None, default=None, help=text)
+        made.add(f"--{name}", kind=kind | None, default=None, help=text)
 
 
 def report(
@@ -183,12 +181,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line and return its exit code: 2 for an error of the user's, told in one line."""
 
     def show_runs() -> None:
-        options = parse(parser(), arguments)
-        against = options.pop("against")
-        if against is not None:
-            report_against(options.runs, against[0], against[1], options.save)
+        options = vars(parser().read(arguments))
+        if (against := options.pop("against")) is not None:
+            report_against(options["runs"], against[0], against[1], options["save"])
         else:
-            report(**options.as_dict())
+            report(**options)
 
     return exit_code(show_runs, shows=True)
 

@@ -8,7 +8,7 @@ import numpy as np
 from rayfl.data import EmbeddedDigits
 from rayfl.data.base import Data
 from rayfl.data.dataset import Dataset
-from rayfl.errors import BadData, BadValue
+from rayfl.errors import BadData
 from rayfl.splits import SPLITS
 
 _COLUMNS = 20
@@ -28,10 +28,6 @@ def contact_sheet(output: str, data: Data | None = None, split: str = "train", r
 
     from rayfl.report.pictures import drawn, save
 
-    if split not in SPLITS:
-        raise BadValue("split", f'must be "train", "val" or "test", not "{split}"')
-    if rows < 1:
-        raise BadValue("rows", f"must be at least 1, not {rows}")
     dataset = (data or EmbeddedDigits()).load()
     if len(dataset.shape) != 3:
         raise BadData("data", "have no images, which a contact sheet shows: choose another data set")

@@ -417,17 +417,6 @@ def options_are_kept(subject: _Subject) -> None:
     )
 
 
-def options_have_bounds(subject: _Subject) -> None:
-    """No option takes NaN."""
-    for name in inspect.signature(type(subject.method)).parameters:
-        if isinstance(getattr(subject.method, name), float):
-            try:
-                subject.with_options(**{name: float("nan")})
-            except UserError:
-                continue
-            raise AssertionError(f"option {name!r} takes NaN: give it a bound, Annotated[float, at_least(0)]")
-
-
 def different_nets_work_or_are_refused(subject: _Subject) -> None:
     """Clients with two nets train, or are refused before anything starts."""
     nets: list[Architecture | str] = [TINY, TINY_WIDE]
@@ -512,7 +501,6 @@ CHECKS: dict[str, Callable[[_Subject], None]] = {
         scores_change_nothing,
         inputs_are_scored_alone,
         options_are_kept,
-        options_have_bounds,
         different_nets_work_or_are_refused,
         plain_sgd_with_one_client,
         limits_hold,

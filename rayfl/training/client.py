@@ -15,7 +15,7 @@ from typing import Annotated, Any, Literal, NamedTuple, NoReturn, TypeVar
 import torch
 from torch import Tensor
 
-from rayfl.arguments import check_type, shown
+from rayfl.arguments import checked, shown
 from rayfl.errors import UserError
 from rayfl.randomness import generator, seed_of
 from rayfl.settings import above, at_least, at_most, below
@@ -383,7 +383,7 @@ def _check_numbers(*given: float | None) -> None:
     """Refuse numbers of a fit that are out of their bounds."""
     for (name, kind), value in zip(_BOUNDS.items(), given, strict=True):
         if value is not None:
-            check_type(f"client.fit: {name}", value, kind)
+            checked(f"client.fit: {name}", value, kind)
 
 
 def _check_held(descent: Descent, dtype: torch.dtype) -> None:

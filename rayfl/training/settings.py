@@ -5,7 +5,7 @@ from typing import Annotated, Literal
 
 import torch
 
-from rayfl.arguments import check_arguments
+from rayfl.arguments import checked_arguments
 from rayfl.display import Displayed, options
 from rayfl.errors import UserError
 from rayfl.settings import above, at_least, below
@@ -66,7 +66,7 @@ class Training:
     _repr_table_ = options
 
     def __post_init__(self) -> None:
-        check_arguments(Training, vars(self), "training")
+        vars(self).update(checked_arguments(Training, vars(self), "training"))
         if self.steps is not None and self.epochs != 1:
             raise UserError(
                 f"training.steps is {self.steps} and training.epochs {self.epochs}: give one of the two"

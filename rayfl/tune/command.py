@@ -8,12 +8,10 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import jsonargparse
-
-from rayfl.config.command_line import add_common_options, parse_with_options
-from rayfl.config.help import Parser
+from rayfl.config.command import Parser, add_common_options
 from rayfl.config.table_file import Settings, changes_of, first_seeds
 from rayfl.errors import BadValue, Conflict, Missing, exit_code
+from rayfl.federation import Federation
 from rayfl.imports import from_here
 from rayfl.record.description import RESUMABLE
 from rayfl.shipped import find
@@ -22,9 +20,10 @@ from rayfl.terminal import Terminal
 from rayfl.tune.space import Space
 
 
-def parser() -> jsonargparse.ArgumentParser:
+def parser() -> Parser:
     """Return the parser of the command line."""
     made = Parser(
+        root=Federation,
         prog="rayfl tune",
         usage="rayfl tune SPACE [OPTIONS]",
         description="Run a sweep on Ray Tune: a federation for each point of a search space and each seed, "
@@ -32,25 +31,25 @@ def parser() -> jsonargparse.ArgumentParser:
         "options of rayfl run are taken too, such as --data.root DATA --engine.actors 1: they hold for all "
         f"trials, and win over the base. With --resume only {', '.join(RESUMABLE[1:])} may be given.",
     )
-    made.add_argument(
-        "space", metavar="SPACE", nargs="?", type=str | None, default=None,
+    made.add(
+        "space", metavar="SPACE", nargs="?", kind=str | None, default=None,
         help="the tune space: a YAML file, or the name of one that comes with rayfl, such as fdse",
     )  # fmt: skip
-    made.add_argument(
+    made.add(
         "--resume",
-        type=str | None,
+        kind=str | None,
         default=None,
         metavar="FOLDER",
         help="go on with a sweep that was stopped or killed; finished trials are not repeated",
     )
     add_common_options(made, "sweep", "points")
-    made.add_argument("--samples", type=int | None, default=None, help="random draws; default: the file's")
-    made.add_argument(
-        "--at_once", type=int | None, default=None, help="trials at once; default: what the cluster holds"
+    made.add("--samples", kind=int | None, default=None, help="random draws; default: the file's")
+    made.add(
+        "--at_once", kind=int | None, default=None, help="trials at once; default: what the cluster holds"
     )
-    made.add_argument(
+    made.add(
         "--address",
-        type=str | None,
+        kind=str | None,
         default=None,
         help="the Ray cluster to join, such as auto; default: the engine's address, or a new local cluster",
     )
@@ -64,7 +63,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         0 when all trials are over, 1 if some have failed, 2 after an error of the user's, 130 if the sweep
         was told to stop.
     """
-    return exit_code(from_here()(lambda: run(parse_with_options(parser(), arguments))))
+    return exit_code(from_here()(lambda: run(parser().read(arguments))))
 
 
 def run(given: Any) -> int:

@@ -10,7 +10,6 @@ import itertools
 import json
 import math
 import os
-import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
@@ -18,23 +17,20 @@ from typing import Annotated, Any, Literal, get_args
 
 import yaml
 
-from rayfl.arguments import fits
 from rayfl.config.declared import Text, check_kind, check_seeds, declared
-from rayfl.config.parser import federation_from
+from rayfl.config.parser import federation_of
+from rayfl.config.reader import flattened, layered
 from rayfl.config.table_file import (
     Settings,
     Table,
     data_options,
     folder_name,
     is_table,
-    layered,
     on_one_line,
-    options,
     slug,
 )
 from rayfl.errors import BadValue, Conflict, Missing, UserError
 from rayfl.evaluation.metrics import Metric
-from rayfl.federation import Federation
 from rayfl.files import read_json, reading, write_file
 from rayfl.jobs.cells import Job
 from rayfl.record.cell import Cell
@@ -53,8 +49,6 @@ MOST_TRIALS = 2000
 """Trials of a sweep: each is a federation, and a second of looking at its settings."""
 PAUSING = ("hyperband", "bohb")
 """Schedulers that pause trials, and go on with them when others have come as far."""
-
-_EXPONENT = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)[eE][+-]?\d+")  # numbers that YAML 1.1 takes for texts: 1e-3
 
 _NAMED = ("config", "row", "column")  # what the base may name besides settings
 _DECIDED = ("seed", "output", "resume", "cell", "search")  # names that belong to the sweep
@@ -143,11 +137,6 @@ class Point:
         folder = (output / "trials" / self.name / f"seed-{seed}").absolute()
         column = self.settings["cell"]["column"]
         return Job(self.label, column, seed, self.rounds, folder, self.settings)
-
-
-def federation_of(settings: Settings) -> Federation:
-    """Return the federation that a mapping of settings stands for."""
-    return federation_from(options(settings))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -431,7 +420,7 @@ def _base(path: Path, content: Any) -> tuple[Settings, str]:
         return _cell(Table.load(file), content, own)
     if named := [key for key in ("row", "column") if key in content]:
         raise Conflict(f"base.{named[0]}", f"is that of a table, and {file} is none")
-    settings = flat(read_mapping(file, "configuration"))
+    settings = flattened(read_mapping(file, "configuration"), file.parent)
     kept = {key: value for key, value in settings.items() if key.partition(".")[0] not in _DECIDED}
     return _everywhere(layered(kept, own)), one_line(file.stem)
 
@@ -463,8 +452,6 @@ def _dimension(key: str, content: Any) -> Dimension:
         told = f"must be one of {', '.join(kinds)}, such as {{grid_search: [0.1, 1.0]}}"
         raise BadValue(f"search.{key}", told)
     kind, what = next(iter(content.items()))
-    if isinstance(what, list):
-        what = [float(x) if isinstance(x, str) and _EXPONENT.fullmatch(x) else x for x in what]
     if kind in ("grid_search", "choice"):
         return _listed(key, kind, what)
     wanted = ("three", ", and a step") if kind == "quniform" else ("two", "")
@@ -472,7 +459,7 @@ def _dimension(key: str, content: Any) -> Dimension:
         told = f": {kind} must have {wanted[0]} numbers, a lower and an upper end{wanted[1]}"
         raise BadValue(f"search.{key}", told)
     low, high, *step = what
-    if kind == "randint" and not all(fits(x, int) for x in what):
+    if kind == "randint" and not all(type(x) is int and -(2**63) <= x < 2**63 for x in what):
         raise BadValue(f"search.{key}", ": the ends of randint must be whole numbers of at most 64 bits")
     if not low < high or (kind == "loguniform" and low <= 0):
         above = " above 0" if kind == "loguniform" else ""

@@ -25,7 +25,7 @@ from ray.tune.search import BasicVariantGenerator, Repeater, Searcher, create_se
 from ray.tune.search.repeater import TRIAL_INDEX
 from rich.console import Console
 
-from rayfl.arguments import arguments_of, check_type
+from rayfl.arguments import arguments_of, checked
 from rayfl.config.table_file import Settings, of_data
 from rayfl.engine import Ray
 from rayfl.engine.cluster import PULSE, Cluster, patience
@@ -288,7 +288,7 @@ def scheduler_of(asked: Mapping[str, Any], rounds: int) -> Any:
         if key not in known.keys() - OURS:
             options = ", ".join(known.keys() - OURS) or "no options"
             raise Unknown(f"scheduler.{key}", f"is no option of {name}, which has {options}")
-        check_type(f"scheduler.{key}", value, known[key])
+        checked(f"scheduler.{key}", value, known[key])
     decided: dict[str, Any] = {"time_attr": "round", "max_t": rounds, "min_time_slice": float("inf")}
     decided |= {"grace_period": min(given.get("grace_period", 1), rounds)}  # seconds are Ray Tune's default
     try:

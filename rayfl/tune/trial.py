@@ -18,6 +18,7 @@ from typing import Any
 from ray import tune
 
 from rayfl.callbacks.callback import Callback, Run
+from rayfl.config.parser import federation_of
 from rayfl.config.table_file import Settings
 from rayfl.engine import Ray
 from rayfl.errors import UserError, own_fault
@@ -26,7 +27,7 @@ from rayfl.files import lock
 from rayfl.jobs.cells import Job
 from rayfl.record.history import CONFIG, PARTITION, read_records
 from rayfl.tune.scores import RoundScores, validation_score
-from rayfl.tune.space import PAUSING, Space, federation_of
+from rayfl.tune.space import PAUSING, Space
 
 STOPPED = ".stopped"
 """How the mark ends that lies beside the run folder of a trial that a scheduler has stopped."""

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 import yaml
 
-from rayfl.config.parser import federation_from
-from rayfl.config.table_file import Settings, Table, layered, options
+from rayfl.config.parser import federation_of
+from rayfl.config.table_file import Settings, Table, layered
 from rayfl.data import CIFAR10, CIFAR100
 from rayfl.evaluation import FDSE as FDSEProtocol
 from rayfl.methods import FDSE, METHODS, WRAPPERS
@@ -56,7 +56,7 @@ def test_every_row_and_column_is_a_federation(name: str) -> None:
     table = TABLES[name]
     for row, column in dict.fromkeys(some_of_all(table)):
         settings = table.settings(row, column)
-        federation = federation_from(options(settings))
+        federation = federation_of(settings)
         assert type(federation.method).__name__ == settings["method"]
         assert type(federation.data).__name__ == settings["data"]
         if not isinstance(federation.net, list):
@@ -76,7 +76,7 @@ def test_images_of_cifar_are_normalised_as_in_the_paper(paper: str, data: str, m
         for column in table.columns:
             settings = table.settings(next(iter(available(table))), column)
             if settings["data"] == data:
-                cifar = federation_from(options(settings)).data
+                cifar = federation_of(settings).data
                 assert isinstance(cifar, CIFAR10 | CIFAR100)
                 assert cifar.mean_and_std[0][0] == mean, (table.name, column)
                 found += 1
@@ -103,7 +103,7 @@ PRESETS = [("fdse_t1", column) for column in ("DomainNet", "Office-Caltech10", "
 @pytest.mark.parametrize("row", ["FDSE", "FDSE (code)"])
 def test_presets_of_fdse(name: str, column: str, row: str) -> None:
     """As the paper has it, with defaults for what it does not print; and as its public code configures it."""
-    federation = federation_from(options(TABLES[name].settings(row, column)))
+    federation = federation_of(TABLES[name].settings(row, column))
     method, training, office = federation.method, federation.training, column.startswith("Office")
     assert isinstance(method, FDSE)
     if row == "FDSE":
@@ -147,7 +147,7 @@ def test_every_kind_of_cell_runs(tmp_path, cell: tuple[str, str, str]) -> None:
     name, row, column = cell
     table = TABLES[name]
     settings = table.settings(row, column, stand_in(table.settings(row, column)))
-    result = federation_from([*options(settings), "--output", str(tmp_path / "run")]).run()
+    result = federation_of(settings | {"output": str(tmp_path / "run")}).run()
     assert result.complete
     assert 0 <= result.accuracy <= 1, "the protocol of the table finds no score"
 

@@ -14,7 +14,7 @@ import yaml
 
 import rayfl.data
 from rayfl import Federation, Finetune, Inline, Ray, Training, UserError, evaluation
-from rayfl.arguments import fits
+from rayfl.arguments import checked
 from rayfl.config.parser import federation_from, parser, resumed
 from rayfl.data import CIFAR10, MNIST, Data, Dirichlet, EmbeddedDigits, Partition, Synthetic
 from rayfl.errors import BadCode, BadValue, Conflict, Damaged, Missing, Unknown
@@ -284,7 +284,7 @@ def test_what_is_wrong_with_a_file_is_said_with_its_name(tmp_path: Path) -> None
     path.write_text("training: {moment: 0.5}\n")
     with refused(Unknown, "training.moment") as caught:
         federation_from(["--config", str(path)])
-    said = f"{path}: training.moment is no option; did you mean training.momentum? Choose one of batch_size, "
+    said = f"{path}: training.moment is no option of Training; did you mean training.momentum? "
     assert str(caught.value).startswith(said)
 
 
@@ -369,7 +369,6 @@ LINES = [
     ("--data.partition.help", Missing, "data.partition.help"),
     ("--engine.help", Missing, "engine.help"),
     ("--method.of.mu 0.1", Unknown, "method.of"),
-    ("--method.of.help FedProx", Unknown, "method.of"),
     ("--training.lr --rounds 3", Missing, "training.lr"),
     ("--method.mu 0.1 --method FedProx", Conflict, "method.mu"),
     (
@@ -406,13 +405,13 @@ HINTS = [
         "--training.epoch 3",
         Unknown,
         "training.epoch",
-        "did you mean --training.epochs? Choose one of batch_size, ",
+        "did you mean training.epochs? Choose one of batch_size, ",
     ),
-    ("--training.lr.x 3", Unknown, "training.lr.x", "did you mean --training.lr?"),
+    ("--training.lr.x 3", Unknown, "training.lr.x", "did you mean training.lr?"),
     ("--net+ LeNet", Unknown, "net+", "did you mean --net?"),
     ("--rouns 3", Unknown, "rouns", "did you mean --rounds? --help lists all"),
     ("--metric f1", Unknown, "metric", "did you mean --metrics?"),
-    ("--lr 0.1", Unknown, "lr", "did you mean --training.lr?"),
+    ("--lr 0.1", Unknown, "lr", "did you mean --training.lr or --finetune.lr?"),
     ("--partition IID", Unknown, "partition", "did you mean --data.partition?"),
     ("--alpha 0.1", Unknown, "alpha", "did you mean --method.alpha or --data.partition.alpha?"),
     ('--training {"schedul":1}', Unknown, "training.schedul", "did you mean training.schedule?"),
@@ -451,7 +450,7 @@ def test_help_leads_to_all_options_and_to_no_base_class() -> None:
         assert option in text
     assert ", FedPer, " in text
     assert "PartlyPersonal" not in text
-    assert "--training CONFIG YAML file with options of training." in text
+    assert "--training FILE YAML file with options of training." in text
     assert "--rounds ROUNDS Number of rounds. (a whole number, at least 1; default: 20)" in text
 
 
@@ -525,7 +524,6 @@ def test_no_run_folder_and_a_damaged_configuration(run_folder: Path, tmp_path: P
         ({"quiet": "no"}, BadValue, "quiet"),
         ({"averaging": "both"}, BadValue, "averaging"),
     ],
-    ids=lambda value: "" if isinstance(value, str) else str(*value),
 )
 def test_values_of_other_types_are_refused_at_once(arguments, kind, place):
     with refused(kind, place):
@@ -554,8 +552,8 @@ class Half(FedAvg):
         self.factor = factor * 1.0
 
 
-def test_arguments_that_do_not_exist_are_told_by_python():
-    with pytest.raises(TypeError, match=r"Half\.__init__\(\) got an unexpected keyword argument 'other'"):
+def test_arguments_that_do_not_exist_are_refused():
+    with refused(Unknown, "method.other"):
         Half(other=1)
 
 
@@ -579,7 +577,11 @@ def test_arguments_that_do_not_exist_are_told_by_python():
     ],
 )
 def test_what_fits_a_type(value, kind, fine):
-    assert fits(value, kind) == fine
+    if fine:
+        checked("option", value, kind)
+    else:
+        with refused(BadValue, "option"):
+            checked("option", value, kind)
 
 
 def test_what_a_configuration_cannot_hold_is_refused():
@@ -693,7 +695,7 @@ def test_another_method_has_its_own_options(tmp_path: Path):
     file.write_text(dump(Federation(method=Ditto(), data=Synthetic(val_fraction=0.2))))
     found = federation_from(["--config", str(file), "--method", "FedProx", "--data", "EmbeddedDigits"])
     assert found.method.mu == FedProx().mu
-    assert found.data.val_fraction == 0.2
+    assert found.data.val_fraction == 0
     assert federation_from(["--config", str(file), "--method", "Ditto"]).method.mu == 1
 
 

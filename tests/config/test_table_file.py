@@ -4,13 +4,15 @@ from pathlib import Path
 
 import pytest
 
-from rayfl import UserError
+from rayfl import Federation, UserError
 from rayfl.config.parser import federation_from
-from rayfl.config.table_file import Table, expand, first_seeds, layered, options
+from rayfl.config.reader import layered
+from rayfl.config.table_file import Table, first_seeds
 from rayfl.data import MNIST, EmbeddedDigits
 from rayfl.data_command import main as look_at
 from rayfl.errors import BadValue, Conflict, Damaged, Missing, Unknown
 from rayfl.methods import METHODS
+from rayfl.record.description import dump
 from rayfl.tune.space import Space
 from tests.support.refusals import refused
 from tests.support.tables import TINY, write
@@ -37,20 +39,6 @@ def test_options_of_one_class_are_not_given_to_another():
         "clients": 4,
     }
     assert layered(base, {"data": "CIFAR10", "data.noise": 5}) == base | {"data.noise": 5}
-
-
-def test_options_name_a_class_before_its_options():
-    given = {
-        "data.partition.alpha": 0.3,
-        "method.norm": None,
-        "data.partition": "Dirichlet",
-        "data": "CIFAR10",
-    }
-    expected = "--data CIFAR10 --method.norm null --data.partition Dirichlet --data.partition.alpha 0.3"
-    assert options(given) == expected.split()
-    assert options({"quiet": True, "net": ["a", "b"], "x": {"y": 1}}) == [
-        *("--quiet", "true", "--net", '["a", "b"]', "--x", '{"y": 1}')
-    ]
 
 
 def test_methods_that_are_missing(tmp_path):
@@ -110,22 +98,20 @@ def test_seeds(tmp_path):
     assert len(first_seeds(table.seeds, 1000)) == 1000
 
 
-def test_expanded_arguments(tmp_path):
+def test_a_cell_with_options_of_the_command_line(tmp_path):
     path = write(tmp_path)
     cell = ["--config", path, "--row", "FedAvg", "--column", "even"]
-    found = expand([*cell, "--rounds", "9", "--engine=Inline"])
-    assert found[-3:] == ["--rounds", "9", "--engine=Inline"]
-    assert found[found.index("--net") + 1] == "LeNet"
-    assert found[found.index("--rounds") + 1] == "2"  # the later one wins
-    assert '"changed": ["rounds=9"]' in found[found.index("--cell") + 1]
-    assert expand(["--rounds", "3"]) == ["--rounds", "3"]
+    found = federation_from([*cell, "--rounds", "9", "--engine=Inline"])
+    assert (str(found.net), found.rounds, str(found.engine)) == ("LeNet", 9, "Inline()")
+    assert found.cell.changed == ["rounds=9"]
 
 
 def test_another_class_drops_options_of_a_cell(tmp_path):
     path = write(tmp_path)
-    found = expand(["--config", path, "--row", "FedAvg", "--column", "even", "--data", "EmbeddedDigits"])
-    assert not [text for text in found if text.startswith("--data.")]
-    assert found[-2:] == ["--data", "EmbeddedDigits"]
+    found = federation_from(
+        ["--config", path, "--row", "FedAvg", "--column", "even", "--data", "EmbeddedDigits"]
+    )
+    assert dump(Federation(data=found.data)) == dump(Federation())
 
 
 @pytest.mark.parametrize(
@@ -145,7 +131,7 @@ def test_bad_choices(tmp_path, arguments, kind, place):
     if "FedNova" in arguments and "FedNova" in METHODS:
         pytest.skip("rayfl has FedNova")
     with refused(kind, place):
-        expand(given)
+        federation_from(given)
 
 
 @pytest.mark.parametrize(

@@ -1,8 +1,8 @@
 """Data sets and partitions from the command line."""
 
 import pytest
-from jsonargparse import ArgumentParser
 
+from rayfl.config.parser import federation_from
 from rayfl.data import (
     CIFAR10,
     CIFAR100,
@@ -10,7 +10,6 @@ from rayfl.data import (
     PACS,
     USPS,
     ArrayFiles,
-    Data,
     DigitsFive,
     Dirichlet,
     DomainNet,
@@ -24,7 +23,6 @@ from rayfl.data import (
     TorchvisionData,
     WriterDigits,
 )
-from rayfl.imports import guard_parsers
 
 KINDS = [
     *[CIFAR10, CIFAR100, MNIST, USPS, EmbeddedDigits, Synthetic],
@@ -33,16 +31,8 @@ KINDS = [
 ]
 
 
-def make_parser():
-    guard_parsers()
-    parser = ArgumentParser(exit_on_error=False)
-    parser.add_argument("--data", type=Data, default={"class_path": "EmbeddedDigits"})
-    return parser
-
-
 def build(*options):
-    parser = make_parser()
-    return parser.instantiate(parser.parse_args(options)).data
+    return federation_from(options).data
 
 
 def test_nested_partition():
@@ -134,15 +124,6 @@ def test_options_of_domains():
     assert (data.normalise, data.image_size) == ("half", 224)
 
 
-def test_a_configuration_written_and_read_again_is_the_same():
-    parser = make_parser()
-    config = parser.parse_args(
-        ["--data", "CIFAR100", "--data.labels", "coarse", "--data.partition", "Dirichlet"]
-    )
-    again = parser.parse_string(parser.dump(config))
-    assert parser.instantiate(again).data.settings() == parser.instantiate(config).data.settings()
-
-
 @pytest.mark.parametrize("options", [["--data", "CIFAR11"], ["--data.colour", "red"], ["--data.seed", "x"]])
 def test_unknown_options_are_refused(options):
     with pytest.raises(Exception, match=options[-1] if options[0] == "--data" else "data"):
@@ -151,7 +132,7 @@ def test_unknown_options_are_refused(options):
 
 def test_help_comes_from_the_docstrings(capsys):
     with pytest.raises(SystemExit):
-        make_parser().parse_args(["--data.help", "EmbeddedDigits"])
+        federation_from(["--data.help", "EmbeddedDigits"])
     text = " ".join(capsys.readouterr().out.split())
     assert "Fraction of every client's training samples" in text
     assert "How samples are divided among clients" in text

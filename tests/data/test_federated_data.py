@@ -2,6 +2,7 @@ import json
 import logging
 import math
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -261,6 +262,8 @@ def test_validation_part_adds_to_the_published_one():
 class Assigns(Partition):
     """What a test wants."""
 
+    made: Any = None
+
     def assign(self, dataset, clients, rng):
         return self.made(*(dataset.indices(split) for split in (TRAIN, TEST)))
 
@@ -282,8 +285,7 @@ NONE = np.zeros(0, np.int64)
     ],
 )
 def test_a_partition_of_ones_own_divides(made):
-    partition = Assigns()
-    partition.made = made
+    partition = Assigns(made=made)
     with refused(BadCode, "Assigns.assign"):
         Tiny(partition=partition).federate(2, 0)
 

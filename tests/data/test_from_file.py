@@ -110,7 +110,7 @@ def test_the_command_writes_a_division(tmp_path, capsys):
     read = tiny(FromFile(path=str(path))).federate(3, 0)
     assert read.digest() == tiny().federate(3, 4).digest()
     assert main(["divide", str(tmp_path / "none.json"), *options, "--clients", "0"]) == 2
-    assert "clients must be at least 1" in capsys.readouterr().err
+    assert "clients is 0: it must be at least 1" in capsys.readouterr().err
 
 
 def test_the_command_replaces_no_division(tmp_path, capsys):

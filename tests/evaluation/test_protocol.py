@@ -100,7 +100,7 @@ def test_a_protocol_is_read_from_a_configuration(found, protocol):
         ("fedavg", "there is no protocol 'fedavg'; there are Default, FedCO2Feature, .*FDSE"),
         ({"class_path": "a_strangers.FDSE"}, "there is no protocol 'a_strangers.FDSE'"),
         ({"class_path": "rayfl.evaluation.Protocol"}, "there is no protocol"),
-        ({"class_path": "FDSE", "init_args": {"x": 3}}, "protocol FDSE has no such option"),
+        ({"class_path": "FDSE", "init_args": {"x": 3}}, r"protocol\.x is no option of FDSE"),
         ({"class_path": "FDSE", "init_args": {"k": "x"}}, "protocol.k is 'x'"),
     ],
 )

@@ -126,7 +126,7 @@ BAD: dict[str, tuple[str | bytes, type[UserError], str]] = {
         Missing,
         "cell.row",
     ),
-    "a cell of numbers": ("cell: {table: 1, row: 2, column: 3, changed: 4}", BadValue, "cell.changed"),
+    "a cell of numbers": ("cell: {table: 1, row: 2, column: 3, changed: 4}", BadValue, "cell.table"),
     "a file for training that is missing": ("training: x.yaml", Missing, "x.yaml"),
     "a file for training that is this one": ("training: c.yaml", Unknown, "training.training"),
     "a folder for training": ("training: .", Missing, "."),
@@ -136,7 +136,7 @@ CASES = [
     *(
         Case(
             name,
-            "run --engine Inline --data Synthetic --config c.yaml",
+            "run --engine Inline --config c.yaml",
             kind,
             place,
             files={"c.yaml": content},

@@ -11,8 +11,8 @@ from typing import Any
 
 import yaml
 
-from rayfl.config.parser import federation_from
-from rayfl.config.table_file import Table, options
+from rayfl.config.parser import federation_of
+from rayfl.config.table_file import Table
 from rayfl.errors import Damaged, Missing, Unknown
 from rayfl.table import plan
 from rayfl.tune.space import Space
@@ -46,7 +46,7 @@ def _sweep() -> Path:
     space.save(folder)
     for point in space.examples():
         output = str(point.job(0, folder).folder)
-        federation_from(options(point.settings | {"seed": 0, "output": output})).run()
+        federation_of(point.settings | {"seed": 0, "output": output}).run()
     return folder
 
 
@@ -57,7 +57,7 @@ def _table() -> Path:
     folder.mkdir()
     (folder.parent / "table.yaml").write_text(yaml.safe_dump(TABLE))
     (cell,), _ = plan(Table.load(folder.parent / "table.yaml"), ["R"], ["C"], [0], {}, folder)
-    federation_from(options(cell.settings | {"seed": 0, "output": str(cell.folder)})).run()
+    federation_of(cell.settings | {"seed": 0, "output": str(cell.folder)}).run()
     return folder
 
 

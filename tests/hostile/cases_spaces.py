@@ -49,7 +49,7 @@ SEARCHES: dict[str, tuple[type[UserError], str]] = {
     "method.mu: [0.0, -1.0]": (BadValue, "method.mu"),
     "rounds: [1, 0]": (BadValue, "rounds"),
     "nosuch: [1, 2]": (Unknown, "nosuch"),
-    "net: [LeNet, '&a [*a]']": (BadValue, "net"),
+    "net: [LeNet, '&a [*a]']": (Unknown, "net"),
     "method.mu: &a [*a]": (Damaged, "s.yaml"),
 }
 

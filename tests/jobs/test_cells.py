@@ -8,8 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from rayfl.config.parser import federation_from
-from rayfl.config.table_file import options
+from rayfl.config.parser import federation_of
 from rayfl.evaluation.result import read_config
 from rayfl.jobs import cells
 from rayfl.jobs.cells import Job, Outcome, Runner, remaining_seconds
@@ -76,7 +75,7 @@ def test_stopped_and_killed_and_finished_to_the_same_bytes(tmp_path: Path) -> No
     assert run([one], Watch()) == Outcome()
     assert one.finished
     whole = {**SETTINGS, "rounds": ROUNDS, "seed": 4, "quiet": True}
-    federation_from([*options(whole), "--output", str(tmp_path / "whole")]).run()
+    federation_of(whole | {"output": str(tmp_path / "whole")}).run()
     assert bytes_of_run(one.folder) == bytes_of_run(tmp_path / "whole")
 
 

@@ -242,11 +242,6 @@ class DependsOnStack(FedAvg):
         return {"weights": (await client.fit(down["weights"], loss)).weights}, state
 
 
-class Unbounded(FedAvg):
-    factor: float = 1.0
-    """Of nothing."""
-
-
 class Renames(FedAvg):
     def __init__(self, mu: float = 0.5) -> None:
         self.weight = mu
@@ -411,7 +406,6 @@ WRONG: list[tuple[type[Method], str, dict[str, Any]]] = [
     (ScoresOneNumber, "views_are_scored", {}),
     (ScoresByBatch, "inputs_are_scored_alone", {}),
     (ScoresAtRandom, "scores_change_nothing", {}),
-    (Unbounded, "options_have_bounds", {}),
     (Renames, "options_are_kept", {}),
     (NotForTwoNets, "different_nets_work_or_are_refused", {}),
     (NotPlain, "plain_sgd_with_one_client", {"plain": {}}),

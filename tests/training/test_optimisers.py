@@ -1,5 +1,6 @@
 """Optimisers against ``torch.optim``, in a loop and stacked."""
 
+from dataclasses import FrozenInstanceError
 from typing import Any
 
 import pytest
@@ -237,7 +238,7 @@ def test_optimisers_of_ones_own_are_tried_before_the_start() -> None:
 
 
 def test_optimisers_must_not_remember_in_attributes() -> None:
-    with pytest.raises(UserError, match=r"CountsSteps\.step has changed self\.steps .*what its `memory`"):
+    with pytest.raises(FrozenInstanceError, match="steps"):
         federate(FedAvg(), points([((1, 0), 0)]), cohorts=1, optimiser=CountsSteps())
 
 

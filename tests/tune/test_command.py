@@ -8,7 +8,7 @@ import pytest
 
 pytest.importorskip("ray")
 
-from rayfl.config.command_line import parse_with_options
+
 from rayfl.config.table_file import changes_of
 from rayfl.errors import BadData, BadValue, Conflict, Unknown, UserError
 from rayfl.federation import Federation
@@ -34,7 +34,7 @@ def test_the_trials_of_a_point(tmp_path: Path) -> None:
 
 
 def asked(function: Any, *arguments: str) -> Any:
-    given = parse_with_options(parser(), arguments)
+    given = parser().read(arguments)
     return function(given, changes_of(given, "sweep"))
 
 

@@ -7,8 +7,7 @@ import numpy as np
 import pytest
 import yaml
 
-from rayfl.config.parser import federation_from
-from rayfl.config.table_file import options
+from rayfl.config.parser import federation_of
 from rayfl.errors import BadValue, Conflict, Missing, Unknown
 from rayfl.methods import METHODS
 from rayfl.record.description import dump
@@ -31,7 +30,7 @@ def test_a_grid_is_a_product(tmp_path):
     assert [p.label for p in points][:2] == ["mu=0.1, lr=0.01", "mu=0.1, lr=0.1"]
     assert len(points) == 6
     assert points[5].values == {"method.mu": 1.0, "training.lr": 0.5}
-    federation = federation_from(options(points[5].settings))
+    federation = federation_of(points[5].settings)
     assert (federation.method.mu, federation.training.lr, federation.training.batch_size) == (1.0, 0.5, 20)
     assert (federation.cell.table, federation.cell.row) == ("tiny", "mu=1, lr=0.5")
 
@@ -103,11 +102,11 @@ def test_changes_win_over_the_base(tmp_path):
 
 
 def test_numbers_are_those_of_the_federation(tmp_path):
-    """A number of the command line or the base is a text there, and 1e-3 is one in a file of YAML."""
+    """1e-3 is a number in a file of YAML."""
     key = "data.partition.alpha"
     search = f"[{{{key}: [1e-1, 1.0]}}, {{training.lr: {{loguniform: [1e-3, 1.0]}}}}]"
     made = space(tmp_path, search, more="{data.partition: Dirichlet}")
-    points = made.changed({key: "0.1"}).examples()
+    points = made.changed({key: 0.1}).examples()
     assert [p.values[key] for p in points] == [0.1, 1.0, 0.1, 0.1]
     assert points[0].label.startswith("alpha=0.1, ")
     assert made.search[1][0].values == (0.001, 1.0)
@@ -147,11 +146,11 @@ def test_bases(tmp_path):
     assert cell.base["method.mu"] == 3.0
     assert cell.base_name == "labels"
     settings = Space.load(write(tmp_path)).examples()[0].settings
-    (tmp_path / "config.yaml").write_text(dump(federation_from(options(settings))))
+    (tmp_path / "config.yaml").write_text(dump(federation_of(settings)))
     (tmp_path / "again.yaml").write_text("sweep: again\nbase: config.yaml\nsearch: {method.mu: [0.0]}\n")
     again = Space.load(tmp_path / "again.yaml")
     (one, other) = (s.examples()[0].settings for s in (again, Space.load(write(tmp_path))))
-    built = [federation_from(options(s)) for s in (one, other)]
+    built = [federation_of(s) for s in (one, other)]
     for federation in built:
         federation.cell = None
     first, second = (yaml.safe_load(dump(federation)) for federation in built)
@@ -242,7 +241,7 @@ def test_points_of_the_shipped_spaces_are_federations_of_every_method():
     """Of each the last point: options that the method has. Methods without a space have no numbers."""
     searched = set()
     for space in map(Space.load, SPACES):
-        method = federation_from(options(space.examples()[-1].settings)).method
+        method = federation_of(space.examples()[-1].settings).method
         searched |= {(type(method).__name__, d.key) for search in space.search for d in search}
     for name, cls in METHODS.items():
         numbers = [
@@ -316,7 +315,7 @@ def test_rounds_of_a_point_are_those_of_its_federation(tmp_path):
 def test_settings_of_the_base_win_over_its_file(tmp_path):
     """Settings of the base win over its file and what the sweep decides is left out."""
     settings = Space.load(write(tmp_path)).examples()[0].settings
-    (tmp_path / "config.yaml").write_text(dump(federation_from(options(settings | {"seed": 5}))))
+    (tmp_path / "config.yaml").write_text(dump(federation_of(settings | {"seed": 5})))
     found = Space.load(write(tmp_path, base="base: {config: config.yaml, method.mu: 3.0}"))
     assert found.base["method.mu"] == 3.0
     assert found.base["clients"] == 4

@@ -12,7 +12,6 @@ from typing import Any
 import pytest
 import yaml
 
-from rayfl.config.command_line import parse_with_options
 from rayfl.config.parser import federation_from
 from rayfl.config.table_file import Table
 from rayfl.evaluation.result import Result
@@ -140,7 +139,7 @@ def test_ctrl_c_ends_what_comes_after_a_sweep(
     given = [write(tmp_path), "--output", str(tmp_path / "out"), "--address", ray_runtime]
     try:
         with pytest.raises(KeyboardInterrupt) if number == signal.SIGINT else nullcontext():
-            assert command.run(parse_with_options(command.parser(), given)) == 130
+            assert command.run(command.parser().read(given)) == 130
     finally:
         signal.signal(signal.SIGINT, before)
     said = capsys.readouterr().out

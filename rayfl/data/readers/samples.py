@@ -101,8 +101,6 @@ def dataset_of(train: Samples, test: Samples | None, form: Form, val: Samples | 
                 f"data.{option}",
                 f"has {len(values)} values, not {channels or 'none'}: one for each channel of uint8 images",
             )
-        if values is not None and not np.isfinite(np.asarray(values, np.float64)).all():
-            raise BadValue(f"data.{option}", f"is {list(values)}: its numbers must be finite")
     if form.std is not None and not all(value > 0 for value in form.std):
         raise BadValue("data.std", f"is {list(form.std)}: its numbers must be above 0")
     last = []

@@ -74,7 +74,7 @@ class DigitsFive(FileData):
                 "data.domains", f"is {self.domains}: it must be some of {', '.join(_DOMAINS)}, each once"
             )
         if names is not None:
-            self.domains = chosen
+            vars(self)["domains"] = chosen
         whole = self.quantity in range(1, _PARTS + 1)
         if not (whole or 1 / int(PART) <= self.quantity < 1):
             raise BadValue(

@@ -15,7 +15,7 @@ from rayfl.methods.fdse.consensus import mean, minimum_norm_step, mix_by_similar
 from rayfl.methods.fdse.consistency import Consistency, ratio_of_gradients
 from rayfl.methods.partly_personal import PartlyPersonal
 from rayfl.nets import dse_blocks
-from rayfl.settings import FINITE, above, at_least, below
+from rayfl.settings import above, at_least, below
 from rayfl.training import SGD, Batch, Client, Gather, Mean, Net, Params, Reduction, State
 
 
@@ -40,7 +40,7 @@ class FDSE(PartlyPersonal):
     """Weight of the regulariser, lambda."""
     tau: Annotated[float, above(0)] = 0.1
     """Temperature of the attention over clients' DSE parameters."""
-    beta: Annotated[float, FINITE] = 0.001
+    beta: float = 0.001
     """The regulariser of block l is weighted by exp(beta l)."""
     gamma: Annotated[float, at_least(0), below(1)] = 0.9
     """Share of the past in the running estimates of the regulariser."""
