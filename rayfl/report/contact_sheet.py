@@ -3,12 +3,16 @@
 ``rayfl data sheet digits.png --data EmbeddedDigits``
 """
 
+from typing import Annotated, Literal
+
 import numpy as np
 
+from rayfl.arguments import checked
 from rayfl.data import EmbeddedDigits
 from rayfl.data.base import Data
 from rayfl.data.dataset import Dataset
 from rayfl.errors import BadData
+from rayfl.settings import at_least
 from rayfl.splits import SPLITS
 
 _COLUMNS = 20
@@ -28,6 +32,8 @@ def contact_sheet(output: str, data: Data | None = None, split: str = "train", r
 
     from rayfl.report.pictures import drawn, save
 
+    checked("split", split, Literal[SPLITS])
+    checked("rows", rows, Annotated[int, at_least(1)])
     dataset = (data or EmbeddedDigits()).load()
     if len(dataset.shape) != 3:
         raise BadData("data", "have no images, which a contact sheet shows: choose another data set")
