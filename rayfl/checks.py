@@ -16,7 +16,7 @@ from rayfl.arguments import arguments_of
 from rayfl.data import FederatedData
 from rayfl.engine.guard import DRAW
 from rayfl.engine.plan import Plan, set_up, try_scores
-from rayfl.errors import UserError
+from rayfl.errors import BadCode, BadData, Conflict, Unknown
 from rayfl.evaluation.finetune import FINETUNED, Finetune
 from rayfl.evaluation.measures import measures, try_measures
 from rayfl.evaluation.protocol import Protocol
@@ -33,16 +33,14 @@ def check(plan: Plan, protocol: Protocol, data: FederatedData) -> list[str]:
     plan.training.schedule.check(plan.rounds)
     plan.training.optimiser.check()
     if plan.training.precision == "tf32" and plan.device == "cpu":
-        raise UserError(
-            "training.precision is tf32, which only GPUs have, and the run is on the CPU: choose float32 or "
-            "bfloat16"
-        )
+        raise Conflict("training.precision", "is tf32, which only GPUs have: choose float32 or bfloat16")
     for setting, wanted in method.works_with.items():
         found = getattr(plan.training, setting)
         if not (found.linear if setting == "optimiser" else found == wanted):
-            raise UserError(
-                f"training.{setting} is {found}, and {type(method).__name__} works with {wanted} alone: "
-                f"choose --training.{setting} {wanted}, or another method"
+            raise Conflict(
+                f"training.{setting}",
+                f"is {found}, and {type(method).__name__} works with {wanted} alone: choose "
+                f"--training.{setting} {wanted}, or another method",
             )
     own = type(method) not in METHODS.values()  # a method of the user's own, or a wrapper
     for each in _and_wrapped(method) if own else ():
@@ -62,9 +60,10 @@ def check(plan: Plan, protocol: Protocol, data: FederatedData) -> list[str]:
     _check_headline(method, protocol, data, plan.finetune)
     try_measures(measures(plan.metrics, data.dataset.classes), data)
     if protocol.needs_validation and not data.counts("val")[: data.seen].any():
-        raise UserError(
-            f"protocol {protocol} goes by validation accuracy, and the data have no validation split: "
-            "set data.val_fraction, for example to 0.1, or choose another protocol"
+        raise Conflict(
+            "protocol",
+            f"{protocol} goes by validation accuracy, and the data have no validation split: set "
+            "data.val_fraction, for example to 0.1, or choose another protocol",
         )
     names = [str(net) for net in plan.nets]
     caution = method.caution(plan.training, data)
@@ -115,7 +114,7 @@ def _check_hooks(method: type[Method]) -> None:
                 elif inspect.iscoroutinefunction(member) and not inspect.iscoroutinefunction(hook):
                     wrong = "is an `async def`: it must be a `def`, because nothing can be awaited in it"
             if wrong:
-                raise UserError(f"{cls.__name__}.{name} {wrong}")
+                raise BadCode(f"{cls.__name__}.{name}", wrong)
 
 
 def _can_be_called(function: FunctionType, given: Sequence[Any]) -> bool:
@@ -139,9 +138,9 @@ def check_names(method: type) -> None:
             swapped = in_order.get(tuple(sorted(name.split("_"))))  # such as client_init
             near = swapped or closest(name, known, ALIKE)
             if near is not None and not name.startswith("_"):
-                raise UserError(
-                    f"{cls.__name__}.{name} is nothing that rayfl calls; did you mean {near}? If not, "
-                    "begin its name with an underscore"
+                raise Unknown(
+                    f"{cls.__name__}.{name}",
+                    f"is nothing that rayfl calls; did you mean {near}? If not, begin it with an underscore",
                 )
 
 
@@ -173,9 +172,9 @@ def check_draws(method: type, draw: str = DRAW) -> None:
             if not isinstance(function, FunctionType):
                 continue
             if used := _of_random(function.__code__, function.__globals__):
-                raise UserError(
-                    f"{cls.__name__}.{name} uses Python's own `random` ({used}), so that results depend on "
-                    f"which process computes what. {draw}"
+                raise BadCode(
+                    f"{cls.__name__}.{name}",
+                    f"uses Python's own `random` ({used}), so that results depend on the process. {draw}",
                 )
 
 
@@ -201,9 +200,10 @@ def _check_validation(method: Method, data: FederatedData) -> list[str]:
         return []
     name, so_many = type(method).__name__, f"({len(without)} such clients)"
     if method.uses_validation:
-        raise UserError(
-            f"{name} goes by validation data of every client, and client {without[0]} has none {so_many}: "
-            "set data.val_fraction, for example to 0.1, or use fewer clients or another partition"
+        raise Conflict(
+            f"client {without[0]}",
+            f"has no validation data {so_many}, and {name} goes by those of every client: set "
+            "data.val_fraction, for example to 0.1, or use fewer clients or another partition",
         )
     return [
         f"{name} goes by validation data where a client has some, and by training data otherwise; client "
@@ -217,14 +217,16 @@ def _check_unseen(method: Method, nets: Sequence[Net], data: FederatedData) -> N
         # `hold_out` has seen to it that they have a domain
         domain = data.dataset.domain_names[client_data.domain or 0]
         if method.adapts and not nets[i % len(nets)].has_batch_norm:
-            raise UserError(
-                f"unseen={domain!r}: {type(method).__name__} adapts to a domain by the statistics "
-                "of BatchNorm, and the net has none: use a net with BatchNorm, such as CNNB"
+            raise Conflict(
+                "unseen",
+                f"is {domain!r}: {type(method).__name__} adapts to a domain by the statistics of BatchNorm, "
+                "and the net has none: use a net with BatchNorm, such as CNNB",
             )
         if len(client_data.test) < 2:
-            raise UserError(
-                f"unseen={domain!r}: client {i} has {len(client_data.test)} test samples, and needs at "
-                "least 2 to be adapted to: use fewer clients"
+            raise BadData(
+                "unseen",
+                f"is {domain!r}: client {i} has {len(client_data.test)} test samples, and needs at least 2 "
+                "to be adapted to: use fewer clients",
             )
 
 
@@ -234,16 +236,16 @@ def _check_headline(method: Method, protocol: Protocol, data: FederatedData, fin
     A method may lack the global view: tables have rows of such methods, too, without a headline.
     """
     if protocol.point.startswith("unseen") and not data.unseen:
-        raise UserError(
-            f"protocol.point is {protocol.point}, and all clients train: name the domain of those that do "
-            "not, --unseen DOMAIN"
+        raise Conflict(
+            "protocol.point",
+            f"is {protocol.point}, and all clients train: name the domain of others, --unseen DOMAIN",
         )
     tuned = [FINETUNED] if finetune.epochs and protocol.point in ("after_aggregation", "unseen") else []
     if protocol.view not in {"personal", "global", *method.views, *tuned}:
-        raise UserError(
-            f"protocol.view is {protocol.view}, and {type(method).__name__} has the views "
-            f"{', '.join([*method.views, *tuned])}; {FINETUNED} needs finetune.epochs, and protocol.point "
-            "after_aggregation or unseen"
+        raise Unknown(
+            "protocol.view",
+            f"is {protocol.view}: {type(method).__name__} has {', '.join([*method.views, *tuned])}; "
+            f"{FINETUNED} needs finetune.epochs, and protocol.point after_aggregation or unseen",
         )
 
 
@@ -260,18 +262,19 @@ def _check_batches(
     if not normed:
         return []
     if training.batch_size == 1:
-        raise UserError(
-            f"training.batch_size is 1, but {normed[0]} has BatchNorm, which needs at least 2 "
-            "samples to a batch: use a larger batch_size or a net without BatchNorm"
+        raise Conflict(
+            "training.batch_size",
+            f"is 1, but {normed[0]} has BatchNorm, which needs at least 2 samples to a batch: use a larger "
+            "batch_size or a net without BatchNorm",
         )
     of_normed = [(i, n) for i, n in enumerate(data.sizes) if of_all or nets[i % len(nets)].has_batch_norm]
     single = [i for i, n in of_normed if n == 1]
     if single and training.bn_single == "refuse":
         name = (of_all or [names[single[0] % len(names)]])[0]
-        raise UserError(
-            f"client {single[0]} has one training sample ({len(single)} such clients), on which a "
-            f"net with BatchNorm ({name}) cannot train: use fewer clients or another partition, "
-            "or --training.bn_single eval to train them with running statistics"
+        raise Conflict(
+            f"client {single[0]}",
+            f"has one training sample ({len(single)} such clients), on which a net with BatchNorm ({name}) "
+            "cannot train: use fewer clients, another partition or --training.bn_single eval",
         )
     few = [i for i, n in of_normed if 2 <= _last_batch(training, n) <= 3]
     if not few:

@@ -11,7 +11,7 @@ from rayfl.config.parser import resumed
 from rayfl.data import FederatedData
 from rayfl.engine import Inline
 from rayfl.engine.models import Models, bench
-from rayfl.errors import UserError
+from rayfl.errors import Damaged, Missing
 from rayfl.record.checkpoint import Checkpoints
 from rayfl.record.history import PARTITION, read_history, read_partition
 
@@ -30,9 +30,7 @@ def load_models(folder: str | Path, round: int | None = None, data: bool = True)
     checkpoints = Checkpoints(Path(folder) / "checkpoints")
     manifest = checkpoints.newest()[0] if round is None else checkpoints.after(round)
     if manifest is None:
-        raise UserError(
-            f"{folder} has no checkpoint, so its models are gone: run it with checkpoint_every above 0"
-        )
+        raise Missing(folder, "has no checkpoint, so no models: run it with checkpoint_every above 0")
     federation.engine = Inline(device="cpu", threads=torch.get_num_threads())
     federation.engine.resolve()
     record = read_partition(Path(folder))
@@ -55,6 +53,4 @@ def _recorded(folder: str | Path, record: dict[str, object]) -> FederatedData:
     try:
         return FederatedData.from_record(record)
     except (KeyError, TypeError, ValueError, OverflowError, MemoryError) as error:
-        raise UserError(
-            f"{Path(folder) / PARTITION} is damaged ({error}): restore it from a copy, or load with data"
-        ) from error
+        raise Damaged(Path(folder) / PARTITION, f"is damaged ({error}): restore it or load data") from error

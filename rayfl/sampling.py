@@ -16,7 +16,7 @@ import torch
 
 from rayfl.arguments import shown
 from rayfl.engine.guard import Guard
-from rayfl.errors import UserError
+from rayfl.errors import BadCode, Conflict, Missing, UserError
 from rayfl.files import read_json, reading
 from rayfl.randomness import generator
 from rayfl.settings import Settings
@@ -126,9 +126,7 @@ class Trace(Sampling):
         vars(self).pop("_entries", None)  # of an earlier run
         entries = self._entries
         if odd := [i for i, *_ in entries if i >= clients]:
-            raise UserError(
-                f"{self._file} has client {odd[0]}, and those that train are numbered from 0 to {clients - 1}"
-            )
+            raise Conflict(self._file, f"has client {odd[0]}: those that train are 0 to {clients - 1}")
         changes = [0] * (rounds + 1)
         for _, first, end in entries:
             if first < rounds:
@@ -138,7 +136,7 @@ class Trace(Sampling):
         for round in range(rounds):
             there += changes[round]
             if not there:
-                raise UserError(f"{self._file} has no client for round {round} (of {rounds}, from 0)")
+                raise Conflict(self._file, f"has no client for round {round} (of {rounds}, from 0)")
 
     def unlisted(self, clients: int) -> set[int]:
         """Return the clients without an entry."""
@@ -151,7 +149,9 @@ class Trace(Sampling):
     @property
     def _file(self) -> str:
         if self.path is None:
-            raise UserError("Trace needs the file of the availability: give path (--sampling.path FILE)")
+            raise Missing(
+                "sampling.path", "is missing: Trace needs the file of the availability (--sampling.path FILE)"
+            )
         return os.path.expanduser(self.path)
 
     @cached_property
@@ -211,19 +211,15 @@ def cohort(
     except UserError:
         raise
     except Exception as error:
-        raise UserError(f"{name} has raised {error!r} in round {round}") from error
+        raise BadCode(name, f"has raised {error!r} in round {round}") from error
     guard.check()
     if not isinstance(found, Sequence) or not all(isinstance(i, Integral) for i in found):
-        raise UserError(
-            f"{name} returns {shown(found)} in round {round}: it must be a list of client numbers"
-        )
+        raise BadCode(name, f"returns {shown(found)} in round {round}: it must be a list of client numbers")
     chosen = sorted(map(int, found))
     if not chosen:
-        raise UserError(f"{name} returns no client in round {round}: at least one has to train")
+        raise BadCode(name, f"returns no client in round {round}: at least one has to train")
     if odd := [i for i in chosen if not 0 <= i < len(samples)]:
-        raise UserError(
-            f"{name} returns client {odd[0]} in round {round}: they are numbered from 0 to {len(samples) - 1}"
-        )
+        raise BadCode(name, f"returns client {odd[0]} in round {round}, not one of 0 to {len(samples) - 1}")
     if len(set(chosen)) < len(chosen):
-        raise UserError(f"{name} returns a client twice in round {round}: it must return each once")
+        raise BadCode(name, f"returns a client twice in round {round}: it must return each once")
     return chosen

@@ -46,7 +46,7 @@ BAD = [
     ("--method FediOS --method.rank 0", "method.rank is 0"),
     (
         "--method FediOS --method.rank 20 --net LeNet",
-        "subspaces of rank 20, 120 dimensions",
+        "method.rank is 20",
         "features have 84",
     ),
     (
@@ -59,7 +59,7 @@ BAD = [
     ("--method FedAvg --net [LeNet,CNN]", "FedAvg combines weights", "LeNet, CNN"),
     ("--net []", "at least one"),
     # nets without what a method needs
-    ("--method FDSE --net LeNet", "FDSE needs a net of DSE blocks", "FDSEAlexNet"),
+    ("--method FDSE --net LeNet", "net has none of FDSE's blocks", "FDSEAlexNet"),
     ("--method FedBN --net LeNet --unseen domain2 --data.partition DomainPerClient", "FedBN adapts", "CNNB"),
     # domains
     ("--unseen domain7", "no such domain", "domain0, domain1, domain2"),
@@ -86,7 +86,7 @@ BAD = [
     ("--protocol.patience 5", "Default(patience=5) goes by validation", "data.val_fraction"),
     ("--protocol DCPFL --protocol.choose best_val", "DCPFL(choose=best_val) goes by", "data.val_fraction"),
     ("--protocol.point unseen", "protocol.point is unseen, and all clients train", "--unseen DOMAIN"),
-    ("--protocol.view onlin --method FedCO2 --net CNNB", "FedCO2 has the views personal, online, offline"),
+    ("--protocol.view onlin --method FedCO2 --net CNNB", "FedCO2 has personal, online, offline"),
     ("--protocol FDSE --protocol.average wieghted", "protocol.average is wieghted", "'weighted'"),
     # partitions
     ("--data.partition Pathological --clients 7", "multiple of 5 clients (nearest: 5 or 10)"),

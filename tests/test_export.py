@@ -121,8 +121,8 @@ def test_what_is_told_of_a_model(run, tmp_path, capsys):
 @pytest.mark.parametrize(
     ("arguments", "why"),
     [
-        (["--client", "12"], "there is no client 12: clients are numbered from 0 to 11"),
-        (["--client", "0", "--view", "online"], "there is no view 'online': there are personal, global"),
+        (["--client", "12"], "client 12 is not there: clients are numbered from 0 to 11"),
+        (["--client", "0", "--view", "online"], "view is 'online': there are personal, global"),
         (["--client", "all", "--output", "x.safetensors"], "give a folder"),
         (["--client", "0", "--output", "x.pt2"], "--output x.pt2 is of the format torch"),
         (["--client", "one"], "client is 'one': it must be a whole number or 'all'"),

@@ -231,7 +231,7 @@ def test_averaging_can_be_chosen(tmp_path: Path) -> None:
 
 def test_a_bad_update_stops_the_run_with_its_checkpoint_intact(tmp_path: Path) -> None:
     settings: dict[str, Any] = {"participation": 1.0, "checkpoint_every": 1}
-    with pytest.raises(BadUpdate, match=r"round 1: client 2: upload 'weights' is not finite"):
+    with refused(BadUpdate, "client 2"):
         small(tmp_path / "bad", method=Poisoned(), **settings).run()
     small(tmp_path / "good", rounds=1, **settings).run()
     good = bytes_of_run(tmp_path / "good", settings=False)

@@ -10,7 +10,7 @@ from rayfl.callbacks.logger import Logger
 from rayfl.callbacks.mlflow import MLflow
 from rayfl.callbacks.tensorboard import TensorBoard
 from rayfl.callbacks.wandb import WandB
-from rayfl.errors import UserError
+from rayfl.errors import BadValue, Missing
 from rayfl.imports import installed
 
 Name = Literal["tensorboard", "csv", "mlflow", "wandb"]
@@ -26,10 +26,9 @@ def check_loggers(names: Sequence[Name]) -> None:
     """
     for place, name in enumerate(names):
         if name in names[:place]:
-            raise UserError(f"loggers has {name} twice")
+            raise BadValue("loggers", f"has {name} twice")
         if name != "csv" and not installed(name):
             extra = "" if name == "tensorboard" else f"'rayfl[{name}]'"
-            raise UserError(
-                f"the logger {name} needs the package {name}, which is not installed: "
-                f"pip install {extra or name}, or leave it out of loggers"
+            raise Missing(
+                "loggers", f"has {name}, which is not installed: pip install {extra or name}, or leave it out"
             )

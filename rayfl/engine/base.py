@@ -15,7 +15,7 @@ import torch
 from rayfl.data import FederatedData
 from rayfl.engine.plan import Group, Plan
 from rayfl.engine.session import Session
-from rayfl.errors import UserError
+from rayfl.errors import Shortage
 from rayfl.settings import Settings, at_least
 from rayfl.shown import counted
 
@@ -76,9 +76,10 @@ class Engine(Settings, ABC, place="engine"):
         """
         cpus = os.cpu_count() or 1
         if self.threads > (most := max(MOST_THREADS, cpus)):
-            raise UserError(
-                f"engine.threads is {self.threads}, and this machine has {cpus} CPUs: it may be {most} at "
-                "most; more threads than CPUs make a process slower"
+            raise Shortage(
+                "engine.threads",
+                f"is {self.threads}, and this machine has {cpus} CPUs: it may be {most} at most; more "
+                "threads than CPUs make a process slower",
             )
         if self.device == "auto":
             self.device = "cuda" if self._uses_cuda() else "cpu"

@@ -16,7 +16,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from rayfl.errors import UserError
+from rayfl.errors import Shortage
 from rayfl.memory import available_memory
 from rayfl.training.state import State, put_together, take_apart
 from rayfl.training.sums import payload_bytes
@@ -273,11 +273,11 @@ class _Disk:
         state: State = put_together(place.structure, tensors)
         return state
 
-    def _told(self, error: OSError) -> UserError:
-        return UserError(
-            f"the clients' states do not fit into memory (engine.state_memory), and in {self._folder} they "
-            f"cannot be kept: {error.strerror}. Make room there, or name a folder on a larger disk by the "
-            "environment variable TMPDIR, and resume the run"
+    def _told(self, error: OSError) -> Shortage:
+        return Shortage(
+            self._folder,
+            "has no room for the clients' states, which do not fit into memory (engine.state_memory): "
+            f"{error.strerror}. Make room there, or name a folder on a larger disk by TMPDIR, then resume",
         )
 
 

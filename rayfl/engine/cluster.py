@@ -21,7 +21,7 @@ from ray.exceptions import AuthenticationError
 from rayfl.data import FederatedData
 from rayfl.engine.local_ray import LocalRay
 from rayfl.engine.ray_private import services, with_token
-from rayfl.errors import UserError
+from rayfl.errors import Conflict, Missing, Shortage
 
 if TYPE_CHECKING:
     from rayfl.engine.ray_engine import Ray
@@ -171,9 +171,10 @@ def connect(engine: Ray) -> Callable[..., None] | None:
     if ray.is_initialized():
         here = ray.get_runtime_context().gcs_address
         if engine.address not in (None, "auto", here):
-            raise UserError(
-                f"engine.address is {engine.address!r}, but this process has joined the Ray cluster at "
-                f"{here}: leave the address out to use that one, or call ray.shutdown() first"
+            raise Conflict(
+                "engine.address",
+                f"is {engine.address!r}, but this process has joined the Ray cluster at {here}: leave the "
+                "address out to use that one, or call ray.shutdown() first",
             )
         return None
     # Where an actor dies, all calls that waited for it fail: one of them is reported, the others need not be.
@@ -201,15 +202,17 @@ def _reaching(address: str) -> Iterator[None]:
         yield
     except AuthenticationError as error:
         reason = error.message.strip().splitlines()[0].rstrip(".")  # without how to make a new token
-        raise UserError(
-            f"the Ray cluster at engine.address={address!r} does not let this process in ({reason}): set "
+        raise Missing(
+            "engine.address",
+            f"is {address!r}, and the Ray cluster there does not let this process in ({reason}): set "
             "RAY_AUTH_MODE=token, and give the token with which the cluster was started by RAY_AUTH_TOKEN, "
-            "RAY_AUTH_TOKEN_PATH or ~/.ray/auth_token"
+            "RAY_AUTH_TOKEN_PATH or ~/.ray/auth_token",
         ) from error
     except (OSError, RuntimeError, ValueError) as error:
-        raise UserError(
-            f"no Ray cluster can be reached at engine.address={address!r} ({error}): start one "
-            "with `ray start --head` or `ray up`, or leave the address out for a local one"
+        raise Shortage(
+            "engine.address",
+            f"is {address!r}, and no Ray cluster can be reached there ({error}): start one with `ray start "
+            "--head` or `ray up`, or leave the address out for a local one",
         ) from error
 
 

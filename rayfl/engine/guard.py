@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from rayfl.errors import UserError
+from rayfl.errors import BadCode
 from rayfl.imports import of_rayfl
 from rayfl.methods import Method
 from rayfl.training.params import Params
@@ -59,14 +59,15 @@ class Guard:
     def check(self) -> None:
         """Refuse what has been changed or drawn since."""
         if changed := _differing(self._attributes, _attributes(self._thing)):
-            raise UserError(f"{self._call} has changed self.{changed} ({self._when}). {self._memory}")
+            raise BadCode(self._call, f"has changed self.{changed} ({self._when}). {self._memory}")
         for generator, before, after in zip(
             ("PyTorch", "NumPy", "PyTorch's CUDA"), self._drawn, _generators(self._device), strict=False
         ):
             if before != after:
-                raise UserError(
-                    f"{self._call} has drawn from {generator}'s global generator ({self._when}), so that "
-                    f"results depend on which process computes what. {self._draw}"
+                raise BadCode(
+                    self._call,
+                    f"has drawn from {generator}'s global generator ({self._when}), so that results depend "
+                    f"on which process computes what. {self._draw}",
                 )
 
     def check_handed(self, handed: Handed, whose: str = "") -> None:
@@ -78,9 +79,10 @@ class Guard:
         """
         if place := handed.changed():
             when = f"{whose} in {self._when}" if whose else self._when
-            raise UserError(
-                f"{self._call} has changed in place what it was handed: {place} ({when}). Others use it, "
-                "too. Make something new instead, as `a + b` and `t.clone()` do, and return it"
+            raise BadCode(
+                self._call,
+                f"has changed in place what it was handed: {place} ({when}). Others use it, too. Make "
+                "something new instead, as `a + b` and `t.clone()` do, and return it",
             )
 
 

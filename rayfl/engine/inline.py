@@ -16,7 +16,7 @@ from rayfl.engine.process import cap_gpu_memory, exits_as_errors, reserved_gpus
 from rayfl.engine.server import Server
 from rayfl.engine.session import SERVER, Session, Workers
 from rayfl.engine.worker import Worker
-from rayfl.errors import UserError
+from rayfl.errors import Missing
 from rayfl.training.stacked import differs
 
 
@@ -29,7 +29,7 @@ class Inline(Engine):
     def resolve(self) -> None:
         """Replace every ``auto``; see ``Engine.resolve``."""
         if self.device == "cuda" and not torch.cuda.is_available():
-            raise UserError("engine.device is cuda, but torch sees no CUDA device: use auto or cpu")
+            raise Missing("engine.device", "is cuda, but torch sees no CUDA device: use auto or cpu")
         super().resolve()
 
     def _uses_cuda(self) -> bool:

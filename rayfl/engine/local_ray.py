@@ -22,7 +22,7 @@ from ray.job_config import JobConfig
 import rayfl
 from rayfl.engine.client_states import overflow
 from rayfl.engine.ray_private import ray_constants, services
-from rayfl.errors import UserError
+from rayfl.errors import BadValue, Shortage, UserError
 from rayfl.shown import tell, warn
 
 UNREAD = ("RAY_enable_metrics_collection", "RAY_task_events_report_interval_ms", "RAY_event_stats")
@@ -182,7 +182,7 @@ def patiently(start: Callable[[int], Any]) -> Any:
             ray.shutdown()
             if times != TRIES[-1]:
                 warn(f"Ray has not started ({reason}): trying again with longer limits")
-    raise UserError(
+    raise Shortage(
         f"Ray cannot be started on this machine ({reason}), after {len(TRIES)} tries: the machine may be too "
         "busy, so try again later, or use --engine Inline, which needs no Ray"
     )
@@ -206,9 +206,10 @@ def temporary_place() -> str:
     if len(os.fsencode(wanted)) > LONGEST:
         return "/tmp"
     if not wanted.isascii():
-        raise UserError(
-            f"the folder for temporary files is {wanted}, and Ray takes ASCII characters alone: name another "
-            "one by the environment variable RAY_TMPDIR"
+        raise BadValue(
+            "RAY_TMPDIR",
+            f"is {wanted}, and Ray takes ASCII characters alone for the folder of temporary files: name "
+            "another one by this environment variable",
         )
     return wanted
 

@@ -15,7 +15,7 @@ from rayfl.data import FederatedData
 from rayfl.engine.plan import Plan
 from rayfl.engine.server import Server
 from rayfl.engine.worker import Worker
-from rayfl.errors import UserError
+from rayfl.errors import BadValue, Missing, Unknown
 from rayfl.evaluation.score import replaced
 from rayfl.splits import SPLITS
 from rayfl.training.net import Net, only_net
@@ -97,9 +97,9 @@ class Models:
         """
         self._check(client)
         if not self._has_data:
-            raise UserError("these models were read without their data: read them with load_models(folder)")
+            raise Missing("these models were read without their data: read them with load_models(folder)")
         if split not in SPLITS:
-            raise UserError(f"there is no split {split!r}: there are {', '.join(SPLITS)}")
+            raise Unknown("split", f"is {split!r}: there are {', '.join(SPLITS)}")
         return self._worker.examples.batch(as_tensor(self.data.clients[client].split(split)))
 
     def scores(self, client: int, x: Tensor) -> dict[str, Tensor]:
@@ -135,7 +135,7 @@ class Models:
 
     def _check(self, client: int) -> None:
         if not 0 <= client < len(self):
-            raise UserError(f"there is no client {client}: clients are numbered from 0 to {len(self) - 1}")
+            raise Unknown(f"client {client}", f"is not there: clients are numbered from 0 to {len(self) - 1}")
 
     def module(self, client: int, view: str) -> nn.Module:
         """Return a view of a client as a module of PyTorch's own; see :meth:`ClientModels.module`."""
@@ -146,7 +146,7 @@ class Models:
         """Return a view that is one net as this net, under its own names; None if it is none."""
         self._check(client)
         if view not in self.views:
-            raise UserError(f"there is no view {view!r}: there are {', '.join(self.views)}")
+            raise Unknown("view", f"is {view!r}: there are {', '.join(self.views)}")
         like, own = self.like(), self._worker.client(client, self.round).net
         nets = {own.eval, *(net.eval for net in self._worker.method.nets.values())}
         found = only_net(nets, lambda: self.scores(client, like)[view], like)
@@ -183,7 +183,7 @@ class Models:
         if tuple(inputs.shape[1:]) != shape or inputs.dtype != getattr(torch, kind):
             given = f"{str(inputs.dtype).removeprefix('torch.')} {list(inputs.shape)}"
             wanted = f"{kind} [n, {', '.join(map(str, shape))}]"
-            raise UserError(f"inputs are {given}: the models take {wanted}")
+            raise BadValue("inputs", f"are {given}: the models take {wanted}")
         return self._worker.examples.normalised(inputs)
 
 
@@ -224,7 +224,7 @@ class ClientModels:
             view: the model.
         """
         if view not in self.views:
-            raise UserError(f"there is no view {view!r}: there are {', '.join(self.views)}")
+            raise Unknown("view", f"is {view!r}: there are {', '.join(self.views)}")
         given = as_tensor(inputs) if isinstance(inputs, np.ndarray) else torch.as_tensor(inputs)
         x = self._models.preprocess(given)
         with torch.no_grad():

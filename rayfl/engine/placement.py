@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from rayfl.engine.plan import Group
-from rayfl.errors import UserError
+from rayfl.errors import Shortage
 from rayfl.shown import counted
 
 ACTOR_MEMORY = 320e6
@@ -135,11 +135,12 @@ def _refuse_too_large(wanted: Reservation, nodes: Sequence[Mapping[str, float]])
         f"node {k + 1}: {resources(node.get('CPU', 0), node.get('GPU', 0))}, room for {room}"
         for k, (node, room) in enumerate(zip(nodes, fitting, strict=True))
     )
-    raise UserError(
-        f"there is room for {sum(fitting)} of {wanted}, which take "
-        f"{resources(wanted.actors * wanted.cpus, wanted.actors * wanted.gpus)} in all ({found}). "
-        "Lower engine.actors, engine.cpus_per_actor or "
-        "engine.gpus_per_actor, raise engine.clients_per_actor, or use a larger cluster"
+    raise Shortage(
+        "engine.actors",
+        f": there is room for {sum(fitting)} of {wanted}, which take "
+        f"{resources(wanted.actors * wanted.cpus, wanted.actors * wanted.gpus)} in all ({found}). Lower "
+        "engine.actors, engine.cpus_per_actor or engine.gpus_per_actor, raise engine.clients_per_actor, or "
+        "use a larger cluster",
     )
 
 
@@ -154,13 +155,14 @@ def _refuse_without_memory(
     memory = _memory(nodes)
     if not memory or wanted.actors * ACTOR_MEMORY <= memory:
         return
-    asked, instead = f"engine.actors={wanted.actors} asks for", "Lower engine.actors"
+    setting, value, instead = "engine.actors", wanted.actors, "Lower it"
     if clients_per_actor is not None:
-        asked, instead = f"engine.clients_per_actor={clients_per_actor} makes", "Leave it at auto"
-    raise UserError(
-        f"{asked} {wanted.actors} actors, which take about {ACTOR_MEMORY / 1e9:.2f} GB each, "
+        setting, value, instead = "engine.clients_per_actor", clients_per_actor, "Leave it at auto"
+    raise Shortage(
+        setting,
+        f"is {value}: {wanted.actors} actors take about {ACTOR_MEMORY / 1e9:.2f} GB each, "
         f"{wanted.actors * ACTOR_MEMORY / 1e9:.1f} GB in all; the cluster has {memory / 1e9:.1f} GB, room "
-        f"for {int(memory // ACTOR_MEMORY)} of them. {instead}: an actor works for any number of clients"
+        f"for {int(memory // ACTOR_MEMORY)} of them. {instead}: an actor works for any number of clients",
     )
 
 

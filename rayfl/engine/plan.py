@@ -14,7 +14,7 @@ from rayfl.arguments import shown
 from rayfl.data import Dataset, FederatedData
 from rayfl.engine.guard import Guard, Handed
 from rayfl.engine.process import exits_as_errors
-from rayfl.errors import UserError
+from rayfl.errors import BadCode, Conflict, Damaged, UserError
 from rayfl.evaluation.finetune import NO_FINETUNING, Finetune
 from rayfl.methods import Method
 from rayfl.nets import Architecture, build
@@ -105,15 +105,12 @@ def set_up(method: Method, plan: Plan, data: FederatedData) -> list[Net]:
         try:
             further[option] = nets.get(name) or _net(further_net or name, plan, data.dataset, like)
         except UserError as error:
-            raise UserError(f"method.{option}: {error}") from error
+            raise type(error)(f"method.{option}", f": {error}") from error
     method.nets = further
     method.rounds = plan.rounds
     method.setup(nets[names[0]], data.seen, plan.seed)
     if not hasattr(method, "net"):
-        raise UserError(
-            f"{type(method).__name__}.setup must call super().setup(net, population, seed), which takes up "
-            "the net"
-        )
+        raise BadCode(f"{type(method).__name__}.setup", "must call super().setup(net, population, seed)")
     return [nets[name] for name in names]
 
 
@@ -171,9 +168,10 @@ def try_scores(method: Method, net: Net, plan: Plan, data: FederatedData) -> dic
     for view, scores in found.items():
         shape = list(scores.shape) if isinstance(scores, torch.Tensor) else shown(scores)
         if shape != [2, data.dataset.classes]:
-            raise UserError(
-                f"{type(method).__name__}.scores returns {shape} for {view!r} of two inputs: it must be a "
-                f"tensor of scores [B, classes], here [2, {data.dataset.classes}]"
+            raise BadCode(
+                f"{type(method).__name__}.scores",
+                f"returns {shape} for {view!r} of two inputs: it must be a tensor of scores [B, classes], "
+                f"here [2, {data.dataset.classes}]",
             )
     return found
 
@@ -192,9 +190,8 @@ def _sent(method: Method, server: State) -> State:
     everyone, own = tried("download"), tried("download_for", 0)
     check_metrics(method, tried("server_metrics"))
     if twice := everyone.keys() & own.keys():
-        raise UserError(
-            f"{type(method).__name__}.download_for returns {min(twice)!r}, which download has already: use "
-            "another key"
+        raise BadCode(
+            f"{type(method).__name__}.download_for", f"returns {min(twice)!r}, as download does: use another"
         )
     return {**everyone, **own}
 
@@ -204,16 +201,17 @@ def check_metrics(method: Method, metrics: Mapping[str, Any]) -> None:
     for name, value in metrics.items():
         numbers = value if isinstance(value, list) else [value]
         if not all(isinstance(n, int | float) and not isinstance(n, bool) for n in numbers):
-            raise UserError(
-                f"{type(method).__name__}.server_metrics returns {shown(value)} for {name!r}: it must be a "
-                "number or a list of numbers, as tensor.item() and tensor.tolist() give them"
+            raise BadCode(
+                f"{type(method).__name__}.server_metrics",
+                f"returns {shown(value)} for {name!r}: it must be a number or a list of numbers, as "
+                "tensor.item() and tensor.tolist() give them",
             )
 
 
 def _mapping(method: Method, call: str, found: Any) -> Any:
     """Return what a hook has returned; refuse what is no mapping, or weights in the place of one."""
     if not isinstance(found, Mapping) or isinstance(found, Params):
-        raise UserError(f"{type(method).__name__}.{call} returns {shown(found)}: it must return a dict")
+        raise BadCode(f"{type(method).__name__}.{call}", f"returns {shown(found)}: it must return a dict")
     return found
 
 
@@ -226,9 +224,10 @@ def check_state(call: str, state: Any, when: str) -> None:
         when: for the message, too.
     """
     if odd := foreign(state, "state"):
-        raise UserError(
-            f"{call} has returned what no state holds, {when}: {odd}. A state is nested dicts of Params, "
-            "tensors, numbers, bools and None"
+        raise BadCode(
+            call,
+            f"has returned what no state holds, {when}: {odd}. A state is nested dicts of Params, tensors, "
+            "numbers, bools and None",
         )
 
 
@@ -244,16 +243,17 @@ def check_lasting(call: str, state: State, when: str, first: State | None = None
     try:
         take_apart(state)
     except TypeError as error:
-        raise UserError(f"{call} has returned what no checkpoint holds, {when}: {error}") from error
+        raise BadCode(call, f"has returned what no checkpoint holds, {when}: {error}") from error
     check_keys(call, state, when, first or {})
     for key, begun in (first or {}).items():
         if mismatch(begun, state[key]):
             one, other = type(begun).__name__, type(state[key]).__name__
             told = f" ({other} instead of {one})" if one != other else ""
-            raise UserError(
-                f"{call} has returned a state whose {key!r} is of another kind than at first{told}, {when}, "
-                "so that the run could not be resumed: weights keep their names, shapes and types, tensors "
-                "their type and all but the first dimension; what is to become anything else is None at first"
+            raise BadCode(
+                call,
+                f"has returned a state whose {key!r} is of another kind than at first{told}, {when}, so that "
+                "the run could not be resumed: weights keep their names, shapes and types, tensors their "
+                "type and all but the first dimension; what is to become anything else is None at first",
             )
 
 
@@ -261,9 +261,10 @@ def check_keys(call: str, state: State, when: str, first: Iterable[str]) -> None
     """Refuse a state that lacks keys with which it began: others read them, and a checkpoint needs them."""
     for key in first:
         if key not in state:
-            raise UserError(
-                f"{call} has returned a state without {key!r}, {when}, which it has had from the first: "
-                "return it, too, as {**state, ...} does"
+            raise BadCode(
+                call,
+                f"has returned a state without {key!r}, {when}, which it has had from the first: return it, "
+                "too, as {**state, ...} does",
             )
 
 
@@ -272,9 +273,9 @@ def check_views(method: Method, found: Mapping[str, Any]) -> None:
     _mapping(method, "scores", found)
     if found.keys() != set(method.views):
         returned, declared = (", ".join(map(repr, names)) or "none" for names in (found, method.views))
-        raise UserError(
-            f"{type(method).__name__}.scores returns the views {returned}, but `views` of the method has "
-            f"{declared}: both must name the same"
+        raise BadCode(
+            f"{type(method).__name__}.scores",
+            f"returns the views {returned}, but `views` of the method has {declared}: both must be the same",
         )
 
 
@@ -286,14 +287,16 @@ def check_fits(state: State, read: State) -> None:
     """
     for key, mine in state.items():
         if key not in read or mismatch(mine, read[key]):
-            raise UserError(
-                f"the checkpoint does not fit method and net ({key!r} differs): config.yaml has been "
-                "changed since it was written; restore it, or start anew with another --output"
+            raise Conflict(
+                "the checkpoint",
+                f"does not fit method and net ({key!r} differs): config.yaml has been changed since it was "
+                "written; restore it, or start anew with another --output",
             )
         if all(map(is_finite, pytree.tree_leaves(mine))) and not all(
             map(is_finite, pytree.tree_leaves(read[key]))
         ):
-            raise UserError(
-                f"the checkpoint has values that are not finite ({key!r}): restore the run's own checkpoints "
-                "from a copy, or start anew with another --output"
+            raise Damaged(
+                "the checkpoint",
+                f"has values that are not finite ({key!r}): restore the run's own checkpoints from a copy, "
+                "or start anew with another --output",
             )

@@ -13,7 +13,7 @@ from contextlib import contextmanager
 
 import torch
 
-from rayfl.errors import UserError
+from rayfl.errors import Missing, Shortage
 from rayfl.shown import complain
 
 MAPPED = 32 * 2**20
@@ -41,17 +41,18 @@ def exits_as_errors() -> Iterator[None]:
     try:
         yield
     except torch.OutOfMemoryError as error:
-        raise UserError(
-            f"the GPU has too little memory ({' '.join(str(error).split())[:400]}). Lower engine.stack, the "
-            "clients that train in one call, or raise engine.gpus_per_actor; then go on with --resume"
+        raise Shortage(
+            "the GPU",
+            f"has too little memory ({' '.join(str(error).split())[:400]}). Lower engine.stack, the clients "
+            "that train in one call, or raise engine.gpus_per_actor; then go on with --resume",
         ) from error
     except torch.AcceleratorError as error:
-        what = f"the GPU has failed: {str(error).splitlines()[0]}"
+        what = f"has failed: {str(error).splitlines()[0]}"
         if _replaceable:
-            complain(what)
+            complain(f"the GPU {what}")
             sys.stderr.flush()
             os._exit(1)  # nothing works in this process any more
-        raise UserError(f"{what}. Start the process again, and go on with --resume") from error
+        raise Shortage("the GPU", f"{what}. Start the process again, and go on with --resume") from error
     except (SystemExit, KeyboardInterrupt) as end:
         here = threading.current_thread() is threading.main_thread()
         if (
@@ -90,9 +91,10 @@ def cap_gpu_memory(share: float) -> None:
 def prepare_gpu(deterministic: bool, tf32: bool) -> None:
     """See that there is a GPU, and let it use deterministic kernels only, or TF32, if that is asked for."""
     if not torch.cuda.is_available():
-        raise UserError(
-            f"engine.device is cuda, but torch sees no CUDA device on {socket.gethostname()}: install a "
-            "PyTorch for CUDA there (rayfl doctor shows what there is), or set engine.device=cpu"
+        raise Missing(
+            "engine.device",
+            f"is cuda, but torch sees no CUDA device on {socket.gethostname()}: install a PyTorch for CUDA "
+            "there (rayfl doctor shows what there is), or set engine.device=cpu",
         )
     if deterministic:
         os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")

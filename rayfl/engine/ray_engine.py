@@ -13,7 +13,7 @@ from rayfl.data import FederatedData
 from rayfl.engine.base import Engine
 from rayfl.engine.plan import Plan
 from rayfl.engine.session import Session
-from rayfl.errors import UserError
+from rayfl.errors import BadValue, Conflict, Missing
 from rayfl.settings import at_least
 from rayfl.shown import counted, warn
 
@@ -23,9 +23,10 @@ def _needing_ray() -> Iterator[None]:
     try:
         yield
     except ImportError as error:
-        raise UserError(
-            f"the Ray engine needs Ray, which cannot be imported ({error}): install it with "
-            "`pip install 'ray[default,tune]'`, or use --engine Inline"
+        raise Missing(
+            "engine",
+            f"is Ray, and the package ray cannot be imported ({error}): install it with `pip install "
+            "'ray[default,tune]'`, or use --engine Inline",
         ) from error
 
 
@@ -72,21 +73,22 @@ class Ray(Engine):
 
     def __post_init__(self) -> None:
         if self.gpus_per_actor > 1:
-            raise UserError(
-                f"engine.gpus_per_actor is {self.gpus_per_actor:g}: an actor trains on one GPU and would "
-                "leave the others idle, so it may be at most 1; more actors use more GPUs"
+            raise BadValue(
+                "engine.gpus_per_actor",
+                f"is {self.gpus_per_actor:g}: an actor trains on one GPU and would leave the others idle, so "
+                "it may be at most 1; more actors use more GPUs",
             )
         self.work: int | None = None
         self._unasked = False
         if self.actors != "auto" and self.clients_per_actor != "auto":
-            raise UserError("engine.actors and engine.clients_per_actor exclude each other: give one of them")
+            raise Conflict("engine.actors", "and engine.clients_per_actor exclude each other: give one")
 
     def resolve(self) -> None:
         """Replace every ``auto``, and look whether the cluster is there; see ``Engine.resolve``."""
         if self.device == "cuda" and not self.gpus_per_actor:
-            raise UserError(
-                "engine.device is cuda, and engine.gpus_per_actor is 0: say how much of a GPU an actor "
-                "gets, for example 0.25"
+            raise Conflict(
+                "engine.device",
+                "is cuda, and engine.gpus_per_actor is 0: say how much of a GPU an actor gets, such as 0.25",
             )
         self._unasked = self.device == "auto" and not self.gpus_per_actor
         super().resolve()

@@ -5,10 +5,12 @@ from __future__ import annotations
 import itertools
 import math
 import os
+import re
 import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
+from copy import copy
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -37,7 +39,7 @@ from rayfl.engine.cluster import PULSE, Cluster, patience
 from rayfl.engine.placement import Reservation, reservation, resources, room
 from rayfl.engine.plan import Plan
 from rayfl.engine.session import SERVER, Gone, Lost, Workers
-from rayfl.errors import UserError
+from rayfl.errors import Shortage, UserError
 from rayfl.shown import counted, tell, warn
 
 if TYPE_CHECKING:
@@ -189,11 +191,12 @@ class RayWorkers(Workers):
         try:
             self._wanted(shrink)
         except UserError as error:
-            raise UserError(f"no host has come in {self._wait:g} s (engine.wait): {error}") from None
-        raise UserError(
-            f"there is room for {wanted} on the cluster, but others use it: {told}, and "
-            f"{free.get('memory', 0) / 1e9:.1f} GB of memory. Wait until they are done, as "
-            "--engine.wait 3600 does for an hour, or ask for less"
+            raise error.within(f"no host has come in {self._wait:g} s (engine.wait)") from None
+        raise Shortage(
+            "engine.wait",
+            f"is {self._wait:g}: there is room for {wanted} on the cluster, but others use it: {told}, and "
+            f"{free.get('memory', 0) / 1e9:.1f} GB of memory. Wait until they are done, as --engine.wait "
+            "3600 does for an hour, or ask for less",
         )
 
     def _comes(self, wanted: Reservation, seconds: float) -> bool:
@@ -284,13 +287,13 @@ class RayWorkers(Workers):
         except RayError as error:
             cause = error.cause if isinstance(error, RayTaskError) else error
             if isinstance(cause, RayActorError) and cause.actor_init_failed:
-                raise UserError(_death_text(cause)) from error
+                raise Shortage(_death_text(cause)) from error
             if isinstance(cause, OutOfMemoryError):  # as many would run out of it again
                 self._most = max(1, len(self) // 2)
             if isinstance(cause, GONE):
                 raise Lost(_death_text(cause)) from error
             if isinstance(cause, UserError):
-                raise UserError(str(cause)) from None
+                raise copy(cause) from None
             raise
 
     def _awaited(self, references: Sequence[Any]) -> list[Any]:
@@ -321,7 +324,7 @@ def _answers(sign: Any) -> bool:
 
 def _death_text(error: RayError) -> str:
     """Say in one line why an actor has died or cannot start."""
-    reason = str(error).strip().splitlines()[-1].removeprefix("rayfl.errors.UserError: ")
+    reason = re.sub(r"^rayfl\.errors\.\w+: ", "", str(error).strip().splitlines()[-1])
     if not getattr(error, "actor_init_failed", False):
         reason = reason.split(" Worker exit type: SYSTEM_ERROR")[0].split(" Some common causes")[0]
         facts = dict(line.strip().partition(": ")[::2] for line in str(error).splitlines())

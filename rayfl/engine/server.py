@@ -16,7 +16,7 @@ from rayfl.engine.plan import Plan, check_fits, check_lasting, check_state, set_
 from rayfl.engine.process import exits_as_errors
 from rayfl.engine.round_result import RoundResult
 from rayfl.engine.travel import Download, States
-from rayfl.errors import UserError
+from rayfl.errors import BadCode, Conflict
 from rayfl.methods import Cohort
 from rayfl.record.checkpoint import Checkpoints
 from rayfl.training.params import Params
@@ -95,13 +95,14 @@ class Server:
         if cohort.ids:
             uploads = combine(self.method.uploads, parts)
             state = self._aggregated(uploads, cohort)
-            if wrong := _not_finite(state, [self.state, uploads]):
-                raise UserError(
-                    f"round {cohort.round}: the state that {type(self.method).__name__}.aggregate returns is "
-                    f"not finite (NaN or infinity): {wrong}. The run stops, with its records and checkpoints "
-                    "intact. Where training has diverged, try a smaller training.lr or training.clip"
-                )
             name = f"{type(self.method).__name__}.aggregate"
+            if wrong := _not_finite(state, [self.state, uploads]):
+                raise Conflict(
+                    name,
+                    f"returns a state in round {cohort.round} that is not finite (NaN or infinity): {wrong}. "
+                    "The run stops, with its records and checkpoints intact. Where training has diverged, "
+                    "try a smaller training.lr or training.clip",
+                )
             check_lasting(name, state, f"in round {cohort.round}", self._first)
             self.state = as_arrived(state)
 
@@ -118,16 +119,16 @@ class Server:
             key = error.args[0] if error.args else None
             if key not in declared or key in uploads:
                 raise
-            raise UserError(
-                f"{name} asks for the upload {key!r}, which `uploads` declares and nobody has sent in round "
-                f"{cohort.round}: send it from local_update, or do without it (up.get)"
+            raise BadCode(
+                name,
+                f"asks for the upload {key!r}, which `uploads` declares and nobody has sent in round "
+                f"{cohort.round}: send it from local_update, or do without it (up.get)",
             ) from error
         guard.check()
         guard.check_handed(handed)
         if not isinstance(state, Mapping) or isinstance(state, Params):
-            raise UserError(
-                f"{name} has returned {shown(state)}: it must return a mapping, the next state, such as "
-                "{**server, **up}"
+            raise BadCode(
+                name, f"has returned {shown(state)}: it must return a mapping, such as {{**server, **up}}"
             )
         state = dict(state)
         check_state(name, state, f"in round {cohort.round}")

@@ -22,7 +22,7 @@ from rayfl.engine.placement import Pace, place
 from rayfl.engine.plan import Group, Plan
 from rayfl.engine.round_result import RoundResult
 from rayfl.engine.travel import NOTHING
-from rayfl.errors import UserError
+from rayfl.errors import Conflict, Damaged, Shortage
 from rayfl.evaluation.score import ClientScores, cut, replaced
 from rayfl.methods import Method
 from rayfl.record.checkpoint import CLIENTS_PER_FILE, Checkpoints, Manifest, clients_per_file
@@ -34,15 +34,15 @@ SERVER = -1
 """The number by which the server is called."""
 
 
-class BadUpdate(UserError):
+class BadUpdate(Conflict):
     """A client's update cannot be used, and the run's policy is to stop."""
 
 
-class Lost(UserError):
+class Lost(Shortage):
     """Processes of a federation are gone, and with them the state that they held."""
 
 
-class Gone(UserError):
+class Gone(Shortage):
     """What a federation's processes run on is gone itself, so that none can be started again."""
 
 
@@ -230,7 +230,7 @@ class Session:
         self.system_metrics.dropped = dict(sorted(result.bad.items()))
         if result.bad and on_bad_update == "stop":
             caution = self.plan.method.caution(self.plan.training, self.data)
-            raise BadUpdate(_bad_update_text(round, result.bad, caution))
+            raise BadUpdate(f"client {min(result.bad)}", _bad_update_text(round, result.bad, caution))
         self._largest_state = max(self._largest_state, result.largest_state)
         self._changed.update(i for i in result.ids if i in self.homes and i not in result.bad)
         self._stateless |= {*result.ids} - result.bad.keys()
@@ -546,7 +546,7 @@ class Session:
         self._losses += 1
         if self._losses > self.workers.recoveries:
             often = f", {self._losses} times since the last checkpoint" if self._losses > 1 else ""
-            raise UserError(
+            raise Shortage(
                 f"{lost}{often}. The run stops with its last checkpoint intact: free memory or use fewer "
                 f"actors, and go on with {self._resume}"
             ) from lost
@@ -568,9 +568,10 @@ def _check_progress(folder: Path, manifest: Manifest, data: FederatedData) -> No
         )
         check_scores(scores, {split: data.counts(split) for split in SPLITS})
     except (ValueError, RecursionError) as error:
-        raise UserError(
-            f"the checkpoint after {manifest.round} rounds in {folder} is damaged (its scores: {error}): "
-            "restore it from a copy, or start the run anew with another --output"
+        raise Damaged(
+            folder,
+            f"has a checkpoint after {manifest.round} rounds that is damaged (its scores: {error}): restore "
+            "it from a copy, or start the run anew with another --output",
         ) from error
 
 
@@ -578,7 +579,7 @@ def _bad_update_text(round: int, bad: dict[int, str], caution: str | None) -> st
     first, *others = sorted(bad)
     more = f" ({len(others)} more clients have bad updates: {others[:10]})" if others else ""
     return (
-        f"round {round}: client {first}: {bad[first]}{more}. The run stops, with its records and checkpoints "
+        f"in round {round}: {bad[first]}{more}. The run stops, with its records and checkpoints "
         "intact. on_bad_update=drop leaves such updates out; where training has diverged, try a smaller "
         f"training.lr or training.clip{'' if caution is None else f'. Beware: {caution}'}"
     )

@@ -35,7 +35,7 @@ class Share:
         try:
             reservation(nodes, 1, len(self.bundles), None, bundle.get("CPU", 0.0), bundle.get("GPU", 0.0))
         except UserError as error:
-            raise UserError(f"no trial can be placed on the hosts that are there: {error}") from error
+            raise error.within("no trial can be placed on the hosts that are there") from error
 
 
 def share(
@@ -67,7 +67,7 @@ def share(
             actors = max(1, min(clients, room // at_once))
         wanted = reservation(nodes, clients, actors, hosted, cpus, engine.gpus_per_actor, comes=comes)
     except UserError as error:
-        raise UserError(f"a trial can never be placed on this cluster: {error}") from error
+        raise error.within("a trial can never be placed on this cluster") from error
     settings = {
         "engine.device": resolved.device,
         "engine.actors": wanted.actors,

@@ -32,7 +32,7 @@ from rayfl.engine.plan import (
 from rayfl.engine.process import MAPPED, exits_as_errors, keep_freed_memory, prepare_gpu
 from rayfl.engine.round_result import RoundResult
 from rayfl.engine.travel import NOTHING, Download, States
-from rayfl.errors import UserError
+from rayfl.errors import BadCode, Damaged, UserError
 from rayfl.evaluation.finetune import Predict, finetuned
 from rayfl.evaluation.measures import measures
 from rayfl.evaluation.score import BATCH, ClientScores, score, score_rows
@@ -324,22 +324,24 @@ class Worker:
         """Refuse an update that does not keep to what methods declare and may use."""
         name, client = type(self.method).__name__, one.client
         if client._fits != len(one.fits):
-            raise UserError(
-                f"{name}.local_update calls client.fit {client._fits} times and awaits {len(one.fits)} of "
-                "them: write `await client.fit(...)`"
+            raise BadCode(
+                f"{name}.local_update",
+                f"awaits {len(one.fits)} of {client._fits} calls of client.fit: write `await "
+                "client.fit(...)`",
             )
         if wrong := now.accumulator.wrong_keys(up) or now.accumulator.wrong_values(up):
-            raise UserError(f"{name}: in round {now.round} client {client.id} {wrong}")
+            raise BadCode(f"{name}.local_update", f": in round {now.round} client {client.id} {wrong}")
         if client._kept and KEPT in state:
-            raise UserError(f"{name}: the key {KEPT!r} of a state is taken")
+            raise BadCode(f"{name}.local_update", f": the key {KEPT!r} of a state is taken")
 
     def _update(self, client: Client, state: State, down: State) -> Any:
         """Start a client's update."""
         update = self.method.local_update(client, state, down)
         if not inspect.isawaitable(update):
-            raise UserError(
-                f"{type(self.method).__name__}.local_update returns {shown(update)} at once: it must be an "
-                "`async def`, which awaits client.fit and returns the upload and the next state"
+            raise BadCode(
+                f"{type(self.method).__name__}.local_update",
+                f"returns {shown(update)} at once: it must be an `async def`, which awaits client.fit and "
+                "returns the upload and the next state",
             )
         return update
 
@@ -347,9 +349,10 @@ class Worker:
         """Return the upload and the state that an update has returned."""
         fine = isinstance(both, tuple) and len(both) == 2 and all(isinstance(x, Mapping) for x in both)
         if not fine or isinstance(both[1], Params):
-            raise UserError(
-                f"{type(self.method).__name__}.local_update has returned {shown(both)} for client {client} "
-                f"in round {round}: it must return two mappings, the upload and the next state"
+            raise BadCode(
+                f"{type(self.method).__name__}.local_update",
+                f"has returned {shown(both)} for client {client} in round {round}: it must return two "
+                "mappings, the upload and the next state",
             )
         name = f"{type(self.method).__name__}.local_update"
         check_state(name, both[1], f"of client {client} in round {round}")
@@ -369,9 +372,10 @@ class Worker:
         """Return what ``communication_bytes`` has returned; refuse what no record can hold."""
         fine = isinstance(counted, tuple) and len(counted) == 2 and all(isinstance(x, dict) for x in counted)
         if not fine or not all(type(n) is int and n >= 0 for each in counted for n in each.values()):
-            raise UserError(
-                f"{type(self.method).__name__}.communication_bytes returns {shown(counted)}: it must return "
-                "two dicts, for the download and the upload, of key -> whole number of bytes"
+            raise BadCode(
+                f"{type(self.method).__name__}.communication_bytes",
+                f"returns {shown(counted)}: it must return two dicts, for the download and the upload, of "
+                "key -> whole number of bytes",
             )
         return counted
 
@@ -704,9 +708,10 @@ class Worker:
             found: dict[int, State] = Checkpoints(Path(folder)).read(name, clients_per_file)
             for i, state in found.items():
                 if not 0 <= i < self.data.seen:
-                    raise UserError(
-                        f"the checkpoint has a state of client {i}, and clients are numbered from 0 to "
-                        f"{self.data.seen - 1}: restore the run's own checkpoints from a copy"
+                    raise Damaged(
+                        "the checkpoint",
+                        f"has a state of client {i}, and clients are numbered from 0 to "
+                        f"{self.data.seen - 1}: restore the run's own checkpoints from a copy",
                     )
                 kind = i % len(self._nets)
                 if kind not in wanted:
@@ -733,9 +738,8 @@ def _check_kept(id: int, kept: Any) -> None:
     """Refuse what no optimiser has kept; whether it fits the weights shows when it is used."""
     fits = kept.values() if isinstance(kept, dict) else [None]
     if not all(isinstance(fit, dict) and all(isinstance(t, Tensor) for t in fit.values()) for fit in fits):
-        raise UserError(
-            f"the checkpoint has a damaged {KEPT!r} of client {id}: restore the run's own checkpoints "
-            "from a copy"
+        raise Damaged(
+            "the checkpoint", f"has a damaged {KEPT!r} of client {id}: restore the checkpoints from a copy"
         )
 
 

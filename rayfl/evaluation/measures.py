@@ -15,7 +15,7 @@ from torch import Tensor
 
 from rayfl.arguments import shown
 from rayfl.data import FederatedData
-from rayfl.errors import UserError
+from rayfl.errors import BadCode, BadValue, Missing, Unknown, UserError
 from rayfl.imports import named
 from rayfl.randomness import generator
 
@@ -61,15 +61,15 @@ class Measure:
         try:
             found = self.function(given, labels.clone())
         except (Exception, SystemExit) as error:
-            raise UserError(
-                f"metric {self.name} has raised {type(error).__name__}: {error} (for scores "
-                f"{list(scores.shape)} and labels {shown(labels.unique().tolist())}). Where it is undefined, "
-                "as for labels of one class, it must return NaN"
+            raise BadCode(
+                f"metric {self.name}",
+                f"has raised {type(error).__name__}: {error} (for scores {list(scores.shape)} and labels "
+                f"{shown(labels.unique().tolist())}). Where it is undefined, as for one class, return NaN",
             ) from error
         if isinstance(found, Tensor | np.ndarray | np.generic) and np.prod(found.shape) == 1:
             found = found.item()
         if isinstance(found, bool) or not isinstance(found, int | float):
-            raise UserError(f"metric {self.name} returns {shown(found)}: it must return a number")
+            raise BadCode(f"metric {self.name}", f"returns {shown(found)}: it must return a number")
         return float(found) if abs(found) <= LARGEST else None  # not so of NaN
 
 
@@ -122,7 +122,7 @@ def measures(names: Sequence[str], classes: int) -> tuple[Measure, ...]:
     """
     twice = [name for k, name in enumerate(names) if name in names[:k]]
     if twice:
-        raise UserError(f"metrics has {twice[0]} twice")
+        raise BadValue("metrics", f"has {twice[0]} twice")
     return tuple(_measure(name, classes) for name in names)
 
 
@@ -130,9 +130,9 @@ def _measure(name: str, classes: int) -> Measure:
     module_name, _, function_name = name.rpartition(".")
     of_torchmetrics = name in SHORT or name.partition(".")[0] == "torchmetrics"
     if name not in SHORT and not module_name:
-        raise UserError(
-            f"metrics: there is no {name!r}; there are {', '.join(sorted(SHORT))}, and functions of your own "
-            "by import path, module.function"
+        raise Unknown(
+            "metrics",
+            f": there is no {name!r}; there are {', '.join(sorted(SHORT))}, or functions by import path",
         )
     try:
         if of_torchmetrics:
@@ -141,15 +141,15 @@ def _measure(name: str, classes: int) -> Measure:
             return SHORT[name]
         found = named(name)
     except UserError as error:
-        raise UserError(f"metrics has {error}") from None
+        raise type(error)("metrics", f"has {error}") from None
     except ImportError as error:
         remedy = "install rayfl[metrics]" if of_torchmetrics else "it must be on Python's path"
         what = "torchmetrics" if of_torchmetrics else repr(module_name)
-        raise UserError(f"metric {name}: cannot import {what} ({error}); {remedy}") from error
+        raise Missing("metrics", f"has {name}: cannot import {what} ({error}); {remedy}") from error
     except AttributeError as error:
-        raise UserError(f"metric {name}: module {module_name!r} has no {function_name!r}") from error
+        raise Unknown("metrics", f"has {name}: module {module_name!r} has no {function_name!r}") from error
     if not callable(found) or (isinstance(found, type) and not of_torchmetrics):
-        raise UserError(f"metric {name}: it must be a function of scores and labels, not {shown(found)}")
+        raise BadCode("metrics", f"has {name}, {shown(found)}: it must be a function of scores and labels")
     if not of_torchmetrics:
         return Measure(name, found)
     takes = inspect.signature(found).parameters
@@ -175,7 +175,6 @@ def try_measures(tried: Sequence[Measure], data: FederatedData) -> None:
         scores = torch.randn(len(labels), classes, generator=generator(0, "trial of metrics"))
         for measure in tried:
             if measure.value(scores, labels) != measure.value(scores, labels):
-                raise UserError(
-                    f"metric {measure.name} is not the same twice for the same scores: it must go by scores "
-                    "and labels alone"
+                raise BadCode(
+                    f"metric {measure.name}", "is not the same twice: it must go by scores and labels alone"
                 )

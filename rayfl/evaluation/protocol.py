@@ -9,7 +9,7 @@ from collections.abc import Collection, Mapping
 from typing import Annotated, Any, Literal
 
 from rayfl.arguments import shown
-from rayfl.errors import UserError
+from rayfl.errors import Unknown
 from rayfl.record.checks import Point
 from rayfl.settings import Value, at_least, registered
 
@@ -182,11 +182,11 @@ def read_protocol(config: Mapping[str, Any]) -> Protocol:
     path, options = _described(config)
     package, _, name = path.rpartition(".")
     if name not in PROTOCOLS or package not in ("", "rayfl.evaluation"):
-        raise UserError(f"there is no protocol {shown(path)}; there are {', '.join(PROTOCOLS)}")
+        raise Unknown("protocol", f"is {shown(path)}: there are {', '.join(PROTOCOLS)}")
     try:
         return PROTOCOLS[name](**options)
     except TypeError as error:
-        raise UserError(f"protocol {name} has no such option ({error})") from error
+        raise Unknown("protocol", f"{name} has no such option ({error})") from error
 
 
 def with_protocol(config: Mapping[str, Any], **changes: Any) -> dict[str, Any]:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from rayfl.display import Displayed, Words
-from rayfl.errors import UserError
+from rayfl.errors import Damaged
 from rayfl.evaluation.metrics import curve, mean_loss, summarise
 from rayfl.evaluation.protocol import Protocol, read_protocol, with_protocol
 from rayfl.files import reading, refuse_links
@@ -50,12 +50,13 @@ class Result(Displayed):
         refuse_links(folder)
         config = read_config(folder)
         if "rounds" not in config:
-            raise UserError(f"{folder / CONFIG} has no number of rounds")
+            raise Damaged(folder / CONFIG, "has no number of rounds")
         history = read_history(folder)
         if len(history.rounds) > config["rounds"]:
-            raise UserError(
-                f"{folder / METRICS} has {len(history.rounds)} rounds, and {CONFIG} beside it says rounds: "
-                f"{config['rounds']}; restore both from a copy"
+            raise Damaged(
+                folder / METRICS,
+                f"has {len(history.rounds)} rounds, and {CONFIG} beside it says rounds: {config['rounds']}; "
+                "restore both from a copy",
             )
         return cls(folder, config, history, summarise(history, read_protocol(config), config["rounds"]))
 

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from rayfl.arguments import arguments_of
 from rayfl.data import FederatedData
-from rayfl.errors import UserError
+from rayfl.errors import BadCode, Conflict
 from rayfl.nets import Architecture
 from rayfl.randomness import generator
 from rayfl.settings import Settings
@@ -205,10 +205,11 @@ class Method(Settings, ABC, place="method"):
             nets: name -> net.
         """
         if not self.heterogeneous:
-            raise UserError(
-                f"{type(self).__name__} combines weights of the clients' nets, so that all clients need the "
-                f"same net, and net names {len(nets)}: {', '.join(nets)}. Give one net, or choose a method "
-                "for different ones"
+            raise Conflict(
+                "net",
+                f"names {len(nets)}: {', '.join(nets)}, and {type(self).__name__} combines weights of the "
+                "clients' nets, so that all need the same. Give one net, or choose a method for different "
+                "ones",
             )
 
     def download(self, server: State) -> State:
@@ -328,9 +329,10 @@ class Method(Settings, ABC, place="method"):
     def rounds(self) -> int:
         """The number of rounds of the run; known from ``setup`` on, in methods with ``uses_rounds``."""
         if not self.uses_rounds:
-            raise UserError(
-                f"{type(self).__name__} reads self.rounds: set uses_rounds = True in the class, so that no "
-                "run of it is resumed with another number of rounds"
+            raise BadCode(
+                type(self).__name__,
+                "reads self.rounds: set uses_rounds = True in the class, so that no run of it is resumed "
+                "with another number of rounds",
             )
         return self._rounds
 

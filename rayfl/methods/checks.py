@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from rayfl.errors import UserError
+from rayfl.errors import BadValue, Conflict
 from rayfl.training.net import Net
 from rayfl.training.settings import Training
 
@@ -19,7 +19,7 @@ def check(option: str, value: object, fine: bool, allowed: str) -> None:
         allowed: what is allowed, in words.
     """
     if not fine:
-        raise UserError(f"method.{option} is {value!r}: it must be {allowed}")
+        raise BadValue(f"method.{option}", f"is {value!r}: it must be {allowed}")
 
 
 def check_equal_features(method: str, nets: Mapping[str, Net]) -> None:
@@ -27,9 +27,10 @@ def check_equal_features(method: str, nets: Mapping[str, Net]) -> None:
     sizes = {name: net.module.head.in_features for name, net in nets.items()}
     if len(set(sizes.values())) > 1:
         found = ", ".join(f"{name} {size}" for name, size in sizes.items())
-        raise UserError(
-            f"{method} compares the features of all clients, so that their nets need features of one size, "
-            f"and the nets' last layers have different numbers of inputs: {found}"
+        raise Conflict(
+            "net",
+            f": {method} compares the features of all clients, so that their nets need features of one size, "
+            f"and the nets' last layers have different numbers of inputs: {found}",
         )
 
 

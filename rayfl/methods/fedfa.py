@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal
 
 from torch import Tensor, nn
 
-from rayfl.errors import UserError
+from rayfl.errors import Conflict
 from rayfl.methods.base import Cohort, Method
 from rayfl.nets import FFA, ffa_layers
 from rayfl.settings import at_least, at_most
@@ -36,10 +36,7 @@ class FedFA(Method):
         """Switch the layers on; refuse nets without any."""
         super().setup(net, population, seed)
         if not ffa_layers(net.module):
-            raise UserError(
-                "FedFA needs a net with layers that augment features, and this one has none: choose --net "
-                "FedFAAlexNet, or FedFACNN for small images"
-            )
+            raise Conflict("net", "has no layers of FedFA: choose FedFAAlexNet, or FedFACNN for small images")
         for layer in ffa_layers(net.module).values():
             layer.prob, layer.momentum = self.prob, self.momentum
 

@@ -10,7 +10,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from rayfl.errors import UserError
+from rayfl.errors import Conflict
 from rayfl.methods.base import Cohort, Method
 from rayfl.randomness import generator
 from rayfl.settings import at_least, at_most
@@ -71,9 +71,10 @@ class FediOS(Method):
 
     def __post_init__(self) -> None:
         if self.ortho_reg_on == "relu" and self.basis == "identity" and self.projections:
-            raise UserError(
-                "method.ortho_reg_on=relu is zero with method.basis=identity, whose subspaces share no "
-                "coordinate: choose another basis, or ortho_reg_on=cos"
+            raise Conflict(
+                "method.ortho_reg_on",
+                "is relu: it is zero with method.basis=identity, whose subspaces share no coordinate: choose "
+                "another basis, or ortho_reg_on=cos",
             )
 
     @property
@@ -97,15 +98,18 @@ class FediOS(Method):
         if (clients + 1) * rank <= d:
             return rank, clients + 1
         if self.overflow == "error":
-            raise UserError(
-                f"{clients} clients and the generic extractor need {clients + 1} orthogonal subspaces of "
-                f"rank {rank}, {(clients + 1) * rank} dimensions, but the net's features have {d}: choose a "
-                "smaller method.rank, fewer clients, a net with more features, or method.overflow=reuse"
+            raise Conflict(
+                "method.rank",
+                f"is {rank}: {clients} clients and the generic extractor need {clients + 1} orthogonal "
+                f"subspaces of that rank, {(clients + 1) * rank} dimensions, but the net's features have "
+                f"{d}: choose a smaller one, fewer clients, a net with more features, or "
+                "method.overflow=reuse",
             )
         if d // rank < 2:
-            raise UserError(
-                f"method.rank is {rank}: the net's features have {d} dimensions, which leaves no subspace "
-                f"beside the generic one; choose a rank of at most {d // 2}"
+            raise Conflict(
+                "method.rank",
+                f"is {rank}: the net's features have {d} dimensions, which leaves no subspace beside the "
+                f"generic one; choose a rank of at most {d // 2}",
             )
         return rank, d // rank
 

@@ -9,7 +9,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from rayfl.errors import UserError
+from rayfl.errors import Conflict
 from rayfl.methods.base import Method
 from rayfl.nets import GaussianMean
 from rayfl.randomness import seed_of
@@ -49,9 +49,10 @@ class FedSR(Method):
         super().setup(net, population, seed)
         found = [name for name, module in net.module.named_modules() if isinstance(module, GaussianMean)]
         if len(found) != 1:
-            raise UserError(
-                "FedSR needs a net whose extractor ends in a Gaussian of features: choose --net "
-                "FedSRAlexNet, or FedSRCNN for small images"
+            raise Conflict(
+                "net",
+                "has no extractor that ends in a Gaussian of features, and FedSR needs one: choose --net "
+                "FedSRAlexNet, or FedSRCNN for small images",
             )
         self._gaussian = found
 

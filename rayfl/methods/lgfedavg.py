@@ -7,7 +7,7 @@ from typing import Annotated, ClassVar
 
 from torch import nn
 
-from rayfl.errors import UserError
+from rayfl.errors import Conflict
 from rayfl.methods.checks import check_equal_features
 from rayfl.methods.partly_personal import PartlyPersonal
 from rayfl.settings import at_least
@@ -43,10 +43,10 @@ class LGFedAvg(PartlyPersonal):
         (first, shared), *others = last.items()
         for name, theirs in others:
             if theirs != shared:
-                raise UserError(
-                    f"LGFedAvg averages the last {self.p} parameter tensors of all nets, and those of "
-                    f"{first} and {name} differ: set method.p to 2 or less, or give nets whose last layers "
-                    "are alike"
+                raise Conflict(
+                    "method.p",
+                    f"is {self.p}: LGFedAvg averages so many last tensors of all nets, and those of {first} "
+                    f"and {name} differ: set it to 2 or less, or give nets whose last layers are alike",
                 )
         self._nets_differ = True  # type: ignore[misc]  # of this one
 

@@ -12,7 +12,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.func import functional_call
 
-from rayfl.errors import UserError
+from rayfl.errors import Conflict
 from rayfl.methods.base import Cohort, Method
 from rayfl.settings import above, at_least, at_most
 from rayfl.training import Batch, Client, Gather, Mean, Params, Reduction, State, noise
@@ -61,14 +61,15 @@ class PartialFed(Method):
         first = [layer[0] for layer in self._layers]
         self._names = [name.rpartition(".")[0] for name in first]
         if self.mode in ("bottom", "top") and self.k > len(self._layers):
-            raise UserError(f"method.k is {self.k}, and the net has {len(self._layers)} layers")
+            raise Conflict("method.k", f"is {self.k}, and the net has {len(self._layers)} layers")
         if self.mode == "adaptive":
             known = (*_LINEAR, nn.modules.batchnorm._BatchNorm)
             odd = {type(m).__name__ for m in net.modules_of.values() if not isinstance(m, known)}
             if odd:
-                raise UserError(
-                    f"PartialFed mixes outputs of layers, and has no rule for {', '.join(sorted(odd))}: "
-                    "choose another net, or another --method.mode, such as no_bn"
+                raise Conflict(
+                    "method.mode",
+                    f"is adaptive: it mixes outputs of layers, and has no rule for {', '.join(sorted(odd))}. "
+                    "Choose another net, or another mode, such as no_bn",
                 )
 
     @property

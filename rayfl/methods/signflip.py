@@ -6,7 +6,7 @@ from typing import Annotated, Any
 
 import torch
 
-from rayfl.errors import UserError
+from rayfl.errors import Conflict
 from rayfl.methods.wrapper import Wrapper
 from rayfl.randomness import generator
 from rayfl.settings import above, at_least, at_most
@@ -34,9 +34,8 @@ class SignFlip(Wrapper):
         order = torch.randperm(population, generator=generator(seed, "liars"))
         self.liars = frozenset(order[: int(self.share * population + 1e-9)].tolist())
         if self.share and not self.liars:
-            raise UserError(
-                f"method.share is {self.share}: of {population} clients that is none; give a larger share, "
-                "or 0"
+            raise Conflict(
+                "method.share", f"is {self.share}: of {population} clients that is none; set more, or 0"
             )
 
     async def local_update(self, client: Client, state: State, down: State) -> tuple[dict[str, Any], State]:

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from rayfl.data import FederatedData
-from rayfl.errors import UserError
+from rayfl.errors import Conflict
 from rayfl.methods.base import Averaging, Cohort, Method, fits
 from rayfl.nets import Architecture
 from rayfl.training import Client, Params, Reduction, State, Training
@@ -42,9 +42,7 @@ class Wrapper(Method):
         while isinstance(inside, Wrapper):
             if type(inside) is type(self):
                 name = type(self).__name__
-                raise UserError(
-                    f"method.of has a {name} in it, around which there is a {name}: one is enough"
-                )
+                raise Conflict("method.of", f"has a {name} in it, and a {name} around it: one is enough")
             inside = inside.of
 
     def __copy__(self) -> Self:
@@ -89,9 +87,10 @@ class Wrapper(Method):
             UserError: it does not.
         """
         if not self.changes:
-            raise UserError(
-                f"{type(self).__name__} works on the weights that clients upload, and "
-                f"{type(self.of).__name__} uploads none: choose another method for method.of"
+            raise Conflict(
+                "method.of",
+                f"is {type(self.of).__name__}, which uploads no weights, and {type(self).__name__} works on "
+                "those that clients upload: choose another method",
             )
 
     def _seen(self, state: State) -> State:

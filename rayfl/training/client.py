@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from rayfl.arguments import checked, shown
-from rayfl.errors import UserError
+from rayfl.errors import BadCode, BadValue, Conflict
 from rayfl.randomness import generator, seed_of
 from rayfl.settings import above, at_least, at_most, below
 from rayfl.training.dropout import draw_from
@@ -209,13 +209,14 @@ class Client:
         settings = self._training
         optimiser = settings.optimiser if optimiser is None else optimiser
         if not isinstance(optimiser, Optimiser):
-            raise UserError(
-                f"client.fit(optimiser={shown(optimiser)}): it must be an optimiser, such as Adam()"
+            raise BadCode(
+                "client.fit", f"gets optimiser={shown(optimiser)}: it must be an optimiser, such as Adam()"
             )
         if momentum and not optimiser.takes_momentum:
-            raise UserError(
-                f"client.fit(momentum={momentum!r}): {optimiser} has no momentum; leave it out, or train "
-                "with --training.optimiser SGD"
+            raise Conflict(
+                "client.fit",
+                f"gets momentum={momentum!r}, and {optimiser} has no momentum: leave it out, or train with "
+                "--training.optimiser SGD",
             )
         if momentum is None:
             momentum = settings.momentum if optimiser.takes_momentum else 0.0
@@ -289,7 +290,7 @@ class Client:
         _check_weights("total", w)
         _check_function("total", function)
         if not len(indices):
-            raise UserError(self._without(f"total finds no {split} data"))
+            raise self._without("total", split)
         if of_class is not None:
             indices = indices[self._examples.labels(indices) == of_class]
         parts = list(indices.split(max(self._training.batch_size, 256)))
@@ -319,15 +320,16 @@ class Client:
     def _split(self, call: str, split: str) -> Tensor:
         """Return the client's samples of a split; refuse names of others, and to train on none."""
         if split not in ("train", "val"):
-            raise UserError(f"client.{call}(split={split!r}): methods see only 'train' and 'val'")
+            raise BadCode(f"client.{call}", f"gets split={split!r}: methods see only 'train' and 'val'")
         if split == "val" and call == "fit" and not len(self._val):
-            raise UserError(self._without("fit finds no val data"))
+            raise self._without("fit", split)
         return self._indices if split == "train" else self._val
 
-    def _without(self, what: str) -> str:
-        return (
-            f"client.{what} of client {self._id}: ask client.val_samples first, or "
-            "set uses_validation = True in the method, so that such a run is refused before it starts"
+    def _without(self, call: str, split: str) -> BadCode:
+        return BadCode(
+            f"client.{call}",
+            f"finds no {split} data of client {self._id}: ask client.val_samples first, or set "
+            "uses_validation = True in the method, so that such a run is refused before it starts",
         )
 
     def _passes(
@@ -349,13 +351,11 @@ class Client:
     def _own_size(self, size: int, samples: int) -> int:
         """Return the size of a fit's own batches; refuse one that makes none."""
         if type(size) is not int or size < 0:
-            raise UserError(
-                f"client.fit(batch_size={size!r}): it must be a whole number of samples, 0 for all at once"
+            raise BadCode(
+                "client.fit", f"gets batch_size={size!r}: it must be a whole number, 0 for all samples"
             )
         if size == 1 and self._normed and samples > 1:
-            raise UserError(
-                "client.fit(batch_size=1): a net with BatchNorm needs at least 2 samples to a batch"
-            )
+            raise Conflict("client.fit", "gets batch_size=1: BatchNorm needs at least 2 samples to a batch")
         return size or max(1, samples)
 
 
@@ -363,9 +363,8 @@ def _check_weights(call: str, w: Any) -> None:
     """Refuse what are no weights of nets."""
     for each in [w] if not isinstance(w, dict) or not w else w.values():
         if not isinstance(each, Params):
-            raise UserError(
-                f"client.{call} is called with {shown(each)} as weights: it takes Params, or a dict of them "
-                "by name"
+            raise BadCode(
+                f"client.{call}", f"gets {shown(each)} as weights: it takes Params, or a dict of them"
             )
 
 
@@ -390,9 +389,10 @@ def _check_held(descent: Descent, dtype: torch.dtype) -> None:
     """Refuse numbers of a fit that are too large for its weights."""
     for name, value in (("lr", descent.lr), ("weight_decay", descent.weight_decay)):
         if value > (largest := torch.finfo(dtype).max):
-            raise UserError(
-                f"a fit has {name} {value:g}, and {dtype} holds numbers up to {largest:.1e}: choose a "
-                f"smaller one (training.{name}, or an option of the method)"
+            raise BadValue(
+                "client.fit",
+                f"has {name} {value:g}, and {dtype} holds numbers up to {largest:.1e}: choose a smaller one "
+                f"(training.{name}, or an option of the method)",
             )
 
 
@@ -400,13 +400,14 @@ def _check_function(call: str, function: Any) -> None:
     """Refuse a loss, a rule or a summand that does not take three arguments."""
     if not isinstance(function, FunctionType):
         if function is not None and not callable(function):
-            raise UserError(f"client.{call} is called with {shown(function)} in the place of a function")
+            raise BadCode(f"client.{call}", f"is called with {shown(function)} in the place of a function")
         return
     code, least = function.__code__, function.__code__.co_argcount - len(function.__defaults__ or ())
     if least > 3 or (code.co_argcount < 3 and not code.co_flags & CO_VARARGS):
-        raise UserError(
-            f"client.{call}: {function.__name__} takes {code.co_argcount} arguments: it is called with "
-            "three, weights, batch and extra, or as a rule with gradients, weights and extra"
+        raise BadCode(
+            f"client.{call}",
+            f": {function.__name__} takes {code.co_argcount} arguments: it is called with three, weights, "
+            "batch and extra, or as a rule with gradients, weights and extra",
         )
 
 
@@ -457,11 +458,11 @@ class Pending(Awaitable[Any]):
         if name == "request" or name.startswith("__"):  # a copy that is being made
             raise AttributeError(name)
         call = "total" if self.request.total else "fit"
-        raise UserError(f"client.{call}(...).{name}: it has to be awaited, (await client.{call}(...)).{name}")
+        raise BadCode(f"client.{call}", f"has to be awaited, (await client.{call}(...)).{name}")
 
     def _not_awaited(self, *_: Any) -> NoReturn:
         call = "total" if self.request.total else "fit"
-        raise UserError(f"client.{call}(...) has to be awaited before it is used: await client.{call}(...)")
+        raise BadCode(f"client.{call}", f"has to be awaited before it is used: await client.{call}(...)")
 
     __iter__ = __getitem__ = __float__ = __bool__ = _not_awaited
     __add__ = __radd__ = __sub__ = __rsub__ = __mul__ = __rmul__ = __truediv__ = __rtruediv__ = _not_awaited

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.modules.dropout import _DropoutNd
 
-from rayfl.errors import UserError
+from rayfl.errors import BadCode
 from rayfl.nets import FFA
 from rayfl.training.noise import bits, fold, normal, uniform
 
@@ -148,8 +148,9 @@ def _keyed(name: str, layer: nn.Module) -> nn.Module:
         drawn = isinstance(layer, _DRAWING) and getattr(layer, "p", 1)
         instead = f"use nn.Dropout or one of {', '.join(cls.__name__ for cls in list(_KEYED)[1:])}"
     if drawn:
-        raise UserError(
-            f"layer {name!r} ({type(layer).__name__}) draws from a global generator, so that results would "
-            f"depend on which process trains a client: {instead}"
+        raise BadCode(
+            f"layer {name!r}",
+            f"({type(layer).__name__}) draws from a global generator, so that results would depend on which "
+            f"process trains a client: {instead}",
         )
     return layer

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from torch._C._functorch import is_functorch_wrapped_tensor
 
 from rayfl.arguments import shown
-from rayfl.errors import UserError
+from rayfl.errors import BadCode, Unknown
 from rayfl.nets import CUTS, SplitNet
 from rayfl.nets.split import own_entries
 from rayfl.randomness import seed_of
@@ -178,7 +178,7 @@ class Net:
             return self.module.get_submodule(name)
         except AttributeError as error:
             known = ", ".join(name for name, _ in self.module.named_modules() if name)
-            raise UserError(f"the net has no layer {name!r}, but {known:.300}") from error
+            raise Unknown(f"layer {name!r}", f"is none of the net's, which are {known:.300}") from error
 
     def cross_entropy(self, w: Params, batch: Batch, extra: Any = None) -> Tensor:
         """Return the mean cross-entropy of a batch: the plain loss, as ``fit`` takes it."""
@@ -207,21 +207,22 @@ class Net:
             if self._loaded[part] is not w:
                 self._loaded[part] = None
                 if not isinstance(w, Params):
-                    raise UserError(
-                        f"the net is called with {shown(w)} as weights: it takes Params, such as "
-                        "(await client.fit(...)).weights"
+                    raise BadCode(
+                        "the net", f"gets {shown(w)}: it takes Params, as (await client.fit(...)).weights"
                     )
                 if lacking := [name for name, *_ in self._slots[part] if name not in w.tensors]:
-                    raise UserError(
-                        f"the net is called with weights that lack {lacking[0]!r}: they are a part of it, or "
-                        "of another net. What has been taken apart is put together by w.merge(other)"
+                    raise BadCode(
+                        "the net",
+                        f"is called with weights that lack {lacking[0]!r}: they are a part of it, or of "
+                        "another net. What has been taken apart is put together by w.merge(other)",
                     )
                 for name, owner, own in self._slots[part]:
                     owner[own] = w.tensors[name]
                     if owner[own].dtype != self._dtype:
-                        raise UserError(
-                            f"the net computes in {self._dtype}, and {name!r} of its weights is "
-                            f"{owner[own].dtype}: w.to({self._dtype}) converts them"
+                        raise BadCode(
+                            "the net",
+                            f"computes in {self._dtype}, and {name!r} of its weights is {owner[own].dtype}: "
+                            f"w.to({self._dtype}) converts them",
                         )
                 for layer in self._recurrent[part]:  # which keep a list of their weights besides
                     layer._flat_weights = [layer._parameters[own] for own in layer._flat_weights_names]
@@ -299,9 +300,10 @@ def hooks_of(module: nn.Module) -> list[tuple[str, nn.Parameter, list[Callable[[
     """Return the parameters that have hooks on their gradients, by name, with these in their order."""
     for name, parameter in module.named_parameters():
         if parameter._post_accumulate_grad_hooks:
-            raise UserError(
-                f"parameter {name!r} of the net has a hook of register_post_accumulate_grad_hook, and "
-                "rayfl puts no gradients into .grad: use register_hook, which changes a gradient before that"
+            raise BadCode(
+                f"parameter {name!r}",
+                "of the net has a hook of register_post_accumulate_grad_hook, and rayfl puts no gradients "
+                "into .grad: use register_hook, which changes a gradient before that",
             )
     named = module.named_parameters()
     return [(n, p, [*p._backward_hooks.values()]) for n, p in named if p._backward_hooks]
@@ -348,9 +350,10 @@ def refuse_infinite(module: nn.Module) -> None:
     for prefix, part in module.named_modules():
         for name in own_entries(part):
             if (buffer := part._buffers.get(name)) is not None and not buffer.isfinite().all():
-                raise UserError(
-                    f"buffer {f'{prefix}.{name}'.lstrip('.')!r} of the net has infinite values, and would be "
-                    "averaged over clients: if it is a constant, register it with persistent=False"
+                raise BadCode(
+                    f"buffer {f'{prefix}.{name}'.lstrip('.')!r}",
+                    "of the net has infinite values, and would be averaged over clients: if it is a "
+                    "constant, register it with persistent=False",
                 )
 
 

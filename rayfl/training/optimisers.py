@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from rayfl.arguments import shown
-from rayfl.errors import UserError
+from rayfl.errors import BadCode
 from rayfl.settings import Value, above, at_least, below
 
 
@@ -87,7 +87,7 @@ class Optimiser(Value, ABC, place="training.optimiser"):
                 "another way than one client"
             )
         if wrong:
-            raise UserError(f"training.optimiser: {type(self).__name__}.step {wrong}")
+            raise BadCode("training.optimiser", f": {type(self).__name__}.step {wrong}")
 
 
 def _stepped(
@@ -98,15 +98,15 @@ def _stepped(
     trained = [weights]
     memory = optimiser.memory(trained, momentum, clients)
     if not isinstance(memory, list) or not all(isinstance(each, Tensor) for each in memory):
-        raise UserError(
-            f"training.optimiser: {type(optimiser).__name__}.memory returns {shown(memory)}: it must return "
-            "a list of tensors, which may be empty"
+        raise BadCode(
+            "training.optimiser",
+            f": {type(optimiser).__name__}.memory returns {shown(memory)}: it must be a list of tensors",
         )
     if odd := [each for each in memory if each.shape[: len(clients)] != clients]:
-        raise UserError(
-            f"training.optimiser: {type(optimiser).__name__}.memory returns a tensor of the shape "
-            f"{list(odd[0].shape)} for {clients[0]} clients: its first dimension must be that of the "
-            "clients, as torch.zeros(*clients) has it"
+        raise BadCode(
+            "training.optimiser",
+            f": {type(optimiser).__name__}.memory returns a tensor of the shape {list(odd[0].shape)} for "
+            f"{clients[0]} clients: its first dimension must be theirs, as torch.zeros(*clients) has it",
         )
     for _ in range(2):
         optimiser.step(trained, [gradient.clone()], memory, [0], descent)

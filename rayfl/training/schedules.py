@@ -7,7 +7,7 @@ import math
 from abc import ABC, abstractmethod
 from typing import Annotated, ClassVar
 
-from rayfl.errors import UserError
+from rayfl.errors import BadCode, BadValue, UserError
 from rayfl.settings import Value, above, at_least, at_most, below
 
 
@@ -46,22 +46,25 @@ class Schedule(Value, ABC, place="training.schedule"):
             except UserError:
                 raise
             except Exception as error:
-                raise UserError(f"{name}.factor({round}, {rounds}) has raised {error!r}") from error
+                raise BadCode(
+                    "training.schedule", f": {name}.factor({round}, {rounds}) has raised {error!r}"
+                ) from error
             numbers = isinstance(factor, int | float) and isinstance(other, int | float)
             if not numbers or not math.isfinite(factor) or factor <= 0:
-                raise UserError(
-                    f"training.schedule: {name}.factor({round}, {rounds}) is {factor!r}: it must be a number "
-                    "above 0 in every round"
+                raise BadCode(
+                    "training.schedule",
+                    f": {name}.factor({round}, {rounds}) is {factor!r}: it must be a number above 0",
                 )
             if factor != again:
-                raise UserError(
-                    f"training.schedule: {name}.factor is not the same twice for the same round: it must go "
-                    "by round and rounds alone"
+                raise BadCode(
+                    "training.schedule",
+                    f": {name}.factor is not the same twice: it must go by round and rounds alone",
                 )
             if factor != other and not self.uses_rounds:
-                raise UserError(
-                    f"training.schedule: {name}.factor goes by the number of rounds: set uses_rounds = True "
-                    "in the class, so that no run of it is resumed with another number"
+                raise BadCode(
+                    "training.schedule",
+                    f": {name}.factor goes by the number of rounds: set uses_rounds = True in the class, so "
+                    "that no run of it is resumed with another number",
                 )
 
 
@@ -95,9 +98,9 @@ class Steps(Schedule):
     def __post_init__(self) -> None:
         steps = self.at_rounds
         if not steps or steps[0] < 1 or any(a >= b for a, b in itertools.pairwise(steps)):
-            raise UserError(
-                f"training.schedule.at_rounds is {steps}: it must be rounds from 1 on in ascending order, "
-                "such as [60, 80]"
+            raise BadValue(
+                "training.schedule.at_rounds",
+                f"is {steps}: it must be rounds in ascending order, such as [60, 80]",
             )
 
     def factor(self, round: int, rounds: int) -> float:

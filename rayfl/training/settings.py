@@ -7,7 +7,7 @@ import torch
 
 from rayfl.arguments import checked_arguments
 from rayfl.display import Displayed, options
-from rayfl.errors import UserError
+from rayfl.errors import Conflict
 from rayfl.settings import above, at_least, below
 from rayfl.training.optimisers import SGD, Optimiser
 from rayfl.training.schedules import Constant, Schedule
@@ -68,16 +68,14 @@ class Training:
     def __post_init__(self) -> None:
         vars(self).update(checked_arguments(Training, vars(self), "training"))
         if self.steps is not None and self.epochs != 1:
-            raise UserError(
-                f"training.steps is {self.steps} and training.epochs {self.epochs}: give one of the two"
-            )
+            raise Conflict("training.steps", f"is {self.steps} and training.epochs {self.epochs}: give one")
         if self.momentum and not self.optimiser.takes_momentum:
-            raise UserError(
-                f"training.momentum is {self.momentum}, and {self.optimiser} has no momentum: leave it out, "
-                "or choose --training.optimiser SGD"
+            raise Conflict(
+                "training.momentum",
+                f"is {self.momentum}, and {self.optimiser} has no momentum: leave it out, or choose SGD",
             )
         if isinstance(self.optimiser, SGD) and self.optimiser.nesterov and not self.momentum:
-            raise UserError("training.optimiser.nesterov is True: it needs --training.momentum, such as 0.9")
+            raise Conflict("training.optimiser.nesterov", "is True: it needs --training.momentum, as 0.9")
 
     @property
     def dtype(self) -> torch.dtype:

@@ -21,7 +21,7 @@ from torch.func import vmap
 from torch.utils import _pytree as pytree
 
 from rayfl.arguments import shown
-from rayfl.errors import UserError
+from rayfl.errors import BadCode
 from rayfl.training.client import Client, Fitted, Request, inside_loss
 from rayfl.training.dropout import draw_from
 from rayfl.training.loop import fit_loop, total_loop
@@ -299,8 +299,8 @@ def _stack_extras(
             leaves.append(head)
             dims.append(None)
         elif not isinstance(head, int | float):
-            raise UserError(
-                f"the `extra` of fits holds {shown(head)}: it must be a nest of tensors, Params and numbers"
+            raise BadCode(
+                "client.fit", f"gets {shown(head)} in `extra`: it takes nests of tensors, Params and numbers"
             )
         else:
             dtype = torch.float64 if isinstance(head, float) else None

@@ -10,7 +10,7 @@ from torch import Tensor
 from torch.utils import _pytree as pytree
 
 from rayfl.arguments import shown
-from rayfl.errors import UserError
+from rayfl.errors import BadCode, Conflict
 from rayfl.training.client import Fitted, Request
 from rayfl.training.params import Params
 
@@ -41,9 +41,10 @@ class UnderWay:
             self.results[k] = end.value
             return
         if not isinstance(request, Request):
-            raise UserError(
-                f"{self.updates[k].__qualname__} awaits something else than client.fit, client.total or "
-                "client.renew_statistics: await nothing but these, and do the rest without `await`"
+            raise BadCode(
+                self.updates[k].__qualname__,
+                "awaits something else than client.fit, client.total or client.renew_statistics: await "
+                "nothing but these, and do the rest without `await`",
             )
         self.waiting[k] = request
 
@@ -101,9 +102,7 @@ def leaves_of(found: Any, given: Any) -> list[Tensor]:
     pairs = [(found[net], given[net]) for net in given] if several else [(found, given)]
     for theirs, ours in pairs:
         if not isinstance(theirs, Params):
-            raise UserError(
-                f"a rule of fit returns {shown(found)}: it must return gradients, as it was given them"
-            )
+            raise BadCode("client.fit", f"gets a rule that returns {shown(found)}: it must return gradients")
         if theirs.keys() != ours.keys():
             odd = sorted(theirs.keys() ^ ours.keys())
             raise KeyError(f"a rule of fit must return the names that it was given; {odd[:3]} differ")
@@ -118,9 +117,10 @@ def gradients_of(loss: Tensor, trained: list[Tensor]) -> tuple[list[Tensor], lis
     if not trained:  # a fit that only renews buffers
         return [], []
     if not loss.requires_grad:
-        raise UserError(
-            "a loss of fit does not depend on the weights that it is given: use these, and nothing that cuts "
-            "gradients off, such as detach(), item() or torch.no_grad()"
+        raise BadCode(
+            "client.fit",
+            "gets a loss that does not depend on the weights that it is given: use these, and nothing that "
+            "cuts gradients off, such as detach(), item() or torch.no_grad()",
         )
     found = torch.autograd.grad(loss, trained, allow_unused=True)
     used = [i for i, g in enumerate(found) if g is not None]
@@ -138,10 +138,11 @@ def recall(request: Request, memory: list[Tensor]) -> None:
     if before is None:
         return
     if [before[i].shape if i in before else None for i in range(len(before))] != [m.shape for m in memory]:
-        raise UserError(
-            f"training.optimiser_state is kept, and the fit {request.phase!r} of client {client._id} trains "
-            f"other weights in round {client._round} than before: give fits of other weights other names, "
-            "client.fit(phase=...), or use --training.optimiser_state fresh"
+        raise Conflict(
+            "training.optimiser_state",
+            f"is kept, and the fit {request.phase!r} of client {client._id} trains other weights in round "
+            f"{client._round} than before: give fits of other weights other names, client.fit(phase=...), or "
+            "use --training.optimiser_state fresh",
         )
     for place, tensor in enumerate(memory):
         tensor.copy_(before[place])
@@ -176,7 +177,7 @@ def clip(gradients: list[Tensor], net_of: list[int], limit: float, stacked: bool
 def scalar(loss: Tensor) -> Tensor:
     """Return the mean of a loss, which may be one value per sample."""
     if not isinstance(loss, Tensor):
-        raise UserError(f"a loss of fit returns {shown(loss)}: it must return a tensor")
+        raise BadCode("client.fit", f"gets a loss that returns {shown(loss)}: it must return a tensor")
     return loss if loss.dim() == 0 else loss.mean()
 
 
@@ -184,9 +185,7 @@ def summands(found: Any) -> Any:
     """Return what the function of a total has returned for a batch; refuse what cannot be added up."""
     leaves = pytree.tree_leaves(found)
     if not leaves or not all(isinstance(leaf, Tensor) for leaf in leaves):
-        raise UserError(
-            f"the function of client.total returns {shown(found)}: it must return a tensor, or a nest of them"
-        )
+        raise BadCode("client.total", f"gets a function that returns {shown(found)}: it must return tensors")
     return found
 
 

@@ -24,7 +24,7 @@ from torch._utils import _flatten_dense_tensors
 from torch.utils import _pytree as pytree
 
 from rayfl.arguments import shown
-from rayfl.errors import UserError
+from rayfl.errors import BadCode, Conflict
 from rayfl.training.params import Params
 from rayfl.training.state import as_arrived, as_tensor, foreign, pack, unpack
 
@@ -81,15 +81,17 @@ def check_reductions(method: str, reductions: Mapping[str, Reduction]) -> None:
     """
     fine = isinstance(reductions, Mapping)
     if not fine or not all(isinstance(each, Reduction) for each in reductions.values()):
-        raise UserError(
-            f"{method}.uploads is {shown(reductions)}: it must be a property that returns upload key -> "
-            "Mean(), Sum() or Gather(), as in {'weights': Mean()}"
+        raise BadCode(
+            f"{method}.uploads",
+            f"is {shown(reductions)}: it must be a property that returns upload key -> Mean(), Sum() or "
+            "Gather(), as in {'weights': Mean()}",
         )
     for key, reduction in reductions.items():
         if isinstance(reduction, Mean) and reduction.key is not None and reduction.key not in reductions:
-            raise UserError(
-                f"{method}: the mean of {key!r} is weighted by {reduction.key!r}, which `uploads` does not "
-                "declare: declare it, for example with Sum(), or weight by 'samples' or 'uniform'"
+            raise BadCode(
+                method,
+                f": the mean of {key!r} is weighted by {reduction.key!r}, which `uploads` does not declare: "
+                "declare it, for example with Sum(), or weight by 'samples' or 'uniform'",
             )
 
 
@@ -149,9 +151,9 @@ class ExactSum:
         self.terms += terms
         self.reach += reach
         if self.reach > LIMIT:
-            raise UserError(
-                f"the uploads of a round add up to {self.reach:.0e}: training has diverged. Try a smaller "
-                "training.lr or training.clip"
+            raise Conflict(
+                "the uploads",
+                f"add up to {self.reach:.0e}: training diverges. Try a smaller training.lr or training.clip",
             )
 
 
@@ -354,9 +356,10 @@ def combine(reductions: Mapping[str, Reduction], parts: Iterable[dict[str, Accum
             if isinstance(reduction, Mean) and reduction.key is not None:
                 vector = whole.total.value()
                 if vector[-1] < _LEAST_WEIGHT:
-                    raise UserError(
-                        f"the weights {reduction.key!r} of the mean of {key!r} add up to {vector[-1]:.1e} in "
-                        "this round: one of them must be above 0, and of a size about 1"
+                    raise BadCode(
+                        f"the weights {reduction.key!r}",
+                        f"of the mean of {key!r} add up to {vector[-1]:.1e} in this round: one of them must "
+                        "be above 0, and of a size about 1",
                     )
                 result[key] = _unflat(whole.template, vector[:-1] / vector[-1], True)
             else:
@@ -401,16 +404,15 @@ def weighted_mean(
     """
     if isinstance(items, Mapping):
         if not isinstance(weights, Mapping) or weights.keys() != items.keys():
-            raise UserError(
-                "weighted_mean: what is gathered by client needs a weight for each of the clients"
-            )
+            raise BadCode("weighted_mean", ": what is gathered by client needs a weight for each client")
         weights, items = [weights[client] for client in items], list(items.values())
     numbers = torch.tensor([float(weight) for weight in weights], dtype=torch.float64)
     fine = len(items) == len(numbers) and bool(torch.isfinite(numbers).all()) and bool((numbers >= 0).all())
     if not fine or not numbers.sum() > 0:
-        raise UserError(
-            f"weighted_mean: the weights of {len(items)} payloads are {shown(list(weights))}: they must be "
-            "as many finite numbers, 0 or more, and not all 0"
+        raise BadCode(
+            "weighted_mean",
+            f": the weights of {len(items)} payloads are {shown(list(weights))}: they must be as many finite "
+            "numbers, 0 or more, and not all 0",
         )
     total, template = torch.zeros(0), None
     for item, weight in zip(items, (numbers / numbers.sum()).tolist(), strict=True):
@@ -469,7 +471,7 @@ def _same_structure(a: Any, b: Any) -> None:
         (kinds, spec), (others, other_spec) = a, b
         odd = [pair for pair in zip(kinds, others, strict=False) if pair[0] != pair[1]]
         what = f"{odd[0][0]} and {odd[0][1]}" if odd else f"{spec} and {other_spec}"
-        raise UserError(f"clients upload payloads of different structure, among them {what}: use Gather()")
+        raise BadCode("the uploads", f"of clients differ in structure, among them {what}: use Gather()")
 
 
 def _unflat(template: Any, vector: Tensor, mean: bool, what: str = "") -> Any:
@@ -501,9 +503,10 @@ def _unflat(template: Any, vector: Tensor, mean: bool, what: str = "") -> Any:
             dtype = torch.int64
         part = vector[start : start + size].reshape(shape)
         if not mean and dtype not in _WIDE and not _holds(dtype, part):
-            raise UserError(
-                f"{what} in this round has numbers up to {part.abs().max():g}, too large for {dtype}: upload "
-                "wider ones, by t.long() or t.float()"
+            raise BadCode(
+                what,
+                f"in this round has numbers up to {part.abs().max():g}, too large for {dtype}: upload wider "
+                "ones, by t.long() or t.float()",
             )
         leaves.append(part.to(dtype, copy=True))
         start += size

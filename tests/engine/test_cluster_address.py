@@ -10,6 +10,8 @@ from typing import Any
 import pytest
 
 from rayfl.__main__ import main as rayfl
+from rayfl.errors import Missing, Shortage
+from tests.support.refusals import refused
 from tests.support.sweeps import TINY as SPACE
 from tests.support.tables import TINY
 
@@ -50,30 +52,33 @@ def test_no_command_waits_for_a_cluster_that_is_gone(
     before = {path.name for path in tmp_path.iterdir()}
     assert rayfl([command, *given[command], "--output", str(tmp_path / "out")]) == 2
     said = capsys.readouterr().err
-    assert f"no Ray cluster can be reached at engine.address='auto' ({nobody}: [Errno 111]" in said
+    assert f"engine.address is 'auto', and no Ray cluster can be reached there ({nobody}: [Errno 111]" in said
     assert "start one with `ray start --head`" in said
     assert said.count("\n") == 1
     assert {path.name for path in tmp_path.iterdir()} == before
 
 
 def test_auto_without_any_cluster() -> None:
-    with pytest.raises(cluster.UserError, match="none was started on this host, and RAY_ADDRESS names none"):
+    with refused(Shortage, "engine.address") as caught:
         cluster.check_address("auto")
+    assert "RAY_ADDRESS names none" in str(caught.value)
 
 
 def test_the_variable_comes_first(monkeypatch: pytest.MonkeyPatch, nobody: str) -> None:
     for address in (nobody, f"ray://{nobody}"):
         monkeypatch.setenv("RAY_ADDRESS", address)
-        with pytest.raises(cluster.UserError, match=f"{address}: "):
+        with refused(Shortage, "engine.address") as caught:
             cluster.check_address("auto")
+        assert f"{address}: " in str(caught.value)
 
 
 def test_another_program_than_ray(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(cluster, "ANSWER", 0.05)
     with socket.create_server(("127.0.0.1", 0)) as other:
         port = other.getsockname()[1]
-        with pytest.raises(cluster.UserError, match=rf"127.0.0.1:{port}: what listens there is not Ray"):
+        with refused(Shortage, "engine.address") as caught:
             cluster.check_address(f"127.0.0.1:{port}")
+    assert "what listens there is not Ray" in str(caught.value)
 
 
 def test_a_cluster_that_refuses_the_token() -> None:
@@ -91,9 +96,9 @@ def test_a_cluster_that_refuses_the_token() -> None:
     port = server.add_insecure_port("127.0.0.1:0")
     server.start()
     try:
-        says = r"does not let this process in \(InvalidAuthToken.*RAY_AUTH_MODE=token.*RAY_AUTH_TOKEN"
-        with pytest.raises(cluster.UserError, match=says):
+        with refused(Missing, "engine.address") as caught:
             cluster.check_address(f"127.0.0.1:{port}")
+        assert "RAY_AUTH_TOKEN" in str(caught.value)
     finally:
         server.stop(None)
 

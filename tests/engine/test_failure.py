@@ -36,6 +36,8 @@ ray: Any = pytest.importorskip("ray")
 from rayfl.engine import ray_workers  # noqa: E402
 from rayfl.engine.ray_workers import RayWorkers  # noqa: E402
 from rayfl.engine.session import Session  # noqa: E402
+from rayfl.errors import BadValue, Shortage  # noqa: E402
+from tests.support.refusals import refused  # noqa: E402
 
 ROUNDS = 5
 
@@ -236,10 +238,9 @@ def test_a_process_that_dies_again_and_again_ends_the_run(
 ) -> None:
     method = Mortal(str(tmp_path), training=2, always=True)
     engine = Ray(actors=1, recoveries=1)
-    with pytest.raises(
-        UserError, match=r"an actor died: .*, 2 times since the last checkpoint.*--resume"
-    ) as end:
+    with refused(Shortage) as end:
         small(tmp_path / "run", method=method, engine=engine, rounds=ROUNDS).run()
+    assert "2 times since the last checkpoint" in str(end.value)
     assert "\n" not in str(end.value)
     assert str(end.value).endswith(f"go on with --resume {tmp_path / 'run'}")
     assert (tmp_path / "run" / "engine.jsonl").read_text().count('"lost"') == 1  # the one that was survived
@@ -482,28 +483,21 @@ def test_a_client_that_raises_is_dropped(
 
 @pytest.mark.parametrize("policy", ["stop", "drop"])
 @pytest.mark.parametrize(
-    ("execution", "how", "says"),
+    ("execution", "how", "word"),
     [
-        (
-            "loop",
-            "memory",
-            r"too little memory \(CUDA .* 15 GiB\.\)\. Lower engine\.stack.* engine\.gpus_per_actor",
-        ),
+        ("loop", "memory", "15 GiB"),
         ("stacked", "memory", "Lower engine.stack"),
-        (
-            "loop",
-            "context",
-            "the GPU has failed: CUDA error: an illegal memory access was encountered. Start",
-        ),
+        ("loop", "context", "an illegal memory access"),
     ],
 )
 def test_faults_of_a_gpu_are_no_clients(
-    tmp_path: Path, execution: Any, how: str, says: str, policy: Any
+    tmp_path: Path, execution: Any, how: str, word: str, policy: Any
 ) -> None:
     """They end the run before its round is over, and nobody is left out."""
     settings = EVERYONE | {"on_bad_update": policy}
-    with pytest.raises(UserError, match=says):
+    with refused(Shortage, "the GPU") as caught:
         small(tmp_path / "run", method=Failing(how), engine=Inline(execution=execution), **settings).run()
+    assert word in str(caught.value)
     assert [line["dropped"] for line in records(tmp_path / "run")] == [[]]
 
 
@@ -571,9 +565,9 @@ def test_code_that_would_end_the_process_elsewhere(tmp_path: Path, where: str, e
 def test_threads_have_a_bound(engine: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "cpu_count", lambda: 2)
     engine(threads=64).resolve()  # a run of a larger machine can be repeated
-    says = r"engine\.threads is 1000000, and this machine has 2 CPUs: it may be 64 at most"
-    with pytest.raises(UserError, match=says):
+    with refused(Shortage, "engine.threads") as caught:
         engine(threads=1_000_000).resolve()
+    assert "64 at most" in str(caught.value)
     monkeypatch.setattr(os, "cpu_count", lambda: 192)
     engine(threads=192).resolve()
 
@@ -585,7 +579,7 @@ def test_a_client_that_raises_stops_the_run_by_name(tmp_path: Path) -> None:
 
 
 def test_impossible_recoveries() -> None:
-    with pytest.raises(UserError, match=r"engine\.recoveries is -1"):
+    with refused(BadValue, "engine.recoveries"):
         Ray(recoveries=-1)
 
 

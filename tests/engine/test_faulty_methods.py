@@ -14,12 +14,14 @@ from rayfl import Federation, Inline, Ray, Result, UserError
 from rayfl.data import Synthetic
 from rayfl.engine.base import Engine
 from rayfl.engine.plan import Plan, set_up, try_scores
+from rayfl.errors import BadCode, BadValue, Conflict, Unknown
 from rayfl.methods import Cohort, Ditto, FedAvg, Method
 from rayfl.nets import LeNet
 from rayfl.record.checkpoint import Checkpoints
 from rayfl.testing import federate, points
 from rayfl.training import Client, Gather, Mean, Reduction, State, Sum
 from tests.support.federations import small
+from tests.support.refusals import refused
 
 INLINE, RAY = Inline(), Ray(actors=1)
 pytestmark = pytest.mark.usefixtures("kept_actors")
@@ -60,7 +62,7 @@ class KeepsLists(FedAvg):
 
 
 def test_a_server_state_that_no_checkpoint_holds_is_named(tmp_path: Path) -> None:
-    with pytest.raises(UserError, match=r"KeepsLists\.aggregate .* round 0: state\['sizes'\] is \[4\]\."):
+    with refused(BadCode, "KeepsLists.aggregate"):
         federation(tmp_path / "run", KeepsLists(), engine=INLINE).run()
 
 
@@ -82,12 +84,11 @@ def test_a_server_state_that_is_not_finite_stops_the_run(
         "checkpoint_every": 1,
         "rounds": 5,
     }
-    with pytest.raises(UserError) as error:
+    with refused(Conflict, "Diverging.aggregate") as caught:
         federation(tmp_path / "run", Diverging(added, place), **settings).run()
-    said = str(error.value)
-    assert said.startswith(
-        f"round 2: the state that Diverging.aggregate returns is not finite (NaN or infinity): {key}."
-    )
+    said = str(caught.value)
+    assert "round 2" in said
+    assert key in said
     assert "\n" not in said
     federation(tmp_path / "fine", Diverging(), **(settings | {"engine": INLINE, "rounds": 2})).run()
     records = [(tmp_path / run / "metrics.jsonl").read_text().splitlines()[:2] for run in ("run", "fine")]
@@ -125,8 +126,8 @@ class Uploading(FedAvg):
         return {"weights": up["weights"]}
 
 
-LACKS = "does not upload 'weights', which `uploads` of the method averages"
-ODD = "uploads 'weight', but `uploads` of the method declares 'weights', 'count', 'note'"
+LACKS = "does not upload 'weights'"
+ODD = "uploads 'weight',"
 
 
 @pytest.mark.parametrize(
@@ -137,9 +138,9 @@ def test_an_upload_with_wrong_keys_names_the_client(
     tmp_path: Path, engine: Engine, keys: str, says: str
 ) -> None:
     """Also where bad updates are dropped: it is the method that is wrong, not the client."""
-    with pytest.raises(UserError) as error:
+    with refused(BadCode, "Uploading.local_update") as caught:
         federation(tmp_path, Uploading(keys), engine=engine, on_bad_update="drop").run()
-    assert str(error.value) == f"Uploading: in round 0 client 3 {says}"
+    assert f"client 3 {says}" in str(caught.value)
 
 
 class Viewing(Ditto):
@@ -164,12 +165,6 @@ class Viewing(Ditto):
         return dict.fromkeys(self.names.split(), scores["personal"])
 
 
-SAYS = (
-    "Viewing.scores returns the views {}, but `views` of the method has 'personal', 'global': both must name "
-    "the same"
-)
-
-
 @pytest.mark.parametrize(
     ("engine", "names", "returned"),
     [
@@ -180,13 +175,13 @@ SAYS = (
 )
 def test_views_are_those_that_are_declared(tmp_path: Path, engine: Engine, names: str, returned: str) -> None:
     """What the initial weights show is refused before anything is written or started."""
-    with pytest.raises(UserError) as error:
+    with refused(BadCode, "Viewing.scores") as caught:
         federation(tmp_path / "early", Viewing(names), engine=engine).run()
-    assert str(error.value) == SAYS.format(returned)
+    assert f"views {returned}," in str(caught.value)
     assert not (tmp_path / "early").exists()
-    with pytest.raises(UserError) as error:
+    with refused(BadCode, "Viewing.scores") as caught:
         federation(tmp_path / "late", Viewing(names, late=True), engine=engine).run()
-    assert str(error.value) == SAYS.format(returned)
+    assert f"views {returned}," in str(caught.value)
     assert (tmp_path / "late" / "config.yaml").exists()
 
 
@@ -300,32 +295,40 @@ class ByWord(FedAvg):
 
 
 @pytest.mark.parametrize(
-    ("method", "says"),
+    ("method", "call", "word"),
     [
-        (Weights, "Weights.init_server returns Params.*: it must return a dict"),
-        (Nothing, "Nothing.init_client returns None: it must return a dict"),
-        (SendsNothing, "SendsNothing.download returns None"),
-        (SendsTwice, "SendsTwice.download_for returns 'weights', which download has already"),
-        (SendsNoise, "SendsNoise.download has drawn from PyTorch's global generator"),
-        (SendsChanged, r"SendsChanged.download has changed in place .*server\['weights'\]\['head.bias'\]"),
-        (CountsRequests, "has changed self.asked"),
-        (ScoresATensor, "ScoresATensor.scores returns tensor"),
-        (ScoresClasses, r"ScoresClasses.scores returns \[2\] for 'personal' of two inputs"),
-        (ScoresOne, r"ScoresOne.scores returns \[1, 10\] for 'personal' of two inputs"),
-        (RecordsATruth, r"RecordsATruth\.server_metrics returns True for 'fine': it must be a number"),
-        (RecordsATensor, r"RecordsATensor.server_metrics returns tensor.* for 'norm': .*tensor.item"),
-        (NoProperty, "NoProperty.uploads must be a property"),
-        (TakesLess, r"TakesLess.shared takes \(self, name.*, and is called with \(self, name, module\)"),
-        (Waits, "Waits.aggregate is an `async def`: it must be a `def`"),
-        (SetsUpAlone, r"SetsUpAlone.setup must call super\(\).setup"),
-        (WordsSwapped, "WordsSwapped.client_init is nothing that rayfl calls; did you mean init_client"),
-        (ByWord, "ByWord.uploads is .*'mean'.*must be a property"),
+        (Weights, "init_server", "a dict"),
+        (Nothing, "init_client", "a dict"),
+        (SendsNothing, "download", "None"),
+        (SendsTwice, "download_for", "'weights'"),
+        (SendsNoise, "download", "PyTorch's global generator"),
+        (SendsChanged, "download", "server['weights']['head.bias']"),
+        (CountsRequests, "server_metrics", "self.asked"),
+        (ScoresATensor, "scores", "returns tensor"),
+        (ScoresClasses, "scores", "returns [2] for 'personal'"),
+        (ScoresOne, "scores", "returns [1, 10] for 'personal'"),
+        (RecordsATruth, "server_metrics", "for 'fine'"),
+        (RecordsATensor, "server_metrics", "for 'norm'"),
+        (NoProperty, "uploads", "@property"),
+        (TakesLess, "shared", "(self, name, module)"),
+        (Waits, "aggregate", "`async def`"),
+        (SetsUpAlone, "setup", "super().setup"),
+        (ByWord, "uploads", "'mean'"),
     ],
 )
-def test_what_a_trial_shows_is_refused_before_the_start(tmp_path: Path, method: Any, says: str) -> None:
-    with pytest.raises(UserError, match=says):
+def test_what_a_trial_shows_is_refused_before_the_start(
+    tmp_path: Path, method: Any, call: str, word: str
+) -> None:
+    with refused(BadCode, f"{method.__name__}.{call}") as caught:
         federation(tmp_path / "run", method()).run()
+    assert word in str(caught.value)
     assert not (tmp_path / "run").exists()
+
+
+def test_a_hook_whose_words_are_swapped_is_refused_before_the_start(tmp_path: Path) -> None:
+    with refused(Unknown, "WordsSwapped.client_init") as caught:
+        federation(tmp_path / "run", WordsSwapped()).run()
+    assert "did you mean init_client?" in str(caught.value)
 
 
 def updating(update: Any) -> Method:
@@ -373,54 +376,49 @@ async def differs_by_extra(self: Any, client: Any, state: Any, down: Any) -> Any
     return {"weights": down["weights"]}, state
 
 
-MISTAKES: list[tuple[str, Method, str]] = [
-    ("epochs", fitting(epochs=-1), "client.fit: epochs is -1: it must be at least 0"),
-    ("lr", fitting(lr=-0.1), "client.fit: lr is -0.1"),
-    ("lr NaN", fitting(lr=float("nan")), "client.fit: lr is nan: it must be finite"),
-    ("momentum", fitting(momentum=2.0), "client.fit: momentum is 2.0"),
-    ("decay", fitting(weight_decay=-1.0), "client.fit: weight_decay is -1.0"),
-    ("clip", fitting(clip=-1.0), "client.fit: clip is -1.0"),
-    ("share", fitting(share=0.0), "client.fit: share is 0.0: it must be above 0 and at most 1"),
-    ("optimiser", fitting(optimiser="Adam"), r"client.fit\(optimiser='Adam'\): it must be an optimiser"),
-    ("start", fitting(start=dict), "client.fit is called with tensor.* as weights: it takes Params"),
-    ("a part", fitting(start=lambda w: w.select(lambda n: False)), "lack 'head.weight'.*w.merge"),
-    ("a number", fitting(lambda w, batch, extra: 3.0), "a loss of fit returns 3.0: it must return a tensor"),
-    ("detached", fitting(lambda w, batch, extra: batch.x.sum()), "does not depend on the weights"),
-    ("two arguments", fitting(lambda w, batch: 0), "takes 2 arguments: it is called with three"),
-    ("no function", fitting(loss=3), "client.fit is called with 3 in the place of a function"),
-    ("no rule", fitting(before_clip=lambda g, w, extra: None), "a rule of fit returns None"),
-    ("no sum", summing(None), "the function of client.total returns None: it must return a tensor"),
-    ("not awaited", updating(adds_what_is_not_awaited), "has to be awaited before it is used"),
-    (
-        "a list",
-        returning(state={"seen": {"at": [1]}}),
-        r"what no state holds, of client 0 in round 0: state\['seen'\]\['at'\] is \[1\]",
-    ),
-    ("a key", returning(state={(1, 2): 3}), r"state has the key \(1, 2\)"),
-    (
-        "an array",
-        returning({"weights": np.ones(3)}),
-        r"cannot travel: \['weights'\] holds array.*torch.as_tensor",
-    ),
-    (
-        "a dict",
-        returning({"weights": {"w": torch.ones(1)}}),
-        r"aggregate .* whose 'weights' is of another kind than at first \(dict instead of Params\)",
-    ),
+FIT = "client.fit"
+UPDATE = "Updating.local_update"
+MISTAKES: list[tuple[str, Method, type[UserError], str, str]] = [
+    ("epochs", fitting(epochs=-1), BadValue, f"{FIT}: epochs", ""),
+    ("lr", fitting(lr=-0.1), BadValue, f"{FIT}: lr", "is -0.1"),
+    ("lr NaN", fitting(lr=float("nan")), BadValue, f"{FIT}: lr", "is nan"),
+    ("momentum", fitting(momentum=2.0), BadValue, f"{FIT}: momentum", ""),
+    ("decay", fitting(weight_decay=-1.0), BadValue, f"{FIT}: weight_decay", ""),
+    ("clip", fitting(clip=-1.0), BadValue, f"{FIT}: clip", ""),
+    ("share", fitting(share=0.0), BadValue, f"{FIT}: share", ""),
+    ("optimiser", fitting(optimiser="Adam"), BadCode, FIT, "optimiser='Adam'"),
+    ("start", fitting(start=dict), BadCode, FIT, "as weights"),
+    ("a part", fitting(start=lambda w: w.select(lambda n: False)), BadCode, "the net", "'head.weight'"),
+    ("a number", fitting(lambda w, batch, extra: 3.0), BadCode, FIT, "3.0"),
+    ("detached", fitting(lambda w, batch, extra: batch.x.sum()), BadCode, FIT, "depend on the weights"),
+    ("two arguments", fitting(lambda w, batch: 0), BadCode, FIT, "2 arguments"),
+    ("no function", fitting(loss=3), BadCode, FIT, "3 in the place of a function"),
+    ("no rule", fitting(before_clip=lambda g, w, extra: None), BadCode, FIT, "a rule"),
+    ("no sum", summing(None), BadCode, "client.total", "None"),
+    ("not awaited", updating(adds_what_is_not_awaited), BadCode, "client.total", "await"),
+    ("a list", returning(state={"seen": {"at": [1]}}), BadCode, UPDATE, "state['seen']['at'] is [1]"),
+    ("a key", returning(state={(1, 2): 3}), BadCode, UPDATE, "key (1, 2)"),
+    ("an array", returning({"weights": np.ones(3)}), BadCode, UPDATE, "['weights'] holds array"),
+    ("a dict", returning({"weights": {"w": torch.ones(1)}}), BadCode, "Updating.aggregate", "'weights'"),
 ]
 
 
 @pytest.mark.parametrize("execution", ["loop", "stacked"])
-@pytest.mark.parametrize(("method", "says"), [m[1:] for m in MISTAKES], ids=[m[0] for m in MISTAKES])
-def test_a_mistake_in_an_update_is_told_in_one_line(method: Method, says: str, execution: Any) -> None:
-    with pytest.raises(UserError, match=says):
+@pytest.mark.parametrize(
+    ("method", "kind", "place", "word"), [m[1:] for m in MISTAKES], ids=[m[0] for m in MISTAKES]
+)
+def test_a_mistake_in_an_update_is_told_in_one_line(
+    method: Method, kind: type[UserError], place: str, word: str, execution: Any
+) -> None:
+    with refused(kind, place) as caught:
         federate(method, points([((1, 0), 0)], [((0, 1), 1)]), cohorts=1, execution=execution).scores(
             0, torch.ones(1, 1, 1, 2)
         )
+    assert word in str(caught.value)
 
 
 def test_values_of_extra_are_tensors_and_numbers() -> None:
-    with pytest.raises(UserError, match=r"the `extra` of fits holds 'client 0'"):
+    with refused(BadCode, "client.fit"):
         federate(
             updating(differs_by_extra), points([((1, 0), 0)], [((0, 1), 1)]), cohorts=1, execution="stacked"
         )
@@ -430,7 +428,7 @@ def test_values_of_extra_are_tensors_and_numbers() -> None:
 def test_bytes_are_whole_numbers_of_two_dicts(counted: Any) -> None:
     """Nothing is recorded that could not be read again."""
     method = type("Counting", (FedAvg,), {"communication_bytes": lambda self, client, down, up: counted})()
-    with pytest.raises(UserError, match=r"Counting.communication_bytes returns .*two dicts"):
+    with refused(BadCode, "Counting.communication_bytes"):
         federate(method, points([((1, 0), 0)]), cohorts=1)
 
 
@@ -445,7 +443,7 @@ class GathersLists(FedAvg):
 
 def test_what_is_gathered_can_travel() -> None:
     """Between processes as within one."""
-    with pytest.raises(UserError, match=r"client 0 uploads what cannot travel: \['seen'\] is \[0\]"):
+    with refused(BadCode, "GathersLists.local_update"):
         federate(GathersLists(), points([((1, 0), 0)]), cohorts=1)
 
 

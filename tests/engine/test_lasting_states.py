@@ -8,14 +8,16 @@ from typing import Any
 import pytest
 import torch
 
-from rayfl import UserError, resumed
+from rayfl import resumed
 from rayfl.engine.worker import Worker
+from rayfl.errors import BadCode
 from rayfl.methods import Cohort, FedAvg, Method
 from rayfl.record.checkpoint import Checkpoints
 from rayfl.testing import federate, ragged
 from rayfl.testing.checks import TINY
 from rayfl.training import Client, Params, State
 from tests.support.federations import bytes_of_run, small
+from tests.support.refusals import refused
 
 Returned = tuple[dict[str, Any], State]
 
@@ -87,28 +89,23 @@ class ClientWeights(FedAvg):
 
 
 @pytest.mark.parametrize(
-    ("method", "says"),
+    ("method", "call", "word"),
     [
-        (ServerLacks, r"ServerLacks\.aggregate has returned a state without 'more', in round 0"),
-        (
-            ServerOtherType,
-            r"ServerOtherType\.aggregate .* 'more' is of another kind than at first, in round 0",
-        ),
-        (ServerNone, r"'more' is of another kind than at first"),
-        (ServerWeights, r"ServerWeights\.aggregate has returned Params.*: it must return a mapping"),
-        (ServerTwice, r"ServerTwice\.aggregate has returned what no checkpoint holds, in round 0: state/a/b"),
-        (ClientLacks, r"ClientLacks\.local_update .* without 'round', of client 0 in round 0"),
-        (ClientLacksLater, r"local_update .* without 'round', of client 0 in round 1"),
-        (ClientOtherShape, r"local_update .* 'own' is of another kind than at first, of client 0 in round 0"),
-        (
-            ClientWeights,
-            r"local_update .* for client 0 in round 0: it must return two mappings",
-        ),
+        (ServerLacks, "aggregate", "without 'more', in round 0"),
+        (ServerOtherType, "aggregate", "whose 'more' is"),
+        (ServerNone, "aggregate", "whose 'more' is"),
+        (ServerWeights, "aggregate", "a mapping"),
+        (ServerTwice, "aggregate", "state/a/b"),
+        (ClientLacks, "local_update", "without 'round', of client 0 in round 0"),
+        (ClientLacksLater, "local_update", "without 'round', of client 0 in round 1"),
+        (ClientOtherShape, "local_update", "whose 'own' is"),
+        (ClientWeights, "local_update", "two mappings"),
     ],
 )
-def test_what_could_not_be_resumed_is_refused_at_once(method: type[Method], says: str) -> None:
-    with pytest.raises(UserError, match=says):
+def test_what_could_not_be_resumed_is_refused_at_once(method: type[Method], call: str, word: str) -> None:
+    with refused(BadCode, f"{method.__name__}.{call}") as caught:
         federate(method(), ragged(), TINY, 2)
+    assert word in str(caught.value)
 
 
 class Infinite(Keeps):
@@ -121,16 +118,11 @@ class Lists(Keeps):
         return {**super().init_server(initial), "sizes": [3]}
 
 
-@pytest.mark.parametrize(
-    ("method", "says"),
-    [
-        (Infinite, r"Infinite\.init_server has returned what no checkpoint holds, .*: state/best: .* inf"),
-        (Lists, r"Lists\.init_server has returned what no state holds, before the first round: .*'sizes'"),
-    ],
-)
-def test_a_first_state_is_refused_before_the_start(tmp_path: Path, method: type[Method], says: str) -> None:
-    with pytest.raises(UserError, match=says):
+@pytest.mark.parametrize(("method", "word"), [(Infinite, "state/best"), (Lists, "state['sizes']")])
+def test_a_first_state_is_refused_before_the_start(tmp_path: Path, method: type[Method], word: str) -> None:
+    with refused(BadCode, f"{method.__name__}.init_server") as caught:
         small(tmp_path / "run", method=method()).run()
+    assert word in str(caught.value)
     assert not (tmp_path / "run").exists()
 
 

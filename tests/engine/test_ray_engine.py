@@ -2,7 +2,6 @@
 
 import json
 import os
-import re
 import shutil
 import subprocess
 import sys
@@ -40,6 +39,8 @@ from rayfl.engine import cluster, local_ray, ray_workers  # noqa: E402
 from rayfl.engine.placement import ACTOR_MEMORY  # noqa: E402
 from rayfl.engine.ray_workers import RayWorkers  # noqa: E402
 from rayfl.engine.session import Session  # noqa: E402
+from rayfl.errors import Conflict, Shortage  # noqa: E402
+from tests.support.refusals import refused  # noqa: E402
 
 pytestmark = pytest.mark.usefixtures("ray_runtime")
 
@@ -169,9 +170,9 @@ def test_what_does_not_fit_is_refused(
 ) -> None:
     """With the arithmetic, and before anything is asked of the cluster."""
     monkeypatch.setattr(ray_workers, "placement_group", None)  # to call it would raise a TypeError
-    with pytest.raises(UserError, match=re.escape(arithmetic)) as refused:
+    with refused(Shortage, "engine.actors") as caught:
         small(tmp_path / "run", engine=engine).run()
-    assert "Lower engine.actors, engine.cpus_per_actor or engine.gpus_per_actor" in str(refused.value)
+    assert arithmetic in str(caught.value)
     (left,) = closed
     assert (left.actors, left.server, left.reserved) == ([], None, None)
     assert no_records(tmp_path / "run")
@@ -193,11 +194,7 @@ def test_what_others_use_is_not_waited_for(
     tmp_path: Path, closed: list[Closed], busy: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(ray_workers, "WAIT", 0.5)
-    says = (
-        "there is room for 2 actors with 1 CPU and 0 GPUs each on the cluster, but others use it: "
-        r"\d CPUs? and 2 GPUs are free, and [\d.]+ GB of memory"
-    )
-    with pytest.raises(UserError, match=says):
+    with refused(Shortage, "engine.wait"):
         small(tmp_path / "run", engine=Ray(actors=2)).run()
     (left,) = closed
     assert (left.actors, left.server) == ([], None)
@@ -229,8 +226,9 @@ def test_what_is_not_there_is_waited_for(
     monkeypatch.setattr(ray_workers, "PULSE", 0.2)
     engine, told = Ray(actors=2, cpus_per_actor=8, wait=0.6), []
     monkeypatch.setattr(ray_workers, "warn", told.append)
-    with pytest.raises(UserError, match=r"no host has come in 0\.6 s .* room for 0 of 2 actors with 8 CPUs"):
+    with refused(Shortage, "engine.actors") as caught:
         small(tmp_path / "never", engine=engine).run()
+    assert "no host has come in 0.6 s" in str(caught.value)
     assert [text[:39] for text in told] == ["waiting for 2 actors with 8 CPUs and 0 "]
     group = placement_group([{"CPU": 3}])
     ray.get(group.ready(), timeout=60)
@@ -265,13 +263,15 @@ def test_an_actor_that_cannot_start_says_why(
     module = types.ModuleType("only_here")
     monkeypatch.setitem(sys.modules, "only_here", module)
     exec("from rayfl.methods import FedAvg\nclass Mine(FedAvg): ...", module.__dict__)
-    with pytest.raises(UserError, match=r"cannot start: ModuleNotFoundError: .*'only_here'.*from its folder"):
+    with refused(Shortage) as caught:
         small(tmp_path / "method", engine=Ray(actors=1), method=module.Mine()).run()
+    assert "from its folder" in str(caught.value)
 
     if not torch.cuda.is_available():
         engine = Ray(actors=1, gpus_per_actor=0.5, execution="loop")
-        with pytest.raises(UserError, match=r"cannot start: engine\.device is cuda, but torch sees no CUDA"):
+        with refused(Shortage) as caught:
             small(tmp_path / "device", engine=engine).run()
+        assert "cannot start: engine.device is cuda" in str(caught.value)
     for left in closed:
         assert_gone(left)
 
@@ -314,7 +314,7 @@ def test_the_address_of_a_running_cluster(
 
 
 def test_another_address_than_that_of_the_process(tmp_path: Path) -> None:
-    with pytest.raises(UserError, match="this process has joined the Ray cluster at"):
+    with refused(Conflict, "engine.address"):
         small(tmp_path / "run", engine=Ray(address="192.0.2.1:6379")).run()
     assert no_records(tmp_path / "run")
 
@@ -612,7 +612,7 @@ def test_one_download_and_one_call_per_actor_and_round(
 
 
 def test_a_failed_run_leaves_nothing_behind(tmp_path: Path, closed: list[Closed]) -> None:
-    with pytest.raises(BadUpdate, match="round 1: client 2"):
+    with refused(BadUpdate, "client 2"):
         small(tmp_path / "run", engine=Ray(actors=2), method=Poisoned(), participation=1.0).run()
     (left,) = closed
     assert_gone(left)
@@ -644,8 +644,9 @@ def test_an_actor_that_dies(
 
     with monkeypatch.context() as patch:
         patch.setattr(Session, "train", kill_in_the_last_round)
-        with pytest.raises(UserError, match=r"an actor died: .*go on with --resume") as died:
+        with refused(Shortage) as died:
             small(tmp_path / "run", engine=Ray(actors=2, recoveries=0), method=Ditto()).run()
+    assert "go on with --resume" in str(died.value)
     assert "\n" not in str(died.value)
     assert_gone(closed[0])
     assert not Result.load(tmp_path / "run").complete

@@ -3,11 +3,12 @@
 import pytest
 
 from rayfl import Inline, Ray
-from rayfl.errors import UserError
+from rayfl.errors import Shortage
 
 pytest.importorskip("ray")
 
 from rayfl.engine.share import share
+from tests.support.refusals import refused
 
 NODES = [{"CPU": 8.0, "GPU": 2.0}, {"CPU": 4.0}]
 
@@ -54,10 +55,10 @@ def test_a_trial_has_no_more_actors_than_clients():
     ],
 )
 def test_what_can_never_be_placed(engine, says):
-    with pytest.raises(UserError) as error:
+    with refused(Shortage, "engine.actors") as caught:
         share(engine, 20, NODES, 3, None)
-    assert "a trial can never be placed" in str(error.value)
-    assert says in str(error.value)
+    assert "a trial can never be placed" in str(caught.value)
+    assert says in str(caught.value)
 
 
 def test_the_device_of_a_trial_follows_from_what_is_reserved():

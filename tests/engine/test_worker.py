@@ -28,6 +28,7 @@ from rayfl.record.checkpoint import Checkpoints, Manifest
 from rayfl.training import Gather, Mean, Sum
 from rayfl.training.sums import combine
 from tests.support.nets import close, make_dataset, same_bits
+from tests.support.refusals import refused
 
 SIZES = (12, 17, 0, 9, 10, 5)  # client 2 has no training data
 
@@ -253,7 +254,7 @@ def opened(made: Plan, of: FederatedData | None = None) -> tuple[Session, Any]:
 def test_a_bad_update_stops_the_run_or_is_dropped() -> None:
     session, here = opened(plan("upload"))
     with session:
-        with pytest.raises(BadUpdate, match=r"round 0: client 3: .*on_bad_update=drop"):
+        with refused(BadUpdate, "client 3"):
             session.train(0, WHOLE, "stop")
         before = here.server.state["weights"]
         result = session.train(0, WHOLE, "drop")

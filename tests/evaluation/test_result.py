@@ -101,7 +101,7 @@ def test_the_protocol_of_the_configuration_is_used(tmp_path):
         ("config.yaml", "a: [", "config.yaml is not valid YAML"),
         ("config.yaml", "- a\n", "config.yaml is not a configuration"),
         ("config.yaml", "protocol: Default\n", "config.yaml has no number of rounds"),
-        ("config.yaml", "rounds: 5\nprotocol: best_on_test\n", "there is no protocol 'best_on_test'"),
+        ("config.yaml", "rounds: 5\nprotocol: best_on_test\n", "protocol is 'best_on_test'"),
     ],
 )
 def test_a_damaged_folder_is_an_explained_error(tmp_path, name, content, message):

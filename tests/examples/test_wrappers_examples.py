@@ -2,16 +2,16 @@
 
 from pathlib import Path
 
-import pytest
 import torch
 
-from rayfl import UserError
 from rayfl.config.parser import federation_from
 from rayfl.config.table_file import layered
+from rayfl.errors import Conflict
 from rayfl.methods import SCAFFOLD, Ditto, FedAvg, Local, SignFlip, TopK, Wrapper
 from tests.support.by_hand import federate, points
 from tests.support.examples import EXAMPLES, example
 from tests.support.federations import bytes_of_run, small
+from tests.support.refusals import refused
 
 Clipped = example("wrappers/clipped.py").Clipped
 
@@ -33,7 +33,7 @@ def test_noise_is_that_of_the_seed(tmp_path: Path) -> None:
         small(tmp_path / folder, method=method, rounds=1, seed=seed).run()
     assert bytes_of_run(tmp_path / "one") == bytes_of_run(tmp_path / "two")
     assert bytes_of_run(tmp_path / "one") != bytes_of_run(tmp_path / "other")
-    with pytest.raises(UserError, match="Clipped works on the weights that clients upload, and Local"):
+    with refused(Conflict, "method.of"):
         small(tmp_path / "local", method=Clipped(of=Local())).run()
 
 

@@ -8,9 +8,10 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rayfl import Inline, Training, UserError
+from rayfl import Inline, Training
 from rayfl.callbacks.logger import scalars
 from rayfl.data import Synthetic
+from rayfl.errors import Conflict
 from rayfl.methods import FDSE, FedAvg
 from rayfl.methods.fdse import consensus
 from rayfl.methods.fdse.consensus import least_norm, mean, minimum_norm_step, mix_by_similarity
@@ -20,6 +21,7 @@ from rayfl.nets import DSEViT, FDSEAlexNet, LeNet, build
 from rayfl.training import Batch, Net, Params
 from tests.support.by_hand import assert_same, federate, ragged, start
 from tests.support.federations import small
+from tests.support.refusals import refused
 
 DATA = ragged()
 NET = "tests.support.by_hand.dse"
@@ -560,7 +562,7 @@ def test_layers_outside_blocks_are_units_of_their_own():
 
 
 def test_a_net_without_dse_blocks_is_refused():
-    with pytest.raises(UserError, match=r"FDSE needs a net of DSE blocks.*FDSEAlexNet"):
+    with refused(Conflict, "net"):
         start(FDSE(), DATA, LeNet())
 
 

@@ -17,7 +17,7 @@ from torch import nn
 
 from rayfl.data import Synthetic
 from rayfl.engine import Inline
-from rayfl.errors import UserError
+from rayfl.errors import Conflict
 from rayfl.federation import Federation
 from rayfl.methods import Cohort, FedAvg, FediOS
 from rayfl.methods.fedios import orthonormal, project
@@ -26,6 +26,7 @@ from rayfl.randomness import generator
 from rayfl.training import Net, Params, Training
 from rayfl.training.loop import run_loop
 from tests.support.by_hand import assert_same, federate, points, ragged, start
+from tests.support.refusals import refused
 
 DATA = ragged()
 SETTINGS = {"epochs": 2, "momentum": 0.5, "weight_decay": 1e-3, "clip": 1.0}
@@ -283,28 +284,29 @@ def test_reuse_of_lines_for_many_clients():
 
 
 @pytest.mark.parametrize(
-    ("options", "d", "message"),
+    ("options", "d", "words"),
     [
-        ({}, 5, "5 clients and the generic extractor need 6 orthogonal subspaces of rank 1, 6 dim.*have 5"),
-        ({"rank": 6}, 32, "rank 6, 36 dimensions, but the net's features have 32: .*method.overflow=reuse"),
-        ({"rank": 17, "overflow": "reuse"}, 32, "method.rank is 17.*at most 16"),
+        ({}, 5, "6 dimensions"),
+        ({"rank": 6}, 32, "36 dimensions"),
+        ({"rank": 17, "overflow": "reuse"}, 32, "at most 16"),
     ],
 )
-def test_what_does_not_fit_is_refused(options, d, message):
-    with pytest.raises(UserError, match=message):
+def test_what_does_not_fit_is_refused(options, d, words):
+    with refused(Conflict, "method.rank") as caught:
         FediOS(**options).setup(wide(d), 5, 0)
+    assert words in str(caught.value)
     FediOS(**options, projections=False).setup(wide(d), 5, 0)
 
 
 def test_the_refusal_comes_before_anything_starts(tmp_path):
     federation = Federation(method=FediOS(rank=20), clients=5, engine=Inline(), output=str(tmp_path / "run"))
-    with pytest.raises(UserError, match=r"120 dimensions, but the net's features have 84"):
+    with refused(Conflict, "method.rank"):
         federation.run()
     assert not (tmp_path / "run").exists()
 
 
 def test_relu_after_the_identity_basis_is_refused():
-    with pytest.raises(UserError, match=r"ortho_reg_on=relu is zero with method\.basis=identity"):
+    with refused(Conflict, "method.ortho_reg_on"):
         FediOS(ortho_reg_on="relu", basis="identity")
     FediOS(ortho_reg_on="relu", basis="identity", projections=False)
 

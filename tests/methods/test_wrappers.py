@@ -12,6 +12,7 @@ import torch
 from rayfl import Inline, Ray, UserError, evaluation, resumed
 from rayfl.config.parser import federation_from
 from rayfl.data import EmbeddedDigits
+from rayfl.errors import BadCode, BadValue, Conflict
 from rayfl.methods import (
     FDSE,
     METHODS,
@@ -34,6 +35,7 @@ from rayfl.training import Client, Mean, Params, State
 from tests.methods.cases import net_of
 from tests.support.by_hand import assert_same, federate, points, ragged, start
 from tests.support.federations import bytes_of_run, small
+from tests.support.refusals import refused
 
 PUBLIC = [name for name in vars(Method) if not name.startswith("_")]
 UPLOADS_WEIGHTS = [
@@ -124,7 +126,7 @@ def test_averaging_and_rounds_reach_the_wrapped_method(tmp_path: Path) -> None:
     assert not hasattr(inner, "net")
     run = start(Same(of=inner), points([((1, 0), 0)]), averaging="uniform", rounds=5)
     assert run.server.state["rounds"] == 5
-    with pytest.raises(UserError, match=r"Same reads self\.rounds"):
+    with refused(BadCode, "Same"):
         _ = Same(of=FedAvg()).rounds
 
 
@@ -164,7 +166,7 @@ def test_the_memory_of_a_wrapped_method_is_seen(tmp_path: Path) -> None:
             self.last = client.id
             return await super().local_update(client, state, down)
 
-    with pytest.raises(UserError, match=r"Same\.local_update has changed self\.of\.last"):
+    with refused(BadCode, "Same.local_update"):
         small(tmp_path / "run", method=Same(of=Remembering()), rounds=1).run()
 
 
@@ -184,9 +186,7 @@ def test_unseen_domains_go_through(tmp_path: Path) -> None:
 def test_methods_without_weights_in_their_uploads_are_refused(
     tmp_path: Path, wrapper: type[Wrapper], name: str
 ) -> None:
-    with pytest.raises(
-        UserError, match=f"{wrapper.__name__} works on the weights that clients upload, and {name}"
-    ):
+    with refused(Conflict, "method.of"):
         small(tmp_path / "run", method=wrapper(of=METHODS[name]()), net=net_of(name, LeNet())).run()  # type: ignore[call-arg]
     assert not (tmp_path / "run").exists()
 
@@ -198,13 +198,13 @@ def test_a_wrapper_needs_another_method() -> None:
     for cls in (*WRAPPERS.values(), Same):
         with pytest.raises(UserError, match=f"^{cls.__name__} needs method.of$"):
             cls()
-        with pytest.raises(UserError, match=r"method\.of is 'FedAvg': it must be an object of class Method"):
+        with refused(BadValue, "method.of"):
             cls(of="FedAvg")
-        with pytest.raises(UserError, match=r"method\.of is None"):
+        with refused(BadValue, "method.of"):
             cls(of=None)
-        with pytest.raises(UserError, match=f"method.of has a {cls.__name__} in it"):
+        with refused(Conflict, "method.of"):
             cls(of=cls(of=FedAvg()))
-    with pytest.raises(UserError, match=r"has a TopK in it"):
+    with refused(Conflict, "method.of"):
         TopK(of=SignFlip(of=TopK(of=FedAvg())))
 
 
@@ -348,7 +348,7 @@ def test_who_lies_is_drawn_by_the_seed(tmp_path: Path) -> None:
     assert len(liars(0, 0.29, 100)) == 29
     assert liars(0, 0.5) == liars(0, 0.5) > liars(0, 0.25)
     assert len({liars(seed, 0.5) for seed in range(6)}) > 3
-    with pytest.raises(UserError, match=r"share is 0\.05: of 12 clients that is none"):
+    with refused(Conflict, "method.share"):
         small(tmp_path / "run", method=SignFlip(of=FedAvg(), share=0.05)).run()
     assert not (tmp_path / "run").exists()
 

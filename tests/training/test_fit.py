@@ -7,7 +7,7 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from rayfl import UserError
+from rayfl.errors import BadValue
 from rayfl.nets import SplitNet
 from rayfl.training import Fitted, Net, Params, Training
 from rayfl.training.loop import run_loop
@@ -24,6 +24,7 @@ from tests.support.nets import (
     smooth_net,
     smooth_split,
 )
+from tests.support.refusals import refused
 
 
 def run(awaitable):
@@ -595,5 +596,5 @@ def test_an_error_of_a_method_is_not_swallowed():
     ],
 )
 def test_impossible_settings_are_refused_by_name(name, value):
-    with pytest.raises(UserError, match=rf"training\.{name} is "):
+    with refused(BadValue, f"training.{name}"):
         Training(**{name: value})

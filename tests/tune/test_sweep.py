@@ -213,7 +213,7 @@ def test_a_bad_trial_is_stopped_and_the_best_point_feeds_a_table(tmp_path: Path,
     assert main([*given, "--data.noise", "0.3"]) == 1
     said = capsys.readouterr()
     ends = ["0.1, base, seed 0: finished", "1e-07, base, seed 0: stopped after 1 rounds"]
-    assert all(f"lr={end}" in said.out for end in [*ends, "1e+30, base, seed 0: FAILED: round 0: client 0"])
+    assert all(f"lr={end}" in said.out for end in [*ends, "1e+30, base, seed 0: FAILED: client 0 in round 0"])
     assert Result.load(trial(output, "1e-07")).summary["completed"] == 1
 
     best = output / "best.yaml"
@@ -227,7 +227,9 @@ def test_a_bad_trial_is_stopped_and_the_best_point_feeds_a_table(tmp_path: Path,
     assert main(["--resume", str(output), "--address", ray_runtime]) == 1
     said = capsys.readouterr()
     assert all(f"lr={end}" in said.out for end in ends), "the scheduler has seen both again"
-    assert "lr=1e+30, base, seed 0: round 0: client 0" in said.err, "and the one that failed was tried again"
+    assert "lr=1e+30, base, seed 0: client 0 in round 0" in said.err, (
+        "and the one that failed was tried again"
+    )
     assert (untouched(trial(output, "0.1")), untouched(trial(output, "1e-07"))) == (first, stopped)
 
 

@@ -9,7 +9,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from rayfl.errors import UserError
+from rayfl.errors import Conflict
 from rayfl.methods.base import Cohort
 from rayfl.methods.fdse.consensus import mean, minimum_norm_step, mix_by_similarity
 from rayfl.methods.fdse.consistency import Consistency, ratio_of_gradients
@@ -71,9 +71,9 @@ class FDSE(PartlyPersonal):
         """Find the DSE blocks."""
         self._blocks = list(dse_blocks(net.module))
         if not self._blocks:
-            raise UserError(
-                "FDSE needs a net of DSE blocks, and this one has none: choose FDSEAlexNet, DSECNN (small "
-                "images), DSEResNet50 or DSEViT"
+            raise Conflict(
+                "net",
+                "has none of FDSE's blocks: choose FDSEAlexNet, DSECNN (small images), DSEResNet50 or DSEViT",
             )
         self._norms = [f"{block}.dfe_bn" for block in self._blocks]
         self._consistency = Consistency(self.beta, self.gamma, self.reg, self.ema_init)
