@@ -127,7 +127,7 @@ def test_a_callback_that_raises_is_named_and_the_run_goes_on(tmp_path: Path) -> 
 
     federation = small(tmp_path / "run", rounds=3, checkpoint_every=1)
     federation.callbacks = [Broken()]
-    with pytest.raises(rayfl.UserError, match=r"callback Broken raised KeyError in after_round.*--resume"):
+    with refused(BadCode, "Broken.after_round"):
         federation.run()
     small(tmp_path / "elsewhere", rounds=3, checkpoint_every=1).resume(tmp_path / "run").run()
     small(tmp_path / "whole", rounds=3, checkpoint_every=1).run()

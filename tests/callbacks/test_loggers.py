@@ -183,7 +183,7 @@ def test_a_logger_that_fails_warns_once(tmp_path: Path, monkeypatch: Any, warnin
     federation.callbacks = [Damages()]
     assert federation.run().complete
     first, second = sorted(warnings())
-    assert first.startswith("the logger csv has failed, and the run goes on without it: UserError: ")
+    assert first.startswith("the logger csv has failed, and the run goes on without it: Shortage: ")
     assert second == (
         r"the logger failing has failed, and the run goes on without it: OSError: no \x1b such\ndisk"
     )
