@@ -11,7 +11,7 @@ import rayfl
 from rayfl import Inline, Ray, UserError
 from rayfl.callbacks.callback import Callback, Run
 from rayfl.engine import BadUpdate
-from rayfl.errors import Unknown
+from rayfl.errors import BadCode, Unknown
 from rayfl.methods import FedPer
 from rayfl.record.checkpoint import Checkpoints
 from tests.support.federations import Poisoned, bytes_of_run, small
