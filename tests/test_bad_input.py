@@ -87,18 +87,18 @@ BAD = [
     ("--protocol DCPFL --protocol.choose best_val", "DCPFL(choose=best_val) goes by", "data.val_fraction"),
     ("--protocol.point unseen", "protocol.point is unseen, and all clients train", "--unseen DOMAIN"),
     ("--protocol.view onlin --method FedCO2 --net CNNB", "FedCO2 has personal, online, offline"),
-    ("--protocol FDSE --protocol.average wieghted", "protocol.average is wieghted", "'weighted'"),
+    ("--protocol FDSE --protocol.average wieghted", "protocol.average is 'wieghted'", "'weighted'"),
     # partitions
     ("--data.partition Pathological --clients 7", "multiple of 5 clients (nearest: 5 or 10)"),
     ("--data.partition Pathological --data.partition.split half", "split"),
     ("--data.partition Pachinko", "Pachinko needs classes that belong to superclasses", "labels=fine"),
     (f"{CIFAR100} --data.labels coarse --clients 1 --data.partition Pachinko", "labels=fine"),
-    ("--data.partition Pachinko --data.partition.coarse_alpha 0", "data.partition.coarse_alpha is 0.0"),
+    ("--data.partition Pachinko --data.partition.coarse_alpha 0", "data.partition.coarse_alpha is 0"),
     ("--data.partition Pachinko --data.partition.fine_beta .nan", "fine_beta"),
     (f"{CIFAR100} --clients 1 --data.partition Superclass", "labels=coarse"),
     (f"{CIFAR100} --data.labels medium", "labels"),
     ("--data.partition DomainDirichlet --data.partition.parts 0", "data.partition.parts is 0"),
-    ("--data.partition DomainDirichlet --data.partition.alpha -1", "data.partition.alpha is -1.0"),
+    ("--data.partition DomainDirichlet --data.partition.alpha -1", "data.partition.alpha is -1"),
     (
         "--data.partition DomainDirichlet --data.partition.chosen {domain9: 1}",
         "chosen names the domain 'domain9'",
@@ -119,7 +119,7 @@ BAD = [
     ),
     ("--data Synthetic --data.shape [3,1000000,1000000]", "3x1000000x1000000", "smaller images"),
     # noise
-    (f"{CIFAR10} --data.noise -1", "data.noise is -1.0: it must be at least 0"),
+    (f"{CIFAR10} --data.noise -1", "data.noise is -1: it must be at least 0"),
     (f"{CIFAR10} --data.noise 5 --clients 1", "use at least 2 clients"),
 ]
 

@@ -107,7 +107,7 @@ def test_warnings_of_the_loggers_look_like_the_others(capsys: pytest.CaptureFixt
 
 def test_a_warning_about_data_on_the_command_line() -> None:
     options = "--data.train 60 --data.test 20 --data.domains 3 --data.partition DomainPerClient --clients 2"
-    command = f"--data Synthetic {options} --engine Inline --rounds 1 --net nonet --quiet true"
+    command = f"--data Synthetic {options} --engine Inline --rounds 1 --net no.net --quiet true"
     done = subprocess.run(
         [sys.executable, "-m", "rayfl.run", *command.split()], capture_output=True, text=True
     )
