@@ -95,6 +95,7 @@ def dse(state: Any) -> Mapping[str, Tensor]:
     return found
 
 
+WIDER = "tests.methods.forms.parity.wider"
 CASES: dict[str, Case] = {
     "Local": Case(server={}, client={"personal": "weights"}),
     "FedAvg": Case(client={}),
@@ -105,7 +106,7 @@ CASES: dict[str, Case] = {
     "FedRep": Case(),
     "LGFedAvg": Case(),
     "FedRoD": Case(),
-    "MOON": Case({"mu": 1.0}, client={"previous": "previous"}),
+    "MOON": Case({"mu": 0.7}, client={"previous": "previous"}),
     "SCAFFOLD": Case(server={"weights": "weights", "control": "control"}, client={"control": "control"}),
     "FedDyn": Case(server={"weights": "weights", "h": "drift"}, client={"gradient": "gradient"}),
     "FedOpt": Case(server={"weights": "weights", "m": "change", "v": "square"}, client={}),
@@ -113,10 +114,11 @@ CASES: dict[str, Case] = {
     "APFL": Case(client={"personal": "own", "alpha": "alpha"}),
     "PFedMe": Case(settings={"momentum": 0.0, "weight_decay": 0.0, "clip": 0.0}),
     "FD": Case(
+        {"gamma": 0.7},
         server={"outputs": "outputs", "owners": "owners"},
         client={"personal": "weights", "outputs": "outputs"},
     ),
-    "FedProto": Case(server={"prototypes": "prototypes"}, client={"personal": "weights"}),
+    "FedProto": Case({"lam": 0.7}, server={"prototypes": "prototypes"}, client={"personal": "weights"}),
     "COPA": Case(server={"weights": "weights", "heads": "heads"}, client={"head": "own"}),
     "FedHEAL": Case(
         server={
@@ -137,10 +139,11 @@ CASES: dict[str, Case] = {
         server={"head": "head"}, client={"personal": "weights"}, draws={"order": draws.server_order}
     ),
     "FedCO2": Case(
+        {"mu": 0.7},
         server={"weights": "weights", **by_client("heads", "head")},
         client={"online": "own", "offline": "offline"},
     ),
-    "FediOS": Case(client={"individual": "own"}, draws={"basis": draws.basis}),
+    "FediOS": Case({"alpha": 0.3}, client={"individual": "own"}, draws={"basis": draws.basis}),
     "FedDGGA": Case(server={"weights": "weights", "a": "a"}, client={"badness": "badness"}),
     "PartialFed": Case(
         client={"personal": "own", "choice": "logits"},
@@ -156,6 +159,7 @@ CASES: dict[str, Case] = {
         draws={"context": draws.context, "gumbel": draws.gumbel_pair},
     ),
     "PFedVEM": Case(
+        {"head_lr": 0.8},
         server={"weights": "weights", "head": lambda state: {"mean": column(state["head"])}},
         client={"head": posterior},
         fits={0: 1},
@@ -167,7 +171,7 @@ CASES: dict[str, Case] = {
         client={"personal": "weights"},
         draws={"order": draws.server_order, "virtual": draws.virtual, "shuffle": draws.shuffle},
     ),
-    "FML": Case(own={"meme": "tests.methods.forms.parity.wider"}),
+    "FML": Case({"alpha": 0.4, "beta": 0.7}, own={"meme": WIDER}),
     "FDSE": Case(
         {"lam": 10.0},
         server={"weights": "weights", **by_client("dse", "dse"), "dse 4": None},  # of 4 nothing was uploaded
@@ -220,10 +224,12 @@ FURTHER: tuple[tuple[Any, ...], ...] = (
     ("FedCO2", {"offline_init": "independent", "kd_temperature": 2.0, "mutual_epochs": 2, "adapt_epochs": 1}),
     ("FedDGGA", {"metric": "loss", "center": True}),
     ("FedFA", {"var_mode": "scalar"}),
+    ("FedHEAL", {"tau": 0.5}),
     ("FediOS", {"basis": "identity", "rank": 2, "overflow": "reuse", "ortho_reg_on": "cos"}),
     ("FediOS", {"projections": False}),
     ("FediOS", {"ortho_reg_on": "relu", "schedule": "alternating"}, {"turns": 2}),
     ("FediOS", {"individual_extractor": False}),
+    ("FedKD", {"T_start": 0.5, "T_end": 0.9}, {"own": {"mentee": WIDER}}),
     ("FedOpt", {"rule": "momentum", "server_lr": 0.5}, {"server": {"weights": "weights", "m": "change"}}),
     ("FedOpt", {"rule": "adagrad"}),
     ("FedOpt", {"rule": "yogi"}),
@@ -238,13 +244,15 @@ FURTHER: tuple[tuple[Any, ...], ...] = (
     ("PartialFed", {"mode": "no_cls"}, FIXED),
     ("PartialFed", {"mode": "bottom", "k": 2}, FIXED),
     ("PartialFed", {"mode": "top", "k": 2}, FIXED),
-    ("PFedMe", {"beta": 0.5}),
+    ("PFedMe", {"K": 3, "personal_lr": 0.5, "beta": 0.5}),
     ("PFedVEM", {"beta": 0.5, "normalize_elbo": False, "head_lr": 0.05, "head_epochs": 3}),
+    ("SCAFFOLD", {"server_lr": 0.6}),
 )
 """Further settings of methods, in which they do something else: method, options, changes of its case."""
 
 for name, options, *changed in FURTHER:
     case = replace(CASES[name], options={**CASES[name].options, **options})
     case = replace(case, **(changed[0] if changed else {}))
-    tuning = {f"finetune.{key}": value for key, value in case.finetune.items()}
-    CASES[f"{name} {', '.join(f'{k}={v}' for k, v in {**options, **tuning}.items())}"] = case
+    own = {key: value for key, value in case.own.items() if key not in CASES[name].own}
+    given = {**options, **own, **{f"finetune.{key}": value for key, value in case.finetune.items()}}
+    CASES[f"{name} {', '.join(f'{key}={value}' for key, value in given.items())}"] = case

@@ -251,8 +251,8 @@ CHANGES: dict[str, tuple[Change, Change, Change]] = {
         out("methods.fedgh:class_means", times(1.1)),
         out("methods.fedgh:class_means", lambda means, *_: means.mean(0).expand_as(means)),
     ),
-    "FedCO2": (out("methods.fedco2:divergence", times(-1)), option("mu", 1.1), other_mean("FedCO2")),
-    "FediOS": (out("methods.fedios:project", times(-1)), option("alpha", 0.55), other_mean("FediOS")),
+    "FedCO2": (out("methods.fedco2:divergence", times(-1)), option("mu", 0.77), other_mean("FedCO2")),
+    "FediOS": (out("methods.fedios:project", times(-1)), option("alpha", 0.33), other_mean("FediOS")),
     "FedDGGA": (
         out("methods.feddgga:FedDGGA._badness", times(-1)),
         option("step", 0.22),
@@ -278,7 +278,7 @@ CHANGES: dict[str, tuple[Change, Change, Change]] = {
         out("methods.dcpfl:symmetric_root", times(1.1)),
         into("methods.dcpfl:pool", uncounted),
     ),
-    "FML": (out("methods.fml:divergence", times(-1)), option("alpha", 0.55), other_mean("FML")),
+    "FML": (out("methods.fml:divergence", times(-1)), option("alpha", 0.44), other_mean("FML")),
     "FDSE": (
         out("methods.fdse.consistency:Consistency.loss", times(-1)),
         into("methods.fdse.method:mix_by_similarity", lambda rows, tau: (rows, 1.1 * tau)),
