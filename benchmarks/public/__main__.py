@@ -4,7 +4,7 @@ import argparse
 from importlib import import_module
 from pathlib import Path
 
-ADAPTERS = ("pfllib",)
+ADAPTERS = ("pfllib", "fedco2", "fdse", "fedgh", "fedios", "domains", "niid_bench", "fl_bench")
 
 
 def main() -> None:
@@ -23,7 +23,7 @@ def main() -> None:
                 continue
             found = pair.differences(wanted.source)
             scores = [value for view, value in found.items() if view not in ("server", "clients")]
-            each = [found["server"], found["clients"], max(scores) if scores else None]
+            each = [found.get("server"), found.get("clients"), max(scores, default=None)]
             shown = " | ".join("" if value is None else f"{value:.0e}" for value in each)
             print(f"| {repository} | {method} | {shown} |", flush=True)
 

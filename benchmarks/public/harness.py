@@ -6,7 +6,9 @@ import contextlib
 import io
 import logging
 import random
+import runpy
 import sys
+import tempfile
 import warnings
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -21,6 +23,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from rayfl.methods import METHODS
 from rayfl.nets import Shape, SplitNet
 from rayfl.nets.base import ImageArchitecture
 from tests.methods.forms import parity
@@ -30,10 +33,12 @@ from tests.methods.forms.world import Outcome, Weights, World
 PLAIN_SGD = {"momentum": 0.0, "weight_decay": 0.0, "clip": 0.0}
 """Settings of most public code."""
 SOME, ALL = parity.COHORTS, [range(5)] * 3
-"""Cohorts of three rounds."""
+NO_SINGLES = [0, 1, 3], [1, 3, 4], [0, 3, 4]
+"""Cohorts of three rounds; the clients of the last have no batch of one sample."""
 NAMES = {
     "conv1": "conv.0", "bn1": "conv.1", "conv2": "conv.3", "bn2": "conv.4",
     "fc1": "fc.0", "bn3": "fc.1", "fc2": "fc.3", "bn4": "fc.4", "fc3": "head", "head": "head",
+    "classifier": "head",
 }  # fmt: skip
 """Names of layers in public code -> in rayfl."""
 BN = ("conv.1", "conv.4", "fc.1", "fc.4")
@@ -63,6 +68,25 @@ def layers(part: nn.Module, prefix: str) -> OrderedDict[str, nn.Module]:
     return OrderedDict((names.get(k, f"{prefix}_act{k}"), layer) for k, layer in enumerate(part.children()))
 
 
+class Flat(nn.Module):
+    """The net with all layers on one level, under the names that public code has."""
+
+    def __init__(self, net: nn.Module) -> None:
+        super().__init__()
+        for name, layer in (layers(net.conv, "conv") | layers(net.fc, "fc")).items():
+            self.add_module(name, layer)
+        self.fc3 = net.head
+
+    def produce_feature(self, x: Tensor) -> Tensor:
+        for layer in list(self.children())[:-1]:
+            x = layer(x)
+        return x
+
+    def forward(self, x: Tensor) -> Tensor:
+        found: Tensor = self.fc3(self.produce_feature(x))
+        return found
+
+
 def entries(source: nn.Module | Mapping[str, Any]) -> Weights:
     """Return entries under rayfl's names; names without a layer are those of a head."""
     state = source.state_dict() if isinstance(source, nn.Module) else source
@@ -73,9 +97,16 @@ def entries(source: nn.Module | Mapping[str, Any]) -> Weights:
     return found
 
 
+OPTIONS: dict[str, Any] = {
+    "FedProx": {"mu": 0.5}, "Ditto": {"mu": 0.5}, "FedALA": {"eta": 0.5, "threshold": 1.0},
+}  # fmt: skip
+"""Of rayfl's methods, where they are not the default ones."""
+
+
 def case(method: str, **changes: Any) -> Case:
-    """Return the case of a method in parity, with the net and the settings of here."""
-    return replace(CASES[method], **{"net": Small(), "settings": PLAIN_SGD, **changes})
+    """Return the case of a method in parity, with net, settings and options of here."""
+    own = {"net": Small(), "settings": PLAIN_SGD, "options": OPTIONS.get(method, {}), "own": {}}
+    return replace(CASES[method], **{**own, **changes})
 
 
 @dataclass(frozen=True)
@@ -89,6 +120,7 @@ class Pair:
         case: options and settings; which of rayfl's states are compared with what the form returns.
         cohorts: who takes part in each round.
         absent: packages that the public code imports and that its update does not need.
+        averaging: rayfl's option of this name, in the place of the method's own default.
     """
 
     method: str
@@ -97,11 +129,17 @@ class Pair:
     case: Case
     cohorts: Sequence[Sequence[int]] = SOME
     absent: Sequence[str] = ()
+    averaging: str | None = None
 
     def differences(self, sources: Path) -> dict[str, float]:
         """Run both; return the largest differences: of the server, of clients, of each view's scores."""
         name = f"{self.method} beside public code"
-        with mock.patch.dict(CASES, {name: self.case}), mock.patch.object(parity, "COHORTS", self.cohorts):
+        kind = METHODS[self.method]
+        with (
+            mock.patch.dict(CASES, {name: self.case}),
+            mock.patch.object(parity, "COHORTS", self.cohorts),
+            mock.patch.object(kind, "averaging", self.averaging or kind.averaging),
+        ):
             run, noted = parity.federated(name, "shares")
             world = parity.world_of(run, self.case, noted)
             world = replace(world, make=as_rayfl(world.make), draw=as_rayfl(world.draw))
@@ -144,6 +182,7 @@ def public_code(folder: Path, absent: Sequence[str]) -> Iterator[None]:
         with (
             torch.random.fork_rng(devices=[]),
             mock.patch.object(torch.Tensor, "cuda", lambda self, *_, **__: self),
+            mock.patch.object(torch.Tensor, "float", torch.Tensor.double),
             mock.patch.object(nn.Module, "cuda", lambda self, *_, **__: self),
             contextlib.redirect_stdout(io.StringIO()),
             contextlib.redirect_stderr(io.StringIO()),
@@ -164,16 +203,27 @@ def public_code(folder: Path, absent: Sequence[str]) -> Iterator[None]:
         sys.modules.update(before)
 
 
-def as_rayfl(made: Callable[..., Any]) -> Callable[..., Any]:
-    """Return a function that is called with the default type that rayfl has, also within public code."""
+def script(file: str, *arguments: str) -> dict[str, Any]:
+    """Run a script of the public code as a program, in an empty folder; return its global names."""
+    path = str(Path(sys.path[0]) / file)
+    with (
+        tempfile.TemporaryDirectory() as scratch,
+        contextlib.chdir(scratch),
+        mock.patch.object(sys, "argv", [file, *arguments]),
+    ):
+        return runpy.run_path(path, run_name="__main__")
+
+
+def as_rayfl(made: Callable[..., Any], to_float: Any = torch.Tensor.float) -> Callable[..., Any]:
+    """Return a function that is called as outside of public code, also within it."""
 
     def call(*given: Any, **options: Any) -> Any:
-        default = torch.get_default_dtype()
         torch.set_default_dtype(torch.float32)
         try:
-            return made(*given, **options)
+            with mock.patch.object(torch.Tensor, "float", to_float):
+                return made(*given, **options)
         finally:
-            torch.set_default_dtype(default)
+            torch.set_default_dtype(torch.float64)
 
     return call
 

@@ -18,7 +18,6 @@ from tests.methods.forms.cases import CASES
 from tests.methods.forms.world import Outcome, Weights, World, score
 
 FOLDER = "PFLlib/system"
-COMMIT = "d832e76f6a23b833038949ec1e4fdefe63a4d350"
 
 
 def build(world: World, file: str, fits: Sequence[Sequence[int]], **options: Any) -> Any:
@@ -108,7 +107,7 @@ def pair(
         options: see ``build``.
     """
     usual = CASES[method]
-    changes: dict[str, Any] = {} if own is None else {"options": own, "own": {}}
+    changes: dict[str, Any] = {} if own is None else {"options": own}
     changes["server"] = {key: usual.server[key] for key in server}
     changes["client"] = {key: usual.client[key] for key in client or {}}
 

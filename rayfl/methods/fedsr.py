@@ -31,9 +31,9 @@ class FedSR(Method):
     of the features (L2R), and the divergence of the Gaussian, scaled by C, from one of the class (CMI), whose
     mean and scale each client learns for itself. Models are scored by the mean probabilities of some draws.
 
-    Deviations from the paper: FedSR follows FDSE's public code, as its table does; it was compared with
-    summaries of the paper, not with its full text. The tables of classes take the run's learning rate and
-    momentum. At evaluation all inputs share their draws. The mean is weighted by samples (``averaging``),
+    Deviations from the paper: FedSR follows FDSE's public code, as its table does, but for the gradients of
+    the tables of classes, which add up there from step to step. These tables take the run's learning rate
+    and momentum. At evaluation all inputs share their draws. The mean is weighted by samples (``averaging``),
     where the paper's is uniform.
     """
 
