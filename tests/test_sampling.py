@@ -269,5 +269,5 @@ def test_sampling_is_recorded(tmp_path: Path) -> None:
 
 
 def test_an_unknown_sampling_is_refused() -> None:
-    with pytest.raises(UserError, match="sampling is .Cyclical.; did you mean Cyclic"):
+    with pytest.raises(UserError, match=r"sampling is .Cyclical.; did you mean Cyclic"):
         federation_from(["--sampling", "Cyclical"])
