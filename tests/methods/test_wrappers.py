@@ -12,7 +12,7 @@ import torch
 from rayfl import Inline, Ray, UserError, evaluation, resumed
 from rayfl.config.parser import federation_from
 from rayfl.data import EmbeddedDigits
-from rayfl.errors import BadCode, BadValue, Conflict
+from rayfl.errors import BadCode, BadValue, Conflict, Missing, Unknown
 from rayfl.methods import (
     FDSE,
     METHODS,
@@ -196,7 +196,7 @@ def test_methods_without_weights_in_their_uploads_are_refused(
 
 def test_a_wrapper_needs_another_method() -> None:
     for cls in (*WRAPPERS.values(), Same):
-        with pytest.raises(UserError, match=f"^{cls.__name__} needs method.of$"):
+        with refused(Missing, "method.of"):
             cls()
         with refused(BadValue, "method.of"):
             cls(of="FedAvg")
@@ -209,29 +209,23 @@ def test_a_wrapper_needs_another_method() -> None:
 
 
 @pytest.mark.parametrize(
-    ("options", "says"),
+    ("options", "kind", "place"),
     [
-        ("--method TopK", r"--method\.of must be given: TopK needs it"),
-        ("--method TopK --method.of TopK", r"--method\.of\.of must be given: TopK needs it"),
-        ("--method TopK --method.of FedPrx", r"method\.of 'FedPrx' is unknown; did you mean FedProx"),
-        ("--method TopK --method.of FedBN --method.of.mu 1", r"method\.of\.mu is no option of FedBN"),
-        ("--method TopK --method.of FedAvg --method.mu 1", r"method\.mu is no option of TopK"),
-        ("--method TopK --method.of FedProx --method.of.mu -1", r"method\.mu is -1\.0"),
-        (
-            "--method TopK --method.of FedAvg --method.share 0",
-            r"share is 0\.0: it must be above 0 and at most 1",
-        ),
-        ("--method TopK --method.of FedAvg --method.share 1.1", r"share is 1\.1: it must be above 0"),
-        (
-            "--method SignFlip --method.of FedAvg --method.share -0.1",
-            r"share is -0\.1: it must be at least 0",
-        ),
-        ("--method SignFlip --method.of FedAvg --method.scale 0", r"scale is 0\.0: it must be above 0"),
-        ("--method SignFlip --method.of SignFlip --method.of.of FedAvg", r"has a SignFlip in it"),
+        ("--method TopK", Missing, "method.of"),
+        ("--method TopK --method.of TopK", Missing, "method.of.of"),
+        ("--method TopK --method.of FedPrx", Unknown, "method.of"),
+        ("--method TopK --method.of FedBN --method.of.mu 1", Unknown, "method.of.mu"),
+        ("--method TopK --method.of FedAvg --method.mu 1", Unknown, "method.mu"),
+        ("--method TopK --method.of FedProx --method.of.mu -1", BadValue, "method.of.mu"),
+        ("--method TopK --method.of FedAvg --method.share 0", BadValue, "method.share"),
+        ("--method TopK --method.of FedAvg --method.share 1.1", BadValue, "method.share"),
+        ("--method SignFlip --method.of FedAvg --method.share -0.1", BadValue, "method.share"),
+        ("--method SignFlip --method.of FedAvg --method.scale 0", BadValue, "method.scale"),
+        ("--method SignFlip --method.of SignFlip --method.of.of FedAvg", Conflict, "method.of"),
     ],
 )
-def test_bad_command_lines(options: str, says: str) -> None:
-    with pytest.raises(UserError, match=says):
+def test_bad_command_lines(options: str, kind: type[UserError], place: str) -> None:
+    with refused(kind, place):
         federation_from(options.split())
 
 
