@@ -41,7 +41,7 @@ class Diverging(FedAvg):
         place: of what else there is, ``velocity`` or ``number``.
     """
 
-    def __init__(self, added: float = 0.0, place: str = "velocity") -> None:
+    def __init__(self, added: Any = 0.0, place: str = "velocity") -> None:
         self.added = added
         self.place = place
 
