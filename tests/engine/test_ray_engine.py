@@ -524,7 +524,7 @@ def test_without_ray(tmp_path: Path) -> None:
     root = Path(__file__).parents[2]
     done = subprocess.run(command, cwd=root, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
-    assert "the Ray engine needs Ray, which cannot be imported" in done.stdout
+    assert "engine is Ray, and the package ray cannot be imported" in done.stdout
     assert "--engine Inline" in done.stdout
     assert no_records(tmp_path / "ray")
 
