@@ -147,11 +147,11 @@ def test_data_shows_what_a_data_set_holds(capsys):
         ([], Missing, "ACTION"),
         (["shw"], Unknown, "action"),
         (["divide"], Missing, "OUTPUT"),
-        (["show", "--clients", "0"], UserError, ""),
+        (["show", "--clients", "0"], BadValue, "clients"),
         (["show", "--clients", "x"], BadValue, "clients"),
         (["show", "--clients"], Missing, "clients"),
         (["show", "--data", "CIFAR"], Unknown, "data"),
-        (["show", "--data", "CIFAR10", "--data.root", "/nowhere"], UserError, ""),
+        (["show", "--data", "CIFAR10", "--data.root", "/nowhere"], Missing, "batches.meta"),
     ],
 )
 def test_data_says_what_is_wrong(arguments, kind, place, capsys):

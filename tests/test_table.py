@@ -11,7 +11,7 @@ import yaml
 from rayfl import Federation, table
 from rayfl.config.parser import federation_of
 from rayfl.config.table_file import Table
-from rayfl.errors import BadValue, Conflict, InUse, Missing, Unknown, UserError
+from rayfl.errors import BadValue, Conflict, InUse, Missing, Unknown
 from rayfl.jobs import cells
 from rayfl.jobs.cells import Job, Outcome, Runner
 from rayfl.record.description import dump
@@ -184,13 +184,13 @@ BAD = [
     ("--jobs 0", BadValue, "jobs"),
     ("--seeds 1000000", BadValue, "seeds"),
     ("--training.lrr 3", Unknown, "training.lrr"),
-    ("--data CIFAR10 --data.root nowhere", UserError, ""),
+    ("--data CIFAR10 --data.root nowhere", Missing, "batches.meta"),
     ("--data.verify", Missing, "data.verify"),
     ("--seed 3", Conflict, "seed"),
     ("--data.partition Dirichlett", Unknown, "data.partition"),
     ("--rows FedNova*", Missing, ""),
-    ("--protocol FDSE --data.val_fraction 0", UserError, ""),
-    ("--net CNNB --training.batch_size 1", UserError, ""),
+    ("--protocol FDSE --data.val_fraction 0", Conflict, "protocol"),
+    ("--net CNNB --training.batch_size 1", Conflict, "training.batch_size"),
 ]
 
 

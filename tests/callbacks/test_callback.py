@@ -11,7 +11,7 @@ import rayfl
 from rayfl import Inline, Ray, UserError
 from rayfl.callbacks.callback import Callback, Run
 from rayfl.engine import BadUpdate
-from rayfl.errors import BadCode, Unknown
+from rayfl.errors import BadCode, BadValue, Unknown
 from rayfl.methods import FedPer
 from rayfl.record.checkpoint import Checkpoints
 from tests.support.federations import Poisoned, bytes_of_run, small
@@ -93,7 +93,7 @@ class Misspelt(Callback):
 
 @pytest.mark.parametrize(
     ("callback", "kind", "place"),
-    [(Misspelt(), Unknown, "Misspelt.after_rounds"), (Misspelt, UserError, "")],
+    [(Misspelt(), Unknown, "Misspelt.after_rounds"), (Misspelt, BadValue, "callbacks")],
 )
 def test_what_is_no_callback_is_refused(
     tmp_path: Path, callback: Any, kind: type[UserError], place: str

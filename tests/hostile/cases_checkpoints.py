@@ -156,6 +156,7 @@ def models(folder: Path) -> None:
 
 CHECKPOINTS = "run/checkpoints"
 FILE = f"{CHECKPOINTS}/*.safetensors"
+THERE = "the checkpoint"
 MANIFEST = f"{CHECKPOINTS}/manifest-000002.json"
 
 BODIES: list[tuple[str, Callable[[Path], None]]] = [
@@ -234,25 +235,30 @@ def _infinite(row: State) -> State:
 
 
 FITTING: list[tuple[str, Callable[[Path], None], type[UserError], str]] = [
-    ("NaN in the server's weights", state("server", each(lambda t: t * float("nan"))), UserError, ""),
+    ("NaN in the server's weights", state("server", each(lambda t: t * float("nan"))), Damaged, THERE),
     (
         "infinity in a client's state",
         state("clients", lambda rows: {i: _infinite(row) for i, row in rows.items()}),
-        UserError,
-        "",
+        Damaged,
+        THERE,
     ),
-    ("weights of other shapes", state("server", each(lambda t: t[..., :1].contiguous())), UserError, ""),
-    ("weights of another type", state("server", each(lambda t: t.double())), UserError, ""),
-    ("weights of other names", state("server", renamed), UserError, ""),
-    ("a server without weights", state("server", lambda s: {"control": s["control"]}), UserError, ""),
-    ("a number for weights", state("server", lambda s: {**s, "weights": 1}), UserError, ""),
-    ("a mapping for weights", state("server", lambda s: {**s, "weights": dict(s["weights"])}), UserError, ""),
-    ("clients without state", state("clients", lambda rows: {i: {} for i in rows}), UserError, ""),
+    ("weights of other shapes", state("server", each(lambda t: t[..., :1].contiguous())), Conflict, THERE),
+    ("weights of another type", state("server", each(lambda t: t.double())), Conflict, THERE),
+    ("weights of other names", state("server", renamed), Conflict, THERE),
+    ("a server without weights", state("server", lambda s: {"control": s["control"]}), Conflict, THERE),
+    ("a number for weights", state("server", lambda s: {**s, "weights": 1}), Conflict, THERE),
+    (
+        "a mapping for weights",
+        state("server", lambda s: {**s, "weights": dict(s["weights"])}),
+        Conflict,
+        THERE,
+    ),
+    ("clients without state", state("clients", lambda rows: {i: {} for i in rows}), Conflict, THERE),
     (
         "clients of another method",
         state("clients", lambda rows: {i: {"own": 1} for i in rows}),
-        UserError,
-        "",
+        Conflict,
+        THERE,
     ),
     (
         "clients of another type",
@@ -260,14 +266,14 @@ FITTING: list[tuple[str, Callable[[Path], None], type[UserError], str]] = [
             "clients",
             lambda rows: {i: {k: w.to(torch.float64) for k, w in r.items()} for i, r in rows.items()},
         ),
-        UserError,
-        "",
+        Conflict,
+        THERE,
     ),
     (
         "clients that there are not",
         state("clients", lambda rows: rows | {i + 8: row for i, row in rows.items()}),
-        UserError,
-        "",
+        Damaged,
+        THERE,
     ),
 ]
 
@@ -278,7 +284,10 @@ CASES = [
     ),
     *(Case(f"file: {name}", RESUME, Damaged, FILE, prepare=prepare) for name, prepare in STATES),
     *(Case(f"file: {name}", RESUME, kind, place, prepare=prepare) for name, prepare, kind, place in FITTING),
-    *(Case(f"models: {name}", models, UserError, "", prepare=prepare) for name, prepare, *_ in FITTING[2:4]),
+    *(
+        Case(f"models: {name}", models, Conflict, THERE, prepare=prepare)
+        for name, prepare, *_ in FITTING[2:4]
+    ),
     *(
         Case(
             f"manifest: the format {value!r:.20}",
@@ -292,7 +301,11 @@ CASES = [
     Case("models: a server outside", models, Damaged, CHECKPOINTS, prepare=forge(outside)),
     *(
         Case(
-            f"scores {value!r:.40}", RESUME, UserError, "", prepare=put("progress", {"after_training": value})
+            f"scores {value!r:.40}",
+            RESUME,
+            Damaged,
+            CHECKPOINTS,
+            prepare=put("progress", {"after_training": value}),
         )
         for value in (
             *([], None, {"personal": 5}, {"personal": {"test": {"correct": [1], "loss": [1]}}}),

@@ -2,7 +2,7 @@
 
 import os
 
-from rayfl.errors import BadCode, BadValue, Conflict, InUse, Missing, Shortage, Unknown, UserError
+from rayfl.errors import BadCode, BadData, BadValue, Conflict, InUse, Missing, Shortage, Unknown, UserError
 from tests.hostile.harness import CANARY, Case, put_run
 
 TINY = (
@@ -28,7 +28,7 @@ LINES: dict[str, tuple[type[UserError], str]] = {
     f"--rounds {'9' * 5000}": (BadValue, "rounds"),
     "--clients 0": (BadValue, "clients"),
     "--clients 99999999999999999999": (BadValue, "clients"),
-    "--clients 999999999999": (UserError, ""),
+    "--clients 999999999999": (Conflict, "clients"),
     "--participation 0": (BadValue, "participation"),
     "--participation 1.01": (BadValue, "participation"),
     "--participation nan": (BadValue, "participation"),
@@ -42,9 +42,9 @@ LINES: dict[str, tuple[type[UserError], str]] = {
     "--checkpoint_every 0.5": (BadValue, "checkpoint_every"),
     "--on_bad_update ignore": (BadValue, "on_bad_update"),
     "--loggers perhaps": (BadValue, "loggers"),
-    "--loggers [csv,csv]": (UserError, ""),
+    "--loggers [csv,csv]": (BadValue, "loggers"),
     "--quiet": (Missing, "quiet"),
-    "--unseen nowhere": (UserError, ""),
+    "--unseen nowhere": (Unknown, "unseen"),
     "--cell 3": (BadValue, "cell"),
     "--row A": (Conflict, "row"),
     # training
@@ -60,16 +60,19 @@ LINES: dict[str, tuple[type[UserError], str]] = {
     "--training.schedule Linear": (Unknown, "training.schedule"),
     "--training.schedule Exponential": (Missing, "training.schedule.decay"),
     "--training.schedule Exponential --training.schedule.decay 2": (BadValue, "training.schedule.decay"),
-    "--training.schedule Steps --training.schedule.at_rounds [3,2]": (UserError, ""),
+    "--training.schedule Steps --training.schedule.at_rounds [3,2]": (
+        BadValue,
+        "training.schedule.at_rounds",
+    ),
     "--training.schedule Cosine --training.schedule.warmup -1": (BadValue, "training.schedule.warmup"),
     "--training.schedule Cosine --training.schedule.decay 1": (Unknown, "training.schedule.decay"),
     "--training.optimiser Adamm": (Unknown, "training.optimiser"),
     "--training.optimiser Adam --training.optimiser.beta1 1": (BadValue, "training.optimiser.beta1"),
     "--training.optimiser Adam --training.optimiser.eps 0": (BadValue, "training.optimiser.eps"),
-    "--training.optimiser Adam --training.momentum 0.9": (UserError, ""),
-    "--training.optimiser SGD --training.optimiser.nesterov true": (UserError, ""),
+    "--training.optimiser Adam --training.momentum 0.9": (Conflict, "training.momentum"),
+    "--training.optimiser SGD --training.optimiser.nesterov true": (Conflict, "training.optimiser.nesterov"),
     "--training.optimiser.beta1 0.5": (Unknown, "training.optimiser.beta1"),
-    "--method SCAFFOLD --training.optimiser AdamW": (UserError, ""),
+    "--method SCAFFOLD --training.optimiser AdamW": (Conflict, "training.optimiser"),
     "--training.momentum 1": (BadValue, "training.momentum"),
     "--training.weight_decay -1": (BadValue, "training.weight_decay"),
     "--training.clip -1": (BadValue, "training.clip"),
@@ -89,7 +92,7 @@ LINES: dict[str, tuple[type[UserError], str]] = {
     "--engine Ray --engine.actors 0": (BadValue, "engine.actors"),
     "--engine Ray --engine.actors many": (BadValue, "engine.actors"),
     "--engine Ray --engine.clients_per_actor 0": (BadValue, "engine.clients_per_actor"),
-    "--engine Ray --engine.gpus_per_actor 1.5": (UserError, ""),
+    "--engine Ray --engine.gpus_per_actor 1.5": (BadValue, "engine.gpus_per_actor"),
     "--engine Ray --engine.cpus_per_actor -1": (BadValue, "engine.cpus_per_actor"),
     "--engine Ray --engine.recoveries -1": (BadValue, "engine.recoveries"),
     # protocols
@@ -110,14 +113,14 @@ LINES: dict[str, tuple[type[UserError], str]] = {
     "--protocol.point nowhere": (BadValue, "protocol.point"),
     # data
     "--data Nosuch": (Unknown, "data"),
-    "--data CIFAR10 --data.root nowhere": (UserError, ""),
+    "--data CIFAR10 --data.root nowhere": (Missing, "batches.meta"),
     "--data.shape 3": (BadValue, "data.shape"),
     "--data.shape [3,8]": (BadValue, "data.shape"),
-    "--data.shape [0,0,0]": (UserError, ""),
+    "--data.shape [0,0,0]": (BadValue, "data.shape"),
     "--data.shape [a,b,c]": (BadValue, "data.shape"),
     "--data.train -1": (BadValue, "data.train"),
     "--data.test 0": (BadValue, "data.test"),
-    "--data.train 999999999999": (UserError, ""),
+    "--data.train 999999999999": (Shortage, ""),
     "--data.classes 1": (BadValue, "data.classes"),
     "--data.noise nan": (BadValue, "data.noise"),
     "--data.val_fraction 1": (BadValue, "data.val_fraction"),
@@ -127,7 +130,7 @@ LINES: dict[str, tuple[type[UserError], str]] = {
     "--data.partition rayfl.data.Synthetic": (BadValue, "data.partition"),
     "--data.partition Dirichlet --data.partition.alpha 0": (BadValue, "data.partition.alpha"),
     "--data.partition Dirichlet --data.partition.alpha inf": (BadValue, "data.partition.alpha"),
-    "--data.partition Dirichlet --data.partition.min_samples 999": (UserError, ""),
+    "--data.partition Dirichlet --data.partition.min_samples 999": (BadData, "data.partition"),
     "--data.partition Pathological --data.partition.classes_per_client 0": (
         BadValue,
         "data.partition.classes_per_client",
@@ -353,7 +356,7 @@ UNFIT: dict[str, tuple[type[UserError], str]] = {
     "--net own.nosuch": (Unknown, "net"),
     "--net own.os": (BadValue, "net"),
     "--net own.nothing(x=1)": (Unknown, "net"),
-    "--data own.Nothing": (UserError, ""),
+    "--data own.Nothing": (BadCode, "Nothing.load"),
     "--method own.Typed --method.factor x": (BadValue, "method.factor"),
     "--method own.Forgets": (BadCode, "Forgets"),
     "--method own.Nosuch": (BadValue, "method"),
