@@ -13,8 +13,19 @@ from unittest.mock import Mock
 import numpy as np
 import pytest
 
-from rayfl.errors import LONGEST, BadValue, Damaged, UserError, exit_code, in_one_line
+from rayfl.errors import (
+    LONGEST,
+    BadValue,
+    Conflict,
+    Damaged,
+    Missing,
+    Shortage,
+    UserError,
+    exit_code,
+    in_one_line,
+)
 from rayfl.run import main
+from tests.support.refusals import told
 
 
 def raising(error: BaseException) -> Callable[[], None]:
@@ -25,23 +36,46 @@ def raising(error: BaseException) -> Callable[[], None]:
 
 
 @pytest.mark.parametrize(
-    ("error", "says"),
+    ("error", "kind", "place", "says"),
     [
-        (UserError("use another"), "use another"),
-        (PermissionError(errno.EACCES, "Permission denied", "some/file"), "some/file: Permission denied"),
-        (NotADirectoryError(errno.ENOTDIR, "Not a directory", "a/b"), "a/b: Not a directory"),
+        (Conflict("net", "is too deep"), Conflict, "net", "net is too deep"),
+        (
+            PermissionError(errno.EACCES, "Permission denied", "some/file"),
+            Missing,
+            "some/file",
+            "some/file: Permission denied",
+        ),
+        (
+            NotADirectoryError(errno.ENOTDIR, "Not a directory", "a/b"),
+            Missing,
+            "a/b",
+            "a/b: Not a directory",
+        ),
         (
             OSError(errno.ENOSPC, "No space left on device", "a"),
+            Shortage,
+            "",
             "a: No space left on device: make room; then start it again",
         ),
-        (MemoryError(), "not enough memory: use less data, smaller inputs or fewer clients"),
-        (MemoryError("9 GB"), "not enough memory (9 GB): use less data, smaller inputs or fewer clients"),
+        (
+            MemoryError(),
+            Shortage,
+            "",
+            "not enough memory: use less data, smaller inputs or fewer clients",
+        ),
+        (
+            MemoryError("9 GB"),
+            Shortage,
+            "",
+            "not enough memory (9 GB): use less data, smaller inputs or fewer clients",
+        ),
     ],
 )
 def test_what_a_user_can_put_right_is_in_one_line(
-    capsys: pytest.CaptureFixture[str], error: Exception, says: str
+    capsys: pytest.CaptureFixture[str], error: Exception, kind: type[UserError], place: str, says: str
 ) -> None:
-    assert exit_code(raising(error)) == 2
+    with told(kind, place):
+        assert exit_code(raising(error)) == 2
     assert capsys.readouterr().err == f"rayfl: error: {says}\n"
 
 
@@ -137,4 +171,11 @@ def test_an_error_keeps_kind_and_place_between_processes() -> None:
     assert error.place == "training.lr"
     assert str(error) == "training.lr is 0: it must be above 0"
     assert str(Damaged("a.yaml", ": no YAML")) == "a.yaml: no YAML"
-    assert UserError("nothing").place == ""
+    assert BadValue("nothing").place == ""
+    assert BadValue("--rounds", "is 0").place == "rounds"
+
+
+def test_an_error_that_is_found_in_something_keeps_kind_and_place() -> None:
+    error = BadValue("training.lr", "is 0").within("a.yaml")
+    assert (type(error), error.place, str(error)) == (BadValue, "training.lr", "a.yaml: training.lr is 0")
+    assert Damaged("no YAML").within("a.yaml").place == "a.yaml"

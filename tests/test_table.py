@@ -211,7 +211,7 @@ def test_no_cell_is_started_where_a_later_one_cannot_work(tmp_path, capsys, runs
     path = write(tmp_path, TINY.replace("{method.mu: 0.5}", "{method.mu: 0.5, unseen: nobody}"))
     assert table.main([path, "--rounds", "1", "--output", str(tmp_path / "runs")]) == 2
     said = capsys.readouterr().err
-    assert said.startswith(f"rayfl: error: row 'Prox', column 'by class' of {path}: unseen='nobody'")
+    assert said.startswith(f"rayfl: error: row 'Prox', column 'by class' of {path}: unseen is 'nobody'")
     assert runs_here == []
     assert not (tmp_path / "runs").exists()
 

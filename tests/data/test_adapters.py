@@ -13,7 +13,7 @@ from torchvision.datasets import FakeData
 
 from rayfl import run
 from rayfl.data import TEST, TRAIN, VAL, ByUser, HuggingFaceData, TorchvisionData, from_torchvision
-from rayfl.errors import BadData, BadValue, Missing, Shortage, Unknown, UserError
+from rayfl.errors import BadData, BadValue, Damaged, Missing, Shortage, Unknown
 from tests.support.refusals import refused
 
 
@@ -140,7 +140,7 @@ def test_published_splits_are_used_by_their_names(tmp_path: Path, options, parts
     ("options", "kind", "place"),
     [
         ({"root": None}, Missing, "data.root"),
-        ({"root": "nowhere"}, UserError, ""),
+        ({"root": "nowhere"}, Missing, "nowhere"),
         ({"train": "all"}, Unknown, "d"),
         ({"x": "image"}, Unknown, "d"),
         ({"y": "x"}, BadData, "HuggingFaceData: the training samples"),
@@ -167,12 +167,12 @@ def test_files_of_hugging_face_lead_nowhere_else(tmp_path: Path, name):
     root = write(tmp_path / "d", COLUMNS)
     path = tmp_path / "d" / "train" / "state.json"
     path.write_text(json.dumps(json.loads(path.read_text()) | {"_data_files": [{"filename": name}]}))
-    with pytest.raises(UserError) as caught:
+    with refused(Damaged, root) as caught:
         HuggingFaceData(root=root, x="x").load()
     assert "of its own folder" in str(caught.value)
     write(tmp_path / "e", COLUMNS)
     (tmp_path / "e" / "dataset_dict.json").write_text(json.dumps({"splits": [name]}))
-    with pytest.raises(UserError) as caught:
+    with refused(Damaged, tmp_path / "e") as caught:
         HuggingFaceData(root=str(tmp_path / "e"), x="x").load()
     assert "of its own folder" in str(caught.value)
 
@@ -187,7 +187,7 @@ def test_memory_of_hugging_face_data_is_looked_at_first(tmp_path: Path, monkeypa
 def test_damaged_files_of_hugging_face(tmp_path: Path):
     root = Path(write(tmp_path / "d", COLUMNS))
     (root / "dataset_dict.json").write_text("{")
-    with pytest.raises(UserError, match="is damaged"):
+    with refused(Damaged, root):
         HuggingFaceData(root=str(root), x="x").load()
 
 

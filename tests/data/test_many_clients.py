@@ -10,10 +10,11 @@ import pytest
 from rayfl import Result, resumed
 from rayfl.data import ClientData, FederatedData, Synthetic, federated
 from rayfl.data.clients import Clients
-from rayfl.errors import UserError
+from rayfl.errors import Conflict
 from rayfl.record.checks import check_partition
 from rayfl.record.history import Population
 from tests.support.federations import bytes_of_run, small
+from tests.support.refusals import refused
 
 NONE = np.zeros(0, np.int64)
 PARTS = (
@@ -100,5 +101,5 @@ def test_runs_of_many_clients(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     assert set(Result.load(tmp_path / "half").clients.client) == set(range(12))
     going_on = resumed(tmp_path / "half", ["--rounds", "3"])
     going_on.data = Synthetic(train=240, test=60, shape=(1, 16, 16))
-    with pytest.raises(UserError, match=r"partition\.json differs"):
+    with refused(Conflict, "data"):
         going_on.run()
