@@ -14,7 +14,7 @@ import yaml
 
 from rayfl import Inline, Ray, UserError, resumed
 from rayfl.config.parser import federation_from
-from rayfl.errors import BadCode, Conflict, Missing, Unknown
+from rayfl.errors import BadCode, Conflict, Damaged, Missing, Unknown
 from rayfl.evaluation import FediOS
 from rayfl.randomness import generator
 from rayfl.record.description import dump
@@ -94,12 +94,12 @@ def test_a_trace_says_who_is_there(tmp_path: Path) -> None:
         ([entry(0, 1)], Conflict, "round 0"),
         ([entry(0, 0, 3)], Conflict, "round 3"),
         ([entry(0, 0), entry(12, 0)], Conflict, "client 12"),
-        ([{"client": 0}], UserError, "an entry is"),
-        ([entry(0, -1)], UserError, "from -1"),
-        ([{"client": True, "from": 0}], UserError, "client True"),
-        ([entry(0, 3, 3)], UserError, "ends before"),
-        ([{**entry(0, 0), "until": 3}], UserError, "an entry is"),
-        ([7], UserError, "an entry is 7"),
+        ([{"client": 0}], Damaged, "an entry is"),
+        ([entry(0, -1)], Damaged, "from -1"),
+        ([{"client": True, "from": 0}], Damaged, "client True"),
+        ([entry(0, 3, 3)], Damaged, "ends before"),
+        ([{**entry(0, 0), "until": 3}], Damaged, "an entry is"),
+        ([7], Damaged, "an entry is 7"),
     ],
 )
 def test_bad_traces_are_refused_before_the_start(
