@@ -105,7 +105,7 @@ def test_a_trace_says_who_is_there(tmp_path: Path) -> None:
 def test_bad_traces_are_refused_before_the_start(
     tmp_path: Path, entries: list[Any], kind: type[UserError], word: str
 ) -> None:
-    with refused(kind, "trace.json" if kind is Conflict else "") as caught:
+    with refused(kind, "trace.json") as caught:
         small(tmp_path / "run", sampling=trace(tmp_path, *entries)).run()
     assert word in str(caught.value)
     assert not (tmp_path / "run").exists()
