@@ -68,7 +68,7 @@ def test_what_torchvision_data_refuse(options, kind, place):
 @pytest.mark.parametrize(
     ("given", "kind"),
     [
-        (3, BadValue),
+        (np.zeros(()), BadValue),
         ({(0, 1)}, BadValue),
         ([], BadData),
         ([1, 2], BadData),

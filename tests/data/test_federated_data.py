@@ -328,13 +328,18 @@ class Untested(IID):
         (Tiny(), 2.0, BadValue, "clients"),
         (Untrained(), 1, BadData, "Untrained"),
         (Tiny(), 61, Conflict, "clients"),
-        (Synthetic(train=40, test=20, shape=(1, 1, 1), partition=Nobody()), 15, BadData, "data.partition"),
-        (Synthetic(train=40, test=20, shape=(1, 1, 1), partition=Untested()), 15, BadData, "data.partition"),
     ],
 )
 def test_impossible_federations_are_refused(data, clients, kind, place):
     with refused(kind, place):
         data.federate(clients, 0)
+
+
+@pytest.mark.parametrize(("partition", "part"), [(Nobody(), "training"), (Untested(), "test")])
+def test_somebody_must_train_and_somebody_be_tested(partition, part):
+    with refused(BadData, "data.partition") as caught:
+        Synthetic(train=40, test=20, shape=(1, 1, 1), partition=partition).federate(15, 0)
+    assert f"no client has {part} samples" in str(caught.value)
 
 
 def test_clients_without_test_samples_are_left_out(tmp_path, caplog):
