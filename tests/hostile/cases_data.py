@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from rayfl.errors import BadData, Damaged, Missing
 from tests.hostile.damage import into_fifo, into_folder, into_loop
 from tests.hostile.harness import Case
 from tests.support.digits_five import write_svhn
@@ -120,7 +121,7 @@ Y = np.array([[1], [2], [3], [4]], np.uint8)
 
 CASES = [
     *(
-        Case(f"CIFAR-10: {name}", CIFAR, says="data_batch_2", prepare=prepare)
+        Case(f"CIFAR-10: {name}", CIFAR, Damaged, "data_batch_2", prepare=prepare)
         for name, prepare in {
             "cut": cifar(cut),
             "empty": cifar(content(b"")),
@@ -131,9 +132,6 @@ CASES = [
                 content(b"cnumpy\nndarray\n((I1000000000000000\nI1\ntcnumpy\ndtype\n(S'u1'\ntRtR.")
             ),
             "nested": cifar(content(b"(" * 100_000 + b"l" * 100_000 + b".")),
-            "a folder": cifar(into_folder),
-            "a fifo": cifar(into_fifo),
-            "a loop": cifar(into_loop),
             "no data": batch(data=None),
             "data as list": batch(data=[[0] * 3072] * 4),
             "data of another type": batch(data=np.zeros((4, 3072), np.float32)),
@@ -148,15 +146,34 @@ CASES = [
         }.items()
     ),
     Case(
+        "MNIST: a damaged archive",
+        MNIST,
+        Damaged,
+        "train-images-idx3-ubyte.gz",
+        prepare=mnist(
+            lambda path: (path.with_name(path.name + ".gz").write_bytes(b"\x1f\x8bx"), path.unlink())
+        ),
+    ),
+    *(
+        Case(f"{data}: {name}", command, Missing, place, prepare=made(how))
+        for data, command, place, made in (
+            ("CIFAR-10", CIFAR, "data_batch_2", cifar),
+            ("MNIST", MNIST, "train-images-idx3-ubyte", mnist),
+            ("SVHN", SVHN, "train_32x32.mat", svhn),
+        )
+        for name, how in (("a folder", into_folder), ("a fifo", into_fifo), ("a loop", into_loop))
+    ),
+    Case(
         "CIFAR-10: no names",
         CIFAR,
-        says="batches.meta",
+        Damaged,
+        "batches.meta",
         prepare=cifar(
             content(pickle.dumps({"label_names": [1, 2]})), "data/cifar-10-batches-py/batches.meta"
         ),
     ),
     *(
-        Case(f"MNIST: {name}", MNIST, says="data/MNIST/raw/t", prepare=prepare)
+        Case(f"MNIST: {name}", MNIST, Damaged, "train-images-idx3-ubyte", prepare=prepare)
         for name, prepare in {
             "cut": mnist(cut),
             "longer": mnist(longer),
@@ -168,16 +185,10 @@ CASES = [
             "images without pixels": mnist(content(idx(np.zeros((6, 0, 28), np.uint8)))),
             "labels out of range": mnist(content(idx(np.full(6, 10, np.uint8))), LABELS),
             "fewer labels": mnist(content(idx(np.zeros(5, np.uint8))), LABELS),
-            "a folder": mnist(into_folder),
-            "a fifo": mnist(into_fifo),
-            "a loop": mnist(into_loop),
-            "a damaged archive": mnist(
-                lambda path: (path.with_name(path.name + ".gz").write_bytes(b"\x1f\x8bx"), path.unlink())
-            ),
         }.items()
     ),
     *(
-        Case(f"USPS: {name}", USPS, says="data/usps.bz2", prepare=prepare)
+        Case(f"USPS: {name}", USPS, Damaged, "usps.bz2", prepare=prepare)
         for name, prepare in {
             "no archive": usps(b"x", packed=False),
             "empty": usps(b""),
@@ -189,7 +200,7 @@ CASES = [
         }.items()
     ),
     *(
-        Case(f"SVHN: {name}", SVHN, says="train_32x32.mat", prepare=prepare)
+        Case(f"SVHN: {name}", SVHN, Damaged, "train_32x32.mat", prepare=prepare)
         for name, prepare in {
             "cut": svhn(cut),
             "no file of MATLAB": svhn(content(b"MATLAB" * 100)),
@@ -201,24 +212,28 @@ CASES = [
             "labels out of range": svhn(mat(X=X, y=Y + 200)),
             "fewer labels": svhn(mat(X=X, y=Y[1:])),
             "labels as text": svhn(mat(X=X, y="text")),
-            "a folder": svhn(into_folder),
-            "a fifo": svhn(into_fifo),
         }.items()
     ),
     *(
-        Case(f"images: {name}", FOLDERS, says=says, prepare=prepare)
-        for name, prepare, says in (
-            ("cut", pictures(lambda path: path.write_bytes(path.read_bytes()[:50])), "frame_0000.png"),
-            ("empty", pictures(content(b"")), "frame_0000.png"),
-            ("text", pictures(content(b"hello")), "frame_0000.png"),
+        Case(f"images: {name}", FOLDERS, kind, place, prepare=prepare)
+        for name, prepare, kind, place in (
+            (
+                "cut",
+                pictures(lambda path: path.write_bytes(path.read_bytes()[:50])),
+                Damaged,
+                "frame_0000.png",
+            ),
+            ("empty", pictures(content(b"")), Damaged, "frame_0000.png"),
+            ("text", pictures(content(b"hello")), Damaged, "frame_0000.png"),
             (
                 "no folders",
                 pictures(lambda path: shutil.rmtree(path.parents[2]) or path.parents[2].mkdir()),
+                BadData,
                 "data",
             ),
-            ("no images", pictures(no_images), 'any image of the class "x" is missing'),
-            ("a name that is no text", pictures(strange_name), "whose name is no text"),
-            ("a class that is no text", pictures(strange_class), "whose name is no text"),
+            ("no images", pictures(no_images), Missing, "data"),
+            ("a name that is no text", pictures(strange_name), BadData, "data/a/x"),
+            ("a class that is no text", pictures(strange_class), BadData, "data/a"),
         )
     ),
 ]

@@ -3,6 +3,7 @@
 import json
 from typing import Any
 
+from rayfl.errors import BadData, BadValue, Damaged, Missing
 from tests.hostile.damage import into_fifo, into_folder, into_loop
 from tests.hostile.harness import Case
 
@@ -18,60 +19,63 @@ def user(given: Any, **more: Any) -> str:
     return json.dumps({"users": ["a"], "num_samples": [1], "user_data": {"a": given}} | more)
 
 
-FILES: dict[str, tuple[str | bytes, str]] = {
-    "empty": ("", "a.json is damaged"),
-    "no text": (b"\xff", "a.json is damaged"),
-    "cut": (user(GOOD)[:-3], "a.json is damaged"),
-    "nested": ("[" * 100_000, "nested too deeply"),
-    "a list": ("[1]", "it must be like"),
-    "no users": ("{}", "it must be like"),
-    "no data of a user": (user(GOOD, users=["a", "b"]), "user 'b' has no 'user_data'"),
-    "a user as number": (user(GOOD, users=[1]), "user 1 has no 'user_data'"),
-    "a user twice": (user(GOOD, users=["a", "a"]), "user 'a' is there twice"),
-    "a list for a user": (user([1]), "user 'a' must have lists 'x' and 'y'"),
-    "no labels": (user({"x": [[1]]}), "user 'a' must have lists 'x' and 'y'"),
-    "fewer labels": (user({"x": [[1], [2]], "y": [1]}), "of the same length"),
-    "a negative label": (user(GOOD | {"y": [-1]}), "the label -1"),
-    "a label without end": (user(GOOD | {"y": [10**40]}), "and it must be 0 or above"),
-    "a label as text": (user(GOOD | {"y": ["1"]}), "the label '1'"),
-    "true as label": (user(GOOD | {"y": [True]}), "the label True"),
-    "numbers alone": (user({"x": [1], "y": [1]}), "rayfl reads lists of equally many numbers"),
-    "lists of nothing": (user({"x": [[]], "y": [1]}), "rayfl reads lists of equally many numbers"),
-    "lists that differ": (user({"x": [[1], [1, 2]], "y": [1, 1]}), "lists of equally many numbers"),
-    "words": (user({"x": [["to", "be"]], "y": [1]}), "lists of equally many numbers"),
-    "too large": (user({"x": [[1e300, 1, 1, 1]], "y": [1]}), "lists of equally many numbers"),
-    "whole numbers without end": (user({"x": [[10**40, 1, 1, 1]], "y": [1]}), "lists of equally many"),
-    "nothing at all": (user({"x": [], "y": []}), "has no samples"),
-    "another shape": (user({"x": [[1, 2]], "y": [1]}), "has 2 numbers per sample, not the shape [1, 2, 2]"),
-    "texts that differ": (user({"x": ["a", "bc"], "y": ["a", "b"]}), "texts of different lengths"),
-    "a text without letters": (user({"x": [""], "y": ["a"]}), "or empty ones"),
-    "a word after a text": (user({"x": ["a"], "y": ["be"]}), "no single character"),
-    "half a character": (
-        '{"users": ["a"], "user_data": {"a": {"x": ["\\ud800"], "y": ["a"]}}}',
-        "is damaged",
-    ),
-    "text and numbers": (user({"x": ["abcd"], "y": ["a"]}), "samples of several kinds"),
-    "text for a net of images": (user({"x": ["ab"], "y": ["c"]}), "samples of several kinds"),
+DAMAGED: dict[str, str | bytes] = {
+    "empty": "",
+    "no text": b"\xff",
+    "cut": user(GOOD)[:-3],
+    "nested": "[" * 100_000,
+    "a list": "[1]",
+    "no users": "{}",
+    "no data of a user": user(GOOD, users=["a", "b"]),
+    "a user as number": user(GOOD, users=[1]),
+    "a user twice": user(GOOD, users=["a", "a"]),
+    "a list for a user": user([1]),
+    "no labels": user({"x": [[1]]}),
+    "fewer labels": user({"x": [[1], [2]], "y": [1]}),
+    "a negative label": user(GOOD | {"y": [-1]}),
+    "a label without end": user(GOOD | {"y": [10**40]}),
+    "a label as text": user(GOOD | {"y": ["1"]}),
+    "true as label": user(GOOD | {"y": [True]}),
+    "numbers alone": user({"x": [1], "y": [1]}),
+    "lists of nothing": user({"x": [[]], "y": [1]}),
+    "lists that differ": user({"x": [[1], [1, 2]], "y": [1, 1]}),
+    "words": user({"x": [["to", "be"]], "y": [1]}),
+    "too large": user({"x": [[1e300, 1, 1, 1]], "y": [1]}),
+    "whole numbers without end": user({"x": [[10**40, 1, 1, 1]], "y": [1]}),
+    "another shape": user({"x": [[1, 2]], "y": [1]}),
+    "texts that differ": user({"x": ["a", "bc"], "y": ["a", "b"]}),
+    "a text without letters": user({"x": [""], "y": ["a"]}),
+    "a word after a text": user({"x": ["a"], "y": ["be"]}),
+    "half a character": '{"users": ["a"], "user_data": {"a": {"x": ["\\ud800"], "y": ["a"]}}}',
+}
+
+UNFIT: dict[str, tuple[str, str]] = {
+    "nothing at all": (user({"x": [], "y": []}), "data/train"),
+    "text and numbers": (user({"x": ["abcd"], "y": ["a"]}), "data"),
+    "text for a net of images": (user({"x": ["ab"], "y": ["c"]}), "data"),
 }
 
 CASES = [
     *(
-        Case(f"LEAF: {name}", RUN, says=says, files={FILE: content, OTHER: user(GOOD)})
-        for name, (content, says) in FILES.items()
+        Case(f"LEAF: {name}", RUN, Damaged, FILE, files={FILE: content, OTHER: user(GOOD)})
+        for name, content in DAMAGED.items()
     ),
-    Case("LEAF: no folder", RUN, says="train cannot be read"),
-    Case("LEAF: no test files", RUN, says="test cannot be read", files={FILE: user(GOOD)}),
-    Case(
-        "LEAF: another file", RUN, says="no files of LEAF", files={"data/train/x.txt": "", OTHER: user(GOOD)}
+    *(
+        Case(f"LEAF: {name}", RUN, BadData, place, files={FILE: content, OTHER: user(GOOD)})
+        for name, (content, place) in UNFIT.items()
     ),
-    Case("LEAF: no root", RUN.replace("--data.root data ", ""), says="root"),
-    Case("LEAF: a shape of nothing", RUN.replace("[1,2,2]", "[0]"), says="its numbers must be at least 1"),
-    Case("LEAF: no shape", RUN.replace("[1,2,2]", "[]"), says="its numbers must be at least 1"),
+    Case("LEAF: no folder", RUN, Missing, "data/train"),
+    Case("LEAF: no test files", RUN, Missing, "data/test", files={FILE: user(GOOD)}),
+    Case("LEAF: another file", RUN, Missing, "data/train", files={"data/train/x.txt": "", OTHER: user(GOOD)}),
+    Case("LEAF: no root", RUN.replace("--data.root data ", ""), Missing, "data.root"),
+    Case("LEAF: a shape of nothing", RUN.replace("[1,2,2]", "[0]"), BadValue, "data.shape"),
+    Case("LEAF: no shape", RUN.replace("[1,2,2]", "[]"), BadValue, "data.shape"),
     *(
         Case(
             f"LEAF: {name}",
             RUN,
-            says="a.json",
+            Missing,
+            FILE,
             files={FILE: "", OTHER: ""},
             prepare=lambda f, h=how: h(f / FILE),
         )
