@@ -192,7 +192,7 @@ def test_hosts_run_the_project_that_was_synced(cluster: Cluster) -> None:
 def test_a_sweep_has_the_bytes_of_federations_run_alone(cluster: Cluster, tmp_path: Path) -> None:
     space = {
         "sweep": "two",
-        "base": OPTIONS | ENGINE,
+        "base": {key: yaml.safe_load(value) for key, value in (OPTIONS | ENGINE).items()},
         "search": {"method.mu": [0.1, 1.0]},
         "seeds": [0],
     }

@@ -105,7 +105,7 @@ def test_own_functions_spoil_nothing_for_others() -> None:
         (["tests.support.metrics.nothing"], Unknown),
         (["tests.support.metrics.CONSTANT"], BadCode),
         (["tests.support.nets.Net"], BadCode),
-        (["os.system"], UserError),
+        (["os.system"], BadValue),
         ([3], BadValue),
     ],
 )

@@ -150,8 +150,8 @@ FILES: list[tuple[str, Callable[[Path], None], type[UserError], str]] = [
     (
         "more rounds than there are to run",
         lines(lambda found: [*found, found[1].replace(b'"round":1,', b'"round":2,')]),
-        UserError,
-        "",
+        Damaged,
+        METRICS,
     ),
     ("NaN", sub(rb'"loss":\[[\d.]+', b'"loss":[NaN'), Damaged, METRICS),
     ("infinity", sub(rb'"loss":\[[\d.]+', b'"loss":[-Infinity'), Damaged, METRICS),

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 import torch
-from docstring_parser import parse_from_object
 
+from rayfl.config.command import texts_of
 from rayfl.errors import BadValue
 from rayfl.methods import METHODS, FedCO2, FedProto
 from rayfl.nets import CNNB, LeNet
@@ -188,7 +188,7 @@ def test_every_option_is_checked(name):
 def test_options_are_kept_and_documented(name):
     """Under their own names, from which a run's configuration is written; in the help, and on the page."""
     method, page = METHODS[name](), (DOCS / f"{name.lower()}.md").read_text()
-    described = {entry.arg_name: entry.description for entry in parse_from_object(METHODS[name]).params}
+    described = texts_of(METHODS[name])
     for option, parameter in options_of(name).items():
         assert getattr(method, option) == parameter.default
         assert described[option]

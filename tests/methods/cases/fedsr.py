@@ -9,6 +9,6 @@ CASES = Cases(
     has_global=True,
     plain=None,
     net="tests.support.by_hand.gaussian",
-    rounds=6,
+    rounds=16,
     page="takes a uniform one (`--averaging uniform`)",
 )
