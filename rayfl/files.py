@@ -89,26 +89,6 @@ def read_json(path: str | Path) -> Any:
     return parse_json(read_file(path))
 
 
-def refuse_links(folder: Path, *inside: str) -> None:
-    """Refuse a folder with links to what lies outside of it, through which others' files would be changed.
-
-    Args:
-        folder: it may be a link itself.
-        inside: folders in it to be looked at, too.
-    """
-    home = os.path.realpath(folder)
-    for above in (folder, *(folder / name for name in inside)):
-        try:
-            links = [entry.path for entry in os.scandir(above) if entry.is_symlink()]
-        except OSError:
-            continue  # whoever reads it says so
-        for link in links:
-            if os.path.commonpath([home, os.path.realpath(link)]) != home:
-                raise Damaged(
-                    link, f"is a link that leads out of {folder}: put what it leads to in its place"
-                )
-
-
 @contextmanager
 def reading(path: str | Path, remedy: str = "restore it from a copy") -> Iterator[None]:
     """Say in one line which file cannot be read, or holds something else than it should, and what to do.

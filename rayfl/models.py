@@ -42,7 +42,7 @@ def load_models(folder: str | Path, round: int | None = None, data: bool = True)
         settings["division"] = (manifest.settings or {}).get("division")
     checkpoints.check_settings(manifest, settings)
     worker, server = bench(federation.plan(), found)
-    worker.restore(str(checkpoints.folder), manifest.clients.values(), manifest.clients_per_file)
+    worker.restore(str(checkpoints.folder), manifest.clients.values())
     server.restore(str(checkpoints.folder), manifest.server)
     first = read_history(Path(folder)).first
     trained = set(np.flatnonzero(first < manifest.round).tolist())

@@ -18,7 +18,6 @@ from rayfl.data import Data
 from rayfl.errors import BadValue, Conflict, Damaged, Missing, Unknown, UserError
 from rayfl.evaluation.result import read_config
 from rayfl.federation import Federation
-from rayfl.files import refuse_links
 from rayfl.record.description import RESUMABLE, differing, dump
 from rayfl.record.folder import check_is
 from rayfl.shipped import find
@@ -175,7 +174,6 @@ def resumed(folder: str | Path, arguments: Sequence[str] = (), data: Data | None
 def _resumed(folder: str | Path, given: Flat, data: Data | None = None) -> Federation:
     path = Path(folder) / "config.yaml"
     check_is(path.parent, "run", path.name)
-    refuse_links(path.parent)
     config = read_config(path.parent)
     if not config:
         raise Missing(path, "has no settings")

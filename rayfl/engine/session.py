@@ -520,9 +520,7 @@ class Session:
     def _restore(self, folder: str, manifest: Manifest | None) -> None:
         server = self.workers.call(SERVER, "restore", folder, manifest.server if manifest else None)
         files, count = list(self._files.values()), len(self.workers)
-        calls = [
-            self.workers.call(k, "restore", folder, files[k::count], self._per_file) for k in range(count)
-        ]
+        calls = [self.workers.call(k, "restore", folder, files[k::count]) for k in range(count)]
         for k, ids in enumerate(self._get([*calls, server])[:count]):
             self.homes.update(dict.fromkeys(ids, k))
 

@@ -38,7 +38,7 @@ from rayfl.evaluation.measures import measures
 from rayfl.evaluation.score import BATCH, ClientScores, score, score_rows
 from rayfl.imports import of_rayfl
 from rayfl.randomness import seed_of
-from rayfl.record.checkpoint import CLIENTS_PER_FILE, Checkpoints
+from rayfl.record.checkpoint import Checkpoints
 from rayfl.splits import SPLITS
 from rayfl.training.client import Client, Fitted
 from rayfl.training.examples import Examples
@@ -688,15 +688,12 @@ class Worker:
             states |= sent
         return Checkpoints(Path(folder)).write_clients(number, states)
 
-    def restore(
-        self, folder: str, names: Iterable[str], clients_per_file: int = CLIENTS_PER_FILE
-    ) -> list[int]:
+    def restore(self, folder: str, names: Iterable[str]) -> list[int]:
         """Take up the states in some client files, and no others; return the clients' numbers.
 
         Args:
             folder: the run's checkpoints.
             names: of the files.
-            clients_per_file: of the checkpoint.
 
         Raises:
             UserError: a state is of another method or another net, or there are no such clients.
@@ -705,7 +702,7 @@ class Worker:
         restored: list[int] = []
         wanted: dict[int, State] = {}
         for name in names:  # file by file: all states together may be more than fits into memory
-            found: dict[int, State] = Checkpoints(Path(folder)).read(name, clients_per_file)
+            found: dict[int, State] = Checkpoints(Path(folder)).read(name)
             for i, state in found.items():
                 if not 0 <= i < self.data.seen:
                     raise Damaged(

@@ -15,8 +15,8 @@ from rayfl.display import Displayed, Words
 from rayfl.errors import Damaged
 from rayfl.evaluation.metrics import curve, mean_loss, summarise
 from rayfl.evaluation.protocol import Protocol, read_protocol, with_protocol
-from rayfl.files import reading, refuse_links
-from rayfl.record.checks import check_config
+from rayfl.files import reading
+from rayfl.record.checks import Config, fit
 from rayfl.record.description import flat
 from rayfl.record.folder import RunFolder, check_is
 from rayfl.record.history import CONFIG, METRICS, History, read_history
@@ -47,7 +47,6 @@ class Result(Displayed):
         """Read a run folder; a run that was stopped gives the rounds that it completed."""
         folder = Path(folder)
         check_is(folder, "run")
-        refuse_links(folder)
         config = read_config(folder)
         if "rounds" not in config:
             raise Damaged(folder / CONFIG, "has no number of rounds")
@@ -155,7 +154,7 @@ def read_config(folder: Path) -> dict[str, Any]:
     path = folder / CONFIG
     config = read_mapping(path, "configuration")
     with reading(path):
-        check_config(config)
+        fit(Config, config)
     return config
 
 

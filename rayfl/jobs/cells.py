@@ -27,7 +27,7 @@ from rayfl.errors import UserError
 from rayfl.evaluation.result import read_config
 from rayfl.files import held, lock, parse_json, read_file, read_json, reading, write_file
 from rayfl.memory import available_memory
-from rayfl.record.checks import check_summary
+from rayfl.record.checks import Summary, fit
 from rayfl.record.description import RESUMABLE
 from rayfl.record.history import CONFIG, ENGINE, METRICS, SUMMARY, read_lines
 from rayfl.shown import counted
@@ -72,7 +72,7 @@ class Job:
             return False
         with reading(path, "remove it, and the run goes on from its checkpoint"):
             summary = read_json(path)
-            check_summary(summary)
+            fit(Summary, summary)
         return bool(summary["completed"] >= self.rounds or summary.get("early"))
 
     @property

@@ -15,20 +15,21 @@ from __future__ import annotations
 
 import hashlib
 import json
-import math
 import os
 import re
 from collections.abc import Callable, Collection, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import safetensors
 import safetensors.torch
+from pydantic import Field
 
 from rayfl.errors import Conflict, Damaged, Missing, UserError
-from rayfl.files import parse_json, read_file, reading, refuse_links, remove, sync_folder, write_file
+from rayfl.files import parse_json, read_file, reading, remove, sync_folder, write_file
+from rayfl.record.checks import fit
 from rayfl.record.description import differing
 from rayfl.training.state import State, put_together, take_apart
 
@@ -40,14 +41,13 @@ KEEP = 2
 """Checkpoints that are kept: the newest and the one before, should the newest be damaged."""
 _FORMAT = 2
 _MANIFEST = re.compile(r"manifest-\d+\.json")
-_NO_NUMBERS = ("nan", "inf", "-inf")
 _FULL = "earlier checkpoints are intact, so make room and resume the run"
 _OURS = ("server-", "clients-", "manifest-")  # names of files that may be removed
 
 
 @dataclass(frozen=True)
 class Manifest:
-    """A checkpoint.
+    """A checkpoint; it names no files but those beside it.
 
     Attributes:
         round: the next round to run.
@@ -55,17 +55,17 @@ class Manifest:
         clients: number of the client file -> its name.
         clients_per_file: how many clients' states share a file.
         stateless: the clients that have trained and keep no state.
-        progress: what the driver keeps, as plain JSON; numbers may be NaN or infinite.
+        progress: what the driver keeps, as JSON in which numbers may be NaN or infinite.
         settings: everything that decides the run's numbers: settings by name, and the digest of the divided
             data as ``division``.
     """
 
     round: int
-    server: str
-    clients: dict[int, str]
+    server: Annotated[str, Field(pattern=r"^server-[0-9a-f]{24}\.safetensors$")]
+    clients: dict[int, Annotated[str, Field(pattern=r"^clients-[0-9]{5,}-[0-9a-f]{24}\.safetensors$")]]
     progress: dict[str, Any]
     settings: dict[str, Any]
-    clients_per_file: int = CLIENTS_PER_FILE
+    clients_per_file: Annotated[int, Field(strict=True, ge=1, le=CLIENTS_PER_FILE)] = CLIENTS_PER_FILE
     stateless: list[int] = field(default_factory=list)
 
 
@@ -107,22 +107,9 @@ class Checkpoints:
             if not (self.folder / name).exists():
                 remedy = "on several hosts the run folder must be on storage that all of them share"
                 raise Missing(self.folder / name, f"is not there: {remedy}")
-        body = {
-            "format": _FORMAT,
-            "round": manifest.round,
-            "server": manifest.server,
-            "clients": {str(number): name for number, name in manifest.clients.items()},
-            "progress": manifest.progress,
-            "settings": manifest.settings,
-            "clients_per_file": manifest.clients_per_file,
-            "stateless": manifest.stateless,
-        }
-        try:
-            text = json.dumps(body, separators=(",", ":"), sort_keys=True, allow_nan=False)
-        except ValueError:
-            body["progress"] = _numbers_named(manifest.progress)
-            text = json.dumps(body, separators=(",", ":"), sort_keys=True, allow_nan=False)
-        text = json.dumps({"sha256": _hash(text.encode()), "manifest": body}, sort_keys=True, indent=1)
+        body = {"format": _FORMAT, **vars(manifest)}
+        body["clients"] = {str(number): name for number, name in manifest.clients.items()}
+        text = json.dumps({"sha256": _hash(_compact(body)), "manifest": body}, sort_keys=True, indent=1)
         sync_folder(self.folder)  # the names of its files, before the manifest that needs them
         write_file(self.folder / f"manifest-{manifest.round:06d}.json", text, _FULL)
         self.keep_names()
@@ -211,23 +198,19 @@ class Checkpoints:
             raise Missing(self.folder, f"has no checkpoint after {round} rounds; it has those after {there}")
         return _read_manifest(path)
 
-    def read(self, name: str, clients_per_file: int = CLIENTS_PER_FILE) -> Any:
-        """Return the state in a file: the server's, or client -> state.
-
-        Args:
-            name: of the file.
-            clients_per_file: of the checkpoint.
-        """
+    def read(self, name: str) -> Any:
+        """Return the state in a file: the server's, or client -> state."""
         content = self._content(name)
         try:
-            return _state_in(name, content, clients_per_file)
-        except ValueError as error:
+            # Copied, because some kernels' last bits depend on how their input lies in memory; see `unpack`.
+            tensors = {path: tensor.clone() for path, tensor in safetensors.torch.load(content).items()}
+            return put_together(_structure_in(content), tensors)
+        except (safetensors.SafetensorError, ValueError, LookupError, TypeError, RecursionError) as error:
             remedy = "restore it from a copy, or start the run anew with another --output"
             raise Damaged(self.folder / name, f"holds no state ({error}): {remedy}") from error
 
     def _manifests(self) -> list[Path]:
         """Return the manifests, the newest first."""
-        refuse_links(self.folder.parent, self.folder.name)
         with reading(self.folder):
             try:
                 names = os.listdir(self.folder)
@@ -281,101 +264,24 @@ def _round_of(path: Path) -> int:
 
 def _read_manifest(path: Path) -> Manifest:
     try:
-        written = read_file(path)
-        content = parse_json(written)
+        content = json.loads(read_file(path))
         body = content["manifest"]
-        text = json.dumps(body, separators=(",", ":"), sort_keys=True)
-        if _hash(text.encode()) != content["sha256"]:
+        if _hash(_compact(body)) != content["sha256"]:
             raise ValueError("its checksum differs")
         if body["format"] != _FORMAT:
             told = f"has the format {body['format']!r:.20}, which this version of rayfl cannot read"
             remedy = "go on with the version that wrote it, or start the run anew with another --output"
             raise Conflict(path, f"{told}: {remedy}")
-        _check_manifest(path, body)
-        clients = {int(number): name for number, name in body["clients"].items()}
-        named = any(f'"{name}"'.encode() in written for name in _NO_NUMBERS)
-        progress = _names_numbered(body["progress"]) if named else body["progress"]
-        return Manifest(
-            body["round"],
-            body["server"],
-            clients,
-            progress,
-            body["settings"],
-            body["clients_per_file"],
-            body["stateless"],
-        )
-    except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
+        manifest: Manifest = fit(Manifest, body)
+        if manifest.round != _round_of(path):
+            raise ValueError("its round is not that of its name")
+        return manifest
+    except (OSError, ValueError, LookupError, TypeError, RecursionError) as error:
         raise Damaged(path, "is damaged") from error
 
 
-def _numbers_named(value: Any) -> Any:
-    """Return plain JSON with names for NaN and infinity, which JSON does not have; losses may be that."""
-    if isinstance(value, dict):
-        return {key: _numbers_named(each) for key, each in value.items()}
-    if isinstance(value, list):
-        return [_numbers_named(each) for each in value]
-    return str(value) if isinstance(value, float) and not math.isfinite(value) else value
-
-
-def _names_numbered(value: Any) -> Any:
-    """Invert ``_numbers_named``."""
-    if isinstance(value, dict):
-        return {key: _names_numbered(each) for key, each in value.items()}
-    if isinstance(value, list):
-        return [_names_numbered(each) for each in value]
-    return float(value) if value in _NO_NUMBERS else value
-
-
-def _check_manifest(path: Path, body: dict[str, Any]) -> None:
-    """Raise ``ValueError`` unless a manifest has the form that ``commit`` gives it.
-
-    A name must be that of a file beside it, and carry its number: so no file is read from elsewhere, and none
-    twice.
-    """
-    round, clients = body["round"], body["clients"]
-    if type(round) is not int or path.name != f"manifest-{round:06d}.json":
-        raise ValueError("its round is not that of its name")
-    if not re.fullmatch(r"server-[0-9a-f]{24}\.safetensors", body["server"]):
-        raise ValueError("its server file has no name of one")
-    if not all(isinstance(body[key], dict) for key in ("clients", "progress", "settings")):
-        raise ValueError("its client files, its progress or its settings are no mapping")
-    if not all(type(id) is int for id in body["stateless"]):
-        raise ValueError("its clients without state have no numbers")
-    per_file = body["clients_per_file"]
-    if type(per_file) is not int or not 1 <= per_file <= CLIENTS_PER_FILE:
-        raise ValueError("its number of clients per file is impossible")
-    for number, name in clients.items():
-        if not re.fullmatch(r"0|[1-9][0-9]{0,8}", number, re.ASCII):
-            raise ValueError("a client file has no number")
-        if not re.fullmatch(rf"clients-{int(number):05d}-[0-9a-f]{{24}}\.safetensors", name):
-            raise ValueError("a client file has no name of one")
-
-
-def _state_in(name: str, content: bytes, clients_per_file: int) -> Any:
-    """Return the state in a checkpoint file of this name.
-
-    Raises:
-        ValueError: it holds something else than a server's state, or than states of the clients of its
-            number.
-    """
-    try:
-        # Copied, because some kernels' last bits depend on how their input lies in memory; see `unpack`.
-        tensors = {name: tensor.clone() for name, tensor in safetensors.torch.load(content).items()}
-        structure = _structure_in(content)
-        state = put_together(structure, tensors)
-        again, kept = take_apart(state)
-    except (safetensors.SafetensorError, LookupError, TypeError, AttributeError, RecursionError) as error:
-        raise ValueError("its parts do not fit together") from error
-    if again != structure or kept.keys() != tensors.keys():
-        raise ValueError("its parts do not fit together")
-    if not isinstance(state, dict):
-        raise ValueError("it is no mapping")
-    if name.startswith("clients-"):
-        number = int(name.split("-")[1])
-        odd = [i for i in state if type(i) is not int or i // clients_per_file != number]
-        if odd or not all(isinstance(row, dict) for row in state.values()):
-            raise ValueError("it is not of the clients of its number")
-    return state
+def _compact(body: Mapping[str, Any]) -> bytes:
+    return json.dumps(body, separators=(",", ":"), sort_keys=True).encode()
 
 
 def _structure_in(content: bytes) -> Any:

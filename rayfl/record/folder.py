@@ -11,6 +11,7 @@ import os
 import platform
 import re
 import shlex
+import subprocess
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from functools import cache
@@ -32,8 +33,7 @@ from rayfl.files import (
     write_file,
     writing,
 )
-from rayfl.record.checks import check_environment
-from rayfl.record.commit import checked_out
+from rayfl.record.checks import Environment, fit
 from rayfl.record.history import (
     CLIENTS,
     CONFIG,
@@ -331,7 +331,7 @@ def environment() -> dict[str, Any]:
         "platform": platform.platform(),
         "cpu": _cpu(),
         "cpus": os.cpu_count(),
-        "git_commit": checked_out(Path.cwd()),
+        "git_commit": _commit(),
         "command": shlex.join(sys.orig_argv),
     }
 
@@ -352,8 +352,16 @@ def _environment_of(folder: Path) -> dict[str, Any]:
         return {}
     with reading(path, "restore it from a copy, or remove it"):
         content: dict[str, Any] = read_json(path)
-        check_environment(content)
+        fit(Environment, content)
     return content
+
+
+def _commit() -> str | None:
+    """Return the commit of the current folder; git runs nothing that the repository names."""
+    git = ("git", "-c", "core.hooksPath=/dev/null", "-c", "core.fsmonitor=false", "rev-parse", "HEAD")
+    with contextlib.suppress(OSError, subprocess.SubprocessError):
+        return subprocess.run(git, check=True, capture_output=True, text=True, timeout=10).stdout.strip()
+    return None
 
 
 def _version(package: str) -> str | None:

@@ -33,10 +33,10 @@ from rayfl.engine.share import Share, share
 from rayfl.errors import BadValue, Conflict, InUse, Missing, Shortage, Unknown, UserError
 from rayfl.evaluation.result import Result
 from rayfl.federation import Federation
-from rayfl.files import held, read_json, reading, refuse_links, write_file
+from rayfl.files import held, read_json, reading, write_file
 from rayfl.jobs.cells import Job
 from rayfl.jobs.progress import TableProgress
-from rayfl.record.checks import check_summary
+from rayfl.record.checks import Summary, fit
 from rayfl.record.folder import check_kind
 from rayfl.record.history import SUMMARY, complete_lines
 from rayfl.shipped import find
@@ -128,11 +128,10 @@ def run(
         kept, asked = Space.kept(output).deciding, space.deciding
         if other := [name for name in asked if asked[name] != kept[name]]:
             raise Conflict(output, f"has a sweep of another space: {', '.join(other)} differ")
-        refuse_links(output)
         for summary in sorted(output.glob(f"trials/*/seed-*/{SUMMARY}")):  # what is damaged is named first
             Result.load(summary.parent)
             with reading(summary, "remove it, and the run goes on from its checkpoint"):
-                check_summary(read_json(summary))
+                fit(Summary, read_json(summary))
     else:
         refuse_used(output)
     points = space.examples()

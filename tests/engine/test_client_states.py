@@ -304,7 +304,7 @@ def test_a_checkpoint_of_large_states(tmp_path: Path, monkeypatch: pytest.Monkey
     assert len(manifest.clients) > len(together.clients) == 1
     assert manifest.server == together.server
     for number, name in manifest.clients.items():
-        content = Checkpoints(tmp_path / "run" / "checkpoints").read(name, 1)
+        content = Checkpoints(tmp_path / "run" / "checkpoints").read(name)
         both = Checkpoints(tmp_path / "together" / "checkpoints").read(together.clients[0])
         assert same_bits(content, {number: both[number]})
 

@@ -56,10 +56,6 @@ def put(key: str, value: Any) -> Callable[[Path], None]:
     return forge(lambda body, _: body.update({key: value}))
 
 
-def number(key: str) -> Callable[[Path], None]:
-    return forge(lambda body, _: body.update(clients={key: body["clients"]["0"]}))
-
-
 def raw(content: bytes) -> Callable[[Path], None]:
     return lambda folder: newest(put_run(folder, method=METHOD)).write_bytes(content) and None
 
@@ -123,13 +119,6 @@ def replaced(what: str, how: Callable[[Path], Any]) -> Callable[[Path], None]:
     return prepare
 
 
-def away(path: Path) -> None:
-    """Move it out of the run folder, and lead there."""
-    target = path.absolute().parents[1 if path.is_dir() else 2] / f"elsewhere-{path.name}"
-    shutil.move(path, target)
-    path.symlink_to(target)
-
-
 def into_file(path: Path) -> None:
     shutil.rmtree(path)
     path.write_text("nothing")
@@ -160,7 +149,7 @@ THERE = "the checkpoint"
 MANIFEST = f"{CHECKPOINTS}/manifest-000002.json"
 
 BODIES: list[tuple[str, Callable[[Path], None]]] = [
-    *((f"round {value!r:.20}", put("round", value)) for value in (True, -1, 1, 1.5, "2", None, 10**30, [2])),
+    *((f"round {value!r:.20}", put("round", value)) for value in (True, -1, 1, 1.5, None, 10**30, [2])),
     *(
         (f"server {value!r:.30}", put("server", value))
         for value in (
@@ -174,22 +163,12 @@ BODIES: list[tuple[str, Callable[[Path], None]]] = [
     ("a client file as server", forge(lambda b, f: b.update(server=b["clients"]["0"]))),
     ("the server as client file", forge(lambda b, f: b.update(clients={"0": b["server"]}))),
     *((f"clients {value!r:.20}", put("clients", value)) for value in (None, [], "x", {"0": 5}, {"0": None})),
-    *(
-        (f"client file {key!r:.20}", number(key))
-        for key in ("-1", "7", "x", " 0", "00", "1_0", "1" * 30, "١")
-    ),
-    ("a client file twice", forge(lambda b, f: b.update(clients=dict.fromkeys("01", b["clients"]["0"])))),
-    (
-        "ten thousand client files",
-        forge(lambda b, f: b.update(clients=dict.fromkeys(map(str, range(10_000)), b["clients"]["0"]))),
-    ),
+    ("client file x", forge(lambda b, f: b.update(clients={"x": b["clients"]["0"]}))),
     *((f"progress {value!r:.20}", put("progress", value)) for value in (None, [], "x", 5)),
     *((f"stateless {value!r:.20}", put("stateless", value)) for value in (None, 5, "x", [[0]], [0.5])),
     *((f"settings {value!r:.20}", put("settings", value)) for value in ([], "x", 5)),
     ("no round", forge(lambda b, f: b.pop("round") and None)),
     ("a list", forge(lambda b, f: [b])),
-    ("NaN", put("progress", {"x": float("nan")})),
-    ("half a character", raw(b'{"sha256": "", "manifest": {"a": "\\ud800"}}')),
     ("nested lists", raw(b"[" * 100_000 + b"]" * 100_000)),
     ("nested mappings", raw(b'{"a":' * 100_000 + b"1" + b"}" * 100_000)),
     ("nothing", raw(b" ")),
@@ -212,21 +191,9 @@ STATES: list[tuple[str, Callable[[Path], None]]] = [
     ("tensors that overlap", file("server", lambda c: c[:-400])),
     ("a structure that is no JSON", structured("{")),
     ("a structure nested deeply", structured(DEEP)),
-    ("a structure without its tensors", structured('{"dict":[]}')),
     ("a structure of text", structured('"params"')),
     ("a structure with other names", structured('{"params":["nothing"],"train":[]}')),
-    ("a structure with a list as value", structured('{"value":[1]}')),
     ("a structure with NaN", structured('{"value":NaN}')),
-    (
-        "clients of another file",
-        state("clients", lambda rows: rows | {i + 16: row for i, row in rows.items()}),
-    ),
-    ("negative clients", state("clients", lambda rows: rows | {i - 16: row for i, row in rows.items()})),
-    (
-        "clients with names",
-        state("clients", lambda rows: rows | {f"{i + 4}": row for i, row in rows.items()}),
-    ),
-    ("a client without a mapping", state("clients", lambda rows: dict.fromkeys(rows, 1))),
 ]
 
 
@@ -269,6 +236,7 @@ FITTING: list[tuple[str, Callable[[Path], None], type[UserError], str]] = [
         Conflict,
         THERE,
     ),
+    ("a server without anything", structured('{"dict":[]}'), Conflict, THERE),
     (
         "clients that there are not",
         state("clients", lambda rows: rows | {i + 8: row for i, row in rows.items()}),
@@ -312,16 +280,6 @@ CASES = [
             {"personal": {"all": {"correct": [None] * 4, "loss": None}}},
             {"personal": {"test": {"correct": [10**6] * 4, "loss": None}}},
         )
-    ),
-    Case("a manifest elsewhere", RESUME, Damaged, MANIFEST, prepare=replaced("manifest", away)),
-    Case("a server file elsewhere", RESUME, Damaged, FILE, prepare=replaced("server", away)),
-    Case("all checkpoints elsewhere", RESUME, Damaged, CHECKPOINTS, prepare=replaced("folder", away)),
-    Case(
-        "models: all checkpoints elsewhere",
-        models,
-        Damaged,
-        CHECKPOINTS,
-        prepare=replaced("folder", away),
     ),
     Case(
         "a server file as fifo",

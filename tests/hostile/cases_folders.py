@@ -103,12 +103,6 @@ def _write(folder: Path, name: str, content: bytes | None) -> None:
         path.write_bytes(content)
 
 
-def elsewhere(folder: Path) -> None:
-    shutil.copytree(_sweep(), folder / "folder")
-    shutil.move(folder / "folder" / "trials", folder / "elsewhere")
-    (folder / "folder" / "trials").symlink_to(folder / "elsewhere")
-
-
 def cell(value: Any) -> Callable[[Path], None]:
     def prepare(folder: Path) -> None:
         shutil.copytree(_table(), folder / "folder")
@@ -159,7 +153,6 @@ CASES = [
             ("config.yaml", b"[]"),
         )
     ),
-    Case("trials elsewhere", RESUME, Damaged, "folder/trials", prepare=elsewhere),
     *(
         Case(f"cell: {name} {content!r:.20}", RUN, kind, name, prepare=in_cell(name, content), writes=True)
         for name, content, kind in (

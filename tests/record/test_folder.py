@@ -1,6 +1,7 @@
 import json
 import math
 import resource
+import subprocess
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -13,7 +14,16 @@ from hypothesis import strategies as st
 import rayfl
 from rayfl.errors import BadValue, Damaged, InUse, Missing, Shortage
 from rayfl.evaluation.result import finish
-from rayfl.record.folder import KINDS, RunFolder, _line, check_is, check_kind, check_unused, sources
+from rayfl.record.folder import (
+    KINDS,
+    RunFolder,
+    _line,
+    check_is,
+    check_kind,
+    check_unused,
+    environment,
+    sources,
+)
 from rayfl.record.history import read_lines
 from tests.support.records import partition, record, write_run
 from tests.support.refusals import refused
@@ -102,6 +112,28 @@ def test_the_environment_holds_versions_but_no_variables(tmp_path, monkeypatch):
     assert found.keys() >= {"python", "platform", "cpu", "cpus", "git_commit", "command", "sources"}
     assert "hunter2" not in text
     assert "RAYFL_TEST_SECRET" not in text
+
+
+def test_git_is_asked_for_the_commit_and_runs_nothing_of_the_folder(tmp_path, monkeypatch):
+    def git(*arguments):
+        call = ["git", "-c", "user.name=n", "-c", "user.email=e", *arguments]
+        return subprocess.run(call, cwd=tmp_path, capture_output=True, text=True, check=True)
+
+    monkeypatch.setenv("GIT_CEILING_DIRECTORIES", str(tmp_path.parent))
+    monkeypatch.chdir(tmp_path)
+    assert environment()["git_commit"] is None
+    git("init", "--quiet")
+    git("commit", "--quiet", "--allow-empty", "--message", "first")
+    commit = git("rev-parse", "HEAD").stdout.strip()
+    hook = tmp_path / "hook"
+    hook.write_text(f"#!/bin/sh\ntouch {tmp_path}/ran\ncat\n")
+    hook.chmod(0o755)
+    with (tmp_path / ".git" / "config").open("a") as config:
+        config.write(f"[core]\n\tfsmonitor = {hook}\n\tpager = {hook}\n\thooksPath = {tmp_path}\n")
+    assert environment()["git_commit"] == commit
+    assert not (tmp_path / "ran").exists()
+    monkeypatch.setenv("PATH", str(tmp_path))  # without git
+    assert environment()["git_commit"] is None
 
 
 def test_lines_are_compact_sorted_and_on_disk_at_once(folder):
