@@ -7,33 +7,22 @@ import os
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
-from functools import partial
+from functools import cache, partial
+from importlib.metadata import PackageNotFoundError, packages_distributions, requires
 from importlib.util import find_spec
 from inspect import ismodule
 from typing import Any
 
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
+
 import rayfl
 from rayfl.errors import BadValue
 
-REFUSED = frozenset(
-    (
-        # Python's own library: no net, method, data set, partition or engine is in it.
-        *sys.stdlib_module_names,
-        *("test", "sitecustomize", "usercustomize"),
-        # What decides about imports, installs, builds or tests.
-        *("pip", "setuptools", "pkg_resources", "distutils", "wheel", "setup", "virtualenv"),
-        *("_distutils_hack", "cffi", "numpy.f2py", "torch.utils.cpp_extension", "triton", "torchgen"),
-        *("pytest", "_pytest", "IPython", "mypy", "pre_commit", "nodeenv", "isympy", "sympy", "pylab"),
-        # What starts programs, or reads files in a way that runs them.
-        *("psutil", "execnet", "ray", "torch.multiprocessing", "torch.distributed", "numpy.testing"),
-        *("cloudpickle", "dill", "joblib", "yaml", "torch.load", "torch.hub", "torch.package", "torch.jit"),
-        *("numpy.load", "pandas.read_pickle", "pandas.io"),
-        # What reaches files or networks by an address.
-        *("fsspec", "smart_open", "requests", "urllib3", "aiohttp", "grpc", "werkzeug", "tensorboard"),
-        *("torchvision.datasets", "sklearn.datasets", "scipy.datasets"),
-    )
-)
-"""Modules, and single things in them, that no configuration may name, nor anything that is in them."""
+NETS = "torchvision.models"
+"""What a configuration may name of the libraries that rayfl needs."""
+_EVERYWHERE = ("rayfl", "pip", "setuptools")
+"""Distributions whose modules, with those of all that they need, are libraries."""
 
 
 def of_rayfl(cls: type) -> bool:
@@ -67,17 +56,38 @@ def installed(package: str) -> bool:
     return spec is not None and spec.origin is not None
 
 
-def refused(path: str) -> bool:
-    """Say whether an import path or a part that it begins with is in ``REFUSED``."""
-    parts = path.split(".")
-    return any(".".join(parts[:end]) in REFUSED for end in range(1, len(parts) + 1))
+@cache
+def _libraries() -> frozenset[str]:
+    """Return the modules of Python's own library, of rayfl, and of all distributions that rayfl needs."""
+    waiting = [*map(Requirement, _EVERYWHERE)]
+    for wanted in waiting:
+        try:
+            needs = [Requirement(need) for need in requires(wanted.name) or ()]
+        except PackageNotFoundError:  # rayfl from a folder, or what another system needs
+            continue
+        environments = [{"extra": extra} for extra in wanted.extras or {""}]
+        waiting += [
+            need
+            for need in needs
+            if need.marker is None or any(map(need.marker.evaluate, environments))
+            if all((need.name, need.extras) != (known.name, known.extras) for known in waiting)
+        ]
+    found = {canonicalize_name(wanted.name) for wanted in waiting}
+    modules = packages_distributions()
+    known = {module for module, owners in modules.items() if found & {*map(canonicalize_name, owners)}}
+    return frozenset(known | sys.stdlib_module_names | {"test"})
+
+
+def _may_be_named(path: str) -> bool:
+    """Say whether a path leads to rayfl, to nets of torchvision, or to no library: a module of one's own."""
+    return path.startswith(("rayfl.", f"{NETS}.")) or path.partition(".")[0] not in _libraries()
 
 
 def refusal(path: str) -> str:
     """Say that a path is refused."""
     return (
-        f"{path!r}, which no configuration may name: it is of Python's own library, or of what runs programs "
-        "or reaches files and networks"
+        f"{path!r}, which no configuration may name: it must be of rayfl, of {NETS}, or of a module or package "
+        "of your own"
     )
 
 
@@ -94,12 +104,12 @@ def named(path: str) -> Any:
     """
     if not all(part.isidentifier() for part in path.split(".")):
         raise BadValue(f"{path!r}, which is no import path: write module.name")
-    if refused(path):
+    if not _may_be_named(path):
         raise BadValue(refusal(path))
     module_name, _, name = path.rpartition(".")
     found = getattr(importlib.import_module(module_name), name)
     home = _home(found)
-    if callable(found) if home is None else refused(home):
+    if callable(found) if home is None else not _may_be_named(home):
         raise BadValue(refusal(path))
     return found
 

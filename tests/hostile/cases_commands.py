@@ -167,8 +167,7 @@ LINES: dict[str, tuple[type[UserError], str]] = {
     "--net Module --net.path nosuch": (Unknown, "net"),
     "--net Module --net.path nosuch.module": (Missing, "net"),
     "--net Module --net.path rayfl.methods.FedAvg": (BadCode, "net"),
-    "--net Module --net.path torch.nn.Linear": (BadCode, "net"),
-    '--net Module --net.path torch.nn.Linear --net.arguments {"in_features":-1}': (BadCode, "net"),
+    "--net Module --net.path torch.nn.Linear": (BadValue, "net"),
     "--net Module --net.path torchvision.models.resnet18 --net.arguments 3": (BadValue, "net.arguments"),
     "--net Module --net.path torchvision.models.resnet18 --net.head conv1": (Unknown, "net.head"),
     '--net Module --net.path torchvision.models.resnet18 --net.arguments {"weights":"DEFAULT"}': (

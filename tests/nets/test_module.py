@@ -269,7 +269,7 @@ def test_frozen_parameters_are_not_trained() -> None:
         (f"{OWN}.two", BadCode, "TypeError"),
         (f"{OWN}.none", BadCode, "NoneType"),
         (f"{OWN}.Changed", BadCode, "'after'"),
-        ("torch.nn.Linear", BadCode, "calling Linear()"),
+        ("torch.nn.Linear", BadValue, "torch.nn.Linear"),
         (Module(path=f"{OWN}.Plain", head="first"), Conflict, "5 outputs"),
         (Module(path=f"{OWN}.Plain", arguments={"height": 3}), BadCode, "argument 'height'"),
         (Module(path=f"{OWN}.untyped", arguments={"height": 3}), BadCode, "must say that it returns a net"),
