@@ -86,8 +86,8 @@ def _may_be_named(path: str) -> bool:
 def refusal(path: str) -> str:
     """Say that a path is refused."""
     return (
-        f"{path!r}, which no configuration may name: it must be of rayfl, of {NETS}, or of a module or package "
-        "of your own"
+        f"{path!r}, which no configuration may name: it must be of rayfl, of {NETS}, or of a module or "
+        "package of your own"
     )
 
 

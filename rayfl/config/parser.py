@@ -11,9 +11,8 @@ from typing import Any, NoReturn
 import yaml
 
 from rayfl.config.command import Parser
-from rayfl.config.declared import check_kind
 from rayfl.config.reader import Flat, Word, flattened, layered, read
-from rayfl.config.table_file import Table, is_table, rooted
+from rayfl.config.table_file import Table, check_kind, is_table, rooted
 from rayfl.data import Data
 from rayfl.errors import BadValue, Conflict, Damaged, Missing, Unknown, UserError
 from rayfl.evaluation.result import read_config

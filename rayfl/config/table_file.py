@@ -17,8 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from rayfl.arguments import arguments_of, shown
-from rayfl.config.declared import KINDS, Text, check_kind, check_seeds, declared
-from rayfl.config.reader import class_named, flattened, layered, settled
+from rayfl.config.reader import class_named, flattened, layered, read, settled
 from rayfl.data import Data
 from rayfl.errors import BadValue, Conflict, Missing, Unknown, UserError
 from rayfl.federation import Federation
@@ -30,6 +29,16 @@ from rayfl.yaml_file import read_mapping, read_yaml
 
 Settings = dict[str, Any]
 """Options of ``rayfl.run`` by their dotted names."""
+
+Text = str | int | float
+"""A text; YAML takes some for numbers."""
+
+KINDS = {
+    "table file": ({"table", "columns", "rows"}, "a table of experiments: run it with rayfl table"),
+    "tune space": ({"sweep", "search"}, "a tune space: run it with rayfl tune"),
+    "configuration": ({"method"}, "a configuration of a run: run it with rayfl run --config"),
+}
+"""By what names at the top a kind of file is known, and what to do with it."""
 
 DECIDED = ("seed", "output", "cell", "config", "resume", "row", "column")
 """Options that a table or sweep gives to its runs itself."""
@@ -91,7 +100,7 @@ class Table:
         content = read_mapping(path, "table file")
         check_kind(path, content, "table file")
         try:
-            file = declared(_File, content, "table file")
+            file = read(_File, content)
             folder_name("table", file.table)
             columns = {key: _settings(f"columns.{key}", own) for key, own in _named(file, "columns").items()}
             rows = {key: _row(f"rows.{key}", own, columns) for key, own in _named(file, "rows").items()}
@@ -144,6 +153,23 @@ class Table:
                 raise Unknown(kind, f"{name!r} is not in {self.path}{_hint(name, known)}")
         chosen = [found.get(name, found.get(class_name(name))) for name in names]
         return [name for name in known if name in chosen]
+
+
+def check_kind(path: Path, content: Mapping[Any, Any], wanted: str) -> None:
+    """Refuse a file of another kind; say which command takes it."""
+    for kind, (names, use) in KINDS.items():
+        if names <= content.keys():
+            if kind != wanted:
+                raise BadValue(path, f"is {use} {path}")
+            return
+
+
+def check_seeds(seeds: Any) -> tuple[int, ...]:
+    """Return the seeds that a file lists."""
+    fine = isinstance(seeds, list | tuple) and seeds and all(type(seed) is int for seed in seeds)
+    if not fine or len(set(seeds)) < len(seeds):
+        raise BadValue("seeds", f"must be a list of different whole numbers, not {shown(seeds)}")
+    return tuple(seeds)
 
 
 def first_seeds(seeds: Sequence[int], count: int | None) -> tuple[int, ...]:

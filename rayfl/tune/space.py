@@ -17,12 +17,14 @@ from typing import Annotated, Any, Literal, get_args
 
 import yaml
 
-from rayfl.config.declared import Text, check_kind, check_seeds, declared
 from rayfl.config.parser import federation_of
-from rayfl.config.reader import flattened, layered
+from rayfl.config.reader import flattened, layered, read
 from rayfl.config.table_file import (
     Settings,
     Table,
+    Text,
+    check_kind,
+    check_seeds,
     data_options,
     folder_name,
     is_table,
@@ -196,7 +198,7 @@ class Space:
                 made["base"], made["base_name"] = _base(path, made["base"])
             if search := made.get("search"):
                 made["search"] = tuple(map(_search, search if isinstance(search, list) else [search]))
-            space = declared(cls, made, "tune space")
+            space = read(cls, made)
             root = os.environ.get("RAYFL_DATA")
             space = replace(
                 space,
@@ -216,13 +218,14 @@ class Space:
         with reading(folder / SWEEP, "restore it from a copy, or start the sweep anew"):
             try:
                 content = read_json(folder / SWEEP)
-                space = declared(cls, content, "sweep")
+                content["search"] = [[read(Dimension, one) for one in search] for search in content["search"]]
+                space = read(cls, content)
                 check_seeds(space.seeds)
                 _scheduler(space.scheduler)
                 for search in space.search:
                     _search({d.key: {d.kind: dict(d.bundles) or list(d.values)} for d in search})
                 space.check()
-            except UserError as error:  # nobody writes this file by hand: it is damaged
+            except (UserError, KeyError, TypeError) as error:  # nobody writes this file: it is damaged
                 raise ValueError(str(error)) from error
         return space
 

@@ -138,7 +138,7 @@ def test_bad_choices(tmp_path, arguments, kind, place):
     ("old", "new", "kind", "place"),
     [
         ("title:", "tilte:", Unknown, "tilte"),
-        ("table: tiny", "table:", Missing, "table"),
+        ("table: tiny", "table:", BadValue, "table"),
         ("seeds: [0, 5]", "seeds: 3", BadValue, "seeds"),
         ("    method: FedAvg\n", "", Missing, "rows.FedAvg"),
         ("      by class: {method.mu: 0.5}", "      odd: {}", Unknown, "rows.Prox.at"),
