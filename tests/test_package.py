@@ -133,6 +133,20 @@ def test_it_has_what_comes_with_it(installed, rayfl_in):
     assert "points" in rayfl_in("tune", "fdse", "--list", "--data.root", "/nowhere")
 
 
+def test_what_the_page_calls_public_can_be_imported(installed, tmp_path):
+    page = (ROOT / "docs" / "reference" / "python.md").read_text()
+    public = {
+        module: re.findall(r"`(\w+)`", names)
+        for module, names in re.findall(r"^\| `([\w.]+)` \| (.*) \|$", page, re.M)
+    }
+    public["rayfl"].remove("__all__")
+    assert sorted(public["rayfl"]) == sorted(rayfl.__all__)
+    imports = "\n".join(
+        f"from {module} import {', '.join(names)}" for module, names in public.items() if names
+    )
+    run([str(installed / "bin" / "python"), "-c", imports], cwd=tmp_path)
+
+
 OWN = "--method my_method.Mine --net my_net.make --data Synthetic --data.train 40 --rounds 1 --clients 2"
 
 
