@@ -34,12 +34,11 @@ def load_models(folder: str | Path, round: int | None = None, data: bool = True)
     federation.engine = Inline(device="cpu", threads=torch.get_num_threads())
     federation.engine.resolve()
     record = read_partition(Path(folder))
-    # Runs of earlier versions have not recorded enough, and a summary of many clients is not enough, either.
-    without = not data and "inputs" in record and isinstance(record["clients"], list)
+    without = not data and isinstance(record["clients"], list)  # a summary of many clients is not enough
     found = _recorded(folder, record) if without else federation.federated_data()
     settings = federation.deciding(None if without else found)
     if without:
-        settings["division"] = (manifest.settings or {}).get("division")
+        settings["division"] = manifest.settings.get("division")
     checkpoints.check_settings(manifest, settings)
     worker, server = bench(federation.plan(), found)
     worker.restore(str(checkpoints.folder), manifest.clients.values())

@@ -13,7 +13,7 @@ from rayfl.errors import Conflict, Damaged, Shortage, UserError, shortage
 from rayfl.evaluation.result import Result, read_config
 from rayfl.record.checkpoint import Checkpoints, Manifest
 from rayfl.record.description import flat
-from rayfl.record.folder import check_same_data, names_clients
+from rayfl.record.folder import check_same_data
 from rayfl.record.history import CONFIG, METRICS, SUMMARY, read_lines, read_records
 from rayfl.shown import counted, warn
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 def finished(path: Path, rounds: int) -> Result | None:
     """Return the records of a run that is over and has no checkpoint to go on from."""
-    if Checkpoints(path / "checkpoints").exist or not (path / SUMMARY).is_file():
+    if Checkpoints(path / "checkpoints").rounds or not (path / SUMMARY).is_file():
         return None
     result = Result.load(path)
     return result if result.complete and result.summary["rounds"] == rounds else None
@@ -55,7 +55,7 @@ def to_resume(path: Path, rounds: int, data: FederatedData, settings: Mapping[st
     Raises:
         UserError: data or settings are not those of the run in the folder, or it has more rounds.
     """
-    check_same_data(path, data.describe(names_clients(path)))
+    check_same_data(path, data.describe())
     manifest = newest(path, settings)
     done = manifest.round if manifest else sum(1 for _ in read_lines(path / METRICS))
     if done > rounds:
@@ -75,7 +75,7 @@ def newest(path: Path, settings: Mapping[str, Any]) -> Manifest | None:
         UserError: it is of another run.
     """
     checkpoints = Checkpoints(path / "checkpoints")
-    rounds = [{*r["cohort"]} - {*r["dropped"]} for r in read_records(path)] if checkpoints.exist else []
+    rounds = [{*r["cohort"]} - {*r["dropped"]} for r in read_records(path)] if checkpoints.rounds else []
 
     def trained(manifest: Manifest) -> set[int]:
         checkpoints.check_settings(manifest, settings)

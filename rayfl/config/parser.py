@@ -174,8 +174,6 @@ def _resumed(folder: str | Path, given: Flat, data: Data | None = None) -> Feder
     path = Path(folder) / "config.yaml"
     check_is(path.parent, "run", path.name)
     config = read_config(path.parent)
-    if not config:
-        raise Missing(path, "has no settings")
     try:
         federation = read(Federation, recorded := flattened(config))
     except UserError as error:

@@ -156,20 +156,19 @@ class FederatedData(Displayed):
             figures["subclass_distance"] = _distance(self.subclass_matrix("train")[some])
         return figures
 
-    def describe(self, each: bool | None = None) -> dict[str, Any]:
+    def describe(self) -> dict[str, Any]:
         """Return everything that is recorded about the division, as plain JSON values.
 
-        Args:
-            each: whether ``clients`` has an entry for each client; up to ``EACH`` of them if not given. A
-                summary has their ``count``; per split, and for the domain, ``[value, how many clients in a
-                row]`` in the order of clients; all samples of each class; and the digest of the division.
+        Of more than ``EACH`` clients there is a summary: their ``count``; per split, and for the domain,
+        ``[value, how many clients in a row]`` in the order of clients; all samples of each class; and the
+        digest of the division.
 
         Each client has its number of samples of every class in ``labels``, and of every subclass in
         ``subclasses`` where the data set has them. Its ``sha256`` is that of its train, val and test indices,
         one after the other, as little-endian 64-bit integers. Where every user's samples are with one client,
         ``users`` names those of the client.
         """
-        if not (len(self) <= EACH if each is None else each):
+        if len(self) > EACH:
             return self._described(self._summary())
         matrices = {"labels": {split: self.label_matrix(split) for split in SPLITS}}
         if self.dataset.subclasses is not None:

@@ -48,8 +48,6 @@ class Result(Displayed):
         folder = Path(folder)
         check_is(folder, "run")
         config = read_config(folder)
-        if "rounds" not in config:
-            raise Damaged(folder / CONFIG, "has no number of rounds")
         history = read_history(folder)
         if len(history.rounds) > config["rounds"]:
             raise Damaged(

@@ -145,11 +145,6 @@ class Checkpoints:
             raise Conflict(place, f"{what}: {remedy}")
 
     @property
-    def exist(self) -> bool:
-        """Whether any has been written, intact or not."""
-        return bool(self._manifests())
-
-    @property
     def rounds(self) -> list[int]:
         """After how many completed rounds there is one, intact or not, ascending."""
         return sorted(map(_round_of, self._manifests()))

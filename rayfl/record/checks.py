@@ -113,7 +113,7 @@ class Config(BaseModel, extra="allow"):
     """What reports and resumed runs take from ``config.yaml`` before they know what it means."""
 
     __pydantic_extra__: dict[str, JsonValue]
-    rounds: Annotated[_Count, Field(ge=1)] = 1
+    rounds: Annotated[_Count, Field(ge=1)]
     clients: Annotated[_Count, Field(ge=1)] = 1
     seed: Annotated[int, Field(strict=True, ge=-(2**53), le=2**53)] = 0
     method: str | _Class = ""

@@ -15,6 +15,7 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from functools import cache
+from operator import methodcaller
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -73,8 +74,6 @@ def check_kind(path: Path, wanted: str) -> None:
         path: the folder.
         wanted: what it is to hold, ``run``, ``table`` or ``sweep``.
     """
-    if "\0" in str(path):
-        raise BadValue(path, "contains the character NUL, which no path has: remove it")
     check_stays(path)
     found = kind_of(path)
     if found not in (None, wanted):
@@ -102,57 +101,26 @@ def check_is(path: Path, wanted: str, *files: str) -> None:
     """
     for name in files or KINDS[wanted]:
         if not (path / name).is_file():
-            raise Missing(path, f"is not a {wanted} folder: {_what_instead(path, wanted, name)}")
-
-
-def _what_instead(path: Path, wanted: str, missing: str) -> str:
-    """Say why a path is no folder of a kind, and where one is, if that is easy to see."""
-    if not os.path.lexists(path):
-        return "there is nothing of this name"
-    if not path.is_dir():
-        return "it is not a folder" + (f"; give {path.parent}" if path.name == missing else "")
-    if (found := kind_of(path)) is not None:
-        return f"it holds a {found}"
-    with contextlib.suppress(OSError):
-        inside = min((each for each in path.iterdir() if kind_of(each) == wanted), default=None)
-        if inside is not None:
-            return f"it has no {missing}; give a folder in it, such as {inside}"
-    return f"it has no {missing}"
+            raise Missing(path, f"is not a {wanted} folder: it has no {name}")
 
 
 def check_unused(path: str | Path) -> None:
     """Refuse a path at which a run folder cannot be made."""
     path = Path(path)
-    if path.is_dir():
-        check_kind(path, "run")
-    above = next(p for p in (path, *path.absolute().parents) if p.exists())
-    if not (above.is_dir() and os.access(above, os.W_OK | os.X_OK)) and not path.is_file():
+    check_kind(path, "run")
+    above = next(each for each in (path, *path.absolute().parents) if each.exists())
+    if above != path and not (above.is_dir() and os.access(above, os.W_OK | os.X_OK)):
         raise BadValue(path, f"cannot be made: {above} is not a folder that can be written to")
-    try:
-        used = path.exists() and not (path.is_dir() and _has_no_run(path))
-    except OSError as error:
-        raise BadValue(path, f"cannot be used as a run folder: {error.strerror}") from error
-    if used:
+    if path.exists() and not (path.is_dir() and _has_no_run(path)):
         what = "holds files" if path.is_dir() else "is a file"
         run = f", or continue the run that is there with --resume {path}" if (path / CONFIG).exists() else ""
         raise InUse(path, f"already exists and {what}; choose another --output{run}")
-    check_kind(path, "run")
 
 
 def _has_no_run(path: Path) -> bool:
     """Say whether a folder is empty, or holds only what a run leaves that ends before it has begun."""
     left = {re.sub(r"\.\w+\.tmp$", "", file.name) for file in path.iterdir()}
     return left <= {ENVIRONMENT, METRICS, ENGINE, CONFIG} and not (path / CONFIG).exists()
-
-
-def names_clients(path: Path) -> bool | None:
-    """Say whether the division that a run folder tells of has an entry for each client; None without one."""
-    file = path / PARTITION
-    if not file.exists():
-        return None
-    with reading(file):
-        content = read_json(file)
-    return isinstance(content, dict) and isinstance(content.get("clients"), list)
 
 
 def check_same_data(path: Path, partition: Mapping[str, Any]) -> None:
@@ -208,7 +176,7 @@ class RunFolder:
         """
         folder = cls(Path(path))
         check_is(folder.path, "run", CONFIG)
-        first = _environment_of(folder.path)
+        first = read_environment(folder.path)
         folder.truncate(round)
         resumed = [*first.get("resumed", []), {"round": round, **environment()}]
         write_file(folder.path / ENVIRONMENT, _json({**first, "resumed": resumed}, indent=2))
@@ -263,16 +231,13 @@ class RunFolder:
         """Remove the records of this round and of all later ones, and a line that was torn by a crash."""
         lines = {METRICS: checked_lines(self.path), ENGINE: complete_lines(self.path / ENGINE)}
         kept = {
-            name: [(line, r) for line, content in found if (r := self._round(name, content)) < round]
+            name: [(line, r) for line, content in found if (r := content.get("round", -1)) < round]
             for name, found in lines.items()
         }
-        have = [number for _, number in kept[METRICS]]
-        if have != list(range(round)):
-            missing = next((r for r in range(round) if r not in set(have)), None)
-            what = f"has no line for round {missing}" if missing is not None else "has rounds twice"
+        if [number for _, number in kept[METRICS]] != list(range(round)):
+            told = f"does not have each round before round {round} once, so the run cannot go on with that"
             remedy = "restore the file from a copy, or start anew with another --output"
-            told = f"{what}, so the run cannot go on with round {round}: {remedy}"
-            raise Damaged(self.path / METRICS, told)
+            raise Damaged(self.path / METRICS, f"{told}: {remedy}")
         for name, some in kept.items():
             write_file(self.path / name, b"".join(line for line, _ in some))
         for name in (CLIENTS, SUMMARY):
@@ -291,14 +256,6 @@ class RunFolder:
             for line, record in checked_lines(self.path)
         ]
         write_file(self.path / METRICS, b"".join(lines))
-
-    def _round(self, name: str, content: Mapping[str, Any]) -> int:
-        """Return the round of a line; -1 where it is of none."""
-        round = content.get("round", -1)
-        if type(round) is not int:
-            told = f"is damaged: a round is {round!r:.60}; restore it from a copy"
-            raise Damaged(self.path / name, told)
-        return round
 
     def finish(self, clients: pd.DataFrame, summary: Mapping[str, Any]) -> None:
         """Write ``clients.parquet`` and ``summary.json``, which a run has when it is over."""
@@ -345,7 +302,7 @@ def sources() -> str:
     return digest.hexdigest()[:16]
 
 
-def _environment_of(folder: Path) -> dict[str, Any]:
+def read_environment(folder: Path) -> dict[str, Any]:
     """Return what ``environment.json`` of a run says; nothing if it is not there."""
     path = folder / ENVIRONMENT
     if not path.exists():
@@ -405,13 +362,7 @@ def _finite(value: Any, path: str, found: list[str]) -> Any:
 
 def _json(value: Any, indent: int | None = None) -> str:
     separators = (",", ":") if indent is None else None
+    numpy = methodcaller("tolist")  # of arrays and numbers
     return json.dumps(
-        value, sort_keys=True, allow_nan=False, separators=separators, indent=indent, default=_plain
+        value, sort_keys=True, allow_nan=False, separators=separators, indent=indent, default=numpy
     )
-
-
-def _plain(value: Any) -> Any:
-    """Turn NumPy numbers and arrays into Python's for JSON."""
-    if isinstance(value, np.ndarray | np.generic):
-        return value.tolist()
-    raise TypeError(f"a record cannot hold a {type(value).__name__}")

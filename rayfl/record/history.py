@@ -51,12 +51,6 @@ class Contents:
     images: Mapping[str, int]
     published: Mapping[str, int]
 
-    @classmethod
-    def read(cls, content: Any) -> "Contents":
-        """Read what ``partition.json`` has under ``pool``."""
-        images, published = ({str(k): int(n) for k, n in content[x].items()} for x in ("images", "published"))
-        return cls(str(content["sha256"]), images, published)
-
 
 @dataclass(frozen=True, repr=False)
 class Population(Displayed):
@@ -75,19 +69,16 @@ class Population(Displayed):
     @classmethod
     def from_partition(cls, partition: Mapping[str, Any]) -> "Population":
         """Read the sample counts and the domain of each client from the content of ``partition.json``."""
-        clients, names = partition["clients"], partition["domain_names"]
-        pool = partition.get("pool")
+        clients, pool = partition["clients"], partition.get("pool")
+        names = [one_line(name) for name in partition["domain_names"]]
         if isinstance(clients, dict):
             columns = {name: _in_full(clients[name]) for name in (*SPLITS, "domain")}
         else:
             columns = {name: [c[name] for c in clients] for name in (*SPLITS, "domain")}
-        shown: dict[int | None, str | None] = {
-            None: None,
-            **{i: one_line(str(name)) for i, name in enumerate(names)},
-        }
-        domains = tuple(shown[domain] for domain in columns.pop("domain"))
+        domains = tuple(None if domain is None else names[domain] for domain in columns.pop("domain"))
         samples = {split: np.array(column, dtype=np.int64) for split, column in columns.items()}
-        return cls(samples, domains, Contents.read(pool) if pool else None)
+        contents = Contents(pool["sha256"], pool["images"], pool["published"]) if pool else None
+        return cls(samples, domains, contents)
 
     @classmethod
     def empty(cls) -> "Population":
@@ -322,6 +313,14 @@ def read_partition(folder: Path) -> dict[str, Any]:
         content: dict[str, Any] = read_json(path)
         check_partition(content)
     return content
+
+
+def label_matrix(partition: Mapping[str, Any]) -> np.ndarray | None:
+    """Return training samples per client and class, int64 [clients, classes], where they are recorded."""
+    clients = partition["clients"]
+    if not clients or isinstance(clients, dict) or any("labels" not in client for client in clients):
+        return None
+    return np.array([client["labels"]["train"] for client in clients], dtype=np.int64)
 
 
 def read_population(folder: Path) -> Population:

@@ -323,7 +323,7 @@ def test_a_file_without_settings(tmp_path: Path, run_folder: Path, text: str) ->
     assert dump(federation_from(["--config", str(path)])) == dump(Federation())
     assert federation_from(["--rounds", "3", f"--config={path}"]).rounds == 3
     (run_folder / "config.yaml").write_text(text)
-    with refused(Missing, "config.yaml"):
+    with refused(Damaged, "config.yaml"):
         federation_from(["--resume", str(run_folder)])
 
 

@@ -262,12 +262,6 @@ RESUMED: list[tuple[str, Callable[[Path], None], type[UserError], str]] = [
         Damaged,
         "run/engine.jsonl",
     ),
-    (
-        "a round as text",
-        file("engine.jsonl", lambda text: b'{"round": "x"}\n' + text),
-        Damaged,
-        "run/engine.jsonl",
-    ),
 ]
 
 CASES = [

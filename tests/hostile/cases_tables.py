@@ -206,13 +206,6 @@ CASES = [
         files={"t.yaml": TABLE, "out": ""},
     ),
     Case(
-        "NUL in the folder's name",
-        ["table", "t.yaml", "--output", "a\0b"],
-        BadValue,
-        "a\x00b",
-        files={"t.yaml": TABLE},
-    ),
-    Case(
         "a cell that is not there",
         "run --config t.yaml --row Q --column even",
         Unknown,
