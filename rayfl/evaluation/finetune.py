@@ -28,7 +28,7 @@ Predict = Callable[[Tensor], dict[str, Tensor]]
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
-class Finetune:
+class Finetune(Displayed):
     """Training of the clients that an evaluation scores, on their own data; it is thrown away afterwards."""
 
     epochs: Annotated[int, at_least(0), "0: none"] = 0
@@ -46,8 +46,6 @@ class Finetune:
     one where the method has one.
     """
 
-    # As in Training: the command line takes the options of a class whose bases are dataclasses, too.
-    _repr_line_, __repr__, _repr_html_ = Displayed._repr_line_, Displayed.__repr__, Displayed._repr_html_
     _repr_table_ = options
 
     def __post_init__(self) -> None:

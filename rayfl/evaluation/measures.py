@@ -16,7 +16,7 @@ from torch import Tensor
 from rayfl.arguments import shown
 from rayfl.data import FederatedData
 from rayfl.errors import BadCode, BadValue, Missing, Unknown, UserError
-from rayfl.imports import named
+from rayfl.imports import installed, named
 from rayfl.randomness import generator
 
 LARGEST = 1e280
@@ -127,27 +127,20 @@ def measures(names: Sequence[str], classes: int) -> tuple[Measure, ...]:
 
 
 def _measure(name: str, classes: int) -> Measure:
-    module_name, _, function_name = name.rpartition(".")
-    of_torchmetrics = name in SHORT or name.partition(".")[0] == "torchmetrics"
-    if name not in SHORT and not module_name:
-        raise Unknown(
-            "metrics",
-            f": there is no {name!r}; there are {', '.join(sorted(SHORT))}, or functions by import path",
-        )
+    of_torchmetrics = name in SHORT or name.startswith("torchmetrics.")
+    if of_torchmetrics and not installed("torchmetrics"):
+        raise Missing("metrics", f"has {name}, which needs torchmetrics: install rayfl[metrics]")
+    if name in SHORT:
+        return SHORT[name]
     try:
-        if of_torchmetrics:
-            import torchmetrics  # noqa: F401
-        if name in SHORT:
-            return SHORT[name]
         found = named(name)
     except UserError as error:
         raise type(error)("metrics", f"has {error}") from None
-    except ImportError as error:
-        remedy = "install rayfl[metrics]" if of_torchmetrics else "it must be on Python's path"
-        what = "torchmetrics" if of_torchmetrics else repr(module_name)
-        raise Missing("metrics", f"has {name}: cannot import {what} ({error}); {remedy}") from error
-    except AttributeError as error:
-        raise Unknown("metrics", f"has {name}: module {module_name!r} has no {function_name!r}") from error
+    except (ImportError, AttributeError, ValueError) as error:  # a ValueError where it is in no module
+        told = f"{name}, which cannot be imported ({error})"
+        raise Unknown(
+            "metrics", f"has {told}: there are {', '.join(sorted(SHORT))}, or import paths"
+        ) from error
     if not callable(found) or (isinstance(found, type) and not of_torchmetrics):
         raise BadCode("metrics", f"has {name}, {shown(found)}: it must be a function of scores and labels")
     if not of_torchmetrics:

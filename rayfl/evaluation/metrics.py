@@ -91,34 +91,42 @@ class RoundMetrics:
 
 def round_metrics(record: Mapping[str, Any], population: Population, protocol: Protocol) -> RoundMetrics:
     """Return the metrics of one round from its record as it goes to ``metrics.jsonl``."""
-    tests = {
-        view: score["correct"]
-        for (point, view, split), score in evaluations(record, len(population))
-        if point == protocol.point and split == "test"
-    }
-    view = protocol.headline_view(tests)
-    accuracy = None
-    if view is not None:
-        found = client_metrics(np.array(tests[view], dtype=np.float64), population)
+    score, accuracy = _reported(record, population, protocol, "test"), None
+    if score is not None:
+        found = client_metrics(np.array(score["correct"], dtype=np.float64), population)
         accuracy = none_if_nan(average(found, protocol.average))
     return RoundMetrics(accuracy=accuracy, **round_totals(record))
+
+
+def _reported(
+    record: Mapping[str, Any], population: Population, protocol: Protocol, split: str, point: str = ""
+) -> Mapping[str, Any] | None:
+    """Return the scores in a round's record of the view that the protocol reports; None without any.
+
+    Args:
+        record: the line of ``metrics.jsonl``.
+        population: the clients.
+        protocol: says which view.
+        split: the part of their data that was scored.
+        point: where it was scored, by default where the protocol says.
+    """
+    where = (point or protocol.point, split)
+    found = {
+        view: score for (at, view, part), score in evaluations(record, len(population)) if (at, part) == where
+    }
+    view = protocol.headline_view(found)
+    return None if view is None else found[view]
 
 
 def client_accuracies(
     record: Mapping[str, Any], population: Population, protocol: Protocol, split: str
 ) -> dict[int, float]:
     """Return client -> accuracy in a round's record, of the view and the point that the protocol reports."""
-    found = {
-        view: score["correct"]
-        for (point, view, name), score in evaluations(record, len(population))
-        if point == protocol.point and name == split
-    }
-    view = protocol.headline_view(found)
-    if view is None:
-        return {}
+    score = _reported(record, population, protocol, split)
+    columns = zip(score["correct"], population.samples[split], strict=True) if score else ()
     return {
         i: correct / int(samples)
-        for i, (correct, samples) in enumerate(zip(found[view], population.samples[split], strict=True))
+        for i, (correct, samples) in enumerate(columns)
         if correct is not None and samples
     }
 
@@ -158,17 +166,12 @@ class Validation:
         """
         self._trained |= set(record["cohort"]) - set(record["dropped"])
         point = validated_at(self.protocol.point, self.protocol)
-        views = {
-            view: s
-            for (p, view, split), s in evaluations(record, len(self.population))
-            if (p, split) == (point, "val")
-        }
-        view = self.protocol.headline_view(views)
-        if view is None:
+        score = _reported(record, self.population, self.protocol, "val", point)
+        if score is None:
             return None
         count = len(self.population)
-        correct = np.array(views[view]["correct"], dtype=np.float64)
-        loss = np.broadcast_to(np.array(views[view]["loss"], dtype=np.float64), count).copy()
+        correct = np.array(score["correct"], dtype=np.float64)
+        loss = np.broadcast_to(np.array(score["loss"], dtype=np.float64), count).copy()
         if self.protocol.trained_only:
             untrained = [i for i in range(count) if i not in self._trained]
             correct[untrained] = loss[untrained] = np.nan
