@@ -9,7 +9,8 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.text import Text
 
-from rayfl.errors import BadValue, Shortage
+from rayfl.errors import BadValue
+from rayfl.files import writing
 from rayfl.shown import printable
 
 
@@ -55,14 +56,10 @@ def save(figure: Figure, path: str | Path, dpi: int = 150) -> None:
     if not Path(path).suffix:  # matplotlib would add one, and write another file than was asked for
         raise BadValue(path, "does not say which kind of picture it is: add an ending, such as .png")
     try:
-        Path(path).parent.mkdir(parents=True, exist_ok=True)
-        _write(figure, path, dpi)
-    except OSError as error:
-        told = f"cannot be written: {error.strerror or error}; choose another place"
-        raise Shortage(path, told) from error
+        with writing(path, "choose another place"):
+            Path(path).parent.mkdir(parents=True, exist_ok=True)
+            _write(figure, path, dpi)
     except ValueError as error:
-        if "\0" in str(path):
-            raise BadValue(path, f"cannot be written: {error}; choose another place") from error
         raise BadValue(path, "names no format of pictures: end it in .png, .pdf or .svg") from error
 
 

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
+from typing import TypedDict, Unpack
 
 from rich.table import Table
 
@@ -28,6 +30,14 @@ from rayfl.report.plots import (
     sweep_series,
 )
 from rayfl.shown import warn
+
+
+class Looks(TypedDict, total=False):
+    """What all pictures take; see :class:`Plot`."""
+
+    size: Size
+    names: Mapping[str, str]
+    title: str
 
 
 class Plot:
@@ -62,8 +72,6 @@ class Plot:
     ) -> None:
         if not runs:
             raise Missing("runs", "must be given to Plot(): results or run folders")
-        if isinstance(by, str):
-            raise BadValue("by", f'is "{by}": it must be a list of keys, such as ["{by}"]')
         found: list[Result] = []
         for run in runs:
             found += [run] if isinstance(run, Result) else map(Result.load, run_folders([Path(run)]))
@@ -76,7 +84,7 @@ class Plot:
             said += [f"{why} ({', '.join(folders)})" for why, folders in missing.items() if why]
         for line in said:
             warn(line)
-        self.by = list(by)
+        self.by = list(_listed("by", by))
 
     def __repr__(self) -> str:
         runs = f"{len(self.runs)} run{'' if len(self.runs) == 1 else 's'}"
@@ -87,10 +95,7 @@ class Plot:
         views: Sequence[str] = (),
         panels: Sequence[str] = (),
         quantity: str = "accuracy",
-        *,
-        size: Size = None,
-        names: Mapping[str, str] | None = None,
-        title: str = "",
+        **look: Unpack[Looks],
     ) -> Picture:
         """Draw test accuracy over rounds, a panel per domain.
 
@@ -99,26 +104,19 @@ class Plot:
             panels: domains, and ``all`` for all clients together; by default all domains, if they are
                 at most 16.
             quantity: ``accuracy``, ``loss``, or a recorded metric.
-            size: of the picture.
-            names: what is written in the place of names.
-            title: above the picture.
+            look: ``size``, ``names`` and ``title``.
         """
         if quantity not in ("accuracy", "loss"):
             check_measure("quantity", quantity, self.runs, ("accuracy", "loss"))
         series, shown = self._panels_of(views, panels)
-        look = Look(size, names or {}, title)
-        with look.letters():
-            return draw_rounds(series, shown, quantity, look)
+        return _drawn(look, partial(draw_rounds, series, shown, quantity))
 
     def sweep(
         self,
         over: str,
         view: str | None = None,
         panels: Sequence[str] = (ALL,),
-        *,
-        size: Size = None,
-        names: Mapping[str, str] | None = None,
-        title: str = "",
+        **look: Unpack[Looks],
     ) -> Picture:
         """Draw test accuracy over a key of the configuration, a panel per domain.
 
@@ -126,25 +124,18 @@ class Plot:
             over: the key, such as ``method.mu``.
             view: the model to draw; by default that of the headline.
             panels: domains, and ``all`` for all clients together.
-            size: of the picture.
-            names: what is written in the place of names.
-            title: above the picture.
+            look: ``size``, ``names`` and ``title``.
         """
         lines = sweep_series(self.runs, over, view, self.by)
         every = [series for _, points in lines for _, series in points]
-        shown, look = check_panels(_listed("panels", panels), every), Look(size, names or {}, title)
-        with look.letters():
-            return draw_sweep(lines, over, shown, look)
+        return _drawn(look, partial(draw_sweep, lines, over, check_panels(_listed("panels", panels), every)))
 
     def bars(
         self,
         views: Sequence[str] = (),
         panels: Sequence[str] = (),
         start: float = 0,
-        *,
-        size: Size = None,
-        names: Mapping[str, str] | None = None,
-        title: str = "",
+        **look: Unpack[Looks],
     ) -> Picture:
         """Draw bars of test accuracy per domain.
 
@@ -153,75 +144,37 @@ class Plot:
             panels: domains, and ``all`` for all clients together; by default all domains, if they are
                 at most 16, and ``all``.
             start: where the axis of accuracy begins, in per cent; if it is not 0, the axis says so.
-            size: of the picture.
-            names: what is written in the place of names.
-            title: above the picture.
+            look: ``size``, ``names`` and ``title``.
         """
         series = self._series(views)
         panels = _listed("panels", panels) or list(dict.fromkeys([*check_panels([], series), ALL]))
-        shown, look = check_panels(panels, series), Look(size, names or {}, title)
-        if not 0 <= start < 100:
-            raise BadValue("start", f"is {start}: it must be at least 0 and below 100, in per cent")
-        with look.letters():
-            return draw_bars(series, shown, start, look)
+        return _drawn(look, partial(draw_bars, series, check_panels(panels, series), start))
 
-    def radar(
-        self,
-        view: str | None = None,
-        *,
-        size: Size = None,
-        names: Mapping[str, str] | None = None,
-        title: str = "",
-    ) -> Picture:
+    def radar(self, view: str | None = None, **look: Unpack[Looks]) -> Picture:
         """Draw a radar per data set: an axis per domain, scaled by the best accuracy on it.
 
         Args:
             view: the model to draw; by default that of each run's headline.
-            size: of the picture.
-            names: what is written in the place of names.
-            title: above the picture.
+            look: ``size``, ``names`` and ``title``.
         """
-        series, look = self._series([] if view is None else [view]), Look(size, names or {}, title)
-        with look.letters():
-            return draw_radar(series, look)
+        return _drawn(look, partial(draw_radar, self._series([] if view is None else [view])))
 
-    def clients(
-        self,
-        views: Sequence[str] = (),
-        *,
-        size: Size = None,
-        names: Mapping[str, str] | None = None,
-        title: str = "",
-    ) -> Picture:
+    def clients(self, views: Sequence[str] = (), **look: Unpack[Looks]) -> Picture:
         """Draw how test accuracy is distributed over clients, and each client's.
 
         Args:
             views: models to draw; by default that of each run's headline.
-            size: of the picture.
-            names: what is written in the place of names.
-            title: above the picture.
+            look: ``size``, ``names`` and ``title``.
         """
-        series, look = self._series(views), Look(size, names or {}, title)
-        with look.letters():
-            return draw_clients(series, look)
+        return _drawn(look, partial(draw_clients, self._series(views)))
 
-    def labels(
-        self,
-        *,
-        size: Size = None,
-        names: Mapping[str, str] | None = None,
-        title: str = "",
-    ) -> Picture:
+    def labels(self, **look: Unpack[Looks]) -> Picture:
         """Draw training samples per client and class, a panel for every different division.
 
         Args:
-            size: of the picture.
-            names: what is written in the place of names.
-            title: above the picture.
+            look: ``size``, ``names`` and ``title``.
         """
-        look = Look(size, names or {}, title)
-        with look.letters():
-            return draw_labels(self.runs, look)
+        return _drawn(look, partial(draw_labels, self.runs))
 
     def progress(
         self, views: Sequence[str] = (), panels: Sequence[str] = (), target: float | None = None
@@ -241,6 +194,12 @@ class Plot:
     def _panels_of(self, views: Sequence[str], panels: Sequence[str]) -> tuple[list[Series], list[str]]:
         series = self._series(views)
         return series, scored_panels(check_panels(_listed("panels", panels), series), series)
+
+
+def _drawn(look: Looks, draw: Callable[[Look], Picture]) -> Picture:
+    made = Look(**look)
+    with made.letters():
+        return draw(made)
 
 
 def _listed(name: str, value: Sequence[str]) -> Sequence[str]:

@@ -16,7 +16,7 @@ from rayfl.errors import BadData, BadValue, Conflict, Missing, Unknown
 from rayfl.evaluation.metrics import average, curve, mean_loss, none_if_nan
 from rayfl.evaluation.result import Result
 from rayfl.record.description import about_data, flat
-from rayfl.record.history import PARTITION, read_partition
+from rayfl.record.history import PARTITION, label_matrix, read_partition
 from rayfl.report.compare import (
     UNLIKE,
     Group,
@@ -431,13 +431,11 @@ def draw_labels(runs: Sequence[Result], look: Look) -> Picture:
     found: dict[str, tuple[str, np.ndarray, list[str]]] = {}
     for run in runs:
         partition = read_partition(run.folder)
-        clients = partition["clients"]
-        if not clients or isinstance(clients, dict) or not all("labels" in client for client in clients):
+        matrix = label_matrix(partition)
+        if matrix is None:
             raise Missing(run.folder / PARTITION, "has no label counts")
-        matrix = np.array([client["labels"]["train"] for client in clients])
         _, (cells,) = labels(group_runs([run]))
-        known = partition.get("class_names")
-        classes = [one_line(str(name)) for name in known] if isinstance(known, list) else []
+        classes = [one_line(str(name)) for name in partition.get("class_names") or ()]
         found.setdefault(matrix.tobytes().hex(), (", ".join(cells[1:3]), matrix, classes))
     most = max(len(matrix) for _, matrix, _ in found.values())
     rows = max(matrix.shape[1] for _, matrix, _ in found.values())

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -14,7 +13,8 @@ from rayfl.evaluation.result import Result
 from rayfl.files import open_file, reading
 from rayfl.papers.printed import printed_table
 from rayfl.record.description import flat
-from rayfl.record.history import ENGINE, ENVIRONMENT, LOG, Scores, read_lines, read_partition
+from rayfl.record.folder import read_environment
+from rayfl.record.history import ENGINE, LOG, PARTITION, Scores, label_matrix, read_lines, read_partition
 from rayfl.report.compare import counted_view, data_warnings, view_summary
 from rayfl.report.page import Cell, Picture, Row, Sheet, line_picture, number_cell, percent_cell, render
 from rayfl.report.paper_tables import compare
@@ -40,7 +40,7 @@ def run_page(result: Result, over: bool = True) -> str:
         over: whether nobody is working on it any more.
     """
     config, summary = flat(result.config, shown=True), result.summary
-    partition = _read(result.folder, read_partition)
+    partition = read_partition(result.folder) if (result.folder / PARTITION).is_file() else None
     engine = engine_lines(result.folder)
     running = not over and not result.complete
     name = f"{config.get('method', 'Run')} on {config.get('data', 'data')}"
@@ -76,30 +76,14 @@ def run_page(result: Result, over: bool = True) -> str:
         cost=_cost(result, engine),
         times=_times(engine),
         settings=_pairs("Configuration", config),
-        environment=_pairs("Environment", flat(_environment(result.folder))),
+        environment=_pairs("Environment", flat(read_environment(result.folder))),
     )
-
-
-def _read(folder: Path, read: Any) -> Any:
-    """Return what a file of a run holds, None where it is not there."""
-    try:
-        return read(folder)
-    except OSError:
-        return None
 
 
 def engine_lines(folder: Path) -> list[dict[str, Any]]:
     """Return what the engine has recorded of each round: other lines tell of processes that have died."""
     path = folder / ENGINE
     return [line for line in read_lines(path) if "seconds" in line] if path.is_file() else []
-
-
-def _environment(folder: Path) -> dict[str, Any]:
-    path = folder / ENVIRONMENT
-    if not path.is_file():
-        return {}
-    with reading(path), open_file(path) as file:
-        return dict(json.load(file))
 
 
 def _state(result: Result, engine: Sequence[Mapping[str, Any]], running: bool) -> dict[str, Any]:
@@ -298,16 +282,8 @@ def _known(value: float) -> float | None:
 
 
 def _classes(partition: Mapping[str, Any] | None) -> list[int]:
-    matrix = _label_matrix(partition)
+    matrix = label_matrix(partition) if partition else None
     return [] if matrix is None else [int(n) for n in (matrix > 0).sum(axis=1)]
-
-
-def _label_matrix(partition: Mapping[str, Any] | None) -> np.ndarray | None:
-    """Return training samples per client and class, int64 [clients, classes], where they are recorded."""
-    clients = partition["clients"] if partition else []
-    if not clients or isinstance(clients, dict) or any("labels" not in client for client in clients):
-        return None
-    return np.array([client["labels"]["train"] for client in clients], dtype=np.int64)
 
 
 def _domain_sheet(result: Result) -> Sheet | None:
@@ -346,8 +322,7 @@ def _skew(partition: Mapping[str, Any] | None) -> list[tuple[str, str]]:
 
 
 def _labels(partition: Mapping[str, Any] | None) -> dict[str, Any] | None:
-    matrix = _label_matrix(partition)
-    if matrix is None or partition is None:
+    if partition is None or (matrix := label_matrix(partition)) is None:
         return None
     names = [one_line(str(name)) for name in partition["class_names"]]
     title, sheet = "Training samples of each class", None
