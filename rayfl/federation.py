@@ -209,7 +209,7 @@ class Federation(Displayed):
                     self._settle_execution(given, data)
                 self.engine.settle(len(self.cohort(0, data.sizes)), len(data))
                 settings = self.deciding(data)
-                manifest = to_resume(path, self.rounds, data, settings) if self.resumes else None
+                manifest = to_resume(path, self.rounds, settings) if self.resumes else None
                 self._tell_start(path, manifest.round if manifest else 0, data)
             data = self.engine.share(data)
             plan = replace(self.plan(), run=one_line("/".join(path.absolute().parts[-2:])))

@@ -7,13 +7,11 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from rayfl.data import FederatedData
 from rayfl.engine.session import Gone, Lost, Session
 from rayfl.errors import Conflict, Damaged, Shortage, UserError, shortage
 from rayfl.evaluation.result import Result, read_config
 from rayfl.record.checkpoint import Checkpoints, Manifest
 from rayfl.record.description import flat
-from rayfl.record.folder import check_same_data
 from rayfl.record.history import CONFIG, METRICS, SUMMARY, read_lines, read_records
 from rayfl.shown import counted, warn
 
@@ -43,19 +41,17 @@ def check_device(path: Path, device: str) -> None:
         raise Conflict(path, f"{told}: {remedy}")
 
 
-def to_resume(path: Path, rounds: int, data: FederatedData, settings: Mapping[str, Any]) -> Manifest | None:
+def to_resume(path: Path, rounds: int, settings: Mapping[str, Any]) -> Manifest | None:
     """Return the checkpoint with which a run goes on; None where it has to start again.
 
     Args:
         path: the run folder.
         rounds: how many the run is to have.
-        data: of the run that goes on.
-        settings: its own that decide the numbers.
+        settings: its own that decide the numbers, with the digest of its data.
 
     Raises:
         UserError: data or settings are not those of the run in the folder, or it has more rounds.
     """
-    check_same_data(path, data.describe())
     manifest = newest(path, settings)
     done = manifest.round if manifest else sum(1 for _ in read_lines(path / METRICS))
     if done > rounds:

@@ -132,16 +132,11 @@ class Checkpoints:
         recorded = manifest.settings
         for key in differing(recorded, settings):
             there, here = recorded.get(key), settings.get(key)
-            if key == "rounds" and there and here:
-                why = "which decides what happens in each as method and training are set"
-                told = f"is {here}, and {self.folder.parent} is a run of {there} rounds, {why}"
-                remedy = f"resume it with --rounds {there}, or start anew with another --output"
-                raise Conflict(key, f"{told}: {remedy}")
             place, are = f"{key:.200}", f"is {here!r:.200} in the configuration, and {there!r:.200}"
             if key == "division":
                 place, are = "data", ", or their division among the clients, are not those"
             what = f"{are} in the checkpoint after {manifest.round} rounds in {self.folder}"
-            remedy = "restore the run's own config.yaml, data and checkpoints, or give another --output"
+            remedy = "go on with what the run was begun with, or start anew with another --output"
             raise Conflict(place, f"{what}: {remedy}")
 
     @property

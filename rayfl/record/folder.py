@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from rayfl.errors import BadValue, Conflict, Damaged, InUse, Missing
+from rayfl.errors import BadValue, Damaged, InUse, Missing
 from rayfl.files import (
     append,
     read_json,
@@ -121,17 +121,6 @@ def _has_no_run(path: Path) -> bool:
     """Say whether a folder is empty, or holds only what a run leaves that ends before it has begun."""
     left = {re.sub(r"\.\w+\.tmp$", "", file.name) for file in path.iterdir()}
     return left <= {ENVIRONMENT, METRICS, ENGINE, CONFIG} and not (path / CONFIG).exists()
-
-
-def check_same_data(path: Path, partition: Mapping[str, Any]) -> None:
-    """Refuse to go on with data that are divided otherwise than those that a run folder tells of."""
-    file = path / PARTITION
-    now = json.loads(_json(partition))
-    with reading(file):
-        there = read_json(file) if file.exists() else now
-    if there != now:
-        told = f"are not those of the run, or not divided like them ({file} differs): restore them"
-        raise Conflict("data", f"{told} and {path / CONFIG}, or start a run of its own with another --output")
 
 
 class RunFolder:
