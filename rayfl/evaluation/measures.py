@@ -15,7 +15,7 @@ from torch import Tensor
 
 from rayfl.arguments import shown
 from rayfl.data import FederatedData
-from rayfl.errors import BadCode, BadValue, Missing, Unknown, UserError
+from rayfl.errors import BadCode, Missing, Unknown, UserError
 from rayfl.imports import installed, named
 from rayfl.randomness import generator
 
@@ -118,11 +118,8 @@ def measures(names: Sequence[str], classes: int) -> tuple[Measure, ...]:
         classes: how many there are.
 
     Raises:
-        UserError: there is no such metric, or one twice.
+        UserError: there is no such metric.
     """
-    twice = [name for k, name in enumerate(names) if name in names[:k]]
-    if twice:
-        raise BadValue("metrics", f"has {twice[0]} twice")
     return tuple(_measure(name, classes) for name in names)
 
 

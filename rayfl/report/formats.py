@@ -134,7 +134,6 @@ def write_table(
         warnings: what to know about single figures.
         more: what JSON has besides.
     """
-    check_ending(path)
     lines = [*notes, *warnings]
     makers: dict[str, Callable[[], str]] = {
         ".md": lambda: markdown_text(table, lines),

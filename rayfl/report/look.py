@@ -4,18 +4,20 @@ from __future__ import annotations
 
 import math
 import textwrap
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Annotated, Any, Literal
 
 import matplotlib
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from rayfl.errors import BadValue, Unknown
+from rayfl.arguments import checked
+from rayfl.errors import Unknown
 from rayfl.record.description import class_name
 from rayfl.report.pictures import Picture, drawn
+from rayfl.settings import at_least, at_most
 
 SIZES = {"column": 3.35, "page": 7.0}
 """Widths in inches: a column of a paper with two columns, and the whole text."""
@@ -27,6 +29,8 @@ _NARROWEST = 1.5  # inches of a panel
 _LABELLED = 2.2  # inches of a panel that has labels of its own
 
 Size = str | Sequence[float] | None
+_INCHES = Annotated[float, at_least(0.5), at_most(100)]
+_SIZE = Literal["column", "page"] | tuple[_INCHES, _INCHES] | None
 
 
 @dataclass(frozen=True)
@@ -45,19 +49,8 @@ class Look:
     _seen: dict[str, None] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        if not isinstance(self.names, Mapping):
-            told = f'is {self.names!r}: it must be a mapping, such as {{"FedAvg": "Baseline"}}'
-            raise BadValue("names", told)
-        if isinstance(self.size, str):
-            if self.size not in SIZES:
-                told = f'is "{self.size}": it must be {" or ".join(SIZES)}, or width and height in inches'
-                raise BadValue("size", told)
-        elif self.size is not None:
-            given = list(self.size) if isinstance(self.size, Iterable) else []
-            numbers = [x for x in given if isinstance(x, int | float) and 0.5 <= x <= 100]
-            if not (len(numbers) == len(given) == 2):
-                told = f"is {self.size}: it must be two numbers of inches, each between 0.5 and 100"
-                raise BadValue("size", told)
+        checked("size", self.size, _SIZE)
+        checked("names", self.names, dict[str, str])
 
     @property
     def width(self) -> float | None:

@@ -100,7 +100,6 @@ def test_own_functions_spoil_nothing_for_others() -> None:
     ("names", "kind"),
     [
         (["f2"], Unknown),
-        (["f1", "f1"], BadValue),
         (["no_such_module.f"], Unknown),
         (["tests.support.metrics.nothing"], Unknown),
         (["tests.support.metrics.CONSTANT"], BadCode),
