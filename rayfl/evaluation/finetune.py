@@ -139,5 +139,5 @@ def _through_scores(
             return F.cross_entropy(scores(seen, w, batch.x), batch.y)
 
     pending = client.fit(start, loss, epochs=settings.epochs, lr=settings.lr)
-    tuned = fit_loop(pending.request).weights  # type: ignore[attr-defined]
+    tuned = fit_loop(pending).weights  # type: ignore[arg-type]
     return lambda x: {FINETUNED: scores(client, tuned, x)}

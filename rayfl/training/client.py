@@ -7,18 +7,14 @@ from collections import Counter
 from collections.abc import Awaitable, Callable, Generator, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
-from inspect import CO_VARARGS
 from itertools import chain, islice
-from types import FunctionType
-from typing import Annotated, Any, Literal, NamedTuple, NoReturn, TypeVar
+from typing import Any, Literal, NamedTuple, TypeVar
 
 import torch
 from torch import Tensor
 
-from rayfl.arguments import checked, shown
-from rayfl.errors import BadCode, BadValue, Conflict
+from rayfl.errors import BadCode, Conflict
 from rayfl.randomness import generator, seed_of
-from rayfl.settings import above, at_least, at_most, below
 from rayfl.training.dropout import draw_from
 from rayfl.training.examples import Examples
 from rayfl.training.net import Batch, Net
@@ -200,18 +196,10 @@ class Client:
                 among those of the round with this loss.
         """
         indices = self._split("fit", split)
-        _check_weights("fit", start)
-        _check_numbers(epochs, lr, momentum, weight_decay, clip, None if share == 1 else share)
-        for function in (*(loss if isinstance(loss, tuple) else (loss,)), before_clip, after_clip):
-            _check_function("fit", function)
         stream = self._fits if stream is None else stream
         self._fits += 1
         settings = self._training
         optimiser = settings.optimiser if optimiser is None else optimiser
-        if not isinstance(optimiser, Optimiser):
-            raise BadCode(
-                "client.fit", f"gets optimiser={shown(optimiser)}: it must be an optimiser, such as Adam()"
-            )
         if momentum and not optimiser.takes_momentum:
             raise Conflict(
                 "client.fit",
@@ -227,7 +215,6 @@ class Client:
             weight_decay=settings.weight_decay if weight_decay is None else weight_decay,
             clip=settings.clip if clip is None else clip,
         )
-        _check_held(descent, settings.dtype)
         losses = loss if isinstance(loss, tuple) else (loss,)
         if phase is None:
             kind = " ".join(getattr(each, "__name__", type(each).__name__) for each in losses)
@@ -246,20 +233,8 @@ class Client:
             batches = list(chain.from_iterable(islice(passes, count)))
             length = len(batches) // max(1, count)
         key = seed_of(self._seed, "noise", self._id, self._round, stream)
-        return Pending(
-            Request(
-                self,
-                start,
-                losses,
-                extra,
-                before_clip,
-                after_clip,
-                descent,
-                batches,
-                length,
-                key,
-                phase=phase,
-            )
+        return Request(
+            self, start, losses, extra, before_clip, after_clip, descent, batches, length, key, phase=phase
         )
 
     def total(
@@ -271,7 +246,7 @@ class Client:
         batches: int | None = None,
         of_class: int | None = None,
         split: Literal["train", "val"] = "train",
-    ) -> Pending:
+    ) -> Request:
         """Sum ``function(w, batch, extra)``, tensors or nested ones, over the client's data; ``await`` it.
 
         No gradient is taken and nothing is changed: use ``net.eval`` inside.
@@ -287,10 +262,6 @@ class Client:
                 some where the method says that it ``uses_validation``.
         """
         indices = self._split("total", split)
-        _check_weights("total", w)
-        _check_function("total", function)
-        if not len(indices):
-            raise self._without("total", split)
         if of_class is not None:
             indices = indices[self._examples.labels(indices) == of_class]
         parts = list(indices.split(max(self._training.batch_size, 256)))
@@ -298,9 +269,7 @@ class Client:
             parts = (next(self._passes(0, indices=indices)) if split == "train" else parts)[:batches]
         key = seed_of(self._seed, "noise", self._id, self._round, -1)
         none = Descent(_SGD, 0, 0, 0, 0)
-        return Pending(
-            Request(self, w, (function,), extra, None, None, none, parts, len(parts), key, total=True)
-        )
+        return Request(self, w, (function,), extra, None, None, none, parts, len(parts), key, total=True)
 
     async def renew_statistics(self, w: Params, epochs: int | None = None) -> Params:
         """Return weights whose running statistics are renewed on the client's data; no parameter moves.
@@ -318,19 +287,15 @@ class Client:
         return w.merge(fitted.weights)  # with the names of the parameters
 
     def _split(self, call: str, split: str) -> Tensor:
-        """Return the client's samples of a split; refuse names of others, and to train on none."""
-        if split not in ("train", "val"):
-            raise BadCode(f"client.{call}", f"gets split={split!r}: methods see only 'train' and 'val'")
-        if split == "val" and call == "fit" and not len(self._val):
-            raise self._without("fit", split)
-        return self._indices if split == "train" else self._val
-
-    def _without(self, call: str, split: str) -> BadCode:
-        return BadCode(
-            f"client.{call}",
-            f"finds no {split} data of client {self._id}: ask client.val_samples first, or set "
-            "uses_validation = True in the method, so that such a run is refused before it starts",
-        )
+        """Return the client's samples of a split; refuse a sum over none, and to train on none."""
+        indices = {"train": self._indices, "val": self._val}[split]
+        if not len(indices) and (split == "val" or call == "total"):
+            raise BadCode(
+                f"client.{call}",
+                f"finds no {split} data of client {self._id}: ask client.val_samples first, or set "
+                "uses_validation = True in the method, so that such a run is refused before it starts",
+            )
+        return indices
 
     def _passes(
         self, stream: int, size: int | None = None, indices: Tensor | None = None
@@ -339,7 +304,7 @@ class Client:
         indices = self._indices if indices is None else indices
         order = generator(self._seed, "batches", self._id, self._round, stream)
         n = len(indices)
-        size = self._training.batch_size if size is None else self._own_size(size, n)
+        size = self._training.batch_size if size is None else size or max(1, n)
         while True:
             batches = list(indices[torch.randperm(n, generator=order)].split(size))
             if self._training.last_batch == "drop" and n > size and len(batches[-1]) < size:
@@ -347,68 +312,6 @@ class Client:
             elif self._normed and len(batches) > 1 and len(batches[-1]) == 1:
                 batches[-2:] = [torch.cat(batches[-2:])]  # BatchNorm has no variance of one sample
             yield batches
-
-    def _own_size(self, size: int, samples: int) -> int:
-        """Return the size of a fit's own batches; refuse one that makes none."""
-        if type(size) is not int or size < 0:
-            raise BadCode(
-                "client.fit", f"gets batch_size={size!r}: it must be a whole number, 0 for all samples"
-            )
-        if size == 1 and self._normed and samples > 1:
-            raise Conflict("client.fit", "gets batch_size=1: BatchNorm needs at least 2 samples to a batch")
-        return size or max(1, samples)
-
-
-def _check_weights(call: str, w: Any) -> None:
-    """Refuse what are no weights of nets."""
-    for each in [w] if not isinstance(w, dict) or not w else w.values():
-        if not isinstance(each, Params):
-            raise BadCode(
-                f"client.{call}", f"gets {shown(each)} as weights: it takes Params, or a dict of them"
-            )
-
-
-_BOUNDS: dict[str, Any] = {
-    "epochs": Annotated[int, at_least(0)],
-    "lr": Annotated[float, at_least(0)],
-    "momentum": Annotated[float, at_least(0), below(1)],
-    "weight_decay": Annotated[float, at_least(0)],
-    "clip": Annotated[float, at_least(0)],
-    "share": Annotated[float, above(0), at_most(1)],
-}
-
-
-def _check_numbers(*given: float | None) -> None:
-    """Refuse numbers of a fit that are out of their bounds."""
-    for (name, kind), value in zip(_BOUNDS.items(), given, strict=True):
-        if value is not None:
-            checked(f"client.fit: {name}", value, kind)
-
-
-def _check_held(descent: Descent, dtype: torch.dtype) -> None:
-    """Refuse numbers of a fit that are too large for its weights."""
-    for name, value in (("lr", descent.lr), ("weight_decay", descent.weight_decay)):
-        if value > (largest := torch.finfo(dtype).max):
-            raise BadValue(
-                "client.fit",
-                f"has {name} {value:g}, and {dtype} holds numbers up to {largest:.1e}: choose a smaller one "
-                f"(training.{name}, or an option of the method)",
-            )
-
-
-def _check_function(call: str, function: Any) -> None:
-    """Refuse a loss, a rule or a summand that does not take three arguments."""
-    if not isinstance(function, FunctionType):
-        if function is not None and not callable(function):
-            raise BadCode(f"client.{call}", f"is called with {shown(function)} in the place of a function")
-        return
-    code, least = function.__code__, function.__code__.co_argcount - len(function.__defaults__ or ())
-    if least > 3 or (code.co_argcount < 3 and not code.co_flags & CO_VARARGS):
-        raise BadCode(
-            f"client.{call}",
-            f": {function.__name__} takes {code.co_argcount} arguments: it is called with three, weights, "
-            "batch and extra, or as a rule with gradients, weights and extra",
-        )
 
 
 class Fitted(NamedTuple):
@@ -431,8 +334,11 @@ class Fitted(NamedTuple):
 
 
 @dataclass(frozen=True, eq=False)
-class Request:
-    """A fit (or a total) that a method waits for; an execution carries it out."""
+class Request(Awaitable[Any]):
+    """A fit (or a total) that a method waits for.
+
+    It hands itself to whoever drives the coroutine, and is sent the result.
+    """
 
     client: Client
     start: Weights
@@ -447,28 +353,8 @@ class Request:
     total: bool = False
     phase: str = ""  # whose optimiser goes on
 
-
-@dataclass(frozen=True)
-class Pending(Awaitable[Any]):
-    """An awaitable that hands its request to whoever drives the coroutine, and is sent the result."""
-
-    request: Request
-
-    def __getattr__(self, name: str) -> Any:
-        if name == "request" or name.startswith("__"):  # a copy that is being made
-            raise AttributeError(name)
-        call = "total" if self.request.total else "fit"
-        raise BadCode(f"client.{call}", f"has to be awaited, (await client.{call}(...)).{name}")
-
-    def _not_awaited(self, *_: Any) -> NoReturn:
-        call = "total" if self.request.total else "fit"
-        raise BadCode(f"client.{call}", f"has to be awaited before it is used: await client.{call}(...)")
-
-    __iter__ = __getitem__ = __float__ = __bool__ = _not_awaited
-    __add__ = __radd__ = __sub__ = __rsub__ = __mul__ = __rmul__ = __truediv__ = __rtruediv__ = _not_awaited
-
     def __await__(self) -> Generator[Request, Any, Any]:
-        result = yield self.request
+        result = yield self
         return result
 
 

@@ -103,10 +103,6 @@ class Dropout(nn.Module):
         """Return the shape of a mask for x."""
         if self.apart is None:
             return tuple(x.shape)
-        if x.dim() <= self.apart:
-            raise ValueError(
-                f"dropout of channels takes batches [B, C, ...], and this is {tuple(x.shape)}: use nn.Dropout"
-            )
         return (*x.shape[: self.apart], *[1] * (x.dim() - self.apart))
 
 

@@ -26,7 +26,6 @@ from rayfl.training.step import (
     loss_of,
     recall,
     scalar,
-    summands,
 )
 
 
@@ -92,7 +91,7 @@ def total_loop(request: Request) -> Any:
     with torch.no_grad():
         for epoch, batch in _batches(request):
             with inside_loss():
-                value = summands(loss_of(request, epoch)(request.start, batch, request.extra))
+                value = loss_of(request, epoch)(request.start, batch, request.extra)
             total = value if total is None else pytree.tree_map(torch.add, total, value)
     return total
 

@@ -13,8 +13,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch._C._functorch import is_functorch_wrapped_tensor
 
-from rayfl.arguments import shown
-from rayfl.errors import BadCode, Unknown
+from rayfl.errors import BadCode
 from rayfl.nets import CUTS, SplitNet
 from rayfl.nets.split import own_entries
 from rayfl.randomness import seed_of
@@ -92,7 +91,6 @@ class Net:
         if self._bfloat16:
             widen_norms(module)
             module.head.register_forward_hook(_as_float32)
-        refuse_infinite(module)
         return module
 
     def _set(self, module: SplitNet) -> None:
@@ -165,20 +163,14 @@ class Net:
         def keep(name: str, module: nn.Module, inputs: tuple[Tensor, ...]) -> None:
             seen[name] = inputs[0]
 
-        hooks = [self._layer(name).register_forward_pre_hook(partial(keep, name)) for name in layers]
+        watched = {name: self.module.get_submodule(name) for name in layers}
+        hooks = [layer.register_forward_pre_hook(partial(keep, name)) for name, layer in watched.items()]
         try:
             scores = self(w, x)
         finally:
             for hook in hooks:
                 hook.remove()
         return scores, [seen[name].float() if self._bfloat16 else seen[name] for name in layers]
-
-    def _layer(self, name: str) -> nn.Module:
-        try:
-            return self.module.get_submodule(name)
-        except AttributeError as error:
-            known = ", ".join(name for name, _ in self.module.named_modules() if name)
-            raise Unknown(f"layer {name!r}", f"is none of the net's, which are {known:.300}") from error
 
     def cross_entropy(self, w: Params, batch: Batch, extra: Any = None) -> Tensor:
         """Return the mean cross-entropy of a batch: the plain loss, as ``fit`` takes it."""
@@ -206,24 +198,8 @@ class Net:
         for part in parts:
             if self._loaded[part] is not w:
                 self._loaded[part] = None
-                if not isinstance(w, Params):
-                    raise BadCode(
-                        "the net", f"gets {shown(w)}: it takes Params, as (await client.fit(...)).weights"
-                    )
-                if lacking := [name for name, *_ in self._slots[part] if name not in w.tensors]:
-                    raise BadCode(
-                        "the net",
-                        f"is called with weights that lack {lacking[0]!r}: they are a part of it, or of "
-                        "another net. What has been taken apart is put together by w.merge(other)",
-                    )
                 for name, owner, own in self._slots[part]:
                     owner[own] = w.tensors[name]
-                    if owner[own].dtype != self._dtype:
-                        raise BadCode(
-                            "the net",
-                            f"computes in {self._dtype}, and {name!r} of its weights is {owner[own].dtype}: "
-                            f"w.to({self._dtype}) converts them",
-                        )
                 for layer in self._recurrent[part]:  # which keep a list of their weights besides
                     layer._flat_weights = [layer._parameters[own] for own in layer._flat_weights_names]
                 self._loaded[part] = w
@@ -343,18 +319,6 @@ def _as_float32(layer: nn.Module, inputs: tuple[Tensor, ...], output: Tensor) ->
 def _in_float32(layer: nn.Module, inputs: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
     """Return the inputs, in float32 if they are those of several clients on the CPU."""
     return tuple(x.float() if is_functorch_wrapped_tensor(x) and x.is_cpu else x for x in inputs)
-
-
-def refuse_infinite(module: nn.Module) -> None:
-    """Refuse buffers that no mean over clients can be taken of, such as masks of attention."""
-    for prefix, part in module.named_modules():
-        for name in own_entries(part):
-            if (buffer := part._buffers.get(name)) is not None and not buffer.isfinite().all():
-                raise BadCode(
-                    f"buffer {f'{prefix}.{name}'.lstrip('.')!r}",
-                    "of the net has infinite values, and would be averaged over clients: if it is a "
-                    "constant, register it with persistent=False",
-                )
 
 
 def is_batch_norm(module: nn.Module) -> bool:

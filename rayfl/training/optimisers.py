@@ -11,7 +11,6 @@ from typing import Annotated, ClassVar
 import torch
 from torch import Tensor
 
-from rayfl.arguments import shown
 from rayfl.errors import BadCode
 from rayfl.settings import Value, above, at_least, below
 
@@ -97,17 +96,6 @@ def _stepped(
     weights, descent = start.clone(), Descent(optimiser, 0.1, momentum, 0.0, 0.0)
     trained = [weights]
     memory = optimiser.memory(trained, momentum, clients)
-    if not isinstance(memory, list) or not all(isinstance(each, Tensor) for each in memory):
-        raise BadCode(
-            "training.optimiser",
-            f": {type(optimiser).__name__}.memory returns {shown(memory)}: it must be a list of tensors",
-        )
-    if odd := [each for each in memory if each.shape[: len(clients)] != clients]:
-        raise BadCode(
-            "training.optimiser",
-            f": {type(optimiser).__name__}.memory returns a tensor of the shape {list(odd[0].shape)} for "
-            f"{clients[0]} clients: its first dimension must be theirs, as torch.zeros(*clients) has it",
-        )
     for _ in range(2):
         optimiser.step(trained, [gradient.clone()], memory, [0], descent)
     return weights

@@ -20,8 +20,6 @@ from torch import Tensor
 from torch.func import vmap
 from torch.utils import _pytree as pytree
 
-from rayfl.arguments import shown
-from rayfl.errors import BadCode
 from rayfl.training.client import Client, Fitted, Request, inside_loss
 from rayfl.training.dropout import draw_from
 from rayfl.training.loop import fit_loop, total_loop
@@ -41,7 +39,6 @@ from rayfl.training.step import (
     loss_of,
     recall,
     scalar,
-    summands,
 )
 
 
@@ -116,18 +113,16 @@ def _alike(one: Any, other: Any, tolerance: float) -> bool:
     return all(torch.allclose(a, b, rtol=tolerance, atol=tolerance, equal_nan=True) for a, b in doubled)
 
 
-def _next_stack(waiting: dict[int, Request], updates: Sequence[LocalUpdate]) -> list[int]:
-    """Choose the stack that is least far in its method, so that stragglers catch up and stacks stay large."""
+def _next_stack(waiting: dict[int, Request], updates: Sequence[Any]) -> list[int]:
+    """Choose the stack that is least far in its method, so that stragglers catch up and stacks stay large.
+
+    Only the line at which a coroutine waits tells how far it is: clients that leave out a phase, as in
+    Fed-CO2 when they train for the first time, have the others' next phase as their first.
+    """
     stacks: dict[Any, list[int]] = {}
     for k, request in waiting.items():
         stacks.setdefault(_stack_key(request), []).append(k)
-    _warn_if_captures_split(stacks, waiting)
-
-    def line(stack: list[int]) -> int:
-        frame = getattr(updates[stack[0]], "cr_frame", None)
-        return frame.f_lineno if frame is not None else 0
-
-    return min(stacks.values(), key=line)
+    return min(stacks.values(), key=lambda stack: updates[stack[0]].cr_frame.f_lineno)
 
 
 def fit_stacked(requests: Sequence[Request]) -> list[Fitted]:
@@ -196,7 +191,7 @@ def total_stacked(requests: Sequence[Request]) -> list[Any]:
     start = pytree.tree_map(lambda *t: torch.stack(t), *[r.start for r in requests])
 
     def one_value(w: Any, batch: Batch, extra_leaves: list[Any]) -> Any:
-        return summands(first.losses[0](w, batch, pytree.tree_unflatten(extra_leaves, extra_spec)))
+        return first.losses[0](w, batch, pytree.tree_unflatten(extra_leaves, extra_spec))
 
     values_of = vmap(one_value, in_dims=(0, 0, dims))
     totals: Any = None
@@ -227,9 +222,7 @@ def _ruled_stacked(
     extra_spec: Any,
 ) -> list[Tensor]:
     def one(g: Any, w: Any, leaves: list[Any]) -> Any:
-        found = rule(g, w, pytree.tree_unflatten(leaves, extra_spec))
-        leaves_of(found, g)
-        return found
+        return rule(g, w, pytree.tree_unflatten(leaves, extra_spec))
 
     now = work.assemble([t.detach() for t in trained], None, live=False)
     stacked_rule = vmap(one, in_dims=(0, 0, dims))
@@ -298,10 +291,6 @@ def _stack_extras(
         elif isinstance(head, int | float | str) and all(v == head for v in column):
             leaves.append(head)
             dims.append(None)
-        elif not isinstance(head, int | float):
-            raise BadCode(
-                "client.fit", f"gets {shown(head)} in `extra`: it takes nests of tensors, Params and numbers"
-            )
         else:
             dtype = torch.float64 if isinstance(head, float) else None
             leaves.append(torch.tensor(column, dtype=dtype, device=device))
@@ -353,19 +342,3 @@ def _captured(thing: Any) -> Any:
         defaults = [*(thing.__defaults__ or ()), *(thing.__kwdefaults__ or {}).values()]
         return (thing.__code__, *(_captured(v) for v in [*cells, *defaults]))
     return id(thing)
-
-
-def _warn_if_captures_split(stacks: dict[Any, list[int]], waiting: dict[int, Request]) -> None:
-    alike: dict[Any, set[Any]] = {}  # stacks that only what their functions capture tells apart
-    for key, members in stacks.items():
-        request = waiting[members[0]]
-        functions = (*request.losses, request.before_clip, request.after_clip)
-        codes = tuple(getattr(f, "__code__", None) for f in functions)
-        alike.setdefault((codes, key[0], key[4:]), set()).add(key[1:4])
-    for ((code, *_), *_), captures in alike.items():
-        if code is not None and len(captures) > 1:
-            warnings.warn(
-                f"{code.co_name} ({code.co_filename}:{code.co_firstlineno}) captures values of single "
-                "clients, which keeps their fits from being stacked: pass them to fit as `extra`",
-                stacklevel=2,
-            )

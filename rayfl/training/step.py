@@ -7,10 +7,8 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.utils import _pytree as pytree
 
-from rayfl.arguments import shown
-from rayfl.errors import BadCode, Conflict
+from rayfl.errors import Conflict
 from rayfl.training.client import Fitted, Request
 from rayfl.training.params import Params
 
@@ -40,12 +38,6 @@ class UnderWay:
             self.waiting.pop(k, None)
             self.results[k] = end.value
             return
-        if not isinstance(request, Request):
-            raise BadCode(
-                self.updates[k].__qualname__,
-                "awaits something else than client.fit, client.total or client.renew_statistics: await "
-                "nothing but these, and do the rest without `await`",
-            )
         self.waiting[k] = request
 
     def close(self) -> None:
@@ -93,19 +85,8 @@ class Working:
 
 
 def leaves_of(found: Any, given: Any) -> list[Tensor]:
-    """Return the tensors of the gradients that a rule has ``found``, in the order of those it was ``given``.
-
-    Raises:
-        KeyError: the rule returns other names than it was given.
-    """
-    several = isinstance(given, dict) and isinstance(found, dict) and found.keys() == given.keys()
-    pairs = [(found[net], given[net]) for net in given] if several else [(found, given)]
-    for theirs, ours in pairs:
-        if not isinstance(theirs, Params):
-            raise BadCode("client.fit", f"gets a rule that returns {shown(found)}: it must return gradients")
-        if theirs.keys() != ours.keys():
-            odd = sorted(theirs.keys() ^ ours.keys())
-            raise KeyError(f"a rule of fit must return the names that it was given; {odd[:3]} differ")
+    """Return the gradients that a rule has ``found``, in the order of those it was ``given``."""
+    pairs = [(found[net], given[net]) for net in given] if isinstance(given, dict) else [(found, given)]
     return [theirs[name] for theirs, ours in pairs for name in ours]
 
 
@@ -116,12 +97,6 @@ def gradients_of(loss: Tensor, trained: list[Tensor]) -> tuple[list[Tensor], lis
     """
     if not trained:  # a fit that only renews buffers
         return [], []
-    if not loss.requires_grad:
-        raise BadCode(
-            "client.fit",
-            "gets a loss that does not depend on the weights that it is given: use these, and nothing that "
-            "cuts gradients off, such as detach(), item() or torch.no_grad()",
-        )
     found = torch.autograd.grad(loss, trained, allow_unused=True)
     used = [i for i, g in enumerate(found) if g is not None]
     return [torch.zeros_like(t) if g is None else g for g, t in zip(found, trained, strict=True)], used
@@ -176,17 +151,7 @@ def clip(gradients: list[Tensor], net_of: list[int], limit: float, stacked: bool
 
 def scalar(loss: Tensor) -> Tensor:
     """Return the mean of a loss, which may be one value per sample."""
-    if not isinstance(loss, Tensor):
-        raise BadCode("client.fit", f"gets a loss that returns {shown(loss)}: it must return a tensor")
     return loss if loss.dim() == 0 else loss.mean()
-
-
-def summands(found: Any) -> Any:
-    """Return what the function of a total has returned for a batch; refuse what cannot be added up."""
-    leaves = pytree.tree_leaves(found)
-    if not leaves or not all(isinstance(leaf, Tensor) for leaf in leaves):
-        raise BadCode("client.total", f"gets a function that returns {shown(found)}: it must return tensors")
-    return found
 
 
 def loss_of(request: Request, epoch: int) -> Callable[..., Any]:

@@ -14,7 +14,7 @@ from rayfl import Federation, Inline, Ray, Result, UserError
 from rayfl.data import Synthetic
 from rayfl.engine.base import Engine
 from rayfl.engine.plan import Plan, set_up, try_scores
-from rayfl.errors import BadCode, BadValue, Conflict, Unknown
+from rayfl.errors import BadCode, Conflict, Unknown
 from rayfl.methods import Cohort, Ditto, FedAvg, Method
 from rayfl.nets import LeNet
 from rayfl.record.checkpoint import Checkpoints
@@ -336,18 +336,6 @@ def updating(update: Any) -> Method:
     return type("Updating", (FedAvg,), {"local_update": update})()
 
 
-def fitting(loss: Any = None, start: Any = None, **options: Any) -> Method:
-    """FedAvg with another fit."""
-
-    async def update(self: Any, client: Any, state: Any, down: Any) -> Any:
-        weights = down["weights"] if start is None else start(down["weights"])
-        return {
-            "weights": (await client.fit(weights, loss or client.cross_entropy, **options)).weights
-        }, state
-
-    return updating(update)
-
-
 def returning(up: Any = None, state: Any = None) -> Method:
     """FedAvg that returns something else."""
 
@@ -357,45 +345,8 @@ def returning(up: Any = None, state: Any = None) -> Method:
     return updating(update)
 
 
-def summing(value: Any) -> Method:
-    """FedAvg that adds something up."""
-
-    async def update(self: Any, client: Any, state: Any, down: Any) -> Any:
-        await client.total(lambda w, batch, extra: value, down["weights"])
-        return {"weights": down["weights"]}, state
-
-    return updating(update)
-
-
-async def adds_what_is_not_awaited(self: Any, client: Any, state: Any, down: Any) -> Any:
-    return {"weights": down["weights"] * (1 + client.total(client.cross_entropy, down["weights"]))}, state
-
-
-async def differs_by_extra(self: Any, client: Any, state: Any, down: Any) -> Any:
-    await client.fit(down["weights"], client.cross_entropy, f"client {client.id}")
-    return {"weights": down["weights"]}, state
-
-
-FIT = "client.fit"
 UPDATE = "Updating.local_update"
 MISTAKES: list[tuple[str, Method, type[UserError], str, str]] = [
-    ("epochs", fitting(epochs=-1), BadValue, f"{FIT}: epochs", ""),
-    ("lr", fitting(lr=-0.1), BadValue, f"{FIT}: lr", "is -0.1"),
-    ("lr NaN", fitting(lr=float("nan")), BadValue, f"{FIT}: lr", "is nan"),
-    ("momentum", fitting(momentum=2.0), BadValue, f"{FIT}: momentum", ""),
-    ("decay", fitting(weight_decay=-1.0), BadValue, f"{FIT}: weight_decay", ""),
-    ("clip", fitting(clip=-1.0), BadValue, f"{FIT}: clip", ""),
-    ("share", fitting(share=0.0), BadValue, f"{FIT}: share", ""),
-    ("optimiser", fitting(optimiser="Adam"), BadCode, FIT, "optimiser='Adam'"),
-    ("start", fitting(start=dict), BadCode, FIT, "as weights"),
-    ("a part", fitting(start=lambda w: w.select(lambda n: False)), BadCode, "the net", "'head.weight'"),
-    ("a number", fitting(lambda w, batch, extra: 3.0), BadCode, FIT, "3.0"),
-    ("detached", fitting(lambda w, batch, extra: batch.x.sum()), BadCode, FIT, "depend on the weights"),
-    ("two arguments", fitting(lambda w, batch: 0), BadCode, FIT, "2 arguments"),
-    ("no function", fitting(loss=3), BadCode, FIT, "3 in the place of a function"),
-    ("no rule", fitting(before_clip=lambda g, w, extra: None), BadCode, FIT, "a rule"),
-    ("no sum", summing(None), BadCode, "client.total", "None"),
-    ("not awaited", updating(adds_what_is_not_awaited), BadCode, "client.total", "await"),
     ("a list", returning(state={"seen": {"at": [1]}}), BadCode, UPDATE, "state['seen']['at'] is [1]"),
     ("a key", returning(state={(1, 2): 3}), BadCode, UPDATE, "key (1, 2)"),
     ("an array", returning({"weights": np.ones(3)}), BadCode, UPDATE, "['weights'] holds array"),
@@ -415,13 +366,6 @@ def test_a_mistake_in_an_update_is_told_in_one_line(
             0, torch.ones(1, 1, 1, 2)
         )
     assert word in str(caught.value)
-
-
-def test_values_of_extra_are_tensors_and_numbers() -> None:
-    with refused(BadCode, "client.fit"):
-        federate(
-            updating(differs_by_extra), points([((1, 0), 0)], [((0, 1), 1)]), cohorts=1, execution="stacked"
-        )
 
 
 @pytest.mark.parametrize("counted", [None, {"weights": 1}, ({"weights": -1}, {}), ({"weights": 0.5}, {})])

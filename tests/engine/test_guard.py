@@ -1,6 +1,5 @@
 """Mistakes of those who write methods: each is refused, with what to do instead."""
 
-import asyncio
 import random
 from pathlib import Path
 from random import gauss
@@ -121,17 +120,6 @@ class DoesNotAwait(FedAvg):
         return {"weights": down["weights"]}, state
 
 
-class AwaitsElse(FedAvg):
-    async def local_update(self, client: Any, state: Any, down: Any) -> Any:
-        await asyncio.sleep(0)
-        return await super().local_update(client, state, down)
-
-
-class UsesWhatIsNotAwaited(FedAvg):
-    async def local_update(self, client: Any, state: Any, down: Any) -> Any:
-        return {"weights": client.fit(down["weights"], client.cross_entropy).weights}, state
-
-
 MISTAKES = [
     (Remembers, "self.last (round 0)"),
     (Collects, "self.seen "),
@@ -147,7 +135,6 @@ MISTAKES = [
     (NotAsync, "`async def`"),
     (ReturnsOne, "two mappings"),
     (DoesNotAwait, "0 of 1"),
-    (AwaitsElse, "something else"),
 ]
 
 
@@ -161,12 +148,6 @@ def test_a_mistake_is_refused(method: Any, word: str, execution: str) -> None:
     with refused(BadCode, f"{method.__name__}.local_update") as caught:
         federate(method(), DATA, LeNet(), 1, execution=execution)
     assert word in str(caught.value)
-
-
-@pytest.mark.parametrize("execution", ["loop", "stacked"])
-def test_what_has_not_been_awaited_is_refused(execution: str) -> None:
-    with refused(BadCode, "client.fit"):
-        federate(UsesWhatIsNotAwaited(), DATA, LeNet(), 1, execution=execution)
 
 
 class AggregatesInPlace(FedAvg):

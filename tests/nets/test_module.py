@@ -233,16 +233,6 @@ def test_texts_and_constants() -> None:
     assert torch.equal(first(w, TEXTS), second(w, TEXTS))
 
 
-def test_infinite_buffers_are_refused() -> None:
-    def masked() -> SplitNet:
-        net = build(f"{OWN}.typed", IMAGES, 3)
-        net.conv.register_buffer("mask", torch.full((2, 2), -torch.inf))
-        return net
-
-    with refused(BadCode, "buffer 'conv.mask'"):
-        Net(masked)
-
-
 def test_frozen_parameters_are_not_trained() -> None:
     def frozen() -> SplitNet:
         net = build(f"{OWN}.Plain", IMAGES, 3)

@@ -218,7 +218,7 @@ def requests_of(make, augment):
     dataset = dataclasses.replace(make_dataset(40), augment=augment)
     images = Examples(dataset, torch.device("cpu"), torch.float64, False)
     clients = [make_client(net, images, 12, id=k, first=12 * k) for k in range(2)]
-    return [make(c).request for c in clients]
+    return [make(c) for c in clients]
 
 
 @pytest.mark.parametrize("augment", ["fedbn", "fedgh"])

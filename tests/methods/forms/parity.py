@@ -75,7 +75,7 @@ def orders_noted(places: Mapping[int, int]) -> Any:
         stream = options.get("stream")
         number = self._fits if stream is None else stream
         pending: Any = fit(self, *given, **options)
-        request = pending.request
+        request = pending
         batches = [torch.tensor([places[int(i)] for i in batch]) for batch in request.batches]
         length = max(1, request.epoch_length)
         epochs = [batches[k : k + length] for k in range(0, len(batches), length)]
