@@ -4,17 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from copy import copy
+from functools import wraps
+from inspect import isfunction
 from typing import Any, Literal, Self
 
-import torch
-from torch import Tensor, nn
+from torch import Tensor
 
-from rayfl.data import FederatedData
 from rayfl.errors import Conflict
-from rayfl.methods.base import Averaging, Cohort, Method, fits
+from rayfl.methods.base import Averaging, Method, fits
 from rayfl.nets import Architecture
-from rayfl.training import Client, Params, Reduction, State, Training
-from rayfl.training.net import Cut, Net
+from rayfl.training import Client, Params, State
+from rayfl.training.net import Net
 
 
 class Wrapper(Method):
@@ -97,40 +97,15 @@ class Wrapper(Method):
         """Return what the wrapped method sees of a client's state."""
         return {key: state[key] for key in state if key != self.own} if self.own in state else state
 
-    # ---- everything that a method has, in the order of Method
+    # ---- what is more than to ask the wrapped method; everything else follows below the class
 
     async def local_update(self, client: Client, state: State, down: State) -> tuple[dict[str, Any], State]:
         """Train as the wrapped method does."""
         return await self.of.local_update(client, self._seen(state), down)
 
-    def shared(self, name: str, module: nn.Module) -> bool:
-        """Say what the wrapped method says."""
-        return self.of.shared(name, module)
-
-    @property
-    def uploads(self) -> Mapping[str, Reduction]:
-        """Those of the wrapped method."""
-        return self.of.uploads
-
-    def init_client(self, client: Client) -> State:
-        """Start as with the wrapped method."""
-        return self.of.init_client(client)
-
-    def init_server(self, initial: Params) -> State:
-        """Start as with the wrapped method."""
-        return self.of.init_server(initial)
-
-    def aggregate(self, server: State, up: Mapping[str, Any], cohort: Cohort) -> State:
-        """Combine as the wrapped method does."""
-        return self.of.aggregate(server, up, cohort)
-
     def scores(self, client: Client, state: State, down: State, x: Tensor) -> dict[str, Tensor]:
         """Score as the wrapped method does."""
         return self.of.scores(client, self._seen(state), down, x)
-
-    def common(self, net: Net, down: State, x: Tensor) -> dict[str, Tensor]:
-        """Return what the wrapped method returns."""
-        return self.of.common(net, down, x)
 
     def own_scores(
         self, client: Client, state: State, down: State, common: dict[str, Tensor]
@@ -143,59 +118,10 @@ class Wrapper(Method):
         """As much as in the wrapped method, unless this one has scores of its own."""
         return self.of.in_common if fits(type(self), "common", "scores") else "nothing"
 
-    @property
-    def views(self) -> tuple[str, ...]:
-        """Those of the wrapped method."""
-        return self.of.views
-
-    @property
-    def fallback(self) -> str | None:
-        """That of the wrapped method."""
-        return self.of.fallback
-
     def setup(self, net: Net, population: int, seed: int) -> None:
         """Set up the wrapped method, then this one."""
         self.of.setup(net, population, seed)
         super().setup(net, population, seed)
-
-    def check_nets(self, nets: Mapping[str, Net]) -> None:
-        """Refuse what the wrapped method refuses."""
-        self.of.check_nets(nets)
-
-    def download(self, server: State) -> State:
-        """Send what the wrapped method sends."""
-        return self.of.download(server)
-
-    def download_for(self, server: State, client: int) -> State:
-        """Send what the wrapped method sends."""
-        return self.of.download_for(server, client)
-
-    def trained(self, down: State, up: Mapping[str, Any]) -> State:
-        """Say what the wrapped method says."""
-        return self.of.trained(down, up)
-
-    def communication_bytes(
-        self, client: Client, down: State, up: Mapping[str, Any]
-    ) -> tuple[dict[str, int], dict[str, int]]:
-        """Count as the wrapped method does."""
-        return self.of.communication_bytes(client, down, up)
-
-    def server_metrics(self, server: State) -> dict[str, float | list[float]]:
-        """Record what the wrapped method records."""
-        return self.of.server_metrics(server)
-
-    def caution(self, training: Training, data: FederatedData) -> str | None:
-        """Ask the wrapped method."""
-        return self.of.caution(training, data)
-
-    def warning(self, metrics: Mapping[str, float | list[float]]) -> str | None:
-        """Warn as the wrapped method does."""
-        return self.of.warning(metrics)
-
-    @property
-    def views_without_loss(self) -> frozenset[str]:
-        """Those of the wrapped method."""
-        return self.of.views_without_loss
 
     def state_for_new_clients(self, state: State) -> State:
         """Give what the wrapped method gives."""
@@ -206,11 +132,6 @@ class Wrapper(Method):
         return await self.of.adapt(client, state, down, moves)
 
     @property
-    def changes(self) -> Mapping[str, str | None]:
-        """Those of the wrapped method."""
-        return self.of.changes
-
-    @property
     def averaging(self) -> Averaging:
         """That of the wrapped method."""
         return self.of.averaging
@@ -218,31 +139,6 @@ class Wrapper(Method):
     @averaging.setter
     def averaging(self, averaging: Averaging) -> None:
         self.of.averaging = averaging  # type: ignore[misc]  # of this one, as a run has it
-
-    @property
-    def heterogeneous(self) -> bool:  # type: ignore[override]
-        """That of the wrapped method."""
-        return self.of.heterogeneous
-
-    @property
-    def uses_validation(self) -> bool:  # type: ignore[override]
-        """That of the wrapped method."""
-        return self.of.uses_validation
-
-    @property
-    def prefers_validation(self) -> bool:  # type: ignore[override]
-        """That of the wrapped method."""
-        return self.of.prefers_validation
-
-    @property
-    def uses_rounds(self) -> bool:  # type: ignore[override]
-        """That of the wrapped method."""
-        return self.of.uses_rounds
-
-    @property
-    def works_with(self) -> Mapping[str, str | float]:  # type: ignore[override]
-        """That of the wrapped method."""
-        return self.of.works_with
 
     @property
     def rounds(self) -> int:
@@ -267,35 +163,6 @@ class Wrapper(Method):
     def nets(self, nets: Mapping[str, Net]) -> None:
         self.of.nets = nets
 
-    def initial_of(self, option: str) -> Params:
-        """Return what the wrapped method returns."""
-        return self.of.initial_of(option)
-
-    def generator(self, purpose: str, round: int) -> torch.Generator:
-        """Return the generator of the wrapped method."""
-        return self.of.generator(purpose, round)
-
-    def shared_part(self, w: Params) -> Params:
-        """Return what the wrapped method returns."""
-        return self.of.shared_part(w)
-
-    def personal_part(self, w: Params) -> Params:
-        """Return what the wrapped method returns."""
-        return self.of.personal_part(w)
-
-    def head_part(self, w: Params, cut: Cut = "last_layer") -> Params:
-        """Return what the wrapped method returns."""
-        return self.of.head_part(w, cut)
-
-    def features_part(self, w: Params, cut: Cut = "last_layer") -> Params:
-        """Return what the wrapped method returns."""
-        return self.of.features_part(w, cut)
-
-    @property
-    def shares_everything(self) -> bool:
-        """Whether every entry of the net travels."""
-        return self.of.shares_everything
-
     @property
     def chooses_parts(self) -> bool:
         """Whether the wrapped method, or this one, decides what travels."""
@@ -310,3 +177,21 @@ class Wrapper(Method):
     def adapts(self) -> bool:
         """Whether the wrapped method, or this one, can adapt to a client's inputs."""
         return type(self).adapt is not Wrapper.adapt or self.of.adapts
+
+
+def _asking(name: str) -> Any:
+    """Return a member of ``Wrapper`` that asks the wrapped method: a function or a property."""
+    member = vars(Method)[name]
+    if not isfunction(member):
+        return property(lambda self: getattr(self.of, name), doc=member.__doc__)
+
+    @wraps(member)
+    def asking(self: Wrapper, *given: Any, **named: Any) -> Any:
+        return getattr(self.of, name)(*given, **named)
+
+    return asking
+
+
+for _name in vars(Method):
+    if not _name.startswith("_") and _name not in vars(Wrapper):
+        setattr(Wrapper, _name, _asking(_name))
