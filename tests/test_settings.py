@@ -19,7 +19,6 @@ from rayfl.data import Synthetic
 from rayfl.engine import Engine
 from rayfl.errors import BadCode, BadValue, Conflict, Missing, Unknown, UserError
 from rayfl.methods import FedAvg, FedProx
-from rayfl.methods.checks import check
 from rayfl.nets import MLP, Architecture
 from rayfl.run import main
 from rayfl.settings import Settings, above, at_least, at_most, below, class_names
@@ -169,8 +168,7 @@ class ByHand(FedAvg):
 
     views: tuple[str, ...] = ("personal", "global")
 
-    def __init__(self, factor: float = 0.5) -> None:
-        check("factor", factor, factor > 0, "above 0")
+    def __init__(self, factor: Annotated[float, above(0)] = 0.5) -> None:
         self.factor = factor
 
 

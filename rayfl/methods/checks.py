@@ -4,22 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from rayfl.errors import BadValue, Conflict
+from rayfl.errors import Conflict
 from rayfl.training.net import Net
 from rayfl.training.settings import Training
-
-
-def check(option: str, value: object, fine: bool, allowed: str) -> None:
-    """Refuse the value of an option, for methods with an ``__init__`` of their own.
-
-    Args:
-        option: the constructor's argument.
-        value: what it was given.
-        fine: whether that is allowed.
-        allowed: what is allowed, in words.
-    """
-    if not fine:
-        raise BadValue(f"method.{option}", f"is {value!r}: it must be {allowed}")
 
 
 def check_equal_features(method: str, nets: Mapping[str, Net]) -> None:
