@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import hashlib
 import math
+import operator
 import os
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from functools import cached_property
-from numbers import Integral
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +16,7 @@ import torch
 
 from rayfl.arguments import shown
 from rayfl.engine.guard import Guard
-from rayfl.errors import BadCode, Conflict, Missing, UserError
+from rayfl.errors import BadCode, Conflict, Missing
 from rayfl.files import read_json, reading
 from rayfl.randomness import generator
 from rayfl.settings import Settings
@@ -165,16 +165,12 @@ class Trace(Sampling):
 
 
 def _entry(each: Any) -> tuple[int, int, float]:
-    if not isinstance(each, dict) or not {"client", "from"} <= each.keys() <= {"client", "from", "to"}:
-        raise ValueError(f'an entry is {shown(each)}, and must be like {{"client": 3, "from": 0, "to": 10}}')
-    if odd := [name for name, value in each.items() if type(value) is not int or value < 0]:
-        raise ValueError(
-            f"an entry has {odd[0]} {shown(each[odd[0]])}, which must be a whole number from 0 on"
-        )
-    end = each.get("to", math.inf)
-    if end <= each["from"]:
-        raise ValueError(f"an entry ends before it begins: {shown(each)}")
-    return each["client"], each["from"], end
+    fine = isinstance(each, dict) and {"client", "from"} <= each.keys() <= {"client", "from", "to"}
+    if fine and all(type(value) is int and value >= 0 for value in each.values()):
+        end = each.get("to", math.inf)
+        if each["from"] < end:
+            return each["client"], each["from"], end
+    raise ValueError(f'an entry is {shown(each)}, and must be like {{"client": 3, "from": 0, "to": 10}}')
 
 
 def takes_all(sampling: Sampling, participation: float) -> bool:
@@ -204,22 +200,14 @@ def cohort(
         memory="A resumed run has lost it: choose by what is given alone",
         draw=GIVEN,
     )
-    name = f"{type(sampling).__name__}.choose"
-    try:
-        # A copy: what a class changes in it must not last, because a resumed run would not have the change.
-        found = sampling.choose(round, list(samples), size, generator(seed, "cohort", round))
-    except UserError:
-        raise
-    except Exception as error:
-        raise BadCode(name, f"has raised {error!r} in round {round}") from error
+    # A copy: what a class changes in it must not last, because a resumed run would not have the change.
+    found = sampling.choose(round, list(samples), size, generator(seed, "cohort", round))
     guard.check()
-    if not isinstance(found, Sequence) or not all(isinstance(i, Integral) for i in found):
-        raise BadCode(name, f"returns {shown(found)} in round {round}: it must be a list of client numbers")
-    chosen = sorted(map(int, found))
-    if not chosen:
-        raise BadCode(name, f"returns no client in round {round}: at least one has to train")
-    if odd := [i for i in chosen if not 0 <= i < len(samples)]:
-        raise BadCode(name, f"returns client {odd[0]} in round {round}, not one of 0 to {len(samples) - 1}")
-    if len(set(chosen)) < len(chosen):
-        raise BadCode(name, f"returns a client twice in round {round}: it must return each once")
+    chosen = sorted(map(operator.index, found))
+    if not chosen or len(set(chosen)) < len(chosen) or chosen[0] < 0 or chosen[-1] >= len(samples):
+        raise BadCode(
+            f"{type(sampling).__name__}.choose",
+            f"returns {shown(found)} in round {round}: it must return numbers of clients, 0 to "
+            f"{len(samples) - 1}, each once and at least one",
+        )
     return chosen
