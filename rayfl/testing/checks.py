@@ -10,9 +10,9 @@ import re
 import tempfile
 from collections.abc import Callable, Sequence
 from copy import deepcopy
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from fnmatch import fnmatch
-from functools import partial
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any, Literal
 
@@ -26,7 +26,7 @@ from rayfl.engine.worker import Worker
 from rayfl.errors import UserError
 from rayfl.methods import Cohort, FedAvg, Method
 from rayfl.nets import Architecture
-from rayfl.testing.by_hand import Run, assert_same, federate, ragged, start, tiny, wider
+from rayfl.testing.by_hand import Run, assert_same, ragged, start, tiny, wider
 from rayfl.training import Params, State, Training
 from rayfl.training.state import take_apart
 from rayfl.training.sums import Mean, payload_bytes
@@ -74,10 +74,11 @@ class _Subject:
 
     method: Method
     intent: Intent
-    data: Any = field(init=False)
 
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "data", self.clients())
+    @cached_property
+    def data(self) -> FederatedData:
+        """Clients of uneven sizes."""
+        return self.clients()
 
     def clients(self, *sizes: int) -> FederatedData:
         """Return clients of these sizes, by default of uneven ones, with validation data if need be."""
@@ -180,17 +181,10 @@ def stacked_equals_loop(subject: _Subject) -> None:
 def processes_do_not_matter(subject: _Subject) -> None:
     """Two workers that share the clients give the bytes of one."""
     one, two = subject.start(), subject.start()
-    plan = two.worker.plan
-    method = deepcopy(subject.method)
-    second = Worker(type(plan)(**{**vars(plan), "method": method}), two.worker.data)
-    for number in range(2):
-        cohort = Cohort((0, 1, 2, 3), tuple(len(c.train) for c in subject.data.clients), 4, number)
-        groups = [(0, 1), (2, 3)]
-        down = one.server.download(range(4))
-        one.server.step(cohort, one.worker.train(number, down, groups)[0])
-        down = two.server.download(range(4))
-        parts = [w.train(number, down, [g])[0] for w, g in zip((two.worker, second), groups, strict=True)]
-        two.server.step(cohort, *parts)
+    plan = replace(two.worker.plan, method=deepcopy(subject.method))
+    second = Worker(plan, two.worker.data)
+    _two_rounds(one, [(one.worker, (0, 1)), (one.worker, (2, 3))])
+    _two_rounds(two, [(two.worker, (0, 1)), (second, (2, 3))])
     two.worker.states.update(second.states)
     _same(one, two, "two processes give other bytes than one: something is kept outside of the states")
 
@@ -198,12 +192,18 @@ def processes_do_not_matter(subject: _Subject) -> None:
 def order_does_not_matter(subject: _Subject) -> None:
     """Groups of clients may train in any order."""
     one, two = subject.start(), subject.start()
-    for number in range(2):
-        cohort = Cohort((0, 1, 2, 3), tuple(len(c.train) for c in subject.data.clients), 4, number)
-        for run, groups in ((one, [(0, 1), (2, 3)]), (two, [(2, 3), (0, 1)])):
-            parts = run.worker.train(number, run.server.download(range(4)), groups)[0]
-            run.server.step(cohort, parts)
+    _two_rounds(one, [(one.worker, (0, 1)), (one.worker, (2, 3))])
+    _two_rounds(two, [(two.worker, (2, 3)), (two.worker, (0, 1))])
     _same(one, two, "the order in which clients train changes the result")
+
+
+def _two_rounds(run: Run, turns: Sequence[tuple[Worker, tuple[int, ...]]]) -> None:
+    """Run two rounds of four clients, in which workers train groups of them in turn."""
+    for number in range(2):
+        down = run.server.download(range(4))
+        parts = [worker.train(number, down, [group])[0] for worker, group in turns]
+        samples = tuple(len(client.train) for client in run.worker.data.clients)
+        run.server.step(Cohort((0, 1, 2, 3), samples, 4, number), *parts)
 
 
 def resumes(subject: _Subject) -> None:
@@ -430,26 +430,28 @@ def different_nets_work_or_are_refused(subject: _Subject) -> None:
 
 def plain_sgd_with_one_client(subject: _Subject) -> None:
     """With the options of ``plain``, a federation of one client is FedAvg's, which is plain SGD."""
-    if subject.intent.plain is None:
-        return
-    data, x = subject.clients(16), _images()
-    runs = [
-        federate(method, data, subject.intent.net, 3)
-        for method in (subject.with_options(**subject.intent.plain), FedAvg())
-    ]
-    one, other = (run.scores(0, x)["personal"] for run in runs)
-    _require(torch.allclose(one, other, rtol=1e-9, atol=1e-9), "one client alone is not plain SGD")
+    if subject.intent.plain is not None:
+        alone = {"data": subject.clients(16), "momentum": 0.0}
+        same = _score_alike(subject, subject.intent.plain, FedAvg(), [[0]] * 3, **alone)
+        _require(same, "one client alone is not plain SGD")
 
 
 def limits_hold(subject: _Subject) -> None:
     """With the options of each limit, the method equals the other one."""
-    x = _images()
     for options, other in subject.intent.limits:
-        runs = [subject.run(method=method) for method in (subject.with_options(**options), other)]
-        one, other_scores = ([run.scores(i, x)["personal"] for i in range(4)] for run in runs)
-        same = torch.allclose(torch.stack(one), torch.stack(other_scores), rtol=1e-9, atol=1e-9)
         told = ", ".join(f"{k}={v}" for k, v in options.items()) or "these options"
+        same = _score_alike(subject, options, other, SOME)
         _require(same, f"with {told} it does not equal {type(other).__name__}")
+
+
+def _score_alike(
+    subject: _Subject, options: dict[str, Any], other: Method, cohorts: Sequence[Sequence[int]], **more: Any
+) -> bool:
+    """Say whether the method with some options gives every client the scores of another one."""
+    runs = [subject.run(cohorts, method, **more) for method in (subject.with_options(**options), other)]
+    clients, x = range(len(runs[0].worker.data.clients)), _images()
+    one, another = (torch.stack([run.scores(i, x)["personal"] for i in clients]) for run in runs)
+    return torch.allclose(one, another, rtol=1e-9, atol=1e-9)
 
 
 def ray_equals_inline(subject: _Subject, folder: str) -> None:
