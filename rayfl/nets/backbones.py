@@ -11,7 +11,7 @@ from torch import nn
 from rayfl.errors import Conflict
 from rayfl.nets.base import ImageArchitecture
 from rayfl.nets.pretrained import load_pretrained
-from rayfl.nets.split import Shape, SplitNet
+from rayfl.nets.split import Shape, SplitNet, flat_features
 
 
 class Backbone(ImageArchitecture):
@@ -78,19 +78,13 @@ class DenseNet121(Backbone):
         """Build the net."""
         from torchvision.models import DenseNet121_Weights, densenet121
 
-        least = 8 if self.small else 29  # three poolings halve what the stem leaves
-        if min(shape[1:]) < least:
-            raise Conflict(
-                "net",
-                f"{self} needs images of at least {least}x{least} pixels, these have {shape[1]}x{shape[2]}; "
-                "choose another net or larger images",
-            )
         net = densenet121(num_classes=classes)
         if self.small:
             net.features.conv0 = nn.Conv2d(shape[0], 64, 3, padding=1, bias=False)
             del net.features.pool0
         else:
             net.features.conv0 = nn.Conv2d(shape[0], 64, 7, stride=2, padding=3, bias=False)
+        flat_features(str(self), nn.Sequential(net.features, nn.Flatten()), shape)  # refuses small images
         nn.init.kaiming_normal_(net.features.conv0.weight)  # as in the rest of the net
         self.load(net, DenseNet121_Weights.IMAGENET1K_V1, shape)
         net.features.add_module("relu5", nn.ReLU())

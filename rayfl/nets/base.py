@@ -36,13 +36,7 @@ class Architecture(Value, ABC, place="net"):
         """
 
 
-def _nets_for(like: Tensor) -> str:
-    """Return how nets for such inputs are asked for."""
-    if not like.is_floating_point():
-        return (
-            "--net TokenMLP or --net CharLSTM" if like.dim() == 2 else "a net of your own (--net module.name)"
-        )
-    return "--net CNNB or another net for images" if like.dim() == 4 else "--net MLP"
+_OTHERS = "choose MLP for vectors, CNNB and others for images, TokenMLP or CharLSTM for texts"
 
 
 class ImageArchitecture(Architecture):
@@ -54,7 +48,7 @@ class ImageArchitecture(Architecture):
             raise Conflict(
                 "net",
                 f"{self} takes images of (channels, height, width), and the data have {kind_of(like)}: "
-                f"choose {_nets_for(like)}",
+                f"{_OTHERS}",
             )
 
     @abstractmethod
@@ -74,7 +68,7 @@ class TokenArchitecture(Architecture):
             raise Conflict(
                 "net",
                 f"{self} takes token ids, whole numbers of shape (length,), and the data have "
-                f"{kind_of(like)}: choose {_nets_for(like)}",
+                f"{kind_of(like)}: {_OTHERS}",
             )
         known = self.vocabulary or classes
         if not like.is_meta and (largest := int(like.max())) >= known:

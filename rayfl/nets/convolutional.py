@@ -178,8 +178,7 @@ def assemble(
 ) -> SplitNet:
     """Append hidden layers and head, whose sizes follow from the image."""
     flat = nn.Sequential(*conv, nn.Flatten())
-    channels = [layer for layer in conv if isinstance(layer, nn.Conv2d)][-1].out_channels
-    fc, inputs = nn.Sequential(), flat_features(str(net), flat, channels, shape)
+    fc, inputs = nn.Sequential(), flat_features(str(net), flat, shape)
     for outputs in hidden:
         fc.append(nn.Linear(inputs, outputs))
         if norm:

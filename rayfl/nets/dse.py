@@ -222,11 +222,9 @@ def _assemble(
     net: _Convolutional, conv: list[nn.Module], hidden: Sequence[int], shape: Shape, classes: int
 ) -> SplitNet:
     """Append hidden DSE blocks and the head, whose sizes follow from the image."""
-    blocks = [layer for layer in conv if isinstance(layer, DSEBlock)]
-    plain = nn.Sequential(*[layer.dfe_conv if isinstance(layer, DSEBlock) else layer for layer in conv])
-    inputs = flat_features(str(net), plain, len(blocks[-1].dfe_bias), shape)
-    fc = nn.Sequential()
+    flat = nn.Sequential(*conv, nn.Flatten())
+    fc, inputs = nn.Sequential(), flat_features(str(net), flat, shape)
     for outputs in hidden:
         fc.append(DSELinear(inputs, outputs, G=net.G, act=net.act))
         inputs = outputs
-    return SplitNet(nn.Sequential(*conv, nn.Flatten()), fc, nn.Linear(inputs, classes))
+    return SplitNet(flat, fc, nn.Linear(inputs, classes))

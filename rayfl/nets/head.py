@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from rayfl.errors import BadCode, Conflict, Unknown
-from rayfl.nets.memory import Memory, attributes, check_batches, check_weights, differing, generators
+from rayfl.nets.memory import attributes, buffers, check_batches, check_weights, differing, generators
 from rayfl.nets.split import SplitNet
 
 
@@ -41,7 +41,14 @@ def split_at_head(module: nn.Module, name: str, classes: int, like: Tensor, head
     scores = tried(module, name, like)
     for hook in hooks:
         hook.remove()
-    linear = _linear(module, name, head, called)
+    path = head or (called[-1] if called else "")
+    linear = dict(module.named_modules()).get(path)
+    if not isinstance(linear, nn.Linear):
+        raise Unknown(
+            "net.head",
+            f"{head!r} is no nn.Linear of {name}, and methods need one as last layer, the head; it calls "
+            f"{', '.join(map(repr, called)) or 'none'}",
+        )
     if linear.out_features != classes:
         raise Conflict(
             "net",
@@ -49,13 +56,15 @@ def split_at_head(module: nn.Module, name: str, classes: int, like: Tensor, head
             "Where the number of outputs is no argument `num_classes` of the class or function, write a "
             "function (shape, classes) that makes the net, or name the argument in net.arguments",
         )
-    path = head or called[-1]
     hook = linear.register_forward_hook(lambda module, inputs, output: -output)
     negated = tried(module, name, like)
     hook.remove()
     net = SplitNet(_without(module, path), nn.Sequential(), linear)
     net.head_name = path
-    if not _same(net.eval(), scores, like) or not torch.allclose(negated, -scores):
+    with torch.no_grad():
+        features = net.eval().features(like)
+        same = features.dim() == 2 and torch.allclose(net.head(features), scores, rtol=1e-4, atol=1e-5)
+    if not same or not torch.allclose(negated, -scores):
         raise BadCode(
             "net",
             f"{name}: its scores are not what its linear layer {path!r} puts out, which methods take for its "
@@ -76,12 +85,14 @@ def check_training(net: SplitNet, name: str, like: Tensor) -> None:
     for layer in trained.modules():
         if type(layer).__module__.startswith(("torch.", "torchvision.ops.")):
             layer.training = False
-    memory = Memory(trained)
+    weights, constants = buffers(trained, weights=True), buffers(trained, weights=False)
+    constants = {entry: buffer.clone() for entry, buffer in constants.items()}
     with torch.no_grad(), torch.random.fork_rng(devices=[]):
         before = generators()
         trained(like)
         drawn = [whose for whose, state in generators().items() if state != before[whose]]
-        replaced, changed, first = memory.replaced(), memory.changed(), attributes(trained)
+        replaced = [n for n, b in buffers(trained, weights=True).items() if weights.get(n) is not b]
+        changed, first = differing(constants, buffers(trained, weights=False)), attributes(trained)
         trained.load_state_dict(net.state_dict())  # so that what differs now is no weight
         trained(like)
     if drawn:
@@ -93,8 +104,8 @@ def check_training(net: SplitNet, name: str, like: Tensor) -> None:
     if replaced:
         raise BadCode(
             "net",
-            f"{name} puts another tensor into the place of its buffer {replaced!r} in train mode, which "
-            f"would be lost: write into the buffer, as self.{replaced.rpartition('.')[2]}.copy_(...) does",
+            f"{name} puts another tensor into the place of its buffer {replaced[0]!r} in train mode, which "
+            f"would be lost: write into the buffer, as self.{replaced[0].rpartition('.')[2]}.copy_(...) does",
         )
     if changed := changed or differing(first, attributes(trained)):
         raise BadCode(
@@ -112,8 +123,6 @@ def tried(net: nn.Module, name: str, like: Tensor) -> Tensor:
     net.eval()
     with torch.no_grad():
         scores: Tensor = net(like.float() if like.is_floating_point() else like)
-    if not isinstance(scores, Tensor):
-        raise BadCode("net", f"{name}: it makes a {type(scores).__name__} of inputs, not a tensor of scores")
     return scores
 
 
@@ -136,19 +145,6 @@ def _note(called: list[str], path: str, *_: Any) -> None:
     called.append(path)
 
 
-def _linear(module: nn.Module, name: str, head: str, called: list[str]) -> nn.Linear:
-    """Return the layer of a name, or the last one that was called."""
-    if not head and not called:
-        raise BadCode("net", f"{name}: it calls no nn.Linear, and methods need one as last layer, the head")
-    try:
-        found = module.get_submodule(head or called[-1])
-    except AttributeError:
-        found = None
-    if not isinstance(found, nn.Linear):
-        raise Unknown("net.head", f"is {head!r}: linear layers of {name} are {', '.join(map(repr, called))}")
-    return found
-
-
 def _without(module: nn.Module, path: str) -> nn.Module:
     """Return a module that hands on what goes into one of its layers, which may be itself."""
     if not path:
@@ -156,13 +152,3 @@ def _without(module: nn.Module, path: str) -> nn.Module:
     above, _, own = path.rpartition(".")
     module.get_submodule(above)._modules[own] = nn.Identity()
     return module
-
-
-def _same(net: SplitNet, scores: Tensor, like: Tensor) -> bool:
-    """Say whether a net has features [B, d] and these scores."""
-    try:
-        with torch.no_grad():
-            features = net.features(like)
-            return features.dim() == 2 and torch.allclose(net.head(features), scores, rtol=1e-4, atol=1e-5)
-    except (RuntimeError, ValueError, TypeError, LookupError, AttributeError):  # it needs its head
-        return False

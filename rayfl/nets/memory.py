@@ -15,7 +15,7 @@ from rayfl.nets.split import own_entries
 
 
 def check_batches(net: nn.Module, name: str, like: Tensor) -> None:
-    """Refuse a net whose scores of an input depend on what else is in the batch, or that takes none alone.
+    """Refuse a net whose scores of an input depend on what else is in the batch.
 
     Args:
         net: in eval mode.
@@ -32,18 +32,6 @@ def check_batches(net: nn.Module, name: str, like: Tensor) -> None:
             f"{name}: its scores of an input depend on what else is in the batch, also in eval mode, so that "
             "accuracies would depend on which samples are scored together. The batch comes first in inputs: "
             "layers for sequences need batch_first=True; and BatchNorm needs its running statistics",
-        )
-    try:
-        with torch.no_grad():
-            alone = net(first[None])
-        wrong = "" if alone.shape == scores.shape else f"it returns {tuple(alone.shape)}"
-    except Exception as error:
-        wrong = str(error)
-    if wrong:
-        raise BadCode(
-            "net",
-            f"{name} does not take a batch of one sample ({wrong}), as there may be: use flatten(1) or "
-            "squeeze(dim) instead of squeeze()",
         )
 
 
@@ -74,22 +62,14 @@ def _reached(scores: Tensor, weights: Mapping[str, Tensor]) -> set[str]:
     return {entry for entry, gradient in zip(weights, found, strict=True) if gradient is not None}
 
 
-class Memory:
-    """What a net holds besides its weights, and what would be lost of them."""
-
-    def __init__(self, net: nn.Module) -> None:
-        self._net = net
-        self._entries = {n: b for n, b, own in _buffers(net) if own}
-        self._constants = {n: b.clone() for n, b, own in _buffers(net) if not own}
-
-    def replaced(self) -> str | None:
-        """Return a buffer among the weights in whose place there is another tensor since."""
-        return next((n for n, b, own in _buffers(self._net) if own and self._entries.get(n) is not b), None)
-
-    def changed(self) -> str | None:
-        """Return a buffer that is no weight, and has other values since."""
-        now = {n: b for n, b, own in _buffers(self._net) if not own}
-        return next((n for n, b in now.items() if _differ(self._constants.get(n), b)), None)
+def buffers(net: nn.Module, weights: bool) -> dict[str, Tensor]:
+    """Return a net's buffers by name: those among its weights, or the constants."""
+    return {
+        f"{path}.{name}".lstrip("."): buffer
+        for path, module in net.named_modules()
+        for name, buffer in module.named_buffers(recurse=False)
+        if (name in own_entries(module)) == weights
+    }
 
 
 def attributes(net: nn.Module) -> dict[str, Any]:
@@ -103,7 +83,7 @@ def attributes(net: nn.Module) -> dict[str, Any]:
 
 
 def differing(before: dict[str, Any], after: dict[str, Any]) -> str | None:
-    """Return the name of an attribute that has another value than before; None if there is none."""
+    """Return the name of what has another value than before; None if there is nothing."""
     return next((name for name, value in after.items() if _differ(before.get(name), value)), None)
 
 
@@ -112,15 +92,6 @@ def generators() -> dict[str, Any]:
     state = np.random.get_state(legacy=False)["state"]  # noqa: NPY002, it is others that must not use it
     numpy = (state["pos"], state["key"].tobytes())
     return {"PyTorch": torch.get_rng_state().numpy().tobytes(), "NumPy": numpy}
-
-
-def _buffers(net: nn.Module) -> list[tuple[str, Tensor, bool]]:
-    """Return all buffers by name, and whether each belongs to the weights."""
-    return [
-        (f"{path}.{name}".lstrip("."), buffer, name in own_entries(module))
-        for path, module in net.named_modules()
-        for name, buffer in module.named_buffers(recurse=False)
-    ]
 
 
 def _differ(one: Any, other: Any) -> bool:

@@ -1,13 +1,15 @@
 """A net of linear layers, for inputs of any shape."""
 
 import math
+from typing import Annotated
 
 from torch import Tensor, nn
 
-from rayfl.errors import BadValue, Conflict
+from rayfl.errors import Conflict
 from rayfl.nets.base import Architecture
 from rayfl.nets.head import kind_of
 from rayfl.nets.split import Shape, SplitNet
+from rayfl.settings import at_least
 
 
 class MLP(Architecture):
@@ -17,12 +19,8 @@ class MLP(Architecture):
     FedAvg (McMahan et al., AISTATS 2017).
     """
 
-    hidden: tuple[int, ...] = (200,)
+    hidden: tuple[Annotated[int, at_least(1)], ...] = (200,)
     """Units of the hidden layers; without any, the net is a linear classifier."""
-
-    def __post_init__(self) -> None:
-        if any(width < 1 for width in self.hidden):
-            raise BadValue("net.hidden", f"is {self.hidden}: its numbers must be at least 1")
 
     def check_inputs(self, like: Tensor, classes: int) -> None:
         """Refuse token ids."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from functools import partial
 from typing import Any, get_type_hints
 
@@ -19,11 +19,6 @@ from rayfl.shown import did_you_mean
 
 _FETCHED = ("weights", "pretrained")
 """What the arguments begin with that have torchvision and others fetch weights."""
-
-
-SHAPE_AND_CLASSES = (
-    "it must take the shape of an input, such as (channels, height, width), and the number of classes"
-)
 
 
 class Module(Architecture):
@@ -43,12 +38,6 @@ class Module(Architecture):
 
     def __post_init__(self) -> None:
         for name, value in (self.arguments or {}).items():
-            if not _is_plain(value):
-                raise BadValue(
-                    f"net.arguments.{name}",
-                    f"is {shown(value)}: it must be a number, a text, a truth value or a list of these; for "
-                    "anything else write a function of your own that returns the net",
-                )
             if name.startswith(_FETCHED) and value:
                 raise BadValue(
                     f"net.arguments.{name}",
@@ -65,38 +54,24 @@ class Module(Architecture):
         """Call the class or function; what it returns need not be an ``nn.Module``."""
         function = self._function()
         positional, by_name = self._facts(function, shape, classes)
-        called = self.path.rpartition(".")[2]
-        try:
-            found: nn.Module = function(*positional, **by_name)
-        except TypeError as error:
-            what, hint = ", ".join(by_name), "give what else it needs as net.arguments, see --net.help Module"
-            if positional:
-                what, hint = "shape, classes", SHAPE_AND_CLASSES
-            raise BadCode("net", f"{self}: calling {called}({what}) failed ({error}); {hint}") from error
+        found: nn.Module = function(*positional, **by_name)
         return found
 
     def _function(self) -> Callable[..., Any]:
         """Return the class or function that the path names."""
         path = self.path
-        module_name, _, name = path.rpartition(".")
-        if not all(part.isidentifier() for part in path.split(".")) or not module_name:
+        if not all(part.isidentifier() for part in path.split(".")) or "." not in path:
             raise Unknown("net", _no_net(path))
         try:
             function = named(path)
         except UserError as error:
             raise type(error)("net", f"is {error}") from None
-        except ImportError as error:
-            raise Missing("net", f"{path}: cannot import {module_name!r} from sys.path ({error})") from error
-        except AttributeError as error:
-            raise Unknown("net", f"{path}: module {module_name!r} has no {name!r}") from error
-        if not callable(function):
-            raise BadValue("net", f"{path}: {name!r} is not a class or function that makes a torch.nn.Module")
+        except (ImportError, AttributeError) as error:
+            kind = Missing if isinstance(error, ImportError) else Unknown
+            raise kind("net", f"{path}: {error}") from error
         promised = _promised(function)
-        if isinstance(promised, type) and not issubclass(nn.Module, promised):
-            if issubclass(promised, Architecture):
-                raise BadValue("net", f"{path} is a text: write the net itself, {name}()")
-            if not issubclass(promised, nn.Module):
-                raise BadCode("net", f"{path}: it returns a {promised.__name__}, not a torch.nn.Module")
+        if isinstance(promised, type) and not issubclass(promised, nn.Module):
+            raise BadCode("net", f"{path} makes a {promised.__name__}, and no torch.nn.Module")
         return function
 
     def _facts(
@@ -109,7 +84,7 @@ class Module(Architecture):
         """
         arguments, facts = self.arguments or {}, {"shape": shape, "classes": classes, "num_classes": classes}
         promised = _promised(function)
-        if not (isinstance(promised, type) and issubclass(promised, nn.Module)):
+        if not isinstance(promised, type):
             if arguments:
                 raise BadCode(
                     "net",
@@ -141,15 +116,6 @@ def _binds(signature: inspect.Signature, *positional: Any, **by_name: Any) -> bo
     except TypeError:
         return False
     return True
-
-
-def _is_plain(value: Any) -> bool:
-    """Say whether a value is one that a configuration holds."""
-    if isinstance(value, list | tuple):
-        return all(map(_is_plain, value))
-    if isinstance(value, Mapping):
-        return all(isinstance(key, str) for key in value) and all(map(_is_plain, value.values()))
-    return value is None or isinstance(value, bool | int | float | str)
 
 
 def _no_net(text: str) -> str:

@@ -5,14 +5,14 @@ from __future__ import annotations
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
-from rayfl.errors import BadCode, BadValue, UserError
+from rayfl.errors import BadCode, UserError
 from rayfl.imports import of_rayfl
 from rayfl.nets.base import Architecture
 from rayfl.nets.head import check_training, kind_of, split_at_head, tried, with_numbers
 from rayfl.nets.memory import generators
-from rayfl.nets.module import SHAPE_AND_CLASSES, Module
+from rayfl.nets.module import Module
 from rayfl.nets.split import Shape, SplitNet, drop_batch_counts
 
 
@@ -31,45 +31,36 @@ def build(
         like: [2, *shape], two inputs to try the net with; zeros if not given. Token ids are int64, and the
             largest of the data is among them.
     """
-    if not shape or min(shape) < 1:
-        raise BadValue("shape", f"is {shape}: a net takes inputs of a shape whose numbers are at least 1")
-    if classes < 2:
-        raise BadValue("classes", f"is {classes}: a net needs at least 2")
     if isinstance(net, str):
         net = Module(path=net)
     like = torch.zeros(2, *shape) if like is None else like
     net.check_inputs(like, classes)
-    if not isinstance(net, Module) and of_rayfl(type(net)):
-        return _split(net, net.build(shape, classes), classes, like)
-    built = _called(net, shape, classes)
+    if of_rayfl(type(net)) and not isinstance(net, Module):
+        known: Any = net.build(shape, classes)
+        return known
+    built = _built(net, shape, classes)
     try:
-        if isinstance(built, SplitNet):
-            _check_scores(built, str(net), classes, like)
-        return _split(net, built, classes, like)
+        if not isinstance(built, SplitNet):
+            return split_at_head(built, str(net), classes, like, net.head if isinstance(net, Module) else "")
+        _check_scores(built, str(net), classes, like)
+        return built
     except (UserError, MemoryError):
         raise
     except Exception as error:
         raise BadCode(
-            "net", f"{net} cannot be trained on {kind_of(like)}; it raises {type(error).__name__}: {error}"
+            "net",
+            f"{net} does not work for {classes} classes and {kind_of(like)}: it raises "
+            f"{type(error).__name__}: {error}",
         ) from error
 
 
-def _split(net: Architecture, built: Any, classes: int, like: Tensor) -> SplitNet:
-    """Return what a net has built as a ``SplitNet``."""
-    if isinstance(built, SplitNet):
-        return built
-    if not isinstance(built, nn.Module):
-        raise BadCode("net", f"{net}: it returns a {type(built).__name__}, not a torch.nn.Module")
-    return split_at_head(built, str(net), classes, like, net.head if isinstance(net, Module) else "")
-
-
-def _called(net: Architecture, shape: Shape, classes: int) -> Any:
-    """Return what a class of the user's own builds."""
+def _built(net: Architecture, shape: Shape, classes: int) -> Any:
+    """Return what a net of the user's own or of another package builds."""
     before = generators()["NumPy"]
     try:
         built = net.build(shape, classes)
-    except TypeError as error:
-        raise BadCode("net", f"{net}: build(shape, classes) failed ({error}); {SHAPE_AND_CLASSES}") from error
+    except TypeError as error:  # more likely of its arguments, which rayfl chooses, than of its own
+        raise BadCode("net", f"{net} cannot be built for {shape} and {classes} classes: {error}") from error
     if generators()["NumPy"] != before:
         raise BadCode(
             "net",

@@ -1,5 +1,7 @@
 """The one shape that every net of the project has: convolutions, hidden layers, head."""
 
+import copy
+import itertools
 from collections import OrderedDict
 from typing import Any
 
@@ -74,8 +76,6 @@ def drop_batch_counts(net: nn.Module) -> None:
     """Set ``num_batches_tracked = None`` in every normalisation layer of ``net``."""
     for name, module in net.named_modules():
         layer: Any = module
-        if isinstance(module, nn.SyncBatchNorm):
-            raise BadCode(f"layer {name!r}", "(SyncBatchNorm) averages over processes: use nn.BatchNorm2d")
         if getattr(layer, "num_batches_tracked", None) is None or isinstance(layer, LazyModuleMixin):
             continue
         if layer.momentum is None:
@@ -88,16 +88,12 @@ def drop_batch_counts(net: nn.Module) -> None:
 
 
 def refuse_odd_weights(net: nn.Module) -> None:
-    """Refuse layers that change their weights in every call, or whose weights or gradients are of a kind
-    that neither sums nor optimisers take.
-    """
+    """Refuse layers that change their weights in every call, and weights that sums would not take whole."""
     for name, layer in net.named_modules():
-        if isinstance(layer, nn.Embedding | nn.EmbeddingBag) and (layer.max_norm is not None or layer.sparse):
-            option = "sparse" if layer.max_norm is None else "max_norm"
-            why = (
-                "has gradients of no dense form" if layer.max_norm is None else "changes weights in any call"
+        if isinstance(layer, nn.Embedding | nn.EmbeddingBag) and layer.max_norm is not None:
+            raise BadCode(
+                f"layer {name!r}", f"({type(layer).__name__}) changes weights in any call: leave max_norm out"
             )
-            raise BadCode(f"layer {name!r}", f"({type(layer).__name__}) {why}: leave {option} out")
     for name, parameter in net.named_parameters():
         if parameter.is_complex():
             raise BadCode(
@@ -131,48 +127,31 @@ def own_entries(module: nn.Module) -> list[str]:
     ]
 
 
-def flat_features(name: str, conv: nn.Sequential, channels: int, shape: Shape) -> int:
+def flat_features(name: str, conv: nn.Module, shape: Shape) -> int:
     """Return how many features convolutions and poolings make of an image, flattened.
 
     Args:
         name: of the net, for the error.
-        conv: the convolutions and poolings.
-        channels: what the last convolution puts out.
+        conv: the convolutions and poolings, which end with a flatten.
         shape: channels, height and width of an image.
     """
-    height, width = (output_side(conv, side) for side in shape[1:])
-    if height < 1 or width < 1:
-        least = smallest_side(conv)
+    channels, height, width = shape
+    found = _flattened(conv, shape)
+    if not found:
+        least = next(side for side in itertools.count(1) if _flattened(conv, (channels, side, side)))
         raise Conflict(
             "net",
-            f"{name} needs images of at least {least}x{least} pixels, these have {shape[1]}x{shape[2]}; "
+            f"{name} needs images of at least {least}x{least} pixels, these have {height}x{width}; "
             "choose another net or larger images",
         )
-    return channels * height * width
+    return found
 
 
-def smallest_side(conv: nn.Sequential) -> int:
-    """Return the smallest height or width in pixels of which ``conv`` leaves at least one."""
-    side = 1
-    while output_side(conv, side) < 1:
-        side += 1
-    return side
-
-
-def output_side(conv: nn.Sequential, side: int) -> int:
-    """Return what the convolutions and poolings of ``conv`` leave of a height or width; 0 if nothing."""
-    for layer in conv:
-        if isinstance(layer, nn.AdaptiveAvgPool2d):
-            side = _single(layer.output_size)
-        if not isinstance(layer, nn.Conv2d | nn.MaxPool2d):
-            continue
-        kernel, stride, padding = (_single(v) for v in (layer.kernel_size, layer.stride, layer.padding))
-        side = (side + 2 * padding - kernel) // stride + 1
-        if side < 1:
-            return 0
-    return side
-
-
-def _single(value: Any) -> int:
-    """Return the number behind a square layer's ``5`` or ``(5, 5)``."""
-    return int(value if isinstance(value, int) else value[0])
+def _flattened(conv: nn.Module, shape: Shape) -> int:
+    """Return how many numbers come out of ``conv`` for an image of this shape; 0 where it is too small."""
+    try:
+        with torch.no_grad():
+            image = torch.zeros(1, *shape, device="meta")  # sizes are all that counts
+            return copy.deepcopy(conv).to("meta").eval()(image).shape[1]
+    except RuntimeError:
+        return 0

@@ -125,13 +125,10 @@ class ViT(ImageArchitecture):
         """Build the net."""
         (channels, height, width), patch = shape, self.patch
         if height % patch or width % patch:
-            sides = range(1, min(patch, height, width) + 1)
-            fits = max(side for side in sides if height % side == width % side == 0)
             raise Conflict(
                 "net",
                 f"{self} cuts images into patches of {patch}x{patch} pixels, and these have "
-                f"{height}x{width}: choose sides that are multiples of {patch}, or another patch, as with "
-                f"--net.patch {fits}",
+                f"{height}x{width}: choose a patch that divides both sides, or another image_size",
             )
         size = patch**2 * channels
         layers: OrderedDict[str, nn.Module] = OrderedDict(

@@ -173,7 +173,7 @@ LINES: dict[str, tuple[type[UserError], str]] = {
     '--net Module --net.path torchvision.models.resnet18 --net.arguments {"weights":"DEFAULT"}': (
         (BadValue, "net.arguments.weights")
     ),
-    "--net torchvision.models.squeezenet1_0": (BadCode, "net"),
+    "--net torchvision.models.squeezenet1_0": (Unknown, "net.head"),
     "--net TokenMLP": (Conflict, "net"),
     "--net CharLSTM --net.layers 0": (BadValue, "net.layers"),
     "--net MLP --net.hidden [0]": (BadValue, "net.hidden"),
@@ -351,7 +351,7 @@ UNFIT: dict[str, tuple[type[UserError], str]] = {
     "--net own.nothing": (BadCode, "net"),
     "--net own.takes_none": (BadCode, "net"),
     "--net own.two": (BadCode, "net"),
-    "--net own.number": (BadValue, "net"),
+    "--net own.number": (BadCode, "net"),
     "--net own.nosuch": (Unknown, "net"),
     "--net own.os": (BadValue, "net"),
     "--net own.nothing(x=1)": (Unknown, "net"),

@@ -135,15 +135,6 @@ class Listed(nn.Module):
         return out
 
 
-class Squeezing(nn.Module):
-    def forward(self, x: Tensor) -> Tensor:
-        return x.squeeze()
-
-
-def squeezed() -> nn.Module:
-    return nn.Sequential(Squeezing(), nn.Linear(4, 3))
-
-
 def turning() -> nn.Module:
     net = nn.Sequential(nn.Linear(4, 3))
     net.register_parameter("turn", nn.Parameter(torch.ones(2, dtype=torch.cfloat)))
@@ -175,8 +166,6 @@ def made(monkeypatch: pytest.MonkeyPatch, net: Any, like: Tensor | None = None) 
         (Gained, None, "net", "'gain.weight'"),
         (lambda: Soft(nn.Flatten(), nn.Sequential(), nn.Linear(4, 3)), None, "net", "not head(fc(conv(x)))"),
         (lambda: embedded(max_norm=1.0), TEXTS, "layer 'conv.0'", "max_norm"),
-        (lambda: embedded(sparse=True), TEXTS, "layer 'conv.0'", "sparse"),
-        (squeezed, None, "net", "returns (3,)"),
         (Listed, None, "net", "'conv.first.weight'"),
         (turning, None, "parameter 'conv.turn'", ""),
     ],
