@@ -16,7 +16,7 @@ _SGD, _CONSTANT = SGD(), Constant()
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
-class Training:
+class Training(Displayed):
     """Settings of local training."""
 
     epochs: Annotated[int, at_least(1)] = 1
@@ -61,8 +61,6 @@ class Training:
     convolutions and matrix products to 10 bits after the point.
     """
 
-    # Not by inheritance: the command line takes the options of a class whose bases are dataclasses, too.
-    _repr_line_, __repr__, _repr_html_ = Displayed._repr_line_, Displayed.__repr__, Displayed._repr_html_
     _repr_table_ = options
 
     def __post_init__(self) -> None:
