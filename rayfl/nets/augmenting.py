@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -16,16 +16,6 @@ from rayfl.nets.split import Shape, SplitNet
 EPS = 1e-6
 
 
-class Source(Protocol):
-    """Where a layer draws from: the step of a fit."""
-
-    def uniform(self, shape: tuple[int, ...]) -> Tensor:
-        """Return numbers in [0, 1)."""
-
-    def normal(self, shape: tuple[int, ...]) -> Tensor:
-        """Return standard normal numbers."""
-
-
 class FFA(nn.Module):
     """Federated feature augmentation (Zhou and Konukoglu, ICLR 2023): new channel statistics for images.
 
@@ -36,7 +26,8 @@ class FFA(nn.Module):
     Attributes:
         prob: how often it is applied.
         momentum: of the running means of both statistics.
-        source: what it draws from; set where the net is made a function of its weights.
+        source: what it draws from, by ``uniform(shape)`` and ``normal(shape)``; set where the net is made a
+            function of its weights.
 
     Args:
         channels: C.
@@ -50,7 +41,7 @@ class FFA(nn.Module):
     def __init__(self, channels: int) -> None:
         super().__init__()
         self.prob, self.momentum = 0.0, 0.99
-        self.source: Source | None = None
+        self.source: Any = None
         self.register_buffer("mean", torch.zeros(channels))
         self.register_buffer("scale", torch.ones(channels))
         self.register_buffer("mean_var", torch.ones(channels))
@@ -60,7 +51,6 @@ class FFA(nn.Module):
         """Return features, [B, C, H, W], with other statistics."""
         if not self.training or self.prob == 0 or len(x) < 2 or x[0, 0].numel() < 2:
             return x
-        assert self.source is not None
         mean, scale = x.mean((2, 3)), (x.var((2, 3)) + EPS).sqrt()
         applied = self.source.uniform(()) < self.prob
         with torch.no_grad():
@@ -80,7 +70,6 @@ class FFA(nn.Module):
             statistic: [B, C].
             across: its variance over clients, [C].
         """
-        assert self.source is not None
         share = 1 / (1 + 1 / (across + EPS))
         wider = len(across) * share / share.sum() + 1
         deviation = ((statistic.var(0) + EPS) * wider).sqrt()

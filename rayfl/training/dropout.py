@@ -93,17 +93,12 @@ class Dropout(nn.Module):
             return x
         if p == 1:
             return x * 0
-        kept = keep(self._shape(x), p)
+        told = x.dim() if self.apart is None else self.apart
+        kept = keep((*x.shape[:told], *[1] * (x.dim() - told)), p)
         if self.alpha:
             scale = ((1 - p) * (1 + p * _LOWEST**2)) ** -0.5
             return (torch.where(kept, x, _LOWEST) - p * _LOWEST) * scale
         return x * (kept.to(x.dtype) * (1 / (1 - p)))
-
-    def _shape(self, x: Tensor) -> tuple[int, ...]:
-        """Return the shape of a mask for x."""
-        if self.apart is None:
-            return tuple(x.shape)
-        return (*x.shape[: self.apart], *[1] * (x.dim() - self.apart))
 
 
 _KEYED: dict[type[nn.Module], Callable[[float], nn.Module]] = {
