@@ -16,7 +16,7 @@ import torch
 
 from rayfl.arguments import shown
 from rayfl.engine.guard import Guard
-from rayfl.errors import BadCode, Conflict, Missing
+from rayfl.errors import BadCode, Conflict
 from rayfl.files import read_json, reading
 from rayfl.randomness import generator
 from rayfl.settings import Settings
@@ -110,8 +110,8 @@ class Trace(Sampling):
     Without ``to`` it is there to the end. A client may have several entries.
     """
 
-    path: str | None = None
-    """The file; it must be given."""
+    path: str
+    """The file."""
 
     def choose(
         self, round: int, samples: Sequence[int], size: int, generator: torch.Generator
@@ -148,10 +148,6 @@ class Trace(Sampling):
 
     @property
     def _file(self) -> str:
-        if self.path is None:
-            raise Missing(
-                "sampling.path", "is missing: Trace needs the file of the availability (--sampling.path FILE)"
-            )
         return os.path.expanduser(self.path)
 
     @cached_property

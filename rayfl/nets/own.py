@@ -79,8 +79,7 @@ def _check_scores(net: SplitNet, name: str, classes: int, like: Tensor) -> None:
         raise BadCode(
             "net", f"{name}: for 2 inputs it returns {tuple(scores.shape)}, not 2 x {classes} scores"
         )
-    weights = {**dict(net.named_parameters()), **dict(net.named_buffers())}
-    if odd := [entry for entry in weights if entry.partition(".")[0] not in ("conv", "fc", "head")]:
+    if odd := [entry for entry in net.state_dict() if entry.partition(".")[0] not in ("conv", "fc", "head")]:
         raise BadCode(
             "net",
             f"{name}: {odd[0]!r} is in none of the parts conv, fc and head of a SplitNet, which alone are "

@@ -106,20 +106,16 @@ class Net:
         self._normed = frozenset(normed)
         # Where each entry of a part lives: setting them once per fit, not at every call as functional_call
         # does, saves a fiftieth of a small net's step.
-        slots = self._find_slots()
+        slots: list[tuple[str, dict[str, Any], str]] = []
+        for name, owner in self.modules_of.items():
+            own = name.rpartition(".")[2]
+            slots.append((name, owner._parameters if own in owner._parameters else owner._buffers, own))
         self._slots = {part: [s for s in slots if s[0].startswith(f"{part}.")] for part in PARTS}
         self._loaded: dict[str, Params | None] = dict.fromkeys(PARTS)
         recurrent = [(n, m) for n, m in module.named_modules() if isinstance(m, nn.RNNBase)]
         self._recurrent = {
             part: [m for n, m in recurrent if f"{n}.".startswith(f"{part}.")] for part in PARTS
         }
-
-    def _find_slots(self) -> list[tuple[str, dict[str, Any], str]]:
-        slots: list[tuple[str, dict[str, Any], str]] = []
-        for name, owner in self.modules_of.items():
-            own = name.rsplit(".", 1)[-1]
-            slots.append((name, owner._parameters if own in owner._parameters else owner._buffers, own))
-        return slots
 
     def to(self, device: torch.device) -> None:
         """Move what the modules hold besides their weights (constants, if a net has any) to a device."""
@@ -210,12 +206,6 @@ class Net:
                 for hook in hooks:
                     tensor.register_hook(hook)
 
-    def loaded(self, part: str) -> Params:
-        """Return the weights that a part was last called with."""
-        w = self._loaded[part]
-        assert w is not None
-        return w
-
     def release(self) -> None:
         """Let go of the weights last computed with, here and in the eval twin.
 
@@ -250,7 +240,9 @@ def only_net(
     calls: list[tuple[Net, str, Params, Tensor, Tensor]] = []
 
     def note(net: Net, part: str, _: nn.Module, inputs: tuple[Tensor, ...], output: Tensor) -> None:
-        calls.append((net, part, net.loaded(part), inputs[0], output))
+        w = net._loaded[part]
+        assert w is not None
+        calls.append((net, part, w, inputs[0], output))
 
     with ExitStack() as hooks, torch.no_grad():
         for net in nets:

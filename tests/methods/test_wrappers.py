@@ -60,7 +60,7 @@ class Counting(Wrapper):
 
 @pytest.mark.parametrize("name", PUBLIC)
 def test_every_member_of_methods_is_passed_on(name: str) -> None:
-    """A member that is added to Method has to be added to Wrapper."""
+    """The wrapped method is asked for it, with what the wrapper is given."""
     assert name in vars(Wrapper), f"Wrapper does not pass on {name}"
     if name in ("rounds", "setup"):
         return  # tested below: both are the wrapper's own, too
