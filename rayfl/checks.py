@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
-import dis
-import inspect
 from collections.abc import Iterator, Mapping, Sequence
 from copy import copy
-from itertools import pairwise
-from types import CodeType, FunctionType, ModuleType
+from types import FunctionType
 from typing import Any
 
 import numpy as np
 
-from rayfl.arguments import arguments_of
+from rayfl.arguments import arguments_of, shown
 from rayfl.data import FederatedData
-from rayfl.engine.guard import DRAW
 from rayfl.engine.plan import Plan, set_up, try_scores
 from rayfl.errors import BadCode, BadData, Conflict, Unknown
 from rayfl.evaluation.finetune import FINETUNED, Finetune
@@ -24,7 +20,7 @@ from rayfl.imports import of_rayfl
 from rayfl.methods import METHODS, Method
 from rayfl.shown import closest, counted
 from rayfl.training import Net, Training
-from rayfl.training.sums import check_reductions
+from rayfl.training.sums import Reduction
 
 
 def check(plan: Plan, protocol: Protocol, data: FederatedData) -> list[str]:
@@ -46,10 +42,12 @@ def check(plan: Plan, protocol: Protocol, data: FederatedData) -> list[str]:
     for each in _and_wrapped(method) if own else ():
         check_class(type(each))
     nets = set_up(method, plan, data)
-    check_reductions(type(method).__name__, method.uploads)
-    for net in {*nets, *method.nets.values()}:
-        for kind in {type(module) for module in net.module.modules()}:
-            check_draws(kind)
+    if not all(isinstance(each, Reduction) for each in method.uploads.values()):
+        raise BadCode(
+            f"{type(method).__name__}.uploads",
+            f"is {shown(method.uploads)}: it must be a property that returns upload key -> Mean(), Sum() or "
+            "Gather(), as in {'weights': Mean()}",
+        )
     for thing in (plan.training.schedule, plan.training.optimiser):
         check_names(type(thing))
     _check_unseen(plan.method, nets, data)
@@ -93,37 +91,14 @@ def check_class(method: type[Method]) -> None:
     """Refuse a method for what its class alone shows."""
     check_names(method)
     _check_hooks(method)
-    check_draws(method)
 
 
 def _check_hooks(method: type[Method]) -> None:
-    """Refuse hooks that take other arguments than rayfl calls them with, or are of another kind."""
-    for cls in method.__mro__:
-        if of_rayfl(cls):
-            return
+    """Refuse functions in the place of properties: as values, they all count as true."""
+    for cls in (each for each in method.__mro__ if not of_rayfl(each)):
         for name, member in vars(cls).items():
-            hook, wrong = vars(Method).get(name), ""
-            if name.startswith("_") or not isinstance(member, FunctionType) or hook is None:
-                continue
-            if isinstance(hook, property):
-                wrong = "must be a property: write @property above it"
-            elif isinstance(hook, FunctionType):
-                wanted = [*inspect.signature(hook).parameters]
-                if not _can_be_called(member, wanted):
-                    wrong = f"takes {inspect.signature(member)}, and is called with ({', '.join(wanted)})"
-                elif inspect.iscoroutinefunction(member) and not inspect.iscoroutinefunction(hook):
-                    wrong = "is an `async def`: it must be a `def`, because nothing can be awaited in it"
-            if wrong:
-                raise BadCode(f"{cls.__name__}.{name}", wrong)
-
-
-def _can_be_called(function: FunctionType, given: Sequence[Any]) -> bool:
-    """Say whether a function takes so many arguments."""
-    try:
-        inspect.signature(function).bind(*given)
-    except TypeError:
-        return False
-    return True
+            if isinstance(member, FunctionType) and isinstance(vars(Method).get(name), property):
+                raise BadCode(f"{cls.__name__}.{name}", "must be a property: write @property above it")
 
 
 def check_names(method: type) -> None:
@@ -150,46 +125,6 @@ def _and_wrapped(method: Method) -> Iterator[Method]:
     while isinstance(inside, Method):
         yield inside
         inside = vars(inside).get("of")
-
-
-def check_draws(method: type, draw: str = DRAW) -> None:
-    """Refuse a method, a net or a sampling that draws by Python's ``random``.
-
-    Every process has a generator of its own, and a resumed run another one.
-
-    That generator cannot be watched while a run goes on, as others are in ``engine/guard.py``: Ray draws from
-    it, too. So this looks at what the functions of the class use.
-
-    Args:
-        method: the class.
-        draw: what to draw from instead.
-    """
-    for cls in method.__mro__:
-        if cls.__module__.partition(".")[0] in ("rayfl", "torch", "torchvision"):
-            return
-        for name, member in vars(cls).items():
-            function = getattr(member, "fget", None) or getattr(member, "__func__", member)
-            if not isinstance(function, FunctionType):
-                continue
-            if used := _of_random(function.__code__, function.__globals__):
-                raise BadCode(
-                    f"{cls.__name__}.{name}",
-                    f"uses Python's own `random` ({used}), so that results depend on the process. {draw}",
-                )
-
-
-def _of_random(code: CodeType, names: Mapping[str, Any]) -> str | None:
-    """Return what of Python's ``random`` some code uses, but for generators of its own; None if nothing."""
-    for one, following in pairwise(dis.get_instructions(code)):
-        if one.opname == "IMPORT_NAME" and one.argval == "random":
-            return "import random"
-        thing = names.get(one.argval) if one.opname == "LOAD_GLOBAL" else None
-        if isinstance(thing, ModuleType) and thing.__name__ == "random" and following.argval != "Random":
-            return f"random.{following.argval}"
-        if type(getattr(thing, "__self__", None)).__module__ == "random":  # from random import gauss
-            return str(one.argval)
-    inside = (_of_random(each, names) for each in code.co_consts if isinstance(each, CodeType))
-    return next((used for used in inside if used), None)
 
 
 def _check_validation(method: Method, data: FederatedData) -> list[str]:

@@ -16,7 +16,7 @@ import torch
 import yaml
 
 from rayfl import checks
-from rayfl.arguments import changed, shown
+from rayfl.arguments import changed
 from rayfl.callbacks.callback import Callback
 from rayfl.callbacks.early_stopping import EarlyStopping
 from rayfl.callbacks.loggers import LOGGERS, Name, check_loggers
@@ -27,11 +27,11 @@ from rayfl.display import Displayed, options
 from rayfl.engine.base import Engine
 from rayfl.engine.inline import stack_differs
 from rayfl.engine.models import Models
-from rayfl.engine.plan import Plan, check_metrics
+from rayfl.engine.plan import Plan
 from rayfl.engine.ray_engine import Ray
 from rayfl.engine.round_result import RoundResult
-from rayfl.engine.session import Gone, Lost, Session
-from rayfl.errors import BadCode, BadValue, Conflict, UserError
+from rayfl.engine.session import Session
+from rayfl.errors import BadCode, BadValue, Conflict
 from rayfl.evaluation.finetune import NO_FINETUNING, Finetune
 from rayfl.evaluation.latest import LatestScores
 from rayfl.evaluation.measures import recorded
@@ -52,7 +52,7 @@ from rayfl.recovery import carry_out, check_device, finished, needing_room, rest
 from rayfl.report.page import PAGE, write_page
 from rayfl.report.run_page import run_page
 from rayfl.report.summary import final_table
-from rayfl.sampling import GIVEN, Sampling, Uniform, cohort, takes_all
+from rayfl.sampling import Sampling, Uniform, cohort, takes_all
 from rayfl.settings import above, at_least, at_most
 from rayfl.shown import counted, one_line, tell, warn
 from rayfl.signals import asked_to_stop
@@ -196,9 +196,8 @@ class Federation(Displayed):
                     return self._shown(over)
             else:
                 check_unused(path)
-            self.engine = copy(given := self.engine)
+            self.engine = (given := self.engine).resolve()
             self.engine.quiet = self.quiet
-            self.engine.resolve()
             if self.resumes and given.device == "auto":
                 check_device(path, self.engine.device)
             with self.engine.preparing():
@@ -336,13 +335,8 @@ class Federation(Displayed):
             other = f"the protocol reports {self.protocol.point}, when all are scored"
             remedy = "leave it out, or set protocol.point=after_aggregation"
             raise Conflict("eval_clients", f"{told}, and {other}: {remedy}")
-        for callback in self.callbacks:
-            hooks = (getattr(callback, name, None) for name in ("start", "after_round", "end"))
-            if isinstance(callback, type) or not all(map(callable, hooks)):
-                raise BadValue("callbacks", f"has {shown(callback)}: it must be an object of class Callback")
         for each in (self.sampling, *self.callbacks):
             checks.check_names(type(each))
-        checks.check_draws(type(self.sampling), GIVEN)
         self.sampling.check(data.seen, self.rounds)
         self.cohort(0, data.sizes)
         warnings = checks.check(self.plan(), self.protocol, data)
@@ -361,7 +355,7 @@ class Federation(Displayed):
                 f"({why}): the run goes on with engine.execution=loop"
             )
             self.engine.execution, self.engine.memory_format = "loop", given.memory_format
-            self.engine.resolve()
+            self.engine = self.engine.resolve()
 
     @contextmanager
     def _new_folder(self) -> Iterator[Path]:
@@ -473,14 +467,12 @@ class Run:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, *exception: object) -> None:
-        failed: UserError | None = None
+        failed: Exception | None = None
         for callback in self.callbacks:
             try:
                 callback.end()
-            except UserError as error:
-                failed = failed or error
             except Exception as error:  # the others have to let go, too
-                failed = failed or _raised(callback, "end", error, self)
+                failed = failed or error
         if failed and kind is None:
             raise failed
 
@@ -500,7 +492,7 @@ class Run:
         self._trained: set[int] = set()
         for record in self.records() if start else ():
             self._trained |= {*record["cohort"]} - {*record["dropped"]}
-        over = [_asked(callback, "start", self, start) for callback in self.callbacks]
+        over = [callback.start(self, start) for callback in self.callbacks]
         if any(over):
             return None
         sizes = data.sizes
@@ -524,7 +516,7 @@ class Run:
             times = {"seconds": began - before, "train_seconds": trained - before}
             self.folder.append_engine({"round": round, **times, **asdict(session.system_metrics)})
             log.debug("round %d: %.3f s, of which training %.3f s", self._done, *times.values())
-            over = [_asked(callback, "after_round", self, record) for callback in self.callbacks]
+            over = [callback.after_round(self, record) for callback in self.callbacks]
             last = any(over) or round == self.rounds - 1
             every = federation.checkpoint_every
             at_end = every or start  # a run that has gone on from a checkpoint would do so again
@@ -588,7 +580,6 @@ class Run:
                 record["evaluation"] |= self.latest.points(self.session.unseen(round))
             self._evaluated = record
         if metrics := self.session.server_metrics():
-            check_metrics(self.federation.method, metrics)
             record["figures"] = {
                 name: list(map(recorded, found)) if isinstance(found, list) else recorded(found)
                 for name, found in metrics.items()
@@ -636,22 +627,6 @@ def _with_page(result: Result) -> Result:
     """Return a result whose folder has its page."""
     write_page(result.folder, lambda: run_page(result))
     return result
-
-
-def _asked(callback: Callback, hook: Literal["start", "after_round"], run: Run, about: Any) -> bool:
-    """Return whether a callback ends the run; name the one that raises."""
-    try:
-        return bool(getattr(callback, hook)(run, about))
-    except (UserError, Gone, Lost):  # what is lost is replaced
-        raise
-    except Exception as error:
-        raise _raised(callback, hook, error, run) from error
-
-
-def _raised(callback: Callback, hook: str, error: Exception, run: Run) -> UserError:
-    """Return what is said of a callback that has raised."""
-    told = f"raised {type(error).__name__}: {error}. The records are intact: correct it, and go on with"
-    return BadCode(f"{type(callback).__name__}.{hook}", f"{told} --resume {run.path}")
 
 
 def _dropped_text(round: int, bad: dict[int, str]) -> str:

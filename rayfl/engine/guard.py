@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
-from collections.abc import Iterator, Mapping, Sequence
+import random
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
@@ -26,6 +29,7 @@ DRAW = (
     "loss by rayfl.training.noise with batch.key"
 )
 """What a method is to draw from."""
+GENERATORS = ("PyTorch", "NumPy", "Python", "PyTorch's CUDA")
 
 
 class Guard:
@@ -55,14 +59,15 @@ class Guard:
         self._call, self._when = f"{type(thing).__name__}.{call}", when
         self._memory, self._draw = memory, draw
         self._attributes, self._drawn = _attributes(thing), _generators(device)
+        self._inside = Handed(**{name: [value] for name, value in self._attributes.items()})
 
     def check(self) -> None:
         """Refuse what has been changed or drawn since."""
-        if changed := _differing(self._attributes, _attributes(self._thing)):
-            raise BadCode(self._call, f"has changed self.{changed} ({self._when}). {self._memory}")
-        for generator, before, after in zip(
-            ("PyTorch", "NumPy", "PyTorch's CUDA"), self._drawn, _generators(self._device), strict=False
-        ):
+        before, now = self._attributes, _attributes(self._thing)
+        others = (name for name in {**before, **now} if before.get(name, self) is not now.get(name, self))
+        if changed := next(others, None) or self._inside.changed():
+            raise BadCode(self._call, f"has changed {changed} ({self._when}). {self._memory}")
+        for generator, before, after in zip(GENERATORS, self._drawn, _generators(self._device), strict=False):
             if before != after:
                 raise BadCode(
                     self._call,
@@ -86,6 +91,17 @@ class Guard:
             )
 
 
+@contextmanager
+def guarded(
+    thing: Any, device: torch.device, call: str, when: str, **handed: Sequence[Any]
+) -> Iterator[None]:
+    """Refuse what the body draws, and what it changes of the thing or of what it is handed."""
+    guard, before = Guard(thing, device, call, when), Handed(**handed)
+    yield
+    guard.check()
+    guard.check_handed(before)
+
+
 class Handed:
     """What a method is handed, as it is before.
 
@@ -95,7 +111,7 @@ class Handed:
 
     def __init__(self, **trees: Sequence[Any]) -> None:
         self._trees = trees
-        self._nodes: list[tuple[dict[Any, Any], list[Any]]] = []
+        self._nodes: list[tuple[Any, list[Any]]] = []
         self._versions: list[tuple[Tensor, int]] = []
         open_ = [tree for nest in trees.values() for tree in nest]
         seen: set[int] = set()
@@ -105,20 +121,16 @@ class Handed:
                 node = node.tensors
             if isinstance(node, Tensor):
                 self._versions.append((node, node._version))
-            elif isinstance(node, dict):
-                if id(node) not in seen:  # most of what clients are handed is the same for all
-                    seen.add(id(node))
-                    held = list(node.values())
-                    self._nodes.append((node, held))
-                    open_ += held
-            elif isinstance(node, list | tuple):
-                open_ += node
+            elif isinstance(node, dict | list | tuple | set) and id(node) not in seen:
+                seen.add(id(node))  # most of what clients are handed is the same for all
+                self._nodes.append((node, _values(node)))
+                open_ += _values(node)
 
     def changed(self) -> str | None:
         """Return where something has been changed since; None where nothing was."""
         changed = {id(t) for t, version in self._versions if t._version != version}
         for node, held in self._nodes:
-            if len(node) != len(held) or any(a is not b for a, b in zip(node.values(), held, strict=True)):
+            if len(node) != len(held) or any(a is not b for a, b in zip(_values(node), held, strict=True)):
                 changed.add(id(node))
         if not changed:
             return None
@@ -126,42 +138,23 @@ class Handed:
         return next(itertools.chain.from_iterable(places))
 
 
-def _attributes(thing: Any) -> dict[str, Any]:
-    """Return public attributes, also of a method that is wrapped; of lists and the like what they hold."""
-    wrapped = vars(thing).get("of")
-    inner = _attributes(wrapped) if isinstance(wrapped, Method) else {}
-    found = {f"of.{name}": value for name, value in inner.items()}
-    for owner in (*(cls for cls in type(thing).__mro__ if not _is_settled(cls)), thing):
-        found |= {name: _held(value) for name, value in vars(owner).items() if not name.startswith("_")}
-    return found
+def _attributes(thing: Any, prefix: str = "self.") -> dict[str, Any]:
+    """Return public attributes, also of a method that is wrapped."""
+    found, cls = dict[str, Any](), thing.__class__
+    for owner in (*_own(cls), thing):
+        found |= {prefix + name: value for name, value in vars(owner).items() if not name.startswith("_")}
+    wrapped = found.get(f"{prefix}of")
+    return found | _attributes(wrapped, f"{prefix}of.") if isinstance(wrapped, Method) else found
 
 
-def _is_settled(cls: type) -> bool:
-    """Say whether a class is rayfl's or Python's, whose attributes nobody changes."""
-    return of_rayfl(cls) or cls.__module__ in ("builtins", "abc", "typing")
+@functools.cache
+def _own(cls: type) -> list[type]:
+    """Return the class and those below it whose attributes may change: neither rayfl's nor Python's."""
+    return [c for c in cls.__mro__ if not of_rayfl(c) and c.__module__ not in ("builtins", "abc", "typing")]
 
 
-def _held(value: Any) -> Any:
-    """Return an attribute, or what it holds where that can be changed and be compared cheaply."""
-    if isinstance(value, Tensor):
-        return [value, value._version]
-    if isinstance(value, dict | list | set):
-        return list(value.items() if isinstance(value, dict) else value)
-    return value
-
-
-def _differing(before: Mapping[str, Any], after: Mapping[str, Any]) -> str | None:
-    for name in {**before, **after}:
-        if name not in before or name not in after:
-            return name
-        one, other = before[name], after[name]
-        if one is other:
-            continue
-        if not isinstance(one, list) or not isinstance(other, list) or len(one) != len(other):
-            return name
-        if any(a is not b and a != b for a, b in zip(one, other, strict=True)):
-            return name
-    return None
+def _values(node: Any) -> list[Any]:
+    return list(node.values() if isinstance(node, dict) else node)
 
 
 def _places(tree: Any, changed: set[int], place: str) -> Iterator[str]:
@@ -179,7 +172,8 @@ def _places(tree: Any, changed: set[int], place: str) -> Iterator[str]:
 
 
 def _generators(device: torch.device) -> list[Any]:
-    """Return the states of the global generators."""
+    """Return the states of the global generators, those of ``GENERATORS``."""
     state = np.random.get_state(legacy=False)["state"]  # noqa: NPY002, it is others that must not use it
-    states: list[Any] = [torch.get_rng_state().numpy().tobytes(), (state["pos"], state["key"].tobytes())]
+    numpys = (state["pos"], state["key"].tobytes())
+    states: list[Any] = [torch.get_rng_state().numpy().tobytes(), numpys, random.getstate()]
     return [*states, torch.cuda.get_rng_state(device).numpy().tobytes()] if device.type == "cuda" else states

@@ -2,28 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Literal
+from typing import Literal
 
 import torch
-from torch.utils import _pytree as pytree
 
 from rayfl.arguments import shown
 from rayfl.data import Dataset, FederatedData
-from rayfl.engine.guard import Guard, Handed
+from rayfl.engine.guard import guarded
 from rayfl.engine.process import exits_as_errors
-from rayfl.errors import BadCode, Conflict, Damaged, UserError
+from rayfl.engine.returned import check_state, check_views
+from rayfl.errors import BadCode, UserError
 from rayfl.evaluation.finetune import NO_FINETUNING, Finetune
 from rayfl.methods import Method
 from rayfl.nets import Architecture, build
 from rayfl.training.client import Client
 from rayfl.training.examples import Examples
 from rayfl.training.net import Net
-from rayfl.training.params import Params
 from rayfl.training.settings import Training
-from rayfl.training.state import State, as_tensor, foreign, is_finite, mismatch, take_apart
+from rayfl.training.state import State, as_tensor
 
 Group = tuple[int, ...]
 """Client numbers, ascending, that are always trained by one process and summed in this order."""
@@ -109,8 +108,6 @@ def set_up(method: Method, plan: Plan, data: FederatedData) -> list[Net]:
     method.nets = further
     method.rounds = plan.rounds
     method.setup(nets[names[0]], data.seen, plan.seed)
-    if not hasattr(method, "net"):
-        raise BadCode(f"{type(method).__name__}.setup", "must call super().setup(net, population, seed)")
     return [nets[name] for name in names]
 
 
@@ -140,8 +137,8 @@ def try_scores(method: Method, net: Net, plan: Plan, data: FederatedData) -> dic
         The scores by view; nothing where it takes the run itself to get them.
 
     Raises:
-        UserError: what a hook returns is of another kind, ``scores`` has other views than the method
-            declares, or ``download`` does more than to return something.
+        UserError: the server's state is none, ``scores`` has other views than the method declares, or
+            ``download`` does more than to return something.
     """
     examples = Examples(data.dataset, torch.device("cpu"), plan.training.dtype, channels_last=False)
     counts, train = as_tensor(data.label_matrix("train"))[0], as_tensor(data.clients[0].train)
@@ -152,12 +149,9 @@ def try_scores(method: Method, net: Net, plan: Plan, data: FederatedData) -> dic
             client = Client(
                 0, net, initial, examples, train, counts, plan.training, plan.seed, 0, nets=further
             )
-            server = _mapping(method, "init_server", method.init_server(initial))
             name = f"{type(method).__name__}.init_server"
-            check_state(name, server, "before the first round")
-            check_lasting(name, server, "before the first round")
-            down = _sent(method, server)
-            state = _mapping(method, "init_client", method.init_client(client))
+            server = check_state(name, method.init_server(initial), "before the first round")
+            down, state = _sent(method, server), method.init_client(client)
             x, _ = examples.batch(torch.zeros(2, dtype=torch.int64))
             found = method.scores(client, state, down, x)
     except UserError:
@@ -177,126 +171,13 @@ def try_scores(method: Method, net: Net, plan: Plan, data: FederatedData) -> dic
 
 
 def _sent(method: Method, server: State) -> State:
-    """Return what client 0 would receive; refuse a ``download`` that draws, or changes what it is given."""
-
-    def tried(call: str, *given: Any) -> Any:
-        guard = Guard(method, torch.device("cpu"), call, "tried before the start")
-        handed = Handed(server=[server])
-        found = _mapping(method, call, getattr(method, call)(server, *given))
-        guard.check()
-        guard.check_handed(handed)
-        return found
-
-    everyone, own = tried("download"), tried("download_for", 0)
-    check_metrics(method, tried("server_metrics"))
-    if twice := everyone.keys() & own.keys():
-        raise BadCode(
-            f"{type(method).__name__}.download_for", f"returns {min(twice)!r}, as download does: use another"
-        )
-    return {**everyone, **own}
-
-
-def check_metrics(method: Method, metrics: Mapping[str, Any]) -> None:
-    """Refuse metrics of the server that no record can hold."""
-    for name, value in metrics.items():
-        numbers = value if isinstance(value, list) else [value]
-        if not all(isinstance(n, int | float) and not isinstance(n, bool) for n in numbers):
-            raise BadCode(
-                f"{type(method).__name__}.server_metrics",
-                f"returns {shown(value)} for {name!r}: it must be a number or a list of numbers, as "
-                "tensor.item() and tensor.tolist() give them",
-            )
-
-
-def _mapping(method: Method, call: str, found: Any) -> Any:
-    """Return what a hook has returned; refuse what is no mapping, or weights in the place of one."""
-    if not isinstance(found, Mapping) or isinstance(found, Params):
-        raise BadCode(f"{type(method).__name__}.{call}", f"returns {shown(found)}: it must return a dict")
-    return found
-
-
-def check_state(call: str, state: Any, when: str) -> None:
-    """Refuse a state with something that no checkpoint holds.
-
-    Args:
-        call: what has returned it, for the message.
-        state: of a client or the server.
-        when: for the message, too.
-    """
-    if odd := foreign(state, "state"):
-        raise BadCode(
-            call,
-            f"has returned what no state holds, {when}: {odd}. A state is nested dicts of Params, tensors, "
-            "numbers, bools and None",
-        )
-
-
-def check_lasting(call: str, state: State, when: str, first: State | None = None) -> None:
-    """Refuse a state that no checkpoint could be made of, or from which no run could be resumed.
-
-    Args:
-        call: what has returned it, for the message.
-        state: of a client or the server.
-        when: for the message, too.
-        first: the state with which it began; tensors may be without memory.
-    """
-    try:
-        take_apart(state)
-    except TypeError as error:
-        raise BadCode(call, f"has returned what no checkpoint holds, {when}: {error}") from error
-    check_keys(call, state, when, first or {})
-    for key, begun in (first or {}).items():
-        if mismatch(begun, state[key]):
-            one, other = type(begun).__name__, type(state[key]).__name__
-            told = f" ({other} instead of {one})" if one != other else ""
-            raise BadCode(
-                call,
-                f"has returned a state whose {key!r} is of another kind than at first{told}, {when}, so that "
-                "the run could not be resumed: weights keep their names, shapes and types, tensors their "
-                "type and all but the first dimension; what is to become anything else is None at first",
-            )
-
-
-def check_keys(call: str, state: State, when: str, first: Iterable[str]) -> None:
-    """Refuse a state that lacks keys with which it began: others read them, and a checkpoint needs them."""
-    for key in first:
-        if key not in state:
-            raise BadCode(
-                call,
-                f"has returned a state without {key!r}, {when}, which it has had from the first: return it, "
-                "too, as {**state, ...} does",
-            )
-
-
-def check_views(method: Method, found: Mapping[str, Any]) -> None:
-    """Refuse scores of other views than those that a method declares."""
-    _mapping(method, "scores", found)
-    if found.keys() != set(method.views):
-        returned, declared = (", ".join(map(repr, names)) or "none" for names in (found, method.views))
-        raise BadCode(
-            f"{type(method).__name__}.scores",
-            f"returns the views {returned}, but `views` of the method has {declared}: both must be the same",
-        )
-
-
-def check_fits(state: State, read: State) -> None:
-    """Refuse a state that was read where it cannot take the place of one that a method begins with.
-
-    Raises:
-        UserError: it is of another method or another net.
-    """
-    for key, mine in state.items():
-        if key not in read or mismatch(mine, read[key]):
-            raise Conflict(
-                "the checkpoint",
-                f"does not fit method and net ({key!r} differs): config.yaml has been changed since it was "
-                "written; restore it, or start anew with another --output",
-            )
-        if all(map(is_finite, pytree.tree_leaves(mine))) and not all(
-            map(is_finite, pytree.tree_leaves(read[key]))
-        ):
-            raise Damaged(
-                "the checkpoint",
-                f"has values that are not finite ({key!r}): restore the run's own checkpoints from a copy, "
-                "or start anew with another --output",
-            )
+    """Return what client 0 would receive; refuse a hook that draws, or changes what it is given."""
+    found: list[State] = []
+    for call, given in (
+        ("download", (server,)),
+        ("download_for", (server, 0)),
+        ("server_metrics", (server,)),
+    ):
+        with guarded(method, torch.device("cpu"), call, "tried before the start", server=[server]):
+            found.append(getattr(method, call)(*given))
+    return {**found[0], **found[1]}

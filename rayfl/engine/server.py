@@ -2,26 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch.utils import _pytree as pytree
 
-from rayfl.arguments import shown
 from rayfl.data import FederatedData
-from rayfl.engine.guard import Guard, Handed
-from rayfl.engine.plan import Plan, check_fits, check_lasting, check_state, set_up
+from rayfl.engine.guard import guarded
+from rayfl.engine.plan import Plan, set_up
 from rayfl.engine.process import exits_as_errors
+from rayfl.engine.returned import check_state, lost, spec
 from rayfl.engine.round_result import RoundResult
 from rayfl.engine.travel import Download, States
-from rayfl.errors import BadCode, Conflict
+from rayfl.errors import Conflict
 from rayfl.methods import Cohort
 from rayfl.record.checkpoint import Checkpoints
-from rayfl.training.params import Params
 from rayfl.training.state import State, as_arrived, is_finite
 from rayfl.training.sums import Accumulated, combine
+
+CPU = torch.device("cpu")
 
 
 class Server:
@@ -38,18 +39,15 @@ class Server:
         self._samples, self._population = data.counts("train"), data.seen
         self._net, self._seed = set_up(self.method, plan, data)[0], plan.seed
         self.state: State = self._begun()
-        self._first: State = pytree.tree_map_only(
-            torch.Tensor, lambda t: t.to("meta"), self.state
-        )  # no memory
+        self._first = spec(self.state)
 
     def _begun(self) -> State:
         """Return the state before the first round."""
         initial = self._net.initial(self._seed)
-        guard, handed = self._guard("init_server", "before the first round"), Handed(initial=[initial])
-        state = self.method.init_server(initial)
-        guard.check()
-        guard.check_handed(handed)
-        return as_arrived(state)
+        name, when = f"{type(self.method).__name__}.init_server", "before the first round"
+        with guarded(self.method, CPU, "init_server", when, initial=[initial]):
+            state = self.method.init_server(initial)
+        return as_arrived(check_state(name, state, when))
 
     @exits_as_errors()
     def download(self, ids: Sequence[int]) -> Download:
@@ -93,9 +91,11 @@ class Server:
             UserError: the step leads to a state that is not finite; the old one is kept.
         """
         if cohort.ids:
+            name, when = f"{type(self.method).__name__}.aggregate", f"round {cohort.round}"
             uploads = combine(self.method.uploads, parts)
-            state = self._aggregated(uploads, cohort)
-            name = f"{type(self.method).__name__}.aggregate"
+            with guarded(self.method, CPU, "aggregate", when, server=[self.state], up=[uploads]):
+                found = self.method.aggregate(self.state, uploads, cohort)
+            state = check_state(name, found, f"in {when}", self._first)
             if wrong := _not_finite(state, [self.state, uploads]):
                 raise Conflict(
                     name,
@@ -103,36 +103,7 @@ class Server:
                     "The run stops, with its records and checkpoints intact. Where training has diverged, "
                     "try a smaller training.lr or training.clip",
                 )
-            check_lasting(name, state, f"in round {cohort.round}", self._first)
             self.state = as_arrived(state)
-
-    def _guard(self, call: str, when: str) -> Guard:
-        return Guard(self.method, torch.device("cpu"), call, when)
-
-    def _aggregated(self, uploads: dict[str, Any], cohort: Cohort) -> State:
-        name, declared = f"{type(self.method).__name__}.aggregate", self.method.uploads
-        guard = self._guard("aggregate", f"round {cohort.round}")
-        handed = Handed(server=[self.state], up=[uploads])
-        try:
-            state = self.method.aggregate(self.state, uploads, cohort)
-        except KeyError as error:
-            key = error.args[0] if error.args else None
-            if key not in declared or key in uploads:
-                raise
-            raise BadCode(
-                name,
-                f"asks for the upload {key!r}, which `uploads` declares and nobody has sent in round "
-                f"{cohort.round}: send it from local_update, or do without it (up.get)",
-            ) from error
-        guard.check()
-        guard.check_handed(handed)
-        if not isinstance(state, Mapping) or isinstance(state, Params):
-            raise BadCode(
-                name, f"has returned {shown(state)}: it must return a mapping, such as {{**server, **up}}"
-            )
-        state = dict(state)
-        check_state(name, state, f"in round {cohort.round}")
-        return state
 
     def states(self) -> States:
         """Return the state, under the number 0."""
@@ -152,7 +123,12 @@ class Server:
             self.state = self._begun()
             return
         state = Checkpoints(Path(folder)).read(name)
-        check_fits(self.state, state)
+        if at := lost(self._first, spec(state)):
+            raise Conflict(
+                "the checkpoint",
+                f"does not fit method and net ({at!r} differs): config.yaml has been changed since it was "
+                "written; restore it, or start anew with another --output",
+            )
         self.state = state
 
 

@@ -6,7 +6,6 @@ carries the calls to them. The session sees references and small numbers, and no
 
 from __future__ import annotations
 
-import math
 from abc import ABC, abstractmethod
 from collections.abc import Container, Iterable, Sequence
 from dataclasses import dataclass, field
@@ -14,7 +13,6 @@ from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
-from torch.utils import _pytree as pytree
 
 from rayfl.data import FederatedData
 from rayfl.engine.models import Models, bench
@@ -22,12 +20,10 @@ from rayfl.engine.placement import Pace, place
 from rayfl.engine.plan import Group, Plan
 from rayfl.engine.round_result import RoundResult
 from rayfl.engine.travel import NOTHING
-from rayfl.errors import Conflict, Damaged, Shortage
+from rayfl.errors import Conflict, Shortage
 from rayfl.evaluation.score import ClientScores, cut, replaced
 from rayfl.methods import Method
 from rayfl.record.checkpoint import CLIENTS_PER_FILE, Checkpoints, Manifest, clients_per_file
-from rayfl.record.checks import check_scores
-from rayfl.splits import SPLITS
 
 Ids = Sequence[int]
 SERVER = -1
@@ -511,8 +507,6 @@ class Session:
         self._files = dict(manifest.clients) if manifest else {}
         self._per_file = manifest.clients_per_file if manifest else CLIENTS_PER_FILE
         self._largest_state = 0
-        if manifest:
-            _check_progress(folder, manifest, self.data)
         if manifest or self._cleared:
             self._restore(str(folder.resolve()), manifest)
         self._cleared = False
@@ -555,22 +549,6 @@ class Session:
     def close(self) -> None:
         """Stop the processes."""
         self.workers.close()
-
-
-def _check_progress(folder: Path, manifest: Manifest, data: FederatedData) -> None:
-    """Refuse a checkpoint whose scores are not those of the clients."""
-    found = manifest.progress.get("after_training", {})
-    try:  # losses that are not finite are null in records, too
-        scores = pytree.tree_map(
-            lambda x: None if isinstance(x, float) and not math.isfinite(x) else x, found
-        )
-        check_scores(scores, {split: data.counts(split) for split in SPLITS})
-    except (ValueError, RecursionError) as error:
-        raise Damaged(
-            folder,
-            f"has a checkpoint after {manifest.round} rounds that is damaged (its scores: {error}): restore "
-            "it from a copy, or start the run anew with another --output",
-        ) from error
 
 
 def _bad_update_text(round: int, bad: dict[int, str], caution: str | None) -> str:

@@ -19,20 +19,12 @@ from rayfl.arguments import shown
 from rayfl.data import FederatedData
 from rayfl.engine.client_states import ClientStates
 from rayfl.engine.guard import Guard, Handed
-from rayfl.engine.plan import (
-    Group,
-    Plan,
-    check_fits,
-    check_keys,
-    check_lasting,
-    check_state,
-    check_views,
-    set_up,
-)
+from rayfl.engine.plan import Group, Plan, set_up
 from rayfl.engine.process import MAPPED, exits_as_errors, keep_freed_memory, prepare_gpu
+from rayfl.engine.returned import Spec, check_update, check_views, spec
 from rayfl.engine.round_result import RoundResult
 from rayfl.engine.travel import NOTHING, Download, States
-from rayfl.errors import BadCode, Damaged, UserError
+from rayfl.errors import BadCode, UserError
 from rayfl.evaluation.finetune import Predict, finetuned
 from rayfl.evaluation.measures import measures
 from rayfl.evaluation.score import BATCH, ClientScores, score, score_rows
@@ -43,7 +35,6 @@ from rayfl.splits import SPLITS
 from rayfl.training.client import Client, Fitted
 from rayfl.training.examples import Examples
 from rayfl.training.loop import run_loop
-from rayfl.training.params import Params
 from rayfl.training.stacked import run_stacked
 from rayfl.training.state import State, all_finite, as_arrived, as_tensor, moved
 from rayfl.training.sums import Accumulated, Accumulator, Mean, Reduction, combine, merged, payload_bytes
@@ -113,7 +104,7 @@ class Worker:
         self.examples = Examples(data.dataset, self.device, plan.training.dtype, plan.channels_last)
         self.data = data
         self.states = ClientStates(plan.state_memory)
-        self._first_keys: dict[int, tuple[str, ...]] = {}  # of a state, by the number of the client's net
+        self._first: dict[int, Spec] = {}  # of a client's state, by the number of its net
         held = data.held  # of a million clients nothing is made before it is needed
         self._held = {split: (as_tensor(held.indices[split]), held.ends[split]) for split in SPLITS}
         self._measures = measures(plan.metrics, data.dataset.classes)
@@ -206,9 +197,9 @@ class Worker:
             keep_freed_memory()  # an upload is added up as one float64 vector
         download = self._here(download)
         group_of = {i: group for group in groups for i in group}
+        guard = Guard(self.method, self.device, "local_update", f"round {round}")
         accumulator, result = Accumulator(self.method.uploads, group_of), RoundResult()
         result.seconds = dict.fromkeys(groups, 0.0)
-        guard = Guard(self.method, self.device, "local_update", f"round {round}")
         now = _Now(round, download, score_splits, drop, accumulator, result, guard)
         guards, optimiser = [guard], self.plan.training.optimiser
         if not of_rayfl(type(optimiser)):
@@ -257,7 +248,7 @@ class Worker:
             return
         now.guard.check_handed(handed, f"client {', '.join(map(str, ids))}")
         for one, both in zip(each, returned, strict=True):
-            self._take(now, one, *self._returned(both, one.client.id, now.round))
+            self._take(now, one, both)
 
     def _participant(self, now: _Now, id: int) -> _Participant:
         """Return a client that is about to train; its state may come from the disk."""
@@ -293,17 +284,25 @@ class Worker:
         now.result.add(ids[0], None, 0, {}, {})
         now.result.bad[ids[0]] = f"has raised {type(error).__name__}: {error}".splitlines()[0]
 
-    def _take(self, now: _Now, one: _Participant, up: dict[str, Any], state: State) -> None:
+    def _take(self, now: _Now, one: _Participant, both: Any) -> None:
         """Accumulate what a client uploads, keep its next state, and score it; or say what is wrong."""
         client, i, result = one.client, one.client.id, now.result
-        self._check_use(now, one, up, state)
-        problem, prepared = now.accumulator.prepare(up, client.samples)
+        name = f"{type(self.method).__name__}.local_update"
+        up, state = check_update(name, both, f"of client {i} in round {now.round}", self._begun_as(one))
+        if client._fits != len(one.fits):
+            raise BadCode(
+                name,
+                f"awaits {len(one.fits)} of {client._fits} calls of client.fit: write `await "
+                "client.fit(...)`",
+            )
+        try:
+            problem, prepared = now.accumulator.prepare(up, client.samples)
+        except TypeError as error:
+            raise BadCode(name, f": in round {now.round} client {i} {error}") from error
         problem = problem or _not_finite(one, state)
-        if problem is None and state:
-            self._check_next(i, now.round, state, None if one.held else one.state)
         counted = self.method.communication_bytes(client, one.down, up)
         steps = sum(fit.steps for fit in one.fits)
-        result.add(i, one.fits[-1].loss if one.fits else 0.0, steps, *self._two_counts(counted))
+        result.add(i, one.fits[-1].loss if one.fits else 0.0, steps, *counted)
         if problem is not None:
             result.bad[i] = problem
             return
@@ -320,19 +319,13 @@ class Worker:
             model = self.method.trained(one.down, up)
             result.scores[i] = self._score(client, state, model, now.score_splits)
 
-    def _check_use(self, now: _Now, one: _Participant, up: dict[str, Any], state: State) -> None:
-        """Refuse an update that does not keep to what methods declare and may use."""
-        name, client = type(self.method).__name__, one.client
-        if client._fits != len(one.fits):
-            raise BadCode(
-                f"{name}.local_update",
-                f"awaits {len(one.fits)} of {client._fits} calls of client.fit: write `await "
-                "client.fit(...)`",
-            )
-        if wrong := now.accumulator.wrong_keys(up) or now.accumulator.wrong_values(up):
-            raise BadCode(f"{name}.local_update", f": in round {now.round} client {client.id} {wrong}")
-        if client._kept and KEPT in state:
-            raise BadCode(f"{name}.local_update", f": the key {KEPT!r} of a state is taken")
+    def _begun_as(self, one: _Participant) -> Spec:
+        """Return what a client's next state must have: the keys of all, and the form of its own first one."""
+        kind = one.client.id % len(self._nets)
+        if not one.held:
+            self._first[kind] = spec(one.state)
+            return self._first[kind]
+        return {at: None for at in self._first.get(kind, {}) if at.count("/") == 1}
 
     def _update(self, client: Client, state: State, down: State) -> Any:
         """Start a client's update."""
@@ -344,40 +337,6 @@ class Worker:
                 "returns the upload and the next state",
             )
         return update
-
-    def _returned(self, both: Any, client: int, round: int) -> tuple[dict[str, Any], State]:
-        """Return the upload and the state that an update has returned."""
-        fine = isinstance(both, tuple) and len(both) == 2 and all(isinstance(x, Mapping) for x in both)
-        if not fine or isinstance(both[1], Params):
-            raise BadCode(
-                f"{type(self.method).__name__}.local_update",
-                f"has returned {shown(both)} for client {client} in round {round}: it must return two "
-                "mappings, the upload and the next state",
-            )
-        name = f"{type(self.method).__name__}.local_update"
-        check_state(name, both[1], f"of client {client} in round {round}")
-        return both
-
-    def _check_next(self, client: int, round: int, state: State, first: State | None) -> None:
-        """Refuse a state that could not be resumed from; with all care where it comes after the ``first``."""
-        name, when = f"{type(self.method).__name__}.local_update", f"of client {client} in round {round}"
-        kind = client % len(self._nets)
-        if first is None:
-            check_keys(name, state, when, self._first_keys.get(kind, ()))
-            return
-        self._first_keys[kind] = tuple(first)
-        check_lasting(name, state, when, first)
-
-    def _two_counts(self, counted: Any) -> tuple[dict[str, int], dict[str, int]]:
-        """Return what ``communication_bytes`` has returned; refuse what no record can hold."""
-        fine = isinstance(counted, tuple) and len(counted) == 2 and all(isinstance(x, dict) for x in counted)
-        if not fine or not all(type(n) is int and n >= 0 for each in counted for n in each.values()):
-            raise BadCode(
-                f"{type(self.method).__name__}.communication_bytes",
-                f"returns {shown(counted)}: it must return two dicts, for the download and the upload, of "
-                "key -> whole number of bytes",
-            )
-        return counted
 
     def _for_all(self) -> dict[str, Any]:
         """Return what all clients are handed besides what the server sends."""
@@ -694,50 +653,16 @@ class Worker:
         Args:
             folder: the run's checkpoints.
             names: of the files.
-
-        Raises:
-            UserError: a state is of another method or another net, or there are no such clients.
         """
         self.states.clear()
-        restored: list[int] = []
-        wanted: dict[int, State] = {}
         for name in names:  # file by file: all states together may be more than fits into memory
-            found: dict[int, State] = Checkpoints(Path(folder)).read(name)
-            for i, state in found.items():
-                if not 0 <= i < self.data.seen:
-                    raise Damaged(
-                        "the checkpoint",
-                        f"has a state of client {i}, and clients are numbered from 0 to "
-                        f"{self.data.seen - 1}: restore the run's own checkpoints from a copy",
-                    )
-                kind = i % len(self._nets)
-                if kind not in wanted:
-                    wanted[kind] = self.method.init_client(self.client(i, 0))
-                    self._first_keys[kind] = tuple(wanted[kind])
-                _check_kept(i, state.get(KEPT, {}))
-                of_method = without_kept(state)
-                if of_method or KEPT not in state:
-                    try:
-                        check_fits(wanted[kind], of_method)
-                    except UserError:  # it may go by the client's own samples
-                        check_fits(self.method.init_client(self.client(i, 0)), of_method)
-            self.states.update(found)
-            restored += found
-        return restored
+            self.states.update(Checkpoints(Path(folder)).read(name))
+        return list(self.states)
 
 
 def without_kept(state: State) -> State:
     """Return a client's state without what optimisers keep, which methods do not see."""
     return {key: value for key, value in state.items() if key != KEPT} if KEPT in state else state
-
-
-def _check_kept(id: int, kept: Any) -> None:
-    """Refuse what no optimiser has kept; whether it fits the weights shows when it is used."""
-    fits = kept.values() if isinstance(kept, dict) else [None]
-    if not all(isinstance(fit, dict) and all(isinstance(t, Tensor) for t in fit.values()) for fit in fits):
-        raise Damaged(
-            "the checkpoint", f"has a damaged {KEPT!r} of client {id}: restore the checkpoints from a copy"
-        )
 
 
 def _not_finite(one: _Participant, state: State) -> str | None:

@@ -17,7 +17,6 @@ import torch
 from torch import Tensor
 from torch.utils import _pytree as pytree
 
-from rayfl.arguments import shown
 from rayfl.training.params import Params
 
 State = dict[str, Any]
@@ -44,17 +43,6 @@ def all_finite(tree: Any) -> bool:
     if sums and torch.stack(sums).isfinite().all():
         leaves = [leaf for leaf in leaves if not isinstance(leaf, Tensor) or leaf.device.type == "cpu"]
     return all(map(is_finite, leaves))
-
-
-def foreign(tree: Any, at: str = "") -> str | None:
-    """Return where a nest of dicts holds something else than what a state may hold, and what; None if not."""
-    if isinstance(tree, dict):
-        if odd := [key for key in tree if not isinstance(key, str | int) or isinstance(key, bool)]:
-            return f"{at} has the key {shown(odd[0])}"
-        return next((found for key in tree if (found := foreign(tree[key], f"{at}[{key!r}]"))), None)
-    if tree is None or isinstance(tree, Params | Tensor | bool | int | float):
-        return None
-    return f"{at} is {shown(tree)}"
 
 
 def take_apart(tree: Any, path: str = "state") -> tuple[Any, dict[str, Tensor]]:
@@ -86,11 +74,7 @@ def _structure(node: Any, at: str, tensors: dict[str, Tensor]) -> Any:
             if not isinstance(key, str | int) or isinstance(key, bool):
                 raise TypeError(f"{at}: the key {key!r} is neither a string nor an integer")
         return {"dict": [[key, _structure(child, f"{at}/{key}", tensors)] for key, child in node.items()]}
-    if node is None or isinstance(node, bool | int):
-        return {"value": node}
-    if isinstance(node, float):
-        if not math.isfinite(node):
-            raise TypeError(f"{at}: the number {node} is not finite")
+    if node is None or isinstance(node, bool | int | float):
         return {"value": node}
     raise TypeError(
         f"{at} is a {type(node).__name__}: a state holds nested dicts of Params, tensors, numbers, bools "
@@ -225,33 +209,3 @@ def as_tensor(array: np.ndarray) -> Tensor:
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message="The given NumPy array is not writable")
         return torch.from_numpy(array)
-
-
-def mismatch(mine: Any, other: Any) -> bool:
-    """Say whether a state that was read cannot take the place of one.
-
-    Weights must have the same names, shapes and types. Tensors may have grown by rows, and dicts by entries,
-    in the course of a run, and numbers may have become tensors; what is None at first, or an empty dict, may
-    have become anything.
-    """
-    if mine is None or (isinstance(mine, dict) and not mine):
-        return False
-    if isinstance(mine, Params):
-        return not isinstance(other, Params) or _layout(mine) != _layout(other)
-    if isinstance(mine, Tensor):
-        return (
-            not isinstance(other, Tensor)
-            or mine.dtype != other.dtype
-            or mine.ndim != other.ndim
-            or mine.shape[1:] != other.shape[1:]
-            or mine.shape[:1] > other.shape[:1]
-        )
-    if isinstance(mine, dict):
-        return not isinstance(other, dict) or any(
-            mismatch(child, other[key]) for key, child in mine.items() if key in other
-        )
-    return isinstance(other, dict | Params)
-
-
-def _layout(params: Params) -> tuple[Any, ...]:
-    return params.train_names, {name: (t.dtype, t.shape) for name, t in params.tensors.items()}

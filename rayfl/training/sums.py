@@ -26,7 +26,7 @@ from torch.utils import _pytree as pytree
 from rayfl.arguments import shown
 from rayfl.errors import BadCode, Conflict
 from rayfl.training.params import Params
-from rayfl.training.state import as_arrived, as_tensor, foreign, pack, unpack
+from rayfl.training.state import as_arrived, as_tensor, pack, take_apart, unpack
 
 LIMIT = 2.0**43
 """Largest sum of norms of all uploads times their weights; beyond it training has diverged."""
@@ -70,29 +70,6 @@ class Gather:
 
 
 Reduction = Mean | Sum | Gather
-
-
-def check_reductions(method: str, reductions: Mapping[str, Reduction]) -> None:
-    """Refuse what declares no uploads, and means that are weighted by what is not uploaded.
-
-    Args:
-        method: its name, for the message.
-        reductions: upload key -> how it is combined.
-    """
-    fine = isinstance(reductions, Mapping)
-    if not fine or not all(isinstance(each, Reduction) for each in reductions.values()):
-        raise BadCode(
-            f"{method}.uploads",
-            f"is {shown(reductions)}: it must be a property that returns upload key -> Mean(), Sum() or "
-            "Gather(), as in {'weights': Mean()}",
-        )
-    for key, reduction in reductions.items():
-        if isinstance(reduction, Mean) and reduction.key is not None and reduction.key not in reductions:
-            raise BadCode(
-                method,
-                f": the mean of {key!r} is weighted by {reduction.key!r}, which `uploads` does not declare: "
-                "declare it, for example with Sum(), or weight by 'samples' or 'uniform'",
-            )
 
 
 Prepared = dict[str, tuple[Any, Tensor, Any, float, float]]
@@ -221,59 +198,41 @@ class Accumulator:
         self, reductions: Mapping[str, Reduction], group_of: Mapping[int, tuple[int, ...]] | None = None
     ) -> None:
         self._reductions = dict(reductions)
+        means = {key: each.key for key, each in reductions.items() if isinstance(each, Mean)}
+        self._needed = {*means, *filter(None, means.values())}
         self._group_of = group_of or {}
         self._parts: dict[str, Accumulated] = {}
         self._open: tuple[int, ...] = ()  # the group that is being accumulated
         self._sums: dict[str, tuple[Tensor, int]] = {}  # its weighted sums, and how large each may be
 
-    def wrong_keys(self, upload: Mapping[str, Any]) -> str | None:
-        """Say which keys a client uploads without, or against, their declaration.
-
-        What is gathered or summed may be left out. A mean would be that of the others, and not show it.
-        """
-        odd = [key for key in upload if key not in self._reductions]
-        if odd:
-            known = ", ".join(map(repr, self._reductions)) or "nothing"
-            return f"uploads {', '.join(map(repr, odd))}, but `uploads` of the method declares {known}"
-        means = {key: r.key for key, r in self._reductions.items() if isinstance(r, Mean)}
-        lacking = [key for key in means if key not in upload]
-        if lacking:
-            return f"does not upload {', '.join(map(repr, lacking))}, which `uploads` of the method averages"
-        for key, by in means.items():
-            if by is not None and by not in upload:
-                return f"does not upload {by!r}, which weights the mean of {key!r}"
-        return None
-
-    def wrong_values(self, upload: Mapping[str, Any]) -> str | None:
-        """Say what a client uploads that can neither be added up nor travel."""
-        for key, payload in upload.items():
-            if isinstance(payload, Params):
-                continue
-            odd = foreign(payload, f"[{key!r}]") if isinstance(self._reductions[key], Gather) else None
-            leaves = [x for x in pytree.tree_leaves(payload) if not isinstance(x, Tensor | int | float)]
-            if odd or leaves:
-                what = odd or f"[{key!r}] holds {shown(leaves[0])}"
-                return (
-                    f"uploads what cannot travel: {what}. Upload Params, tensors, numbers, or dicts of them; "
-                    "torch.as_tensor makes a tensor of an array"
-                )
-        return None
-
     def prepare(self, upload: Mapping[str, Any], samples: int) -> tuple[str | None, Prepared]:
         """Flatten an upload and say what is wrong with it.
+
+        What is gathered or summed may be left out. A mean would be that of the others, and not show it.
 
         Returns:
             None or a description of the first bad payload (NaN, infinity, beyond ``LIMIT``) or weight, and
             what ``add`` takes.
 
         Raises:
-            KeyError: a key is not declared; see ``wrong_keys``.
+            TypeError: a key is not declared, a mean lacks, or something can neither be added up nor travel.
         """
+        if odd := upload.keys() - self._reductions.keys():
+            known = ", ".join(map(repr, self._reductions)) or "nothing"
+            raise TypeError(f"uploads {min(odd)!r}, but `uploads` of the method declares {known}")
+        if lacking := self._needed - upload.keys():
+            raise TypeError(
+                f"does not upload {min(lacking)!r}, which `uploads` of the method needs for a mean"
+            )
         prepared: Prepared = {}
         for key, payload in upload.items():
             reduction = self._reductions[key]
-            # whole numbers that are not added up may be of any size, such as seeds
-            vector, template = _flat(_no_whole(payload) if isinstance(reduction, Gather) else payload)
+            if isinstance(reduction, Gather):
+                take_apart(payload, f"the upload {key!r}")
+                # whole numbers that are not added up may be of any size, such as seeds
+                vector, template = _flat(_no_whole(payload))
+            else:
+                vector, template = _flat(payload)
             weight: float = samples if isinstance(reduction, Mean) and reduction.by == "samples" else 1
             if isinstance(reduction, Mean) and reduction.key is not None:
                 found = _uploaded_weight(upload[reduction.key])
@@ -403,17 +362,8 @@ def weighted_mean(
         The payload sum_i w_i x_i / sum_i w_i, computed in float64, in the structure of the first one.
     """
     if isinstance(items, Mapping):
-        if not isinstance(weights, Mapping) or weights.keys() != items.keys():
-            raise BadCode("weighted_mean", ": what is gathered by client needs a weight for each client")
         weights, items = [weights[client] for client in items], list(items.values())
     numbers = torch.tensor([float(weight) for weight in weights], dtype=torch.float64)
-    fine = len(items) == len(numbers) and bool(torch.isfinite(numbers).all()) and bool((numbers >= 0).all())
-    if not fine or not numbers.sum() > 0:
-        raise BadCode(
-            "weighted_mean",
-            f": the weights of {len(items)} payloads are {shown(list(weights))}: they must be as many finite "
-            "numbers, 0 or more, and not all 0",
-        )
     total, template = torch.zeros(0), None
     for item, weight in zip(items, (numbers / numbers.sum()).tolist(), strict=True):
         vector, own = _flat(item)
@@ -452,8 +402,11 @@ def _flat(payload: Any) -> tuple[Tensor, Any]:
     else:
         leaves, spec = pytree.tree_flatten(payload)
         kinds = [(x.shape, x.dtype) if isinstance(x, Tensor) else type(x) for x in leaves]
-        if type(None) in kinds:
-            raise TypeError("an upload holds None: leave the key out of the payload, or send a number")
+        if odd := [x for x in leaves if not isinstance(x, Tensor | int | float)]:
+            raise TypeError(
+                f"uploads {shown(odd[0])}: it must upload Params, tensors, numbers, or dicts of them; "
+                "torch.as_tensor makes a tensor of an array"
+            )
         device = next((x.device for x in leaves if isinstance(x, Tensor)), None)
         tensors = [
             x if isinstance(x, Tensor) else torch.tensor(x, dtype=torch.float64, device=device)

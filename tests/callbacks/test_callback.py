@@ -8,10 +8,10 @@ import pytest
 import torch
 
 import rayfl
-from rayfl import Inline, Ray, UserError
+from rayfl import Inline, Ray
 from rayfl.callbacks.callback import Callback, Run
 from rayfl.engine import BadUpdate
-from rayfl.errors import BadCode, BadValue, Unknown
+from rayfl.errors import Unknown
 from rayfl.methods import FedPer
 from rayfl.record.checkpoint import Checkpoints
 from tests.support.federations import Poisoned, bytes_of_run, small
@@ -91,16 +91,10 @@ class Misspelt(Callback):
         return True
 
 
-@pytest.mark.parametrize(
-    ("callback", "kind", "place"),
-    [(Misspelt(), Unknown, "Misspelt.after_rounds"), (Misspelt, BadValue, "callbacks")],
-)
-def test_what_is_no_callback_is_refused(
-    tmp_path: Path, callback: Any, kind: type[UserError], place: str
-) -> None:
+def test_a_misspelt_hook_is_refused(tmp_path: Path) -> None:
     federation = small(tmp_path / "run")
-    federation.callbacks = [callback]
-    with refused(kind, place):
+    federation.callbacks = [Misspelt()]
+    with refused(Unknown, "Misspelt.after_rounds"):
         federation.run()
     assert not (tmp_path / "run").exists()
 
@@ -120,14 +114,14 @@ def test_a_checkpoint_is_written_once_a_round(tmp_path: Path, monkeypatch: Any) 
     assert committed == [1, 2, 3]
 
 
-def test_a_callback_that_raises_is_named_and_the_run_goes_on(tmp_path: Path) -> None:
+def test_after_a_callback_that_raises_the_run_goes_on(tmp_path: Path) -> None:
     class Broken(rayfl.Callback):
         def after_round(self, run: Run, record: Mapping[str, Any]) -> bool:
             return bool(record["round"] == 1 and record["no such key"])
 
     federation = small(tmp_path / "run", rounds=3, checkpoint_every=1)
     federation.callbacks = [Broken()]
-    with refused(BadCode, "Broken.after_round"):
+    with pytest.raises(KeyError, match="no such key"):
         federation.run()
     small(tmp_path / "elsewhere", rounds=3, checkpoint_every=1).resume(tmp_path / "run").run()
     small(tmp_path / "whole", rounds=3, checkpoint_every=1).run()
@@ -159,10 +153,10 @@ class Clumsy(Callback):
         raise OSError("no such printer")
 
 
-def test_a_callback_that_raises_at_the_end_is_named_and_others_end(tmp_path: Path) -> None:
+def test_after_a_callback_that_raises_at_the_end_others_end(tmp_path: Path) -> None:
     federation = small(tmp_path / "run", rounds=1)
     federation.callbacks = [Clumsy(), notes := Notes(last=9)]
-    with pytest.raises(UserError, match=r"Clumsy\.end raised OSError: no such printer"):
+    with pytest.raises(OSError, match="no such printer"):
         federation.run()
     assert notes.told == [("start", 0, 0), 0, "end"]
     assert small(tmp_path / "else", rounds=1).resume(tmp_path / "run").run().complete

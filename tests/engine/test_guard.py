@@ -2,7 +2,6 @@
 
 import random
 from pathlib import Path
-from random import gauss
 from typing import Any
 
 import numpy as np
@@ -14,7 +13,7 @@ from rayfl import Inline, Ray
 from rayfl.errors import BadCode, Unknown
 from rayfl.methods import SCAFFOLD, FedAvg, FedPer, TopK
 from rayfl.nets import LeNet
-from rayfl.training import Gather, Mean, Sum
+from rayfl.training import Mean
 from tests.support.by_hand import federate, ragged
 from tests.support.federations import small
 from tests.support.refusals import refused
@@ -104,6 +103,20 @@ class DrawsInLoss(FedAvg):
         return {"weights": (await client.fit(down["weights"], loss)).weights}, state
 
 
+class DrawsPythons(FedAvg):
+    async def local_update(self, client: Any, state: Any, down: Any) -> Any:
+        def loss(w: Any, batch: Any, extra: Any) -> Any:
+            return client.cross_entropy(w, batch) * random.random()
+
+        return {"weights": (await client.fit(down["weights"], loss)).weights}, state
+
+
+class DrawsByName(FedAvg):
+    @property
+    def uploads(self) -> Any:
+        return {"weights": Mean("uniform" if random.gauss(0, 1) > 0 else "samples")}
+
+
 class NotAsync(FedAvg):
     def local_update(self, client: Any, state: Any, down: Any) -> Any:  # type: ignore[override]
         return {"weights": down["weights"]}, state
@@ -133,6 +146,8 @@ MISTAKES = [
     (DrawsNumPy, "NumPy's global generator"),
     (DrawsInLoss, "PyTorch's global generator"),
     (NotAsync, "`async def`"),
+    (DrawsPythons, "Python's global generator"),
+    (DrawsByName, "Python's global generator"),
     (ReturnsOne, "two mappings"),
     (DoesNotAwait, "0 of 1"),
 ]
@@ -167,13 +182,11 @@ class DrawsOnServer(FedAvg):
         return {"weights": initial.map(torch.rand_like)}
 
 
-class ForgetsUpload(FedAvg):
-    @property
-    def uploads(self) -> Any:
-        return {"weights": Mean("samples"), "extra": Gather(), "more": Sum()}
-
+class ImportsInside(FedAvg):
     def aggregate(self, server: Any, up: Any, cohort: Any) -> Any:
-        return {"weights": up["weights"] + len(up["extra"])}
+        import random
+
+        return {"weights": up["weights"] * random.random()}
 
 
 class ReturnsWeights(FedAvg):
@@ -185,8 +198,8 @@ SERVER_MISTAKES = [
     (AggregatesInPlace, "aggregate", "server['weights']['head.bias'] (round 0)"),
     (CountsRounds, "aggregate", "self.rounds_done"),
     (DrawsOnServer, "init_server", "PyTorch's global generator"),
-    (ForgetsUpload, "aggregate", "upload 'extra'"),
-    (ReturnsWeights, "aggregate", "a mapping"),
+    (ImportsInside, "aggregate", "Python's global generator"),
+    (ReturnsWeights, "aggregate", "a state is a dict"),
 ]
 
 
@@ -262,30 +275,6 @@ def test_other_names_are_the_authors(tmp_path: Path) -> None:
     assert small(tmp_path / "run", method=HasItsOwn(), rounds=1).run().complete
 
 
-# ---- Python's own generator
-
-
-class DrawsPythons(FedAvg):
-    async def local_update(self, client: Any, state: Any, down: Any) -> Any:
-        def loss(w: Any, batch: Any, extra: Any) -> Any:
-            return client.cross_entropy(w, batch) * random.random()
-
-        return {"weights": (await client.fit(down["weights"], loss)).weights}, state
-
-
-class DrawsByName(FedAvg):
-    @property
-    def uploads(self) -> Any:
-        return {"weights": Mean("uniform" if gauss(0, 1) > 0 else "samples")}
-
-
-class ImportsInside(FedAvg):
-    def aggregate(self, server: Any, up: Any, cohort: Any) -> Any:
-        import random
-
-        return {"weights": up["weights"] * random.random()}
-
-
 class DrawsFromItsOwn(FedAvg):
     """As one may."""
 
@@ -294,23 +283,5 @@ class DrawsFromItsOwn(FedAvg):
         return {"weights": up["weights"] * (1 + 0.01 * own.random() + 0 * np.random.default_rng(1).random())}
 
 
-@pytest.mark.parametrize(
-    ("method", "call", "used"),
-    [
-        (DrawsPythons, "local_update", "(random.random)"),
-        (DrawsByName, "uploads", "(gauss)"),
-        (ImportsInside, "aggregate", "(import random)"),
-    ],
-)
-def test_pythons_generator_is_refused_before_the_start(
-    tmp_path: Path, method: Any, call: str, used: str
-) -> None:
-    with refused(BadCode, f"{method.__name__}.{call}") as caught:
-        small(tmp_path / "run", method=method()).run()
-    assert used in str(caught.value)
-    assert not (tmp_path / "run").exists()
-
-
-def test_a_generator_of_ones_own_is_none_of_it(tmp_path: Path) -> None:
-    federation = small(tmp_path / "run", method=DrawsFromItsOwn())
-    federation.check(federation.federated_data())
+def test_a_generator_of_ones_own_is_none_of_it() -> None:
+    federate(DrawsFromItsOwn(), DATA, LeNet(), 1)

@@ -10,7 +10,7 @@ from typing import Any
 import safetensors.torch
 import torch
 
-from rayfl.errors import Conflict, Damaged, Missing, UserError
+from rayfl.errors import Conflict, Damaged, Missing
 from rayfl.methods import SCAFFOLD
 from rayfl.models import load_models
 from rayfl.training import Params
@@ -197,52 +197,13 @@ STATES: list[tuple[str, Callable[[Path], None]]] = [
 ]
 
 
-def _infinite(row: State) -> State:
-    return {key: w.map(lambda t: t + torch.inf) for key, w in row.items()}
-
-
-FITTING: list[tuple[str, Callable[[Path], None], type[UserError], str]] = [
-    ("NaN in the server's weights", state("server", each(lambda t: t * float("nan"))), Damaged, THERE),
-    (
-        "infinity in a client's state",
-        state("clients", lambda rows: {i: _infinite(row) for i, row in rows.items()}),
-        Damaged,
-        THERE,
-    ),
-    ("weights of other shapes", state("server", each(lambda t: t[..., :1].contiguous())), Conflict, THERE),
-    ("weights of another type", state("server", each(lambda t: t.double())), Conflict, THERE),
-    ("weights of other names", state("server", renamed), Conflict, THERE),
-    ("a server without weights", state("server", lambda s: {"control": s["control"]}), Conflict, THERE),
-    ("a number for weights", state("server", lambda s: {**s, "weights": 1}), Conflict, THERE),
-    (
-        "a mapping for weights",
-        state("server", lambda s: {**s, "weights": dict(s["weights"])}),
-        Conflict,
-        THERE,
-    ),
-    ("clients without state", state("clients", lambda rows: {i: {} for i in rows}), Conflict, THERE),
-    (
-        "clients of another method",
-        state("clients", lambda rows: {i: {"own": 1} for i in rows}),
-        Conflict,
-        THERE,
-    ),
-    (
-        "clients of another type",
-        state(
-            "clients",
-            lambda rows: {i: {k: w.to(torch.float64) for k, w in r.items()} for i, r in rows.items()},
-        ),
-        Conflict,
-        THERE,
-    ),
-    ("a server without anything", structured('{"dict":[]}'), Conflict, THERE),
-    (
-        "clients that there are not",
-        state("clients", lambda rows: rows | {i + 8: row for i, row in rows.items()}),
-        Damaged,
-        THERE,
-    ),
+FITTING: list[tuple[str, Callable[[Path], None]]] = [
+    ("weights of other shapes", state("server", each(lambda t: t[..., :1].contiguous()))),
+    ("weights of another type", state("server", each(lambda t: t.double()))),
+    ("weights of other names", state("server", renamed)),
+    ("a server without weights", state("server", lambda s: {"control": s["control"]})),
+    ("a number for weights", state("server", lambda s: {**s, "weights": 1})),
+    ("a server without anything", structured('{"dict":[]}')),
 ]
 
 CASES = [
@@ -251,11 +212,8 @@ CASES = [
         for name, prepare in BODIES
     ),
     *(Case(f"file: {name}", RESUME, Damaged, FILE, prepare=prepare) for name, prepare in STATES),
-    *(Case(f"file: {name}", RESUME, kind, place, prepare=prepare) for name, prepare, kind, place in FITTING),
-    *(
-        Case(f"models: {name}", models, Conflict, THERE, prepare=prepare)
-        for name, prepare, *_ in FITTING[2:4]
-    ),
+    *(Case(f"file: {name}", RESUME, Conflict, THERE, prepare=prepare) for name, prepare in FITTING),
+    *(Case(f"models: {name}", models, Conflict, THERE, prepare=prepare) for name, prepare in FITTING[:2]),
     *(
         Case(
             f"manifest: the format {value!r:.20}",
@@ -267,20 +225,6 @@ CASES = [
         for value in (99, None, [["x"] * 50])
     ),
     Case("models: a server outside", models, Damaged, CHECKPOINTS, prepare=forge(outside)),
-    *(
-        Case(
-            f"scores {value!r:.40}",
-            RESUME,
-            Damaged,
-            CHECKPOINTS,
-            prepare=put("progress", {"after_training": value}),
-        )
-        for value in (
-            *([], None, {"personal": 5}, {"personal": {"test": {"correct": [1], "loss": [1]}}}),
-            {"personal": {"all": {"correct": [None] * 4, "loss": None}}},
-            {"personal": {"test": {"correct": [10**6] * 4, "loss": None}}},
-        )
-    ),
     Case(
         "a server file as fifo",
         RESUME,

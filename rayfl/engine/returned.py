@@ -1,0 +1,87 @@
+"""What the hooks of a method may return: it is looked at here, once, and nowhere else."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from rayfl.arguments import shown
+from rayfl.errors import BadCode
+from rayfl.methods import Method
+from rayfl.training.params import Params
+from rayfl.training.state import State, take_apart
+
+Spec = dict[str, Any]
+"""What a run relies on in a state: its keys, and of every tensor, by path, what never changes."""
+
+
+def spec(state: State) -> Spec:
+    """Return what of a state stays the same: the first dimension of tensors may grow.
+
+    Raises:
+        TypeError: it holds what no state may hold.
+    """
+    _, tensors = take_apart(state)
+    kinds = {path: (str(t.dtype), t.ndim, *t.shape[1:]) for path, t in tensors.items()}
+    return dict.fromkeys(f"state/{key}" for key in state) | kinds
+
+
+def lost(first: Spec, now: Spec) -> str | None:
+    """Return what a state no longer has of what it has had at first, or has in another form; None if nothing.
+
+    What was None at first, a number or an empty dict may have become anything.
+    """
+    return next(
+        (at for at, kind in first.items() if at not in now or kind not in (None, now[at])),
+        None,
+    )
+
+
+def check_state(call: str, found: Any, when: str, first: Spec | None = None) -> State:
+    """Return the state that a hook has returned, of a client or the server.
+
+    Args:
+        call: the hook, for the message.
+        found: what it has returned.
+        when: for the message, too.
+        first: of the state with which it began, if there was one.
+
+    Raises:
+        UserError: it is none, or no run could be resumed from it.
+    """
+    if not isinstance(found, Mapping) or isinstance(found, Params):
+        raise BadCode(call, f"has returned {shown(found)}, {when}: a state is a dict")
+    state = dict(found)
+    try:
+        now = spec(state)
+    except TypeError as error:
+        raise BadCode(call, f"has returned what no state holds, {when}: {error}") from error
+    if at := lost(first or {}, now):
+        raise BadCode(
+            call,
+            f"has returned a state whose {at.removeprefix('state/')!r} is gone, or of another kind than at "
+            f"first, {when}: others read it, and a resumed run needs it. Return all keys, as in "
+            "{**state, 'own': w}; weights keep their names, tensors their type and all but the first "
+            "dimension; what is to become anything else is None at first",
+        )
+    return state
+
+
+def check_update(call: str, both: Any, when: str, first: Spec) -> tuple[Mapping[str, Any], State]:
+    """Return the upload and the next state that a client's update has returned; see ``check_state``."""
+    if not isinstance(both, tuple) or len(both) != 2 or not isinstance(both[0], Mapping):
+        raise BadCode(
+            call,
+            f"has returned {shown(both)}, {when}: it must return two mappings, the upload and the next state",
+        )
+    return both[0], check_state(call, both[1], when, first)
+
+
+def check_views(method: Method, found: Mapping[str, Any]) -> None:
+    """Refuse scores of other views than those that a method declares."""
+    if found.keys() != set(method.views):
+        returned, declared = (", ".join(map(repr, names)) or "none" for names in (found, method.views))
+        raise BadCode(
+            f"{type(method).__name__}.scores",
+            f"returns the views {returned}, but `views` of the method has {declared}: both must be the same",
+        )
