@@ -3,20 +3,19 @@
 from __future__ import annotations
 
 import math
-import os
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from copy import copy
 from itertools import pairwise
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, Self
 
 import torch
 
 from rayfl.data import FederatedData
 from rayfl.engine.plan import Group, Plan
 from rayfl.engine.session import Session
-from rayfl.errors import Shortage
-from rayfl.settings import Settings, at_least
+from rayfl.settings import Settings, at_least, at_most
 from rayfl.shown import counted
 
 LOOP_GROUPS = 32
@@ -29,14 +28,12 @@ STACK, STACKS = 32, 8
 """Where ``stack`` is auto, a cohort is cut into stacks of so many clients at most, and, where it has as many
 clients, into so many stacks at least: actors need work, and results must not depend on how many there are.
 """
-MOST_THREADS = 64
-"""Threads that every process may have on any machine, so that runs of larger ones can be repeated on it."""
 
 
 class Engine(Settings, ABC, place="engine"):
     """Base of the engines."""
 
-    _frozen = False  # it keeps what it has resolved
+    _frozen = False  # a run settles the stack in its own
     quiet = True  # whether it says nothing of what it starts; a run sets it
 
     execution: Literal["auto", "loop", "stacked"] = "auto"
@@ -48,10 +45,8 @@ class Engine(Settings, ABC, place="engine"):
     """``cpu``, ``cuda``, or ``auto``: CUDA where torch sees it. In a process of Ray's, such as a trial of a
     sweep, only where a share of a GPU is reserved for it.
     """
-    threads: Annotated[int, at_least(1)] = 1
-    """Torch threads of every process, at most 64, or the number of CPUs if that is larger. Results depend
-    on it in the last bits.
-    """
+    threads: Annotated[int, at_least(1), at_most(1024)] = 1
+    """Torch threads of every process. Results depend on it in the last bits."""
     memory_format: Literal["auto", "contiguous", "channels_last"] = "auto"
     """Layout of images and convolution weights in training: ``channels_last``, ``contiguous``, or ``auto``:
     channels_last in a loop on the CPU, where it is faster.
@@ -67,27 +62,21 @@ class Engine(Settings, ABC, place="engine"):
     The others are in a file on its disk, where TMPDIR says, or else in /var/tmp; results are the same.
     """
 
-    def resolve(self) -> None:
-        """Replace every ``auto`` by what it means here, so that the configuration that is kept says it.
+    def resolve(self) -> Self:
+        """Return an engine in which every ``auto`` is what it means here, so that a configuration says it.
 
         Raises:
-            UserError: ``device`` is ``cuda``, and the engine cannot provide it; or ``threads`` are far more
-                than this machine has use for.
+            UserError: ``device`` is ``cuda``, and the engine cannot provide it.
         """
-        cpus = os.cpu_count() or 1
-        if self.threads > (most := max(MOST_THREADS, cpus)):
-            raise Shortage(
-                "engine.threads",
-                f"is {self.threads}, and this machine has {cpus} CPUs: it may be {most} at most; more "
-                "threads than CPUs make a process slower",
-            )
-        if self.device == "auto":
-            self.device = "cuda" if self._uses_cuda() else "cpu"
-        if self.execution == "auto":
-            self.execution = "stacked" if self.device == "cuda" else "loop"
-        if self.memory_format == "auto":
-            plain_loop = self.device == "cpu" and self.execution == "loop"
-            self.memory_format = "channels_last" if plain_loop else "contiguous"
+        here = copy(self)
+        if here.device == "auto":
+            here.device = "cuda" if self._uses_cuda() else "cpu"
+        if here.execution == "auto":
+            here.execution = "stacked" if here.device == "cuda" else "loop"
+        if here.memory_format == "auto":
+            plain_loop = here.device == "cpu" and here.execution == "loop"
+            here.memory_format = "channels_last" if plain_loop else "contiguous"
+        return here
 
     def _uses_cuda(self) -> bool:
         """Say what ``device: auto`` means."""

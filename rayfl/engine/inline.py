@@ -16,7 +16,6 @@ from rayfl.engine.process import cap_gpu_memory, exits_as_errors, reserved_gpus
 from rayfl.engine.server import Server
 from rayfl.engine.session import SERVER, Session, Workers
 from rayfl.engine.worker import Worker
-from rayfl.errors import Missing
 from rayfl.training.stacked import differs
 
 
@@ -25,12 +24,6 @@ class Inline(Engine):
 
     The code is the same as on actors, and so are the results, to the bit.
     """
-
-    def resolve(self) -> None:
-        """Replace every ``auto``; see ``Engine.resolve``."""
-        if self.device == "cuda" and not torch.cuda.is_available():
-            raise Missing("engine.device", "is cuda, but torch sees no CUDA device: use auto or cpu")
-        super().resolve()
 
     def _uses_cuda(self) -> bool:
         # Ray hides no GPU from a process that has reserved none

@@ -17,7 +17,6 @@ from rayfl.engine.server import Server
 from rayfl.engine.worker import Worker
 from rayfl.errors import BadValue, Missing, Unknown
 from rayfl.evaluation.score import replaced
-from rayfl.splits import SPLITS
 from rayfl.training.net import Net, only_net
 from rayfl.training.params import Params
 from rayfl.training.state import as_tensor
@@ -98,8 +97,6 @@ class Models:
         self._check(client)
         if not self._has_data:
             raise Missing("these models were read without their data: read them with load_models(folder)")
-        if split not in SPLITS:
-            raise Unknown("split", f"is {split!r}: there are {', '.join(SPLITS)}")
         return self._worker.examples.batch(as_tensor(self.data.clients[client].split(split)))
 
     def scores(self, client: int, x: Tensor) -> dict[str, Tensor]:
@@ -223,8 +220,6 @@ class ClientModels:
             inputs: images as uint8 [n, C, H, W], or vectors, or token ids.
             view: the model.
         """
-        if view not in self.views:
-            raise Unknown("view", f"is {view!r}: there are {', '.join(self.views)}")
         given = as_tensor(inputs) if isinstance(inputs, np.ndarray) else torch.as_tensor(inputs)
         x = self._models.preprocess(given)
         with torch.no_grad():

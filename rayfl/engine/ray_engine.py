@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, Self
 
 import torch
 
@@ -83,16 +83,17 @@ class Ray(Engine):
         if self.actors != "auto" and self.clients_per_actor != "auto":
             raise Conflict("engine.actors", "and engine.clients_per_actor exclude each other: give one")
 
-    def resolve(self) -> None:
+    def resolve(self) -> Self:
         """Replace every ``auto``, and look whether the cluster is there; see ``Engine.resolve``."""
         if self.device == "cuda" and not self.gpus_per_actor:
             raise Conflict(
                 "engine.device",
                 "is cuda, and engine.gpus_per_actor is 0: say how much of a GPU an actor gets, such as 0.25",
             )
-        self._unasked = self.device == "auto" and not self.gpus_per_actor
-        super().resolve()
+        here = super().resolve()
+        here._unasked = self.device == "auto" and not self.gpus_per_actor
         self.check_address()
+        return here
 
     def settle(self, cohort: int, clients: int) -> None:
         """Replace ``stack: auto``, and tell of a GPU that stays unused, and of actors without work."""

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from copy import copy
 from dataclasses import dataclass
 from typing import Any
 
@@ -58,8 +57,7 @@ def share(
             if not comes:
                 reservation(nodes, 1, 1, None, wanted.cpus, wanted.gpus)
             return Share([wanted.bundle], {}, at_once)
-        resolved = copy(engine)
-        resolved.resolve()
+        resolved = engine.resolve()
         actors, hosted, cpus = engine.asked
         if actors is None and hosted is None:
             room = reservation(nodes, 10**6, None, None, cpus, engine.gpus_per_actor).actors

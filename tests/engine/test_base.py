@@ -71,8 +71,7 @@ def test_auto_becomes_what_it_means_here(monkeypatch):
         (True, {"execution": "loop"}, ("cuda", "loop", "contiguous")),
     ]:
         monkeypatch.setattr(torch.cuda, "is_available", lambda cuda=cuda: cuda)
-        engine = Inline(**options)
-        engine.resolve()
+        engine = Inline(**options).resolve()
         assert (engine.device, engine.execution, engine.memory_format) == expected
 
 
@@ -80,12 +79,10 @@ def test_auto_becomes_what_it_means_here(monkeypatch):
 def test_a_share_of_a_gpu_decides_the_device_wherever_the_driver_is(here, monkeypatch, caplog):
     monkeypatch.setattr(torch.cuda, "is_available", lambda: here)
     for share, asked, device in ((0.5, "auto", "cuda"), (0.5, "cpu", "cpu"), (0, "cpu", "cpu")):
-        engine = Ray(gpus_per_actor=share, device=asked)
-        engine.resolve()
+        engine = Ray(gpus_per_actor=share, device=asked).resolve()
         engine.settle(8, 8)
         assert (engine.device, caplog.records) == (device, [])
-    engine = Ray()
-    engine.resolve()
+    engine = Ray().resolve()
     engine.settle(8, 8)
     assert engine.device == "cpu"
     assert ["engine.gpus_per_actor is 0" in record.message for record in caplog.records] == [True] * here
@@ -106,7 +103,7 @@ def test_shares_of_a_gpu_and_contexts_fit_the_card(card, share, monkeypatch):
 def test_a_gpu_that_is_not_there_is_refused(monkeypatch):
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     with refused(Missing, "engine.device"):
-        Inline(device="cuda").resolve()
+        prepare_gpu(deterministic=False, tf32=False)
 
 
 def test_a_gpu_uses_tf32_only_if_that_is_asked_for(monkeypatch):
@@ -123,7 +120,7 @@ def test_a_gpu_uses_tf32_only_if_that_is_asked_for(monkeypatch):
 
 def test_inline_gives_back_which_kernels_gpus_may_use(tmp_path):
     federation = small(tmp_path / "run")
-    federation.engine.resolve()
+    federation.engine = federation.engine.resolve()
     session = federation.engine.open(federation.plan(), federation.federated_data())
     torch.use_deterministic_algorithms(True)  # as a run does that asks for it
     session.close()

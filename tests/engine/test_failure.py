@@ -561,17 +561,6 @@ def test_code_that_would_end_the_process_elsewhere(tmp_path: Path, where: str, e
         small(tmp_path / "run", method=Quitting(where), engine=engine).run()
 
 
-@pytest.mark.parametrize("engine", [Inline, Ray])
-def test_threads_have_a_bound(engine: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(os, "cpu_count", lambda: 2)
-    engine(threads=64).resolve()  # a run of a larger machine can be repeated
-    with refused(Shortage, "engine.threads") as caught:
-        engine(threads=1_000_000).resolve()
-    assert "64 at most" in str(caught.value)
-    monkeypatch.setattr(os, "cpu_count", lambda: 192)
-    engine(threads=192).resolve()
-
-
 def test_a_client_that_raises_stops_the_run_by_name(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="no such luck") as raised:
         small(tmp_path / "run", method=Failing(), **(EVERYONE | {"on_bad_update": "stop"})).run()

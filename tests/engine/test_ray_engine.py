@@ -249,9 +249,7 @@ def test_a_federation_in_a_process_of_ray_takes_no_gpu_that_it_has_not_reserved(
     @ray.remote(num_cpus=0)
     def device() -> str:
         torch.cuda.is_available = lambda: True
-        engine = Inline()
-        engine.resolve()
-        return engine.device
+        return Inline().resolve().device
 
     assert ray.get([device.remote(), device.options(num_gpus=0.5).remote()]) == ["cpu", "cuda"]
 
