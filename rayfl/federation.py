@@ -8,6 +8,7 @@ from contextlib import ExitStack, contextmanager, suppress
 from copy import copy
 from dataclasses import asdict, dataclass, field, replace
 from datetime import datetime
+from itertools import count
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
@@ -361,24 +362,17 @@ class Federation(Displayed):
     def _new_folder(self) -> Iterator[Path]:
         """Make a folder for this run alone, though others may begin in the same second."""
         name = f"{datetime.now():%Y%m%d-%H%M%S}-{type(self.method).__name__}"
-        path, number = Path("runs", name), 1
-        there = path.parent.exists()
-        while True:
-            try:
+        for number in count(1):
+            path = Path("runs", name if number == 1 else f"{name}-{number}")
+            with suppress(FileExistsError):
                 path.mkdir(parents=True)
                 break
-            except OSError:
-                if not path.exists():
-                    break  # what is in the way is told when the run's files are made
-                number += 1
-                path = Path("runs", f"{name}-{number}")
-        made = [path] if there else [path, path.parent]
         try:
             yield path
         finally:
             with suppress(OSError):  # a run that has begun leaves files there
-                for folder in made:
-                    folder.rmdir()
+                path.rmdir()
+                path.parent.rmdir()
 
     def _open(self, path: Path, start: int, data: FederatedData) -> RunFolder:
         config = dump(self)

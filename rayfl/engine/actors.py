@@ -18,7 +18,21 @@ from rayfl.engine.worker import Worker
 from rayfl.training.sums import Accumulated, payload_bytes
 
 
-class ClientActor(Worker):
+class _Actor:
+    """What both have: a name in Ray's logs and dashboard, and a place."""
+
+    _shown = ""  # Ray also asks for it where the arguments could not be read
+
+    def __repr__(self) -> str:
+        return self._shown
+
+    def ready(self) -> dict[str, Any]:
+        """Return where this actor runs."""
+        node = ray.get_runtime_context().get_node_id()
+        return {"node": node, "pid": os.getpid(), "gpus": ray.get_gpu_ids()}
+
+
+class ClientActor(_Actor, Worker):
     """A worker on a share of a CPU or GPU, which keeps clients' personal state between rounds.
 
     Args:
@@ -27,22 +41,13 @@ class ClientActor(Worker):
         gpu_share: the share of a GPU that this actor may fill; 0 sets no limit.
     """
 
-    _shown = ""  # Ray also asks for it where the arguments could not be read
-
     def __init__(self, plan: Plan, data: FederatedData, gpu_share: float) -> None:
         end_with_its_gpu()
         if plan.device == "cuda":
             cap_gpu_memory(gpu_share)
-        self._shown = plan.run
+        self._shown = f"{plan.run} clients"
         signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the driver's
         super().__init__(plan, data)
-
-    def __repr__(self) -> str:
-        return f"{self._shown} clients"  # in Ray's logs and dashboard
-
-    def ready(self) -> dict[str, Any]:
-        """Return where this actor runs."""
-        return _where()
 
     def train(
         self, round: int, download: Download, *arguments: Any
@@ -54,24 +59,10 @@ class ClientActor(Worker):
         return accumulated, result
 
 
-class ServerActor(Server):
+class ServerActor(_Actor, Server):
     """The server on an actor: it pulls accumulated uploads from the object store."""
-
-    _shown = ""
 
     def __init__(self, plan: Plan, data: FederatedData) -> None:
         signal.signal(signal.SIGINT, signal.SIG_IGN)
-        self._shown = plan.run
+        self._shown = f"{plan.run} server"
         super().__init__(plan, data)
-
-    def __repr__(self) -> str:
-        return f"{self._shown} server"
-
-    def ready(self) -> dict[str, Any]:
-        """Return where this actor runs."""
-        return _where()
-
-
-def _where() -> dict[str, Any]:
-    node = ray.get_runtime_context().get_node_id()
-    return {"node": node, "pid": os.getpid(), "gpus": ray.get_gpu_ids()}

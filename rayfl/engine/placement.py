@@ -155,14 +155,13 @@ def _refuse_without_memory(
     memory = _memory(nodes)
     if not memory or wanted.actors * ACTOR_MEMORY <= memory:
         return
-    setting, value, instead = "engine.actors", wanted.actors, "Lower it"
-    if clients_per_actor is not None:
-        setting, value, instead = "engine.clients_per_actor", clients_per_actor, "Leave it at auto"
+    setting = "engine.actors" if clients_per_actor is None else "engine.clients_per_actor"
     raise Shortage(
         setting,
-        f"is {value}: {wanted.actors} actors take about {ACTOR_MEMORY / 1e9:.2f} GB each, "
+        f": {wanted.actors} actors take about {ACTOR_MEMORY / 1e9:.2f} GB each, "
         f"{wanted.actors * ACTOR_MEMORY / 1e9:.1f} GB in all; the cluster has {memory / 1e9:.1f} GB, room "
-        f"for {int(memory // ACTOR_MEMORY)} of them. {instead}: an actor works for any number of clients",
+        f"for {int(memory // ACTOR_MEMORY)} of them. Leave it at auto: an actor works for any number of "
+        "clients",
     )
 
 

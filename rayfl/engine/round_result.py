@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import Any
 
 from rayfl.engine.plan import Group
 from rayfl.evaluation.score import ClientScores
@@ -48,20 +49,11 @@ class RoundResult:
     def sort(self) -> None:
         """Put the clients in the order of their numbers."""
         order = sorted(range(len(self.ids)), key=self.ids.__getitem__)
-        for name in ("ids", "loss", "steps"):
-            values = getattr(self, name)
-            setattr(self, name, [values[k] for k in order])
-        for columns in (self.up, self.down):
-            for key, values in columns.items():
-                columns[key] = [values[k] for k in order]
+        columns: list[list[Any]] = [self.ids, self.loss, self.steps, *self.up.values(), *self.down.values()]
+        for column in columns:
+            column[:] = [column[k] for k in order]
 
     def add(self, id: int, loss: float | None, steps: int, down: dict[str, int], up: dict[str, int]) -> None:
         """Add a client."""
-        for columns, own in ((self.down, down), (self.up, up)):
-            for key in own:
-                columns.setdefault(key, [0] * len(self.ids))
-            for key, column in columns.items():
-                column.append(own.get(key, 0))
-        self.ids.append(id)
-        self.loss.append(loss)
-        self.steps.append(steps)
+        sent, received = ({key: [count] for key, count in each.items()} for each in (up, down))
+        self.merge(RoundResult([id], [loss], [steps], sent, received))

@@ -135,10 +135,6 @@ class Server:
 def _not_finite(state: State, known: Any) -> str | None:
     """Return the first key at which a state is not finite, except for what it has taken from ``known``."""
     seen = {id(leaf) for leaf in pytree.tree_leaves(known)}
-    if all(is_finite(leaf) for leaf in pytree.tree_leaves(state) if id(leaf) not in seen):
-        return None
-    return next(
-        pytree.keystr(path)
-        for path, leaf in pytree.tree_flatten_with_path(state)[0]
-        if id(leaf) not in seen and not is_finite(leaf)
-    )
+    leaves = pytree.tree_flatten_with_path(state)[0]
+    odd = (path for path, leaf in leaves if id(leaf) not in seen and not is_finite(leaf))
+    return next(map(pytree.keystr, odd), None)
