@@ -68,13 +68,16 @@ def check_state(call: str, found: Any, when: str, first: Spec | None = None) -> 
 
 
 def check_update(call: str, both: Any, when: str, first: Spec) -> tuple[Mapping[str, Any], State]:
-    """Return the upload and the next state that a client's update has returned; see ``check_state``."""
+    """Return the upload and the next state that a client's update has returned; see ``check_state``.
+
+    A client may also keep nothing.
+    """
     if not isinstance(both, tuple) or len(both) != 2 or not isinstance(both[0], Mapping):
         raise BadCode(
             call,
             f"has returned {shown(both)}, {when}: it must return two mappings, the upload and the next state",
         )
-    return both[0], check_state(call, both[1], when, first)
+    return both[0], check_state(call, both[1], when, first if both[1] else None)
 
 
 def check_views(method: Method, found: Mapping[str, Any]) -> None:
