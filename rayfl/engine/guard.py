@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import itertools
 import random
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -111,7 +111,7 @@ class Handed:
 
     def __init__(self, **trees: Sequence[Any]) -> None:
         self._trees = trees
-        self._nodes: list[tuple[Any, list[Any]]] = []
+        self._nodes: list[tuple[Any, Collection[Any], list[Any]]] = []
         self._versions: list[tuple[Tensor, int]] = []
         open_ = [tree for nest in trees.values() for tree in nest]
         seen: set[int] = set()
@@ -123,14 +123,15 @@ class Handed:
                 self._versions.append((node, node._version))
             elif isinstance(node, dict | list | tuple | set) and id(node) not in seen:
                 seen.add(id(node))  # most of what clients are handed is the same for all
-                self._nodes.append((node, _values(node)))
-                open_ += _values(node)
+                values = node.values() if isinstance(node, dict) else node  # views of what it is later, too
+                self._nodes.append((node, values, list(values)))
+                open_ += values
 
     def changed(self) -> str | None:
         """Return where something has been changed since; None where nothing was."""
         changed = {id(t) for t, version in self._versions if t._version != version}
-        for node, held in self._nodes:
-            if len(node) != len(held) or any(a is not b for a, b in zip(_values(node), held, strict=True)):
+        for node, values, held in self._nodes:
+            if len(values) != len(held) or any(a is not b for a, b in zip(values, held, strict=True)):
                 changed.add(id(node))
         if not changed:
             return None
@@ -151,10 +152,6 @@ def _attributes(thing: Any, prefix: str = "self.") -> dict[str, Any]:
 def _own(cls: type) -> list[type]:
     """Return the class and those below it whose attributes may change: neither rayfl's nor Python's."""
     return [c for c in cls.__mro__ if not of_rayfl(c) and c.__module__ not in ("builtins", "abc", "typing")]
-
-
-def _values(node: Any) -> list[Any]:
-    return list(node.values() if isinstance(node, dict) else node)
 
 
 def _places(tree: Any, changed: set[int], place: str) -> Iterator[str]:

@@ -323,7 +323,7 @@ class Worker:
         """Return what a client's next state must have: the keys of all, and the form of its own first one."""
         kind = one.client.id % len(self._nets)
         if not one.held:
-            self._first[kind] = spec(one.state)
+            self._first[kind] = spec(one.state) if one.state else {}
             return self._first[kind]
         return {at: None for at in self._first.get(kind, {}) if at.count("/") == 1}
 
