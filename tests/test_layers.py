@@ -170,7 +170,8 @@ ALLOWED = {"default_rng", "Generator", "Philox", "SeedSequence", "get_state"}  #
 
 @pytest.mark.parametrize("path", FILES, ids=name_of)
 def test_nothing_random_is_global(path):
-    assert "random" not in {module.split(".")[0] for _, module in imports(path)}
+    used = {module.split(".")[0] for _, module in imports(path)}
+    assert "random" not in used or name_of(path) == "engine/guard.py"  # which watches it
     for node in ast.walk(ast.parse(path.read_text())):
         if not isinstance(node, ast.Call) or not isinstance(node.func, ast.Attribute):
             continue
