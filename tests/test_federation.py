@@ -298,5 +298,5 @@ def test_state_of_an_odd_type_is_refused_by_name(tmp_path: Path) -> None:
             up, _ = await super().local_update(client, state, down)
             return up, {"when": {1, 2}}
 
-    with pytest.raises(UserError, match=r"state\['when'\] is \{1, 2\}\. A state is nested dicts"):
+    with pytest.raises(UserError, match=r"state/when is a set: a state holds nested dicts"):
         small(tmp_path / "run", method=Odd()).run()
