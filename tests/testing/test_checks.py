@@ -394,7 +394,7 @@ WRONG: list[tuple[type[Method], str, dict[str, Any]]] = [
     (HiddenState, "processes_do_not_matter", {}),
     (HiddenServerState, "resumes", {}),
     (ChangesUnseen, "values_handed_in_stay", {}),
-    (ControlNeverChanges, "state_is_used", {}),
+    (ControlNeverChanges, "every_part_of_the_state_changes", {}),
     (UnusedState, "state_is_used", {}),
     (KeepsNothing, "state_is_used", {"stateless": False}),
     (PullsWrongly, "limits_hold", {"limits": [({"mu": 0.0}, FedAvg())]}),
