@@ -42,7 +42,6 @@ class SplitNet(nn.Module):
         self.head_name: str | None = None  # in the module that this net was made of by taking it out
         drop_batch_counts(self)
         refuse_odd_weights(self)
-        refuse_shared(self)
 
     def features(self, x: Tensor) -> Tensor:
         """Return the input of the head, [B, D], for inputs [B, ...]."""
@@ -88,31 +87,24 @@ def drop_batch_counts(net: nn.Module) -> None:
 
 
 def refuse_odd_weights(net: nn.Module) -> None:
-    """Refuse layers that change their weights in every call, and weights that sums would not take whole."""
+    """Refuse layers that change their weights in every call, and parameters that would not be summed right.
+
+    A net's weights are told apart by their names, and summed as real numbers.
+    """
     for name, layer in net.named_modules():
         if isinstance(layer, nn.Embedding | nn.EmbeddingBag) and layer.max_norm is not None:
             raise BadCode(
                 f"layer {name!r}", f"({type(layer).__name__}) changes weights in any call: leave max_norm out"
             )
-    for name, parameter in net.named_parameters():
-        if parameter.is_complex():
-            raise BadCode(
-                f"parameter {name!r}",
-                "of the net has complex numbers, and rayfl trains real ones: use two parameters, and "
-                "torch.complex in the forward pass",
-            )
-
-
-def refuse_shared(net: nn.Module) -> None:
-    """Refuse parameters that several layers share: a net's weights are told apart by their names."""
     names: dict[nn.Parameter, str] = {}
     for name, parameter in net.named_parameters(remove_duplicate=False):
-        if names.setdefault(parameter, name) != name:
-            raise BadCode(
-                f"parameter {name!r}",
-                f"of the net is also {names[parameter]!r}, and federated nets do not share parameters "
-                "between layers: give each its own",
-            )
+        wrong = ""
+        if parameter.is_complex():
+            wrong = "has complex numbers: use two parameters, and torch.complex in the forward pass"
+        elif names.setdefault(parameter, name) != name:
+            wrong = f"is also {names[parameter]!r}: give each layer a parameter of its own"
+        if wrong:
+            raise BadCode(f"parameter {name!r}", f"of the net {wrong}")
 
 
 def own_entries(module: nn.Module) -> list[str]:

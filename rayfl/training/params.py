@@ -170,10 +170,4 @@ def _unflatten(tensors: Any, context: Any) -> Params:
     return Params(dict(zip(names, tensors, strict=True)), train_names, live)
 
 
-pytree.register_pytree_node(
-    Params,
-    _flatten,
-    _unflatten,
-    flatten_with_keys_fn=_flatten_with_keys,
-    serialized_type_name="rayfl.Params",
-)
+pytree.register_pytree_node(Params, _flatten, _unflatten, flatten_with_keys_fn=_flatten_with_keys)
