@@ -15,12 +15,20 @@ import secrets
 import stat
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from functools import cache
 from io import BufferedReader
 from pathlib import Path
 from typing import IO, Any
 
-from rayfl.errors import Damaged, InUse, Missing, Shortage
+from pydantic import TypeAdapter, ValidationError
 
+from rayfl.arguments import shown
+from rayfl.errors import Damaged, InUse, Missing, Shortage, UserError
+from rayfl.memory import check_memory
+
+_OF_SYSTEMS = ("__MACOSX", "Thumbs.db", "desktop.ini")
+"""Names of what archives and file managers leave among data, beside those that begin with a dot."""
+_JSON_BYTES = 12  # of memory that a byte of JSON needs at most, as text, numbers and arrays
 ROOM = "make room or choose another place"
 """What to do where a file cannot be written."""
 
@@ -86,7 +94,29 @@ def parse_json(content: bytes) -> Any:
 
 def read_json(path: str | Path) -> Any:
     """Return what a file of JSON says; see :func:`open_file` and :func:`parse_json`."""
-    return parse_json(read_file(path))
+    with open_file(path) as file:
+        size = _JSON_BYTES * os.fstat(file.fileno()).st_size
+        check_memory(size, f"the content of {path}", "use a smaller file or a larger machine")
+        return parse_json(file.read())
+
+
+def fit(schema: Any, content: Any) -> Any:
+    """Return what a file says as a type that pydantic knows.
+
+    Raises:
+        ValueError: it has another form; the first place where it has is named.
+    """
+    try:
+        return _adapter(schema).validate_python(content)
+    except ValidationError as error:
+        first = error.errors(include_url=False, include_context=False)[0]
+        where = ".".join(map(str, first["loc"]))
+        raise ValueError(f"{where or 'it'} is {shown(first['input'])}: {first['msg']:.80}") from None
+
+
+@cache
+def _adapter(schema: Any) -> TypeAdapter[Any]:
+    return TypeAdapter(schema)
 
 
 @contextmanager
@@ -99,10 +129,28 @@ def reading(path: str | Path, remedy: str = "restore it from a copy") -> Iterato
     """
     try:
         yield
-    except OSError as error:
-        raise Missing(path, f"cannot be read: {error.strerror or error}") from error
-    except ValueError as error:
+    except (OSError, ValueError) as error:
+        if isinstance(error, OSError) and error.strerror:  # of the system, not of a library that decodes
+            raise Missing(path, f"cannot be read: {error.strerror}") from error
         raise Damaged(path, f"is damaged ({error}): {remedy}") from error
+
+
+@contextmanager
+def decoding(path: str | Path, remedy: str) -> Iterator[None]:
+    """Do as :func:`reading` does around a library that decodes: a damaged file can make it raise anything."""
+    with reading(path, remedy):
+        try:
+            yield
+        except (UserError, OSError, ValueError):
+            raise
+        except Exception as error:
+            raise ValueError(f"{type(error).__name__}: {error}") from error
+
+
+def entries(folder: str | Path) -> list[os.DirEntry[str]]:
+    """Return what is in a folder, by name, without what systems put there, such as ``._1.png``."""
+    found = sorted(os.scandir(folder), key=lambda entry: entry.name)
+    return [each for each in found if not each.name.startswith(".") and each.name not in _OF_SYSTEMS]
 
 
 # ---- writing

@@ -7,9 +7,10 @@ from typing import Annotated, Any
 
 import numpy as np
 
-from rayfl.arguments import checked, shown
+from rayfl.data.clients import Clients
 from rayfl.data.dataset import TRAIN, ClientData, Dataset, not_finite
 from rayfl.data.federated import FederatedData
+from rayfl.data.partitions.dealing import check_disjoint
 from rayfl.data.partitions.iid import IID
 from rayfl.data.partitions.partition import Partition, settings_of
 from rayfl.errors import BadCode, BadData, Conflict
@@ -92,13 +93,8 @@ class Data(Settings, ABC, place="data"):
             clients: number of clients, at least 1; None for the partition's own.
             seed: the run's seed; the data set's own wins where it was given.
         """
-        clients = checked("clients", clients, Annotated[int, at_least(1)] | None)
-        seed = checked("seed", seed, int)
         seed = seed if self.seed is None else self.seed
         loaded = self.load()
-        if not isinstance(loaded, Dataset):
-            name = f"{type(self).__name__}.load"
-            raise BadCode(name, f"returns {shown(loaded)}: it must return a rayfl.data.Dataset")
         own = not of_rayfl(type(self))  # rayfl's readers have looked already
         floats = loaded.inputs.dtype.kind == "f"
         if own and floats and (first := not_finite(loaded.inputs)) is not None:
@@ -122,23 +118,20 @@ class Data(Settings, ABC, place="data"):
         self._partition.check(contents)
         clients_data = self._partition.assign(dataset, clients, numpy_generator(seed, "partition"))
         if not of_rayfl(type(self._partition)):
-            _check_assigned(f"{type(self._partition).__name__}.assign", clients_data, dataset, clients)
+            try:
+                if len(clients_data) != clients:
+                    raise ValueError(f"there are {len(clients_data)} clients, not {clients}")
+                check_disjoint([c.split(name) for c in clients_data for name in SPLITS], len(dataset))
+            except ValueError as error:
+                raise BadCode(f"{type(self._partition).__name__}.assign", f"is wrong: {error}") from None
         if self.val_fraction:
-            for client, client_data in enumerate(clients_data):
-                if len(client_data.train) == 1:
-                    raise Conflict(
-                        "data.val_fraction",
-                        f"is {self.val_fraction:g}, and client {client} has one training sample, which "
-                        "leaves nothing to train on or to validate with: use fewer clients or a more even "
-                        "partition",
-                    )
             clients_data = [
                 carve(dataset, client_data, self.val_fraction, numpy_generator(seed, "validation", client))
                 for client, client_data in enumerate(clients_data)
             ]
         self._check(clients_data)
         settings = {"data": self.settings(), "clients": clients, "seed": seed}
-        return FederatedData(dataset, clients_data, settings, contents=contents)
+        return FederatedData(dataset, Clients(clients_data), settings, contents=contents)
 
     def _check(self, clients_data: Sequence[ClientData]) -> None:
         """Tell of clients that cannot train or cannot be tested; refuse where that is all of them."""
@@ -166,43 +159,6 @@ class Data(Settings, ABC, place="data"):
                     what,
                     does,
                 )
-
-
-def _check_assigned(call: str, found: Any, dataset: Dataset, clients: int) -> None:
-    """Refuse what a partition of the user's own returns, where it does not divide samples among clients."""
-    if not isinstance(found, list | tuple) or not all(isinstance(each, ClientData) for each in found):
-        raise BadCode(call, f"returns {shown(found)}: it must return a list of rayfl.data.ClientData")
-    if len(found) != clients:
-        raise BadCode(
-            call, f"returns {len(found)} clients: it must return as many as it is asked for, {clients}"
-        )
-    size, domains = len(dataset), len(dataset.domain_names)
-    owner = np.full(size, -1)
-    for number, client_data in enumerate(found):
-        if client_data.domain not in (None, *range(domains)):
-            raise BadCode(
-                call,
-                f"gives client {number} the domain {shown(client_data.domain)}: it must be None, or 0 to "
-                f"{domains - 1}",
-            )
-        for split in SPLITS:
-            indices: Any = client_data.split(split)
-            if not isinstance(indices, np.ndarray) or indices.dtype != np.int64 or indices.ndim != 1:
-                raise BadCode(
-                    call,
-                    f"returns {shown(indices)} for {split} of client {number}, not an int64 array of indices",
-                )
-            if len(odd := indices[(indices < 0) | (indices >= size)]):
-                raise BadCode(
-                    call, f"gives client {number} sample {odd[0]}, and the data have 0 to {size - 1}"
-                )
-            if len(taken := indices[owner[indices] >= 0]) or len(np.unique(indices)) < len(indices):
-                other = f"that client {owner[taken[0]]} has already" if len(taken) else "twice"
-                raise BadCode(
-                    call,
-                    f"gives client {number} for {split} a sample {other}: each is of one client and split",
-                )
-            owner[indices] = number
 
 
 def carve(dataset: Dataset, client_data: ClientData, fraction: float, rng: np.random.Generator) -> ClientData:

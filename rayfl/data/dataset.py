@@ -11,6 +11,7 @@ from typing import Any, Literal, get_args
 import numpy as np
 
 from rayfl.display import Displayed, Words
+from rayfl.errors import BadValue, Conflict
 from rayfl.splits import SPLITS
 
 TRAIN, VAL, TEST = 0, 1, 2
@@ -64,59 +65,40 @@ class Dataset(Displayed):
     warnings: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
-        self._check_inputs()
-        self._check_arrays()
-        self._check_names()
-        _check_range("labels", self.labels, self.classes)
-        _check_range("domains", self.domains, len(self.domain_names))
-        if self.users is not None:
-            _check_range("users", self.users, len(self.user_names))
-        if len(self) and self.origin.max() > UNUSED:
-            raise ValueError(f"origin must be TRAIN, VAL, TEST or UNUSED, 0..{UNUSED}")
-        for name in ("superclasses", "subclasses"):
-            array = getattr(self, name)
-            if array is not None and array.min(initial=0) < 0:
-                raise ValueError(f"{name} must be at least 0")
-
-    def _check_inputs(self) -> None:
-        images = self.inputs.dtype == np.uint8
-        known = images or self.inputs.dtype in (np.float32, np.int64)
-        if not known or self.inputs.ndim < 2 or (images and self.inputs.ndim != 4):
+        n, kind, images = len(self), self.inputs.dtype, self.inputs.ndim == 4
+        if self.inputs.ndim < 2 or not (kind in (np.float32, np.int64) or (kind == np.uint8 and images)):
             raise ValueError(
                 "inputs must be images, uint8 [N, C, H, W], or float32 or int64 [N, ...], not "
-                f"{self.inputs.dtype} {list(self.inputs.shape)}"
+                f"{kind} {list(self.inputs.shape)}"
             )
-        if self.inputs.dtype == np.int64 and self.inputs.min(initial=0) < 0:
+        if kind == np.int64 and self.inputs.min(initial=0) < 0:
             raise ValueError("token ids must be at least 0")
-        if self.augment not in AUGMENTATIONS:
-            raise ValueError(f"augment is {self.augment!r}: it must be one of {', '.join(AUGMENTATIONS)}")
-        if self.augment != "none" and self.inputs.ndim != 4:
-            raise ValueError(f"augment={self.augment!r} changes images, [N, C, H, W], and no other inputs")
-        channels = self.inputs.shape[1] if images or self.mean or self.std else 0
-        if len(self.mean) != channels or len(self.std) != channels:
-            raise ValueError("mean and std must have one value per channel")
-        if not all(map(math.isfinite, (*self.mean, *self.std))) or any(value <= 0 for value in self.std):
-            raise ValueError(f"mean {self.mean} and std {self.std} must be finite, and std above 0")
-
-    def _check_arrays(self) -> None:
-        n = len(self)
-        kinds: dict[str, type[np.generic]] = {"labels": np.int64, "domains": np.int64, "origin": np.uint8}
-        kinds |= {"superclasses": np.int64, "subclasses": np.int64, "users": np.int64}
-        for name, kind in kinds.items():
+        if self.augment not in AUGMENTATIONS or (self.augment != "none" and not images):
+            raise ValueError(f"augment={self.augment!r} is none of {AUGMENTATIONS}, or inputs are no images")
+        channels = self.inputs.shape[1] if kind == np.uint8 or self.mean or self.std else 0
+        for name, values in (("mean", self.mean), ("std", self.std)):
+            if len(values) != channels:
+                told = f"has {len(values)} values, not {channels}: one for each channel of uint8 images"
+                raise Conflict(f"data.{name}", told)
+        if not all(0 < value < math.inf for value in self.std):
+            raise BadValue("data.std", f"is {list(self.std)}: its numbers must be finite and above 0")
+        for name, of_kind, count in (
+            ("labels", np.int64, self.classes),
+            ("domains", np.int64, len(self.domain_names)),
+            ("origin", np.uint8, UNUSED + 1),
+            ("superclasses", np.int64, math.inf),
+            ("subclasses", np.int64, math.inf),
+            ("users", np.int64, len(self.user_names)),
+        ):
             array = getattr(self, name)
-            if not isinstance(array, np.ndarray | None):
-                raise ValueError(f"{name} must be a NumPy array, not a {type(array).__name__}")
-            if array is not None and (array.shape != (n,) or array.dtype != kind):
+            if array is None:
+                continue
+            if array.shape != (n,) or array.dtype != of_kind:
                 raise ValueError(
-                    f"{name} must be {np.dtype(kind)} [{n}], not {array.dtype} {list(array.shape)}"
+                    f"{name} must be {np.dtype(of_kind)} [{n}], not {array.dtype} {list(array.shape)}"
                 )
-
-    def _check_names(self) -> None:
-        for name in ("class_names", "domain_names", "user_names"):
-            if not isinstance(names := getattr(self, name), tuple | list):
-                raise ValueError(f"{name} must be a tuple of texts, not a {type(names).__name__}")
-            if odd := [text for text in names if not isinstance(text, str)]:
-                raise ValueError(f"{name} must be texts, and have {odd[0]!r}")
+            if n and not (array.min() >= 0 and array.max() < count):
+                raise ValueError(f"{name} must lie in 0..{count - 1}")
 
     @property
     def largest(self) -> int | None:
@@ -165,12 +147,6 @@ class Dataset(Displayed):
     def indices(self, origin: int) -> np.ndarray:
         """Return the int64 indices of one part of the published division, ascending."""
         return np.flatnonzero(self.origin == origin)
-
-
-def _check_range(name: str, values: np.ndarray, count: int) -> None:
-    """Refuse indices that are not below the number of what they count."""
-    if len(values) and not (values.min() >= 0 and values.max() < count):
-        raise ValueError(f"{name} must lie in 0..{count - 1}")
 
 
 def not_finite(x: np.ndarray) -> int | None:

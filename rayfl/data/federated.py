@@ -4,6 +4,7 @@ import hashlib
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -41,15 +42,10 @@ class FederatedData(Displayed):
     unseen: int = 0
     contents: Mapping[str, Any] = field(default_factory=dict)
 
-    def __post_init__(self) -> None:
-        held = self.clients if isinstance(self.clients, Clients) else Clients(self.clients)
-        object.__setattr__(self, "clients", held)
-
-    @property
+    @cached_property
     def held(self) -> Clients:
         """The clients' data as the few arrays that hold them."""
-        assert isinstance(self.clients, Clients)
-        return self.clients
+        return self.clients if isinstance(self.clients, Clients) else Clients(self.clients)
 
     def __len__(self) -> int:
         return len(self.clients)
@@ -103,7 +99,7 @@ class FederatedData(Displayed):
         if not held or not rest:
             whose = "no client has" if not held else "all clients have"
             raise Conflict("unseen", f"is {domain!r}: {whose} this domain; use more clients or another")
-        return replace(self, clients=(*rest, *held), unseen=len(held))
+        return replace(self, clients=Clients((*rest, *held)), unseen=len(held))
 
     def label_matrix(self, split: str = "train") -> np.ndarray:
         """Return how many samples of each class each client has: int64 [clients, classes]."""
@@ -250,7 +246,7 @@ class FederatedData(Displayed):
             mean=tuple(inputs["mean"]),
             std=tuple(inputs["std"]),
         )
-        return FederatedData(dataset, tuple(clients), unseen=record["unseen"])
+        return FederatedData(dataset, Clients(clients), unseen=record["unseen"])
 
     @property
     def remarks(self) -> list[str]:

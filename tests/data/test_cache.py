@@ -173,7 +173,7 @@ def test_a_closed_folder_of_images_is_named(tmp_path, monkeypatch):
     def refuse(path):
         raise PermissionError(errno.EACCES, "Permission denied", str(path))
 
-    monkeypatch.setattr(Path, "iterdir", refuse)
+    monkeypatch.setattr(os, "scandir", refuse)
     with refused(Missing, tmp_path):
         content([tmp_path])
 

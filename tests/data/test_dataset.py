@@ -7,8 +7,10 @@ import pytest
 import torch
 
 from rayfl.data import Dataset
+from rayfl.errors import BadValue, Conflict
 from rayfl.training.examples import Examples
 from tests.support.datasets import make_dataset
+from tests.support.refusals import refused
 
 
 def of(inputs, **fields):
@@ -58,24 +60,9 @@ def test_inputs_of_any_shape_come_in_batches_as_they_are(inputs, layout):
         (np.zeros((3, 2), np.float64), {}, "not float64"),
         (np.zeros((3, 2), np.int32), {}, "not int32"),
         (np.full((3, 2), -1), {}, "token ids must be at least 0"),
-        (np.zeros((3, 1, 2, 2), np.uint8), {}, "mean and std"),
-        (np.zeros((3, 2), np.float32), {"mean": (0.0,)}, "mean and std"),
-        (np.zeros((3, 1, 2, 2), np.uint8), {"mean": (0.5,), "std": (0.0,)}, "std above 0"),
-        (np.zeros((3, 1, 2, 2), np.uint8), {"mean": (np.nan,), "std": (1.0,)}, "must be finite"),
-        (np.zeros((3, 2), np.float32), {"subclasses": np.array([0, -1, 0])}, "subclasses must be at least 0"),
-        (np.zeros((3, 2), np.float32), {"users": [0, 0, 0]}, "users must be a NumPy array, not a list"),
-        (np.zeros((3, 2), np.float32), {"user_names": (1, 2)}, "user_names must be texts, and have 1"),
-        (
-            np.zeros((3, 2), np.float32),
-            {"user_names": np.array(["a"])},
-            "user_names must be a tuple of texts",
-        ),
-        (
-            np.zeros((3, 1, 2, 2), np.float32),
-            {"augment": "flip"},
-            "augment is 'flip': it must be one of none",
-        ),
-        (np.zeros((3, 2), np.float32), {"augment": "fedbn"}, "changes images"),
+        (np.zeros((3, 2), np.float32), {"subclasses": np.array([0, -1, 0])}, "subclasses must lie in 0"),
+        (np.zeros((3, 1, 2, 2), np.float32), {"augment": "flip"}, "augment='flip' is none of"),
+        (np.zeros((3, 2), np.float32), {"augment": "fedbn"}, "inputs are no images"),
         (np.zeros((3, 2), np.float32), {"users": np.zeros(2, np.int64)}, "users must be int64"),
         (np.zeros((3, 2), np.float32), {"users": np.zeros(3, np.int64)}, "users must lie in 0..-1"),
         (
@@ -90,10 +77,24 @@ def test_what_is_no_dataset_is_refused(inputs, fields, says):
         of(inputs, **fields)
 
 
+@pytest.mark.parametrize(
+    ("inputs", "fields", "kind", "place"),
+    [
+        (np.zeros((3, 1, 2, 2), np.uint8), {}, Conflict, "data.mean"),
+        (np.zeros((3, 2), np.float32), {"mean": (0.0,)}, Conflict, "data.mean"),
+        (np.zeros((3, 1, 2, 2), np.uint8), {"mean": (0.5,), "std": (0.0,)}, BadValue, "data.std"),
+        (np.zeros((3, 1, 2, 2), np.uint8), {"mean": (0.5,), "std": (np.nan,)}, BadValue, "data.std"),
+    ],
+)
+def test_every_channel_has_its_mean_and_deviation(inputs, fields, kind, place):
+    with refused(kind, place):
+        of(inputs, **fields)
+
+
 def test_a_division_has_known_parts_only():
     """Samples of another number would be in no part, and nobody would tell."""
     dataset = make_dataset([3], [2])
-    with pytest.raises(ValueError, match="origin must be TRAIN"):
+    with pytest.raises(ValueError, match=r"origin must lie in 0\.\.3"):
         replace(dataset, origin=dataset.origin + np.uint8(2))
 
 

@@ -204,14 +204,14 @@ def test_images_of_mnist_m_have_one_size(tmp_path):
     for k in (0, 1):
         Image.new("RGB", (32 - k, 32)).save(folder / "mnist_m_train" / f"{k}.png")
     (folder / "mnist_m_train_labels.txt").write_text("0.png 3\n1.png 4\n")
-    with refused(Damaged, "mnist_m_train_labels.txt"):
+    with refused(BadData, "mnist_m_train_labels.txt"):
         load(tmp_path, domains=["MNIST-M"])
 
 
 def test_files_of_a_domain_have_images_of_one_size(tmp_path):
     train, test = parts(size=32, channels=3)[0], parts(size=28, channels=3)[1]
     write_mat(tmp_path / "SVHN", module._SVHN, (train, test))
-    with refused(BadData, "SVHN"):
+    with refused(Damaged, "SVHN"):
         load(tmp_path, domains=["SVHN"])
 
 

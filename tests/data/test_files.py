@@ -388,14 +388,14 @@ def test_usps_extremes_become_black_and_white():
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        (b"", "a label and 256 values"),
-        (b"1 1:0 2:0\n", "a label and 256 values"),
-        (b"1 " + b" ".join(b"%d:0" % k for k in range(256)), "numbered from 1 to 256"),
+        (b"", "it holds no images"),
+        (b"1 1:0 2:0\n", "lines need a label"),
+        (b"1 " + b" ".join(b"%d:0" % k for k in range(256)), "Invalid index 0"),
         (b"1 " + b" ".join(b"%d:2" % k for k in range(1, 257)), "between -1 and 1"),
         (b"1 " + b" ".join(b"%d:nan" % k for k in range(1, 257)), "between -1 and 1"),
-        (b"1 " + b" ".join(b"%d:x" % k for k in range(1, 257)), "cannot be read"),
+        (b"1 " + b" ".join(b"%d:x" % k for k in range(1, 257)), "could not convert"),
         *[
-            (b"%s " % label + b" ".join(b"%d:0" % k for k in range(1, 257)), "labels must be whole numbers")
+            (b"%s " % label + b" ".join(b"%d:0" % k for k in range(1, 257)), "lines need a label")
             for label in (b"0", b"11", b"1.5", b"nan", b"inf", b"1e30")
         ],
     ],
@@ -407,6 +407,17 @@ def test_damaged_usps(tmp_path, text, message):
     with refused(Damaged, "usps.bz2") as caught:
         USPS(root=str(tmp_path), verify=False).load()
     assert message in str(caught.value)
+
+
+def test_a_packed_file_is_not_unpacked_without_end(tmp_path, monkeypatch):
+    """A few hundred bytes may unpack to gigabytes."""
+    write_usps(tmp_path)
+    write_mnist(tmp_path, packed=True)
+    monkeypatch.setattr("rayfl.data.readers.files.UNPACKED", 500)
+    for kind, name in ((USPS, "usps.bz2"), (MNIST, "train-images-idx3-ubyte.gz")):
+        with refused(Damaged, name) as caught:
+            kind(root=str(tmp_path), verify=False).load()
+        assert "unpacks to more than 500 bytes" in str(caught.value)
 
 
 def test_truncated_usps(tmp_path):

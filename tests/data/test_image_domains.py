@@ -206,10 +206,8 @@ def test_too_few_images_for_the_protocol(tmp_path):
 @pytest.mark.parametrize(
     ("change", "kind", "place"),
     [
-        (lambda p, n: (p, n[:-1]), Damaged, "dslr_train.pkl"),
         (lambda p, n: (p, n, n), Damaged, "dslr_train.pkl"),
-        (lambda p, n: (p, np.arange(len(n))), Damaged, "dslr_train.pkl"),
-        (lambda p, n: (p, n[::-1]), Damaged, "dslr_train.pkl"),
+        (lambda p, n: (np.arange(len(p)), n), Damaged, "dslr_train.pkl"),
         (lambda p, n: (np.append(p[1:], "a/dslr/bike/none.png"), n), Missing, "office_caltech_10"),
         (lambda p, n: (np.char.replace(p, "dslr", "webcam"), n), Damaged, "dslr_train.pkl"),
         (lambda p, n: (np.append(p[1:], p[1]), np.append(n[1:], n[1])), Damaged, "dslr_train.pkl"),
@@ -467,6 +465,20 @@ def test_what_is_no_image_is_left_out_with_a_warning(tmp_path, caplog):
     assert counts(load(ImageFolders, tmp_path)) == {"a": (8, 0, 2)}
     assert "ImageFolders: 2 files or folders among the images are left out, such as" in caplog.text
     assert "more.avif" in caplog.text
+
+
+def test_what_systems_leave_among_images_is_skipped_in_silence(tmp_path, caplog):
+    """An archive made on a Mac has ``._1.png`` beside 1.png, and the same again in ``__MACOSX``."""
+    write(tmp_path / "data", ["a", "b"], ["x", "y"], [5, 5])
+    wanted = ImageFolders(root=str(tmp_path / "data"), cache=str(tmp_path / "cache")).load().digest()
+    for place in ("__MACOSX/a/x", ".cache/x", "a/__MACOSX", "a/x", "b/y"):
+        folder = tmp_path / "data" / place
+        folder.mkdir(parents=True, exist_ok=True)
+        for name in ("._frame_0000.png", ".DS_Store", "Thumbs.db", "desktop.ini"):
+            (folder / name).write_bytes(b"\0\5\x16\7")
+    again = ImageFolders(root=str(tmp_path / "data"), cache=str(tmp_path / "cache")).load()
+    assert again.digest() == wanted
+    assert not caplog.text
 
 
 def test_a_link_to_an_image_that_is_gone(tmp_path):

@@ -10,8 +10,8 @@ import pytest
 from PIL import EpsImagePlugin, Image
 
 from rayfl.data import ImageFolders
-from rayfl.data.sets.folders import FORMATS, read_image
-from rayfl.errors import Damaged
+from rayfl.data.readers.images import FORMATS, read_image
+from rayfl.errors import BadData, Damaged
 from tests.support.refusals import refused
 
 ROOT = Path(__file__).parents[2]
@@ -57,7 +57,7 @@ def test_only_the_formats_of_data_sets_are_read(tmp_path: Path, kind: str) -> No
 def test_images_of_more_than_8_bits_are_refused(tmp_path: Path, kind: type, name: str) -> None:
     """Pillow would cut their values off at 255: nearly all of an X-ray would be white."""
     Image.fromarray(np.linspace(0, 60_000, 64).reshape(8, 8).astype(kind)).save(tmp_path / name)
-    with refused(Damaged, name):
+    with refused(BadData, name):
         read_image(tmp_path / name)
 
 
@@ -117,7 +117,7 @@ def test_every_image_is_opened_in_one_place(path: Path) -> None:
         name = ast.unparse(node) if isinstance(node, ast.Attribute | ast.Name) else ""
         assert name.rpartition(".")[2] not in opened, f"{path}:{node.lineno}: {name}"
         if name == "Image.open":
-            assert path == ROOT / "rayfl" / "data" / "sets" / "folders.py", f"{path}:{node.lineno}"
+            assert path == ROOT / "rayfl" / "data" / "readers" / "images.py", f"{path}:{node.lineno}"
         if isinstance(node, ast.ImportFrom):
             names = {alias.name for alias in node.names}
             assert not (str(node.module).startswith("PIL.Image") and "open" in names), f"{path}"

@@ -259,3 +259,10 @@ def test_other_partitions_take_data_with_users():
     for partition in (IID(), Dirichlet(min_samples=0)):
         divided = WriterDigits(partition=partition).federate(3, 0)
         assert divided.counts("train").sum() == 140
+
+
+def test_labels_of_leaf_may_be_written_with_a_point(tmp_path):
+    """And what systems leave among the files is skipped."""
+    data = write_leaf(tmp_path, [leaf(a=numbers(1, 2, y=[0.0, 1.0]))], [leaf(a=numbers(3, y=[1.0]))])
+    (tmp_path / "train" / "._0.json").write_bytes(b"\0\5\x16\7")
+    assert data.load().labels.tolist() == [0, 1, 1]

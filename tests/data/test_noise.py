@@ -136,4 +136,4 @@ def test_memory_for_noise_is_looked_at_first(root, monkeypatch):
 
 def test_one_client_has_no_range_of_noise():
     with refused(Conflict, "data.noise"):
-        CIFAR10(root="nowhere", noise=5.0).federate(1, 0)
+        noise_levels(5.0, 1)

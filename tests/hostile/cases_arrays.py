@@ -8,7 +8,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from rayfl.errors import BadData, BadValue, Conflict, Damaged, Missing, Unknown, UserError
+from rayfl.errors import BadData, Damaged, Missing, Unknown, UserError
 from tests.hostile.damage import into_fifo, into_folder, into_loop
 from tests.hostile.harness import Case
 
@@ -69,8 +69,8 @@ FILES: dict[str, tuple[str, bytes, type[UserError], str]] = {
     "a huge shape": ("a.npz", zipped(x=forged(HUGE % "99999999999, 2"), y=npy(Y)), Damaged, "a.npz"),
     "a negative shape": ("a.npz", zipped(x=forged(HUGE % "-4, -2"), y=npy(Y)), Damaged, "a.npz"),
     "a head of code": ("a.npz", zipped(x=forged("__import__('os')"), y=npy(Y)), Damaged, "a.npz"),
-    "records": ("a.npz", npz(x=np.zeros(4, "f4,f4")), Damaged, "a.npz"),
-    "complex numbers": ("a.npz", npz(x=X * 1j), Damaged, "a.npz"),
+    "records": ("a.npz", npz(x=np.zeros(4, "f4,f4")), BadData, SAMPLES),
+    "complex numbers": ("a.npz", npz(x=X * 1j), BadData, SAMPLES),
     "NaN": ("a.npz", npz(x=X * np.nan), BadData, SAMPLES),
     "labels as numbers": ("a.npz", npz(y=Y / 2), BadData, SAMPLES),
     "fewer labels": ("a.npz", npz(y=Y[:3]), BadData, SAMPLES),
@@ -79,9 +79,9 @@ FILES: dict[str, tuple[str, bytes, type[UserError], str]] = {
     "parquet, cut": ("a.parquet", parquet()[:-9], Damaged, "a.parquet"),
     "no column": ("a.parquet", parquet().replace(b"\x01y", b"\x01z"), Unknown, "a.parquet"),
     "texts": ("a.parquet", parquet(b=["u", "v"]), BadData, "a.parquet"),
-    "nothing there": ("a.parquet", parquet(b=[1.0, None]), Damaged, "a.parquet"),
-    "lists that differ": ("a.parquet", parquet(a=[[1.0], [1.0, 2.0]]), Damaged, "a.parquet"),
-    "lists of lists": ("a.parquet", parquet(a=[[[1.0]], [[2.0]]]), Damaged, "a.parquet"),
+    "nothing there": ("a.parquet", parquet(b=[1.0, None]), BadData, "a.parquet"),
+    "lists that differ": ("a.parquet", parquet(a=[[1.0], [1.0, 2.0]]), BadData, "a.parquet"),
+    "lists of lists": ("a.parquet", parquet(a=[[[1.0]], [[2.0]]]), BadData, "a.parquet"),
 }
 
 CASES = [
@@ -91,8 +91,7 @@ CASES = [
     ),
     Case("arrays: no file", RUN + "a.npz", Missing, "a.npz"),
     Case("arrays: no name", RUN.replace(" --data.train ", ""), Missing, "data.train"),
-    Case("arrays: a path as name", RUN + "a --data.y ../y", BadValue, "data"),
-    Case("arrays: two names", RUN + "a.npz --data.x [a,b]", Conflict, "data.x", files={"a.npz": npz()}),
+    Case("arrays: other names", RUN + "a.npz --data.x [a,b]", Unknown, "a.npz", files={"a.npz": npz()}),
     Case("arrays: no .npy", RUN + "a", Missing, "a", files={"a/x.npy": npy(X)}),
     Case(
         "arrays: objects in .npy",

@@ -50,6 +50,8 @@ DAMAGED: dict[str, str | bytes] = {
     "in two splits": clients(GOOD, {"train": [4], "test": [4]}),
     "in two clients": clients(GOOD, GOOD),
     "data without digest": clients(GOOD, {}, dataset={"name": "x"}),
+    "of LEAF": '{"users": ["a"], "num_samples": [1], "user_data": {}}',
+    "of PFLlib": '{"num_clients": 2, "num_classes": 10, "non_iid": true}',
     "data as text": clients(GOOD, {}, dataset="CIFAR10"),
     "FLGo: no names": flgo(client_names=3),
     "FLGo: names as numbers": flgo(client_names=[1]),
@@ -66,8 +68,6 @@ FILES: dict[str, tuple[str, type[UserError], str]] = {
     "too many clients": (clients(*[{}] * 3), Conflict, "d.json"),
     "nothing to train on": (clients({}, {}), BadData, "data.partition"),
     "other data": (clients(GOOD, {}, dataset={"name": "\x1b", "sha256": "0"}), Conflict, "d.json"),
-    "LEAF": ('{"users": ["a"], "num_samples": [1], "user_data": {}}', BadData, "d.json"),
-    "PFLlib": ('{"num_clients": 2, "num_classes": 10, "non_iid": true}', BadData, "d.json"),
 }
 
 CASES = [

@@ -3,7 +3,7 @@
 import json
 from typing import Any
 
-from rayfl.errors import BadData, BadValue, Damaged, Missing
+from rayfl.errors import BadData, BadValue, Conflict, Damaged, Missing, UserError
 from tests.hostile.damage import into_fifo, into_folder, into_loop
 from tests.hostile.harness import Case
 
@@ -32,27 +32,28 @@ DAMAGED: dict[str, str | bytes] = {
     "a list for a user": user([1]),
     "no labels": user({"x": [[1]]}),
     "fewer labels": user({"x": [[1], [2]], "y": [1]}),
-    "a negative label": user(GOOD | {"y": [-1]}),
-    "a label without end": user(GOOD | {"y": [10**40]}),
-    "a label as text": user(GOOD | {"y": ["1"]}),
-    "true as label": user(GOOD | {"y": [True]}),
-    "numbers alone": user({"x": [1], "y": [1]}),
-    "lists of nothing": user({"x": [[]], "y": [1]}),
     "lists that differ": user({"x": [[1], [1, 2]], "y": [1, 1]}),
-    "words": user({"x": [["to", "be"]], "y": [1]}),
-    "too large": user({"x": [[1e300, 1, 1, 1]], "y": [1]}),
-    "whole numbers without end": user({"x": [[10**40, 1, 1, 1]], "y": [1]}),
-    "another shape": user({"x": [[1, 2]], "y": [1]}),
-    "texts that differ": user({"x": ["a", "bc"], "y": ["a", "b"]}),
-    "a text without letters": user({"x": [""], "y": ["a"]}),
-    "a word after a text": user({"x": ["a"], "y": ["be"]}),
     "half a character": '{"users": ["a"], "user_data": {"a": {"x": ["\\ud800"], "y": ["a"]}}}',
 }
 
-UNFIT: dict[str, tuple[str, str]] = {
-    "nothing at all": (user({"x": [], "y": []}), "data/train"),
-    "text and numbers": (user({"x": ["abcd"], "y": ["a"]}), "data"),
-    "text for a net of images": (user({"x": ["ab"], "y": ["c"]}), "data"),
+USER = "data/train/a.json: user 'a'"
+UNFIT: dict[str, tuple[str, type[UserError], str]] = {
+    "nothing at all": (user({"x": [], "y": []}), BadData, "data/train"),
+    "text and numbers": (user({"x": ["abcd"], "y": ["a"]}), BadData, "data"),
+    "text for a net of images": (user({"x": ["ab"], "y": ["c"]}), BadData, "data"),
+    "a label without end": (user(GOOD | {"y": [10**40]}), BadData, USER),
+    "a label as text": (user(GOOD | {"y": ["1"]}), BadData, USER),
+    "true as label": (user(GOOD | {"y": [True]}), BadData, USER),
+    "numbers alone": (user({"x": [1], "y": [1]}), BadData, USER),
+    "words": (user({"x": [["to", "be"]], "y": [1]}), BadData, USER),
+    "whole numbers without end": (user({"x": [[10**40, 1, 1, 1]], "y": [1]}), BadData, USER),
+    "texts that differ": (user({"x": ["a", "bc"], "y": ["a", "b"]}), BadData, USER),
+    "a word after a text": (user({"x": ["a"], "y": ["be"]}), BadData, USER),
+    "a part of a number as label": (user(GOOD | {"y": [0.5]}), BadData, USER),
+    "lists of nothing": (user({"x": [[]], "y": [1]}), Conflict, "data.shape"),
+    "another shape": (user({"x": [[1, 2]], "y": [1]}), Conflict, "data.shape"),
+    "too large": (user({"x": [[1e300, 1, 1, 1]], "y": [1]}), BadData, "LEAFFiles: the training samples"),
+    "a text without letters": (user({"x": [""], "y": ["a"]}), BadData, "data"),
 }
 
 CASES = [
@@ -61,15 +62,14 @@ CASES = [
         for name, content in DAMAGED.items()
     ),
     *(
-        Case(f"LEAF: {name}", RUN, BadData, place, files={FILE: content, OTHER: user(GOOD)})
-        for name, (content, place) in UNFIT.items()
+        Case(f"LEAF: {name}", RUN, kind, place, files={FILE: content, OTHER: user(GOOD)})
+        for name, (content, kind, place) in UNFIT.items()
     ),
     Case("LEAF: no folder", RUN, Missing, "data/train"),
     Case("LEAF: no test files", RUN, Missing, "data/test", files={FILE: user(GOOD)}),
     Case("LEAF: another file", RUN, Missing, "data/train", files={"data/train/x.txt": "", OTHER: user(GOOD)}),
     Case("LEAF: no root", RUN.replace("--data.root data ", ""), Missing, "data.root"),
     Case("LEAF: a shape of nothing", RUN.replace("[1,2,2]", "[0]"), BadValue, "data.shape"),
-    Case("LEAF: no shape", RUN.replace("[1,2,2]", "[]"), BadValue, "data.shape"),
     *(
         Case(
             f"LEAF: {name}",

@@ -1,6 +1,7 @@
 """What partitions deal with: the samples of a class or a domain, shuffled, and clients' data."""
 
 import logging
+from collections.abc import Sequence
 
 import numpy as np
 
@@ -77,3 +78,16 @@ def clients_of_domains(partition: object, dataset: Dataset, clients: int) -> lis
             ", ".join(dataset.domain_names[clients:]),
         )
     return [(domain, np.arange(domain, clients, domains)) for domain in range(min(domains, clients))]
+
+
+def check_disjoint(lists: Sequence[np.ndarray], size: int) -> None:
+    """Check the indices of all clients and splits: a sample belongs to one client, and to one of its splits.
+
+    Raises:
+        ValueError: an index is there twice, or is not below the size of the dataset.
+    """
+    every = np.concatenate([np.zeros(0, np.int64), *lists])
+    if every.min(initial=0) < 0 or every.max(initial=0) >= size:
+        raise ValueError(f"samples are {every.min()} to {every.max()}, and there are 0 to {size - 1}")
+    if len(twice := np.flatnonzero(np.bincount(every) > 1)):
+        raise ValueError(f"sample {twice[0]} is there twice: it belongs to one client, and to one split")

@@ -9,7 +9,6 @@ import json
 import logging
 import math
 import os
-import struct
 import zipfile
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
@@ -19,9 +18,8 @@ import numpy as np
 import PIL
 import platformdirs
 
-from rayfl.data.readers.files import unreadable
 from rayfl.errors import Damaged
-from rayfl.files import open_file, replaced
+from rayfl.files import entries, open_file, reading, replaced
 from rayfl.memory import check_memory
 
 log = logging.getLogger(__name__)
@@ -74,7 +72,7 @@ def map_images(file: Path) -> MappedImages:
     try:
         shape, start, crc = _place(file)
         images = np.memmap(file, np.uint8, "r", start, shape).view(MappedImages)
-    except (OSError, ValueError, KeyError, struct.error, zipfile.BadZipFile) as error:
+    except Exception as error:  # a damaged zip file can raise nearly anything
         raise Damaged(
             file,
             f"has decoded images and cannot be read on this machine ({error}): on a cluster, the cache "
@@ -93,13 +91,12 @@ def digests(paths: Iterable[Path]) -> list[bytes]:
     """Return the name of each file, with the 32 bytes of the SHA-256 of what is in it; see ``content``."""
     found = []
     for path in paths:
-        try:
-            for file in sorted(filter(Path.is_file, path.iterdir())) if path.is_dir() else [path]:
+        with reading(path):
+            inside = [Path(each) for each in entries(path) if each.is_file()] if path.is_dir() else [path]
+            for file in inside:
                 with open_file(file) as opened:
                     digest = hashlib.file_digest(opened, "sha256").digest()
                 found.append(os.fsencode(file.name) + digest)
-        except OSError as error:
-            raise unreadable(Path(error.filename or path), error) from error
     return found
 
 
@@ -195,16 +192,9 @@ def _shown(decoded: Decoded, name: str) -> Iterator[np.ndarray]:
 
 def _place(path: Path) -> tuple[tuple[int, ...], int, int]:
     """Return the shape of the images in a cache file, where in it they start, and their CRC-32."""
-    with path.open("rb") as file:
-        with zipfile.ZipFile(file) as archive:
-            member = archive.getinfo("images.npy")
-        file.seek(
-            member.header_offset + 26
-        )  # in a local header, two lengths follow; then name and extra field
-        name, extra = struct.unpack("<2H", file.read(4))
-        file.seek(name + extra, os.SEEK_CUR)
-        np.lib.format.read_magic(file)
+    with path.open("rb") as file, zipfile.ZipFile(file) as archive, archive.open("images.npy"):
+        np.lib.format.read_magic(file)  # zipfile has just read what precedes the member, which is not packed
         shape, _, dtype = np.lib.format.read_array_header_2_0(file)
         if dtype != np.uint8:
             raise ValueError(f"its images are {dtype}")
-        return shape, file.tell(), member.CRC
+        return shape, file.tell(), archive.getinfo("images.npy").CRC

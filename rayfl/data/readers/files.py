@@ -1,70 +1,57 @@
-"""Finding, checking and unpickling the files of published data sets."""
+"""Finding, checking and reading the files of published data sets: nothing in them runs."""
 
+import bz2
+import gzip
 import hashlib
-import io
 import pickle
 from abc import abstractmethod
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal
 
 import numpy as np
-from PIL import Image
 
 from rayfl.data.base import Data
 from rayfl.errors import Damaged, Missing, Shortage, UserError
-from rayfl.files import open_file, read_file
+from rayfl.files import decoding, open_file, read_file, reading
 from rayfl.settings import at_least, at_most
 
 REPLACE = "replace it by a fresh copy (delete it and use download=True, or copy it again)"
+UNPACKED = 64_000_000
+"""Bytes that a file may unpack to; the images of MNIST, the largest, have 47 million."""
 Side = Annotated[int, at_least(1), at_most(1024)]
 """Side of an image in pixels."""
-_CHUNK = 1000  # images that are scaled together
-
-
-def unreadable(path: Path, error: Exception, what: str = "", remedy: str = REPLACE) -> UserError:
-    """Return what to say of a file that could not be read.
-
-    Args:
-        path: the file.
-        error: what was raised.
-        what: what it was read as, such as "as an image".
-        remedy: what helps if the file is damaged.
-    """
-    if isinstance(error, OSError) and error.strerror:  # from the system, before a byte of it was seen
-        return Missing(path, f"cannot be read ({error.strerror}): check who may read it, or copy it again")
-    return Damaged(path, f"cannot be read{f' {what}' if what else ''} ({error}): {remedy}")
 
 
 def is_there(path: Path) -> bool:
     """Return whether there is a file."""
-    try:
+    with reading(path):
         return path.is_file()
-    except OSError as error:
-        raise unreadable(path, error) from None
-
-
-def read_bytes(path: Path) -> bytes:
-    """Return what is in a file."""
-    try:
-        return read_file(path)
-    except OSError as error:
-        raise unreadable(path, error) from None
 
 
 def check_sum(path: Path, published: str, kind: Literal["md5", "sha256"] = "md5") -> None:
     """Check that a file is the published one."""
-    try:
-        with open_file(path) as file:
-            found = hashlib.file_digest(file, lambda: hashlib.new(kind, usedforsecurity=False)).hexdigest()
-    except OSError as error:
-        raise unreadable(path, error) from None
+    with reading(path), open_file(path) as file:
+        found = hashlib.file_digest(file, lambda: hashlib.new(kind, usedforsecurity=False)).hexdigest()
     if found != published:
         raise Damaged(
             path,
             f"is not the published file: its {kind.upper()} is {found}, not {published}. It may be damaged "
             f"or incomplete: {REPLACE}; or read it as it is with verify=False (--data.verify false)",
         )
+
+
+def read_packed(path: Path) -> bytes:
+    """Return what is in a file, unpacked where its name ends in .gz or .bz2."""
+    unpack: Any = {".gz": gzip.open, ".bz2": bz2.open}.get(path.suffix)
+    if unpack is None:
+        with reading(path):
+            return read_file(path)
+    with decoding(path, REPLACE), open_file(path) as file, unpack(file) as packed:
+        content: bytes = packed.read(UNPACKED + 1)
+        if len(content) > UNPACKED:
+            raise ValueError(f"it unpacks to more than {UNPACKED:,} bytes")
+        return content
 
 
 def _latin1(text: str, encoding: str) -> bytes:
@@ -106,47 +93,30 @@ class _Unpickler(pickle.Unpickler):
 
 def unpickle(path: Path, kind: type[dict] | type[tuple] = dict) -> Any:
     """Read a pickled dictionary or tuple of NumPy arrays, lists, numbers and strings."""
-    raw = io.BytesIO(read_bytes(path))
-    try:
-        content = _Unpickler(raw, encoding="latin1").load()
-    except Exception as error:  # a damaged pickle can raise nearly anything
-        raise unreadable(path, error, f"as a pickled {kind.__name__} of arrays") from None
-    if not isinstance(content, kind):
-        raise Damaged(path, f"holds a {type(content).__name__} where a {kind.__name__} is needed: {REPLACE}")
-    return content
+    with decoding(path, REPLACE), open_file(path) as file:
+        content = _Unpickler(file, encoding="latin1").load()
+        if not isinstance(content, kind):
+            raise ValueError(f"it holds a {type(content).__name__} where a {kind.__name__} is needed")
+        return content
 
 
-def images_and_labels(path: Path, images: np.ndarray, labels: np.ndarray, classes: int) -> None:
-    """Check that there are images, and one label in range per image."""
-    if len(images) != len(labels):
-        raise Damaged(path, f"has {len(images)} images but {len(labels)} labels: {REPLACE}")
-    if not images.size:
-        raise Damaged(path, f"has {'images without pixels' if len(images) else 'no images'}: {REPLACE}")
-    if not (labels.min() >= 0 and labels.max() < classes):
-        raise Damaged(
-            path, f"has labels from {labels.min()} to {labels.max()}, not 0 to {classes - 1}: {REPLACE}"
-        )
+Read = tuple[np.ndarray, np.ndarray]
+"""Images, uint8 [n, H, W] or [n, H, W, 3], and labels, int64 [n]."""
 
 
-def scaled(parts: Sequence[np.ndarray], size: int) -> Iterator[np.ndarray]:
-    """Yield images, uint8 [n, 3, size, size], some at a time.
-
-    Args:
-        parts: images of one size each, uint8 [n, H, W] or [n, H, W, 3]; grey ones get three channels.
-        size: side to which they are scaled, bilinear with antialiasing.
-    """
-    for images in parts:
-        for start in range(0, len(images), _CHUNK):
-            chunk = images[start : start + _CHUNK]
-            if chunk.shape[1:3] != (size, size):
-                smooth = Image.Resampling.BILINEAR
-                chunk = np.stack(
-                    [
-                        np.asarray(Image.fromarray(i).resize((size, size), smooth))
-                        for i in np.ascontiguousarray(chunk)
-                    ]
-                )
-            yield np.repeat(chunk[:, None], 3, axis=1) if chunk.ndim == 3 else chunk.transpose(0, 3, 1, 2)
+def images_and_labels(path: Path, images: Any, labels: Any, classes: int = 10) -> Read:
+    """Return what a file holds, if it is images of one byte per value with a label each, from 0."""
+    numbers = np.asarray(labels)
+    with reading(path, REPLACE):
+        if not isinstance(images, np.ndarray) or images.dtype != np.uint8 or not images.size:
+            raise ValueError("it holds no images of one byte per value")
+        if images.ndim != 3 and images.shape[3:] != (3,):
+            raise ValueError(f"it holds images of the shape {list(images.shape)}")
+        if numbers.dtype.kind not in "iu" or numbers.size != len(images):
+            raise ValueError(f"it holds {len(images)} images, and not as many labels that are whole numbers")
+        if numbers.min() < 0 or numbers.max() >= classes:
+            raise ValueError(f"labels are {numbers.min()} to {numbers.max()}, not 0 to {classes - 1}")
+    return images, numbers.reshape(-1).astype(np.int64)
 
 
 class FileData(Data):

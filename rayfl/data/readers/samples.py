@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -12,10 +11,11 @@ import numpy as np
 from rayfl.arguments import shown
 from rayfl.data.base import carve
 from rayfl.data.dataset import TEST, TRAIN, VAL, ClientData, Dataset, not_finite
-from rayfl.errors import BadData, BadValue, Conflict
+from rayfl.errors import BadData
 from rayfl.memory import check_memory
 from rayfl.randomness import numpy_generator
 
+_PARTS = {TRAIN: "training", VAL: "validation", TEST: "test"}
 _IDS = 10_000_000  # more than that are a mistake
 
 
@@ -57,13 +57,6 @@ class Form:
     warnings: Sequence[str] = ()
 
 
-def own_names(names: Sequence[str] | None) -> None:
-    """Refuse names of classes of which two are the same: nobody could tell these classes apart."""
-    for name, count in Counter(names or ()).most_common(1):
-        if count > 1:
-            raise BadValue("data.names", f": {count} classes have the name {name!r}: give each its own")
-
-
 def dataset_of(train: Samples, test: Samples | None, form: Form, val: Samples | None = None) -> Dataset:
     """Check samples, and return them as a dataset: first those for training, last those for testing.
 
@@ -74,35 +67,21 @@ def dataset_of(train: Samples, test: Samples | None, form: Form, val: Samples | 
         UserError: they are not what can be classified, or do not go together.
     """
     name = form.name
-    given: Sequence[tuple[int, str, Samples | None]] = (
-        (TRAIN, "training", train),
-        (VAL, "validation", val),
-        (TEST, "test", test),
-    )
-    origins = [origin for origin, _, samples in given if samples]
-    named = [(part, samples) for _, part, samples in given if samples]
-    inputs = [_inputs(f"{name}: the {part} samples", samples.x) for part, samples in named]
-    labels = [_labels(f"{name}: the {part} samples", s.y, len(x)) for (part, s), x in zip(named, inputs)]
-    kinds = {f"{x.dtype} {list(x.shape[1:])}": part for (part, _), x in zip(named, inputs)}
-    if len(kinds) > 1:
-        these = ", and ".join(f"a {part} sample is {kind}" for kind, part in kinds.items())
-        raise BadData(name, f": {these}: use one form")
+    origins = {TRAIN: train} | ({VAL: val} if val else {}) | ({TEST: test} if test else {})
+    parts = [*origins.values()]
+    what = [f"{name}: the {_PARTS[origin]} samples" for origin in origins]
+    inputs = [_inputs(told, part.x) for told, part in zip(what, parts)]
+    sizes = [len(x) for x in inputs]
+    labels = [_labels(told, part.y, size) for told, part, size in zip(what, parts, sizes)]
+    if len(kinds := dict.fromkeys(f"{x.dtype} {list(x.shape[1:])}" for x in inputs)) > 1:
+        raise BadData(name, f": one sample is {', and another '.join(kinds)}: use one form")
     classes, class_names, remarks = classes_of(name, labels, form.class_names)
-    users, user_names = _groups(name, "users", named, inputs)
-    domains, domain_names = _groups(name, "domains", named, inputs)
-    count = sum(map(len, inputs))
+    users, user_names = _groups(name, "users", parts, sizes)
+    domains, domain_names = _groups(name, "domains", parts, sizes)
     if len(inputs) > 1:
         check_memory(sum(x.nbytes for x in inputs), f"{name}: the samples", "use fewer samples")
     x = inputs[0] if len(inputs) == 1 else np.concatenate(inputs)
     channels = x.shape[1] if x.dtype == np.uint8 else 0
-    for option in ("mean", "std"):
-        if (values := getattr(form, option)) is not None and len(values) != channels:
-            raise Conflict(
-                f"data.{option}",
-                f"has {len(values)} values, not {channels or 'none'}: one for each channel of uint8 images",
-            )
-    if form.std is not None and not all(value > 0 for value in form.std):
-        raise BadValue("data.std", f"is {list(form.std)}: its numbers must be above 0")
     last = []
     if x.dtype == np.uint8 and x.shape[1] > 4 and x.shape[3] in (1, 3, 4):
         last = [
@@ -112,8 +91,8 @@ def dataset_of(train: Samples, test: Samples | None, form: Form, val: Samples | 
     dataset = Dataset(
         inputs=x,
         labels=classes,
-        domains=np.zeros(count, np.int64) if domains is None else domains,
-        origin=np.repeat(np.array(origins, np.uint8), [len(x) for x in inputs]),
+        domains=np.zeros(len(x), np.int64) if domains is None else domains,
+        origin=np.repeat(np.array([*origins], np.uint8), sizes),
         class_names=class_names,
         domain_names=domain_names or (name,),
         mean=tuple(map(float, form.mean or (0.0,) * channels)),
@@ -123,15 +102,13 @@ def dataset_of(train: Samples, test: Samples | None, form: Form, val: Samples | 
         remarks=(*form.remarks, *remarks),
         warnings=(*form.warnings, *last),
     )
-    if test is None:
+    if test is None and form.test_fraction:
         _hold_out(dataset, form)
     return dataset
 
 
 def _hold_out(dataset: Dataset, form: Form) -> None:
     """Make test samples of some, in place."""
-    if not form.test_fraction:
-        raise BadData(form.name, "has no test samples: give them, or a test_fraction above 0")
     groups = np.zeros(len(dataset), np.int64) if dataset.users is None else dataset.users
     train = dataset.indices(TRAIN)
     order = train[np.argsort(groups[train], kind="stable")]
@@ -140,9 +117,6 @@ def _hold_out(dataset: Dataset, form: Form) -> None:
     for mine in np.split(order, np.flatnonzero(np.diff(groups[order])) + 1):
         held = carve(dataset, ClientData(mine, none, none), form.test_fraction, rng)
         dataset.origin[held.val] = TEST
-    if not len(dataset.indices(TEST)):
-        whose = "nobody has" if dataset.users is not None else "there are not"
-        raise BadData(form.name, f"has no test samples: {whose} two samples to divide; give x_test or test")
 
 
 def as_array(given: Any) -> np.ndarray | None:
@@ -159,8 +133,6 @@ def as_array(given: Any) -> np.ndarray | None:
     import torch
 
     tensor = given.detach().cpu()
-    if tensor.layout != torch.strided:
-        raise BadData(f"a tensor {list(tensor.shape)} is sparse: give tensor.to_dense()")
     return (tensor.float() if tensor.dtype == torch.bfloat16 else tensor).numpy()
 
 
@@ -178,14 +150,13 @@ def _listed(given: Any) -> np.ndarray | None:
 def _inputs(what: str, given: Any) -> np.ndarray:
     """Return inputs as uint8 images, float32, or int64 token ids."""
     x = as_array(given)
-    if x is None:
-        raise BadValue(what, f"have as x {shown(given)}: it must be a NumPy array or a PyTorch tensor")
-    images = x.dtype == np.uint8 and x.ndim == 4
-    if x.dtype.kind not in "fiu" or x.ndim < 2 or (x.dtype == np.uint8 and not images):
+    images = x is not None and x.dtype == np.uint8 and x.ndim == 4
+    if x is None or x.dtype.kind not in "fiu" or x.ndim < 2 or (x.dtype == np.uint8 and not images):
+        found = shown(given) if x is None else f"{x.dtype} {list(x.shape)}"
         raise BadData(
             what,
-            f"have x of {x.dtype} {list(x.shape)}: it must be images, uint8 [N, C, H, W], or floats or whole "
-            "numbers (token ids) [N, ...]",
+            f"have x of {found}: it must be an array or a tensor of images, uint8 [N, C, H, W], or of floats "
+            "or whole numbers (token ids) [N, ...]",
         )
     if not x.size:
         raise BadData(what, f"have an empty x, {list(x.shape)}: give at least one sample")
@@ -210,16 +181,9 @@ def _inputs(what: str, given: Any) -> np.ndarray:
 def _labels(what: str, given: Any, count: int) -> np.ndarray:
     """Return labels as int64, texts or booleans."""
     y = _listed(given)
-    if y is None:
-        raise BadValue(
-            what,
-            f"have as y {shown(given)}: it must be whole numbers or texts [N], an array, a tensor or a list",
-        )
-    if y.ndim != 1 or y.dtype.kind not in "iuUb":
-        raise BadData(
-            what,
-            f"have y of {y.dtype} {list(y.shape)}, not whole numbers or texts [N]: rayfl has no regression",
-        )
+    if y is None or y.ndim != 1 or y.dtype.kind not in "iuUb":
+        found = shown(given) if y is None else f"{y.dtype} {list(y.shape)}"
+        raise BadData(what, f"have y of {found}, not whole numbers or texts [N]: rayfl has no regression")
     if len(y) != count:
         raise BadData(what, f"are {count} in x and {len(y)} in y: x and y must have the same number")
     return y.astype(np.int64) if y.dtype.kind in "iu" else y
@@ -235,7 +199,7 @@ def classes_of(
         parts: labels [n] of each part, whole numbers, texts or booleans.
         names: of all classes, in the order of their numbers, where they are known.
     """
-    labels, found, own = _unique(name, "y", parts)
+    labels, found, own = _unique(parts)
     if names:
         known = {each: number for number, each in enumerate(names)}
         texts = found.dtype.kind == "U"
@@ -251,45 +215,23 @@ def classes_of(
     return labels, own, (f"the labels are names of classes, {len(own)} in this order: {order}",)
 
 
-def _unique(
-    name: str, field: str, parts: Sequence[np.ndarray]
-) -> tuple[np.ndarray, np.ndarray, tuple[str, ...]]:
+def _unique(parts: Sequence[np.ndarray]) -> tuple[np.ndarray, np.ndarray, tuple[str, ...]]:
     """Return which value each one is, int64 [N], all values in order, and their texts."""
-    if len({array.dtype.kind == "U" for array in parts}) > 1:
-        raise BadData(name, f": {field} must be numbers throughout, or texts throughout")
     found, numbers = np.unique(np.concatenate(parts), return_inverse=True)
-    names = tuple(map(str, found))
-    for each in names:
-        try:
-            each.encode()
-        except UnicodeEncodeError:
-            raise BadData(name, f": {field} have {each!a}, which is no text in UTF-8") from None
-    return numbers.astype(np.int64), found, names
+    return numbers.astype(np.int64), found, tuple(map(str, found))
 
 
 def _groups(
-    name: str, field: str, named: Sequence[tuple[str, Samples]], inputs: Sequence[np.ndarray]
+    name: str, field: str, parts: Sequence[Samples], sizes: Sequence[int]
 ) -> tuple[np.ndarray | None, tuple[str, ...]]:
     """Return the number of each sample's user or domain, int64 [N], and the names of all in order."""
-    parts = []
-    for (part, given), x in zip(named, inputs):
-        values = getattr(given, field)
-        if values is None:
-            continue
-        array = _listed(values)
-        if array is None or array.ndim != 1 or array.dtype.kind not in "iuU":
-            raise BadData(
-                name,
-                f": {field} of the {part} samples are {shown(values)}: they must be integers or texts [N]",
-            )
-        if len(array) != len(x):
-            raise BadData(
-                name, f": there are {len(x)} {part} samples, and {len(array)} {field} of them: give as many"
-            )
-        parts.append(array)
-    if not parts:
+    given = [getattr(part, field) for part in parts]
+    if all(values is None for values in given):
         return None, ()
-    if len(parts) < len(named):
-        raise BadData(name, f": {field} must be given for all samples, or of none")
-    numbers, _, names = _unique(name, field, parts)
+    arrays = [array for values in given if (array := _listed(values)) is not None]
+    fine = all(array.ndim == 1 and array.dtype.kind in "iuU" for array in arrays)
+    if not fine or [*map(len, arrays)] != sizes:
+        told = f": {field} must be whole numbers or texts [N], as many as there are samples in every part"
+        raise BadData(name, told)
+    numbers, _, names = _unique(arrays)
     return numbers, names

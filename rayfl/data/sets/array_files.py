@@ -11,10 +11,10 @@ from rayfl.data.base import Data
 from rayfl.data.dataset import Dataset
 from rayfl.data.partitions.by_user import ByUser
 from rayfl.data.partitions.partition import Partition
-from rayfl.data.readers.samples import Form, Samples, dataset_of, own_names
+from rayfl.data.readers.samples import Form, Samples, dataset_of
 from rayfl.data.readers.tables import read_arrays, read_parquet
-from rayfl.errors import BadData, BadValue, Conflict, Missing
-from rayfl.files import reading
+from rayfl.errors import BadData, Missing
+from rayfl.files import decoding
 from rayfl.settings import at_least, below
 
 _MEND = "write it again"
@@ -42,7 +42,7 @@ class ArrayFiles(Data):
     val: str | None = None
     """File or folder with the validation samples, if there are any."""
     x: str | list[str] | None = None
-    """Name of the inputs; x by default. In a parquet file also a list of columns of numbers; by default all
+    """Name of the inputs, or a list of columns of numbers; x by default. In a parquet file by default all
     columns of the training samples that have no other use, but for those that only number the rows.
     """
     y: str = "y"
@@ -70,7 +70,6 @@ class ArrayFiles(Data):
         """Read the files."""
         if self.train is None:
             raise Missing("data.train", "is not given: ArrayFiles needs a file with training samples")
-        own_names(self.names)
         train, columns, remarks, warnings = self._part(self.train)
         names = (self.test, self.val)
         test, val = (None if name is None else self._part(name, columns)[0] for name in names)
@@ -89,23 +88,13 @@ class ArrayFiles(Data):
         path = Path(self.root or "").expanduser() / Path(name).expanduser()
         others = [each for each in (self.y, self.users, self.domains) if each is not None]
         parquet = path.suffix.lower() == ".parquet"
-        inputs = [self.x] if isinstance(self.x, str) else self.x
-        if parquet:
-            inputs = columns if inputs is None else inputs
-        else:
-            inputs = ["x"] if inputs is None else inputs
-            if len(inputs) != 1:
-                raise Conflict(
-                    "data.x", f"is {inputs}: it must be one name; only a .parquet file can have several"
-                )
-        for each in [*(inputs or []), *others]:
-            if "/" in each or "\0" in each:
-                raise BadValue("data", f": {each!r} must be the name of an array or a column")
-        with reading(path, _MEND):
+        inputs = [self.x] if isinstance(self.x, str) else self.x or columns
+        with decoding(path, _MEND):
             if parquet:
                 found = read_parquet(path, [*(inputs or []), *others], inputs is None)
             else:
-                found = read_arrays(path, [*(inputs or []), *others])
+                inputs = inputs or ["x"]
+                found = read_arrays(path, [*inputs, *others])
         remarks: list[str] = []
         warnings: list[str] = []
         if inputs is None:

@@ -7,7 +7,7 @@ from rayfl.data.base import Data
 from rayfl.data.dataset import Dataset
 from rayfl.data.partitions.by_user import ByUser
 from rayfl.data.partitions.partition import Partition
-from rayfl.data.readers.samples import Form, Samples, dataset_of, own_names
+from rayfl.data.readers.samples import Form, Samples, dataset_of
 from rayfl.errors import Conflict, Missing
 from rayfl.settings import at_least, below
 
@@ -81,26 +81,22 @@ class Arrays(Data):
         self.names, self.test_fraction = names, test_fraction
         self.mean, self.std, self.sha256 = mean, std, sha256
         self.partition, self.val_fraction, self.seed = partition, val_fraction, seed
-        self._dataset = None if x is None and y is None else self._checked()
+        self._dataset = None if x is None and y is None else self._made()
         if self._dataset is not None:
             self.sha256 = self._dataset.digest()
             if sha256 not in (None, self.sha256):
                 raise Conflict("data.sha256", f"is {sha256}, but these arrays have the digest {self.sha256}")
         super().__post_init__()
 
-    def _checked(self) -> Dataset:
-        own_names(self.names)
+    def _made(self) -> Dataset:
         form = Form("Arrays", self.names, self.test_fraction, self.mean, self.std)
         train = Samples(self.x, self.y, self.users, self.domains)
         return dataset_of(train, self._part("test"), form, self._part("val"))
 
     def _part(self, name: str) -> Samples | None:
         """Return the samples for testing or for validation, where they are given."""
-        given = {f"{key}_{name}": getattr(self, f"{key}_{name}") for key in ("x", "y", "users", "domains")}
-        there = [key for key, value in given.items() if value is not None]
-        if missing := [key for key in (f"x_{name}", f"y_{name}") if there and key not in there]:
-            raise Missing(missing[0], f"is not given, but {there[0]} is: give both, or none")
-        return Samples(*given.values()) if there else None
+        given = [getattr(self, f"{key}_{name}") for key in ("x", "y", "users", "domains")]
+        return None if all(value is None for value in given) else Samples(*given)
 
     def default_partition(self) -> Partition:
         """Return a client per user where the samples have users, else IID."""

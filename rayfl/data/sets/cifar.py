@@ -7,10 +7,11 @@ import numpy as np
 
 from rayfl.data.dataset import TEST, TRAIN, Dataset
 from rayfl.data.federated import FederatedData
-from rayfl.data.noise import noise_levels, with_noise
+from rayfl.data.noise import with_noise
 from rayfl.data.readers.cache import Decoded, cached, content
-from rayfl.data.readers.files import REPLACE, Published, Side, images_and_labels, scaled, unpickle
-from rayfl.errors import Damaged
+from rayfl.data.readers.files import REPLACE, Published, Side, images_and_labels, unpickle
+from rayfl.data.readers.images import scaled
+from rayfl.files import decoding, fit
 from rayfl.settings import at_least
 
 _SIDE = 32  # pixels
@@ -66,8 +67,6 @@ class _Cifar(Published):
 
     def federate(self, clients: int | None, seed: int) -> FederatedData:
         """Load the data set, divide it, and add the noise (see :meth:`rayfl.data.Data.federate`)."""
-        if self.noise and clients is not None:
-            noise_levels(self.noise, clients)  # refuses what cannot be before files are read
         data = super().federate(clients, seed)
         return with_noise(data, self.noise, seed if self.seed is None else self.seed) if self.noise else data
 
@@ -119,27 +118,20 @@ class _Cifar(Published):
         """Return images, uint8 [n, 3, 32, 32], and every kind of labels, int64 [n]."""
         self.check(path, md5)
         content = unpickle(path)
-        rows = content.get("data")
-        if not (isinstance(rows, np.ndarray) and rows.dtype == np.uint8 and rows.shape[1:] == (3072,)):
-            raise Damaged(path, f'has no entry "data" of rows of 3,072 bytes: {REPLACE}')
-        batch = {"images": rows.reshape(-1, 3, 32, 32)}
-        for field, key, names_key in (("labels", *self._labels), *self._others):
-            labels = content.get(key)
-            if not isinstance(labels, list) or not all(
-                isinstance(label, int) and abs(label) < 2**63 for label in labels
-            ):
-                raise Damaged(path, f'has no entry "{key}" with a list of whole numbers: {REPLACE}')
-            batch[field] = np.array(labels, np.int64)
-            names = _names(path.parent / self._meta[0], meta, names_key)
-            images_and_labels(path, batch["images"], batch[field], len(names))
+        with decoding(path, REPLACE):
+            images = content["data"].reshape(-1, 3, 32, 32)
+            batch = {"images": images}
+            for field, key, names_key in (("labels", *self._labels), *self._others):
+                names = _names(path.parent / self._meta[0], meta, names_key)
+                _, batch[field] = images_and_labels(
+                    path, images.transpose(0, 2, 3, 1), content[key], len(names)
+                )
         return batch
 
 
 def _names(path: Path, content: dict[str, Any], key: str) -> list[str]:
-    names = content.get(key)
-    if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
-        raise Damaged(path, f'has no entry "{key}" with a list of names: {REPLACE}')
-    return names
+    with decoding(path, REPLACE):
+        return fit(list[str], content[key])
 
 
 class CIFAR10(_Cifar):

@@ -19,27 +19,25 @@ from rayfl.data.readers.cache import Decoded, cached, content
 from rayfl.data.readers.files import (
     REPLACE,
     FileData,
+    Read,
     Side,
     check_sum,
     images_and_labels,
-    read_bytes,
-    scaled,
+    read_packed,
     unpickle,
-    unreadable,
 )
-from rayfl.data.sets.folders import plain, read_image, stratified_shuffle
+from rayfl.data.readers.images import read_image, scaled, stacked
+from rayfl.data.readers.tables import read_arrays
+from rayfl.data.sets.folders import plain, stratified_shuffle
 from rayfl.data.sets.mnist import MNIST, USPS
-from rayfl.errors import BadData, BadValue, Conflict, Damaged, UserError
-from rayfl.files import open_file
+from rayfl.errors import BadValue, Conflict, UserError
+from rayfl.files import decoding, open_file, reading
 
 PART = 743.8
 """Images in each of FedBN's ten training parts: a tenth of the training images of USPS."""
 _PARTS = 10
 _ORIGINALS = {"MNIST": 70_000, "SVHN": 99_289, "USPS": 9_298, "SynthDigits": 488_953, "MNIST-M": 68_002}
 """Training and test images of the originals together; FedBN's MNIST-M has 70,000, of another release."""
-
-Read = tuple[np.ndarray, np.ndarray]
-"""Images, uint8 [n, H, W] or [n, H, W, 3], and labels, int64 [n]."""
 
 
 class DigitsFive(FileData):
@@ -238,9 +236,9 @@ def _prepared(path: Path, verify: bool) -> Read:
             "sha256",
         )
     content = unpickle(path, tuple)
-    if len(content) != 2:
-        raise Damaged(path, f"does not hold images and labels: {REPLACE}")
-    return _checked(path, *content)
+    with decoding(path, REPLACE):
+        images, labels = content
+    return images_and_labels(path, images, labels)
 
 
 @functools.cache
@@ -250,27 +248,10 @@ def _checksums() -> dict[str, str]:
     return {path: digest for digest, path in map(str.split, text.splitlines())}
 
 
-def _checked(path: Path, images: Any, labels: Any) -> Read:
-    """Return images and labels in their proper types."""
-    fine = isinstance(images, np.ndarray) and images.dtype == np.uint8
-    if not fine or not (images.ndim == 3 or (images.ndim == 4 and images.shape[3] == 3)):
-        raise Damaged(path, f"does not hold images of one byte per value: {REPLACE}")
-    numbers = np.asarray(labels)
-    if not np.issubdtype(numbers.dtype, np.integer):
-        raise Damaged(path, f"does not hold labels that are whole numbers: {REPLACE}")
-    numbers = numbers.reshape(-1).astype(np.int64)
-    images_and_labels(path, images, numbers, 10)
-    return images, numbers
-
-
 def _joined(folder: Path, parts: Sequence[Read]) -> Read:
     images, labels = zip(*parts)
-    if len(shapes := sorted({each.shape[1:] for each in images})) > 1:
-        raise BadData(
-            folder,
-            f"has files of one domain with images of {list(shapes[0])} and {list(shapes[-1])}: not one size",
-        )
-    return np.concatenate(images), np.concatenate(labels)
+    with reading(folder, REPLACE):  # images of several sizes are not put together
+        return np.concatenate(images), np.concatenate(labels)
 
 
 def _mnist(folder: Path, verify: bool) -> Read:
@@ -305,55 +286,45 @@ def _mat(path: Path, ten_is_zero: bool = False) -> Read:
     """Read a file of MATLAB with images X, uint8 [32, 32, 3, n], and labels y."""
     from scipy.io import loadmat
 
-    try:
-        with open_file(path) as file:
-            content = loadmat(file)
-    except Exception as error:  # a damaged file can raise nearly anything
-        raise unreadable(path, error, "as a .mat file") from None
-    images, labels = content.get("X"), content.get("y")
-    if not isinstance(images, np.ndarray) or images.ndim != 4 or labels is None:
-        raise Damaged(path, f"has no images X and labels y: {REPLACE}")
-    if ten_is_zero and np.issubdtype(np.asarray(labels).dtype, np.number):
-        labels = np.where(labels == 10, 0, labels)
-    return _checked(path, images.transpose(3, 0, 1, 2), labels)
+    with decoding(path, REPLACE), open_file(path) as file:
+        content = loadmat(file)
+        images, labels = content["X"].transpose(3, 0, 1, 2), content["y"]
+        if ten_is_zero:
+            labels = np.where(labels == 10, 0, labels)
+    return images_and_labels(path, images, labels)
 
 
 def _mnistm_arrays(folder: Path, verify: bool) -> Read:
     path = folder / "mnistm_data.pkl"
     content = unpickle(path)
     parts = ("train", "valid", "test")
-    return _joined(folder, [_checked(path, content.get(p), content.get(f"{p}_label")) for p in parts])
+    given = [(content.get(part), content.get(f"{part}_label")) for part in parts]
+    return _joined(folder, [images_and_labels(path, *each) for each in given])
+
+
+_NPZ = ("mnist_m_train.npz", "mnist_m_test.npz")
 
 
 def _mnistm_npz(folder: Path, verify: bool) -> Read:
     parts = []
     for path in (folder / name for name in _NPZ):
-        try:
-            with open_file(path) as file, np.load(file, allow_pickle=False) as content:
-                parts.append(_checked(path, content["x"], content["y"]))
-        except UserError:
-            raise
-        except Exception as error:  # a damaged zip file can raise nearly anything
-            raise unreadable(path, error, "as arrays x and y") from None
+        with decoding(path, REPLACE):
+            arrays = read_arrays(path, ("x", "y"))
+        parts.append(images_and_labels(path, arrays["x"], arrays["y"]))
     return _joined(folder, parts)
-
-
-_NPZ = ("mnist_m_train.npz", "mnist_m_test.npz")
 
 
 def _mnistm_original(folder: Path, verify: bool) -> Read:
     parts = []
     for part in ("train", "test"):
         path = folder / f"mnist_m_{part}_labels.txt"
-        try:
-            lines = [line.split() for line in read_bytes(path).decode().splitlines() if line.strip()]
-            names, labels = [name for name, _ in lines], np.array([int(label) for _, label in lines])
-        except ValueError as error:
-            raise unreadable(path, error, "as lines of file and label") from None
-        images = [read_image(folder / f"mnist_m_{part}" / name) for name in names]
-        if len({image.shape for image in images}) != 1:
-            raise Damaged(path, f"names {'images of several sizes' if images else 'no images'}: {REPLACE}")
-        parts.append(_checked(path, np.stack(images).transpose(0, 2, 3, 1), labels))
+        text = read_packed(path)
+        with decoding(path, REPLACE):
+            names, labels = zip(*(line.split() for line in text.decode().splitlines() if line.strip()))
+            numbers = np.array([int(label) for label in labels])
+        files = (read_image(folder / f"mnist_m_{part}" / name) for name in names)
+        images = stacked(path, files, len(names)).transpose(0, 2, 3, 1)
+        parts.append(images_and_labels(path, images, numbers))
     return _joined(folder, parts)
 
 

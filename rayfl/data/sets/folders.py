@@ -5,32 +5,28 @@ import logging
 import os
 import unicodedata
 from abc import abstractmethod
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import IO, ClassVar, Literal
+from typing import ClassVar, Literal
 
 import numpy as np
-from PIL import Image
 
 from rayfl.data.dataset import TEST, TRAIN, UNUSED, VAL, Dataset
 from rayfl.data.partitions.domain_per_client import DomainPerClient
 from rayfl.data.partitions.partition import Partition
 from rayfl.data.readers.cache import Decoded, cached, digests
-from rayfl.data.readers.files import FileData, Side, unreadable
+from rayfl.data.readers.files import FileData, Side
+from rayfl.data.readers.images import in_chunks, read_image
 from rayfl.errors import BadData, BadValue, Damaged, Missing
-from rayfl.files import open_file
+from rayfl.files import entries
 from rayfl.randomness import numpy_generator
 
 log = logging.getLogger(__name__)
 
 _KINDS = {".bmp", ".gif", ".jpeg", ".jpg", ".png", ".ppm", ".tif", ".tiff", ".webp"}
 
-FORMATS = ("PNG", "JPEG", "BMP", "GIF", "WEBP", "TIFF", "PPM")
-"""What images may be, whatever a file is called: some of the others that Pillow knows start programs."""
-_CHUNK = 64  # images that are decoded together
 _PARTS = ("train", "training", "val", "valid", "validation", "test", "testing")
 """Names of folders that are hardly those of domains."""
 
@@ -192,20 +188,15 @@ class DomainFolders(FileData):
                         "or name each once in domains and classes (--data.domains, --data.classes)",
                     )
                 taken.add(folder)
-                found = []
-                entries: Iterable[os.DirEntry[str]] = os.scandir(folder) if folder.is_dir() else ()
-                for entry in sorted(entries, key=lambda entry: entry.name):
-                    if not entry.is_dir() and Path(entry.name).suffix.lower() in _KINDS:
-                        found.append(entry.name)
-                    elif not entry.name.startswith("."):
-                        others.append(folder / entry.name)
+                inside = entries(folder) if folder.is_dir() else []
+                found = _texts(folder, [entry.name for entry in inside if _is_image(entry)])
+                others += [Path(entry) for entry in inside if not _is_image(entry)]
                 if not found and self.published:
                     raise Missing(
                         folder, f'holds no images, so that class "{name}" of domain {domain} has none'
                     )
                 if not found:
                     lacking.append(f"domain {domain} has no images of class {name}")
-                _check_text(folder, found)
                 files += [f"{folder.relative_to(root).as_posix()}/{file}" for file in found]
                 labels += [label] * len(found)
                 numbers += [list(domains).index(domain)] * len(found)
@@ -391,76 +382,24 @@ def subfolder(parent: Path, name: str) -> Path | None:
 
 
 def _folders(parent: Path) -> list[str]:
-    names = sorted(p.name for p in parent.iterdir() if p.is_dir() and not p.name.startswith("."))
-    _check_text(parent, names)
-    return names
+    return _texts(parent, [entry.name for entry in entries(parent) if entry.is_dir()])
 
 
-def _holds_classes(root: Path) -> bool:
-    """Say whether the folders in a folder are those of classes: some hold images, and none holds folders."""
-    inside = [root / name for name in _folders(root)]
-    return not any(map(_folders, inside)) and any(
-        Path(entry.name).suffix.lower() in _KINDS for folder in inside for entry in os.scandir(folder)
-    )
-
-
-def _check_text(parent: Path, names: Sequence[str]) -> None:
-    """Refuse names that are no text: they could neither be shown nor recorded."""
+def _texts(parent: Path, names: list[str]) -> list[str]:
+    """Return names, which must be text: others could neither be shown nor recorded."""
     for name in names:
         try:
             name.encode()
         except UnicodeEncodeError:
             raise BadData(parent, f"holds {name!a}, whose name is no text in UTF-8: rename it") from None
+    return names
 
 
-def in_chunks(read: Callable[[Path], np.ndarray], files: Sequence[Path]) -> Iterator[np.ndarray]:
-    """Read images in threads (decoding leaves Python's lock alone); yield some of them at a time."""
-    with ThreadPoolExecutor() as threads:
-        for start in range(0, len(files), _CHUNK):
-            yield np.stack(list(threads.map(read, files[start : start + _CHUNK])))
+def _holds_classes(root: Path) -> bool:
+    """Say whether the folders in a folder are those of classes: some hold images, and none holds folders."""
+    inside = [entry for name in _folders(root) for entry in entries(root / name)]
+    return not any(entry.is_dir() for entry in inside) and any(map(_is_image, inside))
 
 
-def read_image(path: Path, side: int | None = None, grey_unless_rgb: bool = False) -> np.ndarray:
-    """Read the file of an image as RGB.
-
-    Args:
-        path: the file.
-        side: pixels of the square to which it is scaled, with antialiasing; as it is by default.
-        grey_unless_rgb: whether an image that has not three channels loses its colours, if it has any.
-
-    Returns:
-        uint8 [3, H, W].
-    """
-    try:
-        with open_file(path) as file, open_image(file) as image:
-            grey = grey_unless_rgb and len(image.getbands()) != 3
-            rgb = (image.convert("L") if grey else image).convert("RGB")
-    except MemoryError:
-        raise
-    except Exception as error:  # a damaged image can raise nearly anything
-        remedy = f"replace it by a fresh copy; images may be {', '.join(FORMATS[:-1])} or {FORMATS[-1]}"
-        raise unreadable(path, error, "as an image", remedy) from None
-    return np.moveaxis(np.asarray(rgb if side is None else rgb.resize((side, side), _BILINEAR)), 2, 0)
-
-
-def open_image(file: IO[bytes]) -> Image.Image:
-    """Open an image in one of the formats that are read; nothing else in rayfl opens images.
-
-    Args:
-        file: what it is in.
-
-    Raises:
-        ValueError: its values have more than 8 bits, and would be cut off at 255.
-    """
-    image = Image.open(file, formats=FORMATS)
-    if not of_bytes(image):
-        raise ValueError(f"its mode is {image.mode}, and rayfl reads images of 8 bits per value")
-    return image
-
-
-def of_bytes(image: Image.Image) -> bool:
-    """Say whether the values of an image have at most 8 bits: "I", "I;16" and "F" have more."""
-    return image.mode[0] not in "IF"
-
-
-_BILINEAR = Image.Resampling.BILINEAR
+def _is_image(entry: os.DirEntry[str]) -> bool:
+    return Path(entry.name).suffix.lower() in _KINDS and not entry.is_dir()

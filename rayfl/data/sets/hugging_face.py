@@ -2,20 +2,24 @@
 
 import io
 import os
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated, Any
 
 import numpy as np
+from annotated_types import MinLen
+from pydantic import StringConstraints
+from typing_extensions import TypedDict  # pydantic asks for this one below Python 3.12
 
 from rayfl.data.base import Data
 from rayfl.data.dataset import Dataset
 from rayfl.data.partitions.by_user import ByUser
 from rayfl.data.partitions.partition import Partition
+from rayfl.data.readers.images import open_image, pixels, stacked
 from rayfl.data.readers.samples import Form, Samples, dataset_of
 from rayfl.data.readers.tables import column
-from rayfl.data.sets.folders import open_image
-from rayfl.errors import BadData, Missing, Unknown
-from rayfl.files import open_file, read_json, reading
+from rayfl.errors import Missing, Unknown
+from rayfl.files import decoding, fit, open_file, read_json
 from rayfl.memory import check_memory
 from rayfl.settings import at_least, below
 
@@ -24,6 +28,8 @@ _VALIDATION = ("validation", "valid", "val", "dev")
 """Names of published splits for validation."""
 _INDEXES = ("state.json", "dataset_dict.json")
 """Files that say which other ones are read."""
+_Name = Annotated[str, StringConstraints(pattern=r"^[^/\\]*[^/\\.][^/\\]*$")]
+"""A name of a file in the same folder: no path, and not ``.`` or ``..``."""
 
 
 class HuggingFaceData(Data):
@@ -68,22 +74,16 @@ class HuggingFaceData(Data):
         except ImportError:
             raise Missing("data", ": HuggingFaceData needs datasets: pip install 'rayfl[hf]'") from None
         folder = Path(self.root).expanduser().absolute()
-        with reading(folder, _MEND):
-            os.listdir(folder)
+        with decoding(folder, _MEND):
             size = 0
-            for above, _, names in os.walk(folder):
+            for above, _, names in os.walk(folder, onerror=_raise):
                 for name in names:
-                    open_file(Path(above) / name).close()  # a pipe could be waited for without end
-                    size += (Path(above) / name).stat().st_size
+                    open_file(Path(above, name)).close()  # a pipe could be waited for without end
+                    size += Path(above, name).stat().st_size
                     if name in _INDEXES:
-                        _check_index(Path(above) / name)
+                        fit(_Index, read_json(Path(above, name)))
             check_memory(2 * size, f"the tables in {folder}", "use fewer samples or a larger machine")
-            try:
-                found = load_from_disk(str(folder))
-            except OSError:
-                raise
-            except Exception as error:  # damaged files can raise nearly anything
-                raise ValueError(str(error)) from error
+            found = load_from_disk(str(folder))
             several = isinstance(found, dict)
             others = [name for name in found if name != self.train] if several else []
             tests = self.test or ("test" if "test" in others and self.val != "test" else None)
@@ -110,44 +110,33 @@ class HuggingFaceData(Data):
             known = ", ".join(table.column_names[:10])
             raise Unknown(self.root, f"has no column {missing[0]!r}, only {known}")
         if type(found.features[self.x]).__name__ == "Image":
-            x = _pictures(table.column(self.x).to_pylist())
+            x = stacked(self.root, _pictures(str(self.root), table.column(self.x).to_pylist()), len(table))
         else:
-            x = column(self.x, table.column(self.x))
-        y, *groups = (None if name is None else column(name, table.column(name)) for name in wanted[1:])
+            x = column(self.root, self.x, table.column(self.x))
+        named = [None if name is None else column(self.root, name, table.column(name)) for name in wanted[1:]]
+        y, *groups = named
         return Samples(x, y, *groups), getattr(found.features[self.y], "names", None)
 
 
-def _check_index(path: Path) -> None:
-    """Refuse a file that names no files, or some which are not in its own folder: it could name any."""
-    content = read_json(path)
-    content = content if isinstance(content, dict) else {}
-    files = content.get("_data_files")
-    if files == []:
-        raise BadData(path.parent, "has no samples, which the library datasets cannot read: leave it out")
-    given = [entry.get("filename") if isinstance(entry, dict) else entry for entry in _listed(files)]
-    for name in [*given, *_listed(content.get("splits"))]:
-        if not isinstance(name, str) or Path(name).name != name or name in ("", ".", "..") or "\\" in name:
-            raise ValueError(f"{path.name} names {str(name)[:80]!r}, which is no file of its own folder")
+class _File(TypedDict):
+    filename: _Name
 
 
-def _listed(value: Any) -> list[Any]:
-    return value if isinstance(value, list) else []
+class _Index(TypedDict, total=False):
+    """What names the files of a data set: those of its own folder alone, for it could name any."""
+
+    _data_files: Annotated[list[_File], MinLen(1)]
+    splits: list[_Name]
 
 
-def _pictures(given: list[dict[str, Any]]) -> np.ndarray:
-    """Return pictures as uint8 [n, C, H, W]; grey ones have a channel."""
-    found = []
+def _raise(error: OSError) -> None:
+    raise error
+
+
+def _pictures(root: str, given: list[dict[str, Any]]) -> Iterator[np.ndarray]:
+    """Yield pictures as uint8 [C, H, W]; grey ones have a channel."""
     for i, picture in enumerate(given):
-        if not picture or not picture.get("bytes"):
-            raise ValueError(f"picture {i} is not in the data set itself")
-        try:
-            with open_image(io.BytesIO(picture["bytes"])) as image:
-                pixels = np.asarray(image if image.mode in ("L", "RGB") else image.convert("RGB"))
-        except Exception as error:  # a damaged image can raise nearly anything
-            raise ValueError(f"picture {i} cannot be read: {error}") from error
-        found.append(pixels[None] if pixels.ndim == 2 else pixels.transpose(2, 0, 1))
-        if i == 0:
-            check_memory(pixels.nbytes * len(given), f"{len(given):,} pictures", "use fewer samples")
-        if found[i].shape != found[0].shape:
-            raise ValueError(f"picture {i} has another size or other channels than picture 0")
-    return np.stack(found) if found else np.zeros((0, 1, 1, 1), np.uint8)
+        place = f"{root}: picture {i}"
+        with decoding(place, _MEND), open_image(place, io.BytesIO(picture["bytes"])) as image:
+            array = pixels(place, image)
+        yield array

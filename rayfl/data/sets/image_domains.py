@@ -9,13 +9,15 @@ from typing import ClassVar, Literal
 import numpy as np
 
 from rayfl.data.dataset import TRAIN, UNUSED, VAL
-from rayfl.data.readers.files import read_bytes, unpickle, unreadable
+from rayfl.data.readers.files import read_packed, unpickle
 from rayfl.data.sets.folders import DomainFolders, Found, origin_of, plain, stratified
 from rayfl.errors import Conflict, Damaged
+from rayfl.files import decoding, fit
 
 log = logging.getLogger(__name__)
 
 ALL_OR_NONE = "Complete the lists, remove all of them"
+_FRESH = "replace it by a fresh copy"
 
 
 class _Protocols(DomainFolders):
@@ -110,21 +112,9 @@ class _Protocols(DomainFolders):
     def _read_list(self, found: Found, domain: str, path: Path, places: Mapping[str, int]) -> np.ndarray:
         """Return the indices of the images on one of FedBN's lists: arrays of paths and of class names."""
         content = unpickle(path, tuple)
-        columns = [c.tolist() if isinstance(c, np.ndarray) else c for c in content]
-        fine = len(columns) == 2 and all(isinstance(c, list) for c in columns)
-        if (
-            not fine
-            or len(columns[0]) != len(columns[1])
-            or not all(isinstance(v, str) for c in columns for v in c)
-        ):
-            raise Damaged(path, "does not hold as many class names as paths: replace it by a fresh copy")
-        indices = self.indices_of(columns[0], domain, path, found, places)
-        for k, name in zip(indices, columns[1]):
-            if plain(name) != plain(self.classes[found.labels[k]]):
-                raise Damaged(
-                    path, f'gives the class "{name}" to {found.files[k]}: replace it by a fresh copy'
-                )
-        return indices
+        with decoding(path, _FRESH):
+            paths, _ = content  # the classes are those of the folders
+            return self.indices_of(fit(list[str], np.asarray(paths).tolist()), domain, path, found, places)
 
     def indices_of(
         self, listed: Sequence[str], domain: str, path: Path, found: Found, places: Mapping[str, int]
@@ -243,10 +233,8 @@ class DomainNet(_Protocols):
         origin = np.full(len(found.files), UNUSED, np.uint8)
         for name in names:
             path = found.root / name
-            try:
-                text = read_bytes(path).decode()
-            except UnicodeDecodeError as error:
-                raise unreadable(path, error, "as a list", "replace it by a fresh copy") from None
+            with decoding(path, _FRESH):
+                text = read_packed(path).decode()
             lines = [line.rsplit(maxsplit=1)[0] for line in text.splitlines() if line.strip()]
             mine = [line for line in lines if _place(line).split("/")[1] in wanted]
             origin[self.indices_of(mine, name.rsplit("_", 1)[0], path, found, places)] = TRAIN

@@ -1,32 +1,22 @@
 """Handwritten digits: MNIST (LeCun et al., 1998) and USPS (Hull, 1994), as grey images on three channels."""
 
-import bz2
-import gzip
-import math
-import zlib
+import io
 from abc import abstractmethod
 from pathlib import Path
 
 import numpy as np
 
 from rayfl.data.dataset import TEST, TRAIN, Dataset
-from rayfl.data.readers.files import (
-    REPLACE,
-    Published,
-    images_and_labels,
-    is_there,
-    read_bytes,
-    scaled,
-    unreadable,
-)
-from rayfl.errors import Damaged
+from rayfl.data.readers.files import REPLACE, Published, Read, images_and_labels, is_there, read_packed
+from rayfl.data.readers.images import scaled
+from rayfl.files import decoding, reading
 
 
 class _Digits(Published):
     """What both data sets share: grey images of digits in two files or pairs of files."""
 
     @abstractmethod
-    def read(self) -> list[tuple[np.ndarray, np.ndarray]]:
+    def read(self) -> list[Read]:
         """Return the training and the test images, grey, uint8 [n, H, W], each with labels, int64 [n]."""
 
     def load(self) -> Dataset:
@@ -66,42 +56,29 @@ class MNIST(_Digits):
         """Return the names of the unpacked files."""
         return [f"MNIST/raw/{name}" for name in self._md5]
 
-    def read(self) -> list[tuple[np.ndarray, np.ndarray]]:
+    def read(self) -> list[Read]:
         """Read the four files."""
         folder = self.folder() / "MNIST" / "raw"
         parts = []
         for part in ("train", "t10k"):
             images = self._idx(folder / f"{part}-images-idx3-ubyte", 3)
             labels = self._idx(folder / f"{part}-labels-idx1-ubyte", 1)
-            images_and_labels(folder / f"{part}-images-idx3-ubyte", images, labels, 10)
-            parts.append((images, labels.astype(np.int64)))
+            parts.append(images_and_labels(folder / f"{part}-images-idx3-ubyte", images, labels))
         return parts
 
     def _idx(self, path: Path, dimensions: int) -> np.ndarray:
         """Read an idx file: two zeros, type (8: bytes), number of dimensions, their sizes, the values."""
-        plain, packed = self._md5[path.name]
+        md5, packed = self._md5[path.name]
         zipped = path.with_name(path.name + ".gz")
         if not is_there(path) and is_there(zipped):
-            self.check(zipped, packed)
-            raw = read_bytes(zipped)
-            try:
-                content = gzip.decompress(raw)
-            except (OSError, EOFError, zlib.error) as error:
-                raise Damaged(zipped, f"cannot be unpacked ({error}): {REPLACE}") from None
-            path = zipped
-        else:
-            self.check(path, plain)
-            content = read_bytes(path)
-        start = 4 + 4 * dimensions
-        if content[:4] != bytes([0, 0, 8, dimensions]) or len(content) < start:
-            raise Damaged(path, f"is not an idx file of bytes in {dimensions} dimensions: {REPLACE}")
-        sizes = [int(n) for n in np.frombuffer(content, ">u4", dimensions, 4)]
-        if len(content) - start != math.prod(sizes):
-            raise Damaged(
-                path,
-                f"announces {' x '.join(map(str, sizes))} bytes but has {len(content) - start}: {REPLACE}",
-            )
-        return np.frombuffer(content, np.uint8, offset=start).reshape(sizes)
+            path, md5 = zipped, packed
+        self.check(path, md5)
+        content = read_packed(path)
+        with reading(path, REPLACE):
+            if content[:4] != bytes([0, 0, 8, dimensions]):
+                raise ValueError(f"it is no idx file of bytes in {dimensions} dimensions")
+            sizes = np.frombuffer(content, ">u4", dimensions, 4).tolist()
+            return np.frombuffer(content, np.uint8, offset=4 + 4 * dimensions).reshape(sizes)
 
 
 class USPS(_Digits):
@@ -128,42 +105,32 @@ class USPS(_Digits):
         for train in (True, False):
             torchvision.datasets.USPS(root, train=train, download=True)
 
-    def read(self) -> list[tuple[np.ndarray, np.ndarray]]:
+    def read(self) -> list[Read]:
         """Read both files."""
         root = self.folder()
         return [self._part(root / name, md5) for name, md5 in self._files]
 
-    def _part(self, path: Path, md5: str) -> tuple[np.ndarray, np.ndarray]:
+    def _part(self, path: Path, md5: str) -> Read:
         """Return images, uint8 [n, 16, 16], and labels 0 to 9."""
         self.check(path, md5)
-        raw = read_bytes(path)
-        try:
-            labels, values = _libsvm(bz2.decompress(raw))
-        except (OSError, EOFError, ValueError) as error:
-            raise unreadable(path, error, "as bz2 of LIBSVM text") from None
+        text = read_packed(path)
+        with decoding(path, REPLACE):
+            labels, values = _libsvm(text)
         images = ((values + 1) / 2 * 255).astype(np.uint8)
-        images_and_labels(path, images, labels - 1, 10)
-        return images, labels - 1
+        return images_and_labels(path, images, labels - 1)
 
 
 def _libsvm(text: bytes) -> tuple[np.ndarray, np.ndarray]:
-    """Parse lines of ``label 1:value ... 256:value``, values from -1 to 1.
-
-    Returns:
-        labels int64 [n] from 1 to 10 and values float32 [n, 16, 16].
+    """Return labels, int64 [n], and values from -1 to 1, float32 [n, 16, 16], of text in LIBSVM's format.
 
     Raises:
-        ValueError: if a line has another form.
+        ValueError: it has another form.
     """
-    numbers = np.array(text.replace(b":", b" ").split(), dtype=np.float32)
-    if numbers.size == 0 or numbers.size % 513:
-        raise ValueError("lines need a label and 256 values")
-    rows = numbers.reshape(-1, 513)
-    if not (rows[:, 1::2] == np.arange(1, 257)).all():
-        raise ValueError("values must be numbered from 1 to 256")
-    if not np.isin(rows[:, 0], np.arange(1, 11)).all():
-        raise ValueError("labels must be whole numbers from 1 to 10")
-    values = rows[:, 2::2]
-    if not (np.abs(values) <= 1).all():
+    from sklearn.datasets import load_svmlight_file  # a second that is seldom needed
+
+    rows, labels = load_svmlight_file(io.BytesIO(text), n_features=256, dtype=np.float32, zero_based=False)
+    if rows.nnz != 256 * len(labels) or not np.isin(labels, np.arange(1, 11)).all():
+        raise ValueError("lines need a label, a whole number from 1 to 10, and 256 values")
+    if not (np.abs(rows.data) <= 1).all():
         raise ValueError("values must lie between -1 and 1")
-    return rows[:, 0].astype(np.int64), values.reshape(-1, 16, 16)
+    return labels.astype(np.int64), rows.toarray().reshape(-1, 16, 16)

@@ -1,7 +1,7 @@
 """Data sets of torchvision's form, from Python (`from_torchvision`), and some of its own by name."""
 
-import inspect
-from typing import Annotated, Any, cast
+from collections.abc import Iterator
+from typing import Annotated, Any
 
 import numpy as np
 from PIL import Image
@@ -9,15 +9,26 @@ from PIL import Image
 from rayfl.arguments import shown
 from rayfl.data.base import Data
 from rayfl.data.dataset import Dataset
+from rayfl.data.readers.images import pixels, stacked
 from rayfl.data.readers.samples import Form, Samples, as_array, dataset_of
 from rayfl.data.sets.arrays import Arrays
-from rayfl.data.sets.folders import of_bytes
 from rayfl.errors import BadData, BadValue, Missing, Unknown
-from rayfl.memory import check_memory
 from rayfl.settings import at_least, below
 
-KNOWN = ("FakeData", "FashionMNIST", "KMNIST", "QMNIST", "STL10", "SVHN")
-"""What a configuration may name: they neither unpickle files nor open pictures of any format."""
+_TRAIN = ({"train": True}, {"train": False})
+_SPLIT = ({"split": "train"}, {"split": "test"})
+KNOWN: dict[str, tuple[dict[str, Any], ...]] = {
+    "FakeData": ({},),
+    "FashionMNIST": _TRAIN,
+    "KMNIST": _TRAIN,
+    "QMNIST": _TRAIN,
+    "STL10": _SPLIT,
+    "SVHN": _SPLIT,
+}
+"""What a configuration may name, and arguments that choose the training and the test samples.
+
+They neither unpickle files nor open pictures of any format.
+"""
 
 
 def from_torchvision(train_set: Any, test_set: Any = None, val_set: Any = None, **options: Any) -> Arrays:
@@ -64,27 +75,21 @@ class TorchvisionData(Data):
                 "data.path",
                 f"is {shown(self.path)}, none of {', '.join(KNOWN)}: for others, rayfl.data.from_torchvision",
             )
-        cls = getattr(torchvision.datasets, name)
-        known = inspect.signature(cls).parameters
         given = dict(self.arguments or {})
         if set(given) & {"root", "train", "split", "download", "transform", "target_transform", "transforms"}:
             raise BadValue("data.arguments", "cannot set root, train, split, download or transforms")
-        if "root" in known and name != "FakeData":
+        if name != "FakeData":
             if self.root is None:
                 raise Missing("data.root", f"is not given: {name} needs the folder that holds its files")
             given["root"] = self.root
-        parts: list[dict[str, Any]] = [{}]
-        if "split" in known:
-            parts = [{"split": "train"}, {"split": "test"}]
-        elif name != "FakeData":
-            parts = [{"train": True}, {"train": False}]
+        cls = getattr(torchvision.datasets, name)
         try:
-            sets = [cls(**given, **part) for part in parts]
+            sets = [cls(**given, **part) for part in KNOWN[name]]
         except Exception as error:  # files that are missing or damaged can raise nearly anything
             raise BadData(f"torchvision.datasets.{name}", f"cannot be made ({error})") from None
         samples = [Samples(*_stacked(name, each)) for each in sets]
-        names = _names(sets[0])
-        return dataset_of(samples[0], samples[1] if sets[1:] else None, Form(name, names, self.test_fraction))
+        form = Form(name, _names(sets[0]), self.test_fraction)
+        return dataset_of(samples[0], samples[1] if sets[1:] else None, form)
 
 
 def _names(given: Any) -> list[str] | None:
@@ -97,50 +102,16 @@ def _names(given: Any) -> list[str] | None:
 
 def _stacked(what: str, given: Any) -> tuple[np.ndarray, np.ndarray]:
     """Return all inputs and all classes of a data set."""
-    try:
-        count = len(given)
-    except TypeError:
-        raise BadValue(what, f"is {shown(given)}: it must be a data set with a length") from None
-    if not hasattr(given, "__getitem__"):  # such as a DataLoader, which gives batches
-        raise BadValue(what, f"is {shown(given)}: it must be a data set that gives samples by index")
-    if not count:
-        raise BadData(what, "is empty: give at least one sample")
-    x: np.ndarray | None = None
     labels = []
-    for i in range(count):
-        item = given[i]
-        if not isinstance(item, tuple | list) or len(item) != 2:
-            raise BadData(what, f": sample {i} is {shown(item)}: it must be (input, class)")
-        array, label = _array(item[0]), np.asarray(item[1])
-        if array is None:
-            raise BadData(
-                what,
-                f": sample {i} is {shown(item[0])}: it must be a picture of 8 bits, an array or a tensor",
-            )
-        if label.ndim or label.dtype.kind not in "iu":
-            raise BadData(what, f": the class of sample {i} is {shown(item[1])}: it must be a whole number")
-        if x is None:
-            check_memory(count * array.nbytes, f"{what}: {count:,} samples", "use fewer samples")
-            x = np.empty((count, *array.shape), array.dtype)
-        if array.shape != x.shape[1:] or array.dtype != x.dtype:
-            raise BadData(
-                what,
-                f": sample {i} is {array.dtype} {list(array.shape)}, and sample 0 {x.dtype} "
-                f"{list(x.shape[1:])}: they must have the same type and shape; a transform can do that",
-            )
-        x[i] = array
-        labels.append(int(label))
-    return cast(np.ndarray, x), np.array(labels)
 
+    def inputs() -> Iterator[np.ndarray]:
+        for i in range(len(given)):
+            x, label = given[i]
+            labels.append(np.asarray(label))
+            place = f"{what}: sample {i}"
+            array = pixels(place, x) if isinstance(x, Image.Image) else as_array(x)
+            if array is None:
+                raise BadData(place, f"is {shown(x)}: it must be a picture, an array or a tensor")
+            yield array
 
-def _array(thing: Any) -> np.ndarray | None:
-    """Return an input as an array: pictures as uint8 [C, H, W], of one channel where they are grey.
-
-    None for what is neither, and for pictures of more than 8 bits.
-    """
-    if isinstance(thing, Image.Image):
-        if not of_bytes(thing):
-            return None
-        pixels = np.asarray(thing if thing.mode in ("L", "RGB") else thing.convert("RGB"))
-        return pixels[None] if pixels.ndim == 2 else pixels.transpose(2, 0, 1)
-    return as_array(thing)
+    return stacked(what, inputs(), len(given)), np.array(labels)
