@@ -113,14 +113,11 @@ def read_yaml(path: Path) -> Any:
     Raises:
         UserError: it cannot be read, or is no YAML within bounds.
     """
-    with reading(path), open_file(path) as file:
+    with reading(path, "mend it"), open_file(path) as file:
         content = file.read(LARGEST + 1)
-    if len(content) > LARGEST:
-        raise Damaged(path, f"cannot be read: it is larger than {LARGEST // 1_000_000} MB")
-    try:
+        if len(content) > LARGEST:
+            raise ValueError(f"it is larger than {LARGEST // 1_000_000} MB")
         text = content.decode()
-    except UnicodeDecodeError as error:
-        raise Damaged(path, "is not valid YAML: it is no text") from error
     try:
         return parse_yaml(text)
     except (yaml.YAMLError, ValueError, LookupError) as error:  # the latter two: a value unlike its tag

@@ -89,7 +89,7 @@ BAD = [
     ("--protocol.view onlin --method FedCO2 --net CNNB", "FedCO2 has personal, online, offline"),
     ("--protocol FDSE --protocol.average wieghted", "protocol.average is 'wieghted'", "'weighted'"),
     # partitions
-    ("--data.partition Pathological --clients 7", "multiple of 5 clients (nearest: 5 or 10)"),
+    ("--data.partition Pathological --clients 7", "2 x 7 becomes a multiple of 10"),
     ("--data.partition Pathological --data.partition.split half", "split"),
     ("--data.partition Pachinko", "Pachinko needs classes that belong to superclasses", "labels=fine"),
     (f"{CIFAR100} --data.labels coarse --clients 1 --data.partition Pachinko", "labels=fine"),

@@ -3,7 +3,7 @@
 import logging
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
-from typing import Annotated, Any
+from typing import Annotated, Any, ClassVar
 
 import numpy as np
 
@@ -25,6 +25,9 @@ log = logging.getLogger(__name__)
 class Data(Settings, ABC, place="data"):
     """A data set and how it is divided among clients."""
 
+    _natural: ClassVar[type[Partition]] = IID
+    """The partition that is used if none is given."""
+
     partition: Partition | None = None
     """How samples are divided among clients; each data set has its own default, mostly IID."""
     val_fraction: Annotated[float, at_least(0), below(1)] = 0.0
@@ -43,7 +46,7 @@ class Data(Settings, ABC, place="data"):
 
     def default_partition(self) -> Partition:
         """Return the partition that is used if none is given."""
-        return IID()
+        return self._natural()
 
     @abstractmethod
     def load(self) -> Dataset:
@@ -125,6 +128,12 @@ class Data(Settings, ABC, place="data"):
             except ValueError as error:
                 raise BadCode(f"{type(self._partition).__name__}.assign", f"is wrong: {error}") from None
         if self.val_fraction:
+            if any(len(client_data.train) == 1 for client_data in clients_data):
+                raise Conflict(
+                    "data.val_fraction",
+                    f"is {self.val_fraction:g}, and a client has one training sample, which leaves nothing to "
+                    "train on or to validate with: use fewer clients or a more even partition",
+                )
             clients_data = [
                 carve(dataset, client_data, self.val_fraction, numpy_generator(seed, "validation", client))
                 for client, client_data in enumerate(clients_data)

@@ -103,20 +103,16 @@ class FederatedData(Displayed):
 
     def label_matrix(self, split: str = "train") -> np.ndarray:
         """Return how many samples of each class each client has: int64 [clients, classes]."""
-        return self._counts_of(self.dataset.labels, self.dataset.classes, split)
+        return self.held.matrix(self.dataset.labels, self.dataset.classes, split)
 
     def subclass_matrix(self, split: str = "train") -> np.ndarray:
         """Return how many samples of each subclass each client has: int64 [clients, subclasses].
 
-        Raises:
-            ValueError: if the data set has no subclasses.
+        The data set must have subclasses.
         """
-        if self.dataset.subclasses is None:
-            raise ValueError("the data set has no subclasses")
-        return self._counts_of(self.dataset.subclasses, int(self.dataset.subclasses.max()) + 1, split)
-
-    def _counts_of(self, labels: np.ndarray, classes: int, split: str) -> np.ndarray:
-        return self.held.matrix(labels, classes, split)
+        subclasses = self.dataset.subclasses
+        assert subclasses is not None
+        return self.held.matrix(subclasses, int(subclasses.max()) + 1, split)
 
     def counts(self, split: str) -> np.ndarray:
         """Return each client's number of samples in ``"train"``, ``"val"`` or ``"test"``: int64 [clients]."""

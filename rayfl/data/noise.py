@@ -31,7 +31,7 @@ def with_noise(data: FederatedData, strongest: float, seed: int) -> FederatedDat
     they take four times the memory of the published ones.
 
     Args:
-        data: with uint8 images; of other inputs nobody could say what a unit of noise is.
+        data: with uint8 images.
         strongest: standard deviation of the last client.
         seed: of the noise.
 
@@ -40,12 +40,6 @@ def with_noise(data: FederatedData, strongest: float, seed: int) -> FederatedDat
         standard deviations among the settings, as ``noise_levels``.
     """
     dataset = data.dataset
-    if dataset.inputs.dtype != np.uint8:
-        raise Conflict(
-            "data.noise",
-            f"is {strongest:g}, in units of 0 to 255, and inputs are {dataset.inputs.dtype} "
-            f"{list(dataset.shape)}: use a data set of uint8 images, or no noise",
-        )
     levels = noise_levels(strongest, len(data))
     owner = np.full(len(dataset), -1)
     for client, client_data in enumerate(data.clients):

@@ -319,11 +319,7 @@ def test_a_missing_domain_or_class_is_named(tmp_path):
         OfficeCaltech10(root=str(tmp_path), scale="full", image_size=4).load()
     bike = root / "webcam" / "bike"
     shutil.rmtree(bike)
-    with refused(Missing, bike):
-        load(OfficeCaltech10, tmp_path)
-    bike.mkdir()
-    with refused(Missing, bike):
-        load(OfficeCaltech10, tmp_path)
+    assert "domain webcam has no images of class bike" in load(OfficeCaltech10, tmp_path).remarks
     shutil.rmtree(root / "dslr")
     with refused(Missing, root / "dslr"):
         load(OfficeCaltech10, tmp_path)
@@ -354,8 +350,6 @@ def test_a_damaged_image_is_named(tmp_path, folder, content):
         (DomainNet, {"scale": "half"}),
         (PACS, {"image_size": 0}),
         (ImageFolders, {"split": "fedbn"}),
-        (ImageFolders, {"domains": ["a", "a"]}),
-        (ImageFolders, {"classes": []}),
     ],
 )
 def test_wrong_options(kind, options):
@@ -453,7 +447,7 @@ def test_images_belong_to_one_class_and_domain(tmp_path):
         "b": (8, 0, 2),
     }
     with refused(BadData, tmp_path / "a" / "bike"):
-        load(ImageFolders, tmp_path, domains=["a", "A"], classes=["bike"])
+        load(ImageFolders, tmp_path, domains=["a", "a"], classes=["bike"])
 
 
 def test_what_is_no_image_is_left_out_with_a_warning(tmp_path, caplog):

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rayfl.data import CIFAR10, CIFAR100, Arrays, ClientData, Dataset, FederatedData
+from rayfl.data import CIFAR10, CIFAR100, ClientData, Dataset, FederatedData
 from rayfl.data.noise import noise_levels, with_noise
 from rayfl.errors import BadValue, Conflict, Shortage
 from tests.support.image_files import write_cifar10
@@ -119,12 +119,6 @@ def test_the_first_client_and_unused_images_have_none(root, strongest, seed):
 def test_impossible_noise_is_refused(kind, noise):
     with refused(BadValue, "data.noise"):
         kind(noise=noise)
-
-
-def test_noise_is_for_images_alone():
-    vectors = Arrays(np.ones((40, 5)), np.arange(40) % 2).federate(2, 0)
-    with refused(Conflict, "data.noise"):
-        with_noise(vectors, 5.0, 0)
 
 
 def test_memory_for_noise_is_looked_at_first(root, monkeypatch):

@@ -299,9 +299,6 @@ class Load(Synthetic):
 class Missing(Synthetic):
     def load(self):
         return open("nowhere.bin")
-class Nothing(Synthetic):
-    def load(self):
-        return None
 class Made(Synthetic):
     def __init__(self, x: int = 1):
         raise RuntimeError("bad start")
@@ -355,7 +352,6 @@ UNFIT: dict[str, tuple[type[UserError], str]] = {
     "--net own.nosuch": (Unknown, "net"),
     "--net own.os": (BadValue, "net"),
     "--net own.nothing(x=1)": (Unknown, "net"),
-    "--data own.Nothing": (BadCode, "Nothing.load"),
     "--method own.Typed --method.factor x": (BadValue, "method.factor"),
     "--method own.Forgets": (BadCode, "Forgets"),
     "--method own.Nosuch": (BadValue, "method"),

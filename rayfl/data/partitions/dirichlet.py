@@ -40,17 +40,11 @@ class Dirichlet(Partition):
         sizes = {o: np.array([len(c) for c in cells[o]]) for o in cells if sum(map(len, cells[o]))}
         held_out = min((int(s.sum()) for o, s in sizes.items() if o != TRAIN), default=0)
         what = f"Dirichlet(alpha={self.alpha:g}, min_samples={self.min_samples}) for {clients} clients"
-        if clients * self.min_samples > sizes[TRAIN].sum():
+        if clients * self.min_samples > sizes[TRAIN].sum() or clients * min(self.min_samples, 1) > held_out:
             raise BadData(
                 "data.partition",
-                f": {what} needs at least {clients * self.min_samples} training samples, and the data set "
-                f"has {sizes[TRAIN].sum()}: use fewer clients or a smaller min_samples",
-            )
-        if clients * min(self.min_samples, 1) > held_out:
-            raise BadData(
-                "data.partition",
-                f": {what}: there are {held_out} validation or test samples, and every client needs one: use "
-                "fewer clients, or min_samples=0",
+                f": {what}: {sizes[TRAIN].sum()} training samples and {held_out} for validation or testing "
+                "are too few: use fewer clients or a smaller min_samples, with 0 for clients that have none",
             )
         nearest = []
         for minimum in dict.fromkeys((self.min_samples, min(self.min_samples, 1))):

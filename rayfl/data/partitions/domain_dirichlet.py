@@ -1,6 +1,5 @@
 """Label skew on top of feature skew: a domain per client, and of it one uneven part."""
 
-from collections.abc import Iterable, Mapping
 from typing import Annotated
 
 import numpy as np
@@ -36,7 +35,7 @@ class DomainDirichlet(Partition):
     """Name of a domain -> number of the part, from 0, that its (first) client gets; 0 for domains that are
     not named.
     """
-    thin: dict[str, int] | None = None
+    thin: dict[str, Annotated[int, at_least(1)]] | None = None
     """Name of a domain -> a number t; of the client's n_c training samples of each class only int(n_c / t)
     are used. The test samples keep the proportions of the part before that.
     """
@@ -52,14 +51,15 @@ class DomainDirichlet(Partition):
                     "data.partition.chosen",
                     f"names part {part} of {domain}, but parts are numbered from 0 to {self.parts - 1}",
                 )
-        for domain, times in (self.thin or {}).items():
-            if times < 1:
-                raise BadValue("data.partition.thin", f"is {times} for {domain}: it must be at least 1")
 
     def assign(self, dataset: Dataset, clients: int, rng: np.random.Generator) -> list[ClientData]:
         """Cut the domains one after the other."""
         for option in ("chosen", "thin", "whole_test"):
-            _check_names(option, getattr(self, option) or (), dataset)
+            for name in getattr(self, option) or ():
+                if name not in dataset.domain_names:
+                    known = ", ".join(dataset.domain_names)
+                    told = f"names the domain {name!r}, and the data set has only {known}"
+                    raise Unknown(f"data.partition.{option}", told)
         most = len(dataset.domain_names) * self.parts
         if clients > most:
             raise Conflict(
@@ -67,8 +67,6 @@ class DomainDirichlet(Partition):
             )
         clients_data: dict[int, ClientData] = {}
         used = clients_of_domains(self, dataset, clients)
-        for domain, _ in used:
-            self._check_sizes(dataset, domain)
         for (domain, mine), own in zip(used, rng.spawn(len(used))):
             clients_data |= self._domain(dataset, domain, mine, own)
         return [clients_data[client] for client in range(clients)]
@@ -95,40 +93,24 @@ class DomainDirichlet(Partition):
             train = joined([piece[: len(piece) // (self.thin or {}).get(name, 1)] for piece in own])
             val, test = held_out[VAL][j], held_out[TEST][j]
             if name not in (self.whole_test or ()):
-                val = _in_proportion(dataset, val, counts, f"validation samples of {name}", rng)
-                test = _in_proportion(dataset, test, counts, f"test samples of {name}", rng)
+                val = _in_proportion(dataset, val, counts, rng)
+                test = _in_proportion(dataset, test, counts, rng)
             clients_data[int(client)] = ClientData(train, val, test, domain)
         return clients_data
 
-    def _named(self) -> str:
-        return f"DomainDirichlet(parts={self.parts}, alpha={self.alpha:g}, min_cell={self.min_cell})"
-
-    def _check_sizes(self, dataset: Dataset, domain: int) -> None:
-        """Refuse a domain that cannot have enough of every class in every part."""
-        name = dataset.domain_names[domain]
-        labels = dataset.labels[(dataset.domains == domain) & (dataset.origin == TRAIN)]
-        if not len(labels):
-            raise BadData("data.partition", f": {self._named()}: the domain {name} has no training samples")
-        held, sizes = np.unique(labels, return_counts=True)
-        if sizes.min() < self.parts * self.min_cell:
-            raise BadData(
-                "data.partition",
-                f": {self._named()}: the domain {name} has {sizes.min()} training samples of the class "
-                f"{dataset.class_names[held[sizes.argmin()]]}, too few for {self.min_cell} in each part: use "
-                "fewer parts, a smaller min_cell or more of the data set",
-            )
-
     def _search(self, name: str, sizes: np.ndarray, rng: np.random.Generator) -> np.ndarray:
         """Return cumulated shares, float64 [classes, parts], that give every part enough of every class."""
-        for _ in range(_BATCHES):
-            found = self._draw(sizes, rng)
-            if len(found):
-                return found[0]
+        held = sizes[sizes > 0]
+        if len(held) and held.min() >= self.parts * self.min_cell:
+            for _ in range(_BATCHES):
+                found = self._draw(sizes, rng)
+                if len(found):
+                    return found[0]
         raise BadData(
             "data.partition",
-            f": {self._named()}: {_BATCH * _BATCHES:,} divisions of domain {name} were drawn, and in none "
-            f"had every part {self.min_cell} of every class: use a larger alpha, fewer parts or a smaller "
-            "min_cell",
+            f": DomainDirichlet: domain {name} cannot be divided at random (or not in "
+            f"{_BATCH * _BATCHES:,} tries) so that each of {self.parts} parts has {self.min_cell} training "
+            "samples of every class: use a larger alpha, fewer parts, a smaller min_cell or more samples",
         )
 
     def _draw(self, sizes: np.ndarray, rng: np.random.Generator) -> np.ndarray:
@@ -157,34 +139,17 @@ class DomainDirichlet(Partition):
         return cuts
 
 
-def _check_names(option: str, names: Iterable[str] | Mapping[str, int], dataset: Dataset) -> None:
-    """Refuse names of domains that the data set does not have."""
-    for name in names:
-        if name not in dataset.domain_names:
-            raise Unknown(
-                f"data.partition.{option}",
-                f"names the domain {name!r}, and the data set has only {', '.join(dataset.domain_names)}",
-            )
-
-
 def _in_proportion(
-    dataset: Dataset, indices: np.ndarray, counts: np.ndarray, what: str, rng: np.random.Generator
+    dataset: Dataset, indices: np.ndarray, counts: np.ndarray, rng: np.random.Generator
 ) -> np.ndarray:
     """Return the largest random subset with the class proportions of ``counts``, int64 [classes], ascending.
 
-    There are no indices without any; a class without a count has none.
+    There are none where a class that has a count lacks indices.
     """
     if not len(indices):
         return indices
     cells = by_class(dataset, indices, rng)
     held = np.flatnonzero(counts)
     scarcest = held[np.argmin([len(cells[c]) / counts[c] for c in held])]
-    if not len(cells[scarcest]):
-        raise BadData(
-            "data.partition",
-            f": DomainDirichlet: there are no {what} of the class {dataset.class_names[scarcest]}, and so "
-            "none in the proportions of the training split: use fewer clients or name the domain in "
-            "whole_test",
-        )
     keep = len(cells[scarcest]) * counts // counts[scarcest]  # int(r n_c), without rounding errors
     return joined([cell[:n] for cell, n in zip(cells, keep)])

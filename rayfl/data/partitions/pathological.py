@@ -1,6 +1,5 @@
 """Label skew by few classes per client."""
 
-import math
 from typing import Annotated, Literal
 
 import numpy as np
@@ -58,8 +57,7 @@ class Pathological(Partition):
             raise Conflict(
                 "data.partition",
                 f": Pathological: {s} classes for each of {clients} clients cannot be divided evenly among "
-                f"{classes} ({s} x {clients} / {classes} must be a whole number): use "
-                f"{_nearest(s, clients, classes)}",
+                f"{classes}: choose numbers so that {s} x {clients} becomes a multiple of {classes}",
             )
         owners = s * clients // classes
         shares = rng.uniform(0.4, 0.6, size=(classes, owners))
@@ -77,16 +75,6 @@ class Pathological(Partition):
                 mine.append((choice, float(shares[choice, left[choice]])))
             picks.append(mine)
         return picks
-
-
-def _nearest(s: int, clients: int, classes: int) -> str:
-    """Name the settings nearest to ``s`` classes for each of ``clients`` that divide ``classes`` evenly."""
-    step = classes // math.gcd(s, classes)
-    near = sorted({max(step, clients // step * step), (clients // step + 1) * step})
-    advice = f"a multiple of {step} clients (nearest: {' or '.join(map(str, near))})"
-    step = classes // math.gcd(clients, classes)
-    held = [k for k in (s // step * step, (s // step + 1) * step) if 1 <= k <= classes]
-    return advice + (f", or classes_per_client={' or '.join(map(str, held))}" if held else "")
 
 
 def _cut(cells: list[np.ndarray], picks: list[list[tuple[int, float]]]) -> list[list[np.ndarray]]:

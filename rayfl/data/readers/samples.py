@@ -9,8 +9,10 @@ from typing import Any
 import numpy as np
 
 from rayfl.arguments import shown
-from rayfl.data.base import carve
+from rayfl.data.base import Data, carve
 from rayfl.data.dataset import TEST, TRAIN, VAL, ClientData, Dataset, not_finite
+from rayfl.data.partitions.by_user import ByUser
+from rayfl.data.partitions.partition import Partition
 from rayfl.errors import BadData
 from rayfl.memory import check_memory
 from rayfl.randomness import numpy_generator
@@ -55,6 +57,14 @@ class Form:
     std: Sequence[float] | None = None
     remarks: Sequence[str] = ()
     warnings: Sequence[str] = ()
+
+
+class SampleData(Data):
+    """Data of somebody's own; classes below it have the option ``users``, which says whose each sample is."""
+
+    def default_partition(self) -> Partition:
+        """Return a client per user where the samples have users, else IID."""
+        return super().default_partition() if getattr(self, "users", None) is None else ByUser()
 
 
 def dataset_of(train: Samples, test: Samples | None, form: Form, val: Samples | None = None) -> Dataset:

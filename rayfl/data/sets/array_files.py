@@ -7,11 +7,8 @@ from typing import Annotated
 
 import numpy as np
 
-from rayfl.data.base import Data
 from rayfl.data.dataset import Dataset
-from rayfl.data.partitions.by_user import ByUser
-from rayfl.data.partitions.partition import Partition
-from rayfl.data.readers.samples import Form, Samples, dataset_of
+from rayfl.data.readers.samples import Form, SampleData, Samples, dataset_of
 from rayfl.data.readers.tables import read_arrays, read_parquet
 from rayfl.errors import BadData, Missing
 from rayfl.files import decoding
@@ -24,7 +21,7 @@ _FOLD = 1000
 """Columns whose scales differ by this factor hardly learn together."""
 
 
-class ArrayFiles(Data):
+class ArrayFiles(SampleData):
     """Samples of your own in files: an .npz file, a folder of .npy files, or a .parquet file.
 
     Inputs are images (uint8 [N, C, H, W]), floats [N, ...] or token ids (whole numbers), labels whole numbers
@@ -61,10 +58,6 @@ class ArrayFiles(Data):
     """Per channel, of images scaled to [0, 1]; 0 by default."""
     std: list[float] | None = None
     """Per channel, of images scaled to [0, 1]; 1 by default."""
-
-    def default_partition(self) -> Partition:
-        """Return a client per user where there is a name for users, else IID."""
-        return super().default_partition() if self.users is None else ByUser()
 
     def load(self) -> Dataset:
         """Read the files."""

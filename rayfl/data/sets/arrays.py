@@ -3,16 +3,14 @@
 from collections.abc import Sequence
 from typing import Annotated, Any, ClassVar
 
-from rayfl.data.base import Data
 from rayfl.data.dataset import Dataset
-from rayfl.data.partitions.by_user import ByUser
 from rayfl.data.partitions.partition import Partition
-from rayfl.data.readers.samples import Form, Samples, dataset_of
+from rayfl.data.readers.samples import Form, SampleData, Samples, dataset_of
 from rayfl.errors import Conflict, Missing
 from rayfl.settings import at_least, below
 
 
-class Arrays(Data):
+class Arrays(SampleData):
     """Arrays or tensors of your own, from Python: images, vectors, series, token ids.
 
     With users, a client per user (or several) is the default partition. A run's configuration records
@@ -97,10 +95,6 @@ class Arrays(Data):
         """Return the samples for testing or for validation, where they are given."""
         given = [getattr(self, f"{key}_{name}") for key in ("x", "y", "users", "domains")]
         return None if all(value is None for value in given) else Samples(*given)
-
-    def default_partition(self) -> Partition:
-        """Return a client per user where the samples have users, else IID."""
-        return super().default_partition() if self.users is None else ByUser()
 
     def load(self) -> Dataset:
         """Return the arrays."""

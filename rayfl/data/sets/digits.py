@@ -11,7 +11,6 @@ from PIL import Image, ImageDraw, ImageFont
 from rayfl.data.base import Data
 from rayfl.data.dataset import TEST, TRAIN, VAL, Dataset
 from rayfl.data.partitions.domain_per_client import DomainPerClient
-from rayfl.data.partitions.partition import Partition
 from rayfl.data.readers.cache import Decoded, cached
 from rayfl.randomness import numpy_generator
 
@@ -58,9 +57,7 @@ class EmbeddedDigits(Data):
     seed. They are kept in a cache folder: RAYFL_CACHE, or the platform's folder for caches.
     """
 
-    def default_partition(self) -> Partition:
-        """Return `DomainPerClient`: as many clients as domains means a domain each."""
-        return DomainPerClient()
+    _natural = DomainPerClient
 
     def load(self) -> Dataset:
         """Make the images, or map what an earlier run has made."""

@@ -14,7 +14,6 @@ import numpy as np
 
 from rayfl.data.dataset import TEST, TRAIN, UNUSED, Dataset
 from rayfl.data.partitions.domain_per_client import DomainPerClient
-from rayfl.data.partitions.partition import Partition
 from rayfl.data.readers.cache import Decoded, cached, content
 from rayfl.data.readers.files import (
     REPLACE,
@@ -47,6 +46,8 @@ class DigitsFive(FileData):
     client gets the first of ten parts of 743 or 744, so that all have the same number; all test images are
     used. For each domain rayfl reads the originals or FedBN's prepared files, whichever are there.
     """
+
+    _natural = DomainPerClient
 
     cache: str | None = None
     """Folder for decoded images; that of RAYFL_CACHE, or the platform's, by default."""
@@ -86,10 +87,6 @@ class DigitsFive(FileData):
                 f"is {self.quantity:g}, a number of FedBN's training parts, and data.scale=full takes all "
                 "training images: give one of them",
             )
-
-    def default_partition(self) -> Partition:
-        """Return `DomainPerClient`: as many clients as domains means a domain each."""
-        return DomainPerClient()
 
     def published_sizes(self) -> Mapping[str, int]:
         """Return the images in use of all five domains: test images, and FedBN's or all training images."""
@@ -254,43 +251,32 @@ def _joined(folder: Path, parts: Sequence[Read]) -> Read:
         return np.concatenate(images), np.concatenate(labels)
 
 
-def _mnist(folder: Path, verify: bool) -> Read:
-    return _joined(folder, MNIST(root=str(folder), verify=verify).read())
+def _published(data: type[MNIST | USPS], folder: Path, verify: bool) -> Read:
+    return _joined(folder, data(root=str(folder), verify=verify).read())
 
 
-def _usps(folder: Path, verify: bool) -> Read:
-    return _joined(folder, USPS(root=str(folder), verify=verify).read())
-
-
-_SVHN = {
+_SVHN: dict[str, str | None] = {
     "train_32x32.mat": "e26dedcc434d2e4c54c9b2d4a06d8373",
     "test_32x32.mat": "eb5a983be6a315427106f1b164d9cef3",
 }
+_SYNTH: dict[str, str | None] = {"synth_train_32x32.mat": None, "synth_test_32x32.mat": None}
 
 
-def _svhn(folder: Path, verify: bool) -> Read:
-    if verify:
-        for name, md5 in _SVHN.items():
+def _mats(sums: Mapping[str, str | None], folder: Path, verify: bool) -> Read:
+    for name, md5 in sums.items():
+        if verify and md5 is not None:
             check_sum(folder / name, md5)
-    return _joined(folder, [_mat(folder / name, ten_is_zero=True) for name in _SVHN])
+    return _joined(folder, [_mat(folder / name) for name in sums])
 
 
-_SYNTH = ("synth_train_32x32.mat", "synth_test_32x32.mat")
-
-
-def _synth(folder: Path, verify: bool) -> Read:
-    return _joined(folder, [_mat(folder / name) for name in _SYNTH])
-
-
-def _mat(path: Path, ten_is_zero: bool = False) -> Read:
-    """Read a file of MATLAB with images X, uint8 [32, 32, 3, n], and labels y."""
+def _mat(path: Path) -> Read:
+    """Read a file of MATLAB with images X, uint8 [32, 32, 3, n], and labels y, where 10 may stand for 0."""
     from scipy.io import loadmat
 
     with decoding(path, REPLACE), open_file(path) as file:
         content = loadmat(file)
         images, labels = content["X"].transpose(3, 0, 1, 2), content["y"]
-        if ten_is_zero:
-            labels = np.where(labels == 10, 0, labels)
+        labels = np.where(labels == 10, 0, labels)
     return images_and_labels(path, images, labels)
 
 
@@ -341,19 +327,31 @@ _MNISTM_PLACES = ("mnist_m", "MNIST_M", ".")
 _DOMAINS: dict[str, list[_Layout]] = {
     "MNIST": [
         _fedbn("MNIST"),
-        _Layout("original", (".",), tuple(MNIST().files()), _mnist, MNIST.source),
+        _Layout("original", (".",), tuple(MNIST().files()), partial(_published, MNIST), MNIST.source),
     ],
     "SVHN": [
         _fedbn("SVHN"),
-        _Layout("original", ("SVHN", "."), tuple(_SVHN), _svhn, "http://ufldl.stanford.edu/housenumbers"),
+        _Layout(
+            "original",
+            ("SVHN", "."),
+            tuple(_SVHN),
+            partial(_mats, _SVHN),
+            "http://ufldl.stanford.edu/housenumbers",
+        ),
     ],
     "USPS": [
         _fedbn("USPS"),
-        _Layout("original", (".", "USPS"), tuple(USPS().files()), _usps, USPS.source),
+        _Layout("original", (".", "USPS"), tuple(USPS().files()), partial(_published, USPS), USPS.source),
     ],
     "SynthDigits": [
         _fedbn("SynthDigits"),
-        _Layout("original", ("SynthDigits", "."), _SYNTH, _synth, "https://github.com/med-air/FedBN"),
+        _Layout(
+            "original",
+            ("SynthDigits", "."),
+            tuple(_SYNTH),
+            partial(_mats, _SYNTH),
+            "https://github.com/med-air/FedBN",
+        ),
     ],
     "MNIST-M": [
         _fedbn("MNIST_M"),

@@ -15,11 +15,10 @@ import numpy as np
 
 from rayfl.data.dataset import TEST, TRAIN, UNUSED, VAL, Dataset
 from rayfl.data.partitions.domain_per_client import DomainPerClient
-from rayfl.data.partitions.partition import Partition
 from rayfl.data.readers.cache import Decoded, cached, digests
 from rayfl.data.readers.files import FileData, Side
 from rayfl.data.readers.images import in_chunks, read_image
-from rayfl.errors import BadData, BadValue, Damaged, Missing
+from rayfl.errors import BadData, Damaged
 from rayfl.files import entries
 from rayfl.randomness import numpy_generator
 
@@ -62,6 +61,7 @@ class DomainFolders(FileData):
     Images are scaled to a square, kept as bytes, and used as numbers from 0 to 1 without normalisation.
     """
 
+    _natural = DomainPerClient
     published: ClassVar[Mapping[str, int]] = {}  # images per domain, where they are known
     colour: ClassVar[Literal["RGB", "grey unless RGB"]] = "RGB"
     split = "fdse"  # "fdse" is random 80/10/10 of each domain, drawn from the seed
@@ -74,10 +74,6 @@ class DomainFolders(FileData):
     """Whether training images are flipped and turned at random."""
     val_augment: bool = False
     """Whether validation images are flipped and turned, too."""
-
-    def default_partition(self) -> Partition:
-        """Return `DomainPerClient`: as many clients as domains means a domain each."""
-        return DomainPerClient()
 
     @abstractmethod
     def find(self) -> tuple[Found, tuple[str, ...]]:
@@ -191,10 +187,6 @@ class DomainFolders(FileData):
                 inside = entries(folder) if folder.is_dir() else []
                 found = _texts(folder, [entry.name for entry in inside if _is_image(entry)])
                 others += [Path(entry) for entry in inside if not _is_image(entry)]
-                if not found and self.published:
-                    raise Missing(
-                        folder, f'holds no images, so that class "{name}" of domain {domain} has none'
-                    )
                 if not found:
                     lacking.append(f"domain {domain} has no images of class {name}")
                 files += [f"{folder.relative_to(root).as_posix()}/{file}" for file in found]
@@ -223,8 +215,6 @@ class DomainFolders(FileData):
         if above is None:
             raise self.missing(f"domain {domain}", root / domain, "Complete the folder")
         folder = subfolder(above, name)
-        if folder is None and self.published:
-            raise self.missing(f'class "{name}" of domain {domain}', above / name, "Complete the folder")
         return folder or above / name
 
 
@@ -243,13 +233,6 @@ class ImageFolders(DomainFolders):
     for training, validation and testing, drawn from the seed.
     """
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        for name in ("domains", "classes"):
-            value = getattr(self, name)
-            if value is not None and (not value or len(set(value)) < len(value)):
-                raise BadValue(f"data.{name}", f"is {value}: it must name at least one, and each once")
-
     def find(self) -> tuple[Found, tuple[str, ...]]:
         """Look for the images; return them and the names of the classes."""
         root = self.home()
@@ -258,8 +241,6 @@ class ImageFolders(DomainFolders):
             found = self.scan(root.absolute().parent, (root.absolute().name,), names)
             return replace(found, domain_names=(type(self).__name__,)), tuple(names)
         domains = self.domains or _folders(root)
-        if not domains:
-            raise BadData(root, "holds no folders; ImageFolders reads images from domain/class/*")
         if all(plain(domain) in _PARTS for domain in domains):
             log.warning(
                 "ImageFolders: %s in %s are read as domains, and each is divided into training and test "
@@ -271,10 +252,8 @@ class ImageFolders(DomainFolders):
         if classes is None:
             inside = [subfolder(root, domain) for domain in domains]
             classes = sorted({name for folder in inside if folder for name in _folders(folder)})
-            if not classes and all(inside):
-                raise BadData(
-                    root, "has folders that hold none; ImageFolders reads images from domain/class/*"
-                )
+        if not classes:
+            raise BadData(root, "holds no folders in folders; ImageFolders reads images from domain/class/*")
         return self.scan(root, domains, classes), tuple(classes)
 
     def origin(self, found: Found) -> np.ndarray:

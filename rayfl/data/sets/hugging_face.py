@@ -11,12 +11,9 @@ from annotated_types import MinLen
 from pydantic import StringConstraints
 from typing_extensions import TypedDict  # pydantic asks for this one below Python 3.12
 
-from rayfl.data.base import Data
 from rayfl.data.dataset import Dataset
-from rayfl.data.partitions.by_user import ByUser
-from rayfl.data.partitions.partition import Partition
 from rayfl.data.readers.images import open_image, pixels, stacked
-from rayfl.data.readers.samples import Form, Samples, dataset_of
+from rayfl.data.readers.samples import Form, SampleData, Samples, dataset_of
 from rayfl.data.readers.tables import column
 from rayfl.errors import Missing, Unknown
 from rayfl.files import decoding, fit, open_file, read_json
@@ -32,7 +29,7 @@ _Name = Annotated[str, StringConstraints(pattern=r"^[^/\\]*[^/\\.][^/\\]*$")]
 """A name of a file in the same folder: no path, and not ``.`` or ``..``."""
 
 
-class HuggingFaceData(Data):
+class HuggingFaceData(SampleData):
     """A data set of Hugging Face's library ``datasets``, as its ``save_to_disk`` has written it.
 
     Inputs are pictures of one size, lists of equally many numbers, or of token ids. Nothing is downloaded,
@@ -60,10 +57,6 @@ class HuggingFaceData(Data):
     """Column with the domain of each sample."""
     test_fraction: Annotated[float, at_least(0), below(1)] = 0.2
     """If there is no split for testing: the share of every user's samples, or of all samples, that is."""
-
-    def default_partition(self) -> Partition:
-        """Return a client per user where there is a column of users, else IID."""
-        return super().default_partition() if self.users is None else ByUser()
 
     def load(self) -> Dataset:
         """Read the columns."""

@@ -58,16 +58,17 @@ class _Protocols(DomainFolders):
             origin = self.used_by_fdse(found)
             self.check_counts(found, origin)
             return origin
-        parts = self._listed(found)
-        if parts is None:
-            log.warning(
-                "%s: FedBN's lists (%s and so on) are not in %s, so each domain is divided 80/20, class by "
-                "class",
-                type(self).__name__,
-                f"{found.domain_names[0]}_train.pkl",
-                found.root,
-            )
+        paths = self.lists(found, "pkl", "each domain is divided 80/20, class by class")
+        if paths is None:
             parts = [stratified(found, k) for k in range(len(found.domain_names))]
+        else:
+            places = _places(found)
+            read = [self._read_list(found, domain, path, places) for domain, path in paths]
+            if len(np.unique(every := np.concatenate(read))) < len(every):
+                raise Damaged(
+                    found.root, f"has lists ({paths[0][1].name} and so on) that name an image twice"
+                )
+            parts = list(zip(read[::2], read[1::2]))
         origin = origin_of(len(found.files), parts)
         self.check_counts(found, origin)
         if self.scale == "fedbn":
@@ -92,22 +93,24 @@ class _Protocols(DomainFolders):
             origin[train[few:]] = UNUSED
             origin[train[len(train) - held_out :]] = VAL
 
-    def _listed(self, found: Found) -> list[tuple[np.ndarray, np.ndarray]] | None:
-        """Return each domain's training and test images as FedBN's lists order them; None without lists."""
-        names = [[f"{domain}_{part}.pkl" for part in ("train", "test")] for domain in found.domain_names]
-        missing = [name for pair in names for name in pair if not (found.root / name).is_file()]
-        if len(missing) == 2 * len(names):
+    def lists(self, found: Found, ending: str, otherwise: str) -> list[tuple[str, Path]] | None:
+        """Return the lists of training and of test images, domain by domain; None where there are none.
+
+        Args:
+            found: the images.
+            ending: of the lists' names.
+            otherwise: what is done without any, for a warning.
+        """
+        parts = ("train", "test")
+        paths = [(d, found.root / f"{d}_{part}.{ending}") for d in found.domain_names for part in parts]
+        missing = [path for _, path in paths if not path.is_file()]
+        if missing == [path for _, path in paths]:
+            told = "%s: the lists (%s and so on) are not in %s, so %s"
+            log.warning(told, type(self).__name__, missing[0].name, found.root, otherwise)
             return None
         if missing:
-            raise self.missing(f"FedBN's list {missing[0]}", found.root / missing[0], ALL_OR_NONE)
-        places = _places(found)
-        parts = []
-        for domain, pair in zip(found.domain_names, names):
-            train, test = (self._read_list(found, domain, found.root / name, places) for name in pair)
-            if len(np.unique(np.concatenate([train, test]))) < len(train) + len(test):
-                raise Damaged(found.root / pair[0], f"and {pair[1]} name an image twice")
-            parts.append((train, test))
-        return parts
+            raise self.missing(f"the list {missing[0].name}", missing[0], ALL_OR_NONE)
+        return paths
 
     def _read_list(self, found: Found, domain: str, path: Path, places: Mapping[str, int]) -> np.ndarray:
         """Return the indices of the images on one of FedBN's lists: arrays of paths and of class names."""
@@ -216,28 +219,18 @@ class DomainNet(_Protocols):
 
     def used_by_fdse(self, found: Found) -> np.ndarray:
         """Use the images that the official lists name, or all where there are no lists."""
-        names = [f"{domain}_{part}.txt" for domain in found.domain_names for part in ("train", "test")]
-        missing = [name for name in names if not (found.root / name).is_file()]
-        if len(missing) == len(names):
-            log.warning(
-                "DomainNet: the official lists (%s and so on) are not in %s, so all images of the folders "
-                "are used",
-                names[0],
-                found.root,
-            )
+        paths = self.lists(found, "txt", "all images of the folders are used")
+        if paths is None:
             return np.full(len(found.files), TRAIN, np.uint8)
-        if missing:
-            raise self.missing(f"the official list {missing[0]}", found.root / missing[0], ALL_OR_NONE)
         places = _places(found)
         wanted = {plain(name) for name in self.classes}
         origin = np.full(len(found.files), UNUSED, np.uint8)
-        for name in names:
-            path = found.root / name
+        for domain, path in paths:
             with decoding(path, _FRESH):
                 text = read_packed(path).decode()
             lines = [line.rsplit(maxsplit=1)[0] for line in text.splitlines() if line.strip()]
             mine = [line for line in lines if _place(line).split("/")[1] in wanted]
-            origin[self.indices_of(mine, name.rsplit("_", 1)[0], path, found, places)] = TRAIN
+            origin[self.indices_of(mine, domain, path, found, places)] = TRAIN
         return origin
 
 

@@ -13,7 +13,6 @@ from rayfl.arguments import shown
 from rayfl.data.base import Data
 from rayfl.data.dataset import Dataset
 from rayfl.data.partitions.by_user import ByUser
-from rayfl.data.partitions.partition import Partition
 from rayfl.data.readers.samples import Form, Samples, dataset_of
 from rayfl.data.sets.stdlib_text import character_names, encoded
 from rayfl.errors import BadData, Conflict, Missing
@@ -43,14 +42,12 @@ class LEAFFiles(Data):
     are in the test files alone, as with LEAF's ``-t user``, have no training samples, so no client has them.
     """
 
+    _natural = ByUser
+
     root: str | None = None
     """Folder with the folders train and test, such as data/femnist/data; it must be given."""
     shape: tuple[Annotated[int, at_least(1)], ...] | None = None
     """Shape of an input of numbers, such as [1, 28, 28] of FEMNIST; as in the files if not given."""
-
-    def default_partition(self) -> Partition:
-        """Return a client per user, or several users per client."""
-        return ByUser()
 
     def load(self) -> Dataset:
         """Read all files."""

@@ -2,7 +2,6 @@
 
 import sys
 import sysconfig
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated
 
@@ -11,12 +10,10 @@ import numpy as np
 from rayfl.data.base import Data
 from rayfl.data.dataset import TEST, TRAIN, Dataset
 from rayfl.data.partitions.by_user import ByUser
-from rayfl.data.partitions.partition import Partition
-from rayfl.errors import BadValue, Conflict, Unknown
+from rayfl.errors import Conflict
 from rayfl.files import read_file, reading
 from rayfl.memory import check_memory
 from rayfl.settings import at_least
-from rayfl.shown import did_you_mean
 
 CHARACTERS = ("\n", *map(chr, range(32, 127)))
 """What there is a class for, in the order of the classes; one more is for all others."""
@@ -37,6 +34,8 @@ class StdlibText(Data):
     other data, with another digest.
     """
 
+    _natural = ByUser
+
     length: Annotated[int, at_least(1)] = 32
     """Characters that the next one is predicted from."""
     stride: Annotated[int, at_least(1)] = 1
@@ -47,10 +46,6 @@ class StdlibText(Data):
     """
     modules: list[str] | None = None
     """Names of modules, such as argparse; all of at least ten times ``length`` characters if not given."""
-
-    def default_partition(self) -> Partition:
-        """Return a client per module, or several modules per client."""
-        return ByUser()
 
     def load(self) -> Dataset:
         """Read the modules, and cut windows from them."""
@@ -89,12 +84,10 @@ class StdlibText(Data):
             for name in sorted(sys.stdlib_module_names)
             if not name.startswith("_") and (folder / f"{name}.py").is_file()
         ]
-        if self.modules is not None:
-            _check_names(self.modules, known)
         texts = {}
         for name in known if self.modules is None else self.modules:
             path = folder / f"{name}.py"
-            with reading(path, "install Python anew"):
+            with reading(path, "name modules of one file, or install Python anew"):
                 text = encoded(read_file(path).decode(errors="replace").replace("\r\n", "\n"))
             if self.modules is not None or len(text) >= 10 * self.length:
                 texts[name] = text
@@ -127,15 +120,3 @@ def character_names() -> tuple[str, ...]:
     """Return the name of every class."""
     spoken = {"\n": "line end", " ": "space"}
     return (*(spoken.get(character, character) for character in CHARACTERS), "other")
-
-
-def _check_names(names: Sequence[str], known: Sequence[str]) -> None:
-    if not names:
-        raise BadValue("data.modules", "is empty: give some, or leave it out for all")
-    if odd := [name for name in names if name not in known]:
-        raise Unknown(
-            "data.modules",
-            f"has {odd[0]!r}, no public module of one file in Python's library{did_you_mean(odd[0], known)}",
-        )
-    if len(set(names)) < len(names):
-        raise BadValue("data.modules", "has a name twice")

@@ -8,12 +8,14 @@ import torch
 
 from rayfl.data.base import Data
 from rayfl.data.dataset import TEST, TRAIN, Dataset
-from rayfl.errors import BadValue
 from rayfl.memory import check_memory
 from rayfl.randomness import generator, numpy_generator
 from rayfl.settings import at_least
 
 _CHUNK = 256  # images that are made together, so that making them needs little memory beside the result
+
+
+_Size = Annotated[int, at_least(1)]
 
 
 class Synthetic(Data):
@@ -30,7 +32,7 @@ class Synthetic(Data):
     """Number of training samples."""
     test: Annotated[int, at_least(1)] = 1000
     """Number of test samples."""
-    shape: tuple[int, int, int] = (3, 32, 32)
+    shape: tuple[_Size, _Size, _Size] = (3, 32, 32)
     """Channels, height and width of an image."""
     classes: Annotated[int, at_least(2)] = 10
     """Number of classes."""
@@ -40,11 +42,6 @@ class Synthetic(Data):
     """Standard deviation of the noise; that of the prototypes is 1."""
     dtype: Literal["float32", "uint8"] = "float32"
     """``float32`` (used as it is) or ``uint8``."""
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if min(self.shape) < 1:
-            raise BadValue("data.shape", f"is {self.shape}: its numbers must be at least 1")
 
     def load(self) -> Dataset:
         """Make the images."""

@@ -7,7 +7,6 @@ import numpy as np
 from rayfl.data.base import Data
 from rayfl.data.dataset import TEST, TRAIN, Dataset
 from rayfl.data.partitions.by_user import ByUser
-from rayfl.data.partitions.partition import Partition
 from rayfl.settings import at_least, at_most
 
 STARTS = (0, 130, 256, 386, 516, 646, 776, 906, 1029, 1157, 1287, 1415, 1545, 1667)
@@ -27,12 +26,10 @@ class WriterDigits(Data):
     few, collaboration helps; with many, a writer's own model is better than one for all.
     """
 
+    _natural = ByUser
+
     labelled: Annotated[int, at_least(10), at_most(100)] = 10
     """Digits of each form to train on; the first ten are one of each class."""
-
-    def default_partition(self) -> Partition:
-        """Return a client per form, or several forms per client."""
-        return ByUser()
 
     def load(self) -> Dataset:
         """Read the table that scikit-learn brings along."""
