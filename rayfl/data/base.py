@@ -131,8 +131,8 @@ class Data(Settings, ABC, place="data"):
             if any(len(client_data.train) == 1 for client_data in clients_data):
                 raise Conflict(
                     "data.val_fraction",
-                    f"is {self.val_fraction:g}, and a client has one training sample, which leaves nothing to "
-                    "train on or to validate with: use fewer clients or a more even partition",
+                    f"is {self.val_fraction:g}, and a client has one training sample, which leaves nothing "
+                    "to train on or to validate with: use fewer clients or a more even partition",
                 )
             clients_data = [
                 carve(dataset, client_data, self.val_fraction, numpy_generator(seed, "validation", client))

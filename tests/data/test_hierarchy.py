@@ -196,14 +196,6 @@ def test_figures_show_what_labels_do_not():
         (Superclass(), coarse_dataset(10, 5), 7, "clients"),
         (Superclass(), make_dataset([10], [10]), 5, "data.partition"),
         (Pachinko(), make_dataset([10], [10]), 5, "data.partition"),
-        (
-            Superclass(),
-            dataclasses.replace(
-                make_dataset([9, 9], [1, 1]), subclasses=np.r_[np.zeros(19), 1].astype(np.int64)
-            ),
-            1,
-            "data.partition",
-        ),
     ],
 )
 def test_what_cannot_be_divided_is_refused(partition, dataset, clients, place):

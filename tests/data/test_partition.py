@@ -249,8 +249,8 @@ def test_dirichlet_without_test_samples(min_samples):
     [
         (Dirichlet(alpha=0.3), 1000, BadData, "", "10000 training samples"),
         (Dirichlet(alpha=0.3, min_samples=1), 2000, BadData, "", "1000 for validation or testing"),
-        (Dirichlet(alpha=0.001), 100, BadData, "", "2000 times.* client had 0 training"),
-        (Dirichlet(alpha=0.001, min_samples=1), 100, BadData, "", "1000 times"),
+        (Dirichlet(alpha=0.001), 100, BadData, "", "1000 times and more"),
+        (Dirichlet(alpha=0.001, min_samples=1), 100, BadData, "", "1000 times and more"),
         (Pathological(classes_per_client=3), 7, Conflict, "", "so that 3 x 7 becomes a multiple of 10"),
         (Pathological(classes_per_client=2, split="pooled"), 3000, BadData, ".split", "client 0 gets [12]"),
         (Pathological(classes_per_client=11), 10, Conflict, ".classes_per_client", "only 10"),
@@ -262,13 +262,6 @@ def test_impossible_partitions_are_refused(partition, clients, kind, option, mes
         partition.assign(dataset, clients, np.random.default_rng(0))
     assert re.search(message, str(caught.value))
     assert not caplog.records  # the error says all
-
-
-def test_the_error_names_the_nearest_counts():
-    dataset = make_dataset([100] * 10, [100] * 10)
-    with refused(BadData, "data.partition") as caught:
-        Dirichlet(alpha=0.3, min_samples=10).assign(dataset, 90, np.random.default_rng(0))
-    assert re.search(r"smallest client had [3-9] training and \d+ test", str(caught.value))
 
 
 @pytest.mark.parametrize(

@@ -46,30 +46,25 @@ class Dirichlet(Partition):
                 f": {what}: {sizes[TRAIN].sum()} training samples and {held_out} for validation or testing "
                 "are too few: use fewer clients or a smaller min_samples, with 0 for clients that have none",
             )
-        nearest = []
         for minimum in dict.fromkeys((self.min_samples, min(self.min_samples, 1))):
-            if clients * minimum <= held_out:
-                cuts, reached = self._search(sizes, clients, minimum, rng)
-                if cuts is not None:
-                    if minimum < self.min_samples:
-                        log.warning(
-                            "%s: %d test samples for every client are out of reach, so 1 is enough now",
-                            what,
-                            self.min_samples,
-                        )
-                    return self._clients_data(dataset, cells, cuts)
-                nearest.append(reached)
-        train, test = nearest[-1]
+            cuts = self._search(sizes, clients, minimum, rng) if clients * minimum <= held_out else None
+            if cuts is not None:
+                if minimum < self.min_samples:
+                    log.warning(
+                        "%s: %d test samples for every client are out of reach, so 1 is enough now",
+                        what,
+                        self.min_samples,
+                    )
+                return self._clients_data(dataset, cells, cuts)
         raise BadData(
             "data.partition",
-            f": {what} was drawn {len(nearest) * REDRAWS} times without success: at best the smallest client "
-            f"had {train} training and {test} test samples. Use fewer clients, a larger alpha or a smaller "
-            "min_samples, with 0 for clients that have none",
+            f": {what} was drawn {REDRAWS} times and more without success: use fewer clients, a larger alpha "
+            "or a smaller min_samples, with 0 for clients that have none",
         )
 
     def _search(
         self, sizes: dict[int, np.ndarray], clients: int, minimum: int, rng: np.random.Generator
-    ) -> tuple[np.ndarray | None, tuple[int, int]]:
+    ) -> np.ndarray | None:
         """Draw at most `REDRAWS` divisions.
 
         Args:
@@ -79,10 +74,8 @@ class Dirichlet(Partition):
             rng: source of randomness.
 
         Returns:
-            The first good division (cumulated shares, float64 [classes, clients]), or None; and the counts of
-            the smallest client, training and held out, in the division that came nearest.
+            The first good division (cumulated shares, float64 [classes, clients]), or None.
         """
-        nearest, nearness = (0, 0), -1.0
         for _ in range(REDRAWS // _BATCH):
             cuts, valid = self._draw(sizes[TRAIN], clients, rng)
             smallest = {o: piece_sizes(cuts, s[:, None]).sum(axis=1).min(axis=1) for o, s in sizes.items()}
@@ -90,12 +83,9 @@ class Dirichlet(Partition):
             test = np.min([*smallest.values()] or [np.zeros_like(train)], axis=0)
             good = valid & (train >= self.min_samples) & (test >= minimum)
             if good.any():
-                return cuts[int(good.argmax())], nearest
-            near = valid * np.minimum(train / max(self.min_samples, 1), test / max(minimum, 1))
-            best = int(near.argmax())
-            if near[best] > nearness:
-                nearest, nearness = (int(train[best]), int(test[best])), near[best]
-        return None, nearest
+                found: np.ndarray = cuts[int(good.argmax())]
+                return found
+        return None
 
     def _draw(
         self, sizes: np.ndarray, clients: int, rng: np.random.Generator

@@ -172,7 +172,8 @@ class Published(FileData):
         """Download the files into root with torchvision's class of the same name."""
         import torchvision
 
-        getattr(torchvision.datasets, type(self).__name__)(root, download=True)
+        for train in (True, False):  # some have a file for each
+            getattr(torchvision.datasets, type(self).__name__)(root, train=train, download=True)
 
     def folder(self) -> Path:
         """Return root, after fetching what is missing if that was asked for."""

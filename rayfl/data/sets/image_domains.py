@@ -11,7 +11,7 @@ import numpy as np
 from rayfl.data.dataset import TRAIN, UNUSED, VAL
 from rayfl.data.readers.files import read_packed, unpickle
 from rayfl.data.sets.folders import DomainFolders, Found, origin_of, plain, stratified
-from rayfl.errors import Conflict, Damaged
+from rayfl.errors import Damaged
 from rayfl.files import decoding, fit
 
 log = logging.getLogger(__name__)
@@ -83,12 +83,6 @@ class _Protocols(DomainFolders):
         """Keep the first training images of every list, make its last ones validation images, drop others."""
         smallest = min(map(len, lists))
         few, held_out = (int(share * smallest) for share in self.shares)
-        if few < 1 or held_out < 1:
-            raise Conflict(
-                "data.scale",
-                f"is fedbn, of {smallest} images on the smallest list in {found.root} {self.shares[0]:.0%} "
-                f"to train and {self.shares[1]:.0%} to validate, which leaves nothing: use --data.scale full",
-            )
         for train in lists:
             origin[train[few:]] = UNUSED
             origin[train[len(train) - held_out :]] = VAL

@@ -98,13 +98,6 @@ class USPS(_Digits):
         """Return the names of both files."""
         return [name for name, _ in self._files]
 
-    def fetch(self, root: Path) -> None:
-        """Download both files with torchvision."""
-        import torchvision
-
-        for train in (True, False):
-            torchvision.datasets.USPS(root, train=train, download=True)
-
     def read(self) -> list[Read]:
         """Read both files."""
         root = self.folder()
