@@ -210,7 +210,7 @@ def test_too_few_images_for_the_protocol(tmp_path):
         (lambda p, n: (np.arange(len(p)), n), Damaged, "dslr_train.pkl"),
         (lambda p, n: (np.append(p[1:], "a/dslr/bike/none.png"), n), Missing, "office_caltech_10"),
         (lambda p, n: (np.char.replace(p, "dslr", "webcam"), n), Damaged, "dslr_train.pkl"),
-        (lambda p, n: (np.append(p[1:], p[1]), np.append(n[1:], n[1])), Damaged, "dslr_train.pkl"),
+        (lambda p, n: (np.append(p[1:], p[1]), np.append(n[1:], n[1])), Damaged, "office_caltech_10"),
         (lambda p, n: {"paths": p}, Damaged, "dslr_train.pkl"),
     ],
 )

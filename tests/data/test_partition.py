@@ -247,7 +247,7 @@ def test_dirichlet_without_test_samples(min_samples):
 @pytest.mark.parametrize(
     ("partition", "clients", "kind", "option", "message"),
     [
-        (Dirichlet(alpha=0.3), 1000, BadData, "", "10000 training samples"),
+        (Dirichlet(alpha=0.3), 1000, BadData, "", "5000 training samples"),
         (Dirichlet(alpha=0.3, min_samples=1), 2000, BadData, "", "1000 for validation or testing"),
         (Dirichlet(alpha=0.001), 100, BadData, "", "1000 times and more"),
         (Dirichlet(alpha=0.001, min_samples=1), 100, BadData, "", "1000 times and more"),
