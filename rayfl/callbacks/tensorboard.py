@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rayfl.callbacks.callback import Run
@@ -23,14 +22,14 @@ class TensorBoard(Logger):
         self._events: SummaryWriter | None = None
 
     def open(self, run: Run, round: int) -> int:
-        """Begin a file that takes the place of what was written of this round and of later ones."""
+        """Begin a file that takes the place of what was written of this round and of later ones.
+
+        Of what another process wrote, the last rounds may be missing, so the file takes the place of all.
+        """
         self.close()
         self._folder = run.path / "tensorboard"
-        if not self._folder.exists():
-            self._purge = None
-            return 0
-        self._purge = min(self._logged or _rounds_in(self._folder), round)
-        return self._purge
+        self._purge = min(self._logged, round) if self._folder.exists() else None
+        return self._purge or 0
 
     def write(self, run: Run, record: Mapping[str, Any]) -> None:
         """Write the round's scalars and histograms."""
@@ -48,23 +47,6 @@ class TensorBoard(Logger):
         if self._events is not None:
             self._events.close()
             self._events = None
-
-
-def _rounds_in(folder: Path) -> int:
-    """Return how many rounds the files of an earlier process have from the first one on, each as a whole.
-
-    Its last rounds may be missing where it was killed, and those in which the run had no such logger.
-    """
-    from tensorboard.backend.event_processing.event_file_loader import EventFileLoader
-
-    rounds = 0
-    for path in sorted(folder.glob("events.out.tfevents.*")):
-        for event in EventFileLoader(str(path)).Load():
-            if event.HasField("session_log"):  # from whose step on earlier files do not count
-                rounds = min(rounds, event.step)
-            elif event.HasField("summary"):
-                rounds = event.step  # this one may not be there as a whole
-    return rounds
 
 
 BINS = 30
