@@ -64,7 +64,7 @@ class _Partition(TypedDict):
     pool: NotRequired[_Pool]
 
 
-class _Score(BaseModel, extra="allow"):
+class _Score(BaseModel, extra="allow", defer_build=True):
     """Columns with a value or null per client, or of ``clients`` alone; the loss may be null as a whole."""
 
     __pydantic_extra__: dict[str, list[_Number]]
@@ -109,7 +109,7 @@ class _Cell(TypedDict):
     changed: NotRequired[list[str]]
 
 
-class Config(BaseModel, extra="allow"):
+class Config(BaseModel, extra="allow", defer_build=True):
     """What reports and resumed runs take from ``config.yaml`` before they know what it means."""
 
     __pydantic_extra__: dict[str, JsonValue]
