@@ -15,6 +15,7 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from functools import cache
+from itertools import islice
 from operator import methodcaller
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -218,17 +219,14 @@ class RunFolder:
 
     def truncate(self, round: int) -> None:
         """Remove the records of this round and of all later ones, and a line that was torn by a crash."""
-        lines = {METRICS: checked_lines(self.path), ENGINE: complete_lines(self.path / ENGINE)}
-        kept = {
-            name: [(line, r) for line, content in found if (r := content.get("round", -1)) < round]
-            for name, found in lines.items()
-        }
-        if [number for _, number in kept[METRICS]] != list(range(round)):
-            told = f"does not have each round before round {round} once, so the run cannot go on with that"
+        metrics = [line for line, _ in islice(checked_lines(self.path), round)]
+        if len(metrics) < round:
+            told = f"has {len(metrics)} rounds, so the run cannot go on with round {round}"
             remedy = "restore the file from a copy, or start anew with another --output"
             raise Damaged(self.path / METRICS, f"{told}: {remedy}")
-        for name, some in kept.items():
-            write_file(self.path / name, b"".join(line for line, _ in some))
+        engine = [line for line, each in complete_lines(self.path / ENGINE) if each.get("round", -1) < round]
+        write_file(self.path / METRICS, b"".join(metrics))
+        write_file(self.path / ENGINE, b"".join(engine))
         for name in (CLIENTS, SUMMARY):
             remove(self.path / name)
 
@@ -238,8 +236,6 @@ class RunFolder:
         Args:
             kept: says of which rounds they stay.
         """
-        if all("evaluation" not in record or kept(record["round"]) for _, record in checked_lines(self.path)):
-            return
         lines = [
             line if kept(record["round"]) else f"{_line(_without_evaluation(record))}\n".encode()
             for line, record in checked_lines(self.path)

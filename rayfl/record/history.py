@@ -284,25 +284,24 @@ def complete_lines(path: Path) -> Iterator[tuple[bytes, dict[str, Any]]]:
 
 
 def checked_lines(folder: Path) -> Iterator[tuple[bytes, dict[str, Any]]]:
-    """Yield each complete line of ``metrics.jsonl`` as its bytes and its content, which fits the clients."""
+    """Yield each complete line of ``metrics.jsonl``, round after round, as its bytes and its content."""
     path, population = folder / METRICS, None
-    for number, (line, record) in enumerate(complete_lines(path), start=1):
+    for number, (line, record) in enumerate(complete_lines(path)):
         if population is None:
             population = read_population(folder)
         try:
             check_record(record, population.samples)
+            if record["round"] != number:
+                raise ValueError(f"it has round {record['round']}, where round {number} must be")
         except ValueError as error:
-            told = f"does not fit {PARTITION} beside it, or is damaged: line {number}: {error}"
+            told = f"does not fit {PARTITION} beside it, or is damaged: line {number + 1}: {error}"
             raise Damaged(path, f"{told}; restore both from a copy") from error
         yield line, record
 
 
 def read_records(folder: Path) -> Iterator[dict[str, Any]]:
     """Yield the records of a run, round after round."""
-    for number, (_, record) in enumerate(checked_lines(folder)):
-        if record["round"] != number:
-            told = f"line {number + 1} has round {record['round']}, where round {number} must be"
-            raise Damaged(folder / METRICS, f"is damaged: {told}; restore it from a copy")
+    for _, record in checked_lines(folder):
         yield record
 
 

@@ -243,7 +243,7 @@ def test_a_damaged_line_in_the_middle_is_named(tmp_path):
     content = (run / "metrics.jsonl").read_bytes().splitlines(keepends=True)
     (run / "metrics.jsonl").write_bytes(content[0] + b"\x00\x00\n" + content[2])
     with refused(Damaged, "metrics.jsonl") as caught:
-        RunFolder.resume(run, 1)
+        RunFolder.resume(run, 2)
     assert "line 2" in str(caught.value)
 
 
