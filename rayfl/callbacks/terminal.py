@@ -9,9 +9,10 @@ from rich.console import Console
 from rich.text import Text
 
 from rayfl.callbacks.callback import Callback, Run
-from rayfl.evaluation.metrics import RoundMetrics, round_metrics
+from rayfl.evaluation.metrics import round_accuracy
 from rayfl.imports import installed
 from rayfl.log import log
+from rayfl.record.history import round_totals
 from rayfl.report.text import clock, percent
 from rayfl.shown import one_line
 from rayfl.terminal import Terminal
@@ -63,11 +64,10 @@ class Progress(Callback):
 
     def after_round(self, run: Run, record: Mapping[str, Any]) -> bool:
         """Show that a round is done."""
-        metrics = round_metrics(record, run.population, run.protocol)
-        if metrics.accuracy is not None:
-            self._accuracy = metrics.accuracy
-        parts = in_words(metrics, self._accuracy)
-        done = metrics.round + 1
+        accuracy = round_accuracy(record, run.population, run.protocol)
+        self._accuracy = self._accuracy if accuracy is None else accuracy
+        parts = in_words(record, self._accuracy)
+        done = record["round"] + 1
         if self._bar is not None:
             self._bar.update(self._task, completed=done, figures="  ".join(parts))
             if self.console.is_jupyter and self._due(done, 0.25):
@@ -110,18 +110,18 @@ class LogRounds(Callback):
 
     def after_round(self, run: Run, record: Mapping[str, Any]) -> bool:
         """Say that a round is done."""
-        metrics = round_metrics(record, run.population, run.protocol)
-        words = ", ".join(in_words(metrics, metrics.accuracy))
-        log.info("round %d of %d is done: %s", metrics.round + 1, run.rounds, words)
+        words = ", ".join(in_words(record, round_accuracy(record, run.population, run.protocol)))
+        log.info("round %d of %d is done: %s", record["round"] + 1, run.rounds, words)
         return False
 
 
-def in_words(metrics: RoundMetrics, accuracy: float | None) -> list[str]:
+def in_words(record: Mapping[str, Any], accuracy: float | None) -> list[str]:
     """Return what people want to know of a round; the accuracy may be that of an earlier one."""
-    parts = [f"cohort {metrics.cohort}"]
-    if metrics.dropped:
-        parts.append(f"dropped {metrics.dropped}")
-    parts.append(f"loss {metrics.loss:.4f}" if metrics.loss is not None else "loss n/a")
+    totals = round_totals(record)
+    parts = [f"cohort {totals['cohort']}"]
+    if totals["dropped"]:
+        parts.append(f"dropped {totals['dropped']}")
+    parts.append("loss n/a" if totals["loss"] is None else f"loss {totals['loss']:.4f}")
     if accuracy is not None:
         parts.append(f"accuracy {percent(accuracy)} %")
     return parts

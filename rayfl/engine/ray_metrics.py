@@ -8,7 +8,7 @@ from typing import Any
 
 from ray.util.metrics import Gauge
 
-from rayfl.evaluation.metrics import round_metrics
+from rayfl.evaluation.metrics import round_accuracy
 from rayfl.record.history import round_totals
 
 NUMBERS = {
@@ -50,7 +50,7 @@ class RayMetrics:
         values = {
             "round": totals["round"] + 1,
             "loss": totals["loss"],
-            "accuracy": round_metrics(record, run.population, run.protocol).accuracy,
+            "accuracy": round_accuracy(record, run.population, run.protocol),
             "round_seconds": self._began - began,
             "up_bytes": totals["up"],
             "down_bytes": totals["down"],

@@ -7,13 +7,12 @@ reported.
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any, Literal
 
 import numpy as np
 
 from rayfl.evaluation.protocol import Average, Protocol
-from rayfl.record.history import History, Population, Scores, evaluations, round_totals
+from rayfl.record.history import History, Population, Scores, evaluations
 
 CHOICES = ("last", "best_val", "last_k")
 """The ways of choosing rounds that every summary reports, whatever the protocol."""
@@ -66,36 +65,19 @@ def average(found: Mapping[str, float], how: Average) -> float:
     return found[AVERAGES[how]]
 
 
-@dataclass(frozen=True)
-class RoundMetrics:
-    """What people are shown of one round.
+def round_accuracy(record: Mapping[str, Any], population: Population, protocol: Protocol) -> float | None:
+    """Return the test accuracy of the protocol's view and average; None in a round without evaluation.
 
-    Attributes:
-        round: its number, from 0.
-        cohort: clients that took part.
-        dropped: clients whose update was not used.
-        loss: mean training loss over their samples, None without one.
-        accuracy: test accuracy of the protocol's view and average, None in a round without evaluation.
-        up: bytes sent by all clients of the cohort.
-        down: bytes received by them.
+    Args:
+        record: the line of ``metrics.jsonl``.
+        population: the clients.
+        protocol: of the run.
     """
-
-    round: int
-    cohort: int
-    dropped: int
-    loss: float | None
-    accuracy: float | None
-    up: int
-    down: int
-
-
-def round_metrics(record: Mapping[str, Any], population: Population, protocol: Protocol) -> RoundMetrics:
-    """Return the metrics of one round from its record as it goes to ``metrics.jsonl``."""
-    score, accuracy = _reported(record, population, protocol, "test"), None
-    if score is not None:
-        found = client_metrics(np.array(score["correct"], dtype=np.float64), population)
-        accuracy = none_if_nan(average(found, protocol.average))
-    return RoundMetrics(accuracy=accuracy, **round_totals(record))
+    score = _reported(record, population, protocol, "test")
+    if score is None:
+        return None
+    found = client_metrics(np.array(score["correct"], dtype=np.float64), population)
+    return none_if_nan(average(found, protocol.average))
 
 
 def _reported(

@@ -5,7 +5,7 @@ from rich.console import Console
 
 from rayfl import evaluation
 from rayfl.callbacks.terminal import Progress, print_start
-from rayfl.evaluation.metrics import round_metrics
+from rayfl.evaluation.metrics import round_accuracy
 from rayfl.evaluation.result import Result
 from rayfl.report.summary import final_table
 from rayfl.report.text import clock, percent, size
@@ -19,7 +19,7 @@ def shown(round, evaluate=True):
 
 
 def accuracy(made):
-    return percent(round_metrics(made, RUN.population, RUN.protocol).accuracy)
+    return percent(round_accuracy(made, RUN.population, RUN.protocol))
 
 
 def console(**options):

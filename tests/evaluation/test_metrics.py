@@ -12,10 +12,10 @@ from rayfl.evaluation.metrics import (
     client_metrics,
     counted_scores,
     mean_loss,
-    round_metrics,
+    round_accuracy,
     summarise,
 )
-from rayfl.record.history import History, Population
+from rayfl.record.history import History, Population, round_totals
 from tests.support.records import partition, record
 
 DEFAULT = evaluation.Default()
@@ -442,18 +442,18 @@ def test_mean_losses_by_hand(how, expected):
     assert math.isnan(found[1])
 
 
-def test_round_metrics_weigh_the_loss_by_samples():
+def test_the_loss_of_a_round_is_weighed_by_samples():
     made = line(3, [5, 8], cohort=[0, 1], samples=[100, 300], loss=[1.0, 2.0])
-    found = round_metrics(made, people([10, 10]), DEFAULT)
-    assert (found.round, found.cohort, found.dropped, found.up, found.down) == (3, 2, 0, 20, 42)
-    assert found.loss == pytest.approx(1.75)
-    assert found.accuracy == pytest.approx(0.65)
+    found = round_totals(made)
+    assert found.pop("loss") == pytest.approx(1.75)
+    assert found == {"round": 3, "cohort": 2, "dropped": 0, "up": 20, "down": 42}
+    assert round_accuracy(made, people([10, 10]), DEFAULT) == pytest.approx(0.65)
 
 
-def test_round_metrics_have_no_accuracy_without_an_evaluation():
+def test_a_round_without_an_evaluation_has_no_accuracy():
     split = partition(4)
-    found = round_metrics(record(0, split, evaluate=False), Population.from_partition(split), DEFAULT)
-    assert found.accuracy is None
+    made = record(0, split, evaluate=False)
+    assert round_accuracy(made, Population.from_partition(split), DEFAULT) is None
 
 
 def test_a_history_without_rounds_has_an_empty_summary():
