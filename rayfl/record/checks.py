@@ -188,12 +188,6 @@ def check_record(record: Mapping[str, Any], samples: Mapping[str, np.ndarray]) -
         _check_clients(views, samples)
 
 
-def check_scores(views: Any, samples: Mapping[str, np.ndarray]) -> None:
-    """Check the scores of all clients at one evaluation point: view -> split -> columns."""
-    fit(_Views, views)
-    _check_clients(views, samples)
-
-
 def _check_clients(views: Mapping[str, Any], samples: Mapping[str, np.ndarray]) -> None:
     for view, splits in views.items():
         for split, score in splits.items():
