@@ -128,8 +128,6 @@ def test_what_is_not_there(tmp_path: Path) -> None:
     small(tmp_path / "kept", rounds=1, eval_every=0).run()
     with refused(Unknown, "client 12"):
         load_models(tmp_path / "kept").batch(12)
-    with refused(Unknown, "split"):
-        load_models(tmp_path / "kept").batch(0, "tset")
 
 
 def test_inputs_may_run_backwards(tmp_path: Path) -> None:
