@@ -260,7 +260,7 @@ def test_new_clients_of_fedios_have_an_untrained_extractor() -> None:
 
 def test_new_clients_have_no_labels() -> None:
     run = start(FedAvg(), held_out(points([((1, 0), 0)] * 2, [((4, 0), 0), ((8, 0), 1)])))
-    client = run.worker._unlabelled(1, 0)
+    client = run.worker.client(1, 0, unlabelled=True)
     assert client.samples == 2
     assert client.class_counts.tolist() == [0, 0]
     x, y = client._examples.batch(client._indices)

@@ -110,20 +110,27 @@ class Worker:
         self._measures = measures(plan.metrics, data.dataset.classes)
         self._run = run_stacked if plan.execution == "stacked" else run_loop
 
-    def client(self, id: int, round: int, seed: int | None = None) -> Client:
-        """Return the client as methods see it in a round; it draws from the run's seed, or from another."""
-        kind = id % len(self._nets)
+    def client(self, id: int, round: int, seed: int | None = None, unlabelled: bool = False) -> Client:
+        """Return the client as methods see it in a round.
+
+        Args:
+            id: the client.
+            round: from 0.
+            seed: what it draws from; the run's if not given.
+            unlabelled: whether its training data are its test images, without labels.
+        """
+        kind, counts = id % len(self._nets), self._class_counts(id)
         return Client(
             id,
             self._nets[kind],
             self._initials[kind],
-            self.examples,
-            self._samples(id, "train"),
-            self._class_counts(id),
+            self.examples.unlabelled() if unlabelled else self.examples,
+            self._samples(id, "test" if unlabelled else "train"),
+            torch.zeros_like(counts) if unlabelled else counts,
             self.plan.training,
             self.plan.seed if seed is None else seed,
             round,
-            self._samples(id, "val"),
+            None if unlabelled else self._samples(id, "val"),
             self._further,
             rounds=self.plan.rounds,
         )
@@ -596,7 +603,7 @@ class Worker:
             states = {"unseen": self._new(client, mean)}
             if self.method.adapts:
                 for point, moves in (("unseen_adapted", True), ("unseen_control", False)):
-                    new = self._unlabelled(i, round)
+                    new = self.client(i, round, unlabelled=True)
                     update = self.method.adapt(new, states["unseen"], own, moves)
                     states[point] = run_loop([update], lambda k, fitted: None)[0]
             for point, state in states.items():
@@ -606,25 +613,6 @@ class Worker:
             for i, scores in tuned.items():
                 found["unseen"][i]["test"] |= scores["test"]
         return found
-
-    def _unlabelled(self, id: int, round: int) -> Client:
-        """Return a client whose training data are its test images, without labels."""
-        client = self.client(id, round)
-        test = self._samples(id, "test")
-        nothing = torch.zeros_like(client._class_counts)
-        return Client(
-            id,
-            client.net,
-            client.initial,
-            self.examples.unlabelled(),
-            test,
-            nothing,
-            self.plan.training,
-            self.plan.seed,
-            round,
-            nets=self._further,
-            rounds=self.plan.rounds,
-        )
 
     # ---- state that moves or is saved
 
