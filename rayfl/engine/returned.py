@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from typing import Any
+
+from torch.utils import _pytree as pytree
 
 from rayfl.arguments import shown
 from rayfl.errors import BadCode
@@ -56,6 +59,11 @@ def check_state(call: str, found: Any, when: str, first: Spec | None = None) -> 
         now = spec(state)
     except TypeError as error:
         raise BadCode(call, f"has returned what no state holds, {when}: {error}") from error
+    numbers = (leaf for leaf in pytree.tree_leaves(state) if isinstance(leaf, float))
+    if first is None and not all(map(math.isfinite, numbers)):  # what comes later is looked at as an update
+        raise BadCode(
+            call, f"has returned NaN or infinity, {when}, which no checkpoint holds: begin with None"
+        )
     if at := lost(first or {}, now):
         raise BadCode(
             call,

@@ -77,9 +77,9 @@ class ClientLacksLater(Keeps):
         return {"own": state["own"]} if client.round else state
 
 
-class ClientOtherShape(Keeps):
+class ClientOtherType(Keeps):
     def kept(self, client: Client, state: State, w: Params) -> Any:
-        return {**state, "own": torch.zeros(1)}
+        return {**state, "own": state["own"].double()}
 
 
 class ClientWeights(FedAvg):
@@ -91,15 +91,15 @@ class ClientWeights(FedAvg):
 @pytest.mark.parametrize(
     ("method", "call", "word"),
     [
-        (ServerLacks, "aggregate", "without 'more', in round 0"),
+        (ServerLacks, "aggregate", "whose 'more' is gone"),
         (ServerOtherType, "aggregate", "whose 'more' is"),
         (ServerNone, "aggregate", "whose 'more' is"),
-        (ServerWeights, "aggregate", "a mapping"),
+        (ServerWeights, "aggregate", "a state is a dict"),
         (ServerTwice, "aggregate", "state/a/b"),
-        (ClientLacks, "local_update", "without 'round', of client 0 in round 0"),
-        (ClientLacksLater, "local_update", "without 'round', of client 0 in round 1"),
-        (ClientOtherShape, "local_update", "whose 'own' is"),
-        (ClientWeights, "local_update", "two mappings"),
+        (ClientLacks, "local_update", "whose 'round' is gone"),
+        (ClientLacksLater, "local_update", "of client 0 in round 1"),
+        (ClientOtherType, "local_update", "whose 'own' is"),
+        (ClientWeights, "local_update", "a state is a dict"),
     ],
 )
 def test_what_could_not_be_resumed_is_refused_at_once(method: type[Method], call: str, word: str) -> None:
@@ -118,7 +118,7 @@ class Lists(Keeps):
         return {**super().init_server(initial), "sizes": [3]}
 
 
-@pytest.mark.parametrize(("method", "word"), [(Infinite, "state/best"), (Lists, "state['sizes']")])
+@pytest.mark.parametrize(("method", "word"), [(Infinite, "infinity"), (Lists, "state/sizes")])
 def test_a_first_state_is_refused_before_the_start(tmp_path: Path, method: type[Method], word: str) -> None:
     with refused(BadCode, f"{method.__name__}.init_server") as caught:
         small(tmp_path / "run", method=method()).run()
