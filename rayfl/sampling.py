@@ -21,9 +21,6 @@ from rayfl.files import read_json, reading
 from rayfl.randomness import generator
 from rayfl.settings import Settings
 
-GIVEN = "Draw from the generator that is given"
-"""What a class is to draw from."""
-
 
 class Sampling(Settings, ABC, place="sampling"):
     """Chooses who trains in a round. It has no memory: a round's choice depends on what it is given alone."""
@@ -194,7 +191,7 @@ def cohort(
         "choose",
         f"round {round}",
         memory="A resumed run has lost it: choose by what is given alone",
-        draw=GIVEN,
+        draw="Draw from the generator that is given",
     )
     # A copy: what a class changes in it must not last, because a resumed run would not have the change.
     found = sampling.choose(round, list(samples), size, generator(seed, "cohort", round))

@@ -13,7 +13,7 @@ from typing import Any, TextIO
 from rayfl.shown import warn
 
 
-class Outlet(io.RawIOBase):
+class Outlet(io.FileIO):
     """A file to write to, which swallows everything once it cannot be written to any more.
 
     Attributes:
@@ -25,21 +25,9 @@ class Outlet(io.RawIOBase):
     """
 
     def __init__(self, descriptor: int, told: Callable[[OSError], None] = lambda error: None) -> None:
+        super().__init__(descriptor, "w", closefd=False)
         self.lost: OSError | None = None
-        self._descriptor = descriptor
         self._told = told
-
-    def writable(self) -> bool:
-        """Return True."""
-        return True
-
-    def fileno(self) -> int:
-        """Return the file's descriptor."""
-        return self._descriptor
-
-    def isatty(self) -> bool:
-        """Return whether the file is a terminal."""
-        return os.isatty(self._descriptor)
 
     def write(self, data: Any) -> int:
         """Write all bytes, or pass over them; return their number."""
@@ -47,9 +35,9 @@ class Outlet(io.RawIOBase):
         size = len(left)
         while left and self.lost is None:
             try:
-                left = left[os.write(self._descriptor, left) :]
+                left = left[os.write(self.fileno(), left) :]
             except BlockingIOError:
-                select.select([], [self._descriptor], [])
+                select.select([], [self.fileno()], [])
             except OSError as error:
                 self.lost = error
                 self._told(error)
