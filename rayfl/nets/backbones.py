@@ -101,8 +101,5 @@ def _mobile(backbone: Backbone, net: Any, weights: Any, shape: Shape) -> SplitNe
 
 
 def _split(features: nn.Sequential, head: nn.Linear) -> SplitNet:
-    for module in features.modules():
-        if isinstance(module, nn.ReLU | nn.ReLU6 | nn.SiLU):
-            module.inplace = False  # overwriting inputs does not go together with vmap
     layers = OrderedDict[str, nn.Module](layers=features, mean=nn.AdaptiveAvgPool2d(1), flatten=nn.Flatten())
     return SplitNet(nn.Sequential(layers), nn.Sequential(), head)

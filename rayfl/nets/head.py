@@ -28,9 +28,6 @@ def split_at_head(module: nn.Module, name: str, classes: int, like: Tensor, head
         like: two inputs to try it with, as ``build`` takes them.
         head: name of the head within the module, if it is not to be found.
     """
-    for layer in module.modules():
-        if getattr(layer, "inplace", False) is True:
-            layer.inplace = False  # type: ignore[assignment]  # overwriting does not go together with vmap
     like = with_numbers(like)
     called: list[str] = []
     hooks = [

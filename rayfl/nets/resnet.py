@@ -55,9 +55,6 @@ def put_stem(net: Any, shape: Shape, small: bool = False) -> None:
 
 def split_resnet(net: Any) -> SplitNet:
     """Return a ResNet of torchvision in the parts of a ``SplitNet``."""
-    for module in net.modules():
-        if isinstance(module, nn.ReLU):
-            module.inplace = False  # overwriting inputs does not go together with vmap
     layers: OrderedDict[str, nn.Module] = OrderedDict(stem=net.conv1, norm=net.bn1, relu=net.relu)
     if net.maxpool is not None:
         layers["pool"] = net.maxpool

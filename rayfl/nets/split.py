@@ -24,8 +24,8 @@ class SplitNet(nn.Module):
     Entries are named after the parts (``conv.0.weight``, ``fc.3.bias``, ``head.weight``), so their names do
     not depend on where a method cuts the net into extractor and classifier (``CUTS``).
 
-    BatchNorm layers lose their count of batches (``num_batches_tracked``), the only integers among the
-    entries; the running statistics do not need it.
+    Layers do not overwrite their inputs (``inplace``). BatchNorm layers lose their count of batches
+    (``num_batches_tracked``), the only integers among the entries; the running statistics do not need it.
 
     Args:
         conv: maps inputs, such as images [B, C, H, W], to flat features [B, F].
@@ -40,6 +40,9 @@ class SplitNet(nn.Module):
         self.fc = fc
         self.head = head
         self.head_name: str | None = None  # in the module that this net was made of by taking it out
+        for layer in self.modules():
+            if getattr(layer, "inplace", False) is True:
+                layer.inplace = False  # type: ignore[assignment]  # overwriting does not go with vmap
         drop_batch_counts(self)
         refuse_odd_weights(self)
 
