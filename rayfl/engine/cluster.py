@@ -20,7 +20,7 @@ from ray.exceptions import AuthenticationError
 
 from rayfl.data import FederatedData
 from rayfl.engine.local_ray import LocalRay
-from rayfl.engine.ray_private import services
+from rayfl.engine.ray_private import services, with_token
 from rayfl.errors import Conflict, Missing, Shortage
 
 if TYPE_CHECKING:
@@ -234,6 +234,28 @@ def _answering(address: str) -> str:
     if host and port.isdigit() and "/" not in host:
         try:
             socket.create_connection((host.strip("[]"), int(port)), timeout=ANSWER).close()
+            if os.environ.get("RAY_USE_TLS", "0") in ("", "0"):
+                _check_speaks(f"{host}:{port}")
         except OSError as error:
             raise OSError(f"{found}: {error}") from error
     return found
+
+
+def _check_speaks(address: str) -> None:
+    """Raise OSError where another program than Ray listens, AuthenticationError where a token is wrong.
+
+    Ray itself would try a wrong one for a minute, with a warning every second.
+    """
+    import grpc  # which comes with Ray, and few runs need
+
+    with grpc.insecure_channel(address, [("grpc.enable_http_proxy", 0)]) as channel:
+        try:
+            grpc.channel_ready_future(channel).result(ANSWER)
+        except grpc.FutureTimeoutError:
+            raise OSError("what listens there is not Ray") from None
+        asked = with_token(channel).unary_unary("/ray.rpc.NodeInfoGcsService/GetClusterId")
+        try:
+            asked(b"", timeout=ANSWER)
+        except grpc.RpcError as error:  # whatever else is wrong, Ray will say
+            if error.code() is grpc.StatusCode.UNAUTHENTICATED:
+                raise AuthenticationError(error.details()) from None

@@ -8,12 +8,29 @@ So pyproject.toml allows the minor version that was tested, and ``.ci/ray`` trie
   of a run does not end them.
 * ``services.get_node``: a busy machine may take longer to start a node than the 30 s that Ray waits.
 * ``ray_constants.ENABLE_RAY_CLUSTER``: a local Ray listens on loopback alone.
+* ``SyncAuthenticationMetadataClientInterceptor``: a cluster that refuses the token is told from one that is
+  away.
 * ``ray.init(_temp_dir=...)``: the folder of a local Ray is one that no other user can enter.
 * ``JobConfig._runtime_env_has_working_dir``: the folder of a command comes last where modules are looked for.
 """
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from ray._private import ray_constants, services
 
-__all__ = ["ray_constants", "services"]
+if TYPE_CHECKING:
+    from grpc import Channel
+
+__all__ = ["ray_constants", "services", "with_token"]
+
+
+def with_token(channel: Channel) -> Channel:
+    """Return a channel whose calls carry the token that this process has for Ray, if it has one."""
+    import grpc  # which takes long
+    from ray._private.authentication.grpc_authentication_client_interceptor import (
+        SyncAuthenticationMetadataClientInterceptor,
+    )
+
+    return grpc.intercept_channel(channel, SyncAuthenticationMetadataClientInterceptor())

@@ -2,13 +2,15 @@
 
 import socket
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
 from rayfl.__main__ import main as rayfl
-from rayfl.errors import Shortage
+from rayfl.errors import Missing, Shortage
 from tests.support.refusals import refused
 from tests.support.sweeps import TINY as SPACE
 from tests.support.tables import TINY
@@ -68,6 +70,37 @@ def test_the_variable_comes_first(monkeypatch: pytest.MonkeyPatch, nobody: str) 
         with refused(Shortage, "engine.address") as caught:
             cluster.check_address("auto")
         assert f"{address}: " in str(caught.value)
+
+
+def test_another_program_than_ray(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cluster, "ANSWER", 0.05)
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        port = other.getsockname()[1]
+        with refused(Shortage, "engine.address") as caught:
+            cluster.check_address(f"127.0.0.1:{port}")
+    assert "what listens there is not Ray" in str(caught.value)
+
+
+def test_a_cluster_that_refuses_the_token() -> None:
+    """It is told apart from one that is not there, and the message says how to give the token."""
+    grpc = pytest.importorskip("grpc")
+
+    class Guarded(grpc.GenericRpcHandler):  # type: ignore[name-defined,misc]
+        def service(self, details: Any) -> Any:
+            def refuse(request: bytes, context: Any) -> None:
+                context.abort(grpc.StatusCode.UNAUTHENTICATED, "InvalidAuthToken: it is missing or incorrect")
+
+            return grpc.unary_unary_rpc_method_handler(refuse)
+
+    server = grpc.server(ThreadPoolExecutor(1), handlers=[Guarded()])
+    port = server.add_insecure_port("127.0.0.1:0")
+    server.start()
+    try:
+        with refused(Missing, "engine.address") as caught:
+            cluster.check_address(f"127.0.0.1:{port}")
+        assert "RAY_AUTH_TOKEN" in str(caught.value)
+    finally:
+        server.stop(None)
 
 
 def test_a_cluster_that_answers(ray_runtime: str, monkeypatch: pytest.MonkeyPatch) -> None:
