@@ -110,7 +110,7 @@ def fit(schema: Any, content: Any) -> Any:
         return _adapter(schema).validate_python(content)
     except ValidationError as error:
         first = error.errors(include_url=False, include_context=False)[0]
-        where = ".".join(map(str, first["loc"]))
+        where = ".".join(str(part) for part in first["loc"] if "[" not in str(part))  # which names a type
         raise ValueError(f"{where or 'it'} is {shown(first['input'])}: {first['msg']:.80}") from None
 
 

@@ -50,6 +50,8 @@ def read(cls: type[T], settings: Mapping[str, Any], place: str = "") -> T:
         UserError: a name is unknown, a value is of another type or out of its bounds, something is missing,
             or settings exclude each other.
     """
+    if not isinstance(settings, Mapping):
+        raise BadValue(place or cls.__name__, f"is {shown(settings)}: it must map options to values")
     kinds, grouped = arguments_of(cls), _grouped(settings, place)
     for name in grouped:
         if name not in kinds:

@@ -15,8 +15,8 @@ from rayfl.display import Displayed, Words
 from rayfl.errors import Damaged
 from rayfl.evaluation.metrics import curve, mean_loss, summarise
 from rayfl.evaluation.protocol import Protocol, read_protocol, with_protocol
-from rayfl.files import reading
-from rayfl.record.checks import Config, fit
+from rayfl.files import fit, reading
+from rayfl.record.checks import Config
 from rayfl.record.description import flat
 from rayfl.record.folder import RunFolder, check_is
 from rayfl.record.history import CONFIG, METRICS, History, read_history

@@ -28,8 +28,7 @@ import safetensors.torch
 from pydantic import Field
 
 from rayfl.errors import Conflict, Damaged, Missing, UserError
-from rayfl.files import parse_json, read_file, reading, remove, sync_folder, write_file
-from rayfl.record.checks import fit
+from rayfl.files import fit, parse_json, read_file, reading, remove, sync_folder, write_file
 from rayfl.record.description import differing
 from rayfl.training.state import State, put_together, take_apart
 

@@ -7,14 +7,14 @@ without another look.
 from __future__ import annotations
 
 from collections.abc import Container, Mapping, Sequence
-from functools import cache
 from typing import Annotated, Any, Literal, NotRequired
 
 import numpy as np
-from pydantic import BaseModel, Field, JsonValue, TypeAdapter, ValidationError
+from pydantic import BaseModel, Field, JsonValue
 from typing_extensions import TypedDict  # pydantic asks for this one below Python 3.12
 
 from rayfl.arguments import shown
+from rayfl.files import fit
 from rayfl.splits import SPLITS
 
 Point = Literal["after_aggregation", "after_training", "unseen", "unseen_adapted", "unseen_control"]
@@ -135,21 +135,6 @@ class Environment(TypedDict):
     """What is read again of ``environment.json``."""
 
     resumed: NotRequired[list[dict[str, Any]]]
-
-
-def fit(schema: Any, content: Any) -> Any:
-    """Check that content fits a schema; return it as an object, where the schema is a class of objects."""
-    try:
-        return _adapter(schema).validate_python(content)
-    except ValidationError as error:
-        first = error.errors(include_url=False, include_context=False)[0]
-        where = ".".join(str(part) for part in first["loc"] if "[" not in str(part))  # which names a type
-        raise ValueError(f"{where or 'it'} is {shown(first['input'])}: {first['msg']:.80}") from None
-
-
-@cache
-def _adapter(schema: Any) -> TypeAdapter[Any]:
-    return TypeAdapter(schema)
 
 
 def check_partition(content: Any) -> None:

@@ -25,6 +25,7 @@ import numpy as np
 from rayfl.errors import BadValue, Damaged, InUse, Missing
 from rayfl.files import (
     append,
+    fit,
     read_json,
     reading,
     remove,
@@ -35,7 +36,7 @@ from rayfl.files import (
     write_file,
     writing,
 )
-from rayfl.record.checks import Environment, fit
+from rayfl.record.checks import Environment
 from rayfl.record.history import (
     CLIENTS,
     CONFIG,

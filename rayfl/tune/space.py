@@ -272,7 +272,9 @@ class Space:
         return grid * (self.samples if any(d.drawn for d in search) else 1)
 
     def check(self) -> None:
-        """Refuse what does not go together."""
+        """Refuse what does not go together, and a search of nothing."""
+        if not self.search:
+            raise Missing("search", "is missing: a tune space must name what is searched")
         if (planned := self.count * len(self.seeds)) > MOST_TRIALS:
             told = f"has {self.count:,} points, with {len(self.seeds):,} seeds {planned:,} trials"
             remedy = "search fewer values, or draw random points (samples)"

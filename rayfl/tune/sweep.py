@@ -33,10 +33,10 @@ from rayfl.engine.share import Share, share
 from rayfl.errors import BadValue, Conflict, InUse, Missing, Shortage, Unknown, UserError
 from rayfl.evaluation.result import Result
 from rayfl.federation import Federation
-from rayfl.files import held, read_json, reading, write_file
+from rayfl.files import fit, held, read_json, reading, write_file
 from rayfl.jobs.cells import Job
 from rayfl.jobs.progress import TableProgress
-from rayfl.record.checks import Summary, fit
+from rayfl.record.checks import Summary
 from rayfl.record.folder import check_kind
 from rayfl.record.history import SUMMARY, complete_lines
 from rayfl.shipped import find

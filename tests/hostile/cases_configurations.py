@@ -229,7 +229,7 @@ CASES = [
     Case(
         "a recorded configuration that is empty",
         "run --resume run",
-        Missing,
+        Damaged,
         "run/config.yaml",
         files={"run/config.yaml": ""},
     ),
