@@ -191,8 +191,8 @@ FIRST, SECOND = (
 )  # means 2, 1 and 0, 6; variances 1, 1 and 0, 4
 
 
-def consistency(beta=0.0, gamma=0.75, reg="paper", ema_init="received"):
-    return Consistency(beta, gamma, reg, ema_init)
+def consistency(beta=0.0, gamma=0.75, reg="paper", ema_init="received", blocks=1):
+    return Consistency(blocks, beta, gamma, reg, ema_init)
 
 
 def batches(made, targets=TARGETS):
@@ -262,7 +262,7 @@ def test_equal_channels_have_no_infinite_distance_in_the_code():
 
 def test_estimates_of_the_code_carry_gradients():
     """Estimates of the code go through the blocks with their gradient."""
-    made, targets = consistency(reg="code", beta=0.7), TARGETS * 2
+    made, targets = consistency(reg="code", beta=0.7, blocks=2), TARGETS * 2
     x, y = (torch.tensor(v).double().requires_grad_() for v in (FIRST, SECOND))
     seen = Params({n: t.clone() for n, t in made.start(targets).items()}, frozenset())
     loss = made.loss([x, y], seen, targets)
@@ -285,7 +285,7 @@ def test_the_past_has_no_gradient(ema_init, share):
 
 
 def test_later_blocks_weigh_more():
-    made = consistency(beta=2.0)
+    made = consistency(beta=2.0, blocks=2)
     x, still = torch.tensor(FIRST).double(), [TARGETS[0].clone(), TARGETS[1].clone()]
     terms = []
     for inputs in ([x, x * 0], [x * 0, x]):

@@ -22,6 +22,7 @@ class Consistency:
     ``fit`` treats them like the running statistics of BatchNorm. The past has no gradient.
 
     Args:
+        blocks: how many there are.
         beta: block l is weighted by exp(beta l), divided by the sum over the blocks.
         gamma: share of the past in the estimates, in [0, 1).
         reg: ``paper``: eq. 4 to 6. ``code``: what the public code has in their place.
@@ -31,12 +32,13 @@ class Consistency:
 
     def __init__(
         self,
+        blocks: int,
         beta: float,
         gamma: float,
         reg: Literal["paper", "code"],
         ema_init: Literal["received", "bias_corrected"],
     ) -> None:
-        self.beta = beta
+        self.weights = torch.softmax(beta * torch.arange(blocks, dtype=torch.float64), 0).tolist()
         self.gamma = gamma
         self.reg = reg
         self.received = reg == "paper" and ema_init == "received"
@@ -67,9 +69,8 @@ class Consistency:
             seen: the estimates.
             targets: global means and variances.
         """
-        weights = torch.softmax(self.beta * torch.arange(len(inputs), dtype=torch.float64), 0).tolist()
         terms = (self._code if self.reg == "code" else self._paper)(inputs, seen, targets)
-        return torch.stack([weight * term for weight, term in zip(weights, terms)]).sum()
+        return torch.stack([weight * term for weight, term in zip(self.weights, terms)]).sum()
 
     def _paper(self, inputs: Sequence[Tensor], seen: Params, targets: Sequence[Tensor]) -> list[Tensor]:
         """Eq. 4 to 6: means are compared channel by channel, variances summed over the channels."""

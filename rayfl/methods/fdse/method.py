@@ -76,7 +76,7 @@ class FDSE(PartlyPersonal):
                 "has none of FDSE's blocks: choose FDSEAlexNet, DSECNN (small images), DSEResNet50 or DSEViT",
             )
         self._norms = [f"{block}.dfe_bn" for block in self._blocks]
-        self._consistency = Consistency(self.beta, self.gamma, self.reg, self.ema_init)
+        self._consistency = Consistency(len(self._blocks), self.beta, self.gamma, self.reg, self.ema_init)
         super().setup(net, population, seed)
 
     # ---- what is exchanged
