@@ -60,10 +60,6 @@ LINES: dict[str, tuple[type[UserError], str]] = {
     "--training.schedule Linear": (Unknown, "training.schedule"),
     "--training.schedule Exponential": (Missing, "training.schedule.decay"),
     "--training.schedule Exponential --training.schedule.decay 2": (BadValue, "training.schedule.decay"),
-    "--training.schedule Steps --training.schedule.at_rounds [3,2]": (
-        BadValue,
-        "training.schedule.at_rounds",
-    ),
     "--training.schedule Cosine --training.schedule.warmup -1": (BadValue, "training.schedule.warmup"),
     "--training.schedule Cosine --training.schedule.decay 1": (Unknown, "training.schedule.decay"),
     "--training.optimiser Adamm": (Unknown, "training.optimiser"),
@@ -192,7 +188,7 @@ LINES: dict[str, tuple[type[UserError], str]] = {
     # places
     "--output file": (InUse, "file"),
     "--output file/x": (BadValue, "file/x"),
-    "--output fifo": (BadValue, "fifo"),
+    "--output fifo": (InUse, "fifo"),
     "--output /dev/null/x": (BadValue, "/dev/null/x"),
     "--output full": (InUse, "full"),
     "--output": (Missing, "output"),
