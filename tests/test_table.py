@@ -4,6 +4,8 @@ import csv
 import json
 import re
 import shutil
+import subprocess
+from types import SimpleNamespace
 
 import pytest
 import yaml
@@ -280,7 +282,7 @@ def test_a_cell_that_failed_in_its_first_round_may_be_corrected(tmp_path, capsys
         def poll(self) -> int:
             return self.returncode
 
-    monkeypatch.setattr(cells.subprocess, "Popen", Here)
+    monkeypatch.setattr(cells, "subprocess", SimpleNamespace(**vars(subprocess) | {"Popen": Here}))
     bad = TINY.replace("rounds: 2", "rounds: 1\n  training.lr: 1.0e+30")
     given = [write(tmp_path, bad), "--output", str(tmp_path / "runs"), "--seeds", "1"]
     given += ["--rows", "FedAvg", "--columns", "even"]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from copy import deepcopy
 from dataclasses import replace
-from typing import Any
+from typing import Any, Self
 
 import torch
 
@@ -16,6 +16,7 @@ from rayfl.engine.process import cap_gpu_memory, exits_as_errors, reserved_gpus
 from rayfl.engine.server import Server
 from rayfl.engine.session import SERVER, Session, Workers
 from rayfl.engine.worker import Worker
+from rayfl.errors import Missing
 from rayfl.training.stacked import differs
 
 
@@ -24,6 +25,12 @@ class Inline(Engine):
 
     The code is the same as on actors, and so are the results, to the bit.
     """
+
+    def resolve(self) -> Self:
+        """Return an engine without ``auto``; see ``Engine.resolve``."""
+        if self.device == "cuda" and not torch.cuda.is_available():
+            raise Missing("engine.device", "is cuda, but torch sees no CUDA device: use auto or cpu")
+        return super().resolve()
 
     def _uses_cuda(self) -> bool:
         # Ray hides no GPU from a process that has reserved none

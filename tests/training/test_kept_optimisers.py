@@ -11,7 +11,7 @@ import torch.nn.functional as F
 from rayfl import Inline, Ray, Training, resumed
 from rayfl.data import IID, Synthetic
 from rayfl.engine.worker import KEPT
-from rayfl.errors import BadCode, Conflict
+from rayfl.errors import Conflict
 from rayfl.methods import SCAFFOLD, FedALA, FedAvg, FedCO2, Method, PartialFed, PFedMe, PFedVEM, TopK
 from rayfl.training import SGD, Adam, Batch, Client, Params, State
 from rayfl.training.loop import run_loop
@@ -41,14 +41,6 @@ class Seeing(FedAvg):
     def scores(self, client: Client, state: State, down: State, x: torch.Tensor) -> dict[str, torch.Tensor]:
         assert state.keys() == {"rounds"}
         return super().scores(client, state, down, x)
-
-
-class Greedy(FedAvg):
-    """One whose state has the reserved key."""
-
-    async def local_update(self, client: Client, state: State, down: State) -> tuple[dict[str, Any], State]:
-        up, _ = await super().local_update(client, state, down)
-        return up, {KEPT: 1}
 
 
 class Changing(FedAvg):
@@ -130,8 +122,6 @@ def test_it_moves_with_its_client(tmp_path: Path, kept_actors: None) -> None:
 def test_what_cannot_be_kept_is_refused(tmp_path: Path) -> None:
     data = Synthetic(train=120, test=60, partition=IID())
     settings: Mapping[str, Any] = {"training": Training(**KEEPING), "data": data, "participation": 1.0}
-    with refused(BadCode, "Greedy.local_update"):
-        small(tmp_path / "greedy", method=Greedy(), **settings).run()
     with refused(Conflict, "training.optimiser_state"):
         small(tmp_path / "changing", method=Changing(), **settings).run()
 
