@@ -75,7 +75,7 @@ def _libraries() -> frozenset[str]:
     found = {canonicalize_name(wanted.name) for wanted in waiting}
     modules = packages_distributions()
     known = {module for module, owners in modules.items() if found & {*map(canonicalize_name, owners)}}
-    return frozenset(known | sys.stdlib_module_names | {"test"})
+    return frozenset({*known, *sys.stdlib_module_names, *_EVERYWHERE, "test"})
 
 
 def _may_be_named(path: str) -> bool:
