@@ -709,3 +709,15 @@ def test_what_is_said_of_all_methods():
     assert values["Local"] < values["FedPer"] - 0.05
     globals_ = {name: mean(embedded_values(name, "domains", "global")) for name in one_for_all}
     assert mean(embedded_values("PartialFed", "domains", "global")) < min(globals_.values()) - 0.3
+
+
+def test_what_was_changed_in_fedper():
+    page = (FOLDER.parent / "methods" / "fedper.md").read_text()
+    for one in json.loads((FOLDER / "fedper_changes.json").read_text()):
+        percent = {int(rounds): f"{100 * accuracy:.1f}" for rounds, accuracy in one["accuracy"].items()}
+        assert one["rayfl"]["sources"]
+        if one["column"] == "CIFAR10 Dirichlet":
+            cells = " | ".join(percent.get(rounds, "") for rounds in range(20, 101, 20))
+            assert f"| {one['changed']} | {cells} |" in page
+        else:
+            assert re.search(rf"\b{percent[max(percent)]} after {max(percent)} rounds", page)
