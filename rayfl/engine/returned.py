@@ -1,4 +1,4 @@
-"""What the hooks of a method may return: it is looked at here, once, and nowhere else."""
+"""What the hooks of a method may return, but for uploads, which ``training.sums`` adds up."""
 
 from __future__ import annotations
 

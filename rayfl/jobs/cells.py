@@ -25,16 +25,7 @@ import yaml
 from rayfl.config.table_file import Settings
 from rayfl.errors import UserError
 from rayfl.evaluation.result import read_config
-from rayfl.files import (
-    fit,
-    held,
-    lock,
-    parse_json,
-    read_file,
-    read_json,
-    reading,
-    write_file,
-)
+from rayfl.files import fit, held, lock, parse_json, read_file, read_json, reading, write_file
 from rayfl.memory import available_memory
 from rayfl.record.checks import Summary
 from rayfl.record.description import RESUMABLE

@@ -362,8 +362,17 @@ def weighted_mean(
         The payload sum_i w_i x_i / sum_i w_i, computed in float64, in the structure of the first one.
     """
     if isinstance(items, Mapping):
+        if not isinstance(weights, Mapping) or weights.keys() != items.keys():
+            raise BadCode("weighted_mean", ": what is gathered by client needs a weight for each client")
         weights, items = [weights[client] for client in items], list(items.values())
     numbers = torch.tensor([float(weight) for weight in weights], dtype=torch.float64)
+    fine = len(items) == len(numbers) and bool(torch.isfinite(numbers).all()) and bool((numbers >= 0).all())
+    if not fine or not numbers.sum() > 0:
+        raise BadCode(
+            "weighted_mean",
+            f": the weights of {len(items)} payloads are {shown(list(weights))}: they must be as many finite "
+            "numbers, 0 or more, and not all 0",
+        )
     total, template = torch.zeros(0), None
     for item, weight in zip(items, (numbers / numbers.sum()).tolist(), strict=True):
         vector, own = _flat(item)

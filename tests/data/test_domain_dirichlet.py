@@ -216,6 +216,13 @@ def test_fewer_clients_than_domains_use_the_first_and_say_so(caplog):
         ),
         (
             DomainDirichlet(parts=2, alpha=1.0),
+            make_dataset([50] * 3, [50, 0, 50]),
+            BadData,
+            "",
+            "no test samples of d0 of the class 1",
+        ),
+        (
+            DomainDirichlet(parts=2, alpha=1.0),
             pool_of({"a": [50, 50], "b": [0, 0]}, {"a": [9, 9], "b": [9, 9]}),
             BadData,
             "",
@@ -227,13 +234,6 @@ def test_what_cannot_be_divided_is_refused(partition, dataset, kind, option, wor
     with refused(kind, f"data.partition{option}") as caught:
         partition.assign(dataset, len(dataset.domain_names), np.random.default_rng(0))
     assert word in str(caught.value)
-
-
-def test_without_test_samples_of_a_class_there_are_none_in_its_proportions():
-    dataset = make_dataset([50] * 3, [50, 0, 50])
-    (only,) = assign(DomainDirichlet(parts=2, alpha=1.0), dataset, 1)
-    assert len(only.train) > 0
-    assert len(only.test) == 0
 
 
 @pytest.mark.parametrize(

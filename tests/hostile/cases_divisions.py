@@ -58,6 +58,7 @@ DAMAGED: dict[str, str | bytes] = {
     "FLGo: no client": flgo(client_names=["a", "c"]),
     "FLGo: a name twice": flgo(client_names=["a", "a"]),
     "FLGo: samples": flgo(a={"data": {"x": [[1.0]], "y": [1]}}),
+    "FLGo: no list": flgo(a={"dataa": [0]}),
     "FLGo: a test sample": flgo(a={"data": [20]}),
     "FLGo: noise": flgo(local_perturbation=[None, [0.5]]),
     "FLGo: noise as number": flgo(local_perturbation=0.5),

@@ -473,6 +473,18 @@ def test_a_mean_with_weights_of_ones_own():
     assert (mean["a"].tolist(), mean["a"].dtype, mean.train_names) == ([2, 4], torch.float32, {"a"})
 
 
+@pytest.mark.parametrize("weights", [[1.0], [1.0, -1.0], [0.0, 0.0], [math.nan, 1.0], [math.inf, 1.0]])
+def test_weights_that_make_no_mean_are_refused(weights):
+    with refused(BadCode, "weighted_mean"):
+        weighted_mean([vector(1), vector(2)], weights)
+
+
+def test_gathered_payloads_need_a_weight_each():
+    for weights in ({1: 1.0}, [1.0, 1.0], {1: 1.0, 2: 1.0, 3: 1.0}):
+        with refused(BadCode, "weighted_mean"):
+            weighted_mean({1: vector(1), 2: vector(2)}, weights)
+
+
 def test_gathered_payloads_are_of_one_structure():
     with refused(BadCode, "the uploads"):
         weighted_mean([vector(1), vector(1, 2)], [1, 1])

@@ -93,8 +93,8 @@ class DomainDirichlet(Partition):
             train = joined([piece[: len(piece) // (self.thin or {}).get(name, 1)] for piece in own])
             val, test = held_out[VAL][j], held_out[TEST][j]
             if name not in (self.whole_test or ()):
-                val = _in_proportion(dataset, val, counts, rng)
-                test = _in_proportion(dataset, test, counts, rng)
+                val = _in_proportion(dataset, val, counts, f"validation samples of {name}", rng)
+                test = _in_proportion(dataset, test, counts, f"test samples of {name}", rng)
             clients_data[int(client)] = ClientData(train, val, test, domain)
         return clients_data
 
@@ -140,16 +140,23 @@ class DomainDirichlet(Partition):
 
 
 def _in_proportion(
-    dataset: Dataset, indices: np.ndarray, counts: np.ndarray, rng: np.random.Generator
+    dataset: Dataset, indices: np.ndarray, counts: np.ndarray, what: str, rng: np.random.Generator
 ) -> np.ndarray:
     """Return the largest random subset with the class proportions of ``counts``, int64 [classes], ascending.
 
-    There are none where a class that has a count lacks indices.
+    There are no indices without any; a class without a count has none.
     """
     if not len(indices):
         return indices
     cells = by_class(dataset, indices, rng)
     held = np.flatnonzero(counts)
     scarcest = held[np.argmin([len(cells[c]) / counts[c] for c in held])]
+    if not len(cells[scarcest]):
+        raise BadData(
+            "data.partition",
+            f": DomainDirichlet: there are no {what} of the class {dataset.class_names[scarcest]}, and so "
+            "none in the proportions of the training split: use fewer clients or name the domain in "
+            "whole_test",
+        )
     keep = len(cells[scarcest]) * counts // counts[scarcest]  # int(r n_c), without rounding errors
     return joined([cell[:n] for cell, n in zip(cells, keep)])

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from typing import Annotated, Any, Literal, NotRequired
 
 import numpy as np
-from pydantic import BaseModel, Field
+from pydantic import AliasChoices, BaseModel, Field
 from typing_extensions import TypedDict  # pydantic asks for this one below Python 3.12
 
 from rayfl.arguments import shown
@@ -48,8 +48,7 @@ class _FLGo(BaseModel, extra="allow"):
 class _FLGoClient(BaseModel):
     """Indices that count training samples alone; formerly with a part for validation."""
 
-    data: _Indices = []
-    dtrain: _Indices = []
+    data: Annotated[_Indices, Field(validation_alias=AliasChoices("data", "dtrain"))]
     dvalid: _Indices | None = None
 
 
@@ -110,6 +109,4 @@ def _of_flgo(content: _FLGo, dataset: Dataset) -> list[dict[str, np.ndarray]]:
     """Return every client's indices of training and validation samples."""
     training = dataset.indices(TRAIN)
     given = [fit(_FLGoClient, (content.model_extra or {}).get(name)) for name in content.client_names]
-    return [
-        {"train": training[each.data or each.dtrain], "val": training[each.dvalid or []]} for each in given
-    ]
+    return [{"train": training[each.data], "val": training[each.dvalid or []]} for each in given]
