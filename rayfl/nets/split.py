@@ -145,8 +145,7 @@ def flat_features(name: str, conv: nn.Module, shape: Shape) -> int:
 def _flattened(conv: nn.Module, shape: Shape) -> int:
     """Return how many numbers come out of ``conv`` for an image of this shape; 0 where it is too small."""
     try:
-        with torch.no_grad():
-            image = torch.zeros(1, *shape, device="meta")  # sizes are all that counts
-            return copy.deepcopy(conv).to("meta").eval()(image).shape[1]
+        with torch.no_grad():  # not on the meta device, which imports SymPy and the compiler for seconds
+            return copy.deepcopy(conv).eval()(torch.zeros(1, *shape)).shape[1]
     except RuntimeError:
         return 0
