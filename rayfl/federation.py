@@ -18,7 +18,7 @@ import yaml
 
 from rayfl import checks
 from rayfl.arguments import changed
-from rayfl.callbacks.callback import Callback
+from rayfl.callbacks.callback import Callback, Run
 from rayfl.callbacks.early_stopping import EarlyStopping
 from rayfl.callbacks.loggers import LOGGERS, Name, check_loggers
 from rayfl.callbacks.page import LivePage
@@ -223,7 +223,7 @@ class Federation(Displayed):
                 folder = self._open(path, manifest.round if manifest else 0, data)
                 with writing(path / LOG, "remove it, and resume the run"):
                     run_log.open(path / LOG)
-                with Run(self, session, folder, settings, asked) as run:
+                with Rounds(self, session, folder, settings, asked) as run:
                     stopped = carry_out(run, manifest)
             if stopped is None:
                 result = self._shown(_with_page(finish(folder)))
@@ -424,11 +424,10 @@ class Federation(Displayed):
         return max(1, math.floor((wanted * clients if wanted < 1 else wanted) + 1e-9))
 
 
-class Run:
-    """A federation whose rounds are being run; use it as a context manager.
+class Rounds(Run):
+    """The rounds of a federation, being run; use it as a context manager.
 
     Attributes:
-        path, rounds, protocol, population: see :class:`rayfl.callbacks.callback.Run`.
         federation: the settings.
         session: the processes that hold the clients and the server.
         folder: where the records go.

@@ -16,7 +16,7 @@ from rayfl.record.history import CONFIG, METRICS, SUMMARY, read_lines, read_reco
 from rayfl.shown import counted, warn
 
 if TYPE_CHECKING:
-    from rayfl.federation import Run
+    from rayfl.federation import Rounds
 
 
 def finished(path: Path, rounds: int) -> Result | None:
@@ -108,7 +108,7 @@ def restored(
             _tell_of(lost, manifest)
 
 
-def carry_out(run: Run, manifest: Manifest | None) -> int | None:
+def carry_out(run: Rounds, manifest: Manifest | None) -> int | None:
     """Run the rounds that are left; where processes die, go back to the newest checkpoint and replay.
 
     Returns:
@@ -155,7 +155,7 @@ def needing_room(path: Path) -> Iterator[None]:
         raise Shortage(f"{full}; then {way}") from None
 
 
-def _loss(session: Session, error: Exception, run: Run | None = None) -> Gone | Lost:
+def _loss(session: Session, error: Exception, run: Rounds | None = None) -> Gone | Lost:
     """Return what has been lost, cleared up so that the run can be restored; raise what is no loss.
 
     Args:

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 from rayfl.engine.models import Models
-from rayfl.evaluation import protocol
+from rayfl.evaluation.protocol import Protocol
 from rayfl.record.history import Population
 
 
-class Run(Protocol):
+class Run(ABC):
     """A run as its callbacks see it.
 
     Attributes:
@@ -23,15 +24,18 @@ class Run(Protocol):
 
     path: Path
     rounds: int
-    protocol: protocol.Protocol
+    protocol: Protocol
     population: Population
 
+    @abstractmethod
     def records(self) -> Iterator[dict[str, Any]]:
         """Yield the metrics lines of all rounds that are over."""
 
+    @abstractmethod
     def save(self) -> None:
         """Write a checkpoint of the round that is over, if there is none yet."""
 
+    @abstractmethod
     def accuracies(self, split: str = "test") -> dict[int, float]:
         """Return client -> accuracy in [0, 1] of the last evaluation, of the view that the protocol reports.
 
@@ -41,6 +45,7 @@ class Run(Protocol):
             split: of the data: ``test``, or ``val`` where there are validation data.
         """
 
+    @abstractmethod
     def models(self) -> Models:
         """Return the models of all clients as they are now; on a cluster all states travel here for that."""
 
