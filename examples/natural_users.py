@@ -20,7 +20,7 @@ from rayfl.shown import tell
 
 MODULES = [
     *["argparse", "ast", "calendar", "csv", "difflib"],
-    *["inspect", "pathlib", "random", "shutil", "tarfile"],
+    *["inspect", "optparse", "random", "shutil", "tarfile"],
 ]
 
 
