@@ -1,4 +1,5 @@
-"""A cluster that grows: a federation asks for a host with a GPU, which Ray's autoscaler then starts.
+"""A cluster that grows and shrinks: a federation asks for a host with a GPU, which Ray's autoscaler starts,
+and ends a minute after the run.
 
 The hosts are processes of Ray's own provider of pretended hosts: a head with one CPU, and a group of hosts
 with a GPU of which none is there at first. Their GPUs are none, so clients train on the CPU there::
@@ -108,7 +109,14 @@ def main() -> None:
             federation = small(folder / "run", engine=engine, rounds=2)
             federation.callbacks.append(Where())
             began = time.monotonic()
-            print(f"accuracy {federation.run().accuracy:.3f} after {time.monotonic() - began:.0f} s")
+            accuracy = federation.run().accuracy
+            print(f"accuracy {accuracy:.3f} after {time.monotonic() - began:.0f} s", flush=True)
+            began = time.monotonic()
+            ray.init(address=address, logging_level="ERROR")
+            while sum(node["Alive"] for node in ray.nodes()) > 1:
+                time.sleep(1)
+            print(f"the host has gone again, {time.monotonic() - began:.0f} s after the end of the run")
+            ray.shutdown()
 
 
 if __name__ == "__main__":
