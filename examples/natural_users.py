@@ -61,7 +61,7 @@ def accuracy(users: str, method: Method, seed: int = 0) -> float:
             **settings,
             seed=seed,
             eval_every=settings["rounds"],
-            engine=Inline(execution="stacked"),
+            engine=Inline(execution="stacked", stack=32),  # all clients in one call
             checkpoint_every=0,
             loggers=[],
             quiet=True,
