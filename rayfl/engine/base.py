@@ -53,7 +53,8 @@ class Engine(Settings, ABC, place="engine"):
     """
     stack: Annotated[int, at_least(1)] | Literal["auto"] = "auto"
     """Clients per stacked call. ``auto`` goes by the size of the first round's cohort alone: an eighth of it,
-    at most 32. Results depend on it in the last bits, so ``config.yaml`` has the number.
+    at most 32. Fewer than 16 clients then train one by one. Results depend on it in the last bits, so
+    ``config.yaml`` has the number.
     """
     deterministic: bool = False
     """Whether to allow deterministic GPU kernels only."""

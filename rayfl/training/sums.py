@@ -360,14 +360,17 @@ def weighted_mean(
 
     Returns:
         The payload sum_i w_i x_i / sum_i w_i, computed in float64, in the structure of the first one.
+
+    Raises:
+        BadCode: the weights are not one for each payload, or not as said above; or structures differ.
     """
     if isinstance(items, Mapping):
         if not isinstance(weights, Mapping) or weights.keys() != items.keys():
             raise BadCode("weighted_mean", ": what is gathered by client needs a weight for each client")
         weights, items = [weights[client] for client in items], list(items.values())
     numbers = torch.tensor([float(weight) for weight in weights], dtype=torch.float64)
-    fine = len(items) == len(numbers) and bool(torch.isfinite(numbers).all()) and bool((numbers >= 0).all())
-    if not fine or not numbers.sum() > 0:
+    usable = bool(((numbers >= 0) & (numbers < math.inf)).all()) and bool(numbers.sum() > 0)
+    if len(items) != len(numbers) or not usable:
         raise BadCode(
             "weighted_mean",
             f": the weights of {len(items)} payloads are {shown(list(weights))}: they must be as many finite "

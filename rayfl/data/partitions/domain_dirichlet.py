@@ -144,7 +144,13 @@ def _in_proportion(
 ) -> np.ndarray:
     """Return the largest random subset with the class proportions of ``counts``, int64 [classes], ascending.
 
-    There are no indices without any; a class without a count has none.
+    Where ``indices`` is empty, so is the subset.
+
+    Args:
+        what: the samples in words, for the error.
+
+    Raises:
+        BadData: a class that has a count has no samples among ``indices``.
     """
     if not len(indices):
         return indices
