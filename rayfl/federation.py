@@ -120,7 +120,7 @@ class Federation(Displayed):
     finetune: Finetune = NO_FINETUNING
     """How clients train on their own data before they are scored; what they learn is thrown away."""
     protocol: Protocol = DEFAULT_PROTOCOL
-    """The rule that says which model is scored, when, and which number is the headline."""
+    """The rule that says which model is scored, when, and which number is the reported metric."""
     metrics: list[str] = field(default_factory=list)
     """Further metrics of each client's scores, which are recorded beside accuracy and loss: ``f1`` (macro),
     ``auroc``, ``calibration_error``, import paths of torchmetrics, or of functions of scores [n, classes] and

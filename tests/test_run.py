@@ -28,7 +28,7 @@ def test_a_run_from_the_command_line(tmp_path: Path, capsys: pytest.CaptureFixtu
     options += ["--data.partition.min_samples", "1"]
     assert main([*TINY, *options, "--output", str(output)]) == 0
     shown = capsys.readouterr().out
-    for word in ("Fed-CO2", "Dirichlet", "round 2/2", "worst tenth", "online", "offline", str(output)):
+    for word in ("Fed-CO2", "Dirichlet", "round 2/2", "worst decile", "online", "offline", str(output)):
         assert word in shown
     config = yaml.safe_load((output / "config.yaml").read_text())
     assert config["method"]["init_args"]["intra"] == "none"

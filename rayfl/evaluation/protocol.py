@@ -1,4 +1,4 @@
-"""Evaluation protocols: which scores of a run make its headline accuracy.
+"""Evaluation protocols: which scores of a run make its reported metric.
 
 A protocol belongs to an experiment, not to a method: the same method is several points better or worse when
 it is scored right after local training instead of after aggregation, or at its best instead of its last
@@ -19,7 +19,7 @@ Spread = Literal["runs", "evaluations"]
 
 
 class Protocol(Value, place="protocol"):
-    """How the headline accuracy of a run is made from its per-client scores: the options of all protocols."""
+    """How the reported metric of a run is made from its per-client scores: the options of all protocols."""
 
     point: Point = "after_aggregation"
     """When models are scored: ``after_aggregation`` (after the server's step, with personal parts put back)
@@ -28,8 +28,8 @@ class Protocol(Value, place="protocol"):
     their images, and after doing so with steps of length 0).
     """
     view: str = "personal"
-    """The view that makes the headline. A method without a personal model is scored by the global one. With
-    ``finetune.epochs`` there is the view ``finetuned``, too.
+    """The view that makes the reported metric. A method without a personal model is scored by the global one.
+    With ``finetune.epochs`` there is the view ``finetuned``, too.
     """
     average: Average = "mean_clients"
     """Over clients: ``mean_clients`` (mean of accuracies), ``pooled`` (correct over samples) or ``weighted``

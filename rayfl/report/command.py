@@ -92,7 +92,7 @@ def add_headline_options(made: Parser, *names: str) -> None:
     }
     for name in names:
         kind, text = known[name]
-        text = f"make the headline anew, {text}, of what was recorded; default: as each run's protocol says"
+        text = f"make the reported metric anew, {text}, of what was recorded; default: as its protocol says"
         made.add(f"--{name}", kind=kind | None, default=None, help=text)
 
 

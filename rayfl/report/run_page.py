@@ -105,7 +105,7 @@ def _cards(result: Result, engine: Sequence[Mapping[str, Any]]) -> list[tuple[st
     if entry and entry["last"]:
         last = entry["last"]
         cards.append(("Last evaluation, ± over clients", f"{percent(last['mean'], last['std'])} %"))
-        cards.append(("Worst tenth of the clients", f"{percent(last['worst_decile'])} %"))
+        cards.append(("Worst decile of the clients", f"{percent(last['worst_decile'])} %"))
     cards += [
         ("Clients", f"{summary['clients']:,}"),
         ("Rounds", f"{summary['completed']:,} of {summary['rounds']:,}"),
@@ -146,7 +146,7 @@ def warned(folders: Iterable[Path], most: int = 20) -> list[str]:
 def _accuracies(result: Result) -> list[Sheet]:
     sheets = []
     views = result.summary["views"]
-    heads = ["mean over clients", "std over clients", "pooled", "worst tenth"]
+    heads = ["mean over clients", "std over clients", "pooled", "worst decile"]
     for point in dict.fromkeys(entry["point"] for entry in views):
         rows: list[Row] = []
         for entry in (e for e in views if e["point"] == point and e["last"]):

@@ -61,7 +61,7 @@ def _view_table(summary: Mapping[str, Any], point: str) -> Table:
     title = f"Test accuracy in %, {spoken(point)}"
     entries = [v for v in summary["views"] if v["point"] == point]
     table = _table(title, ["view", "average"], [choice_name(c, summary, entries) for c in choices])
-    names = {"mean": "mean over clients", "pooled": "pooled", "worst_decile": "worst tenth"}
+    names = {"mean": "mean over clients", "pooled": "pooled", "worst_decile": "worst decile"}
     for entry in entries:
         if table.row_count:
             table.add_section()
