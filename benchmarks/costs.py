@@ -32,7 +32,8 @@ from workload import SEED
 
 from rayfl import Inline, Training, UserError
 from rayfl.data import IID, FederatedData, Synthetic
-from rayfl.engine.plan import Plan
+from rayfl.engine.base import Plan
+from rayfl.engine.inline import InlineWorkers
 from rayfl.engine.session import Session
 from rayfl.methods import METHODS
 from rayfl.nets import (
@@ -174,17 +175,16 @@ class Contender:
         stack: ExitStack,
     ) -> None:
         self.figures = Figures(method, str(net), precision)
-        engine = Inline(execution="loop", device="cpu")
-        engine.resolve()
+        engine = Inline(execution="loop", device="cpu").resolve()
         plan = Plan(
             method=METHODS[method](),
             net=net,
             training=Training(epochs=1, batch_size=case.batch_size, lr=0.01, precision=precision),
             seed=SEED,
+            engine=engine,
             rounds=WARMUP + case.rounds + 1,
-            channels_last=engine.memory_format == "channels_last",
         )
-        self._session: Session = stack.enter_context(engine.open(plan, data))
+        self._session = stack.enter_context(Session(plan, data, InlineWorkers(plan, data)))
         self._groups = engine.groups(range(case.clients))
         self._round = 0
 

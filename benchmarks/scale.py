@@ -38,6 +38,8 @@ from workload import LeNet as RawLeNet
 
 from rayfl import Federation, Inline, Ray, Training
 from rayfl.data import CIFAR10, IID, Data, Pathological, Synthetic
+from rayfl.engine.inline import InlineWorkers
+from rayfl.engine.session import Session
 from rayfl.evaluation.score import TOGETHER
 from rayfl.methods import FedAvg, FedCO2, FedPer, Method
 from rayfl.nets import CNNB, AlexNet, LeNet
@@ -150,10 +152,11 @@ def registered(populations: list[int]) -> Table:
 def evaluation_times(method: Method, clients: int, test: int, scoring: str, turns: int) -> list[float]:
     """Return the seconds of processor time that evaluations of all clients take, after one to warm up."""
     divided = Synthetic(train=clients, test=test, partition=IID()).federate(clients, 0)
-    federation = Federation(method=method, net=LeNet(), clients=clients, scoring=scoring, engine=Inline())
-    federation.engine.resolve()
-    times = []
-    with federation.engine.open(federation.plan(), divided) as session:
+    federation = Federation(
+        method=method, net=LeNet(), clients=clients, scoring=scoring, engine=Inline().resolve()
+    )
+    plan, times = federation.plan(), []
+    with Session(plan, divided, InlineWorkers(plan, divided)) as session:
         session.restore(Path(), None)
         for turn in range(turns + 1):
             began = time.process_time()

@@ -11,7 +11,8 @@ import numpy as np
 
 from rayfl.arguments import arguments_of, shown
 from rayfl.data import FederatedData
-from rayfl.engine.plan import Plan, set_up, try_scores
+from rayfl.engine.base import Plan
+from rayfl.engine.set_up import set_up, try_scores
 from rayfl.errors import BadCode, BadData, Conflict, Unknown
 from rayfl.evaluation.finetune import FINETUNED, Finetune
 from rayfl.evaluation.measures import measures, try_measures
@@ -28,7 +29,7 @@ def check(plan: Plan, protocol: Protocol, data: FederatedData) -> list[str]:
     method = copy(plan.method)
     plan.training.schedule.check(plan.rounds)
     plan.training.optimiser.check()
-    if plan.training.precision == "tf32" and plan.device == "cpu":
+    if plan.training.precision == "tf32" and plan.engine.device == "cpu":
         raise Conflict("training.precision", "is tf32, which only GPUs have: choose float32 or bfloat16")
     for setting, wanted in method.works_with.items():
         found = getattr(plan.training, setting)

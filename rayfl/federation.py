@@ -25,10 +25,9 @@ from rayfl.callbacks.page import LivePage
 from rayfl.callbacks.terminal import LogRounds, Progress, print_start
 from rayfl.data import Data, EmbeddedDigits, FederatedData
 from rayfl.display import Displayed, options
-from rayfl.engine.base import Engine
+from rayfl.engine.base import Engine, Plan
 from rayfl.engine.inline import stack_differs
 from rayfl.engine.models import Models
-from rayfl.engine.plan import Plan
 from rayfl.engine.ray_engine import Ray
 from rayfl.engine.round_result import RoundResult
 from rayfl.engine.session import Session
@@ -161,6 +160,7 @@ class Federation(Displayed):
         self.clients = None if self.clients is None else int(self.clients)  # which may be NumPy's
         self.rounds, self.seed = int(self.rounds), int(self.seed)
         self.resumes = False
+        self.in_group = False  # whether it is a trial, whose actors go into the trial's placement group
         self.callbacks: list[Callback] = []
 
     def _repr_line_(self) -> dict[str, Any]:
@@ -184,6 +184,9 @@ class Federation(Displayed):
             UserError: the settings are impossible, data are missing, or the run folder is in use; raised
                 before any actor is started. Or: an update is bad and the policy is to stop.
         """
+        return copy(self)._run()  # which settles what its settings leave open
+
+    def _run(self) -> Result:
         if self.output == "":  # as from a shell's variable that is not set; a path would be this folder
             raise BadValue("output", "is empty: give a folder, or leave it out")
         with lasting_output(), warnings_shown(), RunLog(self.log_level) as run_log, ExitStack() as while_held:
@@ -198,22 +201,23 @@ class Federation(Displayed):
             else:
                 check_unused(path)
             self.engine = (given := self.engine).resolve()
-            self.engine.quiet = self.quiet
             if self.resumes and given.device == "auto":
                 check_device(path, self.engine.device)
-            with self.engine.preparing():
+            name = one_line("/".join(path.absolute().parts[-2:]))
+            with given.preparing(name, self.quiet, self.in_group) as started:
                 data = self.federated_data()
                 for warning in self.check(data):
                     warn(warning)
                 if not (self.resumes and flat(read_config(path)).get("engine.execution") == "stacked"):
                     self._settle_execution(given, data)
-                self.engine.settle(len(self.cohort(0, data.sizes)), len(data))
+                first = self.cohort(0, data.sizes)
+                self.engine = self.engine.settled(len(first), len(data))
                 settings = self.deciding(data)
                 manifest = to_resume(path, self.rounds, settings) if self.resumes else None
                 self._tell_start(path, manifest.round if manifest else 0, data)
-            data = self.engine.share(data)
-            plan = replace(self.plan(), run=one_line("/".join(path.absolute().parts[-2:])))
-            with self.engine.open(plan, data) as session, asked_to_stop() as asked:
+            data, plan = started.share(data), self.plan()
+            workers = started.workers(plan, data, len(self.engine.groups(first)))
+            with Session(plan, data, workers) as session, asked_to_stop() as asked:
                 manifest = restored(session, path, manifest, settings)
                 # Nothing is written before this line: a run that cannot go on stays as it is.
                 if not self.resumes:
@@ -223,7 +227,7 @@ class Federation(Displayed):
                 folder = self._open(path, manifest.round if manifest else 0, data)
                 with writing(path / LOG, "remove it, and resume the run"):
                     run_log.open(path / LOG)
-                with Rounds(self, session, folder, settings, asked) as run:
+                with Rounds(self, session, folder, settings, asked, started.watchers()) as run:
                     stopped = carry_out(run, manifest)
             if stopped is None:
                 result = self._shown(_with_page(finish(folder)))
@@ -302,23 +306,17 @@ class Federation(Displayed):
         method = copy(self.method)
         if self.averaging is not None:
             method.averaging = self.averaging  # type: ignore[misc]  # of this one, not of its class
-        engine = self.engine
         return Plan(
-            method=method,
-            net=self.net,
-            training=self.training,
-            seed=self.seed,
-            rounds=self.rounds,
-            execution="stacked" if engine.execution == "stacked" else "loop",
-            device=engine.device,
-            threads=engine.threads,
-            channels_last=engine.memory_format == "channels_last",
-            deterministic=engine.deterministic,
-            state_memory=None if engine.state_memory is None else 1e9 * engine.state_memory,
-            metrics=tuple(self.metrics),
+            method,
+            self.net,
+            self.training,
+            self.seed,
+            self.engine,
+            self.rounds,
+            metrics=self.metrics,
             counts_by=method.fallback if self.protocol.untrained == "fallback" else "personal",
-            finetune=self.finetune,
             together=self.scoring == "together" or (self.scoring == "auto" and (self.clients or 0) > MANY),
+            finetune=self.finetune,
         )
 
     def check(self, data: FederatedData) -> list[str]:
@@ -355,8 +353,8 @@ class Federation(Displayed):
                 "engine.execution is stacked, and a stack would not train clients as a loop does "
                 f"({why}): the run goes on with engine.execution=loop"
             )
-            self.engine.execution, self.engine.memory_format = "loop", given.memory_format
-            self.engine = self.engine.resolve()
+            loop = replace(self.engine, execution="loop", memory_format=given.memory_format)
+            self.engine = loop.resolve()
 
     @contextmanager
     def _new_folder(self) -> Iterator[Path]:
@@ -443,6 +441,7 @@ class Rounds(Run):
         folder: RunFolder,
         settings: dict[str, Any],
         asked: threading.Event,
+        watchers: Sequence[Callback],
     ) -> None:
         self.federation, self.session, self.folder = federation, session, folder
         self.settings, self.asked = settings, asked
@@ -452,7 +451,7 @@ class Rounds(Run):
         self.callbacks: list[Callback] = [*([] if federation.quiet else [Progress()])]
         self.callbacks += [] if federation.log_level == "warning" else [LogRounds()]
         self.callbacks += [LOGGERS[name]() for name in federation.loggers]
-        self.callbacks += [LivePage(), *federation.engine.watchers(session.plan.run)]
+        self.callbacks += [LivePage(), *watchers]
         self.callbacks += [EarlyStopping()] if self.protocol.patience else []
         self.callbacks += federation.callbacks
 

@@ -31,8 +31,7 @@ def load_models(folder: str | Path, round: int | None = None, data: bool = True)
     manifest = checkpoints.newest()[0] if round is None else checkpoints.after(round)
     if manifest is None:
         raise Missing(folder, "has no checkpoint, so no models: run it with checkpoint_every above 0")
-    federation.engine = Inline(device="cpu", threads=torch.get_num_threads())
-    federation.engine.resolve()
+    federation.engine = Inline(device="cpu", threads=torch.get_num_threads()).resolve()
     record = read_partition(Path(folder))
     without = not data and isinstance(record["clients"], list)  # a summary of many clients is not enough
     found = _recorded(folder, record) if without else federation.federated_data()

@@ -13,9 +13,10 @@ import torch
 
 from rayfl import Inline, Training
 from rayfl.data import IID, Synthetic
-from rayfl.engine.plan import Plan
+from rayfl.engine.base import Plan
 from rayfl.engine.server import Server
 from rayfl.engine.worker import Worker
+from rayfl.evaluation.result import read_config
 from rayfl.methods import METHODS, FedAvg
 from rayfl.nets import CNNB
 from rayfl.training import examples
@@ -36,7 +37,8 @@ COHORTS = [[0, 1, 2, 3], [1, 3], [0, 1, 2, 3]]
 def plan(name: str, device: str, execution: Any = "loop") -> Plan:
     """A plan in float64 that uses every part of the update."""
     training = Training(batch_size=8, lr=0.1, momentum=0.5, clip=5.0, weight_decay=1e-3, precision="float64")
-    return Plan(METHODS[name](), net_of(name, CNNB()), training, seed=3, execution=execution, device=device)
+    engine = Inline(execution=execution, device=device)
+    return Plan(METHODS[name](), net_of(name, CNNB()), training, 3, engine)
 
 
 def run(made: Plan) -> Run:
@@ -84,7 +86,8 @@ def test_float32_learns(tmp_path: Path) -> None:
     settings: dict[str, Any] = {"data": Synthetic(train=2000, test=400, partition=IID()), "clients": 4}
     federation = small(tmp_path / "run", engine=Inline(), participation=1.0, **settings)
     result = federation.run()
-    assert (federation.engine.device, federation.engine.execution) == ("cuda", "stacked")
+    recorded = read_config(result.folder)["engine"]["init_args"]
+    assert (recorded["device"], recorded["execution"]) == ("cuda", "stacked")
     assert result.accuracy > 0.8
 
 

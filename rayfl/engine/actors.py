@@ -9,7 +9,7 @@ from typing import Any
 import ray
 
 from rayfl.data import FederatedData
-from rayfl.engine.plan import Plan
+from rayfl.engine.base import Plan
 from rayfl.engine.process import cap_gpu_memory, end_with_its_gpu
 from rayfl.engine.round_result import RoundResult
 from rayfl.engine.server import Server
@@ -36,16 +36,17 @@ class ClientActor(_Actor, Worker):
     """A worker on a share of a CPU or GPU, which keeps clients' personal state between rounds.
 
     Args:
+        run: the run's name.
         plan: the federation.
         data: the data, shared by all actors of a node.
         gpu_share: the share of a GPU that this actor may fill; 0 sets no limit.
     """
 
-    def __init__(self, plan: Plan, data: FederatedData, gpu_share: float) -> None:
+    def __init__(self, run: str, plan: Plan, data: FederatedData, gpu_share: float) -> None:
         end_with_its_gpu()
-        if plan.device == "cuda":
+        if plan.engine.device == "cuda":
             cap_gpu_memory(gpu_share)
-        self._shown = f"{plan.run} clients"
+        self._shown = f"{run} clients"
         signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the driver's
         super().__init__(plan, data)
 
@@ -62,7 +63,7 @@ class ClientActor(_Actor, Worker):
 class ServerActor(_Actor, Server):
     """The server on an actor: it pulls accumulated uploads from the object store."""
 
-    def __init__(self, plan: Plan, data: FederatedData) -> None:
+    def __init__(self, run: str, plan: Plan, data: FederatedData) -> None:
         signal.signal(signal.SIGINT, signal.SIG_IGN)
-        self._shown = f"{plan.run} server"
+        self._shown = f"{run} server"
         super().__init__(plan, data)

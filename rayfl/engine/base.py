@@ -1,22 +1,28 @@
-"""What all engines have in common: the settings of execution, and how a cohort is divided."""
+"""What all engines have in common: the settings of execution, how a cohort is divided, what is started."""
 
 from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
-from copy import copy
+from collections.abc import Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Annotated, Any, Literal, Self
 
 import torch
 
 from rayfl.data import FederatedData
-from rayfl.engine.plan import Group, Plan
-from rayfl.engine.session import Session
+from rayfl.engine.workers import Workers
+from rayfl.evaluation.finetune import NO_FINETUNING, Finetune
+from rayfl.methods import Method
+from rayfl.nets import Architecture
 from rayfl.settings import Settings, at_least, at_most
 from rayfl.shown import counted
+from rayfl.training.settings import Training
+
+Group = tuple[int, ...]
+"""Client numbers, ascending, that are always trained by one process and summed in this order."""
 
 LOOP_GROUPS = 32
 """A small cohort in loop execution is cut into so many groups at most: enough to balance 32 processes."""
@@ -32,9 +38,6 @@ clients, into so many stacks at least: actors need work, and results must not de
 
 class Engine(Settings, ABC, place="engine"):
     """Base of the engines."""
-
-    _frozen = False  # a run settles the stack in its own
-    quiet = True  # whether it says nothing of what it starts; a run sets it
 
     execution: Literal["auto", "loop", "stacked"] = "auto"
     """``loop`` trains client after client, ``stacked`` many in one call; ``auto`` is stacked on a GPU, and
@@ -69,28 +72,27 @@ class Engine(Settings, ABC, place="engine"):
         Raises:
             UserError: ``device`` is ``cuda``, and the engine cannot provide it.
         """
-        here = copy(self)
-        if here.device == "auto":
-            here.device = "cuda" if self._uses_cuda() else "cpu"
-        if here.execution == "auto":
-            here.execution = "stacked" if here.device == "cuda" else "loop"
-        if here.memory_format == "auto":
-            plain_loop = here.device == "cpu" and here.execution == "loop"
-            here.memory_format = "channels_last" if plain_loop else "contiguous"
-        return here
+        device, execution, layout = self.device, self.execution, self.memory_format
+        if device == "auto":
+            device = "cuda" if self._uses_cuda() else "cpu"
+        if execution == "auto":
+            execution = "stacked" if device == "cuda" else "loop"
+        if layout == "auto":
+            layout = "channels_last" if (device, execution) == ("cpu", "loop") else "contiguous"
+        return replace(self, device=device, execution=execution, memory_format=layout)
 
     def _uses_cuda(self) -> bool:
         """Say what ``device: auto`` means."""
         return torch.cuda.is_available()
 
-    def settle(self, cohort: int, clients: int) -> None:
-        """Replace ``stack: auto`` by its number, before anything is started.
+    def settled(self, cohort: int, clients: int) -> Self:
+        """Return an engine with a number in the place of ``stack: auto``.
 
         Args:
             cohort: how many clients the first round trains.
             clients: the population.
         """
-        self.stack = self._stack(cohort)
+        return replace(self, stack=self._stack(cohort))
 
     def _stack(self, cohort: int) -> int:
         return max(1, min(STACK, cohort // STACKS)) if self.stack == "auto" else self.stack
@@ -112,20 +114,29 @@ class Engine(Settings, ABC, place="engine"):
         """Return the engine in a few words, for people."""
         return f"{type(self).__name__} ({self.execution} on {self.device}, {counted(self.threads, 'thread')})"
 
-    @contextmanager
-    def preparing(self) -> Iterator[None]:
-        """Do in the background what does not depend on the data, while they are loaded and checked.
+    @abstractmethod
+    def preparing(
+        self, run: str, quiet: bool = True, in_group: bool = False
+    ) -> AbstractContextManager[Started]:
+        """Start in the background what does not depend on the data, while they are loaded and checked.
 
-        Leaving by an exception undoes it.
-        """
-        yield
-
-    def watchers(self, run: str) -> list[Any]:
-        """Return callbacks that tell what the processes run on of every round of a run.
+        It is there when the context is left; leaving it by an exception undoes it.
 
         Args:
-            run: its name.
+            run: the run's name, for people who look at the processes.
+            quiet: whether nothing is said of what is started.
+            in_group: whether Ray's actors go into the placement group of this process, a bundle each.
+
+        Raises:
+            UserError: it cannot be started.
         """
+
+
+class Started(ABC):
+    """What an engine has started for one run; its workers stop it when they are closed."""
+
+    def watchers(self) -> list[Any]:
+        """Return callbacks that tell what the processes run on of every round."""
         return []
 
     def share(self, data: FederatedData) -> FederatedData:
@@ -133,9 +144,50 @@ class Engine(Settings, ABC, place="engine"):
         return data
 
     @abstractmethod
-    def open(self, plan: Plan, data: FederatedData) -> Session:
-        """Start what runs the clients.
+    def workers(self, plan: Plan, data: FederatedData, groups: int | None = None) -> Workers:
+        """Return the server and the workers, not yet started.
 
-        Raises:
-            UserError: the resources asked for are not there.
+        Args:
+            plan: the federation.
+            data: as ``share`` has returned them.
+            groups: how many groups of clients a round trains, more workers than which would be idle.
         """
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What every process of a federation has to know; with the data it determines every result.
+
+    Attributes:
+        method: the method, not yet set up with a net.
+        net: the net; or several, of which client k uses number k modulo their count.
+        training: the settings of local training.
+        seed: the run's seed.
+        engine: the settings of execution, without ``auto``.
+        rounds: how many the run is to have.
+        metrics: what is measured besides accuracy and loss, see ``rayfl.evaluation.measures``.
+        counts_by: the view by which clients count that have never trained, see ``Method.fallback``.
+        together: whether samples of several clients are scored at once, where the method allows it.
+        finetune: how clients are fine-tuned before they are scored.
+    """
+
+    method: Method
+    net: Architecture | str | list[Architecture | str]
+    training: Training
+    seed: int
+    engine: Engine
+    rounds: int = 1
+    metrics: Sequence[str] = ()
+    counts_by: str | None = "personal"
+    together: bool = False
+    finetune: Finetune = NO_FINETUNING
+
+    @property
+    def nets(self) -> Sequence[Architecture | str]:
+        """The nets as a list, also where there is one."""
+        return self.net if isinstance(self.net, list | tuple) else [self.net]
+
+    @property
+    def goes_by_rounds(self) -> bool:
+        """Whether the number of rounds decides what happens in each: such a run cannot be made longer."""
+        return self.method.uses_rounds or self.training.schedule.uses_rounds

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from copy import deepcopy
 from dataclasses import replace
 from typing import Any, Self
@@ -10,12 +11,11 @@ from typing import Any, Self
 import torch
 
 from rayfl.data import FederatedData
-from rayfl.engine.base import Engine
-from rayfl.engine.plan import Plan
+from rayfl.engine.base import Engine, Plan, Started
 from rayfl.engine.process import cap_gpu_memory, exits_as_errors, reserved_gpus
 from rayfl.engine.server import Server
-from rayfl.engine.session import SERVER, Session, Workers
 from rayfl.engine.worker import Worker
+from rayfl.engine.workers import SERVER, Workers
 from rayfl.errors import Missing
 from rayfl.training.stacked import differs
 
@@ -36,11 +36,20 @@ class Inline(Engine):
         # Ray hides no GPU from a process that has reserved none
         return torch.cuda.is_available() and reserved_gpus() != 0
 
-    def open(self, plan: Plan, data: FederatedData) -> Session:
-        """Build the server and one worker for all clients."""
-        if plan.device == "cuda":
+    @contextmanager
+    def preparing(self, run: str, quiet: bool = True, in_group: bool = False) -> Iterator[Started]:
+        """Start nothing: this process is there."""
+        yield ThisProcess()
+
+
+class ThisProcess(Started):
+    """The process in which an inline federation runs."""
+
+    def workers(self, plan: Plan, data: FederatedData, groups: int | None = None) -> Workers:
+        """Return the server and one worker for all clients."""
+        if plan.engine.device == "cuda":
             cap_gpu_memory(reserved_gpus() or 0)
-        return Session(plan, data, InlineWorkers(plan, data))
+        return InlineWorkers(plan, data)
 
 
 def stack_differs(plan: Plan, data: FederatedData) -> str:
@@ -55,12 +64,11 @@ def stack_differs(plan: Plan, data: FederatedData) -> str:
         some = largest.setdefault(names[i % len(names)], [])
         some += [i] if len(some) < 2 else []
     ids = [i for some in largest.values() for i in some]
-    trial = replace(
-        plan, execution="loop", device="cpu", threads=torch.get_num_threads(), channels_last=False
-    )
+    threads = torch.get_num_threads()
+    loop = replace(plan.engine, execution="loop", device="cpu", threads=threads, memory_format="contiguous")
     for precision, tolerance in (("float64", 1e-8), ("float32", 1e-4)):
         training = replace(plan.training, precision=precision)  # type: ignore[arg-type]
-        workers = InlineWorkers(replace(trial, training=training), data)
+        workers = InlineWorkers(replace(plan, engine=loop, training=training), data)
         try:
             with exits_as_errors(), torch.random.fork_rng(devices=[]):
                 workers.start(shrink=False)

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from torch.fx.experimental.proxy_tensor import make_fx
 
 from rayfl.data import FederatedData
-from rayfl.engine.plan import Plan
+from rayfl.engine.base import Plan
 from rayfl.engine.server import Server
 from rayfl.engine.worker import Worker
 from rayfl.errors import BadValue, Missing, Unknown
@@ -27,7 +27,8 @@ def bench(plan: Plan, data: FederatedData) -> tuple[Worker, Server]:
 
     Setting up a method ties it to one net, so that each has a method of its own.
     """
-    here = replace(plan, device="cpu", execution="loop", threads=torch.get_num_threads(), metrics=())
+    engine = replace(plan.engine, device="cpu", execution="loop", threads=torch.get_num_threads())
+    here = replace(plan, engine=engine, metrics=())
     worker = Worker(replace(here, method=deepcopy(plan.method)), data)
     return worker, Server(replace(here, method=deepcopy(plan.method)), data)
 

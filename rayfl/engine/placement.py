@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from rayfl.engine.plan import Group
+from rayfl.engine.base import Group
 from rayfl.errors import Shortage
 from rayfl.shown import counted
 

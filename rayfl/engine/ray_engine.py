@@ -5,14 +5,11 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Literal, Self
 
 import torch
 
-from rayfl.data import FederatedData
-from rayfl.engine.base import Engine
-from rayfl.engine.plan import Plan
-from rayfl.engine.session import Session
+from rayfl.engine.base import Engine, Started
 from rayfl.errors import BadValue, Conflict, Missing
 from rayfl.settings import at_least
 from rayfl.shown import counted, warn
@@ -31,13 +28,7 @@ def _needing_ray() -> Iterator[None]:
 
 
 class Ray(Engine):
-    """Run clients on Ray actors that keep their personal state in memory, and the server on another actor.
-
-    Attributes:
-        in_group: whether the actors go into the placement group of this process, a bundle each, instead of
-            one of their own; sweeps set it for their trials.
-        work: groups of clients in a round, more actors than which would be idle; None where nobody has said.
-    """
+    """Run clients on Ray actors that keep their personal state in memory, and the server on another actor."""
 
     actors: Annotated[int, at_least(1)] | Literal["auto"] = "auto"
     """Number of client actors; ``auto`` is one per CPU, or one per ``gpus_per_actor`` of a GPU, but not more
@@ -69,8 +60,6 @@ class Ray(Engine):
     recoveries: Annotated[int, at_least(0), "0: stop at the first death"] = 5
     """How often a run goes on after processes have died, without reaching another checkpoint in between."""
 
-    in_group = False
-
     def __post_init__(self) -> None:
         if self.gpus_per_actor > 1:
             raise BadValue(
@@ -78,8 +67,6 @@ class Ray(Engine):
                 f"is {self.gpus_per_actor:g}: an actor trains on one GPU and would leave the others idle, so "
                 "it may be at most 1; more actors use more GPUs",
             )
-        self.work: int | None = None
-        self._unasked = False
         if self.actors != "auto" and self.clients_per_actor != "auto":
             raise Conflict("engine.actors", "and engine.clients_per_actor exclude each other: give one")
 
@@ -90,28 +77,22 @@ class Ray(Engine):
                 "engine.device",
                 "is cuda, and engine.gpus_per_actor is 0: say how much of a GPU an actor gets, such as 0.25",
             )
-        here = super().resolve()
-        here._unasked = self.device == "auto" and not self.gpus_per_actor
         self.check_address()
-        return here
+        return super().resolve()
 
-    def settle(self, cohort: int, clients: int) -> None:
-        """Replace ``stack: auto``, and tell of a GPU that stays unused, and of actors without work."""
-        super().settle(cohort, clients)
-        if self._unasked and not self.in_group and torch.cuda.is_available():
-            warn(
-                "this machine has a GPU, and clients train on its CPUs, because engine.gpus_per_actor is 0: "
-                "--engine.gpus_per_actor 0.25 gives each actor a quarter of the GPU"
-            )
-        self.work = len(self.groups(range(cohort)))
+    def settled(self, cohort: int, clients: int) -> Self:
+        """Replace ``stack: auto``, and tell of actors without work."""
+        here = super().settled(cohort, clients)
+        work = len(here.groups(range(cohort)))
         actors, hosted, _ = self.asked
         asked = actors if hosted is None else math.ceil(clients / hosted)
-        if asked is not None and asked > self.work:
-            stacks = f" of up to {self.stack} (engine.stack)" if self.execution == "stacked" else ""
+        if asked is not None and asked > work:
+            stacks = f" of up to {here.stack} (engine.stack)" if self.execution == "stacked" else ""
             warn(
                 f"{counted(asked, 'actor')} are asked for, and a round's {counted(cohort, 'client')} train "
-                f"in {counted(self.work, 'group')}{stacks}: {asked - self.work} will have no client to train"
+                f"in {counted(work, 'group')}{stacks}: {asked - work} will have no client to train"
             )
+        return here
 
     def check_address(self) -> None:
         """Refuse an address where no cluster answers."""
@@ -138,36 +119,19 @@ class Ray(Engine):
         return self.gpus_per_actor > 0
 
     @contextmanager
-    def preparing(self) -> Iterator[None]:
-        """Start or join the cluster while the data are loaded: it takes seconds, in other processes."""
+    def preparing(self, run: str, quiet: bool = True, in_group: bool = False) -> Iterator[Started]:
+        """Start or join the cluster, which takes seconds, in other processes. Tell of an unused GPU."""
         with _needing_ray():
-            from rayfl.engine.cluster import Cluster
-        self._cluster = Cluster(self)
+            from rayfl.engine.ray_workers import OnRay
+        if not (self.gpus_per_actor or in_group) and self.device == "auto" and torch.cuda.is_available():
+            warn(
+                "this machine has a GPU, and clients train on its CPUs, because engine.gpus_per_actor is 0: "
+                "--engine.gpus_per_actor 0.25 gives each actor a quarter of the GPU"
+            )
+        started = OnRay(self, run, quiet, in_group)
         try:
-            yield
+            yield started
         except BaseException:
-            self._cluster.abandon()
+            started.cluster.abandon()
             raise
-        self._cluster.wait()
-
-    def watchers(self, run: str) -> list[Any]:
-        """Return what tells Ray of every round, for its dashboard and Prometheus, where there may be one."""
-        if not (self.dashboard or self.address or self.in_group):
-            return []
-        from rayfl.engine.ray_metrics import RayMetrics
-
-        return [RayMetrics(run)]
-
-    def share(self, data: FederatedData) -> FederatedData:
-        """Put the data into the object store, once per node."""
-        try:
-            return self._cluster.share(data)
-        except BaseException:
-            self._cluster.close()
-            raise
-
-    def open(self, plan: Plan, data: FederatedData) -> Session:
-        """Start the actors on the cluster that was prepared."""
-        from rayfl.engine.ray_workers import RayWorkers
-
-        return Session(plan, data, RayWorkers(self, self._cluster, plan, data))
+        started.cluster.wait()

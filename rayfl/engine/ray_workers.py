@@ -35,10 +35,11 @@ from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
 from rayfl.data import FederatedData
 from rayfl.engine.actors import ClientActor, ServerActor
+from rayfl.engine.base import Plan, Started
 from rayfl.engine.cluster import PULSE, Cluster, patience
 from rayfl.engine.placement import Reservation, reservation, resources, room
-from rayfl.engine.plan import Plan
-from rayfl.engine.session import SERVER, Gone, Lost, Workers
+from rayfl.engine.ray_metrics import RayMetrics
+from rayfl.engine.workers import SERVER, Gone, Lost, Workers
 from rayfl.errors import Shortage, UserError
 from rayfl.shown import counted, tell, warn
 
@@ -58,14 +59,49 @@ GONE = (RayActorError, ObjectLostError, NodeDiedError, WorkerCrashedError, OutOf
 """What Ray raises when a process or a host is gone, or what it has held."""
 
 
+class OnRay(Started):
+    """The cluster of a run; its actors are to be started there.
+
+    Attributes:
+        cluster: coming up, joined, or started for the run.
+        run: the run's name.
+        quiet: whether nothing is said of what is started.
+        in_group: whether actors go into the placement group of this process, as in trials of sweeps.
+
+    Args:
+        engine: the settings.
+    """
+
+    def __init__(self, engine: Ray, run: str, quiet: bool, in_group: bool) -> None:
+        self.run, self.quiet, self.in_group = run, quiet, in_group
+        self._looked_at = engine.dashboard or engine.address is not None or in_group
+        self.cluster = Cluster(engine)
+
+    def watchers(self) -> list[Any]:
+        """Return what tells Ray of every round, for its dashboard and Prometheus, where there may be one."""
+        return [RayMetrics(self.run)] if self._looked_at else []
+
+    def share(self, data: FederatedData) -> FederatedData:
+        """Put the data into the object store, once per node."""
+        try:
+            return self.cluster.share(data)
+        except BaseException:
+            self.cluster.close()
+            raise
+
+    def workers(self, plan: Plan, data: FederatedData, groups: int | None = None) -> Workers:
+        """Return the actors, not yet started."""
+        return RayWorkers(self, plan, data, groups)
+
+
 class RayWorkers(Workers):
     """The actors of one federation.
 
     Args:
-        engine: the settings.
-        cluster: where; closed with them.
-        plan: the federation.
-        data: the data, as ``Cluster.share`` returned them.
+        started: where; the cluster is closed with them.
+        plan: the federation, whose engine is ``Ray``.
+        data: the data, as ``share`` has returned them.
+        groups: of clients in a round; None where nobody has said.
 
     Attributes:
         actors: of the workers.
@@ -77,12 +113,14 @@ class RayWorkers(Workers):
         server_where: where the server runs.
     """
 
-    def __init__(self, engine: Ray, cluster: Cluster, plan: Plan, data: FederatedData) -> None:
-        self.recoveries = engine.recoveries
-        self._engine = engine
-        self._cluster = cluster
-        self._plan = plan
-        self._data = data
+    _engine: Ray
+
+    def __init__(self, started: OnRay, plan: Plan, data: FederatedData, groups: int | None) -> None:
+        self._engine = plan.engine  # type: ignore[assignment]
+        self.recoveries = self._engine.recoveries
+        self._started, self._cluster = started, started.cluster
+        self._plan, self._data = plan, data
+        self._work = groups or len(data.clients)
         self._seen = time.monotonic()  # when Ray's own processes were last seen
         self._most = math.inf  # actors for which there is memory
         self._forget()
@@ -106,13 +144,13 @@ class RayWorkers(Workers):
         if self.reserved is None:
             self._wait = patience(self._engine.wait)
             self._reservation = self._reserve(self._wanted(shrink, comes=self._wait > 0), shrink)
-        if not (self.server or self.actors or self._engine.quiet):
+        if not (self.server or self.actors or self._started.quiet):
             tell(f"starting Ray ({counted(self._reservation.actors, 'actor')})")
         if self.server is None:
             last = len(self.reserved.bundle_specs) - 1  # its own, or one of a trial's
             options = {"name": self._name("server"), "scheduling_strategy": self._room(last)}
             server = ray.remote(ServerActor).options(num_cpus=0, **options)
-            self.server = server.remote(self._plan, self._cluster.shared)
+            self.server = server.remote(self._started.run, self._plan, self._cluster.shared)
         for k in range(self._reservation.actors):
             if k not in self.rooms and len(self.actors) < self._most:
                 bundle = self.reserved.bundle_specs[k]
@@ -128,7 +166,7 @@ class RayWorkers(Workers):
 
     def _name(self, what: str) -> str:
         """Return a name for people; no two actors may have the same, not even where one is just ending."""
-        return f"{self._plan.run} {what} {os.getpid()}-{next(_STARTED)}"
+        return f"{self._started.run} {what} {os.getpid()}-{next(_STARTED)}"
 
     def _room(self, k: int) -> PlacementGroupSchedulingStrategy:
         return PlacementGroupSchedulingStrategy(self.reserved, placement_group_bundle_index=k)
@@ -163,13 +201,13 @@ class RayWorkers(Workers):
         nodes = [node["Resources"] for node in ray.nodes() if node["Alive"]]
         clients, gpus = len(self._data.clients), self._engine.gpus_per_actor
         if self._engine.is_auto:
-            clients = min(clients, self._engine.work or clients)
+            clients = min(clients, self._work)
         wanted = reservation(nodes, clients, *self._engine.asked, gpus, shrink, comes)
         return replace(wanted, actors=int(min(wanted.actors, self._most)))
 
     def _reserve(self, wanted: Reservation, shrink: bool) -> Reservation:
         """Reserve room for all actors together, so that federations that share a cluster cannot block."""
-        if self._engine.in_group:
+        if self._started.in_group:
             self.reserved = get_current_placement_group()
             if not self.reserved.wait(WAIT):
                 raise RuntimeError("the placement group of this trial has lost a host")
@@ -219,7 +257,7 @@ class RayWorkers(Workers):
         gpus = bundle.get("GPU", 0)
         shares = {"num_cpus": bundle.get("CPU", 0), "num_gpus": gpus, "memory": bundle.get("memory", 0)}
         actor = ray.remote(ClientActor).options(name=self._name("clients"), **shares, **options)
-        return actor.remote(self._plan, self._cluster.shared, gpus)
+        return actor.remote(self._started.run, self._plan, self._cluster.shared, gpus)
 
     def grow(self) -> None:
         """Take in actors that have come up, and start some on hosts that have joined the cluster."""
@@ -236,7 +274,7 @@ class RayWorkers(Workers):
             except RayError as error:  # the federation runs without it
                 warn(_death_text(error))
                 self._look_at = math.inf
-        if self._engine.in_group or time.monotonic() < self._look_at:
+        if self._started.in_group or time.monotonic() < self._look_at:
             return
         self._look_at = time.monotonic() + LOOK
         self.check()
@@ -258,7 +296,7 @@ class RayWorkers(Workers):
             if actor is not None:
                 with suppress(Exception):
                     ray.kill(actor)
-        if self.reserved is not None and not self._engine.in_group:
+        if self.reserved is not None and not self._started.in_group:
             with suppress(Exception):
                 remove_placement_group(self.reserved)
         self._forget()

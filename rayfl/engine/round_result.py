@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
-from rayfl.engine.plan import Group
+from rayfl.engine.base import Group
 from rayfl.evaluation.score import ClientScores
 
 

@@ -10,11 +10,12 @@ import torch
 from torch.utils import _pytree as pytree
 
 from rayfl.data import FederatedData
+from rayfl.engine.base import Plan
 from rayfl.engine.guard import guarded
-from rayfl.engine.plan import Plan, set_up
 from rayfl.engine.process import exits_as_errors
 from rayfl.engine.returned import check_state, lost, spec
 from rayfl.engine.round_result import RoundResult
+from rayfl.engine.set_up import set_up
 from rayfl.engine.travel import Download, States
 from rayfl.errors import Conflict
 from rayfl.methods import Cohort
@@ -34,7 +35,7 @@ class Server:
     """
 
     def __init__(self, plan: Plan, data: FederatedData) -> None:
-        torch.set_num_threads(plan.threads)
+        torch.set_num_threads(plan.engine.threads)
         self.method = plan.method
         self._samples, self._population = data.counts("train"), data.seen
         self._net, self._seed = set_up(self.method, plan, data)[0], plan.seed

@@ -17,12 +17,13 @@ from torch import Tensor
 
 from rayfl.arguments import shown
 from rayfl.data import FederatedData
+from rayfl.engine.base import Group, Plan
 from rayfl.engine.client_states import ClientStates
 from rayfl.engine.guard import Guard, Handed
-from rayfl.engine.plan import Group, Plan, set_up
 from rayfl.engine.process import MAPPED, exits_as_errors, keep_freed_memory, prepare_gpu
 from rayfl.engine.returned import Spec, check_update, check_views, spec
 from rayfl.engine.round_result import RoundResult
+from rayfl.engine.set_up import set_up
 from rayfl.engine.travel import NOTHING, Download, States
 from rayfl.errors import BadCode, UserError
 from rayfl.evaluation.finetune import Predict, finetuned
@@ -88,12 +89,13 @@ class Worker:
     """
 
     def __init__(self, plan: Plan, data: FederatedData) -> None:
-        torch.set_num_threads(plan.threads)
-        if plan.device == "cuda":
-            prepare_gpu(plan.deterministic, plan.training.precision == "tf32")
+        engine = plan.engine
+        torch.set_num_threads(engine.threads)
+        if engine.device == "cuda":
+            prepare_gpu(engine.deterministic, plan.training.precision == "tf32")
         self.plan = plan
         self.method = plan.method
-        self.device = torch.device(plan.device)
+        self.device = torch.device(engine.device)
         self._nets = set_up(self.method, plan, data)
         self._further = self.method.nets
         initial = {net: net.initial(plan.seed).to(self.device) for net in set(self._nets)}
@@ -101,14 +103,15 @@ class Worker:
         for net in {*initial, *self._further.values()}:
             net.to(self.device)
         self.net, self.initial = self._nets[0], self._initials[0]
-        self.examples = Examples(data.dataset, self.device, plan.training.dtype, plan.channels_last)
+        channels_last = engine.memory_format == "channels_last"
+        self.examples = Examples(data.dataset, self.device, plan.training.dtype, channels_last)
         self.data = data
-        self.states = ClientStates(plan.state_memory)
+        self.states = ClientStates(None if engine.state_memory is None else 1e9 * engine.state_memory)
         self._first: dict[int, Spec] = {}  # of a client's state, by the number of its net
         held = data.held  # of a million clients nothing is made before it is needed
         self._held = {split: (as_tensor(held.indices[split]), held.ends[split]) for split in SPLITS}
         self._measures = measures(plan.metrics, data.dataset.classes)
-        self._run = run_stacked if plan.execution == "stacked" else run_loop
+        self._run = run_stacked if engine.execution == "stacked" else run_loop
 
     def client(self, id: int, round: int, seed: int | None = None, unlabelled: bool = False) -> Client:
         """Return the client as methods see it in a round.
@@ -200,7 +203,7 @@ class Worker:
         """
         for states in arrivals:
             self.states.update(states)
-        if self.plan.device == "cpu" and any(2 * params.nbytes > MAPPED for params in self._initials):
+        if self.plan.engine.device == "cpu" and any(2 * params.nbytes > MAPPED for params in self._initials):
             keep_freed_memory()  # an upload is added up as one float64 vector
         download = self._here(download)
         group_of = {i: group for group in groups for i in group}
@@ -235,7 +238,7 @@ class Worker:
         another, and adding one upload after another, finds its code and data in the processor's caches.
         """
         trained = [[i for i in group if self._count(i)] for group in groups]
-        if self.plan.execution == "stacked":
+        if self.plan.engine.execution == "stacked":
             return [ids for ids in trained if ids]
         largest = max(initial.nbytes for initial in self._initials)
         size = max(1, min(TOGETHER, TOGETHER_BYTES // largest))
@@ -281,7 +284,7 @@ class Worker:
 
     def _take_failure(self, now: _Now, ids: list[int], error: Exception) -> None:
         """Record that a client's training has raised, where that does not end the run."""
-        if len(ids) > 1 and (now.drop or self.plan.execution == "loop"):
+        if len(ids) > 1 and (now.drop or self.plan.engine.execution == "loop"):
             for i in ids:  # one by one, to find out whose fault it is
                 self._train_together(now, [i])
             return

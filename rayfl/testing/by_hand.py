@@ -10,7 +10,8 @@ import torch
 from torch import nn
 
 from rayfl.data import TEST, TRAIN, ClientData, Dataset, FederatedData
-from rayfl.engine.plan import Plan
+from rayfl.engine.base import Plan
+from rayfl.engine.inline import Inline
 from rayfl.engine.round_result import RoundResult
 from rayfl.engine.server import Server
 from rayfl.engine.worker import Worker
@@ -157,7 +158,8 @@ def start(
     if averaging is not None:
         method.averaging = averaging  # type: ignore[misc]
     settings = Training(**{"batch_size": 8, "lr": 0.1, "precision": "float64", **training})
-    plan = Plan(method, net, settings, seed=seed, rounds=rounds, execution=execution)
+    engine = Inline(execution=execution, device="cpu", memory_format="contiguous")
+    plan = Plan(method, net, settings, seed, engine, rounds)
     return Run(Worker(plan, data), Server(plan, data))
 
 

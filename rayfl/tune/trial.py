@@ -11,7 +11,7 @@ import sys
 import tempfile
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -109,8 +109,8 @@ class Trial(Callback):
             if (job.folder / CONFIG).is_file():
                 federation = federation.resume(job.folder)
             if isinstance(federation.engine, Ray):
-                federation.engine.in_group = True
-                federation.engine.address = None  # this process is in the cluster already
+                federation.in_group = True
+                federation.engine = replace(federation.engine, address=None)  # it is in the cluster already
             federation.callbacks.append(self)
             run = federation.run()
         self.report(job.rounds, validation_score(run, self._space.metric))

@@ -1,6 +1,8 @@
 """What all engines share: settings, and the groups of a round."""
 
+from dataclasses import replace
 from types import SimpleNamespace
+from unittest.mock import MagicMock
 
 import pytest
 import torch
@@ -57,8 +59,7 @@ def test_the_stack_is_recorded_as_the_number_that_it_was(tmp_path):
 def test_groups_do_not_depend_on_the_engine(cohort, execution):
     known = Inline(execution=execution, stack=8).groups(cohort)
     for other in (Ray(actors=3), Ray(clients_per_actor=1), Ray(cpus_per_actor=0.5)):
-        other.execution, other.stack = execution, 8
-        assert other.groups(cohort) == known
+        assert replace(other, execution=execution, stack=8).groups(cohort) == known
 
 
 def test_auto_becomes_what_it_means_here(monkeypatch):
@@ -77,14 +78,14 @@ def test_auto_becomes_what_it_means_here(monkeypatch):
 
 @pytest.mark.parametrize("here", [False, True])
 def test_a_share_of_a_gpu_decides_the_device_wherever_the_driver_is(here, monkeypatch, caplog):
+    monkeypatch.setattr("rayfl.engine.ray_workers.Cluster", MagicMock())
     monkeypatch.setattr(torch.cuda, "is_available", lambda: here)
     for share, asked, device in ((0.5, "auto", "cuda"), (0.5, "cpu", "cpu"), (0, "cpu", "cpu")):
-        engine = Ray(gpus_per_actor=share, device=asked).resolve()
-        engine.settle(8, 8)
-        assert (engine.device, caplog.records) == (device, [])
-    engine = Ray().resolve()
-    engine.settle(8, 8)
-    assert engine.device == "cpu"
+        engine = Ray(gpus_per_actor=share, device=asked)
+        with engine.preparing("run"):
+            assert (engine.resolve().device, caplog.records) == (device, [])
+    with Ray().preparing("run"):
+        assert Ray().resolve().device == "cpu"
     assert ["engine.gpus_per_actor is 0" in record.message for record in caplog.records] == [True] * here
 
 
@@ -121,7 +122,8 @@ def test_a_gpu_uses_tf32_only_if_that_is_asked_for(monkeypatch):
 def test_inline_gives_back_which_kernels_gpus_may_use(tmp_path):
     federation = small(tmp_path / "run")
     federation.engine = federation.engine.resolve()
-    session = federation.engine.open(federation.plan(), federation.federated_data())
+    with federation.engine.preparing("run") as started:
+        session = started.workers(federation.plan(), federation.federated_data())
     torch.use_deterministic_algorithms(True)  # as a run does that asks for it
     session.close()
     assert not torch.are_deterministic_algorithms_enabled()

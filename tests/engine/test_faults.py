@@ -103,7 +103,7 @@ def test_a_step_that_fails_leaves_no_record_of_its_round(
     world = World(0)
     world.left = 0  # no other faults
     engine = Simulated() if simulated else Inline()
-    engine.world = world  # type: ignore[attr-defined]
+    vars(engine)["world"] = world
     federation = faults.small(tmp_path / "run", engine)
     federation.method = BreaksInRoundOne()
     with refused(Conflict, "BreaksInRoundOne.aggregate"):

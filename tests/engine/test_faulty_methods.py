@@ -12,8 +12,8 @@ from torch import Tensor
 
 from rayfl import Federation, Inline, Ray, Result, UserError
 from rayfl.data import Synthetic
-from rayfl.engine.base import Engine
-from rayfl.engine.plan import Plan, set_up, try_scores
+from rayfl.engine.base import Engine, Plan
+from rayfl.engine.set_up import set_up, try_scores
 from rayfl.errors import BadCode, Conflict, Unknown
 from rayfl.methods import Cohort, Ditto, FedAvg, Method
 from rayfl.nets import LeNet
@@ -354,7 +354,7 @@ class Drawing(CannotScoreFew):
 def test_a_trial_that_cannot_score_leaves_it_to_the_run(tmp_path: Path) -> None:
     """A trial that cannot score leaves it to the run and no trace."""
     made = federation(tmp_path, CannotScoreFew(), rounds=1)
-    data, plan = made.federated_data(), Plan(Drawing(), LeNet(), made.training, 0)
+    data, plan = made.federated_data(), Plan(Drawing(), LeNet(), made.training, 0, Inline(device="cpu"))
     torch.manual_seed(0)
     try_scores(plan.method, set_up(plan.method, plan, data)[0], plan, data)
     drawn = torch.rand(())

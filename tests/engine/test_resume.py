@@ -6,7 +6,8 @@ import shutil
 import signal
 import subprocess
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -20,12 +21,12 @@ from torch import Tensor
 from rayfl import Inline, Training, UserError, evaluation, files, load_models, resumed
 from rayfl.callbacks.callback import Callback, Run
 from rayfl.data import Dirichlet, FederatedData, Synthetic
-from rayfl.engine.plan import Plan
-from rayfl.engine.session import Session
+from rayfl.engine.base import Plan, Started
+from rayfl.engine.inline import InlineWorkers, ThisProcess
 from rayfl.errors import Conflict, Damaged, InUse, Missing, Shortage
 from rayfl.methods import METHODS, Cohort, FedAvg, Method
 from rayfl.nets import LeNet, PFLResearchCNN
-from rayfl.record.checkpoint import Checkpoints, Manifest
+from rayfl.record.checkpoint import Checkpoints
 from rayfl.record.description import dump
 from rayfl.training import Batch, Client, Gather, Params, Reduction, State, Sum
 from tests.hostile.cases_checkpoints import seal
@@ -490,15 +491,26 @@ def test_checkpoints_of_other_data(tmp_path: Path) -> None:
 class Broken(Inline):
     """An engine whose processes cannot take up a checkpoint."""
 
-    def open(self, plan: Plan, data: FederatedData) -> Session:
-        """Return a session that cannot be restored."""
-        session = super().open(plan, data)
+    @contextmanager
+    def preparing(self, run: str, quiet: bool = True, in_group: bool = False) -> Iterator[Started]:
+        """Start what holds them."""
+        yield Full()
 
-        def restore(folder: Path, manifest: Manifest | None) -> None:
-            raise Shortage("no room for the state")
 
-        session.restore = restore  # type: ignore[method-assign]
-        return session
+class Full(ThisProcess):
+    """A process without room for a state."""
+
+    def workers(self, plan: Plan, data: FederatedData, groups: int | None = None) -> InlineWorkers:
+        """Return processes that cannot be restored."""
+        workers = InlineWorkers(plan, data)
+
+        def call(k: int, name: str, *arguments: Any, **options: Any) -> Any:
+            if name == "restore":
+                raise Shortage("no room for the state")
+            return InlineWorkers.call(workers, k, name, *arguments, **options)
+
+        workers.call = call  # type: ignore[method-assign]
+        return workers
 
 
 def test_a_failed_resume_leaves_a_finished_run_alone(tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ import pytest
 
 from rayfl import Inline, Ray, evaluation
 from rayfl.data import Dirichlet, Synthetic
-from rayfl.engine.plan import Group
+from rayfl.engine.base import Group
 from rayfl.methods import METHODS
 from rayfl.nets import CNNB, LeNet, PFLResearchCNN
 from rayfl.training import Training

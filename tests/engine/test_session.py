@@ -11,7 +11,7 @@ import torch
 
 from rayfl import Inline
 from rayfl.data import DomainPerClient, Synthetic
-from rayfl.engine.plan import Plan
+from rayfl.engine.base import Plan
 from rayfl.engine.session import Session
 from rayfl.engine.travel import Download, States
 from rayfl.methods import METHODS, Cohort, Ditto, FedAvg, FedBN, Method
@@ -28,7 +28,7 @@ EVERYONE = [(i,) for i in range(6)]
 
 def opened(method: Method, count: int = 3) -> tuple[Session, PretendWorkers]:
     """Return a session of six clients, and its workers."""
-    plan = Plan(method, LeNet(), small(Path()).training, seed=3)
+    plan = Plan(method, LeNet(), small(Path()).training, 3, Inline(device="cpu"))
     workers = PretendWorkers(plan, DATA, count)
     return Session(plan, DATA, workers), workers
 

@@ -16,8 +16,8 @@ from torch import nn
 from rayfl import Training
 from rayfl.data import ClientData, FederatedData
 from rayfl.engine import BadUpdate
-from rayfl.engine.inline import InlineWorkers
-from rayfl.engine.plan import Plan
+from rayfl.engine.base import Plan
+from rayfl.engine.inline import Inline, InlineWorkers
 from rayfl.engine.round_result import RoundResult
 from rayfl.engine.session import Session
 from rayfl.engine.travel import Download
@@ -81,11 +81,12 @@ class Method(FedAvg):
         return {"weights": server["weights"]}
 
 
-def plan(spoil: str = "", **changes: Any) -> Plan:
+def plan(spoil: str = "", execution: Any = "loop", threads: int = 1, **changes: Any) -> Plan:
     method = Method()
     method.spoil = spoil
     training = Training(lr=0.1, batch_size=5, precision="float64", momentum=0.5)
-    return replace(Plan(method, "tests.support.nets.smooth", training, seed=3), **changes)
+    engine = Inline(device="cpu", execution=execution, threads=threads)
+    return replace(Plan(method, "tests.support.nets.smooth", training, 3, engine), **changes)
 
 
 def train(made: Plan, groups: Any, **options: Any) -> tuple[Worker, Any, RoundResult]:

@@ -27,7 +27,7 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from multiprocessing import get_context
 from pathlib import Path
-from typing import IO, Any, TypeVar, cast
+from typing import IO, Any, ClassVar, TypeVar, cast
 from unittest import mock
 
 import numpy as np
@@ -38,13 +38,13 @@ from rayfl import federation as running
 from rayfl import files
 from rayfl.callbacks import page
 from rayfl.data import FederatedData, Synthetic
-from rayfl.engine.base import Engine
+from rayfl.engine.base import Engine, Plan, Started
 from rayfl.engine.client_states import ClientStates
 from rayfl.engine.inline import Inline
-from rayfl.engine.plan import Plan
 from rayfl.engine.server import Server
-from rayfl.engine.session import SERVER, Gone, Lost, Session, Workers
+from rayfl.engine.session import Session
 from rayfl.engine.worker import Worker
+from rayfl.engine.workers import SERVER, Gone, Lost, Workers
 from rayfl.errors import UserError
 from rayfl.federation import Federation
 from rayfl.files import Disk
@@ -198,7 +198,7 @@ class SimulatedWorkers(Workers):
 
     def __init__(self, world: World, plan: Plan, data: FederatedData) -> None:
         self.recoveries = world.dice.randint(0, 4)
-        self._world, self._plan, self._data = world, plan, data
+        self.world, self._plan, self._data = world, plan, data
         self._running: Process | None = None
         self._server: Process | None = None
         self._processes: list[Process] = []
@@ -211,10 +211,10 @@ class SimulatedWorkers(Workers):
     def start(self, shrink: bool) -> None:
         """Start a drawn number of workers, where as many do not live; some may die meanwhile."""
         self._server = self._server or Process("server", self._fresh(Server))
-        wanted = self._world.dice.randint(1, MOST_WORKERS)
+        wanted = self.world.dice.randint(1, MOST_WORKERS)
         while len(self) < wanted:
             self._add_worker()
-        self._world.step("start")
+        self.world.step("start")
         if not all(process.alive for process in self._all()):
             raise Lost("a process died at the start")
 
@@ -240,7 +240,7 @@ class SimulatedWorkers(Workers):
 
     def grow(self) -> None:
         """Take in another worker now and then."""
-        if len(self) < MOST_WORKERS and self._world.dice.random() < 0.1:
+        if len(self) < MOST_WORKERS and self.world.dice.random() < 0.1:
             self._add_worker()
 
     def call(self, k: int, name: str, *arguments: Any, returns: int = 1) -> Any:
@@ -254,7 +254,7 @@ class SimulatedWorkers(Workers):
             process.calls.append((name, sent, references))
         else:
             _fail(references, Lost(f"{process.name} died"))
-        while self._world.dice.random() < self._world.eager and self._advance():
+        while self.world.dice.random() < self.world.eager and self._advance():
             pass
         return references if returns > 1 else references[0]
 
@@ -276,9 +276,9 @@ class SimulatedWorkers(Workers):
         ready = [p for p in self._all() if p.calls and all(_is_here(x) for x in p.calls[0][1])]
         if not ready:
             return False
-        process = self._world.dice.choice(ready)
+        process = self.world.dice.choice(ready)
         name, sent, references = process.calls[0]
-        self._world.step(f"before {process.name} does {name}")
+        self.world.step(f"before {process.name} does {name}")
         if not process.alive:
             return True
         process.calls.popleft()
@@ -291,9 +291,9 @@ class SimulatedWorkers(Workers):
             arguments = [_value(x) if isinstance(x, Reference) else x for x in sent]
             found = getattr(process.does, name)(*arguments)
             if name == "train":  # times would decide who trains where
-                seconds = {group: self._world.dice.uniform(0.5, 2) for group in found[1].seconds}
+                seconds = {group: self.world.dice.uniform(0.5, 2) for group in found[1].seconds}
                 found[1].seconds = seconds
-            self._world.step(f"after {process.name} has done {name}")
+            self.world.step(f"after {process.name} has done {name}")
             for reference, value in zip(references, found if len(references) > 1 else [found], strict=True):
                 reference.content, reference.done = deepcopy(value), True
         except DriverDied:
@@ -314,10 +314,10 @@ class SimulatedWorkers(Workers):
     def kill(self, count: int) -> None:
         """Kill some processes; with their host, what they have returned may be lost, too."""
         alive = [process for process in self._all() if process.alive]
-        for process in self._world.dice.sample(alive, min(count, len(alive))):
+        for process in self.world.dice.sample(alive, min(count, len(alive))):
             process.alive = False
-            self._world.happened[-1] += f", {process.name}"
-            of_host = self._world.dice.random() < 0.5
+            self.world.happened[-1] += f", {process.name}"
+            of_host = self.world.dice.random() < 0.5
             for reference in process.results:
                 if of_host or not reference.done:
                     _fail([reference], Lost(f"{process.name} died"))
@@ -325,13 +325,13 @@ class SimulatedWorkers(Workers):
 
     def check(self) -> None:
         """See that the simulated cluster is there."""
-        if self._world.gone:
+        if self.world.gone:
             raise Gone("the cluster is gone")
 
     def survive(self) -> None:
         """Keep the processes that live, after what they were asked for before; now and then none."""
         self.check()
-        if self._world.dice.random() < 0.3:  # as where a host is lost
+        if self.world.dice.random() < 0.3:  # as where a host is lost
             self.stop()
             return
         while self._advance():
@@ -367,9 +367,9 @@ def _is_here(sent: Any) -> bool:
 class SimulatedSession(Session):
     """A session that remembers what it has promised to keep, and how it ended."""
 
-    def __init__(self, world: World, plan: Plan, data: FederatedData) -> None:
-        self._world = world
-        super().__init__(plan, data, SimulatedWorkers(world, plan, data))
+    def __init__(self, plan: Plan, data: FederatedData, workers: SimulatedWorkers) -> None:
+        self._world = workers.world
+        super().__init__(plan, data, workers)
 
     def save(self, folder: Path, round: int, *arguments: Any, **options: Any) -> None:
         """Save, and note that it is done."""
@@ -392,12 +392,23 @@ class Simulated(Engine):
         world: what happens to them.
     """
 
-    world = None
+    world: ClassVar[World]
 
-    def open(self, plan: Plan, data: FederatedData) -> Session:
-        """Start simulated processes."""
-        assert self.world is not None
-        return SimulatedSession(self.world, plan, data)
+    @contextmanager
+    def preparing(self, run: str, quiet: bool = True, in_group: bool = False) -> Iterator[Started]:
+        """Start nothing."""
+        yield SimulatedStart(self.world)
+
+
+class SimulatedStart(Started):
+    """Starts simulated processes."""
+
+    def __init__(self, world: World) -> None:
+        self._world = world
+
+    def workers(self, plan: Plan, data: FederatedData, groups: int | None = None) -> Workers:
+        """Return processes that are simulated."""
+        return SimulatedWorkers(self._world, plan, data)
 
 
 # ---- disk
@@ -649,14 +660,15 @@ def simulate(seed: int, expected: Undisturbed) -> tuple[list[str], str]:
 def _lived(world: World, folder: Path) -> str:
     """Start a driver until one gets to the end; return what is wrong on the way."""
     engine = Simulated()
-    engine.world = world  # type: ignore[assignment]
+    vars(engine)["world"] = world  # which no configuration records
     for _ in range(LIVES):
         world.begin()
         federation = small(folder, engine)
         if (folder / CONFIG).is_file():
             federation = federation.resume(folder)
         try:
-            federation.run()
+            with mock.patch.object(running, "Session", SimulatedSession):
+                federation.run()
             if world.dice.random() < 0.25:
                 world.happened.append("power after the end")
                 world.disk.lose_power()

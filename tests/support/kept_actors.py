@@ -6,7 +6,7 @@ import ray
 
 from rayfl.engine.actors import ClientActor, ServerActor
 from rayfl.engine.ray_workers import RayWorkers
-from rayfl.engine.session import SERVER
+from rayfl.engine.workers import SERVER
 
 
 class KeptClient(ClientActor):
@@ -37,10 +37,10 @@ class KeptActors:
     def start(self, workers: RayWorkers, shrink: bool) -> None:
         """Give a federation its actors, new ones only where there are too few."""
         workers._reservation = workers._wanted(shrink)
-        shared, plan = workers._cluster.shared, workers._plan
-        workers.server = _taken(self.servers, KeptServer, plan, shared)
+        given = workers._started.run, workers._plan, workers._cluster.shared
+        workers.server = _taken(self.servers, KeptServer, *given)
         for _ in range(workers._reservation.actors):
-            actor = _taken(self.clients, KeptClient, plan, shared, workers._reservation.gpus)
+            actor = _taken(self.clients, KeptClient, *given, workers._reservation.gpus)
             workers.actors.append(actor)
         signs = [workers.call(k, "ready") for k in (SERVER, *range(len(workers.actors)))]
         workers.server_where, *workers.where = workers.get(signs)

@@ -2,7 +2,8 @@
 
 import pickle
 from collections import Counter
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
+from contextlib import contextmanager
 from copy import deepcopy
 from dataclasses import replace
 from typing import Any, ClassVar
@@ -11,10 +12,10 @@ import torch
 
 from rayfl import Inline
 from rayfl.data import FederatedData
-from rayfl.engine.plan import Plan
+from rayfl.engine.base import Plan, Started
 from rayfl.engine.server import Server
-from rayfl.engine.session import SERVER, Gone, Lost, Session, Workers
 from rayfl.engine.worker import Worker
+from rayfl.engine.workers import SERVER, Gone, Lost, Workers
 
 
 class Reference:
@@ -134,9 +135,21 @@ class Pretend(Inline):
 
     given: ClassVar[dict[str, Any]] = {}
 
-    def open(self, plan: Plan, data: FederatedData) -> Session:
-        """Return a session of such workers."""
-        return Session(plan, data, PretendWorkers(plan, data, **self.given))
+    @contextmanager
+    def preparing(self, run: str, quiet: bool = True, in_group: bool = False) -> Iterator[Started]:
+        """Start nothing."""
+        yield PretendStart(self.given)
+
+
+class PretendStart(Started):
+    """Starts such workers."""
+
+    def __init__(self, given: dict[str, Any]) -> None:
+        self._given = given
+
+    def workers(self, plan: Plan, data: FederatedData, groups: int | None = None) -> Workers:
+        """Return them."""
+        return PretendWorkers(plan, data, **self._given)
 
 
 def pretend(**given: Any) -> Pretend:

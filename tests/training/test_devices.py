@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from copy import deepcopy
+from copy import copy, deepcopy
 from dataclasses import replace
 from typing import Any
 
@@ -11,7 +11,8 @@ import pytest
 import torch
 from torch.utils import _pytree as pytree
 
-from rayfl.engine.plan import Plan
+from rayfl.engine.base import Plan
+from rayfl.engine.inline import Inline
 from rayfl.engine.server import Server
 from rayfl.engine.travel import NOTHING
 from rayfl.engine.worker import Worker
@@ -30,12 +31,19 @@ COHORTS = [[0, 1], [1, 2]]
 """The second has a client that comes back and one that is new; the last client never trains."""
 
 
+def at(plan: Plan, device: str) -> Plan:
+    """A plan for a device that no settings name."""
+    engine = copy(plan.engine)
+    vars(engine)["device"] = device
+    return replace(plan, engine=engine)
+
+
 def run(name: str, execution: Any, device: str) -> tuple[Run, list[Any]]:
     """Two rounds in float64 that use every part of the update, and all scores after them."""
     training = Training(batch_size=8, lr=0.1, momentum=0.5, clip=5.0, weight_decay=1e-3, precision="float64")
-    made = Plan(METHODS[name](), net_of(name, CNNB()), training, seed=3, execution=execution)
+    made = Plan(METHODS[name](), net_of(name, CNNB()), training, 3, Inline(execution=execution, device="cpu"))
     made = replace(made, finetune=Finetune(epochs=1))
-    there = Plan(**{**vars(made), "method": deepcopy(made.method), "device": device})
+    there = replace(at(made, device), method=deepcopy(made.method))
     found = Run(Worker(there, DATA), Server(made, DATA))
     for cohort in COHORTS:
         found.round(cohort, ("test",))
@@ -90,9 +98,11 @@ def test_more_steps_do_not_make_the_device_wait(
     moves = []
     for epochs in (1, 3):
         training = Training(batch_size=8, epochs=epochs, momentum=0.5, clip=5.0, optimiser=SGD(nesterov=True))
-        plan = Plan(METHODS[name](), net_of(name, CNNB()), training, seed=3, execution=execution)
+        plan = Plan(
+            METHODS[name](), net_of(name, CNNB()), training, 3, Inline(execution=execution, device="cpu")
+        )
         with elsewhere() as everywhere:
-            found = Run(Worker(replace(plan, device=str(ELSEWHERE)), data), Server(plan, data))
+            found = Run(Worker(at(plan, str(ELSEWHERE)), data), Server(plan, data))
             before = everywhere.moves
             found.round([0, 1, 2])
             moves.append(everywhere.moves - before)
@@ -105,9 +115,11 @@ def test_states_move_at_once(execution: Any, monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.setattr(examples, "_fits", lambda inputs, device: True)
     moves = []
     for net in (MLP(hidden=(8,)), MLP(hidden=(8, 8, 8))):
-        plan = Plan(METHODS["Ditto"](), net, Training(batch_size=8), seed=3, execution=execution)
+        plan = Plan(
+            METHODS["Ditto"](), net, Training(batch_size=8), 3, Inline(execution=execution, device="cpu")
+        )
         with elsewhere() as everywhere:
-            found = Run(Worker(replace(plan, device=str(ELSEWHERE)), DATA), Server(plan, DATA))
+            found = Run(Worker(at(plan, str(ELSEWHERE)), DATA), Server(plan, DATA))
             found.round([0, 1, 2])
             before = everywhere.moves
             found.round([0, 1, 2])

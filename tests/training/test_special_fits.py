@@ -8,7 +8,8 @@ import torch
 from torch import Tensor
 
 from rayfl.data import Synthetic
-from rayfl.engine.plan import Plan
+from rayfl.engine.base import Plan
+from rayfl.engine.inline import Inline
 from rayfl.engine.server import Server
 from rayfl.engine.worker import Worker
 from rayfl.errors import BadCode, Conflict
@@ -103,7 +104,9 @@ def test_stacks_take_the_steps_of_the_loop(name: str) -> None:
     found = []
     for execution in ("loop", "stacked"):
         training = Training(batch_size=8, steps=5, lr=0.1, momentum=0.5, precision="float64")
-        plan = Plan(METHODS[name](), net_of(name, CNNB()), training, seed=3, execution=execution)
+        plan = Plan(
+            METHODS[name](), net_of(name, CNNB()), training, 3, Inline(execution=execution, device="cpu")
+        )
         data = ragged()
         run = Run(Worker(plan, data), Server(plan, data))
         run.round([0, 1, 2])

@@ -1,83 +1,24 @@
-"""The plan of a federation, and what is tried of its method before anything starts."""
+"""How a process sets a federation up: its nets and its method, and what is tried of both before a start."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
 from functools import partial
-from typing import Literal
 
 import torch
 
 from rayfl.arguments import shown
 from rayfl.data import Dataset, FederatedData
+from rayfl.engine.base import Plan
 from rayfl.engine.guard import guarded
 from rayfl.engine.process import exits_as_errors
 from rayfl.engine.returned import check_state, check_views
 from rayfl.errors import BadCode, UserError
-from rayfl.evaluation.finetune import NO_FINETUNING, Finetune
 from rayfl.methods import Method
 from rayfl.nets import Architecture, build
 from rayfl.training.client import Client
 from rayfl.training.examples import Examples
 from rayfl.training.net import Net
-from rayfl.training.settings import Training
 from rayfl.training.state import State, as_tensor
-
-Group = tuple[int, ...]
-"""Client numbers, ascending, that are always trained by one process and summed in this order."""
-
-
-@dataclass(frozen=True)
-class Plan:
-    """What every process of a federation has to know; with the data it determines every result.
-
-    Attributes:
-        method: the method, not yet set up with a net.
-        net: the net; or several, of which client k uses number k modulo their count.
-        training: the settings of local training.
-        seed: the run's seed.
-        rounds: how many the run is to have.
-        execution: ``loop`` or ``stacked``.
-        device: ``cpu`` or ``cuda``.
-        threads: torch threads of every process.
-        channels_last: whether training uses the channels-last memory layout.
-        deterministic: whether GPUs may use deterministic kernels only.
-        metrics: what is measured besides accuracy and loss, see ``rayfl.evaluation.measures``.
-        counts_by: the view by which clients count that have never trained, see ``Method.fallback``.
-        state_memory: bytes of clients' states that stay in memory on each machine; None for half of what is
-            free.
-        together: whether samples of several clients are scored at once, where the method allows it.
-        finetune: how clients are fine-tuned before they are scored.
-        run: its name, for people who look at the processes; it decides nothing.
-    """
-
-    method: Method
-    net: Architecture | str | list[Architecture | str]
-    training: Training
-    seed: int
-    rounds: int = 1
-    execution: Literal["loop", "stacked"] = "loop"
-    device: str = "cpu"
-    threads: int = 1
-    channels_last: bool = False
-    deterministic: bool = False
-    state_memory: float | None = None
-    metrics: tuple[str, ...] = ()
-    counts_by: str | None = "personal"
-    together: bool = False
-    finetune: Finetune = NO_FINETUNING
-    run: str = ""
-
-    @property
-    def nets(self) -> Sequence[Architecture | str]:
-        """The nets as a list, also where there is one."""
-        return self.net if isinstance(self.net, list | tuple) else [self.net]
-
-    @property
-    def goes_by_rounds(self) -> bool:
-        """Whether the number of rounds decides what happens in each: such a run cannot be made longer."""
-        return self.method.uses_rounds or self.training.schedule.uses_rounds
 
 
 def set_up(method: Method, plan: Plan, data: FederatedData) -> list[Net]:
