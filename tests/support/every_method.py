@@ -13,7 +13,9 @@ from tests.support.federations import small
 def run_every_method(folder: Path) -> None:
     """Run each into a folder of its own; with BatchNorm, and so long that what clients keep matters."""
     for name, method in METHODS.items():
-        data = Synthetic(train=160, test=40, partition=Dirichlet(alpha=1.0), val_fraction=0.2)
+        data = Synthetic(
+            train=160, test=40, shape=(3, 16, 16), partition=Dirichlet(alpha=1.0), val_fraction=0.2
+        )
         net = net_of(name, CNNB())
         small(
             folder / name, method=method(), net=net, data=data, clients=4, rounds=3, checkpoint_every=3
