@@ -53,10 +53,12 @@ def set_up(method: Method, plan: Plan, data: FederatedData) -> list[Net]:
 
 
 def _net(net: Architecture | str, plan: Plan, dataset: Dataset, like: torch.Tensor | None) -> Net:
+    making = partial(build, net, dataset.shape, dataset.classes, like)
     return Net(
-        partial(build, net, dataset.shape, dataset.classes, like),
+        making,
         dtype=plan.training.dtype,
         bfloat16=plan.training.precision == "bfloat16",
+        again=partial(making, again=True),
     )
 
 

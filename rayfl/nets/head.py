@@ -68,7 +68,6 @@ def split_at_head(module: nn.Module, name: str, classes: int, like: Tensor, head
             "head. The head must come last, be called once and get features [B, d]; leave out what follows "
             "it, such as a softmax, for losses take logits; or name another layer as net.head",
         )
-    check_training(net, name, like)
     return net
 
 

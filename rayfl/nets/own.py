@@ -21,6 +21,7 @@ def build(
     shape: Shape = (3, 32, 32),
     classes: int = 10,
     like: Tensor | None = None,
+    again: bool = False,
 ) -> SplitNet:
     """Build a net that fits the data, with PyTorch's random initial weights; the caller seeds them.
 
@@ -30,6 +31,7 @@ def build(
         classes: number of classes, at least 2.
         like: [2, *shape], two inputs to try the net with; zeros if not given. Token ids are int64, and the
             largest of the data is among them.
+        again: whether this process has built it before, and seen that it can be trained.
     """
     if isinstance(net, str):
         net = Module(path=net)
@@ -41,8 +43,12 @@ def build(
     built = _built(net, shape, classes)
     try:
         if not isinstance(built, SplitNet):
-            return split_at_head(built, str(net), classes, like, net.head if isinstance(net, Module) else "")
-        _check_scores(built, str(net), classes, like)
+            head = net.head if isinstance(net, Module) else ""
+            built = split_at_head(built, str(net), classes, like, head)
+        else:
+            _check_scores(built, str(net), classes, like)
+        if not again:
+            check_training(built, str(net), with_numbers(like))
         return built
     except (UserError, MemoryError):
         raise
@@ -93,4 +99,3 @@ def _check_scores(net: SplitNet, name: str, classes: int, like: Tensor) -> None:
             f"{name}: its scores are not head(fc(conv(x))), as those of a SplitNet must be: put what its own "
             "forward or features does into one of the parts, or derive the net from nn.Module",
         )
-    check_training(net, name, like)

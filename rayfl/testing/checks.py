@@ -105,6 +105,12 @@ class _Subject:
         kept = {name: getattr(self.method, name) for name in inspect.signature(cls).parameters}
         return cls(**(kept | options))
 
+    @cached_property
+    def values(self) -> dict[str, Tensor]:
+        """What three rounds leave."""
+        return self.run().values()
+
+    @cached_property
     def payloads(self) -> list[tuple[Any, Any, Any, Any]]:
         """Return (down, up, bytes down, bytes up) of all updates of a run."""
         run, seen = self.start(), []
@@ -125,9 +131,9 @@ def _images() -> Tensor:
     return torch.tensor(ragged().dataset.inputs[:6]).double()
 
 
-def _same(run: Run, other: Run, sentence: str, tolerance: float = 0) -> None:
+def _same(values: dict[str, Tensor], others: dict[str, Tensor], sentence: str, tolerance: float = 0) -> None:
     try:
-        assert_same(run.values(), other.values(), tolerance)
+        assert_same(values, others, tolerance)
     except AssertionError as error:
         raise AssertionError(f"{sentence}; see {str(error).splitlines()[0]}") from None
 
@@ -143,34 +149,33 @@ def _require(holds: bool, sentence: str) -> None:
 def runs(subject: _Subject) -> None:
     """Three rounds of four uneven clients run, and leave finite state."""
     check_class(type(subject.method))
-    values = subject.run().values()
-    _require(
-        all(bool(t.isfinite().all()) for t in values.values()), "the states have NaN or infinity in them"
-    )
+    finite = all(bool(t.isfinite().all()) for t in subject.values.values())
+    _require(finite, "the states have NaN or infinity in them")
 
 
 def trains(subject: _Subject) -> None:
     """Results depend on the learning rate, or, where a method has rates of its own, on the labels."""
-    run, dataset = subject.run().values(), subject.data.dataset
-    if _differ(run, subject.run(lr=1e-30).values()):
+    dataset = subject.data.dataset
+    if _differ(subject.values, subject.run(lr=1e-30).values()):
         return
     others = replace(dataset, labels=(dataset.labels + 1) % dataset.classes)
     relabelled = subject.run(data=replace(subject.data, dataset=others)).values()
     _require(
-        _differ(run, relabelled),
+        _differ(subject.values, relabelled),
         "states are the same whatever the learning rate and the labels: clients do not train",
     )
 
 
 def seed_matters(subject: _Subject) -> None:
     """Runs of two seeds differ."""
-    one, other = subject.run().values(), subject.run(seed=4).values()
-    _require(_differ(one, other), "runs with different seeds are the same: the seed is ignored")
+    differ = _differ(subject.values, subject.run(seed=4).values())
+    _require(differ, "runs with different seeds are the same: the seed is ignored")
 
 
 def stacked_equals_loop(subject: _Subject) -> None:
     """Training clients together gives what training them one by one gives."""
-    _same(subject.run(execution="stacked"), subject.run(), "stacked and loop execution differ", 1e-9)
+    stacked = subject.run(execution="stacked").values()
+    _same(stacked, subject.values, "stacked and loop execution differ", 1e-9)
 
 
 def processes_do_not_matter(subject: _Subject) -> None:
@@ -188,7 +193,11 @@ def processes_do_not_matter(subject: _Subject) -> None:
             parts = [worker.train(number, down, [group])[0] for worker, group in turns]
             run.server.step(Cohort((0, 1, 2, 3), samples, 4, number), *parts)
     two.worker.states.update(second.states)
-    _same(one, two, "two processes give other bytes than one: something is kept outside of the states")
+    _same(
+        one.values(),
+        two.values(),
+        "two processes give other bytes than one: something is kept outside of the states",
+    )
 
 
 def resumes(subject: _Subject) -> None:
@@ -202,7 +211,7 @@ def resumes(subject: _Subject) -> None:
     fresh.results = list(run.results)
     for r in (run, fresh):
         r.round(SOME[2])
-    _same(fresh, run, "a resumed run differs: something is kept outside of the states")
+    _same(fresh.values(), run.values(), "a resumed run differs: something is kept outside of the states")
 
 
 def values_handed_in_stay(subject: _Subject) -> None:
@@ -290,7 +299,7 @@ def _floats(value: Any) -> list[Tensor]:
 
 def declared_uploads_are_sent(subject: _Subject) -> None:
     """Every key of ``uploads`` is uploaded by somebody; of numbered keys, one of them."""
-    sent = {_family(key) for _, up, *_ in subject.payloads() for key in up}
+    sent = {_family(key) for _, up, *_ in subject.payloads for key in up}
     declared = subject.start().server.method.uploads
     missing = [key for key in declared if _family(key) not in sent] if sent else []
     _require(not missing, f"`uploads` declares {', '.join(map(repr, missing))}, which nobody sends")
@@ -319,7 +328,7 @@ def personal_entries_stay(subject: _Subject) -> None:
     intent, names = subject.intent, method.net.modules_of
     kept = {n for n in names if n not in method._shared and not any(fnmatch(n, p) for p in intent.apart)}
     kept |= {n for n in names if any(fnmatch(n, p) for p in intent.personal)}
-    for down, up, *_ in subject.payloads():
+    for down, up, *_ in subject.payloads:
         for way, payload in (("download", down), ("upload", up)):
             leaves = pytree.tree_leaves(payload, is_leaf=lambda x: isinstance(x, Params))
             travel = {n for leaf in leaves if isinstance(leaf, Params) for n in leaf}
@@ -331,7 +340,7 @@ def personal_entries_stay(subject: _Subject) -> None:
 
 def bytes_are_those_of_payloads(subject: _Subject) -> None:
     """``communication_bytes`` counts what travels."""
-    for down, up, bytes_down, bytes_up in subject.payloads():
+    for down, up, bytes_down, bytes_up in subject.payloads:
         for way, payload, counted in (("download", down, bytes_down), ("upload", up, bytes_up)):
             for key, value in payload.items():
                 real, said = payload_bytes(value), counted.get(key, 0)
@@ -379,11 +388,8 @@ def inputs_are_scored_alone(subject: _Subject) -> None:
 
 def options_are_kept(subject: _Subject) -> None:
     """The class can be rebuilt from its options, as a configuration does it."""
-    _same(
-        subject.run(method=subject.with_options()),
-        subject.run(),
-        "the method rebuilt from its options differs",
-    )
+    rebuilt = subject.run(method=subject.with_options()).values()
+    _same(rebuilt, subject.values, "the method rebuilt from its options differs")
 
 
 def different_nets_work_or_are_refused(subject: _Subject) -> None:
