@@ -30,7 +30,8 @@ lint: $(READY) ## Check style and types.
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 
-test: lint docs ## Check style and types, build the documentation, then run the tests.
+test: $(READY) ## Check style and types and build the documentation, then run the tests.
+	$(MAKE) --no-print-directory --jobs 2 --output-sync lint docs
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest $(PARALLEL) $(ARGS)
 
 format: $(READY) ## Put the code into the project's format.
