@@ -31,7 +31,7 @@ lint: $(READY) ## Check style and types.
 	$(BIN)/mypy
 
 test: $(READY) ## Check style and types and build the documentation, then run the tests.
-	$(MAKE) --no-print-directory --jobs 2 --output-sync lint docs
+	$(MAKE) --no-print-directory --jobs 2 lint docs
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest $(PARALLEL) $(ARGS)
 
 format: $(READY) ## Put the code into the project's format.

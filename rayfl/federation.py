@@ -204,7 +204,8 @@ class Federation(Displayed):
             if self.resumes and given.device == "auto":
                 check_device(path, self.engine.device)
             name = one_line("/".join(path.absolute().parts[-2:]))
-            with given.preparing(name, self.quiet, self.in_group) as started:
+            # As given: it tells of a GPU that stays unused only where nobody has asked for a CPU.
+            with given.preparing(name, quiet=self.quiet, in_group=self.in_group) as started:
                 data = self.federated_data()
                 for warning in self.check(data):
                     warn(warning)
@@ -212,11 +213,12 @@ class Federation(Displayed):
                     self._settle_execution(given, data)
                 first = self.cohort(0, data.sizes)
                 self.engine = self.engine.settled(len(first), len(data))
+                plan, groups = self.plan(), len(self.engine.groups(first))
                 settings = self.deciding(data)
                 manifest = to_resume(path, self.rounds, settings) if self.resumes else None
                 self._tell_start(path, manifest.round if manifest else 0, data)
-            data, plan = started.share(data), self.plan()
-            workers = started.workers(plan, data, len(self.engine.groups(first)))
+            data = started.share(data)
+            workers = started.workers(plan, data, groups)
             with Session(plan, data, workers) as session, asked_to_stop() as asked:
                 manifest = restored(session, path, manifest, settings)
                 # Nothing is written before this line: a run that cannot go on stays as it is.

@@ -53,7 +53,7 @@ class Settings(Displayed):
     """
 
     _unrecorded: ClassVar[tuple[str, ...]] = ()  # options that no file can hold, for which another stands
-    _frozen: ClassVar[bool] = True  # methods and engines still keep their setup in themselves
+    _frozen: ClassVar[bool] = True  # methods still keep in themselves what ``setup`` is told
     _place: ClassVar[str]  # what configurations call objects of the class, such as "method"
 
     def _repr_table_(self) -> dict[str, Any]:

@@ -196,7 +196,7 @@ def check(table: Table, cells: Sequence[Job]) -> None:
         settings = cell.settings | {"seed": cell.seed}
         federation = federation_of(settings)
         try:
-            federation.engine.resolve()
+            federation.engine = federation.engine.resolve()
             if data is None or of_data(settings) != about:  # most rows of a column have the same data
                 about, data = of_data(settings), federation.federated_data()
             federation.check(data)

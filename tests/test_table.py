@@ -209,11 +209,15 @@ def test_bad_input(tmp_path, capsys, given, kind, place):
     assert not output.exists()
 
 
-def test_no_cell_is_started_where_a_later_one_cannot_work(tmp_path, capsys, runs_here):
-    path = write(tmp_path, TINY.replace("{method.mu: 0.5}", "{method.mu: 0.5, unseen: nobody}"))
+@pytest.mark.parametrize(
+    ("option", "said"),
+    [("unseen: nobody", "unseen is 'nobody'"), ("training.precision: tf32", "training.prec")],
+)
+def test_no_cell_is_started_where_a_later_one_cannot_work(tmp_path, capsys, runs_here, option, said):
+    path = write(tmp_path, TINY.replace("{method.mu: 0.5}", f"{{method.mu: 0.5, {option}}}"))
     assert table.main([path, "--rounds", "1", "--output", str(tmp_path / "runs")]) == 2
-    said = capsys.readouterr().err
-    assert said.startswith(f"rayfl: error: row 'Prox', column 'by class' of {path}: unseen is 'nobody'")
+    error = capsys.readouterr().err
+    assert error.startswith(f"rayfl: error: row 'Prox', column 'by class' of {path}: {said}")
     assert runs_here == []
     assert not (tmp_path / "runs").exists()
 

@@ -1,4 +1,4 @@
-"""What all engines have in common: the settings of execution, how a cohort is divided, what is started."""
+"""What all engines have in common: the settings of execution, how a cohort is divided, and the plan."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ clients, into so many stacks at least: actors need work, and results must not de
 
 
 class Engine(Settings, ABC, place="engine"):
-    """Base of the engines."""
+    """Base of the engines; those that derive from it have no ``__init__`` of their own."""
 
     execution: Literal["auto", "loop", "stacked"] = "auto"
     """``loop`` trains client after client, ``stacked`` many in one call; ``auto`` is stacked on a GPU, and

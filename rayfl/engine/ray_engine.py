@@ -1,4 +1,4 @@
-"""The Ray engine's settings. Ray itself is imported when a run opens it."""
+"""The Ray engine's settings. Ray itself is imported when a run starts it."""
 
 from __future__ import annotations
 
@@ -131,7 +131,7 @@ class Ray(Engine):
         started = OnRay(self, run, quiet, in_group)
         try:
             yield started
+            started.cluster.wait()
         except BaseException:
             started.cluster.abandon()
             raise
-        started.cluster.wait()

@@ -63,6 +63,7 @@ class OnRay(Started):
     """The cluster of a run; its actors are to be started there.
 
     Attributes:
+        engine: its settings, as they were given.
         cluster: coming up, joined, or started for the run.
         run: the run's name.
         quiet: whether nothing is said of what is started.
@@ -74,12 +75,13 @@ class OnRay(Started):
 
     def __init__(self, engine: Ray, run: str, quiet: bool, in_group: bool) -> None:
         self.run, self.quiet, self.in_group = run, quiet, in_group
-        self._looked_at = engine.dashboard or engine.address is not None or in_group
+        self.engine = engine
         self.cluster = Cluster(engine)
 
     def watchers(self) -> list[Any]:
         """Return what tells Ray of every round, for its dashboard and Prometheus, where there may be one."""
-        return [RayMetrics(self.run)] if self._looked_at else []
+        looked_at = self.engine.dashboard or self.engine.address is not None or self.in_group
+        return [RayMetrics(self.run)] if looked_at else []
 
     def share(self, data: FederatedData) -> FederatedData:
         """Put the data into the object store, once per node."""
@@ -99,7 +101,7 @@ class RayWorkers(Workers):
 
     Args:
         started: where; the cluster is closed with them.
-        plan: the federation, whose engine is ``Ray``.
+        plan: the federation.
         data: the data, as ``share`` has returned them.
         groups: of clients in a round; None where nobody has said.
 
@@ -113,12 +115,9 @@ class RayWorkers(Workers):
         server_where: where the server runs.
     """
 
-    _engine: Ray
-
     def __init__(self, started: OnRay, plan: Plan, data: FederatedData, groups: int | None) -> None:
-        self._engine = plan.engine  # type: ignore[assignment]
-        self.recoveries = self._engine.recoveries
-        self._started, self._cluster = started, started.cluster
+        self._started, self._engine, self._cluster = started, started.engine, started.cluster
+        self.recoveries = started.engine.recoveries
         self._plan, self._data = plan, data
         self._work = groups or len(data.clients)
         self._seen = time.monotonic()  # when Ray's own processes were last seen

@@ -284,7 +284,7 @@ class Worker:
 
     def _take_failure(self, now: _Now, ids: list[int], error: Exception) -> None:
         """Record that a client's training has raised, where that does not end the run."""
-        if len(ids) > 1 and (now.drop or self.plan.engine.execution == "loop"):
+        if len(ids) > 1 and (now.drop or self.plan.engine.execution != "stacked"):
             for i in ids:  # one by one, to find out whose fault it is
                 self._train_together(now, [i])
             return

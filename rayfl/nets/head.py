@@ -25,10 +25,9 @@ def split_at_head(module: nn.Module, name: str, classes: int, like: Tensor, head
         module: maps inputs [B, ...] to scores [B, classes].
         name: of the net, for errors.
         classes: number of classes.
-        like: two inputs to try it with, as ``build`` takes them.
+        like: two inputs to try it with, see :func:`with_numbers`.
         head: name of the head within the module, if it is not to be found.
     """
-    like = with_numbers(like)
     called: list[str] = []
     hooks = [
         layer.register_forward_hook(partial(_note, called, path))

@@ -40,7 +40,7 @@ def build(
     if of_rayfl(type(net)) and not isinstance(net, Module):
         known: Any = net.build(shape, classes)
         return known
-    built = _built(net, shape, classes)
+    built, like = _built(net, shape, classes), with_numbers(like)
     try:
         if not isinstance(built, SplitNet):
             head = net.head if isinstance(net, Module) else ""
@@ -48,7 +48,7 @@ def build(
         else:
             _check_scores(built, str(net), classes, like)
         if not again:
-            check_training(built, str(net), with_numbers(like))
+            check_training(built, str(net), like)
         return built
     except (UserError, MemoryError):
         raise
@@ -78,7 +78,6 @@ def _built(net: Architecture, shape: Shape, classes: int) -> Any:
 
 def _check_scores(net: SplitNet, name: str, classes: int, like: Tensor) -> None:
     """Send two inputs through a net, and see that one score per class comes back, from its three parts."""
-    like = with_numbers(like)
     scores = tried(net, name, like)
     drop_batch_counts(net)  # of lazy layers, which had none yet
     if tuple(scores.shape) != (2, classes):

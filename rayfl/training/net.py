@@ -56,11 +56,12 @@ class Net:
         bfloat16: bool = False,
         again: Callable[[], SplitNet] | None = None,
     ) -> None:
-        self._build, self._build_again = build, again or build
+        self._build = build
         self._dtype = dtype
         self._bfloat16 = bfloat16
         self._device = torch.device("cpu")
         module = self._built()
+        self._build = again or build
         self._hooked = hooks_of(module)
         self._set(module.train())
         twin = copy.copy(self)
@@ -128,7 +129,7 @@ class Net:
         """Draw fresh weights from the stream (seed, "init", counters)."""
         with torch.random.fork_rng(devices=[]):
             torch.random.default_generator.manual_seed(seed_of(seed, "init", *counters))
-            module = self._build_again()
+            module = self._build()
         state = {n: t.detach().clone() for n, t in module.named_parameters()}
         state |= {n: t.detach().clone() for n, t in module.named_buffers()}
         return Params({n: state[n].to(self._dtype) for n in self.modules_of}, self.train_names)

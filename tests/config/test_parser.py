@@ -3,7 +3,7 @@
 import errno
 import inspect
 import typing
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from types import NoneType, UnionType
 from typing import Any, Literal
@@ -602,9 +602,7 @@ def test_numbers_of_numpy_and_paths_are_recorded_as_plain_ones(tmp_path):
     other = small(
         tmp_path / "run",
         method=FedCO2(mu=np.float64(0.5)),
-        data=Synthetic(
-            train=np.int64(900), test=240, partition=Dirichlet(alpha=np.float64(1.0)), val_fraction=0.1
-        ),
+        data=replace(plain.data, train=np.int64(900), partition=Dirichlet(alpha=np.float64(1.0))),
         training=Training(lr=np.linspace(0, 0.05, 2)[1], batch_size=20, momentum=0.5),
         clients=np.int64(3),
         participation=np.float32(0.5),

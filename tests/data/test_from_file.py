@@ -42,7 +42,7 @@ def test_a_run_is_the_same_with_the_division_from_a_file(tmp_path):
     plain = small(tmp_path / "plain")
     path = tmp_path / "division.json"
     plain.federated_data().write_indices(path)
-    data = Synthetic(train=900, test=240, partition=FromFile(path=str(path)))
+    data = Synthetic(train=900, test=240, shape=(3, 20, 20), partition=FromFile(path=str(path)))
     again = small(tmp_path / "again", data=data, rounds=2)
     plain.run()
     again.run()

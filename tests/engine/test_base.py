@@ -55,6 +55,14 @@ def test_the_stack_is_recorded_as_the_number_that_it_was(tmp_path):
         assert engine.stack == "auto"
 
 
+def test_a_run_leaves_the_federation_as_it_was(tmp_path):
+    federation = small(tmp_path / "run", rounds=1)
+    federation.clients = None
+    before = dict(vars(federation))
+    federation.run()
+    assert vars(federation) == before
+
+
 @given(COHORTS, st.sampled_from(["loop", "stacked"]))
 def test_groups_do_not_depend_on_the_engine(cohort, execution):
     known = Inline(execution=execution, stack=8).groups(cohort)
@@ -84,6 +92,8 @@ def test_a_share_of_a_gpu_decides_the_device_wherever_the_driver_is(here, monkey
         engine = Ray(gpus_per_actor=share, device=asked)
         with engine.preparing("run"):
             assert (engine.resolve().device, caplog.records) == (device, [])
+    with Ray().preparing("trial", in_group=True):
+        assert caplog.records == []
     with Ray().preparing("run"):
         assert Ray().resolve().device == "cpu"
     assert ["engine.gpus_per_actor is 0" in record.message for record in caplog.records] == [True] * here
@@ -123,9 +133,10 @@ def test_inline_gives_back_which_kernels_gpus_may_use(tmp_path):
     federation = small(tmp_path / "run")
     federation.engine = federation.engine.resolve()
     with federation.engine.preparing("run") as started:
-        session = started.workers(federation.plan(), federation.federated_data())
+        workers = started.workers(federation.plan(), federation.federated_data())
+    workers.start(shrink=False)
     torch.use_deterministic_algorithms(True)  # as a run does that asks for it
-    session.close()
+    workers.close()
     assert not torch.are_deterministic_algorithms_enabled()
 
 

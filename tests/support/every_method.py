@@ -14,7 +14,7 @@ def run_every_method(folder: Path) -> None:
     """Run each into a folder of its own; with BatchNorm, and so long that what clients keep matters."""
     for name, method in METHODS.items():
         data = Synthetic(
-            train=160, test=40, shape=(3, 16, 16), partition=Dirichlet(alpha=1.0), val_fraction=0.2
+            train=160, test=40, shape=(3, 20, 20), partition=Dirichlet(alpha=1.0), val_fraction=0.2
         )
         net = net_of(name, CNNB())
         small(

@@ -19,7 +19,7 @@ def small(output: Path, **changes: Any) -> Federation:
     settings: dict[str, Any] = {
         "method": FedAvg(),
         "data": Synthetic(
-            train=900, test=240, shape=(3, 16, 16), partition=Dirichlet(alpha=1.0), val_fraction=0.1
+            train=900, test=240, shape=(3, 20, 20), partition=Dirichlet(alpha=1.0), val_fraction=0.1
         ),
         "net": LeNet(),
         "clients": 12,

@@ -40,7 +40,7 @@ def at(plan: Plan, device: str) -> Plan:
 
 def run(name: str, execution: Any, device: str) -> tuple[Run, list[Any]]:
     """Two rounds in float64 that use every part of the update, and all scores after them."""
-    training = Training(batch_size=16, lr=0.1, momentum=0.5, clip=5.0, weight_decay=1e-3, precision="float64")
+    training = Training(batch_size=8, lr=0.1, momentum=0.5, clip=5.0, weight_decay=1e-3, precision="float64")
     made = Plan(METHODS[name](), net_of(name, CNNB()), training, 3, Inline(execution=execution, device="cpu"))
     made = replace(made, finetune=Finetune(epochs=1))
     there = replace(at(made, device), method=deepcopy(made.method))
