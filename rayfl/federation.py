@@ -212,7 +212,7 @@ class Federation(Displayed):
                 if not (self.resumes and flat(read_config(path)).get("engine.execution") == "stacked"):
                     self._settle_execution(given, data)
                 first = self.cohort(0, data.sizes)
-                self.engine = self.engine.settled(len(first), len(data))
+                self.engine = self.engine.with_stack(len(first), len(data))
                 plan, groups = self.plan(), len(self.engine.groups(first))
                 settings = self.deciding(data)
                 manifest = to_resume(path, self.rounds, settings) if self.resumes else None

@@ -85,7 +85,7 @@ class Engine(Settings, ABC, place="engine"):
         """Say what ``device: auto`` means."""
         return torch.cuda.is_available()
 
-    def settled(self, cohort: int, clients: int) -> Self:
+    def with_stack(self, cohort: int, clients: int) -> Self:
         """Return an engine with a number in the place of ``stack: auto``.
 
         Args:

@@ -82,13 +82,17 @@ class Cluster:
             return None if self._abandoned.is_set() else leave
 
     def wait(self) -> None:
-        """Return when the cluster is up.
+        """Return when the cluster is up; give it up where that ends by an exception, such as of Ctrl-C.
 
         Raises:
             UserError: it cannot be reached.
         """
-        self._connecting.result()
-        self._parts, self._seen = _parts(), time.monotonic()
+        try:
+            self._connecting.result()
+            self._parts, self._seen = _parts(), time.monotonic()
+        except BaseException:
+            self.abandon()
+            raise
 
     def gone(self, now: bool = False) -> str | None:
         """Say which of Ray's own processes is gone, without which nothing can be started or stopped.
@@ -104,7 +108,7 @@ class Cluster:
             return None
         return next(iter(away), None)
 
-    def share(self, data: FederatedData) -> FederatedData:
+    def put(self, data: FederatedData) -> FederatedData:
         """Put the data into the object store; return a view of what is there.
 
         Images in a cache file stay there, and every process of this host maps them; where there are more
@@ -120,7 +124,7 @@ class Cluster:
     def reach_all(self, data: FederatedData) -> None:
         """See that images in a cache file reach hosts that have joined since the data were shared."""
         if not self._travels and type(data.dataset.inputs) is not np.ndarray:
-            self.share(data)
+            self.put(data)
 
     def abandon(self) -> None:
         """Give the cluster up before it was used: whoever waits for an error message need not wait for it."""

@@ -80,9 +80,9 @@ class Ray(Engine):
         self.check_address()
         return super().resolve()
 
-    def settled(self, cohort: int, clients: int) -> Self:
+    def with_stack(self, cohort: int, clients: int) -> Self:
         """Replace ``stack: auto``, and tell of actors without work."""
-        here = super().settled(cohort, clients)
+        here = super().with_stack(cohort, clients)
         work = len(here.groups(range(cohort)))
         actors, hosted, _ = self.asked
         asked = actors if hosted is None else math.ceil(clients / hosted)
@@ -131,7 +131,7 @@ class Ray(Engine):
         started = OnRay(self, run, quiet, in_group)
         try:
             yield started
-            started.cluster.wait()
         except BaseException:
-            started.cluster.abandon()
+            started.abandon()
             raise
+        started.wait()

@@ -59,12 +59,11 @@ GONE = (RayActorError, ObjectLostError, NodeDiedError, WorkerCrashedError, OutOf
 """What Ray raises when a process or a host is gone, or what it has held."""
 
 
-class OnRay(Started):
+class OnRay(Cluster, Started):
     """The cluster of a run; its actors are to be started there.
 
     Attributes:
         engine: its settings, as they were given.
-        cluster: coming up, joined, or started for the run.
         run: the run's name.
         quiet: whether nothing is said of what is started.
         in_group: whether actors go into the placement group of this process, as in trials of sweeps.
@@ -76,7 +75,7 @@ class OnRay(Started):
     def __init__(self, engine: Ray, run: str, quiet: bool, in_group: bool) -> None:
         self.run, self.quiet, self.in_group = run, quiet, in_group
         self.engine = engine
-        self.cluster = Cluster(engine)
+        super().__init__(engine)
 
     def watchers(self) -> list[Any]:
         """Return what tells Ray of every round, for its dashboard and Prometheus, where there may be one."""
@@ -86,9 +85,9 @@ class OnRay(Started):
     def share(self, data: FederatedData) -> FederatedData:
         """Put the data into the object store, once per node."""
         try:
-            return self.cluster.share(data)
+            return self.put(data)
         except BaseException:
-            self.cluster.close()
+            self.close()
             raise
 
     def workers(self, plan: Plan, data: FederatedData, groups: int | None = None) -> Workers:
@@ -116,7 +115,7 @@ class RayWorkers(Workers):
     """
 
     def __init__(self, started: OnRay, plan: Plan, data: FederatedData, groups: int | None) -> None:
-        self._started, self._engine, self._cluster = started, started.engine, started.cluster
+        self._started, self._engine = started, started.engine
         self.recoveries = started.engine.recoveries
         self._plan, self._data = plan, data
         self._work = groups or len(data.clients)
@@ -149,7 +148,7 @@ class RayWorkers(Workers):
             last = len(self.reserved.bundle_specs) - 1  # its own, or one of a trial's
             options = {"name": self._name("server"), "scheduling_strategy": self._room(last)}
             server = ray.remote(ServerActor).options(num_cpus=0, **options)
-            self.server = server.remote(self._started.run, self._plan, self._cluster.shared)
+            self.server = server.remote(self._started.run, self._plan, self._started.shared)
         for k in range(self._reservation.actors):
             if k not in self.rooms and len(self.actors) < self._most:
                 bundle = self.reserved.bundle_specs[k]
@@ -256,7 +255,7 @@ class RayWorkers(Workers):
         gpus = bundle.get("GPU", 0)
         shares = {"num_cpus": bundle.get("CPU", 0), "num_gpus": gpus, "memory": bundle.get("memory", 0)}
         actor = ray.remote(ClientActor).options(name=self._name("clients"), **shares, **options)
-        return actor.remote(self._started.run, self._plan, self._cluster.shared, gpus)
+        return actor.remote(self._started.run, self._plan, self._started.shared, gpus)
 
     def grow(self) -> None:
         """Take in actors that have come up, and start some on hosts that have joined the cluster."""
@@ -277,14 +276,14 @@ class RayWorkers(Workers):
             return
         self._look_at = time.monotonic() + LOOK
         self.check()
-        if self._cluster.gone(now=True):  # nobody can say which hosts there are
+        if self._started.gone(now=True):  # nobody can say which hosts there are
             return
         with suppress(UserError):
             new = self._wanted(shrink=True).actors - len(self.actors) - len(self.joining)
             if self._engine.is_auto:  # what others use is theirs; to ask for it would bring hosts
                 new = min(new, room(ray.available_resources(), self._reservation.bundle))
             if new > 0:
-                self._cluster.reach_all(self._data)
+                self._started.reach_all(self._data)
             for _ in range(new):
                 actor = self._new_actor(self._reservation.bundle)
                 self.joining.append((actor, actor.ready.remote()))
@@ -302,9 +301,9 @@ class RayWorkers(Workers):
 
     def close(self) -> None:
         """Stop the actors, and the cluster if it was started for them."""
-        if self._cluster.gone(now=True) is None:  # without Ray's own processes it would wait for them
+        if self._started.gone(now=True) is None:  # without Ray's own processes it would wait for them
             self.stop()
-        self._cluster.close()
+        self._started.close()
 
     # ---- calls
 
@@ -347,7 +346,7 @@ class RayWorkers(Workers):
     def check(self) -> None:
         """See that Ray's own processes are there."""
         self._seen = time.monotonic()
-        if part := self._cluster.gone():
+        if part := self._started.gone():
             raise Gone(f"{part} is gone, and with it all processes of the run")
 
 

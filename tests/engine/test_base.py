@@ -86,7 +86,7 @@ def test_auto_becomes_what_it_means_here(monkeypatch):
 
 @pytest.mark.parametrize("here", [False, True])
 def test_a_share_of_a_gpu_decides_the_device_wherever_the_driver_is(here, monkeypatch, caplog):
-    monkeypatch.setattr("rayfl.engine.ray_workers.Cluster", MagicMock())
+    monkeypatch.setattr("rayfl.engine.ray_workers.OnRay", MagicMock())
     monkeypatch.setattr(torch.cuda, "is_available", lambda: here)
     for share, asked, device in ((0.5, "auto", "cuda"), (0.5, "cpu", "cpu"), (0, "cpu", "cpu")):
         engine = Ray(gpus_per_actor=share, device=asked)

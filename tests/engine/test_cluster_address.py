@@ -6,9 +6,11 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
+from unittest.mock import MagicMock
 
 import pytest
 
+from rayfl import Ray
 from rayfl.__main__ import main as rayfl
 from rayfl.errors import Missing, Shortage
 from tests.support.refusals import refused
@@ -110,3 +112,13 @@ def test_a_cluster_that_answers(ray_runtime: str, monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr(cluster.ray, "init", lambda address, **_: joined.append(address))
     assert cluster.connect(SimpleNamespace(address="auto"))
     assert joined == [ray_runtime]
+
+
+def test_a_cluster_is_stopped_where_nobody_waits_for_it_any_more(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As Ctrl-C does in a notebook, which would go on in it unasked."""
+    left: list[bool] = []
+    monkeypatch.setattr(cluster, "connect", lambda engine: lambda: left.append(True))
+    monkeypatch.setattr(cluster, "_parts", MagicMock(side_effect=KeyboardInterrupt))
+    with pytest.raises(KeyboardInterrupt), Ray().preparing("run"):
+        pass
+    assert left == [True]

@@ -37,7 +37,7 @@ class KeptActors:
     def start(self, workers: RayWorkers, shrink: bool) -> None:
         """Give a federation its actors, new ones only where there are too few."""
         workers._reservation = workers._wanted(shrink)
-        given = workers._started.run, workers._plan, workers._cluster.shared
+        given = workers._started.run, workers._plan, workers._started.shared
         workers.server = _taken(self.servers, KeptServer, *given)
         for _ in range(workers._reservation.actors):
             actor = _taken(self.clients, KeptClient, *given, workers._reservation.gpus)
