@@ -176,3 +176,12 @@ def test_they_have_batch_norm_and_only_float_entries(kind: Architecture) -> None
     w = net.initial(0)
     assert {t.dtype for t in w.values()} == {torch.float32}
     assert set(w) - w.train_names == {n for n in w if "running_" in n}
+
+
+@pytest.mark.parametrize(("kind", "expected"), [(DenseNet121(), 2 / 27), (MobileNetV2(), 2 / 288)])
+def test_a_new_first_convolution_is_drawn_as_the_rest_of_the_net(kind: Backbone, expected: float) -> None:
+    """By Kaiming's rule: DenseNet by the 3x3x3 numbers that come in, MobileNetV2 by 32x3x3 that go out."""
+    torch.manual_seed(0)
+    net = build(kind, (3, 32, 32), 10)
+    first = next(layer for layer in net.modules() if isinstance(layer, nn.Conv2d))
+    assert first.weight.var().item() == pytest.approx(expected, rel=0.15)
