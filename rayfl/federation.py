@@ -309,12 +309,12 @@ class Federation(Displayed):
         if self.averaging is not None:
             method.averaging = self.averaging  # type: ignore[misc]  # of this one, not of its class
         return Plan(
-            method,
-            self.net,
-            self.training,
-            self.seed,
-            self.engine,
-            self.rounds,
+            method=method,
+            net=self.net,
+            training=self.training,
+            seed=self.seed,
+            engine=self.engine,
+            rounds=self.rounds,
             metrics=self.metrics,
             counts_by=method.fallback if self.protocol.untrained == "fallback" else "personal",
             together=self.scoring == "together" or (self.scoring == "auto" and (self.clients or 0) > MANY),

@@ -5,11 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 
 import numpy as np
-import torch
 
 from rayfl.config.parser import resumed
 from rayfl.data import FederatedData
-from rayfl.engine import Inline
 from rayfl.engine.models import Models, bench
 from rayfl.errors import Damaged, Missing
 from rayfl.record.checkpoint import Checkpoints
@@ -31,7 +29,6 @@ def load_models(folder: str | Path, round: int | None = None, data: bool = True)
     manifest = checkpoints.newest()[0] if round is None else checkpoints.after(round)
     if manifest is None:
         raise Missing(folder, "has no checkpoint, so no models: run it with checkpoint_every above 0")
-    federation.engine = Inline(device="cpu", threads=torch.get_num_threads()).resolve()
     record = read_partition(Path(folder))
     without = not data and isinstance(record["clients"], list)  # a summary of many clients is not enough
     found = _recorded(folder, record) if without else federation.federated_data()

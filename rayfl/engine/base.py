@@ -150,7 +150,7 @@ class Started(ABC):
         Args:
             plan: the federation.
             data: as ``share`` has returned them.
-            groups: how many groups of clients a round trains, more workers than which would be idle.
+            groups: how many groups of clients a round trains; more workers would have nothing to do.
         """
 
 

@@ -82,7 +82,7 @@ class Cluster:
             return None if self._abandoned.is_set() else leave
 
     def wait(self) -> None:
-        """Return when the cluster is up; give it up where that ends by an exception, such as of Ctrl-C.
+        """Return when the cluster is up; give it up if an exception comes before, as by Ctrl-C.
 
         Raises:
             UserError: it cannot be reached.

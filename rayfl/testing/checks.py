@@ -112,7 +112,7 @@ class _Subject:
 
     @cached_property
     def payloads(self) -> list[tuple[Any, Any, Any, Any]]:
-        """Return (down, up, bytes down, bytes up) of all updates of a run."""
+        """What travels in all updates of a run: (down, up, bytes down, bytes up)."""
         run, seen = self.start(), []
         count = run.worker.method.communication_bytes
 
