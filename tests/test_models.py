@@ -1,12 +1,15 @@
 """Models read back from a run folder are those that the run has scored."""
 
 import json
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 
-from rayfl import Result, Training, UserError, load_models
+from rayfl import Inline, Result, Training, UserError, load_models
+from rayfl.callbacks.callback import Callback, Run
 from rayfl.data import EmbeddedDigits
 from rayfl.errors import Missing, Unknown
 from rayfl.methods import METHODS
@@ -136,3 +139,26 @@ def test_inputs_may_run_backwards(tmp_path: Path) -> None:
     inputs = models.data.dataset.inputs[:3]
     expected = models[0].predict(inputs[::-1].copy())
     torch.testing.assert_close(models[0].predict(inputs[::-1]), expected)
+
+
+class Keeps(Callback):
+    """Keeps what the model of client 3 says of its test data after the last round."""
+
+    def after_round(self, run: Run, record: Mapping[str, Any]) -> bool:
+        """Keep inputs and scores."""
+        models = run.models()
+        self.x, _ = models.batch(3)
+        self.scores = models.scores(3, self.x)["personal"]
+        return False
+
+
+@pytest.mark.parametrize("execution", ["loop", "stacked"])
+def test_models_have_the_memory_layout_of_the_run(tmp_path: Path, execution: Any) -> None:
+    """A loop and a stack have different ones, and so different last bits."""
+    federation = small(tmp_path / "run", engine=Inline(device="cpu", execution=execution), rounds=1)
+    federation.callbacks.append(seen := Keeps())
+    federation.run()
+    models = load_models(tmp_path / "run")
+    x, _ = models.batch(3)
+    assert x.stride() == seen.x.stride()
+    assert torch.equal(models.scores(3, x)["personal"], seen.scores)
