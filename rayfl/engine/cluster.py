@@ -19,6 +19,7 @@ from ray import util
 from ray.exceptions import AuthenticationError
 
 from rayfl.data import FederatedData
+from rayfl.engine.guard import RAY_COMES_UP
 from rayfl.engine.local_ray import LocalRay
 from rayfl.engine.ray_private import services, with_token
 from rayfl.errors import Conflict, Missing, Shortage
@@ -39,8 +40,6 @@ ENLARGED = 600.0
 """Seconds to wait for what does not fit on a cluster that Ray can enlarge, where nothing else is said."""
 NODE_GROUP = "ray.io/node-group"
 """The label that hosts of a cluster with an autoscaler have: Ray makes it of ``RAY_NODE_TYPE_NAME``."""
-
-_ONE_AT_A_TIME = threading.Lock()
 
 
 def patience(asked: float | Literal["auto"]) -> float:
@@ -73,7 +72,7 @@ class Cluster:
         self._connecting = self._thread.submit(self._connect, engine)
 
     def _connect(self, engine: Ray) -> Callable[..., None] | None:
-        with _ONE_AT_A_TIME:
+        with RAY_COMES_UP:
             own = engine.address is None and not ray.is_initialized()
             self._patience = 0.0 if own else RECONNECT  # its own GCS never comes back
             leave = connect(engine)

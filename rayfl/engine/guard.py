@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import itertools
 import random
+import threading
 from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
@@ -30,6 +31,8 @@ DRAW = (
 )
 """What a method is to draw from."""
 GENERATORS = ("PyTorch", "NumPy", "Python", "PyTorch's CUDA")
+RAY_COMES_UP = threading.Lock()
+"""Held while Ray is started or joined in a thread of this process, where it draws from Python's generator."""
 
 
 class Guard:
@@ -68,7 +71,7 @@ class Guard:
         if changed := next(others, None) or self._inside.changed():
             raise BadCode(self._call, f"has changed {changed} ({self._when}). {self._memory}")
         for generator, before, after in zip(GENERATORS, self._drawn, _generators(self._device), strict=False):
-            if before != after:
+            if before != after and None not in (before, after):
                 raise BadCode(
                     self._call,
                     f"has drawn from {generator}'s global generator ({self._when}), so that results depend "
@@ -169,8 +172,9 @@ def _places(tree: Any, changed: set[int], place: str) -> Iterator[str]:
 
 
 def _generators(device: torch.device) -> list[Any]:
-    """Return the states of the global generators, those of ``GENERATORS``."""
+    """Return the states of the global generators, those of ``GENERATORS``; None where others draw, too."""
     state = np.random.get_state(legacy=False)["state"]  # noqa: NPY002, it is others that must not use it
     numpys = (state["pos"], state["key"].tobytes())
-    states: list[Any] = [torch.get_rng_state().numpy().tobytes(), numpys, random.getstate()]
+    pythons = None if RAY_COMES_UP.locked() else random.getstate()
+    states: list[Any] = [torch.get_rng_state().numpy().tobytes(), numpys, pythons]
     return [*states, torch.cuda.get_rng_state(device).numpy().tobytes()] if device.type == "cuda" else states

@@ -2,10 +2,12 @@
 
 import json
 import os
+import random
 import shutil
 import subprocess
 import sys
 import tempfile
+import threading
 import types
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -22,6 +24,7 @@ from rayfl.data import IID, Synthetic
 from rayfl.engine import BadUpdate
 from rayfl.evaluation.result import Result
 from rayfl.methods import Ditto
+from rayfl.sampling import Uniform
 from rayfl.training import Params
 from tests.support.federations import Poisoned, bytes_of_run, small
 
@@ -345,6 +348,26 @@ def test_a_gcs_that_is_away(
     else:
         with pytest.raises(UserError, match=r"Ray's GCS at .* is gone"):
             federation.run()
+
+
+def test_what_ray_draws_while_it_comes_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ray draws from Python's generator in a thread, while clients are chosen in another one."""
+    choosing, drawn, connect = threading.Event(), threading.Event(), cluster.connect
+
+    class Slow(Uniform):
+        def choose(self, *arguments: Any) -> Any:
+            choosing.set()
+            assert drawn.wait(60)
+            return super().choose(*arguments)
+
+    def draw(engine: Ray) -> Any:
+        assert choosing.wait(60)
+        random.random()
+        drawn.set()
+        return connect(engine)
+
+    monkeypatch.setattr(cluster, "connect", draw)
+    assert small(tmp_path / "run", engine=Ray(actors=1), rounds=1, sampling=Slow()).run().complete
 
 
 def connect_and_leave(monkeypatch: pytest.MonkeyPatch, engine: Ray) -> None:

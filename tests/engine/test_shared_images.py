@@ -35,7 +35,7 @@ def test_how_images_travel(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, host
     cluster = clusters.Cluster(Ray())
     cluster.wait()
     monkeypatch.setattr(clusters.ray, "nodes", lambda: [{"Alive": True}] * hosts + [{"Alive": False}])
-    found = cluster.share(data).dataset.inputs
+    found = cluster.put(data).dataset.inputs
     assert isinstance(found, MappedImages) == (hosts == 1)
     assert np.array_equal(found, images)
     assert not found.flags.writeable  # in the file or in the object store, not a copy
