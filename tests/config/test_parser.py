@@ -439,6 +439,18 @@ def test_null_where_it_means_something() -> None:
     assert dump(found) == dump(Federation())
 
 
+class Switched(FedAvg):
+    sharing: Literal["on", "off"] = "on"
+
+
+@pytest.mark.parametrize("word", ["off", "on"])
+def test_a_choice_that_yaml_would_take_for_a_truth_value(word: str) -> None:
+    options = ["--method", f"{__name__}.Switched", "--method.sharing", word]
+    assert federation_from(options).method.sharing == word  # type: ignore[attr-defined]
+    with refused(BadValue, "method.sharing"):
+        federation_from([*options[:-1], "no"])
+
+
 def test_help_leads_to_all_options_and_to_no_base_class() -> None:
     text = " ".join(parser().format_help().split())
     for option in (

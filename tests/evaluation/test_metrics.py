@@ -415,6 +415,16 @@ def test_a_client_whose_update_was_dropped_has_not_trained():
     assert np.isnan(scores.loss).tolist() == np.isnan(scores.correct).tolist()
 
 
+@pytest.mark.parametrize(("given", "loss"), [([0.5, None], [0.5, np.nan]), (None, [np.nan, np.nan])])
+def test_validation_losses_that_are_not_finite(given, loss):
+    """They are null in a round's record, one by one or as a whole."""
+    made = line(0, [5, 5], [8, 2])
+    made["evaluation"]["after_aggregation"]["personal"]["val"]["loss"] = given
+    correct, found = Validation(people([10, 10]), evaluation.Default()).scores(made)
+    assert (correct.tolist(), found.dtype) == ([8.0, 2.0], np.float64)
+    np.testing.assert_array_equal(found, loss)
+
+
 def test_new_clients_count_though_they_never_train():
     """Also where clients count only once they have been trained."""
     words = evaluation.Default(point="unseen", trained_only=True)

@@ -111,3 +111,9 @@ def test_a_damaged_folder_is_an_explained_error(tmp_path, name, content, message
         (run / name).write_text(content)
     with pytest.raises(UserError, match=message):
         Result.load(run)
+
+
+def test_a_run_scored_as_its_protocol_says_is_the_run(tmp_path):
+    result = Result.load(write_run(tmp_path / "run", rounds=4, clients=3))
+    assert result.scored() is result
+    assert result.scored(view="global").accuracy != result.accuracy
