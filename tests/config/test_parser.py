@@ -230,6 +230,7 @@ FILES = [
     ),
     ("3: 4\n", Unknown, "3"),
     ("training: [1]\n", BadValue, "training"),
+    ("training: {lr: 0.1, 1: 2}\n", BadValue, "training"),
     ("rounds: [\n", Damaged, "config.yaml"),
     ("rounds: 3\nrounds: 4\n", Damaged, "config.yaml"),
     ("training.lr: 0.1\ntraining: {lr: 0.2}\n", Conflict, "training.lr"),
@@ -437,6 +438,15 @@ def test_what_may_have_been_meant(options: str, kind: type[UserError], place: st
 def test_null_where_it_means_something() -> None:
     found = federation_from(["--averaging", "null", "--data.seed", "null"])
     assert dump(found) == dump(Federation())
+
+
+def test_only_what_differs_is_printed(capsys: pytest.CaptureFixture[str]) -> None:
+    """From the defaults of the classes that are named, whose names count as what differs."""
+    options = ["--method", "Ditto", "--method.mu", "3", "--seed", str(Federation().seed)]
+    with pytest.raises(SystemExit):
+        federation_from([*options, "--print_config", "skip_default"])
+    printed = capsys.readouterr().out
+    assert yaml.safe_load(printed) == {"method": "rayfl.methods.Ditto", "method.mu": 3}
 
 
 class Switched(FedAvg):
