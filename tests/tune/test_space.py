@@ -145,6 +145,7 @@ def test_bases(tmp_path):
     assert cell.base["data.partition"] == "Dirichlet"
     assert cell.base["method.mu"] == 3.0
     assert cell.base_name == "labels"
+    assert "cell" not in cell.base  # a trial's place is that in the sweep
     settings = Space.load(write(tmp_path)).examples()[0].settings
     (tmp_path / "config.yaml").write_text(dump(federation_of(settings)))
     (tmp_path / "again.yaml").write_text("sweep: again\nbase: config.yaml\nsearch: {method.mu: [0.0]}\n")

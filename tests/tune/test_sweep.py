@@ -59,7 +59,7 @@ def test_a_sweep_in_parts_from_python(tmp_path: Path, ray_runtime) -> None:
     Several searches, draws and seeds, and Ray Tune's own files for TensorBoard.
     """
     search = """search:
-      - {clients: [2, 3], training.lr: {loguniform: [0.01, 0.3]}}
+      - {clients: [2, 3], method.mu: [0.5], training.lr: {loguniform: [0.01, 0.3]}}
       - {clients: [3], method.mu: [1.0]}"""
     space = Space.load(
         write(
