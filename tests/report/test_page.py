@@ -19,7 +19,7 @@ from rayfl.evaluation.result import Result
 from rayfl.report.page import PAGE, render, write_page
 from rayfl.report.paper_tables import compare
 from rayfl.report.run_page import run_page
-from rayfl.report.svg import Line, heat_map, line_chart, ticks
+from rayfl.report.svg import Line, heat_map, histogram, line_chart, ticks
 from rayfl.report.table_page import table_page
 from tests.support.federations import small
 from tests.support.records import write_run
@@ -145,6 +145,16 @@ def test_a_thousand_clients_stay_small(tmp_path: Path) -> None:
     assert page.count("<tr>") > 1000
     labels = np.random.default_rng(0).integers(0, 50, (1000, 100))
     assert len(heat_map(labels)) < 2e5
+
+
+def test_a_histogram_by_hand() -> None:
+    """Five equal parts, of which two are empty; a bound counts in the part that it begins."""
+    found = histogram(np.array([0.0, 19.0, 20.0, 100.0, 80.0, 99.0]), "Spread", "accuracy", "clients", bins=5)
+    assert re.findall(r"<title>(.*?)</title>", found) == ["0 to 20 %: 2", "20 to 40 %: 1", "80 to 100 %: 3"]
+    widths = {float(width) for width in re.findall(r'class="bar".*? width="(.*?)"', found)}
+    heights = [float(height) for height in re.findall(r'class="bar".*? height="(.*?)"', found)]
+    assert len(widths) == 1
+    assert heights == pytest.approx([2 * heights[1], heights[1], 3 * heights[1]], abs=0.2)
 
 
 def test_of_many_clients_the_lowest_are_listed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -106,6 +106,7 @@ def test_reduced_data_are_told_of_and_others_not_averaged(tmp_path):
     same = compare("fedco2_t1", runs[:2])
     assert all(entry.mean is not None and entry.warnings == [] for entry in same)
     (alone, *_) = compare("fedco2_t1", runs[2:])
+    assert alone.data != same[0].data  # by which figures are compared that stand in one column
     assert alone.mean is not None
     assert alone.warnings == ["reduced data: amazon has 100 of 958 published images"]
     for entry in compare("fedco2_t1", runs):
