@@ -1,5 +1,6 @@
 """What all engines share: settings, and the groups of a round."""
 
+import os
 from dataclasses import replace
 from types import SimpleNamespace
 from unittest.mock import MagicMock
@@ -117,15 +118,19 @@ def test_a_gpu_that_is_not_there_is_refused(monkeypatch):
         prepare_gpu(deterministic=False, tf32=False)
 
 
-def test_a_gpu_uses_tf32_only_if_that_is_asked_for(monkeypatch):
+def test_a_gpu_uses_tf32_and_deterministic_kernels_only_if_asked_for(monkeypatch):
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setenv("CUBLAS_WORKSPACE_CONFIG", ":16:8")  # the user's own
     products, convolutions = torch.backends.cuda.matmul, torch.backends.cudnn
     before = products.allow_tf32, convolutions.allow_tf32
     try:
-        for asked in (True, False):
-            prepare_gpu(deterministic=False, tf32=asked)
-            assert (products.allow_tf32, convolutions.allow_tf32) == (asked, asked)
+        for asked in (False, True):
+            prepare_gpu(deterministic=asked, tf32=not asked)
+            assert (products.allow_tf32, convolutions.allow_tf32) == (not asked, not asked)
+            assert torch.are_deterministic_algorithms_enabled() is asked
+        assert os.environ["CUBLAS_WORKSPACE_CONFIG"] == ":16:8"
     finally:
+        torch.use_deterministic_algorithms(False)
         products.allow_tf32, convolutions.allow_tf32 = before
 
 
