@@ -14,7 +14,7 @@ from torch import Tensor
 
 from rayfl import Inline, Ray, UserError, resumed
 from rayfl.engine import client_states
-from rayfl.engine.client_states import ClientStates
+from rayfl.engine.client_states import AHEAD, ClientStates
 from rayfl.errors import Shortage
 from rayfl.methods import Ditto, FedPer
 from rayfl.record import checkpoint
@@ -147,6 +147,20 @@ def test_those_that_have_stayed_stay(monkeypatch: pytest.MonkeyPatch) -> None:
         for i in range(10):
             states[i] = numbers(states[i]["w"][0].item())
     assert counted.read == 4 * 4  # which is the best possible
+
+
+@pytest.mark.skipif(not hasattr(os, "posix_fadvise"), reason="the system cannot be asked to read ahead")
+def test_some_are_read_ahead_of_those_that_are_expected(monkeypatch: pytest.MonkeyPatch) -> None:
+    """So many at first, and then with each that is read another one; those in memory are none of them."""
+    states, asked = ClientStates(SIZE), list[int]()
+    for i in range(AHEAD + 5):
+        states[i] = numbers(i)
+    monkeypatch.setattr(os, "posix_fadvise", lambda file, start, size, advice: asked.append(start // size))
+    states.expect([0, *reversed(range(1, AHEAD + 5))])  # number i is the ith on the disk, from 1
+    assert asked == [i - 1 for i in reversed(range(5, AHEAD + 5))]
+    for turn, i in enumerate(reversed(range(1, AHEAD + 5)), 1):
+        assert states[i]["w"][0] == i
+        assert len(asked) == min(AHEAD + turn, AHEAD + 4)
 
 
 def test_states_that_fit_touch_no_disk(monkeypatch: pytest.MonkeyPatch) -> None:

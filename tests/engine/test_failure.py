@@ -20,6 +20,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 import torch
 
@@ -223,10 +224,19 @@ def test_after_a_lack_of_memory_half_the_actors_go_on(
 
     monkeypatch.setattr(ray, "get", says_why)
     monkeypatch.setattr(ray_workers, "LOOK", 0.0)  # and no others are started meanwhile
-    Strikes(monkeypatch, {("evaluate", 2): lambda actors, server: actors[:1]})
-    small(tmp_path / "run", method=Ditto(), engine=Ray(actors=2), rounds=ROUNDS).run()
+
+    def wait_for_the_end_of_others(actors: list[int], server: int) -> list[int]:
+        others = [process for process in psutil.process_iter() if process.pid in alive[0]]
+        _, left = psutil.wait_procs([p for p in others if p.pid not in (server, *actors)], timeout=60)
+        assert left == []
+        return []
+
+    first = {("evaluate", 2): lambda actors, server: actors[:1], ("evaluate", 4): wait_for_the_end_of_others}
+    strikes = Strikes(monkeypatch, first)
+    small(tmp_path / "run", method=Ditto(), engine=Ray(actors=3), rounds=ROUNDS).run()
+    assert strikes.done == 2
     assert everything(tmp_path / "run") == undisturbed
-    (server, _, other), after = alive
+    (server, _, other, _), after = alive
     assert after == [server, other]
     actors = [len(line["actors"]) for line in records(tmp_path / "run", "engine.jsonl") if "actors" in line]
     assert actors[-1] == 1

@@ -1,6 +1,7 @@
 """Samples of many clients scored in one call, and evaluations of some of the clients."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -10,8 +11,8 @@ import torch
 from torch import Tensor
 
 from rayfl import Inline, Ray, Result, evaluation, load_models, resumed
-from rayfl.data import Dirichlet, Synthetic
-from rayfl.errors import Conflict, Damaged
+from rayfl.data import Dirichlet, FederatedData, Synthetic
+from rayfl.errors import BadCode, Conflict, Damaged
 from rayfl.evaluation.measures import measures
 from rayfl.evaluation.score import cut, score_rows
 from rayfl.federation import MANY
@@ -21,6 +22,7 @@ from rayfl.sampling import Trace
 from rayfl.training import Client, State, Training
 from tests.support.federations import Poisoned, bytes_of_run, small
 from tests.support.refusals import refused
+from tests.support.workers import pretend
 
 DATA = Synthetic(train=300, test=90, shape=(1, 16, 16), partition=Dirichlet(alpha=1.0), val_fraction=0.2)
 FEW: dict[str, Any] = {"data": DATA, "rounds": 2, "eval_clients": 5.0, "checkpoint_every": 1}
@@ -90,6 +92,37 @@ def test_who_has_scores_in_common() -> None:
     nothing = [OwnScores(), OtherShare(), FedBN(), Ditto(), TopK(of=OwnScores())]
     for method, much in {**found, **dict.fromkeys(nothing, "nothing")}.items():
         assert method.in_common == much
+
+
+class OtherViews(FedPer):
+    def own_scores(self, client: Client, state: State, down: State, common: Any) -> dict[str, Tensor]:
+        """Score under a name that the method does not declare."""
+        return {"mine": super().own_scores(client, state, down, common)["personal"]}
+
+
+def test_views_of_scores_in_common_are_those_that_are_declared(tmp_path: Path) -> None:
+    with refused(BadCode, "OtherViews.scores"):
+        small(tmp_path / "run", method=OtherViews(), scoring="together").run()
+
+
+class FirstValidates(Synthetic):
+    """The first client alone has validation samples."""
+
+    def federate(self, clients: int | None, seed: int) -> FederatedData:
+        """Take those of the others away."""
+        data = super().federate(clients, seed)
+        first, *others = data.clients
+        return replace(data, clients=(first, *(replace(each, val=each.val[:0]) for each in others)))
+
+
+def test_a_worker_whose_clients_have_nothing_of_a_split(tmp_path: Path) -> None:
+    data = FirstValidates(train=700, test=600, shape=(1, 16, 16), val_fraction=0.2)
+    settings: dict[str, Any] = {"method": FedPer(), "data": data, "clients": 2, "scoring": "together"}
+    for name, engine in (("one", Inline()), ("two", pretend(count=2))):
+        small(tmp_path / name, engine=engine, **settings | {"rounds": 2}).run()
+    assert lines(tmp_path / "one") == lines(tmp_path / "two")
+    views = lines(tmp_path / "two")[-1]["evaluation"]["after_aggregation"]["personal"]
+    assert [None in views[split]["correct"] for split in ("val", "test")] == [True, False]
 
 
 def test_auto_is_together_for_many_clients(tmp_path: Path) -> None:
