@@ -1,11 +1,12 @@
 """AlexNets, nets of DSE blocks, ViTs: counts of the papers, the block's equation, sizes, vmap."""
 
-from collections.abc import Callable
+import itertools
+from collections.abc import Callable, Mapping
 
 import pytest
 import torch
 import torch.nn.functional as F
-from torch import nn
+from torch import Tensor, nn
 from torch.func import grad, vmap
 
 from rayfl.errors import BadValue, Conflict
@@ -105,6 +106,46 @@ def test_dse_vit_replaces_the_last_feed_forward_layers() -> None:
     assert list(dse_blocks(net)) == [f"conv.block{k}.forth.last" for k in range(1, 7)]
     block = 128 * 32 + 32 + 64 + 2 * 64 + 32 + 2 * 32
     assert parameters(net) - parameters(plain) == 6 * (block - 128 * 64 - 64)
+
+
+def vit(weights: Mapping[str, Tensor], x: Tensor, patch: int, depth: int) -> Tensor:
+    """Score images one by one, token by token and head by head, with BatchNorm's running statistics."""
+
+    def normed(name: str, x: Tensor) -> Tensor:
+        return F.layer_norm(x, x.shape[-1:], weights[f"{name}.weight"], weights[f"{name}.bias"])
+
+    def linear(name: str, x: Tensor) -> Tensor:
+        return F.linear(x, weights[f"{name}.weight"], weights.get(f"{name}.bias"))
+
+    found = []
+    for image in x:
+        corners = itertools.product(range(0, image.shape[1], patch), range(0, image.shape[2], patch))
+        cut = [image[:, i : i + patch, j : j + patch].movedim(0, -1).flatten() for i, j in corners]
+        embedded = normed("token_norm", linear("embed", normed("patch_norm", torch.stack(cut))))
+        tokens = torch.cat([weights["tokens.first"][0], embedded]) + weights["tokens.positions"][0]
+        for k in range(1, depth + 1):
+            block = f"block{k}"
+            asked = linear(f"{block}.attention.inner", normed(f"{block}.attention.norm", tokens))
+            queries, keys, values = (part.split(64, dim=1) for part in asked.split(8 * 64, dim=1))
+            heads = [(q @ k.T / 8).softmax(1) @ v for q, k, v in zip(queries, keys, values, strict=True)]
+            tokens = tokens + linear(f"{block}.attention.outer", torch.cat(heads, 1))
+            norm = [weights[f"{block}.forth.norm.{name}"] for name in ("running_mean", "running_var")]
+            scale = [weights[f"{block}.forth.norm.{name}"] for name in ("weight", "bias")]
+            hidden = F.gelu(F.batch_norm(linear(f"{block}.forth.first", tokens), *norm, *scale))
+            tokens = tokens + linear(f"{block}.forth.last", hidden)
+        found.append(normed("norm", tokens)[0])
+    return torch.stack(found)
+
+
+def test_vit_is_the_textbooks() -> None:
+    net = build(ViT(patch=4, depth=2), (3, 8, 12), 5).double().eval()
+    generator = torch.Generator().manual_seed(0)
+    with torch.no_grad():
+        for tensor in (*net.parameters(), *net.buffers()):
+            if tensor.is_floating_point():  # no weight is 1 and no bias 0
+                tensor.copy_(torch.rand(tensor.shape, generator=generator, dtype=torch.float64) / 4 + 0.1)
+        x = torch.randn(3, 3, 8, 12, generator=generator, dtype=torch.float64)
+        torch.testing.assert_close(net.conv(x), vit(net.conv.state_dict(), x, patch=4, depth=2))
 
 
 # ---- the block
