@@ -31,6 +31,8 @@ class MLflow(Tracker):
 
     def connect(self, run: Run, log: str | None) -> str:
         """Go on with a run of MLflow's, or make one with the run's settings as parameters."""
+        # MLflow's telemetry draws from Python's generator in a thread, as if a method had done it.
+        os.environ.setdefault("MLFLOW_DISABLE_TELEMETRY", "true")
         from mlflow import MlflowClient  # takes seconds
         from mlflow.entities import Param
 

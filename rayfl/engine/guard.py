@@ -32,7 +32,8 @@ DRAW = (
 """What a method is to draw from."""
 GENERATORS = ("PyTorch", "NumPy", "Python", "PyTorch's CUDA")
 RAY_COMES_UP = threading.Lock()
-"""Held while Ray is started or joined in a thread of this process, where it draws from Python's generator."""
+"""Held while Ray is started or joined in a thread of this process, by one at a time. Ray draws from Python's
+generator there, and nobody can tell whose draw it was."""
 
 
 class Guard:

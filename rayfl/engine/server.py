@@ -53,13 +53,16 @@ class Server:
     @exits_as_errors()
     def download(self, ids: Sequence[int]) -> Download:
         """Return what all clients receive, and what each of ``ids`` receives besides."""
-        each = {} if self.method.one_download else {i: self.method.download_for(self.state, i) for i in ids}
-        return Download(self.method.download(self.state), each)
+        one = self.method.one_download
+        with guarded(self.method, CPU, "download" if one else "download_for", "on the server"):
+            each = {} if one else {i: self.method.download_for(self.state, i) for i in ids}
+            return Download(self.method.download(self.state), each)
 
     @exits_as_errors()
     def server_metrics(self) -> dict[str, float | list[float]]:
         """Return what the method records of its state."""
-        return self.method.server_metrics(self.state)
+        with guarded(self.method, CPU, "server_metrics", "on the server"):
+            return self.method.server_metrics(self.state)
 
     @exits_as_errors()
     def aggregate(self, round: int, drop: bool, sums: int, *ends: Any) -> tuple[Download | None, None]:

@@ -3,6 +3,7 @@
 import csv
 import json
 import logging
+import os
 import sys
 from collections.abc import Iterator, Mapping
 from importlib.util import find_spec
@@ -107,8 +108,10 @@ def test_mlflow_has_every_round_once(run: MadeUpRun, monkeypatch: pytest.MonkeyP
     mlflow = pytest.importorskip("mlflow", reason="MLflow is an extra: pip install 'rayfl[mlflow]'")
     monkeypatch.setenv("MLFLOW_TRACKING_URI", (run.path.parent / "mlruns").as_uri())
     monkeypatch.setenv("MLFLOW_ALLOW_FILE_STORE", "true")
-    monkeypatch.setenv("MLFLOW_DISABLE_TELEMETRY", "true")
+    monkeypatch.setenv("MLFLOW_DISABLE_TELEMETRY", "")
+    monkeypatch.delenv("MLFLOW_DISABLE_TELEMETRY")
     resume_twice(MLflow, run)
+    assert os.environ["MLFLOW_DISABLE_TELEMETRY"] == "true"  # its thread draws from Python's generator
     client = mlflow.MlflowClient()
     (found,) = client.search_runs([client.get_experiment_by_name("rayfl").experiment_id])
     assert (found.info.status, found.info.run_name) == ("FINISHED", "run")

@@ -1,6 +1,7 @@
 """Mistakes of those who write methods: each is refused, with what to do instead."""
 
 import random
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,7 @@ import torch
 import torch.nn.functional as F
 
 from rayfl import Inline, Ray
+from rayfl.engine import guard
 from rayfl.errors import BadCode, Unknown
 from rayfl.methods import SCAFFOLD, FedAvg, FedPer, TopK
 from rayfl.nets import LeNet
@@ -194,12 +196,26 @@ class ReturnsWeights(FedAvg):
         return up["weights"].numel()
 
 
+class SendsNoise(FedAvg):
+    """From the first aggregation on, and not while it is tried before the start."""
+
+    def init_server(self, initial: Any) -> Any:
+        return {**super().init_server(initial), "steps": 0}
+
+    def aggregate(self, server: Any, up: Any, cohort: Any) -> Any:
+        return {"weights": up["weights"], "steps": server["steps"] + 1}
+
+    def download(self, server: Any) -> Any:
+        return {"weights": server["weights"] * (random.random() if server["steps"] else 1.0)}
+
+
 SERVER_MISTAKES = [
     (AggregatesInPlace, "aggregate", "server['weights']['head.bias'] (round 0)"),
     (CountsRounds, "aggregate", "self.rounds_done"),
     (DrawsOnServer, "init_server", "PyTorch's global generator"),
     (ImportsInside, "aggregate", "Python's global generator"),
     (ReturnsWeights, "aggregate", "a state is a dict"),
+    (SendsNoise, "download", "Python's global generator"),
 ]
 
 
@@ -208,7 +224,7 @@ SERVER_MISTAKES = [
 )
 def test_a_mistake_on_the_server_is_refused(method: Any, call: str, word: str) -> None:
     with refused(BadCode, f"{method.__name__}.{call}") as caught:
-        federate(method(), DATA, LeNet(), 1)
+        federate(method(), DATA, LeNet(), 2)
     assert word in str(caught.value)
 
 
@@ -273,6 +289,20 @@ def test_a_misspelt_hook_is_refused_before_the_start(
 
 def test_other_names_are_the_authors(tmp_path: Path) -> None:
     assert small(tmp_path / "run", method=HasItsOwn(), rounds=1).run().complete
+
+
+@pytest.mark.parametrize("when", ["before", "after"])
+def test_what_is_drawn_while_ray_comes_up_is_nobodys(when: str) -> None:
+    """Whether Ray has begun to come up before what is watched, or afterwards."""
+    with guard.RAY_COMES_UP if when == "before" else nullcontext():
+        watching = guard.Guard(FedAvg(), torch.device("cpu"), "local_update", "round 0")
+    with guard.RAY_COMES_UP if when == "after" else nullcontext():
+        random.random()
+        watching.check()
+    late = guard.Guard(FedAvg(), torch.device("cpu"), "local_update", "round 0")
+    random.random()
+    with refused(BadCode, "FedAvg.local_update"):
+        late.check()
 
 
 class DrawsFromItsOwn(FedAvg):
