@@ -39,6 +39,16 @@ class Collects(FedAvg):
         return await super().local_update(client, state, down)
 
 
+class ChangesInItsList(FedAvg):
+    def setup(self, *arguments: Any) -> None:
+        super().setup(*arguments)
+        self.kept = [torch.zeros(1), torch.zeros(1)]
+
+    async def local_update(self, client: Any, state: Any, down: Any) -> Any:
+        self.kept[1].add_(1)
+        return await super().local_update(client, state, down)
+
+
 class CountsInATensor(FedAvg):
     def setup(self, *arguments: Any) -> None:
         super().setup(*arguments)
@@ -138,6 +148,7 @@ class DoesNotAwait(FedAvg):
 MISTAKES = [
     (Remembers, "self.last (round 0)"),
     (Collects, "self.seen "),
+    (ChangesInItsList, "self.kept[1] (round 0)"),
     (CountsInATensor, "self.count "),
     (CountsInItsClass, "self.count "),
     (ChangesWeights, "in place what it was handed: down['weights']['head.bias'] "),

@@ -44,4 +44,7 @@ def test_how_images_travel(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, host
     total = ray.remote(lambda d: (int(d.dataset.inputs.sum()), type(d.dataset.inputs).__name__))
     kind = "MappedImages" if hosts == 1 else "ndarray"
     assert ray.get(total.remote(cluster.shared)) == (int(images.sum()), kind)
+    monkeypatch.setattr(clusters.ray, "nodes", lambda: [{"Alive": True}] * 2)
+    cluster.reach_all(data)  # another host has joined, where it was one
+    assert ray.get(total.remote(cluster.shared)) == (int(images.sum()), "ndarray")
     cluster.close()
