@@ -107,7 +107,7 @@ class Models:
         """
         self._check(client)
         seen = self._worker.client(client, self.round)
-        down = self._server.download([client]).of(client)
+        down = self._server.sent([client]).of(client)
         untrained, by, given = client not in self.trained, self._worker.plan.counts_by, {}
         if untrained and by is None:
             found = self._worker.state_for_new_clients(range(len(self)))
