@@ -59,7 +59,7 @@ class Server:
 
     @exits_as_errors()
     def sent(self, ids: Sequence[int]) -> Download:
-        """Return the same unwatched: nothing that an export traces may look at generators."""
+        """Return what ``download`` does, without a guard: an export traces this, and cannot trace a guard."""
         each = {} if self.method.one_download else {i: self.method.download_for(self.state, i) for i in ids}
         return Download(self.method.download(self.state), each)
 

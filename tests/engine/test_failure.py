@@ -231,8 +231,8 @@ def test_after_a_lack_of_memory_half_the_actors_go_on(
         assert left == []
         return []
 
-    first = {("evaluate", 2): lambda actors, server: actors[:1], ("evaluate", 4): wait_for_the_end_of_others}
-    strikes = Strikes(monkeypatch, first)
+    due = {("evaluate", 2): lambda actors, server: actors[:1], ("evaluate", 4): wait_for_the_end_of_others}
+    strikes = Strikes(monkeypatch, due)
     small(tmp_path / "run", method=Ditto(), engine=Ray(actors=3), rounds=ROUNDS).run()
     assert strikes.done == 2
     assert everything(tmp_path / "run") == undisturbed
