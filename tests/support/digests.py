@@ -12,17 +12,21 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import torch
 import yaml
+from safetensors.torch import save_file
 
 from rayfl import Federation, Inline, Ray, Training
 from rayfl.data import DomainPerClient, Synthetic
+from rayfl.evaluation.finetune import Finetune
+from rayfl.export import export
 from rayfl.methods import METHODS
 from rayfl.nets import CNNB, LeNet
 from tests.methods.cases import net_of
 from tests.support.every_method import run_every_method
 from tests.support.federations import small
 
-BYTES = ("metrics.jsonl", "clients.parquet", "checkpoints/*.safetensors")
+BYTES = ("metrics.jsonl", "clients.parquet", "checkpoints/*.safetensors", "models/*.safetensors")
 VALUES = ("config.yaml", "partition.json", "summary.json", "checkpoints/manifest-*.json")
 GONE: tuple[str, ...] = ()
 """Settings that were taken away since, which may be in one of two files."""
@@ -46,6 +50,11 @@ FEW: dict[str, dict[str, Any]] = {
         "clients": 3,
         "participation": 1.0,
         "unseen": "domain1",
+    },
+    "module": {
+        "method": METHODS["FedPer"](),
+        "net": "tests.support.modules.Plain",
+        "finetune": Finetune(epochs=2),
     },
 }
 ENGINES = {
@@ -84,10 +93,20 @@ def carry_out(folder: Path) -> dict[str, Any]:
         for engine, made in ENGINES.items():
             federation: Federation = small(folder / name / engine, engine=made, **settings)
             federation.run()
+            if name == "module":
+                _export(folder / name / engine)
     return {
         str(path.parent.relative_to(folder)): digests(path.parent)
         for path in sorted(folder.rglob("summary.json"))
     }
+
+
+def _export(folder: Path) -> None:
+    """Write a client's weights, and what its exported program makes of inputs, into the folder ``models``."""
+    export(folder, 1, folder / "models")
+    program = torch.export.load(export(folder, 1, folder / "models", format="torch"))
+    inputs = torch.rand(5, 3, 20, 20, generator=torch.Generator().manual_seed(0))
+    save_file({"scores": program.module()(inputs).detach()}, folder / "models" / "scores.safetensors")
 
 
 def differences(before: Any, after: Any, place: str = "") -> list[str]:

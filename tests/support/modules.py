@@ -101,6 +101,24 @@ class Recurrent(nn.Module):
         return scores
 
 
+class Plain(nn.Module):
+    """A small net for images as most people write one: layers by name, BatchNorm, dropout, the head last."""
+
+    def __init__(self, shape: tuple[int, ...], num_classes: int) -> None:
+        super().__init__()
+        self.conv = nn.Conv2d(shape[0], 6, 5, 2)
+        self.norm = nn.BatchNorm2d(6)
+        self.hidden = nn.Linear(6 * ((shape[1] - 3) // 2) ** 2, 12)
+        self.drop = nn.Dropout(0.3)
+        self.out = nn.Linear(12, num_classes)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Return the scores, [B, classes], of images [B, C, H, H]."""
+        x = self.norm(self.conv(x)).relu().flatten(1)
+        scores: Tensor = self.out(self.drop(self.hidden(x).tanh()))
+        return scores
+
+
 def hooked(shape: tuple[int, ...], classes: int) -> SplitNet:
     """A net whose hooks on parameters mask a gradient, change it in turn, and hold on to the parameter."""
     net = SplitNet(nn.Flatten(), nn.Sequential(nn.Linear(math.prod(shape), 3)), nn.Linear(3, classes))
