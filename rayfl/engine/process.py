@@ -32,11 +32,10 @@ def torch_defaults() -> Iterator[None]:
 
     New tensors are of float32 and on the CPU, gradients are recorded, nothing is cast to a lower precision.
     """
-    kind, products = torch.get_default_dtype(), torch.backends.mkldnn.matmul
-    precision = products.fp32_precision
+    products = torch.backends.mkldnn.matmul  # type: ignore[attr-defined]  # set when PyTorch is imported
     with ExitStack() as states:
-        states.callback(torch.set_default_dtype, kind)
-        states.callback(setattr, products, "fp32_precision", precision)
+        states.callback(torch.set_default_dtype, torch.get_default_dtype())
+        states.callback(setattr, products, "fp32_precision", products.fp32_precision)
         torch.set_default_dtype(torch.float32)
         products.fp32_precision = "ieee"
         for state in (torch.inference_mode(False), torch.enable_grad()):
