@@ -74,7 +74,7 @@ class Population(Displayed):
         clients, pool = partition["clients"], partition.get("pool")
         names = [one_line(name) for name in partition["domain_names"]]
         if isinstance(clients, dict):
-            columns = {name: _in_full(clients[name]) for name in (*SPLITS, "domain")}
+            columns: dict[str, Any] = {name: _in_full(clients[name]) for name in (*SPLITS, "domain")}
         else:
             columns = {name: [c[name] for c in clients] for name in (*SPLITS, "domain")}
         domains = tuple(None if domain is None else names[domain] for domain in columns.pop("domain"))
@@ -95,9 +95,8 @@ class Population(Displayed):
 
 
 def _in_full(runs: Iterable[tuple[Any, int]]) -> np.ndarray:
-    """Return a value for each client, object [clients], from values with how often they come in a row."""
-    values, counts = np.array([*runs], dtype=object).reshape(-1, 2).T
-    return np.repeat(values, counts.astype(np.int64))
+    """Return a value for each client, [clients], from values with how often they come in a row."""
+    return np.repeat([value for value, _ in runs], np.array([count for _, count in runs], np.int64))
 
 
 @dataclass(frozen=True, repr=False)

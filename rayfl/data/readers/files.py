@@ -94,7 +94,7 @@ def check_decoded(path: Path, size: int) -> None:
     """
     if size > max(UNPACKED, _FOLD * path.stat().st_size):
         told = f"decodes to {size / 1e9:,.1f} GB, more than {_FOLD} times its size, as no measured data do"
-        raise Damaged(path, f"{told}: {REPLACE}")
+        raise Damaged(path, f"{told}: if they are right, give them as .npy files")
     check_memory(size, f"the content of {path}", "use fewer samples")
 
 

@@ -225,7 +225,7 @@ def _labels(what: str, given: Any, count: int, known: Sequence[str]) -> np.ndarr
 
 def classes_of(
     name: str, parts: Sequence[np.ndarray], names: Sequence[str] | None = None
-) -> tuple[np.ndarray, tuple[str, ...], tuple[str, ...]]:
+) -> tuple[np.ndarray, tuple[str, ...], list[str]]:
     """Return labels as int64 from 0 without gaps, the names of their classes, and what is to be said of them.
 
     Labels that are texts, or for which names are known, are of the classes of the training samples alone.
@@ -235,34 +235,22 @@ def classes_of(
         parts: labels [n] of each part, those for training first; whole numbers, texts or booleans.
         names: of all classes, in the order of their numbers, where they are known.
     """
-    if names:
-        return _by_name(name, parts, names), tuple(names), ()
-    if any(part.dtype.kind == "U" for part in parts):
-        parts = [part.astype(str) for part in parts]
-        own = tuple(np.unique(parts[0]).tolist())
-        labels = _by_name(name, parts, own)
-    else:
-        labels, found, own = _unique(parts)
-        if found.dtype.kind == "i" and np.array_equal(found, np.arange(len(found))):
-            return labels, own, ()
-    order = ", ".join(own[:10]) + ", ..." * (len(own) > 10)
-    return labels, own, (f"the labels are names of classes, {len(own)} in this order: {order}",)
-
-
-def _by_name(name: str, parts: Sequence[np.ndarray], names: Sequence[str]) -> np.ndarray:
-    """Return labels, numbers or names of classes, as int64; a class that has no name is refused."""
-    places = {each: number for number, each in enumerate(names)}
-    labels = []
-    for part in parts:
-        found, numbers = np.unique(part, return_inverse=True)
-        texts = found.dtype.kind == "U"
-        classes = np.array([places.get(v, -1) for v in found.tolist()] if texts else found, np.int64)
-        if len(odd := found[(classes < 0) | (classes >= len(names))]):
-            known = ", ".join(names[:10])
-            told = f": a label is {odd[-1]}, and the classes of the training samples are {known}"
-            raise BadData(name, f"{told}: leave such samples out, or name classes alike in all parts")
-        labels.append(classes[numbers])
-    return np.concatenate(labels)
+    found, numbers = zip(*(np.unique(part, return_inverse=True) for part in parts))
+    own, remarks = tuple(names or ()), list[str]()
+    places: dict[Any, int] = {k: k for k in range(len(own))} | {each: k for k, each in enumerate(own)}
+    if not names:
+        if texts := any(values.dtype.kind == "U" for values in found):
+            found = [values.astype(str) for values in found]
+        known = np.unique(found[0] if texts else np.concatenate(found))
+        own, places = tuple(map(str, known)), {value: k for k, value in enumerate(known.tolist())}
+        if known.dtype.kind != "i" or not np.array_equal(known, np.arange(len(known))):
+            order = ", ".join(own[:10]) + ", ..." * (len(own) > 10)
+            remarks = [f"the labels are names of classes, {len(own)} in this order: {order}"]
+    classes = [np.array([places.get(value, -1) for value in values.tolist()]) for values in found]
+    if odd := [value for values, where in zip(found, classes) for value in values[where < 0]]:
+        told = f": a label is {odd[-1]}, and the classes of the training samples are {', '.join(own[:10])}"
+        raise BadData(name, f"{told}: leave such samples out, or name classes alike in all parts")
+    return np.concatenate([where[number] for where, number in zip(classes, numbers)]), own, remarks
 
 
 def _unique(parts: Sequence[np.ndarray]) -> tuple[np.ndarray, np.ndarray, tuple[str, ...]]:

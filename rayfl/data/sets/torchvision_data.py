@@ -42,7 +42,7 @@ def from_torchvision(train_set: Any, test_set: Any = None, val_set: Any = None, 
         val_set: likewise, for validation; there may be none.
         **options: of :class:`Arrays`, such as ``mean``, ``std``, ``users`` or ``partition``.
     """
-    parts = {}
+    parts: dict[str, Any] = {}
     for name, what, given in (("test", "test_set", test_set), ("val", "val_set", val_set)):
         if given is not None:
             parts[f"x_{name}"], parts[f"y_{name}"] = _stacked(what, given)
