@@ -33,7 +33,7 @@ SWEEP = "sweep.json"
 """In the folder of a sweep: its points, and how they are run."""
 
 
-LONGEST = 2**28
+LONGEST_LINE = 2**28
 """Bytes of a line with records; the scores of one view of a million clients have some 20 million."""
 NEVER = np.iinfo(np.int64).max
 """A round that does not come."""
@@ -271,7 +271,7 @@ def complete_lines(path: Path) -> Iterator[tuple[bytes, dict[str, Any]]]:
         file = open_file(path)
     damaged = None
     with file:
-        for number, line in enumerate(iter(lambda: file.readline(LONGEST), b""), start=1):
+        for number, line in enumerate(iter(lambda: file.readline(LONGEST_LINE), b""), start=1):
             if damaged is not None:
                 told = f"is damaged: line {damaged} is not a JSON object; restore it from a copy"
                 raise Damaged(path, told)

@@ -20,7 +20,7 @@ from rayfl.settings import at_least, at_most
 REPLACE = "replace it by a fresh copy (delete it and use download=True, or copy it again)"
 UNPACKED = 64_000_000
 """Bytes that a file may unpack to; the images of MNIST, the largest, have 47 million."""
-_FOLD = 1000
+_EXPANSION = 1000
 """How much larger data may be than their file; deflate cannot make more of it."""
 Side = Annotated[int, at_least(1), at_most(1024)]
 """Side of an image in pixels."""
@@ -92,8 +92,8 @@ def check_decoded(path: Path, size: int) -> None:
         path: the file.
         size: bytes of what it decodes to.
     """
-    if size > max(UNPACKED, _FOLD * path.stat().st_size):
-        told = f"decodes to {size / 1e9:,.1f} GB, more than {_FOLD} times its size, as no measured data do"
+    if size > max(UNPACKED, _EXPANSION * path.stat().st_size):
+        told = f"decodes to {size / 1e9:,.1f} GB, over {_EXPANSION} times its size, as no measured data do"
         raise Damaged(path, f"{told}: if they are right, give them as .npy files")
     check_memory(size, f"the content of {path}", "use fewer samples")
 

@@ -39,8 +39,8 @@ def read_arrays(path: Path, wanted: Sequence[str]) -> Mapping[str, np.ndarray]:
         if missing := [name for name in wanted if name not in archive.files]:
             known = ", ".join(sorted(archive.files)[:10])
             raise Unknown(path, f"has no array {missing[0]!r}, only {known or 'none'}")
-        _check_lengths(path, {name: _shape(archive.zip, f"{name}.npy") for name in wanted})
         check_decoded(path, sum(archive.zip.getinfo(f"{name}.npy").file_size for name in wanted))
+        _check_lengths(path, {name: _shape(archive.zip, f"{name}.npy") for name in wanted})
         return {name: archive[name] for name in wanted}
 
 
