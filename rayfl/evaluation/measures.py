@@ -180,5 +180,10 @@ def try_measures(tried: Sequence[Measure], data: FederatedData) -> None:
             for labels in (np.arange(2 * classes) % classes, few)
         )
         if every is not None and some is not None and abs(every - some) > 1e-4:
-            told = "metric %s counts classes that a client lacks: perfect scores get %.4g for it, not %.4g"
-            log.warning(told, measure.name, some, every)
+            log.warning(
+                "metric %s counts classes that a client lacks: perfect scores get %.4g for it, not %.4g; "
+                "auroc leaves such classes out",
+                measure.name,
+                some,
+                every,
+            )
