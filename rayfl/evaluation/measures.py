@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import logging
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -18,6 +19,8 @@ from rayfl.data import FederatedData
 from rayfl.errors import BadCode, Missing, Unknown, UserError
 from rayfl.imports import installed, named
 from rayfl.randomness import generator
+
+log = logging.getLogger(__name__)
 
 LARGEST = 1e280
 """Larger numbers cannot be averaged; they are recorded as undefined."""
@@ -152,6 +155,8 @@ def _measure(name: str, classes: int) -> Measure:
 def try_measures(tried: Sequence[Measure], data: FederatedData) -> None:
     """Measure made-up scores: for labels of all classes, and for those of the client with the fewest classes.
 
+    A warning names a metric that counts classes which that client lacks.
+
     Raises:
         UserError: a metric raises, returns no number, or not the same one twice.
     """
@@ -168,3 +173,17 @@ def try_measures(tried: Sequence[Measure], data: FederatedData) -> None:
                 raise BadCode(
                     f"metric {measure.name}", "is not the same twice: it must go by scores and labels alone"
                 )
+    few = np.resize(np.flatnonzero(fewest), 2 * classes)
+    for measure in tried:
+        every, some = (
+            measure.value(100.0 * torch.eye(classes)[labels], torch.from_numpy(labels))
+            for labels in (np.arange(2 * classes) % classes, few)
+        )
+        if every is not None and some is not None and abs(every - some) > 1e-4:
+            log.warning(
+                "metric %s counts classes that a client lacks: perfect scores get %.4g for it, not %.4g; "
+                "auroc leaves such classes out",
+                measure.name,
+                some,
+                every,
+            )

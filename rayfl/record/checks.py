@@ -49,9 +49,9 @@ class _Client(TypedDict):
 
 
 class _Clients(TypedDict):
-    """What stands for many clients; more than 10^8 would fill the memory."""
+    """What stands for many clients; each needs 40 bytes, so more than 10^7 could fill the memory."""
 
-    count: Annotated[_Count, Field(le=10**8)]
+    count: Annotated[_Count, Field(le=10**7)]
     train: list[_Pair]
     val: list[_Pair]
     test: list[_Pair]

@@ -33,6 +33,8 @@ SWEEP = "sweep.json"
 """In the folder of a sweep: its points, and how they are run."""
 
 
+LONGEST_LINE = 2**28
+"""Bytes of a line with records; the scores of one view of a million clients have some 20 million."""
 NEVER = np.iinfo(np.int64).max
 """A round that does not come."""
 
@@ -72,7 +74,7 @@ class Population(Displayed):
         clients, pool = partition["clients"], partition.get("pool")
         names = [one_line(name) for name in partition["domain_names"]]
         if isinstance(clients, dict):
-            columns = {name: _in_full(clients[name]) for name in (*SPLITS, "domain")}
+            columns: dict[str, Any] = {name: _in_full(clients[name]) for name in (*SPLITS, "domain")}
         else:
             columns = {name: [c[name] for c in clients] for name in (*SPLITS, "domain")}
         domains = tuple(None if domain is None else names[domain] for domain in columns.pop("domain"))
@@ -92,9 +94,9 @@ class Population(Displayed):
         return {"clients": len(self), **{name: int(each.sum()) for name, each in self.samples.items()}}
 
 
-def _in_full(runs: Iterable[tuple[Any, int]]) -> list[Any]:
-    """Return a value for each client from values with how often they come in a row."""
-    return [value for value, count in runs for _ in range(count)]
+def _in_full(runs: Iterable[tuple[Any, int]]) -> np.ndarray:
+    """Return a value for each client, [clients], from values with how often they come in a row."""
+    return np.repeat([value for value, _ in runs], np.array([count for _, count in runs], np.int64))
 
 
 @dataclass(frozen=True, repr=False)
@@ -269,7 +271,7 @@ def complete_lines(path: Path) -> Iterator[tuple[bytes, dict[str, Any]]]:
         file = open_file(path)
     damaged = None
     with file:
-        for number, line in enumerate(file, start=1):
+        for number, line in enumerate(iter(lambda: file.readline(LONGEST_LINE), b""), start=1):
             if damaged is not None:
                 told = f"is damaged: line {damaged} is not a JSON object; restore it from a copy"
                 raise Damaged(path, told)

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 from PIL import Image
-from torch.utils.data import TensorDataset
+from torch.utils.data import Subset, TensorDataset
 from torchvision.datasets import FakeData
 
 from rayfl import run
@@ -37,6 +37,31 @@ def test_tensors_and_a_test_set():
     assert np.array_equal(data.inputs, np.concatenate([x, x, x]))
     assert data.origin.tolist() == [TRAIN] * 6 + [VAL] * 6 + [TEST] * 6
     assert data.user_names == ("a",)
+
+
+CLASSES = ["cat", "dog", "fox"]
+
+
+def pictured(order, shown=(0, 1, 2, 0)):
+    """Samples of these classes, counted in some order."""
+    made = TensorDataset(torch.arange(8.0).reshape(4, 2), torch.tensor([order.index(i) for i in shown]))
+    made.classes = [CLASSES[i] for i in order]
+    return made
+
+
+def test_classes_of_later_parts_of_torchvision_go_by_their_names():
+    """Whatever their numbers, and also where a part lacks classes or is a subset of a data set."""
+    train = pictured([0, 1, 2])
+    wanted = from_torchvision(train, train, train).load()
+    other = from_torchvision(train, Subset(pictured([2, 0, 1]), range(4)), pictured([1, 2, 0])).load()
+    assert other.digest() == wanted.digest()
+    for names in (None, ["Cat", "Dog", "Fox"]):
+        few = from_torchvision(train, pictured([2, 0], [2, 0, 0, 2]), **({"names": names} if names else {}))
+        assert few.load().labels[4:].tolist() == [2, 0, 0, 2]
+        assert few.load().class_names == tuple(names or CLASSES)
+    for less in (pictured([0, 1], [0, 1, 1, 0]), TensorDataset(*pictured([0, 1, 2]).tensors)):
+        with refused(BadData, "Arrays"):
+            from_torchvision(less, pictured([0, 1, 2]))
 
 
 def test_torchvision_by_name_is_the_same_data():
@@ -115,6 +140,20 @@ def test_pictures_of_hugging_face(tmp_path: Path):
     found = HuggingFaceData(root=root, test_fraction=0.5).load()
     assert np.array_equal(found.inputs[:4], pixels.transpose(0, 3, 1, 2))
     assert found.class_names == ("cat", "owl")
+
+
+def test_classes_of_splits_of_hugging_face_go_by_their_names(tmp_path: Path):
+    datasets = pytest.importorskip("datasets")
+    digests = set()
+    for number, names in enumerate((["ill", "well"], ["well", "ill", "unused"])):
+        parts = {}
+        for split, order in (("train", ["ill", "well"]), ("test", names)):
+            labels = [order.index(name) for name in ("ill", "well", "well", "ill")]
+            made = datasets.Dataset.from_dict({"x": COLUMNS["x"], "label": labels})
+            parts[split] = made.cast_column("label", datasets.ClassLabel(names=order))
+        datasets.DatasetDict(parts).save_to_disk(tmp_path / str(number))
+        digests.add(HuggingFaceData(root=str(tmp_path / str(number)), x="x").load().digest())
+    assert len(digests) == 1
 
 
 @pytest.mark.parametrize(

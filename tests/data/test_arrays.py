@@ -16,7 +16,7 @@ import rayfl
 from rayfl import Inline, Ray, run
 from rayfl.data import IID, TEST, TRAIN, VAL, ArrayFiles, Arrays, ByUser
 from rayfl.data.readers.tables import column
-from rayfl.errors import BadData, BadValue, Conflict, Missing
+from rayfl.errors import BadData, BadValue, Conflict, Missing, Shortage
 from rayfl.nets import MLP
 from tests.support.federations import bytes_of_run, small
 from tests.support.refusals import refused
@@ -167,6 +167,9 @@ BAD = [
     ({"x_test": X, "y_test": Y, "users": USERS}, BadData, "Arrays"),
     ({"sha256": "0"}, Conflict, "data.sha256"),
     ({"x_val": X[:, :4], "y_val": Y}, BadData, "Arrays"),
+    ({"y": Y.astype(np.uint64) + 2**63}, BadData, TRAINING),
+    ({"y": np.array(["a", "b", "c"])[Y], "x_test": X[:1], "y_test": ["d"]}, BadData, "Arrays"),
+    ({"y": np.array(["a", "b", "c"])[Y], "x_test": X[:1], "y_test": [0]}, BadData, "Arrays"),
 ]
 
 
@@ -278,6 +281,16 @@ def test_lists_and_texts_in_parquet(tmp_path: Path):
     assert dataset.inputs.tolist() == table["ids"]
     assert dataset.user_names == ("a", "b")
     assert data.federate(2, 0).counts("train").tolist() == [1, 1]
+
+
+def test_a_long_text_in_parquet_is_not_held_for_every_row(tmp_path: Path, monkeypatch):
+    """Of 10,000 labels one has 10,000 characters, and NumPy would hold each in as much room: 400 MB."""
+    texts = pa.array(["a", "b" * 10_000]).dictionary_encode().dictionary
+    labels = pa.DictionaryArray.from_arrays(np.arange(10_000, dtype=np.int32) // 9_999, texts)
+    pq.write_table(pa.table({"x": np.ones(10_000), "y": labels}), tmp_path / "t.parquet")
+    monkeypatch.setattr("rayfl.memory.available_memory", lambda: 1e8)
+    with refused(Shortage):
+        ArrayFiles(train=str(tmp_path / "t.parquet")).load()
 
 
 def test_columns_of_test_samples_are_those_of_training(tmp_path: Path):

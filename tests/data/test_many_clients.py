@@ -72,7 +72,7 @@ def test_a_summary_says_what_the_records_need(monkeypatch: pytest.MonkeyPatch) -
     "change",
     [
         {"count": 8},
-        {"count": 10**12},
+        {"count": 10**8, **{key: [[0, 10**8]] for key in ("train", "val", "test", "domain")}},
         {"train": [[1, 2, 3]]},
         {"train": [[-1, 7]]},
         {"test": [[1.5, 7]]},

@@ -148,6 +148,20 @@ def test_the_trial_has_the_labels_of_the_clients(tmp_path: Path) -> None:
     federation.check(federation.federated_data())
 
 
+@pytest.mark.parametrize(
+    ("metric", "classes", "warned"), [("auroc", 2, True), ("auroc", 10, False), ("accuracy", 2, False)]
+)
+def test_the_start_names_what_counts_classes_that_a_client_lacks(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, metric: str, classes: int, warned: bool
+) -> None:
+    """With two classes of ten, the area of torchmetrics is 0.2 for perfect scores: eight count as 0."""
+    name = f"torchmetrics.functional.classification.multiclass_{metric}"
+    data = Synthetic(train=400, test=200, partition=Pathological(classes_per_client=classes))
+    federation = small(tmp_path / "run", data=data, clients=10, metrics=[name])
+    federation.check(federation.federated_data())
+    assert (f"metric {name} counts classes" in caplog.text and "get 0.2 for it" in caplog.text) == warned
+
+
 def test_torchmetrics_may_be_missing(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(__import__("sys").modules, "torchmetrics", None)
     with refused(Missing, "metrics"):

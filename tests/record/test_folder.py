@@ -247,6 +247,15 @@ def test_a_damaged_line_in_the_middle_is_named(tmp_path):
     assert "line 2" in str(caught.value)
 
 
+def test_a_line_without_end_is_not_read(tmp_path, monkeypatch):
+    run = write_run(tmp_path / "run", stop_after=3)
+    monkeypatch.setattr("rayfl.record.history.LONGEST_LINE", 10_000)
+    with (run / "metrics.jsonl").open("ab") as file:
+        file.truncate(file.tell() + 20_000)
+    with refused(Damaged, "metrics.jsonl"):
+        lines(run / "metrics.jsonl")
+
+
 @contextmanager
 def no_room_beyond(size):
     """Let no file grow beyond this size, as on a full disk."""

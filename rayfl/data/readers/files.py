@@ -14,11 +14,14 @@ import numpy as np
 from rayfl.data.base import Data
 from rayfl.errors import Damaged, Missing, Shortage, UserError
 from rayfl.files import decoding, open_file, read_file, reading
+from rayfl.memory import check_memory
 from rayfl.settings import at_least, at_most
 
 REPLACE = "replace it by a fresh copy (delete it and use download=True, or copy it again)"
 UNPACKED = 64_000_000
 """Bytes that a file may unpack to; the images of MNIST, the largest, have 47 million."""
+_EXPANSION = 1000
+"""How much larger data may be than their file; deflate cannot make more of it."""
 Side = Annotated[int, at_least(1), at_most(1024)]
 """Side of an image in pixels."""
 
@@ -80,6 +83,19 @@ _ADMITTED: dict[tuple[str, str], Any] = {
     ("numpy._core.numeric", "_frombuffer"): _frombuffer,
     ("_codecs", "encode"): _latin1,
 }
+
+
+def check_decoded(path: Path, size: int) -> None:
+    """Refuse a file before it is read that decodes to more than there is memory for, or to what fills it.
+
+    Args:
+        path: the file.
+        size: bytes of what it decodes to.
+    """
+    if size > max(UNPACKED, _EXPANSION * path.stat().st_size):
+        told = f"decodes to {size / 1e9:,.1f} GB, over {_EXPANSION} times its size, as no measured data do"
+        raise Damaged(path, f"{told}: if they are right, give them as .npy files")
+    check_memory(size, f"the content of {path}", "use fewer samples")
 
 
 class _Unpickler(pickle.Unpickler):

@@ -22,12 +22,25 @@ _IDS = 10_000_000  # more than that are a mistake
 
 
 @dataclass(frozen=True)
+class NamedLabels:
+    """Labels that count the classes of their own part of the data: another part may count them otherwise.
+
+    Attributes:
+        numbers: whole numbers [n].
+        names: of the classes for which 0, 1, ... stand.
+    """
+
+    numbers: Any
+    names: Sequence[str]
+
+
+@dataclass(frozen=True)
 class Samples:
     """The training, validation or test samples, not checked yet.
 
     Attributes:
         x: inputs [n, ...].
-        y: labels [n].
+        y: labels [n], or `NamedLabels`.
         users: the user of each sample [n], numbers or texts.
         domains: the domain of each sample [n], numbers or texts.
     """
@@ -44,7 +57,8 @@ class Form:
 
     Attributes:
         name: of the data set, for messages, and of its domain where samples have none.
-        class_names: of all classes; their numbers by default.
+        class_names: of all classes, in the order of the training samples' numbers; by default their own
+            names, or else their numbers.
         test_fraction: share of the samples that are for testing where there are no test samples.
         mean, std: of uint8 images, see :class:`rayfl.data.Dataset`; 0 and 1 by default.
         remarks, warnings: on the samples, see there, too.
@@ -82,10 +96,13 @@ def dataset_of(train: Samples, test: Samples | None, form: Form, val: Samples | 
     what = [f"{name}: the {_PARTS[origin]} samples" for origin in origins]
     inputs = [_inputs(told, part.x) for told, part in zip(what, parts)]
     sizes = [len(x) for x in inputs]
-    labels = [_labels(told, part.y, size) for told, part, size in zip(what, parts, sizes)]
+    own = [*train.y.names] if isinstance(train.y, NamedLabels) else []
+    names = form.class_names or own  # for people; parts know the classes by those of the training samples
+    known = [*own, *names[len(own) :]][: len(names)]
+    labels = [_labels(told, part.y, size, known) for told, part, size in zip(what, parts, sizes)]
     if len(kinds := dict.fromkeys(f"{x.dtype} {list(x.shape[1:])}" for x in inputs)) > 1:
         raise BadData(name, f": one sample is {', and another '.join(kinds)}: use one form")
-    classes, class_names, remarks = classes_of(name, labels, form.class_names)
+    classes, class_names, remarks = classes_of(name, labels, known)
     users, user_names = _groups(name, "users", parts, sizes)
     domains, domain_names = _groups(name, "domains", parts, sizes)
     if len(inputs) > 1:
@@ -103,7 +120,7 @@ def dataset_of(train: Samples, test: Samples | None, form: Form, val: Samples | 
         labels=classes,
         domains=np.zeros(len(x), np.int64) if domains is None else domains,
         origin=np.repeat(np.array([*origins], np.uint8), sizes),
-        class_names=class_names,
+        class_names=tuple(names or class_names),
         domain_names=domain_names or (name,),
         mean=tuple(map(float, form.mean or (0.0,) * channels)),
         std=tuple(map(float, form.std or (1.0,) * channels)),
@@ -188,41 +205,52 @@ def _inputs(what: str, given: Any) -> np.ndarray:
     return x.astype(np.int64, copy=False)
 
 
-def _labels(what: str, given: Any, count: int) -> np.ndarray:
-    """Return labels as int64, texts or booleans."""
-    y = _listed(given)
+def _labels(what: str, given: Any, count: int, known: Sequence[str]) -> np.ndarray:
+    """Return labels as int64, texts or booleans: texts where their part counts other classes than known."""
+    own = given.names if isinstance(given, NamedLabels) else known
+    y = _listed(given.numbers if isinstance(given, NamedLabels) else given)
     if y is None or y.ndim != 1 or y.dtype.kind not in "iuUb":
         found = shown(given) if y is None else f"{y.dtype} {list(y.shape)}"
         raise BadData(what, f"have y of {found}, not whole numbers or texts [N]: rayfl has no regression")
     if len(y) != count:
         raise BadData(what, f"are {count} in x and {len(y)} in y: x and y must have the same number")
-    return y.astype(np.int64) if y.dtype.kind in "iu" else y
+    if y.dtype.kind == "u" and y.max(initial=0) >= 2**63:
+        raise BadData(what, f"have a label {y.max()}: labels must be below 2**63")
+    y = y.astype(np.int64) if y.dtype.kind in "iu" else y
+    if y.dtype.kind == "U" or [*own] == [*known]:
+        return y
+    names = dict(enumerate(own))
+    return np.array([names.get(label, str(label)) for label in y.tolist()])
 
 
 def classes_of(
     name: str, parts: Sequence[np.ndarray], names: Sequence[str] | None = None
-) -> tuple[np.ndarray, tuple[str, ...], tuple[str, ...]]:
+) -> tuple[np.ndarray, tuple[str, ...], list[str]]:
     """Return labels as int64 from 0 without gaps, the names of their classes, and what is to be said of them.
+
+    Labels that are texts, or for which names are known, are of the classes of the training samples alone.
 
     Args:
         name: of the data set.
-        parts: labels [n] of each part, whole numbers, texts or booleans.
+        parts: labels [n] of each part, those for training first; whole numbers, texts or booleans.
         names: of all classes, in the order of their numbers, where they are known.
     """
-    labels, found, own = _unique(parts)
-    if names:
-        known = {each: number for number, each in enumerate(names)}
-        texts = found.dtype.kind == "U"
-        places = np.array([known.get(v, -1) for v in own] if texts else found, np.int64)
-        if len(odd := found[(places < 0) | (places >= len(names))]):
-            raise BadData(
-                name, f": a label is {odd[-1]}, which is neither one of the names nor in 0..{len(names) - 1}"
-            )
-        return places[labels], tuple(names), ()
-    if found.dtype.kind == "i" and np.array_equal(found, np.arange(len(found))):
-        return labels, own, ()
-    order = ", ".join(own[:10]) + ", ..." * (len(own) > 10)
-    return labels, own, (f"the labels are names of classes, {len(own)} in this order: {order}",)
+    found, numbers = zip(*(np.unique(part, return_inverse=True) for part in parts))
+    own, remarks = tuple(names or ()), list[str]()
+    places: dict[Any, int] = {k: k for k in range(len(own))} | {each: k for k, each in enumerate(own)}
+    if not names:
+        if texts := any(values.dtype.kind == "U" for values in found):
+            found = [values.astype(str) for values in found]
+        known = np.unique(found[0] if texts else np.concatenate(found))
+        own, places = tuple(map(str, known)), {value: k for k, value in enumerate(known.tolist())}
+        if known.dtype.kind != "i" or not np.array_equal(known, np.arange(len(known))):
+            order = ", ".join(own[:10]) + ", ..." * (len(own) > 10)
+            remarks = [f"the labels are names of classes, {len(own)} in this order: {order}"]
+    classes = [np.array([places.get(value, -1) for value in values.tolist()]) for values in found]
+    if odd := [value for values, where in zip(found, classes) for value in values[where < 0]]:
+        told = f": a label is {odd[-1]}, and the classes of the training samples are {', '.join(own[:10])}"
+        raise BadData(name, f"{told}: leave such samples out, or name classes alike in all parts")
+    return np.concatenate([where[number] for where, number in zip(classes, numbers)]), own, remarks
 
 
 def _unique(parts: Sequence[np.ndarray]) -> tuple[np.ndarray, np.ndarray, tuple[str, ...]]:

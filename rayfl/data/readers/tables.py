@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from rayfl.data.readers.files import check_decoded
 from rayfl.errors import BadData, Missing, Unknown
 from rayfl.files import open_file
 from rayfl.memory import check_memory
@@ -25,8 +26,9 @@ def read_arrays(path: Path, wanted: Sequence[str]) -> Mapping[str, np.ndarray]:
     Those of a folder are mapped into memory.
     """
     if path.is_dir():
-        return {name: _mapped(path / f"{name}.npy") for name in wanted}
-    found = {}
+        found = {name: _mapped(path / f"{name}.npy") for name in wanted}
+        _check_lengths(path, {name: array.shape for name, array in found.items()})
+        return found
     with open_file(path) as file:
         if path.suffix.lower() != ".npz" and not zipfile.is_zipfile(file):
             told = (
@@ -34,14 +36,26 @@ def read_arrays(path: Path, wanted: Sequence[str]) -> Mapping[str, np.ndarray]:
             )
             raise BadData(path, told)
         archive: Any = np.lib.npyio.NpzFile(file, allow_pickle=False)
-        for name in wanted:
-            if name not in archive.files:
-                known = ", ".join(sorted(archive.files)[:10])
-                raise Unknown(path, f"has no array {name!r}, only {known or 'none'}")
-            size = archive.zip.getinfo(f"{name}.npy").file_size
-            check_memory(size, f"the array {name!r} in {path}", _LESS)
-            found[name] = archive[name]
-    return found
+        if missing := [name for name in wanted if name not in archive.files]:
+            known = ", ".join(sorted(archive.files)[:10])
+            raise Unknown(path, f"has no array {missing[0]!r}, only {known or 'none'}")
+        check_decoded(path, sum(archive.zip.getinfo(f"{name}.npy").file_size for name in wanted))
+        _check_lengths(path, {name: _shape(archive.zip, f"{name}.npy") for name in wanted})
+        return {name: archive[name] for name in wanted}
+
+
+def _shape(archive: zipfile.ZipFile, member: str) -> tuple[int, ...]:
+    """Return the shape of an array in an archive, of which its first bytes tell; refuse what is no array."""
+    with archive.open(member) as file:
+        version = "_".join(map(str, np.lib.format.read_magic(file)))
+        shape: tuple[int, ...] = getattr(np.lib.format, f"read_array_header_{version}")(file)[0]
+        return shape
+
+
+def _check_lengths(path: Path, shapes: Mapping[str, tuple[int, ...]]) -> None:
+    if len({shape[:1] for shape in shapes.values()}) > 1:
+        each = ", ".join(f"{name} {list(shape)}" for name, shape in shapes.items())
+        raise BadData(path, f"has arrays of different lengths: {each}")
 
 
 def _mapped(path: Path) -> np.ndarray:
@@ -59,21 +73,25 @@ def read_parquet(path: Path, wanted: Sequence[str], others: bool) -> Mapping[str
         wanted: names of columns.
         others: whether all other columns are read, too, but for an index of pandas.
     """
-    import pyarrow.parquet as pq  # which few need
+    import pyarrow as pa  # which few need
+    import pyarrow.parquet as pq
 
     with open_file(path) as file:
         table = pq.ParquetFile(file)
-        names = table.schema_arrow.names
-        if missing := [name for name in wanted if name not in names]:
-            raise Unknown(path, f"has no column {missing[0]!r}, only {', '.join(names[:10])}")
-        index = _index(table.schema_arrow)
-        rest = [name for name in names if name in wanted or name not in index]
+        schema, head = table.schema_arrow, table.metadata
+        if missing := [name for name in wanted if name not in schema.names]:
+            raise Unknown(path, f"has no column {missing[0]!r}, only {', '.join(schema.names[:10])}")
+        index = _index(schema)
+        rest = [name for name in schema.names if name in wanted or name not in index]
         read = rest if others else list(dict.fromkeys(wanted))
-        head = table.metadata
-        groups = (head.row_group(i).total_byte_size for i in range(head.num_row_groups))
-        size = max(sum(groups), 8 * head.num_rows * len(read))
-        check_memory(2 * size, f"the columns of {path}", _LESS)
-        found = table.read(columns=read, use_threads=False)
+        groups, columns = range(head.num_row_groups), range(head.num_columns)
+        chunks = [head.row_group(i).column(j) for i in groups for j in columns]
+        mine = tuple(f"{name}." for name in read)
+        count = sum(chunk.num_values for chunk in chunks if f"{chunk.path_in_schema}.".startswith(mine))
+        check_decoded(path, 16 * count)  # a number has 8 bytes; it is held as Arrow's and as NumPy's
+        empty = {name: column(path, name, pa.chunked_array([], schema.field(name).type)) for name in read}
+        texts = [name for name, values in empty.items() if values.dtype.kind == "U"]
+        found = pq.ParquetFile(file, read_dictionary=texts).read(columns=read, use_threads=False)
         return {name: column(path, name, found.column(name)) for name in read}
 
 
@@ -92,14 +110,18 @@ def column(path: object, name: str, values: Any) -> np.ndarray:
             path,
             f": column {name!r} has {values.null_count} empty entries: leave out or fill in such rows",
         )
-    if pa.types.is_dictionary(values.type):
-        values = values.cast(values.type.value_type)
-    if _is_number(values.type) or pa.types.is_boolean(values.type):
+    held = values.type.value_type if pa.types.is_dictionary(values.type) else values.type
+    if pa.types.is_string(held) or pa.types.is_large_string(held):
+        whole = values.dictionary_encode().combine_chunks()
+        texts = whole.dictionary.to_pylist()
+        room = 4 * max(map(len, texts), default=0) * (len(texts) + len(whole))  # each has that of the longest
+        check_memory(room, f"the texts of column {name!r} in {path}", _LESS)
+        return np.array(texts, dtype=str)[whole.indices.to_numpy()]
+    values = values.cast(held)
+    if _is_number(held) or pa.types.is_boolean(held):
         return np.asarray(values.to_numpy())
-    if pa.types.is_string(values.type) or pa.types.is_large_string(values.type):
-        return np.array(values.to_pylist(), dtype=str)
     lists = (pa.types.is_list, pa.types.is_large_list, pa.types.is_fixed_size_list)
-    if any(is_list(values.type) for is_list in lists) and _is_number(values.type.value_type):
+    if any(is_list(held) for is_list in lists) and _is_number(held.value_type):
         whole = values.combine_chunks()
         whole = whole.combine_chunks() if isinstance(whole, pa.ChunkedArray) else whole
         inside = whole.flatten()
@@ -108,9 +130,7 @@ def column(path: object, name: str, values: Any) -> np.ndarray:
             told = f": column {name!r} has lists of different lengths, or with empty entries"
             raise BadData(path, told)
         return inside.to_numpy(zero_copy_only=False).reshape(len(whole), lengths[0] if len(lengths) else 0)
-    raise BadData(
-        path, f": column {name!r} holds {values.type}: rayfl reads numbers, texts and lists of numbers"
-    )
+    raise BadData(path, f": column {name!r} holds {held}: rayfl reads numbers, texts and lists of numbers")
 
 
 def _is_number(kind: Any) -> bool:

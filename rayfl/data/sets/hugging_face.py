@@ -13,7 +13,7 @@ from typing_extensions import TypedDict  # pydantic asks for this one below Pyth
 
 from rayfl.data.dataset import Dataset
 from rayfl.data.readers.images import open_image, pixels, stacked
-from rayfl.data.readers.samples import Form, SampleData, Samples, dataset_of
+from rayfl.data.readers.samples import Form, NamedLabels, SampleData, Samples, dataset_of
 from rayfl.data.readers.tables import column
 from rayfl.errors import Missing, Unknown
 from rayfl.files import decoding, fit, open_file, read_json
@@ -81,16 +81,16 @@ class HuggingFaceData(SampleData):
             others = [name for name in found if name != self.train] if several else []
             tests = self.test or ("test" if "test" in others and self.val != "test" else None)
             vals = self.val or next((n for n in _VALIDATION if n in others and n != self.test), None)
-            train, class_names = self._part(found, self.train)
-            test, val = (self._part(found, name)[0] if name else None for name in (tests, vals))
+            train = self._part(found, self.train)
+            test, val = (self._part(found, name) if name else None for name in (tests, vals))
         uses = {"training": self.train, "testing": tests, "validation": vals}
         used = ", ".join(f"{name!r} for {use}" for use, name in uses.items() if name)
         remarks = [f"splits of the data: {used}"] if several else []
-        form = Form("HuggingFaceData", class_names, self.test_fraction, remarks=remarks)
+        form = Form("HuggingFaceData", None, self.test_fraction, remarks=remarks)
         return dataset_of(train, test, form, val)
 
-    def _part(self, found: Any, split: str) -> tuple[Samples, list[str] | None]:
-        """Return the samples of a split, and the names of the classes where they have some."""
+    def _part(self, found: Any, split: str) -> Samples:
+        """Return the samples of a split, with the names of the classes where it has them."""
         if isinstance(found, dict):
             if split not in found:
                 raise Unknown(self.root, f"has no split {split!r}, only {', '.join(found)}")
@@ -108,7 +108,8 @@ class HuggingFaceData(SampleData):
             x = column(self.root, self.x, table.column(self.x))
         named = [None if name is None else column(self.root, name, table.column(name)) for name in wanted[1:]]
         y, *groups = named
-        return Samples(x, y, *groups), getattr(found.features[self.y], "names", None)
+        names = getattr(found.features[self.y], "names", None)
+        return Samples(x, NamedLabels(y, names) if names else y, *groups)
 
 
 class _File(TypedDict):

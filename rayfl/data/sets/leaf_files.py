@@ -104,7 +104,7 @@ class LEAFFiles(Data):
                 f"has samples such as {shown(inputs[0])}, and rayfl reads lists of equally many numbers, and "
                 "text of equal length",
             )
-        if y.dtype.kind not in "iuf" or (y != np.round(y)).any():
+        if y.dtype.kind not in "iuf" or (y != np.round(y)).any() or (np.abs(y) >= 2**63).any():
             raise BadData(who, f"has labels such as {shown(labels[0])}, and rayfl reads whole numbers")
         if self.shape and math.prod(self.shape) != x[0].size:
             raise Conflict(

@@ -5,12 +5,13 @@ from typing import Annotated, Any
 
 import numpy as np
 from PIL import Image
+from torch.utils.data import Subset
 
 from rayfl.arguments import shown
 from rayfl.data.base import Data
 from rayfl.data.dataset import Dataset
 from rayfl.data.readers.images import pixels, stacked
-from rayfl.data.readers.samples import Form, Samples, as_array, dataset_of
+from rayfl.data.readers.samples import Form, NamedLabels, Samples, as_array, dataset_of
 from rayfl.data.sets.arrays import Arrays
 from rayfl.errors import BadData, BadValue, Missing, Unknown
 from rayfl.settings import at_least, below
@@ -41,7 +42,7 @@ def from_torchvision(train_set: Any, test_set: Any = None, val_set: Any = None, 
         val_set: likewise, for validation; there may be none.
         **options: of :class:`Arrays`, such as ``mean``, ``std``, ``users`` or ``partition``.
     """
-    parts = {}
+    parts: dict[str, Any] = {}
     for name, what, given in (("test", "test_set", test_set), ("val", "val_set", val_set)):
         if given is not None:
             parts[f"x_{name}"], parts[f"y_{name}"] = _stacked(what, given)
@@ -88,20 +89,22 @@ class TorchvisionData(Data):
         except Exception as error:  # files that are missing or damaged can raise nearly anything
             raise BadData(f"torchvision.datasets.{name}", f"cannot be made ({error})") from None
         samples = [Samples(*_stacked(name, each)) for each in sets]
-        form = Form(name, _names(sets[0]), self.test_fraction)
+        form = Form(name, None, self.test_fraction)
         return dataset_of(samples[0], samples[1] if sets[1:] else None, form)
 
 
 def _names(given: Any) -> list[str] | None:
-    """Return the names of the classes, where a data set has them."""
+    """Return the names of the classes, where a data set has them, or the one that it is a part of."""
+    while isinstance(given, Subset):
+        given = given.dataset
     names = getattr(given, "classes", None)
     if isinstance(names, list | tuple) and names and all(isinstance(name, str) for name in names):
         return list(names)
     return None
 
 
-def _stacked(what: str, given: Any) -> tuple[np.ndarray, np.ndarray]:
-    """Return all inputs and all classes of a data set."""
+def _stacked(what: str, given: Any) -> tuple[np.ndarray, np.ndarray | NamedLabels]:
+    """Return all inputs and all classes of a data set, with their names where it has them."""
     labels = []
 
     def inputs() -> Iterator[np.ndarray]:
@@ -114,4 +117,5 @@ def _stacked(what: str, given: Any) -> tuple[np.ndarray, np.ndarray]:
                 raise BadData(place, f"is {shown(x)}: it must be a picture, an array or a tensor")
             yield array
 
-    return stacked(what, inputs(), len(given)), np.array(labels)
+    x, names = stacked(what, inputs(), len(given)), _names(given)
+    return x, NamedLabels(np.array(labels), names) if names else np.array(labels)
