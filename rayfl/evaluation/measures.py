@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import inspect
-import logging
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -19,8 +18,7 @@ from rayfl.data import FederatedData
 from rayfl.errors import BadCode, Missing, Unknown, UserError
 from rayfl.imports import installed, named
 from rayfl.randomness import generator
-
-log = logging.getLogger(__name__)
+from rayfl.shown import warn
 
 LARGEST = 1e280
 """Larger numbers cannot be averaged; they are recorded as undefined."""
@@ -180,10 +178,7 @@ def try_measures(tried: Sequence[Measure], data: FederatedData) -> None:
             for labels in (np.arange(2 * classes) % classes, few)
         )
         if every is not None and some is not None and abs(every - some) > 1e-4:
-            log.warning(
-                "metric %s counts classes that a client lacks: perfect scores get %.4g for it, not %.4g; "
-                "auroc leaves such classes out",
-                measure.name,
-                some,
-                every,
+            warn(
+                f"metric {measure.name} counts classes that a client lacks: perfect scores get {some:.4g} for "
+                f"it, not {every:.4g}; auroc leaves such classes out"
             )
