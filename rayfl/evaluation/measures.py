@@ -179,6 +179,6 @@ def try_measures(tried: Sequence[Measure], data: FederatedData) -> None:
         )
         if every is not None and some is not None and abs(every - some) > 1e-4:
             warn(
-                f"metric {measure.name} counts classes that a client lacks: perfect scores get {some:.4g} for "
-                f"it, not {every:.4g}; auroc leaves such classes out"
+                f"metric {measure.name} counts classes that a client lacks: perfect scores get {some:.4g} "
+                f"for it, not {every:.4g}; auroc leaves such classes out"
             )
