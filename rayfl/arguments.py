@@ -141,6 +141,7 @@ def bounds_of(kind: Any) -> list[str]:
     return [" and ".join(words) + "".join(f" ({text})" for text in inner if isinstance(text, str))]
 
 
+@cache
 def arguments_of(cls: type) -> dict[str, Any]:
     """Return the arguments of a class and their types, as far as they can be told."""
     try:

@@ -161,7 +161,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
         result = Result.load(given.run)
         models = load_models(given.run, given.round, data=False)
-        output = Path(given.output or Path(given.run, "models"))
+        output = Path(given.output or Path(given.run, "models")).expanduser()
         clients = range(len(models)) if given.client == "all" else [given.client]
         if len(clients) > 1 and output.suffix in ENDINGS.values():
             raise Conflict("--output", f"{output} is one file, for {len(clients)} clients: give a folder")

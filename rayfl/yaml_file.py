@@ -45,16 +45,42 @@ _Loader.yaml_constructors = {
     for tag, make in yaml.SafeLoader.yaml_constructors.items()
     if tag is None or tag.rpartition(":")[2] in _PLAIN
 }
+_NUMBERS = {
+    "int": re.compile(r"^[-+]?(0b[01_]+|0x[\da-fA-F_]+|\d[\d_]*)$"),
+    "float": re.compile(
+        r"^[-+]?((\d[\d_]*\.[\d_]*|\.\d[\d_]*|\d[\d_]*(?=[eE]))([eE][-+]?\d+)?|\.(inf|Inf|INF))$"
+        r"|^\.(nan|NaN|NAN)$"
+    ),
+}
+"""What is a number: 010 is 10 and 1e-3 one, which YAML of 2005 takes for 8 and a text; 1:30 is a text."""
+_OTHERS = ("timestamp", *_NUMBERS)
 _Loader.yaml_implicit_resolvers = {
-    first: [(tag, pattern) for tag, pattern in known if not tag.endswith(":timestamp")]
+    first: [(tag, pattern) for tag, pattern in known if tag.rpartition(":")[2] not in _OTHERS]
     for first, known in yaml.SafeLoader.yaml_implicit_resolvers.items()
 }
 
 
-# Numbers such as 1e-3, which YAML of 2005 takes for texts.
-_FLOAT = re.compile(r"^[-+]?(\d+\.?\d*|\.\d+)[eE][-+]?\d+$")
-for first in "-+.0123456789":
-    _Loader.yaml_implicit_resolvers.setdefault(first, []).append(("tag:yaml.org,2002:float", _FLOAT))
+class _Dumper(yaml.SafeDumper):
+    """Puts texts in quotes that are numbers to this reader, as well as those that are some to YAML's."""
+
+
+for name, pattern in _NUMBERS.items():
+    for kind in (_Loader, _Dumper):
+        kind.add_implicit_resolver(f"tag:yaml.org,2002:{name}", pattern, list("-+.0123456789"))
+
+
+def _whole(loader: yaml.SafeLoader, node: yaml.ScalarNode) -> int:
+    """Return a whole number, in decimal digits where it does not say otherwise."""
+    text = str(node.value).replace("_", "")
+    return int(text, 0 if text.lstrip("-+").startswith(("0x", "0b")) else 10)
+
+
+_Loader.add_constructor("tag:yaml.org,2002:int", _whole)
+
+
+def written(content: Any) -> str:
+    """Return content as YAML, which is read as the same."""
+    return yaml.dump(content, Dumper=_Dumper, sort_keys=False)
 
 
 def parse_yaml(text: str) -> Any:

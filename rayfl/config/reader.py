@@ -166,14 +166,14 @@ def class_named(base: type, name: str, place: str) -> type:
 
 def _named(base: type, name: str, also_text: bool, place: str) -> Any:
     """Return the class of a name; where a text may stand, the name itself if it is of no such class."""
-    own = {each.__name__: each for each in own_classes(base)}
+    own = {each.__name__: each for each in (base, *own_classes(base)) if not inspect.isabstract(each)}
     short = class_name(name)
     if short.startswith("rayfl."):
         short = short.rpartition(".")[2]
+    if not issubclass(base, Settings):
+        raise BadValue(place, f"is {shown(name)}: it must map options to values")
     if short in own:
         return own[short]
-    if not own and not also_text:
-        raise BadValue(place, f"is {shown(name)}: it must map options to values")
     if name.startswith("rayfl.") and not also_text:
         raise BadValue(place, f"is {name}, which is none that can be used. {_choices(base)}")
     if "." not in short:
