@@ -7,6 +7,8 @@ import io
 import json
 import sys
 from collections.abc import Sequence
+from contextlib import nullcontext
+from importlib.machinery import all_suffixes
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -15,6 +17,7 @@ from rayfl.config.command import Parser
 from rayfl.errors import Conflict, exit_code
 from rayfl.evaluation.result import Result
 from rayfl.files import write_file
+from rayfl.imports import from_here
 from rayfl.shown import tell, warn
 
 if TYPE_CHECKING:  # help should not wait for torch to start
@@ -157,6 +160,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
     def run() -> None:
         given = parser().read(arguments)
+        with nullcontext() if _holds_code(Path(given.run)) else from_here():
+            write(given)
+
+    def write(given: Any) -> None:
         from rayfl.models import load_models
 
         result = Result.load(given.run)
@@ -171,6 +178,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
                 warn(f"client {client} has never trained: its model is the initial one, or the server's")
 
     return exit_code(run)
+
+
+def _holds_code(folder: Path) -> bool:
+    """Say whether a folder has files that Python would import: rayfl writes none into those of runs."""
+    return any(file.name.endswith((*all_suffixes(),)) for file in folder.rglob("*"))
 
 
 if __name__ == "__main__":

@@ -191,11 +191,8 @@ class Federation(Displayed):
         if self.output == "":  # as from a shell's variable that is not set; a path would be this folder
             raise BadValue("output", "is empty: give a folder, or leave it out")
         with lasting_output(), warnings_shown(), RunLog(self.log_level) as run_log, ExitStack() as while_held:
-            path = (
-                while_held.enter_context(self._new_folder())
-                if self.output is None
-                else Path(self.output).expanduser()
-            )
+            path = None if self.output is None else Path(self.output).expanduser()
+            path = path or while_held.enter_context(self._new_folder())
             while_held.enter_context(needing_room(path))
             if self.resumes:
                 check_stays(path)

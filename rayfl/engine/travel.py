@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
+from rayfl.errors import BadCode
 from rayfl.training.state import Packed, State, pack, unpack
 
 
@@ -20,7 +21,11 @@ class Download(NamedTuple):
 
     def of(self, id: int) -> State:
         """Return all that one client receives."""
-        return {**self.everyone, **self.each[id]} if id in self.each else self.everyone
+        own = self.each.get(id, {})
+        if both := [key for key in own if key in self.everyone]:
+            told = f"has the key {both[0]!r}, which download has, too: choose another, for one would be lost"
+            raise BadCode("download_for", told)
+        return {**self.everyone, **own} if own else self.everyone
 
     def __reduce__(self) -> tuple[Any, ...]:
         return _arrived, (pack(self.everyone), {i: pack(state) for i, state in self.each.items()})

@@ -748,10 +748,10 @@ class Own(Federation):
     """A federation of a user's own."""
 
 
-def test_classes_that_no_configuration_records():
+def test_classes_that_no_configuration_records(tmp_path: Path):
     """What a resumed run would silently do without is refused."""
     with refused(BadValue, "training"):
-        Federation(training=Warmed())
+        small(tmp_path / "run", training=Warmed()).run()
     with refused(BadCode, "Own"):
         Own()
 
