@@ -358,10 +358,10 @@ class Federation(Displayed):
             found = read(Federation, flattened(parse_yaml(dump(self))))
         except UserError as error:
             raise error.within(kept) from error
-        except Exception as error:
-            raise BadCode(f"{kept}: reading it raises {type(error).__name__}: {error}") from error
-        one, other = flat(config_of(self)), flat(config_of(found))
-        for name in differing(one, other):
+        both = config_of(self), config_of(found)
+        if repr(both[0]) != repr(both[1]):
+            one, other = map(flat, both)
+            name = differing(one, other)[0]
             told = f"is {shown(one.get(name))}, and {shown(other.get(name))} after it has been read"
             remedy = "an __init__ must keep each argument under its name, as it was given"
             raise BadCode(f"{kept}: {name} {told}: {remedy}").at(name)

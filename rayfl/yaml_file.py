@@ -45,37 +45,35 @@ _Loader.yaml_constructors = {
     for tag, make in yaml.SafeLoader.yaml_constructors.items()
     if tag is None or tag.rpartition(":")[2] in _PLAIN
 }
-_NUMBERS = {
-    "int": re.compile(r"^[-+]?(0b[01_]+|0x[\da-fA-F_]+|\d[\d_]*)$"),
-    "float": re.compile(
-        r"^[-+]?((\d[\d_]*\.[\d_]*|\.\d[\d_]*|\d[\d_]*(?=[eE]))([eE][-+]?\d+)?|\.(inf|Inf|INF))$"
-        r"|^\.(nan|NaN|NAN)$"
-    ),
-}
-"""What is a number: 010 is 10 and 1e-3 one, which YAML of 2005 takes for 8 and a text; 1:30 is a text."""
-_OTHERS = ("timestamp", *_NUMBERS)
 _Loader.yaml_implicit_resolvers = {
-    first: [(tag, pattern) for tag, pattern in known if tag.rpartition(":")[2] not in _OTHERS]
+    first: [(tag, pattern) for tag, pattern in known if not tag.endswith(":timestamp")]
     for first, known in yaml.SafeLoader.yaml_implicit_resolvers.items()
 }
 
 
 class _Dumper(yaml.SafeDumper):
-    """Puts texts in quotes that are numbers to this reader, as well as those that are some to YAML's."""
+    """Puts texts in quotes that this reader, or another one, would take for something else."""
 
 
-for name, pattern in _NUMBERS.items():
+# Numbers such as 1e-3 and 08, which YAML of 2005 takes for texts.
+for name, pattern in {"float": r"^[-+]?(\d+\.?\d*|\.\d+)[eE][-+]?\d+$", "int": r"^[-+]?\d+$"}.items():
     for kind in (_Loader, _Dumper):
-        kind.add_implicit_resolver(f"tag:yaml.org,2002:{name}", pattern, list("-+.0123456789"))
+        kind.add_implicit_resolver(f"tag:yaml.org,2002:{name}", re.compile(pattern), list("-+.0123456789"))
 
 
-def _whole(loader: yaml.SafeLoader, node: yaml.ScalarNode) -> int:
-    """Return a whole number, in decimal digits where it does not say otherwise."""
-    text = str(node.value).replace("_", "")
-    return int(text, 0 if text.lstrip("-+").startswith(("0x", "0b")) else 10)
+def _whole(_: yaml.SafeLoader, node: yaml.ScalarNode) -> int | str:
+    """Return a whole number: 010 is 10, not 8 as for YAML of 2005; and 1:30 is a text, not 90."""
+    digits = str(node.value).replace("_", "")
+    base = 0 if digits.lstrip("-+").startswith(("0x", "0b")) else 10
+    return str(node.value) if ":" in digits else int(digits, base)
+
+
+def _real(loader: yaml.SafeLoader, node: yaml.ScalarNode) -> float | str:
+    return str(node.value) if ":" in node.value else loader.construct_yaml_float(node)
 
 
 _Loader.add_constructor("tag:yaml.org,2002:int", _whole)
+_Loader.add_constructor("tag:yaml.org,2002:float", _real)
 
 
 def written(content: Any) -> str:

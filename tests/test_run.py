@@ -189,6 +189,18 @@ def test_help_explains_methods_and_options() -> None:
         assert says in done.stdout
 
 
+def test_print_config_of_a_run_to_go_on_with_runs_nothing(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main([*TINY, "--output", str(tmp_path / "run")]) == 0
+    before = (tmp_path / "run" / "metrics.jsonl").read_bytes()
+    capsys.readouterr()
+    with pytest.raises(SystemExit):
+        main(["--resume", str(tmp_path / "run"), "--rounds", "3", "--print_config"])
+    assert yaml.safe_load(capsys.readouterr().out)["rounds"] == 3
+    assert (tmp_path / "run" / "metrics.jsonl").read_bytes() == before
+
+
 def test_print_config_can_be_run(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "rayfl.run", *TINY, "--method", "Ditto", "--print_config"]
     printed = subprocess.run(command, capture_output=True, text=True, check=True).stdout

@@ -176,7 +176,7 @@ def _named(base: type, name: str, also_text: bool, place: str) -> Any:
         return own[short]
     if name.startswith("rayfl.") and not also_text:
         raise BadValue(place, f"is {name}, which is none that can be used. {_choices(base)}")
-    if "." not in short:
+    if "." not in name:
         raise Unknown(place, f"is {shown(name)}{did_you_mean(short, own)} {_choices(base)}")
     try:
         found = named(name)

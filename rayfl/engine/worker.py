@@ -359,7 +359,8 @@ class Worker:
     def _received(self, download: Download, id: int) -> State:
         """Return all that a client receives, on the device."""
         own = download.each.get(id)
-        return download.everyone if own is None else {**download.everyone, **as_arrived(own, self.device)}
+        each = {} if own is None else {id: as_arrived(own, self.device)}
+        return download._replace(each=each).of(id)
 
     @exits_as_errors()
     def common(

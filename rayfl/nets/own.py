@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import sys
 import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
 from functools import cache
 from typing import Any
 
@@ -71,8 +69,12 @@ def build(
 def _built(net: Architecture, shape: Shape, classes: int) -> Any:
     """Return what a net of the user's own or of another package builds."""
     before = generators()["NumPy"]
-    with _without_addresses(str(net)):
+    _watch_addresses()
+    _MAKES.net = str(net)
+    try:
         built = net.build(shape, classes)
+    finally:
+        _MAKES.net = ""
     if generators()["NumPy"] != before:
         raise BadCode(
             "net",
@@ -80,17 +82,6 @@ def _built(net: Architecture, shape: Shape, classes: int) -> Any:
             "process to process and from run to run: draw from PyTorch's, which rayfl seeds",
         )
     return built
-
-
-@contextmanager
-def _without_addresses(net: str) -> Iterator[None]:
-    """Let this thread reach for no address in the body, in which a net is made."""
-    _watch_addresses()
-    _MAKES.net = net
-    try:
-        yield
-    finally:
-        _MAKES.net = ""
 
 
 @cache

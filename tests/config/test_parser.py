@@ -756,6 +756,78 @@ def test_classes_that_no_configuration_records(tmp_path: Path):
         Own()
 
 
+class Inner(FedAvg):
+    """A method with a part of one class, and a text."""
+
+    division: Dirichlet = Dirichlet(alpha=0.3)
+    note: str = ""
+
+
+def test_texts_and_parts_come_back(tmp_path: Path) -> None:
+    """Texts that look like numbers, to this reader or another one; and a part that can be of one class."""
+    for note in ("1e3", "010", "08", "1:30", "1_000", ".5", "null"):
+        method: Any = again(
+            Federation(method=Inner(note=note, division=Dirichlet(alpha=0.7))), tmp_path
+        ).method
+        assert (method.note, method.division.alpha) == (note, 0.7)
+
+
+class Converts(FedAvg):
+    def __init__(self, mu: float = 1.0) -> None:
+        self.mu = mu * 2
+
+
+class TakesMore(FedAvg):
+    def __init__(self, **more: float) -> None:
+        self.more = more
+
+
+class ByPlace(FedAvg):
+    def __init__(self, mu: float = 1.0, /) -> None:
+        self.mu = mu
+
+
+class HoldsAnything(FedAvg):
+    part: Any = None
+
+
+def local() -> FedAvg:
+    class Local(FedAvg): ...
+
+    return Local()
+
+
+@pytest.mark.parametrize(
+    ("method", "kind", "place"),
+    [
+        (Converts(), BadCode, "method.mu"),
+        (TakesMore(), BadCode, "method.more"),
+        (ByPlace(), BadCode, "method"),
+        (HoldsAnything(part=Dirichlet()), Conflict, "method.part.alpha"),
+        (local(), BadValue, "method"),
+    ],
+    ids=lambda each: type(each).__name__ if isinstance(each, FedAvg) else "",
+)
+def test_what_does_not_come_back_is_refused(
+    method: FedAvg, kind: type[UserError], place: str, tmp_path: Path
+) -> None:
+    """Before anything is written: nobody could go on with such a run."""
+    with refused(kind, place):
+        small(tmp_path / "run", method=method).run()
+    assert not (tmp_path / "run").exists()
+
+
+def test_numbers_are_decimal_and_of_32_bits() -> None:
+    assert federation_from(["--seed", "010", "--rounds", "08"]).seed == 10
+    for name, value in {"rounds": "1:30", "eval_clients": "1:30.5", "training.lr": "1e39"}.items():
+        with refused(BadValue, name):
+            federation_from([f"--{name}", value])
+
+
+def test_help_shows_defaults_that_are_made() -> None:
+    assert "default: [tensorboard]" in parser().format_help()
+
+
 def test_classes_are_named_by_the_path_that_users_write():
     """Files may move; the path of a class stays."""
     config = yaml.safe_load(dump(Federation(engine=Inline())))

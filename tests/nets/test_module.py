@@ -1,5 +1,6 @@
 """Any ``nn.Module`` as a net: how it is called, where its head is, and what is refused."""
 
+import socket
 import sys
 import types
 from pathlib import Path
@@ -311,6 +312,49 @@ def fetching(weights: str | None = "DEFAULT", pretrained: bool = False) -> nn.Mo
 
 def test_weights_that_are_fetched_by_default_are_not() -> None:
     assert build(f"{OWN}.fetching", IMAGES, 3).head.out_features == 3
+
+
+CALLED: list[str] = []
+
+
+def numbers(shape: "a_name_of_type_checkers", classes: int) -> list[int]:  # type: ignore[name-defined]  # noqa: F821
+    CALLED.append("numbers")
+    return []
+
+
+class Counter:
+    def __call__(self, shape: tuple[int, ...], classes: int) -> int | None:
+        CALLED.append("Counter")
+
+
+counter = Counter()
+
+
+@pytest.mark.parametrize("name", ["numbers", "counter"])
+def test_what_says_that_it_returns_no_net_is_not_called(name: str) -> None:
+    with refused(BadCode, "net"):
+        build(f"{OWN}.{name}", IMAGES, 3)
+    assert not CALLED
+
+
+def connected(shape: tuple[int, ...], classes: int) -> nn.Module:
+    with socket.socket() as listening:
+        listening.bind(("127.0.0.1", 0))
+        listening.listen()
+        socket.create_connection(listening.getsockname()).close()
+    return Plain(classes)
+
+
+def test_a_net_is_made_without_the_network() -> None:
+    """The same function may be called elsewhere."""
+    with refused(BadCode, "net"):
+        build(f"{OWN}.connected", IMAGES, 3)
+    assert connected(IMAGES, 3)
+
+
+def test_what_a_library_raises_is_of_the_net() -> None:
+    with refused(BadCode, "net"):
+        build(Module(path="torchvision.models.get_model", arguments={"name": "nowhere"}), IMAGES, 3)
 
 
 def test_as_a_configuration_names_it(tmp_path: Path) -> None:
