@@ -98,10 +98,8 @@ def taken(kind: Any) -> Any:
         return Annotated[origin[tuple(held)], BeforeValidator(_as(list | tuple, origin))]
     if kind is int:
         return Annotated[int, BeforeValidator(_whole)]
-    if kind is float:
-        return Annotated[float, BeforeValidator(_real)]
-    if kind is bool:
-        return Annotated[bool, BeforeValidator(_as(np.generic, np.generic.item))]
+    if kind in (float, bool):
+        return Annotated[kind, BeforeValidator(_number)]
     if kind is str:
         return Annotated[str, BeforeValidator(_as(os.PathLike, os.fspath))]
     of_class = isinstance(kind, type) and origin is None and kind.__module__ != "builtins"
@@ -132,7 +130,7 @@ def _whole(value: Any) -> Any:
     return value
 
 
-def _real(value: Any) -> Any:
+def _number(value: Any) -> Any:
     value = value.item() if isinstance(value, np.generic) else value
     too_large = isinstance(value, int | float) and abs(value) > float(np.finfo(np.float32).max)
     return math.inf if too_large else value  # as it is to what computes with 32 bits

@@ -160,7 +160,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
     def run() -> None:
         given = parser().read(arguments)
-        with nullcontext() if _holds_code(Path(given.run)) else from_here():
+        # What a run's folder holds of code, where rayfl writes none, may be a stranger's.
+        foreign = any(file.name.endswith((*all_suffixes(),)) for file in Path(given.run).rglob("*"))
+        with nullcontext() if foreign else from_here():
             write(given)
 
     def write(given: Any) -> None:
@@ -178,11 +180,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
                 warn(f"client {client} has never trained: its model is the initial one, or the server's")
 
     return exit_code(run)
-
-
-def _holds_code(folder: Path) -> bool:
-    """Say whether a folder has files that Python would import: rayfl writes none into those of runs."""
-    return any(file.name.endswith((*all_suffixes(),)) for file in folder.rglob("*"))
 
 
 if __name__ == "__main__":

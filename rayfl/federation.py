@@ -191,8 +191,7 @@ class Federation(Displayed):
         if self.output == "":  # as from a shell's variable that is not set; a path would be this folder
             raise BadValue("output", "is empty: give a folder, or leave it out")
         with lasting_output(), warnings_shown(), RunLog(self.log_level) as run_log, ExitStack() as while_held:
-            path = None if self.output is None else Path(self.output).expanduser()
-            path = path or while_held.enter_context(self._new_folder())
+            path = Path(self.output or while_held.enter_context(self._new_folder())).expanduser()
             while_held.enter_context(needing_room(path))
             if self.resumes:
                 check_stays(path)
@@ -358,13 +357,12 @@ class Federation(Displayed):
             found = read(Federation, flattened(parse_yaml(dump(self))))
         except UserError as error:
             raise error.within(kept) from error
-        both = config_of(self), config_of(found)
-        if repr(both[0]) != repr(both[1]):
-            one, other = map(flat, both)
-            name = differing(one, other)[0]
-            told = f"is {shown(one.get(name))}, and {shown(other.get(name))} after it has been read"
-            remedy = "an __init__ must keep each argument under its name, as it was given"
-            raise BadCode(f"{kept}: {name} {told}: {remedy}").at(name)
+        one, other = config_of(self), config_of(found)
+        if repr(one) != repr(other):
+            name = [*differing(flat(one), flat(other)), *differing(one, other)][0]
+            was, became = (shown(flat(each).get(name)) for each in (one, other))
+            told = f"{name} is {was}, and {became} after it has been read"
+            raise BadCode(f"{kept}: {told}: an __init__ must keep its arguments as they are given").at(name)
 
     def _settle_execution(self, given: Engine, data: FederatedData) -> None:
         """Let the run go on in the loop, with a warning, where a stack would train clients otherwise."""

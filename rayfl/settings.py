@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import functools
 import inspect
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from typing import Any, ClassVar, dataclass_transform
 
@@ -112,7 +112,7 @@ def _checking(cls: Any, of_settings: bool = False) -> Any:
         try:
             bound = signature.bind(self, *given, **new_defaults | named)
         except TypeError as error:
-            raise _unlike(cls, signature.parameters, given, named, error) from None
+            raise _unlike(cls, signature.parameters, named, error) from None
         own = {name: value for name, value in bound.arguments.items() if name != "self"}
         bound.arguments |= checked_arguments(cls, own, cls._place)
         init(*bound.args, **bound.kwargs)
@@ -125,7 +125,6 @@ def _checking(cls: Any, of_settings: bool = False) -> Any:
 def _unlike(
     cls: type[Settings],
     known: Mapping[str, inspect.Parameter],
-    given: Sequence[Any],
     named: Mapping[str, Any],
     error: TypeError,
 ) -> UserError:

@@ -61,22 +61,22 @@ for name, pattern in {"float": r"^[-+]?(\d+\.?\d*|\.\d+)[eE][-+]?\d+$", "int": r
         kind.add_implicit_resolver(f"tag:yaml.org,2002:{name}", re.compile(pattern), list("-+.0123456789"))
 
 
-def _whole(_: yaml.SafeLoader, node: yaml.ScalarNode) -> int | str:
+def _make_int(_: yaml.SafeLoader, node: yaml.ScalarNode) -> int | str:
     """Return a whole number: 010 is 10, not 8 as for YAML of 2005; and 1:30 is a text, not 90."""
     digits = str(node.value).replace("_", "")
     base = 0 if digits.lstrip("-+").startswith(("0x", "0b")) else 10
     return str(node.value) if ":" in digits else int(digits, base)
 
 
-def _real(loader: yaml.SafeLoader, node: yaml.ScalarNode) -> float | str:
+def _make_float(loader: yaml.SafeLoader, node: yaml.ScalarNode) -> float | str:
     return str(node.value) if ":" in node.value else loader.construct_yaml_float(node)
 
 
-_Loader.add_constructor("tag:yaml.org,2002:int", _whole)
-_Loader.add_constructor("tag:yaml.org,2002:float", _real)
+_Loader.add_constructor("tag:yaml.org,2002:int", _make_int)
+_Loader.add_constructor("tag:yaml.org,2002:float", _make_float)
 
 
-def written(content: Any) -> str:
+def yaml_text(content: Any) -> str:
     """Return content as YAML, which is read as the same."""
     return yaml.dump(content, Dumper=_Dumper, sort_keys=False)
 

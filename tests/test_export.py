@@ -216,9 +216,7 @@ def test_a_method_of_ones_own_and_the_home_folder(tmp_path, monkeypatch, capsys)
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("HOME", str(tmp_path / "home"))
     Path("exported_method.py").write_text("from rayfl.methods import FedAvg\nclass Mine(FedAvg): ...\n")
-    tiny = (
-        "--engine Inline --loggers [] --data Synthetic --data.train 80 --data.test 40 --net LeNet --rounds 1"
-    )
+    tiny = "--engine Inline --loggers [] --data Synthetic --data.train 80 --net LeNet --rounds 1"
     assert main(["run", *tiny.split(), "--method", "exported_method.Mine", "--output=~/run"]) == 0
     for folder, code in (("home/run", 0), ("foreign", 2)):
         sys.modules.pop("exported_method", None)

@@ -19,7 +19,7 @@ from rayfl.record.description import RESUMABLE, config_of, differing, dump
 from rayfl.record.folder import check_is
 from rayfl.shipped import find
 from rayfl.shown import tell
-from rayfl.yaml_file import read_mapping, written
+from rayfl.yaml_file import read_mapping, yaml_text
 
 
 def parser() -> Parser:
@@ -151,7 +151,7 @@ def _print(federation: Federation, how: str) -> NoReturn:
             for name, value in found.items()
             if (plain if name in classes else defaults).get(name, Word("?")) != value
         }
-        text = written(kept)
+        text = yaml_text(kept)
     elif how != "all":
         raise BadValue("print_config", f"is {how!r}: it must be skip_default, or stand alone")
     tell(text.rstrip())

@@ -363,8 +363,7 @@ def _group(name: str, value: Any, folder: Path) -> Mapping[Any, Any]:
         if isinstance(value, Word) and not path.exists():
             raise BadValue(name, f"is {value!r}: give a YAML file that is there, or single options")
         return read_mapping(path, f"file with options of {name}")
-    named = isinstance(value, Mapping) and "class_path" in value  # of which there is but one
-    if named or not isinstance(value, Mapping) or not all(isinstance(key, str) for key in value):
+    if not isinstance(value, Mapping) or "class_path" in value or not all(isinstance(k, str) for k in value):
         raise BadValue(name, f"is {shown(value)}: it must map options to values")
     return value
 

@@ -22,9 +22,8 @@ class Download(NamedTuple):
     def of(self, id: int) -> State:
         """Return all that one client receives."""
         own = self.each.get(id, {})
-        if both := [key for key in own if key in self.everyone]:
-            told = f"has the key {both[0]!r}, which download has, too: choose another, for one would be lost"
-            raise BadCode("download_for", told)
+        if both := sorted(own.keys() & self.everyone.keys()):
+            raise BadCode("download_for", f"has the key {both[0]!r}, as download has: choose another")
         return {**self.everyone, **own} if own else self.everyone
 
     def __reduce__(self) -> tuple[Any, ...]:

@@ -358,8 +358,7 @@ class Worker:
 
     def _received(self, download: Download, id: int) -> State:
         """Return all that a client receives, on the device."""
-        own = download.each.get(id)
-        each = {} if own is None else {id: as_arrived(own, self.device)}
+        each = {id: as_arrived(download.each[id], self.device)} if id in download.each else {}
         return download._replace(each=each).of(id)
 
     @exits_as_errors()

@@ -18,8 +18,8 @@ from rayfl.nets.memory import generators
 from rayfl.nets.module import Module
 from rayfl.nets.split import Shape, SplitNet, drop_batch_counts
 
-_MAKES = threading.local()
-"""Which net this thread makes, if it makes one."""
+_THREAD = threading.local()
+"""Has the net that this thread makes, if it makes one."""
 
 
 def build(
@@ -70,11 +70,11 @@ def _built(net: Architecture, shape: Shape, classes: int) -> Any:
     """Return what a net of the user's own or of another package builds."""
     before = generators()["NumPy"]
     _watch_addresses()
-    _MAKES.net = str(net)
+    _THREAD.net = str(net)
     try:
         built = net.build(shape, classes)
     finally:
-        _MAKES.net = ""
+        _THREAD.net = ""
     if generators()["NumPy"] != before:
         raise BadCode(
             "net",
@@ -89,7 +89,7 @@ def _watch_addresses() -> None:
     """Begin, once in a process, to watch what reaches for an address: nothing ends that."""
 
     def watch(event: str, _: tuple[Any, ...]) -> None:
-        if event in ("socket.getaddrinfo", "socket.connect") and (net := getattr(_MAKES, "net", "")):
+        if event in ("socket.getaddrinfo", "socket.connect") and (net := getattr(_THREAD, "net", "")):
             told = "reaches for the network where it is made, and rayfl downloads nothing: use files at hand"
             raise BadCode("net", f"{net} {told}")
 

@@ -15,7 +15,7 @@ from rayfl.arguments import arguments_of, checked, shown
 from rayfl.errors import BadCode, BadValue
 from rayfl.imports import of_rayfl
 from rayfl.settings import Settings
-from rayfl.yaml_file import written
+from rayfl.yaml_file import yaml_text
 
 RESUMABLE = ("rounds", "engine", "checkpoint_every", "quiet", "loggers", "log_level")
 """Settings that may change when a run is resumed; any other would make it another run.
@@ -39,7 +39,7 @@ _SCORED = ("metrics", "eval_clients", "eval_draw", "eval_points", "scoring")
 
 def dump(federation: object) -> str:
     """Return a federation's complete configuration as YAML, which ``rayfl.run --config`` takes."""
-    return written(config_of(federation))
+    return yaml_text(config_of(federation))
 
 
 def config_of(federation: object) -> dict[str, Any]:
@@ -134,8 +134,6 @@ def _plain(value: Any, where: str) -> Any:
     if isinstance(value, list | tuple):
         return [_plain(v, where) for v in value]
     if isinstance(value, dict):
-        if "class_path" in value:
-            raise BadValue(where, "has the key class_path, by which configurations name classes: rename it")
         return {k: _plain(v, where) for k, v in value.items()}
     cls = type(value)
     if cls.__module__ == "builtins":

@@ -765,11 +765,9 @@ class Inner(FedAvg):
 
 def test_texts_and_parts_come_back(tmp_path: Path) -> None:
     """Texts that look like numbers, to this reader or another one; and a part that can be of one class."""
-    for note in ("1e3", "010", "08", "1:30", "1_000", ".5", "null"):
-        method: Any = again(
-            Federation(method=Inner(note=note, division=Dirichlet(alpha=0.7))), tmp_path
-        ).method
-        assert (method.note, method.division.alpha) == (note, 0.7)
+    for note in ("1e3", "010", "08", "1:30", "1_000", ".5"):
+        given = Federation(method=Inner(note=note, division=Dirichlet(alpha=0.7)))
+        assert str(again(given, tmp_path).method) == str(given.method)
 
 
 class Converts(FedAvg):
@@ -780,11 +778,6 @@ class Converts(FedAvg):
 class TakesMore(FedAvg):
     def __init__(self, **more: float) -> None:
         self.more = more
-
-
-class ByPlace(FedAvg):
-    def __init__(self, mu: float = 1.0, /) -> None:
-        self.mu = mu
 
 
 class HoldsAnything(FedAvg):
@@ -802,7 +795,6 @@ def local() -> FedAvg:
     [
         (Converts(), BadCode, "method.mu"),
         (TakesMore(), BadCode, "method.more"),
-        (ByPlace(), BadCode, "method"),
         (HoldsAnything(part=Dirichlet()), Conflict, "method.part.alpha"),
         (local(), BadValue, "method"),
     ],
@@ -822,10 +814,6 @@ def test_numbers_are_decimal_and_of_32_bits() -> None:
     for name, value in {"rounds": "1:30", "eval_clients": "1:30.5", "training.lr": "1e39"}.items():
         with refused(BadValue, name):
             federation_from([f"--{name}", value])
-
-
-def test_help_shows_defaults_that_are_made() -> None:
-    assert "default: [tensorboard]" in parser().format_help()
 
 
 def test_classes_are_named_by_the_path_that_users_write():
