@@ -185,8 +185,8 @@ def _named(base: type, name: str, also_text: bool, place: str) -> Any:
             return name
         raise Missing(
             place,
-            f"is {name}: {error}. Set PYTHONPATH to the folder that has it; run, table and tune also look in "
-            "the current folder",
+            f"is {name}: {error}. Set PYTHONPATH to the folder that has it; run, table, tune and export also "
+            "look in the current folder",
         ) from error
     except (UserError, ImportError, AttributeError) as error:
         if also_text:  # whoever builds the net says it
