@@ -798,7 +798,6 @@ def local() -> FedAvg:
         (HoldsAnything(part=Dirichlet()), Conflict, "method.part.alpha"),
         (local(), BadValue, "method"),
     ],
-    ids=lambda each: type(each).__name__ if isinstance(each, FedAvg) else "",
 )
 def test_what_does_not_come_back_is_refused(
     method: FedAvg, kind: type[UserError], place: str, tmp_path: Path
