@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import math
 import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import MISSING, fields, is_dataclass
@@ -98,7 +99,7 @@ def taken(kind: Any) -> Any:
     if kind is int:
         return Annotated[int, BeforeValidator(_whole)]
     if kind in (float, bool):
-        return Annotated[kind, BeforeValidator(_as(np.generic, np.generic.item))]
+        return Annotated[kind, BeforeValidator(_number)]
     if kind is str:
         return Annotated[str, BeforeValidator(_as(os.PathLike, os.fspath))]
     of_class = isinstance(kind, type) and origin is None and kind.__module__ != "builtins"
@@ -129,6 +130,12 @@ def _whole(value: Any) -> Any:
     return value
 
 
+def _number(value: Any) -> Any:
+    value = value.item() if isinstance(value, np.generic) else value
+    too_large = isinstance(value, int | float) and abs(value) > float(np.finfo(np.float32).max)
+    return math.inf if too_large else value  # as it is to what computes with 32 bits
+
+
 def bounds_of(kind: Any) -> list[str]:
     """Return the bounds of a number's type in words, such as ``at least 0``, with what is added to them."""
     origin, inner = get_origin(kind), get_args(kind)
@@ -143,12 +150,33 @@ def bounds_of(kind: Any) -> list[str]:
 
 def arguments_of(cls: type) -> dict[str, Any]:
     """Return the arguments of a class and their types, as far as they can be told."""
+    return _arguments(cls)
+
+
+@cache
+def _arguments(cls: type) -> dict[str, Any]:
     try:
         parameters = inspect.signature(cls, eval_str=True).parameters
     except NameError:  # a name that only type checkers import
         parameters = inspect.signature(cls).parameters
     several = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)  # of the type each
     return {name: Any if p.kind in several else p.annotation for name, p in parameters.items()}
+
+
+def defaults_of(cls: type) -> dict[str, Any]:
+    """Return the default of every argument of a class; ``inspect.Parameter.empty`` where there is none."""
+    made = fields(cls) if is_dataclass(cls) else ()
+    found = {p.name: p.default for p in inspect.signature(cls).parameters.values()}
+    return found | {f.name: f.default_factory() for f in made if f.default_factory is not MISSING}
+
+
+def members(kind: Any) -> tuple[Any, ...]:
+    """Return the types that a union is of; of another type, the type; without marks."""
+    if get_origin(kind) is Annotated:
+        return members(get_args(kind)[0])
+    if get_origin(kind) in (Union, UnionType):
+        return tuple(each for one in get_args(kind) for each in members(one))
+    return (kind,)
 
 
 def expected(kind: Any) -> str:
@@ -196,9 +224,7 @@ def described(thing: object) -> str:
 
 def changed(thing: object) -> dict[str, Any]:
     """Return the arguments of an object that differ from the defaults of its class, by name."""
-    made = fields(thing) if is_dataclass(thing) else ()
-    defaults = {p.name: p.default for p in inspect.signature(type(thing)).parameters.values()}
-    defaults |= {each.name: each.default_factory() for each in made if each.default_factory is not MISSING}
+    defaults = defaults_of(type(thing))
     values = {name: getattr(thing, name, default) for name, default in defaults.items()}
     return {name: value for name, value in values.items() if not _same(value, defaults[name])}
 

@@ -140,8 +140,8 @@ def _told(error: BaseException) -> tuple[UserError | None, BaseException | None]
     """Return what to say of an error, None where it is ours; and what code of the user's own has raised."""
     if isinstance(error, UserError):
         return error, _own(error.__cause__, called=True)[0]
-    if isinstance(error, MemoryError):
-        text = f" ({error})" if str(error) else ""
+    if out_of_memory(error):
+        text = f" ({str(error).splitlines()[-1]})" if str(error) else ""
         return Shortage(f"not enough memory{text}: use less data, smaller inputs or fewer clients"), None
     if (full := shortage(error)) is not None:
         return Shortage(f"{full}; then start it again"), None
@@ -152,6 +152,12 @@ def _told(error: BaseException) -> tuple[UserError | None, BaseException | None]
     if isinstance(error, ValueError) and "embedded null" in str(error):
         return BadValue("a path contains the character NUL: remove it"), None
     return None, None
+
+
+def out_of_memory(error: BaseException) -> bool:
+    """Say whether there was too little memory on the CPU, for which PyTorch has no class of its own."""
+    of_torch = isinstance(error, RuntimeError) and "DefaultCPUAllocator: " in str(error)
+    return isinstance(error, MemoryError) or of_torch
 
 
 def shortage(error: BaseException | None) -> str | None:

@@ -7,6 +7,8 @@ import io
 import json
 import sys
 from collections.abc import Sequence
+from contextlib import nullcontext
+from importlib.machinery import all_suffixes
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -15,6 +17,7 @@ from rayfl.config.command import Parser
 from rayfl.errors import Conflict, exit_code
 from rayfl.evaluation.result import Result
 from rayfl.files import write_file
+from rayfl.imports import from_here
 from rayfl.shown import tell, warn
 
 if TYPE_CHECKING:  # help should not wait for torch to start
@@ -157,11 +160,17 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
     def run() -> None:
         given = parser().read(arguments)
+        # What a run's folder holds of code, where rayfl writes none, may be a stranger's.
+        foreign = any(file.name.endswith((*all_suffixes(),)) for file in Path(given.run).rglob("*"))
+        with nullcontext() if foreign else from_here():
+            write(given)
+
+    def write(given: Any) -> None:
         from rayfl.models import load_models
 
         result = Result.load(given.run)
         models = load_models(given.run, given.round, data=False)
-        output = Path(given.output or Path(given.run, "models"))
+        output = Path(given.output or Path(given.run, "models")).expanduser()
         clients = range(len(models)) if given.client == "all" else [given.client]
         if len(clients) > 1 and output.suffix in ENDINGS.values():
             raise Conflict("--output", f"{output} is one file, for {len(clients)} clients: give a folder")

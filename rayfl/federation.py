@@ -15,15 +15,15 @@ from typing import Annotated, Any, Literal, Self
 
 import numpy as np
 import torch
-import yaml
 
 from rayfl import checks
-from rayfl.arguments import changed
+from rayfl.arguments import changed, shown
 from rayfl.callbacks.callback import Callback, Run
 from rayfl.callbacks.early_stopping import EarlyStopping
 from rayfl.callbacks.loggers import LOGGERS, Name, check_loggers
 from rayfl.callbacks.page import LivePage
 from rayfl.callbacks.terminal import LogRounds, Progress, print_start
+from rayfl.config.reader import flattened, read
 from rayfl.data import Data, EmbeddedDigits, FederatedData
 from rayfl.display import Displayed, options
 from rayfl.engine.base import Engine, Plan
@@ -33,7 +33,7 @@ from rayfl.engine.process import alone, torch_defaults
 from rayfl.engine.ray_engine import Ray
 from rayfl.engine.round_result import RoundResult
 from rayfl.engine.session import Session
-from rayfl.errors import BadCode, BadValue, Conflict
+from rayfl.errors import BadCode, BadValue, Conflict, UserError
 from rayfl.evaluation.finetune import NO_FINETUNING, Finetune
 from rayfl.evaluation.latest import LatestScores
 from rayfl.evaluation.measures import recorded
@@ -47,7 +47,7 @@ from rayfl.nets import CNNB, Architecture
 from rayfl.randomness import generator
 from rayfl.record.cell import Cell
 from rayfl.record.checkpoint import Checkpoints, Manifest
-from rayfl.record.description import deciding, display_name, dump, flat, public_path
+from rayfl.record.description import config_of, deciding, differing, display_name, dump, flat, public_path
 from rayfl.record.folder import RunFolder, check_is, check_stays, check_unused
 from rayfl.record.history import CONFIG, LOG
 from rayfl.recovery import carry_out, check_device, finished, needing_room, restored, to_resume
@@ -60,6 +60,7 @@ from rayfl.shown import counted, one_line, tell, warn
 from rayfl.signals import asked_to_stop
 from rayfl.streams import lasting_output
 from rayfl.training import Training
+from rayfl.yaml_file import parse_yaml
 
 # Defaults may be shared: a run works on copies, and none of its steps changes them.
 DEFAULT_METHOD, DEFAULT_DATA, DEFAULT_TRAINING, DEFAULT_ENGINE = FedBN(), EmbeddedDigits(), Training(), Ray()
@@ -153,7 +154,7 @@ class Federation(Displayed):
             told = "config.yaml records only its options, and a resumed run would go on without your changes"
             remedy = "Make a Federation, and put what is yours into a method, a data set or a partition"
             raise BadCode(type(self).__name__, f"is derived from Federation: {told}. {remedy}")
-        dump(self)  # refuses values of other types, or out of their bounds
+        config_of(self)  # refuses values of other types, or out of their bounds
         if self.net == []:
             raise BadValue("net", "is []: it must be a net, or a list of at least one")
         if type(self.protocol) not in PROTOCOLS.values():
@@ -194,7 +195,7 @@ class Federation(Displayed):
         if self.output == "":  # as from a shell's variable that is not set; a path would be this folder
             raise BadValue("output", "is empty: give a folder, or leave it out")
         with lasting_output(), warnings_shown(), RunLog(self.log_level) as run_log, ExitStack() as while_held:
-            path = while_held.enter_context(self._new_folder()) if self.output is None else Path(self.output)
+            path = Path(self.output or while_held.enter_context(self._new_folder())).expanduser()
             while_held.enter_context(needing_room(path))
             if self.resumes:
                 check_stays(path)
@@ -297,7 +298,7 @@ class Federation(Displayed):
         Args:
             data: what ``federated_data`` returns; the settings alone if not given.
         """
-        settings = deciding(yaml.safe_load(dump(self)))
+        settings = deciding(config_of(self))
         if self.plan().goes_by_rounds:
             settings["rounds"] = self.rounds
         if not self.finetune.epochs:  # it decides nothing, and checkpoints of earlier versions lack it
@@ -335,6 +336,7 @@ class Federation(Displayed):
         Raises:
             UserError: method, net, data, training and protocol do not go together.
         """
+        self._check_recorded()
         check_loggers(self.loggers)
         if self.eval_clients is not None and self.protocol.point != "after_aggregation":
             told = f"is {self.eval_clients:g}, which chooses who is scored after aggregation"
@@ -352,6 +354,20 @@ class Federation(Displayed):
                 "no run ends early"
             )
         return warnings
+
+    def _check_recorded(self) -> None:
+        """Refuse what config.yaml would not give back: such a run could neither go on nor be repeated."""
+        kept = "config.yaml would not hold this federation"
+        try:
+            found = read(Federation, flattened(parse_yaml(dump(self))))
+        except UserError as error:
+            raise error.within(kept) from error
+        one, other = config_of(self), config_of(found)
+        if repr(one) != repr(other):
+            name = [*differing(flat(one), flat(other)), *differing(one, other)][0]
+            was, became = (shown(flat(each).get(name)) for each in (one, other))
+            told = f"{name} is {was}, and {became} after it has been read"
+            raise BadCode(f"{kept}: {told}: an __init__ must keep its arguments as they are given").at(name)
 
     def _settle_execution(self, given: Engine, data: FederatedData) -> None:
         """Let the run go on in the loop, with a warning, where a stack would train clients otherwise."""

@@ -153,7 +153,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
     def draw() -> None:
         options = parser().read(arguments)
-        path = Path(options.save)
+        path = Path(options.save).expanduser()
         if path.suffix.lower() not in ENDINGS:
             known = f"{', '.join(ENDINGS[:-1])} or {ENDINGS[-1]}"
             raise BadValue("--save", f"{path}: its name must end in {known}")

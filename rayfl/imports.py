@@ -34,8 +34,8 @@ def of_rayfl(cls: type) -> bool:
 def from_here() -> Iterator[None]:
     """Let modules of the current folder be imported in the body, and by the processes that it starts.
 
-    The folder comes last: a ``pandas.py`` in it does not take the place of the library. Commands that only
-    look at a folder, which may be a stranger's, never import from it.
+    The folder comes last: a ``pandas.py`` in it does not take the place of the library. Commands that look at
+    a run's folder, which may be a stranger's, must not import from that.
     """
     here = os.getcwd()
     if sys.flags.safe_path or {here, ""} & {*sys.path}:  # forbidden, or in the place that the user has chosen

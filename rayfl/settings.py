@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import functools
 import inspect
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from typing import Any, ClassVar, dataclass_transform
 
@@ -112,7 +112,7 @@ def _checking(cls: Any, of_settings: bool = False) -> Any:
         try:
             bound = signature.bind(self, *given, **new_defaults | named)
         except TypeError as error:
-            raise _unlike(cls, signature.parameters, given, named) or error from None
+            raise _unlike(cls, signature.parameters, named, error) from None
         own = {name: value for name, value in bound.arguments.items() if name != "self"}
         bound.arguments |= checked_arguments(cls, own, cls._place)
         init(*bound.args, **bound.kwargs)
@@ -125,10 +125,10 @@ def _checking(cls: Any, of_settings: bool = False) -> Any:
 def _unlike(
     cls: type[Settings],
     known: Mapping[str, inspect.Parameter],
-    given: Sequence[Any],
     named: Mapping[str, Any],
-) -> UserError | None:
-    """Return what is wrong with the names of arguments; None where Python's own words say it better."""
+    error: TypeError,
+) -> UserError:
+    """Return what is wrong with the arguments of a constructor, which Python has refused."""
     if odd := [name for name in named if name not in known]:
         hint = did_you_mean(odd[0], [name for name in known if name != "self"])
         return Unknown(f"{cls._place}.{odd[0]}", f"is no option of {cls.__name__}{hint}")
@@ -137,7 +137,7 @@ def _unlike(
     ]
     if lacking := [name for name in needed if name not in named]:
         return Missing(f"{cls._place}.{lacking[0]}", f"is missing: {cls.__name__} needs it")
-    return None
+    return BadCode(cls._place, f"{cls.__name__} cannot be made: {error}")
 
 
 class Value(Settings):

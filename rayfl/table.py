@@ -8,7 +8,6 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import yaml
 from rich.console import Console
 
 from rayfl.config.command import Parser, add_common_options
@@ -29,7 +28,7 @@ from rayfl.imports import from_here
 from rayfl.jobs.cells import Job, Runner, automatic_jobs
 from rayfl.jobs.progress import TableProgress
 from rayfl.papers.printed import printed_table
-from rayfl.record.description import decides, differing, dump, flat
+from rayfl.record.description import config_of, decides, differing, flat
 from rayfl.record.folder import check_kind
 from rayfl.record.history import CONFIG, TABLE
 from rayfl.report.page import PAGE, write_page
@@ -92,7 +91,7 @@ def run(given: Any) -> int:
         raise BadValue("--jobs", f"is {given.jobs}: it must be at least 1")
     table = Table.load(find(given.file, "examples"))
     changes = changes_of(given, "table")
-    output = Path(given.output or Path("runs", slug(table.name)))
+    output = Path(given.output or Path("runs", slug(table.name))).expanduser()
     _check_folder(table, output)
     cells, missing = plan(
         table,
@@ -226,7 +225,7 @@ def _check_same(folder: Path, federation: Federation, seed: int) -> None:
         return
     federation.seed = seed
     there = flat(read_config(folder), shown=True)
-    wanted = flat(yaml.safe_load(dump(federation)), shown=True)
+    wanted = flat(config_of(federation), shown=True)
     known = {key for key in there.keys() & wanted.keys() if decides(key)}
     known -= {"clients"} if federation.clients is None else set()  # the run has found their number
     for key in differing(there, wanted):

@@ -51,10 +51,34 @@ _Loader.yaml_implicit_resolvers = {
 }
 
 
-# Numbers such as 1e-3, which YAML of 2005 takes for texts.
-_FLOAT = re.compile(r"^[-+]?(\d+\.?\d*|\.\d+)[eE][-+]?\d+$")
-for first in "-+.0123456789":
-    _Loader.yaml_implicit_resolvers.setdefault(first, []).append(("tag:yaml.org,2002:float", _FLOAT))
+class _Dumper(yaml.SafeDumper):
+    """Puts texts in quotes that this reader, or another one, would take for something else."""
+
+
+# Numbers such as 1e-3 and 08, which YAML of 2005 takes for texts.
+for name, pattern in {"float": r"^[-+]?(\d+\.?\d*|\.\d+)[eE][-+]?\d+$", "int": r"^[-+]?\d+$"}.items():
+    for kind in (_Loader, _Dumper):
+        kind.add_implicit_resolver(f"tag:yaml.org,2002:{name}", re.compile(pattern), list("-+.0123456789"))
+
+
+def _make_int(_: yaml.SafeLoader, node: yaml.ScalarNode) -> int | str:
+    """Return a whole number: 010 is 10, not 8 as for YAML of 2005; and 1:30 is a text, not 90."""
+    digits = str(node.value).replace("_", "")
+    base = 0 if digits.lstrip("-+").startswith(("0x", "0b")) else 10
+    return str(node.value) if ":" in digits else int(digits, base)
+
+
+def _make_float(loader: yaml.SafeLoader, node: yaml.ScalarNode) -> float | str:
+    return str(node.value) if ":" in node.value else loader.construct_yaml_float(node)
+
+
+_Loader.add_constructor("tag:yaml.org,2002:int", _make_int)
+_Loader.add_constructor("tag:yaml.org,2002:float", _make_float)
+
+
+def yaml_text(content: Any) -> str:
+    """Return content as YAML, which is read as the same."""
+    return yaml.dump(content, Dumper=_Dumper, sort_keys=False)
 
 
 def parse_yaml(text: str) -> Any:

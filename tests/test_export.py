@@ -209,3 +209,21 @@ def test_the_last_lines_of_the_page_need_no_rayfl(tmp_path):
     done = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     assert len(done.stdout.split(",")) == 7
+
+
+def test_a_method_of_ones_own_and_the_home_folder(tmp_path, monkeypatch, capsys):
+    """The current folder's modules are found, as by ``rayfl run``; not where the run's folder has some."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    Path("exported_method.py").write_text("from rayfl.methods import FedAvg\nclass Mine(FedAvg): ...\n")
+    tiny = "--engine Inline --loggers [] --data Synthetic --data.train 80 --net LeNet --rounds 1"
+    assert main(["run", *tiny.split(), "--method", "exported_method.Mine", "--output=~/run"]) == 0
+    for folder, code in (("home/run", 0), ("foreign", 2)):
+        sys.modules.pop("exported_method", None)
+        assert main(["export", folder, "--client", "1", "--output=~/models"]) == code
+        shutil.copytree("home/run", "foreign", dirs_exist_ok=True)
+        Path("foreign", "exported_method.py").write_text("raise SystemExit")
+    assert Path("home", "models", "client-1-personal.safetensors").exists()
+    assert main(["report", "home/run", "--save=~/table.csv"]) == 0
+    assert main(["figure", "rounds", "home/run", "--save=~/rounds.svg"]) == 0
+    assert {"table.csv", "rounds.svg"} <= {path.name for path in Path("home").iterdir()}

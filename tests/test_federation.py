@@ -166,7 +166,7 @@ def test_who_is_dropped_counts_by_its_latest_training(tmp_path: Path, bad_round:
 
 def test_a_run_whose_losses_are_huge_has_records(tmp_path: Path) -> None:
     """Of losses above 1e280 no mean can be taken: they are recorded as undefined."""
-    training = Training(lr=1e150, precision="float64", batch_size=1000)
+    training = Training(lr=1e30, epochs=2, precision="float64", batch_size=1000)
     settings: dict[str, Any] = {"method": Local(), "rounds": 1, "training": training}
     scores = small(tmp_path / "run", **settings).run().history.score("after_aggregation", "personal", "test")
     assert scores is not None
@@ -187,14 +187,15 @@ def test_runs_of_one_second_have_folders_of_their_own(
     """Each has its folder from the start, though it writes nothing before its data are there."""
     monkeypatch.chdir(tmp_path)
     found: list[Path] = []
+    federate = Synthetic.federate
 
-    class Meanwhile(Synthetic):
-        def federate(self, clients: int, seed: int) -> FederatedData:
-            if not found:
-                found.append(anywhere().run().folder)
-            return super().federate(clients, seed)
+    def meanwhile(self: Synthetic, clients: int, seed: int) -> FederatedData:
+        monkeypatch.setattr(Synthetic, "federate", federate)
+        found.append(anywhere().run().folder)
+        return self.federate(clients, seed)
 
-    found.append(anywhere(data=Meanwhile(train=900, test=240, partition=IID())).run().folder)
+    monkeypatch.setattr(Synthetic, "federate", meanwhile)
+    found.append(anywhere().run().folder)
     assert len({folder.resolve() for folder in found}) == 2
 
 
@@ -290,13 +291,14 @@ def test_an_argument_that_is_not_kept_is_named(tmp_path: Path) -> None:
         small(tmp_path / "run", method=Forgetful()).run()
 
 
-def test_state_of_an_odd_type_is_refused_by_name(tmp_path: Path) -> None:
-    class Odd(FedAvg):
-        async def local_update(
-            self, client: Client, state: State, down: State
-        ) -> tuple[dict[str, Any], State]:
-            up, _ = await super().local_update(client, state, down)
-            return up, {"when": {1, 2}}
+class Odd(FedAvg):
+    """Keeps a set."""
 
+    async def local_update(self, client: Client, state: State, down: State) -> tuple[dict[str, Any], State]:
+        up, _ = await super().local_update(client, state, down)
+        return up, {"when": {1, 2}}
+
+
+def test_state_of_an_odd_type_is_refused_by_name(tmp_path: Path) -> None:
     with pytest.raises(UserError, match=r"state/when is a set: a state holds nested dicts"):
         small(tmp_path / "run", method=Odd()).run()

@@ -37,7 +37,7 @@ LAYERS = [
     {"training"},
     {"methods"},
     {"record"},
-    {"evaluation"},
+    {"evaluation", "config.reader"},
     {"engine"},
     {"papers"},
     {"report"},

@@ -145,10 +145,13 @@ def test_an_existing_run_folder_is_left_alone(tmp_path: Path, capsys: pytest.Cap
     assert [p.name for p in tmp_path.iterdir()] == ["mine.txt"]
 
 
-def test_resume_takes_no_other_options(tmp_path: Path) -> None:
+def test_resume_takes_no_other_options(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main([*TINY, "--output", str(tmp_path / "run")]) == 0
     with told(Conflict, "resume"):
         assert main(["--resume", str(tmp_path / "run"), "--seed", "3"]) == 2
+    with pytest.raises(SystemExit):  # when it has printed, and run nothing
+        main(["--resume", str(tmp_path / "run"), "--rounds", "4", "--print_config"])
+    assert "rounds: 4" in capsys.readouterr().out
     assert main(["--resume", str(tmp_path / "run"), "--rounds", "3"]) == 0
     assert len(Result.load(tmp_path / "run").rounds) == 3
 
@@ -180,7 +183,7 @@ def test_an_interrupt_before_the_first_round(
 
 def test_help_explains_methods_and_options() -> None:
     for options, says in [
-        (["--help"], "--participation"),
+        (["--help"], "default: [tensorboard]"),
         (["--method.help", "FedCO2"], "foreign classifier"),
     ]:
         done = subprocess.run(

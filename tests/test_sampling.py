@@ -157,10 +157,10 @@ def test_a_class_of_ones_own(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("what", [[], [0, 12], [-1], [3, 3]])
-def test_what_a_class_returns_is_checked(tmp_path: Path, what: Any) -> None:
-    returning = type("Returns", (Sampling,), {"choose": lambda *_: what})
-    with refused(BadCode, "Returns.choose") as caught:
-        small(tmp_path / "run", sampling=returning()).run()
+def test_what_a_class_returns_is_checked(tmp_path: Path, what: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Evens, "choose", lambda *_: what)
+    with refused(BadCode, "Evens.choose") as caught:
+        small(tmp_path / "run", sampling=Evens()).run()
     assert f"returns {what}" in str(caught.value)
     assert not (tmp_path / "run").exists()
 

@@ -18,14 +18,13 @@ from dataclasses import is_dataclass
 from functools import partial
 from typing import Any, Literal, NoReturn, get_args, get_origin
 
-from rayfl.arguments import arguments_of, bounds_of, checked, expected
+from rayfl.arguments import arguments_of, bounds_of, checked, defaults_of, expected, members
 from rayfl.config.reader import (
     GROUPS,
     Flat,
     Word,
     kind_at,
     layered,
-    members,
     named_class,
     part_of,
     typed,
@@ -221,7 +220,7 @@ class Parser(argparse.ArgumentParser):
 
 def add_class(parser: Parser, cls: type, above: str = "") -> None:
     """Declare the options of a class, for help and completions."""
-    texts, defaults = texts_of(cls), inspect.signature(cls).parameters
+    texts, defaults = texts_of(cls), defaults_of(cls)
     for name, kind in arguments_of(cls).items():
         option, base = f"--{above}{name}", part_of(kind)
         if base is not None and name not in GROUPS and not issubclass(base, Settings):
@@ -230,7 +229,7 @@ def add_class(parser: Parser, cls: type, above: str = "") -> None:
             parser.add(option, kind=str, metavar="FILE", help=f"YAML file with options of {name}.")
             add_class(parser, base, f"{name}.")
             continue
-        default = defaults[name].default
+        default = defaults[name]
         made = parser.add(
             option,
             kind=kind,

@@ -8,8 +8,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, NoReturn
 
-import yaml
-
 from rayfl.config.command import Parser
 from rayfl.config.reader import Flat, Word, flattened, layered, read
 from rayfl.config.table_file import Table, check_kind, is_table, rooted
@@ -17,11 +15,11 @@ from rayfl.data import Data
 from rayfl.errors import BadValue, Conflict, Damaged, Missing, Unknown, UserError
 from rayfl.evaluation.result import read_config
 from rayfl.federation import Federation
-from rayfl.record.description import RESUMABLE, differing, dump
+from rayfl.record.description import RESUMABLE, config_of, differing, dump
 from rayfl.record.folder import check_is
 from rayfl.shipped import find
 from rayfl.shown import tell
-from rayfl.yaml_file import read_mapping
+from rayfl.yaml_file import read_mapping, yaml_text
 
 
 def parser() -> Parser:
@@ -85,11 +83,12 @@ def federation_from(arguments: Sequence[str]) -> Federation:
                 f"takes everything but {', '.join(RESUMABLE)} from the run folder; remove "
                 f"{', '.join('--' + name for name in odd)}",
             )
-        return _resumed(asked.resume, given)
-    try:
-        federation = federation_of(layered(*files.values(), given))
-    except UserError as error:
-        raise _of_file(error, files, given) from error.__cause__
+        federation = _resumed(asked.resume, given)
+    else:
+        try:
+            federation = federation_of(layered(*files.values(), given))
+        except UserError as error:
+            raise _of_file(error, files, given) from error.__cause__
     if asked.print_config is not None:
         _print(federation, asked.print_config)
     return federation
@@ -143,16 +142,16 @@ def _print(federation: Federation, how: str) -> NoReturn:
     """Print a configuration; whole, or only what differs from the defaults of the classes that it names."""
     text = dump(federation)
     if how == "skip_default":
-        found = flattened(yaml.safe_load(text))
-        plain = flattened(yaml.safe_load(dump(Federation())))
+        found = flattened(config_of(federation))
+        plain = flattened(config_of(Federation()))
         classes = {k: v for k, v in found.items() if any(n.startswith(f"{k}.") for n in found)}
-        defaults = flattened(yaml.safe_load(dump(federation_of(classes))))
+        defaults = flattened(config_of(federation_of(classes)))
         kept = {
             name: value
             for name, value in found.items()
             if (plain if name in classes else defaults).get(name, Word("?")) != value
         }
-        text = yaml.safe_dump(kept, sort_keys=False)
+        text = yaml_text(kept)
     elif how != "all":
         raise BadValue("print_config", f"is {how!r}: it must be skip_default, or stand alone")
     tell(text.rstrip())

@@ -11,12 +11,12 @@ import inspect
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import is_dataclass
 from pathlib import Path
-from types import NoneType, UnionType
-from typing import Annotated, Any, Literal, TypeVar, Union, get_args, get_origin
+from types import NoneType
+from typing import Any, Literal, TypeVar, get_args, get_origin
 
 import yaml
 
-from rayfl.arguments import arguments_of, checked_arguments, shown
+from rayfl.arguments import arguments_of, checked_arguments, defaults_of, members, shown
 from rayfl.errors import BadValue, Conflict, Missing, Unknown, UserError
 from rayfl.imports import named
 from rayfl.record.description import class_name
@@ -146,7 +146,7 @@ def _opened(value: Mapping[Any, Any], given: Flat, place: str) -> tuple[Any, Fla
 
 def _default_class(cls: type, name: str, base: type, place: str) -> type:
     """Return the class whose options are given where none is named: that of the default."""
-    default = inspect.signature(cls).parameters[name].default
+    default = defaults_of(cls)[name]
     if isinstance(default, base):
         return type(default)
     if inspect.isabstract(base):
@@ -166,17 +166,17 @@ def class_named(base: type, name: str, place: str) -> type:
 
 def _named(base: type, name: str, also_text: bool, place: str) -> Any:
     """Return the class of a name; where a text may stand, the name itself if it is of no such class."""
-    own = {each.__name__: each for each in own_classes(base)}
+    own = {each.__name__: each for each in (base, *own_classes(base)) if not inspect.isabstract(each)}
     short = class_name(name)
     if short.startswith("rayfl."):
         short = short.rpartition(".")[2]
+    if not issubclass(base, Settings):
+        raise BadValue(place, f"is {shown(name)}: it must map options to values")
     if short in own:
         return own[short]
-    if not own and not also_text:
-        raise BadValue(place, f"is {shown(name)}: it must map options to values")
     if name.startswith("rayfl.") and not also_text:
         raise BadValue(place, f"is {name}, which is none that can be used. {_choices(base)}")
-    if "." not in short:
+    if "." not in name:
         raise Unknown(place, f"is {shown(name)}{did_you_mean(short, own)} {_choices(base)}")
     try:
         found = named(name)
@@ -185,8 +185,8 @@ def _named(base: type, name: str, also_text: bool, place: str) -> Any:
             return name
         raise Missing(
             place,
-            f"is {name}: {error}. Set PYTHONPATH to the folder that has it; run, table and tune also look in "
-            "the current folder",
+            f"is {name}: {error}. Set PYTHONPATH to the folder that has it; run, table, tune and export also "
+            "look in the current folder",
         ) from error
     except (UserError, ImportError, AttributeError) as error:
         if also_text:  # whoever builds the net says it
@@ -204,15 +204,6 @@ def _named(base: type, name: str, also_text: bool, place: str) -> Any:
 def _choices(base: type) -> str:
     names = sorted((each.__name__ for each in own_classes(base)), key=str.lower)
     return f"Choose one of {', '.join(names)}, or the import path of your own"
-
-
-def members(kind: Any) -> tuple[Any, ...]:
-    """Return the types that a union is of; of another type, the type; without marks."""
-    if get_origin(kind) is Annotated:
-        return members(get_args(kind)[0])
-    if get_origin(kind) in (Union, UnionType):
-        return tuple(each for one in get_args(kind) for each in members(one))
-    return (kind,)
 
 
 def part_of(kind: Any) -> type | None:
@@ -372,7 +363,7 @@ def _group(name: str, value: Any, folder: Path) -> Mapping[Any, Any]:
         if isinstance(value, Word) and not path.exists():
             raise BadValue(name, f"is {value!r}: give a YAML file that is there, or single options")
         return read_mapping(path, f"file with options of {name}")
-    if not isinstance(value, Mapping) or not all(isinstance(key, str) for key in value):
+    if not isinstance(value, Mapping) or "class_path" in value or not all(isinstance(k, str) for k in value):
         raise BadValue(name, f"is {shown(value)}: it must map options to values")
     return value
 

@@ -12,6 +12,7 @@ from rayfl.engine.base import Plan
 from rayfl.engine.guard import guarded
 from rayfl.engine.process import exits_as_errors
 from rayfl.engine.returned import check_state, check_views
+from rayfl.engine.travel import Download
 from rayfl.errors import BadCode, UserError
 from rayfl.methods import Method
 from rayfl.nets import Architecture, build
@@ -123,4 +124,4 @@ def _sent(method: Method, server: State) -> State:
     ):
         with guarded(method, torch.device("cpu"), call, "tried before the start", server=[server]):
             found.append(getattr(method, call)(*given))
-    return {**found[0], **found[1]}
+    return Download(found[0], {0: found[1]}).of(0)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
+from rayfl.errors import BadCode
 from rayfl.training.state import Packed, State, pack, unpack
 
 
@@ -20,7 +21,10 @@ class Download(NamedTuple):
 
     def of(self, id: int) -> State:
         """Return all that one client receives."""
-        return {**self.everyone, **self.each[id]} if id in self.each else self.everyone
+        own = self.each.get(id, {})
+        if both := sorted(own.keys() & self.everyone.keys()):
+            raise BadCode("download_for", f"has the key {both[0]!r}, as download has: choose another")
+        return {**self.everyone, **own} if own else self.everyone
 
     def __reduce__(self) -> tuple[Any, ...]:
         return _arrived, (pack(self.everyone), {i: pack(state) for i, state in self.each.items()})

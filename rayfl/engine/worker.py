@@ -358,8 +358,8 @@ class Worker:
 
     def _received(self, download: Download, id: int) -> State:
         """Return all that a client receives, on the device."""
-        own = download.each.get(id)
-        return download.everyone if own is None else {**download.everyone, **as_arrived(own, self.device)}
+        each = {id: as_arrived(download.each[id], self.device)} if id in download.each else {}
+        return download._replace(each=each).of(id)
 
     @exits_as_errors()
     def common(

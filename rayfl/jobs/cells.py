@@ -20,8 +20,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, Any
 
-import yaml
-
 from rayfl.config.table_file import Settings
 from rayfl.errors import UserError
 from rayfl.evaluation.result import read_config
@@ -32,6 +30,7 @@ from rayfl.record.description import RESUMABLE
 from rayfl.record.history import CONFIG, ENGINE, METRICS, SUMMARY, read_lines
 from rayfl.shown import counted
 from rayfl.signals import answered
+from rayfl.yaml_file import yaml_text
 
 POLL = 0.2  # seconds between two looks at running processes
 
@@ -109,7 +108,7 @@ class Job:
         else:
             given, settings = ["--output", str(self.folder)], self.settings | {"seed": self.seed}
         file = self.folder.with_name(f"{self.folder.name}.yaml")
-        write_file(file, yaml.safe_dump(settings, sort_keys=False))
+        write_file(file, yaml_text(settings))
         return [sys.executable, "-m", "rayfl.run", "--config", str(file), *given]
 
 

@@ -5,11 +5,12 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable
 from functools import partial
-from typing import Any, get_type_hints
+from types import SimpleNamespace
+from typing import Any, get_origin, get_type_hints
 
 from torch import nn
 
-from rayfl.arguments import described, shown
+from rayfl.arguments import described, members, shown
 from rayfl.errors import BadCode, BadValue, Missing, Unknown, UserError
 from rayfl.imports import named
 from rayfl.nets.base import Architecture
@@ -69,9 +70,9 @@ class Module(Architecture):
         except (ImportError, AttributeError) as error:
             kind = Missing if isinstance(error, ImportError) else Unknown
             raise kind("net", f"{path}: {error}") from error
-        promised = _promised(function)
-        if isinstance(promised, type) and not issubclass(promised, nn.Module):
-            raise BadCode("net", f"{path} makes a {promised.__name__}, and no torch.nn.Module")
+        kinds = [get_origin(each) or each for each in members(_promised(function))]
+        if all(isinstance(each, type) and not issubclass(each, nn.Module) for each in kinds):
+            raise BadCode("net", f"{path} makes a {kinds[0].__name__}, and no torch.nn.Module")
         return function
 
     def _facts(
@@ -132,7 +133,12 @@ def _promised(function: Callable[..., Any]) -> Any:
     """Return the type that comes from a call, as far as that can be told without one; else None."""
     if isinstance(function, type):
         return function
-    try:
-        return get_type_hints(function.func if isinstance(function, partial) else function).get("return")
+    called: Any = function.func if isinstance(function, partial) else function
+    called = inspect.unwrap(called if inspect.isroutine(called) else type(called).__call__)
+    try:  # of the others, some may be names that only type checkers import
+        said = SimpleNamespace(
+            __annotations__={"return": called.__annotations__["return"]}, __globals__=called.__globals__
+        )
+        return get_type_hints(said)["return"]
     except Exception:  # whatever its annotations raise
         return None

@@ -2,18 +2,24 @@
 
 from __future__ import annotations
 
+import sys
+import threading
+from functools import cache
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from rayfl.errors import BadCode, UserError
+from rayfl.errors import BadCode, UserError, out_of_memory
 from rayfl.imports import of_rayfl
 from rayfl.nets.base import Architecture
 from rayfl.nets.head import check_training, kind_of, split_at_head, tried, with_numbers
 from rayfl.nets.memory import generators
 from rayfl.nets.module import Module
 from rayfl.nets.split import Shape, SplitNet, drop_batch_counts
+
+_THREAD = threading.local()
+"""Has the net that this thread makes, if it makes one."""
 
 
 def build(
@@ -40,8 +46,8 @@ def build(
     if of_rayfl(type(net)) and not isinstance(net, Module):
         known: Any = net.build(shape, classes)
         return known
-    built, like = _built(net, shape, classes), with_numbers(like)
     try:
+        built, like = _built(net, shape, classes), with_numbers(like)
         if not isinstance(built, SplitNet):
             head = net.head if isinstance(net, Module) else ""
             built = split_at_head(built, str(net), classes, like, head)
@@ -50,9 +56,9 @@ def build(
         if not again:
             check_training(built, str(net), like)
         return built
-    except (UserError, MemoryError):
-        raise
     except Exception as error:
+        if isinstance(error, UserError) or out_of_memory(error):
+            raise
         raise BadCode(
             "net",
             f"{net} does not work for {classes} classes and {kind_of(like)}: it raises "
@@ -63,10 +69,12 @@ def build(
 def _built(net: Architecture, shape: Shape, classes: int) -> Any:
     """Return what a net of the user's own or of another package builds."""
     before = generators()["NumPy"]
+    _watch_addresses()
+    _THREAD.net = str(net)
     try:
         built = net.build(shape, classes)
-    except TypeError as error:  # more likely of its arguments, which rayfl chooses, than of its own
-        raise BadCode("net", f"{net} cannot be built for {shape} and {classes} classes: {error}") from error
+    finally:
+        _THREAD.net = ""
     if generators()["NumPy"] != before:
         raise BadCode(
             "net",
@@ -74,6 +82,18 @@ def _built(net: Architecture, shape: Shape, classes: int) -> Any:
             "process to process and from run to run: draw from PyTorch's, which rayfl seeds",
         )
     return built
+
+
+@cache
+def _watch_addresses() -> None:
+    """Begin, once in a process, to watch what reaches for an address: nothing ends that."""
+
+    def watch(event: str, _: tuple[Any, ...]) -> None:
+        if event in ("socket.getaddrinfo", "socket.connect") and (net := getattr(_THREAD, "net", "")):
+            told = "reaches for the network where it is made, and rayfl downloads nothing: use files at hand"
+            raise BadCode("net", f"{net} {told}")
+
+    sys.addaudithook(watch)
 
 
 def _check_scores(net: SplitNet, name: str, classes: int, like: Tensor) -> None:

@@ -7,14 +7,15 @@ import os
 import sys
 from collections.abc import Collection, Mapping
 from dataclasses import is_dataclass
-from typing import Any, get_args
+from typing import Any
 
 import numpy as np
-import yaml
 
 from rayfl.arguments import arguments_of, checked, shown
 from rayfl.errors import BadCode, BadValue
+from rayfl.imports import of_rayfl
 from rayfl.settings import Settings
+from rayfl.yaml_file import yaml_text
 
 RESUMABLE = ("rounds", "engine", "checkpoint_every", "quiet", "loggers", "log_level")
 """Settings that may change when a run is resumed; any other would make it another run.
@@ -38,9 +39,14 @@ _SCORED = ("metrics", "eval_clients", "eval_draw", "eval_points", "scoring")
 
 def dump(federation: object) -> str:
     """Return a federation's complete configuration as YAML, which ``rayfl.run --config`` takes."""
-    described = _plain(federation, "")
-    del described["output"]
-    return yaml.safe_dump(described, sort_keys=False)
+    return yaml_text(config_of(federation))
+
+
+def config_of(federation: object) -> dict[str, Any]:
+    """Return a federation's complete configuration, nested, as :func:`dump` writes it."""
+    found: dict[str, Any] = _plain(federation, "")
+    del found["output"]
+    return found
 
 
 def flat(config: Mapping[str, Any], above: str = "", shown: bool = False) -> dict[str, Any]:
@@ -141,26 +147,11 @@ def _plain(value: Any, where: str) -> Any:
             told = f"does not keep its argument {name!r}: write self.{name} = {name} in its __init__, so that"
             raise BadCode(cls.__name__, f"{told} the run's configuration can be recorded")
         path = f"{where}.{name}" if where else name
-        argument = checked(path, getattr(value, name), kind)
-        _check_recordable(argument, kind, path)
-        arguments[name] = _plain(argument, path)
-    if is_dataclass(value) and not isinstance(value, Settings):
+        arguments[name] = _plain(checked(path, getattr(value, name), kind), path)
+    if is_dataclass(value) and of_rayfl(cls) and not isinstance(value, Settings):
         return arguments
     described: dict[str, Any] = {"class_path": public_path(cls)}
     return described | ({"init_args": arguments} if arguments else {})
-
-
-def _check_recordable(value: Any, kind: Any, where: str) -> None:
-    """Refuse a subclass where a configuration has options alone, and would be read as the class itself."""
-    exact = [
-        each
-        for each in (kind, *get_args(kind))
-        if isinstance(each, type) and is_dataclass(each) and not issubclass(each, Settings)
-    ]
-    if exact and is_dataclass(value) and type(value) not in exact:
-        name = exact[0].__name__
-        why = "config.yaml records only its options, and a resumed run would go on without your changes"
-        raise BadValue(where, f"is a {type(value).__name__}: it must be a {name} itself, because {why}")
 
 
 def public_path(cls: type) -> str:

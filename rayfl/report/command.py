@@ -132,7 +132,7 @@ def report(
     for file in save:
         notes = [*caption(groups, keys, measure), *left_out]
         found = [] if measure else [asdict(test) for test in differences_of(groups, keys)]
-        write_table(Path(file), table, notes, records(groups, keys, measure), tests=found)
+        write_table(Path(file).expanduser(), table, notes, records(groups, keys, measure), tests=found)
 
 
 def names(text: str) -> list[str]:
@@ -162,7 +162,7 @@ def report_against(runs: Sequence[str], paper: str, table: str, save: Sequence[s
     for line in notes:
         console.print(Text(line), soft_wrap=True)
     for file in save:
-        write_table(Path(file), shown, notes, paper_tables.records(entries))
+        write_table(Path(file).expanduser(), shown, notes, paper_tables.records(entries))
 
 
 def show(table: Table) -> Console:

@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable, Generator, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import chain, islice
-from typing import Any, Literal, NamedTuple, TypeVar
+from typing import Any, Literal, NamedTuple, NoReturn, TypeVar
 
 import torch
 from torch import Tensor
@@ -352,6 +352,9 @@ class Request(Awaitable[Any]):
     key: int
     total: bool = False
     phase: str = ""  # whose optimiser goes on
+
+    def __getattr__(self, name: str) -> NoReturn:
+        raise AttributeError(f"a fit has no {name!r} before it is awaited: write `await client.fit(...)`")
 
     def __await__(self) -> Generator[Request, Any, Any]:
         result = yield self

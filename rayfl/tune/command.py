@@ -110,7 +110,7 @@ def _new(given: Any, changes: Settings) -> tuple[Space, Path]:
     space = replace(space, seeds=first_seeds(space.seeds, given.seeds))
     space = replace(space, samples=given.samples or space.samples, at_once=given.at_once or space.at_once)
     space.check()
-    output = Path(given.output or Path("runs", space.sweep))
+    output = Path(given.output or Path("runs", space.sweep)).expanduser()
     return space.changed(changes), output
 
 

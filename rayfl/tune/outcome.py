@@ -9,7 +9,6 @@ from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import yaml
 from rich.table import Table
 
 from rayfl.config.table_file import slug
@@ -25,6 +24,7 @@ from rayfl.report.text import mean_and_std, number, percent, plain_table
 from rayfl.shown import csv_cell, one_line
 from rayfl.tune.scores import validation_score
 from rayfl.tune.space import Point, tidy
+from rayfl.yaml_file import yaml_text
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -270,7 +270,7 @@ def write_best(
         f"  rayfl run --config {path}",
         f"  rayfl table {path} --seeds 5",
     ]
-    text = "".join(f"# {one_line(line)}\n" for line in lines) + yaml.safe_dump(content, sort_keys=False)
+    text = "".join(f"# {one_line(line)}\n" for line in lines) + yaml_text(content)
     write_file(path, text)
 
 

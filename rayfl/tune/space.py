@@ -15,8 +15,6 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Annotated, Any, Literal, get_args
 
-import yaml
-
 from rayfl.config.parser import federation_of
 from rayfl.config.reader import flattened, layered, read
 from rayfl.config.table_file import (
@@ -36,7 +34,7 @@ from rayfl.evaluation.metrics import Metric
 from rayfl.files import read_json, reading, write_file
 from rayfl.jobs.cells import Job
 from rayfl.record.cell import Cell
-from rayfl.record.description import PLACES, RESUMABLE, about_data, dump, flat
+from rayfl.record.description import PLACES, RESUMABLE, about_data, config_of, flat
 from rayfl.record.folder import check_is
 from rayfl.record.history import SWEEP
 from rayfl.settings import at_least
@@ -358,7 +356,7 @@ class Space:
         settings = {k: v for k, v in places.items() if k.removeprefix("data.") in known} | settings
         try:
             federation = federation_of(settings)
-            complete, rounds = flat(yaml.safe_load(dump(federation)), shown=True), federation.rounds
+            complete, rounds = flat(config_of(federation), shown=True), federation.rounds
         except UserError as error:
             if strict:
                 text = ", ".join(f"{key}={value}" for key, value in own.items())

@@ -748,12 +748,71 @@ class Own(Federation):
     """A federation of a user's own."""
 
 
-def test_classes_that_no_configuration_records():
+def test_classes_that_no_configuration_records(tmp_path: Path):
     """What a resumed run would silently do without is refused."""
     with refused(BadValue, "training"):
-        Federation(training=Warmed())
+        small(tmp_path / "run", training=Warmed()).run()
     with refused(BadCode, "Own"):
         Own()
+
+
+class Inner(FedAvg):
+    """A method with a part of one class, and a text."""
+
+    division: Dirichlet = Dirichlet(alpha=0.3)
+    note: str = ""
+
+
+def test_texts_and_parts_come_back(tmp_path: Path) -> None:
+    """Texts that look like numbers, to this reader or another one; and a part that can be of one class."""
+    for note in ("1e3", "010", "08", "1:30", "1_000", ".5"):
+        given = Federation(method=Inner(note=note, division=Dirichlet(alpha=0.7)))
+        assert str(again(given, tmp_path).method) == str(given.method)
+
+
+class Converts(FedAvg):
+    def __init__(self, mu: float = 1.0) -> None:
+        self.mu = mu * 2
+
+
+class TakesMore(FedAvg):
+    def __init__(self, **more: float) -> None:
+        self.more = more
+
+
+class HoldsAnything(FedAvg):
+    part: Any = None
+
+
+def local() -> FedAvg:
+    class Local(FedAvg): ...
+
+    return Local()
+
+
+@pytest.mark.parametrize(
+    ("method", "kind", "place"),
+    [
+        (Converts(), BadCode, "method.mu"),
+        (TakesMore(), BadCode, "method.more"),
+        (HoldsAnything(part=Dirichlet()), Conflict, "method.part.alpha"),
+        (local(), BadValue, "method"),
+    ],
+)
+def test_what_does_not_come_back_is_refused(
+    method: FedAvg, kind: type[UserError], place: str, tmp_path: Path
+) -> None:
+    """Before anything is written: nobody could go on with such a run."""
+    with refused(kind, place):
+        small(tmp_path / "run", method=method).run()
+    assert not (tmp_path / "run").exists()
+
+
+def test_numbers_are_decimal_and_of_32_bits() -> None:
+    assert federation_from(["--seed", "010", "--rounds", "08"]).seed == 10
+    for name, value in {"rounds": "1:30", "eval_clients": "1:30.5", "training.lr": "1e39"}.items():
+        with refused(BadValue, name):
+            federation_from([f"--{name}", value])
 
 
 def test_classes_are_named_by_the_path_that_users_write():

@@ -191,6 +191,17 @@ def test_the_order_of_views_does_not_matter(tmp_path: Path) -> None:
     assert set(record["evaluation"]["after_aggregation"]) == {"personal", "global"}
 
 
+class DoesNotWait(FedAvg):
+    async def local_update(self, client: Client, state: State, down: State) -> tuple[dict[str, Any], State]:
+        fitted: Any = client.fit(down["weights"], client.cross_entropy)
+        return {"weights": fitted.weights}, state
+
+
+def test_a_fit_that_is_not_awaited_says_so(tmp_path: Path) -> None:
+    with pytest.raises(AttributeError, match=r"write `await client\.fit\(\.\.\.\)`"):
+        federation(tmp_path, DoesNotWait()).run()
+
+
 class Weights(FedAvg):
     def init_server(self, initial: Any) -> Any:
         return initial

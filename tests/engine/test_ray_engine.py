@@ -353,13 +353,12 @@ def test_a_gcs_that_is_away(
 
 def test_what_ray_draws_while_it_comes_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Ray draws from Python's generator in a thread, while clients are chosen in another one."""
-    choosing, drawn, connect = threading.Event(), threading.Event(), cluster.connect
+    choosing, drawn, connect, choose = threading.Event(), threading.Event(), cluster.connect, Uniform.choose
 
-    class Slow(Uniform):
-        def choose(self, *arguments: Any) -> Any:
-            choosing.set()
-            assert drawn.wait(60)
-            return super().choose(*arguments)
+    def slow(*arguments: Any) -> Any:
+        choosing.set()
+        assert drawn.wait(60)
+        return choose(*arguments)
 
     def draw(engine: Ray) -> Any:
         assert choosing.wait(60)
@@ -368,7 +367,8 @@ def test_what_ray_draws_while_it_comes_up(tmp_path: Path, monkeypatch: pytest.Mo
         return connect(engine)
 
     monkeypatch.setattr(cluster, "connect", draw)
-    assert small(tmp_path / "run", engine=Ray(actors=1), rounds=1, sampling=Slow()).run().complete
+    monkeypatch.setattr(Uniform, "choose", slow)
+    assert small(tmp_path / "run", engine=Ray(actors=1), rounds=1).run().complete
 
 
 def connect_and_leave(monkeypatch: pytest.MonkeyPatch, engine: Ray) -> None:

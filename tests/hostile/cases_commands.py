@@ -156,7 +156,7 @@ LINES: dict[str, tuple[type[UserError], str]] = {
     "--net FDSE-AlexNet(G=4)": (Unknown, "net"),
     "--net.number 3": (Unknown, "net.number"),
     "--net Architecture": (Unknown, "net"),
-    "--net rayfl.methods.FedAvg": (Unknown, "net"),
+    "--net rayfl.methods.FedAvg": (BadCode, "net"),
     "--net nosuch.module": (Missing, "net"),
     "--net rayfl.nosuch": (Unknown, "net"),
     "--net Module": (Missing, "net.path"),
@@ -181,7 +181,7 @@ LINES: dict[str, tuple[type[UserError], str]] = {
     "--net shutil.rmtree": (BadValue, "net"),
     "--net subprocess.Popen": (BadValue, "net"),
     "--net antigravity.fly": (BadValue, "net"),
-    "--net rayfl.files.os.system": (Unknown, "net"),
+    "--net rayfl.files.os.system": (Missing, "net"),
     "--method os.system": (BadValue, "method"),
     "--method subprocess.Popen": (BadValue, "method"),
     "--data webbrowser.open": (BadValue, "data"),
@@ -314,13 +314,13 @@ class Forgets(FedAvg):
 
 # options -> what is wrong with code of the user's own that raises; its traceback follows
 RAISING: dict[str, tuple[type[UserError], str]] = {
-    "--net own.raises": (BadCode, "raises"),
-    "--net own.key": (BadCode, "key"),
+    "--net own.raises": (BadCode, "net"),
+    "--net own.key": (BadCode, "net"),
     "--net own.kind": (BadCode, "net"),
-    "--net own.value": (BadCode, "value"),
+    "--net own.value": (BadCode, "net"),
     "--net own.leaves": (BadCode, "leaves"),
     "--net own.forward": (BadCode, "net"),
-    "--net [LeNet,own.raises] --method Local": (BadCode, "raises"),
+    "--net [LeNet,own.raises] --method Local": (BadCode, "net"),
     "--net broken.net": (
         BadCode,
         "broken.py:1",

@@ -107,16 +107,18 @@ def test_a_wrapper_that_does_nothing_changes_no_byte(tmp_path: Path, name: str) 
     assert bytes_of_run(tmp_path / "wrapped", False) == bytes_of_run(tmp_path / "bare", False)
 
 
+class Asking(FedAvg):
+    """Takes the number of rounds into the server's state."""
+
+    uses_rounds = True
+
+    def init_server(self, initial: Params) -> State:
+        assert self.uploads == {"weights": Mean("uniform")}
+        return {"weights": initial, "rounds": self.rounds}
+
+
 def test_averaging_and_rounds_reach_the_wrapped_method(tmp_path: Path) -> None:
     """And the objects that the user has made are left alone."""
-
-    class Asking(FedAvg):
-        uses_rounds = True
-
-        def init_server(self, initial: Params) -> State:
-            assert self.uploads == {"weights": Mean("uniform")}
-            return {"weights": initial, "rounds": self.rounds}
-
     inner = Asking()
     federation = small(tmp_path / "run", method=Same(of=inner), averaging="uniform", rounds=3)
     assert federation.plan().goes_by_rounds
@@ -158,14 +160,15 @@ def test_what_a_wrapper_keeps_with_clients_is_its_own() -> None:
     )
 
 
-def test_the_memory_of_a_wrapped_method_is_seen(tmp_path: Path) -> None:
-    class Remembering(FedAvg):
-        async def local_update(
-            self, client: Client, state: State, down: State
-        ) -> tuple[dict[str, Any], State]:
-            self.last = client.id
-            return await super().local_update(client, state, down)
+class Remembering(FedAvg):
+    """Keeps something in itself."""
 
+    async def local_update(self, client: Client, state: State, down: State) -> tuple[dict[str, Any], State]:
+        self.last = client.id
+        return await super().local_update(client, state, down)
+
+
+def test_the_memory_of_a_wrapped_method_is_seen(tmp_path: Path) -> None:
     with refused(BadCode, "Same.local_update"):
         small(tmp_path / "run", method=Same(of=Remembering()), rounds=1).run()
 

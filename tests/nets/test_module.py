@@ -1,5 +1,6 @@
 """Any ``nn.Module`` as a net: how it is called, where its head is, and what is refused."""
 
+import socket
 import sys
 import types
 from pathlib import Path
@@ -311,6 +312,42 @@ def fetching(weights: str | None = "DEFAULT", pretrained: bool = False) -> nn.Mo
 
 def test_weights_that_are_fetched_by_default_are_not() -> None:
     assert build(f"{OWN}.fetching", IMAGES, 3).head.out_features == 3
+
+
+class Counter:
+    calls = 0
+
+    def __call__(self, shape: "of_type_checkers", classes: int) -> list[int] | None:  # type: ignore # noqa: F821
+        Counter.calls += 1
+
+
+counter = Counter()
+
+
+def test_what_says_that_it_returns_no_net_is_not_called() -> None:
+    with refused(BadCode, "net"):
+        build(f"{OWN}.counter", IMAGES, 3)
+    assert not Counter.calls
+
+
+def connected(shape: tuple[int, ...], classes: int) -> nn.Module:
+    with socket.socket() as listening:
+        listening.bind(("127.0.0.1", 0))
+        listening.listen()
+        socket.create_connection(listening.getsockname()).close()
+    return Plain(classes)
+
+
+def test_a_net_is_made_without_the_network() -> None:
+    """The same function may be called elsewhere."""
+    with refused(BadCode, "net"):
+        build(f"{OWN}.connected", IMAGES, 3)
+    assert connected(IMAGES, 3)
+
+
+def test_what_a_library_raises_is_of_the_net() -> None:
+    with refused(BadCode, "net"):
+        build(Module(path="torchvision.models.get_model", arguments={"name": "nowhere"}), IMAGES, 3)
 
 
 def test_as_a_configuration_names_it(tmp_path: Path) -> None:

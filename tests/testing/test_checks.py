@@ -381,9 +381,15 @@ class Misspelt(FedAvg):
         return server
 
 
+class SendsTwice(FedAvg):
+    def download_for(self, server: State, client: int) -> State:
+        return {"weights": server["weights"]}
+
+
 WRONG: list[tuple[type[Method], str, dict[str, Any]]] = [
     (Diverges, "runs", {}),
     (OpenState, "runs", {}),
+    (SendsTwice, "runs", {}),
     (DrawsGlobally, "runs", {}),
     (DrawsPythons, "runs", {}),
     (NeverSends, "declared_uploads_are_sent", {}),
