@@ -36,7 +36,7 @@ from rayfl.files import (
     write_file,
     writing,
 )
-from rayfl.record.checks import Environment
+from rayfl.record.checks import Environment, Summary
 from rayfl.record.history import (
     CLIENTS,
     CONFIG,
@@ -296,6 +296,17 @@ def read_environment(folder: Path) -> dict[str, Any]:
     with reading(path, "restore it from a copy, or remove it"):
         content: dict[str, Any] = read_json(path)
         fit(Environment, content)
+    return content
+
+
+def read_summary(folder: Path) -> dict[str, Any]:
+    """Return what ``summary.json`` of a run says; nothing if it is not there, as while the run goes on."""
+    path = folder / SUMMARY
+    if not path.exists():
+        return {}
+    with reading(path, "remove it, and the run goes on from its checkpoint"):
+        content: dict[str, Any] = read_json(path)
+        fit(Summary, content)
     return content
 
 
