@@ -107,8 +107,7 @@ class Result(Displayed):
     @cached_property
     def code(self) -> dict[str, str]:
         """Digests of the user's own code, by import path, as ``summary.json`` has them."""
-        found: dict[str, str] = read_summary(self.folder).get("code", {})
-        return found
+        return dict(read_summary(self.folder).get("code", {}))
 
     @property
     def complete(self) -> bool:

@@ -290,23 +290,20 @@ def sources() -> str:
 
 def read_environment(folder: Path) -> dict[str, Any]:
     """Return what ``environment.json`` of a run says; nothing if it is not there."""
-    path = folder / ENVIRONMENT
-    if not path.exists():
-        return {}
-    with reading(path, "restore it from a copy, or remove it"):
-        content: dict[str, Any] = read_json(path)
-        fit(Environment, content)
-    return content
+    return _read(folder / ENVIRONMENT, Environment, "restore it from a copy, or remove it")
 
 
 def read_summary(folder: Path) -> dict[str, Any]:
     """Return what ``summary.json`` of a run says; nothing if it is not there, as while the run goes on."""
-    path = folder / SUMMARY
+    return _read(folder / SUMMARY, Summary, "remove it, and the run goes on from its checkpoint")
+
+
+def _read(path: Path, schema: type, remedy: str) -> dict[str, Any]:
     if not path.exists():
         return {}
-    with reading(path, "remove it, and the run goes on from its checkpoint"):
+    with reading(path, remedy):
         content: dict[str, Any] = read_json(path)
-        fit(Summary, content)
+        fit(schema, content)
     return content
 
 
