@@ -755,8 +755,8 @@ def embedded_tested() -> str:
     more = [f"{d.row} ({d.place}, {d.difference * 100:+.1f})" for d in found if d.significant]
     return (
         f"Each personal accuracy was tested against {REFERENCE}'s of its column. After Holm's correction "
-        f"for the {len(found)} tests, {len(more)} differences are more than chance: {', '.join(more)}. All "
-        "other orders may be chance."
+        f"for the {len(found)} tests, {len(more)} differences are more than chance: {', '.join(more)}. Every "
+        "other order may be chance."
     )
 
 
