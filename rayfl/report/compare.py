@@ -32,8 +32,6 @@ from rayfl.splits import SPLITS
 
 COMPONENTS = ("method", "data", "data.partition")
 SAMPLES = "samples (train/val/test)"
-NEVER_AVERAGED = ("protocol", "view", "code.")
-"""What facts begin with that, beside the data, tell runs apart also where these are grouped by some keys."""
 BY_VALIDATION = {"rayfl.methods.FedDGGA": None, "rayfl.methods.PartialFed": "adaptive"}
 """Methods that train on clients' validation data, and the ``mode`` in which they do."""
 
@@ -210,8 +208,8 @@ def group_runs(runs: Iterable[Result], by: Sequence[str] = ()) -> list[Group]:
         known |= config.keys()
         if by:
             config["view"] = (run.summary["headline"] or {}).get("view")
-            same = [pair for pair in config.items() if pair[0] in by or pair[0].startswith(NEVER_AVERAGED)]
-            chosen = json.dumps([data_of(run), same], default=str)
+            same = [data_of(run), str(run.protocol), config["view"], run.code, *map(config.get, by)]
+            chosen = json.dumps(same, sort_keys=True, default=str)
         text = f"{run.complete} {chosen}"
         group = groups.setdefault(text, Group(config, [], run.complete))
         group.config = {n: x if config.get(n) == x else "various" for n, x in group.config.items()}
@@ -257,13 +255,13 @@ def labels(
     """Return headings, and per group the cells, that say what was run.
 
     The first three are method, data and partition, with those of their options that tell groups apart (the
-    partition with all of its options); the others are the remaining keys that do. Data that differ though
+    partition with all of its options); the others are the remaining keys that do. Where runs were grouped
+    ``by`` keys, these are shown, and what is never averaged: protocol, view and code. Data that differ though
     their options are the same, such as a part of a data set, have the number of their samples and the start
     of their digest, unless ``contents`` is false.
     """
-    varying = varying_keys(groups)
-    keys = [key for key in varying if not by or key.startswith(NEVER_AVERAGED)]
-    keys = list(dict.fromkeys([*by, *keys]))
+    apart = [key for key in varying_keys(groups) if not by or key.startswith(("protocol", "view", "code."))]
+    keys = list(dict.fromkeys([*by, *apart]))
     others = [k for k in keys if k.rpartition(".")[0] not in COMPONENTS and k not in COMPONENTS]
     headings = ["method", "data", "partition", *others]
     cells = [
@@ -548,9 +546,9 @@ def records(
         record |= {"seeds": list(by_seed(group.runs)), "runs": len(group.runs)}
         record |= {"completed": group.completed, "rounds": group.config["rounds"]}
         for column, values in figures(group, measure).items():
-            record[column], record[f"{column}_std"] = _, std = mean_and_std(values)
+            mean, std = mean_and_std(values)
+            record |= {column: mean, f"{column}_std": std, f"{column}_values": values}
             record[f"{column}_interval"] = significance.interval(std, len(values))
-            record[f"{column}_values"] = values
         record["warnings"] = list(dict.fromkeys(text for run in group.runs for text in data_warnings(run)))
         record |= {direction: _bytes_per_round(group.runs, direction) for direction in ("up", "down")}
         found.append(record)

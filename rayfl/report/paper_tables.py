@@ -123,12 +123,12 @@ def compare(
         order = dict.fromkeys([*columns, *(column for _, column in runs)])
         own = [column for column in order if column not in known]  # of a file that somebody has changed
         found += [_entry(runs, row, column, row, [Column(column)]) for row in names for column in own]
-    known = [entry for entry in found if entry is not None]
-    for entry in known:
-        held = [other.data for other in known if other.column == entry.column and other.data]
-        if entry.data and entry.data != max(held, key=held.count):
-            entry.warnings.append(OTHER_DATA)
-    return known
+    entries = [entry for entry in found if entry is not None]
+    for each in entries:
+        held = [other.data for other in entries if other.column == each.column and other.data]
+        if each.data and each.data != max(held, key=held.count):
+            each.warnings.append(OTHER_DATA)
+    return entries
 
 
 def _entry(runs: Runs, row: str, column: str, source: str, parts: Sequence[Column]) -> Entry | None:

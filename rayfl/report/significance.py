@@ -101,9 +101,9 @@ def differences(places: Mapping[str, Scores], references: Mapping[str, str]) -> 
             shared = sorted(known.keys() & values.keys())
             if row == reference or len(shared) < FEWEST:
                 continue
-            pairs = [[each[seed] for seed in shared] for each in (values, known)]
-            mean = float(np.mean(np.subtract(*pairs)))
-            found.append(Difference(place, reference, row, shared, mean, float(p_of_pairs(*pairs))))
+            first, second = ([each[seed] for seed in shared] for each in (values, known))
+            mean = float(np.mean(np.subtract(first, second)))
+            found.append(Difference(place, reference, row, shared, mean, float(p_of_pairs(first, second))))
     corrected = holm([each.p for each in found])
     return [replace(each, p=float(p)) for each, p in zip(found, corrected)]
 

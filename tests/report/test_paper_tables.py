@@ -144,11 +144,9 @@ def test_files_and_the_page_have_intervals_and_the_grid_a_line(tmp_path):
     write_tables(entries, "T", tmp_path, "FedAvg")
     (cell, *_) = json.loads((tmp_path / "table.json").read_text())["cells"]
     assert cell["interval"] == pytest.approx(4.3027 / 3**0.5 * cell["std"], rel=1e-4)
-    (row, *_) = csv.DictReader((tmp_path / "table.csv").open())
-    assert float(row["interval"]) == cell["interval"]
+    assert str(cell["interval"]) in (tmp_path / "table.csv").read_text()
     assert f">{cell['interval']:.2f}<" in table_page("T", entries, folders, tmp_path, planned=3)
-    (line,) = [line for line in footnotes(entries) if "95 %" in line]
-    assert "2.48 with 3 seeds" in line
+    assert "2.48 with 3 seeds" in " ".join(footnotes(entries)), "which the terminal shows"
     assert "2.48 with 3 seeds" in (tmp_path / "table.tex").read_text()
     assert compare("fedco2_t1", folders[:1])[0].interval is None
 
@@ -170,10 +168,7 @@ def test_seeds_of_other_settings_are_not_averaged(tmp_path):
 
 
 def test_seeds_of_other_code_are_not_averaged(tmp_path):
-    runs = [office(tmp_path / str(k), seed=k) for k in range(2)]
-    for folder, digest in zip(runs, ("a1", "b2")):
-        summary = json.loads((folder / "summary.json").read_text()) | {"code": {"mine.Mine": digest}}
-        (folder / "summary.json").write_text(json.dumps(summary))
+    runs = [office(tmp_path / str(k), seed=k, code={"mine.Mine": str(k)}) for k in range(2)]
     for entry in compare("fedco2_t1", runs):
         assert (entry.mean, entry.seeds) == (None, [0, 1])
         assert [text.endswith("(code.mine.Mine)") for text in entry.warnings] == [True]
