@@ -240,8 +240,7 @@ def _check_data(cell: Job, federation: Federation, data: FederatedData) -> None:
     wanted = flat(yaml.safe_load(dump(federation)))
     for path in sorted(cell.folder.parents[2].glob(f"*/{cell.folder.parent.name}/seed-*/{METRICS}")):
         keys = differing(flat(read_config(path.parent)), wanted)
-        other = any(key.partition(".")[0] == "data" and decides(key) for key in keys)
-        if path.stat().st_size and not other:
+        if path.stat().st_size and not any(k.partition(".")[0] == "data" and decides(k) for k in keys):
             contents = read_population(path.parent).contents
             if contents and contents.sha256 != data.contents.get("sha256"):
                 raise InUse(path.parent, "has had other data: bring them back, or choose another --output")

@@ -169,9 +169,8 @@ def test_by_groups_by_these_keys_alone(tmp_path):
 
 def test_runs_of_other_views_or_protocols_are_not_averaged(tmp_path):
     """FedAvg and FedAvg, fine-tuned, are no repetitions, whatever the keys; the rows say what differs."""
-    runs = load(
-        tmp_path, {}, {"seed": 1}, {"protocol": evaluation.Default(view="global"), "seed": 2}, {"seed": 3}
-    )
+    other = {"protocol": evaluation.Default(view="global"), "seed": 2}
+    runs = load(tmp_path, {}, {"seed": 1}, other, {"seed": 3})
     runs[3].summary["headline"]["view"] = "global"  # of a method without personal models
     groups = group_runs(runs, ["method"])
     assert [[run.config["seed"] for run in group.runs] for group in groups] == [[0, 1], [2], [3]]
@@ -182,9 +181,7 @@ def test_runs_of_other_views_or_protocols_are_not_averaged(tmp_path):
 
 def test_runs_whose_own_code_differs_are_two_rows(tmp_path):
     """The row says which module or class it is, with and without keys to group by."""
-    mine = [
-        {"seed": k, "method": "Mine", "code": {"mine.Mine": own}} for k, own in enumerate(["a", "a", "b"])
-    ]
+    mine = [{"seed": k, "method": "Mine", "code": {"mine.Mine": own}} for k, own in enumerate("aab")]
     runs = load(tmp_path, *mine, {})
     for by in ([], ["method"]):
         groups = group_runs(runs, by)

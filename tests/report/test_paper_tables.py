@@ -15,6 +15,7 @@ from rayfl.errors import Missing, Unknown
 from rayfl.evaluation.result import Result
 from rayfl.papers.printed import Figure, find_printed, printed_table
 from rayfl.report import command as report
+from rayfl.report.formats import ENDINGS
 from rayfl.report.paper_tables import OTHER_DATA, Entry, compare, figure, footnotes, grid, write_tables
 from rayfl.report.table_page import table_page
 from rayfl.report.text import number
@@ -122,20 +123,13 @@ def test_rows_on_other_data_are_marked_in_every_format(tmp_path):
     assert ["§" in str(cell) for cell in cells] == [False, False, True]
     assert [cell.style for cell in cells] == ["underline", "bold", ""]
     write_tables(entries, "T", tmp_path, "FedAvg")
-    for file in ("table.md", "table.tex", "table.html"):
-        text = (tmp_path / file).read_text()
-        assert text.count("§") == len({entry.column for entry in entries}) + 1, (
-            "the figures, and what it means"
-        )
+    for ending in ENDINGS:  # five figures; and what the sign means, where it stands alone
+        text = (tmp_path / f"table{ending}").read_text()
+        assert text.count("§") == (5 if ending in (".csv", ".json") else 6)
     page = table_page("T", entries, folders, tmp_path, planned=9)
     assert page.count(f">{number(entries[-1].mean, entries[-1].std)}§<") == 1
     assert f"<p>{OTHER_DATA}.</p>" in page
-    rows = list(csv.DictReader((tmp_path / "table.csv").open()))
-    cells = json.loads((tmp_path / "table.json").read_text())
-    for cell, row in zip(cells["cells"], rows, strict=True):
-        marked = cell["row"] == "Fed-CO2"
-        assert (OTHER_DATA in cell["warnings"], OTHER_DATA in row["warnings"]) == (marked, marked)
-    assert {test["row"] for test in cells["tests"]} == {"FedBN"}
+    assert {test["row"] for test in json.loads((tmp_path / "table.json").read_text())["tests"]} == {"FedBN"}
 
 
 def test_files_and_the_page_have_intervals_and_the_grid_a_line(tmp_path):
@@ -282,9 +276,8 @@ def test_a_column_that_the_paper_does_not_print_is_shown(tmp_path):
 
 def test_markdown_has_the_printed_numbers_in_brackets(tmp_path):
     entry = Entry("a|b", "C", 61.234, 1.0, "seeds", [0, 1], 63.0, 1.6, ["with rounds=3"])
-    write_tables(
-        [entry, replace(entry, column="D", std=None, spread="", printed_mean=None)], "T", tmp_path, "b"
-    )
+    other = replace(entry, column="D", std=None, spread="", printed_mean=None)
+    write_tables([entry, other], "T", tmp_path, "b")
     text = (tmp_path / "table.md").read_text()
     assert "| a\\|b | 61.23 ± 1.00 (63.00 ± 1.60) | 61.23 |" in text
     assert "- with rounds=3" in text

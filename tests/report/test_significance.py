@@ -45,7 +45,6 @@ def test_a_row_that_is_three_deviations_better_gets_a_star():
 
 def test_intervals_of_95_percent():
     assert interval(2.0, 3) == pytest.approx(2 * t.ppf(0.975, 2) / 3**0.5)
-    assert interval(1.0, 3) == pytest.approx(2.5, abs=0.02)
     assert interval(None, 1) is None
 
 
@@ -56,12 +55,8 @@ def test_rows_are_tested_against_the_reference_whatever_is_best():
         "c": {0: 79.0, 5: 80.0},
         "d": {},
     }
-    places = {
-        "x": column,
-        "y": {"a": {0: 1.0, 1: 2.0, 2: 3.0}, "b": {2: 2.0, 1: 1.5, 0: 1.0}},
-        "z": {"b": column["b"], "e": column["a"]},
-    }
-    found = differences(places, dict.fromkeys(places, "b") | {"z": "none"})
+    places = {"x": column, "y": {"a": {0: 1.0, 1: 2.0, 2: 3.0}, "b": {2: 2.0, 1: 1.5, 0: 1.0}}, "z": column}
+    found = differences(places, {"x": "b", "y": "b", "z": "none"})
     assert [(d.place, d.reference, d.row, d.seeds) for d in found] == [
         ("x", "b", "a", [0, 1, 2]),
         ("y", "b", "a", [0, 1, 2]),
