@@ -2,7 +2,8 @@
 
 ``python -m docs.results_page`` writes them anew into the pages, each below its marker,
 ``<!-- numbers: NAME -->``, and draws the picture of all methods. It also writes the sentences that count what
-has results and which code made them, and puts † behind methods that nobody has compared with their papers.
+has results and which code made them, and puts † behind methods that nobody has compared with their papers,
+and ‡ behind those that have trained on validation data.
 """
 
 import json
@@ -18,7 +19,9 @@ from matplotlib.figure import Figure
 from rayfl.config.table_file import Table, slug
 from rayfl.evaluation.metrics import AVERAGES
 from rayfl.papers.printed import printed_table
-from rayfl.report.significance import FEWEST, LEVEL, differences, holm, p_of_pairs
+from rayfl.record.description import display_name
+from rayfl.report.compare import BY_VALIDATION
+from rayfl.report.significance import FEWEST, LEVEL, REFERENCE, differences, holm, p_of_pairs
 from rayfl.report.text import mean_and_std, number
 
 ROOT = Path(__file__).parents[1]
@@ -65,6 +68,12 @@ class Run:
     def completed(self) -> int:
         """Rounds of the run."""
         return int(self.summary["completed"])
+
+    @property
+    def name(self) -> str:
+        """The row, with ‡ where its method has trained on validation data, too."""
+        known = self.row in map(display_name, BY_VALIDATION) and self.summary["views"][0]["best_val"]
+        return f"{self.row}‡" if known else self.row
 
     def headline(self) -> str:
         """What the declared protocol counts."""
@@ -270,7 +279,7 @@ def fdse() -> Rows:
         known = printed_table(table)
         assert known is not None
         beside = printed(table, row, f"{OFFICE} ALL", f"{OFFICE} AVG") if row in known.rows else ["", ""]
-        name = f"{row} (Table 3)" if table == "fdse_t3" else row
+        name = f"{row} (Table 3)" if table == "fdse_t3" else own.name
         shown = [own.headline(), own.average("mean_clients"), own.shown("last"), own.shown("last_k")]
         found.append([name, *shown, *beside])
     return [[*head, "printed ALL", "printed AVG"], *found]
@@ -684,9 +693,10 @@ def claims_table() -> Rows:
     found = [["the paper claims", "tested on", "seeds", "ahead by", "printed", "p", "the claim"]]
     for each in all_told():
         own = each.claims.printed[1] if each.claims.printed else each.claims.own[1]
+        rival = run(each.claims.rivals[each.column][each.row], each.row, each.column).name
         found.append(
             [
-                f"[{each.claims.title}](results/{each.claims.page}.md): {own} before {each.row}",
+                f"[{each.claims.title}](results/{each.claims.page}.md): {own} before {rival}",
                 each.claims.tested[each.column],
                 str(len(each.seeds)),
                 points(each.differences),
@@ -741,12 +751,12 @@ def embedded_tested() -> str:
     for row, own in embedded_runs().items():
         for column, seeds in own.items():
             places[column][row] = {seed: views["personal"][-1] for seed, views in seeds.items()}
-    found = differences(places)
-    more = [f"{d.row} (against {d.best}, column {d.place})" for d in found if d.significant]
+    found = differences(places, dict.fromkeys(places, REFERENCE))
+    more = [f"{d.row} ({d.place}, {d.difference * 100:+.1f})" for d in found if d.significant]
     return (
-        "Each personal accuracy was tested against the highest one of its column. After Holm's correction "
-        f"for the {len(found)} tests, {len(more)} differences are more than chance: {', '.join(more)}. All "
-        "other orders may be chance."
+        f"Each personal accuracy was tested against {REFERENCE}'s of its column. After Holm's correction "
+        f"for the {len(found)} tests, {len(more)} differences are more than chance: {', '.join(more)}. Every "
+        "other order may be chance."
     )
 
 
@@ -818,6 +828,7 @@ def sentences() -> dict[str, str]:
         **{f"code {page}": code_of(page) for page in DETAILS},
         "embedded tested": embedded_tested(),
         "footnote": footnote(),
+        "on validation data": "‡ Trained on validation data, too.",
     }
 
 

@@ -13,13 +13,8 @@ from rich.console import Console
 from rayfl.config.command import Parser, add_common_options
 from rayfl.config.parser import federation_of
 from rayfl.config.reader import layered
-from rayfl.config.table_file import (
-    Table,
-    changes_of,
-    first_seeds,
-    of_data,
-    slug,
-)
+from rayfl.config.table_file import Table, changes_of, first_seeds, of_data, slug
+from rayfl.data import FederatedData
 from rayfl.errors import BadValue, InUse, Missing, UserError, exit_code
 from rayfl.evaluation.result import read_config
 from rayfl.federation import Federation
@@ -30,7 +25,7 @@ from rayfl.jobs.progress import TableProgress
 from rayfl.papers.printed import printed_table
 from rayfl.record.description import config_of, decides, differing, flat
 from rayfl.record.folder import check_kind
-from rayfl.record.history import CONFIG, TABLE
+from rayfl.record.history import CONFIG, METRICS, TABLE, read_population
 from rayfl.report.page import PAGE, write_page
 from rayfl.report.paper_tables import compare, footnotes, grid, notes_of_grid, write_tables
 from rayfl.report.table_page import table_page
@@ -121,10 +116,10 @@ def run(given: Any) -> int:
     if recorded:
         entries = compare(table.name, recorded, list(table.rows), list(table.columns))
         printed = printed_table(table.name)
-        console.print(grid(entries, table.title))
-        for line in [*footnotes(entries), *notes_of_grid(entries)]:
+        console.print(grid(entries, table.title, table.reference))
+        for line in [*footnotes(entries), *notes_of_grid(entries, table.reference)]:
             console.print(line, soft_wrap=True, markup=False)
-        written = write_tables(entries, table.title, output, printed)
+        written = write_tables(entries, table.title, output, table.reference, printed)
         planned = len(cells) + len(earlier)
         if write_page(output, lambda: table_page(table.title, entries, recorded, output, planned, printed)):
             written.append(output / PAGE)
@@ -199,6 +194,7 @@ def check(table: Table, cells: Sequence[Job]) -> None:
             if data is None or of_data(settings) != about:  # most rows of a column have the same data
                 about, data = of_data(settings), federation.federated_data()
             federation.check(data)
+            _check_data(cell, federation, data)
         except UserError as error:
             where = f"row {cell.row!r}, column {cell.column!r} of {table.path}"
             raise error.within(where) from error
@@ -236,6 +232,18 @@ def _check_same(folder: Path, federation: Federation, seed: int) -> None:
     if federation.rounds < there.get("rounds", 0):
         told = f"holds a run of {counted(there['rounds'], 'round')}, more than the {federation.rounds}"
         raise InUse(folder, f"{told} asked for: choose another --output, or ask for as many rounds")
+
+
+def _check_data(cell: Job, federation: Federation, data: FederatedData) -> None:
+    """Refuse other data than those that the column has been run on under the same settings."""
+    wanted = flat(config_of(federation))
+    for path in sorted(cell.folder.parents[2].glob(f"*/{cell.folder.parent.name}/seed-*/{METRICS}")):
+        keys = differing(flat(read_config(path.parent)), wanted)
+        if path.stat().st_size and not any(k.partition(".")[0] == "data" and decides(k) for k in keys):
+            contents = read_population(path.parent).contents
+            if contents and contents.sha256 != data.contents.get("sha256"):
+                raise InUse(path.parent, "has had other data: bring them back, or choose another --output")
+            return  # one run stands for all
 
 
 def _finished_earlier(table: Table, cells: Sequence[Job], output: Path) -> list[Path]:

@@ -7,6 +7,7 @@ import shutil
 import subprocess
 from types import SimpleNamespace
 
+import numpy as np
 import pytest
 import yaml
 
@@ -241,6 +242,38 @@ def test_finished_cells_are_not_checked_again(tmp_path, runs_here, monkeypatch):
     monkeypatch.setattr(Federation, "check", lambda self, data: checked.append(self) or [])
     assert table.main([*given, "--columns", "even"]) == 0
     assert [(f.cell.row, f.cell.column, f.seed) for f in checked if not f.output] == [("Prox", "even", 0)]
+
+
+def test_new_cells_on_other_data_are_refused(tmp_path, runs_here):
+    """Be it another row or another seed; with other settings of the data they are not the same experiment."""
+
+    def store(value):
+        images = np.full((60, 1, 8, 8), value, np.float32)
+        np.savez(tmp_path / "train.npz", x=images, y=np.arange(60) % 3)
+
+    files = f"data: ArrayFiles\n  data.root: {tmp_path}\n  data.train: train.npz\n  data.test_fraction: 0.2"
+    text = TINY.replace("data: Synthetic\n  data.train: 200\n  data.test: 60", files)
+    text = text.replace("net: LeNet", "net: MLP").replace("rounds: 2", "rounds: 1\n  quiet: true")
+    given = [write(tmp_path, text), "--output", str(tmp_path / "runs"), "--columns", "even"]
+    store(0)
+    assert table.main([*given, "--rows", "FedAvg", "--seeds", "1"]) == 0
+    store(1)
+    for more in (["--rows", "Prox", "--seeds", "1"], ["--rows", "FedAvg"]):
+        with told(InUse, str(tmp_path / "runs" / "FedAvg" / "even" / "seed-0")):
+            assert table.main([*given, *more]) == 2
+    assert table.main([*given, "--rows", "Prox", "--seeds", "1", "--data.test_fraction", "0.1"]) == 0
+    store(0)
+    assert table.main([*given, "--rows", "FedAvg"]) == 0
+    assert [(job.row, job.seed) for job in runs_here] == [("FedAvg", 0), ("Prox", 0), ("FedAvg", 5)]
+
+
+def test_a_table_tests_against_the_reference_of_its_file(tmp_path, runs_here):
+    text = TINY.replace("[0, 5]", "[0, 5, 6]\nreference: Prox").replace("rounds: 2", "rounds: 1")
+    output = tmp_path / "runs"
+    assert table.main([write(tmp_path, text), "--output", str(output), "--columns", "even"]) == 0
+    (test,) = json.loads((output / "table.json").read_text())["tests"]
+    assert (test["reference"], test["row"], test["seeds"]) == ("Prox", "FedAvg", [0, 5, 6])
+    assert "differs from Prox" in (output / "table.tex").read_text()
 
 
 def test_a_bad_option_in_the_file_names_the_cell(tmp_path, capsys):

@@ -24,6 +24,7 @@ from rayfl.federation import Federation
 from rayfl.methods import METHODS, WRAPPERS
 from rayfl.record.cell import Cell
 from rayfl.record.description import about_data, class_name, tells_apart
+from rayfl.report.significance import REFERENCE
 from rayfl.shown import did_you_mean, one_line
 from rayfl.yaml_file import read_mapping, read_yaml
 
@@ -59,6 +60,7 @@ class _File:
     seeds: Any = (0,)
     base: Any = None
     missing: list[str] = field(default_factory=list)
+    reference: Text = REFERENCE
 
 
 @dataclass(frozen=True)
@@ -82,6 +84,7 @@ class Table:
         columns: name -> settings.
         rows: name -> row.
         missing: methods of rows that rayfl does not have yet; such rows are left out.
+        reference: the row that reports test the others against, if there is such a row.
     """
 
     path: Path
@@ -92,6 +95,7 @@ class Table:
     columns: dict[str, Settings]
     rows: dict[str, Row]
     missing: frozenset[str] = frozenset()
+    reference: str = REFERENCE
 
     @classmethod
     def load(cls, path: str | Path) -> Table:
@@ -111,6 +115,8 @@ class Table:
                 if name != one_line(name):
                     raise BadValue(f"the name {name!r} has characters that cannot be shown: rename it")
             base, seeds = _settings("base", file.base), check_seeds(file.seeds)
+            if (reference := str(file.reference)) not in (REFERENCE, *rows):
+                raise Unknown("reference", f"{reference!r} is no row{_hint(reference, rows)}")
         except UserError as error:
             raise error.within(path) from error
         return cls(
@@ -122,6 +128,7 @@ class Table:
             columns,
             rows,
             frozenset(file.missing),
+            reference,
         )
 
     def settings(self, row: str, column: str, changes: Mapping[str, Any] | None = None) -> Settings:

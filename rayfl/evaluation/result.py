@@ -18,7 +18,7 @@ from rayfl.evaluation.protocol import Protocol, read_protocol, with_protocol
 from rayfl.files import fit, reading
 from rayfl.record.checks import Config
 from rayfl.record.description import flat
-from rayfl.record.folder import RunFolder, check_is
+from rayfl.record.folder import RunFolder, check_is, read_summary
 from rayfl.record.history import CONFIG, METRICS, History, read_history
 from rayfl.yaml_file import read_mapping
 
@@ -103,6 +103,11 @@ class Result(Displayed):
         """The headline test accuracy in [0, 1]; NaN where the protocol finds no score."""
         headline = self.summary["headline"]
         return float("nan") if headline is None or headline["accuracy"] is None else headline["accuracy"]
+
+    @cached_property
+    def code(self) -> dict[str, str]:
+        """Digests of the user's own code, by import path, as ``summary.json`` has them."""
+        return dict(read_summary(self.folder).get("code", {}))
 
     @property
     def complete(self) -> bool:

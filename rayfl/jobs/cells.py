@@ -23,11 +23,11 @@ from typing import IO, Any
 from rayfl.config.table_file import Settings
 from rayfl.errors import UserError
 from rayfl.evaluation.result import read_config
-from rayfl.files import fit, held, lock, parse_json, read_file, read_json, reading, write_file
+from rayfl.files import held, lock, parse_json, read_file, write_file
 from rayfl.memory import available_memory
-from rayfl.record.checks import Summary
 from rayfl.record.description import RESUMABLE
-from rayfl.record.history import CONFIG, ENGINE, METRICS, SUMMARY, read_lines
+from rayfl.record.folder import read_summary
+from rayfl.record.history import CONFIG, ENGINE, METRICS, read_lines
 from rayfl.shown import counted
 from rayfl.signals import answered
 from rayfl.yaml_file import yaml_text
@@ -66,13 +66,8 @@ class Job:
     @property
     def finished(self) -> bool:
         """Whether all rounds are done and summed up."""
-        path = self.folder / SUMMARY
-        if not path.exists():
-            return False
-        with reading(path, "remove it, and the run goes on from its checkpoint"):
-            summary = read_json(path)
-            fit(Summary, summary)
-        return bool(summary["completed"] >= self.rounds or summary.get("early"))
+        summary = read_summary(self.folder)
+        return bool(summary and (summary["completed"] >= self.rounds or summary.get("early")))
 
     @property
     def fruitless(self) -> bool:

@@ -36,7 +36,7 @@ from rayfl.files import (
     write_file,
     writing,
 )
-from rayfl.record.checks import Environment
+from rayfl.record.checks import Environment, Summary
 from rayfl.record.history import (
     CLIENTS,
     CONFIG,
@@ -290,12 +290,20 @@ def sources() -> str:
 
 def read_environment(folder: Path) -> dict[str, Any]:
     """Return what ``environment.json`` of a run says; nothing if it is not there."""
-    path = folder / ENVIRONMENT
+    return _read(folder / ENVIRONMENT, Environment, "restore it from a copy, or remove it")
+
+
+def read_summary(folder: Path) -> dict[str, Any]:
+    """Return what ``summary.json`` of a run says; nothing if it is not there, as while the run goes on."""
+    return _read(folder / SUMMARY, Summary, "remove it, and the run goes on from its checkpoint")
+
+
+def _read(path: Path, schema: type, remedy: str) -> dict[str, Any]:
     if not path.exists():
         return {}
-    with reading(path, "restore it from a copy, or remove it"):
+    with reading(path, remedy):
         content: dict[str, Any] = read_json(path)
-        fit(Environment, content)
+        fit(schema, content)
     return content
 
 

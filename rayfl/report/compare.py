@@ -15,7 +15,7 @@ from rayfl.evaluation.result import Result
 from rayfl.record.description import about_data, flat, tells_apart
 from rayfl.record.history import Scores
 from rayfl.report import significance
-from rayfl.report.formats import MARKS, cell
+from rayfl.report.formats import MARKS, cell, signs
 from rayfl.report.summary import other_models
 from rayfl.report.text import (
     AVERAGE_NAMES,
@@ -32,6 +32,8 @@ from rayfl.splits import SPLITS
 
 COMPONENTS = ("method", "data", "data.partition")
 SAMPLES = "samples (train/val/test)"
+BY_VALIDATION = {"rayfl.methods.FedDGGA": None, "rayfl.methods.PartialFed": "adaptive"}
+"""Methods that train on clients' validation data, and the ``mode`` in which they do."""
 
 
 @dataclass
@@ -39,7 +41,7 @@ class Group:
     """Runs that are repetitions of one experiment, on the same data.
 
     Attributes:
-        config: their configuration, flat; "various" where they differ.
+        config: their facts; "various" where they differ.
         runs: all of them.
         complete: whether they have all their rounds; incomplete runs make groups of their own.
     """
@@ -70,6 +72,11 @@ def by_seed(runs: Iterable[Result]) -> dict[int, list[Result]]:
     return found
 
 
+def facts(run: Result) -> dict[str, Any]:
+    """Return what is known of how a run was made: its configuration, flat, and the user's own code."""
+    return flat(run.config, shown=True) | {f"code.{path}": digest for path, digest in run.code.items()}
+
+
 def experiment(run: Result, *seeds: str) -> str:
     """Return what is equal for the repetitions of an experiment: settings that count, and what its data held.
 
@@ -77,8 +84,7 @@ def experiment(run: Result, *seeds: str) -> str:
         run: one of them.
         seeds: names of seeds that count, too.
     """
-    config = flat(run.config, shown=True)
-    counts = {name: value for name, value in config.items() if tells_apart(name) or name in seeds}
+    counts = {name: value for name, value in facts(run).items() if tells_apart(name) or name in seeds}
     return json.dumps(counts | {"": data_of(run)}, sort_keys=True, default=str)
 
 
@@ -168,7 +174,7 @@ def _range(counts: Sequence[int]) -> str:
 
 
 def data_warnings(run: Result) -> list[str]:
-    """Return what to know of a run's data: fewer than published, domains missing, not verified."""
+    """Return what to know of a run's data: fewer than published, not verified, validation data trained on."""
     contents, warnings = run.history.population.contents, []
     published = contents.published if contents else {}
     if contents and published:
@@ -183,17 +189,27 @@ def data_warnings(run: Result) -> list[str]:
             warnings.append(f"without the domains {', '.join(missing)}")
     if (published or not contents) and flat(run.config, shown=True).get("data.verify") is False:
         warnings.append("data not verified (data.verify=false)")
+    config = flat(run.config)
+    modes = [(path, config.get(f"{name}.mode")) for name, path in config.items() if isinstance(path, str)]
+    if run.history.population.samples["val"].any() and any(each in BY_VALIDATION.items() for each in modes):
+        warnings.append("‡ trained on validation data, too")
     return warnings
 
 
 def group_runs(runs: Iterable[Result], by: Sequence[str] = ()) -> list[Group]:
-    """Put runs on the same data together that differ only in their seed, or runs equal in the keys ``by``."""
+    """Put runs on the same data together that differ only in their seed, or runs equal in the keys ``by``.
+
+    Runs of other data, protocols, views or code of the user's own are never put together.
+    """
     groups: dict[str, Group] = {}
     known: set[str] = set()
     for run in runs:
-        config = flat(run.config, shown=True)
+        config, chosen = facts(run), experiment(run)
         known |= config.keys()
-        chosen = json.dumps([config.get(name) for name in by], default=str) if by else experiment(run)
+        if by:
+            config["view"] = (run.summary["headline"] or {}).get("view")
+            same = [data_of(run), str(run.protocol), config["view"], run.code, *map(config.get, by)]
+            chosen = json.dumps(same, sort_keys=True, default=str)
         text = f"{run.complete} {chosen}"
         group = groups.setdefault(text, Group(config, [], run.complete))
         group.config = {n: x if config.get(n) == x else "various" for n, x in group.config.items()}
@@ -239,11 +255,13 @@ def labels(
     """Return headings, and per group the cells, that say what was run.
 
     The first three are method, data and partition, with those of their options that tell groups apart (the
-    partition with all of its options); the others are the remaining keys that do. Data that differ though
+    partition with all of its options); the others are the remaining keys that do. Where runs were grouped
+    ``by`` keys, these are shown, and what is never averaged: protocol, view and code. Data that differ though
     their options are the same, such as a part of a data set, have the number of their samples and the start
     of their digest, unless ``contents`` is false.
     """
-    keys = list(by) or varying_keys(groups)
+    apart = [key for key in varying_keys(groups) if not by or key.startswith(("protocol", "view", "code."))]
+    keys = list(dict.fromkeys([*by, *apart]))
     others = [k for k in keys if k.rpartition(".")[0] not in COMPONENTS and k not in COMPONENTS]
     headings = ["method", "data", "partition", *others]
     cells = [
@@ -392,9 +410,9 @@ def _blocks(groups: Sequence[Group]) -> list[str]:
     found = []
     for group in groups:
         data = {k: v for k, v in group.config.items() if about_data(k) and tells_apart(k)}
-        contents = sorted({data_of(run) for run in group.runs})
-        protocols = sorted({str(run.protocol) for run in group.runs})
-        found.append(json.dumps([group.complete, data, contents, protocols], sort_keys=True, default=str))
+        run = group.runs[0]
+        shared = [group.complete, data, data_of(run), str(run.protocol)]
+        found.append(json.dumps(shared, sort_keys=True, default=str))
     return found
 
 
@@ -409,12 +427,20 @@ def _scores(groups: Sequence[Group]) -> Mapping[str, significance.Scores]:
 
 
 def differences_of(groups: Sequence[Group], by: Sequence[str] = ()) -> list[significance.Difference]:
-    """Test the headlines of groups against the best one on the same data; rows have their short labels."""
+    """Test the headlines of groups against FedAvg's on the same data; rows have their short labels."""
     names = short_labels(groups, by)
     return [
-        replace(found, place="headline", best=names[int(found.best)], row=names[int(found.row)])
-        for found in significance.differences(_scores(groups))
+        replace(found, place="headline", reference=names[int(found.reference)], row=names[int(found.row)])
+        for found in _differences(groups)
     ]
+
+
+def _differences(groups: Sequence[Group]) -> list[significance.Difference]:
+    """Test rows, by their places, against the one of FedAvg in their block, where there is one."""
+    scores = _scores(groups)
+    known = [group.config.get("method") == significance.REFERENCE for group in groups]
+    mine = {block: [row for row in rows if known[int(row)]] for block, rows in scores.items()}
+    return significance.differences(scores, {b: rows[0] for b, rows in mine.items() if len(rows) == 1})
 
 
 def _ranks(groups: Sequence[Group]) -> dict[tuple[int, str], str]:
@@ -472,7 +498,7 @@ def comparison(
         else:
             table.add_column(heads[i], justify="right", no_wrap=True)
     ranks = {} if measure else _ranks(groups)  # of a metric nobody says whether more is better
-    starred = set() if measure else _starred(groups)
+    starred = set() if measure else {int(each.row) for each in _differences(groups) if each.significant}
     for place, (group, row, held) in enumerate(zip(groups, cells, sizes)):
         runs = group.runs
         texts = {
@@ -480,6 +506,7 @@ def comparison(
             for column, values in figures(group, measure).items()
         }
         texts["headline"] += "*" if place in starred else ""
+        texts["headline"] += signs(text for run in runs for text in data_warnings(run))
         line: list[str | Text] = [
             *(row[i] for i in shown),
             *([] if same else [held]),
@@ -504,16 +531,13 @@ def _completed(group: Group) -> str:
     return _range([run.summary["completed"] for run in group.runs])
 
 
-def _starred(groups: Sequence[Group]) -> set[int]:
-    return {int(each.row) for each in significance.differences(_scores(groups)) if each.significant}
-
-
 def records(
     groups: Sequence[Group], by: Sequence[str] = (), measure: str | None = None
 ) -> list[dict[str, Any]]:
     """Return the figures of :func:`comparison`, a record per group, for CSV and JSON.
 
-    Accuracies are in per cent, ``std`` is over seeds, and ``up`` and ``down`` are bytes per round.
+    Accuracies are in per cent, ``std`` is over seeds, a mean ± ``interval`` is its 95 % interval, and ``up``
+    and ``down`` are bytes per round.
     """
     headings, cells = labels(groups, by)
     found = []
@@ -522,8 +546,10 @@ def records(
         record |= {"seeds": list(by_seed(group.runs)), "runs": len(group.runs)}
         record |= {"completed": group.completed, "rounds": group.config["rounds"]}
         for column, values in figures(group, measure).items():
-            record[column], record[f"{column}_std"] = mean_and_std(values)
-            record[f"{column}_values"] = values
+            mean, std = mean_and_std(values)
+            record |= {column: mean, f"{column}_std": std, f"{column}_values": values}
+            record[f"{column}_interval"] = significance.interval(std, len(values))
+        record["warnings"] = list(dict.fromkeys(text for run in group.runs for text in data_warnings(run)))
         record |= {direction: _bytes_per_round(group.runs, direction) for direction in ("up", "down")}
         found.append(record)
     return found
@@ -551,13 +577,14 @@ def caption(groups: Sequence[Group], by: Sequence[str] = (), measure: str | None
         text.append(f"Protocol {protocol}: {scored}; headline: {CHOICE_NAMES[protocol.choose]}.")
     if any(len(group.runs) > 1 for group in groups):
         text.append("± is the sample standard deviation over seeds.")
+    text += significance.intervals_said(group.seeds for group in groups)
     if not all(group.complete for group in groups):
         text.append("Incomplete runs are scored on the rounds they have, and not mixed with complete ones.")
     if measure is None:
         complete = "" if all(group.complete for group in groups) else "complete "
         where = f"{complete}rows on the same data"
         text += [MARKS.format(where=where)] if _ranks(groups) else []
-        text += significance.said(_scores(groups), differences_of(groups), "rows on the same data")
+        text += significance.said(_scores(groups), _differences(groups), significance.REFERENCE)
     return text + _warnings_of(groups, by)
 
 
@@ -567,8 +594,6 @@ def _warnings_of(groups: Sequence[Group], by: Sequence[str]) -> list[str]:
     for name, group in zip(short_labels(groups, by), groups):
         warnings = [text for run in group.runs for text in [*data_warnings(run), unrecorded(run)] if text]
         warnings += [text for run in group.runs for text in other_models(run.summary["headline"] or {})]
-        if len({data_of(run) for run in group.runs}) > 1:
-            warnings.append("runs on different data are averaged")
         if why := unlike(group.runs):
             warnings.append(f"no mean, because {why} ({UNLIKE})")
         for text in dict.fromkeys(warnings):

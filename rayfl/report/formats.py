@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from html import escape
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -23,6 +23,8 @@ Records = Sequence[Mapping[str, Any]]
 STYLES = {"best": "bold", "second": "underline"}
 """How ranks look."""
 MARKS = "Bold: the best of the {where}; underlined: the second."
+SIGNS = ("‡", "§")
+"""A warning that begins with one of them has it behind the figure, too."""
 
 PAGE = """<!doctype html>
 <html lang="en">
@@ -56,6 +58,16 @@ thead {{ border-bottom: 1px solid }}
 def cell(text: str, rank: str = "") -> Text:
     """Return the cell of a table, which shows its rank: "best", "second" or none."""
     return Text(text, STYLES.get(rank, ""))
+
+
+def signed(warnings: Iterable[str]) -> list[str]:
+    """Return the warnings that have a sign, each once."""
+    return [text for text in dict.fromkeys(warnings) if text.startswith(SIGNS)]
+
+
+def signs(warnings: Iterable[str]) -> str:
+    """Return what stands behind the figure that warnings are about."""
+    return "".join(text[0] for text in signed(warnings))
 
 
 def markdown_text(table: Table, notes: Sequence[str]) -> str:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
@@ -16,10 +15,11 @@ from rayfl.errors import Missing
 from rayfl.evaluation.metrics import client_metrics, none_if_nan
 from rayfl.evaluation.result import Result, read_config
 from rayfl.papers.printed import HEADLINE, Column, Figure, Printed, printed_table
-from rayfl.record.description import differing, flat, tells_apart
+from rayfl.record.description import differing, tells_apart
 from rayfl.report import significance
-from rayfl.report.compare import UNLIKE, data_of, data_warnings, samples, unlike, view_summary
-from rayfl.report.formats import ENDINGS, MARKS, cell, write_table
+from rayfl.report.compare import UNLIKE, data_of, data_warnings, facts, samples, unlike, view_summary
+from rayfl.report.formats import ENDINGS, MARKS, SIGNS, cell, signed, signs, write_table
+from rayfl.report.significance import REFERENCE
 from rayfl.report.text import mean_and_std, number, plain_table
 from rayfl.shown import one_line
 
@@ -28,6 +28,7 @@ SPREADS = {
     "evaluations": "standard deviation over the evaluations that one run averages",
 }
 """What ± may be in our figures."""
+OTHER_DATA = "§ on other data than most of its column"
 
 
 @dataclass(frozen=True)
@@ -66,6 +67,11 @@ class Entry:
         if self.mean is None or self.printed_mean is None:
             return None
         return self.mean - self.printed_mean
+
+    @property
+    def interval(self) -> float | None:
+        """What is ± beside our mean over seeds for its 95 % interval."""
+        return significance.interval(self.std if self.spread == "seeds" else None, len(self.seeds))
 
 
 Runs = dict[tuple[str, str], list[Result]]
@@ -117,7 +123,12 @@ def compare(
         order = dict.fromkeys([*columns, *(column for _, column in runs)])
         own = [column for column in order if column not in known]  # of a file that somebody has changed
         found += [_entry(runs, row, column, row, [Column(column)]) for row in names for column in own]
-    return [entry for entry in found if entry is not None]
+    entries = [entry for entry in found if entry is not None]
+    for each in entries:
+        held = [other.data for other in entries if other.column == each.column and other.data]
+        if each.data and each.data != max(held, key=held.count):
+            each.warnings.append(OTHER_DATA)
+    return entries
 
 
 def _entry(runs: Runs, row: str, column: str, source: str, parts: Sequence[Column]) -> Entry | None:
@@ -177,8 +188,8 @@ def cell_of(run: Result) -> tuple[str, str, int]:
 
 
 def _changing(runs: Sequence[Result]) -> set[str]:
-    """Return the settings that all runs have, and not with the same value; seeds and places do not count."""
-    first, *others = [flat(run.config, shown=True) for run in runs]
+    """Return the facts that all runs have, and not with the same value; seeds and places do not count."""
+    first, *others = map(facts, runs)
     found = {key for other in others for key in differing(first, other) if key in first and key in other}
     return {key for key in found if key != "rounds" and tells_apart(key)}
 
@@ -252,20 +263,21 @@ def _plain(name: str) -> str:
 # ---- shown and written
 
 
-def grid(entries: Sequence[Entry], title: str, beside: bool = False) -> Table:
+def grid(entries: Sequence[Entry], title: str, reference: str = REFERENCE, beside: bool = False) -> Table:
     """Return our figures as the paper lays them out: methods down, columns across.
 
     In each column the best figure is bold and the second underlined. A star is at figures that differ from
-    the best.
+    those of the row of reference.
 
     Args:
         entries: the cells.
         title: of the table.
+        reference: the row of reference.
         beside: whether printed numbers stand behind ours in brackets.
     """
     columns = list(dict.fromkeys(entry.column for entry in entries))
     table = _table(title, ["", *columns])
-    starred = {(d.place, d.row) for d in differences_of(entries) if d.significant}
+    starred = {(d.place, d.row) for d in differences_of(entries, reference) if d.significant}
     ranked = ranks(entries)
     for row in dict.fromkeys(entry.row for entry in entries):
         mine = {entry.column: entry for entry in entries if entry.row == row}
@@ -284,9 +296,9 @@ def _comparable(entries: Sequence[Entry]) -> dict[str, list[Entry]]:
     """Return the cells of each column that have the same data as most of it."""
     columns: dict[str, list[Entry]] = {}
     for entry in entries:
-        columns.setdefault(entry.column, []).append(entry)
-    commonest = {name: Counter(e.data for e in cells).most_common(1)[0][0] for name, cells in columns.items()}
-    return {name: [e for e in cells if e.data == commonest[name]] for name, cells in columns.items()}
+        if OTHER_DATA not in entry.warnings:
+            columns.setdefault(entry.column, []).append(entry)
+    return columns
 
 
 def ranks(entries: Sequence[Entry]) -> dict[str, dict[str, str]]:
@@ -303,9 +315,10 @@ def _scores(entries: Sequence[Entry]) -> dict[str, significance.Scores]:
     }
 
 
-def differences_of(entries: Sequence[Entry]) -> list[significance.Difference]:
-    """Test in each column the best row against the others, on the same data."""
-    return significance.differences(_scores(entries))
+def differences_of(entries: Sequence[Entry], reference: str) -> list[significance.Difference]:
+    """Test in each column the rows against the row of reference, on the same data."""
+    scores = _scores(entries)
+    return significance.differences(scores, dict.fromkeys(scores, reference))
 
 
 def compared(entries: Sequence[Entry], printed: Printed) -> Table:
@@ -335,20 +348,22 @@ def footnotes(entries: Sequence[Entry], printed: Printed | None = None) -> list[
         text.append(f"Our ±: {SPREADS[spreads[0]]}.")
     elif spreads:
         text.append(f"Our ±: {SPREADS['seeds']}; where there is one seed, {SPREADS['evaluations']}.")
+    text += significance.intervals_said(len(entry.seeds) for entry in entries if entry.spread == "seeds")
+    text += [f"{warning}." for warning in signed(text for entry in entries for text in entry.warnings)]
     if printed is not None and printed.rows:
         text.append(f"Printed ±: {printed.spread}." if printed.spread else "The paper prints no ±.")
         text += printed.notes
     return text
 
 
-def notes_of_grid(entries: Sequence[Entry]) -> list[str]:
+def notes_of_grid(entries: Sequence[Entry], reference: str = REFERENCE) -> list[str]:
     """Say what bold, underlined and starred figures are."""
     marks = [MARKS.format(where="column")] if any(ranks(entries).values()) else []
-    return marks + significance.said(_scores(entries), differences_of(entries), "column")
+    return marks + significance.said(_scores(entries), differences_of(entries, reference), reference)
 
 
 def write_tables(
-    entries: Sequence[Entry], title: str, folder: Path, printed: Printed | None = None
+    entries: Sequence[Entry], title: str, folder: Path, reference: str, printed: Printed | None = None
 ) -> list[Path]:
     """Write ``table.md``, ``table.csv``, ``table.json``, ``table.html`` and ``table.tex`` into a folder.
 
@@ -357,28 +372,23 @@ def write_tables(
     """
     paths = [folder / f"table{ending}" for ending in ENDINGS]
     for path in paths:
-        if path.suffix == ".tex":
-            laid, notes = grid(entries, title), [*footnotes(entries), *notes_of_grid(entries)]
-        else:
-            laid, notes = grid(entries, title, beside=True), _notes(entries, printed)
-        more = {"tests": [asdict(test) for test in differences_of(entries)]}
+        beside = path.suffix != ".tex"
+        notes = [*footnotes(entries, printed if beside else None), *notes_of_grid(entries, reference)]
+        if beside and any(entry.printed_mean is not None for entry in entries):
+            notes.append("Printed numbers are in brackets.")
+        more = {"tests": [asdict(test) for test in differences_of(entries, reference)]}
+        laid = grid(entries, title, reference, beside)
         write_table(path, laid, notes, records(entries), warnings_of(entries), **more)
     return paths
 
 
 def records(entries: Sequence[Entry]) -> list[dict[str, Any]]:
     """Return the cells with the keys of ``table.json``."""
-    return [{**asdict(entry), "difference": entry.difference} for entry in entries]
-
-
-def _notes(entries: Sequence[Entry], printed: Printed | None) -> list[str]:
-    beside = any(entry.printed_mean is not None for entry in entries)
-    brackets = ["Printed numbers are in brackets."] if beside else []
-    return [*footnotes(entries, printed), *notes_of_grid(entries), *brackets]
+    return [asdict(e) | {"difference": e.difference, "interval": e.interval} for e in entries]
 
 
 def _ours(entry: Entry | None) -> str:
-    return "" if entry is None else number(entry.mean, entry.std)
+    return "" if entry is None else number(entry.mean, entry.std) + signs(entry.warnings)
 
 
 def _table(title: str, headings: Sequence[str]) -> Table:
@@ -389,5 +399,6 @@ def _table(title: str, headings: Sequence[str]) -> Table:
 
 
 def warnings_of(entries: Iterable[Entry]) -> list[str]:
-    """Return all warnings, each once."""
-    return list(dict.fromkeys(text for entry in entries for text in entry.warnings))
+    """Return all warnings, each once; those that have a sign are footnotes."""
+    warnings = dict.fromkeys(text for entry in entries for text in entry.warnings)
+    return [text for text in warnings if not text.startswith(SIGNS)]

@@ -12,6 +12,7 @@ from rayfl.evaluation.metrics import curve
 from rayfl.evaluation.result import Result
 from rayfl.papers.printed import Printed
 from rayfl.report.compare import counted_view, samples, unlike
+from rayfl.report.formats import signs
 from rayfl.report.page import PAGE, Cell, Picture, Row, Sheet, line_picture, number_cell, render
 from rayfl.report.paper_tables import Entry, cell_of, footnotes, ranks, warnings_of
 from rayfl.report.run_page import engine_lines, warned
@@ -53,8 +54,7 @@ def table_page(
         },
         grid=_grid_sheet(entries),
         footnotes=[one_line(text) for text in footnotes(entries, printed)],
-        notes=[one_line(text) for text in [*_few_seeds(entries), *warnings_of(entries), *_dropped(runs)]]
-        + warned(folders),
+        notes=[one_line(text) for text in [*warnings_of(entries), *_dropped(runs)]] + warned(folders),
         curves=_table_curves(runs),
         cells=_cell_sheet(entries),
         runs=_run_sheet(runs, home),
@@ -96,7 +96,7 @@ def _grid_sheet(entries: Sequence[Entry]) -> Sheet:
         for column in columns:
             entry = places.get((row, column))
             mean = entry.mean if entry else None
-            text = number(mean, entry.std) if entry else ""
+            text = number(mean, entry.std) + signs(entry.warnings) if entry else ""
             cells.append(Cell(text, mean, best=ranked[column].get(row) == "best"))
         rows.append(cells)
     caption = "Test accuracy in %; the best of a column, on the same data, is bold"
@@ -110,23 +110,16 @@ def _cell_sheet(entries: Sequence[Entry]) -> Sheet:
             one_line(entry.row),
             one_line(entry.column),
             Cell(number(entry.mean, entry.std), entry.mean),
+            number_cell(entry.interval),
             *([number_cell(entry.printed_mean), number_cell(entry.difference)] if beside else []),
             ", ".join(map(str, entry.seeds)),
             one_line("; ".join(entry.warnings)),
         ]
         for entry in entries
     ]
-    heads = ["row", "column", "ours", *(["printed", "difference"] if beside else []), "seeds", "warnings"]
+    heads = ["row", "column", "ours", "95 % interval: ±"]
+    heads += [*(["printed", "difference"] if beside else []), "seeds", "warnings"]
     return Sheet("Every cell, in %", heads, rows, search=True)
-
-
-def _few_seeds(entries: Sequence[Entry]) -> list[str]:
-    few = sum(len(entry.seeds) < 3 for entry in entries)
-    return (
-        [f"{few} of {len(entries)} cells have fewer than three seeds: small differences mean little."]
-        if few
-        else []
-    )
 
 
 def _dropped(runs: Sequence[Result]) -> list[str]:

@@ -140,6 +140,7 @@ def test_bad_choices(tmp_path, arguments, kind, place):
         ("title:", "tilte:", Unknown, "tilte"),
         ("table: tiny", "table:", BadValue, "table"),
         ("seeds: [0, 5]", "seeds: 3", BadValue, "seeds"),
+        ("seeds: [0, 5]", "reference: Proxx", Unknown, "reference"),
         ("    method: FedAvg\n", "", Missing, "rows.FedAvg"),
         ("      by class: {method.mu: 0.5}", "      odd: {}", Unknown, "rows.Prox.at"),
         ("  Prox:", "  FedAvg:", Damaged, "table.yaml"),

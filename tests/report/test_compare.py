@@ -7,8 +7,10 @@ from rich.console import Console
 from rayfl import evaluation
 from rayfl.errors import Unknown
 from rayfl.evaluation.result import Result
+from rayfl.methods import METHODS
 from rayfl.record.description import flat
 from rayfl.report.compare import (
+    BY_VALIDATION,
     caption,
     comparison,
     data_warnings,
@@ -96,8 +98,7 @@ def test_runs_on_other_data_are_no_repetitions(tmp_path):
     ]
     assert [row[1] for row in labels(groups[:1])[1]] == ["EmbeddedDigits"]
     assert short_labels(groups)[1] == "FedAvg, EmbeddedDigits [120 samples, bbbbbb]"
-    (all_of_them,) = group_runs(runs, ["method"])
-    assert any("runs on different data are averaged" in line for line in rows([all_of_them], by=["method"]))
+    assert short_labels(group_runs(runs, ["method"]), ["method"]) == short_labels(groups)
 
 
 def test_the_table_shows_the_numbers_of_samples(tmp_path):
@@ -164,6 +165,44 @@ def test_by_groups_by_these_keys_alone(tmp_path):
     with refused(Unknown, "by") as caught:
         group_runs(runs, ["mu"])
     assert "did you mean method.mu?" in str(caught.value)
+
+
+def test_runs_of_other_views_or_protocols_are_not_averaged(tmp_path):
+    """FedAvg and FedAvg, fine-tuned, are no repetitions, whatever the keys; the rows say what differs."""
+    other = {"protocol": evaluation.Default(view="global"), "seed": 2}
+    runs = load(tmp_path, {}, {"seed": 1}, other, {"seed": 3})
+    runs[3].summary["headline"]["view"] = "global"  # of a method without personal models
+    groups = group_runs(runs, ["method"])
+    assert [[run.config["seed"] for run in group.runs] for group in groups] == [[0, 1], [2], [3]]
+    headings, cells = labels(groups, ["method"])
+    assert headings[3:] == ["protocol.view", "view"]
+    assert [row[3:] for row in cells] == [["personal"] * 2, ["global"] * 2, ["personal", "global"]]
+
+
+def test_runs_whose_own_code_differs_are_two_rows(tmp_path):
+    """The row says which module or class it is, with and without keys to group by."""
+    mine = [{"seed": k, "method": "Mine", "code": {"mine.Mine": own}} for k, own in enumerate("aab")]
+    runs = load(tmp_path, *mine, {})
+    for by in ([], ["method"]):
+        groups = group_runs(runs, by)
+        assert [len(group.runs) for group in groups] == [2, 1, 1]
+        headings, cells = labels(groups, by)
+        assert headings[3:] == ["code.mine.Mine"]
+        assert [row[3:] for row in cells] == [["a"], ["b"], [""]]
+
+
+def test_methods_that_train_on_validation_data_are_marked(tmp_path):
+    kinds = [{"method": "FedDGGA"}, {"method": "PartialFed"}, {"method": "FedAvg"}]
+    runs = load(tmp_path, *kinds, {"method": "FedDGGA", "val": False})
+    runs[1].config["method"]["init_args"]["mode"] = "adaptive"
+    groups = group_runs(runs)
+    (column,) = [c for c in comparison(groups).columns if c.header == "headline"]
+    assert ["‡" in str(text) for text in column.cells] == [True, True, False, False]
+    assert [len(record["warnings"]) for record in records(groups)] == [1, 1, 0, 0]
+    runs[1].config["method"]["init_args"]["mode"] = "no_bn"
+    assert data_warnings(runs[1]) == []
+    known = {name for name, cls in METHODS.items() if cls.uses_validation or cls.prefers_validation}
+    assert {f"rayfl.methods.{name}" for name in known} == BY_VALIDATION.keys()
 
 
 def test_groups_by_keys_say_that_their_rounds_differ(tmp_path):
@@ -255,13 +294,16 @@ def test_the_best_rows_on_the_same_data_are_marked_and_tested(tmp_path):
     assert [text.style for text in column.cells] == ["bold", "", "underline", "", ""]
     assert [str(text).endswith("*") for text in column.cells] == [False, True, True, False, False]
     found = differences_of(groups)
-    assert [(d.best, d.row, d.seeds) for d in found] == [
+    assert [(d.reference, d.row, d.seeds) for d in found] == [
         ("FedAvg, clients=6", f"{method}, clients=6", [0, 1, 2]) for method in ("FedBN", "Ditto")
     ]
     text = " ".join(caption(groups))
     assert "paired t-test over seeds" in text
     assert "Holm's correction for 2 tests" in text
-    assert "No test of differences" in " ".join(caption(group_runs([runs[0], runs[3]])))
+    assert "Not tested: " in " ".join(caption(group_runs([runs[0], runs[3]])))
+    assert differences_of(group_runs(runs[3:9])) == [], "there is no row of FedAvg"
+    others = load(tmp_path / "other", *[{"seed": seed, "mu": 0.5} for seed in seeds])
+    assert differences_of(group_runs([*runs[:6], *others])) == [], "there are two of them"
 
 
 def test_records_of_the_comparison(tmp_path):
@@ -272,4 +314,5 @@ def test_records_of_the_comparison(tmp_path):
     assert record["headline_values"] == pytest.approx([100 * run.accuracy for run in runs])
     assert record["headline"] == pytest.approx(np.mean(record["headline_values"]))
     assert record["headline_std"] == pytest.approx(np.std(record["headline_values"], ddof=1))
+    assert record["headline_interval"] == pytest.approx(12.706 / 2**0.5 * record["headline_std"], rel=1e-4)
     assert (record["up"], record["down"]) == (3000, 6000)

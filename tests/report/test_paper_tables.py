@@ -15,13 +15,9 @@ from rayfl.errors import Missing, Unknown
 from rayfl.evaluation.result import Result
 from rayfl.papers.printed import Figure, find_printed, printed_table
 from rayfl.report import command as report
-from rayfl.report.paper_tables import (
-    Entry,
-    compare,
-    figure,
-    grid,
-    write_tables,
-)
+from rayfl.report.formats import ENDINGS
+from rayfl.report.paper_tables import OTHER_DATA, Entry, compare, figure, footnotes, grid, write_tables
+from rayfl.report.table_page import table_page
 from rayfl.report.text import number
 from tests.support.records import pool, write_run
 from tests.support.refusals import refused, told
@@ -114,6 +110,41 @@ def test_reduced_data_are_told_of_and_others_not_averaged(tmp_path):
         assert entry.warnings == [*alone.warnings, "no mean, because its seeds have different data"]
 
 
+def test_rows_on_other_data_are_marked_in_every_format(tmp_path):
+    """And take no part in ranks and tests; whatever the page, terminal or file."""
+    data = {"FedAvg": "a", "FedBN": "a", "Fed-CO2": "b"}
+    folders = [
+        office(tmp_path / row / str(seed), row, seed=seed, level=0.5 + 0.1 * k, pool=pool(data[row] * 64))
+        for k, row in enumerate(data)
+        for seed in range(3)
+    ]
+    entries = compare("fedco2_t1", folders, list(data))
+    cells = list(grid(entries, "T").columns[-1].cells)
+    assert ["§" in str(cell) for cell in cells] == [False, False, True]
+    assert [cell.style for cell in cells] == ["underline", "bold", ""]
+    write_tables(entries, "T", tmp_path, "FedAvg")
+    for ending in ENDINGS:  # five figures; and what the sign means, where it stands alone
+        text = (tmp_path / f"table{ending}").read_text()
+        assert text.count("§") == (5 if ending in (".csv", ".json") else 6)
+    page = table_page("T", entries, folders, tmp_path, planned=9)
+    assert page.count(f">{number(entries[-1].mean, entries[-1].std)}§<") == 1
+    assert f"<p>{OTHER_DATA}.</p>" in page
+    assert {test["row"] for test in json.loads((tmp_path / "table.json").read_text())["tests"]} == {"FedBN"}
+
+
+def test_files_and_the_page_have_intervals_and_the_grid_a_line(tmp_path):
+    folders = [office(tmp_path / str(seed), seed=seed) for seed in range(3)]
+    entries = compare("fedco2_t1", folders)
+    write_tables(entries, "T", tmp_path, "FedAvg")
+    (cell, *_) = json.loads((tmp_path / "table.json").read_text())["cells"]
+    assert cell["interval"] == pytest.approx(4.3027 / 3**0.5 * cell["std"], rel=1e-4)
+    assert str(cell["interval"]) in (tmp_path / "table.csv").read_text()
+    assert f">{cell['interval']:.2f}<" in table_page("T", entries, folders, tmp_path, planned=3)
+    assert "2.48 with 3 seeds" in " ".join(footnotes(entries)), "which the terminal shows"
+    assert "2.48 with 3 seeds" in (tmp_path / "table.tex").read_text()
+    assert compare("fedco2_t1", folders[:1])[0].interval is None
+
+
 def test_seeds_of_different_length_are_not_averaged(tmp_path):
     runs = [office(tmp_path / str(k), seed=k, rounds=rounds) for k, rounds in enumerate((10, 10, 4))]
     assert all(entry.mean is not None and entry.warnings == [] for entry in compare("fedco2_t1", runs[:2]))
@@ -130,6 +161,13 @@ def test_seeds_of_other_settings_are_not_averaged(tmp_path):
         assert entry.warnings == ["no mean, because its seeds have different settings (method.mu)"]
 
 
+def test_seeds_of_other_code_are_not_averaged(tmp_path):
+    runs = [office(tmp_path / str(k), seed=k, code={"mine.Mine": str(k)}) for k in range(2)]
+    for entry in compare("fedco2_t1", runs):
+        assert (entry.mean, entry.seeds) == (None, [0, 1])
+        assert [text.endswith("(code.mine.Mine)") for text in entry.warnings] == [True]
+
+
 def test_a_seed_that_ended_early_goes_with_longer_ones(tmp_path):
     """It would have ended there with more rounds, too; accuracies of level 0 do not rise."""
     run = {"protocol": evaluation.FedCO2Feature(patience=2), "domains": OFFICE, "clients": 4}
@@ -143,7 +181,7 @@ def test_a_seed_that_ended_early_goes_with_longer_ones(tmp_path):
 
 def test_files_have_the_number_of_seeds_as_what_is_printed(tmp_path):
     entries = compare("fedco2_t1", [office(tmp_path / str(k), seed=k) for k in (4, 7)])
-    write_tables(entries, "T", tmp_path)
+    write_tables(entries, "T", tmp_path, "b")
     rows = list(csv.DictReader((tmp_path / "table.csv").open()))
     assert {row["seeds"] for row in rows} == {"2"}
     cells = json.loads((tmp_path / "table.json").read_text())["cells"]
@@ -238,7 +276,8 @@ def test_a_column_that_the_paper_does_not_print_is_shown(tmp_path):
 
 def test_markdown_has_the_printed_numbers_in_brackets(tmp_path):
     entry = Entry("a|b", "C", 61.234, 1.0, "seeds", [0, 1], 63.0, 1.6, ["with rounds=3"])
-    write_tables([entry, replace(entry, column="D", std=None, spread="", printed_mean=None)], "T", tmp_path)
+    other = replace(entry, column="D", std=None, spread="", printed_mean=None)
+    write_tables([entry, other], "T", tmp_path, "b")
     text = (tmp_path / "table.md").read_text()
     assert "| a\\|b | 61.23 ± 1.00 (63.00 ± 1.60) | 61.23 |" in text
     assert "- with rounds=3" in text
@@ -249,29 +288,27 @@ def test_markdown_has_the_printed_numbers_in_brackets(tmp_path):
 
 
 def test_the_best_of_a_column_on_the_same_data(tmp_path):
-    """Bold, underlined, and with a star where it differs over three seeds."""
+    """Bold, underlined, and with a star where it differs from the reference over three seeds."""
 
-    def cell(row: str, *values: float, data: str = "same") -> Entry:
+    def cell(row: str, *values: float) -> Entry:
         seeds = list(range(len(values)))
-        return Entry(
-            row, "C", float(np.mean(values)), 1.0, "seeds", seeds, values=dict(zip(seeds, values)), data=data
-        )
+        return Entry(row, "C", float(np.mean(values)), 1.0, "seeds", seeds, values=dict(zip(seeds, values)))
 
-    entries = [cell("a", 80, 81, 82), cell("b", 70, 71, 72.1), cell("c", 90, 91, 92, data="other")]
-    write_tables([*entries, cell("d", 80, 81)], "T", tmp_path)
-    shown = grid([*entries, cell("d", 80, 81)], "T").columns[1]
+    entries = [cell("a", 80, 81, 82), cell("b", 70, 71, 72.1), cell("d", 80, 81)]
+    write_tables(entries, "T", tmp_path, "b")
+    shown = grid(entries, "T", "b").columns[1]
     assert [(str(text), text.style) for text in shown.cells] == [
-        ("81.00 ± 1.00", "bold"),
-        ("71.03 ± 1.00*", ""),
-        ("91.00 ± 1.00", ""),
+        ("81.00 ± 1.00*", "bold"),
+        ("71.03 ± 1.00", ""),
         ("80.50 ± 1.00", "underline"),
     ]
     (test,) = json.loads((tmp_path / "table.json").read_text())["tests"]
-    assert (test["place"], test["best"], test["row"], test["seeds"]) == ("C", "a", "b", [0, 1, 2])
+    assert (test["place"], test["reference"], test["row"], test["seeds"]) == ("C", "b", "a", [0, 1, 2])
     text = (tmp_path / "table.tex").read_text()
     assert "paired t-test over seeds, p \\textless{} 0.05 after Holm's correction for 1 test)" in text
     assert "Our $\\pm$: sample standard deviation over seeds." in text
-    assert "Not tested: 1 that share fewer than 3 seeds with the best." in text
+    assert "Not tested: " in text
+    assert not any("*" in str(text) for text in grid(entries, "T").columns[1].cells), "there is no FedAvg"
 
 
 def test_the_command(tmp_path, capsys, monkeypatch):

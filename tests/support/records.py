@@ -1,5 +1,6 @@
 """Deterministic made-up records with known figures, in the format that a run writes."""
 
+import json
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -114,6 +115,7 @@ def write_run(
     level: float = 0.9,
     domains: tuple[str, ...] = ("ink", "print"),
     pool: dict[str, Any] | None = None,
+    code: dict[str, str] | None = None,
 ) -> Path:
     """Write a whole run folder, or that of a run that was killed after ``stop_after`` rounds."""
     config = CONFIG.format(
@@ -138,6 +140,9 @@ def write_run(
         folder.append_engine({"round": round, "seconds": 0.5})
     if stop_after is None:
         finish(folder)
+    if code:
+        summary = json.loads((path / "summary.json").read_text())
+        (path / "summary.json").write_text(json.dumps(summary | {"code": code}))
     return path
 
 
