@@ -32,8 +32,8 @@ class Case:
         settings: of the training, in the place of those of all.
         draws: what is drawn: name -> function of (run, world, client, round, fit, step).
         fits: number of a fit in the form -> number in rayfl, where the form counts otherwise.
-        takes_means: whether what a client predicts with after a round that it has had alone is what it has
-            predicted with right after its training.
+        takes_means: whether the server does no more than to take means, so that a client that has had a round
+            alone predicts with what it has trained.
         turns: how many fits of the form take turns, epoch by epoch, in one of rayfl's.
         net: by import path, or one of rayfl's, which the form has written itself.
         side: of the images, in pixels.

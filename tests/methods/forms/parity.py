@@ -188,8 +188,7 @@ def formed(name: str, setting: Setting = SHARES) -> tuple[Outcome, Run]:
     run, noted = federated(name, setting)
     case, module = CASES[name], name.split()[0].lower().replace("-", "")
     form = import_module(f"tests.methods.forms.{module}")
-    world = world_of(run, case, noted)
-    world.cohorts = Rounds(world, setting.cohorts, run.worker.plan.training)
+    world = world_of(run, case, noted, setting.cohorts)
     with setting.form(world):
         return form.run(world, **case.options, **case.finetune), run
 
@@ -268,7 +267,7 @@ def difference(form: Any, state: Any) -> float:
     return float((form.double() - state.double()).abs().max()) if form.numel() else 0.0
 
 
-def world_of(run: Run, case: Case, noted: Mapping[Any, Any]) -> World:
+def world_of(run: Run, case: Case, noted: Mapping[Any, Any], cohorts: Sequence[Sequence[int]]) -> World:
     data, worker = run.worker.data, run.worker
     dataset, training = data.dataset, worker.plan.training
     x, y = torch.tensor(dataset.inputs).double(), torch.tensor(dataset.labels)
@@ -307,6 +306,7 @@ def world_of(run: Run, case: Case, noted: Mapping[Any, Any]) -> World:
         clients, (), dataset.classes, training.lr, training.momentum, training.weight_decay,
         training.clip, training.epochs, probe_of(run), make, order, draw,
     )  # fmt: skip
+    world.cohorts = Rounds(world, cohorts, training)
     return world
 
 
