@@ -95,8 +95,8 @@ class Server:
     def cohort(self, ids: Sequence[int], round: int) -> Cohort:
         """Return the clients with these numbers, which are ascending, as a method gets them."""
         samples = self._samples[: self._population]
-        each = tuple(samples[list(ids)].tolist())
-        return Cohort(tuple(ids), each, self._population, round, int(samples.sum()))
+        own = samples[list(ids)].tolist()
+        return Cohort(tuple(ids), tuple(own), self._population, round, int(samples.sum()))
 
     def step(self, cohort: Cohort, *parts: dict[str, Accumulated]) -> None:
         """Combine the uploads and take the method's server step; nothing changes where nobody took part.
