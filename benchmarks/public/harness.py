@@ -32,7 +32,7 @@ from tests.methods.forms.world import Outcome, Weights, World
 
 PLAIN_SGD = {"momentum": 0.0, "weight_decay": 0.0, "clip": 0.0}
 """Settings of most public code."""
-SOME, ALL = parity.COHORTS, [range(5)] * 3
+SOME, ALL = parity.SHARES.cohorts, [range(5)] * 3
 NO_SINGLES = [0, 1, 3], [1, 3, 4], [0, 3, 4]
 """Cohorts of three rounds; the clients of the last have no batch of one sample."""
 NAMES = {
@@ -137,11 +137,10 @@ class Pair:
         kind = METHODS[self.method]
         with (
             mock.patch.dict(CASES, {name: self.case}),
-            mock.patch.object(parity, "COHORTS", self.cohorts),
             mock.patch.object(kind, "averaging", self.averaging or kind.averaging),
         ):
-            run, noted = parity.federated(name, "shares")
-            world = parity.world_of(run, self.case, noted)
+            run, noted = parity.federated(name, parity.Setting(cohorts=self.cohorts))
+            world = parity.world_of(run, self.case, noted, self.cohorts)
             world = replace(world, make=as_rayfl(world.make), draw=as_rayfl(world.draw))
             with public_code(sources / self.folder, self.absent):
                 outcome = self.form(world)

@@ -89,9 +89,14 @@ class Server:
         if drop or not bad:
             left_out = bad.union(*(result.idle for result in results))
             ids = sorted(i for result in results for i in result.ids if i not in left_out)
-            samples = tuple(self._samples[ids].tolist())
-            self.step(Cohort(tuple(ids), samples, self._population, round), *ends[:sums])
+            self.step(self.cohort(ids, round), *ends[:sums])
         return self.download(()) if self.method.one_download else None, None
+
+    def cohort(self, ids: Sequence[int], round: int) -> Cohort:
+        """Return the clients with these numbers, which are ascending, as a method gets them."""
+        samples = self._samples[: self._population]
+        own = samples[list(ids)].tolist()
+        return Cohort(tuple(ids), tuple(own), self._population, round, int(samples.sum()))
 
     def step(self, cohort: Cohort, *parts: dict[str, Accumulated]) -> None:
         """Combine the uploads and take the method's server step; nothing changes where nobody took part.

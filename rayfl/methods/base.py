@@ -46,12 +46,20 @@ class Cohort:
         samples: their training samples, n_i, in the same order.
         population: the number of all clients, N.
         round: the round, from 0.
+        population_samples: the training samples of all clients, n.
     """
 
     ids: tuple[int, ...]
     samples: tuple[int, ...]
     population: int
     round: int
+    population_samples: int
+
+    def share(self, averaging: Averaging) -> float:
+        """Return the cohort's part of the weight that all clients have in a mean, above 0 and up to 1."""
+        if averaging == "uniform":
+            return len(self.ids) / self.population
+        return sum(self.samples) / self.population_samples
 
 
 class Method(Settings, ABC, place="method"):

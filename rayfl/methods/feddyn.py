@@ -58,8 +58,11 @@ class FedDyn(Method):
         return {"weights": w}, {"gradient": state["gradient"] - self.alpha * (w.trainable() - received)}
 
     def aggregate(self, server: State, up: Mapping[str, Any], cohort: Cohort) -> State:
-        """Renew h and take it off the mean (lines 11 and 12): h <- h - alpha/N sum(w_i - w_t)."""
+        """Renew h and take it off the mean (lines 11 and 12): h <- h - alpha/N sum(w_i - w_t).
+
+        By samples, w_i - w_t has the weight n_i/n of all clients in place of 1/N.
+        """
         mean: Params = up["weights"]
         step = (mean - server["weights"]).trainable()
-        drift: Params = server["drift"] - len(cohort.ids) / cohort.population * step
+        drift: Params = server["drift"] - cohort.share(self.averaging) * step
         return {"weights": mean.merge(mean.trainable() - drift), "drift": drift}

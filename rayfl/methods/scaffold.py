@@ -19,7 +19,8 @@ class SCAFFOLD(Method):
     Deviations from the paper: with SGD momentum the number of local steps K in the update of the control is
     replaced by the sum of the weights with which gradients have entered the result (with plain K the method
     diverges). Gradients are clipped, where asked, before the correction. Controls exist for trainable
-    parameters; BatchNorm statistics are averaged like the weights.
+    parameters; BatchNorm statistics are averaged like the weights. With ``averaging`` by samples the server's
+    control is the mean of the clients' by samples, as the model is.
     """
 
     averaging = "uniform"
@@ -32,7 +33,8 @@ class SCAFFOLD(Method):
     @property
     def uploads(self) -> Mapping[str, Reduction]:
         """The change of the model and the change of the control (line 13)."""
-        return {"step": Mean(self.averaging), "control": Sum()}
+        control: Reduction = Sum() if self.averaging == "uniform" else Mean(self.averaging)
+        return {"step": Mean(self.averaging), "control": control}
 
     def init_server(self, initial: Params) -> State:
         """Start from c = 0."""
@@ -61,9 +63,10 @@ class SCAFFOLD(Method):
         """Take the server's step (lines 16 and 17): x + eta_g mean(y_i - x), c + sum(c_i+ - c_i) / N."""
         step: Params = up["step"]
         moved = server["weights"].trainable() + self.server_lr * step.trainable()
+        parts = cohort.population if self.averaging == "uniform" else 1 / cohort.share(self.averaging)
         return {
             "weights": (server["weights"] + step).merge(moved),  # BatchNorm statistics: the mean
-            "control": server["control"] + up["control"] / cohort.population,
+            "control": server["control"] + up["control"] / parts,
         }
 
     @property

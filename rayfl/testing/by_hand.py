@@ -15,7 +15,7 @@ from rayfl.engine.inline import Inline
 from rayfl.engine.round_result import RoundResult
 from rayfl.engine.server import Server
 from rayfl.engine.worker import Worker
-from rayfl.methods import Cohort, Method
+from rayfl.methods import Method
 from rayfl.methods.base import Averaging
 from rayfl.nets import Architecture, SplitNet
 from rayfl.training import State, Training
@@ -122,9 +122,7 @@ class Run:
         download = self.server.download(cohort)
         accumulated, result = self.worker.train(number, download, [tuple(cohort)], score_splits)
         assert not result.bad, result.bad
-        samples = tuple(len(self.worker.data.clients[i].train) for i in result.ids)
-        population = len(self.worker.data.clients)
-        self.server.step(Cohort(tuple(result.ids), samples, population, number), accumulated)
+        self.server.step(self.server.cohort(result.ids, number), accumulated)
         self.results.append(result)
         self.servers.append(self.server.state)
         self.clients.append(dict(self.worker.states))

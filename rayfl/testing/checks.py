@@ -24,7 +24,7 @@ from rayfl.checks import check_class
 from rayfl.data import FederatedData
 from rayfl.engine.worker import Worker
 from rayfl.errors import UserError
-from rayfl.methods import Cohort, FedAvg, Method
+from rayfl.methods import FedAvg, Method
 from rayfl.nets import Architecture
 from rayfl.testing.by_hand import Run, assert_same, ragged, start, tiny, wider
 from rayfl.training import Params, State, Training
@@ -183,7 +183,6 @@ def processes_do_not_matter(subject: _Subject) -> None:
     one, two = subject.start(), subject.start()
     plan = replace(two.worker.plan, method=deepcopy(subject.method))
     second = Worker(plan, two.worker.data)
-    samples = tuple(len(client.train) for client in subject.data.clients)
     for run, turns in (
         (one, ((one.worker, (0, 1)), (one.worker, (2, 3)))),
         (two, ((second, (2, 3)), (two.worker, (0, 1)))),
@@ -191,7 +190,7 @@ def processes_do_not_matter(subject: _Subject) -> None:
         for number in range(2):
             down = run.server.download(range(4))
             parts = [worker.train(number, down, [group])[0] for worker, group in turns]
-            run.server.step(Cohort((0, 1, 2, 3), samples, 4, number), *parts)
+            run.server.step(run.server.cohort(range(4), number), *parts)
     two.worker.states.update(second.states)
     _same(
         one.values(),

@@ -262,7 +262,9 @@ def test_a_bad_update_stops_the_run_or_is_dropped() -> None:
         assert list(result.bad) == [3]
         assert not same_bits(here.server.state["weights"], before)
         (cohort,) = here.server.method._seen
-    assert cohort == Cohort((0, 1, 4, 5), (12, 17, 10, 5), population=6, round=0)
+    assert cohort == Cohort(
+        (0, 1, 4, 5), (12, 17, 10, 5), population=6, round=0, population_samples=sum(SIZES)
+    )
 
 
 def test_clients_without_steps_are_not_in_the_cohort() -> None:
@@ -282,14 +284,18 @@ def test_clients_without_steps_are_not_in_the_cohort() -> None:
 
     with opened(plan(method=Told()))[0] as session:
         assert session.train(0, WHOLE).idle == {1}
-    assert Told._cohorts == [Cohort((0, 3, 4, 5), (12, 9, 10, 5), population=6, round=0)]
+    assert Told._cohorts == [
+        Cohort((0, 3, 4, 5), (12, 9, 10, 5), population=6, round=0, population_samples=sum(SIZES))
+    ]
 
 
 def test_clients_that_never_train_are_not_of_the_population() -> None:
     session, here = opened(plan(), replace(data(), unseen=2))
     with session:
         session.train(0, [(0, 1)])
-        assert here.server.method._seen == [Cohort((0, 1), (12, 17), population=4, round=0)]
+        assert here.server.method._seen == [
+            Cohort((0, 1), (12, 17), population=4, round=0, population_samples=sum(SIZES[:4]))
+        ]
 
 
 def test_a_checkpoint_holds_the_newest_state_of_every_client(tmp_path: Path) -> None:

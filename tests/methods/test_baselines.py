@@ -371,7 +371,7 @@ def test_fedheal():
 
     server = method.init_server(w(0.0, 0.0))
     server = method.aggregate(
-        server, {"weights": {0: w(1.0, -1.0), 1: w(3.0, 1.0)}}, Cohort((0, 1), (1, 1), 2, 0)
+        server, {"weights": {0: w(1.0, -1.0), 1: w(3.0, 1.0)}}, Cohort((0, 1), (1, 1), 2, 0, 2)
     )
     sizes = [math.sqrt(2), math.sqrt(10)]
     delta = [size / sum(sizes) / 2 for size in sizes]
@@ -380,7 +380,7 @@ def test_fedheal():
     torch.testing.assert_close(server["weights"]["w"].tolist(), x, rtol=0, atol=1e-12)
 
     up = {0: w(x[0] - 1, x[1] - 1), 1: w(x[0] + 1, x[1] + 1)}
-    after = method.aggregate(server, {"weights": up}, Cohort((0, 1), (1, 1), 2, 1))
+    after = method.aggregate(server, {"weights": up}, Cohort((0, 1), (1, 1), 2, 1, 2))
     sizes = [1, math.sqrt(2)]
     delta = [d / 2 + size / sum(sizes) / 2 for d, size in zip(delta, sizes)]
     p = [before + d for before, d in zip(p, delta)]
@@ -398,7 +398,7 @@ def test_fedheal_weighs_newcomers_by_the_size_of_their_round():
     one = Params({"w": torch.ones(1, dtype=torch.float64)}, frozenset({"w"}))
     server = method.init_server(one)
     for round, ids in enumerate([(0, 1), (2, 3, 4, 5)]):
-        cohort = Cohort(ids, (1,) * len(ids), 8, round)
+        cohort = Cohort(ids, (1,) * len(ids), 8, round, 8)
         server = method.aggregate(server, {"weights": dict.fromkeys(ids, one)}, cohort)
     assert server["p"] == dict.fromkeys([0, 1], 1 / 2) | dict.fromkeys([2, 3, 4, 5], 1 / 4)
 
@@ -455,6 +455,14 @@ def test_fedcp_divides_features_by_the_policys_softmax():
     own, rest = fedcp.divide(policy, z, torch.ones(2).double(), noise)
     torch.testing.assert_close(own.tolist(), [[6.0, 4.0]], rtol=0, atol=1e-12)
     torch.testing.assert_close(rest.tolist(), [[2.0, 2.0]], rtol=0, atol=1e-12)
+
+
+def test_fedcp_has_one_context_for_all_clients_that_train_again():
+    """The rows of a gradient of the cross-entropy sum to zero, so that no step of SGD turns their sum."""
+    run = federate(FedCP(), DATA, CNNB(), 3, **SETTINGS)
+    of_all = fedcp.context_of(run.worker.initial)
+    for state in run.worker.states.values():
+        torch.testing.assert_close(state["context"], of_all, rtol=0, atol=1e-14)
 
 
 def test_fedcp_draws_the_context_of_clients_that_join_late():
@@ -552,7 +560,7 @@ def test_pfedvem_weighs_means_by_confidence():
         return Params({"head.weight": torch.tensor([value])}, frozenset({"head.weight"}))
 
     up = {"weights": w(0.0), "head": w(2 / 0.5) + w(5 / 2), "confidence": torch.tensor(1 / 0.5 + 1 / 2)}
-    cohort = Cohort((0, 1), (1, 1), 2, 0)
+    cohort = Cohort((0, 1), (1, 1), 2, 0, 2)
     server = PFedVEM(beta=0.5).aggregate({"weights": w(0.0), "head": w(1.0)}, up, cohort)
     assert server["head"]["head.weight"].item() == pytest.approx((1.0 + 6.5 / 2.5) / 2)
 
@@ -742,7 +750,7 @@ def test_feddgga(center, round, a):
     method.population, method.rounds = 3, 4
     up = {"weights": {0: numbers(1.0), 1: numbers(5.0)}, "gap": gaps({0: 0.2, 1: -0.1})}
     before = method.init_server(numbers(0.0))
-    server = method.aggregate(before, up, Cohort((0, 1), (1, 1), 3, round))
+    server = method.aggregate(before, up, Cohort((0, 1), (1, 1), 3, round, 3))
     a = [v / sum(a) for v in a]
     assert server["a"].tolist() == pytest.approx(a, abs=1e-12)
     assert server["weights"]["w"].item() == pytest.approx((a[0] + 5 * a[1]) / (a[0] + a[1]), abs=1e-12)
@@ -755,7 +763,7 @@ def test_feddgga_takes_uniform_weights_where_all_are_0():
     method.population, method.rounds = 2, 4
     server = {"weights": numbers(0.0), "a": torch.tensor([0.0, 1.0], dtype=torch.float64)}
     up = {"weights": {0: numbers(3.0)}, "gap": gaps({0: -1.0})}
-    after = method.aggregate(server, up, Cohort((0,), (1,), 2, 0))
+    after = method.aggregate(server, up, Cohort((0,), (1,), 2, 0, 2))
     assert (after["a"].tolist(), after["weights"]["w"].item()) == ([0.0, 1.0], 3.0)
 
 

@@ -107,7 +107,7 @@ def test_the_server_takes_its_steps_client_by_client(steps):
     for method.seed in (3, 4):
         for round in range(12):
             server = method.init_server(method.net.initial(0))
-            head = method.aggregate(server, {"means": up}, Cohort((0, 1), (1, 3), 2, round))["head"]
+            head = method.aggregate(server, {"means": up}, Cohort((0, 1), (1, 3), 2, round, 4))["head"]
             which = [bool((head["head.weight"] - end).abs().max() < 1e-12) for end in ends]
             assert sum(which) == 1
             orders.setdefault(method.seed, []).append(which[0])

@@ -443,7 +443,7 @@ def test_rounds_of_silent_individual_extractors_are_counted():
     dead = []
     for distance in (0.009, -0.009, 0.011, 0.0, -0.011):
         figures = {"individual_loss": math.log(5) + distance, "overlap": 0.0}
-        state = method.aggregate(state, {"weights": weights, "figures": figures}, Cohort((0,), (1,), 1, 0))
+        state = method.aggregate(state, {"weights": weights, "figures": figures}, Cohort((0,), (1,), 1, 0, 1))
         dead.append(method.server_metrics(state)["dead_rounds"])
     assert dead == [1, 2, 0, 1, 0]
 

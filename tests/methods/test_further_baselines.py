@@ -613,7 +613,7 @@ def test_fedfa_takes_variances_over_clients():
 
 
 def run_cohort(ids, samples):
-    return Cohort(ids=ids, samples=samples, population=4, round=0)
+    return Cohort(ids=ids, samples=samples, population=4, round=0, population_samples=sum(samples))
 
 
 def test_fedfa_as_in_the_public_code():

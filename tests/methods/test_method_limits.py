@@ -12,12 +12,14 @@ from rayfl.methods import (
     FedAvg,
     FedBN,
     FedCO2,
+    FedDyn,
     FedPer,
     FedProto,
     FedProx,
     Local,
 )
 from rayfl.nets import CNNB, FedAvgCNN, LeNet, build
+from rayfl.training import weighted_mean
 from rayfl.training.params import Params
 from tests.methods.cases import CASES, net_of
 from tests.support.by_hand import assert_same, federate, points, ragged, start
@@ -109,18 +111,63 @@ def test_fedprox_with_a_large_mu_freezes_the_model():
     assert distances[-1] < 1.2 * moved(FedAvg(), epochs=1) < distances[0] / 10
 
 
-# ---- SCAFFOLD
+# ---- second means
 
 
+@pytest.mark.parametrize("averaging", ["uniform", "samples"])
 @pytest.mark.parametrize("cohorts", [3, SOME])
-def test_scaffold_keeps_c_the_mean_of_the_controls(cohorts):
-    """N c = sum of c_i, for any participation: c changes by what the c_i change by, over N."""
-    run = federate(SCAFFOLD(), DATA, CNNB(), cohorts, **SETTINGS)
-    controls = [state["control"] for state in run.worker.states.values()]
-    assert controls[0].norm() > 1e-3
-    total = sum(controls[1:], controls[0]) / len(DATA.clients)
-    assert_same(dict(total), dict(run.server.state["control"]), 1e-12)
-    assert set(total) == run.worker.net.train_names
+@pytest.mark.parametrize(
+    ("method", "key", "of_server"),
+    [
+        (SCAFFOLD(), "control", lambda server: server["control"]),
+        (FedDyn(alpha=0.5), "gradient", lambda server: 0.5 * server["drift"]),
+    ],
+    ids=["SCAFFOLD", "FedDyn"],
+)
+def test_what_the_server_keeps_is_the_mean_over_all_clients(method, key, of_server, cohorts, averaging):
+    """It has the weights of the model's mean, for any participation: c of SCAFFOLD, and h of FedDyn."""
+    run = federate(method, DATA, CNNB(), cohorts, averaging=averaging, **SETTINGS)
+    sizes = {i: len(DATA.clients[i].train) if averaging == "samples" else 1 for i in run.worker.states}
+    mean = weighted_mean({i: state[key] for i, state in run.worker.states.items()}, sizes)
+    assert len(sizes) == len(DATA.clients)
+    assert mean.norm() > 1e-3
+    assert_same(dict(mean), dict(of_server(run.server.state)), 1e-12)
+    assert set(mean) == run.worker.net.train_names
+
+
+UNEQUAL = points(*([((1, 1), int(k < ones)) for k in range(count)] for count, ones in ((10, 3), (90, 63))))
+WITHOUT_A_COMMON_OPTIMUM = {
+    "COPA": "every client keeps its head, which is the whole net here",
+    "FedALA": "clients start from mixtures with their own models",
+    "FedCP": "features pass through what depends on the client",
+    "FedKD": "the common net learns from personal ones",
+    "FedPer": "every client keeps its head",
+    "FedRep": "every client keeps its head",
+    "FedSR": "it needs a net with layers of its own",
+    "FDSE": "it needs a net with layers of its own",
+    "FedFA": "it needs a net with layers of its own",
+    "PartialFed": "clients choose own layers to start from",
+    "PFedMe": "the optimum is that of the Moreau envelopes, in no closed form",
+    "PFedVEM": "heads have a prior, and a mean by confidence",
+}
+OPTIONS = {"FedRoD": {"balanced": False}}
+COMMON = [name for name in METHODS if CASES[name].averages is not None]
+
+
+@pytest.mark.parametrize("averaging", ["uniform", "samples"])
+@pytest.mark.parametrize("name", [name for name in COMMON if name not in WITHOUT_A_COMMON_OPTIMUM])
+def test_a_common_model_finds_the_optimum_of_its_mean(name, averaging):
+    """Ten samples with a share of 0.3 of class 1, and ninety with 0.7, all with the same input."""
+    options = CASES[name].plain or OPTIONS.get(name, {})
+    settings = {"averaging": averaging, "batch_size": 100, "steps": 1, "lr": 1.0}
+    run = federate(METHODS[name](**options), UNEQUAL, cohorts=40, **settings)
+    scores = run.scores(0, torch.ones(1, 1, 1, 2, dtype=torch.float64))
+    common = next(scores[view] for view in ("global", "online", "personal") if view in scores)
+    share = {"uniform": (0.3 + 0.7) / 2, "samples": (3 + 63) / 100}[averaging]
+    assert common.softmax(1)[0, 1].item() == pytest.approx(share, abs=1e-8)
+
+
+# ---- SCAFFOLD
 
 
 def test_first_round_of_scaffold_is_fedavg():

@@ -298,6 +298,17 @@ def test_fedproto_with_an_unknown_class():
     assert_matrix(lower(run.worker.states[1]["weights"]), [[1, 0], [0, 1]])
 
 
+def test_fedproto_predicts_with_what_was_received_until_the_server_has_the_new_prototypes():
+    """Prototypes (2, 0) and (1.5, 0): client 1's sample (0, 0) of class 0 is nearer to that of class 1.
+
+    With its own ones, (0, 0) and (1.5, 0), it would be right. Steps are too small to move anything.
+    """
+    data = points([((4, 0), 0)], [((0, 0), 0), ((1.5, 0), 1)])
+    run = federate(FedProto(), data, "tests.support.by_hand.two_layer", cohorts=1, lr=1e-6)
+    run.round([1], score_splits=["test"])
+    assert run.results[1].scores[1]["test"]["personal"].correct == 1
+
+
 def test_fedproto_before_any_prototype_predicts_by_the_head():
     run = federate(FedProto(), PAIR, "tests.support.by_hand.two_layer", cohorts=0)
     x = torch.tensor([[[[0.0, 1.0]]]], dtype=torch.float64)

@@ -8,7 +8,7 @@ import pytest
 from rayfl.methods import METHODS
 from tests.methods.forms.cases import CASES
 from tests.methods.forms.changes import CHANGES
-from tests.methods.forms.parity import DIVISIONS, compare, differences, federated, formed
+from tests.methods.forms.parity import SETTINGS, compare, differences, federated, formed
 
 LIMIT = 1e-9
 BASIC = [name for name in CASES if " " not in name]
@@ -17,21 +17,21 @@ BASIC = [name for name in CASES if " " not in name]
 @pytest.mark.parametrize(
     ("name", "division", "execution"),
     [
-        *((name, division, run) for name in BASIC for division in DIVISIONS for run in ("loop", "stacked")),
+        *((name, division, run) for name in BASIC for division in SETTINGS for run in ("loop", "stacked")),
         *((name, "shares", "loop") for name in CASES if name not in BASIC),
     ],
 )
 def test_a_method_equals_its_independent_form(name: str, division: str, execution: str) -> None:
-    found = compare(name, execution, division)
+    found = compare(name, SETTINGS[division], execution)
     assert max(found.values()) < LIMIT, found
 
 
 @pytest.mark.parametrize("place", range(3), ids=["sign", "factor", "mean"])
 @pytest.mark.parametrize("name", BASIC)
 def test_a_small_mistake_shows(name: str, place: int) -> None:
-    outcome, _ = formed(name, "shares")
+    outcome, _ = formed(name)
     with CHANGES[name][place]():
-        run, _ = federated(name, "shares")
+        run, _ = federated(name)
         found = differences(name, outcome, run)
     assert max(found.values()) > 100 * LIMIT, found
 

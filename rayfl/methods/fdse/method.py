@@ -31,7 +31,7 @@ class FDSE(PartlyPersonal):
     those of whole blocks are so close to 1 that eq. 9 becomes a plain mean. There is no regularisation in the
     first round, whose targets would be untrained. Updates of norm 0 have no direction and take no part in
     eq. 8. Layers outside DSE blocks are units of consensus of their own; statistics of other BatchNorm layers
-    are averaged.
+    are averaged. The paper prints neither ``gamma`` nor where the running estimates start.
     """
 
     averaging = "uniform"

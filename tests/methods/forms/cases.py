@@ -32,6 +32,8 @@ class Case:
         settings: of the training, in the place of those of all.
         draws: what is drawn: name -> function of (run, world, client, round, fit, step).
         fits: number of a fit in the form -> number in rayfl, where the form counts otherwise.
+        takes_means: whether the server does no more than to take means, so that a client that has had a round
+            alone predicts with what it has trained.
         turns: how many fits of the form take turns, epoch by epoch, in one of rayfl's.
         net: by import path, or one of rayfl's, which the form has written itself.
         side: of the images, in pixels.
@@ -45,6 +47,7 @@ class Case:
     settings: Mapping[str, Any] = field(default_factory=dict)
     draws: Mapping[str, Any] = field(default_factory=dict)
     fits: Mapping[int, int] = field(default_factory=dict)
+    takes_means: bool = True
     turns: int = 1
     net: Any = "tests.methods.forms.parity.small"
     side: int = 16
@@ -108,8 +111,10 @@ CASES: dict[str, Case] = {
     "FedRoD": Case(),
     "MOON": Case({"mu": 0.7}, client={"previous": "previous"}),
     "SCAFFOLD": Case(server={"weights": "weights", "control": "control"}, client={"control": "control"}),
-    "FedDyn": Case(server={"weights": "weights", "h": "drift"}, client={"gradient": "gradient"}),
-    "FedOpt": Case(server={"weights": "weights", "m": "change", "v": "square"}, client={}),
+    "FedDyn": Case(
+        takes_means=False, server={"weights": "weights", "h": "drift"}, client={"gradient": "gradient"}
+    ),
+    "FedOpt": Case(takes_means=False, server={"weights": "weights", "m": "change", "v": "square"}, client={}),
     "Ditto": Case({"mu": 0.5}),
     "APFL": Case(client={"personal": "own", "alpha": "alpha"}),
     "PFedMe": Case(settings={"momentum": 0.0, "weight_decay": 0.0, "clip": 0.0}),
@@ -118,9 +123,12 @@ CASES: dict[str, Case] = {
         server={"outputs": "outputs", "owners": "owners"},
         client={"personal": "weights", "outputs": "outputs"},
     ),
-    "FedProto": Case({"lam": 0.7}, server={"prototypes": "prototypes"}, client={"personal": "weights"}),
-    "COPA": Case(server={"weights": "weights", "heads": "heads"}, client={"head": "own"}),
+    "FedProto": Case(
+        {"lam": 0.7}, takes_means=False, server={"prototypes": "prototypes"}, client={"personal": "weights"}
+    ),
+    "COPA": Case(takes_means=False, server={"weights": "weights", "heads": "heads"}, client={"head": "own"}),
     "FedHEAL": Case(
+        takes_means=False,
         server={
             "weights": "weights",
             "history": lambda state: each(state["history"]),
@@ -160,6 +168,7 @@ CASES: dict[str, Case] = {
     ),
     "PFedVEM": Case(
         {"head_lr": 0.8},
+        settings={"momentum": 0.5},  # heads have another
         server={"weights": "weights", "head": lambda state: {"mean": column(state["head"])}},
         client={"head": posterior},
         fits={0: 1},

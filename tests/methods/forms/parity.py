@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from contextlib import contextmanager
-from dataclasses import replace
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from copy import copy
+from dataclasses import dataclass, field, replace
 from functools import cache
 from importlib import import_module
 from typing import Any
@@ -20,18 +21,39 @@ from rayfl.evaluation.finetune import Finetune
 from rayfl.methods import METHODS, Method
 from rayfl.nets import SplitNet
 from rayfl.testing.by_hand import Run, start
+from rayfl.training import Training
 from rayfl.training.client import Client
 from rayfl.training.noise import step_keys
 from tests.methods.forms.cases import CASES, Case, Part
 from tests.methods.forms.draws import KEYS, NORMALS
 from tests.methods.forms.world import Outcome, Samples, World
 
-COHORTS = ([0, 1, 3], [1, 2, 3], [0, 2, 3])
-"""60 % of five clients; client 4 never takes part."""
 SIZES = (12, 22, 16, 9, 14)
 """Of the clients that have a domain each; what Dirichlet shares give is as unequal."""
-DIVISIONS = ("shares", "domains")
-SETTINGS = {"epochs": 2, "momentum": 0.9, "weight_decay": 1e-2, "clip": 0.7, "lr": 0.05}
+TRAINING = {"epochs": 2, "momentum": 0.9, "weight_decay": 1e-2, "clip": 0.7, "lr": 0.05}
+
+
+@dataclass(frozen=True, eq=False)
+class Setting:
+    """A small federation.
+
+    Attributes:
+        division: of the data, by Dirichlet ``shares`` or by ``domains``.
+        cohorts: the clients of each round; here 60 % of five, and client 4 never takes part.
+        training: in the place of ``TRAINING``.
+        changed: what becomes of the data.
+        form: what a form runs in.
+    """
+
+    division: str = "shares"
+    cohorts: Sequence[Sequence[int]] = ([0, 1, 3], [1, 2, 3], [0, 2, 3])
+    training: Mapping[str, Any] = field(default_factory=dict)
+    changed: Callable[[FederatedData], FederatedData] = copy
+    form: Callable[[World], AbstractContextManager[Any]] = nullcontext
+
+
+SETTINGS = {division: Setting(division) for division in ("shares", "domains")}
+SHARES = SETTINGS["shares"]
 
 
 class Plain(nn.Module):
@@ -115,12 +137,13 @@ def method_of(name: str) -> Method:
     return METHODS[name.split()[0].removesuffix("-FT")](**case.options, **case.own)
 
 
-def federated(name: str, division: str, execution: str = "loop") -> tuple[Run, Any]:
+def federated(name: str, setting: Setting = SHARES, execution: str = "loop") -> tuple[Run, Any]:
     """Run rayfl; return the run, and the batches of all fits by (client, round, number)."""
     case, method = CASES[name], method_of(name)
-    data = data_of(division, method.uses_validation or method.prefers_validation, case.side)
-    settings = {**SETTINGS, **case.settings}
-    run = start(method, data, case.net, rounds=len(COHORTS), execution=execution, **settings)
+    val = method.uses_validation or method.prefers_validation
+    data = setting.changed(data_of(setting.division, val, case.side))
+    training = {**TRAINING, **setting.training, **case.settings}
+    run = start(method, data, case.net, rounds=len(setting.cohorts), execution=execution, **training)
     places = {int(i): k for each in data.clients for own in (each.train, each.val) for k, i in enumerate(own)}
     normals = torch.randn
 
@@ -131,13 +154,21 @@ def federated(name: str, division: str, execution: str = "loop") -> tuple[Run, A
 
     NORMALS.clear()
     with orders_noted(places) as noted, mock.patch("torch.randn", noting):
-        for cohort in COHORTS:
-            run.round(cohort)
+        for cohort in setting.cohorts:
+            with mock.patch.object(Worker, "_score", scored):
+                run.round(cohort, ("test",))
     if case.finetune:
         with orders_noted(places) as tuning:
             finetuned(run, case)
-        noted |= {(i, len(COHORTS), fit): epochs for (i, _, fit), epochs in tuning.items()}
+        noted |= {(i, len(setting.cohorts), fit): epochs for (i, _, fit), epochs in tuning.items()}
     return run, noted
+
+
+def scored(worker: Worker, client: Client, state: Any, down: Any, splits: Any) -> Any:
+    """Return the scores of all test images, by view, right after a client's training."""
+    inputs = torch.tensor(worker.data.dataset.inputs)
+    probe = torch.cat([inputs[c.test] for c in worker.data.clients]).double()
+    return worker.method.scores(client, state, down, probe)
 
 
 def finetuned(run: Run, case: Case) -> Tensor:
@@ -146,24 +177,47 @@ def finetuned(run: Run, case: Case) -> Tensor:
     run.worker.plan = replace(run.worker.plan, finetune=Finetune(**case.finetune))
     with mock.patch.object(Worker, "_counted", lambda self, client, predict, splits: predict(probe)):
         found = run.worker.finetune(
-            len(COHORTS) - 1, run.server.download(clients), [tuple(clients)], ("test",), NOTHING, [4]
+            len(run.results) - 1, run.server.download(clients), [tuple(clients)], ("test",), NOTHING, [4]
         )
     return torch.stack([found[i]["finetuned"] for i in clients])
 
 
 @cache
-def formed(name: str, division: str) -> tuple[Outcome, Run]:
+def formed(name: str, setting: Setting = SHARES) -> tuple[Outcome, Run]:
     """Return what the form comes to, and the run in a loop from which it has orders and draws."""
-    run, noted = federated(name, division)
+    run, noted = federated(name, setting)
     case, module = CASES[name], name.split()[0].lower().replace("-", "")
     form = import_module(f"tests.methods.forms.{module}")
-    return form.run(world_of(run, case, noted), **case.options, **case.finetune), run
+    world = world_of(run, case, noted, setting.cohorts)
+    with setting.form(world):
+        return form.run(world, **case.options, **case.finetune), run
 
 
-def compare(name: str, execution: str = "loop", division: str = "shares") -> dict[str, float]:
-    """Return the largest differences: of what the server holds, what clients keep, each view's scores."""
-    outcome, run = formed(name, division)
-    return differences(name, outcome, run if execution == "loop" else federated(name, division, execution)[0])
+class Rounds(list[Sequence[int]]):
+    """Cohorts, of which each brings the learning rate of its round into the world."""
+
+    def __init__(self, world: World, cohorts: Sequence[Sequence[int]], training: Training) -> None:
+        super().__init__(cohorts)
+        self._world, self._training = world, training
+
+    def __iter__(self) -> Iterator[Sequence[int]]:
+        for round in range(len(self)):
+            self._world.lr = self._training.lr_at(round, len(self))
+            yield self[round]
+
+
+def compare(name: str, setting: Setting = SHARES, execution: str = "loop") -> dict[str, float]:
+    """Return the largest differences: of what the server holds, what clients keep, each view's scores.
+
+    Where one client alone has taken part in the last round, also of its scores right after training.
+    """
+    outcome, run = formed(name, setting)
+    found = differences(name, outcome, run if execution == "loop" else federated(name, setting, execution)[0])
+    if len(run.results[-1].ids) == 1 and CASES[name].takes_means:
+        ((client, views),) = run.results[-1].scores.items()
+        for view, scores in views.items():
+            found[f"{view} after training"] = float((scores - outcome.logits[view][client]).abs().max())
+    return found
 
 
 def differences(name: str, outcome: Outcome, run: Run) -> dict[str, float]:
@@ -213,7 +267,7 @@ def difference(form: Any, state: Any) -> float:
     return float((form.double() - state.double()).abs().max()) if form.numel() else 0.0
 
 
-def world_of(run: Run, case: Case, noted: Mapping[Any, Any]) -> World:
+def world_of(run: Run, case: Case, noted: Mapping[Any, Any], cohorts: Sequence[Sequence[int]]) -> World:
     data, worker = run.worker.data, run.worker
     dataset, training = data.dataset, worker.plan.training
     x, y = torch.tensor(dataset.inputs).double(), torch.tensor(dataset.labels)
@@ -237,9 +291,11 @@ def world_of(run: Run, case: Case, noted: Mapping[Any, Any]) -> World:
         return module.train()
 
     def draw(what: str, client: int, round: int, fit: int = 0, step: int = 0) -> Tensor:
+        world.at = client, round
         return case.draws[what](run, world, client, round, fit, step)
 
     def order(client: int, round: int, fit: int) -> list[list[Tensor]]:
+        world.at = client, round
         if case.turns > 1:
             epochs = noted[client, round, 0]
             return epochs[fit :: case.turns]
@@ -247,9 +303,10 @@ def world_of(run: Run, case: Case, noted: Mapping[Any, Any]) -> World:
         return noted[there if there in noted else (client, round, fit)]
 
     world = World(
-        clients, COHORTS, dataset.classes, training.lr, training.momentum, training.weight_decay,
+        clients, (), dataset.classes, training.lr, training.momentum, training.weight_decay,
         training.clip, training.epochs, probe_of(run), make, order, draw,
     )  # fmt: skip
+    world.cohorts = Rounds(world, cohorts, training)
     return world
 
 
@@ -257,8 +314,8 @@ if __name__ == "__main__":
     import sys
 
     for name in sys.argv[1:] or CASES:
-        for division in DIVISIONS:
+        for division, setting in SETTINGS.items():
             for execution in ("loop", "stacked"):
-                found = compare(name, execution, division)
+                found = compare(name, setting, execution)
                 figures = " ".join(f"{key} {value:.0e}" for key, value in found.items())
                 print(name, division, execution, figures, flush=True)

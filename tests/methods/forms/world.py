@@ -33,7 +33,7 @@ class Samples:
     y_val: Tensor
 
 
-@dataclass(frozen=True)
+@dataclass
 class World:
     """A small federation.
 
@@ -51,6 +51,7 @@ class World:
         order: ``order(client, round, fit)`` returns the batches of a fit: for every epoch a list of int64
             places among the client's samples.
         draw: ``draw(what, client, round, fit, step)`` returns what is drawn at random there.
+        at: the client and the round for which a form has asked for batches or draws last.
     """
 
     clients: Sequence[Samples]
@@ -65,6 +66,7 @@ class World:
     make: Callable[..., nn.Module]
     order: Callable[[int, int, int], list[list[Tensor]]]
     draw: Callable[..., Tensor]
+    at: tuple[int, int] = (0, 0)
 
     def batches(self, client: int, round: int, fit: int = 0) -> list[Tensor]:
         """Return the batches of all epochs of a fit, one after another: places among the client's samples.
