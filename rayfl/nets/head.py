@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from rayfl.errors import BadCode, Conflict, Unknown
 from rayfl.nets.memory import attributes, buffers, check_batches, check_weights, differing, generators
-from rayfl.nets.split import SplitNet
+from rayfl.nets.split import SplitNet, put_layer
 
 
 def split_at_head(module: nn.Module, name: str, classes: int, like: Tensor, head: str = "") -> SplitNet:
@@ -84,12 +84,19 @@ def check_training(net: SplitNet, name: str, like: Tensor) -> None:
     constants = {entry: buffer.clone() for entry, buffer in constants.items()}
     with torch.no_grad(), torch.random.fork_rng(devices=[]):
         before = generators()
-        trained(like)
+        scores = trained(like)
         drawn = [whose for whose, state in generators().items() if state != before[whose]]
         replaced = [n for n, b in buffers(trained, weights=True).items() if weights.get(n) is not b]
         changed, first = differing(constants, buffers(trained, weights=False)), attributes(trained)
         trained.load_state_dict(net.state_dict())  # so that what differs now is no weight
         trained(like)
+    found = list(scores.shape) if isinstance(scores, Tensor) else type(scores).__name__
+    if found != [2, net.head.out_features]:
+        raise BadCode(
+            "net",
+            f"{name}: in train mode it returns {found} for 2 inputs, and it must return one score per class "
+            f"alone, [2, {net.head.out_features}]",
+        )
     if drawn:
         raise BadCode(
             "net",
@@ -111,6 +118,22 @@ def check_training(net: SplitNet, name: str, like: Tensor) -> None:
     if not any(parameter.requires_grad for parameter in net.parameters()):
         raise BadCode("net", f"{name} has nothing to train: requires_grad is False for all its parameters")
     check_weights(copy.deepcopy(net).eval(), name, like)
+
+
+def parts_differ(net: SplitNet, like: Tensor) -> bool:
+    """Say whether the three parts of a net, in train mode, give other scores or gradients than the whole.
+
+    Then there is code after the head, or in a forward of the net's own, that acts in training alone.
+    """
+    whole = _trained(net, like, whole=True)
+    try:
+        parts = _trained(net, like, whole=False)
+    except Exception:
+        return True
+    return not all(
+        torch.allclose(one, other, rtol=1e-4, atol=1e-5, equal_nan=True)
+        for one, other in zip(whole, parts, strict=True)
+    )
 
 
 def tried(net: nn.Module, name: str, like: Tensor) -> Tensor:
@@ -136,6 +159,17 @@ def kind_of(like: Tensor) -> str:
     return f"token ids of shape {shape} up to {int(like.max())}"
 
 
+def _trained(net: SplitNet, like: Tensor, whole: bool) -> list[Tensor]:
+    """Return a net's scores in train mode and its gradients; the random numbers are always the same."""
+    net = copy.deepcopy(net).train()
+    with torch.random.fork_rng(devices=[]):
+        torch.random.default_generator.manual_seed(0)
+        scores = net(like) if whole else net.head(net.fc(net.conv(like)))
+    trained = [p for p in net.parameters() if p.requires_grad]
+    found = torch.autograd.grad(scores.sum(), trained, allow_unused=True)
+    return [scores, *(torch.zeros_like(p) if g is None else g for p, g in zip(trained, found, strict=True))]
+
+
 def _note(called: list[str], path: str, *_: Any) -> None:
     called.append(path)
 
@@ -144,6 +178,5 @@ def _without(module: nn.Module, path: str) -> nn.Module:
     """Return a module that hands on what goes into one of its layers, which may be itself."""
     if not path:
         return nn.Identity()
-    above, _, own = path.rpartition(".")
-    module.get_submodule(above)._modules[own] = nn.Identity()
+    put_layer(module, path, nn.Identity())
     return module

@@ -10,7 +10,7 @@ from torch import Tensor
 from rayfl.errors import BadCode, UserError
 from rayfl.imports import of_rayfl
 from rayfl.nets.base import Architecture
-from rayfl.nets.head import check_training, kind_of, split_at_head, tried, with_numbers
+from rayfl.nets.head import check_training, kind_of, parts_differ, split_at_head, tried, with_numbers
 from rayfl.nets.memory import generators
 from rayfl.nets.module import Module
 from rayfl.nets.split import Shape, SplitNet, drop_batch_counts
@@ -49,6 +49,7 @@ def build(
             _check_scores(built, str(net), classes, like)
         if not again:
             check_training(built, str(net), like)
+            built.uncut = str(net) if parts_differ(built, like) else ""
         return built
     except (UserError, MemoryError):
         raise

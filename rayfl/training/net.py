@@ -63,6 +63,7 @@ class Net:
         module = self._built()
         self._build = again or build
         self._hooked = hooks_of(module)
+        self._uncut = module.uncut
         self._set(module.train())
         twin = copy.copy(self)
         twin._set(copy.deepcopy(module).eval())
@@ -175,6 +176,13 @@ class Net:
         return F.cross_entropy(self(w, batch.x), batch.y)
 
     def _run(self, parts: Sequence[str], w: Params, x: Tensor) -> Tensor:
+        if self._uncut and self.module.training:
+            raise BadCode(
+                "net",
+                f"{self._uncut}: code after its head acts in training alone, so that its features and its "
+                "head, which the method takes apart, are not what is trained: leave that code out, or choose "
+                "a method that trains the net as a whole",
+            )
         self._refuse_frozen(parts, w)
         self._load(parts, w)
         return self._through([getattr(self.module, part) for part in parts], x)
@@ -242,14 +250,17 @@ def only_net(
     calls: list[tuple[Net, str, Params, Tensor, Tensor]] = []
 
     def note(net: Net, part: str, _: nn.Module, inputs: tuple[Tensor, ...], output: Tensor) -> None:
-        w = net._loaded[part]
-        assert w is not None
-        calls.append((net, part, w, inputs[0], output))
+        parts = [part] if part else PARTS  # a whole net is all three, whatever it calls within
+        ends = [inputs[0], *(torch.empty(0) for _ in parts[1:]), output]
+        for each, start, end in zip(parts, ends[:-1], ends[1:], strict=True):
+            w = net._loaded[each]
+            assert w is not None
+            calls.append((net, each, w, start, end))
 
     with ExitStack() as hooks, torch.no_grad():
         for net in nets:
-            for part in PARTS:
-                hook = getattr(net.module, part).register_forward_hook(partial(note, net, part))
+            for part in ("", *PARTS):
+                hook = net.module.get_submodule(part).register_forward_hook(partial(note, net, part))
                 hooks.enter_context(hook)
         put_out = scores()
     for end in [c[-1] for c in calls if c[1] == "head"] if put_out is None else [put_out]:
@@ -258,7 +269,7 @@ def only_net(
             found = [(net, w, z) for net, part, w, z, out in calls if part == wanted and out is end]
             if not found:
                 break
-            net, w, end = found[0]
+            net, w, end = found[-1]  # a whole net comes after the layers that it calls
             tensors |= {name: value for name, value in w.items() if name.startswith(f"{wanted}.")}
         else:
             if end is x:

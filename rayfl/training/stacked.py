@@ -26,6 +26,7 @@ from rayfl.training.loop import fit_loop, total_loop
 from rayfl.training.net import Batch, Net
 from rayfl.training.noise import step_keys
 from rayfl.training.optimisers import SGD, Descent
+from rayfl.training.params import Params
 from rayfl.training.state import move_together
 from rayfl.training.step import (
     LocalUpdate,
@@ -66,7 +67,8 @@ def differs(updates: Sequence[LocalUpdate], tolerance: float) -> str:
 
     Every fit has only the first step of each of its losses, on a few samples, and every total has as little.
     What is compared are losses, buffers, and gradients before the clip and the optimiser, with the method's
-    rules.
+    rules; over a few steps on fewer and fewer samples, from weights that are moved a little: what begins at 0
+    hides what lies below it.
 
     Args:
         updates: of clients some of which would share a stack.
@@ -83,28 +85,61 @@ def differs(updates: Sequence[LocalUpdate], tolerance: float) -> str:
             requests = [waiting[k] for k in stack]
             size = min([FEW, *(len(batch) for r in requests for batch in r.batches[:1])])
             requests = [_first_steps(request, size) for request in requests]
-            tried = [replace(request, descent=_GRADIENT) for request in requests]
-            looped = [total_loop(r) if r.total else fit_loop(r) for r in tried]
+            tried = _moved_steps(requests, size)
+            looped = [_looped(r) for r in tried]
             try:
                 stacked = total_stacked(tried) if tried[0].total else fit_stacked(tried)
             except Exception as error:
                 return f"it raises {type(error).__name__}: {error}".splitlines()[0]
             if not _alike(looped, stacked, tolerance):
                 return "losses or gradients differ by more than rounding"
-            for k, request, answer in zip(stack, requests, looped, strict=True):
-                under_way.advance(k, answer if request.total else fit_loop(request))
+            for k, request in zip(stack, requests, strict=True):
+                under_way.advance(k, _looped(request))
     return ""
 
 
 FEW = 4
 """Samples of a batch that are enough to compare a stack with the loop."""
-_GRADIENT = Descent(SGD(), 1.0, 0.0, 0.0, 0.0)
-"""A step that takes the gradient itself from the weights."""
+_GRADIENT = Descent(SGD(), 0.1, 0.0, 0.0, 0.0)
+"""A step that takes a tenth of the gradient from the weights."""
+
+
+def _looped(request: Request) -> Any:
+    return total_loop(request) if request.total else fit_loop(request)
 
 
 def _first_steps(request: Request, size: int) -> Request:
     turns = request.batches[:: max(1, request.epoch_length)][: len(request.losses)]
     return replace(request, batches=[batch[:size] for batch in turns], epoch_length=1)
+
+
+def _moved_steps(requests: Sequence[Request], size: int) -> list[Request]:
+    """Return plain steps on ``size`` samples, then on fewer down to two, from moved weights.
+
+    What clients share is one object afterwards, too.
+    """
+    draw, known = torch.Generator().manual_seed(0), dict[int, Tensor]()
+    client = requests[0].client
+    names = frozenset[str]().union(*(net.train_names for net in (client.net, *client.nets.values())))
+
+    def moved(t: Tensor) -> Tensor:
+        if id(t) not in known:
+            noise = torch.randn(t.shape, generator=draw) / t.shape[1:].numel() ** 0.5
+            known[id(t)] = t + 0.1 * noise.to(t)
+        return known[id(t)]
+
+    def all_moved(leaf: Any) -> Any:
+        if not isinstance(leaf, Params):
+            return leaf
+        return Params({n: moved(t) if n in names else t for n, t in leaf.items()}, leaf.train_names)
+
+    def tried(request: Request) -> Request:
+        pair = (request.start, request.extra)
+        start, extra = pytree.tree_map(all_moved, pair, is_leaf=lambda leaf: isinstance(leaf, Params))
+        batches = [batch[:n] for n in range(size, min(size, 2) - 1, -1) for batch in request.batches]
+        return replace(request, start=start, extra=extra, batches=batches, descent=_GRADIENT)
+
+    return [tried(request) for request in requests]
 
 
 def _alike(one: Any, other: Any, tolerance: float) -> bool:
