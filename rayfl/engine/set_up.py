@@ -15,10 +15,16 @@ from rayfl.engine.returned import check_state, check_views
 from rayfl.errors import BadCode, UserError
 from rayfl.methods import Method
 from rayfl.nets import Architecture, build
-from rayfl.training.client import Client
+from rayfl.training.client import Client, Fitted
 from rayfl.training.examples import Examples
+from rayfl.training.loop import fit_loop
 from rayfl.training.net import Net
+from rayfl.training.optimisers import SGD
+from rayfl.training.stacked import alike
 from rayfl.training.state import State, as_tensor
+
+STEPS = 3
+"""Steps that are tried of a net of the user's own."""
 
 
 def set_up(method: Method, plan: Plan, data: FederatedData) -> list[Net]:
@@ -111,6 +117,45 @@ def try_scores(method: Method, net: Net, plan: Plan, data: FederatedData) -> dic
                 f"here [2, {data.dataset.classes}]",
             )
     return found
+
+
+def try_steps(net: Net, name: str, plan: Plan, data: FederatedData) -> None:
+    """Refuse a net whose steps depend on others before them, by more than its weights and buffers.
+
+    Another one of its making takes the same steps, and one on other samples before each of them.
+
+    Args:
+        net: not called before.
+        name: of the net, for the error.
+        plan: for the settings that every client has.
+        data: of whose first samples each step takes two.
+    """
+    examples = Examples(data.dataset, torch.device("cpu"), plan.training.dtype, channels_last=False)
+    counts, w, other = torch.zeros(data.dataset.classes), net.initial(plan.seed), net.rebuilt()
+
+    def step(net: Net, number: int) -> Fitted:
+        samples = torch.arange(2 * number, 2 * number + 2) % len(data.dataset.labels)
+        client = Client(number, net, w, examples, samples, counts, plan.training, plan.seed, 0)
+        fit = client.fit(w, net.cross_entropy, optimiser=SGD(), lr=0.1, epochs=1, batch_size=2)
+        return fit_loop(fit)  # type: ignore[arg-type]
+
+    try:
+        with exits_as_errors(), torch.random.fork_rng(devices=[]):
+            for number in range(STEPS):
+                alone = step(net, number)
+                step(other, STEPS + number)
+                if not alike(step(other, number), alone, 1e-6):
+                    raise BadCode(
+                        "net",
+                        f"{name} goes by what it has seen in steps before, as in a list, a tuple or a "
+                        "function, which clients do not keep, so that results depend on the process: keep it "
+                        "in a buffer of floats (self.register_buffer) and write into that",
+                    )
+                w = alone.weights
+    except UserError:
+        raise
+    except Exception:  # it may need what only the run has: the run will tell
+        return
 
 
 def _sent(method: Method, server: State) -> State:

@@ -37,7 +37,7 @@ def build(
         net = Module(path=net)
     like = torch.zeros(2, *shape) if like is None else like
     net.check_inputs(like, classes)
-    if of_rayfl(type(net)) and not isinstance(net, Module):
+    if not is_own(net):
         known: Any = net.build(shape, classes)
         return known
     built, like = _built(net, shape, classes), with_numbers(like)
@@ -59,6 +59,11 @@ def build(
             f"{net} does not work for {classes} classes and {kind_of(like)}: it raises "
             f"{type(error).__name__}: {error}",
         ) from error
+
+
+def is_own(net: Architecture | str) -> bool:
+    """Say whether a net is the user's own or of another package, and none of rayfl's."""
+    return isinstance(net, str | Module) or not of_rayfl(type(net))
 
 
 def _built(net: Architecture, shape: Shape, classes: int) -> Any:

@@ -70,6 +70,10 @@ class Net:
         twin.eval = twin
         self.eval = twin
 
+    def rebuilt(self) -> Net:
+        """Return another net of the same making, on the CPU, which remembers nothing of this one's calls."""
+        return Net(self._build, dtype=self._dtype, bfloat16=self._bfloat16)
+
     def training_only(self, names: Collection[str]) -> Net:
         """Return a twin of which only these layers are in train mode.
 
