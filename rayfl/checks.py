@@ -45,9 +45,9 @@ def check(plan: Plan, protocol: Protocol, data: FederatedData) -> list[str]:
         check_class(type(each))
     nets = set_up(method, plan, data)
     further = {method.nets[option]: net for option, net in method.architectures.items() if net}
-    for each, net in {**further, **dict(zip(nets, plan.nets, strict=True))}.items():
+    for built, net in {**further, **dict(zip(nets, plan.nets, strict=True))}.items():
         if is_own(net):
-            try_steps(each, str(net), plan, data)
+            try_steps(built, str(net), plan, data)
     if not all(isinstance(each, Reduction) for each in method.uploads.values()):
         raise BadCode(
             f"{type(method).__name__}.uploads",

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import partial
 
 import torch
@@ -73,6 +75,20 @@ def _like(dataset: Dataset) -> torch.Tensor | None:
     return None if dataset.largest is None else torch.full((2, *dataset.shape), dataset.largest)
 
 
+@contextmanager
+def on_trial() -> Iterator[None]:
+    """End the body at an exception, but for a ``UserError``: it may need what only the run has, as a GPU.
+
+    The run will tell.
+    """
+    try:
+        with exits_as_errors(), torch.random.fork_rng(devices=[]):
+            yield
+    except Exception as error:
+        if isinstance(error, UserError):
+            raise
+
+
 def try_scores(method: Method, net: Net, plan: Plan, data: FederatedData) -> dict[str, torch.Tensor]:
     """Send, and score a sample twice with initial weights, to see what the method's simple mistakes are.
 
@@ -91,21 +107,17 @@ def try_scores(method: Method, net: Net, plan: Plan, data: FederatedData) -> dic
     """
     examples = Examples(data.dataset, torch.device("cpu"), plan.training.dtype, channels_last=False)
     counts, train = as_tensor(data.label_matrix("train"))[0], as_tensor(data.clients[0].train)
-    try:
-        with exits_as_errors(), torch.random.fork_rng(devices=[]), torch.no_grad():
-            initial = net.initial(plan.seed)
-            further = method.nets
-            client = Client(
-                0, net, initial, examples, train, counts, plan.training, plan.seed, 0, nets=further
-            )
-            name = f"{type(method).__name__}.init_server"
-            server = check_state(name, method.init_server(initial), "before the first round")
-            down, state = _sent(method, server), method.init_client(client)
-            x, _ = examples.batch(torch.zeros(2, dtype=torch.int64))
-            found = method.scores(client, state, down, x)
-    except UserError:
-        raise
-    except Exception:  # it may need what only the run has, such as a GPU: the run will tell
+    found = None
+    with on_trial(), torch.no_grad():
+        initial = net.initial(plan.seed)
+        further = method.nets
+        client = Client(0, net, initial, examples, train, counts, plan.training, plan.seed, 0, nets=further)
+        name = f"{type(method).__name__}.init_server"
+        server = check_state(name, method.init_server(initial), "before the first round")
+        down, state = _sent(method, server), method.init_client(client)
+        x, _ = examples.batch(torch.zeros(2, dtype=torch.int64))
+        found = method.scores(client, state, down, x)
+    if found is None:
         return {}
     check_views(method, found)
     for view, scores in found.items():
@@ -139,23 +151,17 @@ def try_steps(net: Net, name: str, plan: Plan, data: FederatedData) -> None:
         fit = client.fit(w, net.cross_entropy, optimiser=SGD(), lr=0.1, epochs=1, batch_size=2)
         return fit_loop(fit)  # type: ignore[arg-type]
 
-    try:
-        with exits_as_errors(), torch.random.fork_rng(devices=[]):
-            for number in range(STEPS):
-                alone = step(net, number)
-                step(other, STEPS + number)
-                if not alike(step(other, number), alone, 1e-6):
-                    raise BadCode(
-                        "net",
-                        f"{name} goes by what it has seen in steps before, as in a list, a tuple or a "
-                        "function, which clients do not keep, so that results depend on the process: keep it "
-                        "in a buffer of floats (self.register_buffer) and write into that",
-                    )
-                w = alone.weights
-    except UserError:
-        raise
-    except Exception:  # it may need what only the run has: the run will tell
-        return
+    with on_trial():
+        for number in range(STEPS):
+            alone = step(net, number)
+            step(other, STEPS + number)
+            if not alike(step(other, number), alone, 1e-6):
+                raise BadCode(
+                    "net",
+                    f"{name} goes by what it has seen in other steps, as in a list or a function, which "
+                    "clients do not keep: write it into a buffer of floats (self.register_buffer)",
+                )
+            w = alone.weights
 
 
 def _sent(method: Method, server: State) -> State:

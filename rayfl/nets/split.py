@@ -62,11 +62,12 @@ class SplitNet(nn.Module):
         if not self.head_name:
             scores: Tensor = self.head(self.features(x))
             return scores
-        nothing = put_layer(self.conv, self.head_name, self.head)
+        nothing = self.conv.get_submodule(self.head_name)
+        self.conv.set_submodule(self.head_name, self.head)
         try:
             scores = self.conv(x)
         finally:
-            put_layer(self.conv, self.head_name, nothing)
+            self.conv.set_submodule(self.head_name, nothing)
         return scores
 
     def plain(self) -> nn.Module:
@@ -82,16 +83,8 @@ class SplitNet(nn.Module):
             return nn.Sequential(OrderedDict(conv=self.conv, fc=self.fc, head=self.head))
         if not self.head_name:
             return self.head
-        put_layer(self.conv, self.head_name, self.head)
+        self.conv.set_submodule(self.head_name, self.head)
         return self.conv
-
-
-def put_layer(module: nn.Module, name: str, layer: nn.Module | None) -> nn.Module | None:
-    """Put a layer in the place of another one within a module, and return that one."""
-    above, _, own = name.rpartition(".")
-    layers = module.get_submodule(above)._modules
-    before, layers[own] = layers[own], layer
-    return before
 
 
 def drop_batch_counts(net: nn.Module) -> None:

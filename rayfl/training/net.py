@@ -183,9 +183,8 @@ class Net:
         if self._uncut and self.module.training:
             raise BadCode(
                 "net",
-                f"{self._uncut}: code after its head acts in training alone, so that its features and its "
-                "head, which the method takes apart, are not what is trained: leave that code out, or choose "
-                "a method that trains the net as a whole",
+                f"{self._uncut} has code after its head that acts in training alone, and the method asks for "
+                "features and head apart: leave that code out, or choose a method that trains the whole net",
             )
         self._refuse_frozen(parts, w)
         self._load(parts, w)

@@ -118,12 +118,9 @@ def _moved(requests: Sequence[Request]) -> list[Request]:
             return leaf
         return Params({n: moved(t) if n in names else t for n, t in leaf.items()}, leaf.train_names)
 
-    def moved_request(request: Request) -> Request:
-        given = (request.start, request.extra)
-        start, extra = pytree.tree_map(moved_weights, given, is_leaf=lambda leaf: isinstance(leaf, Params))
-        return replace(request, start=start, extra=extra)
-
-    return [moved_request(request) for request in requests]
+    given = [(request.start, request.extra) for request in requests]
+    found = pytree.tree_map(moved_weights, given, is_leaf=lambda leaf: isinstance(leaf, Params))
+    return [replace(r, start=start, extra=extra) for r, (start, extra) in zip(requests, found, strict=True)]
 
 
 def _steps_differ(requests: Sequence[Request], size: int, tolerance: float) -> str:
