@@ -134,16 +134,17 @@ def try_scores(method: Method, net: Net, plan: Plan, data: FederatedData) -> dic
 def try_steps(net: Net, name: str, plan: Plan, data: FederatedData) -> None:
     """Refuse a net whose steps depend on others before them, by more than its weights and buffers.
 
-    Another one of its making takes the same steps, and one on other samples before each of them.
+    Of two of its making one takes a few steps, and the other the same, and one on other samples before each.
 
     Args:
-        net: not called before.
+        net: the net.
         name: of the net, for the error.
         plan: for the settings that every client has.
         data: of whose first samples each step takes two.
     """
     examples = Examples(data.dataset, torch.device("cpu"), plan.training.dtype, channels_last=False)
-    counts, w, other = torch.zeros(data.dataset.classes), net.initial(plan.seed), net.rebuilt()
+    counts, w = torch.zeros(data.dataset.classes), net.initial(plan.seed)
+    first, other = net.rebuilt(), net.rebuilt()  # as they are without what a method does to its nets
 
     def step(net: Net, number: int) -> Fitted:
         samples = torch.arange(2 * number, 2 * number + 2) % len(data.dataset.labels)
@@ -153,7 +154,7 @@ def try_steps(net: Net, name: str, plan: Plan, data: FederatedData) -> None:
 
     with on_trial():
         for number in range(STEPS):
-            alone = step(net, number)
+            alone = step(first, number)
             step(other, STEPS + number)
             if not alike(step(other, number), alone, 1e-6):
                 raise BadCode(
