@@ -12,13 +12,14 @@ import numpy as np
 from rayfl.arguments import arguments_of, shown
 from rayfl.data import FederatedData
 from rayfl.engine.base import Plan
-from rayfl.engine.set_up import set_up, try_scores
+from rayfl.engine.set_up import set_up, try_scores, try_steps
 from rayfl.errors import BadCode, BadData, Conflict, Unknown
 from rayfl.evaluation.finetune import FINETUNED, Finetune
 from rayfl.evaluation.measures import measures, try_measures
 from rayfl.evaluation.protocol import Protocol
 from rayfl.imports import of_rayfl
 from rayfl.methods import METHODS, Method
+from rayfl.nets.own import is_own
 from rayfl.shown import closest, counted
 from rayfl.training import Net, Training
 from rayfl.training.sums import Reduction
@@ -43,6 +44,10 @@ def check(plan: Plan, protocol: Protocol, data: FederatedData) -> list[str]:
     for each in _and_wrapped(method) if own else ():
         check_class(type(each))
     nets = set_up(method, plan, data)
+    further = {method.nets[option]: net for option, net in method.architectures.items() if net}
+    for built, net in {**further, **dict(zip(nets, plan.nets, strict=True))}.items():
+        if is_own(net):
+            try_steps(built, str(net), plan, data)
     if not all(isinstance(each, Reduction) for each in method.uploads.values()):
         raise BadCode(
             f"{type(method).__name__}.uploads",

@@ -12,8 +12,9 @@ import torch
 
 from rayfl.data import FederatedData
 from rayfl.engine.base import Engine, Plan, Started
-from rayfl.engine.process import cap_gpu_memory, exits_as_errors, reserved_gpus
+from rayfl.engine.process import cap_gpu_memory, reserved_gpus
 from rayfl.engine.server import Server
+from rayfl.engine.set_up import on_trial
 from rayfl.engine.worker import Worker
 from rayfl.engine.workers import SERVER, Workers
 from rayfl.errors import Missing
@@ -55,8 +56,11 @@ class ThisProcess(Started):
 def stack_differs(plan: Plan, data: FederatedData) -> str:
     """Say how clients would train otherwise in a stack than in a loop; nothing where they would not.
 
-    Two clients of each net take the first step of all fits of the first round, see
+    Two clients of each net take the first steps of all fits of the first round, see
     :func:`rayfl.training.stacked.differs`, in float64 on the CPU; in float32 where a net takes no other.
+
+    Raises:
+        UserError: the clients' training does.
     """
     names, counts = [str(net) for net in plan.nets], data.counts("train")[: data.seen]
     largest: dict[str, list[int]] = {}
@@ -70,12 +74,10 @@ def stack_differs(plan: Plan, data: FederatedData) -> str:
         training = replace(plan.training, precision=precision)  # type: ignore[arg-type]
         workers = InlineWorkers(replace(plan, engine=loop, training=training), data)
         try:
-            with exits_as_errors(), torch.random.fork_rng(devices=[]):
+            with on_trial():  # unless it is of the precision, the run itself will tell, in the loop
                 workers.start(shrink=False)
                 download = workers.call(SERVER, "download", ids)
                 return differs(workers.call(0, "updates", download, ids), tolerance)
-        except Exception:  # in the loop: the run itself will tell, unless it is of the precision
-            continue
         finally:
             workers.close()
     return ""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import partial
 
 import torch
@@ -16,10 +18,16 @@ from rayfl.engine.travel import Download
 from rayfl.errors import BadCode, UserError
 from rayfl.methods import Method
 from rayfl.nets import Architecture, build
-from rayfl.training.client import Client
+from rayfl.training.client import Client, Fitted
 from rayfl.training.examples import Examples
+from rayfl.training.loop import fit_loop
 from rayfl.training.net import Net
+from rayfl.training.optimisers import SGD
+from rayfl.training.stacked import alike
 from rayfl.training.state import State, as_tensor
+
+STEPS = 3
+"""Steps that are tried of a net of the user's own."""
 
 
 def set_up(method: Method, plan: Plan, data: FederatedData) -> list[Net]:
@@ -68,6 +76,20 @@ def _like(dataset: Dataset) -> torch.Tensor | None:
     return None if dataset.largest is None else torch.full((2, *dataset.shape), dataset.largest)
 
 
+@contextmanager
+def on_trial() -> Iterator[None]:
+    """End the body at an exception, but for a ``UserError``: it may need what only the run has, as a GPU.
+
+    The run will tell.
+    """
+    try:
+        with exits_as_errors(), torch.random.fork_rng(devices=[]):
+            yield
+    except Exception as error:
+        if isinstance(error, UserError):
+            raise
+
+
 def try_scores(method: Method, net: Net, plan: Plan, data: FederatedData) -> dict[str, torch.Tensor]:
     """Send, and score a sample twice with initial weights, to see what the method's simple mistakes are.
 
@@ -86,21 +108,17 @@ def try_scores(method: Method, net: Net, plan: Plan, data: FederatedData) -> dic
     """
     examples = Examples(data.dataset, torch.device("cpu"), plan.training.dtype, channels_last=False)
     counts, train = as_tensor(data.label_matrix("train"))[0], as_tensor(data.clients[0].train)
-    try:
-        with exits_as_errors(), torch.random.fork_rng(devices=[]), torch.no_grad():
-            initial = net.initial(plan.seed)
-            further = method.nets
-            client = Client(
-                0, net, initial, examples, train, counts, plan.training, plan.seed, 0, nets=further
-            )
-            name = f"{type(method).__name__}.init_server"
-            server = check_state(name, method.init_server(initial), "before the first round")
-            down, state = _sent(method, server), method.init_client(client)
-            x, _ = examples.batch(torch.zeros(2, dtype=torch.int64))
-            found = method.scores(client, state, down, x)
-    except UserError:
-        raise
-    except Exception:  # it may need what only the run has, such as a GPU: the run will tell
+    found = None
+    with on_trial(), torch.no_grad():
+        initial = net.initial(plan.seed)
+        further = method.nets
+        client = Client(0, net, initial, examples, train, counts, plan.training, plan.seed, 0, nets=further)
+        name = f"{type(method).__name__}.init_server"
+        server = check_state(name, method.init_server(initial), "before the first round")
+        down, state = _sent(method, server), method.init_client(client)
+        x, _ = examples.batch(torch.zeros(2, dtype=torch.int64))
+        found = method.scores(client, state, down, x)
+    if found is None:
         return {}
     check_views(method, found)
     for view, scores in found.items():
@@ -112,6 +130,40 @@ def try_scores(method: Method, net: Net, plan: Plan, data: FederatedData) -> dic
                 f"here [2, {data.dataset.classes}]",
             )
     return found
+
+
+def try_steps(net: Net, name: str, plan: Plan, data: FederatedData) -> None:
+    """Refuse a net whose steps depend on others before them, by more than its weights and buffers.
+
+    Of two of its making one takes a few steps, and the other the same, and one on other samples before each.
+
+    Args:
+        net: the net.
+        name: of the net, for the error.
+        plan: for the settings that every client has.
+        data: of whose first samples each step takes two.
+    """
+    examples = Examples(data.dataset, torch.device("cpu"), plan.training.dtype, channels_last=False)
+    counts, w = torch.zeros(data.dataset.classes), net.initial(plan.seed)
+    first, other = net.rebuilt(), net.rebuilt()  # as they are without what a method does to its nets
+
+    def step(net: Net, number: int) -> Fitted:
+        samples = torch.arange(2 * number, 2 * number + 2) % len(data.dataset.labels)
+        client = Client(number, net, w, examples, samples, counts, plan.training, plan.seed, 0)
+        fit = client.fit(w, net.cross_entropy, optimiser=SGD(), lr=0.1, epochs=1, batch_size=2)
+        return fit_loop(fit)  # type: ignore[arg-type]
+
+    with on_trial():
+        for number in range(STEPS):
+            alone = step(first, number)
+            step(other, STEPS + number)
+            if not alike(step(other, number), alone, 1e-6):
+                raise BadCode(
+                    "net",
+                    f"{name} goes by what it has seen in other steps, as in a list or a function, which "
+                    "clients do not keep: write it into a buffer of floats (self.register_buffer)",
+                )
+            w = alone.weights
 
 
 def _sent(method: Method, server: State) -> State:

@@ -113,6 +113,19 @@ def check_training(net: SplitNet, name: str, like: Tensor) -> None:
     check_weights(copy.deepcopy(net).eval(), name, like)
 
 
+def parts_differ(net: SplitNet, like: Tensor) -> bool:
+    """Say whether the three parts of a net, in train mode, give other scores or gradients than the whole.
+
+    Then there is code after the head, or in a forward of the net's own, that acts in training alone.
+    """
+    whole = _trained(net, like, whole=True)
+    try:
+        parts = _trained(net, like, whole=False)
+        return not torch.allclose(parts, whole, rtol=1e-4, atol=1e-5, equal_nan=True)
+    except Exception:  # what is right for scores need not work for features
+        return True
+
+
 def tried(net: nn.Module, name: str, like: Tensor) -> Tensor:
     """Return what a net makes of two inputs in eval mode, in which it neither learns nor draws."""
     net.eval()
@@ -136,6 +149,16 @@ def kind_of(like: Tensor) -> str:
     return f"token ids of shape {shape} up to {int(like.max())}"
 
 
+def _trained(net: SplitNet, like: Tensor, whole: bool) -> Tensor:
+    """Return a net's scores in train mode and its gradients, as the whole or as its parts, flat."""
+    net = copy.deepcopy(net).train()
+    with torch.random.fork_rng(devices=[]):  # so that both ways draw the same
+        scores = net(like) if whole else net.head(net.fc(net.conv(like)))
+    trained = [p for p in net.parameters() if p.requires_grad]
+    gradients = torch.autograd.grad(scores.sum(), trained, materialize_grads=True)
+    return torch.cat([each.flatten() for each in (scores, *gradients)])
+
+
 def _note(called: list[str], path: str, *_: Any) -> None:
     called.append(path)
 
@@ -144,6 +167,5 @@ def _without(module: nn.Module, path: str) -> nn.Module:
     """Return a module that hands on what goes into one of its layers, which may be itself."""
     if not path:
         return nn.Identity()
-    above, _, own = path.rpartition(".")
-    module.get_submodule(above)._modules[own] = nn.Identity()
+    module.set_submodule(path, nn.Identity())
     return module

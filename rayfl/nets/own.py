@@ -13,7 +13,7 @@ from torch import Tensor
 from rayfl.errors import BadCode, UserError, out_of_memory
 from rayfl.imports import of_rayfl
 from rayfl.nets.base import Architecture
-from rayfl.nets.head import check_training, kind_of, split_at_head, tried, with_numbers
+from rayfl.nets.head import check_training, kind_of, parts_differ, split_at_head, tried, with_numbers
 from rayfl.nets.memory import generators
 from rayfl.nets.module import Module
 from rayfl.nets.split import Shape, SplitNet, drop_batch_counts
@@ -43,7 +43,7 @@ def build(
         net = Module(path=net)
     like = torch.zeros(2, *shape) if like is None else like
     net.check_inputs(like, classes)
-    if of_rayfl(type(net)) and not isinstance(net, Module):
+    if not is_own(net):
         known: Any = net.build(shape, classes)
         return known
     try:
@@ -55,6 +55,7 @@ def build(
             _check_scores(built, str(net), classes, like)
         if not again:
             check_training(built, str(net), like)
+            built.uncut = str(net) if parts_differ(built, like) else ""
         return built
     except Exception as error:
         if isinstance(error, UserError) or out_of_memory(error):
@@ -64,6 +65,11 @@ def build(
             f"{net} does not work for {classes} classes and {kind_of(like)}: it raises "
             f"{type(error).__name__}: {error}",
         ) from error
+
+
+def is_own(net: Architecture | str) -> bool:
+    """Say whether a net is the user's own or of another package, and none of rayfl's."""
+    return isinstance(net, str | Module) or not of_rayfl(type(net))
 
 
 def _built(net: Architecture, shape: Shape, classes: int) -> Any:

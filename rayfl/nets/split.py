@@ -32,6 +32,11 @@ class SplitNet(nn.Module):
         fc: the hidden fully connected layers, [B, F] to [B, D]; an empty ``nn.Sequential`` where there are
             none.
         head: the last linear layer, [B, D] to [B, classes].
+
+    Attributes:
+        head_name: of the head in the module that was split, whose own forward the whole net then runs; None
+            where no module was.
+        uncut: name of a net whose parts do not make the whole in train mode; empty for others.
     """
 
     def __init__(self, conv: nn.Module, fc: nn.Module, head: nn.Linear) -> None:
@@ -39,7 +44,8 @@ class SplitNet(nn.Module):
         self.conv = conv
         self.fc = fc
         self.head = head
-        self.head_name: str | None = None  # in the module that this net was made of by taking it out
+        self.head_name: str | None = None
+        self.uncut = ""
         for layer in self.modules():
             if getattr(layer, "inplace", False) is True:
                 layer.inplace = False  # type: ignore[assignment]  # overwriting does not go with vmap
@@ -53,7 +59,15 @@ class SplitNet(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """Return the scores, [B, classes], of inputs [B, ...]."""
-        scores: Tensor = self.head(self.features(x))
+        if not self.head_name:
+            scores: Tensor = self.head(self.features(x))
+            return scores
+        nothing = self.conv.get_submodule(self.head_name)
+        self.conv.set_submodule(self.head_name, self.head)
+        try:
+            scores = self.conv(x)
+        finally:
+            self.conv.set_submodule(self.head_name, nothing)
         return scores
 
     def plain(self) -> nn.Module:
@@ -67,10 +81,9 @@ class SplitNet(nn.Module):
                 layer.num_batches_tracked = torch.tensor(0)
         if self.head_name is None:
             return nn.Sequential(OrderedDict(conv=self.conv, fc=self.fc, head=self.head))
-        above, _, own = self.head_name.rpartition(".")
-        if not own:
+        if not self.head_name:
             return self.head
-        self.conv.get_submodule(above)._modules[own] = self.head
+        self.conv.set_submodule(self.head_name, self.head)
         return self.conv
 
 

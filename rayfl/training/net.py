@@ -63,11 +63,16 @@ class Net:
         module = self._built()
         self._build = again or build
         self._hooked = hooks_of(module)
+        self._uncut = module.uncut
         self._set(module.train())
         twin = copy.copy(self)
         twin._set(copy.deepcopy(module).eval())
         twin.eval = twin
         self.eval = twin
+
+    def rebuilt(self) -> Net:
+        """Return another net of the same making, on the CPU, which remembers nothing of this one's calls."""
+        return Net(self._build, dtype=self._dtype, bfloat16=self._bfloat16)
 
     def training_only(self, names: Collection[str]) -> Net:
         """Return a twin of which only these layers are in train mode.
@@ -175,6 +180,12 @@ class Net:
         return F.cross_entropy(self(w, batch.x), batch.y)
 
     def _run(self, parts: Sequence[str], w: Params, x: Tensor) -> Tensor:
+        if self._uncut and self.module.training:
+            raise BadCode(
+                "net",
+                f"{self._uncut} has code after its head that acts in training alone, and the method asks for "
+                "features and head apart: leave that code out, or choose a method that trains the whole net",
+            )
         self._refuse_frozen(parts, w)
         self._load(parts, w)
         return self._through([getattr(self.module, part) for part in parts], x)
@@ -242,14 +253,17 @@ def only_net(
     calls: list[tuple[Net, str, Params, Tensor, Tensor]] = []
 
     def note(net: Net, part: str, _: nn.Module, inputs: tuple[Tensor, ...], output: Tensor) -> None:
-        w = net._loaded[part]
-        assert w is not None
-        calls.append((net, part, w, inputs[0], output))
+        parts = [part] if part else PARTS  # a whole net is all three, whatever it calls within
+        ends = [inputs[0], *(torch.empty(0) for _ in parts[1:]), output]
+        for each, start, end in zip(parts, ends[:-1], ends[1:], strict=True):
+            w = net._loaded[each]
+            assert w is not None
+            calls.append((net, each, w, start, end))
 
     with ExitStack() as hooks, torch.no_grad():
         for net in nets:
-            for part in PARTS:
-                hook = getattr(net.module, part).register_forward_hook(partial(note, net, part))
+            for part in ("", *PARTS):
+                hook = net.module.get_submodule(part).register_forward_hook(partial(note, net, part))
                 hooks.enter_context(hook)
         put_out = scores()
     for end in [c[-1] for c in calls if c[1] == "head"] if put_out is None else [put_out]:
@@ -258,7 +272,7 @@ def only_net(
             found = [(net, w, z) for net, part, w, z, out in calls if part == wanted and out is end]
             if not found:
                 break
-            net, w, end = found[0]
+            net, w, end = found[-1]  # a whole net comes after the layers that it calls
             tensors |= {name: value for name, value in w.items() if name.startswith(f"{wanted}.")}
         else:
             if end is x:

@@ -26,6 +26,7 @@ from rayfl.training.loop import fit_loop, total_loop
 from rayfl.training.net import Batch, Net
 from rayfl.training.noise import step_keys
 from rayfl.training.optimisers import SGD, Descent
+from rayfl.training.params import Params
 from rayfl.training.state import move_together
 from rayfl.training.step import (
     LocalUpdate,
@@ -66,7 +67,7 @@ def differs(updates: Sequence[LocalUpdate], tolerance: float) -> str:
 
     Every fit has only the first step of each of its losses, on a few samples, and every total has as little.
     What is compared are losses, buffers, and gradients before the clip and the optimiser, with the method's
-    rules.
+    rules: in a few steps from weights that are moved a little, because what is 0 hides what lies below it.
 
     Args:
         updates: of clients some of which would share a stack.
@@ -83,23 +84,17 @@ def differs(updates: Sequence[LocalUpdate], tolerance: float) -> str:
             requests = [waiting[k] for k in stack]
             size = min([FEW, *(len(batch) for r in requests for batch in r.batches[:1])])
             requests = [_first_steps(request, size) for request in requests]
-            tried = [replace(request, descent=_GRADIENT) for request in requests]
-            looped = [total_loop(r) if r.total else fit_loop(r) for r in tried]
-            try:
-                stacked = total_stacked(tried) if tried[0].total else fit_stacked(tried)
-            except Exception as error:
-                return f"it raises {type(error).__name__}: {error}".splitlines()[0]
-            if not _alike(looped, stacked, tolerance):
-                return "losses or gradients differ by more than rounding"
-            for k, request, answer in zip(stack, requests, looped, strict=True):
-                under_way.advance(k, answer if request.total else fit_loop(request))
+            if why := _steps_differ(_moved(requests), size, tolerance):
+                return why
+            for k, request in zip(stack, requests, strict=True):
+                under_way.advance(k, _looped(request))
     return ""
 
 
-FEW = 4
+FEW = 5
 """Samples of a batch that are enough to compare a stack with the loop."""
-_GRADIENT = Descent(SGD(), 1.0, 0.0, 0.0, 0.0)
-"""A step that takes the gradient itself from the weights."""
+_GRADIENT = Descent(SGD(), 0.1, 0.0, 0.0, 0.0)
+"""A step that takes a tenth of the gradient itself from the weights."""
 
 
 def _first_steps(request: Request, size: int) -> Request:
@@ -107,7 +102,54 @@ def _first_steps(request: Request, size: int) -> Request:
     return replace(request, batches=[batch[:size] for batch in turns], epoch_length=1)
 
 
-def _alike(one: Any, other: Any, tolerance: float) -> bool:
+def _moved(requests: Sequence[Request]) -> list[Request]:
+    """Return requests whose parameters are a little off, each tensor by random numbers of its own."""
+    draw, known = torch.Generator().manual_seed(0), dict[int, Tensor]()
+    nets = (net for request in requests for net in (request.client.net, *request.client.nets.values()))
+    names = {name for net in nets for name in net.train_names}
+
+    def moved(t: Tensor) -> Tensor:
+        if id(t) not in known:  # what clients share they share afterwards
+            known[id(t)] = t + 0.1 * torch.randn(t.shape, generator=draw).to(t) / t.shape[1:].numel() ** 0.5
+        return known[id(t)]
+
+    def moved_weights(leaf: Any) -> Any:
+        if not isinstance(leaf, Params):
+            return leaf
+        return Params({n: moved(t) if n in names else t for n, t in leaf.items()}, leaf.train_names)
+
+    given = [(request.start, request.extra) for request in requests]
+    found = pytree.tree_map(moved_weights, given, is_leaf=lambda leaf: isinstance(leaf, Params))
+    return [replace(r, start=start, extra=extra) for r, (start, extra) in zip(requests, found, strict=True)]
+
+
+def _steps_differ(requests: Sequence[Request], size: int, tolerance: float) -> str:
+    """Say how a stack takes a few steps otherwise, on fewer and fewer samples; nothing where it does not.
+
+    Each begins where the last one has led in the loop, so that rounding does not grow.
+    """
+    for samples in range(size, min(size, 3) - 1, -1):
+        tried = [
+            replace(r, batches=[batch[:samples] for batch in r.batches], descent=_GRADIENT) for r in requests
+        ]
+        looped = [_looped(request) for request in tried]
+        try:
+            stacked = total_stacked(tried) if tried[0].total else fit_stacked(tried)
+        except Exception as error:
+            return f"it raises {type(error).__name__}: {error}".splitlines()[0]
+        if not alike(looped, stacked, tolerance):
+            return "losses or gradients differ by more than rounding"
+        if not tried[0].total:
+            requests = [replace(r, start=fit.weights) for r, fit in zip(requests, looped, strict=True)]
+    return ""
+
+
+def _looped(request: Request) -> Any:
+    return total_loop(request) if request.total else fit_loop(request)
+
+
+def alike(one: Any, other: Any, tolerance: float) -> bool:
+    """Say whether two results agree, relative to 1 and to the larger value; what is NaN in both does."""
     pairs = zip(pytree.tree_leaves(one), pytree.tree_leaves(other), strict=True)
     doubled = ([torch.as_tensor(leaf).double() for leaf in pair] for pair in pairs)
     return all(torch.allclose(a, b, rtol=tolerance, atol=tolerance, equal_nan=True) for a, b in doubled)

@@ -11,16 +11,20 @@ import torch.nn.functional as F
 
 from rayfl import Inline, Ray, Training, load_models, resumed
 from rayfl.data import Synthetic
-from rayfl.errors import exit_code
-from rayfl.methods import FML, Ditto, FedAvg, FedPer, FedProx, Local
+from rayfl.errors import BadCode, exit_code
+from rayfl.evaluation.finetune import Finetune
+from rayfl.methods import FML, Ditto, FedAvg, FedPer, FedProto, FedProx, Local
 from rayfl.nets import MLP, CharLSTM, Module, TokenMLP
 from rayfl.training import Batch, Client, Params, State
 from tests.support.by_hand import assert_same, federate, points
 from tests.support.federations import bytes_of_run, small
-from tests.support.modules import Sequences, hooked
+from tests.support.modules import Sequences, Sharpened, hooked
+from tests.support.refusals import refused
 
 MODULES = "tests.support.modules"
-TRANSFORMER, GROUPED, RECURRENT = (f"{MODULES}.{name}" for name in ("Transformer", "Grouped", "Recurrent"))
+TRANSFORMER, GROUPED, RECURRENT, SHARPENED = (
+    f"{MODULES}.{name}" for name in ("Transformer", "Grouped", "Recurrent", "Sharpened")
+)
 TEXTS, VECTORS = Sequences(), Sequences(kind="vectors")
 SETTINGS: dict[str, Any] = {"rounds": 2, "clients": 6, "training": Training(lr=0.3, batch_size=10)}
 
@@ -98,6 +102,8 @@ def odd(kind: str) -> Module:
             (odd(kind), VECTORS, FedAvg())
             for kind in ("module hook", "branch", "spectral norm", "cell", "checkpoint", "routing", "float32")
         ),
+        (odd("zero head"), VECTORS, FedAvg()),
+        (odd("zero gate"), VECTORS, FedAvg()),
         (MLP(hidden=[4]), VECTORS, Later()),
         ([MLP(hidden=[4]), odd("branch")], VECTORS, Local()),
         (MLP(hidden=[4]), VECTORS, FML(meme=odd("branch"))),
@@ -147,6 +153,53 @@ def test_hooks_on_parameters_act_before_rules_and_clip() -> None:
             optimiser.step()
     expected = {name: t.detach() for name, t in net.named_parameters()}
     assert_same(dict(run.server.state["weights"]), expected, 1e-12)
+
+
+TWO = points([((1, 2), 0), ((0, 1), 1), ((3, 1), 1)], [((2, 1), 0), ((1, 1), 1), ((0, 2), 1)])
+
+
+@pytest.mark.parametrize("execution", ["loop", "stacked"])
+def test_code_after_the_head_acts_as_in_plain_pytorch(execution: str) -> None:
+    net = Sharpened((1, 1, 2), 2).double()
+    run = federate(FedAvg(), TWO, SHARPENED, [[0]], lr=0.5, epochs=3, execution=execution)
+    names = dict(zip(net.state_dict(), run.worker.initial, strict=True))
+    net.load_state_dict({name: run.worker.initial[entry] for name, entry in names.items()})
+    x, y = run.worker.examples.batch(torch.arange(3))
+    optimiser = torch.optim.SGD(net.parameters(), 0.5)
+    for _ in range(3):
+        optimiser.zero_grad()
+        F.cross_entropy(net(x), y).backward()
+        optimiser.step()
+    expected = {names[name]: t.detach() for name, t in net.named_parameters()}
+    assert_same(dict(run.server.state["weights"]), expected, 1e-12)
+
+
+@pytest.mark.parametrize("execution", ["loop", "stacked"])
+def test_methods_that_take_such_a_net_apart_in_training_are_refused(tmp_path: Path, execution: str) -> None:
+    """Before the run where a stack is tried."""
+    settings = SETTINGS | {"net": SHARPENED, "data": VECTORS, "method": FedProto()}
+    with refused(BadCode, "net"):
+        small(tmp_path / "run", **settings, engine=Inline(execution=execution, stack=6)).run()
+    assert (tmp_path / "run").exists() == (execution == "loop")
+
+
+def test_methods_that_take_such_a_net_apart_in_scoring_alone_are_not(tmp_path: Path) -> None:
+    settings = SETTINGS | {"net": SHARPENED, "data": VECTORS, "method": FedPer(), "rounds": 1}
+    small(tmp_path / "run", **settings, finetune=Finetune(epochs=1)).run()
+    models = load_models(tmp_path / "run")
+    x, _ = models.batch(0)
+    module = models[0].module("personal")
+    assert isinstance(module, Sharpened)
+    assert torch.equal(module(x), models.scores(0, x)["personal"])
+
+
+@pytest.mark.parametrize(("kind", "further"), [("last", True), ("first", False), ("number", False)])
+def test_nets_that_remember_other_steps_are_refused(tmp_path: Path, kind: str, further: bool) -> None:
+    net = Module(path=f"{MODULES}.Remembering", arguments={"kind": kind})
+    nets = {"net": MLP(hidden=[4]), "method": FML(meme=net)} if further else {"net": net}
+    with refused(BadCode, "net"):
+        small(tmp_path / "run", **SETTINGS, **nets, data=VECTORS).run()
+    assert not (tmp_path / "run").exists()
 
 
 def test_texts_are_learned(tmp_path: Path) -> None:

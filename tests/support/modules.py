@@ -138,6 +138,54 @@ def hooked_too_late(shape: tuple[int, ...], classes: int) -> SplitNet:
     return net
 
 
+class Sharpened(nn.Module):
+    """A small net with code after its head that acts in training alone."""
+
+    def __init__(self, shape: tuple[int, ...], num_classes: int) -> None:
+        super().__init__()
+        self.body, self.out = nn.Linear(math.prod(shape), 3), nn.Linear(3, num_classes)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Return the scores, [B, classes], of inputs [B, ...]."""
+        scores: Tensor = self.out(self.body(x.flatten(1)).tanh())
+        return (3 * scores).log_softmax(1) if self.training else scores
+
+
+class SharpenedSplit(SplitNet):
+    """A net in parts whose scores have another gradient in training."""
+
+    def __init__(self, shape: tuple[int, ...], num_classes: int) -> None:
+        super().__init__(nn.Flatten(), nn.Sequential(), nn.Linear(math.prod(shape), num_classes))
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Return the scores, [B, classes], of inputs [B, ...]."""
+        scores = super().forward(x)
+        return 2 * scores - scores.detach() if self.training else scores
+
+
+class Remembering(nn.Module):
+    """A net for vectors that goes by the ``last`` features of other steps, or the ``first``, kept in lists.
+
+    Or by their ``number``, in a hook.
+    """
+
+    def __init__(self, num_classes: int, kind: str) -> None:
+        super().__init__()
+        self.kind, self.seen = kind, [torch.zeros(6)]
+        self.body, self.out = nn.Linear(LENGTH * TOKENS, 6), nn.Linear(6, num_classes)
+        if kind == "number":
+            self.body.weight.register_hook(lambda gradient: gradient / len(self.seen))
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Return the scores, [B, classes], of vectors [B, D]."""
+        h = self.body(x)
+        if self.training:
+            self.seen.append(h.detach().mean(0))
+            h = h + {"last": self.seen[-2], "first": self.seen[1], "number": 0}[self.kind]
+        scores: Tensor = self.out(h)
+        return scores
+
+
 class Odd(nn.Module):
     """Two linear layers with something between them that many clients in one call do not go through alike."""
 
@@ -147,6 +195,12 @@ class Odd(nn.Module):
         self.first, self.head = nn.Linear(LENGTH * TOKENS, 6), nn.Linear(6, num_classes)
         if kind == "module hook":
             self.inner = nn.Linear(6, 6)
+            self.inner.register_full_backward_hook(lambda module, into, out: (0.5 * into[0],))
+        if kind == "zero head":
+            nn.init.zeros_(self.head.weight)
+            self.first.weight.register_hook(lambda gradient: gradient / 2)
+        if kind == "zero gate":
+            self.inner, self.gate = nn.Linear(6, 6), nn.Parameter(torch.zeros(()))
             self.inner.register_full_backward_hook(lambda module, into, out: (0.5 * into[0],))
         if kind == "spectral norm":
             self.first = nn.utils.parametrizations.spectral_norm(self.first)
@@ -158,6 +212,8 @@ class Odd(nn.Module):
         h = self.first(x.float() if self.kind == "float32" else x).tanh()
         if self.kind == "module hook":
             h = self.inner(h)
+        elif self.kind == "zero gate":
+            h = h + self.gate * self.inner(h)
         elif self.kind == "tensor hook" and h.requires_grad:
             h.register_hook(lambda gradient: gradient / 2)
         elif self.kind in ("branch", "float32") and h.requires_grad:

@@ -1,9 +1,12 @@
+from functools import partial
+
 import pytest
 import torch
 import torch.nn.functional as F
 from torch import nn
 
-from rayfl.nets import SplitNet
+from rayfl.errors import BadCode
+from rayfl.nets import SplitNet, build
 from rayfl.training import Batch, Net, Params
 from tests.support.nets import (
     CLASSES,
@@ -14,6 +17,7 @@ from tests.support.nets import (
     smooth_net,
     smooth_split,
 )
+from tests.support.refusals import refused
 
 X = torch.randn(4, *SHAPE, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
 
@@ -121,6 +125,17 @@ def test_a_teacher_in_train_mode_is_refused_within_a_fit():
 
     with pytest.raises(RuntimeError, match=r"use net\.eval"):
         run_loop([only(client.fit(client.initial, loss, client.initial))], lambda *_: None)
+
+
+@pytest.mark.parametrize("net", ["Sharpened", "SharpenedSplit"])
+def test_parts_that_are_not_the_whole_in_training_are_refused_there(net):
+    net = Net(partial(build, f"tests.support.modules.{net}", (4,), 3))
+    w, x = net.initial(0), torch.ones(2, 4)
+    with refused(BadCode, "net"):
+        net.features(w, x)
+    with refused(BadCode, "net"):
+        net.head(w, net.eval.features(w, x))
+    assert torch.equal(net.eval.head(w, net.eval.features(w, x)), net.eval(w, x))
 
 
 def test_calls_with_other_weights_in_between_change_nothing():
