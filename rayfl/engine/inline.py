@@ -12,11 +12,10 @@ import torch
 
 from rayfl.data import FederatedData
 from rayfl.engine.base import Engine, Plan, Started
-from rayfl.engine.process import cap_gpu_memory, exits_as_errors, reserved_gpus
+from rayfl.engine.process import cap_gpu_memory, check_gpu, exits_as_errors, reserved_gpus
 from rayfl.engine.server import Server
 from rayfl.engine.worker import Worker
 from rayfl.engine.workers import SERVER, Workers
-from rayfl.errors import Missing
 from rayfl.training.stacked import differs
 
 
@@ -28,8 +27,8 @@ class Inline(Engine):
 
     def resolve(self) -> Self:
         """Return an engine without ``auto``; see ``Engine.resolve``."""
-        if self.device == "cuda" and not torch.cuda.is_available():
-            raise Missing("engine.device", "is cuda, but torch sees no CUDA device: use auto or cpu")
+        if self.device == "cuda":
+            check_gpu()
         return super().resolve()
 
     def _uses_cuda(self) -> bool:

@@ -69,10 +69,10 @@ def reserved_gpus() -> float | None:
     ray = sys.modules.get("ray")  # which is not there without having been imported
     if ray is None or not ray.is_initialized():
         return None
-    context = ray.get_runtime_context()
-    if context.worker.mode != ray.WORKER_MODE:
+    try:
+        return float(ray.get_runtime_context().get_assigned_resources().get("GPU", 0))
+    except (AssertionError, RuntimeError):  # which is how Ray says that
         return None
-    return float(context.get_assigned_resources().get("GPU", 0))
 
 
 def cap_gpu_memory(share: float) -> None:
@@ -88,14 +88,19 @@ def cap_gpu_memory(share: float) -> None:
         torch.cuda.set_per_process_memory_fraction(max(0.0, share - CONTEXT / total))
 
 
-def prepare_gpu(deterministic: bool, tf32: bool) -> None:
-    """See that there is a GPU, and let it use deterministic kernels only, or TF32, if that is asked for."""
+def check_gpu() -> None:
+    """See that there is a GPU."""
     if not torch.cuda.is_available():
         raise Missing(
             "engine.device",
             f"is cuda, but torch sees no CUDA device on {socket.gethostname()}: install a PyTorch for CUDA "
             "there (rayfl doctor shows what there is), or set engine.device=cpu",
         )
+
+
+def prepare_gpu(deterministic: bool, tf32: bool) -> None:
+    """See that there is a GPU, and let it use deterministic kernels only, or TF32, if that is asked for."""
+    check_gpu()
     if deterministic:
         os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
         torch.use_deterministic_algorithms(True)
