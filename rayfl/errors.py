@@ -140,8 +140,8 @@ def _told(error: BaseException) -> tuple[UserError | None, BaseException | None]
     """Return what to say of an error, None where it is ours; and what code of the user's own has raised."""
     if isinstance(error, UserError):
         return error, _own(error.__cause__, called=True)[0]
-    if isinstance(error, MemoryError):
-        text = f" ({error})" if str(error) else ""
+    if out_of_memory(error):
+        text = f" ({text})" if (text := one_line(text_of(error))) else ""
         return Shortage(f"not enough memory{text}: use less data, smaller inputs or fewer clients"), None
     if (full := shortage(error)) is not None:
         return Shortage(f"{full}; then start it again"), None
@@ -175,6 +175,20 @@ def shortage(error: BaseException | None) -> str | None:
     return None
 
 
+def out_of_memory(error: BaseException) -> bool:
+    """Say whether there was too little memory on a host; PyTorch's CPU allocator has no class for that."""
+    of_torch = isinstance(error, RuntimeError) and "DefaultCPUAllocator" in text_of(error)
+    return of_torch or isinstance(error, MemoryError)
+
+
+def text_of(error: BaseException) -> str:
+    """Return the text of an error, also where code of the user's own makes it, and raises."""
+    try:
+        return str(error)
+    except Exception:
+        return "an error whose text cannot be made"
+
+
 def refuse(error: UserError, cause: BaseException | None = None) -> int:
     """Tell of an error, and below it of what code of the user's own has raised; return the exit code."""
     complain(f"rayfl: error: {in_one_line(str(error))}")
@@ -195,7 +209,7 @@ def in_one_line(text: str) -> str:
 def own_fault(error: BaseException) -> BadCode | None:
     """Say what code of the user's own has raised; None if no such code has led to an error."""
     cause, place, file = _own(error)
-    return None if cause is None else BadCode(place, f"{file}raised {type(cause).__name__}: {cause}")
+    return None if cause is None else BadCode(place, f"{file}raised {type(cause).__name__}: {text_of(cause)}")
 
 
 def _own(found: BaseException | None, called: bool = False) -> tuple[BaseException | None, str, str]:

@@ -13,7 +13,7 @@ from contextlib import contextmanager
 
 import torch
 
-from rayfl.errors import Missing, Shortage
+from rayfl.errors import Missing, Shortage, in_one_line, out_of_memory, text_of
 from rayfl.shown import complain
 
 MAPPED = 32 * 2**20
@@ -36,7 +36,8 @@ def exits_as_errors() -> Iterator[None]:
     """Make an error of what would end this process without a word: a method's code that calls ``sys.exit``.
 
     A KeyboardInterrupt counts where Ctrl-C does not raise it, and so must come from the code itself. Faults
-    of a GPU are not the code's: if its memory does not suffice the run stops, if it fails its process ends.
+    of the machine are not the code's: if memory does not suffice, of a GPU or of the host, the run stops, and
+    if a GPU fails its process ends.
     """
     try:
         yield
@@ -53,6 +54,14 @@ def exits_as_errors() -> Iterator[None]:
             sys.stderr.flush()
             os._exit(1)  # nothing works in this process any more
         raise Shortage("the GPU", f"{what}. Start the process again, and go on with --resume") from error
+    except Exception as error:
+        if not out_of_memory(error):
+            raise
+        raise Shortage(
+            "the memory",
+            f"of {socket.gethostname()} does not suffice ({in_one_line(text_of(error)) or 'MemoryError'}). "
+            "Use fewer actors, a smaller training.batch_size or a larger machine; then go on with --resume",
+        ) from error
     except (SystemExit, KeyboardInterrupt) as end:
         here = threading.current_thread() is threading.main_thread()
         if (
