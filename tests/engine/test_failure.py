@@ -147,6 +147,55 @@ def test_processes_that_die_in_the_middle_of_their_work(
     assert capsys.readouterr().err.count("going on from the checkpoint after 2 rounds") == 1
 
 
+class Busy(Ditto):
+    """In round 1 the process that trains first dies; the other is busy until a pipe has something for it.
+
+    Args:
+        folder: with the pipe.
+    """
+
+    def __init__(self, folder: str) -> None:
+        super().__init__()
+        self.folder = folder
+
+    async def local_update(self, client: Client, state: State, down: State) -> tuple[dict[str, Any], State]:
+        if client.round == 1:
+            try:
+                Path(self.folder, "died").touch(exist_ok=False)
+            except FileExistsError:
+                with Path(self.folder, "pipe").open("rb", buffering=0) as pipe:
+                    pipe.read(1)
+            else:
+                os.kill(os.getpid(), signal.SIGKILL)
+        return await super().local_update(client, state, down)
+
+
+@pytest.mark.usefixtures("ray_runtime")
+def test_processes_that_are_busy_when_another_dies_go_on(
+    tmp_path: Path,
+    undisturbed: dict[str, bytes],
+    alive: list[list[int]],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    pipe = os.open(tmp_path / "pipe", os.O_RDWR)
+    survive = RayWorkers.survive
+
+    def surviving(self: RayWorkers) -> None:
+        survive(self)
+        os.write(pipe, bytes(1000))
+
+    monkeypatch.setattr(RayWorkers, "survive", surviving)
+    monkeypatch.setattr(ray_workers, "PATIENCE", 0.1)
+    small(tmp_path / "run", method=Busy(str(tmp_path)), engine=Ray(actors=2), rounds=ROUNDS).run()
+    os.close(pipe)
+    before, after = alive
+    assert before[0] == after[0]
+    assert len({*before} & {*after}) == 2
+    assert everything(tmp_path / "run") == undisturbed
+    assert losses(tmp_path / "run") == [0]
+
+
 class Strikes:
     """Kills processes of a session while calls to them are under way.
 
