@@ -20,12 +20,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from ray._private import ray_constants, services
-from ray.util.client import ray as client
+from ray.util.client import ray as ray_client
 
 if TYPE_CHECKING:
     from grpc import Channel
 
-__all__ = ["client", "ray_constants", "services", "with_token"]
+__all__ = ["ray_client", "ray_constants", "services", "with_token"]
 
 
 def with_token(channel: Channel) -> Channel:
